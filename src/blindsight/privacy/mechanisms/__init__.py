@@ -1,0 +1,39 @@
+"""The only place that draws privacy noise: each mechanism a frozen value that knows what it costs.
+
+| mechanism | releases | pure? | sampler |
+|---|---|---|---|
+| `BitFlip` | bits, each flipped with probability beta | yes | exact |
+| `Laplace` / `DiscreteLaplace` | a vector, l1 sensitivity | yes | float / exact |
+| `Gaussian` / `DiscreteGaussian` | a vector, l2 sensitivity | (epsilon, delta) | float / exact |
+| `Staircase` | numbers, sensitivity per coordinate (SCDF) | yes | float |
+| `Duchi` | vectors in a box, to corners of a larger box | yes | float |
+| `KaryResponse` | one of k cells | yes | exact |
+| `SubsetSelection` | a subset of k cells | yes | exact |
+| `NoisyTopK` | the indices of the largest scores | yes | float |
+
+"exact" draws with integers only, so that the low bits of a float cannot betray the input (Mironov 2012); use those
+for what outsiders see. "float" is fast and meant for what stays inside, such as gradients; guarantees say which.
+"""
+
+from __future__ import annotations
+
+from blindsight.privacy.mechanisms.duchi import Duchi
+from blindsight.privacy.mechanisms.flip import BitFlip
+from blindsight.privacy.mechanisms.gaussian import DiscreteGaussian, Gaussian
+from blindsight.privacy.mechanisms.kary import KaryResponse, SubsetSelection
+from blindsight.privacy.mechanisms.laplace import DiscreteLaplace, Laplace
+from blindsight.privacy.mechanisms.staircase import Staircase
+from blindsight.privacy.mechanisms.topk import NoisyTopK
+
+__all__ = [
+    "BitFlip",
+    "DiscreteGaussian",
+    "DiscreteLaplace",
+    "Duchi",
+    "Gaussian",
+    "KaryResponse",
+    "Laplace",
+    "NoisyTopK",
+    "Staircase",
+    "SubsetSelection",
+]

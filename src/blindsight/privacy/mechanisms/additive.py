@@ -1,0 +1,36 @@
+"""What the additive mechanisms share: one vector in, the same vector plus noise out."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from blindsight import checks
+from blindsight.errors import InvalidData, InvalidParameter
+
+__all__ = ["check_grid", "grid_units", "keep_dtype"]
+
+
+def keep_dtype(noisy: NDArray[np.float64], x: Any) -> NDArray[Any]:
+    """Back to the float type that came in; integers become float64, because noise has no whole steps here."""
+    dtype = np.asarray(x).dtype
+    return noisy.astype(dtype if dtype.kind == "f" else np.float64, copy=False)
+
+
+def check_grid(grid: float) -> float:
+    """A grid step must be a power of two, so that its multiples are floats exactly."""
+    step = checks.positive("grid", grid)
+    if math.frexp(step)[0] != 0.5:
+        raise InvalidParameter(f"grid must be a power of two (such as 2**-10), got {grid!r}.")
+    return step
+
+
+def grid_units(x: Any, grid: float) -> NDArray[np.int64]:
+    """The nearest whole number of grid steps to every value."""
+    units = np.rint(checks.finite_array("x", x) / grid)
+    if units.size and np.abs(units).max() >= 2**53:
+        raise InvalidData(f"x is too large for a grid of {grid:g}; clip it or use a coarser grid.")
+    return units.astype(np.int64)

@@ -61,9 +61,7 @@ def check_codes(codes: ArrayLike, n_bits: int | None = None, *, name: str = "cod
     """
     array = np.asarray(codes)
     if array.dtype != np.uint8 or array.ndim != 2:
-        raise InvalidData(
-            f"{name} must be packed uint8 of shape (n, bytes), got {array.dtype} of shape {array.shape}."
-        )
+        raise InvalidData(f"{name} must be packed uint8 of shape (n, bytes), got {array.dtype} of shape {array.shape}.")
     if n_bits is not None:
         width = n_bytes(n_bits)
         if array.shape[1] != width:

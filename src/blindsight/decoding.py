@@ -2,8 +2,8 @@
 
 A stored bit was flipped with probability beta before anyone saw it. With one beta for all bits the debiased
 Hamming distance is an affine function of the plain one, so it ranks alike: knowing beta pays where the query
-keeps its real values (`asymmetric_scores`), where bits have unequal beta, and where a person wants to know how
-sure a hit is (`MatchModel`). Released cells (k-ary response, subset selection) are read by `cell_posterior`.
+keeps its real values (`asymmetric_scores`), where bits have unequal beta, and where a person wants to know
+how sure a hit is (`MatchModel`). Released cells (k-ary response, subset selection) are read by `cell_posterior`.
 Everything here is post-processing: it costs no privacy.
 """
 
@@ -44,8 +44,8 @@ def _betas(beta: ArrayLike, n_bits: int) -> Floats:
 def debias(distances: ArrayLike, n_bits: int, beta: ArrayLike) -> Floats:
     """Unbiased estimates of the true Hamming distances from those to flipped codes.
 
-    E[d'] = d + sum(beta) - 2 beta d for one beta, hence d = (d' - c beta) / (1 - 2 beta). They may lie outside
-    [0, c]: that is what unbiased means.
+    E[d'] = c beta + (1 - 2 beta) d, hence d = (d' - c beta) / (1 - 2 beta). They may lie outside [0, c]:
+    that is what unbiased means.
 
     >>> float(debias(5, 10, 0.25))
     5.0
@@ -69,8 +69,8 @@ def asymmetric_scores(
 ) -> NDArray[np.float32]:
     """Scores (m, n), higher is nearer, of real-valued queries (m, c) against flipped packed codes (n, bytes).
 
-    Without `sharpness`: the debiased inner product, sum over bits of z_j (1 - 2 beta_j) s_j: the expected inner
-    product with the true code. With it: the log-likelihood that the stored item's true bits were drawn with
+    Without `sharpness`: the debiased inner product, sum over bits of z_j (1 - 2 beta_j) s_j: the expected
+    inner product with the true code. With it: the log-likelihood that the stored item's true bits were drawn with
     P(bit j = 1) = sigmoid(sharpness z_j), read through the flips.
     """
     z = np.atleast_2d(np.asarray(projections, dtype=np.float64))
@@ -135,17 +135,18 @@ class MatchModel:
 
     @classmethod
     def independent_bits(cls, n_bits: int, beta: float, *, prior: float, differ: float = 0.1) -> MatchModel:
-        """Without training pairs: a match differs from the query in a share `differ` of bits, others in half."""
+        """Without training pairs: a match differs from the query in a share `differ` of bits, others in 1/2."""
         match, other = binomial_distances(n_bits, differ), binomial_distances(n_bits, 0.5)
         return cls(n_bits=n_bits, beta=beta, match=match, other=other, prior=prior)
 
     @classmethod
     def from_pairs(cls, distances: ArrayLike, similar: ArrayLike, *, n_bits: int, beta: float) -> MatchModel:
-        """From true distances of (public) pairs and whether each is similar; a half count in each bin smooths."""
+        """From true distances of (public) pairs and whether each is similar, smoothed by half a count a bin."""
         d, s = np.asarray(distances).ravel(), np.asarray(similar).ravel().astype(bool)
         if d.shape != s.shape or not len(d) or d.min() < 0 or d.max() > n_bits:
             raise InvalidData(f"need as many distances in 0..{n_bits} as marks of similarity.")
-        match, other = (np.bincount(d[mask], minlength=n_bits + 1) + 0.5 for mask in (s, ~s))
+        counts = [np.bincount(d[mask], minlength=n_bits + 1) for mask in (s, ~s)]
+        match, other = (np.asarray(count + 0.5, dtype=np.float64) for count in counts)
         return cls(n_bits=n_bits, beta=beta, match=match, other=other, prior=float(s.mean()))
 
     def curve(self) -> Floats:
@@ -158,14 +159,12 @@ class MatchModel:
     def posterior(self, distances: ArrayLike) -> Floats:
         """P(match | observed distance), elementwise; distances are whole numbers in 0..c."""
         observed = np.asarray(distances)
-        if observed.dtype.kind not in "iu" or (
-            observed.size and not 0 <= observed.min() <= observed.max() <= self.n_bits
-        ):
+        if observed.dtype.kind not in "iu" or ((observed < 0) | (observed > self.n_bits)).any():
             raise InvalidData(f"distances must be whole numbers in 0..{self.n_bits}.")
         return self.curve()[observed]
 
     def threshold(self, probability: float) -> int:
-        """The largest distance r such that every hit within r is a match with at least `probability`; -1 if none."""
+        """The largest r such that every hit within r is a match with at least `probability`; -1 if none."""
         below = np.flatnonzero(self.curve() < checks.probability("probability", probability))
         return int(below[0]) - 1 if len(below) else self.n_bits
 
@@ -178,9 +177,7 @@ def cell_posterior(members: ArrayLike, epsilon: float, prior: ArrayLike | None =
     """
     inside = np.asarray(members)
     if inside.ndim != 2 or inside.dtype != np.bool_:
-        raise InvalidData(
-            f"members must be bool of shape (n, k), got {inside.dtype} of shape {inside.shape}."
-        )
+        raise InvalidData(f"members must be bool of shape (n, k), got {inside.dtype} of shape {inside.shape}.")
     weight = np.ones(inside.shape[1]) if prior is None else np.asarray(prior, dtype=np.float64)
     if weight.shape != (inside.shape[1],) or (weight < 0).any() or not weight.sum() > 0:
         raise InvalidData(f"prior must be {inside.shape[1]} weights of at least 0, not all 0.")

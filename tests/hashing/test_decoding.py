@@ -48,13 +48,9 @@ def test_asymmetric_score_is_the_expected_inner_product():
         mask = np.array(flips)
         weight = np.prod(np.where(mask, betas, 1 - betas))
         averaged += weight * (z @ (2 * (bits ^ mask) - 1).T)
-    np.testing.assert_allclose(
-        decoding.asymmetric_scores(z, codes.pack(bits), betas),
-        z @ ((1 - 2 * betas) * (2 * bits - 1)).T,
-        rtol=1e-5,
-    )
-    # reading a random release is unbiased: E[s' ] = (1 - 2 beta) s
-    np.testing.assert_allclose(averaged, z @ ((1 - 2 * betas) * (2 * bits - 1)).T, atol=1e-12)
+    expected = z @ ((1 - 2 * betas) * (2 * bits - 1)).T
+    np.testing.assert_allclose(decoding.asymmetric_scores(z, codes.pack(bits), betas), expected, rtol=1e-5)
+    np.testing.assert_allclose(averaged, expected, atol=1e-12)  # E[released sign] = (1 - 2 beta) sign
 
 
 def test_sharp_scores_are_log_likelihoods():

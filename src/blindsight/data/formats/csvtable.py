@@ -1,0 +1,205 @@
+"""Comma-separated tables: rows of text, then numbers, with categories from a public schema where there is one."""
+
+from __future__ import annotations
+
+import bz2
+import csv
+import gzip
+import io
+import lzma
+import os
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from blindsight.checks import one_of
+from blindsight.data.limits import LIMITS, Limits, regular_file
+from blindsight.data.sets import Table
+from blindsight.errors import HostileFile, InvalidParameter
+
+__all__ = ["Column", "encode", "infer_columns", "load_csv", "read_rows", "read_text"]
+
+_OPENERS: dict[str, Any] = {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open}
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column: a number, or one of the categories.
+
+    With `cuts`, a number becomes the indicator of its interval (used by encodings that are all 0 and 1).
+    """
+
+    name: str
+    categories: tuple[str, ...] = ()
+    cuts: tuple[float, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What this column becomes: itself, or one indicator per category or interval."""
+        if self.categories:
+            return tuple(f"{self.name}={category}" for category in self.categories)
+        if self.cuts:
+            edges = ("-inf", *(f"{cut:g}" for cut in self.cuts), "inf")
+            return tuple(f"{self.name}({low},{high}]" for low, high in pairwise(edges))
+        return (self.name,)
+
+
+def read_text(path: str | os.PathLike[str], *, limits: Limits = LIMITS) -> str:
+    """The text of a file, unpacked if its name ends in .gz, .xz or .bz2; UTF-8, or Latin-1 if it is not."""
+    path = regular_file(path, largest=limits.file_bytes)
+    opener = _OPENERS.get(path.suffix.lower(), open)
+    try:
+        with opener(path, "rb") as stream:
+            data = stream.read(limits.unpacked_bytes + 1)
+    except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
+        raise HostileFile(f"{path.name} is damaged or not readable ({type(error).__name__}).") from error
+    if len(data) > limits.unpacked_bytes:
+        raise HostileFile(f"{path.name} unpacks to more than {limits.unpacked_bytes:,} bytes.")
+    if b"\0" in data:
+        raise HostileFile(f"{path.name} is not text: it contains zero bytes.")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        return data.decode("latin-1")
+
+
+def read_rows(
+    text: str, *, name: str = "the table", delimiter: str = ",", comment: str = "", limits: Limits = LIMITS
+) -> list[list[str]]:
+    """Rows of stripped text cells, all of one width; blank lines and comment lines are left out."""
+    rows: list[list[str]] = []
+    reader = csv.reader(io.StringIO(text), delimiter=delimiter, skipinitialspace=True)
+    try:
+        for cells in reader:
+            if not cells or (len(cells) == 1 and not cells[0].strip()):
+                continue
+            if comment and cells[0].startswith(comment):
+                continue
+            if len(cells) > limits.columns or len(rows) >= limits.rows:
+                raise HostileFile(f"{name} has more than {limits.columns} columns or {limits.rows:,} rows.")
+            if rows and len(cells) != len(rows[0]):
+                raise HostileFile(f"{name}, line {reader.line_num}: expected {len(rows[0])} cells, found {len(cells)}.")
+            rows.append([cell.strip() for cell in cells])
+    except csv.Error as error:
+        raise HostileFile(f"{name}, line {reader.line_num}: {error}.") from error
+    if not rows:
+        raise HostileFile(f"{name} has no rows.")
+    return rows
+
+
+def infer_columns(names: Sequence[str], rows: Sequence[Sequence[str]]) -> tuple[Column, ...]:
+    """Numbers where every cell is one, else the sorted categories found (which then depend on the data)."""
+    columns = []
+    for i, name in enumerate(names):
+        values = {row[i] for row in rows}
+        columns.append(Column(name) if all(map(_is_number, values)) else Column(name, tuple(sorted(values))))
+    return tuple(columns)
+
+
+def encode(
+    rows: Sequence[Sequence[str]], columns: Sequence[Column], *, name: str = "the table", unknown: str = "refuse"
+) -> NDArray[np.float64]:
+    """Rows of text to numbers: categories one-hot. An unknown category is refused, or encoded as all zeros."""
+    one_of("unknown", unknown, {"refuse", "zeros"})
+    blocks = []
+    for i, column in enumerate(columns):
+        cells = [row[i] for row in rows]
+        if column.categories:
+            blocks.append(_one_hot(cells, column, name, unknown))
+            continue
+        values = _numbers(cells, column, name)
+        if column.cuts:
+            bins = np.searchsorted(column.cuts, values, side="left")
+            blocks.append(np.eye(len(column.cuts) + 1)[bins])
+        else:
+            blocks.append(values[:, None])
+    return np.concatenate(blocks, axis=1) if blocks else np.empty((len(rows), 0))
+
+
+def load_csv(
+    path: str | os.PathLike[str],
+    *,
+    target: str | None = None,
+    header: Sequence[str] | None = None,
+    columns: Sequence[Column] | None = None,
+    classes: Sequence[str] | None = None,
+    delimiter: str = ",",
+    limits: Limits = LIMITS,
+) -> Table:
+    """A table from a CSV file (plain, .gz, .xz or .bz2).
+
+    Args:
+        path: The file.
+        target: Name of the label's column; None for a table without labels.
+        header: Names of the columns if the first line does not hold them.
+        columns: What each column (but the target) is; inferred from the data if not given. Categories that
+            are inferred reveal which values occur: give them from a public code book where that matters.
+        classes: The label's values in order; sorted from the data if not given.
+        delimiter: What separates cells.
+        limits: Bounds on bytes, rows and columns.
+    """
+    name = Path(path).name
+    rows = read_rows(read_text(path, limits=limits), name=name, delimiter=delimiter, limits=limits)
+    names, body = (list(header), rows) if header is not None else (rows[0], rows[1:])
+    if len(names) != len(rows[0]) or len(set(names)) != len(names):
+        raise HostileFile(f"{name}: the header must name each of {len(rows[0])} columns once.")
+    if not body:
+        raise HostileFile(f"{name} has a header but no rows.")
+    y = None
+    if target is not None:
+        if target not in names:
+            raise InvalidParameter(f"target must be one of the columns {', '.join(names[:20])}, got {target!r}.")
+        at = names.index(target)
+        labels = [row[at] for row in body]
+        classes = tuple(classes) if classes is not None else tuple(sorted(set(labels)))
+        y = class_numbers(labels, classes, name=name)
+        body = [row[:at] + row[at + 1 :] for row in body]
+        names = names[:at] + names[at + 1 :]
+    columns = tuple(columns) if columns is not None else infer_columns(names, body)
+    if len(columns) != len(names):
+        raise InvalidParameter(f"columns must describe the {len(names)} columns beside the target.")
+    X = encode(body, columns, name=name)
+    return Table(X, y, tuple(n for c in columns for n in c.names), tuple(classes or ()), name=Path(path).stem)
+
+
+def class_numbers(labels: Sequence[str], classes: Sequence[str], *, name: str) -> NDArray[np.int64]:
+    """The position of each label among the classes; a label that is none of them is refused."""
+    position = {value: i for i, value in enumerate(classes)}
+    try:
+        return np.array([position[label] for label in labels], dtype=np.int64)
+    except KeyError:
+        raise HostileFile(f"{name} has labels other than {', '.join(classes)}.") from None
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        return bool(np.isfinite(float(cell)))
+    except ValueError:
+        return False
+
+
+def _numbers(cells: Sequence[str], column: Column, name: str) -> NDArray[np.float64]:
+    try:
+        values = np.array([float(cell) for cell in cells])
+    except ValueError:
+        raise HostileFile(f"{name}: column {column.name} must hold numbers only.") from None
+    if not np.isfinite(values).all():
+        raise HostileFile(f"{name}: column {column.name} must hold finite numbers.")
+    return values
+
+
+def _one_hot(cells: Sequence[str], column: Column, name: str, unknown: str) -> NDArray[np.float64]:
+    position = {category: i for i, category in enumerate(column.categories)}
+    found = np.array([position.get(cell, -1) for cell in cells])
+    if unknown == "refuse" and (found < 0).any():
+        raise HostileFile(f"{name}: column {column.name} has a value outside its {len(position)} categories.")
+    block = np.zeros((len(cells), len(position)))
+    rows = np.flatnonzero(found >= 0)
+    block[rows, found[rows]] = 1.0
+    return block

@@ -1,0 +1,70 @@
+"""How large a file from outside may be before it is refused, and how its bytes are read."""
+
+from __future__ import annotations
+
+import os
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+
+from blindsight.errors import HostileFile, MissingData
+
+__all__ = ["LIMITS", "Limits", "read_bytes", "regular_file"]
+
+MEGA = 1 << 20
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Bounds that are checked before anything is allocated.
+
+    Args:
+        pixels: Most pixels of one image, read from its header before it is decoded.
+        image_bytes: Most bytes of one encoded image file.
+        file_bytes: Most bytes of one data file (an idx file, a batch, a table) on disk.
+        unpacked_bytes: Most bytes that a compressed data file may grow to.
+        rows: Most rows of a table, members of an archive or files of a folder.
+        columns: Most columns of a table or labels of a label set.
+    """
+
+    pixels: int = 50_000_000
+    image_bytes: int = 64 * MEGA
+    file_bytes: int = 2048 * MEGA
+    unpacked_bytes: int = 2048 * MEGA
+    rows: int = 5_000_000
+    columns: int = 20_000
+
+
+LIMITS = Limits()
+
+
+def regular_file(path: str | os.PathLike[str], *, largest: int) -> Path:
+    """The path, if it is an ordinary file of at most `largest` bytes (not a device, pipe or folder)."""
+    path = Path(path)
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        raise MissingData(f"{path} does not exist. Check the path.") from None
+    except OSError as error:
+        raise HostileFile(f"{path} cannot be read: {error.strerror}.") from error
+    if not stat.S_ISREG(status.st_mode):
+        raise HostileFile(f"{path} must be an ordinary file; it is a folder, pipe or device.")
+    if status.st_size > largest:
+        raise HostileFile(
+            f"{path.name} has {status.st_size:,} bytes, more than the limit of {largest:,}. "
+            "Pass larger limits if you trust it."
+        )
+    return path
+
+
+def read_bytes(path: str | os.PathLike[str], *, largest: int) -> bytes:
+    """All bytes of an ordinary file, never more than `largest` even if the file grows meanwhile."""
+    path = regular_file(path, largest=largest)
+    try:
+        with path.open("rb") as stream:
+            data = stream.read(largest + 1)
+    except OSError as error:
+        raise HostileFile(f"{path} cannot be read: {error.strerror}.") from error
+    if len(data) > largest:
+        raise HostileFile(f"{path.name} has more than {largest:,} bytes.")
+    return data

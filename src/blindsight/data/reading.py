@@ -1,0 +1,90 @@
+"""One image file to pixels: bombs refused, orientation applied, EXIF and GPS left behind."""
+
+from __future__ import annotations
+
+import io
+import os
+import warnings
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageOps
+
+from blindsight.data.limits import LIMITS, Limits, read_bytes
+from blindsight.errors import HostileFile
+
+__all__ = ["FORMATS", "SUFFIXES", "decode_image", "read_image", "to_rgb"]
+
+# Formats whose decoders only decode: no EPS (runs an interpreter), no rarely tested exotics.
+FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "PPM", "TIFF")
+SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".ppm", ".pgm", ".pbm", ".tif", ".tiff"})
+
+
+def read_image(source: str | os.PathLike[str] | bytes, *, limits: Limits = LIMITS) -> NDArray[np.uint8]:
+    """Read one image as uint8 pixels, (h, w) if it is grey and (h, w, 3) if it has colour.
+
+    The orientation that EXIF asks for is applied; then all metadata (EXIF, GPS, comments, colour
+    profiles) stay behind, for only pixels are returned. Alpha is dropped; of an animation, the first frame.
+
+    Args:
+        source: A path, or the bytes of an encoded image.
+        limits: Bounds on bytes and pixels, checked before decoding.
+
+    Raises:
+        HostileFile: The file is corrupt, truncated, too large or not an image.
+    """
+    if isinstance(source, (bytes, bytearray, memoryview)):
+        return decode_image(bytes(source), limits=limits)
+    data = read_bytes(source, largest=limits.image_bytes)
+    return decode_image(data, name=os.path.basename(os.fspath(source)), limits=limits)
+
+
+def decode_image(data: bytes, *, name: str = "the image", limits: Limits = LIMITS) -> NDArray[np.uint8]:
+    """Decode the bytes of one image file; see `read_image`."""
+    if len(data) > limits.image_bytes:
+        raise HostileFile(f"{name} has {len(data):,} bytes, more than the limit of {limits.image_bytes:,}.")
+    try:
+        with warnings.catch_warnings():
+            # Decoders warn about damage they guess around and about bombs: a guess is not good enough.
+            warnings.simplefilter("error")
+            with Image.open(io.BytesIO(data), formats=FORMATS) as image:
+                return _pixels(image, name, limits)
+    except HostileFile:
+        raise
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning):
+        raise HostileFile(f"{name} has more pixels than the limit of {limits.pixels:,}.") from None
+    except Image.UnidentifiedImageError:
+        raise HostileFile(f"{name} is not an image in a known format ({', '.join(FORMATS)}).") from None
+    except Exception as error:
+        # A decoder fed hostile bytes raises anything (OSError, SyntaxError, struct.error, ...).
+        raise HostileFile(f"{name} is corrupt or truncated ({type(error).__name__}).") from error
+
+
+def _pixels(image: Image.Image, name: str, limits: Limits) -> NDArray[np.uint8]:
+    width, height = image.size
+    if width < 1 or height < 1:
+        raise HostileFile(f"{name} has no pixels ({width} x {height}).")
+    if width * height > limits.pixels:
+        raise HostileFile(f"{name} says it has {width} x {height} pixels, more than the limit of {limits.pixels:,}.")
+    image.load()
+    upright = ImageOps.exif_transpose(image)
+    if upright.mode.startswith("I;16"):
+        # Pillow's own conversion clips 16-bit grey at 255; the high byte is what is seen.
+        return (np.asarray(upright) >> 8).astype(np.uint8)
+    grey = upright.mode in ("1", "L", "LA", "La", "I", "F")
+    return np.array(upright.convert("L" if grey else "RGB"), dtype=np.uint8)
+
+
+def to_rgb(image: NDArray[Any], size: int | None = None) -> NDArray[np.uint8]:
+    """An image as (h, w, 3), resized to `size` x `size` if a size is given (aspect ratio not kept).
+
+    The whole picture is squeezed into the square rather than cropped, so that no labelled object is lost.
+    """
+    if image.ndim == 3 and image.shape[2] == 1:
+        image = image[:, :, 0]
+    if image.ndim == 2:
+        image = np.repeat(image[:, :, None], 3, axis=2)
+    if size is None or image.shape[:2] == (size, size):
+        return np.ascontiguousarray(image)
+    return np.asarray(Image.fromarray(np.ascontiguousarray(image)).resize((size, size), Image.Resampling.BICUBIC))

@@ -1,0 +1,308 @@
+"""What is learned from: image sets, multi-label sets, tables and labelled pairs. All are read-only values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from blindsight.checks import whole
+from blindsight.data.reading import to_rgb
+from blindsight.data.sources import LazyImages
+from blindsight.data.splits import partition_indices, split_indices
+from blindsight.errors import InvalidData
+
+__all__ = ["ImageSet", "MultiLabelSet", "PairSet", "Table"]
+
+
+class _Rows:
+    """What all sets share: length, choosing rows, batches, splits and division among owners."""
+
+    def _fields(self) -> tuple[str, ...]:
+        raise AttributeError("a set names the fields that have one entry per row")
+
+    def __len__(self) -> int:
+        return next(len(value) for name in self._fields() if (value := getattr(self, name)) is not None)
+
+    def take(self, indices: Any) -> Self:
+        """The rows at these indices (or where a mask is true), as a set of the same kind."""
+        chosen = np.arange(len(self))[indices]
+        changes = {
+            name: value.take(chosen) if _is_lazy(value) else value[indices if isinstance(indices, slice) else chosen]
+            for name in self._fields()
+            if (value := getattr(self, name)) is not None
+        }
+        return replace(self, **changes)  # type: ignore[type-var]
+
+    def batches(self, size: int) -> Iterator[Self]:
+        """The set in order, in sets of at most `size` rows; lazy images are read batch by batch."""
+        whole("size", size)
+        for start in range(0, len(self), size):
+            yield self.take(slice(start, start + size))
+
+    def split(self, parts: Mapping[str, float], *, seed: int = 0) -> dict[str, Self]:
+        """Disjoint parts by share, for example {"train": 0.8, "test": 0.2}; stratified by class label."""
+        indices = split_indices(len(self), parts, seed=seed, labels=self._classes_of_rows())
+        return {name: self.take(chosen) for name, chosen in indices.items()}
+
+    def partition(
+        self, owners: int, *, how: str = "iid", seed: int = 0, classes_per_owner: int = 2, alpha: float = 0.5
+    ) -> list[Self]:
+        """Divide the set among owners: how="iid", "class" or "dirichlet" (see `splits.partition_indices`)."""
+        parts = partition_indices(
+            len(self),
+            owners,
+            how=how,
+            seed=seed,
+            labels=self._classes_of_rows(),
+            classes_per_owner=classes_per_owner,
+            alpha=alpha,
+        )
+        return [self.take(part) for part in parts]
+
+    def _classes_of_rows(self) -> NDArray[np.int64] | None:
+        return None
+
+
+@dataclass(frozen=True, eq=False)
+class ImageSet(_Rows):
+    """Images with at most one class label each.
+
+    `set[3]` is one `(image, label)`; `set[2:9]`, `set[mask]` and `set[[4, 1]]` are sets.
+
+    Args:
+        images: uint8 array (n, h, w) or (n, h, w, 3), or images that are read on demand.
+        labels: One class number per image, or None.
+        names: One name per image (a file name, say), or None.
+        classes: The names of the classes.
+        name: What the set is called.
+    """
+
+    images: NDArray[np.uint8] | LazyImages = field(repr=False)
+    labels: NDArray[np.int64] | None = field(default=None, repr=False)
+    names: NDArray[np.str_] | None = field(default=None, repr=False)
+    classes: tuple[str, ...] = field(default=(), repr=False)
+    name: str = "images"
+
+    def __post_init__(self) -> None:
+        _check_images(self.images)
+        object.__setattr__(self, "classes", tuple(str(c) for c in self.classes))
+        if self.labels is not None:
+            labels = np.asarray(self.labels)
+            if labels.dtype.kind not in "iu":
+                raise InvalidData(f"labels must be whole numbers, got dtype {labels.dtype}.")
+            object.__setattr__(self, "labels", _column("labels", labels.astype(np.int64), len(self.images)))
+            if self.classes and len(labels) and not 0 <= labels.min() <= labels.max() < len(self.classes):
+                raise InvalidData(f"labels must lie in [0, {len(self.classes)}): there are that many classes.")
+        if self.names is not None:
+            object.__setattr__(self, "names", _column("names", np.asarray(self.names), len(self.images)))
+
+    def _fields(self) -> tuple[str, ...]:
+        return ("images", "labels", "names")
+
+    def __getitem__(self, key: Any) -> Any:
+        if isinstance(key, (int, np.integer)):
+            index = range(len(self))[key]
+            return self.images[index], None if self.labels is None else int(self.labels[index])
+        return self.take(key)
+
+    def __iter__(self) -> Iterator[tuple[NDArray[np.uint8], int | None]]:
+        return (self[i] for i in range(len(self)))
+
+    @property
+    def lazy(self) -> bool:
+        """Whether images are read on demand rather than held in memory."""
+        return _is_lazy(self.images)
+
+    def array(self, size: int | None = None) -> NDArray[np.uint8]:
+        """All images as one uint8 array; with `size`, as RGB (n, size, size, 3)."""
+        return _stack(self.images, size)
+
+    def _classes_of_rows(self) -> NDArray[np.int64] | None:
+        return self.labels
+
+
+@dataclass(frozen=True, eq=False)
+class MultiLabelSet(_Rows):
+    """Images, or feature vectors, with any number of labels each.
+
+    Args:
+        images: Images as in `ImageSet`, or None.
+        features: Float array (n, d), or None. At least one of the two, or names, is there.
+        labels: uint8 array (n, number of classes) of 0 and 1.
+        classes: The names of the labels.
+        names: One name per row, or None.
+        known: Where a label is sure (VOC marks "only difficult objects" as unsure), or None for everywhere.
+        name: What the set is called.
+    """
+
+    labels: NDArray[np.uint8] = field(repr=False)
+    images: NDArray[np.uint8] | LazyImages | None = field(default=None, repr=False)
+    features: NDArray[np.floating[Any]] | None = field(default=None, repr=False)
+    classes: tuple[str, ...] = field(default=(), repr=False)
+    names: NDArray[np.str_] | None = field(default=None, repr=False)
+    known: NDArray[np.bool_] | None = field(default=None, repr=False)
+    name: str = "labelled images"
+
+    def __post_init__(self) -> None:
+        labels = np.asarray(self.labels)
+        if labels.ndim != 2 or labels.dtype.kind not in "biu" or (labels.size and labels.max() > 1):
+            raise InvalidData(f"labels must be a 0/1 array (n, classes), got {labels.dtype} {labels.shape}.")
+        if labels.size and labels.min() < 0:
+            raise InvalidData("labels must be 0 or 1; mark unsure ones in `known`.")
+        object.__setattr__(self, "labels", labels.astype(np.uint8, copy=False))
+        classes = tuple(str(c) for c in self.classes) or tuple(str(i) for i in range(labels.shape[1]))
+        object.__setattr__(self, "classes", classes)
+        if len(classes) != labels.shape[1]:
+            raise InvalidData(f"labels have {labels.shape[1]} columns but {len(classes)} classes are named.")
+        if self.images is not None:
+            _check_images(self.images)
+        for part in ("images", "features", "names", "known"):
+            value = getattr(self, part)
+            if value is not None and len(value) != len(labels):
+                raise InvalidData(f"{part} must have one entry per row ({len(labels)}), got {len(value)}.")
+
+    def _fields(self) -> tuple[str, ...]:
+        return ("labels", "images", "features", "names", "known")
+
+    def __getitem__(self, key: Any) -> Any:
+        if isinstance(key, (int, np.integer)):
+            index = range(len(self))[key]
+            what = self.images if self.images is not None else self.features
+            return None if what is None else what[index], self.labels[index]
+        return self.take(key)
+
+    @property
+    def lazy(self) -> bool:
+        """Whether images are read on demand rather than held in memory."""
+        return _is_lazy(self.images)
+
+    def array(self, size: int | None = None) -> NDArray[np.uint8]:
+        """All images as one uint8 array; with `size`, as RGB (n, size, size, 3)."""
+        if self.images is None:
+            raise InvalidData(f"{self.name} has no images, only labels or features.")
+        return _stack(self.images, size)
+
+
+@dataclass(frozen=True, eq=False)
+class Table(_Rows):
+    """Rows of numbers with a class label.
+
+    Args:
+        X: float64 array (n, columns).
+        y: Class number of each row, or None.
+        columns: Names of the columns.
+        classes: Names of the classes.
+        name: What the table is called.
+    """
+
+    X: NDArray[np.float64] = field(repr=False)
+    y: NDArray[np.int64] | None = field(default=None, repr=False)
+    columns: tuple[str, ...] = field(default=(), repr=False)
+    classes: tuple[str, ...] = ()
+    name: str = "table"
+
+    def __post_init__(self) -> None:
+        if self.X.ndim != 2:
+            raise InvalidData(f"X must have two dimensions, got shape {self.X.shape}.")
+        if self.columns and len(self.columns) != self.X.shape[1]:
+            raise InvalidData(f"X has {self.X.shape[1]} columns but {len(self.columns)} are named.")
+        if self.y is not None:
+            object.__setattr__(self, "y", _column("y", np.asarray(self.y, dtype=np.int64), len(self.X)))
+
+    def _fields(self) -> tuple[str, ...]:
+        return ("X", "y")
+
+    def __getitem__(self, key: Any) -> Any:
+        if isinstance(key, (int, np.integer)):
+            index = range(len(self))[key]
+            return self.X[index], None if self.y is None else int(self.y[index])
+        return self.take(key)
+
+    def _classes_of_rows(self) -> NDArray[np.int64] | None:
+        return self.y
+
+
+@dataclass(frozen=True, eq=False)
+class PairSet(_Rows):
+    """Labelled pairs of rows: 1 similar, 0 dissimilar.
+
+    Args:
+        indices: int array (n, 2) of row numbers.
+        labels: 1 or 0 for each pair.
+    """
+
+    indices: NDArray[np.int64] = field(repr=False)
+    labels: NDArray[np.int64] = field(repr=False)
+    name: str = "pairs"
+
+    def __post_init__(self) -> None:
+        indices, labels = np.asarray(self.indices), np.asarray(self.labels)
+        if indices.ndim != 2 or indices.shape[1] != 2 or indices.dtype.kind not in "iu":
+            raise InvalidData(f"indices must be whole numbers (n, 2), got {indices.dtype} {indices.shape}.")
+        if indices.size and indices.min() < 0:
+            raise InvalidData("indices must not be negative.")
+        if labels.dtype.kind not in "biu" or not np.isin(labels, (0, 1)).all():
+            raise InvalidData("labels must be 1 (similar) or 0 (dissimilar).")
+        object.__setattr__(self, "indices", indices.astype(np.int64, copy=False))
+        object.__setattr__(self, "labels", _column("labels", labels.astype(np.int64), len(indices)))
+
+    def _fields(self) -> tuple[str, ...]:
+        return ("indices", "labels")
+
+    def __getitem__(self, key: Any) -> Any:
+        if isinstance(key, (int, np.integer)):
+            index = range(len(self))[key]
+            return self.indices[index], int(self.labels[index])
+        return self.take(key)
+
+    def of(self, X: NDArray[Any]) -> NDArray[Any]:
+        """The pairs of rows of X as an array (n, 2, d), the shape that the metric estimators take."""
+        if len(self) and self.indices.max() >= len(X):
+            raise InvalidData(f"pairs point to row {self.indices.max()} but X has {len(X)} rows.")
+        return X[self.indices]
+
+
+def _is_lazy(images: Any) -> bool:
+    return images is not None and not isinstance(images, np.ndarray) and isinstance(images, LazyImages)
+
+
+def _check_images(images: Any) -> None:
+    if _is_lazy(images):
+        return
+    if not isinstance(images, np.ndarray):
+        raise InvalidData(f"images must be a uint8 array or lazy images, got {type(images).__name__}.")
+    if images.dtype != np.uint8 or images.ndim not in (3, 4) or (images.ndim == 4 and images.shape[3] != 3):
+        raise InvalidData(
+            f"images must be uint8 of shape (n, h, w) or (n, h, w, 3), got {images.dtype} {images.shape}."
+        )
+
+
+def _column(name: str, values: NDArray[Any], n: int) -> NDArray[Any]:
+    if values.ndim != 1 or len(values) != n:
+        raise InvalidData(f"{name} must have one entry per row ({n}), got shape {values.shape}.")
+    return values
+
+
+def _stack(images: NDArray[np.uint8] | LazyImages, size: int | None) -> NDArray[np.uint8]:
+    if isinstance(images, np.ndarray) and size is None:
+        return images
+    one_by_one: Any = images
+    if size is not None:
+        whole("size", size)
+        result = np.empty((len(images), size, size, 3), dtype=np.uint8)
+        for i in range(len(images)):
+            result[i] = to_rgb(one_by_one[i], size)
+        return result
+    read = [one_by_one[i] for i in range(len(images))]
+    if not read:
+        return np.empty((0, 0, 0), dtype=np.uint8)
+    if len({image.shape for image in read}) == 1:
+        return np.stack(read)
+    coloured = [to_rgb(image) for image in read]
+    if len({image.shape for image in coloured}) > 1:
+        raise InvalidData("the images differ in height or width: ask for array(size=...) to resize them.")
+    return np.stack(coloured)

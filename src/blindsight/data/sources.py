@@ -1,0 +1,113 @@
+"""Where the images of a set come from: files of a folder or members of a zip, decoded one by one on demand."""
+
+from __future__ import annotations
+
+import os
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from blindsight.data.limits import LIMITS, Limits, read_bytes, regular_file
+from blindsight.data.reading import decode_image
+from blindsight.errors import HostileFile
+
+__all__ = ["Files", "LazyImages", "ZipMembers", "read_member"]
+
+Indices = NDArray[np.int64]
+
+
+@runtime_checkable
+class LazyImages(Protocol):
+    """Images that are not in memory. `content(i)` is the encoded file, which names the image by what it is."""
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, index: int) -> NDArray[np.uint8]: ...
+    def content(self, index: int) -> bytes: ...
+    def take(self, indices: Indices) -> LazyImages: ...
+
+
+class Files:
+    """Images in ordinary files."""
+
+    def __init__(self, paths: Sequence[str | os.PathLike[str]], *, limits: Limits = LIMITS) -> None:
+        self.paths = [Path(path) for path in paths]
+        self.limits = limits
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, index: int) -> NDArray[np.uint8]:
+        return decode_image(self.content(index), name=self.paths[index].name, limits=self.limits)
+
+    def content(self, index: int) -> bytes:
+        """The encoded bytes of one image."""
+        return read_bytes(self.paths[index], largest=self.limits.image_bytes)
+
+    def take(self, indices: Indices) -> Files:
+        """The chosen images, in that order; nothing is read."""
+        return Files([self.paths[i] for i in indices], limits=self.limits)
+
+
+class ZipMembers:
+    """Images inside one zip file, read without unpacking it."""
+
+    def __init__(self, path: str | os.PathLike[str], members: Sequence[str], *, limits: Limits = LIMITS) -> None:
+        self.path = Path(path)
+        self.members = list(members)
+        self.limits = limits
+        self._archive: zipfile.ZipFile | None = None
+        self._owner = -1
+
+    def __len__(self) -> int:
+        return len(self.members)
+
+    def __getitem__(self, index: int) -> NDArray[np.uint8]:
+        return decode_image(self.content(index), name=self.members[index], limits=self.limits)
+
+    def content(self, index: int) -> bytes:
+        """The encoded bytes of one image."""
+        return read_member(self._open(), self.members[index], largest=self.limits.image_bytes)
+
+    def take(self, indices: Indices) -> ZipMembers:
+        """The chosen images, in that order; nothing is read."""
+        chosen = ZipMembers(self.path, [self.members[i] for i in indices], limits=self.limits)
+        chosen._archive, chosen._owner = self._archive, self._owner
+        return chosen
+
+    def _open(self) -> zipfile.ZipFile:
+        # A handle inherited over a fork would share its file position with the parent: open anew there.
+        if self._archive is None or self._owner != os.getpid():
+            regular_file(self.path, largest=self.limits.file_bytes)
+            try:
+                self._archive = zipfile.ZipFile(self.path)
+            except (zipfile.BadZipFile, OSError) as error:
+                raise HostileFile(f"{self.path.name} is not a readable zip file: {error}.") from error
+            self._owner = os.getpid()
+        return self._archive
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**self.__dict__, "_archive": None, "_owner": -1}
+
+
+def read_member(archive: zipfile.ZipFile, member: str, *, largest: int) -> bytes:
+    """One member of a zip file, refused if it unpacks to more than `largest` bytes whatever its header says."""
+    try:
+        info = archive.getinfo(member)
+        if info.file_size > largest:
+            raise HostileFile(f"{member} would unpack to {info.file_size:,} bytes; the limit is {largest:,}.")
+        with archive.open(info) as stream:
+            data = stream.read(largest + 1)
+    except KeyError:
+        raise HostileFile(f"the zip file has no member {member}.") from None
+    except HostileFile:
+        raise
+    except Exception as error:
+        # Damaged zip files raise BadZipFile, zlib.error, EOFError, RuntimeError (encrypted) and more.
+        raise HostileFile(f"{member} cannot be unpacked ({type(error).__name__}).") from error
+    if len(data) > largest:
+        raise HostileFile(f"{member} unpacks to more than {largest:,} bytes.")
+    return data

@@ -1,0 +1,84 @@
+"""Draw a pair graph: who hangs together, which labels join them, and which records set kappa."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from blindsight import checks
+from blindsight.metric.blocks import worth
+from blindsight.metric.graph import PairGraph
+from blindsight.metric.kappa import kappa
+
+__all__ = ["draw", "layout"]
+
+
+def layout(graph: PairGraph, *, seed: int = 0) -> NDArray[np.float64]:
+    """Node positions in the unit square: springs, with a grid for speed on large graphs."""
+    import igraph
+
+    rng = np.random.default_rng(seed)
+    net = igraph.Graph(n=graph.n_nodes, edges=graph.edges.tolist())
+    begin = rng.random((graph.n_nodes, 2)).tolist()
+    points = np.asarray(net.layout_fruchterman_reingold(seed=begin, niter=300, grid="auto").coords)
+    span = np.ptp(points, axis=0)
+    return (points - points.min(axis=0)) / np.where(span > 0, span, 1.0)
+
+
+def draw(graph: PairGraph, path: str | Path, *, max_nodes: int = 400, title: str | None = None, seed: int = 0) -> Path:
+    """Write the graph as an SVG: similar pairs solid, dissimilar dashed, a record darker the more it adds to kappa.
+
+    A graph of more than `max_nodes` records is cut to its largest components and says so. The picture shows labels
+    and structure: it is as private as the pairs.
+    """
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+    from matplotlib.collections import LineCollection
+    from matplotlib.figure import Figure
+
+    shown = _largest(graph, checks.whole("max_nodes", max_nodes))
+    points, values = layout(shown, seed=seed), worth(shown)
+    figure = Figure(figsize=(6, 6))
+    FigureCanvasSVG(figure)
+    axes = figure.add_axes((0.02, 0.02, 0.96, 0.9))
+    segments = points[shown.edges]
+    for alike, style, colour in ((True, "solid", "#2b6cb0"), (False, "dashed", "#c05621")):
+        chosen: Any = segments[shown.similar == alike]
+        axes.add_collection(LineCollection(chosen, linestyles=style, colors=colour, linewidths=0.9, zorder=1))
+    axes.scatter(
+        points[:, 0],
+        points[:, 1],
+        c=values,
+        cmap="Greys",
+        vmin=-1,
+        edgecolors="#333333",
+        linewidths=0.5,
+        s=28,
+        zorder=2,
+    )
+    part = "" if shown.n_nodes == graph.n_nodes else f" (largest components, {shown.n_nodes:,} of {graph.n_nodes:,})"
+    facts = (
+        f"{len(graph):,} pairs, κ ≤ {kappa(graph)}, κ' = {kappa(graph, 'bound')}, largest degree {kappa(graph, 'node')}"
+    )
+    axes.set_title(f"{title + ': ' if title else ''}{facts}{part}", fontsize=9)
+    axes.set_axis_off()
+    path = Path(path)
+    figure.savefig(path, format="svg", metadata={"Date": None})
+    return path
+
+
+def _largest(graph: PairGraph, max_nodes: int) -> PairGraph:
+    """The components, largest first, that fit into `max_nodes` (part of the first when even that is too large)."""
+    if graph.n_nodes <= max_nodes:
+        return graph
+    component = graph.components()
+    size = np.bincount(component)[component]
+    order = np.lexsort((np.arange(graph.n_nodes), component, -size))
+    keep = np.sort(order[:max_nodes])
+    number = np.full(graph.n_nodes, -1, dtype=np.int64)
+    number[keep] = np.arange(len(keep))
+    renamed = number[graph.edges]
+    inside = (renamed >= 0).all(axis=1)
+    return PairGraph(len(keep), renamed[inside], graph.similar[inside], graph.transitive)

@@ -1,0 +1,209 @@
+"""The pair graph (Section V): people are nodes, labelled pairs are edges.
+
+What is private sits on the edges: the feature difference and whether the two are alike. Who was compared with whom is
+the graph's *structure*; kappa is a function of it, so whoever uses kappa assumes that the structure is public.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from blindsight import checks
+from blindsight.errors import InvalidData
+
+__all__ = ["PairGraph", "pair_labels"]
+
+# scikit-learn labels pairs 1 / 0, metric-learn +1 / -1; both mean similar / dissimilar here. The paper's y is the
+# other way round (0 similar, 1 dissimilar), which is why the code below says `similar` and never `y`.
+_LABELS = (-1, 0, 1)
+
+
+def pair_labels(y: Any) -> NDArray[np.bool_]:
+    """Labels of pairs as booleans, True for similar: accepts True/False, 1/0 and metric-learn's +1/-1.
+
+    >>> pair_labels([1, -1, 1]).tolist()
+    [True, False, True]
+    """
+    array = np.asarray(y)
+    if array.ndim != 1:
+        raise InvalidData(f"y must have one label a pair, got shape {array.shape}.")
+    if array.dtype.kind == "b":
+        return array.copy()
+    numbers = checks.finite_array("y", array)
+    if not np.isin(numbers, _LABELS).all():
+        raise InvalidData("y must be 1 for similar pairs and 0 (or -1) for dissimilar ones; other values were found.")
+    return numbers == 1
+
+
+@dataclass(frozen=True, eq=False)
+class PairGraph:
+    """An undirected simple graph of labelled pairs.
+
+    Parameters
+    ----------
+    n_nodes: how many records there are; a node in no pair is allowed.
+    edges: (m, 2) node numbers, each pair once, smaller number first.
+    similar: (m,) True where the two are alike.
+    transitive: whether "alike" carries over (same disease) or not (being friends): Appendix B.
+
+    Make one with `from_pairs`, which checks what it is given.
+    """
+
+    n_nodes: int
+    edges: NDArray[np.int64]
+    similar: NDArray[np.bool_]
+    transitive: bool = True
+    _cache: dict[str, Any] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def from_pairs(
+        cls,
+        pairs: Any,
+        y: Any,
+        *,
+        n_nodes: int | None = None,
+        transitive: bool = True,
+        n_classes: int | None = None,
+    ) -> PairGraph:
+        """Build the graph from (m, 2) node numbers and labels; a pair given twice with one label counts once.
+
+        Self-pairs, pairs labelled both ways, and (for a transitive relation) labels that contradict each other along
+        a path are refused. With `n_classes=2`, two dissimilar steps mean similar, and that is checked too.
+        """
+        indices = np.asarray(pairs)
+        if indices.ndim != 2 or indices.shape[1] != 2 or indices.dtype.kind not in "iu":
+            raise InvalidData(
+                f"pairs must be an (m, 2) array of whole numbers, got shape {indices.shape}, dtype {indices.dtype}."
+            )
+        similar = pair_labels(y)
+        if len(similar) != len(indices):
+            raise InvalidData(f"y must have one label a pair: {len(indices)} pairs, {len(similar)} labels.")
+        edges = np.sort(indices.astype(np.int64), axis=1)
+        n_nodes = _count(edges, n_nodes)
+        if (edges[:, 0] == edges[:, 1]).any():
+            raise InvalidData(
+                f"a pair must join two different records: {int((edges[:, 0] == edges[:, 1]).sum())} self-pairs found. "
+                "Remove them."
+            )
+        edges, similar = _distinct(edges, similar, n_nodes)
+        graph = cls(n_nodes=n_nodes, edges=edges, similar=similar, transitive=transitive)
+        if transitive:
+            graph.check_consistent(n_classes=n_classes)
+        return graph
+
+    def __len__(self) -> int:
+        """The number of pairs."""
+        return len(self.edges)
+
+    def check_consistent(self, *, n_classes: int | None = None) -> None:
+        """Refuse labels that cannot all hold for a transitive relation (the inference patterns of Section V-A)."""
+        group = _connected(self.n_nodes, self.edges[self.similar])
+        across = self.edges[~self.similar]
+        wrong = int((group[across[:, 0]] == group[across[:, 1]]).sum())
+        if wrong:
+            raise InvalidData(
+                f"labels contradict each other: {wrong} pairs are labelled dissimilar although a chain of similar pairs "
+                "joins them. Correct the labels, or say transitive=False if being similar does not carry over."
+            )
+        if n_classes == 2:
+            # Double cover: (v, side); similar keeps the side, dissimilar changes it. Meeting oneself is a contradiction.
+            shift = np.where(self.similar, 0, self.n_nodes)
+            a, b = self.edges[:, 0], self.edges[:, 1]
+            cover = np.concatenate(
+                [np.column_stack([a, b + shift]), np.column_stack([a + self.n_nodes, b + self.n_nodes - shift])]
+            )
+            side = _connected(2 * self.n_nodes, cover)
+            if (side[: self.n_nodes] == side[self.n_nodes :]).any():
+                raise InvalidData(
+                    "labels contradict each other: with two classes an odd number of dissimilar pairs closes a circle. "
+                    "Correct the labels, or do not say n_classes=2."
+                )
+
+    @property
+    def degrees(self) -> NDArray[np.int64]:
+        """How many pairs each record is in."""
+        return np.bincount(self.edges.ravel(), minlength=self.n_nodes).astype(np.int64)
+
+    def components(self) -> NDArray[np.int64]:
+        """The connected component of each node."""
+        if "components" not in self._cache:
+            self._cache["components"] = _connected(self.n_nodes, self.edges)
+        return self._cache["components"]
+
+    def adjacency(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """Compressed rows: `start` (n + 1), `neighbour` (2m) and the `edge` (2m) that leads to each neighbour."""
+        if "adjacency" not in self._cache:
+            m = len(self.edges)
+            source = np.concatenate([self.edges[:, 0], self.edges[:, 1]])
+            order = np.argsort(source, kind="stable")
+            start = np.zeros(self.n_nodes + 1, dtype=np.int64)
+            np.cumsum(np.bincount(source, minlength=self.n_nodes), out=start[1:])
+            target = np.concatenate([self.edges[:, 1], self.edges[:, 0]])
+            self._cache["adjacency"] = start, target[order], order % max(m, 1)
+        return self._cache["adjacency"]
+
+    def subset(self, chosen: NDArray[Any]) -> PairGraph:
+        """The graph of only these edges (a mask or edge numbers), on the same nodes."""
+        return PairGraph(
+            n_nodes=self.n_nodes,
+            edges=self.edges[chosen],
+            similar=self.similar[chosen],
+            transitive=self.transitive,
+        )
+
+    def batches(self, size: int, *, rng: np.random.Generator) -> Iterator[NDArray[np.int64]]:
+        """A partition of the edges into batches of `size` (the last may be smaller), drawn component by component.
+
+        The remark after Theorem 2: a mini-batch comes from a component of the graph rather than from all of it.
+        Components are visited in random order and their edges shuffled; only the structure is used, never a label.
+        """
+        size = checks.whole("batch_size", size)
+        component = self.components()[self.edges[:, 0]] if len(self) else np.empty(0, dtype=np.int64)
+        rank = rng.permutation(int(component.max()) + 1 if len(self) else 0)
+        shuffled = rng.permutation(len(self))
+        order = shuffled[np.argsort(rank[component[shuffled]], kind="stable")]
+        for first in range(0, len(order), size):
+            yield order[first : first + size]
+
+
+def _count(edges: NDArray[np.int64], n_nodes: int | None) -> int:
+    if len(edges) == 0:
+        raise InvalidData("pairs must not be empty: there is nothing to learn from.")
+    if edges.min() < 0:
+        raise InvalidData("pairs must hold record numbers of at least 0; negative ones were found.")
+    needed = int(edges.max()) + 1
+    if n_nodes is None:
+        return needed
+    if needed > checks.whole("n_nodes", n_nodes):
+        unknown = int(np.unique(edges[edges >= n_nodes]).size)
+        raise InvalidData(f"pairs name {unknown} unknown records: there are {n_nodes}, numbered from 0.")
+    return n_nodes
+
+
+def _distinct(
+    edges: NDArray[np.int64], similar: NDArray[np.bool_], n_nodes: int
+) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Each pair once, in the order first given; a pair labelled both ways is refused."""
+    key = edges[:, 0] * n_nodes + edges[:, 1]
+    _, first, inverse = np.unique(key, return_index=True, return_inverse=True)
+    if len(first) == len(edges):
+        return edges, similar
+    both = int(np.unique(inverse[similar != similar[first][inverse]]).size)
+    if both:
+        raise InvalidData(f"{both} pairs are labelled both similar and dissimilar. Keep one label for each.")
+    first.sort()
+    return edges[first], similar[first]
+
+
+def _connected(n_nodes: int, edges: NDArray[np.int64]) -> NDArray[np.int64]:
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    ones = np.ones(len(edges), dtype=np.int8)
+    matrix = coo_array((ones, (edges[:, 0], edges[:, 1])), shape=(n_nodes, n_nodes))
+    return connected_components(matrix, directed=False)[1].astype(np.int64)

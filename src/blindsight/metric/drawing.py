@@ -47,21 +47,11 @@ def draw(graph: PairGraph, path: str | Path, *, max_nodes: int = 400, title: str
     for alike, style, colour in ((True, "solid", "#2b6cb0"), (False, "dashed", "#c05621")):
         chosen: Any = segments[shown.similar == alike]
         axes.add_collection(LineCollection(chosen, linestyles=style, colors=colour, linewidths=0.9, zorder=1))
-    axes.scatter(
-        points[:, 0],
-        points[:, 1],
-        c=values,
-        cmap="Greys",
-        vmin=-1,
-        edgecolors="#333333",
-        linewidths=0.5,
-        s=28,
-        zorder=2,
-    )
+    look = {"cmap": "Greys", "vmin": -1, "edgecolors": "#333333", "linewidths": 0.5, "s": 28, "zorder": 2}
+    axes.scatter(points[:, 0], points[:, 1], c=values, **look)
     part = "" if shown.n_nodes == graph.n_nodes else f" (largest components, {shown.n_nodes:,} of {graph.n_nodes:,})"
-    facts = (
-        f"{len(graph):,} pairs, κ ≤ {kappa(graph)}, κ' = {kappa(graph, 'bound')}, largest degree {kappa(graph, 'node')}"
-    )
+    bounds = f"κ ≤ {kappa(graph)}, κ' = {kappa(graph, 'bound')}, largest degree {kappa(graph, 'node')}"
+    facts = f"{len(graph):,} pairs, {bounds}"
     axes.set_title(f"{title + ': ' if title else ''}{facts}{part}", fontsize=9)
     axes.set_axis_off()
     path = Path(path)

@@ -107,11 +107,11 @@ class PairGraph:
         wrong = int((group[across[:, 0]] == group[across[:, 1]]).sum())
         if wrong:
             raise InvalidData(
-                f"labels contradict each other: {wrong} pairs are labelled dissimilar although a chain of similar pairs "
-                "joins them. Correct the labels, or say transitive=False if being similar does not carry over."
+                f"labels contradict each other: {wrong} pairs are labelled dissimilar although a chain of similar "
+                "pairs joins them. Correct the labels, or say transitive=False if being similar does not carry over."
             )
         if n_classes == 2:
-            # Double cover: (v, side); similar keeps the side, dissimilar changes it. Meeting oneself is a contradiction.
+            # Double cover (v, side): similar keeps the side, dissimilar changes it; nobody may be on both sides.
             shift = np.where(self.similar, 0, self.n_nodes)
             a, b = self.edges[:, 0], self.edges[:, 1]
             cover = np.concatenate(

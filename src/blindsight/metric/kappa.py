@@ -82,8 +82,8 @@ def pair_kappa(graph: PairGraph, s: int, t: int) -> int:
 
 
 def _exact(graph: PairGraph, max_flows: int) -> int:
-    best, flows = 0, 0
-    for s, t, bound in _by_bound(worth(graph)):
+    best = 0
+    for flows, (s, t, bound) in enumerate(_by_bound(worth(graph))):
         if bound <= best:
             break
         if flows == max_flows:
@@ -92,7 +92,6 @@ def _exact(graph: PairGraph, max_flows: int) -> int:
                 "Use method='second', which is at most a little larger, or raise max_flows."
             )
         best = max(best, pair_kappa(graph, s, t))
-        flows += 1
     return best
 
 

@@ -14,7 +14,7 @@ from blindsight.errors import InvalidData, InvalidParameter
 __all__ = ["check_grid", "grid_units", "keep_dtype"]
 
 
-def keep_dtype(noisy: NDArray[np.float64], x: Any) -> NDArray[Any]:
+def keep_dtype(noisy: NDArray[Any], x: Any) -> NDArray[Any]:
     """Back to the float type that came in; integers become float64, because noise has no whole steps here."""
     dtype = np.asarray(x).dtype
     return noisy.astype(dtype if dtype.kind == "f" else np.float64, copy=False)

@@ -1,0 +1,44 @@
+# make run: the demo. make test: everything. Both make their own environment on a fresh machine.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+EXTRAS := torch,service,cluster,bench,docs,dev
+STAMP := $(VENV)/.installed
+
+.PHONY: run test check serve bench docs clean apt
+run: $(STAMP)
+	$(BIN)/blindsight demo
+
+test: $(STAMP) apt check
+	$(BIN)/python -m pytest -n 2 --dist loadgroup
+
+check: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+serve: $(STAMP)
+	$(BIN)/blindsight serve
+
+bench: $(STAMP)
+	$(BIN)/blindsight bench all
+
+docs: $(STAMP)
+	$(BIN)/mkdocs build --strict
+
+# PyTorch first and by its exact version, so that a CPU build is taken where there is one.
+$(STAMP): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --progress-bar on -c constraints.txt torch==2.13.0
+	$(BIN)/pip install --progress-bar on -c constraints.txt -e '.[$(EXTRAS)]'
+	touch $@
+
+# Real parts for the tests: a PostgreSQL server, Chromium. Skipped where they are there already.
+apt:
+	@command -v chromium >/dev/null && { command -v initdb >/dev/null || ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1; } \
+	|| { echo "installing PostgreSQL and Chromium for the tests"; \
+	     SUDO=; [ "$$(id -u)" = 0 ] || SUDO=sudo; \
+	     $$SUDO apt-get update -qq && DEBIAN_FRONTEND=noninteractive $$SUDO apt-get install -y -qq --no-install-recommends postgresql chromium fonts-dejavu-core; }
+
+clean:
+	rm -rf $(VENV) out site .pytest_cache .mypy_cache .ruff_cache

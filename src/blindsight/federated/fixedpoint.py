@@ -1,0 +1,61 @@
+"""Weights as whole numbers: fixed point with one public scale for everybody.
+
+The exponent is fixed and public, unlike python-paillier's, which travels beside each ciphertext and tells the size of
+the weight (rank correlation 0.6 to 0.8 with |w|). A value outside the agreed bound is refused, never wrapped.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from blindsight import checks
+from blindsight.errors import InvalidData, InvalidParameter
+
+__all__ = ["FixedPoint"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FixedPoint:
+    """Reals in [-bound, bound] as whole numbers of `bits` bits, sign included.
+
+    >>> FixedPoint(bound=1.0, bits=16).encode([0.5, -1.0]).tolist()
+    [16384, -32767]
+    """
+
+    bound: float
+    bits: int = 16
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "bound", checks.positive("bound", self.bound))
+        if not 2 <= checks.whole("bits", self.bits, least=2) <= 48:
+            raise InvalidParameter(f"bits must be in [2, 48], got {self.bits}.")
+
+    @property
+    def largest(self) -> int:
+        """The largest whole number, 2^(bits-1) - 1; the smallest is its negative."""
+        return (1 << (self.bits - 1)) - 1
+
+    @property
+    def grid(self) -> float:
+        """The step between two representable reals."""
+        return self.bound / self.largest
+
+    def encode(self, values: ArrayLike, *, toward_zero: bool = False) -> NDArray[np.int64]:
+        """Whole numbers nearest to the values; with `toward_zero` no norm grows (for sensitivity bounds)."""
+        array = checks.finite_array("values", values)
+        if array.size and float(np.abs(array).max()) > self.bound:
+            raise InvalidData(
+                f"values must lie in [-{self.bound:g}, {self.bound:g}] and some do not: "
+                "clip the update or agree on a larger bound."
+            )
+        scaled = array / self.grid
+        rounded = np.trunc(scaled) if toward_zero else np.rint(scaled)
+        # Dividing by the grid may land one ulp past the largest number.
+        return np.clip(rounded, -self.largest, self.largest).astype(np.int64)
+
+    def decode(self, numbers: ArrayLike) -> NDArray[np.float64]:
+        """Reals from whole numbers or from sums of them."""
+        return np.asarray(numbers, dtype=np.int64).astype(np.float64) * self.grid

@@ -1,0 +1,55 @@
+"""Fixed-base powers are powers; randomisers are used once."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+
+from blindsight.federated.paillier import PrivateKey
+from blindsight.federated.randomisers import FixedBase, RandomiserPool
+
+
+def test_window_table_computes_the_power() -> None:
+    base, modulus = 0x1234567, (1 << 127) - 1
+    table = FixedBase(base, modulus, exponent_bits=96)
+    for exponent in (0, 1, 255, 256, (1 << 96) - 1, *(secrets.randbits(96) for _ in range(20))):
+        assert table.power(exponent) == pow(base, exponent, modulus)
+
+
+def test_exponents_have_half_the_length_of_the_modulus(small_key: PrivateKey) -> None:
+    assert small_key.public.fixed_base.exponent_bytes * 8 == small_key.public.bits // 2
+
+
+def test_randomisers_encrypt_zero(any_degree: PrivateKey) -> None:
+    assert any_degree.decrypt_many(any_degree.public.fixed_base.random_powers(10)) == [0] * 10
+
+
+def test_threads_make_as_many_distinct_randomisers_as_asked(small_key: PrivateKey) -> None:
+    seen: list[tuple[int, int]] = []
+    made = small_key.public.fixed_base.random_powers(
+        300, workers=2, progress=lambda done, total: seen.append((done, total))
+    )
+    assert len({int(x) for x in made}) == 300
+    assert seen[-1] == (300, 300)
+
+
+def test_pool_hands_each_randomiser_out_once_even_to_threads(small_key: PrivateKey) -> None:
+    pool = RandomiserPool(small_key.public).fill(400, workers=1)
+    taken: list[int] = []
+    threads = [
+        threading.Thread(target=lambda: taken.extend(int(x) for _ in range(50) for x in pool.take(1, workers=1)))
+        for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(taken) == 200 == len(set(taken))
+    assert len(pool) == 200
+
+
+def test_empty_pool_makes_what_it_lacks(small_key: PrivateKey) -> None:
+    pool = RandomiserPool(small_key.public).fill(2)
+    ciphertexts = small_key.public.encrypt_many([1, 2, 3, 4, 5], pool=pool)
+    assert small_key.decrypt_many(ciphertexts) == [1, 2, 3, 4, 5]
+    assert len(pool) == 0

@@ -1,0 +1,45 @@
+"""Private codes for image search: hashers, PHashing, PITQ, the codebook hasher.
+
+| hasher | year | learns from | private version |
+|---|---|---|---|
+| `LSH`, `SH`, `ITQ` | 2002, 2008, 2013 | features | `PHashing(base)`; `PITQ` |
+| `KSH`, `SDH` | 2012, 2015 | features and labels | `PHashing(base)` |
+| `DPSH`, `DSH`, `HashNet`, `ADSH` | 2016-2018 | images or features, and labels (torch) | `PHashing(base)` |
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from blindsight.hashing.base import Hasher
+    from blindsight.hashing.itq import ITQ
+    from blindsight.hashing.ksh import KSH
+    from blindsight.hashing.lsh import LSH
+    from blindsight.hashing.phashing import PHashing
+    from blindsight.hashing.saving import load
+    from blindsight.hashing.sdh import SDH
+    from blindsight.hashing.spectral import SH
+
+__all__ = ["ESTIMATORS", "ITQ", "KSH", "LSH", "SDH", "SH", "Hasher", "PHashing", "load"]
+
+_HOMES = {
+    "LSH": "lsh",
+    "ITQ": "itq",
+    "SH": "spectral",
+    "KSH": "ksh",
+    "SDH": "sdh",
+    "PHashing": "phashing",
+}
+
+#: the estimators that can be saved, and loaded by `load`.
+ESTIMATORS: tuple[str, ...] = tuple(_HOMES)
+
+
+def __getattr__(name: str) -> Any:
+    # One module a method, imported when asked for: the deep ones bring torch.
+    home = {**_HOMES, "Hasher": "base", "load": "saving"}.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{home}"), name)

@@ -1,0 +1,229 @@
+"""PHashing (Wang, Lu and Zhang 2020): the codes of any hasher, randomly flipped before they are stored."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin, clone
+from sklearn.utils.validation import check_is_fitted
+
+from blindsight import checks, codes
+from blindsight.errors import InvalidParameter, NotProven
+from blindsight.hashing import saving
+from blindsight.hashing.itq import ITQ
+from blindsight.privacy import Cost, Guarantee
+from blindsight.privacy.entropy import RandomState, release_rng, training_rng
+from blindsight.privacy.mechanisms import BitFlip
+
+__all__ = ["PHashing", "flip_guarantee", "flip_mechanism", "seeded"]
+
+Array = NDArray[Any]
+CodeUnit = Literal["bit", "record"]
+
+
+class PHashing(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+    """Algorithm 2: learn a hash function with `base`, then release its codes through random flipping.
+
+    `fit` learns and releases nothing. `transform` releases: it flips, and charges a ledger if one is given.
+    `query` gives the plain code of a query, which stays with whoever searches.
+
+    Parameters
+    ----------
+    base: any of the nine hashers, or one of your own with `fit`, `transform` to packed codes and `n_bits`.
+    epsilon: the budget per `unit`.
+    calibration: "proven" (beta = 1/(1+e^epsilon) per bit, 1/(1+e^(epsilon/c)) per record) or "paper"
+        (beta = e^-epsilon, Theorem 4, whatever the unit).
+    unit: "record" (a person's whole code) or "bit" (one bit of it: the paper's Definition 1).
+    beta: the flip probability itself, in place of the one from epsilon; above 1/2 only under "paper".
+    learned_from: "public" if `fit` sees images that need no protection; "private" if it sees those whose codes
+        are released. Then one person's image moves the hash function, and through it everyone's code, and no
+        finite epsilon per record is proven (unless the base never looks at the images: `LSH(center=False)`).
+
+    Guarantee
+    ---------
+    Local model, pure epsilon: |ln((1-beta)/beta)| per bit, c times that per record; `guarantee_` states both
+    units, the claim of the paper (-ln beta) and the assumptions. The hash function itself is not protected.
+    """
+
+    guarantee_: Guarantee
+
+    def __init__(
+        self,
+        base: Any = None,
+        *,
+        epsilon: float = 8.0,
+        calibration: Literal["proven", "paper"] = "proven",
+        unit: CodeUnit = "record",
+        beta: float | None = None,
+        learned_from: Literal["public", "private"] = "public",
+        random_state: RandomState = None,
+    ) -> None:
+        self.base = base
+        self.epsilon = epsilon
+        self.calibration = calibration
+        self.unit = unit
+        self.beta = beta
+        self.learned_from = learned_from
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Train: learn the hash function h (step 1 of Algorithm 2)."""
+        return self._fit(X, y, self.learned_from)
+
+    def fit_transform(self, X: Any, y: Any = None, *, ledger: Any = None) -> Array:
+        """Algorithm 2 to the letter: learn from the very images whose codes are then released."""
+        return self._fit(X, y, "private").transform(X, ledger=ledger)
+
+    def transform(self, X: Any, *, ledger: Any = None) -> NDArray[np.uint8]:
+        """Perturb: release flipped packed codes (step 2 of Algorithm 2), charging `ledger` first."""
+        check_is_fitted(self)
+        plain = self.query(X)
+        if ledger is not None:
+            ledger.charge(self.guarantee_.cost, what=f"{len(plain)} flipped codes of {self.n_bits_} bits")
+        rng, _ = release_rng(self.random_state)
+        return self.mechanism_.release_packed(plain, rng=rng)
+
+    def query(self, X: Any) -> NDArray[np.uint8]:
+        """The plain packed codes of queries, without noise: keep them to yourself."""
+        check_is_fitted(self)
+        return codes.check_codes(self.base_.transform(X), self.n_bits_, name="the base's codes")
+
+    def decision_function(self, X: Any) -> Array:
+        """The base's real values for queries, for soft decoding; not protected."""
+        check_is_fitted(self)
+        if not hasattr(self.base_, "decision_function"):
+            raise InvalidParameter(f"{type(self.base_).__name__} has no decision_function; rank by query() instead.")
+        return self.base_.decision_function(X)
+
+    def save(self, path: str | Path) -> None:
+        """Write the whole, base and guarantee included, to one file without pickle."""
+        check_is_fitted(self)
+        saving.save(path, self)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Read it back; anything else is refused."""
+        return saving.load(path, cls)
+
+    def state(self) -> tuple[dict[str, Array], dict[str, Any]]:
+        """Learned arrays and JSON-able fields; `restore` reads them back."""
+        arrays, fields = saving.describe(self.base_)
+        learned = {"base": fields, "guarantee": self.guarantee_.to_json(), "from": self.learned_from_}
+        return {f"base.{name}": value for name, value in arrays.items()}, learned
+
+    def restore(self, arrays: dict[str, Array], fields: dict[str, Any]) -> None:
+        """Take the learned state from what `state` gave."""
+        inner = {name.removeprefix("base."): value for name, value in arrays.items()}
+        self.base_ = saving.rebuild(inner, fields["base"])
+        self.base = clone(self.base_)
+        self._calibrate(fields["from"])
+        saved = Guarantee.from_json(fields["guarantee"])
+        # What a file says it guarantees must be what its numbers give; an audit may have been added to it.
+        stated = dataclasses.replace(saved, audited=None, simulation=self.guarantee_.simulation)
+        saving.require(stated == self.guarantee_, "its guarantee is not that of its parameters")
+        self.guarantee_ = saved
+
+    @property
+    def n_features_in_(self) -> int:
+        """Features seen in fit."""
+        check_is_fitted(self)
+        return self.base_.n_features_in_
+
+    @property
+    def _n_features_out(self) -> int:
+        return codes.n_bytes(self.n_bits_)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.non_deterministic = True
+        tags.target_tags.required = getattr(self.base, "supervised", False)
+        tags.target_tags.multi_output = tags.target_tags.required
+        tags.transformer_tags.preserves_dtype = []
+        return tags
+
+    def _fit(self, X: Any, y: Any, learned_from: str) -> Self:
+        base = ITQ() if self.base is None else self.base
+        checks.one_of("learned_from", learned_from, ("public", "private"))
+        flip_mechanism(self, checks.whole("n_bits", base.n_bits))  # refuse bad parameters before learning for minutes
+        self.base_ = seeded(clone(base), self.random_state).fit(X, y)
+        if hasattr(self.base_, "feature_names_in_"):
+            self.feature_names_in_ = self.base_.feature_names_in_
+        self._calibrate(learned_from)
+        return self
+
+    def _calibrate(self, learned_from: str) -> None:
+        self.n_bits_ = int(self.base_.n_bits)
+        self.learned_from_ = learned_from
+        self.mechanism_ = flip_mechanism(self, self.n_bits_)
+        independent = learned_from == "public" or bool(getattr(self.base_, "data_free", False))
+        self.guarantee_ = flip_guarantee(
+            self.mechanism_,
+            calibration=self.calibration,
+            simulation=self.random_state is not None,
+            independent=independent,
+        )
+
+
+def seeded(estimator: Any, random_state: RandomState) -> Any:
+    """Give an unseeded inner estimator a seed of its own, if the outer one has a seed."""
+    if (
+        random_state is not None
+        and "random_state" in estimator.get_params(deep=False)
+        and estimator.random_state is None
+    ):
+        rng, _ = training_rng(random_state)
+        estimator.set_params(random_state=int(rng.integers(2**31)))
+    return estimator
+
+
+def flip_mechanism(parameters: Any, n_bits: int) -> BitFlip:
+    """The flips for an estimator's epsilon, beta, unit and calibration."""
+    calibration = checks.one_of("calibration", parameters.calibration, ("paper", "proven"))
+    unit: CodeUnit = checks.one_of("unit", parameters.unit, ("bit", "record"))
+    if parameters.beta is not None:
+        beta = checks.probability("beta", parameters.beta)
+        if calibration == "proven" and beta > 0.5:
+            raise NotProven(
+                f"beta is {beta:.4g}: flipping more than half of the bits releases their complement and protects less "
+                "the further it goes. Use beta of at most 0.5, or calibration='paper' to study the paper's setting."
+            )
+        return BitFlip(beta=beta, n_bits=n_bits, unit=unit)
+    make = BitFlip.paper if calibration == "paper" else BitFlip.proven
+    return make(checks.positive("epsilon", parameters.epsilon), n_bits=n_bits, unit=unit)
+
+
+def flip_guarantee(
+    mechanism: BitFlip, *, calibration: Literal["proven", "paper"], simulation: bool, independent: bool
+) -> Guarantee:
+    """The guarantee of flipped codes in both units; `independent`: h does not depend on the released records."""
+    bit = Cost(epsilon=mechanism.epsilon_per_bit, unit="bit")
+    record = bit.per("record", times=mechanism.n_bits) if independent else Cost(epsilon=math.inf, unit="record")
+    stated, other = (record, bit) if mechanism.unit == "record" else (bit, record)
+    learned = (
+        "the hash function does not depend on the protected images (public images, or none)"
+        if independent
+        else "the hash function was learned from the protected images without noise, so a record has no finite epsilon"
+    )
+    assumptions = [learned, "a record's code is released once; each further release adds to the cost"]
+    if stated.unit == "bit":
+        assumptions.append("neighbours differ in one bit of one code, the paper's Definition 1")
+    if mechanism.beta > 0.5:
+        assumptions.append("beta is above one half: the codes are complemented more than hidden")
+    return Guarantee(
+        mechanism=f"random flipping of {mechanism.n_bits} bits, beta = {mechanism.beta:.4g}",
+        unit=stated.unit,
+        epsilon=stated.epsilon,
+        model="local",
+        claimed=-math.log(mechanism.beta) if mechanism.beta > 0 else math.inf,
+        calibration=calibration,
+        accountant="pure epsilon, bits add up",
+        assumptions=tuple(assumptions),
+        sampler=mechanism.sampler,
+        simulation=simulation,
+        also=(other,),
+    )

@@ -1,0 +1,76 @@
+"""Every hasher passes the estimator contract."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+
+from blindsight.hashing import ITQ, KSH, LSH, SDH, SH, PHashing
+from contracts.estimator import EstimatorContract
+
+
+def blobs() -> tuple[np.ndarray, np.ndarray]:
+    """Three clouds in ten dimensions."""
+    rng = np.random.default_rng(3)
+    y = np.repeat([0, 1, 2], 20)
+    return rng.normal(size=(60, 10)) + 3 * np.eye(10)[y], y
+
+
+class HasherContract(EstimatorContract):
+    cls: ClassVar[Any]
+    params: ClassVar[dict[str, Any]] = {}
+
+    def make(self, **params):
+        return self.cls(n_bits=12, **self.params, **params)
+
+    def data(self):
+        X, y = blobs()
+        return (X, y) if self.cls.supervised else (X,)
+
+    def output(self, fitted):
+        return fitted.transform(blobs()[0])
+
+
+class TestLSH(HasherContract):
+    cls = LSH
+
+
+class TestITQ(HasherContract):
+    cls = ITQ
+
+
+class TestSH(HasherContract):
+    cls = SH
+
+
+class TestKSH(HasherContract):
+    cls = KSH
+
+
+class TestSDH(HasherContract):
+    cls = SDH
+
+
+class TestPHashing(EstimatorContract):
+    private = True
+
+    def make(self, **params):
+        return PHashing(LSH(n_bits=12), epsilon=4.0, **params)
+
+    def data(self):
+        return (blobs()[0],)
+
+    def output(self, fitted):
+        return fitted.transform(blobs()[0])
+
+    def spend(self, ledger, estimator=None):
+        (estimator or self.make()).fit(*self.data()).transform(blobs()[0], ledger=ledger)
+
+
+class TestSupervisedPHashing(TestPHashing):
+    def make(self, **params):
+        return PHashing(SDH(n_bits=12), epsilon=4.0, unit="bit", **params)
+
+    def data(self):
+        return blobs()

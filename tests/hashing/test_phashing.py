@@ -1,0 +1,153 @@
+"""PHashing: what random flipping promises, by enumeration and closed form."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+from blindsight import codes
+from blindsight.errors import InvalidData, InvalidParameter, NotProven
+from blindsight.hashing import ITQ, LSH, PHashing
+from blindsight.privacy import Cost, Ledger
+from blindsight.privacy.mechanisms import BitFlip
+
+X = np.random.default_rng(0).normal(size=(200, 6))
+
+
+def exact_epsilon(mechanism: BitFlip, n_bits: int, neighbours) -> float:
+    """The largest log-ratio over all outputs and all neighbouring codes."""
+    every = np.array(list(itertools.product((0, 1), repeat=n_bits)))
+    log_prob = np.array([mechanism.log_prob(every, code).sum(axis=1) for code in every])
+    worst = 0.0
+    for a, b in itertools.permutations(range(len(every)), 2):
+        if neighbours(every[a], every[b]):
+            worst = max(worst, float((log_prob[a] - log_prob[b]).max()))
+    return worst
+
+
+@pytest.mark.parametrize("calibration", ["proven", "paper"])
+@pytest.mark.parametrize("epsilon", [0.3, 1.0, 4.0])
+def test_epsilon_of_a_released_code_is_exact_by_enumerating_neighbours(calibration, epsilon):
+    n_bits = 4
+    for unit in ("bit", "record"):
+        hasher = PHashing(LSH(n_bits), epsilon=epsilon, calibration=calibration, unit=unit).fit(X)
+        stated = {cost.unit: cost.epsilon for cost in (hasher.guarantee_.cost, *hasher.guarantee_.also)}
+        per_record = exact_epsilon(hasher.mechanism_, n_bits, lambda a, b: True)
+        per_bit = exact_epsilon(hasher.mechanism_, n_bits, lambda a, b: (a != b).sum() == 1)
+        assert stated["record"] == pytest.approx(per_record, rel=1e-9)
+        assert stated["bit"] == pytest.approx(per_bit, rel=1e-9)
+        if calibration == "proven":
+            assert stated[unit] <= epsilon
+            assert stated[unit] == pytest.approx(epsilon, rel=1e-9)
+        else:
+            assert hasher.guarantee_.claimed == pytest.approx(epsilon)
+
+
+def test_expected_squared_change_is_lemma_five():
+    n, c, beta = 4000, 48, math.exp(-1)
+    bits = np.random.default_rng(1).integers(0, 2, (n, c))
+    released = BitFlip(beta=beta, n_bits=c).release_packed(codes.pack(bits), rng=np.random.default_rng(2))
+    change = np.square(codes.to_signs(released, c).astype(float) - (2 * bits - 1)).sum()
+    deviation = 4 * math.sqrt(n * c * beta * (1 - beta))
+    assert abs(change - 4 * beta * n * c) < 5 * deviation  # five deviations: below 1e-6
+
+
+def test_packed_release_equals_unpacked_release_in_distribution():
+    mechanism = BitFlip(beta=0.2, n_bits=11)
+    bits = np.random.default_rng(1).integers(0, 2, (20_000, 11))
+    packed = codes.unpack(mechanism.release_packed(codes.pack(bits), rng=np.random.default_rng(2)), 11)
+    unpacked = mechanism.release(bits, rng=np.random.default_rng(3))
+    for released in (packed, unpacked):
+        rate = (released != bits).mean(axis=0)
+        assert np.abs(rate - 0.2).max() < 6 * math.sqrt(0.16 / len(bits))
+
+
+def test_queries_are_plain_and_stored_codes_are_flipped():
+    hasher = PHashing(ITQ(16, random_state=0), epsilon=1.0, random_state=1).fit(X)
+    plain, stored = hasher.query(X), hasher.transform(X)
+    assert np.array_equal(plain, hasher.base_.transform(X))
+    flipped = (codes.unpack(plain, 16) != codes.unpack(stored, 16)).mean()
+    assert abs(flipped - hasher.mechanism_.beta) < 0.05
+
+
+def test_beta_above_one_half_is_refused_under_proven_calibration_only():
+    with pytest.raises(NotProven, match="complement"):
+        PHashing(LSH(8), beta=0.6).fit(X)
+    assert PHashing(LSH(8), beta=0.6, calibration="paper").fit(X).mechanism_.beta == 0.6
+    assert PHashing(LSH(8), epsilon=0.1, calibration="paper").fit(X).mechanism_.beta > 0.5
+    assert PHashing(LSH(8), epsilon=0.1).fit(X).mechanism_.beta < 0.5
+
+
+def test_learning_from_the_protected_images_has_no_epsilon_per_record():
+    hasher = PHashing(ITQ(8))
+    hasher.fit_transform(X)
+    assert math.isinf(hasher.guarantee_.epsilon)
+    assert math.isinf(PHashing(ITQ(8), learned_from="private").fit(X).guarantee_.epsilon)
+    free = PHashing(LSH(8, center=False), epsilon=2.0)
+    free.fit_transform(X)
+    assert free.guarantee_.epsilon == pytest.approx(2.0)
+    bit = PHashing(ITQ(8), epsilon=2.0, unit="bit", learned_from="private").fit(X).guarantee_
+    assert bit.epsilon == pytest.approx(2.0)
+    assert math.isinf(bit.also[0].epsilon)
+
+
+def test_a_release_without_proof_is_not_charged_and_not_made(tmp_path):
+    ledger = Ledger(tmp_path / "ledger.db", dataset="ward")
+    ledger.grant(Cost(epsilon=100, unit="record"))
+    with pytest.raises(NotProven):
+        PHashing(ITQ(8)).fit_transform(X, ledger=ledger)
+    assert ledger.balance("record").spent.epsilon == 0
+
+
+class Parity:
+    """A user's own hasher: the same interface, no base class of ours."""
+
+    def __init__(self, n_bits=3):
+        self.n_bits = n_bits
+
+    def get_params(self, deep=True):
+        return {"n_bits": self.n_bits}
+
+    def set_params(self, **params):
+        return self
+
+    def fit(self, X, y=None):
+        self.n_features_in_ = X.shape[1]
+        return self
+
+    def transform(self, X):
+        return codes.pack(X[:, : self.n_bits] > 0)
+
+
+def test_a_users_own_hasher_is_protected_too(tmp_path):
+    hasher = PHashing(Parity(), epsilon=3.0, random_state=0).fit(X)
+    assert hasher.transform(X).shape == (200, 1)
+    assert hasher.guarantee_.epsilon == pytest.approx(3.0)
+    with pytest.raises(InvalidParameter, match="decision_function"):
+        hasher.decision_function(X)
+    with pytest.raises(InvalidParameter, match="own hashers"):
+        hasher.save(tmp_path / "mine")
+
+
+def test_a_base_that_gives_the_wrong_codes_is_refused():
+    class Wide(Parity):
+        def transform(self, X):
+            return np.zeros((len(X), 9), dtype=np.uint8)
+
+    with pytest.raises(InvalidData, match="bytes wide"):
+        PHashing(Wide()).fit(X).transform(X)
+
+
+def test_each_release_draws_fresh_noise_without_a_seed():
+    hasher = PHashing(LSH(64), epsilon=1.0).fit(X)
+    assert not np.array_equal(hasher.transform(X), hasher.transform(X))
+    assert not hasher.guarantee_.simulation
+
+
+@pytest.mark.parametrize("bad", [{"epsilon": 0}, {"epsilon": -1.0}, {"unit": "pixel"}, {"calibration": "none"}])
+def test_bad_parameters_are_named(bad):
+    with pytest.raises(InvalidParameter, match=next(iter(bad))):
+        PHashing(LSH(8), **bad).fit(X)

@@ -1,0 +1,213 @@
+"""How well a ranking retrieves: mean average precision and precision-recall, exact over ties, by counting.
+
+With short codes ties are the rule: a query at distance 3 from ten thousand codes has no one ranking. So every
+figure here is the exact expectation over all orders of the tied items, and `average_precisions` also gives the
+best and the worst order. For Hamming distances the counts per distance are all that matters: one popcount pass
+per query and a closed form with harmonic numbers, no sorting, and memory for c + 1 counters.
+
+An item is relevant to a query if they share at least one label. Queries without any relevant item are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from blindsight import checks, codes
+from blindsight.errors import InvalidData
+from blindsight.evaluation.counting import count_by_distance, tied_runs
+
+__all__ = [
+    "Curve",
+    "Precision",
+    "average_precisions",
+    "distance_counts",
+    "label_words",
+    "mean_average_precision",
+    "precision_at",
+    "precision_recall",
+    "ranked_precisions",
+]
+
+Progress = Callable[[int, int], None]
+Counts = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Precision:
+    """Average precision a query: the expectation over tie orders, and the least and the most any order gives.
+
+    Queries without a relevant item are NaN in all three.
+    """
+
+    expected: NDArray[np.float64]
+    least: NDArray[np.float64]
+    most: NDArray[np.float64]
+
+    @property
+    def mean(self) -> float:
+        """Mean average precision, in expectation over tie orders."""
+        return _mean(self.expected)
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """The least and the most that mean average precision can be by tie order."""
+        return _mean(self.least), _mean(self.most)
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Precision and recall at each Hamming radius 0..c, averaged over queries.
+
+    Recall averages over all queries, precision over those that retrieve anything at that radius (NaN if none).
+    """
+
+    radius: NDArray[np.int64]
+    precision: NDArray[np.float64]
+    recall: NDArray[np.float64]
+
+
+def mean_average_precision(
+    queries: ArrayLike,
+    database: ArrayLike,
+    query_labels: ArrayLike,
+    database_labels: ArrayLike,
+    *,
+    progress: Progress | None = None,
+) -> float:
+    """The paper's mAP over the whole ranking by Hamming distance, exactly averaged over tie orders.
+
+    Codes are packed uint8 (n, bytes); labels are (n,) or multi-label indicators (n, C).
+    """
+    return average_precisions(distance_counts(queries, database, query_labels, database_labels, progress=progress)).mean
+
+
+def label_words(labels: ArrayLike, other: ArrayLike) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+    """Two sets of labels as bit words (n, w), so that "share a label" is one bitwise and.
+
+    (n,) labels of any kind become one bit a class, (n, C) indicators one bit a column.
+    """
+    a, b = np.asarray(labels), np.asarray(other)
+    if a.ndim != b.ndim or a.ndim not in (1, 2) or a.shape[1:] != b.shape[1:]:
+        raise InvalidData(f"labels must both be (n,) or both (n, C), got {a.shape} and {b.shape}.")
+    if a.ndim == 1:
+        classes = np.unique(np.concatenate([a, b]))
+        a, b = (np.eye(len(classes), dtype=bool)[np.searchsorted(classes, part)] for part in (a, b))
+    if a.shape[1] == 0 or not all(((part == 0) | (part == 1)).all() for part in (a, b)):
+        raise InvalidData("multi-label targets must be an indicator matrix of 0 and 1.")
+    return codes.to_words(codes.pack(a)), codes.to_words(codes.pack(b))
+
+
+def distance_counts(
+    queries: ArrayLike,
+    database: ArrayLike,
+    query_labels: ArrayLike,
+    database_labels: ArrayLike,
+    *,
+    progress: Progress | None = None,
+) -> Counts:
+    """Counts (m, 2, D): items, and relevant items, at each Hamming distance of each query. D = 8 bytes + 1."""
+    left, right = codes.check_codes(queries, name="queries"), codes.check_codes(database, name="database")
+    if left.shape[1] != right.shape[1]:
+        raise InvalidData(f"queries and database must be equally wide, got {left.shape[1]} and {right.shape[1]} bytes.")
+    a, b = label_words(query_labels, database_labels)
+    if (len(a), len(b)) != (len(left), len(right)):
+        raise InvalidData(f"need a label for each code, got {len(a)} and {len(b)} for {len(left)} and {len(right)}.")
+    return count_by_distance(codes.to_words(left), codes.to_words(right), a, b, 8 * left.shape[1] + 1, progress)
+
+
+def average_precisions(counts: Counts) -> Precision:
+    """Average precision from counts (m, 2, D): exact over tie orders, with its bounds.
+
+    In a tied group of n items, r of them relevant, after N items with R relevant, position t holds a relevant item
+    with probability r/n, and then R + 1 + (t-1) a relevant ones are at or before it in expectation, a = (r-1)/(n-1).
+    Summed over t: r/n [a n + (R + 1 - a - a N) (H(N+n) - H(N))] with harmonic numbers H (McSherry and Najork 2008).
+    """
+    n, r = counts[:, 0].astype(np.float64), counts[:, 1].astype(np.float64)
+    N, R = np.cumsum(n, axis=1) - n, np.cumsum(r, axis=1) - r
+    harmonic = _harmonic_numbers(int(counts[:, 0].sum(axis=1).max(initial=0)))
+    start, size, hits = N.astype(np.int64), counts[:, 0], counts[:, 1]
+    span = harmonic[start + size] - harmonic[start]
+    a = np.where(n > 1, (r - 1) / np.maximum(n - 1, 1), 0.0)
+    expected = np.divide(r, n, out=np.zeros_like(r), where=n > 0) * (a * n + (R + 1 - a - a * N) * span)
+    # Relevant first: the sum of (R+i)/(N+i), i = 1..r. Relevant last: the same after the n - r others.
+    most = r + (R - N) * (harmonic[start + hits] - harmonic[start])
+    late = start + size - hits
+    least = r + (R - late) * (harmonic[late + hits] - harmonic[late])
+    total = r.sum(axis=1)
+    with np.errstate(invalid="ignore"):
+        return Precision(*(np.where(total > 0, part.sum(axis=1) / total, np.nan) for part in (expected, least, most)))
+
+
+def ranked_precisions(
+    score: Callable[[slice], NDArray[Any]],
+    query_labels: ArrayLike,
+    database_labels: ArrayLike,
+    *,
+    block: int = 64,
+    progress: Progress | None = None,
+) -> NDArray[np.float64]:
+    """Average precision a query for real-valued scores (higher is nearer), exact over tie orders.
+
+    `score(rows)` gives the scores (len(rows), n) of a block of queries, so memory stays bounded. One sort a query:
+    the relevance rides in the lowest bit of the sort key.
+    """
+    a, b = label_words(query_labels, database_labels)
+    result = np.empty(len(a))
+    harmonic = _harmonic_numbers(len(b))
+    for start in range(0, len(a), checks.whole("block", block)):
+        rows = slice(start, min(start + block, len(a)))
+        scores = np.asarray(score(rows), dtype=np.float32)
+        if scores.shape != (rows.stop - rows.start, len(b)) or np.isnan(scores).any():
+            raise InvalidData(f"scores of a block must be numbers of shape (rows, {len(b)}), got {scores.shape}.")
+        relevant = np.asarray((a[rows, None, :] & b[None, :, :]).any(axis=2))
+        for row in range(len(scores)):
+            result[start + row] = tied_runs(np.sort(_keys(scores[row], relevant[row])), harmonic)
+        if progress is not None:
+            progress(rows.stop, len(a))
+    return result
+
+
+def precision_at(counts: Counts, k: int) -> float:
+    """Precision among the first k, in expectation over tie orders, averaged over queries."""
+    k = checks.whole("k", k)
+    n, r = counts[:, 0], counts[:, 1]
+    before = np.cumsum(n, axis=1) - n
+    taken = np.clip(k - before, 0, n)  # how many of the tied group are among the first k
+    hits = np.divide(r * taken, n, out=np.zeros(n.shape), where=n > 0).sum(axis=1)
+    return float((hits / np.maximum(taken.sum(axis=1), 1)).mean())
+
+
+def precision_recall(counts: Counts, n_bits: int) -> Curve:
+    """The precision-recall curve of hash lookup: everything within Hamming radius 0, 1, ..., c."""
+    n_bits = checks.whole("n_bits", n_bits)
+    found = np.cumsum(counts, axis=2)[:, :, : n_bits + 1].astype(np.float64)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        precision, recall = found[:, 1] / found[:, 0], found[:, 1] / counts[:, 1].sum(axis=1)[:, None]
+    return Curve(np.arange(n_bits + 1), _column_means(precision), _column_means(recall))
+
+
+def _harmonic_numbers(count: int) -> NDArray[np.float64]:
+    return np.concatenate([[0.0], np.cumsum(1 / np.arange(1, count + 1))])
+
+
+def _keys(scores: NDArray[np.float32], relevant: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Integers in the order of falling scores, with the relevance in the lowest bit."""
+    bits = (scores + np.float32(0)).view(np.int32).astype(np.int64)  # + 0 turns -0 into 0
+    ordered = np.where(bits >= 0, bits, np.int64(-(2**31)) - bits)
+    return -2 * ordered + relevant
+
+
+def _mean(values: NDArray[np.float64]) -> float:
+    known = values[~np.isnan(values)]
+    return float(known.mean()) if len(known) else float("nan")
+
+
+def _column_means(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    known = ~np.isnan(values)
+    total = np.where(known, values, 0).sum(axis=0)
+    return np.divide(total, known.sum(axis=0), out=np.full(values.shape[1], np.nan), where=known.any(axis=0))

@@ -59,7 +59,7 @@ def advanced(cost: Cost, count: int, *, delta: float) -> Cost:
     spread = epsilon * math.sqrt(2 * count * math.log(1 / slack))
     if drift + spread >= basic.epsilon:
         return basic
-    total = 1 - (1 - slack) * (1 - cost.delta) ** count
+    total = min(slack + basic.delta, math.nextafter(1, 0))
     return Cost(epsilon=drift + spread, delta=total, unit=cost.unit, neighbours=cost.neighbours)
 
 

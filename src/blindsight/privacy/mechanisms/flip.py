@@ -32,8 +32,8 @@ class BitFlip:
     Guarantee: epsilon = |ln((1-beta)/beta)| per bit, `n_bits` times that per record. Local model. The sampler is
     exact: beta is compared with 64 random bits.
 
-    >>> BitFlip.proven(1.0, n_bits=48, unit="record").cost
-    Cost(epsilon=1.0, delta=0.0, unit='record', neighbours='replace one')
+    >>> print(BitFlip.proven(1.0, n_bits=48, unit="record").cost)
+    ε = 1 per record (replace one)
     """
 
     beta: float

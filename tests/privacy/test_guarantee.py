@@ -1,0 +1,136 @@
+"""A guarantee is a value: frozen, whole, honest in print and through JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from blindsight.errors import BlindsightError, InvalidData, UnitMismatch
+from blindsight.privacy import Audited, Cost, Disclosure, Guarantee, Recovery
+
+costs = st.builds(
+    Cost,
+    epsilon=st.one_of(st.floats(0, 1e6), st.just(math.inf)),
+    delta=st.floats(0, 0.5),
+    unit=st.sampled_from(["bit", "record", "pair", "kappa pairs", "pixel", "query", "user"]),
+    neighbours=st.sampled_from(["replace one", "add or remove one"]),
+)
+audits = st.builds(
+    Audited,
+    epsilon=st.floats(0, 20),
+    confidence=st.floats(0.5, 1),
+    attack=st.text(min_size=1, max_size=20),
+    trials=st.integers(1, 10**6),
+)
+guarantees = st.builds(
+    Guarantee,
+    mechanism=st.text(min_size=1, max_size=40).filter(str.strip),
+    unit=st.sampled_from(["bit", "record", "query"]),
+    epsilon=st.one_of(st.floats(0, 1e6), st.just(math.inf)),
+    delta=st.floats(0, 0.5),
+    model=st.sampled_from(["central", "local"]),
+    claimed=st.none() | st.floats(0, 100),
+    calibration=st.sampled_from(["paper", "proven"]),
+    assumptions=st.lists(st.text(max_size=20), max_size=3).map(tuple),
+    sampler=st.sampled_from(["exact", "float"]),
+    simulation=st.booleans(),
+    also=st.lists(costs, max_size=2).map(tuple),
+    audited=st.none() | audits,
+)
+
+
+@given(guarantees)
+def test_json_round_trip_gives_an_equal_value(guarantee: Guarantee) -> None:
+    assert Guarantee.from_json(guarantee.to_json()) == guarantee
+    json.loads(guarantee.to_json(), parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
+
+
+@given(guarantees)
+def test_line_and_card_always_name_the_unit_and_the_neighbours(guarantee: Guarantee) -> None:
+    assert f"per {guarantee.unit}" in guarantee.line()
+    fields = [field for field, _ in guarantee.rows()]
+    for needed in ("unit of privacy", "neighbours", "model", "epsilon", "delta", "accountant", "assumptions"):
+        assert needed in fields
+    for needed in ("randomness", "claimed", "proven", "audited"):
+        assert needed in fields
+    assert "private" not in dict(guarantee.rows())["audited"]
+
+
+@given(costs, costs)
+def test_costs_add_in_one_unit_only(one: Cost, other: Cost) -> None:
+    if (one.unit, one.neighbours) == (other.unit, other.neighbours):
+        assert (one + other).epsilon == one.epsilon + other.epsilon
+    else:
+        with pytest.raises(UnitMismatch, match="per"):
+            one + other
+
+
+def test_group_privacy_multiplies_epsilon_and_sums_delta() -> None:
+    whole = Cost(epsilon=0.5, delta=1e-6, unit="pair").per("record", times=3)
+    assert whole.epsilon == 1.5
+    assert whole.delta == pytest.approx(1e-6 * (1 + math.exp(0.5) + math.exp(1.0)))
+    assert Cost(epsilon=9.0, delta=1e-6, unit="bit").per("record", times=500).delta < 1
+
+
+def test_an_audit_refutes_the_claim_under_paper_and_the_proof_otherwise() -> None:
+    base = Guarantee(mechanism="flip", unit="record", epsilon=26.0, model="local", claimed=1.0, calibration="paper")
+    measured = Audited(epsilon=7.9, confidence=0.95, attack="likelihood ratio", trials=1000)
+    assert base.with_audit(measured).refuted
+    assert "REFUTED" in base.with_audit(measured).line()
+    proven = dataclasses.replace(base, calibration="proven", audited=measured)
+    assert not proven.refuted
+    assert "not refuted" in proven.card()
+    assert base.audited is None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"epsilon": -1},
+        {"epsilon": float("nan")},
+        {"epsilon": True},
+        {"epsilon": "1"},
+        {"delta": 1.0},
+        {"delta": -1e-9},
+        {"unit": "person"},
+        {"neighbours": "close"},
+        {"model": "global"},
+        {"mechanism": " "},
+        {"claimed": -1.0},
+        {"calibration": "guess"},
+        {"sampler": "fast"},
+        {"simulation": 1},
+    ],
+    ids=str,
+)
+def test_invalid_guarantees_cannot_be_born(change: dict) -> None:
+    fields = {"mechanism": "flip", "unit": "bit", "epsilon": 1.0, "model": "local"}
+    Guarantee(**fields)
+    with pytest.raises(BlindsightError):
+        Guarantee(**{**fields, **change})
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"mechanism": "x", "evil": 1}', '{"also": 3}', '{"audited": 5}', "nul"]
+)
+def test_foreign_json_is_refused(text: str) -> None:
+    with pytest.raises(InvalidData):
+        Guarantee.from_json(text)
+    with pytest.raises(InvalidData):
+        Disclosure.from_json(text)
+
+
+def test_a_disclosure_says_who_sees_what_and_claims_no_epsilon() -> None:
+    disclosure = Disclosure(method="negative database sketch", sees=(("server", "counts per bit"),))
+    attacked = disclosure.with_recovery(Recovery(attack="posterior mean", measure="PSNR", value=15.04), verdict="leaks")
+    assert Disclosure.from_json(attacked.to_json()) == attacked
+    assert "none claimed" in attacked.card()
+    assert "15.04" in attacked.card()
+    assert disclosure.recovered == ()
+    with pytest.raises(BlindsightError):
+        Disclosure(method="x", sees=())

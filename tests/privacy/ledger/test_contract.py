@@ -1,0 +1,256 @@
+"""What every ledger keeps, on SQLite and on a real PostgreSQL server."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import json
+import os
+import pickle
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from blindsight.errors import (
+    BudgetExceeded,
+    InvalidParameter,
+    LedgerError,
+    LedgerTampered,
+    NotProven,
+    UnitMismatch,
+)
+from blindsight.privacy.guarantee import Cost, Guarantee
+from blindsight.privacy.ledger import Amount, Head, Ledger, check_json, datasets, to_csv, to_json
+
+CROWD = Path(__file__).with_name("crowd.py")
+TENTH = Cost(epsilon=0.1, unit="record")
+numbers = itertools.count(1)
+
+
+def crowd(*arguments: object) -> dict[str, int]:
+    command = [sys.executable, str(CROWD), *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0 and not done.stderr, done.stderr[-2000:]
+    return json.loads(done.stdout)
+
+
+class LedgerContract:
+    """Subclasses give `where`; each test gets a data set of its own."""
+
+    processes, times, kills = 64, 500, 200
+
+    @pytest.fixture
+    def ledger(self, where):
+        with Ledger(where, dataset=f"set {next(numbers)}") as ledger:
+            yield ledger
+
+    @pytest.fixture
+    def granted(self, ledger):
+        ledger.grant(Cost(epsilon=1, delta=1e-6, unit="record"))
+        return ledger
+
+    def test_a_charge_comes_off_the_budget(self, granted):
+        entry = granted.charge(Cost(epsilon=0.25, delta=1e-7, unit="record"), what="codes")
+        balance = granted.balance("record")
+        assert entry.what == "codes" and entry.sequence == 2
+        assert balance.spent == entry.amount == Amount(250_000, 10**11)
+        assert (balance.budget.epsilon, balance.remaining.epsilon, balance.remaining.delta) == (1.0, 0.75, 9e-7)
+
+    def test_ten_tenths_are_exactly_one(self, granted):
+        for _ in range(10):
+            granted.charge(TENTH, what="tenth")
+        assert granted.balance("record").remaining.micro_epsilon == 0
+        with pytest.raises(BudgetExceeded, match="has ε = 0"):
+            granted.charge(Cost(epsilon=1e-9, unit="record"), what="one more")
+
+    def test_a_refused_charge_leaves_no_trace(self, granted):
+        head, entries = granted.head(), list(granted.entries())
+        for cost, error in [
+            (Cost(epsilon=1.5, unit="record"), BudgetExceeded),
+            (Cost(epsilon=0.5, delta=1e-3, unit="record"), BudgetExceeded),
+            (Cost(epsilon=0.1, unit="pair"), UnitMismatch),
+            (Cost(epsilon=float("inf"), unit="record"), NotProven),
+        ]:
+            with pytest.raises(error):
+                granted.charge(cost, what="too much")
+        assert (granted.head(), list(granted.entries())) == (head, entries)
+        assert granted.charge(TENTH, what="fits").sequence == head.sequence + 1
+
+    def test_without_a_grant_there_is_no_budget(self, ledger, where):
+        with pytest.raises(BudgetExceeded, match="no budget yet"):
+            ledger.charge(TENTH, what="codes")
+        assert ledger.dataset not in datasets(where)
+        assert ledger.balance("record").remaining == Amount(0, 0)
+
+    def test_a_pair_cost_is_taught_to_become_a_record_cost(self, granted):
+        with pytest.raises(UnitMismatch, match=r"the most pairs that any one record is in.*cost\.per\('record'"):
+            granted.charge(Cost(epsilon=0.1, unit="pair"), what="metric")
+        granted.charge(Cost(epsilon=0.1, unit="pair").per("record", times=4), what="metric")
+        assert granted.balance("record").spent.epsilon == 0.4
+
+    def test_neighbour_relations_have_budgets_of_their_own(self, granted):
+        other = Cost(epsilon=0.5, unit="record", neighbours="add or remove one")
+        with pytest.raises(UnitMismatch, match="costs twice"):
+            granted.charge(other, what="training")
+        granted.grant(other)
+        granted.charge(other, what="training")
+        assert granted.balance("record", "add or remove one").remaining == Amount(0, 0)
+        assert granted.balance("record", "replace one").spent == Amount(0, 0)
+        with pytest.raises(InvalidParameter, match="say which"):
+            granted.balance("record")
+        granted.verify()
+
+    def test_data_sets_do_not_share_a_budget(self, granted, where):
+        with Ledger(where, dataset=granted.dataset + " b") as other:
+            other.grant(Cost(epsilon=2, unit="record"))
+            other.charge(Cost(epsilon=2, unit="record"), what="all")
+            assert granted.balance("record").spent == Amount(0, 0)
+            assert {granted.dataset, other.dataset} <= set(datasets(where))
+
+    def test_granting_the_same_total_twice_grants_it_once(self, granted):
+        head = granted.head()
+        granted.grant(Cost(epsilon=1, delta=1e-6, unit="record"))
+        assert granted.head() == head
+
+    def test_a_budget_is_raised_by_a_chained_grant_only(self, granted):
+        granted.charge(Cost(epsilon=1, unit="record"), what="all")
+        entry = granted.grant(Cost(epsilon=3, unit="record"), what="ethics board, March")
+        assert entry.kind == "grant" and entry.what == "ethics board, March"
+        assert granted.balance("record").remaining.epsilon == 2
+        granted.verify()
+
+    def test_a_budget_below_what_is_spent_is_refused(self, granted):
+        granted.charge(Cost(epsilon=0.5, unit="record"), what="codes")
+        head = granted.head()
+        with pytest.raises(InvalidParameter, match="less than what is spent"):
+            granted.grant(Cost(epsilon=0.4, unit="record"))
+        assert granted.head() == head
+
+    def test_a_closed_budget_stays_closed(self, granted):
+        granted.charge(TENTH, what="codes")
+        assert granted.close_budget("record", what="study ended").kind == "close"
+        with pytest.raises(BudgetExceeded, match="closed"):
+            granted.charge(Cost(epsilon=0, unit="record"), what="nothing")
+        with pytest.raises(LedgerError, match="stays closed"):
+            granted.grant(Cost(epsilon=9, unit="record"))
+        assert granted.balance("record").closed and granted.balance("record").remaining == Amount(0, 0)
+        granted.verify()
+
+    def test_entries_come_back_in_order_and_prove_themselves(self, granted):
+        for i in range(5):
+            granted.charge(TENTH, what=f"δ-release {i}")
+        entries = list(granted.entries())
+        assert [entry.sequence for entry in entries] == [1, 2, 3, 4, 5, 6]
+        assert granted.verify() == entries[-1].head == granted.head()
+        assert list(granted.entries(after=4)) == entries[4:]
+
+    def test_a_head_kept_elsewhere_proves_history(self, granted):
+        known = granted.head()
+        granted.charge(TENTH, what="later")
+        assert granted.verify(known=known) == granted.head()
+        with pytest.raises(LedgerTampered, match="rewritten"):
+            granted.verify(known=Head(known.sequence, "f" * 64))
+
+    def test_an_export_proves_itself_and_shows_changes(self, granted):
+        granted.charge(TENTH, what="=SUM(A1)")
+        text = to_json([granted])
+        assert check_json(text) == {granted.dataset: granted.head()}
+        with pytest.raises(LedgerTampered):
+            check_json(text.replace('"micro_epsilon": 100000', '"micro_epsilon": 100001'))
+        table = to_csv(granted.entries())
+        assert table.count("\n") == 3 and "'=SUM(A1)" in table and "0.1,0.0," in table
+
+    def test_what_is_charged_must_be_a_cost_with_a_purpose(self, granted):
+        guarantee = Guarantee(mechanism="flip", unit="record", epsilon=0.1, model="local")
+        with pytest.raises(InvalidParameter, match=r"Pass its \.cost"):
+            granted.charge(guarantee, what="codes")
+        for what in ("", "  ", "two\nlines", "nul\0", "\ud800", "x" * 1001, None, 3):
+            with pytest.raises(InvalidParameter, match="what must be"):
+                granted.charge(TENTH, what=what)
+        granted.charge(guarantee.cost, what="codes")
+
+    def test_a_ledger_cannot_be_copied_or_pickled(self, granted):
+        for copying in (copy.copy, copy.deepcopy, pickle.dumps):
+            with pytest.raises(LedgerError, match="cannot be copied"):
+                copying(granted)
+
+    def test_threads_share_one_budget(self, granted):
+        done = []
+
+        def work():
+            for _ in range(4):
+                try:
+                    done.append(granted.charge(TENTH, what="thread").sequence)
+                except BudgetExceeded:
+                    done.append(0)
+
+        threads = [threading.Thread(target=work) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert sorted(done) == [0] * 22 + list(range(2, 12))
+        granted.verify()
+
+    def test_a_forked_child_and_its_parent_both_go_on(self, granted):
+        granted.charge(TENTH, what="before")
+        pid = os.fork()
+        if pid == 0:
+            try:
+                granted.charge(TENTH, what="child")
+                os._exit(0)
+            except BaseException:
+                os._exit(1)
+        granted.charge(TENTH, what="parent")
+        assert os.waitpid(pid, 0)[1] == 0
+        assert sorted(entry.what for entry in granted.entries()) == ["before", "budget", "child", "parent"]
+        granted.verify()
+
+    def test_a_reader_does_not_stop_a_writer(self, granted):
+        with granted._store.read() as snapshot:
+            before = snapshot.head(granted.dataset)
+            granted.charge(TENTH, what="meanwhile")
+            assert snapshot.head(granted.dataset) == before
+        assert granted.head().sequence == before.sequence + 1
+
+    def test_many_processes_spend_an_exact_budget_exactly(self, ledger, where):
+        attempts = self.processes * self.times
+        affordable = attempts * 15 // 16
+        ledger.grant(Cost(epsilon=affordable / 10, delta=1e-4, unit="record"))
+        ledger.close()
+        counts = crowd("charge", where, ledger.dataset, self.processes, self.times)
+        assert counts == {"failed": 0, "charged": affordable, "refused": attempts - affordable}
+        balance = ledger.balance("record")
+        assert balance.spent.micro_epsilon == balance.budget.micro_epsilon == affordable * 100_000
+        assert balance.spent.atto_delta == affordable * 10**9
+        assert ledger.verify().sequence == affordable + 1
+
+    def test_whatever_is_killed_every_release_is_accounted_for(self, ledger, where, tmp_path):
+        ledger.grant(Cost(epsilon=10**6, delta=0.1, unit="record"))
+        ledger.close()
+        released = tmp_path / "released"
+        assert crowd("kill", where, ledger.dataset, self.kills, released) == {"killed": self.kills}
+        ledger.verify()
+        charged = {entry.hash for entry in ledger.entries() if entry.kind == "charge"}
+        lines = released.read_text().split("\n")[:-1]
+        assert len(lines) > self.kills and len(set(lines)) == len(lines)
+        assert set(lines) <= charged
+        ledger.charge(TENTH, what="still works")
+
+
+class TestSQLite(LedgerContract):
+    @pytest.fixture
+    def where(self, tmp_path):
+        return tmp_path / "ledger.db"
+
+
+@pytest.mark.real
+class TestPostgreSQL(LedgerContract):
+    times, kills = 10, 25
+
+    @pytest.fixture
+    def where(self, postgresql):
+        return postgresql

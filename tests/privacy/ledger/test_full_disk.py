@@ -1,0 +1,71 @@
+"""A full disk refuses the charge, loses nothing, and the ledger goes on once there is room."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from blindsight.errors import LedgerError
+from blindsight.privacy.guarantee import Cost
+from blindsight.privacy.ledger import Ledger
+
+COST = Cost(epsilon=0.1, unit="record")
+
+
+@contextmanager
+def file_size_limit(folder: Path):
+    """No file may grow past 200 kB: writes fail with "file too large"."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, before[1]))
+    try:
+        yield lambda: resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
+
+
+@contextmanager
+def small_disk(folder: Path):
+    """A file system of 600 kB that really runs full: writes fail with "no space left on device"."""
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=600k", "none", str(folder)], check=True)
+    try:
+        yield lambda: subprocess.run(["mount", "-o", "remount,size=4m", str(folder)], check=True)
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def can_mount() -> bool:
+    """Whether this machine lets us mount a small disk (root in a full machine; not in most containers)."""
+    if os.getuid() != 0 or sys.platform != "linux":
+        return False
+    probe = "mount -t tmpfs none /tmp"
+    return subprocess.run(["unshare", "-m", "sh", "-c", probe], capture_output=True).returncode == 0
+
+
+@pytest.mark.parametrize("full", [file_size_limit, *([small_disk] if can_mount() else [])])
+def test_a_full_disk_refuses_and_loses_nothing(tmp_path, full):
+    with full(tmp_path) as make_room:
+        with Ledger(tmp_path / "ledger.db", dataset="ward-7") as ledger:
+            ledger.grant(Cost(epsilon=1000, unit="record"))
+            charged = []
+            with pytest.raises(LedgerError, match="Nothing may be released"):
+                for i in range(5000):
+                    charged.append(ledger.charge(COST, what=f"release {i}"))
+            assert len(charged) > 10
+            with pytest.raises(LedgerError):
+                ledger.charge(COST, what="still full")
+            assert [entry for entry in ledger.entries() if entry.kind == "charge"] == charged
+            make_room()
+            charged.append(ledger.charge(COST, what="room again"))
+            assert ledger.verify() == charged[-1].head
+            assert ledger.balance("record").spent.micro_epsilon == 100_000 * len(charged)
+        with Ledger(tmp_path / "ledger.db", dataset="ward-7") as again:
+            assert again.head() == charged[-1].head

@@ -11,7 +11,7 @@ from numba.core import types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-__all__ = ["count_by_distance", "tied_runs"]
+__all__ = ["count_by_distance", "expected_precisions", "tied_runs"]
 
 _ROWS = 512
 
@@ -27,32 +27,51 @@ def _popcount(context: Any, word: Any) -> Any:
 
 
 @numba.njit(cache=True, nogil=True)
-def _histogram(query: Any, database: Any, width: int, into: Any) -> None:  # pragma: no cover
-    # Four histograms in turn: two increments of one counter in a row would wait for each other.
-    lanes = np.zeros((4, width), np.int64)
-    n = len(database)
-    whole = n - n % 4
-    for j in range(0, whole, 4):
-        lanes[0, _popcount(query ^ database[j])] += 1
-        lanes[1, _popcount(query ^ database[j + 1])] += 1
-        lanes[2, _popcount(query ^ database[j + 2])] += 1
-        lanes[3, _popcount(query ^ database[j + 3])] += 1
-    for j in range(whole, n):
-        lanes[0, _popcount(query ^ database[j])] += 1
-    for d in range(width):
-        into[d] += lanes[0, d] + lanes[1, d] + lanes[2, d] + lanes[3, d]
+def _tally(query: Any, database: Any, shift: Any, table: Any, buffer: Any, into: Any) -> None:  # pragma: no cover
+    """Count distances two at a time: the pair of them is one index into `table`, so counters are touched half as often.
+
+    The indices are computed into a small buffer first, a loop that compiles to vector popcounts.
+    """
+    half = len(database) // 2
+    for low in range(0, half, len(buffer)):
+        m = min(len(buffer), half - low)
+        first, second = database[low : low + m], database[half + low : half + low + m]
+        for j in range(m):
+            buffer[j] = np.uint16((_popcount(query ^ first[j]) << shift) | _popcount(query ^ second[j]))
+        for j in range(m):
+            table[buffer[j]] += 1
+    if len(database) % 2:
+        into[_popcount(query ^ database[len(database) - 1])] += 1
+
+
+@numba.njit(cache=True, nogil=True)
+def _unfold(table: Any, shift: Any, into: Any) -> None:  # pragma: no cover
+    """Add the pairs' counts to their two distances and clear the table."""
+    width = len(into)
+    for a in range(width):
+        row = table[a << shift : (a << shift) + width]
+        total = 0
+        for b in range(width):
+            total += row[b]
+            into[b] += row[b]
+            row[b] = 0
+        into[a] += total
 
 
 @numba.njit(cache=True, nogil=True)
 def _one_word(queries: Any, database: Any, starts: Any, classes: Any, counts: Any) -> None:  # pragma: no cover
     """Codes of one word, one label each: the database sorted by class, class g in rows starts[g]:starts[g+1]."""
-    width = counts.shape[2]
+    shift = np.uint64(6) if counts.shape[2] <= 64 else np.uint64(7)
+    table = np.zeros(1 << (2 * shift), np.int32)
+    buffer = np.empty(2048, np.uint16)
     for i in range(len(queries)):
         low, high = starts[classes[i]], starts[classes[i] + 1]
-        _histogram(queries[i], database[low:high], width, counts[i, 1])
+        _tally(queries[i], database[low:high], shift, table, buffer, counts[i, 1])
+        _unfold(table, shift, counts[i, 1])
         counts[i, 0, :] = counts[i, 1, :]
-        _histogram(queries[i], database[:low], width, counts[i, 0])
-        _histogram(queries[i], database[high:], width, counts[i, 0])
+        _tally(queries[i], database[:low], shift, table, buffer, counts[i, 0])
+        _tally(queries[i], database[high:], shift, table, buffer, counts[i, 0])
+        _unfold(table, shift, counts[i, 0])
 
 
 @numba.njit(cache=True, nogil=True)
@@ -82,11 +101,9 @@ def count_by_distance(
     counts = np.zeros((len(queries), 2, width), np.int64)
     single = queries.shape[1] == 1 and _single(labels) and _single(others)
     if single:
-        names, group = np.unique(np.concatenate([labels, others]), axis=0, return_inverse=True)
-        group = group.ravel()
-        mine, theirs = group[: len(labels)], group[len(labels) :]
+        mine, theirs = _bit_index(labels), _bit_index(others)
         database = database[np.argsort(theirs, kind="stable"), 0]
-        starts = np.concatenate([[0], np.cumsum(np.bincount(theirs, minlength=len(names)))])
+        starts = np.concatenate([[0], np.cumsum(np.bincount(theirs, minlength=64 * labels.shape[1]))])
     for start in range(0, len(queries), _ROWS):
         rows = slice(start, start + _ROWS)
         if single:
@@ -100,6 +117,34 @@ def count_by_distance(
 
 def _single(labels: NDArray[np.uint64]) -> bool:
     return bool((np.bitwise_count(labels).sum(axis=1) == 1).all())
+
+
+def _bit_index(labels: NDArray[np.uint64]) -> NDArray[np.int64]:
+    """The position of the one bit that is set in each row."""
+    word = np.argmax(labels != 0, axis=1)
+    lower = labels[np.arange(len(labels)), word] - np.uint64(1)
+    return 64 * word + np.bitwise_count(lower)
+
+
+@numba.njit(cache=True, nogil=True)
+def expected_precisions(counts: Any, harmonic: Any, result: Any) -> None:  # pragma: no cover
+    """Average precision from counts (m, 2, D) into result (3, m): expected, least and most over tie orders."""
+    for i in range(len(counts)):
+        expected, least, most, before, found = 0.0, 0.0, 0.0, 0, 0
+        for d in range(counts.shape[2]):
+            n, r = counts[i, 0, d], counts[i, 1, d]
+            if r:
+                a = (r - 1) / (n - 1) if n > 1 else 0.0
+                span = harmonic[before + n] - harmonic[before]
+                expected += r / n * (a * n + (found + 1 - a - a * before) * span)
+                # Relevant first: the sum of (R+i)/(N+i), i = 1..r. Relevant last: the same after the n - r others.
+                most += r + (found - before) * (harmonic[before + r] - harmonic[before])
+                late = before + n - r
+                least += r + (found - late) * (harmonic[late + r] - harmonic[late])
+            before += n
+            found += r
+        scale = 1 / found if found else np.nan
+        result[0, i], result[1, i], result[2, i] = expected * scale, least * scale, most * scale
 
 
 @numba.njit(cache=True, nogil=True)

@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from blindsight import checks, codes
 from blindsight.errors import InvalidData
-from blindsight.evaluation.counting import count_by_distance, tied_runs
+from blindsight.evaluation.counting import count_by_distance, expected_precisions, tied_runs
 
 __all__ = [
     "Curve",
@@ -127,20 +127,12 @@ def average_precisions(counts: Counts) -> Precision:
     with probability r/n, and then R + 1 + (t-1) a relevant ones are at or before it in expectation, a = (r-1)/(n-1).
     Summed over t: r/n [a n + (R + 1 - a - a N) (H(N+n) - H(N))] with harmonic numbers H (McSherry and Najork 2008).
     """
-    n, r = counts[:, 0].astype(np.float64), counts[:, 1].astype(np.float64)
-    N, R = np.cumsum(n, axis=1) - n, np.cumsum(r, axis=1) - r
-    harmonic = _harmonic_numbers(int(counts[:, 0].sum(axis=1).max(initial=0)))
-    start, size, hits = N.astype(np.int64), counts[:, 0], counts[:, 1]
-    span = harmonic[start + size] - harmonic[start]
-    a = np.where(n > 1, (r - 1) / np.maximum(n - 1, 1), 0.0)
-    expected = np.divide(r, n, out=np.zeros_like(r), where=n > 0) * (a * n + (R + 1 - a - a * N) * span)
-    # Relevant first: the sum of (R+i)/(N+i), i = 1..r. Relevant last: the same after the n - r others.
-    most = r + (R - N) * (harmonic[start + hits] - harmonic[start])
-    late = start + size - hits
-    least = r + (R - late) * (harmonic[late + hits] - harmonic[late])
-    total = r.sum(axis=1)
-    with np.errstate(invalid="ignore"):
-        return Precision(*(np.where(total > 0, part.sum(axis=1) / total, np.nan) for part in (expected, least, most)))
+    counts = np.ascontiguousarray(counts, dtype=np.int64)
+    if counts.ndim != 3 or counts.shape[1] != 2 or (counts[:, 1] > counts[:, 0]).any() or (counts < 0).any():
+        raise InvalidData("counts must be (m, 2, D): items, and how many of them are relevant, at each distance.")
+    result = np.empty((3, len(counts)))
+    expected_precisions(counts, _harmonic_numbers(int(counts[:, 0].sum(axis=1).max(initial=0))), result)
+    return Precision(*result)
 
 
 def ranked_precisions(

@@ -191,7 +191,10 @@ class MilvusIndex(CodeIndex):
     def _create(self, name: str, schema: Any, vector: str) -> None:
         params = self._client.prepare_index_params()
         params.add_index(vector, index_type="BIN_FLAT", metric_type="HAMMING")
-        self._client.create_collection(name, schema=schema, index_params=params, consistency_level="Strong")
+        self._client.create_collection(name, schema=schema, consistency_level="Strong")
+        # Without sync, or the client sleeps half a second to see a finished index over nothing.
+        self._client.create_index(name, params, sync=False)
+        self._client.load_collection(name)
 
     def _put(self, ids: NDArray[Any] | None, codes: NDArray[np.uint8]) -> NDArray[Any]:
         if ids is None:

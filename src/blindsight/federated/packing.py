@@ -6,8 +6,8 @@ A block of k weights is one plaintext. From the lowest bit up it holds k slots a
 
 The value is shifted to be positive; `guard` spare bits above it take the sum of N users without a carry into the
 neighbour. The counter (present with `count="coordinate"`) adds up to the number of contributors of that coordinate,
-which nobody but the decryptor sees. The tags' sum tells the decryptor exactly whose ciphertexts were multiplied: any
-other combination misses it with probability 1 - 2^-56 (`blindsight.federated.protocol.keygen`).
+which nobody but the decryptor sees. The tags' sum tells the decryptor whose ciphertexts were multiplied
+(`blindsight.federated.protocol.keygen` says how far that goes).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Unpacked(NamedTuple):
 
     values: NDArray[np.int64]  # still shifted: minus contributors * 2^(bits-1) gives the sum
     counts: NDArray[np.int64]  # contributors per coordinate; all 0 with count="block"
-    tags: NDArray[np.uint64]  # the tags' sum modulo 2^56
+    tags: NDArray[np.uint64]  # the tags' sum, modulo 2^64 where it could be larger
     clean: NDArray[np.bool_]  # nothing beyond the layout's last bit
 
 
@@ -108,7 +108,7 @@ class Packing:
         bits = np.unpackbits(rows, axis=1, bitorder="little")
         slots = _from_bits(bits[:, :body].reshape(len(plaintexts), self.slots, self.slot_bits)).astype(np.int64)
         low = self.value_bits + self.guard
-        tags = _from_bits(bits[:, body : body + TAG_BITS])
+        tags = _from_bits(bits[:, body : body + min(64, TAG_BITS + self.guard)])
         counts = slots >> low if self.count_bits else np.zeros_like(slots)
         return Unpacked(slots & ((1 << low) - 1), counts, tags, clean)
 

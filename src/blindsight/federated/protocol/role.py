@@ -1,0 +1,112 @@
+"""What the roles have in common: an address, a key, an identity, and a polite way to refuse."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Protocol
+
+from blindsight.errors import ProtocolError
+from blindsight.federated.messages import (
+    HEADER_BYTES,
+    Header,
+    Kind,
+    Message,
+    Outgoing,
+    Refusal,
+)
+from blindsight.federated.paillier import PublicKey
+from blindsight.federated.protocol.settings import Settings
+from blindsight.federated.signatures import SIGNATURE_BYTES, Identity
+from blindsight.federated.wire import write_sealed
+
+__all__ = ["Durable", "Role", "Stateful"]
+
+_log = logging.getLogger(__name__)
+
+
+class Role:
+    """A party that takes messages and returns messages.
+
+    `receive` never raises on what comes from outside: a message that breaks the rules is refused with a reason, the
+    reason goes back to its sender and to the log, and the round goes on.
+    """
+
+    number: int
+    settings: Settings
+    public: PublicKey
+    identity: Identity
+
+    def __init__(self) -> None:
+        self.refusals: list[str] = []
+
+    def receive(self, data: bytes) -> list[Outgoing]:
+        """Handle one message; what comes back is to be sent, after the state was saved."""
+        try:
+            message = Message.decode(data, largest=self.largest_message)
+        except ProtocolError as error:
+            self._note(str(error))
+            return []
+        try:
+            if message.header.kind is Kind.REFUSED:
+                self._refused_by(message)
+                return []
+            return self._handle(message)
+        except ProtocolError as error:
+            self._note(str(error))
+            return [self._send(message.header.sender, Kind.REFUSED, Refusal(str(error)).encode(), message.header)]
+
+    @property
+    def largest_message(self) -> int:
+        """Bytes beyond which a message is refused unread."""
+        places = self.settings.places(self.public)
+        per_place = self.public.ciphertext_bytes + 4 + -(-self.settings.users // 8)
+        fixed = HEADER_BYTES + SIGNATURE_BYTES + 64 + 136 * self.settings.users
+        return fixed + max(places * per_place, 9 * self.settings.dimension)
+
+    def _handle(self, message: Message) -> list[Outgoing]:
+        raise AssertionError("each role handles its own messages")
+
+    def _refused_by(self, message: Message) -> None:
+        """Note that somebody refused ours; unsigned gossip changes nothing."""
+        self._note(f"refused by {message.header.sender}: {Refusal.decode(message.body).reason}")
+
+    def _note(self, reason: str) -> None:
+        if len(self.refusals) < 10_000:  # a flood must not fill the memory
+            self.refusals.append(reason)
+        _log.info("party %d refused a message: %s", self.number, reason)
+
+    def _send(self, to: int, kind: Kind, body: bytes, about: Header) -> Outgoing:
+        header = Header(kind=kind, key_id=self.public.key_id, round=about.round, model=about.model, sender=self.number)
+        return Outgoing(to, Message.make(header, body, self.identity).encode())
+
+
+class Stateful(Protocol):
+    """A role that can be saved."""
+
+    def receive(self, data: bytes) -> list[Outgoing]:
+        """Handle one message."""
+        ...
+
+    def dump(self) -> bytes:
+        """All of its state as sealed bytes."""
+        ...
+
+
+class Durable:
+    """A role whose state is on disk before any answer leaves: kill it at any moment and load the file again."""
+
+    def __init__(self, role: Stateful, path: Path) -> None:
+        self.role = role
+        self.path = Path(path)
+        self.save()
+
+    def receive(self, data: bytes) -> list[Outgoing]:
+        """Handle, save, answer: in that order."""
+        answers = self.role.receive(data)
+        self.save()
+        return answers
+
+    def save(self) -> None:
+        """Write the state; atomic and synced."""
+        write_sealed(self.path, self.role.dump())

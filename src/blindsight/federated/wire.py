@@ -1,0 +1,136 @@
+"""Reading and writing bytes: little-endian numbers and length-prefixed fields, with every length checked.
+
+Also the sealed form in which roles keep their state: magic, version, body, SHA-256. No pickle anywhere.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import struct
+import tempfile
+from pathlib import Path
+
+from blindsight.errors import HostileFile, ProtocolError
+
+__all__ = ["Reader", "Writer", "read_sealed", "seal", "unseal", "write_sealed"]
+
+_SEAL_VERSION = 1
+
+
+class Writer:
+    """Collects fields; `bytes(writer)` is what was written."""
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+
+    def number(self, code: str, value: int | float) -> Writer:
+        """One number, by its `struct` letter."""
+        self._parts.append(struct.pack("<" + code, value))
+        return self
+
+    def raw(self, data: bytes) -> Writer:
+        """Bytes whose length the reader knows."""
+        self._parts.append(bytes(data))
+        return self
+
+    def field(self, data: bytes) -> Writer:
+        """Bytes with their length before them."""
+        return self.number("I", len(data)).raw(data)
+
+    def text(self, value: str) -> Writer:
+        """UTF-8 with its length before it."""
+        return self.field(value.encode())
+
+    def __bytes__(self) -> bytes:
+        return b"".join(self._parts)
+
+
+class Reader:
+    """Takes fields off in the same order; runs out only by raising `ProtocolError`."""
+
+    def __init__(self, data: bytes | memoryview) -> None:
+        self._data = memoryview(data)
+        self._at = 0
+
+    @property
+    def left(self) -> int:
+        """Bytes not read yet."""
+        return len(self._data) - self._at
+
+    def raw(self, length: int) -> bytes:
+        """Exactly that many bytes."""
+        if not 0 <= length <= self.left:
+            raise ProtocolError(f"a message ends too early: {length} bytes were expected, {self.left} are left.")
+        self._at += length
+        return bytes(self._data[self._at - length : self._at])
+
+    def number(self, code: str) -> int:
+        """One whole number, by its `struct` letter."""
+        return struct.unpack("<" + code, self.raw(struct.calcsize("<" + code)))[0]
+
+    def real(self) -> float:
+        """One float64."""
+        return struct.unpack("<d", self.raw(8))[0]
+
+    def field(self) -> bytes:
+        """Bytes with their length before them."""
+        return self.raw(self.number("I"))
+
+    def text(self) -> str:
+        """UTF-8 with its length before it."""
+        try:
+            return self.field().decode()
+        except UnicodeDecodeError as error:
+            raise ProtocolError("a text field must be UTF-8.") from error
+
+    def end(self) -> None:
+        """Refuse anything after the last field."""
+        if self.left:
+            raise ProtocolError(f"a message has {self.left} bytes too many.")
+
+
+def seal(kind: bytes, body: bytes) -> bytes:
+    """State as bytes: 'BSST', version, 4 letters of kind, body, SHA-256 of all that."""
+    if len(kind) != 4:
+        raise AssertionError("a state's kind is four letters")
+    data = b"BSST" + bytes([_SEAL_VERSION]) + kind + body
+    return data + hashlib.sha256(data).digest()
+
+
+def unseal(kind: bytes, data: bytes) -> Reader:
+    """A reader over the body of what `seal` wrote; anything else is refused."""
+    data = bytes(data)
+    if len(data) < 41 or data[:4] != b"BSST" or data[4] != _SEAL_VERSION or data[5:9] != kind:
+        raise HostileFile(f"not a saved state of kind {kind.decode()!r} and version {_SEAL_VERSION}.")
+    if hashlib.sha256(data[:-32]).digest() != data[-32:]:
+        raise HostileFile("a saved state's checksum does not hold: the file is damaged.")
+    return Reader(memoryview(data)[9:-32])
+
+
+def write_sealed(path: Path, data: bytes) -> None:
+    """Write so that a kill at any moment leaves the old state or the new one; readable by its owner only."""
+    path = Path(path)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+    directory = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(directory)  # the rename itself must survive, too
+    finally:
+        os.close(directory)
+
+
+def read_sealed(path: Path, *, largest: int = 1 << 32) -> bytes:
+    """Read a state file; larger than `largest` is refused before it is read."""
+    path = Path(path)
+    if path.stat().st_size > largest:
+        raise HostileFile(f"a state file must have at most {largest} bytes, {path.name} has more.")
+    return path.read_bytes()

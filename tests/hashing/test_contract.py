@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from blindsight.hashing import ITQ, KSH, LSH, SDH, SH, PHashing
+from blindsight.hashing import ITQ, KSH, LSH, PITQ, SDH, SH, PHashing
 from contracts.estimator import EstimatorContract
 
 
@@ -74,3 +74,16 @@ class TestSupervisedPHashing(TestPHashing):
 
     def data(self):
         return blobs()
+
+
+class TestPITQ(TestPHashing):
+    def make(self, **params):
+        return PITQ(n_bits=12, epsilon=4.0, **params)
+
+    def spend(self, ledger, estimator=None):
+        (estimator or self.make()).fit(*self.data(), ledger=ledger).transform(blobs()[0], ledger=ledger)
+
+
+class TestPublicPITQ(TestPHashing):
+    def make(self, **params):
+        return PITQ(n_bits=12, epsilon=4.0, learned_from="public", unit="bit", **params)

@@ -18,11 +18,12 @@ if TYPE_CHECKING:
     from blindsight.hashing.ksh import KSH
     from blindsight.hashing.lsh import LSH
     from blindsight.hashing.phashing import PHashing
+    from blindsight.hashing.pitq import PITQ
     from blindsight.hashing.saving import load
     from blindsight.hashing.sdh import SDH
     from blindsight.hashing.spectral import SH
 
-__all__ = ["ESTIMATORS", "ITQ", "KSH", "LSH", "SDH", "SH", "Hasher", "PHashing", "load"]
+__all__ = ["ESTIMATORS", "ITQ", "KSH", "LSH", "PITQ", "SDH", "SH", "Hasher", "PHashing", "load"]
 
 _HOMES = {
     "LSH": "lsh",
@@ -31,6 +32,7 @@ _HOMES = {
     "KSH": "ksh",
     "SDH": "sdh",
     "PHashing": "phashing",
+    "PITQ": "pitq",
 }
 
 #: the estimators that can be saved, and loaded by `load`.

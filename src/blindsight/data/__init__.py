@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
-from blindsight.data.catalogue import CATALOGUE, Entry, Known, inventory, load, load_arrays, load_label_graph, where
-from blindsight.data.census import load_adult, load_bank
+from blindsight.data.arrays import load_arrays, load_label_graph
+from blindsight.data.catalogue import CATALOGUE, Entry, Known, inventory, load, where
+from blindsight.data.census import load_adult, load_bank, load_numbers
 from blindsight.data.fetch import get
+from blindsight.data.formats.arff import load_arff, load_multilabel_arff
+from blindsight.data.formats.cifar import load_cifar
+from blindsight.data.formats.coco import load_coco
 from blindsight.data.formats.csvtable import Column, load_csv
+from blindsight.data.formats.folders import load_class_folders, load_folder
 from blindsight.data.formats.idx import load_idx, read_idx, write_idx
+from blindsight.data.formats.lists import load_celeba, load_label_list, load_nuswide
+from blindsight.data.formats.voc import VOC_CLASSES, load_voc
 from blindsight.data.limits import LIMITS, Limits
 from blindsight.data.places import cache_folder, data_folder
 from blindsight.data.reading import decode_image, read_image, to_rgb
 from blindsight.data.sets import ImageSet, MultiLabelSet, PairSet, Table
-from blindsight.data.sources import Files, LazyImages, ZipMembers
+from blindsight.data.sources import Files, LazyImages, ZipMembers, find_damaged
 from blindsight.data.splits import partition_indices, split_indices
+from blindsight.data.synthetic import acyclic_pairs, scenes, two_strips
 
 __all__ = [
     "CATALOGUE",
     "LIMITS",
+    "VOC_CLASSES",
     "Column",
     "Entry",
     "Files",
@@ -28,23 +37,38 @@ __all__ = [
     "PairSet",
     "Table",
     "ZipMembers",
+    "acyclic_pairs",
     "cache_folder",
     "data_folder",
     "decode_image",
+    "find_damaged",
     "get",
     "inventory",
     "load",
     "load_adult",
+    "load_arff",
     "load_arrays",
     "load_bank",
+    "load_celeba",
+    "load_cifar",
+    "load_class_folders",
+    "load_coco",
     "load_csv",
+    "load_folder",
     "load_idx",
     "load_label_graph",
+    "load_label_list",
+    "load_multilabel_arff",
+    "load_numbers",
+    "load_nuswide",
+    "load_voc",
     "partition_indices",
     "read_idx",
     "read_image",
+    "scenes",
     "split_indices",
     "to_rgb",
+    "two_strips",
     "where",
     "write_idx",
 ]

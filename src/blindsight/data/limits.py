@@ -23,6 +23,8 @@ class Limits:
         image_bytes: Most bytes of one encoded image file.
         file_bytes: Most bytes of one data file (an idx file, a batch, a table) on disk.
         unpacked_bytes: Most bytes that a compressed data file may grow to.
+        text_bytes: Most bytes of a table or list in text, whose cells take far more memory than their letters.
+        cells: Most cells of a table in text.
         rows: Most rows of a table, members of an archive or files of a folder.
         columns: Most columns of a table or labels of a label set.
     """
@@ -31,6 +33,8 @@ class Limits:
     image_bytes: int = 64 * MEGA
     file_bytes: int = 2048 * MEGA
     unpacked_bytes: int = 2048 * MEGA
+    text_bytes: int = 512 * MEGA
+    cells: int = 30_000_000
     rows: int = 5_000_000
     columns: int = 20_000
 

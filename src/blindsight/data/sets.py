@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
@@ -67,7 +67,7 @@ class _Rows:
         return None
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class ImageSet(_Rows):
     """Images with at most one class label each.
 
@@ -81,10 +81,10 @@ class ImageSet(_Rows):
         name: What the set is called.
     """
 
-    images: NDArray[np.uint8] | LazyImages = field(repr=False)
-    labels: NDArray[np.int64] | None = field(default=None, repr=False)
-    names: NDArray[np.str_] | None = field(default=None, repr=False)
-    classes: tuple[str, ...] = field(default=(), repr=False)
+    images: NDArray[np.uint8] | LazyImages
+    labels: NDArray[np.int64] | None = None
+    names: NDArray[np.str_] | None = None
+    classes: tuple[str, ...] = ()
     name: str = "images"
 
     def __post_init__(self) -> None:
@@ -102,6 +102,10 @@ class ImageSet(_Rows):
 
     def _fields(self) -> tuple[str, ...]:
         return ("images", "labels", "names")
+
+    def __repr__(self) -> str:
+        kind = f"{len(self.classes)} classes" if self.labels is not None else "no labels"
+        return f"ImageSet({self.name}: {len(self):,} images, {kind}{', read on demand' if self.lazy else ''})"
 
     def __getitem__(self, key: Any) -> Any:
         if isinstance(key, (int, np.integer)):
@@ -125,7 +129,7 @@ class ImageSet(_Rows):
         return self.labels
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class MultiLabelSet(_Rows):
     """Images, or feature vectors, with any number of labels each.
 
@@ -139,12 +143,12 @@ class MultiLabelSet(_Rows):
         name: What the set is called.
     """
 
-    labels: NDArray[np.uint8] = field(repr=False)
-    images: NDArray[np.uint8] | LazyImages | None = field(default=None, repr=False)
-    features: NDArray[np.floating[Any]] | None = field(default=None, repr=False)
-    classes: tuple[str, ...] = field(default=(), repr=False)
-    names: NDArray[np.str_] | None = field(default=None, repr=False)
-    known: NDArray[np.bool_] | None = field(default=None, repr=False)
+    labels: NDArray[np.uint8]
+    images: NDArray[np.uint8] | LazyImages | None = None
+    features: NDArray[np.floating[Any]] | None = None
+    classes: tuple[str, ...] = ()
+    names: NDArray[np.str_] | None = None
+    known: NDArray[np.bool_] | None = None
     name: str = "labelled images"
 
     def __post_init__(self) -> None:
@@ -168,6 +172,9 @@ class MultiLabelSet(_Rows):
     def _fields(self) -> tuple[str, ...]:
         return ("labels", "images", "features", "names", "known")
 
+    def __repr__(self) -> str:
+        return f"MultiLabelSet({self.name}: {len(self):,} rows, {len(self.classes)} labels)"
+
     def __getitem__(self, key: Any) -> Any:
         if isinstance(key, (int, np.integer)):
             index = range(len(self))[key]
@@ -187,7 +194,7 @@ class MultiLabelSet(_Rows):
         return _stack(self.images, size)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Table(_Rows):
     """Rows of numbers with a class label.
 
@@ -199,9 +206,9 @@ class Table(_Rows):
         name: What the table is called.
     """
 
-    X: NDArray[np.float64] = field(repr=False)
-    y: NDArray[np.int64] | None = field(default=None, repr=False)
-    columns: tuple[str, ...] = field(default=(), repr=False)
+    X: NDArray[np.float64]
+    y: NDArray[np.int64] | None = None
+    columns: tuple[str, ...] = ()
     classes: tuple[str, ...] = ()
     name: str = "table"
 
@@ -216,6 +223,9 @@ class Table(_Rows):
     def _fields(self) -> tuple[str, ...]:
         return ("X", "y")
 
+    def __repr__(self) -> str:
+        return f"Table({self.name}: {len(self):,} rows, {self.X.shape[1]} columns)"
+
     def __getitem__(self, key: Any) -> Any:
         if isinstance(key, (int, np.integer)):
             index = range(len(self))[key]
@@ -226,7 +236,7 @@ class Table(_Rows):
         return self.y
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class PairSet(_Rows):
     """Labelled pairs of rows: 1 similar, 0 dissimilar.
 
@@ -235,8 +245,8 @@ class PairSet(_Rows):
         labels: 1 or 0 for each pair.
     """
 
-    indices: NDArray[np.int64] = field(repr=False)
-    labels: NDArray[np.int64] = field(repr=False)
+    indices: NDArray[np.int64]
+    labels: NDArray[np.int64]
     name: str = "pairs"
 
     def __post_init__(self) -> None:
@@ -252,6 +262,9 @@ class PairSet(_Rows):
 
     def _fields(self) -> tuple[str, ...]:
         return ("indices", "labels")
+
+    def __repr__(self) -> str:
+        return f"PairSet({self.name}: {len(self):,} pairs, {int(self.labels.sum()):,} similar)"
 
     def __getitem__(self, key: Any) -> Any:
         if isinstance(key, (int, np.integer)):

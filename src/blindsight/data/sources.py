@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from blindsight.data.limits import LIMITS, Limits, read_bytes, regular_file
 from blindsight.data.reading import decode_image
-from blindsight.errors import HostileFile
+from blindsight.errors import HostileFile, InvalidData
 
-__all__ = ["Files", "LazyImages", "ZipMembers", "read_member"]
+__all__ = ["Files", "LazyImages", "ZipMembers", "find_damaged", "read_member"]
 
 Indices = NDArray[np.int64]
 
@@ -91,6 +91,19 @@ class ZipMembers:
 
     def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_archive": None, "_owner": -1}
+
+
+def find_damaged(images: LazyImages, *, progress: Callable[[int, int], None] | None = None) -> dict[int, str]:
+    """Try to read every image, and say which cannot be read and why; leave those out with `take`."""
+    damaged: dict[int, str] = {}
+    for index in range(len(images)):
+        try:
+            images[index]
+        except InvalidData as error:
+            damaged[index] = str(error)
+        if progress is not None:
+            progress(index + 1, len(images))
+    return damaged
 
 
 def read_member(archive: zipfile.ZipFile, member: str, *, largest: int) -> bytes:

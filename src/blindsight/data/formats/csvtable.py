@@ -56,11 +56,11 @@ def read_text(path: str | os.PathLike[str], *, limits: Limits = LIMITS) -> str:
     opener = _OPENERS.get(path.suffix.lower(), open)
     try:
         with opener(path, "rb") as stream:
-            data = stream.read(limits.unpacked_bytes + 1)
+            data = stream.read(limits.text_bytes + 1)
     except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
         raise HostileFile(f"{path.name} is damaged or not readable ({type(error).__name__}).") from error
-    if len(data) > limits.unpacked_bytes:
-        raise HostileFile(f"{path.name} unpacks to more than {limits.unpacked_bytes:,} bytes.")
+    if len(data) > limits.text_bytes:
+        raise HostileFile(f"{path.name} holds more than {limits.text_bytes:,} bytes of text.")
     if b"\0" in data:
         raise HostileFile(f"{path.name} is not text: it contains zero bytes.")
     try:
@@ -81,8 +81,8 @@ def read_rows(
                 continue
             if comment and cells[0].startswith(comment):
                 continue
-            if len(cells) > limits.columns or len(rows) >= limits.rows:
-                raise HostileFile(f"{name} has more than {limits.columns} columns or {limits.rows:,} rows.")
+            if len(cells) > limits.columns or (len(rows) + 1) * len(cells) > limits.cells:
+                raise HostileFile(f"{name} has more than {limits.columns} columns or {limits.cells:,} cells.")
             if rows and len(cells) != len(rows[0]):
                 raise HostileFile(f"{name}, line {reader.line_num}: expected {len(rows[0])} cells, found {len(cells)}.")
             rows.append([cell.strip() for cell in cells])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import math
 import os
 import struct
 import zlib
@@ -17,6 +18,7 @@ from blindsight.errors import HostileFile
 
 __all__ = ["load_idx", "read_idx", "write_idx"]
 
+_GZIP_BEST = 1100  # deflate packs at most 1,032 to 1
 UBYTE = 0x08  # the only element type that image sets use
 
 
@@ -29,9 +31,7 @@ def read_idx(path: str | os.PathLike[str], *, limits: Limits = LIMITS) -> NDArra
     with path.open("rb") as stream:
         zipped = stream.read(2) == b"\x1f\x8b"
     if zipped:
-        data = _unzip(path, limits)
-        shape, start = _header(path.name, data[:64], len(data), limits)
-        return np.frombuffer(data, dtype=np.uint8, offset=start).reshape(shape)
+        return _read_zipped(path, limits)
     with path.open("rb") as stream:
         head = stream.read(64)
     shape, start = _header(path.name, head, path.stat().st_size, limits)
@@ -74,7 +74,7 @@ def write_idx(path: str | os.PathLike[str], array: NDArray[np.uint8]) -> None:
         stream.write(np.ascontiguousarray(array, dtype=np.uint8).data)
 
 
-def _header(name: str, head: bytes, length: int, limits: Limits) -> tuple[tuple[int, ...], int]:
+def _header(name: str, head: bytes, length: int | None, limits: Limits) -> tuple[tuple[int, ...], int]:
     if len(head) < 4 or head[:2] != b"\0\0":
         raise HostileFile(f"{name} is not an idx file: it does not start with two zero bytes.")
     kind, ndim = head[2], head[3]
@@ -83,22 +83,27 @@ def _header(name: str, head: bytes, length: int, limits: Limits) -> tuple[tuple[
     if not 1 <= ndim <= 4 or len(head) < 4 + 4 * ndim:
         raise HostileFile(f"{name} claims {ndim} dimensions; an idx file of images or labels has 1 to 4.")
     shape = struct.unpack(f">{ndim}I", head[4 : 4 + 4 * ndim])
-    claimed, start = 1, 4 + 4 * ndim
-    for extent in shape:
-        claimed *= extent  # Python integers: no overflow
-    if claimed != length - start:
+    claimed, start = math.prod(shape), 4 + 4 * ndim  # Python integers: no overflow
+    if length is not None and claimed != length - start:
         raise HostileFile(f"{name} claims {claimed:,} bytes of data and has {length - start:,}.")
     if shape[0] > limits.rows:
         raise HostileFile(f"{name} claims {shape[0]:,} rows; the limit is {limits.rows:,}.")
     return shape, start
 
 
-def _unzip(path: Path, limits: Limits) -> bytes:
+def _read_zipped(path: Path, limits: Limits) -> NDArray[np.uint8]:
+    """Unpack no more than the header claims, and believe no claim that gzip could not have packed so tightly."""
     try:
         with gzip.open(path) as stream:
-            data = stream.read(limits.unpacked_bytes + 1)
+            head = stream.read(64)
+            shape, start = _header(path.name, head, None, limits)
+            length = start + math.prod(shape)
+            if length > min(limits.unpacked_bytes, _GZIP_BEST * path.stat().st_size):
+                raise HostileFile(f"{path.name} claims {length:,} bytes, more than so small a file can hold.")
+            # One byte more than claimed, to notice a file that goes on.
+            data = head + stream.read(max(length + 1 - len(head), 0))
     except (OSError, EOFError, zlib.error) as error:
         raise HostileFile(f"{path.name} is a damaged gzip file ({type(error).__name__}).") from error
-    if len(data) > limits.unpacked_bytes:
-        raise HostileFile(f"{path.name} unpacks to more than {limits.unpacked_bytes:,} bytes.")
-    return data
+    if len(data) != length:
+        raise HostileFile(f"{path.name} claims {length:,} bytes of data and holds more or fewer.")
+    return np.frombuffer(data, dtype=np.uint8, offset=start).reshape(shape)

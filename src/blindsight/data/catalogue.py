@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -49,8 +50,8 @@ class Known:
     @property
     def hint(self) -> str:
         """How to get it."""
-        if self.name in RECIPES:
-            return f"Run: blindsight data get {self.name}"
+        if self.name in RECIPES or self.name == "bank-33":
+            return f"Run: blindsight data get {self.name.removesuffix('-33')}"
         if self.package:
             return f"It ships with the Python package {self.package}: install that."
         home = self.homes[-1]
@@ -132,6 +133,7 @@ def _one(name: str, what: str, folder: str, files: tuple[str, ...], read: Callab
     return Known(name, what, (Home(folder, files, read),))
 
 
+_bank_33 = partial(holdings.bank, encoding="paper")
 _IDX = holdings.idx_files()
 _ALL = (
     Known("digits", "1,797 digits, 8x8 (in scikit-learn)", package="sklearn", read=builtin.digits),
@@ -169,12 +171,10 @@ _ALL = (
         "UCI Bank marketing: 45,211 records",
         tuple(Home(folder, ("bank-full.csv",), holdings.bank) for folder in ("bank", "tabular")),
     ),
-    _one(
+    Known(
         "bank-33",
-        "UCI Bank as 32 numbers and a label",
-        "tabular",
-        ("BANK.dat",),
-        holdings.numbers("BANK.dat", "bank-33"),
+        "UCI Bank in the metric paper's encoding: 32 numbers and a label",
+        tuple(Home(folder, ("bank-full.csv",), _bank_33) for folder in ("bank", "tabular")),
     ),
     *(
         _one(

@@ -84,9 +84,9 @@ def adult(folder: Path, split: str | None, *, encoding: str = "onehot") -> Table
     return load_adult(train, test, encoding=encoding)
 
 
-def bank(folder: Path, split: str | None) -> Table:
+def bank(folder: Path, split: str | None, *, encoding: str = "onehot") -> Table:
     """UCI Bank marketing."""
-    return divided(load_bank(present(folder / "bank-full.csv")), split)
+    return divided(load_bank(present(folder / "bank-full.csv"), encoding=encoding), split)
 
 
 def numbers(file: str, name: str) -> Callable[[Path, str | None], Table]:

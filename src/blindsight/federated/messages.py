@@ -41,11 +41,14 @@ __all__ = [
     "Kind",
     "Message",
     "Outgoing",
+    "Partial",
+    "PartialRequest",
     "Proof",
     "Refusal",
     "Sum",
     "SumRequest",
     "holder",
+    "is_holder",
 ]
 
 VERSION = 1
@@ -59,6 +62,11 @@ KEYGEN = 0xFFFFFFFF
 def holder(index: int) -> int:
     """The address of the index-th key holder, from 1."""
     return 0xFFFFFF00 + index
+
+
+def is_holder(number: int) -> bool:
+    """Whether an address is a key holder's."""
+    return 0xFFFFFF00 < number < KEYGEN
 
 
 class Kind(IntEnum):
@@ -298,6 +306,50 @@ class Sum:
         reader.end()
         revealed = np.unpackbits(bits, count=dimension, bitorder="little").astype(bool)
         return cls(contributors, refused, revealed, values)
+
+
+@dataclass(frozen=True)
+class PartialRequest:
+    """Kind 6: u32 count, then whole contributions as they were received, each with its u32 length."""
+
+    contributions: tuple[bytes, ...]
+
+    def encode(self) -> bytes:
+        """The body."""
+        writer = Writer().number("I", len(self.contributions))
+        for data in self.contributions:
+            writer.field(data)
+        return bytes(writer)
+
+    @classmethod
+    def decode(cls, body: bytes, *, users: int) -> PartialRequest:
+        """Read a body for at most `users` users."""
+        reader = Reader(body)
+        count = reader.number("I")
+        if count > users:
+            raise ProtocolError(f"malformed: at most {users} users are enrolled.")
+        contributions = tuple(reader.field() for _ in range(count))
+        reader.end()
+        return cls(contributions)
+
+
+@dataclass(frozen=True)
+class Partial:
+    """Kind 7: 32 bytes that stand for the ciphertexts, then a sum request with partial decryptions in their place."""
+
+    digest: bytes
+    request: SumRequest
+
+    def encode(self) -> bytes:
+        """The body."""
+        return self.digest + self.request.encode()
+
+    @classmethod
+    def decode(cls, body: bytes, *, width: int, size: int, users: int) -> Partial:
+        """Read a body."""
+        reader = Reader(body)
+        digest = reader.raw(32)
+        return cls(digest, SumRequest.decode(reader.raw(reader.left), width=width, size=size, users=users))
 
 
 @dataclass(frozen=True)

@@ -45,6 +45,8 @@ if TYPE_CHECKING:
 
 __all__ = ["DistributedGaussian", "clipped_numbers", "divergence", "noise_share", "sum_discloses"]
 
+_CUT_SHARE = 0.01  # of delta, set aside for shares that are cut off
+
 
 def divergence(variance: float, shares: int) -> float:
     """τ: the sum of `shares` discrete Gaussians is within e^(±τ) of one, at every point (the lemma, added up)."""
@@ -101,7 +103,7 @@ class DistributedGaussian:
             raise InvalidParameter("colluders must be fewer than contributors.")
         object.__setattr__(self, "variance", Fraction(self.variance))
         reach = _reach(self.code, self.clip)
-        if reach <= 0 or self._cut_delta() > self.delta / 100:
+        if reach <= 0 or self._cut_delta() > _CUT_SHARE * self.delta:
             raise InvalidParameter(
                 f"noise of {math.sqrt(self.variance):.3g} grid steps does not fit {self.code.bits}-bit values with "
                 f"bound {self.code.bound:g} and clip {self.clip:g}: use a larger bound, more bits or a smaller clip."
@@ -124,28 +126,26 @@ class DistributedGaussian:
         """The least variance with which `rounds` sums cost at most (epsilon, delta) per user."""
         checks.positive("epsilon", epsilon)
 
-        def make(sigma: float) -> DistributedGaussian:
-            return cls(
-                variance=Fraction(math.ceil(sigma * 1024), 1024) ** 2,
-                clip=clip,
-                code=code,
-                dimension=dimension,
-                users=users,
-                contributors=contributors,
-                colluders=colluders,
-                delta=delta,
-            )
-
         def enough(sigma: float) -> bool:
-            return make(sigma).epsilon(rounds) <= epsilon
+            variance = _square(sigma)
+            return _epsilon(variance, clip, code, dimension, contributors - colluders, delta, rounds) <= epsilon
 
         low, high = 1.0, 2.0
         while not enough(high):
             low, high = high, 2 * high
-        while high - low > 1e-3 * high:
+        while high - low > 1e-4 * high:
             middle = (low + high) / 2
             low, high = (low, middle) if enough(middle) else (middle, high)
-        return make(high)
+        return cls(
+            variance=_square(high),
+            clip=clip,
+            code=code,
+            dimension=dimension,
+            users=users,
+            contributors=contributors,
+            colluders=colluders,
+            delta=delta,
+        )
 
     def _cut_delta(self) -> float:
         """The probability that any share of any user is cut off in one round (sub-Gaussian tail, union bound)."""
@@ -159,22 +159,10 @@ class DistributedGaussian:
         return self.contributors - self.colluders
 
     def epsilon(self, rounds: int = 1) -> float:
-        """Per user, replace one, at `delta` in all; rounds compose by adding rho."""
-        slack = rounds * self.dimension * divergence(float(self.variance), self.honest)
-        if not slack < 1:
+        """Per user, replace one, at `delta` in all; infinite where cut-off shares would cost too much of delta."""
+        if rounds * self._cut_delta() > _CUT_SHARE * self.delta:
             return math.inf
-        # δ is split: what the cuts cost comes off first, and e^(dτ) widens the rest.
-        left = (self.delta - rounds * self._cut_delta()) * math.exp(-slack)
-        if left <= 0:
-            return math.inf
-        exact = DiscreteGaussian(
-            variance=self.variance * self.honest,
-            squared_sensitivity=rounds * (2 * Fraction(self.clip) / Fraction(self.code.grid)) ** 2,
-            grid=1.0,
-            delta=left,
-            unit="user",
-        )
-        return exact.cost.epsilon + 2 * slack
+        return _epsilon(self.variance, self.clip, self.code, self.dimension, self.honest, self.delta, rounds)
 
     def guarantee(self, rounds: int = 1, *, simulation: bool = False) -> Guarantee:
         """What `rounds` released sums promise, per user and per record."""
@@ -195,6 +183,27 @@ class DistributedGaussian:
             simulation=simulation,
             also=(Cost(epsilon=epsilon, delta=self.delta, unit="record"),),
         )
+
+
+def _square(sigma: float) -> Fraction:
+    return Fraction(math.ceil(sigma * 1024), 1024) ** 2
+
+
+def _epsilon(
+    variance: Fraction, clip: float, code: FixedPoint, dimension: int, honest: int, delta: float, rounds: int
+) -> float:
+    """Rounds compose by adding rho. What the cuts may cost comes off delta first; e^(dτ) widens the rest."""
+    slack = rounds * dimension * divergence(float(variance), honest)
+    if not slack < 1:
+        return math.inf
+    exact = DiscreteGaussian(
+        variance=variance * honest,
+        squared_sensitivity=rounds * (2 * Fraction(clip) / Fraction(code.grid)) ** 2,
+        grid=1.0,
+        delta=(1 - _CUT_SHARE) * delta * math.exp(-slack),
+        unit="user",
+    )
+    return exact.cost.epsilon + 2 * slack
 
 
 def sum_discloses(settings: Settings) -> Disclosure:

@@ -2,6 +2,7 @@
 
 from blindsight.federated.protocol.aggregator import Aggregator
 from blindsight.federated.protocol.enrolment import AggregatorEnrolment, KeygenEnrolment, Setup, UserEnrolment, enrol
+from blindsight.federated.protocol.holders import HolderEnrolment, KeyHolder, Opener, ThresholdSetup, enrol_holders
 from blindsight.federated.protocol.keygen import KeyGenerator
 from blindsight.federated.protocol.role import Durable
 from blindsight.federated.protocol.settings import Settings
@@ -12,15 +13,20 @@ __all__ = [
     "Aggregator",
     "AggregatorEnrolment",
     "Durable",
+    "HolderEnrolment",
     "KeyGenerator",
+    "KeyHolder",
     "KeygenEnrolment",
+    "Opener",
     "RoundResult",
     "Settings",
     "Setup",
     "Simulation",
+    "ThresholdSetup",
     "Transcript",
     "User",
     "UserEnrolment",
     "enrol",
+    "enrol_holders",
     "simulate_round",
 ]

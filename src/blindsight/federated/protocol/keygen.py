@@ -5,10 +5,10 @@ contribution, bound to this key, round and model. That alone would not stop an a
 and sending one user's ciphertexts as the "sum". The tags do: each block of user n carries a secret 56-bit number that
 only n and the key generator know. All an aggregator can do with ciphertexts is to form Π c_n^(a_n) and to add a
 plaintext of its own; the tags' slot must then hold exactly the sum of the claimed users' tags. With any subset,
-repetition or single user in place of the claimed users it has to guess at least one uniform 56-bit number. What is left to a
-dishonest aggregator is to guess all the weights of one user's block and to have the guess confirmed or the block
-refused, once; key holders who multiply the ciphertexts themselves (`blindsight.federated.protocol.holders`) close that
-too. A wrong block is withheld, and the round is spent either way.
+repetition or single user in place of the claimed users it has to guess at least one uniform 56-bit number. What
+is left to a dishonest aggregator is to guess all the weights of one user's block and to have the guess confirmed or
+the block refused, once; key holders who multiply the ciphertexts themselves
+(`blindsight.federated.protocol.holders`) close that too. A wrong block is withheld, and the round is spent either way.
 """
 
 from __future__ import annotations

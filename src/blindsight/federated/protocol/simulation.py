@@ -17,8 +17,10 @@ from blindsight.federated.messages import AGGREGATOR, KEYGEN, Outgoing, Sum
 from blindsight.federated.paillier import PrivateKey
 from blindsight.federated.protocol import block, paper
 from blindsight.federated.protocol.aggregator import Aggregator
-from blindsight.federated.protocol.enrolment import enrol
+from blindsight.federated.protocol.enrolment import Setup, enrol
+from blindsight.federated.protocol.holders import KeyHolder, Opener, ThresholdSetup, enrol_holders
 from blindsight.federated.protocol.keygen import KeyGenerator
+from blindsight.federated.protocol.role import Role
 from blindsight.federated.protocol.settings import Settings
 from blindsight.federated.protocol.user import User
 from blindsight.federated.signatures import Identity
@@ -76,7 +78,8 @@ class Simulation:
     """A federation in one process; keys and tables are made once and serve every round.
 
     `encrypt=False` computes the very same result in plain integers (rounding, support, withholding and noise
-    included), for experiments over many rounds where the cryptography is not the question.
+    included), for experiments over many rounds where the cryptography is not the question. `holders=(t, n)` shares the
+    key among n holders of whom t are needed.
     """
 
     def __init__(
@@ -88,14 +91,25 @@ class Simulation:
         workers: int = 2,
         encrypt: bool = True,
         rng: Rng | None = None,
+        holders: tuple[int, int] | None = None,
     ) -> None:
         self.settings = settings
         self.key = keys.generate() if key is None else key
         self.encrypt = encrypt
-        setup = enrol(settings, self.key, identities=identities)
+        self.holders: dict[int, KeyHolder] = {}
+        self.keygen: KeyGenerator | Opener
+        setup: Setup | ThresholdSetup
+        if holders is None:
+            setup = enrol(settings, self.key, identities=identities)
+            self.keygen = KeyGenerator(setup.keygen, workers=workers)
+        else:
+            needed, total = holders
+            setup = enrol_holders(settings, self.key, needed=needed, holders=total, identities=identities)
+            self.keygen = Opener(setup.opener, needed=needed, holders=total)
+            roles = (KeyHolder(dealt, workers=workers) for dealt in setup.holders)
+            self.holders = {role.number: role for role in roles}
         self.users = {e.number: User(e, workers=workers, rng=rng) for e in setup.users}
         self.aggregator = Aggregator(setup.aggregator)
-        self.keygen = KeyGenerator(setup.keygen, workers=workers)
         self._messages: list[tuple[int, int, bytes]] = []
         self._round = 0
 
@@ -151,11 +165,16 @@ class Simulation:
     def _deliver(self, outgoing: Sequence[Outgoing], sender: int) -> None:
         for message in outgoing:
             self._messages.append((sender, message.to, message.data))
-            receiver: Any = {AGGREGATOR: self.aggregator, KEYGEN: self.keygen}.get(
-                message.to, self.users.get(message.to)
-            )
+            receiver = self._party(message.to)
             if receiver is not None:
                 self._deliver(receiver.receive(message.data), message.to)
+
+    def _party(self, number: int) -> Role | None:
+        if number == AGGREGATOR:
+            return self.aggregator
+        if number == KEYGEN:
+            return self.keygen
+        return self.users.get(number) or self.holders.get(number)
 
     def _plain(self, present: Mapping[int, ArrayLike], supports: Mapping[int, NDArray[np.bool_]]) -> RoundResult:
         clock = _Clock()

@@ -1,0 +1,60 @@
+"""Races are fair, reports have one shape, the results page holds what was measured and nothing else."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+from blindsight.bench.harness import Row, race, report
+from blindsight.bench.results import write_results
+
+
+class _Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_a_race_takes_turns_and_compares_medians() -> None:
+    clock, order = _Clock(), []
+    ours_times, peer_times = iter([0, 1, 100, 1]), iter([0, 3, 3, 300])
+
+    def run(name, times):
+        def go():
+            order.append(name)
+            clock.now += next(times)
+
+        return go
+
+    outcome = race(run("ours", ours_times), run("peer", peer_times), repeats=3, clock=clock)
+    assert order == ["ours", "peer"] * 4
+    assert outcome.ratio == 3.0
+    assert (outcome.ours_seconds, outcome.peer_seconds) == (1, 3)
+
+
+def test_a_report_has_rows_machine_and_versions() -> None:
+    made = json.loads(json.dumps(report([Row(id="x.y", value=1.0, unit="s", peer="numpy", paper=2.0)])))
+    assert set(made) == {"rows", "machine", "versions"}
+    assert set(made["rows"][0]) == {field.name for field in dataclasses.fields(Row)}
+    assert made["machine"]["cores"] >= 1
+    assert "numpy" in made["versions"]
+
+
+def test_the_results_page_is_made_of_the_reports(tmp_path: Path) -> None:
+    rows = [
+        Row(id="toy.table.a", value=0.25, unit="mAP", paper=0.3, note="a | b"),
+        Row(id="toy.table.b", value=2, unit="s"),
+    ]
+    (tmp_path / "bench" / "toy").mkdir(parents=True)
+    (tmp_path / "bench" / "toy" / "curve.svg").write_text("<svg/>")
+    (tmp_path / "bench" / "toy.json").write_text(json.dumps(report(rows)))
+    assert write_results(tmp_path / "bench", tmp_path / "docs" / "RESULTS.md") == ["toy"]
+    page = (tmp_path / "docs" / "RESULTS.md").read_text()
+    assert "| toy.table.a | 0.25 | mAP | 0.3 |" in page
+    assert "a \\| b" in page
+    assert "(results/toy-curve.svg)" in page
+    assert (tmp_path / "docs" / "results" / "toy-curve.svg").exists()
+    assert json.loads((tmp_path / "docs" / "results" / "toy.json").read_text())["rows"][1]["value"] == 2

@@ -1,0 +1,65 @@
+"""The command line's frame: it answers at once, fails in one sentence and with the documented code."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from blindsight.cli import main
+from blindsight.errors import (
+    BlindsightError,
+    BudgetExceeded,
+    InvalidParameter,
+    MissingData,
+    MissingDependency,
+)
+
+
+def test_help_names_every_verb_that_exists() -> None:
+    shown = CliRunner().invoke(main.app, ["--help"])
+    assert shown.exit_code == 0
+    for verb in ("data", "ledger", "bench"):
+        assert verb in shown.output
+
+
+def test_version_is_said() -> None:
+    assert CliRunner().invoke(main.app, ["--version"]).output.startswith("blindsight ")
+
+
+@pytest.mark.parametrize(
+    "error, code",
+    [(InvalidParameter, 2), (BudgetExceeded, 3), (MissingData, 4), (MissingDependency, 4), (BlindsightError, 2)],
+)
+def test_errors_become_one_sentence_and_a_code(error, code, monkeypatch, capsys) -> None:
+    def fail() -> None:
+        raise error("n_bits must be positive, got -3.")
+
+    monkeypatch.setattr(main, "app", fail)
+    with pytest.raises(SystemExit) as stopped:
+        main.run()
+    assert stopped.value.code == code
+    assert capsys.readouterr().err == "blindsight: n_bits must be positive, got -3.\n"
+
+
+def test_a_typo_ends_with_usage_and_code_2() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "blindsight", "serch"], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 2
+    assert "Usage" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_an_unknown_room_is_refused_with_the_list() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "blindsight", "bench", "kitchen"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "privacy" in done.stderr

@@ -12,7 +12,7 @@ from sklearn.datasets import load_digits
 
 from blindsight.errors import InvalidParameter, NotProven
 from blindsight.hashing import ITQ, PITQ
-from blindsight.hashing.private_moments import PrivateMoments, split_multiplier
+from blindsight.hashing.private_moments import NoiseBudget
 from blindsight.privacy import Cost, Ledger
 from blindsight.privacy.mechanisms import Gaussian
 
@@ -105,14 +105,14 @@ def test_replacing_one_row_moves_the_moments_by_at_most_their_sensitivity():
     assert cross.max() <= 2 * math.sqrt(7) + 1e-12
 
 
-def test_split_noise_composes_to_the_whole_budget():
+def test_shares_of_noise_compose_to_the_whole_budget():
     cost = Cost(epsilon=1.0, delta=1e-5, unit="record")
-    parts = split_multiplier(cost, (1.0, 2.0, 3.0))
+    budget = NoiseBudget(cost)
+    parts = [budget.take(share).multiplier for share in (0.1, 0.5, 0.2, 0.2)]
     together = 1 / math.sqrt(sum(z**-2 for z in parts))
     assert Gaussian(sigma=together, sensitivity=1.0, delta=1e-5, unit="record").cost.epsilon <= 1.0 + 1e-9
-    moments = PrivateMoments.calibrate(cost, steps=4, clip=1.0)
-    spent = moments.mean_multiplier**-2 + moments.second_multiplier**-2 + 4 * moments.cross_multiplier**-2
-    assert spent == pytest.approx(together**-2)
+    with pytest.raises(InvalidParameter, match="left"):
+        budget.take(0.01)
 
 
 def test_noise_really_enters_what_is_learned():

@@ -23,7 +23,7 @@ from blindsight import checks
 from blindsight.errors import InvalidParameter
 from blindsight.hashing.base import Hasher
 from blindsight.hashing.phashing import CodeUnit, flip_guarantee, flip_mechanism
-from blindsight.hashing.private_moments import PrivateMoments
+from blindsight.hashing.private_moments import NoiseBudget, noisy_cross, noisy_mean, noisy_second
 from blindsight.hashing.projection import principal_axes, procrustes, random_rotation, second_moment
 from blindsight.hashing.saving import require
 from blindsight.privacy import Cost, Guarantee
@@ -97,12 +97,12 @@ class PITQ(Hasher):
         if self.calibration == "paper":
             self._algorithm_3(X, rng)
         elif self.learned_from == "public":
-            self._rotate(self._clipped(X), PrivateMoments.exact(), rng)
+            self._rotate(self._clipped(X), NoiseBudget(None), rng)
         else:
-            moments = PrivateMoments.calibrate(self._learning_cost(), steps=self._steps, clip=self.clip)
+            cost = self._learning_cost()
             if ledger is not None:
-                ledger.charge(moments.cost, what=f"projection and rotation for {self.n_bits} bits")
-            self._rotate(self._clipped(X), moments, rng)
+                ledger.charge(cost, what=f"projection and rotation for {self.n_bits} bits")
+            self._rotate(self._clipped(X), NoiseBudget(cost), rng)
         return self
 
     def transform(self, X: Any, *, signs: bool = False, ledger: Any = None) -> Array:
@@ -210,16 +210,18 @@ class PITQ(Hasher):
         n, _, _ = np.linalg.svd(cross)
         return (n @ n.T)[: cross.shape[1]]
 
-    def _rotate(self, X: Array, moments: PrivateMoments, rng: np.random.Generator) -> None:
-        self.mean_ = moments.mean(X, rng=rng)
+    def _rotate(self, X: Array, budget: NoiseBudget, rng: np.random.Generator) -> None:
+        # A tenth of the budget for the mean, half for W, the rest over the iterations of R.
+        self.mean_ = noisy_mean(X, self.clip, budget.take(0.1), rng=rng)
         centred = clip_norm(X - self.mean_, self.clip)
         axes = min(self.n_bits, X.shape[1])
-        self.projection_ = principal_axes(moments.second(centred, rng=rng), axes)
+        self.projection_ = principal_axes(noisy_second(centred, self.clip, budget.take(0.5), rng=rng), axes)
         V = centred @ self.projection_
         R = random_rotation(axes, self.n_bits, rng)
         for _ in range(self._steps):
             U = np.where(V @ R >= 0, 1.0, -1.0)
-            R = procrustes(moments.cross(U, V, rng=rng))
+            bound = math.sqrt(self.n_bits) * self.clip  # |u| = sqrt(c), |v| <= clip
+            R = procrustes(noisy_cross(U, V, bound, budget.take(0.4 / self._steps), rng=rng))
         self.rotation_ = R
 
     def _project(self, X: Array) -> Array:

@@ -1,97 +1,102 @@
-"""Noisy moments of clipped rows: what PITQ and the codebook learn from when the images are private.
+"""Noisy sums over clipped rows: what PITQ and the codebook learn from when the images are private.
 
 Neighbours replace one row. Rows have norm at most B, so that a replaced row moves
 - the sum of rows by at most 2 B,
 - the second moment, sum of y y', by at most sqrt(2) B^2 in Frobenius norm (|yy' - zz'|^2 <= 2 B^4),
-- U'V, sum of u v' with |u| = sqrt(c) and |v| <= B, by at most 2 sqrt(c) B.
+- a cross moment U'V, sum of u v' with |u| <= A and |v| <= B, by at most 2 A B,
+- cluster sums and counts (of unit-norm rows) by at most 2 B and sqrt(2).
 All noise is Gaussian. Gaussian releases of noise multipliers z_i (noise over sensitivity) compose exactly to one of
-multiplier z with 1/z^2 = sum of 1/z_i^2, which the analytic curve turns into (epsilon, delta).
+multiplier z with 1/z^2 = sum of 1/z_i^2, which the analytic curve turns into (epsilon, delta): so a budget is
+handed out in shares of 1/z^2.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from blindsight.errors import InvalidParameter
 from blindsight.privacy import Cost
 from blindsight.privacy.mechanisms import Gaussian
 
-__all__ = ["PrivateMoments", "split_multiplier"]
+__all__ = ["Noise", "NoiseBudget", "noisy_clusters", "noisy_cross", "noisy_mean", "noisy_second"]
 
 Array = NDArray[Any]
 
 
-def split_multiplier(cost: Cost, weights: tuple[float, ...]) -> tuple[float, ...]:
-    """Noise multipliers z_i that together keep `cost`, the i-th spending a share of the budget 1/z^2.
+class Noise:
+    """Gaussian noise of one multiplier; without a cost, none at all."""
 
-    >>> [round(z, 2) for z in split_multiplier(Cost(epsilon=1.0, delta=1e-5, unit="record"), (0.5, 0.5))]
-    [5.28, 5.28]
-    """
-    whole = Gaussian.calibrate(cost.epsilon, delta=cost.delta, sensitivity=1.0, unit=cost.unit).sigma
-    total = math.fsum(weights)
-    return tuple(whole * math.sqrt(total / weight) for weight in weights)
+    def __init__(self, multiplier: float, cost: Cost | None) -> None:
+        self.multiplier = multiplier
+        self.cost = cost
 
-
-@dataclass(frozen=True, kw_only=True)
-class PrivateMoments:
-    """Mean once, second moment once, U'V `steps` times; without a cost, all exact."""
-
-    clip: float = 1.0
-    steps: int = 1
-    cost: Cost | None = None
-    mean_multiplier: float = 0.0
-    second_multiplier: float = 0.0
-    cross_multiplier: float = 0.0
-
-    @classmethod
-    def exact(cls) -> PrivateMoments:
-        """No noise: the rows are public."""
-        return cls()
-
-    @classmethod
-    def calibrate(cls, cost: Cost, *, steps: int, clip: float) -> PrivateMoments:
-        """Split (epsilon, delta): a tenth to the mean, half to the second moment, the rest over the steps."""
-        each = 0.4 / steps
-        multipliers = split_multiplier(cost, (0.1, 0.5, *([each] * steps)))
-        return cls(
-            clip=clip,
-            steps=steps,
-            cost=cost,
-            mean_multiplier=multipliers[0],
-            second_multiplier=multipliers[1],
-            cross_multiplier=multipliers[2],
-        )
-
-    def mean(self, X: Array, *, rng: np.random.Generator) -> NDArray[np.float64]:
-        """The mean of the rows."""
-        return self._noisy(X.sum(axis=0, dtype=np.float64), 2 * self.clip, self.mean_multiplier, rng) / len(X)
-
-    def second(self, X: Array, *, rng: np.random.Generator) -> NDArray[np.float64]:
-        """The sum of y y' over rows, symmetric: noise on the upper triangle, mirrored."""
-        moment = (X.T @ X).astype(np.float64)
-        upper = np.triu_indices(len(moment))
-        values = self._noisy(moment[upper], math.sqrt(2) * self.clip**2, self.second_multiplier, rng)
-        noisy = np.zeros_like(moment)
-        noisy[upper] = values
-        return noisy + np.triu(noisy, 1).T
-
-    def cross(self, U: Array, V: Array, *, rng: np.random.Generator) -> NDArray[np.float64]:
-        """U'V for codes U of +1 and -1; call at most `steps` times."""
-        sensitivity = 2 * math.sqrt(U.shape[1]) * self.clip
-        return self._noisy((U.T @ V).astype(np.float64), sensitivity, self.cross_multiplier, rng)
-
-    def _noisy(self, value: Array, sensitivity: float, multiplier: float, rng: np.random.Generator) -> Array:
+    def __call__(self, value: Array, sensitivity: float, rng: np.random.Generator) -> Array:
+        """The value, plus noise of `multiplier` times its sensitivity."""
         if self.cost is None:
             return value
-        noise = Gaussian(
-            sigma=multiplier * sensitivity,
-            sensitivity=sensitivity,
-            delta=self.cost.delta,
-            unit=self.cost.unit,
-            neighbours=self.cost.neighbours,
-        )
+        sigma = self.multiplier * sensitivity
+        noise = Gaussian(sigma=sigma, sensitivity=sensitivity, delta=self.cost.delta, unit=self.cost.unit)
         return noise.release(value, rng=rng)
+
+
+class NoiseBudget:
+    """An (epsilon, delta) handed out in shares; `NoiseBudget(None)` hands out no noise, for public rows."""
+
+    def __init__(self, cost: Cost | None) -> None:
+        self.cost = cost
+        self.left = 1.0
+        self.whole = 0.0
+        if cost is not None:
+            self.whole = Gaussian.calibrate(cost.epsilon, delta=cost.delta, sensitivity=1.0, unit=cost.unit).sigma
+
+    def take(self, share: float) -> Noise:
+        """Noise for one release that spends this share of the budget; more than what is left is refused."""
+        if self.cost is not None:
+            if not 0 < share <= self.left + 1e-12:
+                raise InvalidParameter(f"a share of {share:.3g} was asked for, {self.left:.3g} of the budget is left.")
+            self.left -= share
+        return Noise(self.whole / math.sqrt(share), self.cost)
+
+
+def noisy_mean(X: Array, bound: float, noise: Noise, *, rng: np.random.Generator) -> NDArray[np.float64]:
+    """The mean of rows of norm at most `bound`; their number is public."""
+    return noise(X.sum(axis=0, dtype=np.float64), 2 * bound, rng) / len(X)
+
+
+def noisy_second(X: Array, bound: float, noise: Noise, *, rng: np.random.Generator) -> NDArray[np.float64]:
+    """The sum of y y' over rows, symmetric: noise on the upper triangle, mirrored."""
+    moment = (X.T @ X).astype(np.float64)
+    upper = np.triu_indices(len(moment))
+    noisy = np.zeros_like(moment)
+    noisy[upper] = noise(moment[upper], math.sqrt(2) * bound**2, rng)
+    return noisy + np.triu(noisy, 1).T
+
+
+def noisy_cross(U: Array, V: Array, bound: float, noise: Noise, *, rng: np.random.Generator) -> NDArray[np.float64]:
+    """U'V where the product of a row's two norms is at most `bound`."""
+    return noise((U.T @ V).astype(np.float64), 2 * bound, rng)
+
+
+def noisy_clusters(
+    X: Array, centres: Array, steps: int, budget: NoiseBudget, share: float, *, rng: np.random.Generator
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Lloyd's algorithm on rows of norm at most 1, with noisy sums and counts: (centres, weights)."""
+    centres = np.array(centres, dtype=np.float64)
+    weights = np.full(len(centres), 1 / len(centres))
+    for _ in range(steps):
+        nearest = np.argmin(np.square(centres).sum(axis=1) - 2 * X @ centres.T, axis=1)
+        member = np.zeros((len(X), len(centres)))
+        member[np.arange(len(X)), nearest] = 1
+        sums = budget.take(0.75 * share / steps)(member.T @ X, 2.0, rng)
+        counts = budget.take(0.25 * share / steps)(member.sum(axis=0), math.sqrt(2), rng)
+        # A cell that noise left (nearly) empty keeps its centre.
+        full = counts > 1
+        centres[full] = sums[full] / counts[full, None]
+        # The true centre lies in the unit ball: what noise threw out of it comes back to its border.
+        centres /= np.maximum(np.linalg.norm(centres, axis=1, keepdims=True), 1)
+        weights = np.maximum(counts, 1) / np.maximum(counts, 1).sum()
+    return centres, weights

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from blindsight.hashing import ITQ, KSH, LSH, PITQ, SDH, SH, PHashing
+from blindsight.hashing import ITQ, KSH, LSH, PITQ, SDH, SH, CodebookHasher, PHashing
 from contracts.estimator import EstimatorContract
 
 
@@ -87,3 +87,24 @@ class TestPITQ(TestPHashing):
 class TestPublicPITQ(TestPHashing):
     def make(self, **params):
         return PITQ(n_bits=12, epsilon=4.0, learned_from="public", unit="bit", **params)
+
+
+class TestCodebookHasher(TestPHashing):
+    def make(self, **params):
+        return CodebookHasher(epsilon=4.0, **params)
+
+
+class TestSupervisedCodebookHasher(TestPHashing):
+    def make(self, **params):
+        return CodebookHasher(epsilon=4.0, n_cells=4, mechanism="k-ary", supervised=True, **params)
+
+    def data(self):
+        return blobs()
+
+
+class TestPrivateCodebookHasher(TestPITQ):
+    def make(self, **params):
+        return CodebookHasher(epsilon=4.0, learned_from="private", supervised=True, **params)
+
+    def data(self):
+        return blobs()

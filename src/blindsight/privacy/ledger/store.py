@@ -8,11 +8,12 @@ decides on cannot change under it.
 from __future__ import annotations
 
 import os
+import random
 import sqlite3
 import threading
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -86,7 +87,8 @@ class Store:
         with self.write() as transaction:
             if transaction.connection.dialect.name == "postgresql":
                 transaction.connection.execute(sql.select(sql.func.pg_advisory_xact_lock(CREATION_LOCK)))
-            METADATA.create_all(transaction.connection)
+            if not sql.inspect(transaction.connection).has_table(HEADS.name):  # another process was faster
+                METADATA.create_all(transaction.connection)
 
     def close(self) -> None:
         """Let go of the database; the next use opens it again."""
@@ -111,7 +113,7 @@ class Store:
     def _errors(self, doing: str) -> Iterator[None]:
         try:
             yield
-        except (SQLAlchemyError, OSError) as error:
+        except (SQLAlchemyError, sqlite3.Error, OSError) as error:
             cause = error.orig if isinstance(error, DBAPIError) else error
             reason = self.place.redact(str(cause).strip().splitlines()[0] if str(cause).strip() else "no reason given")
             # The chain of causes is dropped: drivers put statements, values and addresses in it.
@@ -228,9 +230,14 @@ class Transaction:
 
 
 def _insert(connection: sql.Connection) -> Any:
-    from sqlalchemy.dialects import postgresql, sqlite
+    """The dialect's own insert, which knows ON CONFLICT; only one of the two is worth importing."""
+    if connection.dialect.name == "sqlite":
+        from sqlalchemy.dialects import sqlite
 
-    return sqlite.insert if connection.dialect.name == "sqlite" else postgresql.insert
+        return sqlite.insert
+    from sqlalchemy.dialects import postgresql
+
+    return postgresql.insert
 
 
 def _engine(place: Place, timeout: float) -> sql.Engine:
@@ -244,14 +251,15 @@ def _engine(place: Place, timeout: float) -> sql.Engine:
         place.url, connect_args=options, hide_parameters=True, poolclass=sql.QueuePool, pool_timeout=timeout
     )
     event.listen(engine, "connect", _set_up_sqlite(timeout))
-    event.listen(engine, "begin", _begin_sqlite)
+    event.listen(engine, "begin", _begin_sqlite(timeout))
     return engine
 
 
 def _set_up_sqlite(timeout: float) -> Any:
     def set_up(connection: Any, _record: Any) -> None:
         connection.isolation_level = None  # we say BEGIN ourselves
-        mode = _write_ahead(connection, time.monotonic() + timeout)
+        # Only the first opener switches the mode, and SQLite does not wait for the others then.
+        mode = _patiently(lambda: connection.execute("PRAGMA journal_mode=WAL").fetchone()[0], timeout)
         if mode != "wal":
             raise OSError(f"its file system allows no write-ahead log, only {mode!r}; use a local disk or PostgreSQL")
         connection.execute("PRAGMA synchronous=FULL")
@@ -261,27 +269,39 @@ def _set_up_sqlite(timeout: float) -> Any:
     return set_up
 
 
-def _write_ahead(connection: sqlite3.Connection, deadline: float) -> str:
-    # Only the first opener switches the mode, and SQLite does not wait for the others then, so we do.
-    while True:
-        try:
-            mode: str = connection.execute("PRAGMA journal_mode=WAL").fetchone()[0]
-            return mode
-        except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
-                raise
-            time.sleep(0.01)
-
-
 def _begin_postgresql(connection: sql.Connection) -> None:
     # Writers stay at READ COMMITTED: after waiting for the lock they must see what the writer before committed.
     if not connection.get_execution_options().get("ledger_write"):
         connection.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
 
 
-def _begin_sqlite(connection: sql.Connection) -> None:
-    write = connection.get_execution_options().get("ledger_write")
-    connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
+def _begin_sqlite(timeout: float) -> Any:
+    def begin(connection: sql.Connection) -> None:
+        raw: Any = connection.connection.driver_connection
+        if not connection.get_execution_options().get("ledger_write"):
+            raw.execute("BEGIN")
+            return
+        raw.execute("PRAGMA busy_timeout=0")
+        try:
+            _patiently(lambda: raw.execute("BEGIN IMMEDIATE"), timeout)
+        finally:
+            raw.execute(f"PRAGMA busy_timeout={int(timeout * 1000)}")
+
+    return begin
+
+
+def _patiently(attempt: Callable[[], Any], timeout: float) -> Any:
+    """Try until the lock is ours. SQLite's own wait grows to a tenth of a second, which in a crowd can starve the
+    unlucky for minutes; short waits of random length give everyone a turn."""
+    deadline, longest = time.monotonic() + timeout, 0.001
+    while True:
+        try:
+            return attempt()
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                raise
+            time.sleep(random.uniform(0, longest))
+            longest = min(2 * longest, 0.02)
 
 
 def _set_up_postgresql(timeout: float) -> Any:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Balance", "Ledger", "datasets"]
 
-PAGE = 1000
+STRIDE = 1000  # how often verify reports progress
 LONGEST = 1000
 NOTHING = Amount(0, 0)
 
@@ -185,10 +185,10 @@ class Ledger:
         after = checks.whole("after", after, least=0)
         while True:
             with self._store.read() as transaction:
-                page = [intact(row) for row in transaction.rows(self._dataset, after=after, limit=PAGE)]
-            yield from page
-            if len(page) < PAGE:
+                page = [intact(row) for row in transaction.page(self._dataset, after=after)]
+            if not page:
                 return
+            yield from page
             after = page[-1].sequence
 
     def head(self) -> Head:
@@ -210,7 +210,7 @@ class Ledger:
             for entry in checked(transaction.rows(self._dataset), dataset=self._dataset, head=head):
                 met = met or entry.head == tuple(known or ())
                 ends[entry.account] = entry
-                if progress is not None and (entry.sequence % PAGE == 0 or entry.sequence == head.sequence):
+                if progress is not None and (entry.sequence % STRIDE == 0 or entry.sequence == head.sequence):
                     progress(entry.sequence, head.sequence)
             # Charges find an account's totals through an index, so the index must find what the chain ends with.
             found = {account: transaction.last(self._dataset, *account) for account in ends}

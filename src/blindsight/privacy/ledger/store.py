@@ -22,6 +22,7 @@ from sqlalchemy import event
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from blindsight.errors import LedgerError, LedgerTampered
+from blindsight.privacy.ledger.amounts import LARGEST
 from blindsight.privacy.ledger.chain import EMPTY, FIELDS, TEXTS, Entry, Head, intact
 from blindsight.privacy.ledger.place import Place
 
@@ -152,6 +153,13 @@ LAST = (
     .order_by(ENTRIES.c.sequence.desc())
     .limit(1)
 )
+PAGE = 1000
+NEXT = (
+    sql.select(ENTRIES)
+    .where(ENTRIES.c.dataset == sql.bindparam("dataset"), ENTRIES.c.sequence > sql.bindparam("after"))
+    .order_by(ENTRIES.c.sequence)
+    .limit(PAGE)
+)
 APPEND = sql.insert(ENTRIES)
 MOVE = (
     sql.update(HEADS)
@@ -205,16 +213,17 @@ class Transaction:
         either = sql.union(sql.select(HEADS.c.dataset), sql.select(ENTRIES.c.dataset))
         return sorted(self.connection.scalars(either))
 
-    def rows(self, dataset: str, *, after: int = 0, limit: int | None = None) -> Iterator[dict[str, Any]]:
-        """Stored fields in order, unchecked."""
-        query = (
-            sql.select(ENTRIES)
-            .where(ENTRIES.c.dataset == dataset, ENTRIES.c.sequence > after)
-            .order_by(ENTRIES.c.sequence)
-            .limit(limit)
-            .execution_options(yield_per=1000)
-        )
-        return (dict(row._mapping) for row in self.connection.execute(query))
+    def page(self, dataset: str, *, after: int) -> list[dict[str, Any]]:
+        """The stored fields of the next entries in order, at most `PAGE` of them, unchecked."""
+        found = self.connection.execute(NEXT, {"dataset": dataset, "after": after})
+        return [dict(row) for row in found.mappings()]
+
+    def rows(self, dataset: str) -> Iterator[dict[str, Any]]:
+        """All stored fields in order, unchecked. Page by page: a cursor would stay open when the reader stops."""
+        page = self.page(dataset, after=-LARGEST)
+        while page:
+            yield from page
+            page = self.page(dataset, after=page[-1]["sequence"])
 
     def append(self, entry: Entry) -> None:
         """Write an entry and move the head to it."""

@@ -6,10 +6,11 @@ import os
 import stat
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from blindsight.errors import HostileFile, MissingData
 
-__all__ = ["LIMITS", "Limits", "read_bytes", "regular_file"]
+__all__ = ["LIMITS", "Limits", "read_at_most", "read_bytes", "regular_file"]
 
 MEGA = 1 << 20
 
@@ -42,6 +43,12 @@ class Limits:
 LIMITS = Limits()
 
 
+class Readable(Protocol):
+    """What has a `read`: a file, a member of a zip file, an unpacking stream."""
+
+    def read(self, size: int, /) -> bytes: ...
+
+
 def regular_file(path: str | os.PathLike[str], *, largest: int) -> Path:
     """The path, if it is an ordinary file of at most `largest` bytes (not a device, pipe or folder)."""
     path = Path(path)
@@ -61,12 +68,22 @@ def regular_file(path: str | os.PathLike[str], *, largest: int) -> Path:
     return path
 
 
+def read_at_most(stream: Readable, most: int) -> bytes:
+    """At most this many bytes of a stream, piece by piece: one large read would allocate all of it at once."""
+    pieces: list[bytes] = []
+    left = most
+    while left > 0 and (piece := stream.read(min(MEGA, left))):
+        pieces.append(piece)
+        left -= len(piece)
+    return b"".join(pieces)
+
+
 def read_bytes(path: str | os.PathLike[str], *, largest: int) -> bytes:
     """All bytes of an ordinary file, never more than `largest` even if the file grows meanwhile."""
     path = regular_file(path, largest=largest)
     try:
         with path.open("rb") as stream:
-            data = stream.read(largest + 1)
+            data = read_at_most(stream, largest + 1)
     except OSError as error:
         raise HostileFile(f"{path} cannot be read: {error.strerror}.") from error
     if len(data) > largest:

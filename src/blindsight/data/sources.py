@@ -11,7 +11,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from blindsight.data.limits import LIMITS, Limits, read_bytes, regular_file
+from blindsight.data.limits import LIMITS, Limits, read_at_most, read_bytes, regular_file
 from blindsight.data.reading import decode_image
 from blindsight.errors import HostileFile, InvalidData
 
@@ -113,7 +113,7 @@ def read_member(archive: zipfile.ZipFile, member: str, *, largest: int) -> bytes
         if info.file_size > largest:
             raise HostileFile(f"{member} would unpack to {info.file_size:,} bytes; the limit is {largest:,}.")
         with archive.open(info) as stream:
-            data = stream.read(largest + 1)
+            data = read_at_most(stream, largest + 1)
     except KeyError:
         raise HostileFile(f"the zip file has no member {member}.") from None
     except HostileFile:

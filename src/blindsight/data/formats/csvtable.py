@@ -19,13 +19,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blindsight.checks import one_of
-from blindsight.data.limits import LIMITS, Limits, regular_file
+from blindsight.data.limits import LIMITS, Limits, read_at_most, regular_file
 from blindsight.data.sets import Table
 from blindsight.errors import HostileFile, InvalidParameter
 
 __all__ = ["Column", "encode", "infer_columns", "load_csv", "read_rows", "read_text"]
 
-_OPENERS: dict[str, Any] = {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open}
+_OPENERS: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open}
+_XZ_MEMORY = 128 << 20
 
 
 @dataclass(frozen=True)
@@ -53,10 +54,8 @@ class Column:
 def read_text(path: str | os.PathLike[str], *, limits: Limits = LIMITS) -> str:
     """The text of a file, unpacked if its name ends in .gz, .xz or .bz2; UTF-8, or Latin-1 if it is not."""
     path = regular_file(path, largest=limits.file_bytes)
-    opener = _OPENERS.get(path.suffix.lower(), open)
     try:
-        with opener(path, "rb") as stream:
-            data = stream.read(limits.text_bytes + 1)
+        data = _unpacked(path, limits.text_bytes + 1)
     except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
         raise HostileFile(f"{path.name} is damaged or not readable ({type(error).__name__}).") from error
     if len(data) > limits.text_bytes:
@@ -175,6 +174,20 @@ def class_numbers(labels: Sequence[str], classes: Sequence[str], *, name: str) -
         return np.array([position[label] for label in labels], dtype=np.int64)
     except KeyError:
         raise HostileFile(f"{name} has labels other than {', '.join(classes)}.") from None
+
+
+def _unpacked(path: Path, most: int) -> bytes:
+    """The first `most` bytes, unpacked."""
+    if path.suffix.lower() == ".xz":
+        # The header says how much memory unpacking takes; lzma.open would believe any figure.
+        unpacker = lzma.LZMADecompressor(memlimit=_XZ_MEMORY)
+        data = unpacker.decompress(path.read_bytes(), max_length=most)
+        if len(data) < most and not unpacker.eof:
+            raise EOFError
+        return data
+    opener = _OPENERS.get(path.suffix.lower(), open)
+    with opener(path, "rb") as stream:
+        return read_at_most(stream, most)
 
 
 def _is_number(cell: str) -> bool:

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from blindsight.data.limits import LIMITS, Limits, regular_file
+from blindsight.data.limits import LIMITS, Limits, read_at_most, regular_file
 from blindsight.data.sets import ImageSet
 from blindsight.errors import HostileFile
 
@@ -101,7 +101,7 @@ def _read_zipped(path: Path, limits: Limits) -> NDArray[np.uint8]:
             if length > min(limits.unpacked_bytes, _GZIP_BEST * path.stat().st_size):
                 raise HostileFile(f"{path.name} claims {length:,} bytes, more than so small a file can hold.")
             # One byte more than claimed, to notice a file that goes on.
-            data = head + stream.read(max(length + 1 - len(head), 0))
+            data = head + read_at_most(stream, length + 1 - len(head))
     except (OSError, EOFError, zlib.error) as error:
         raise HostileFile(f"{path.name} is a damaged gzip file ({type(error).__name__}).") from error
     if len(data) != length:

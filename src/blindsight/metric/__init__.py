@@ -2,19 +2,39 @@
 
 from __future__ import annotations
 
+from blindsight.metric.algorithm1 import Trace, algorithm1, step_sizes
+from blindsight.metric.baselines import ContrastiveMetric, EuclideanMetric, InputPerturbation
+from blindsight.metric.contrastive import Contrastive, mean_dissimilar_distance
 from blindsight.metric.drawing import draw
+from blindsight.metric.estimator import DPPMetric
 from blindsight.metric.graph import PairGraph, pair_labels
 from blindsight.metric.kappa import kappa, pair_kappa
+from blindsight.metric.losses import NPair, Triplet, group_size
+from blindsight.metric.price import descent_epsilon, descent_noise
 from blindsight.metric.selection import bounded_degree, matching, select, spanning_forest
 
 __all__ = [
+    "Contrastive",
+    "ContrastiveMetric",
+    "DPPMetric",
+    "EuclideanMetric",
+    "InputPerturbation",
+    "NPair",
     "PairGraph",
+    "Trace",
+    "Triplet",
+    "algorithm1",
     "bounded_degree",
+    "descent_epsilon",
+    "descent_noise",
     "draw",
+    "group_size",
     "kappa",
     "matching",
+    "mean_dissimilar_distance",
     "pair_kappa",
     "pair_labels",
     "select",
     "spanning_forest",
+    "step_sizes",
 ]

@@ -47,7 +47,7 @@ def draw(graph: PairGraph, path: str | Path, *, max_nodes: int = 400, title: str
     for alike, style, colour in ((True, "solid", "#2b6cb0"), (False, "dashed", "#c05621")):
         chosen: Any = segments[shown.similar == alike]
         axes.add_collection(LineCollection(chosen, linestyles=style, colors=colour, linewidths=0.9, zorder=1))
-    look = {"cmap": "Greys", "vmin": -1, "edgecolors": "#333333", "linewidths": 0.5, "s": 28, "zorder": 2}
+    look: Any = {"cmap": "Greys", "vmin": -1, "edgecolors": "#333333", "linewidths": 0.5, "s": 28, "zorder": 2}
     axes.scatter(points[:, 0], points[:, 1], c=values, **look)
     part = "" if shown.n_nodes == graph.n_nodes else f" (largest components, {shown.n_nodes:,} of {graph.n_nodes:,})"
     bounds = f"κ ≤ {kappa(graph)}, κ' = {kappa(graph, 'bound')}, largest degree {kappa(graph, 'node')}"

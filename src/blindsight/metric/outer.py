@@ -1,0 +1,73 @@
+"""Gradients as sums of few outer products: clipped and added without ever forming one matrix a pair.
+
+The gradient of every loss here with respect to W is, for one pair or tuple, a sum of one or two outer products
+l r'. Norms follow from inner products of the factors, so clipping n gradients of a d' x d matrix costs O(n (d' + d))
+and their sum is one matrix product, where the plain way needs n matrices in memory.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["TupleLoss"]
+
+Floats = NDArray[np.float64]
+
+
+class TupleLoss(ABC):
+    """A loss bound to its data: one value and one gradient for each pair or tuple."""
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """The number of pairs or tuples."""
+
+    @abstractmethod
+    def take(self, chosen: NDArray[Any]) -> Self:
+        """The same loss on these pairs or tuples only."""
+
+    @abstractmethod
+    def values(self, W: Floats) -> Floats:
+        """(n,) the loss of each."""
+
+    @abstractmethod
+    def factors(self, W: Floats) -> tuple[Floats, Floats]:
+        """Left (n, k, d') and right (n, k, d) factors: gradient i is the sum over k of left x right'."""
+
+    def gradients(self, W: Floats) -> Floats:
+        """(n, d', d) all gradients, formed. For tests and small data."""
+        left, right = self.factors(W)
+        return np.einsum("nkr,nkd->nrd", left, right)
+
+    def mean(self, W: Floats) -> float:
+        """The objective: the mean loss."""
+        return float(self.values(W).mean())
+
+    def clipped_sum(self, W: Floats, bound: float, *, order: Literal[1, 2] = 2) -> Floats:
+        """The sum of the gradients, each as a *whole matrix* scaled into the l1 or l2 (Frobenius) ball of `bound`.
+
+        Removing one pair therefore moves the sum by at most `bound`. For l1 with two outer products the norm is
+        bounded by the sum of theirs, which clips a little more than needed and never less.
+        """
+        left, right = self.factors(W)
+        norm = _frobenius(left, right) if order == 2 else _absolute(left, right)
+        scale = bound / np.maximum(norm, bound)
+        return np.einsum("nkr,nkd->rd", left * scale[:, None, None], right, optimize=True)
+
+    def sum(self, W: Floats) -> Floats:
+        """The sum of the gradients, unclipped."""
+        left, right = self.factors(W)
+        return np.einsum("nkr,nkd->rd", left, right, optimize=True)
+
+
+def _frobenius(left: Floats, right: Floats) -> Floats:
+    """|sum_k l_k r_k'|_F: the root of the sum over j, k of (l_j . l_k)(r_j . r_k)."""
+    inner = np.einsum("njr,nkr->njk", left, left) * np.einsum("njd,nkd->njk", right, right)
+    return np.sqrt(np.maximum(inner.sum(axis=(1, 2)), 0.0))
+
+
+def _absolute(left: Floats, right: Floats) -> Floats:
+    return (np.abs(left).sum(axis=2) * np.abs(right).sum(axis=2)).sum(axis=1)

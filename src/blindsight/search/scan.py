@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from blindsight.search.topk import largest
+
 __all__ = ["best_rows", "nearest_rows", "rows_within"]
 
 # The counting kernel keeps (bits + 1) * k row numbers a query; queries go in batches that stay near 64 MB.
@@ -65,13 +67,7 @@ def best_rows(
     """Rows and scores of the k codes with the largest weighted sum of signs, best first, earlier rows first in ties."""
     scores = weighted_sums(codes, weights)
     k = min(k, len(scores))
-    if k < len(scores):
-        cut = np.partition(scores, len(scores) - k)[len(scores) - k]
-        above = np.flatnonzero(scores > cut)
-        level = np.flatnonzero(scores == cut)[: k - len(above)]
-        rows = np.concatenate([above, level])
-    else:
-        rows = np.arange(len(scores))
+    rows = largest(scores, k) if k < len(scores) else np.arange(len(scores))
     rows = rows[np.lexsort((rows, -scores[rows]))]
     return rows, scores[rows].astype(np.float64)
 

@@ -1,1 +1,40 @@
 """Negative databases, their sketches, and networks that learn from them (NegDL): what you send."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from blindsight.sketching.flips import FlipParameters
+from blindsight.sketching.leak import Leak, leak_of
+from blindsight.sketching.negative_database import NegativeDatabase
+from blindsight.sketching.parameters import PAPER_Q, QKParameters
+from blindsight.sketching.sketcher import NegativeSketcher
+from blindsight.sketching.sketches import SketchSet
+
+__all__ = [
+    "PAPER_Q",
+    "FlipParameters",
+    "Leak",
+    "NegDL",
+    "NegativeDatabase",
+    "NegativeSketcher",
+    "QKParameters",
+    "Server",
+    "SketchDataset",
+    "SketchSet",
+    "User",
+    "leak_of",
+]
+
+# These bring torch along, so they come when asked for.
+_LATER = {"NegDL": "trainer", "SketchDataset": "dataset", "Server": "protocol", "User": "protocol"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from blindsight.checks import optional_module
+
+    optional_module("torch", extra="torch")
+    return getattr(importlib.import_module(f"blindsight.sketching.{_LATER[name]}"), name)

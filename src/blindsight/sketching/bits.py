@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from blindsight import checks
 from blindsight.errors import InvalidData, InvalidParameter
 
-__all__ = ["as_images", "bit_planes", "from_bits", "to_bits"]
+__all__ = ["as_images", "bit_planes", "from_bits", "pixels_of", "to_bits"]
 
 MOST_BITS = 16
 
@@ -73,3 +73,8 @@ def as_images(images: Any, depth: int) -> NDArray[Any]:
             f"{high:g}. Choose a q with one entry a bit of the image, or rescale the image."
         )
     return np.ascontiguousarray(array, dtype=np.uint8 if depth <= 8 else np.uint16)
+
+
+def pixels_of(X: Any) -> NDArray[Any]:
+    """The array behind an image set, or the array itself."""
+    return X.array() if hasattr(X, "array") and not isinstance(X, np.ndarray) else np.asarray(X)

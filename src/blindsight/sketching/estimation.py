@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import expit, xlogy
 
 from blindsight.errors import InvalidData
-from blindsight.sketching.parameters import QKParameters
+from blindsight.sketching.flips import Law
 
 __all__ = [
     "bit_posteriors",
@@ -105,14 +105,14 @@ def _each(
         list(pool.map(lambda a: kernel(counts[a : a + step], table, out[a : a + step]), starts))
 
 
-def _table_for(counts: NDArray[Any], parameters: Any) -> NDArray[np.float32]:
+def _table_for(counts: NDArray[Any], parameters: Law) -> NDArray[np.float32]:
     """A table that no stored count can fall outside of, hostile counts included."""
     if counts.dtype not in (np.dtype(np.uint8), np.dtype(np.uint16)):
         raise InvalidData(f"a sketch's counts must be uint8 or uint16, got {counts.dtype}.")
     return posterior_table(parameters.p_diff, int(np.iinfo(counts.dtype).max))
 
 
-def bit_posteriors(counts: NDArray[Any], parameters: QKParameters, *, n_jobs: int | None = None) -> NDArray[np.float32]:
+def bit_posteriors(counts: NDArray[Any], parameters: Law, *, n_jobs: int | None = None) -> NDArray[np.float32]:
     """Pr(bit = 1) for every bit: (n, channels, L, h, w) from counts (n, channels, L, 2, h, w), or (n, L, M)."""
     flat = _flat(counts, parameters.depth)
     out = np.empty((len(flat), parameters.depth, flat.shape[3]), np.float32)
@@ -120,7 +120,7 @@ def bit_posteriors(counts: NDArray[Any], parameters: QKParameters, *, n_jobs: in
     return out.reshape(*counts.shape[:-3], *counts.shape[-2:]) if counts.ndim == 6 else out
 
 
-def pixel_means(counts: NDArray[Any], parameters: QKParameters, *, n_jobs: int | None = None) -> NDArray[np.float32]:
+def pixel_means(counts: NDArray[Any], parameters: Law, *, n_jobs: int | None = None) -> NDArray[np.float32]:
     """The posterior mean of every pixel (Equation 7's inner part): (n, channels, h, w), in 0..2^L - 1."""
     flat = _flat(counts, parameters.depth)
     weights = 2.0 ** np.arange(parameters.depth - 1, -1, -1)

@@ -1,0 +1,205 @@
+"""Choose Q for a goal: the allocation over bits that keeps most of what a network can use for a given leak.
+
+The paper's twelve settings were chosen by hand. Here the goal is a bound, on the PSNR of the posterior-mean attacker or
+on the implied epsilon per pixel, and what is maximised is the information in the bits, weighted by their worth.
+With mu = K/2 (the default here) a bit with q = 1/L leaks nothing, so the leak can be put where it is useful.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.interpolate import PchipInterpolator
+from scipy.optimize import brentq, minimize
+
+from blindsight import checks
+from blindsight.errors import InvalidParameter
+from blindsight.sketching.bits import to_bits
+from blindsight.sketching.leak import bit_law, pixel_epsilon, pixel_epsilon_rdp
+from blindsight.sketching.parameters import PAPER_R, QKParameters
+
+__all__ = ["balanced_p", "calibrate", "expected_psnr", "usefulness"]
+
+
+def balanced_p(specified: int = 3) -> tuple[float, ...]:
+    """Types of records with mu = K/2: then q = 1/L leaks nothing."""
+    K = checks.whole("specified", specified, least=2)
+    p = np.zeros(K)
+    p[math.floor(K / 2) - 1] += 0.5
+    p[math.ceil(K / 2) - 1] += 0.5
+    return tuple(float(value) for value in p)
+
+
+def _weights(depth: int) -> NDArray[np.float64]:
+    """What a bit's information is worth to a network: its share of a pixel's variance, 4^(1-j), less 1/64.
+
+    Bits past the fourth tell a network next to nothing and an attacker something: they count against.
+    """
+    return np.asarray(4.0 ** -np.arange(depth) - 1 / 64, np.float64)
+
+
+def usefulness(parameters: QKParameters) -> float:
+    """Information in the bits, each weighted by what it is worth to a network (`_weights`)."""
+    agreeing = parameters.agreeing_rate
+    information = [bit_law(float(d), agreeing).information for d in parameters.differing_rate]
+    return float(np.dot(information, _weights(parameters.depth)))
+
+
+class _Curves:
+    """Information, mean and variance of a bit's posterior as smooth functions of its q, for one p and r."""
+
+    def __init__(self, base: QKParameters) -> None:
+        agreeing = base.agreeing_rate
+        per_q = base.r * base.depth * base.mean_differing
+        neutral = agreeing / per_q
+        grid = np.unique(np.concatenate([neutral * np.geomspace(0.01, 1, 60), np.geomspace(neutral, 1, 60), [1.0]]))
+        laws = [bit_law(float(per_q * q), agreeing) for q in grid]
+        self.information = PchipInterpolator(grid, [law.information for law in laws])
+        self.mean = PchipInterpolator(grid, [law.mean for law in laws])
+        self.variance = PchipInterpolator(grid, [law.variance for law in laws])
+
+
+def _histograms(reference: Any, depth: int) -> NDArray[np.float64]:
+    """One histogram of pixel values an image; uniform where there is no reference."""
+    if reference is None:
+        return np.full((1, 2**depth), 2.0**-depth)
+    images = np.asarray(reference)
+    if images.ndim < 2 or images.dtype.kind not in "iu" or images.size == 0 or images.max() >= 2**depth:
+        raise InvalidParameter(f"reference must be images of whole numbers below {2**depth}.")
+    flat = images.reshape(len(images), -1)
+    cells = np.arange(len(flat))[:, None] * 2**depth + flat
+    return np.bincount(cells.ravel(), minlength=len(flat) * 2**depth).reshape(len(flat), -1) / flat.shape[1]
+
+
+def expected_psnr(parameters: QKParameters, reference: Any = None) -> float:
+    """The PSNR that the posterior-mean attacker reaches, before any sketch is drawn: mean over the reference images.
+
+    The estimate of a pixel is off by the sum over its bits of 2^(L-j) times one minus the posterior of the true
+    value, with the sign that pulls towards the middle; means and variances of the posteriors are known (`BitLaw`).
+    """
+    return _psnr(parameters, _histograms(reference, parameters.depth))
+
+
+def _psnr(parameters: QKParameters, histograms: NDArray[np.float64]) -> float:
+    laws = [bit_law(float(d), parameters.agreeing_rate) for d in parameters.differing_rate]
+    return _psnr_from([law.mean for law in laws], [law.variance for law in laws], histograms)
+
+
+def _psnr_from(mean: ArrayLike, variance: ArrayLike, histograms: NDArray[np.float64]) -> float:
+    truth, spread = np.asarray(mean), np.asarray(variance)
+    depth = truth.size
+    weights = 2.0 ** np.arange(depth - 1, -1, -1)
+    pull = 1 - 2.0 * to_bits(np.arange(2**depth), depth)
+    squared = (pull @ (weights * (1 - truth))) ** 2 + float((weights**2 * spread).sum())
+    return float(np.mean(10 * np.log10((2**depth - 1) ** 2 / (histograms @ squared))))
+
+
+def calibrate(
+    *,
+    max_psnr: float | None = None,
+    epsilon_per_pixel: float | None = None,
+    delta: float = 1e-5,
+    depth: int = 8,
+    p: Sequence[float] | None = None,
+    r: float = PAPER_R,
+    reference: Any = None,
+) -> QKParameters:
+    """Parameters that meet the goal and keep most of the useful information.
+
+    Parameters
+    ----------
+    max_psnr: bound on the posterior-mean attacker's PSNR, on `reference` (public images like yours; without them
+        pixel values are taken as uniform).
+    epsilon_per_pixel: bound on the implied local epsilon of a pixel at `delta`. Give exactly one of the two goals.
+    p: types of records; None for mu = K/2 with K = 3. r: records a bit, lowered where the goal asks for it.
+    """
+    if (max_psnr is None) == (epsilon_per_pixel is None):
+        raise InvalidParameter("calibrate needs exactly one goal: max_psnr or epsilon_per_pixel.")
+    types = balanced_p() if p is None else tuple(p)
+    base = QKParameters.k_hidden(depth, p=types, r=r)
+    histograms = _histograms(reference, depth)
+
+    curves = _Curves(base)
+
+    def loose(q: NDArray[np.float64]) -> float:
+        """A smooth stand-in for the goal, cheap enough to differentiate; at most 0 where it is met."""
+        if max_psnr is not None:
+            return _psnr_from(curves.mean(q), curves.variance(q), histograms) - max_psnr
+        rates = base.r * depth * base.mean_differing * q
+        return min(pixel_epsilon_rdp(rates, base.agreeing_rate, delta=delta), 1e3) - float(epsilon_per_pixel or 0)
+
+    def excess(parameters: QKParameters) -> float:
+        """The goal itself: at most 0 where it is met."""
+        if max_psnr is not None:
+            return _psnr(parameters, histograms) - max_psnr
+        return pixel_epsilon(parameters, delta=delta) - float(epsilon_per_pixel or 0)
+
+    floor = _psnr(QKParameters.k_hidden(depth, p=types, r=1e-9), histograms)
+    if max_psnr is not None and checks.number("max_psnr", max_psnr) <= floor:
+        raise InvalidParameter(
+            f"max_psnr must be above {floor:.2f} dB, which a guess without any sketch reaches, got {max_psnr:g}."
+        )
+    if epsilon_per_pixel is not None:
+        checks.positive("epsilon_per_pixel", epsilon_per_pixel)
+    found = [_polish(base, curves, start, loose) for start in _starts(base)]
+    met = [_lower_r(parameters, excess) for parameters in found]
+    return max(met, key=usefulness)
+
+
+def _starts(base: QKParameters) -> list[NDArray[np.float64]]:
+    """Leading bits seen more often wrong, or more often right, than not; the rest as near to no leak as they can."""
+    depth = base.depth
+    neutral = min(base.agreeing_rate / (base.r * depth * base.mean_differing), 1.0)
+    starts = []
+    for leading in range(1, min(depth, 3) + 1):
+        for factor in (0.3, 0.7, 1.5, 3.0):
+            q = np.full(depth, neutral)
+            q[:leading] *= factor
+            q[-1] = max(1e-3, 1 - q[:-1].sum())
+            starts.append(np.clip(q, 1e-3, 1) / np.clip(q, 1e-3, 1).sum())
+    return starts
+
+
+def _polish(
+    base: QKParameters,
+    curves: _Curves,
+    start: NDArray[np.float64],
+    excess: Callable[[NDArray[np.float64]], float],
+) -> QKParameters:
+    """Climb from a start along the simplex while the goal holds (sequential quadratic programming)."""
+    weights = _weights(base.depth)
+    result = minimize(
+        lambda q: -float(weights @ curves.information(q)),
+        start,
+        method="SLSQP",
+        bounds=[(1e-3, 1.0)] * base.depth,
+        constraints=[
+            {"type": "eq", "fun": lambda q: q.sum() - 1},
+            {"type": "ineq", "fun": lambda q: -excess(q)},
+        ],
+        options={"maxiter": 60, "ftol": 1e-6, "eps": 1e-5},
+    )
+    q = np.clip(result.x if np.isfinite(result.x).all() else start, 1e-3, 1)
+    return QKParameters(q=tuple(float(value) for value in q / q.sum()), p=base.p, r=base.r)
+
+
+def _lower_r(parameters: QKParameters, excess: Callable[[QKParameters], float]) -> QKParameters:
+    """The largest r at which the goal is met for this q; fewer records leak less."""
+
+    def at(log_r: float) -> QKParameters:
+        return QKParameters(q=parameters.q, p=parameters.p, r=math.exp(log_r))
+
+    high = math.log(parameters.r)
+    if excess(parameters) <= 0:
+        return parameters
+    low = high - 12
+    if excess(at(low)) > 0:
+        return at(low)
+    root = brentq(lambda log_r: excess(at(log_r)), low, high, xtol=1e-4)
+    while excess(at(root)) > 0:  # round toward less leak
+        root -= 1e-4
+    return at(root)

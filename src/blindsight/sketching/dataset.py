@@ -1,0 +1,71 @@
+"""`SketchDataset`: sketches as PyTorch inputs, estimated by table lookup, batch by batch or once and for all."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from blindsight import checks
+from blindsight.sketching.sketches import SketchSet
+
+__all__ = ["INPUTS", "SketchDataset"]
+
+INPUTS = ("mean", "bits")
+CACHE_BYTES = 1 << 30
+
+
+class SketchDataset(Dataset):  # type: ignore[type-arg]
+    """(input, label) pairs from sketches; label -1 where there is none.
+
+    Parameters
+    ----------
+    sketches: the set.
+    inputs: "mean" gives posterior means of pixels in [0, 1] (channels, h, w), as the paper does; "bits" gives the
+        posteriors of all bits (channels L, h, w), from which a network learns more.
+    cache: keep the inputs in memory; None does so where they take at most 1 GB.
+    """
+
+    def __init__(self, sketches: SketchSet, *, inputs: str = "mean", cache: bool | None = None) -> None:
+        self.sketches = sketches
+        self.inputs = checks.one_of("inputs", inputs, INPUTS)
+        channels, height, width = sketches.image_shape
+        planes = channels * (sketches.parameters.depth if inputs == "bits" else 1)
+        self.shape = (planes, height, width)
+        size = 4 * len(sketches) * planes * height * width
+        self._cached = self._estimate(slice(None)) if (size <= CACHE_BYTES if cache is None else cache) else None
+        labels = np.full(len(sketches), -1, np.int64) if sketches.labels is None else sketches.labels
+        self.labels = torch.from_numpy(labels)
+
+    def _estimate(self, rows: Any) -> Tensor:
+        part = self.sketches[rows]
+        values: NDArray[np.float32]
+        if self.inputs == "bits":
+            values = part.posteriors()
+        else:
+            values = part.means()
+            values /= np.float32(2**self.sketches.parameters.depth - 1)
+        return torch.from_numpy(values)
+
+    def __len__(self) -> int:
+        return len(self.sketches)
+
+    def __getitem__(self, row: int) -> tuple[Tensor, Tensor]:
+        return self.batch(np.array([row]))[0], self.labels[row]
+
+    def batch(self, rows: Any) -> Tensor:
+        """The inputs at these rows, estimated together."""
+        if self._cached is not None:
+            return self._cached[torch.as_tensor(rows)]
+        order = np.asarray(rows)
+        return self._estimate(order)
+
+    def statistics(self, most: int = 4096) -> tuple[Tensor, Tensor]:
+        """Mean and deviation of each plane over (at most) the first `most` sketches."""
+        values = self.batch(np.arange(min(most, len(self))))
+        mean, deviation = values.mean(dim=(0, 2, 3)), values.std(dim=(0, 2, 3))
+        return mean, deviation.clamp_min(1e-3)

@@ -1,0 +1,216 @@
+"""`NegativeSketcher`: images to sketches, in memory or from files larger than memory to a file."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, TransformerMixin
+from sklearn.utils.validation import check_is_fitted
+
+from blindsight import storage
+from blindsight.errors import HostileFile, InvalidData, InvalidParameter
+from blindsight.privacy import Disclosure, Recovery
+from blindsight.sketching.bits import as_images, pixels_of
+from blindsight.sketching.leak import Leak, leak_of
+from blindsight.sketching.negative_database import NegativeDatabase
+from blindsight.sketching.parameters import PAPER_P, PAPER_R, QKParameters, resolve
+from blindsight.sketching.qk_hidden import hide_image
+from blindsight.sketching.sampler import Dice, draw_sketches
+from blindsight.sketching.sketches import SketchSet
+from blindsight.sketching.writer import SketchWriter
+
+__all__ = ["NegativeSketcher", "disclosure_of"]
+
+
+class NegativeSketcher(TransformerMixin, BaseEstimator):
+    """Turns images into sketches of their negative databases (Algorithms 1 and 2), drawn directly as counts.
+
+    Parameters
+    ----------
+    q: "Q1" to "Q12", a sequence of q_j (one a bit, most significant first), or `QKParameters` (then p and r are
+        those). Q3 hides most, Q12 hands the image over: read `leak_` and `disclosure_`.
+    p, r: types of records and records a bit, as in the paper.
+    n_jobs: threads; None for all cores.
+    random_state: None draws from the operating system. A seed makes every call repeat its dice: for simulations.
+
+    Guarantee
+    ---------
+    None. A sketch is obfuscation: `leak_` says what it implies (local epsilon a bit and a pixel, the paper's G) and
+    `disclosure_` who sees what. For a proven guarantee see `FlippedBits` and `CodebookSketcher`.
+    """
+
+    def __init__(
+        self,
+        q: str | Sequence[float] | QKParameters = "Q3",
+        *,
+        p: Sequence[float] = PAPER_P,
+        r: float = PAPER_R,
+        n_jobs: int | None = None,
+        random_state: Any = None,
+    ) -> None:
+        self.q = q
+        self.p = p
+        self.r = r
+        self.n_jobs = n_jobs
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any = None) -> NegativeSketcher:
+        """Check the parameters against the images' depth and shape. Nothing is learned from the images."""
+        parameters = resolve(self.q, p=self.p, r=self.r)
+        images = as_images(pixels_of(X), parameters.depth)
+        self._settle(parameters, images.shape[1:])
+        return self
+
+    def _settle(self, parameters: QKParameters, image_shape: Sequence[int]) -> None:
+        channels, height, width = (int(size) for size in image_shape)
+        parameters.check_string(height * width)
+        self.parameters_ = parameters
+        self.image_shape_ = (channels, height, width)
+        self.leak_: Leak = leak_of(parameters)
+        self.disclosure_: Disclosure = disclosure_of(parameters, self.leak_, self.image_shape_)
+
+    def transform(self, X: Any) -> NDArray[Any]:
+        """Counts (n, channels, L, 2, height, width), uint8 or uint16; index 0 of the fourth axis counts zeros."""
+        check_is_fitted(self, "parameters_")
+        return self._draw(pixels_of(X), Dice.throw(self.random_state), 0)
+
+    def _draw(self, X: NDArray[Any], dice: Dice, first: int) -> NDArray[Any]:
+        images = as_images(X, self.parameters_.depth)
+        if images.shape[1:] != self.image_shape_:
+            raise InvalidData(
+                f"images must have (channels, height, width) {self.image_shape_} as in fit, got {images.shape[1:]}."
+            )
+        n, channels, height, width = images.shape
+        # Each channel is a string of its own, as in the paper's CIFAR-10 experiment.
+        strings = images.reshape(n * channels, height * width)
+        counts = draw_sketches(strings, self.parameters_, dice=dice, first=first * channels, n_jobs=self.n_jobs)
+        return counts.reshape(n, channels, self.parameters_.depth, 2, height, width)
+
+    def sketch(self, X: Any, y: Any = None, *, classes: Sequence[str] = ()) -> SketchSet:
+        """`transform`, with labels and parameters beside the counts: the set that is sent."""
+        labels = getattr(X, "labels", None) if y is None else y
+        return SketchSet(self.transform(X), self.parameters_, labels, tuple(classes or getattr(X, "classes", ())))
+
+    def sketch_to(
+        self,
+        path: str | Path,
+        X: Any,
+        y: Any = None,
+        *,
+        prepare: Callable[[Any], NDArray[Any]] | None = None,
+        block: int | None = None,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> SketchSet:
+        """Sketch a set of any size into a file, block by block; a second call resumes what a first left undone.
+
+        `X` is an array (a memory map, too) or an image set; `prepare` turns a slice of it into an array of images
+        (resizing, grey), by default `.array()`. Memory is bounded by a block, whatever the set's size.
+        """
+        check_is_fitted(self, "parameters_")
+        labels = getattr(X, "labels", None) if y is None else np.asarray(y)
+        writer = SketchWriter(
+            path,
+            n=len(X),
+            image_shape=self.image_shape_,
+            parameters=self.parameters_,
+            labels=labels,
+            classes=getattr(X, "classes", ()),
+            source=_source(X),
+            block=block,
+        )
+        dice = Dice.throw(self.random_state)
+        for rows in writer.missing():
+            part = X[rows]
+            writer.write(rows, self._draw(pixels_of(part) if prepare is None else prepare(part), dice, rows.start))
+            if progress is not None:
+                progress(rows.stop, len(X))
+        return writer.finish()
+
+    def records(self, image: Any, *, unsafe_records: bool = False) -> list[NegativeDatabase]:
+        """The records themselves, a negative database a channel: for study, never for sending."""
+        if not unsafe_records:
+            raise InvalidParameter(
+                "records give the image away (belief propagation reverses them). Send sketches, or pass "
+                "unsafe_records=True to study them."
+            )
+        check_is_fitted(self, "parameters_")
+        channels = as_images(np.asarray(image)[None], self.parameters_.depth)[0]
+        return [hide_image(channel, self.parameters_, random_state=self.random_state) for channel in channels]
+
+    def save(self, path: str | Path) -> None:
+        """Write parameters and shape; there are no secrets in them."""
+        check_is_fitted(self, "parameters_")
+        seed = self.random_state if isinstance(self.random_state, int) else None
+        fields = {
+            "parameters": self.parameters_.to_dict(),
+            "image_shape": list(self.image_shape_),
+            "n_jobs": self.n_jobs,
+            "seed": seed,
+        }
+        storage.save(path, kind="negative-sketcher", arrays={}, fields=fields)
+
+    @classmethod
+    def load(cls, path: str | Path) -> NegativeSketcher:
+        """Read back what `save` wrote."""
+        _, fields = storage.load(path, kind="negative-sketcher")
+        try:
+            parameters = QKParameters.from_dict(fields["parameters"])
+            sketcher = cls(
+                parameters.q, p=parameters.p, r=parameters.r, n_jobs=fields["n_jobs"], random_state=fields["seed"]
+            )
+            sketcher._settle(parameters, fields["image_shape"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise HostileFile(f"{path} is not a sketcher: {error}") from error
+        return sketcher
+
+
+def disclosure_of(parameters: QKParameters, leak: Leak, image_shape: tuple[int, int, int]) -> Disclosure:
+    """Who sees what of images sketched with these parameters, and what the sketch implies by computation."""
+    channels, height, width = image_shape
+    per_bit = ", ".join("inf" if math.isinf(e) else f"{e:.3g}" for e in leak.epsilon_bit)
+    ratio = f"likelihood ratio (delta {leak.delta:g}, computed)"
+    return Disclosure(
+        method=f"sketch of a negative database, {parameters.name}, p = {parameters.p}, K = {parameters.specified}, "
+        f"r = {parameters.r:g}",
+        sees=(
+            ("the server", "for every bit of every pixel, two counts that lean towards its true value; labels if sent"),
+            ("the owner", "images and dice; records never leave"),
+        ),
+        recovered=(
+            Recovery(attack=ratio, measure="local epsilon per pixel", value=leak.epsilon_pixel),
+            Recovery(
+                attack=ratio,
+                measure="local epsilon of the first bit",
+                value=leak.epsilon_bit[0],
+            ),
+            Recovery(
+                attack="the likelier bits (computed)",
+                measure="share of pixels exactly right",
+                value=leak.pixels_right,
+                chance=2.0**-parameters.depth,
+            ),
+            Recovery(attack="Equation 11", measure="G a channel", value=leak.G(height * width)),
+        ),
+        verdict=f"At {parameters.name}: {leak.verdict}",
+        assumptions=(
+            "no epsilon is claimed: a sketch is obfuscation",
+            f"implied local epsilon of each bit, first to last: {per_bit}",
+            f"{channels} channel(s), each hidden as a string of its own",
+        ),
+    )
+
+
+def _source(X: Any) -> str:
+    """What tells one source of images from another when a job resumes: their number, names and labels."""
+    digest = hashlib.sha256(str(len(X)).encode())
+    for part in ("names", "labels"):
+        value = getattr(X, part, None)
+        if value is not None:
+            digest.update(np.ascontiguousarray(value).tobytes())
+    return digest.hexdigest()[:16]

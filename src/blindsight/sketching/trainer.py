@@ -1,0 +1,275 @@
+"""`NegDL`: the server's part of Algorithm 3, a network trained on sketches and asked about sketches."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils.validation import check_is_fitted
+from torch import Tensor, nn
+
+from blindsight import checks, storage
+from blindsight.errors import HostileFile, InvalidData, InvalidParameter
+from blindsight.privacy.entropy import training_rng
+from blindsight.sketching.dataset import INPUTS, SketchDataset
+from blindsight.sketching.flips import law_from_dict
+from blindsight.sketching.networks import NETWORKS, build
+from blindsight.sketching.sketches import SketchSet
+
+__all__ = ["NegDL"]
+
+Progress = Callable[[int, int], None] | None
+
+
+class NegDL(ClassifierMixin, BaseEstimator):
+    """Classifier trained on sketches; it never sees pixels.
+
+    Parameters
+    ----------
+    network: "lenet5", "resnet", "resnet50", or a function (channels, height, width, classes) -> torch module.
+    inputs: "mean" (the paper: posterior means of pixels) or "bits" (posteriors of all bits as channels).
+    scaling: "standard" (mean 0, deviation 1 a plane) or "unit" ([0, 1], as the paper).
+    optimizer: "adam" or "sgd" (momentum 0.9, weight decay 5e-4); schedule: "cosine" or "constant".
+    learning_rate: None for 1e-3 (adam) or 0.1 (sgd), the paper's.
+    augment: random crops and horizontal flips of the estimates, as the paper does for CIFAR-10.
+    """
+
+    def __init__(
+        self,
+        network: str | Callable[[int, int, int, int], nn.Module] = "lenet5",
+        *,
+        inputs: str = "bits",
+        scaling: str = "standard",
+        optimizer: str = "adam",
+        schedule: str = "cosine",
+        learning_rate: float | None = None,
+        batch_size: int = 128,
+        epochs: int = 5,
+        augment: bool = False,
+        random_state: Any = None,
+    ) -> None:
+        self.network = network
+        self.inputs = inputs
+        self.scaling = scaling
+        self.optimizer = optimizer
+        self.schedule = schedule
+        self.learning_rate = learning_rate
+        self.batch_size = batch_size
+        self.epochs = epochs
+        self.augment = augment
+        self.random_state = random_state
+
+    def fit(self, X: SketchSet, y: Any = None, *, progress: Progress = None) -> NegDL:
+        """Steps 3 to 11 of Algorithm 3: train on sketches and their labels."""
+        sketches = self._sketches(X)
+        labels = np.asarray(X.labels if y is None else y) if (y is not None or X.labels is not None) else None
+        if labels is None or labels.shape != (len(sketches),):
+            raise InvalidData(f"training needs one label a sketch ({len(sketches)}).")
+        self._check()
+        self.classes_, targets = np.unique(labels, return_inverse=True)
+        self.parameters_ = sketches.parameters
+        self.image_shape_ = sketches.image_shape
+        rng, self.simulation_ = training_rng(self.random_state)
+        data = SketchDataset(sketches, inputs=self.inputs)
+        self.input_shape_ = data.shape
+        # Weights are initialised by torch's own generator: seeded inside a fork, so that the caller's is untouched.
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(int(rng.integers(1 << 62)))
+            self.module_ = self._network(len(self.classes_))
+        mean, deviation = data.statistics() if self.scaling == "standard" else (torch.zeros(()), torch.ones(()))
+        planes = data.shape[0]
+        self.shift_ = mean.expand(planes).clone().reshape(1, planes, 1, 1)
+        self.scale_ = deviation.expand(planes).clone().reshape(1, planes, 1, 1)
+        self.losses_: list[float] = []
+        self._train(data, torch.from_numpy(targets.astype(np.int64)), rng, progress)
+        return self
+
+    def _check(self) -> None:
+        checks.one_of("inputs", self.inputs, INPUTS)
+        checks.one_of("scaling", self.scaling, ("standard", "unit"))
+        checks.one_of("optimizer", self.optimizer, ("adam", "sgd"))
+        checks.one_of("schedule", self.schedule, ("cosine", "constant"))
+        checks.whole("batch_size", self.batch_size)
+        checks.whole("epochs", self.epochs)
+        if self.learning_rate is not None:
+            checks.positive("learning_rate", self.learning_rate)
+
+    def _network(self, classes: int) -> nn.Module:
+        if isinstance(self.network, str):
+            return build(self.network, *self.input_shape_, classes)
+        if isinstance(self.network, nn.Module) or not callable(self.network):
+            raise InvalidParameter(
+                f"network must be one of {', '.join(NETWORKS)} or a function (channels, height, width, classes) "
+                f"that makes a module, got {type(self.network).__name__}."
+            )
+        return self.network(*self.input_shape_, classes)
+
+    def _sketches(self, X: Any) -> SketchSet:
+        if not isinstance(X, SketchSet):
+            raise InvalidData(
+                f"the server takes sketches (a SketchSet), got {type(X).__name__}. Sketch images first, at their owner."
+            )
+        if not len(X):
+            raise InvalidData("the set of sketches must not be empty.")
+        return X
+
+    def _optimizer(self, steps: int) -> tuple[torch.optim.Optimizer, Callable[[int], float]]:
+        weights = self.module_.parameters()
+        if self.optimizer == "adam":
+            chosen: torch.optim.Optimizer = torch.optim.Adam(weights, lr=self.learning_rate or 1e-3)
+        else:
+            chosen = torch.optim.SGD(weights, lr=self.learning_rate or 0.1, momentum=0.9, weight_decay=5e-4)
+        top = chosen.param_groups[0]["lr"]
+        if self.schedule == "constant":
+            return chosen, lambda step: top
+        return chosen, lambda step: 0.5 * top * (1 + math.cos(math.pi * step / steps))
+
+    def _train(
+        self,
+        data: SketchDataset,
+        targets: Tensor,
+        rng: np.random.Generator,
+        progress: Callable[[int, int], None] | None,
+    ) -> None:
+        per_epoch = -(-len(data) // self.batch_size)
+        steps = self.epochs * per_epoch
+        optimizer, rate = self._optimizer(steps)
+        self.module_.train()
+        step = 0
+        for _ in range(self.epochs):
+            total = 0.0
+            for rows in self._batches(len(data), rng):
+                optimizer.param_groups[0]["lr"] = rate(step)
+                x = (data.batch(rows) - self.shift_) / self.scale_
+                if self.augment:
+                    x = _augmented(x, rng)
+                loss = nn.functional.cross_entropy(self.module_(x), targets[rows])  # steps 6 and 7
+                optimizer.zero_grad(set_to_none=True)
+                loss.backward()  # step 8
+                optimizer.step()  # step 9
+                total += float(loss.detach()) * len(rows)
+                step += 1
+                if progress is not None:
+                    progress(step, steps)
+            self.losses_.append(total / len(data))
+        self.module_.eval()
+
+    def _batches(self, n: int, rng: np.random.Generator) -> Iterator[NDArray[np.int64]]:
+        order = rng.permutation(n)
+        for start in range(0, n, self.batch_size):
+            # A batch of one has no variance to normalise by: it joins the next epoch instead.
+            if n - start > 1 or n == 1:
+                yield order[start : start + self.batch_size]
+
+    def decision_function(self, X: SketchSet) -> NDArray[np.float32]:
+        """Logits (n, classes) for sketches of new images, made with the same parameters."""
+        check_is_fitted(self, "module_")
+        sketches = self._sketches(X)
+        sketches.require(self.parameters_, self.image_shape_)
+        data = SketchDataset(sketches, inputs=self.inputs, cache=False)
+        self.module_.eval()
+        with torch.inference_mode():
+            parts = [
+                self.module_((data.batch(np.arange(a, min(a + 512, len(data)))) - self.shift_) / self.scale_)
+                for a in range(0, len(data), 512)
+            ]
+        return torch.cat(parts).numpy()
+
+    def predict_proba(self, X: SketchSet) -> NDArray[np.float32]:
+        """Class probabilities."""
+        return torch.softmax(torch.from_numpy(self.decision_function(X)), dim=1).numpy()
+
+    def predict(self, X: SketchSet) -> NDArray[Any]:
+        """Classes."""
+        return self.classes_[self.decision_function(X).argmax(axis=1)]
+
+    def score(self, X: SketchSet, y: Any = None, sample_weight: Any = None) -> float:
+        """Accuracy, against `y` or the set's own labels."""
+        truth = X.labels if y is None else y
+        if truth is None:
+            raise InvalidData("scoring needs labels.")
+        return float(np.average(self.predict(X) == np.asarray(truth), weights=sample_weight))
+
+    def save(self, path: str | Path) -> None:
+        """Write weights and settings as safetensors. A network of your own is named; `load` then asks for it."""
+        check_is_fitted(self, "module_")
+        arrays = {f"weight.{name}": value.numpy() for name, value in self.module_.state_dict().items()}
+        arrays |= {"shift": self.shift_.numpy(), "scale": self.scale_.numpy(), "classes": self.classes_}
+        plain = {k: v for k, v in self.get_params(deep=False).items() if k not in ("network", "random_state")}
+        fields = {
+            "settings": plain,
+            "network": self.network if isinstance(self.network, str) else None,
+            "parameters": self.parameters_.to_dict(),
+            "image_shape": list(self.image_shape_),
+            "input_shape": list(self.input_shape_),
+            "simulation": self.simulation_,
+        }
+        storage.save(path, kind="negdl", arrays=arrays, fields=fields)
+
+    @classmethod
+    def load(cls, path: str | Path, *, network: Callable[[int, int, int, int], nn.Module] | None = None) -> NegDL:
+        """Read back what `save` wrote; `network` makes the module where it was not one of ours."""
+        arrays, fields = storage.load(path, kind="negdl")
+        chosen = network if network is not None else fields.get("network")
+        if chosen is None:
+            raise InvalidParameter("this model has a network of its own: pass the function that makes it as network=.")
+        try:
+            model = cls(chosen, **fields["settings"])
+            model._check()
+            model.parameters_ = law_from_dict(fields["parameters"])
+            channels, height, width = (checks.whole("image_shape", size) for size in fields["image_shape"])
+            model.image_shape_ = (channels, height, width)
+            planes, height, width = (checks.whole("input_shape", size) for size in fields["input_shape"])
+            model.input_shape_ = (planes, height, width)
+            model.classes_ = arrays["classes"]
+            model.shift_, model.scale_ = torch.from_numpy(arrays["shift"]), torch.from_numpy(arrays["scale"])
+            model.simulation_ = bool(fields["simulation"])
+            model.losses_ = []
+            model.module_ = model._network(len(model.classes_))
+            weights = {k.removeprefix("weight."): torch.from_numpy(v) for k, v in arrays.items() if "weight." in k}
+            model.module_.load_state_dict(weights)
+        except (KeyError, TypeError, ValueError, RuntimeError) as error:
+            raise HostileFile(f"{path} does not fit the network it names ({type(error).__name__}).") from error
+        model.module_.eval()
+        return model
+
+    def export_onnx(self, path: str | Path) -> None:
+        """Write the network as ONNX: input "x" (n, planes, h, w), unscaled estimates; output "logits"."""
+        check_is_fitted(self, "module_")
+        checks.optional_module("onnx", extra="torch")
+        whole = nn.Sequential(_Scaled(self.shift_, self.scale_), self.module_).eval()
+        example = torch.zeros(2, *self.input_shape_)
+        with warnings.catch_warnings():
+            # The exporter that needs no further package announces its retirement.
+            warnings.simplefilter("ignore")
+            torch.onnx.export(
+                whole, (example,), str(path), dynamo=False, opset_version=17, input_names=["x"],
+                output_names=["logits"], dynamic_axes={"x": {0: "n"}, "logits": {0: "n"}},
+            )  # fmt: skip
+
+
+class _Scaled(nn.Module):
+    def __init__(self, shift: Tensor, scale: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("shift", shift)
+        self.register_buffer("scale", scale)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x - self.shift) / self.scale
+
+
+def _augmented(x: Tensor, rng: np.random.Generator) -> Tensor:
+    """The same random crop (padded by 1/8) for the batch, and a flip of each image by a coin."""
+    n, _, height, width = x.shape
+    pad = max(1, min(height, width) // 8)
+    top, left = (int(rng.integers(2 * pad + 1)) for _ in range(2))
+    x = nn.functional.pad(x, (pad, pad, pad, pad))[:, :, top : top + height, left : left + width]
+    flips = torch.from_numpy(rng.random(n) < 0.5)
+    return torch.where(flips[:, None, None, None], x.flip(3), x)

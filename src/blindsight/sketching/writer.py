@@ -1,0 +1,95 @@
+"""Files of sketches made block by block, so that they may be larger than memory and a crash loses one block."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from blindsight import checks
+from blindsight.errors import InvalidData
+from blindsight.sketching.flips import Law
+from blindsight.sketching.layout import Section, header_of, parse
+from blindsight.sketching.sketches import SketchSet
+
+__all__ = ["SketchWriter"]
+
+
+class SketchWriter:
+    """Makes a file of sketches block by block; what is done survives a crash, and the rest is made on resuming.
+
+    The file is written beside its target as NAME.part with a flag a block, and renamed when all blocks are there.
+    No key or seed is stored: blocks made after resuming have fresh dice.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        n: int,
+        image_shape: tuple[int, int, int],
+        parameters: Law,
+        labels: NDArray[np.int64] | None = None,
+        classes: Sequence[str] = (),
+        source: str = "",
+        block: int | None = None,
+    ) -> None:
+        self.target = Path(path)
+        self.partial = self.target.with_name(self.target.name + ".part")
+        channels, height, width = image_shape
+        item = (channels, parameters.depth, 2, height, width)
+        # About 32 MB a block: enough for both cores, little enough for any machine.
+        self.block = block or max(1, (32 << 20) // (int(np.prod(item)) * parameters.dtype.itemsize))
+        self.n = checks.whole("n", n)
+        blocks = -(-self.n // self.block)
+        header = header_of(
+            self.n, item, parameters.dtype, parameters, labels, tuple(classes),
+            extra={"source": source, "block": self.block}, blocks=blocks,
+        )  # fmt: skip
+        sections, _, start = parse(header, None, str(path))
+        end = start + max(offset + dtype.itemsize * int(np.prod(shape)) for dtype, shape, offset in sections.values())
+        self._prepare(header, end, labels, sections, start)
+        dtype, shape, offset = sections["counts"]
+        self.counts: NDArray[Any] = np.memmap(self.partial, dtype, "r+", offset=start + offset, shape=shape)
+        dtype, shape, offset = sections["done"]
+        self.done: NDArray[np.uint8] = np.memmap(self.partial, dtype, "r+", offset=start + offset, shape=shape)
+
+    def _prepare(self, header: bytes, end: int, labels: Any, sections: dict[str, Section], start: int) -> None:
+        if self.partial.exists():
+            with self.partial.open("rb") as file:
+                same = file.read(len(header)) == header and self.partial.stat().st_size == end
+            if not same:
+                raise InvalidData(
+                    f"{self.partial} was begun from other images or with other parameters. Delete it to start anew."
+                )
+            return
+        self.target.parent.mkdir(parents=True, exist_ok=True)
+        with self.partial.open("wb") as file:
+            file.write(header)
+            if labels is not None:
+                file.seek(start + sections["labels"][2])
+                file.write(np.asarray(labels, "<i8").tobytes())
+            file.truncate(end)  # sparse: the disk is filled as blocks come
+
+    def missing(self) -> list[slice]:
+        """The blocks still to be made, as slices of the set."""
+        return [
+            slice(int(b) * self.block, min((int(b) + 1) * self.block, self.n)) for b in np.flatnonzero(self.done == 0)
+        ]
+
+    def write(self, rows: slice, counts: NDArray[Any]) -> None:
+        """Store a block, then mark it as done: in that order, each flushed."""
+        self.counts[rows] = counts
+        self.counts.flush()  # type: ignore[attr-defined]
+        self.done[rows.start // self.block] = 1
+        self.done.flush()  # type: ignore[attr-defined]
+
+    def finish(self) -> SketchSet:
+        """Rename the whole file into place and open it."""
+        if self.missing():
+            raise InvalidData(f"{self.partial} is not finished: {len(self.missing())} blocks are missing.")
+        self.partial.replace(self.target)
+        return SketchSet.open(self.target)

@@ -119,6 +119,10 @@ class Accumulator:
         proofs = tuple(self._proofs[u][0] for u in users)
         return SumRequest(len(users), proofs, np.array(order, dtype=np.uint32), members, data)
 
+    def ciphertexts(self) -> dict[int, mpz]:
+        """The products so far, by φ-permuted place."""
+        return dict(self._products)
+
     def write(self, writer: Writer) -> None:
         """Append the state."""
         writer.raw(self._counts.astype("<i8").tobytes()).number("I", len(self._shards))

@@ -1,0 +1,63 @@
+"""The attacks on federated rounds work where `paper` mode is weak, and fail against `block` mode."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from blindsight.audit.federation import (
+    attack_all,
+    match_activity,
+    single_contributors,
+    single_user_decryption,
+    subset_subtraction,
+    support_intersection,
+)
+from blindsight.federated import keys
+from blindsight.federated.paillier import PrivateKey
+
+
+@pytest.fixture(scope="module")
+def key() -> PrivateKey:
+    return keys.generate(384, insecure_for_tests=True)
+
+
+def test_kept_permutations_give_the_support_away_and_fresh_ones_do_not(key: PrivateKey) -> None:
+    few = support_intersection("paper", rounds=8, key=key)
+    many = support_intersection("paper", rounds=40, key=key)
+    fresh = support_intersection("block", rounds=40, key=key)
+    assert few.value < many.value
+    assert many.value > 0.9
+    assert fresh.value < 0.05
+
+
+def test_single_contributors_are_published_by_paper_and_withheld_by_block(key: PrivateKey) -> None:
+    """At 95.6% sparsity and 5 users about 91% of the sum's weights have one contributor."""
+    assert single_contributors("paper", dimension=1500, key=key).value == pytest.approx(0.91, abs=0.08)
+    for density in (0.044, 0.5):
+        assert single_contributors("block", density=density, key=key).value == 0
+
+
+def test_single_contributors_are_rarer_among_many_users(key: PrivateKey) -> None:
+    many = single_contributors("paper", users=60, dimension=100, key=key).value
+    assert many < single_contributors("paper", users=5, dimension=100, key=key).value
+
+
+@pytest.mark.parametrize("attack", [subset_subtraction, single_user_decryption])
+def test_dishonest_requests_open_an_update_in_paper_mode_only(key: PrivateKey, attack: object) -> None:
+    assert attack("paper", key=key).value == 1.0  # type: ignore[operator]
+    assert attack("block", key=key).value == 0.0  # type: ignore[operator]
+
+
+def test_matching_needs_a_unique_explanation() -> None:
+    activity = np.array([[1, 0, 1], [0, 1, 1]], dtype=bool)
+    published = np.array([[1, 0, 1, 0], [0, 1, 1, 0]], dtype=bool)
+    assert match_activity(activity, published).tolist() == [0, 1, 2, -1]
+    assert match_activity(activity[:1], published[:1]).tolist() == [-1, -1, -1, -1]
+
+
+def test_the_disclosure_carries_every_attack_and_a_verdict(key: PrivateKey) -> None:
+    for mode, word in (("paper", "Not safe"), ("block", "No attack tried here")):
+        disclosure = attack_all(mode, key=key)
+        assert len(disclosure.recovered) == 4
+        assert disclosure.verdict.startswith(word)

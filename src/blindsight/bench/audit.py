@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -45,7 +46,7 @@ def rows(*, quick: bool, seed: int = 0, out: Path, progress: Callable[[int, int]
     for again in range(2 if quick else 20):
         for mechanism, x, neighbour in _SOUND:
             found = distinguish(
-                lambda given, rng, mechanism=mechanism: mechanism.release(given, rng=rng),
+                _releasing(mechanism),
                 x,
                 neighbour,
                 trials=2000,
@@ -65,6 +66,10 @@ def rows(*, quick: bool, seed: int = 0, out: Path, progress: Callable[[int, int]
     yield from _growth(quick, seed)
 
 
+def _releasing(mechanism: Any) -> Callable[[Any, np.random.Generator], Any]:
+    return lambda x, rng: mechanism.release(x, rng=rng)
+
+
 def _growth(quick: bool, seed: int) -> Iterator[Row]:
     """Cost against trials, and the fitted exponent."""
     noise = Laplace.calibrate(1.0, sensitivity=1.0, unit="record")
@@ -72,7 +77,7 @@ def _growth(quick: bool, seed: int) -> Iterator[Row]:
     seconds = []
     for trials in sizes:
         start = time.perf_counter()
-        distinguish(lambda x, rng: noise.release(x, rng=rng), np.zeros(1), np.ones(1), trials=trials, seed=seed)
+        distinguish(_releasing(noise), np.zeros(1), np.ones(1), trials=trials, seed=seed)
         seconds.append(time.perf_counter() - start)
         yield Row(id=f"audit.growth.{trials}_trials", value=seconds[-1], unit="s", seed=seed)
     # The smallest size is all set-up; the slope of the rest is the growth.

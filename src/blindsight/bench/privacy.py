@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -73,8 +74,8 @@ def _exact_rows(rng: np.random.Generator, seed: int) -> Iterator[Row]:
     }
     for name, mechanism in exact.items():
         outcome = race(
-            lambda mechanism=mechanism: mechanism.release(values, rng=rng),
-            lambda: fast.release(values, rng=rng),
+            functools.partial(mechanism.release, values, rng=rng),
+            functools.partial(fast.release, values, rng=rng),
             repeats=3,
         )
         yield Row(

@@ -35,13 +35,14 @@ def progress_bar(description: str) -> Iterator[Callable[[int, int], None]]:
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """A table on standard output; numbers are set to the right."""
+    """A table on standard output; numbers are set to the right, columns with nothing in them are left out."""
     shown = Table(title=title, title_justify="left")
-    for index, column in enumerate(columns):
+    kept = [i for i in range(len(columns)) if not rows or any(row[i] not in ("", None) for row in rows)]
+    for index in kept:
         numeric = bool(rows) and all(isinstance(row[index], (int, float)) for row in rows)
-        shown.add_column(column, justify="right" if numeric else "left", overflow="fold")
+        shown.add_column(columns[index], justify="right" if numeric else "left", overflow="fold")
     for row in rows:
-        shown.add_row(*(f"{value:.4g}" if isinstance(value, float) else str(value) for value in row))
+        shown.add_row(*(f"{row[i]:.4g}" if isinstance(row[i], float) else str(row[i]) for i in kept))
     console.print(shown)
 
 

@@ -66,7 +66,7 @@ def _exact_rows(rng: np.random.Generator, seed: int) -> Iterator[Row]:
     """What exactness costs: the discrete samplers against the float Laplace."""
     values = np.zeros(100_000)
     fast = Laplace(scale=1.0, sensitivity=1.0, unit="query")
-    exact = {
+    exact: dict[str, DiscreteLaplace | DiscreteGaussian] = {
         "laplace": DiscreteLaplace.calibrate(1.0, sensitivity=1.0, grid=2**-10, dimensions=1, unit="query"),
         "gaussian": DiscreteGaussian.calibrate(
             1.0, delta=1e-5, sensitivity=1.0, grid=2**-5, dimensions=1, unit="query"

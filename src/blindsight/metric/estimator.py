@@ -277,8 +277,11 @@ class DPPMetric(LinearMetric):
             )
         return stated
 
-    def save(self, path: str | Path) -> None:
-        """Write map, normalisation and guarantee as one file; no pair and no record is in it."""
+    def save(self, path: str | Path, *, about: dict[str, Any] | None = None) -> None:
+        """Write map, normalisation and guarantee as one file; no pair and no record is in it.
+
+        `about` is kept beside them (how features were made, say) and comes back as `about_`.
+        """
         check_is_fitted(self)
         plain = {k: v for k, v in self.get_params(deep=False).items() if isinstance(v, (str, int, float, bool))}
         fields = {
@@ -288,6 +291,7 @@ class DPPMetric(LinearMetric):
             "n_pairs": self.n_pairs_,
             "guarantee": json.loads(self.guarantee_.to_json()),
             "parameters": plain,
+            "about": about or {},
         }
         storage.save(path, kind=_KIND, arrays={"components": self.components_}, fields=fields)
 
@@ -303,6 +307,7 @@ class DPPMetric(LinearMetric):
             metric.margin_, metric.kappa_ = float(fields["margin"]), int(fields["kappa"])
             metric.n_pairs_ = int(fields["n_pairs"])
             metric.guarantee_ = Guarantee.from_json(json.dumps(fields["guarantee"]))
+            metric.about_ = dict(fields["about"])
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise HostileFile(f"{path} does not hold a metric: {type(error).__name__}.") from error
         metric.components_, metric.n_features_in_ = components, components.shape[1]

@@ -1,0 +1,122 @@
+"""Pairs and features from files: CSV tables and folders of images, with every mistake named in one sentence.
+
+How images become vectors is fixed beforehand and learned from nothing private: small grey pictures ("pixels"), or the
+pretrained network followed by a fixed random projection ("efficientnet").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from blindsight import checks
+from blindsight.data.formats.csvtable import read_rows, read_text
+from blindsight.errors import InvalidData
+from blindsight.metric.private import orthogonal
+
+__all__ = ["IMAGE_FEATURES", "Records", "project", "read_features", "read_image_folder", "read_pairs"]
+
+IMAGE_FEATURES = ("pixels", "efficientnet")
+_SIDE = 12
+_PROJECTED = 128
+_SIMILAR = {"1", "true", "yes", "same", "similar", "must-link", "+1"}
+_DISSIMILAR = {"0", "false", "no", "different", "dissimilar", "cannot-link", "-1"}
+
+
+@dataclass(frozen=True)
+class Records:
+    """Named records: features (n, d), and the class of each where known."""
+
+    ids: tuple[str, ...]
+    X: NDArray[np.float64]
+    classes: NDArray[np.str_] | None = None
+
+    def numbers(self, names: list[str], *, where: str) -> NDArray[np.int64]:
+        """Record numbers of names; unknown ones are an error that counts them."""
+        position = {name: i for i, name in enumerate(self.ids)}
+        unknown = [line for line, name in enumerate(names, start=1) if name not in position]
+        if unknown:
+            distinct = len({names[line - 1] for line in unknown})
+            raise InvalidData(
+                f"{where} names {distinct} unknown records, the first in entry {unknown[0]}. "
+                "Every id must be in the features."
+            )
+        return np.array([position[name] for name in names], dtype=np.int64)
+
+
+def read_features(path: str | Path, *, id_column: str = "id", class_column: str | None = None) -> Records:
+    """Records from a CSV: a column of ids, numbers, and a column of classes if there is one (by default "class")."""
+    name = Path(path).name
+    header, *body = read_rows(read_text(path), name=name)
+    if id_column not in header:
+        raise InvalidData(f"{name} must have a column {id_column!r}, found {', '.join(header[:8])}.")
+    wanted = class_column or ("class" if "class" in header else None)
+    if wanted is not None and wanted not in header:
+        raise InvalidData(f"{name} must have a column {wanted!r} for the classes, found {', '.join(header[:8])}.")
+    chosen = [i for i, column in enumerate(header) if column not in (id_column, wanted)]
+    if not body or not chosen:
+        raise InvalidData(f"{name} must have at least one record and one column of numbers.")
+    ids = tuple(row[header.index(id_column)] for row in body)
+    if len(set(ids)) < len(ids):
+        raise InvalidData(f"{name} holds {len(ids) - len(set(ids))} ids more than once. Keep one row for each record.")
+    X = np.array([[_number(row[i], name, header[i]) for i in chosen] for row in body])
+    classes = None if wanted is None else np.array([row[header.index(wanted)] for row in body])
+    return Records(ids, checks.finite_array(name, X, ndim=2), classes)
+
+
+def read_image_folder(
+    path: str | Path, *, how: str = "pixels", progress: Callable[[int, int], None] | None = None
+) -> Records:
+    """Records from a folder of images: ids are paths within it, the first folder of a path is the class."""
+    from blindsight import data, features
+
+    checks.one_of("image features", how, IMAGE_FEATURES)
+    images = data.load_folder(path)
+    names = tuple(str(name) for name in images.names)  # type: ignore[union-attr]
+    if how == "pixels":
+        flat = features.pixels(images, size=_SIDE).reshape(len(names), _SIDE * _SIDE, 3)
+        X = flat.mean(axis=2).astype(np.float64)
+    else:
+        X = project(features.EfficientNet(size=96).transform(images, progress=progress))
+    parts = [name.split("/") for name in names]
+    classes = np.array([part[0] for part in parts]) if all(len(part) > 1 for part in parts) else None
+    return Records(names, X, classes)
+
+
+def project(X: NDArray[np.floating], columns: int = _PROJECTED) -> NDArray[np.float64]:
+    """A fixed random projection of deep features: distances survive, and noise has fewer coordinates to drown in."""
+    if X.shape[1] <= columns:
+        return X.astype(np.float64)
+    return X @ orthogonal(columns, X.shape[1], rng=np.random.default_rng(20_19)).T
+
+
+def read_pairs(path: str | Path, records: Records) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Pairs from a CSV with three columns, two ids and a label: 1/0, same/different, must-link/cannot-link."""
+    name = Path(path).name
+    rows = read_rows(read_text(path), name=name)
+    if len(rows[0]) != 3:
+        raise InvalidData(f"{name} must have three columns (two ids and a label), found {len(rows[0])}.")
+    if rows[0][2].lower() not in _SIMILAR | _DISSIMILAR:
+        rows = rows[1:]  # a header
+    if not rows:
+        raise InvalidData(f"{name} holds no pairs.")
+    ends = [records.numbers([row[i] for row in rows], where=name) for i in (0, 1)]
+    return np.column_stack(ends), np.array([_label(row[2], name, line) for line, row in enumerate(rows, start=1)])
+
+
+def _label(text: str, name: str, line: int) -> bool:
+    word = text.lower()
+    if word not in _SIMILAR | _DISSIMILAR:
+        raise InvalidData(f"{name}, pair {line}: the label must be 1 or 0 (or same/different).")
+    return word in _SIMILAR
+
+
+def _number(text: str, name: str, column: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise InvalidData(f"{name}, column {column!r} must hold numbers; a cell does not.") from None

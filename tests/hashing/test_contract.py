@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from blindsight.hashing import ITQ, KSH, LSH, PITQ, SDH, SH, CodebookHasher, PHashing
+from blindsight.hashing import ITQ, KSH, LSH, PITQ, SDH, SH, CodebookHasher, PHashing, PrivUnitHasher, SampledPHashing
 from contracts.estimator import EstimatorContract
 
 
@@ -108,3 +108,13 @@ class TestPrivateCodebookHasher(TestPITQ):
 
     def data(self):
         return blobs()
+
+
+class TestSampledPHashing(TestPHashing):
+    def make(self, **params):
+        return SampledPHashing(LSH(n_bits=12), epsilon=4.0, **params)
+
+
+class TestPrivUnitHasher(TestPHashing):
+    def make(self, **params):
+        return PrivUnitHasher(epsilon=4.0, **params)

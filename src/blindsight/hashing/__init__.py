@@ -20,11 +20,27 @@ if TYPE_CHECKING:
     from blindsight.hashing.lsh import LSH
     from blindsight.hashing.phashing import PHashing
     from blindsight.hashing.pitq import PITQ
+    from blindsight.hashing.privunit import PrivUnitHasher
+    from blindsight.hashing.sampling import SampledPHashing
     from blindsight.hashing.saving import load
     from blindsight.hashing.sdh import SDH
     from blindsight.hashing.spectral import SH
 
-__all__ = ["ESTIMATORS", "ITQ", "KSH", "LSH", "PITQ", "SDH", "SH", "CodebookHasher", "Hasher", "PHashing", "load"]
+__all__ = [
+    "ESTIMATORS",
+    "ITQ",
+    "KSH",
+    "LSH",
+    "PITQ",
+    "SDH",
+    "SH",
+    "CodebookHasher",
+    "Hasher",
+    "PHashing",
+    "PrivUnitHasher",
+    "SampledPHashing",
+    "load",
+]
 
 _HOMES = {
     "LSH": "lsh",
@@ -34,6 +50,8 @@ _HOMES = {
     "SDH": "sdh",
     "PHashing": "phashing",
     "PITQ": "pitq",
+    "SampledPHashing": "sampling",
+    "PrivUnitHasher": "privunit",
     "CodebookHasher": "codebook",
 }
 

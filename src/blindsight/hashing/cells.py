@@ -1,9 +1,11 @@
 """Cells to put images in: an embedding of their features, and k centres in it.
 
 Unsupervised, an image is its direction in the leading principal components. Supervised, it is its vector of
-predicted label probabilities, so that two images near each other are likely to share a label. Everything that is
-learned comes from sums over unit rows, so the same code learns from public images exactly and from private ones
-with noise (`private_moments`).
+predicted label probabilities, so that two images near each other are likely to share a label.
+
+From private images everything is learned from noisy sums over unit rows (`private_moments`). Principal components
+of d features would need noise of size sqrt(d) against eigenvalues of size n: in place of them a random projection,
+which costs nothing, to few enough dimensions that the rest can be learned well.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blindsight.hashing.private_moments import NoiseBudget, noisy_clusters, noisy_cross, noisy_mean, noisy_second
-from blindsight.hashing.projection import principal_axes
+from blindsight.hashing.projection import principal_axes, random_rotation, second_moment
 from blindsight.privacy.clipping import clip_norm
 
 __all__ = ["Cells", "Embedding", "learn_cells", "learn_embedding", "unit_rows"]
@@ -63,7 +65,7 @@ class Embedding:
 
     def directions(self, X: Array) -> Floats:
         """Unit rows, centred, on the principal axes, scaled to norm 1 again."""
-        return unit_rows(clip_norm(unit_rows(X) - self.mean, 1.0) @ self.axes)
+        return unit_rows((unit_rows(X) - self.mean) @ self.axes)
 
     def similarity(self, points: Floats, centres: Floats) -> NDArray[np.float32]:
         """How similar (m, k) points are to centres: for label probabilities, the chance that a label is shared."""
@@ -94,11 +96,15 @@ class Cells:
 def learn_embedding(
     X: Array, labels: Array | None, n_components: int, budget: NoiseBudget, rng: np.random.Generator
 ) -> Embedding:
-    """From features (n, d) and, supervised, an indicator (n, C). Spends 0.5 of a budget, 0.7 with labels."""
-    Z = unit_rows(X)
-    mean = noisy_mean(Z, 1.0, budget.take(0.1), rng=rng)
-    second = noisy_second(clip_norm(Z - mean, 1.0), 1.0, budget.take(0.4), rng=rng)
-    axes = principal_axes(second, min(n_components, X.shape[1]))
+    """From features (n, d) and, supervised, an indicator (n, C). Spends 0.1 of a budget, 0.6 with labels."""
+    Z, count = unit_rows(X), min(n_components, X.shape[1])
+    if budget.cost is None:
+        mean = Z.mean(axis=0)
+        axes = principal_axes(second_moment(Z, mean), count)
+    else:
+        # The mean is needed on the axes alone: noise on a few coordinates instead of all d.
+        axes = random_rotation(X.shape[1], count, rng)
+        mean = axes @ noisy_mean(Z @ axes, 1.0, budget.take(0.1), rng=rng)
     plain = Embedding(mean, axes, np.empty((axes.shape[1], 0)), np.empty(0), "direction")
     if labels is None:
         return plain
@@ -114,11 +120,12 @@ def learn_embedding(
 
 
 def learn_cells(
-    points: Floats, k: int, link: Link, budget: NoiseBudget, rng: np.random.Generator, *, steps: int = 6
+    points: Floats, k: int, link: Link, budget: NoiseBudget, rng: np.random.Generator, *, steps: int = 4
 ) -> Cells:
-    """k-means; with a budget, Lloyd's steps on noisy sums, spending 0.3 of it."""
+    """k-means; with a budget, Lloyd's steps on noisy sums, spending what is left of it."""
     if budget.cost is not None:
-        centres, weights = noisy_clusters(points, _start(points.shape[1], k, link, rng), steps, budget, 0.3, rng=rng)
+        start = _start(points.shape[1], k, link, rng)
+        centres, weights = noisy_clusters(points, start, steps, budget, budget.left, rng=rng)
         return Cells(centres, weights)
     from sklearn.cluster import KMeans
 
@@ -138,8 +145,7 @@ def _sample(n: int, rng: np.random.Generator) -> Array:
 def _start(dimensions: int, k: int, link: Link, rng: np.random.Generator) -> Floats:
     """Centres to begin with that know nothing of the images."""
     if link == "direction":
-        # The leading components vary most.
-        return unit_rows(rng.standard_normal((k, dimensions)) / np.sqrt(1 + np.arange(dimensions)))
+        return unit_rows(rng.standard_normal((k, dimensions)))
     corners = np.eye(dimensions)[rng.permutation(dimensions)[:k]]
     mixed = rng.dirichlet(np.full(dimensions, 0.3), max(0, k - dimensions)).reshape(-1, dimensions)
     return np.concatenate([corners, mixed]) * (1.0 if link == "softmax" else 1 / _LABEL_NORM)
@@ -179,13 +185,13 @@ def _logistic(G: Floats, labels: Array, link: Link, rng: np.random.Generator) ->
 def _noisy_ridge(
     G: Floats, labels: Array, link: Link, budget: NoiseBudget, rng: np.random.Generator
 ) -> tuple[Floats, Floats]:
-    """Least squares from noisy moments, sharpened to a link: spends 0.2 of the budget."""
+    """Least squares from noisy moments, sharpened to a link: spends half of the budget."""
     bound = 1.0 if link == "softmax" else _LABEL_NORM
     Y = clip_norm(labels.astype(np.float64), bound)
     # The constant column is scaled so that a row (g, 1)/sqrt(2) has norm 1.
     H = np.concatenate([G, np.ones((len(G), 1))], axis=1) / np.sqrt(2)
-    second = noisy_second(H, 1.0, budget.take(0.1), rng=rng)
-    cross = noisy_cross(H, Y, bound, budget.take(0.1), rng=rng)
+    second = noisy_second(H, 1.0, budget.take(0.25), rng=rng)
+    cross = noisy_cross(H, Y, bound, budget.take(0.25), rng=rng)
     # Noise may make the moment indefinite: the ridge is at least what the noise can take away.
     low = float(np.linalg.eigvalsh(second)[0])
     ridge = 1e-2 * len(G) / len(second) + 2 * max(0.0, -low)

@@ -48,7 +48,8 @@ class CodebookHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
     learned_from: "public" if `fit` sees images that need no protection, "private" if it sees the protected ones.
         `fit_transform` always counts as private.
     learning_share: the share of epsilon spent on learning from private images.
-    n_components: principal components kept; by default 64, 128 supervised, 16 and 32 private.
+    n_components: principal components kept; by default 64, 128 supervised;
+        private, 32 random ones in their place.
 
     Guarantee
     ---------
@@ -201,7 +202,7 @@ class CodebookHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
     def _components(self, source: Source) -> int:
         if self.n_components is not None:
             return self.n_components
-        return {"public": (64, 128), "private": (16, 32)}[source][bool(self.supervised)]
+        return {"public": (64, 128), "private": (32, 32)}[source][bool(self.supervised)]
 
     def _choose(
         self, embedding: Embedding, points: Array, labels: Array | None, source: Source, rng: np.random.Generator

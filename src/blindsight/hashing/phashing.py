@@ -149,17 +149,20 @@ class PHashing(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
     def _fit(self, X: Any, y: Any, learned_from: str) -> Self:
         base = ITQ() if self.base is None else self.base
         checks.one_of("learned_from", learned_from, ("public", "private"))
-        flip_mechanism(self, checks.whole("n_bits", base.n_bits))  # refuse bad parameters before learning for minutes
+        self._mechanism(checks.whole("n_bits", base.n_bits))  # refuse bad parameters before learning for minutes
         self.base_ = seeded(clone(base), self.random_state).fit(X, y)
         if hasattr(self.base_, "feature_names_in_"):
             self.feature_names_in_ = self.base_.feature_names_in_
         self._calibrate(learned_from)
         return self
 
+    def _mechanism(self, n_bits: int) -> BitFlip:
+        return flip_mechanism(self, n_bits)
+
     def _calibrate(self, learned_from: str) -> None:
         self.n_bits_ = int(self.base_.n_bits)
         self.learned_from_ = learned_from
-        self.mechanism_ = flip_mechanism(self, self.n_bits_)
+        self.mechanism_ = self._mechanism(self.n_bits_)
         independent = learned_from == "public" or bool(getattr(self.base_, "data_free", False))
         self.guarantee_ = flip_guarantee(
             self.mechanism_,

@@ -122,6 +122,9 @@ def test_a_flipped_byte_anywhere_in_the_file_is_found_or_changes_nothing(path, t
     # Every byte that holds one of our texts counts, not only those the sample hits.
     places += [content.index(f"release {i}".encode()) + 8 for i in range(6)]
     places += [content.index(entry.hash.encode()) + 5 for entry in entries]
+    # SQLite quotes a damaged table definition in its error, in bytes that are no text.
+    schema = content.index(b"CREATE TABLE")
+    places += range(schema + 7 - schema % 8, schema + 400, 40)
     found = 0
     victim = tmp_path / "victim.db"
     for place in places:

@@ -114,6 +114,9 @@ class Store:
     def _errors(self, doing: str) -> Iterator[None]:
         try:
             yield
+        except UnicodeDecodeError:
+            # Python's sqlite3 fails so on an error message that quotes damaged bytes.
+            raise LedgerTampered(f"the ledger {self.place} is damaged: its tables cannot be read.") from None
         except (SQLAlchemyError, sqlite3.Error, OSError) as error:
             cause = error.orig if isinstance(error, DBAPIError) else error
             reason = self.place.redact(str(cause).strip().splitlines()[0] if str(cause).strip() else "no reason given")

@@ -92,7 +92,7 @@ class EfficientNet(TransformerMixin, BaseEstimator):
         if store is None:
             yield from self._compute(images, rows)
             return
-        keys = [content_key(images, int(row), b"") for row in rows]
+        keys = [content_key(images, int(row)) for row in rows]
         found = store.get(keys)
         known = np.array([key in found for key in keys])
         if known.any():

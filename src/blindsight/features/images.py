@@ -27,9 +27,9 @@ def as_images(images: Any) -> NDArray[np.uint8] | LazyImages:
     return ImageSet(np.asarray(images)).array()
 
 
-def content_key(images: NDArray[np.uint8] | LazyImages, index: int, settings: bytes) -> bytes:
-    """A hash of one image and the extractor's settings: the encoded file if there is one, else the pixels."""
-    digest = hashlib.blake2b(settings, digest_size=20)
+def content_key(images: NDArray[np.uint8] | LazyImages, index: int) -> bytes:
+    """A hash of one image: of the encoded file if there is one, else of the pixels and their shape."""
+    digest = hashlib.blake2b(digest_size=20)
     if isinstance(images, np.ndarray):
         image = np.ascontiguousarray(images[index])
         digest.update(f"pixels {image.shape} ".encode())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
@@ -10,8 +11,10 @@ from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.decomposition import PCA
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from blindsight import storage
 from blindsight.checks import whole
 from blindsight.data import ImageSet, LazyImages, MultiLabelSet
+from blindsight.errors import HostileFile
 from blindsight.features.images import as_images
 
 __all__ = ["PixelPCA", "pixels"]
@@ -50,26 +53,55 @@ class PixelPCA(TransformerMixin, BaseEstimator):
         whole("n_components", self.n_components)
         rows = self._rows(X, reset=True)
         kept = min(self.n_components, *rows.shape)
-        self.pca_ = PCA(kept, whiten=self.whiten, random_state=self.random_state).fit(rows)
-        self.components_ = self.pca_.components_
-        self.mean_ = self.pca_.mean_
+        pca = PCA(kept, whiten=self.whiten, random_state=self.random_state).fit(rows)
+        self.components_, self.mean_ = pca.components_, pca.mean_
+        # A component without variance stays as it is rather than being divided by nothing.
+        deviation = np.sqrt(np.maximum(pca.explained_variance_, 0))
+        self.scale_ = np.where(deviation > 0, deviation, 1) if self.whiten else np.ones_like(deviation)
         return self
 
     def transform(self, X: Any) -> NDArray[np.floating[Any]]:
         """Project images (or rows) onto the components."""
         check_is_fitted(self)
-        result: NDArray[np.floating[Any]] = self.pca_.transform(self._rows(X, reset=False))
+        rows = self._rows(X, reset=False)
+        result: NDArray[np.floating[Any]] = ((rows - self.mean_) @ self.components_.T) / self.scale_
         return result
 
     def inverse_transform(self, Z: Any) -> NDArray[np.floating[Any]]:
         """Back to rows of pixels in [0, 1], as far as the components remember."""
         check_is_fitted(self)
-        result: NDArray[np.floating[Any]] = self.pca_.inverse_transform(Z)
+        result: NDArray[np.floating[Any]] = (np.asarray(Z) * self.scale_) @ self.components_ + self.mean_
         return result
+
+    def save(self, path: str | Path) -> None:
+        """Write what was learned as one safetensors file."""
+        check_is_fitted(self)
+        arrays = {"components": self.components_, "mean": self.mean_, "scale": self.scale_}
+        fields = {"n_components": self.n_components, "whiten": self.whiten, "size": self.size}
+        storage.save(path, kind="pixel-pca", arrays=arrays, fields=fields)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Read what `save` wrote.
+
+        Raises:
+            HostileFile: The file is damaged, or is no saved PixelPCA.
+        """
+        arrays, fields = storage.load(path, kind="pixel-pca")
+        try:
+            fitted = cls(fields["n_components"], whiten=fields["whiten"], size=fields["size"])
+            components, mean, scale = (arrays[name] for name in ("components", "mean", "scale"))
+        except KeyError as error:
+            raise HostileFile(f"{Path(path).name} lacks {error}: it is no saved PixelPCA.") from None
+        if components.ndim != 2 or mean.shape != components.shape[1:] or scale.shape != components.shape[:1]:
+            raise HostileFile(f"{Path(path).name} holds arrays whose shapes do not fit together.")
+        fitted.components_, fitted.mean_, fitted.scale_ = components, mean, scale
+        fitted.n_features_in_ = components.shape[1]
+        return fitted
 
     @property
     def _n_features_out(self) -> int:
-        return int(self.pca_.n_components_)
+        return len(self.components_)
 
     def _rows(self, X: Any, *, reset: bool) -> NDArray[np.floating[Any]]:
         images = isinstance(X, (ImageSet, MultiLabelSet)) or (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import subprocess
 import tarfile
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import IO
 
 from blindsight.data.fetch.recipes import Member, Recipe
-from blindsight.errors import HostileFile
+from blindsight.errors import HostileFile, MissingData
 
 __all__ = ["checksum", "unpack"]
 
@@ -36,6 +37,8 @@ def unpack(recipe: Recipe, archive: Path, folder: Path, *, progress: Callable[[i
     try:
         _take(recipe, archive, folder, progress)
     except (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, OSError) as error:
+        if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+            raise MissingData(f"no room is left for {recipe.name}. Make room, then run it again.") from error
         raise HostileFile(f"{recipe.file} cannot be unpacked ({type(error).__name__}).") from error
 
 

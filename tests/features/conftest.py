@@ -1,0 +1,13 @@
+"""A cache of their own for the tests of this room."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("BLINDSIGHT_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"

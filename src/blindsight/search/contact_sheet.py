@@ -55,8 +55,10 @@ th { font-weight: 500; color: var(--soft); white-space: nowrap; width: 1%; }
 """
 
 
-def contact_sheet(sheets: Sequence[Sheet], guarantee: Guarantee | None, *, stored: int, meaning: str) -> str:
-    """The whole page. `stored` is the size of the index, `meaning` says in words what a match is."""
+def contact_sheet(
+    sheets: Sequence[Sheet], guarantee: Guarantee | None, *, stored: int, word: str = "match", meaning: str = ""
+) -> str:
+    """The whole page. `stored`: the index's size; `word` names what the probabilities are of, `meaning` explains it."""
     parts = [
         '<!doctype html><html lang="en"><head><meta charset="utf-8">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
@@ -66,9 +68,9 @@ def contact_sheet(sheets: Sequence[Sheet], guarantee: Guarantee | None, *, store
         f"<h1>Search results</h1><p>{stored:,} photos in the index, known only by their noisy codes. ",
         "This page holds thumbnails of the originals: keep it as private as they are.</p>",
     ]
-    parts += [_section(sheet) for sheet in sheets]
+    parts += [_section(sheet, word) for sheet in sheets]
     if meaning:
-        parts.append(f'<section><h2>What "match" means</h2><p>{html.escape(meaning)}</p></section>')
+        parts.append(f'<section><h2>What "{html.escape(word)}" means</h2><p>{html.escape(meaning)}</p></section>')
     if guarantee is not None:
         rows = "".join(
             f"<tr><th>{html.escape(name)}</th><td>{html.escape(value)}</td></tr>" for name, value in guarantee.rows()
@@ -77,20 +79,20 @@ def contact_sheet(sheets: Sequence[Sheet], guarantee: Guarantee | None, *, store
     return "".join([*parts, "</body></html>\n"])
 
 
-def _section(sheet: Sheet) -> str:
+def _section(sheet: Sheet, word: str) -> str:
     count = f"{len(sheet.hits)} hit{'' if len(sheet.hits) == 1 else 's'}, best first"
-    cards = "".join(_card(rank, hit, sheet.thumbnails) for rank, hit in enumerate(sheet.hits, start=1))
+    cards = "".join(_card(rank, hit, sheet.thumbnails, word) for rank, hit in enumerate(sheet.hits, start=1))
     return (
         f'<section><div class="query">{_picture(sheet.query_thumbnail, sheet.query)}'
         f"<div><h2>{html.escape(sheet.query)}</h2><p>{count}</p></div></div><ol>{cards}</ol></section>"
     )
 
 
-def _card(rank: int, hit: Hit, thumbnails: dict[str, bytes]) -> str:
+def _card(rank: int, hit: Hit, thumbnails: dict[str, bytes], word: str) -> str:
     name = html.escape(str(hit.id))
     chance, bar = "", ""
     if hit.probability is not None:
-        chance = f"<span>match {percent(hit.probability)}</span>"
+        chance = f"<span>{html.escape(word)} {percent(hit.probability)}</span>"
         bar = f'<div class="bar"><i style="width:{100 * hit.probability:.1f}%"></i></div>'
     return (
         f'<li>{_picture(thumbnails.get(str(hit.id)), str(hit.id))}<div class="text">'

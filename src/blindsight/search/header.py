@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
+from os import PathLike
+from pathlib import Path
 from typing import Any
 
 from blindsight.codes import n_bytes
@@ -11,6 +13,7 @@ from blindsight.decoding import MatchModel
 from blindsight.errors import BlindsightError, HostileFile, InvalidData
 from blindsight.privacy import Guarantee
 from blindsight.search import structure as structures
+from blindsight.search.journal import reading
 from blindsight.search.structure import Flat, Structure
 
 __all__ = ["Header"]
@@ -46,6 +49,12 @@ class Header:
                 "other": model.other.tolist(),
             },
         }
+
+    @classmethod
+    def of(cls, path: str | PathLike[str]) -> Header:
+        """The header of a file, without reading its codes."""
+        with reading(Path(path)) as (fields, _):
+            return cls.from_fields(fields)
 
     @classmethod
     def from_fields(cls, fields: dict[str, Any]) -> Header:

@@ -1,0 +1,148 @@
+"""`blindsight search INDEX QUERY.jpg`: the most similar photos of a private index, as a table, JSON or a page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from blindsight.cli.terminal import console, emit_json, table
+
+if TYPE_CHECKING:
+    from blindsight.cli.encoding import PhotoEncoder
+    from blindsight.search import Hit, Hits
+
+__all__ = ["register"]
+
+_THUMBNAIL = 320
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb."""
+    app.command("search")(search_index)
+
+
+def search_index(
+    index: Annotated[Path, typer.Argument(help="An index made by blindsight hash.")],
+    queries: Annotated[list[Path], typer.Argument(help="One or more photos to look for.", metavar="QUERY...")],
+    k: Annotated[int, typer.Option("-k", help="How many hits.")] = 12,
+    radius: Annotated[
+        int | None, typer.Option(help="All photos within this Hamming distance, instead of the best k.")
+    ] = None,
+    ranking: Annotated[
+        str, typer.Option(help="soft (finds what looks alike) or distance (finds the very same photo).")
+    ] = "soft",
+    min_probability: Annotated[
+        float | None, typer.Option(help="Only hits that are a match with at least this probability.")
+    ] = None,
+    html: Annotated[Path | None, typer.Option(help="Write a contact sheet: one page, thumbnails inside.")] = None,
+    folder: Annotated[
+        Path | None, typer.Option(help="Where the photos are, for the contact sheet (default: where they were).")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Machine-readable output.")] = False,
+) -> None:
+    """Find the photos of an index that look like a query. The query stays on this machine and carries no noise."""
+    import numpy as np
+
+    from blindsight import checks
+    from blindsight.cli.encoding import Recipe, load_encoder
+    from blindsight.data import read_image, to_rgb
+    from blindsight.search import HammingIndex
+    from blindsight.search.photos import PhotoFolder
+
+    place = PhotoFolder.read(index)
+    recipe = Recipe.from_fields(place.recipe)
+    stored = HammingIndex.load(place.codes)
+    encoder = load_encoder(recipe, index, stored.decoding)
+    pixels = [read_image(query) for query in queries]
+    squeezed = np.stack([to_rgb(image, recipe.size) for image in pixels])
+    if radius is None:
+        hits = encoder.search(stored, squeezed, k, ranking=ranking)
+    else:
+        hits = encoder.within(stored, squeezed, radius)
+    if min_probability is not None:
+        hits = hits.at_least(checks.probability("min_probability", min_probability))
+    if html is not None:
+        _write_sheet(html, queries, pixels, hits, stored, folder or Path(place.source), encoder)
+    if json:
+        _emit(queries, hits, stored, encoder.meaning, html)
+        return
+    for query, found in zip(queries, hits, strict=True):
+        _show(query, found, encoder.match_word)
+    console.print(f"{encoder.match_word}: {encoder.meaning}", markup=False)
+    if stored.guarantee is not None:
+        console.print(f"codes: {stored.guarantee.line()}", markup=False)
+    if html is not None:
+        console.print(f"contact sheet: {html}", markup=False)
+
+
+def _show(query: Path, found: list[Hit], word: str) -> None:
+    from blindsight.search.contact_sheet import percent
+
+    rows = [
+        (rank, str(hit.id), hit.distance, round(hit.score, 4), percent(hit.probability or 0.0))
+        for rank, hit in enumerate(found, start=1)
+    ]
+    table(f"{query.name}: {len(rows)} hits", ("rank", "photo", "distance", "score", word), rows)
+
+
+def _emit(queries: list[Path], hits: Hits, stored: Any, meaning: str, html: Path | None) -> None:
+    import json as text
+
+    emit_json(
+        {
+            "queries": [
+                {"query": str(query), "hits": [hit._asdict() for hit in found]}
+                for query, found in zip(queries, hits, strict=True)
+            ],
+            "stored": len(stored),
+            "match": meaning,
+            "guarantee": None if stored.guarantee is None else text.loads(stored.guarantee.to_json()),
+            "html": None if html is None else str(html),
+        }
+    )
+
+
+def _write_sheet(
+    target: Path, queries: list[Path], pixels: list[Any], hits: Hits, stored: Any, folder: Path, encoder: PhotoEncoder
+) -> None:
+    from blindsight.data import read_image
+    from blindsight.errors import BlindsightError
+    from blindsight.search.contact_sheet import Sheet, contact_sheet
+    from blindsight.storage import write_atomically
+
+    def original(name: str) -> bytes | None:
+        path = folder / name
+        # A name from an index must not lead out of the folder.
+        if not path.resolve().is_relative_to(folder.resolve()):
+            return None
+        try:
+            return _thumbnail(read_image(path))
+        except (BlindsightError, OSError):
+            return None
+
+    thumbnails: dict[str, bytes] = {}
+    for found in hits:
+        for hit in found:
+            name = str(hit.id)
+            if name not in thumbnails and (picture := original(name)) is not None:
+                thumbnails[name] = picture
+    sheets = [
+        Sheet(query.name, _thumbnail(image), found, thumbnails)
+        for query, image, found in zip(queries, pixels, hits, strict=True)
+    ]
+    page = contact_sheet(sheets, stored.guarantee, stored=len(stored), word=encoder.match_word, meaning=encoder.meaning)
+    write_atomically(target, page.encode())
+
+
+def _thumbnail(pixels: Any) -> bytes:
+    import io
+
+    from PIL import Image
+
+    picture = Image.fromarray(pixels).convert("RGB")
+    picture.thumbnail((_THUMBNAIL, _THUMBNAIL))
+    buffer = io.BytesIO()
+    picture.save(buffer, "JPEG", quality=82)
+    return buffer.getvalue()

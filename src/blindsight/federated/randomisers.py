@@ -1,14 +1,16 @@
 """Randomisers h_s^a: what makes two encryptions of one value look unrelated, and nearly all of encryption's cost.
 
-The base is fixed for the life of a key, so its powers come from a table: with 8-bit windows, h^a for a of L bits is the
-product of L/8 table entries, one per byte of a, with no squarings at all. The exponent's bytes come from the operating
-system. A pool holds randomisers made ahead (they don't depend on the plaintext), so that encrypting online is two
-multiplications. Each is used once.
+The base is fixed for the life of a key, so its powers come from a table: with w-bit windows, h^a for a of L bits is the
+product of L/w table entries, one per digit of a, with no squarings at all. The digits come from the operating system.
+Windows are as wide as a table of 64 MB allows, 8 to 10 bits: at 2048 bits 10, and 103 multiplications. A pool holds
+randomisers made ahead (they don't depend on the plaintext), so that encrypting online is two multiplications. Each is
+used once.
 """
 
 from __future__ import annotations
 
 import secrets
+from array import array
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -26,34 +28,39 @@ if TYPE_CHECKING:
 __all__ = ["FixedBase", "RandomiserPool"]
 
 _CHUNK = 64  # randomisers a thread makes between two reports of progress
+_TABLE_BYTES = 64 << 20
 
 
 class FixedBase:
-    """Random powers of one base, by 8-bit windows: L/8 multiplications where square-and-multiply takes 1.2 L."""
+    """Random powers of one base by windows: L/w multiplications where square-and-multiply takes 1.2 L."""
 
-    def __init__(self, base: mpz, modulus: mpz, *, exponent_bits: int) -> None:
+    def __init__(self, base: mpz, modulus: mpz, *, exponent_bits: int, window: int | None = None) -> None:
         self.modulus = modulus
-        self.exponent_bytes = (exponent_bits + 7) // 8
+        self.window = _widest(modulus, exponent_bits) if window is None else window
+        self.exponent_bits = -(-exponent_bits // self.window) * self.window
+        self._mask = (1 << self.window) - 1
         self._rows: list[list[mpz]] = []
-        for _ in range(self.exponent_bytes):
+        for _ in range(self.exponent_bits // self.window):
             row = [mpz(1)]
-            for _ in range(255):
+            for _ in range(self._mask):
                 row.append(row[-1] * base % modulus)
             self._rows.append(row)
             base = row[-1] * base % modulus
 
-    def power(self, exponent: int | bytes) -> mpz:
-        """base^exponent; the exponent as a number or as little-endian bytes of `exponent_bytes`."""
-        digits = exponent if isinstance(exponent, bytes) else int(exponent).to_bytes(self.exponent_bytes, "little")
-        modulus, rows = self.modulus, self._rows
-        result = rows[0][digits[0]]
-        for row, digit in zip(rows[1:], digits[1:], strict=True):
-            result = result * row[digit] % modulus
-        return result
+    def power(self, exponent: int) -> mpz:
+        """base^exponent for an exponent of at most `exponent_bits` bits."""
+        places = range(0, self.exponent_bits, self.window)
+        return self._product(array("H", [(int(exponent) >> place) & self._mask for place in places]))
 
     def random_power(self) -> mpz:
-        """base^a for a fresh a from the operating system."""
-        return self.power(secrets.token_bytes(self.exponent_bytes))
+        """base^a for a fresh a from the operating system: one uniform digit a window."""
+        return self._product(array("H", secrets.token_bytes(2 * len(self._rows))))
+
+    def _product(self, digits: array[int]) -> mpz:
+        modulus, mask, result = self.modulus, self._mask, mpz(1)
+        for row, digit in zip(self._rows, digits, strict=True):
+            result = result * row[digit & mask] % modulus
+        return result
 
     def random_powers(
         self, count: int, *, workers: int = 2, progress: Callable[[int, int], None] | None = None
@@ -76,6 +83,13 @@ class FixedBase:
 
     def _chunk(self, size: int) -> list[mpz]:
         return [self.random_power() for _ in range(size)]
+
+
+def _widest(modulus: mpz, exponent_bits: int) -> int:
+    """The widest window of 8 to 10 bits whose table stays within 64 MB."""
+    entry = modulus.bit_length() // 8 + 48
+    fitting = [w for w in (9, 10) if -(-exponent_bits // w) * entry << w <= _TABLE_BYTES]
+    return max(fitting, default=8)
 
 
 def _release_gil() -> None:

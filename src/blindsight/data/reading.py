@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import io
 import os
+import threading
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -15,6 +18,8 @@ from blindsight.data.limits import LIMITS, Limits, read_bytes
 from blindsight.errors import HostileFile
 
 __all__ = ["FORMATS", "SUFFIXES", "decode_image", "read_image", "to_rgb"]
+
+_FILTERS = threading.Lock()
 
 # Formats whose decoders only decode: no EPS (runs an interpreter), no rarely tested exotics.
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "PPM", "TIFF")
@@ -45,11 +50,10 @@ def decode_image(data: bytes, *, name: str = "the image", limits: Limits = LIMIT
     if len(data) > limits.image_bytes:
         raise HostileFile(f"{name} has {len(data):,} bytes, more than the limit of {limits.image_bytes:,}.")
     try:
-        with warnings.catch_warnings():
-            # Decoders warn about damage they guess around and about bombs: a guess is not good enough.
-            warnings.simplefilter("error")
-            with Image.open(io.BytesIO(data), formats=FORMATS) as image:
-                return _pixels(image, name, limits)
+        with _quiet():
+            image = Image.open(io.BytesIO(data), formats=FORMATS)
+        with image:
+            return _pixels(image, name, limits)
     except HostileFile:
         raise
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
@@ -67,13 +71,30 @@ def _pixels(image: Image.Image, name: str, limits: Limits) -> NDArray[np.uint8]:
         raise HostileFile(f"{name} has no pixels ({width} x {height}).")
     if width * height > limits.pixels:
         raise HostileFile(f"{name} says it has {width} x {height} pixels, more than the limit of {limits.pixels:,}.")
-    image.load()
-    upright = ImageOps.exif_transpose(image)
+    image.load()  # the long part, outside the lock
+    with _quiet():
+        return _plain(ImageOps.exif_transpose(image))
+
+
+def _plain(upright: Image.Image) -> NDArray[np.uint8]:
+    """Grey or RGB bytes, whatever the file's own way to write colours."""
     if upright.mode.startswith("I;16"):
         # Pillow's own conversion clips 16-bit grey at 255; the high byte is what is seen.
         return (np.asarray(upright) >> 8).astype(np.uint8)
     grey = upright.mode in ("1", "L", "LA", "La", "I", "F")
     return np.array(upright.convert("L" if grey else "RGB"), dtype=np.uint8)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Bombs raise, other warnings (a camera's sloppy EXIF, say) are silent.
+
+    Python's filters belong to the whole process, so only one thread at a time may change them.
+    """
+    with _FILTERS, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        warnings.simplefilter("error", Image.DecompressionBombWarning)
+        yield
 
 
 def to_rgb(image: NDArray[Any], size: int | None = None) -> NDArray[np.uint8]:

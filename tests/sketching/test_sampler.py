@@ -96,12 +96,12 @@ def sampled(parameters, trials, pixels=PIXELS):
 def test_counts_have_the_law_of_the_records(q):
     parameters = QKParameters(q=q, p=SMALL.p, r=SMALL.r)
     bits = to_bits(PIXELS[0], 3).ravel()
-    assert smallest(sampled(parameters, 20000), by_records(bits, parameters, 3000)) > LEVEL
+    assert smallest(sampled(parameters, 20000), by_records(bits, parameters, 1500)) > LEVEL
 
 
 def test_counts_have_the_law_of_algorithm_1_in_plain_python():
     bits = to_bits(PIXELS[0], 3).ravel().tolist()
-    assert smallest(sampled(SMALL, 20000), by_python(bits, SMALL, 3000)) > LEVEL
+    assert smallest(sampled(SMALL, 20000), by_python(bits, SMALL, 1500)) > LEVEL
 
 
 def test_the_test_would_see_repeats_ignored():
@@ -113,7 +113,7 @@ def test_the_test_would_see_repeats_ignored():
     s = rng.multinomial(3 * SMALL.n_records(M) - differing, np.full(3 * M, 1 / (3 * M)))
     bits = to_bits(PIXELS[0], 3).T.ravel()
     loose = np.where(bits, [d, s], [s, d]).transpose(1, 0, 2).reshape(n, 2, 3, M).transpose(0, 2, 1, 3)
-    assert smallest(loose, by_records(to_bits(PIXELS[0], 3).ravel(), SMALL, 3000)) < LEVEL
+    assert smallest(loose, by_records(to_bits(PIXELS[0], 3).ravel(), SMALL, 1500)) < LEVEL
 
 
 @pytest.mark.parametrize(("depth", "M", "K"), [(1, 5, 1), (1, 30, 4), (5, 3, 2), (8, 49, 3), (16, 10, 5)])

@@ -109,7 +109,7 @@ def law_from_dict(fields: Any) -> Law:
     return QKParameters.from_dict(fields)
 
 
-def _spend(budget: float, depth: int, steps: int = 2000) -> list[float]:
+def _spend(budget: float, depth: int, steps: int = 512) -> list[float]:
     """Hand out the budget in small equal steps, each to the bit whose error falls most."""
     step = budget / steps
     weights = 4.0 ** np.arange(depth - 1, -1, -1)

@@ -49,7 +49,7 @@ class Server:
         if sketches.labels is None:
             raise ProtocolError("a contribution must carry labels.")
         if self._received:
-            self._received[0].require(sketches.parameters, sketches.image_shape)
+            sketches.require(self._received[0].parameters, self._received[0].image_shape)
         self._received.append(sketches)
         return sum(map(len, self._received))
 

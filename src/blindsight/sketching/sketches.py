@@ -89,7 +89,7 @@ class SketchSet:
             raise InvalidParameter("concatenate needs at least one set of sketches.")
         first = sets[0]
         for other in sets[1:]:
-            first.require(other.parameters, other.image_shape)
+            other.require(first.parameters, first.image_shape)
         labelled = all(s.labels is not None for s in sets)
         labels = np.concatenate([s.labels for s in sets]) if labelled else None  # type: ignore[misc]
         return cls(np.concatenate([s.counts for s in sets]), first.parameters, labels, first.classes)

@@ -1,0 +1,204 @@
+from __future__ import annotations
+
+import ast
+import inspect
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from blindsight import data
+from blindsight.errors import HostileFile, InvalidData, InvalidParameter, ProtocolError
+from blindsight.sketching import NegativeSketcher, NegDL, Server, SketchDataset, SketchSet, User
+from blindsight.sketching.networks import ResNet50, SmallResNet, build
+
+
+@pytest.fixture(scope="module")
+def digits():
+    images = data.load("digits")
+    array = images.array()
+    # 8 x 8 digits; whatever their scale, brought to 8 bits
+    scaled = (array.astype(int) * 255 // max(1, int(array.max()))).astype(np.uint8)
+    if scaled.ndim == 4:
+        scaled = scaled[..., 0]
+    return scaled[:1400], images.labels[:1400], scaled[1400:], images.labels[1400:]
+
+
+def sketched(q, digits):
+    x, y, x_test, y_test = digits
+    sketcher = NegativeSketcher(q, random_state=0).fit(x)
+    return sketcher.sketch(x, y), sketcher.sketch(x_test, y_test)
+
+
+@pytest.mark.parametrize("inputs", ["mean", "bits"])
+@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
+def test_a_network_learns_digits_from_sketches(digits, inputs, optimizer):
+    train, test = sketched("Q6", digits)
+    rate = 3e-3 if optimizer == "adam" else 0.05
+    model = NegDL(inputs=inputs, optimizer=optimizer, learning_rate=rate, batch_size=64, epochs=12, random_state=0)
+    assert model.fit(train).score(test) > 0.85  # 0.93 to 0.96 in trials; chance is 0.1
+
+
+def test_a_network_of_ones_own_is_trained_saved_and_loaded(digits, tmp_path):
+    train, test = sketched("Q9", digits)
+
+    def linear(channels, height, width, classes):
+        return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(channels * height * width, classes))
+
+    model = NegDL(linear, epochs=8, learning_rate=0.01, random_state=0).fit(train)
+    assert model.score(test) > 0.8
+    model.save(tmp_path / "m")
+    with pytest.raises(InvalidParameter, match="network"):
+        NegDL.load(tmp_path / "m")
+    assert (NegDL.load(tmp_path / "m", network=linear).predict(test) == model.predict(test)).all()
+    with pytest.raises(HostileFile, match="does not fit"):
+        NegDL.load(tmp_path / "m", network=lambda c, h, w, k: torch.nn.Flatten())
+
+
+def test_sketches_made_otherwise_than_the_models_are_refused(digits):
+    train, _ = sketched("Q6", digits)
+    _, other = sketched("Q3", digits)
+    model = NegDL(epochs=1).fit(train[:100])
+    with pytest.raises(InvalidData, match=r"parameters Q6 .* got Q3"):
+        model.predict(other)
+
+
+def test_onnx_gives_the_networks_logits(digits, tmp_path):
+    import onnx
+    from onnx.reference import ReferenceEvaluator
+
+    train, test = sketched("Q6", digits)
+    model = NegDL(epochs=1, random_state=0).fit(train[:200])
+    model.export_onnx(tmp_path / "m.onnx")
+    graph = onnx.load(tmp_path / "m.onnx")
+    onnx.checker.check_model(graph)
+    logits = ReferenceEvaluator(graph).run(None, {"x": test[:5].posteriors()})[0]
+    assert logits == pytest.approx(model.decision_function(test[:5]), abs=1e-4)
+
+
+@pytest.mark.parametrize("name", ["lenet5", "resnet"])
+def test_networks_take_any_shape(name):
+    for shape in [(1, 28, 28), (24, 32, 32), (3, 8, 8)]:
+        assert build(name, *shape, 7).eval()(torch.zeros(2, *shape)).shape == (2, 7)
+
+
+def test_resnet_50_has_the_papers_layers():
+    with torch.device("meta"):
+        network = ResNet50(3, 32, 32, 10)
+    kernels = [m.kernel_size for m in network.modules() if isinstance(m, torch.nn.Conv2d)]
+    assert kernels[0] == (7, 7)
+    inner = [m for block in network.blocks for m in block.body if isinstance(m, torch.nn.Conv2d)]
+    assert len(inner) == 9 + 12 + 18 + 9
+    assert sum(p.numel() for p in SmallResNet(3, 32, 32, 10).parameters()) < 200_000
+
+
+def test_augmented_training_runs_on_colour():
+    images = np.random.default_rng(0).integers(0, 256, size=(20, 16, 16, 3)).astype(np.uint8)
+    sketches = NegativeSketcher("Q6").fit(images).sketch(images, np.arange(20) % 2)
+    model = NegDL("resnet", inputs="mean", augment=True, epochs=1, batch_size=8, random_state=0).fit(sketches)
+    assert model.predict_proba(sketches).sum(axis=1) == pytest.approx(np.ones(20))
+
+
+def test_dataset_gives_the_same_with_and_without_memory(digits):
+    train, _ = sketched("Q6", digits)
+    for inputs in ("mean", "bits"):
+        kept, fresh = (SketchDataset(train[:20], inputs=inputs, cache=cache) for cache in (True, False))
+        assert torch.equal(kept.batch(np.arange(20)), fresh.batch(np.arange(20)))
+        x, label = kept[3]
+        assert x.shape == kept.shape and int(label) == train.labels[3]
+        assert 0 <= float(x.min()) <= float(x.max()) <= 1
+
+
+def test_dataset_works_with_torchs_loader(digits):
+    from torch.utils.data import DataLoader
+
+    train, _ = sketched("Q6", digits)
+    x, y = next(iter(DataLoader(SketchDataset(train[:16]), batch_size=8)))
+    assert x.shape == (8, 1, 8, 8) and y.shape == (8,)
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [({"inputs": "pixels"}, "inputs"), ({"optimizer": "lbfgs"}, "optimizer"), ({"epochs": 0}, "epochs"),
+     ({"network": "vgg"}, "network"), ({"network": torch.nn.Flatten()}, "function"), ({"schedule": "x"}, "schedule")],
+)  # fmt: skip
+def test_wrong_settings_are_refused(digits, params, message):
+    train, _ = sketched("Q6", digits)
+    with pytest.raises(InvalidParameter, match=message):
+        NegDL(**params).fit(train[:20])
+
+
+def test_training_without_labels_is_refused(digits):
+    train, _ = sketched("Q6", digits)
+    with pytest.raises(InvalidData, match="label"):
+        NegDL().fit(SketchSet(train.counts, train.parameters))
+
+
+# Algorithm 3's boundary.
+
+
+def test_what_crosses_the_boundary_is_sketches_labels_and_parameters(digits):
+    x, y, _, _ = digits
+    message = User(NegativeSketcher("Q6")).contribute(x[:50], y[:50])
+    from safetensors.numpy import load
+
+    arrays = load(message)
+    assert arrays.keys() == {"counts", "labels"}
+    assert arrays["counts"].shape == (50, 1, 8, 2, 8, 8)
+    assert (arrays["labels"] == y[:50]).all()
+    # No image, row of an image, or plane of bits is in the message in the clear.
+    for image in x[:50]:
+        assert image.tobytes() not in message
+        assert np.packbits(image > 127).tobytes() not in message
+    assert load(User(NegativeSketcher("Q6")).ask(x[:5])).keys() == {"counts"}
+
+
+def test_two_messages_of_the_same_images_differ(digits):
+    x, y, _, _ = digits
+    user = User(NegativeSketcher("Q6"))
+    assert user.contribute(x[:5], y[:5]) != user.contribute(x[:5], y[:5])
+
+
+def test_the_server_trains_and_answers_in_a_process_that_has_only_the_messages(digits, tmp_path):
+    x, y, x_test, y_test = digits
+    users = [User(NegativeSketcher("Q9")) for _ in range(2)]
+    (tmp_path / "a").write_bytes(users[0].contribute(x[:700], y[:700]))
+    (tmp_path / "b").write_bytes(users[1].contribute(x[700:], y[700:]))
+    (tmp_path / "ask").write_bytes(users[0].ask(x_test))
+    code = """
+import numpy as np
+from pathlib import Path
+from blindsight.sketching import NegDL, Server
+server = Server(NegDL(epochs=6, learning_rate=3e-3, batch_size=64, random_state=0))
+for name in "ab":
+    server.receive(Path(name).read_bytes())
+server.train()
+np.save("answer.npy", server.answer(Path("ask").read_bytes()))
+"""
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, timeout=120)
+    answer = np.load(tmp_path / "answer.npy", allow_pickle=False)
+    assert (answer == y_test).mean() > 0.8
+
+
+def test_the_server_takes_nothing_but_sketches(digits):
+    x, y, _, _ = digits
+    server = Server(NegDL())
+    with pytest.raises(HostileFile):
+        server.receive(x[:5].tobytes())
+    with pytest.raises(InvalidData, match="takes sketches"):
+        NegDL().fit(x, y)
+    with pytest.raises(ProtocolError, match="labels"):
+        server.receive(User(NegativeSketcher("Q6")).ask(x[:5]))
+    with pytest.raises(ProtocolError, match="no sketches"):
+        server.train()
+
+
+def test_the_servers_code_knows_no_way_to_pixels():
+    from blindsight.sketching import dataset, trainer
+
+    for module in (trainer, dataset):
+        tree = ast.parse(inspect.getsource(module))
+        imported = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+        assert not imported & {"blindsight.sketching.sketcher", "blindsight.sketching.bits", "blindsight.data"}

@@ -186,6 +186,21 @@ def test_a_checked_download_is_used_again_and_a_partial_one_never(registry: Regi
         assert registry.asked == before + 1
 
 
+def test_what_a_client_finished_after_its_process_died_is_used(registry: Registry, tmp_path: Path) -> None:
+    whole = tarball(GOOD)
+    recipe = registry.serve(whole)
+    orphaned = tmp_path / "cache" / "work" / "toy-abc"
+    orphaned.mkdir(parents=True)
+    (orphaned / "client.log").write_text("")
+    (orphaned / "partial.tgz").write_bytes(whole[:50])
+    fetch.get("toy", recipe=recipe)
+    assert registry.asked == 1
+    shutil.rmtree(tmp_path / "cache" / "sets")
+    (orphaned / "toy-data-1.0.0.tgz").write_bytes(whole)
+    fetch.get("toy", recipe=recipe)
+    assert registry.asked == 1
+
+
 def test_a_crash_at_the_end_keeps_the_download_but_shows_no_set(registry: Registry, tmp_path: Path) -> None:
     def crash(source: Path, target: Path) -> None:
         (target / "half.txt").write_text("half")

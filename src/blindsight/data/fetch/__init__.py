@@ -78,11 +78,16 @@ class _Teller:
 def _package(recipe: Recipe, tell: Callable[[int], None]) -> Path:
     """The checked package: kept from an earlier run, or downloaded now."""
     kept = cache_folder() / "downloads" / recipe.file
-    if kept.is_file():
-        if kept.stat().st_size == recipe.size and checksum(kept) == recipe.sha256:
-            return kept
-        kept.unlink()  # a damaged leftover is never taken for whole
+    if _is_whole(kept, recipe):
+        return kept
+    kept.unlink(missing_ok=True)  # a damaged leftover is never taken for whole
     kept.parent.mkdir(parents=True, exist_ok=True)
+    # A client may outlive the process that started it, and finish its work in a folder that nobody waits for.
+    for left in (cache_folder() / "work").glob(f"{recipe.name}-*/*"):
+        if _is_whole(left, recipe):
+            with contextlib.suppress(FileExistsError):
+                os.link(left, kept)  # not moved: its owner may be alive after all
+            return kept
     with _workshop(recipe.name) as work:
         brought = download(recipe, work, progress=lambda done: tell(min(done, recipe.size)))
         found = checksum(brought)
@@ -93,6 +98,13 @@ def _package(recipe: Recipe, tell: Callable[[int], None]) -> Path:
             )
         os.replace(brought, kept)
     return kept
+
+
+def _is_whole(path: Path, recipe: Recipe) -> bool:
+    try:
+        return path.is_file() and path.stat().st_size == recipe.size and checksum(path) == recipe.sha256
+    except OSError:
+        return False
 
 
 def _publish(whole: Path, target: Path) -> None:

@@ -1,4 +1,4 @@
-"""What is learned from: image sets, multi-label sets, tables and labelled pairs. All are read-only values."""
+"""What is learned from: image sets, multi-label sets, tables and labelled pairs. All are frozen values."""
 
 from __future__ import annotations
 

@@ -35,10 +35,7 @@ def read_cifar_batch(
     with path.open("rb") as stream:
         start = stream.read(2)
     if size % record and start[:1] == b"\x80":
-        raise HostileFile(
-            f"{path.name} is the python version of CIFAR, a pickle, which could run code when opened. "
-            "Blindsight never unpickles: take the binary version (cifar-10-binary.tar.gz) from the same page."
-        )
+        raise _pickled(path)
     if size == 0 or size % record:
         raise HostileFile(f"{path.name} has {size:,} bytes, which is not a whole number of {record}-byte records.")
     if size // record > limits.rows:
@@ -68,7 +65,8 @@ def load_cifar(
     files = [folder / name for part in parts for name in _FILES[kind, part]]
     for path in files:
         if not path.is_file():
-            _refuse_pickle(path)
+            if path.with_suffix("").is_file():
+                raise _pickled(path.with_suffix(""))
             raise MissingData(f"{path} does not exist. {kind} needs the files of its binary version.")
     classes = 10 if kind == "cifar10" else 100
     label_bytes = 1 if kind == "cifar10" else 2
@@ -78,13 +76,11 @@ def load_cifar(
     return ImageSet(images, labels, None, _class_names(folder / _NAMES[kind], classes), kind)
 
 
-def _refuse_pickle(path: Path) -> None:
-    python_version = path.with_suffix("")
-    if python_version.is_file():
-        raise HostileFile(
-            f"{python_version.name} is the python version of CIFAR, a pickle, which could run code when opened. "
-            "Blindsight never unpickles: take the binary version (cifar-10-binary.tar.gz) from the same page."
-        )
+def _pickled(path: Path) -> HostileFile:
+    return HostileFile(
+        f"{path.name} is the python version of CIFAR, a pickle, which could run code when opened. "
+        "Blindsight never unpickles: take the binary version (cifar-10-binary.tar.gz) from the same page."
+    )
 
 
 def _class_names(path: Path, classes: int) -> tuple[str, ...]:

@@ -6,7 +6,22 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from blindsight.hashing import ITQ, KSH, LSH, PITQ, SDH, SH, CodebookHasher, PHashing, PrivUnitHasher, SampledPHashing
+from blindsight.hashing import (
+    ADSH,
+    DPSH,
+    DSH,
+    ITQ,
+    KSH,
+    LSH,
+    PITQ,
+    SDH,
+    SH,
+    CodebookHasher,
+    HashNet,
+    PHashing,
+    PrivUnitHasher,
+    SampledPHashing,
+)
 from contracts.estimator import EstimatorContract
 
 
@@ -50,6 +65,23 @@ class TestKSH(HasherContract):
 
 class TestSDH(HasherContract):
     cls = SDH
+
+
+class TestDPSH(HasherContract):
+    cls = DPSH
+    params: ClassVar = {"n_epochs": 1, "hidden": 8}
+
+
+class TestDSH(TestDPSH):
+    cls = DSH
+
+
+class TestHashNet(TestDPSH):
+    cls = HashNet
+
+
+class TestADSH(TestDPSH):
+    cls = ADSH
 
 
 class TestPHashing(EstimatorContract):

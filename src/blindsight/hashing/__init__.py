@@ -13,8 +13,10 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from blindsight.hashing.adsh import ADSH
     from blindsight.hashing.base import Hasher
     from blindsight.hashing.codebook import CodebookHasher
+    from blindsight.hashing.deep import DPSH, DSH, HashNet
     from blindsight.hashing.itq import ITQ
     from blindsight.hashing.ksh import KSH
     from blindsight.hashing.lsh import LSH
@@ -27,6 +29,9 @@ if TYPE_CHECKING:
     from blindsight.hashing.spectral import SH
 
 __all__ = [
+    "ADSH",
+    "DPSH",
+    "DSH",
     "ESTIMATORS",
     "ITQ",
     "KSH",
@@ -35,6 +40,7 @@ __all__ = [
     "SDH",
     "SH",
     "CodebookHasher",
+    "HashNet",
     "Hasher",
     "PHashing",
     "PrivUnitHasher",
@@ -48,6 +54,10 @@ _HOMES = {
     "SH": "spectral",
     "KSH": "ksh",
     "SDH": "sdh",
+    "DPSH": "deep",
+    "DSH": "deep",
+    "HashNet": "deep",
+    "ADSH": "adsh",
     "PHashing": "phashing",
     "PITQ": "pitq",
     "SampledPHashing": "sampling",

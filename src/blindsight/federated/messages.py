@@ -204,7 +204,7 @@ class Contribution:
 
 @dataclass(frozen=True)
 class Proof:
-    """That a user contributed: what its signature was over, without the ciphertexts (132 bytes)."""
+    """That a user contributed: what its signature was over, without the ciphertexts (104 bytes)."""
 
     user: int
     length: int

@@ -33,8 +33,12 @@ Floats = NDArray[np.float64]
 
 @dataclass
 class Trace:
-    """What Figure 8 shows: the objective before each step, and each row's sensitivity (times kappa) in it."""
+    """What Figure 8 shows: the objective before each step, and each row's sensitivity (times kappa) in it.
 
+    With `sample`, the objective is taken over that part of the pairs: cheaper on large sets.
+    """
+
+    sample: Contrastive | None = None
     objective: list[float] = field(default_factory=list)
     sensitivity: list[Floats] = field(default_factory=list)
 
@@ -90,7 +94,7 @@ def algorithm1(
     share = epsilon / epochs  # line 1: epsilon' for an epoch; batches of an epoch are disjoint
     for tau, (eta, batch) in enumerate(zip(sizes, plan, strict=True)):
         if trace is not None:
-            trace.objective.append(loss.mean(W))
+            trace.objective.append((trace.sample or loss).mean(W))
         part = loss.take(batch)
         if mechanism == "none":
             W = W - eta * part.sum(W) / len(batch)
@@ -129,16 +133,15 @@ def _noisy_rows(
         # Duchi's mechanism needs a box, not a sensitivity: a mean of clipped rows lies in [-h, h]^d.
         box = Duchi(epsilon=epsilon, dimensions=mean.shape[1], bound=h, unit="kappa pairs")
         return box.release(np.clip(mean, -h, h), rng=rng)
-    noisy = np.empty_like(mean)
-    for r, (row, bound) in enumerate(zip(mean, sensitivity, strict=True)):
-        if bound <= 0:  # every gradient of the row is zero: DPP-S then adds no noise, as printed
-            noisy[r] = row
-        elif mechanism == "laplace":
-            noisy[r] = Laplace(scale=bound / epsilon, sensitivity=bound, unit="kappa pairs").release(row, rng=rng)
-        elif mechanism == "scdf":
-            noisy[r] = Staircase(epsilon=epsilon, sensitivity=bound, unit="kappa pairs").release(row, rng=rng)
-        else:
-            # Appendix C: sigma = sqrt(2 ln(1.25/delta)) Delta / epsilon.
-            sigma = math.sqrt(2 * math.log(1.25 / delta)) * bound / epsilon
-            noisy[r] = Gaussian(sigma=sigma, sensitivity=bound, delta=delta, unit="kappa pairs").release(row, rng=rng)
-    return noisy
+    # Noise of sensitivity 1, each row then stretched to its own: all three families scale. A row without sensitivity
+    # (every gradient zero, under DPP-S) gets none, as printed.
+    still = np.zeros_like(mean)
+    if mechanism == "laplace":
+        noise = Laplace(scale=1 / epsilon, sensitivity=1.0, unit="kappa pairs").release(still, rng=rng)
+    elif mechanism == "scdf":
+        noise = Staircase(epsilon=epsilon, sensitivity=1.0, unit="kappa pairs").release(still, rng=rng)
+    else:
+        # Appendix C: sigma = sqrt(2 ln(1.25/delta)) Delta / epsilon.
+        sigma = math.sqrt(2 * math.log(1.25 / delta)) / epsilon
+        noise = Gaussian(sigma=sigma, sensitivity=1.0, delta=delta, unit="kappa pairs").release(still, rng=rng)
+    return mean + sensitivity[:, None] * noise

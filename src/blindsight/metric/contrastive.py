@@ -42,8 +42,8 @@ class Contrastive(TupleLoss):
     def factors(self, W: Floats) -> tuple[Floats, Floats]:
         """Equation 8: the gradient is c (W dx) dx' with c = 1, (D - m)/D or 0; left = c W dx, right = dx."""
         projected = self.differences @ W.T
-        left = projected * self._coefficient(projected)[:, None]
-        return left[:, None, :], self.differences[:, None, :]
+        projected *= self._coefficient(projected)[:, None]
+        return projected[:, None, :], self.differences[:, None, :]
 
     def clipped_rows(self, W: Floats, bound: float, *, order: Literal[1, 2] = 1) -> tuple[Floats, Floats]:
         """Algorithm 1, lines 7 and 8: sum of the gradients with *each row* clipped to `bound`, and each row's peak.

@@ -35,7 +35,10 @@ class TupleLoss(ABC):
 
     @abstractmethod
     def factors(self, W: Floats) -> tuple[Floats, Floats]:
-        """Left (n, k, d') and right (n, k, d) factors: gradient i is the sum over k of left x right'."""
+        """Left (n, k, d') and right (n, k, d) factors: gradient i is the sum over k of left x right'.
+
+        The left factors are fresh and may be overwritten; the right ones may be the data themselves.
+        """
 
     def gradients(self, W: Floats) -> Floats:
         """(n, d', d) all gradients, formed. For tests and small data."""
@@ -55,16 +58,23 @@ class TupleLoss(ABC):
         left, right = self.factors(W)
         norm = _frobenius(left, right) if order == 2 else _absolute(left, right)
         scale = bound / np.maximum(norm, bound)
-        return np.einsum("nkr,nkd->rd", left * scale[:, None, None], right, optimize=True)
+        left *= scale[:, None, None]
+        return _added(left, right)
 
     def sum(self, W: Floats) -> Floats:
         """The sum of the gradients, unclipped."""
-        left, right = self.factors(W)
-        return np.einsum("nkr,nkd->rd", left, right, optimize=True)
+        return _added(*self.factors(W))
+
+
+def _added(left: Floats, right: Floats) -> Floats:
+    """The sum of all outer products, as one matrix product."""
+    return left.reshape(-1, left.shape[2]).T @ right.reshape(-1, right.shape[2])
 
 
 def _frobenius(left: Floats, right: Floats) -> Floats:
     """|sum_k l_k r_k'|_F: the root of the sum over j, k of (l_j . l_k)(r_j . r_k)."""
+    if left.shape[1] == 1:
+        return np.sqrt(np.einsum("nkr,nkr->n", left, left) * np.einsum("nkd,nkd->n", right, right))
     inner = np.einsum("njr,nkr->njk", left, left) * np.einsum("njd,nkd->njk", right, right)
     return np.sqrt(np.maximum(inner.sum(axis=(1, 2)), 0.0))
 

@@ -129,7 +129,12 @@ def proven(task: Task, *, ledger: Any, trace: Trace | None, progress: Progress |
             rng=task.rng,
             unit=task.unit,
         )
-    return Learned(run(margin, progress), guarantee, margin)
+    return Learned(_coarse(run(margin, progress)), guarantee, margin)
+
+
+def _coarse(W: Floats) -> Floats:
+    """Rounded to 2^-16: the low bits of floating-point noise can betray what it hides, and nobody needs them."""
+    return np.round(W * 2.0**16) / 2.0**16
 
 
 def _gaussian_plan(task: Task, group: int, share: float) -> tuple[Callable[..., Floats], Guarantee]:

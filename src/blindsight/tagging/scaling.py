@@ -1,0 +1,102 @@
+"""Features before the head: rows of one length, and for private training a released centre.
+
+DP-SGD clips every record's gradient, which is its residual times its features: rows of one length waste nothing of the
+bound. Pooled features share a large common part that carries no information and eats the bound, so the private head
+subtracts their mean, released with discrete Gaussian noise (a row of length one moves the sum by one), and keeps a
+constant in its place. Without private training rows are only scaled: y = Wx has no bias, and the common part is one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from blindsight import checks
+from blindsight.errors import InvalidData
+from blindsight.privacy.entropy import Rng
+from blindsight.privacy.guarantee import Cost
+from blindsight.privacy.mechanisms import DiscreteGaussian
+
+__all__ = ["CentreRelease", "Scaling", "feature_rows", "unit_rows"]
+
+_LENGTH = 4.0
+
+
+def feature_rows(x: Any, *, n_features: int | None = None) -> NDArray[np.float32]:
+    """Finite float rows (n, D), or an error that says what is wrong."""
+    rows = checks.finite_array("X", x)
+    if rows.ndim != 2 or rows.shape[0] == 0 or rows.shape[1] == 0:
+        raise InvalidData(f"X must be a non-empty table of images by features, got shape {rows.shape}.")
+    if n_features is not None and rows.shape[1] != n_features:
+        raise InvalidData(f"X must have the {n_features} features of the training data, got {rows.shape[1]}.")
+    return rows.astype(np.float32)
+
+
+def unit_rows(x: Any) -> NDArray[np.float32]:
+    """Every row divided by its length; rows of zeros stay."""
+    rows = np.asarray(x, np.float32)
+    length = np.linalg.norm(rows, axis=1, keepdims=True)
+    return (rows / np.where(length > 0, length, 1.0)).astype(np.float32)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CentreRelease:
+    """The mean of unit rows, with noise for one record added or removed; the number of records is public."""
+
+    epsilon: float
+    delta: float
+
+    def noise(self, n_features: int) -> DiscreteGaussian:
+        """The exact sampler for l2 sensitivity 1."""
+        return DiscreteGaussian.calibrate(
+            self.epsilon,
+            delta=self.delta,
+            sensitivity=1.0,
+            grid=2.0**-12,
+            dimensions=n_features,
+            unit="record",
+            neighbours="add or remove one",
+        )
+
+    def cost(self, n_features: int) -> Cost:
+        """What it spends, per record."""
+        return self.noise(n_features).cost
+
+    def release(self, x: Any, *, rng: Rng) -> NDArray[np.float32]:
+        """The noisy mean."""
+        rows = unit_rows(x).astype(np.float64)
+        noisy = self.noise(rows.shape[1]).release(rows.sum(axis=0), rng=rng)
+        return (np.asarray(noisy) / len(rows)).astype(np.float32)
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """What is done to features before the head; `centre` is None without private training.
+
+    `floor` and `ceiling` are the corollaries' conditions on features: |x_i| at least, x_i at most.
+    """
+
+    centre: NDArray[np.float32] | None = None
+    floor: float | None = None
+    ceiling: float | None = None
+
+    @property
+    def extra(self) -> int:
+        """How many columns are added: a constant where a centre is taken away."""
+        return 0 if self.centre is None else 1
+
+    def __call__(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
+        """The head's input."""
+        rows = unit_rows(x)
+        if self.centre is not None:
+            rows = unit_rows(rows - self.centre)
+            return np.hstack([rows, np.ones((len(rows), 1), np.float32)])
+        rows = _LENGTH * rows
+        if self.floor is not None:
+            rows = np.where(rows < 0, -1.0, 1.0) * np.maximum(np.abs(rows), self.floor)
+        if self.ceiling is not None:
+            rows = np.minimum(rows, self.ceiling)
+        return rows.astype(np.float32)

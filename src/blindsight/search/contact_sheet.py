@@ -44,8 +44,8 @@ li img, li .none { width: 100%; aspect-ratio: 1; object-fit: cover; display: blo
 .none { display: grid; place-items: center; background: var(--line); color: var(--soft); font-size: 13px; }
 .text { padding: 10px 12px 12px; }
 .name { font-size: 13px; white-space: nowrap; overflow: hidden; text-overflow: ellipsis; }
-.figures { display: flex; justify-content: space-between; font-size: 12px; color: var(--soft);
-  font-variant-numeric: tabular-nums; }
+.figures { display: flex; flex-wrap: wrap; justify-content: space-between; font-size: 12px; color: var(--soft);
+  font-variant-numeric: tabular-nums; white-space: nowrap; column-gap: 10px; }
 .bar { height: 4px; margin-top: 7px; border-radius: 2px; background: var(--line); overflow: hidden; }
 .bar i { display: block; height: 100%; background: var(--bar); }
 table { margin-top: 10px; border-collapse: collapse; font-size: 13px; width: 100%; }

@@ -1,0 +1,241 @@
+"""`blindsight sketch FOLDER OUT` makes sketches; `blindsight sketch recover SKETCHES` attacks them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from blindsight.cli.terminal import console, emit_json, progress_bar, table
+
+__all__ = ["register"]
+
+
+class _MakeByDefault(TyperGroup):
+    """`sketch FOLDER OUT` means `sketch make FOLDER OUT`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if args and args[0] not in self.commands and args[0] != "--help":
+            args = ["make", *args]
+        return super().parse_args(ctx, args)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb."""
+    verbs = typer.Typer(
+        cls=_MakeByDefault,
+        no_args_is_help=True,
+        help="Turn images into sketches for a server to train on (sketch FOLDER OUT), and attack them (sketch recover).",
+    )
+    verbs.command("make")(make)
+    verbs.command("recover")(recover)
+    app.add_typer(verbs, name="sketch")
+
+
+def make(
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="FOLDER", help="Images: a folder (a subfolder a class gives labels), or a known set such as mnist."
+        ),
+    ],
+    out: Annotated[Path, typer.Argument(help="The file of sketches to write; a stopped job is resumed.")],
+    q: Annotated[str, typer.Option(help="Q1 to Q12, or q_1,...,q_L for an L-bit image.")] = "Q3",
+    p: Annotated[str, typer.Option(help="Types of records, p_1,...,p_K.")] = "0.7,0.24,0.06",
+    r: Annotated[float, typer.Option(help="Records a bit.")] = 6.5,
+    max_psnr: Annotated[float | None, typer.Option(help="Choose q for this: the attacker's PSNR at most (dB).")] = None,
+    epsilon_per_pixel: Annotated[
+        float | None, typer.Option(help="Choose q for this: implied epsilon per pixel at most.")
+    ] = None,
+    flip_epsilon: Annotated[float | None, typer.Option(help="Flip bits instead: a proven epsilon per pixel.")] = None,
+    split: Annotated[str | None, typer.Option(help="train or test, for known sets.")] = None,
+    size: Annotated[int | None, typer.Option(help="Resize to size x size pixels.")] = None,
+    grey: Annotated[bool, typer.Option("--grey", help="Turn colour into grey.")] = False,
+    seed: Annotated[int | None, typer.Option(help="Fixed dice: a simulation, not a protection.")] = None,
+    ledger: Annotated[Path | None, typer.Option(help="Ledger to charge (with --flip-epsilon).")] = None,
+    dataset: Annotated[str, typer.Option(help="The data set's name in the ledger.")] = "images",
+    unsafe_records: Annotated[
+        bool, typer.Option("--unsafe-records", help="Also write the first image's records beside OUT, for study.")
+    ] = False,
+    json: Annotated[bool, typer.Option("--json", help="Machine-readable output.")] = False,
+) -> None:
+    """Sketch images into a file, block by block."""
+    from blindsight.errors import InvalidParameter
+
+    if sum(goal is not None for goal in (max_psnr, epsilon_per_pixel, flip_epsilon)) > 1:
+        raise InvalidParameter("give at most one of --max-psnr, --epsilon-per-pixel and --flip-epsilon.")
+    images = _images(source, split)
+    prepare = _preparation(size, grey)
+    if flip_epsilon is not None:
+        _flip(images, prepare, out, flip_epsilon, seed, ledger, dataset, json)
+        return
+    from blindsight.sketching import NegativeSketcher
+    from blindsight.sketching.calibrate import calibrate
+    from blindsight.sketching.parameters import resolve
+
+    parameters: Any
+    if max_psnr is not None or epsilon_per_pixel is not None:
+        parameters = calibrate(max_psnr=max_psnr, epsilon_per_pixel=epsilon_per_pixel, r=r)
+    else:
+        parameters = resolve(q if q.startswith("Q") else _numbers("q", q), p=_numbers("p", p), r=r)
+    sketcher = NegativeSketcher(parameters, random_state=seed).fit(prepare(images[:1]))
+    with progress_bar("sketching") as progress:
+        sketches = sketcher.sketch_to(out, images, prepare=prepare, progress=progress)
+    if unsafe_records:
+        for number, database in enumerate(sketcher.records(prepare(images[:1])[0], unsafe_records=True)):
+            database.save(out.with_name(f"{out.name}.records-{number}"), unsafe_records=True)
+    result = {
+        "file": str(out),
+        "sketches": len(sketches),
+        "bytes": out.stat().st_size,
+        "parameters": parameters.to_dict(),
+        "fingerprint": parameters.fingerprint,
+        "epsilon_per_pixel": sketcher.leak_.epsilon_pixel,
+        "verdict": sketcher.disclosure_.verdict,
+        "simulation": seed is not None,
+    }
+    if json:
+        emit_json(result)
+        return
+    console.print(f"{len(sketches):,} sketches in {out} ({result['bytes'] / 1e6:,.1f} MB)")
+    console.print(sketcher.disclosure_.card(), markup=False)
+
+
+def recover(
+    sketches: Annotated[Path, typer.Argument(help="A file of sketches.")],
+    originals: Annotated[str | None, typer.Option(help="The images behind them, to measure against.")] = None,
+    split: Annotated[str | None, typer.Option(help="train or test, where originals are a known set.")] = None,
+    public: Annotated[
+        str | None, typer.Option(help="Public images of the same kind: adds the attacker who learns from them.")
+    ] = None,
+    count: Annotated[int, typer.Option(help="How many sketches to attack.", min=1)] = 100,
+    size: Annotated[int | None, typer.Option(help="Size that the originals were brought to.")] = None,
+    grey: Annotated[bool, typer.Option("--grey", help="The originals were turned to grey.")] = False,
+    epochs: Annotated[int, typer.Option(help="Epochs of the learning attacker.", min=1)] = 4,
+    gallery: Annotated[
+        Path | None, typer.Option(help="Draw original and recovered images here (.svg or .png).")
+    ] = None,
+    settings: Annotated[Path | None, typer.Option(help="Draw the originals as recovered under Q1 to Q12 here.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Machine-readable output.")] = False,
+) -> None:
+    """Attack a file of sketches: what can be seen of the images?"""
+    from blindsight.audit.sketches import LearnedPrior, measure, posterior_mean
+    from blindsight.errors import InvalidParameter
+    from blindsight.sketching import NegativeSketcher, QKParameters, SketchSet, leak_of
+    from blindsight.sketching.gallery import draw_gallery, settings_gallery
+
+    held = SketchSet.open(sketches)
+    chosen = held[: min(count, len(held))]
+    prepare = _preparation(size, grey)
+    truth = None if originals is None else prepare(_images(originals, split)[: len(chosen)])
+    if settings is not None and truth is None:
+        raise InvalidParameter("--settings needs --originals.")
+    shown = [("posterior mean", posterior_mean(chosen))]
+    if public is not None:
+        if not isinstance(held.parameters, QKParameters):
+            raise InvalidParameter("the learning attacker of this command takes sketches, not flipped bits.")
+        others = prepare(_images(public, None))
+        sketcher = NegativeSketcher(held.parameters).fit(others)
+        with progress_bar("learning from public images") as progress:
+            attacker = LearnedPrior(epochs=epochs).fit(others, sketcher.sketch, progress=progress)
+        shown.append(("learned prior", attacker.recover(chosen)))
+    depth = held.parameters.depth
+    results = [] if truth is None else [measure(name, truth, guess, depth=depth) for name, guess in shown]
+    if gallery is not None:
+        rows = [("original", truth[:8])] if truth is not None else []
+        draw_gallery(gallery, rows + [(name, guess[:8]) for name, guess in shown], peak=2.0**depth - 1)
+    if settings is not None:
+        settings_gallery(settings, truth[:8])  # type: ignore[index]
+    leak = leak_of(held.parameters) if isinstance(held.parameters, QKParameters) else None
+    verdict = leak.verdict if leak is not None else f"proven: {held.parameters.name}"
+    if json:
+        emit_json(
+            {
+                "sketches": len(chosen),
+                "attacks": [{"attack": r.attack, "psnr": r.psnr, "ssim": r.ssim, "exact": r.exact} for r in results],
+                "verdict": verdict,
+                "gallery": None if gallery is None else str(gallery),
+            }
+        )
+        return
+    if results:
+        columns = ["attack", "PSNR (dB)", "SSIM", "pixels exactly right"]
+        table(
+            "recovered", columns, [(r.attack, r.psnr, r.ssim if r.ssim is not None else "-", r.exact) for r in results]
+        )
+    console.print(f"{held.parameters.name}: {verdict}", markup=False)
+    if gallery is not None:
+        console.print(f"gallery: {gallery}")
+
+
+def _flip(
+    images: Any,
+    prepare: Callable[[Any], Any],
+    out: Path,
+    epsilon: float,
+    seed: int | None,
+    ledger: Path | None,
+    dataset: str,
+    json: bool,
+) -> None:
+    """Flipped bits into a file: the ledger is charged once, before the first block."""
+    from blindsight.sketching.local import FlippedBits
+    from blindsight.sketching.writer import SketchWriter
+
+    flipper = FlippedBits(epsilon, random_state=seed).fit(prepare(images[:1]))
+    if ledger is not None:
+        from blindsight.privacy import Ledger
+
+        Ledger(ledger, dataset=dataset).charge(flipper.guarantee_.cost, what=f"flipped bits of {len(images)} images")
+    writer = SketchWriter(
+        out, n=len(images), image_shape=flipper.image_shape_, parameters=flipper.parameters_,
+        labels=getattr(images, "labels", None), classes=getattr(images, "classes", ()),
+    )  # fmt: skip
+    with progress_bar("flipping") as progress:
+        for rows in writer.missing():
+            writer.write(rows, flipper.transform(prepare(images[rows])))
+            progress(rows.stop, len(images))
+    writer.finish()
+    if json:
+        emit_json({"file": str(out), "sketches": len(images), "guarantee": flipper.guarantee_.line()})
+        return
+    console.print(f"{len(images):,} images in {out}")
+    console.print(flipper.guarantee_.card(), markup=False)
+
+
+def _images(source: str, split: str | None) -> Any:
+    """A folder of images, with labels where it has a subfolder a class, or a known set by name."""
+    from blindsight import data
+    from blindsight.data.formats.folders import load_class_folders, load_folder
+
+    folder = Path(source)
+    if folder.is_dir():
+        classes = [entry for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith(".")]
+        return load_class_folders(folder) if classes else load_folder(folder)
+    return data.load(source, split=split)
+
+
+def _preparation(size: int | None, grey: bool) -> Callable[[Any], Any]:
+    """What turns a slice of an image set into one array: resized, grey, or as it is."""
+
+    def prepare(part: Any) -> Any:
+        import numpy as np
+
+        array = part.array(size) if size is not None else part.array()
+        if (grey or array.shape[-1] == 1) and array.ndim == 4:
+            array = np.rint(array @ np.array([0.299, 0.587, 0.114])).astype(np.uint8)
+        return array
+
+    return prepare
+
+
+def _numbers(name: str, text: str) -> tuple[float, ...]:
+    from blindsight.errors import InvalidParameter
+
+    try:
+        return tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise InvalidParameter(f"{name} must be numbers with commas between, got {text!r}.") from None

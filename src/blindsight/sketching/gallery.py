@@ -1,0 +1,61 @@
+"""The picture that says it best: originals above what attackers recover, setting by setting."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from blindsight.errors import InvalidData
+from blindsight.sketching.bits import pixels_of
+from blindsight.sketching.parameters import PAPER_P, PAPER_Q, PAPER_R
+from blindsight.sketching.sketcher import NegativeSketcher
+
+__all__ = ["draw_gallery", "settings_gallery"]
+
+
+def draw_gallery(path: str | Path, rows: Sequence[tuple[str, NDArray[Any]]], *, peak: float = 255.0) -> Path:
+    """Write rows of images, each with its caption, as SVG or PNG (by the file's ending)."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    if not rows or not all(len(images) for _, images in rows):
+        raise InvalidData("a gallery needs at least one row of images.")
+    columns = max(len(images) for _, images in rows)
+    figure = Figure(figsize=(1.6 + columns * 0.9, 0.95 * len(rows)))
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(len(rows), columns, squeeze=False)
+    for line, (caption, images) in zip(axes, rows, strict=True):
+        for axis in line:
+            axis.axis("off")
+        for axis, image in zip(line, images, strict=False):
+            axis.imshow(np.clip(image / peak, 0, 1), cmap="gray", vmin=0, vmax=1, interpolation="nearest")
+        line[0].text(-0.15, 0.5, caption, transform=line[0].transAxes, ha="right", va="center", fontsize=8)
+    figure.subplots_adjust(
+        left=1.5 / (1.6 + columns * 0.9), right=0.99, top=0.99, bottom=0.01, wspace=0.05, hspace=0.05
+    )
+    target = Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(target, dpi=150)
+    return target
+
+
+def settings_gallery(
+    path: str | Path,
+    images: Any,
+    *,
+    names: Sequence[str] = tuple(PAPER_Q),
+    p: Sequence[float] = PAPER_P,
+    r: float = PAPER_R,
+    random_state: Any = None,
+) -> Path:
+    """Originals, and what the paper's attacker recovers of them under each setting Q1 to Q12."""
+    pixels = pixels_of(images)
+    rows: list[tuple[str, NDArray[Any]]] = [("original", pixels)]
+    for name in names:
+        sketcher = NegativeSketcher(name, p=p, r=r, random_state=random_state).fit(pixels)
+        rows.append((name, sketcher.sketch(pixels).pictures()))
+    return draw_gallery(path, rows)

@@ -28,7 +28,7 @@ def register(app: typer.Typer) -> None:
     verbs = typer.Typer(
         cls=_MakeByDefault,
         no_args_is_help=True,
-        help="Turn images into sketches for a server to train on (sketch FOLDER OUT), and attack them (sketch recover).",
+        help="Turn images into sketches for a server to train on (sketch FOLDER OUT); attack them (sketch recover).",
     )
     verbs.command("make")(make)
     verbs.command("recover")(recover)

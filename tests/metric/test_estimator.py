@@ -9,6 +9,7 @@ import pytest
 from sklearn.base import clone
 from sklearn.datasets import load_digits
 
+from blindsight.data import PairSet
 from blindsight.errors import BudgetExceeded, HostileFile, InvalidData, InvalidParameter, NotProven
 from blindsight.metric import ContrastiveMetric, DPPMetric, EuclideanMetric, InputPerturbation, PairGraph, Trace, kappa
 from blindsight.privacy import Cost, Guarantee, Ledger
@@ -58,6 +59,20 @@ def test_indices_and_arrays_of_features_give_the_same_metric():
     assert len(order) == len(np.unique(pairs))
     np.testing.assert_allclose(by_index.components_, by_array.components_)
     assert by_index.kappa_ == by_array.kappa_
+
+
+def test_a_pair_set_is_pairs_and_labels_in_one():
+    X, pairs, similar = small()
+    one = DPPMetric(preprocessor=X, random_state=3).fit(PairSet(pairs, similar.astype(int)))
+    two = DPPMetric(preprocessor=X, random_state=3).fit(pairs, similar)
+    np.testing.assert_array_equal(one.components_, two.components_)
+
+
+def test_records_and_labels_stay_out_of_repr():
+    X, pairs, similar = small()
+    metric = DPPMetric(preprocessor=X, random_state=3).fit(pairs, similar)
+    assert "<records>" in repr(metric) and f"{X[0, 0]:.3f}"[:5] not in repr(metric) + metric._repr_html_()
+    assert repr(PairGraph.from_pairs(pairs, similar, transitive=False)).startswith("PairGraph(60 records, ")
 
 
 def test_distances_agree_whichever_way_they_are_asked():

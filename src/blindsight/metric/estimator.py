@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import html
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +15,7 @@ from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
 from blindsight import checks, storage
+from blindsight.data import PairSet
 from blindsight.errors import HostileFile, InvalidData, InvalidParameter
 from blindsight.metric import learning
 from blindsight.metric.contrastive import Contrastive
@@ -32,12 +35,27 @@ Floats = NDArray[np.float64]
 _KIND = "metric"
 
 
+class _Hidden:
+    def __repr__(self) -> str:
+        return "<records>"
+
+
 class LinearMetric(TransformerMixin, BaseEstimator):
     """What every learned linear map can do; `components_`, `norm_` and `n_features_in_` are learned by subclasses."""
 
     components_: Floats
     norm_: str
     n_features_in_: int
+
+    def __repr__(self, N_CHAR_MAX: int = 700) -> str:
+        """As scikit-learn has it, but the records of a preprocessor stay out of it."""
+        shown = copy.copy(self)
+        if getattr(self, "preprocessor", None) is not None:
+            shown.preprocessor = _Hidden()  # type: ignore[attr-defined]
+        return BaseEstimator.__repr__(shown, N_CHAR_MAX)
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(repr(self))}</pre>"
 
     def transform(self, X: Any) -> Floats:
         """Rows normalised as in training, then mapped: Euclidean distance there is the learned distance."""
@@ -193,6 +211,7 @@ class DPPMetric(LinearMetric):
     ) -> Self:
         """Learn from pairs (m, 2, d), or indices (m, 2) with a preprocessor, and y: 1 similar, 0 or -1 dissimilar.
 
+        A `PairSet` of `blindsight.data` holds indices and labels in one.
         Triplets and N-pair tuples take no y. `trace` (paper calibration) records objective and sensitivity.
         """
         settings = resolve(self.get_params(deep=False))
@@ -231,6 +250,8 @@ class DPPMetric(LinearMetric):
 
     def _read(self, pairs: Any, y: Any, rng: np.random.Generator) -> tuple[Floats, NDArray[np.int64], PairGraph]:
         checks.one_of("loss", self.loss, ("contrastive", "triplet", "npair"))
+        if isinstance(pairs, PairSet):
+            pairs, y = pairs.indices, pairs.labels if y is None else y
         width = {"contrastive": 2, "triplet": 3, "npair": None}[self.loss]
         records, numbers = read_tuples(pairs, self.preprocessor, width=width)
         if self.loss == "contrastive":

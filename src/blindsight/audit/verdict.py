@@ -62,6 +62,11 @@ class Verdict:
         return self.audited.epsilon > promised
 
     @property
+    def published(self) -> bool:
+        """Whether this judges a paper's own promise."""
+        return self.calibration == "paper" and (self.claimed is not None or self.promise is not None)
+
+    @property
     def unsound(self) -> bool:
         """Whether the attack contradicts a *proof*: that must never happen."""
         return self.audited is not None and self.audited.epsilon > self.proven
@@ -80,12 +85,9 @@ class Verdict:
 
     def cells(self) -> tuple[str, ...]:
         """method, setting, unit, claimed, proven, audited, attack, verdict: the table's columns as text."""
-        if self.audited is not None:
-            audited = f"≥ {self.audited.epsilon:.2f}"
-        else:
-            audited = "" if self.recovered is None else f"{self.recovered.value:.3g} {self.recovered.measure}"
-        claimed = self.promise or ("none" if self.claimed is None else f"{self.claimed:.3g}")
-        proven = "none" if math.isinf(self.proven) else f"{self.proven:.3g}"
+        audited = f"ε ≥ {self.audited.epsilon:.2f}" if self.audited is not None else _recovered(self.recovered)
+        claimed = self.promise or ("none" if self.claimed is None else f"ε = {self.claimed:g}")
+        proven = "none" if math.isinf(self.proven) else f"ε = {self.proven:.4g}"
         return (self.method, self.setting, self.unit, claimed, proven, audited, self.attack, self.word)
 
     def to_dict(self) -> dict[str, Any]:
@@ -95,3 +97,10 @@ class Verdict:
         if self.audited is not None and math.isinf(self.audited.epsilon):
             fields["audited"]["epsilon"] = "inf"
         return {**fields, "verdict": self.word}
+
+
+def _recovered(found: Recovery | None) -> str:
+    """Shares as percent; the report's own columns say of what."""
+    if found is None:
+        return ""
+    return f"{found.value:.0%} recovered" if "share" in found.measure else f"{found.value:.3g} {found.measure}"

@@ -20,7 +20,7 @@ __all__ = ["verdicts"]
 _ATTACKS: tuple[tuple[str, str, str, Callable[..., Recovery], str], ...] = (
     (
         "support index",
-        "permutation kept for 30 rounds",
+        "30 rounds",
         "nobody learns it",
         support_intersection,
         "draw fresh permutations each round: mode='block'",
@@ -34,14 +34,14 @@ _ATTACKS: tuple[tuple[str, str, str, Callable[..., Recovery], str], ...] = (
     ),
     (
         "update",
-        "aggregator asks twice",
+        "two subsets subtracted",
         "only sums are seen",
         subset_subtraction,
         "decrypt once a round, for signed contributions only",
     ),
     (
         "update",
-        "aggregator passes one user off as the sum",
+        "one user passed off as the sum",
         "only sums are seen",
         single_user_decryption,
         "the key holder must check who is in the sum; or share the key",

@@ -85,13 +85,15 @@ def _records(name: str, image: NDArray[Any], *, seed: int) -> Verdict:
     return Verdict(
         room="sketching",
         method="NegDL records",
-        setting=f"{name}, the negative database itself",
+        setting=f"{name}, the database itself",
         unit="pixel",
         calibration="paper",
         claimed=None,
         proven=math.inf,
         promise="NP-hard to reverse",
-        recovered=Recovery(attack="belief propagation", measure="of pixels exactly right", value=right, chance=1 / 256),
+        recovered=Recovery(
+            attack="belief propagation", measure="share of pixels exactly right", value=right, chance=1 / 256
+        ),
         broken=right > 0.5,
         advice="never send the records",
     )

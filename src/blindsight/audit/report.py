@@ -1,0 +1,160 @@
+"""The report: one self-contained HTML page, and the same as Markdown and JSON."""
+
+from __future__ import annotations
+
+import html
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from blindsight import __version__
+from blindsight.audit.table import COLUMNS
+from blindsight.audit.verdict import Verdict
+from blindsight.privacy import Disclosure, Guarantee
+
+__all__ = ["Report"]
+
+Card = Guarantee | Disclosure
+
+_STYLE = """
+:root { color-scheme: light dark; --ink: #1d2129; --paper: #fff; --soft: #f3f5f8; --line: #d5dae1; --red: #b3263b;
+  --green: #1f7a56; --quiet: #5d6673; }
+@media (prefers-color-scheme: dark) { :root { --ink: #e4e7ec; --paper: #14171c; --soft: #1d2229; --line: #343b46;
+  --red: #ff7a8c; --green: #58d09f; --quiet: #a0a9b6; } }
+body { font: 16px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); margin: 0 auto;
+  max-width: 72rem; padding: 1.5rem; }
+h1 { margin: 0 0 .25rem; } h2 { margin-top: 2.25rem; border-bottom: 1px solid var(--line); }
+p.lead { font-size: 1.1rem; margin-top: 0; } .quiet { color: var(--quiet); }
+table { border-collapse: collapse; font-size: .875rem; } th, td { text-align: left; padding: .35rem .6rem;
+  border-bottom: 1px solid var(--line); vertical-align: top; }
+thead th { background: var(--soft); position: sticky; top: 0; } td.number { text-align: right; white-space: nowrap; }
+td:nth-child(n+6):nth-child(-n+7), td:last-child { white-space: nowrap; } .scroll { overflow-x: auto; } .refuted { color: var(--red); font-weight: 700; } .fine { color: var(--green); }
+table.gallery td { padding: 2px; border: 0; } table.gallery th { border: 0; font-weight: 500; white-space: nowrap; }
+table.gallery img { display: block; image-rendering: pixelated; border-radius: 3px; }
+figure { margin: 1rem 0; } figure svg { max-width: 100%; height: auto; } figcaption { color: var(--quiet);
+  font-size: .9rem; }
+.cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(20rem, 1fr)); gap: 1rem; }
+.card { background: var(--soft); border: 1px solid var(--line); border-radius: 8px; padding: .75rem 1rem; }
+.card h3 { margin: 0 0 .5rem; font-size: 1rem; } .card dl { margin: 0; font-size: .85rem; }
+.card dt { color: var(--quiet); } .card dd { margin: 0 0 .35rem; overflow-wrap: anywhere; }
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """What was audited and what came of it.
+
+    `figures` are (title, caption, HTML or SVG) and trusted; everything else is escaped.
+    """
+
+    title: str
+    verdicts: Sequence[Verdict]
+    cards: Sequence[tuple[str, Card]] = ()
+    figures: Sequence[tuple[str, str, str]] = ()
+    notes: Sequence[str] = field(default_factory=tuple)
+
+    @property
+    def refuted(self) -> bool:
+        """Whether any claim was refuted."""
+        return any(verdict.refuted for verdict in self.verdicts)
+
+    def headline(self) -> str:
+        """One sentence for people in a hurry."""
+        claims = [v for v in self.verdicts if v.published]
+        proofs = [v for v in self.verdicts if v.calibration == "proven"]
+        parts = [f"{_of(claims)} published claims REFUTED"] if claims else []
+        parts += [f"{_of(proofs)} proven promises refuted (not refuted is not a proof)"] if proofs else []
+        return "; ".join(parts) + "." if parts else "Nothing here states an epsilon: see the card."
+
+    def advice(self) -> list[str]:
+        """What to change to be safe, each once."""
+        return list(dict.fromkeys(f"{v.method}: {v.advice}" for v in self.verdicts if v.refuted and v.advice))
+
+    def write(self, folder: str | Path) -> list[Path]:
+        """report.html, report.md and report.json in the folder."""
+        target = Path(folder)
+        target.mkdir(parents=True, exist_ok=True)
+        written = []
+        for name, text in (
+            ("report.html", self.to_html()),
+            ("report.md", self.to_markdown()),
+            ("report.json", self.to_json()),
+        ):
+            (target / name).write_text(text, encoding="utf-8")
+            written.append(target / name)
+        return written
+
+    def to_json(self) -> str:
+        """Everything but the pictures."""
+        cards = {name: json.loads(card.to_json()) for name, card in self.cards}
+        fields = {
+            "title": self.title,
+            "version": __version__,
+            "headline": self.headline(),
+            "verdicts": [verdict.to_dict() for verdict in self.verdicts],
+            "advice": self.advice(),
+            "cards": cards,
+        }
+        return json.dumps(fields, ensure_ascii=False, indent=2, allow_nan=False)
+
+    def to_markdown(self) -> str:
+        """The table, the advice and the cards as plain Markdown."""
+        lines = [f"# {self.title}", self.headline(), "", *self.notes, "", *_markdown_table(self.verdicts)]
+        if self.advice():
+            lines += ["", "## What to change", *(f"- {sentence}." for sentence in self.advice())]
+        for name, card in self.cards:
+            lines += ["", f"## {name}", "```", card.card(), "```"]
+        return "\n".join(lines) + "\n"
+
+    def to_html(self) -> str:
+        """One page that opens with no network."""
+        return "".join(self._html())
+
+    def _html(self) -> Iterator[str]:
+        yield f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{html.escape(self.title)}</title>'
+        yield '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        yield f"<style>{_STYLE}</style></head><body><h1>{html.escape(self.title)}</h1>"
+        yield f'<p class="lead">{html.escape(self.headline())}</p>'
+        for note in self.notes:
+            yield f'<p class="quiet">{html.escape(note)}</p>'
+        yield "<h2>Claimed, proven, audited</h2>" + _html_table(self.verdicts)
+        if self.advice():
+            items = "".join(f"<li>{html.escape(sentence)}.</li>" for sentence in self.advice())
+            yield f"<h2>What to change to be safe</h2><ul>{items}</ul>"
+        for title, caption, picture in self.figures:
+            words = f"<figcaption>{html.escape(caption)}</figcaption>"
+            yield f"<h2>{html.escape(title)}</h2><figure>{picture}{words}</figure>"
+        if self.cards:
+            yield '<h2>Cards</h2><div class="cards">'
+            for name, card in self.cards:
+                rows = "".join(f"<dt>{html.escape(key)}</dt><dd>{html.escape(text)}</dd>" for key, text in card.rows())
+                yield f'<section class="card"><h3>{html.escape(name)}</h3><dl>{rows}</dl></section>'
+            yield "</div>"
+        yield f'<p class="quiet">Blindsight {__version__}. An audit can refute a promise, never prove one.</p>'
+        yield "</body></html>"
+
+
+def _of(verdicts: Sequence[Verdict]) -> str:
+    return f"{sum(v.refuted for v in verdicts)} of {len(verdicts)}"
+
+
+def _html_table(verdicts: Sequence[Verdict]) -> str:
+    head = "".join(f"<th>{column}</th>" for column in ("room", *COLUMNS))
+    body = "".join(f"<tr><td>{verdict.room}</td>{_html_cells(verdict)}</tr>" for verdict in verdicts)
+    return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def _html_cells(verdict: Verdict) -> str:
+    cells: list[Any] = [html.escape(cell) for cell in verdict.cells()]
+    word = f'<td class="{"refuted" if verdict.refuted else "fine"}">{cells[-1]}</td>'
+    return "".join(f"<td>{cell}</td>" for cell in cells[:-1]) + word
+
+
+def _markdown_table(verdicts: Sequence[Verdict]) -> list[str]:
+    lines = ["| " + " | ".join(("room", *COLUMNS)) + " |", "|" + "---|" * (len(COLUMNS) + 1)]
+    for verdict in verdicts:
+        cells = (cell.replace("|", "\\|") for cell in (verdict.room, *verdict.cells()))
+        lines.append("| " + " | ".join(cells) + " |")
+    return lines

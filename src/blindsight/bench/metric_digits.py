@@ -203,9 +203,9 @@ def attack_rows(*, quick: bool, seed: int) -> Iterator[Row]:
         W = descend(loss, orthogonal(3, 3, rng=dice), steps=20, step_size=6.0, clip=0.1)
         return W.T @ W
 
-    def ours(unit: str) -> Callable[[Any, np.random.Generator], Any]:
+    def ours(unit: str, epsilon: float = 1.0) -> Callable[[Any, np.random.Generator], Any]:
         return lambda y, dice: (
-            DPPMetric(epsilon=1.0, unit=unit, preprocessor=X, transitive=False, random_state=dice)
+            DPPMetric(epsilon=epsilon, unit=unit, preprocessor=X, transitive=False, random_state=dice)
             .fit(pairs, y)
             .get_mahalanobis_matrix()
         )
@@ -215,6 +215,7 @@ def attack_rows(*, quick: bool, seed: int) -> Iterator[Row]:
     for name, learn, other in (
         ("pair_nonprivate", plain, one),
         ("pair_proven_eps1", ours("pair"), one),
+        ("pair_proven_eps0.1", ours("pair", 0.1), one),
         ("hub_kappa_eps1", ours("kappa pairs"), hub),
         ("hub_record_eps1", ours("record"), hub),
     ):

@@ -14,12 +14,11 @@ from blindsight.metric.algorithm1 import Trace, algorithm1
 from blindsight.metric.contrastive import Contrastive, mean_dissimilar_distance
 from blindsight.metric.graph import PairGraph
 from blindsight.metric.outer import TupleLoss
-from blindsight.metric.price import ACCOUNTANT, descent_epsilon, descent_noise
+from blindsight.metric.price import ACCOUNTANT, descent_epsilon, descent_noise, gaussian_epsilon, gaussian_noise
 from blindsight.metric.private import noisy_descent, noisy_margin, orthogonal, pure_descent, reduce_rank
 from blindsight.metric.promise import paper_guarantee, proven_guarantee
 from blindsight.metric.settings import Settings
 from blindsight.privacy.guarantee import Cost, Guarantee, Unit
-from blindsight.privacy.mechanisms import Gaussian
 
 __all__ = ["Learned", "Task", "paper", "proven"]
 
@@ -197,11 +196,8 @@ def _gaussian_also(task: Task, group: int, share: float, noise: float, steps: in
         delta = (1 - share) * task.delta
         epsilon = descent_epsilon(noise=noise, steps=steps, rate=rate, group=size, delta=delta)
         if share:
-            single = Gaussian.calibrate(
-                share * task.epsilon, delta=share * task.delta, sensitivity=float(group), unit=task.unit
-            )
-            mine = Gaussian(sigma=single.sigma, sensitivity=float(size), delta=share * task.delta, unit=task.unit)
-            epsilon += mine.cost.epsilon
+            single = gaussian_noise(share * task.epsilon, share * task.delta)
+            epsilon += gaussian_epsilon(single * group / size, share * task.delta)
         costs.append(Cost(epsilon=epsilon, delta=task.delta, unit=unit, neighbours="add or remove one"))
     return tuple(costs)
 

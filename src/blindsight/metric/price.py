@@ -16,9 +16,21 @@ from blindsight.errors import InvalidParameter
 from blindsight.privacy import accounting
 from blindsight.privacy.mechanisms import Gaussian
 
-__all__ = ["ACCOUNTANT", "descent_epsilon", "descent_noise"]
+__all__ = ["ACCOUNTANT", "descent_epsilon", "descent_noise", "gaussian_epsilon", "gaussian_noise"]
 
 ACCOUNTANT = "Gaussian composition (closed form without sampling, privacy-loss distribution with)"
+
+
+@lru_cache(maxsize=1024)
+def gaussian_epsilon(noise: float, delta: float) -> float:
+    """Epsilon of one Gaussian release of sensitivity 1; remembered, because solving for it is slow."""
+    return Gaussian(sigma=noise, sensitivity=1.0, delta=delta, unit="pair").cost.epsilon
+
+
+@lru_cache(maxsize=1024)
+def gaussian_noise(epsilon: float, delta: float) -> float:
+    """The least sigma of one Gaussian release of sensitivity 1 that keeps (epsilon, delta)."""
+    return Gaussian.calibrate(epsilon, delta=delta, sensitivity=1.0, unit="pair").sigma
 
 
 def descent_epsilon(*, noise: float, steps: int, rate: float, group: int, delta: float) -> float:
@@ -34,8 +46,7 @@ def descent_epsilon(*, noise: float, steps: int, rate: float, group: int, delta:
     if rate == 0:
         raise InvalidParameter("rate must be above 0: nothing would be learned.")
     if rate == 1:
-        together = Gaussian(sigma=noise / (group * math.sqrt(steps)), sensitivity=1.0, delta=delta, unit="pair")
-        return together.cost.epsilon
+        return gaussian_epsilon(noise / (group * math.sqrt(steps)), delta)
     if group == 1:
         return accounting.gaussian_epsilon(noise_multiplier=noise, steps=steps, sampling_rate=rate, delta=delta)
     return _mixture_epsilon(noise, steps, rate, group, delta)
@@ -62,8 +73,7 @@ def descent_noise(*, epsilon: float, delta: float, steps: int, rate: float, grou
     """The least noise (to 0.5%) that keeps (epsilon, delta), rounded toward privacy."""
     target = checks.positive("epsilon", epsilon)
     if rate == 1:
-        single = Gaussian.calibrate(target, delta=delta, sensitivity=1.0, unit="pair")
-        noise = single.sigma * group * math.sqrt(steps)
+        noise = gaussian_noise(target, delta) * group * math.sqrt(steps)
         while descent_epsilon(noise=noise, steps=steps, rate=1, group=group, delta=delta) > target:
             noise *= 1 + 1e-9
         return noise

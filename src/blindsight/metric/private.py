@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from blindsight.metric.algorithm1 import StepRule, step_sizes
 from blindsight.metric.outer import TupleLoss
+from blindsight.metric.price import gaussian_noise
 from blindsight.privacy.guarantee import Unit
 from blindsight.privacy.mechanisms import Duchi, Gaussian, Laplace, Staircase
 
@@ -157,9 +158,9 @@ def noisy_margin(
     Guarantee: (epsilon, delta) per unit of `group` pairs. Distances are clipped to 2, the diameter of the unit ball.
     Whether it is worth asking depends on the noise and on the number of all pairs only, which are public.
     """
-    mechanism = Gaussian.calibrate(
-        epsilon, delta=delta, sensitivity=group * math.sqrt(2.0), unit=unit, neighbours="add or remove one"
-    )
+    reach = group * math.sqrt(2.0)
+    sigma = gaussian_noise(epsilon, delta) * reach
+    mechanism = Gaussian(sigma=sigma, sensitivity=reach, delta=delta, unit=unit, neighbours="add or remove one")
     if mechanism.sigma > len(differences) / 8:
         return 1.0
     distance = np.minimum(np.linalg.norm(differences[dissimilar], axis=1), 2.0)

@@ -10,8 +10,8 @@ import math
 from typing import Any
 
 from blindsight.metric.algorithm1 import PaperMechanism
+from blindsight.metric.price import gaussian_epsilon
 from blindsight.privacy.guarantee import Cost, Guarantee, Unit
-from blindsight.privacy.mechanisms import Gaussian
 
 __all__ = ["STRUCTURE", "paper_guarantee", "proven_guarantee"]
 
@@ -78,7 +78,7 @@ def _paper_epsilons(
 
 
 def _gaussian_epsilon(ratio: float, delta: float) -> float:
-    return Gaussian(sigma=1.0, sensitivity=ratio, delta=delta, unit="pair").cost.epsilon
+    return gaussian_epsilon(1 / ratio, delta)
 
 
 def proven_guarantee(

@@ -235,6 +235,22 @@ def test_a_user_with_wrong_tags_or_overflowing_slots_spoils_only_its_blocks(star
     assert result.revealed.sum() > 0
 
 
+def test_nonsense_weights_in_paper_mode_spoil_the_sum_with_a_reason(start: Callable) -> None:
+    started = start(mode="paper", dimension=40)
+    simulation = started.simulation
+    public = simulation.key.public
+    message = Message.decode(started.sent[1][0].data, largest=10**9)
+    body = Contribution.decode(message.body, width=public.ciphertext_bytes, size=40)
+    huge = public.to_bytes(public.encrypt_many([public.plaintext_modulus // 3] * body.count))
+    bad = dataclasses.replace(body, ciphertexts=huge)
+    assert simulation.aggregator.receive(resigned(message, simulation.users[1].identity, bad.encode())) == []
+    for other in started.sent[1][1:]:
+        simulation.aggregator.receive(other.data)
+    started.deliver(2, 3, 4, 5)
+    [request] = simulation.aggregator.close()
+    assert "nonsense" in reason(simulation.keygen.receive(request.data))
+
+
 def test_ten_thousand_hostile_messages_are_refused_and_the_round_ends_well(start: Callable) -> None:
     """Mutations of every real message, to every role: cut, flipped, spliced, relabelled, and plain noise."""
     started = start(dimension=60, users=4)

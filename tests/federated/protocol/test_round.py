@@ -96,6 +96,21 @@ def test_coordinates_of_too_few_contributors_are_withheld(small_key: PrivateKey)
     assert (result.total[10:] == 0).all()
 
 
+def test_a_round_of_disjoint_supports_reveals_nothing_and_ends(small_key: PrivateKey) -> None:
+    slots = Settings(dimension=1, users=3).packing(small_key.public).slots
+    updates = np.zeros((3, 60 * slots))
+    for n in range(3):
+        updates[n, n * 20 * slots] = 0.5
+    result = simulate_round(list(updates), key=small_key)
+    assert not result.revealed.any()
+    assert result.refused_blocks == 0
+
+
+def test_paper_rounds_name_who_really_took_part(small_key: PrivateKey) -> None:
+    simulation = Simulation(Settings(dimension=20, users=5, mode="paper"), key=small_key, workers=1)
+    assert simulation.round([np.full(20, 0.1)] * 5, dropouts=(1, 3)).contributors == (2, 4, 5)
+
+
 def test_a_common_support_is_revealed_even_where_weights_are_zero(small_key: PrivateKey) -> None:
     mask = np.arange(40) < 25
     updates = [np.where(np.arange(40) == n, 0.5, 0.0) for n in range(4)]
@@ -191,6 +206,7 @@ def test_bad_updates_are_refused_before_anything_is_sent(start: Callable) -> Non
         {"clip": 1.0},
         {"capacity": 99},
         {"support": "some"},
+        {"bits": 48, "users": 60_000},
     ],
 )
 def test_settings_that_cannot_protect_are_refused(wrong: dict) -> None:

@@ -72,6 +72,16 @@ def test_aggregator_survives_kill_nine(start: Callable, tmp_path: Path) -> None:
     np.testing.assert_array_equal(started.finish(), started.expected(1, 2, 3, 4))
 
 
+def test_steps_are_saved_before_their_messages_leave(start: Callable, tmp_path: Path) -> None:
+    started = start()
+    started.deliver(1, 2, 3)
+    durable = Durable(started.simulation.aggregator, tmp_path / "state")
+    [request] = durable.act(started.simulation.aggregator.close)
+    restarted = Aggregator.load(read_sealed(tmp_path / "state"))
+    assert restarted.phase == "closed"
+    assert restarted.close() == [request]
+
+
 def test_states_are_private_files_written_whole(start: Callable, tmp_path: Path) -> None:
     path = tmp_path / "keygen.state"
     durable = Durable(start().simulation.keygen, path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal
 
 from blindsight import checks
@@ -129,7 +130,9 @@ class Aggregator(Role):
         message.require_signature(self.enrolment.verifiers.get(KEYGEN))
         if self.phase == "done":
             return  # asked for twice, answered twice
-        self.result = Sum.decode(message.body, dimension=self.settings.dimension, users=self.settings.users)
+        total = Sum.decode(message.body, dimension=self.settings.dimension, users=self.settings.users)
+        # In `paper` mode the key generator is only told how many users there are.
+        self.result = replace(total, contributors=self.contributors)
         self.phase = "done"
 
     def dump(self) -> bytes:

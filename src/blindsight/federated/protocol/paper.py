@@ -13,6 +13,7 @@ import numpy as np
 from gmpy2 import mpz
 from numpy.typing import NDArray
 
+from blindsight.errors import ProtocolError
 from blindsight.federated.messages import Contribution, Sum
 from blindsight.federated.paillier import PublicKey
 from blindsight.federated.permutation import inverse, permutation
@@ -109,7 +110,10 @@ def open_sum(enrolment: KeygenEnrolment, contributors: tuple[int, ...], plaintex
     """Line 6: reorder by φ^T and hand w_sum over, every coordinate of it."""
     settings, modulus = enrolment.settings, enrolment.public.plaintext_modulus
     half = modulus // 2
-    permuted = np.array([int(x - modulus if x > half else x) for x in plaintexts], dtype=np.int64)
+    signed = [int(x - modulus if x > half else x) for x in plaintexts]
+    if any(abs(x) > settings.users * settings.code.largest for x in signed):
+        raise ProtocolError("a sum is larger than all users together can add: one of them sent nonsense.")
+    permuted = np.array(signed, dtype=np.int64)
     natural = inverse(shared_places(settings, enrolment.shared_seed))
     values = np.empty_like(permuted)
     values[natural] = permuted

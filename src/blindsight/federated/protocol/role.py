@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
@@ -103,7 +104,11 @@ class Durable:
 
     def receive(self, data: bytes) -> list[Outgoing]:
         """Handle, save, answer: in that order."""
-        answers = self.role.receive(data)
+        return self.act(lambda: self.role.receive(data))
+
+    def act(self, step: Callable[[], list[Outgoing]]) -> list[Outgoing]:
+        """Do one step of the role (`open_round`, `contribute`, `close`), save, and only then hand out its messages."""
+        answers = step()
         self.save()
         return answers
 

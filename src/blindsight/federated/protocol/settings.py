@@ -78,7 +78,8 @@ class Settings:
         self._check_noise()
         if self.capacity is not None and checks.whole("capacity", self.capacity) > self.dimension:
             raise InvalidParameter(f"capacity must be at most {self.dimension}, got {self.capacity}.")
-        _ = self.code
+        if self.code.bits + self.users.bit_length() > 62:
+            raise InvalidParameter(f"the sum of {self.users:,} values of {self.bits} bits must fit 62 bits.")
 
     def _check_noise(self) -> None:
         if (self.clip is None) != (self.noise_variance == 0):

@@ -67,13 +67,21 @@ class Measured:
     relative: float
 
 
-def make_split(X: Floats, y: NDArray[np.int64], *, nodes: int, rng: np.random.Generator, tested: int = 3000) -> Split:
-    """`nodes` records, equally many of each class, in 2 x nodes pairs; a test sample and fair pairs of the others."""
+def make_split(
+    X: Floats,
+    y: NDArray[np.int64],
+    *,
+    nodes: int,
+    rng: np.random.Generator,
+    tested: int = 3000,
+    density: int = 2,
+) -> Split:
+    """`nodes` records, as many of each class, in density x nodes pairs; a test sample and fair pairs of the rest."""
     classes = np.unique(y)
     each = min(nodes // len(classes), *(int((y == c).sum()) - 50 for c in classes))
     chosen = np.concatenate([rng.choice(np.flatnonzero(y == c), each, replace=False) for c in classes])
     rest = rng.permutation(np.setdiff1d(np.arange(len(y)), chosen))[:tested]
-    pairs, similar = _balanced(chosen, y, 2 * len(chosen), rng)
+    pairs, similar = _balanced(chosen, y, density * len(chosen), rng)
     left = np.setdiff1d(np.arange(len(y)), chosen)
     few = min(int((y[left] == c).sum()) for c in classes)
     fair = np.concatenate([rng.choice(left[y[left] == c], min(few, tested), replace=False) for c in classes])

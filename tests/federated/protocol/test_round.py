@@ -228,5 +228,14 @@ def test_simulations_need_users_one_to_n(small_key: PrivateKey) -> None:
         simulate_round([])
 
 
+def test_messages_need_not_be_kept(small_key: PrivateKey) -> None:
+    agreed = Settings(dimension=20, users=3)
+    kept = Simulation(agreed, key=small_key, workers=1).round([np.full(20, 0.1)] * 3)
+    light = Simulation(agreed, key=small_key, workers=1, keep_messages=False).round([np.full(20, 0.1)] * 3)
+    assert light.transcript.messages == ()
+    assert light.bytes_per_user == kept.bytes_per_user
+    np.testing.assert_array_equal(light.total, kept.total)
+
+
 def test_default_key_is_a_real_one() -> None:
     assert keys.generate().public.bits == 2048

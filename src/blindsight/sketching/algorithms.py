@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Sequence
 
 from blindsight.sketching.parameters import QKParameters
@@ -50,9 +51,10 @@ def sketch_of(ndb: Sequence[bytearray], m: int) -> list[list[int]]:
     """Algorithm 2: for each bit, how many records show a 0 and how many a 1."""
     S = [[0, 0] for _ in range(m)]
     for record in ndb:
-        for j, bit in enumerate(record):
-            if bit == ONE:
+        for specified in re.finditer(rb"[01]", record):
+            j = specified.start()
+            if record[j] == ONE:
                 S[j][1] += 1
-            elif bit == ZERO:
+            else:
                 S[j][0] += 1
     return S

@@ -1,13 +1,15 @@
 """Sketches drawn straight as counts: the law of Algorithms 1 and 2 without ever holding a record.
 
-A sketch only counts, bit by bit, how many records disagree and how many agree with the image. So the kernel draws how
-many records there are of each type, and then each record's K positions, and adds them to two tables; the image decides
-at the very end which of the two counts is that of the ones. The K positions of a record are distinct: whichever
+A sketch only counts, bit by bit, how many records disagree and how many agree with the image. So it is drawn how many
+records there are of each type, and on which plane their first differing bits lie (multinomial numbers); the kernel then
+draws each record's positions and adds them to two tables; the image decides at the very end which of the two counts is
+that of the ones. The K positions of a record are distinct: whichever
 repeats an earlier one of its record is drawn again, as Algorithm 1 does, so the law is the same and not only the mean
 (ignoring repeats shifts the counts by about 1/M, which shows on small images).
 
-Dice: ChaCha8 under a key from the operating system (see `keystream`); type numbers from a generator with the same
-entropy. Uniform positions are exact (rejection); the q_j are rounded to multiples of 2^-32.
+Dice: ChaCha8 under a key from the operating system (see `keystream`); the numbers of types and planes, which say
+nothing of the image, from a numpy generator seeded by the system. Uniform positions are exact (rejection); the q_j of
+further differing bits are rounded to multiples of 2^-32.
 """
 
 from __future__ import annotations
@@ -55,12 +57,12 @@ class Dice:
 @njit(inline="always")
 def _scaled(word: Any, n: Any) -> Any:
     """floor(word n / 2^32): uniform on 0..n-1 once the words of `_biased` are drawn again (Lemire)."""
-    return np.int32((u64(word) * u64(n)) >> u64(32))
+    return u32((u64(word) * u64(n)) >> u64(32))
 
 
 @njit(inline="always")
-def _biased(word: Any, n: Any, threshold: Any) -> Any:
-    return u32(u32(word) * u32(n)) < u32(threshold)
+def _biased(word: Any, n: Any) -> Any:
+    return u64(u32(u32(word) * u32(n))) < (u64(1) << u64(32)) % u64(n)
 
 
 @njit(nogil=True, cache=True)
@@ -87,92 +89,137 @@ def _redraw(
         for edge in edges:
             plane += word >= edge
     n = M if differing else m
-    threshold = (u64(1) << u64(32)) % u64(n)
     word = _spare_word(key, stream, spare, place)
-    while _biased(word, n, threshold):
+    while _biased(word, n):
         word = _spare_word(key, stream, spare, place)
-    return np.int32(plane * M + _scaled(word, n))
+    return u32(plane * M) + _scaled(word, n)
 
 
 @njit(nogil=True, cache=True)
-def _uniform(words: Any, n: Any, positions: Any, again: Any) -> None:
-    """Uniform positions below n, one a word; the few words that would favour some are marked."""
-    threshold = (u64(1) << u64(32)) % u64(n)
+def _uniform(words: Any, n: Any, positions: Any) -> Any:
+    """Uniform positions below n, one a word; returns whether any word would favour some of them."""
+    rim = u32((u64(1) << u64(32)) % u64(n))
+    biased: Any = 0
     for k in range(words.size):
-        positions[k] = _scaled(words[k], n)
-    for k in range(words.size):
-        again[k] |= u32(_biased(words[k], n, threshold))
+        product = u64(words[k]) * u64(n)
+        positions[k] = u32(product >> u64(32))
+        biased += u32(product) < rim
+    return biased > 0
 
 
 @njit(nogil=True, cache=True)
 def _planes(words: Any, base: Any, edges: Any, M: Any, positions: Any) -> None:
     """Move each position to the plane of a bit j drawn with probability q_j (edges: the cumulated q)."""
     for k in range(words.size):
-        positions[k] += np.int32(base * M)
+        positions[k] += u32(base * M)
     for edge in edges:
         for k in range(words.size):
-            positions[k] += np.int32(M) if words[k] >= edge else np.int32(0)
+            positions[k] += u32(M) if words[k] >= edge else u32(0)
 
 
 @njit(nogil=True, cache=True)
-def _repeats(positions: Any, t: Any, n: Any, again: Any) -> None:
-    """Mark the records whose position t repeats an earlier one."""
-    for earlier in range(t):
-        for k in range(n):
-            again[k] |= u32(positions[t, k] == positions[earlier, k])
+def _sorted_planes(left: Any, M: Any, positions: Any) -> None:
+    """Move the positions, in order, to planes of which `left[j]` are still to be placed."""
+    k = 0
+    for j in range(left.size):
+        take = min(left[j], positions.size - k)
+        for here in range(k, k + take):
+            positions[here] += u32(j * M)
+        left[j] -= take
+        k += take
 
 
 @njit(nogil=True, cache=True)
-def _count(of_type: Any, M: Any, m: Any, base: Any, edges: Any, key: Any, stream: Any, differ: Any, agree: Any) -> None:
-    """Add the positions of all records of one string to `differ` and `agree` (position = plane M + pixel)."""
+def _mark_equal(one: Any, other: Any, again: Any) -> None:
+    """Mark where two rows agree."""
+    for k in range(one.size):
+        again[k] |= u32(1) if one[k] == other[k] else u32(0)
+
+
+@njit(nogil=True, cache=True)
+def _add(positions: Any, table: Any) -> None:
+    for k in range(positions.size):
+        table[positions[k]] += np.uint16(1)
+
+
+@njit(nogil=True, cache=True)
+def _mend(
+    positions: Any, words: Any, again: Any, i: Any, M: Any, m: Any, base: Any, edges: Any,
+    key: Any, stream: Any, spare: Any, place: Any,
+) -> None:  # fmt: skip
+    """Of the marked records, draw again, in order, what repeats an earlier position or came from a biased word."""
+    n = again.size
+    for k in range(n):
+        if not again[k]:
+            continue
+        for t in range(positions.shape[0]):
+            limit = M if t < i else m
+            # A biased word taints the pixel only: the plane, where it was dealt beforehand, must stay.
+            while t == 0 and _biased(words[k], limit):
+                words[k] = _spare_word(key, stream, spare, place)
+                positions[0, k] = positions[0, k] // u32(limit) * u32(limit) + _scaled(words[k], limit)
+            fresh = t == 0 or not _biased(words[t * n + k], limit)
+            while True:
+                for earlier in range(t):
+                    fresh = fresh and positions[earlier, k] != positions[t, k]
+                if fresh:
+                    break
+                positions[t, k] = _redraw(t < i, M, m, base, edges, key, stream, spare, place)
+                fresh = True
+
+
+@njit(nogil=True, cache=True)
+def _count(
+    of_type: Any, first: Any, M: Any, m: Any, base: Any, edges: Any, key: Any, stream: Any, differ: Any, agree: Any
+) -> None:
+    """Add the positions of all records of one string to `differ` and `agree` (position = plane M + pixel).
+
+    first[i - 1, j] of the records of type i have their first differing bit on plane j: dealt beforehand, since the
+    order of records does not matter.
+    """
     K = of_type.shape[0]
     words = np.empty(2 * K * BATCH + WORDS, np.uint32)
     spare = np.empty((WORDS, SPARE), np.uint32)
     place = np.array([spare.size, 0], np.int64)
-    positions = np.empty((K, BATCH), np.int32)
-    again = np.empty(BATCH, np.uint32)
+    positions = np.empty((K, BATCH), np.uint32)
+    marks = np.empty(BATCH, np.uint32)
     counter = 0
     for i in range(1, K + 1):  # records of type i: i differing bits, K - i agreeing ones
+        left = first[i - 1].copy()
         for start in range(0, of_type[i - 1], BATCH):
             n = min(BATCH, of_type[i - 1] - start)
-            blocks = ((K + i) * n + WORDS - 1) // WORDS
+            blocks = ((K + i - 1) * n + WORDS - 1) // WORDS
             fill(key, stream, 0, counter, words[: WORDS * blocks].reshape(WORDS, blocks))
             counter += blocks
-            again[:n] = 0
+            again = marks[:n]
+            again[:] = 0
             for t in range(K):
-                _uniform(words[t * n : (t + 1) * n], M if t < i else m, positions[t], again)
-                if t < i:
-                    _planes(words[(K + t) * n : (K + t + 1) * n], base, edges, M, positions[t])
-                _repeats(positions, t, n, again)
-            for k in range(n):
-                if again[k]:
-                    for t in range(K):
-                        limit = M if t < i else m
-                        fresh = not _biased(words[t * n + k], limit, (u64(1) << u64(32)) % u64(limit))
-                        while True:
-                            for earlier in range(t):
-                                fresh = fresh and positions[earlier, k] != positions[t, k]
-                            if fresh:
-                                break
-                            positions[t, k] = _redraw(t < i, M, m, base, edges, key, stream, spare, place)
-                            fresh = True
+                row = positions[t, :n]
+                biased = _uniform(words[t * n : (t + 1) * n], M if t < i else m, row)
+                if t == 0:
+                    _sorted_planes(left, M, row)
+                elif t < i:
+                    _planes(words[(K + t - 1) * n : (K + t) * n], base, edges, M, row)
+                if biased:  # about once in a thousand batches: look at every record
+                    again[:] = 1
+                for earlier in range(t):
+                    _mark_equal(row, positions[earlier, :n], again)
+            _mend(positions, words, again, i, M, m, base, edges, key, stream, spare, place)
             for t in range(K):
-                table = differ if t < i else agree
-                for k in range(n):
-                    table[positions[t, k]] += u32(1)
+                _add(positions[t, :n], differ if t < i else agree)
 
 
 @njit(nogil=True, cache=True)
-def _sketch(strings: Any, of_type: Any, base: Any, edges: Any, key: Any, first: Any, out: Any) -> None:
-    """Sketches of strings (n, M) into out (n, L, 2, M); counts beyond the dtype stop at its top."""
+def _sketch(strings: Any, of_type: Any, first: Any, base: Any, edges: Any, key: Any, number: Any, out: Any) -> None:
+    """Sketches of strings (n, M), numbered from `number`, into out (n, L, 2, M); counts stop at the dtype's top."""
     n, depth, _, M = out.shape
     m = depth * M
     top = 255 if out.itemsize == 1 else 65535
-    differ, agree = np.empty(m, np.uint32), np.empty(m, np.uint32)
+    differ, agree = np.empty(m, np.uint16), np.empty(m, np.uint16)
     for s in range(n):
         differ[:] = 0
         agree[:] = 0
-        _count(of_type[s], M, m, base, edges, key, first + s, differ, agree)
+        _count(of_type[s], first[s], M, m, base, edges, key, number + s, differ, agree)
         for j in range(depth):
             shift = depth - 1 - j
             zeros, ones = out[s, j, 0], out[s, j, 1]
@@ -213,13 +260,14 @@ def draw_sketches(
         raise ValueError("a string must have fewer than 2^31 bits.")
     counts = np.empty((n, parameters.depth, 2, M), parameters.dtype) if out is None else out
     of_type = dice.types.multinomial(parameters.n_records(M), parameters.p, size=n)
+    on_plane = dice.types.multinomial(of_type, parameters.q)
     base, edges = _cumulated(parameters)
     step = max(1, min(64, n // 8))
     starts = range(0, n, step)
 
     def work(start: int) -> int:
         part = slice(start, min(start + step, n))
-        _sketch(strings[part], of_type[part], base, edges, dice.key, first + start, counts[part])
+        _sketch(strings[part], of_type[part], on_plane[part], base, edges, dice.key, first + start, counts[part])
         return part.stop
 
     threads = n_jobs or os.cpu_count() or 1

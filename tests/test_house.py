@@ -98,7 +98,7 @@ def test_the_project_stands_alone() -> None:
                 "np.random" + r"\.seed",
                 r"torch\.load" + r"\(",
                 "allow_pickle" + "=True",
-                "pypi" + r"\.org|pythonhosted|npmjs" + r"\.(org|com)|deb\.debian",
+                "pypi" + r"\.org|python" + "hosted|npm" + r"js\.(org|com)|deb\." + "debian",
             ]
         )
     )

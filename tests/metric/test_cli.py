@@ -140,6 +140,7 @@ def test_a_bad_pair_is_named(files, line, words):
         (["r0,r1,1", "r1,r2,1"], "single class"),
         (["a,b,label"], "no pairs"),
         (["r0,r1"], "three columns"),
+        (["r0,r1,maybe", "r1,r2,0"], "label must be"),
     ],
 )
 def test_contradictions_and_single_classes_are_refused(files, pairs, words):

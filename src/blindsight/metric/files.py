@@ -100,8 +100,9 @@ def read_pairs(path: str | Path, records: Records) -> tuple[NDArray[np.int64], N
     rows = read_rows(read_text(path), name=name)
     if len(rows[0]) != 3:
         raise InvalidData(f"{name} must have three columns (two ids and a label), found {len(rows[0])}.")
-    if rows[0][2].lower() not in _SIMILAR | _DISSIMILAR:
-        rows = rows[1:]  # a header
+    known = set(records.ids)
+    if rows[0][2].lower() not in _SIMILAR | _DISSIMILAR and not {*rows[0][:2]} <= known:
+        rows = rows[1:]  # a header: neither a label nor two records
     if not rows:
         raise InvalidData(f"{name} holds no pairs.")
     ends = [records.numbers([row[i] for row in rows], where=name) for i in (0, 1)]

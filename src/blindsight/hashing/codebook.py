@@ -49,7 +49,7 @@ class CodebookHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         `fit_transform` always counts as private.
     learning_share: the share of epsilon spent on learning from private images.
     n_components: principal components kept; by default 64, 128 supervised;
-        private, 32 random ones in their place.
+        16 where they are learned with noise.
 
     Guarantee
     ---------
@@ -130,7 +130,13 @@ class CodebookHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
     def state(self) -> tuple[dict[str, Array], dict[str, Any]]:
         """Learned arrays and JSON-able fields; `restore` reads them back."""
         e = self.embedding_
-        arrays = {"mean": e.mean, "axes": e.axes, "coefficients": e.coefficients, "intercept": e.intercept}
+        arrays = {
+            "lift": e.lift,
+            "mean": e.mean,
+            "axes": e.axes,
+            "coefficients": e.coefficients,
+            "intercept": e.intercept,
+        }
         arrays |= {"centres": self.cells_.centres, "weights": self.cells_.weights}
         fields = {"link": e.link, "from": self.learned_from_, "guarantee": self.guarantee_.to_json()}
         return arrays, fields | {"n_features_in_": int(self.n_features_in_)}
@@ -139,9 +145,9 @@ class CodebookHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         """Take the learned state from what `state` gave."""
         self._check()
         holder = _Holder()
-        saving.take(holder, arrays, ("mean", "axes", "coefficients", "intercept", "centres", "weights"))
+        saving.take(holder, arrays, ("lift", "mean", "axes", "coefficients", "intercept", "centres", "weights"))
         link = checks.one_of("link", fields["link"], ("direction", "softmax", "sigmoid"))
-        self.embedding_ = Embedding(holder.mean, holder.axes, holder.coefficients, holder.intercept, link)
+        self.embedding_ = Embedding(holder.lift, holder.mean, holder.axes, holder.coefficients, holder.intercept, link)
         self.cells_ = Cells(holder.centres, holder.weights)
         saving.require(
             holder.weights.shape == (len(holder.centres),) and bool((holder.weights > 0).all()),
@@ -202,7 +208,7 @@ class CodebookHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
     def _components(self, source: Source) -> int:
         if self.n_components is not None:
             return self.n_components
-        return {"public": (64, 128), "private": (32, 32)}[source][bool(self.supervised)]
+        return {"public": (64, 128), "private": (16, 16)}[source][bool(self.supervised)]
 
     def _choose(
         self, embedding: Embedding, points: Array, labels: Array | None, source: Source, rng: np.random.Generator
@@ -252,6 +258,7 @@ class CodebookHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
 class _Holder:
     """A place for arrays read from a file."""
 
+    lift: Array
     mean: Array
     axes: Array
     coefficients: Array

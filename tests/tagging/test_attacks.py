@@ -62,7 +62,7 @@ def test_private_training_holds_membership_to_its_bound(records):
         release="laplace",
         training_epsilon=0.5,
         graph_epsilon=0.4,
-        epochs=10,
+        epochs=2,
         random_state=np.random.default_rng(2),
     ).fit(x[included], y[included])
     cost = tagger.training_guarantee_.cost

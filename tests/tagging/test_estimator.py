@@ -34,7 +34,7 @@ def problem():
 
 def fitted(problem, **options):
     x, y, _, _ = problem
-    defaults = {"epsilon": 8.0, "training_epsilon": 2.0, "epochs": 6, "random_state": 0}
+    defaults = {"epsilon": 8.0, "training_epsilon": 2.0, "epochs": 2, "random_state": 0}
     return PrivateTagger(**{**defaults, **options}).fit(x, y)
 
 
@@ -84,8 +84,8 @@ def test_a_public_graph_costs_nothing(problem):
 def test_counts_are_noisy_under_proven_and_exact_under_paper(problem):
     x, y, _, _ = problem
     exact = y.T.astype(float) @ y
-    assert not np.array_equal(fitted(problem, epochs=1, max_labels=8).learned_.graph.counts, exact)
-    paper = PrivateTagger(calibration="paper", epochs=1, hidden=8, random_state=0).fit(x, y)
+    assert not np.array_equal(fitted(problem, epochs=2, max_labels=8).learned_.graph.counts, exact)
+    paper = PrivateTagger(calibration="paper", epochs=2, hidden=8, random_state=0).fit(x, y)
     np.testing.assert_array_equal(paper.learned_.graph.counts, exact)
 
 
@@ -93,17 +93,17 @@ def test_training_is_charged_per_record_before_it_starts(problem, tmp_path):
     x, y, _, _ = problem
     ledger = Ledger(tmp_path / "ledger.db", dataset="photos")
     ledger.grant(Cost(epsilon=4.0, delta=1e-4, unit="record", neighbours="add or remove one"))
-    PrivateTagger(training_epsilon=2.0, epochs=1, random_state=0).fit(x, y, ledger=ledger)
+    PrivateTagger(training_epsilon=2.0, epochs=2, random_state=0).fit(x, y, ledger=ledger)
     started = []
     with pytest.raises(BudgetExceeded):
-        PrivateTagger(training_epsilon=2.0, epochs=1, random_state=0).fit(
+        PrivateTagger(training_epsilon=2.0, epochs=2, random_state=0).fit(
             x, y, ledger=ledger, progress=lambda *step: started.append(step)
         )
     assert not started
 
 
 def test_answers_are_charged_before_release_and_refused_when_spent(problem, tmp_path):
-    tagger = fitted(problem, epochs=1, epsilon=2.0)
+    tagger = fitted(problem, epochs=2, epsilon=2.0)
     ledger = Ledger(tmp_path / "ledger.db", dataset="answers")
     ledger.grant(Cost(epsilon=10.0, unit="query"))
     tagger.predict(problem[2][:4], ledger=ledger)
@@ -115,7 +115,7 @@ def test_answers_are_charged_before_release_and_refused_when_spent(problem, tmp_
 
 
 def test_a_cap_on_queries_holds_without_a_ledger(problem):
-    tagger = fitted(problem, epochs=1, max_queries=3)
+    tagger = fitted(problem, epochs=2, max_queries=3)
     tagger.predict(problem[2][:3])
     with pytest.raises(BudgetExceeded, match="only 0 of 3"):
         tagger.predict(problem[2][:1])
@@ -123,7 +123,7 @@ def test_a_cap_on_queries_holds_without_a_ledger(problem):
 
 def test_paper_calibration_has_a_claim_but_no_proof_and_no_ledger_takes_it(problem, tmp_path):
     x, y, x2, _ = problem
-    tagger = PrivateTagger(10.0, calibration="paper", bound_factor=0.8, hidden=8, epochs=1, random_state=0).fit(x, y)
+    tagger = PrivateTagger(10.0, calibration="paper", bound_factor=0.8, hidden=8, epochs=2, random_state=0).fit(x, y)
     assert tagger.guarantee_.claimed == pytest.approx(12.5)
     assert math.isinf(tagger.guarantee_.epsilon)
     assert math.isinf(tagger.training_guarantee_.epsilon)
@@ -143,7 +143,7 @@ def test_corollaries_bound_weights_and_features(problem, corollary):
         gamma=2.0,
         factor=0.1,
         hidden=8,
-        epochs=1,
+        epochs=2,
         label_vectors="random",
         random_state=0,
     ).fit(x, y)
@@ -178,19 +178,19 @@ def test_graph_head_trains_privately_too(problem):
 
 def test_learning_curve_and_validation(problem):
     x, y, x2, y2 = problem
-    tagger = PrivateTagger(training_epsilon=None, hidden=32, epochs=4, random_state=0)
+    tagger = PrivateTagger(training_epsilon=None, hidden=32, epochs=2, random_state=0)
     tagger.fit(x, y, validation=(x2, y2))
-    assert len(tagger.curves_.loss) == len(tagger.curves_.validation_map) == 4
+    assert len(tagger.curves_.loss) == len(tagger.curves_.validation_map) == 2
     assert math.isinf(tagger.training_guarantee_.epsilon)
     assert tagger.guarantee_.epsilon == 10.0
 
 
 def test_own_codebooks_are_used(problem):
     words = np.vstack([np.zeros(8), np.eye(8)])
-    tagger = fitted(problem, codebook=words, epochs=1)
+    tagger = fitted(problem, codebook=words, epochs=2)
     assert len(tagger.release_.codebook) == 9
     with pytest.raises(InvalidData, match="columns"):
-        fitted(problem, codebook=np.eye(3), epochs=1)
+        fitted(problem, codebook=np.eye(3), epochs=2)
 
 
 @pytest.mark.parametrize(
@@ -219,12 +219,12 @@ def test_bad_data_are_refused(problem):
     with pytest.raises(InvalidData):
         PrivateTagger().fit(np.full((3, 2), np.nan), y[:3])
     with pytest.raises(InvalidData, match="features of the training data"):
-        fitted(problem, epochs=1).predict(x[:, :5])
+        fitted(problem, epochs=2).predict(x[:, :5])
 
 
 def test_a_file_whose_guarantee_was_edited_is_refused(problem, tmp_path):
     path = tmp_path / "tagger.safetensors"
-    fitted(problem, epochs=1).save(path)
+    fitted(problem, epochs=2).save(path)
     arrays, fields = storage.load(path, kind="tagger")
     fields["params"]["epsilon"] = 50.0  # weaker noise, same promise
     storage.save(path, kind="tagger", arrays=arrays, fields=fields)
@@ -235,7 +235,7 @@ def test_a_file_whose_guarantee_was_edited_is_refused(problem, tmp_path):
 @pytest.mark.parametrize("spoil", ["weights", "words", "classes", "params"])
 def test_broken_files_are_refused(problem, tmp_path, spoil):
     path = tmp_path / "tagger.safetensors"
-    fitted(problem, epochs=1).save(path)
+    fitted(problem, epochs=2).save(path)
     arrays, fields = storage.load(path, kind="tagger")
     if spoil == "weights":
         arrays["weights"] = arrays["weights"][:, :3]
@@ -248,3 +248,15 @@ def test_broken_files_are_refused(problem, tmp_path, spoil):
     storage.save(path, kind="tagger", arrays=arrays, fields=fields)
     with pytest.raises(HostileFile):
         PrivateTagger.load(path)
+
+
+def test_public_features_replace_the_released_centre(problem, tmp_path):
+    x, _, x2, _ = problem
+    tagger = fitted(problem, public=x2, public_components=10, epochs=2)
+    assert tagger.learned_.weights.shape == (8, 11)
+    assert tagger.training_guarantee_.epsilon == pytest.approx(3.1, abs=0.01)
+    path = tmp_path / "tagger.safetensors"
+    tagger.save(path)
+    np.testing.assert_array_equal(PrivateTagger.load(path).logits(x[:5]), tagger.logits(x[:5]))
+    with pytest.raises(InvalidData, match="public"):
+        fitted(problem, public=x2[:, :4], epochs=2)

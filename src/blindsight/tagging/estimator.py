@@ -66,6 +66,7 @@ class PrivateTagger(BaseEstimator):
     hidden: the width of the first graph convolution.
     label_vectors: "glove", "random", your own (labels, d), or None (GloVe where `classes` are named).
     classes: the labels' names.
+    public, public_components: features of public images, and how many of their directions DP-SGD works in.
     sensitivity, bound_factor: the paper's S ("C" as in the text, "1" as in its code) and S_b.
     train_noise: whether the paper's noise is also in the training loss (Equation 8).
     clip: bound on logits under paper calibration; None leaves them unbounded, as printed, and nothing is proven.
@@ -106,6 +107,8 @@ class PrivateTagger(BaseEstimator):
         hidden: int = 1024,
         label_vectors: Any = None,
         classes: Any = None,
+        public: Any = None,
+        public_components: int = 128,
         sensitivity: Literal["C", "1"] = "C",
         bound_factor: float = 1.0,
         train_noise: bool = True,
@@ -141,6 +144,8 @@ class PrivateTagger(BaseEstimator):
         self.hidden = hidden
         self.label_vectors = label_vectors
         self.classes = classes
+        self.public = public
+        self.public_components = public_components
         self.sensitivity = sensitivity
         self.bound_factor = bound_factor
         self.train_noise = train_noise
@@ -181,6 +186,8 @@ class PrivateTagger(BaseEstimator):
         self.training_guarantee_ = self._training_guarantee(recipe, cost, simulation)
         self.guarantee_ = self._answer_guarantee(simulation)
         self.answered_ = 0
+        # Which features X are, for whoever saves the model beside its extractor: {"kind": ..., "size": ...}.
+        self.extractor_: dict[str, Any] | None = None
         return self
 
     def answer(self, X: Any, *, ledger: Any = None) -> Answers:
@@ -258,6 +265,8 @@ class PrivateTagger(BaseEstimator):
             hidden=self.hidden,
             label_vectors=self.label_vectors,
             classes=self.classes,
+            public=self.public,
+            public_components=self.public_components,
             noise_scale=noise,
             robust=self.robust,
             corollary=self.corollary if paper else None,

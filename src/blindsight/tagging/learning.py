@@ -44,6 +44,8 @@ class Recipe:
     hidden: int = 1024
     label_vectors: Any = None
     classes: Any = None
+    public: Any = None
+    public_components: int = 128
     noise_scale: float = 0.0
     robust: float = 0.0
     corollary: Literal[1, 2] | None = None
@@ -86,8 +88,8 @@ class Recipe:
 
     @property
     def centre(self) -> CentreRelease | None:
-        """How the features' centre is released: with private training only."""
-        if self.training_epsilon is None:
+        """How the features' centre is released: with private training and without public features only."""
+        if self.training_epsilon is None or self.public is not None:
             return None
         return CentreRelease(epsilon=_CENTRE_SHARE * self.training_epsilon, delta=self.training_delta / 2)
 
@@ -95,9 +97,9 @@ class Recipe:
         """Per training record, everything together; infinite where training itself is not private."""
         if self.training_epsilon is None:
             return Cost(epsilon=math.inf, unit="record", neighbours="add or remove one")
-        centre = self.centre
-        assert centre is not None  # noqa: S101  (it comes with training_epsilon)
-        parts = [centre.cost(n_features), self.schedule(n_records).cost]
+        parts = [self.schedule(n_records).cost]
+        if self.centre is not None:
+            parts.append(self.centre.cost(n_features))
         if self.counts is not None:
             parts.append(self.counts.cost(n_labels))
         if self.spread is not None:
@@ -110,13 +112,14 @@ class Recipe:
 
         assert self.training_epsilon is not None  # noqa: S101  (asked for private training only)
         linear = self.kind == "linear"
+        centred = self.centre is not None
         return PrivateSchedule(
-            epsilon=(1 - _CENTRE_SHARE) * self.training_epsilon,
-            delta=self.training_delta / 2,
+            epsilon=(1 - _CENTRE_SHARE) * self.training_epsilon if centred else self.training_epsilon,
+            delta=self.training_delta / 2 if centred else self.training_delta,
             n_records=n_records,
             epochs=self.epochs or 20,
             batch_size=self.batch_size or max(64, min(1024, n_records // 6)),
-            learning_rate=self.learning_rate or (8.0 if linear else 0.2),
+            learning_rate=self.learning_rate or (4.0 if linear else 0.2),
         )
 
     @property
@@ -204,6 +207,11 @@ def _counts(recipe: Recipe, labels: NDArray[np.uint8], secret: Rng) -> NDArray[n
 
 
 def _scaling(recipe: Recipe, features: NDArray[np.float32], secret: Rng) -> Scaling:
+    if recipe.training_epsilon is not None and recipe.public is not None:
+        scaling = Scaling.from_public(recipe.public, components=recipe.public_components)
+        if scaling.centre is not None and len(scaling.centre) != features.shape[1]:
+            raise InvalidData(f"public must have {features.shape[1]} features, got {len(scaling.centre)}.")
+        return scaling
     if recipe.centre is not None:
         return Scaling(recipe.centre.release(features, rng=secret))
     if recipe.corollary == 1:
@@ -228,7 +236,7 @@ def _head(
     from blindsight.tagging.losses import TaggingLoss
     from blindsight.tagging.training import Schedule, train
 
-    n_inputs = features.shape[1] + scaling.extra
+    n_inputs = scaling.width(features.shape[1])
     head: MLGCN | LinearHead
     if recipe.kind == "linear":
         head = LinearHead(graph.normalised, n_features=n_inputs)

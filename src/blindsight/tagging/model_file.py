@@ -19,7 +19,7 @@ __all__ = ["KIND", "load", "save"]
 
 KIND = "tagger"
 # Learned parts that a user may have handed in: they are in the file as what they became.
-_OWN = ("codebook", "graph", "label_vectors", "classes")
+_OWN = ("codebook", "graph", "label_vectors", "classes", "public")
 
 
 def save(tagger: Any, path: str | Path) -> None:
@@ -28,6 +28,8 @@ def save(tagger: Any, path: str | Path) -> None:
     arrays: dict[str, Any] = {"weights": learned.weights, "counts": learned.graph.counts}
     if learned.scaling.centre is not None:
         arrays["centre"] = learned.scaling.centre
+    if learned.scaling.projection is not None:
+        arrays["projection"] = learned.scaling.projection
     if learned.codebook is not None:
         arrays |= {"words": learned.codebook.words, "word_weights": learned.codebook.weights}
     params = {name: value for name, value in tagger.get_params().items() if name not in _OWN}
@@ -46,6 +48,7 @@ def save(tagger: Any, path: str | Path) -> None:
         "guarantee": tagger.guarantee_.to_json(),
         "training_guarantee": tagger.training_guarantee_.to_json(),
         "answered": int(tagger.answered_),
+        "extractor": tagger.extractor_,
     }
     storage.save(path, kind=KIND, arrays=arrays, fields=fields)
 
@@ -67,9 +70,9 @@ def _restore(cls: Any, arrays: dict[str, Any], fields: dict[str, Any]) -> Any:
     if fields["named"]:
         tagger.classes = classes
     weights, counts = arrays["weights"].astype(np.float32), arrays["counts"].astype(np.float64)
-    scaling = Scaling(arrays.get("centre"), fields["floor"], fields["ceiling"])
+    scaling = Scaling(arrays.get("centre"), arrays.get("projection"), fields["floor"], fields["ceiling"])
     n_features = int(fields["n_features"])
-    if weights.shape != (len(classes), n_features + scaling.extra) or counts.shape != (len(classes), len(classes)):
+    if weights.shape != (len(classes), scaling.width(n_features)) or counts.shape != (len(classes), len(classes)):
         raise InvalidData("its tables do not fit each other")
     if not np.isfinite(weights).all():
         raise InvalidData("its weights are not finite")
@@ -94,6 +97,10 @@ def _restore(cls: Any, arrays: dict[str, Any], fields: dict[str, Any]) -> Any:
     if tagger.guarantee_.cost != tagger.release_.cost:
         raise InvalidData("its guarantee is not that of its release")
     tagger.answered_ = int(fields["answered"])
+    extractor = fields["extractor"]
+    if extractor is not None:
+        extractor = {"kind": str(extractor["kind"]), "size": int(extractor["size"])}
+    tagger.extractor_ = extractor
     return tagger
 
 

@@ -1,0 +1,32 @@
+"""What users compute before they encrypt: local learners, sparse updates, and the loop over rounds."""
+
+from blindsight.federated.learning.federation import Federation, Participant, RoundLog
+from blindsight.federated.learning.linear import flat, model_digest, predicted, scores, shaped, sparsity, targets
+from blindsight.federated.learning.local import LocalTrainer, initial_weights
+from blindsight.federated.learning.proximal import Proximal
+from blindsight.federated.learning.sending import Change, CommonMask, Sending, TopK, Weights
+from blindsight.federated.learning.sgd import SGD
+from blindsight.federated.learning.strength import adapt
+
+__all__ = [
+    "SGD",
+    "Change",
+    "CommonMask",
+    "Federation",
+    "LocalTrainer",
+    "Participant",
+    "Proximal",
+    "RoundLog",
+    "Sending",
+    "TopK",
+    "Weights",
+    "adapt",
+    "flat",
+    "initial_weights",
+    "model_digest",
+    "predicted",
+    "scores",
+    "shaped",
+    "sparsity",
+    "targets",
+]

@@ -1,0 +1,173 @@
+"""The loop of Section 2.1: share the weights, update them locally, average them under encryption, again.
+
+A user's local step is any function of (weights, round) that returns new weights: a linear SVM's training, a network's
+last layer, anything with one vector at the end.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from blindsight.errors import InvalidData
+from blindsight.federated.fixedpoint import FixedPoint
+from blindsight.federated.learning.linear import model_digest, sparsity
+from blindsight.federated.learning.sending import Change, Sending
+from blindsight.federated.protocol import RoundResult, Simulation
+from blindsight.federated.wire import Reader, Writer, seal, unseal
+
+__all__ = ["Federation", "LocalStep", "Participant", "RoundLog"]
+
+Vector = NDArray[np.float64]
+
+
+class LocalStep(Protocol):
+    """A user's own work in a round."""
+
+    def __call__(self, weights: Vector, round: int, free: NDArray[np.bool_] | None = None) -> Vector:
+        """New weights; only those in `free` may change where it is given."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundLog:
+    """One round in figures.
+
+    users: how many contributed. sparsity: share of zeros in what a user sent, on average. model_sparsity: the same of
+    the new shared weights. revealed: share of coordinates whose sum was opened. bytes: sent by one user, on average.
+    seconds: wall time, local training included. accuracy: of the new weights, None where nobody measured it.
+    """
+
+    round: int
+    users: int
+    sparsity: float
+    model_sparsity: float
+    revealed: float
+    bytes: float
+    seconds: float
+    accuracy: float | None = None
+
+
+class Participant:
+    """What a user keeps between rounds: its local step, how it sends, and what it has not sent yet."""
+
+    def __init__(self, local: LocalStep | Callable[..., Vector], sending: Sending, code: FixedPoint) -> None:
+        self.local, self.sending, self.code = local, sending, code
+        self._kept: Vector | None = None
+        self._sent: Vector | None = None
+        self._round = 0
+
+    def step(self, weights: Vector, round: int) -> tuple[Vector, NDArray[np.bool_]]:
+        """What to encrypt for this round: a vector in fixed point's range and resolution, and its support."""
+        if self._sent is not None:
+            self.settle(self._round, included=False, revealed=None)
+        free = self.sending.free(len(weights), round)
+        updated = np.asarray(
+            self.local(weights, round) if free is None else self.local(weights, round, free), dtype=np.float64
+        )
+        if updated.shape != weights.shape:
+            raise InvalidData(f"a local step must return {weights.shape} weights, got {updated.shape}.")
+        vector = updated if self.sending.replaces else updated - weights
+        if self.sending.remembers and self._kept is not None:
+            vector = vector + self._kept
+        support = self.sending.choose(vector, round)
+        whole = np.where(support, np.clip(vector, -self.code.bound, self.code.bound), 0.0)
+        sent = self.code.decode(self.code.encode(whole))
+        if self.sending.remembers:
+            # What was not chosen, cut at the bound or rounded away goes into a later round.
+            self._kept, self._sent, self._round = vector - sent, sent, round
+        return sent, support
+
+    def settle(self, round: int, *, included: bool, revealed: NDArray[np.bool_] | None) -> None:
+        """Learn what became of the last contribution: what was not taken, or not opened, is kept for later."""
+        if self._sent is None or self._kept is None or round != self._round:
+            return
+        if not included or revealed is None:
+            self._kept = self._kept + self._sent
+        else:
+            self._kept = self._kept + np.where(revealed, 0.0, self._sent)
+        self._sent = None
+
+    def dump(self) -> bytes:
+        """The memory, sealed; secret."""
+        writer = Writer().number("Q", self._round)
+        for vector in (self._kept, self._sent):
+            writer.field(b"" if vector is None else vector.astype("<f8").tobytes())
+        return seal(b"PART", bytes(writer))
+
+    def restore(self, data: bytes) -> None:
+        """Go on where `dump` was."""
+        reader: Reader = unseal(b"PART", data)
+        self._round = reader.number("Q")
+        found = [np.frombuffer(reader.field(), dtype="<f8").astype(np.float64) for _ in range(2)]
+        reader.end()
+        self._kept, self._sent = (vector if vector.size else None for vector in found)
+
+
+class Federation:
+    """Participants around one simulation; `run` yields a log entry a round and leaves the model in `weights`."""
+
+    def __init__(
+        self,
+        simulation: Simulation,
+        locals_: Mapping[int, LocalStep | Callable[..., Vector]],
+        *,
+        initial: Vector,
+        sending: Sending | None = None,
+        accuracy: Callable[[Vector], float] | None = None,
+    ) -> None:
+        self.simulation = simulation
+        self.sending = Change() if sending is None else sending
+        code = simulation.settings.code
+        self.participants = {n: Participant(local, self.sending, code) for n, local in locals_.items()}
+        self.weights = np.array(initial, dtype=np.float64)
+        self.accuracy = accuracy
+        self.last: RoundResult | None = None
+        self._round = 0
+
+    def round(self, *, dropouts: Collection[int] = ()) -> RoundLog:
+        """One round: local steps, encryption, sum, new weights."""
+        start = time.perf_counter()
+        self._round += 1
+        vectors: dict[int, Vector] = {}
+        supports: dict[int, NDArray[np.bool_]] = {}
+        for number, participant in self.participants.items():
+            if number not in dropouts:
+                vectors[number], supports[number] = participant.step(self.weights, self._round)
+        result = self.simulation.round(
+            vectors, model=model_digest(self.weights), supports=supports, dropouts=tuple(dropouts)
+        )
+        self.weights = self.sending.apply(self.weights, result.mean, result.revealed)
+        for number, participant in self.participants.items():
+            participant.settle(self._round, included=number in result.contributors, revealed=result.revealed)
+        self.last = result
+        return RoundLog(
+            round=self._round,
+            users=len(result.contributors),
+            sparsity=float(np.mean([sparsity(v) for v in vectors.values()])),
+            model_sparsity=sparsity(self.weights),
+            revealed=float(result.revealed.mean()),
+            bytes=float(np.mean([*result.bytes_per_user.values()])),
+            seconds=time.perf_counter() - start,
+            accuracy=None if self.accuracy is None else float(self.accuracy(self.weights)),
+        )
+
+    def run(self, rounds: int, *, progress: Callable[[int, int], None] | None = None) -> list[RoundLog]:
+        """Several rounds."""
+        log: list[RoundLog] = []
+        for done in range(1, rounds + 1):
+            log.append(self.round())
+            if progress is not None:
+                progress(done, rounds)
+        return log
+
+    def __repr__(self) -> str:
+        return f"Federation({len(self.participants)} users, round {self._round})"
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise TypeError("a federation holds private keys and is never pickled or copied.")

@@ -1,0 +1,63 @@
+"""Linear classifiers as one matrix: a row a class (one-vs-rest), a column a feature, the bias in the last column.
+
+Two classes need one row. Flattened row by row it is the D-dimensional vector w of the paper, D = NC (d + 1).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from blindsight.errors import InvalidData
+
+__all__ = ["flat", "model_digest", "predicted", "rows_of", "scores", "shaped", "sparsity", "targets"]
+
+Matrix = NDArray[np.float64]
+
+
+def rows_of(classes: int) -> int:
+    """How many rows a model of that many classes has."""
+    return 1 if classes <= 2 else classes
+
+
+def targets(labels: NDArray[Any], classes: int) -> Matrix:
+    """+1 for a row's own class and -1 for the rest; `labels` are class numbers."""
+    if classes <= 2:
+        return np.where(labels == 1, 1.0, -1.0)[:, None]
+    return np.where(labels[:, None] == np.arange(classes), 1.0, -1.0)
+
+
+def scores(weights: Matrix, X: NDArray[Any]) -> Matrix:
+    """Decision values, one column a row of the model."""
+    return X @ weights[:, :-1].T + weights[:, -1]
+
+
+def predicted(weights: Matrix, X: NDArray[Any]) -> NDArray[np.intp]:
+    """Class numbers."""
+    values = scores(weights, X)
+    return (values[:, 0] > 0).astype(np.intp) if values.shape[1] == 1 else np.argmax(values, axis=1)
+
+
+def sparsity(vector: NDArray[Any]) -> float:
+    """The share of zeros."""
+    return float(np.mean(np.asarray(vector) == 0))
+
+
+def flat(weights: Matrix) -> NDArray[np.float64]:
+    """The matrix as one vector."""
+    return np.ascontiguousarray(weights, dtype=np.float64).ravel()
+
+
+def shaped(vector: NDArray[Any], features: int) -> NDArray[Any]:
+    """The vector as a matrix of `features` + 1 columns."""
+    if vector.ndim != 1 or vector.size % (features + 1):
+        raise InvalidData(f"a model of {features} features must have a multiple of {features + 1} weights.")
+    return vector.reshape(-1, features + 1)
+
+
+def model_digest(vector: NDArray[np.float64]) -> bytes:
+    """Bytes that stand for a model on every machine: little-endian float64, hashed."""
+    return hashlib.sha256(np.ascontiguousarray(vector, dtype="<f8").tobytes()).digest()

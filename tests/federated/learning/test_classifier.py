@@ -1,0 +1,131 @@
+"""FederatedClassifier: as accurate as training on everything, logged by round, honest about its guarantee."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from blindsight.errors import InvalidData, InvalidParameter, NotProven
+from blindsight.federated import FederatedClassifier, Proximal
+from blindsight.federated.baselines import federated_averaging, prr10, ra12
+from blindsight.federated.learning import LocalTrainer, linear
+from blindsight.privacy import Cost, Ledger
+
+
+def fitted(digits, **params) -> FederatedClassifier:
+    owners = np.arange(len(digits["X"])) % 5
+    return FederatedClassifier(**{"encrypt": False, "random_state": 0, **params}).fit(
+        digits["X"],
+        digits["y"],
+        owners,
+        public=(digits["public"], digits["public_y"]),
+        test=(digits["test"], digits["test_y"]),
+    )
+
+
+@pytest.mark.parametrize(
+    ("params", "least"),
+    [
+        ({}, 0.88),
+        ({"learner": "sgd"}, 0.88),
+        ({"learner": Proximal(loss="logistic", strength=1e-4, iterations=40)}, 0.86),
+        ({"send": "weights", "sparsity": 0.7, "least_per_coordinate": 1}, 0.84),
+        ({"send": "weights", "sparsity": 0.7, "mode": "paper"}, 0.84),
+        ({"send": "top-k", "sparsity": 0.8}, 0.84),
+        ({"send": "mask", "sparsity": 0.8}, 0.83),
+    ],
+    ids=["change", "sgd", "logistic", "weights", "paper", "top-k", "mask"],
+)
+def test_federated_training_comes_near_central_training(digits, params, least: float) -> None:
+    model = fitted(digits, **params)
+    assert model.score(digits["test"], digits["test_y"]) >= least
+    assert model.rounds_[-1].accuracy == pytest.approx(model.score(digits["test"], digits["test_y"]))
+
+
+def test_encryption_changes_nothing(digits) -> None:
+    plain, encrypted = fitted(digits, rounds=2), fitted(digits, rounds=2, encrypt=True)
+    np.testing.assert_array_equal(plain.coef_, encrypted.coef_)
+    assert [entry.bytes for entry in plain.rounds_] == [entry.bytes for entry in encrypted.rounds_]
+
+
+def test_every_round_is_logged(digits) -> None:
+    model = fitted(digits, send="weights", sparsity=0.9, least_per_coordinate=1)
+    assert [entry.round for entry in model.rounds_] == [1, 2, 3]
+    for entry in model.rounds_:
+        assert entry.users == 5
+        assert 0.9 <= entry.sparsity < 0.95
+        assert entry.bytes > 0
+        assert entry.seconds > 0
+
+
+def test_sparser_updates_send_fewer_bytes(digits) -> None:
+    whole, part = fitted(digits, rounds=1), fitted(digits, rounds=1, send="mask", sparsity=0.9)
+    assert part.rounds_[0].bytes < whole.rounds_[0].bytes / 3
+
+
+def test_without_noise_the_guarantee_says_so(digits, tmp_path) -> None:
+    model = fitted(digits, rounds=1)
+    assert math.isinf(model.guarantee_.epsilon)
+    assert "exact sum" in model.disclosure_.card()
+    ledger = Ledger(tmp_path / "ledger.db", dataset="digits")
+    ledger.grant(Cost(epsilon=100, unit="user"))
+    with pytest.raises(NotProven):
+        FederatedClassifier(encrypt=False).fit(digits["X"], digits["y"], ledger=ledger)
+
+
+def test_with_noise_users_and_records_are_covered(digits) -> None:
+    model = FederatedClassifier(users=60, rounds=1, epsilon=8.0, clip=0.5, encrypt=False, random_state=0).fit(
+        digits["X"], digits["y"], public=(digits["public"], digits["public_y"]), test=(digits["test"], digits["test_y"])
+    )
+    assert model.guarantee_.epsilon <= 8.0
+    assert model.guarantee_.unit == "user"
+    assert [cost.unit for cost in model.guarantee_.also] == ["record"]
+    assert model.guarantee_.simulation
+    assert model.rounds_[0].accuracy > 0.5
+
+
+def test_two_owners_are_too_few(digits) -> None:
+    with pytest.raises(InvalidData, match="3 owners"):
+        FederatedClassifier(encrypt=False).fit(digits["X"], digits["y"], np.arange(len(digits["X"])) % 2)
+    with pytest.raises(InvalidData, match="owner a row"):
+        FederatedClassifier(encrypt=False).fit(digits["X"], digits["y"], np.arange(4))
+
+
+def test_noise_and_sparse_sending_exclude_each_other(digits) -> None:
+    with pytest.raises(InvalidParameter, match="change"):
+        FederatedClassifier(encrypt=False, epsilon=1.0, send="top-k", sparsity=0.9).fit(digits["X"], digits["y"])
+    with pytest.raises(InvalidParameter, match="block"):
+        FederatedClassifier(encrypt=False, epsilon=1.0, mode="paper").fit(digits["X"], digits["y"])
+
+
+def _shares(digits) -> list[tuple[np.ndarray, np.ndarray]]:
+    return [(digits["X"][n::5], digits["y"][n::5]) for n in range(5)]
+
+
+@pytest.mark.parametrize("baseline", [prr10, ra12])
+def test_baselines_learn_when_privacy_is_loose_and_not_at_the_papers_epsilon(digits, baseline) -> None:
+    def accuracy(epsilon: float, calibration: str = "proven") -> tuple[float, float]:
+        found = baseline(
+            _shares(digits), classes=10, epsilon=epsilon, calibration=calibration, rng=np.random.default_rng(0)
+        )
+        right = np.mean(linear.predicted(found.weights, digits["test"]) == digits["test_y"])
+        return float(right), found.guarantee.epsilon
+
+    loose, _ = accuracy(1e6)
+    tight, proven = accuracy(0.2)
+    _, really = accuracy(0.2, "paper")
+    assert loose > 0.75
+    assert tight < 0.4
+    assert proven <= 0.2
+    assert really > 1.0  # what counting one class at a time really costs
+
+
+def test_plain_averaging_is_what_encryption_reproduces(digits) -> None:
+    model = fitted(digits)
+    scaled = [(model._scaled(X), y) for X, y in _shares(digits)]
+    trainers = [LocalTrainer(X, y, 10, Proximal(strength=1e-3)) for X, y in scaled]
+    start = model._start((digits["public"], digits["public_y"]), 650)
+    plain = linear.shaped(federated_averaging(trainers, start, rounds=3), 64)
+    np.testing.assert_allclose(plain[:, :-1], model.coef_, atol=5e-4)

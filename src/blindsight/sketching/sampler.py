@@ -3,9 +3,9 @@
 A sketch only counts, bit by bit, how many records disagree and how many agree with the image. So it is drawn how many
 records there are of each type, and on which plane their first differing bits lie (multinomial numbers); the kernel then
 draws each record's positions and adds them to two tables; the image decides at the very end which of the two counts is
-that of the ones. The K positions of a record are distinct: whichever
-repeats an earlier one of its record is drawn again, as Algorithm 1 does, so the law is the same and not only the mean
-(ignoring repeats shifts the counts by about 1/M, which shows on small images).
+that of the ones. The K positions of a record are distinct: whichever repeats an earlier one of its record is drawn
+again, as Algorithm 1 does, so the law is the same and not only the mean (ignoring repeats shifts the counts by about
+1/M, which shows on small images).
 
 Dice: ChaCha8 under a key from the operating system (see `keystream`); the numbers of types and planes, which say
 nothing of the image, from a numpy generator seeded by the system. Uniform positions are exact (rejection); the q_j of

@@ -31,7 +31,7 @@ from blindsight.federated.threshold import deal
 
 __all__ = ["DIMENSION", "PAPER_SECONDS", "SHARDS", "SPARSITIES", "crypto_rows", "table2_update"]
 
-DIMENSION = 206_848  # 2,048 features, 101 classes and their bias, as in Table 2
+DIMENSION = 206_848  # 2,048 features times 101 classes, as in Table 2
 SPARSITIES = {"0001": 0.0001, "791": 0.791, "956": 0.956}
 SHARDS = {"0001": 10, "791": 3, "956": 1}
 PAPER_SECONDS = {"0001": 620.0, "791": 186.0, "956": 62.0}

@@ -14,7 +14,7 @@ from blindsight.audit.sketches import LearnedPrior, measure
 from blindsight.bench.harness import Row
 from blindsight.bench.sketching_common import Halves, canvas, halves, train_sketches
 from blindsight.sketching import NegativeSketcher, leak_of
-from blindsight.sketching.calibrate import calibrate
+from blindsight.sketching.calibration import calibrate
 from blindsight.sketching.local import CodebookClassifier, CodebookSketcher, FlippedBits
 
 __all__ = ["curve_rows"]

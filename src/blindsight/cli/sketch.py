@@ -73,7 +73,7 @@ def make(
         _flip(images, prepare, out, flip_epsilon, seed, ledger, dataset, json)
         return
     from blindsight.sketching import NegativeSketcher
-    from blindsight.sketching.calibrate import calibrate
+    from blindsight.sketching.calibration import calibrate
     from blindsight.sketching.parameters import resolve
 
     parameters: Any

@@ -5,8 +5,10 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
+from blindsight.sketching.calibration import calibrate
 from blindsight.sketching.flips import FlipParameters
 from blindsight.sketching.leak import Leak, leak_of
+from blindsight.sketching.local import CodebookClassifier, CodebookSketcher, FlippedBits
 from blindsight.sketching.negative_database import NegativeDatabase
 from blindsight.sketching.parameters import PAPER_Q, QKParameters
 from blindsight.sketching.sketcher import NegativeSketcher
@@ -14,7 +16,10 @@ from blindsight.sketching.sketches import SketchSet
 
 __all__ = [
     "PAPER_Q",
+    "CodebookClassifier",
+    "CodebookSketcher",
     "FlipParameters",
+    "FlippedBits",
     "Leak",
     "NegDL",
     "NegativeDatabase",
@@ -24,6 +29,7 @@ __all__ = [
     "SketchDataset",
     "SketchSet",
     "User",
+    "calibrate",
     "leak_of",
 ]
 

@@ -7,7 +7,7 @@ from blindsight import data
 from blindsight.errors import InvalidParameter
 from blindsight.evaluation.reconstruction import mean_psnr
 from blindsight.sketching import NegativeSketcher, QKParameters, leak_of
-from blindsight.sketching.calibrate import balanced_p, calibrate, expected_psnr, usefulness
+from blindsight.sketching.calibration import balanced_p, calibrate, expected_psnr, usefulness
 
 
 @pytest.fixture(scope="module")

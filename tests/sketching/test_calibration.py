@@ -19,7 +19,8 @@ def reference():
 def test_the_expected_psnr_is_what_the_attacker_gets(reference, name):
     pictures = NegativeSketcher(name, random_state=0).fit(reference).sketch(reference).pictures()
     expected = expected_psnr(QKParameters.paper(name), reference)
-    assert mean_psnr(reference, pictures) == pytest.approx(expected, abs=0.15)
+    # The mean of logarithms is a little above the logarithm of the mean.
+    assert mean_psnr(reference, pictures) == pytest.approx(expected, abs=0.35)
 
 
 @pytest.mark.parametrize(("goal", "paper"), [(7.5, "Q3"), (10.5, "Q2")])
@@ -33,7 +34,7 @@ def test_a_psnr_goal_is_met_with_more_use_and_less_epsilon_than_the_papers(refer
 @pytest.mark.parametrize("goal", [1.0, 12.3])
 def test_an_epsilon_goal_is_met(goal):
     chosen = calibrate(epsilon_per_pixel=goal)
-    assert 0.7 * goal <= leak_of(chosen).epsilon_pixel <= goal
+    assert 0.93 * goal <= leak_of(chosen).epsilon_pixel <= goal
 
 
 def test_an_epsilon_goal_beats_the_papers_q3():

@@ -70,9 +70,9 @@ def rows(*, quick: bool, seed: int = 0, out: Path, progress: Progress | None = N
 
 def headline_rows(problem: Problem, *, prefix: str, quick: bool, seed: int, out: Path) -> Iterator[Row]:
     """Non-private, DP-SGD, and private answers at every epsilon, each from the same private model."""
-    hidden = 128 if quick else 1024
+    hidden, rate = (256, 3e-3) if quick else (1024, 1e-3)
     start = time.perf_counter()
-    plain = _learn(problem, seed=seed, hidden=hidden, private=False, confidence=False)
+    plain = _learn(problem, seed=seed, hidden=hidden, learning_rate=rate, private=False, confidence=False)
     scores = _evaluate(problem, plain)
     note = f"{problem.name}, ML-GCN, {len(problem.train):,} records, no privacy"
     yield Row(id=f"{prefix}.map_nonprivate", value=scores.mAP, unit="mAP", seed=seed,
@@ -86,7 +86,7 @@ def headline_rows(problem: Problem, *, prefix: str, quick: bool, seed: int, out:
         yield Row(id=f"{prefix}.map_dpsgd_eps{epsilon:g}", value=scores.mAP, unit="mAP", seed=seed,
                   seconds=time.perf_counter() - start, note=note)  # fmt: skip
     yield from _graph_rows(problem, prefix, seed)
-    models = {"dpsgd2": private, "ordinary": _learn(problem, seed=seed, hidden=hidden)}
+    models = {"dpsgd2": private, "ordinary": _learn(problem, seed=seed, hidden=hidden, learning_rate=rate)}
     for name, learned in models.items():
         curves = _curves(problem, learned, EPSILONS if not quick else (4.0, 8.0, 10.0), seed=seed)
         yield from _answer_rows(curves, prefix, name, seed)

@@ -58,8 +58,8 @@ def scene_features(images: NDArray[np.uint8], *, width: int = 512, seed: int = 0
 def _cropped(tiles: NDArray[np.uint8], side: int) -> tuple[Matrix, NDArray[np.bool_]]:
     """The inked square of every tile at side x side pixels, and which tiles have ink."""
     size = tiles.shape[1]
-    ink = np.asarray(tiles > 40)
-    rows, columns = ink.any(axis=2), ink.any(axis=1)
+    ink: NDArray[np.bool_] = np.greater(tiles, 40)
+    rows, columns = np.any(ink, axis=2), np.any(ink, axis=1)
     top, bottom = rows.argmax(axis=1), size - rows[:, ::-1].argmax(axis=1)
     left, right = columns.argmax(axis=1), size - columns[:, ::-1].argmax(axis=1)
     span = np.maximum(bottom - top, right - left)[:, None]
@@ -67,7 +67,7 @@ def _cropped(tiles: NDArray[np.uint8], side: int) -> tuple[Matrix, NDArray[np.bo
     y = np.clip((top + bottom)[:, None] / 2 + span * (steps - 0.5), 0, size - 1).astype(int)
     x = np.clip((left + right)[:, None] / 2 + span * (steps - 0.5), 0, size - 1).astype(int)
     picked = tiles[np.arange(len(tiles))[:, None, None], y[:, :, None], x[:, None, :]]
-    return picked.reshape(len(tiles), -1).astype(np.float32) / 255, rows.any(axis=1)
+    return picked.reshape(len(tiles), -1).astype(np.float32) / 255, np.any(rows, axis=1)
 
 
 def scenes(n: int, *, seed: int) -> Problem:

@@ -45,9 +45,11 @@ def cells_by_trial(
     Relevant is what shares a label or, without labels, the nearest tenth.
     """
     order = rng.permutation(len(points))
-    queries = order[: min(n_queries, len(points) // 3)]
-    stored = order[len(queries) :][:n_stored]
-    possible = [k for k in CANDIDATES if k <= len(stored) // 2] or [2]
+    # Cells are learned from other images than those that rehearse, or many small cells would look too good.
+    third = len(points) // 3
+    queries, rest = order[: min(n_queries, third)], order[min(n_queries, third) :]
+    stored, learn = rest[: min(n_stored, len(rest) // 2)], rest[min(n_stored, len(rest) // 2) :][:5000]
+    possible = [k for k in CANDIDATES if k <= len(learn) // 4] or [2]
     if len(possible) == 1:
         return possible[0]
     relevant = (
@@ -57,7 +59,7 @@ def cells_by_trial(
     )
     best, choice = -1.0, possible[0]
     for k in possible:
-        cells = learn_cells(points[order[len(queries) :][:5000]], k, embedding.link, NoiseBudget(None), rng)
+        cells = learn_cells(points[learn], k, embedding.link, NoiseBudget(None), rng)
         noise = SubsetSelection(epsilon=epsilon, k=k, unit="record")
         members = noise.release(cells.assign(points[stored]), rng=rng)
         posterior = decoding.cell_posterior(members, epsilon, cells.weights)

@@ -1,0 +1,74 @@
+"""The hashing bench's plots, as SVG."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from blindsight.evaluation.retrieval import Curve
+
+__all__ = ["by_bits", "by_epsilon", "precision_recall"]
+
+
+def _pyplot():  # type: ignore[no-untyped-def]
+    import matplotlib
+
+    matplotlib.use("Agg")
+    matplotlib.rcParams.update({"font.size": 8, "svg.hashsalt": "blindsight", "axes.grid": True, "grid.alpha": 0.3})
+    from matplotlib import pyplot
+
+    return pyplot
+
+
+def precision_recall(curves: dict[tuple[str, int, float], Curve], target: Path, title: str) -> None:
+    """Figure 2: a row a base, a column a code length, a line an epsilon."""
+    plt = _pyplot()
+    names = list(dict.fromkeys(name for name, _, _ in curves))
+    lengths = list(dict.fromkeys(n_bits for _, n_bits, _ in curves))
+    figure, axes = plt.subplots(
+        len(names), len(lengths), figsize=(2.6 * len(lengths), 2.2 * len(names)), squeeze=False, layout="constrained"
+    )
+    for (name, n_bits, epsilon), curve in curves.items():
+        panel = axes[names.index(name)][lengths.index(n_bits)]
+        label = f"PHashing, epsilon {epsilon:g}" if epsilon else name
+        panel.plot(curve.recall, curve.precision, marker=".", markersize=3, linewidth=1, label=label)
+        panel.set_title(f"{name}, {n_bits} bits")
+        panel.set_xlabel("recall")
+        panel.set_ylabel("precision")
+    axes[0][0].legend(fontsize=6)
+    figure.suptitle(f"Precision and recall by Hamming radius, {title} (paper's calibration)")
+    figure.savefig(target, metadata={"Date": None})
+    plt.close(figure)
+
+
+def by_bits(lines: dict[str, list[float]], bits: tuple[int, ...], target: Path, title: str) -> None:
+    """Figure 3: mAP against code length, a line a base."""
+    plt = _pyplot()
+    figure, panel = plt.subplots(figsize=(4.5, 3.2), layout="constrained")
+    for name, values in lines.items():
+        panel.plot(bits, values, marker="o", markersize=3, linewidth=1, label=f"PHashing ({name})")
+    panel.set_xlabel("bits")
+    panel.set_ylabel("mAP")
+    panel.set_title(title)
+    panel.legend(fontsize=6)
+    figure.savefig(target, metadata={"Date": None})
+    plt.close(figure)
+
+
+def by_epsilon(lines: dict[str, dict[float, float]], levels: dict[str, float], target: Path, title: str) -> None:
+    """mAP against epsilon per record, a line a method, dashed levels for what needs no noise."""
+    plt = _pyplot()
+    figure, panel = plt.subplots(figsize=(6.4, 4.2), layout="constrained")
+    for index, (name, values) in enumerate(lines.items()):
+        panel.plot(
+            list(values), list(values.values()), marker="osv^D<>ph*"[index % 10], markersize=4, linewidth=1, label=name
+        )
+    for name, level in levels.items():
+        panel.axhline(level, linestyle="--", linewidth=0.8, color="gray")
+        panel.annotate(name, (1.0, level), fontsize=6, color="gray", va="bottom")
+    panel.set_xscale("log", base=2)
+    panel.set_xlabel("proven epsilon per record")
+    panel.set_ylabel("mAP")
+    panel.set_title(title)
+    panel.legend(fontsize=6)
+    figure.savefig(target, metadata={"Date": None})
+    plt.close(figure)

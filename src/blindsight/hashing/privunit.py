@@ -112,8 +112,8 @@ class PrivUnit:
 class PrivUnitHasher(Hasher):
     """Principal components of features to a unit vector, released by PrivUnit; search by inner product.
 
-    `transform` gives float32 vectors (n, n_components), not bits. `n_components="auto"` takes 2 epsilon + 2, between
-    4 and 48: more coordinates describe an image better and are told less truly.
+    `transform` gives float32 vectors (n, n_components), not bits. `n_components="auto"` takes 4 + epsilon/4,
+    up to 48: more coordinates describe an image better and are told less truly.
 
     Guarantee
     ---------
@@ -193,7 +193,7 @@ class PrivUnitHasher(Hasher):
         checks.positive("epsilon", self.epsilon)
         checks.one_of("learned_from", source, ("public", "private"))
         X = validate_data(self, X, dtype=(np.float64, np.float32), ensure_min_samples=2)
-        wanted = min(48, max(4, round(2 * self.epsilon + 2))) if self.n_components == "auto" else self.n_components
+        wanted = min(48, round(4 + self.epsilon / 4)) if self.n_components == "auto" else self.n_components
         Z = unit_rows(X)
         self.mean_ = Z.mean(axis=0)
         axes = principal_axes(second_moment(Z, self.mean_), min(checks.whole("n_components", wanted), X.shape[1]))

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.base import clone
 
 from blindsight import data
 from blindsight.errors import MissingData
@@ -55,8 +56,11 @@ def train_sketches(sketcher: Any, sets: Halves, **options: Any) -> Trained:
     """Sketch both halves and train NegDL on them."""
     from blindsight.sketching.trainer import NegDL
 
-    fitted = sketcher.fit(sets.x[:2])
-    train, test = fitted.sketch(sets.x, sets.y), fitted.sketch(sets.x_test, sets.y_test)
+    train = sketcher.fit(sets.x[:2]).sketch(sets.x, sets.y)
+    if getattr(sketcher, "random_state", None) is not None:
+        # A fixed seed repeats its dice at every call; the test images get dice of their own.
+        sketcher = clone(sketcher).set_params(random_state=sketcher.random_state + 1).fit(sets.x[:2])
+    test = sketcher.sketch(sets.x_test, sets.y_test)
     start = time.perf_counter()
     model = NegDL(**options).fit(train)
     seconds = time.perf_counter() - start

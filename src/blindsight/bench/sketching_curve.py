@@ -42,10 +42,11 @@ def curve_rows(*, seed: int, out: Path) -> Iterator[Row]:
     for point in _points(sets, public, seed):
         points.append(point)
         setting = point.setting.replace(" ", "_")
+        how = "counted" if point.family == "codebook" else f"{EPOCHS} epochs"
         yield Row(
             id=f"sketching.curve.{point.family}.{setting}", value=point.accuracy, unit="%", seed=seed,
             note=f"{point.promise}; PSNR {point.mean_psnr:.2f} dB (posterior mean), {point.prior_psnr:.2f} dB "
-            f"(learned prior); {EPOCHS} epochs on 20,000 images",
+            f"(learned prior); {how} on 20,000 images",
         )  # fmt: skip
     _draw(points, "mean_psnr", "PSNR of the paper's attacker (dB)", out / "sketching-accuracy-leak.svg")
     _draw(points, "prior_psnr", "PSNR of the learned prior (dB)", out / "sketching-accuracy-leak-prior.svg")

@@ -104,7 +104,7 @@ def test_hostile_images_are_refused_before_anything_is_spent(model, tmp_path, co
 
 def test_a_bomb_is_refused(model, tmp_path):
     bomb = tmp_path / "bomb.png"
-    Image.new("1", (30_000, 30_000)).save(bomb)
+    Image.new("1", (12_000, 9_000)).save(bomb)
     with pytest.raises(HostileFile):
         run(str(bomb), "--model", str(model))
 

@@ -5,7 +5,7 @@
 - `dpsgd`: training-data privacy on the graph head,
 - `codebook`, `outputs`: private answers,
 - `baselines`: what the paper compares with,
-- `estimator`: `PrivateTagger`, the face of the room.
+- `estimator`: `PrivateTagger`, the face of the room; `plain`: `Tagger`, without privacy, to compare with.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-__all__ = ["LabelGraph", "PrivateTagger"]
+__all__ = ["LabelGraph", "PrivateTagger", "Tagger"]
 
-_HOMES = {"LabelGraph": "label_graph", "PrivateTagger": "estimator"}
+_HOMES = {"LabelGraph": "label_graph", "PrivateTagger": "estimator", "Tagger": "plain"}
 
 
 def __getattr__(name: str) -> Any:

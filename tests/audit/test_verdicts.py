@@ -28,7 +28,8 @@ def test_no_proof_is_refuted(table: list[Verdict]) -> None:
 
 
 @pytest.mark.parametrize(
-    "method", ["PHashing", "PITQ", "DPP-DML", "DPP-S", "P2-ML-GCN outputs", "DPHE", "NegDL records"]
+    "method",
+    ["PHashing", "PITQ", "DPP-DML", "DPP-S", "P2-ML-GCN outputs", "P2-ML-GCN weights", "DPHE", "NegDL records"],
 )
 def test_the_published_claim_is_refuted(table: list[Verdict], method: str) -> None:
     rows = [verdict for verdict in table if verdict.method == method and verdict.calibration == "paper"]

@@ -19,7 +19,7 @@ from blindsight.sketching.local import CodebookClassifier, CodebookSketcher, Fli
 
 __all__ = ["curve_rows"]
 
-EPOCHS = 4
+EPOCHS, IMAGES = 3, 15_000
 
 
 @dataclass(frozen=True)
@@ -36,8 +36,8 @@ def curve_rows(*, seed: int, out: Path) -> Iterator[Row]:
     """One row a point; two figures, against the paper's attacker and against the learned prior."""
     whole = halves("mnist", seed=seed)
     # The attacker's and the codebook's public images are not among those that are trained on.
-    public = whole.x[-4000:]
-    sets = Halves(whole.x[:20000], whole.y[:20000], whole.x_test[:5000], whole.y_test[:5000], whole.name)
+    public = whole.x[-3000:]
+    sets = Halves(whole.x[:IMAGES], whole.y[:IMAGES], whole.x_test[:5000], whole.y_test[:5000], whole.name)
     points = []
     for point in _points(sets, public, seed):
         points.append(point)
@@ -46,7 +46,7 @@ def curve_rows(*, seed: int, out: Path) -> Iterator[Row]:
         yield Row(
             id=f"sketching.curve.{point.family}.{setting}", value=point.accuracy, unit="%", seed=seed,
             note=f"{point.promise}; PSNR {point.mean_psnr:.2f} dB (posterior mean), {point.prior_psnr:.2f} dB "
-            f"(learned prior); {how} on 20,000 images",
+            f"(learned prior); {how} on {IMAGES:,} images",
         )  # fmt: skip
     _draw(points, "mean_psnr", "PSNR of the paper's attacker (dB)", out / "sketching-accuracy-leak.svg")
     _draw(points, "prior_psnr", "PSNR of the learned prior (dB)", out / "sketching-accuracy-leak-prior.svg")

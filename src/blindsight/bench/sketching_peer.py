@@ -17,7 +17,7 @@ __all__ = ["peer_rows"]
 
 PAPER = {0.5: 90.0, 2.0: 95.0, 8.0: 97.0}
 # Larger budgets bear more and larger steps.
-EPOCHS, BATCH, RATE = 4, 512, {0.5: 0.25, 2.0: 0.5, 8.0: 0.5}
+EPOCHS, BATCH, RATE = 3, 512, {0.5: 0.25, 2.0: 0.5, 8.0: 0.5}
 
 
 def peer_rows(*, seed: int) -> Iterator[Row]:

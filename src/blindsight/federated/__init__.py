@@ -1,8 +1,14 @@
 """Federated classifiers under doubly permuted homomorphic encryption (Yonetani, Boddeti, Kitani and Sato 2017)."""
 
-from blindsight.federated.estimator import FederatedClassifier
-from blindsight.federated.learning import SGD, Change, CommonMask, Federation, LocalTrainer, Proximal, TopK, Weights
-from blindsight.federated.protocol import Settings, Simulation, simulate_round
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from blindsight.federated.estimator import FederatedClassifier
+    from blindsight.federated.learning import SGD, Change, CommonMask, Federation, LocalTrainer, Proximal, TopK, Weights
+    from blindsight.federated.protocol import Settings, Simulation, simulate_round
 
 __all__ = [
     "SGD",
@@ -18,3 +24,13 @@ __all__ = [
     "Weights",
     "simulate_round",
 ]
+
+_PROTOCOL = ("Settings", "Simulation", "simulate_round")
+
+
+def __getattr__(name: str) -> Any:
+    """Import on first use: a client's process starts anew for every message and needs no scikit-learn."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    part = "estimator" if name == "FederatedClassifier" else "protocol" if name in _PROTOCOL else "learning"
+    return getattr(importlib.import_module(f"{__name__}.{part}"), name)

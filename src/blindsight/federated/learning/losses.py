@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import expit
 
 __all__ = ["LOSSES", "Loss"]
 
@@ -27,5 +26,5 @@ class Loss:
 LOSSES: dict[str, Loss] = {
     "hinge": Loss(lambda m: np.maximum(0, 1 - m), lambda m: np.where(m < 1, -1.0, 0.0), np.inf),
     "squared hinge": Loss(lambda m: np.maximum(0, 1 - m) ** 2, lambda m: -2 * np.maximum(0, 1 - m), 2.0),
-    "logistic": Loss(lambda m: np.logaddexp(0, -m), lambda m: -expit(-m), 0.25),
+    "logistic": Loss(lambda m: np.logaddexp(0, -m), lambda m: (np.tanh(m / 2) - 1) / 2, 0.25),
 }

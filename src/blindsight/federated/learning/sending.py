@@ -2,8 +2,9 @@
 
 Sparsity of weights and sparsity of updates are two things. `Weights` is the paper's: the local classifier itself,
 sparse by its elastic net. `TopK` sends the largest changes and keeps the rest for later rounds (error feedback).
-`CommonMask` draws one random support for all users, independent of anybody's data: it tells nothing, and every coordinate that is
-sent has every user behind it. `Change` sends the whole change; packed, that is cheap.
+`CommonMask` draws one random support for all users, independent of anybody's data: it tells nothing, and every
+coordinate that is sent has every user behind it.
+`Change` sends the whole change; packed, that is cheap.
 """
 
 from __future__ import annotations

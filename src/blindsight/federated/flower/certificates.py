@@ -1,0 +1,125 @@
+"""A certificate authority for one federation, the aggregator's TLS certificate, and a key pair a node."""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+from dataclasses import dataclass
+from typing import Any
+
+from blindsight.checks import optional_module
+
+__all__ = ["NodeKey", "ServerFiles", "make_node_key", "make_server_files"]
+
+_YEARS = 2
+
+
+@dataclass(frozen=True)
+class ServerFiles:
+    """PEM bytes: the authority's certificate, the server's certificate and the server's private key."""
+
+    authority: bytes
+    certificate: bytes
+    key: bytes
+
+    def __repr__(self) -> str:
+        return "ServerFiles(secret)"
+
+
+@dataclass(frozen=True)
+class NodeKey:
+    """An EC P-384 key pair in OpenSSH format, as Flower wants it."""
+
+    private: bytes
+    public: bytes
+
+    def __repr__(self) -> str:
+        return "NodeKey(secret)"
+
+
+def _parts() -> tuple[Any, Any, Any, Any]:
+    x509 = optional_module("cryptography.x509", extra="cluster")
+    ec = optional_module("cryptography.hazmat.primitives.asymmetric.ec", extra="cluster")
+    hashes = optional_module("cryptography.hazmat.primitives.hashes", extra="cluster")
+    serialization = optional_module("cryptography.hazmat.primitives.serialization", extra="cluster")
+    return x509, ec, hashes, serialization
+
+
+def make_server_files(host: str) -> ServerFiles:
+    """A fresh authority that signs one certificate, for `host` and for loopback, and is then forgotten."""
+    x509, ec, hashes, serialization = _parts()
+    authority = ec.generate_private_key(ec.SECP384R1())
+    root = _name(x509, "Blindsight federation")
+    ca = _certificate(x509, root, root, authority.public_key())
+    ca = ca.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+    ca = ca.add_extension(_usage(x509, signs_certificates=True), critical=True)
+    ca = ca.add_extension(x509.SubjectKeyIdentifier.from_public_key(authority.public_key()), critical=False)
+    signed_ca = ca.sign(authority, hashes.SHA384())
+    server = ec.generate_private_key(ec.SECP384R1())
+    names = [_alternative(x509, name) for name in dict.fromkeys([host, "localhost", "127.0.0.1"])]
+    leaf = _certificate(x509, _name(x509, host), root, server.public_key())
+    leaf = leaf.add_extension(x509.SubjectAlternativeName(names), critical=False)
+    leaf = leaf.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+    leaf = leaf.add_extension(_usage(x509, signs_certificates=False), critical=True)
+    leaf = leaf.add_extension(
+        x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.public_key()), critical=False
+    )
+    leaf = leaf.add_extension(
+        x509.ExtendedKeyUsage(
+            [optional_module("cryptography.x509.oid", extra="cluster").ExtendedKeyUsageOID.SERVER_AUTH]
+        ),
+        critical=False,
+    )
+    pem = serialization.Encoding.PEM
+    key = server.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    return ServerFiles(signed_ca.public_bytes(pem), leaf.sign(authority, hashes.SHA384()).public_bytes(pem), key)
+
+
+def make_node_key() -> NodeKey:
+    """A key pair for one node."""
+    _, ec, _, serialization = _parts()
+    key = ec.generate_private_key(ec.SECP384R1())
+    private = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption()
+    )
+    public = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
+    return NodeKey(private, public)
+
+
+def _name(x509: Any, common: str) -> Any:
+    oid = optional_module("cryptography.x509.oid", extra="cluster").NameOID.COMMON_NAME
+    return x509.Name([x509.NameAttribute(oid, common)])
+
+
+def _certificate(x509: Any, subject: Any, issuer: Any, public: Any) -> Any:
+    now = datetime.datetime.now(datetime.UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(public)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(hours=1))
+        .not_valid_after(now + datetime.timedelta(days=365 * _YEARS))
+    )
+
+
+def _usage(x509: Any, *, signs_certificates: bool) -> Any:
+    return x509.KeyUsage(
+        digital_signature=not signs_certificates,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=signs_certificates,
+        crl_sign=signs_certificates,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _alternative(x509: Any, name: str) -> Any:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(name))
+    except ValueError:
+        return x509.DNSName(name)

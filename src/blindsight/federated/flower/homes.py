@@ -1,0 +1,122 @@
+"""A folder a party: its secrets, its state, and what it needs to reach the others.
+
+    aggregator/  enrolment, plan, TLS certificate and key, the nodes' public keys; later its state and the model
+    keygen/      enrolment with the private key, node key, CA certificate
+    user-1/ ...  enrolment, plan, node key, CA certificate
+
+Whoever makes them is the key generator (line 1 of Algorithm 1): hand each folder to its party over a protected
+channel, keep `keygen`, and delete the rest. Every folder is readable by its owner only.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from blindsight import storage
+from blindsight.errors import HostileFile, InvalidData, InvalidParameter
+from blindsight.federated.flower.certificates import make_node_key, make_server_files
+from blindsight.federated.flower.plan import Plan
+from blindsight.federated.messages import AGGREGATOR, KEYGEN
+from blindsight.federated.paillier import PrivateKey
+from blindsight.federated.protocol import Settings, enrol
+from blindsight.federated.signatures import Ed25519
+
+__all__ = ["Home", "make_homes"]
+
+ROLES = ("aggregator", "keygen", "user")
+
+
+@dataclass(frozen=True)
+class Home:
+    """One party's folder."""
+
+    path: Path
+
+    @cached_property
+    def about(self) -> dict[str, Any]:
+        """Role, number and the aggregator's address."""
+        try:
+            about = json.loads((self.path / "party.json").read_text(encoding="utf-8"))
+            if about["role"] not in ROLES or not isinstance(about["address"], str) or about["number"] < 0:
+                raise ValueError("fields")
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise HostileFile(f"{self.path} is no party's folder: make one with `blindsight federate keys`.") from error
+        return about
+
+    def require(self, role: str) -> Home:
+        """Itself, if it is that party's; else an error that says whose it is."""
+        if self.about["role"] != role:
+            raise InvalidParameter(f"{self.path} belongs to the role {self.about['role']!r}, not to {role!r}.")
+        return self
+
+    @property
+    def number(self) -> int:
+        """The user's number, 0 for the others."""
+        return int(self.about["number"])
+
+    @property
+    def enrolment(self) -> bytes:
+        """The sealed enrolment."""
+        return (self.path / "enrolment.bin").read_bytes()
+
+    @cached_property
+    def plan(self) -> Plan:
+        """The plan."""
+        return Plan.load(self.path / "plan.safetensors")
+
+    @property
+    def state(self) -> Path:
+        """Where the party keeps its state."""
+        return self.path / "state.bin"
+
+
+def make_homes(
+    root: str | Path, settings: Settings, key: PrivateKey, plan: Plan, *, host: str = "127.0.0.1", port: int = 9092
+) -> list[Home]:
+    """Lines 1 and 2 of Algorithm 1 for runs across machines: folders for aggregator, key generator and users."""
+    root = Path(root)
+    if len(plan.initial) != settings.dimension:
+        raise InvalidData(f"settings are for {settings.dimension} weights, the plan has {len(plan.initial)}.")
+    if root.exists() and any(root.iterdir()):
+        raise InvalidParameter(f"{root} is not empty: keys are never overwritten. Choose another folder.")
+    everybody = (AGGREGATOR, KEYGEN, *range(1, settings.users + 1))
+    setup = enrol(settings, key, identities={number: Ed25519() for number in everybody})
+    server = make_server_files(host)
+    address = f"{host}:{port}"
+    aggregator = _home(root / "aggregator", "aggregator", 0, address, setup.aggregator.dump(), server.authority, plan)
+    _secret(aggregator.path / "server.pem", server.certificate)
+    _secret(aggregator.path / "server.key", server.key)
+    homes = [aggregator, _home(root / "keygen", "keygen", 0, address, setup.keygen.dump(), server.authority, None)]
+    for enrolment in setup.users:
+        path = root / f"user-{enrolment.number}"
+        homes.append(_home(path, "user", enrolment.number, address, enrolment.dump(), server.authority, plan))
+    for home in homes[1:]:
+        node = make_node_key()
+        _secret(home.path / "node.key", node.private)
+        _secret(home.path / "node.pub", node.public)
+        _secret(aggregator.path / "nodes" / f"{home.path.name}.pub", node.public)
+    return homes
+
+
+def _home(
+    path: Path, role: str, number: int, address: str, enrolment: bytes, authority: bytes, plan: Plan | None
+) -> Home:
+    about = json.dumps({"role": role, "number": number, "address": address})
+    _secret(path / "party.json", about.encode())
+    _secret(path / "enrolment.bin", enrolment)
+    _secret(path / "ca.pem", authority)
+    if plan is not None:
+        plan.save(path / "plan.safetensors")
+    return Home(path)
+
+
+def _secret(path: Path, content: bytes) -> None:
+    """For its owner's eyes only: the temporary file that becomes it is made with mode 0600."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    os.chmod(path.parent, 0o700)
+    storage.write_atomically(path, content)

@@ -1,0 +1,120 @@
+"""What a federation learns and how: the part of the agreement that every party may read.
+
+One safetensors file: initial weights, the features' scale, and plain settings of learner and sending.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from blindsight import checks, storage
+from blindsight.errors import HostileFile, InvalidData, InvalidParameter
+from blindsight.federated.learning import SGD, LocalTrainer, Proximal, Sending, linear
+from blindsight.federated.learning.sending import from_name
+
+__all__ = ["Plan", "read_rows"]
+
+_KIND = "federation plan"
+_LEARNERS: dict[str, type[Proximal] | type[SGD]] = {"proximal": Proximal, "sgd": SGD}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """A classifier's shape, where it starts, and what a user does in a round.
+
+    patience: seconds that the aggregator waits for the rest once enough users are in.
+    mask_seed, mask_run: of a common mask.
+    """
+
+    initial: NDArray[np.float64] = field(repr=False)
+    scale: NDArray[np.float64] = field(repr=False)
+    classes: int
+    rounds: int = 3
+    learner: str = "proximal"
+    options: dict[str, Any] = field(default_factory=dict)
+    send: str = "change"
+    sparsity: float | None = None
+    mask_seed: int = 0
+    mask_run: int = 1
+    patience: float = 60.0
+
+    def __post_init__(self) -> None:
+        checks.whole("classes", self.classes, least=2)
+        checks.whole("rounds", self.rounds)
+        checks.non_negative("patience", self.patience)
+        checks.one_of("learner", self.learner, tuple(_LEARNERS))
+        if self.scale.shape != (2, self.features) or not (self.scale[1] > 0).all():
+            raise InvalidParameter("scale must have a mean and a deviation above 0 for each feature.")
+        if len(self.initial) != linear.rows_of(self.classes) * (self.features + 1):
+            raise InvalidParameter("initial weights must fit classes and features.")
+        _ = self.local_learner, self.sending
+
+    @property
+    def features(self) -> int:
+        """How many features a row has."""
+        return self.scale.shape[1]
+
+    @property
+    def local_learner(self) -> Proximal | SGD:
+        """The learner with its settings."""
+        try:
+            return _LEARNERS[self.learner](**self.options)
+        except TypeError as error:
+            raise InvalidParameter(f"options do not fit the learner {self.learner!r}: {error}.") from error
+
+    @property
+    def sending(self) -> Sending:
+        """What users send."""
+        return from_name(self.send, sparsity=self.sparsity, seed=self.mask_seed, run=self.mask_run)
+
+    def trainer(self, X: NDArray[Any], labels: NDArray[Any], *, user: int) -> LocalTrainer:
+        """A user's local step over its own rows; labels are class numbers."""
+        rows, given = checks.finite_array("X", X, ndim=2), np.asarray(labels)
+        if rows.shape[1] != self.features or given.shape != (len(rows),) or given.dtype.kind not in "iu":
+            raise InvalidData(f"rows must have {self.features} features and a class number each, got {rows.shape}.")
+        if len(given) == 0 or given.min() < 0 or given.max() >= self.classes:
+            raise InvalidData(f"class numbers must lie in [0, {self.classes - 1}].")
+        target = self.sparsity if self.sending.replaces else None
+        return LocalTrainer(self.scaled(rows), given, self.classes, self.local_learner, target, [self.mask_seed, user])
+
+    def scaled(self, X: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Rows in the units that the model knows."""
+        return (X - self.scale[0]) / self.scale[1]
+
+    def accuracy(self, weights: NDArray[np.float64], X: NDArray[Any], labels: NDArray[Any]) -> float:
+        """Of a flat model on labelled rows."""
+        found = linear.predicted(linear.shaped(weights, self.features), self.scaled(np.asarray(X, dtype=np.float64)))
+        return float(np.mean(found == np.asarray(labels)))
+
+    def save(self, path: str | Path) -> None:
+        """Write the file."""
+        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in ("initial", "scale")}
+        storage.save(path, kind=_KIND, arrays={"initial": self.initial, "scale": self.scale}, fields=fields)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Plan:
+        """Read what `save` wrote; anything else is refused."""
+        arrays, fields = storage.load(path, kind=_KIND)
+        try:
+            initial = checks.finite_array("initial", arrays["initial"], ndim=1)
+            return cls(initial=initial, scale=checks.finite_array("scale", arrays["scale"], ndim=2), **fields)
+        except (KeyError, TypeError, ValueError) as error:
+            raise HostileFile(f"{path} does not hold a federation plan: {error}.") from error
+
+
+def read_rows(path: str | Path) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """X and y of an .npz file, numbers only."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            X, y = file["X"], file["y"]
+    except (OSError, ValueError, KeyError, EOFError) as error:
+        raise HostileFile(f"{path} must be an .npz file with arrays X and y: {type(error).__name__}.") from error
+    if y.dtype.kind not in "iu" or y.ndim != 1:
+        raise InvalidData(f"y in {path} must hold a whole class number a row, got dtype {y.dtype}.")
+    return checks.finite_array("X", X, ndim=2), y.astype(np.int64)

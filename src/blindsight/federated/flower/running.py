@@ -1,0 +1,66 @@
+"""An aggregator from start to end, and what there is to see of a run while it goes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from blindsight.errors import ProtocolError
+from blindsight.federated.flower.homes import Home
+from blindsight.federated.flower.processes import register_and_start, start_aggregator, wait_for_port
+
+__all__ = ["read_status", "run_aggregator", "watch"]
+
+Status = dict[str, Any]
+
+
+def read_status(home: Home) -> Status | None:
+    """The latest status that the aggregator wrote, or None before the first."""
+    try:
+        return json.loads((home.path / "status.json").read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+
+
+def finished(status: Status | None) -> bool:
+    """Whether every planned round is done."""
+    return status is not None and len(status["rounds"]) >= status["planned"]
+
+
+def watch(home: Home, *, every: float = 0.5, pause: Callable[[float], None] = time.sleep) -> Iterator[Status | None]:
+    """The status again and again, until the run is over."""
+    while True:
+        status = read_status(home)
+        yield status
+        if finished(status):
+            return
+        pause(every)
+
+
+def run_aggregator(
+    home: Home, *, test: str | Path | None = None, log: str | Path | None = None
+) -> Iterator[Status | None]:
+    """Start the SuperLink and the run; yield the status until the last round is done; stop the SuperLink.
+
+    Started again after a kill, it goes on with the round it was in.
+    """
+    with Path(log or home.path / "superlink.log").open("ab") as output:
+        process = start_aggregator(home, stdout=output, stderr=subprocess.STDOUT)
+        try:
+            wait_for_port(home.about["address"])
+            register_and_start(home, test=test)
+            for status in watch(home):
+                if process.poll() is not None:
+                    raise ProtocolError(f"the SuperLink stopped; its log is {output.name}.")
+                yield status
+            time.sleep(1.0)  # the server app reports its own end
+        finally:
+            process.terminate()
+            try:
+                process.wait(timeout=10)
+            except subprocess.TimeoutExpired:
+                process.kill()

@@ -1,0 +1,223 @@
+"""The roles as durable services, without a network: any of them may be killed at any message."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import stat
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from blindsight import storage
+from blindsight.errors import HostileFile, InvalidData, InvalidParameter, ProtocolError
+from blindsight.federated.flower.coordinator import Coordinator
+from blindsight.federated.flower.homes import Home
+from blindsight.federated.flower.parties import Announcement, KeygenService, UserService
+from blindsight.federated.flower.plan import Plan, read_rows
+from blindsight.federated.learning import model_digest
+from blindsight.federated.messages import KEYGEN
+
+
+class Clock:
+    """Time that passes only when somebody waits."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def pause(self, seconds: float) -> None:
+        self.now += seconds
+
+
+class LocalLink:
+    """Every message starts its party anew from its folder, as Flower does; parties in `away` never hear of it."""
+
+    def __init__(self, homes: dict[str, Home], data: Path, away: set[int] | None = None) -> None:
+        self.homes, self.data, self.away = homes, data, away or set()
+        self.waiting: list[bytes] = []
+        self.delivered = 0
+
+    def push(self, messages, announced: bytes) -> None:
+        for message in messages:
+            if message.to in self.away:
+                continue
+            self.delivered += 1
+            if message.to == KEYGEN:
+                answers = KeygenService(Home(self.homes["keygen"].path)).handle(message.data)
+            else:
+                home = Home(self.homes[f"user-{message.to}"].path)
+                answers = UserService(home, self.data / f"{home.path.name}.npz").handle(message.data, announced)
+            self.waiting.extend(answer.data for answer in answers)
+
+    def pull(self) -> list[bytes]:
+        found, self.waiting = self.waiting, []
+        return found
+
+
+def coordinator(homes: dict[str, Home], clock: Clock, **options) -> Coordinator:
+    return Coordinator(Home(homes["aggregator"].path), clock=clock, pause=clock.pause, **options)
+
+
+PLANS = {
+    "change": {},
+    "weights": {"send": "weights", "sparsity": 0.7},
+    "top-k": {"send": "top-k", "sparsity": 0.8, "rounds": 3},
+    "mask": {"send": "mask", "sparsity": 0.5},
+    "sgd": {"learner": "sgd", "options": {"epochs": 1}},
+}
+
+
+@pytest.mark.parametrize("changes", PLANS.values(), ids=PLANS)
+def test_rounds_with_dropouts_equal_the_simulation_over_the_same_contributions(
+    changes, federation, simulated, tmp_path: Path
+) -> None:
+    homes = federation(**changes)
+    clock, link = Clock(), LocalLink(homes, tmp_path)
+    running = coordinator(homes, clock, test=read_rows(tmp_path / "test.npz"))
+    link.away = {4}
+    running.round(link)
+    link.away = set()
+    running = coordinator(homes, clock, test=read_rows(tmp_path / "test.npz"))  # killed, and back
+    running.run(link)
+    assert running.history[0] == (1, 2, 3, 5)
+    assert running.history[1] == (1, 2, 3, 4, 5)
+    expected = simulated(running.plan, running.role.settings, running.history)
+    np.testing.assert_array_equal(running.weights, expected)
+    assert running.log[-1].accuracy > 0.8
+    saved, fields = storage.load(homes["aggregator"].path / "model.safetensors", kind="federated weights")
+    np.testing.assert_array_equal(saved["weights"], expected)
+    assert fields["round"] == len(running.log)
+
+
+def test_an_aggregator_killed_at_any_step_ends_with_the_same_model(federation, simulated, tmp_path: Path) -> None:
+    """Killed after every save, one after the other, it goes on each time."""
+    homes = federation()
+    clock, link = Clock(), LocalLink(homes, tmp_path)
+
+    class Killed(Exception):
+        pass
+
+    kills = 0
+    while True:
+        running = coordinator(homes, clock)
+        if running.finished:
+            break
+        left = [1]  # it may save once, then it dies
+        original = running.save
+
+        def save(original=original, left=left) -> None:
+            original()
+            if left[0] == 0:
+                raise Killed
+            left[0] -= 1
+
+        running.save = save
+        try:
+            running.round(link)
+        except Killed:
+            kills += 1
+            link.waiting.clear()  # what was under way is lost
+        assert kills < 60
+    assert kills >= 2
+    assert running.history == [(1, 2, 3, 4, 5)] * 2
+    np.testing.assert_array_equal(running.weights, simulated(running.plan, running.role.settings, running.history))
+
+
+def test_a_user_asked_twice_sends_the_same_bytes(federation, tmp_path: Path) -> None:
+    homes = federation()
+    running = coordinator(homes, Clock())
+    opening = running.role.open_round(1, model_digest(running.weights))[0].data
+    announced = running.announcement.encode()
+    home, data = homes["user-1"], tmp_path / "user-1.npz"
+    first = UserService(home, data).handle(opening, announced)
+    again = UserService(Home(home.path), data).handle(opening, announced)
+    assert [message.data for message in first] == [message.data for message in again]
+
+
+def test_a_user_refuses_weights_the_round_was_not_opened_for(federation, tmp_path: Path) -> None:
+    homes = federation()
+    running = coordinator(homes, Clock())
+    opening = running.role.open_round(1, model_digest(running.weights))[0].data
+    news = running.announcement
+    other = Announcement(news.weights + 1, news.last_round, news.contributors, news.revealed)
+    service = UserService(homes["user-1"], tmp_path / "user-1.npz")
+    with pytest.raises(ProtocolError, match="wrong model"):
+        service.handle(opening, other.encode())
+    with pytest.raises(ProtocolError, match="malformed"):
+        service.handle(opening, Announcement(news.weights[:-1], 0, (), news.revealed).encode())
+
+
+def test_announcements_survive_the_wire() -> None:
+    rng = np.random.default_rng(0)
+    sent = Announcement(rng.normal(size=21), 7, (1, 4), rng.random(21) < 0.5)
+    got = Announcement.decode(sent.encode(), dimension=21, users=5)
+    np.testing.assert_array_equal(got.weights, sent.weights)
+    np.testing.assert_array_equal(got.revealed, sent.revealed)
+    assert (got.last_round, got.contributors) == (7, (1, 4))
+    with pytest.raises(ProtocolError):
+        Announcement.decode(sent.encode()[:-1], dimension=21, users=5)
+
+
+def test_folders_are_for_their_owner_only_and_never_overwritten(federation, small_key, tmp_path: Path) -> None:
+    homes = federation()
+    for home in homes.values():
+        assert stat.S_IMODE(home.path.stat().st_mode) == 0o700
+        for path in home.path.rglob("*"):
+            if path.is_file() and path.suffix != ".safetensors":
+                assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    with pytest.raises(InvalidParameter, match="not empty"):
+        federation()
+    secret = small_key.factors()[0].to_bytes(32, "little")
+    holders = [name for name, home in homes.items() if secret in (home.path / "enrolment.bin").read_bytes()]
+    assert holders == ["keygen"]
+
+
+def test_a_folder_serves_its_own_role_only(federation, tmp_path: Path) -> None:
+    homes = federation()
+    with pytest.raises(InvalidParameter, match="belongs to"):
+        KeygenService(homes["user-1"])
+    with pytest.raises(InvalidParameter, match="belongs to"):
+        Coordinator(homes["keygen"])
+    with pytest.raises(HostileFile, match="party"):
+        Home(tmp_path).require("user")
+
+
+def test_damaged_state_is_refused(federation, tmp_path: Path) -> None:
+    homes = federation()
+    coordinator(homes, Clock())
+    state = homes["aggregator"].state
+    state.write_bytes(state.read_bytes()[:-3])
+    with pytest.raises(HostileFile):
+        coordinator(homes, Clock())
+
+
+def test_bad_rows_and_plans_are_refused(federation, tmp_path: Path) -> None:
+    homes = federation()
+    plan = homes["user-1"].plan
+    with pytest.raises(InvalidData, match="features"):
+        plan.trainer(np.zeros((3, 5)), np.zeros(3, dtype=int), user=1)
+    with pytest.raises(InvalidData, match="class numbers"):
+        plan.trainer(np.zeros((3, 64)), np.full(3, 10), user=1)
+    (tmp_path / "bad.npz").write_bytes(b"not an archive")
+    with pytest.raises(HostileFile):
+        read_rows(tmp_path / "bad.npz")
+    with pytest.raises(InvalidParameter, match="options"):
+        Plan(initial=plan.initial, scale=plan.scale, classes=10, options={"depth": 3})
+    shutil.copy(tmp_path / "bad.npz", homes["user-1"].path / "plan.safetensors")
+    with pytest.raises(HostileFile):
+        _ = Home(homes["user-1"].path).plan
+
+
+def test_status_tells_what_the_table_shows(federation, tmp_path: Path) -> None:
+    homes = federation(rounds=1)
+    running = coordinator(homes, Clock())
+    running.run(LocalLink(homes, tmp_path))
+    status = json.loads((homes["aggregator"].path / "status.json").read_text())
+    assert status["phase"] == "done"
+    (entry,) = status["rounds"]
+    assert entry["contributors"] == [1, 2, 3, 4, 5]
+    assert entry["bytes"] > 0

@@ -102,7 +102,9 @@ def count_by_distance(
     single = queries.shape[1] == 1 and _single(labels) and _single(others)
     if single:
         mine, theirs = _bit_index(labels), _bit_index(others)
-        database = database[np.argsort(theirs, kind="stable"), 0]
+        # numpy sorts 16-bit numbers by radix, in linear time.
+        order = np.argsort(theirs.astype(np.uint16) if labels.shape[1] <= 1024 else theirs, kind="stable")
+        database = database[order, 0]
         starts = np.concatenate([[0], np.cumsum(np.bincount(theirs, minlength=64 * labels.shape[1]))])
     for start in range(0, len(queries), _ROWS):
         rows = slice(start, start + _ROWS)

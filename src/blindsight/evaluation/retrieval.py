@@ -96,8 +96,10 @@ def label_words(labels: ArrayLike, other: ArrayLike) -> tuple[NDArray[np.uint64]
     if a.ndim != b.ndim or a.ndim not in (1, 2) or a.shape[1:] != b.shape[1:]:
         raise InvalidData(f"labels must both be (n,) or both (n, C), got {a.shape} and {b.shape}.")
     if a.ndim == 1:
-        classes = np.unique(np.concatenate([a, b]))
-        a, b = (np.eye(len(classes), dtype=bool)[np.searchsorted(classes, part)] for part in (a, b))
+        index = _class_index(np.concatenate([a, b]))
+        words = np.zeros((len(index), int(index.max(initial=0)) // 64 + 1), dtype=np.uint64)
+        words[np.arange(len(index)), index // 64] = np.uint64(1) << (index % 64).astype(np.uint64)
+        return words[: len(a)], words[len(a) :]
     if a.shape[1] == 0 or not all(((part == 0) | (part == 1)).all() for part in (a, b)):
         raise InvalidData("multi-label targets must be an indicator matrix of 0 and 1.")
     return codes.to_words(codes.pack(a)), codes.to_words(codes.pack(b))
@@ -187,6 +189,13 @@ def precision_recall(counts: Counts, n_bits: int) -> Curve:
     with np.errstate(invalid="ignore", divide="ignore"):
         precision, recall = found[:, 1] / found[:, 0], found[:, 1] / counts[:, 1].sum(axis=1)[:, None]
     return Curve(np.arange(n_bits + 1), _column_means(precision), _column_means(recall))
+
+
+def _class_index(labels: NDArray[Any]) -> NDArray[np.int64]:
+    """Labels of any kind as whole numbers from 0."""
+    if labels.dtype.kind in "iu" and len(labels) and labels.min() >= 0 and labels.max() < 1024:
+        return labels.astype(np.int64)  # class numbers already: no need to sort them
+    return np.unique(labels, return_inverse=True)[1].ravel()
 
 
 def _harmonic_numbers(count: int) -> NDArray[np.float64]:

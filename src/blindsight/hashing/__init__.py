@@ -5,6 +5,9 @@
 | `LSH`, `SH`, `ITQ` | 2002, 2008, 2013 | features | `PHashing(base)`; `PITQ` |
 | `KSH`, `SDH` | 2012, 2015 | features and labels | `PHashing(base)` |
 | `DPSH`, `DSH`, `HashNet`, `ADSH` | 2016-2018 | images or features, and labels (torch) | `PHashing(base)` |
+
+To win back what flipping loses at record level: `CodebookHasher` (ours); beside it `PrivUnitHasher`, `SampledPHashing`
+and `probing`.
 """
 
 from __future__ import annotations

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -220,7 +219,3 @@ class PrivUnitHasher(Hasher):
 
     def _project(self, X: Array) -> Array:
         return unit_rows((unit_rows(X) - self.mean_) @ self.axes_)
-
-    def save(self, path: str | Path) -> None:
-        """Write the hasher to one file, without pickle."""
-        super().save(path)

@@ -109,10 +109,10 @@ def _figure_9(
 
 
 def _asked(name: str, epsilons: tuple[float, ...]) -> tuple[float, ...]:
-    """Epsilon means nothing to the learners without noise; per kappa pairs two budgets tell enough."""
+    """Epsilon means nothing to the learners without noise; for our variants two budgets tell enough."""
     if name in ("nonprivate", "untrained"):
         return epsilons[:1]
-    return (1.0, 4.0) if name == "ours_kappa" else epsilons
+    return (1.0, 4.0) if name in ("ours_kappa", "ours_full") else epsilons
 
 
 def _summary(table: str, found: dict[tuple[str, float], list[Measured]], seed: int, seconds: float) -> Iterator[Row]:

@@ -38,6 +38,7 @@ METHODS = {
     "input": "input perturbation",
     "mended": "Algorithm 1, proven per pair",
     "ours": "ours, proven per pair",
+    "ours_full": "ours with all columns, proven per pair",
     "ours_kappa": "ours, proven per kappa pairs",
 }
 
@@ -121,11 +122,17 @@ def method(name: str, epsilon: float, split: Split, seed: int, **changes: Any) -
         extra = {"sensitivity_reduction": name == "dpp_s", "kappa": "node" if name == "node" else "bound"}
         made = DPPMetric(**{**common, **paper, **extra, **changes})
     else:
-        ours = {"epsilon": epsilon, "transitive": False, "mechanism": "laplace" if name == "mended" else "gaussian"}
+        ours: dict[str, Any] = {
+            "epsilon": epsilon,
+            "transitive": False,
+            "mechanism": "laplace" if name == "mended" else "gaussian",
+        }
         if name == "mended":
             ours |= letter
         if name == "ours_kappa":
             ours["unit"] = "kappa pairs"
+        if name == "ours_full":
+            ours["n_components"] = None
         made = DPPMetric(**{**common, **ours, **changes})
     return made.fit(split.pairs, split.similar)
 

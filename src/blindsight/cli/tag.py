@@ -197,7 +197,7 @@ def _spent(book: Ledger | None, tagger: PrivateTagger, count: int) -> dict[str, 
 
 def _left(book: Ledger | None, tagger: PrivateTagger) -> str:
     left = _spent(book, tagger, 0).get("answers_left", 0)
-    return f"{left} more answers fit the budget; ask for fewer images, or train on data with a new budget."
+    return f"{left} more answers fit the budget."
 
 
 def _say(spent: dict[str, Any]) -> None:

@@ -27,7 +27,7 @@ ALLOWED: dict[str, set[str]] = {
     **dict.fromkeys(ROOMS, GROUND | BELOW),
     "audit": GROUND | BELOW | ROOMS | {"search"},
 }
-ANYTHING = {"bench", "service", "cli", "__init__", "__main__"}
+ANYTHING = {"bench", "bulk", "service", "cli", "__init__", "__main__"}
 MODULES = sorted(SOURCE.rglob("*.py"))
 
 

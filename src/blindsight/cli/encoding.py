@@ -11,7 +11,6 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -127,15 +126,11 @@ class PhotoEncoder:
             f"given the distance of its noisy code, where {self.recipe.prior:.3g} of the photos match beforehand."
         )
 
-    def releaser(self, start: int) -> Callable[[Images], NDArray[np.uint8]]:
-        """A function that releases the codes of a batch, with fresh noise each time.
+    def release(self, names: list[str], images: Images) -> NDArray[np.uint8]:
+        """The noisy codes of a batch of photos; a simulation's noise hangs on its seed and the photo's name."""
+        from blindsight.bulk import release_named
 
-        `start` moves a simulation's dice on, so that a continued run does not repeat the noise of the first.
-        """
-        if self.recipe.seed is not None:
-            # A generator, not the number: a number would give every batch the same noise.
-            self.hasher.random_state = np.random.default_rng([self.recipe.seed, start])
-        return lambda images: self.hasher.transform(vectors(images, self.recipe.features))
+        return release_named(self.hasher, names, vectors(images, self.recipe.features))
 
     def search(self, index: CodeIndex, images: Images, k: int, *, ranking: str = "soft") -> Hits:
         """The best k of an index for queries, which carry no noise and stay here.

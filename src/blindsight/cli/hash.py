@@ -11,6 +11,7 @@ from blindsight.cli.terminal import console, emit_json, errors, progress_bar, ta
 
 if TYPE_CHECKING:
     from blindsight.cli.encoding import PhotoEncoder, Recipe
+    from blindsight.data import ImageSet
     from blindsight.privacy import Guarantee
     from blindsight.search.photos import PhotoFolder, Released
 
@@ -44,17 +45,20 @@ def hash_folder(
     ] = None,
     dataset: Annotated[str | None, typer.Option(help="The photos' name in the ledger (default: the folder's).")] = None,
     seed: Annotated[int | None, typer.Option(help="Fixed noise, for trials: marked as a simulation.")] = None,
+    ray: Annotated[
+        str | None, typer.Option(help="Workers that share the work: local, or a Ray cluster's address.")
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Machine-readable output.")] = False,
 ) -> None:
     """Turn a folder of photos into an index of noisy codes that can be searched without the photos.
 
     Stop it at any time and run it again: photos that are in the index are neither released nor charged twice.
     """
+    from blindsight.bulk import hash_to, pool_at
     from blindsight.cli.encoding import load_encoder, make_encoder
-    from blindsight.data import read_image, to_rgb
     from blindsight.data.reading import SUFFIXES
     from blindsight.search.header import Header
-    from blindsight.search.photos import PhotoFolder, photo_names, release_photos
+    from blindsight.search.photos import PhotoFolder, photo_names
 
     asked = {
         "method": method,
@@ -83,17 +87,29 @@ def hash_folder(
         place.write()
         encoder.save(out)
     with place.open(n_bits=encoder.n_bits, guarantee=encoder.guarantee, decoding=encoder.decoding) as index:
-        release = encoder.releaser(len(index))
         with progress_bar("hashing photos") as progress:
-            done = release_photos(
+            done = hash_to(
                 index,
-                names,
-                read=lambda name: to_rgb(read_image(folder / name), recipe.size),
-                release=release,
+                _photos(folder, names),
+                encoder.release,
+                spool=out / "shards",
+                about=place.number,
+                size=recipe.size,
+                pool=pool_at(ray),
                 progress=progress,
             )
         total = len(index)
     _report(place, recipe, encoder, done, total, charged, json)
+
+
+def _photos(folder: Path, names: list[str]) -> ImageSet:
+    """The photos under their names, read one by one by whoever works on them."""
+    import numpy as np
+
+    from blindsight.data import ImageSet
+    from blindsight.data.sources import Files
+
+    return ImageSet(Files([folder.resolve() / name for name in names]), names=np.array(names, dtype=np.str_))
 
 
 def _recipe(asked: dict[str, Any], place: PhotoFolder | None) -> Recipe:

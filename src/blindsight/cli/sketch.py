@@ -50,6 +50,9 @@ def make(
     epsilon_per_pixel: Annotated[
         float | None, typer.Option(help="Choose q for this: implied epsilon per pixel at most.")
     ] = None,
+    reference: Annotated[
+        str | None, typer.Option(help="Public images like these, for --max-psnr; else pixels count as uniform.")
+    ] = None,
     flip_epsilon: Annotated[float | None, typer.Option(help="Flip bits instead: a proven epsilon per pixel.")] = None,
     split: Annotated[str | None, typer.Option(help="train or test, for known sets.")] = None,
     size: Annotated[int | None, typer.Option(help="Resize to size x size pixels.")] = None,
@@ -60,6 +63,9 @@ def make(
     unsafe_records: Annotated[
         bool, typer.Option("--unsafe-records", help="Also write the first image's records beside OUT, for study.")
     ] = False,
+    ray: Annotated[
+        str | None, typer.Option(help="Workers that share the work: local, or a Ray cluster's address.")
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Machine-readable output.")] = False,
 ) -> None:
     """Sketch images into a file, block by block."""
@@ -70,20 +76,22 @@ def make(
     images = _images(source, split)
     prepare = _preparation(size, grey)
     if flip_epsilon is not None:
-        _flip(images, prepare, out, flip_epsilon, seed, ledger, dataset, json)
+        _flip(images, prepare, out, flip_epsilon, seed, ledger, dataset, ray, json)
         return
+    from blindsight.bulk import pool_at, sketch_to
     from blindsight.sketching import NegativeSketcher
     from blindsight.sketching.calibration import calibrate
     from blindsight.sketching.parameters import resolve
 
     parameters: Any
     if max_psnr is not None or epsilon_per_pixel is not None:
-        parameters = calibrate(max_psnr=max_psnr, epsilon_per_pixel=epsilon_per_pixel, r=r)
+        known = None if reference is None else prepare(_images(reference, None)[:200])
+        parameters = calibrate(max_psnr=max_psnr, epsilon_per_pixel=epsilon_per_pixel, r=r, reference=known)
     else:
         parameters = resolve(q if q.startswith("Q") else _numbers("q", q), p=_numbers("p", p), r=r)
     sketcher = NegativeSketcher(parameters, random_state=seed).fit(prepare(images[:1]))
     with progress_bar("sketching") as progress:
-        sketches = sketcher.sketch_to(out, images, prepare=prepare, progress=progress)
+        sketches = sketch_to(out, images, sketcher, prepare=prepare, pool=pool_at(ray), progress=progress)
     if unsafe_records:
         for number, database in enumerate(sketcher.records(prepare(images[:1])[0], unsafe_records=True)):
             database.save(out.with_name(f"{out.name}.records-{number}"), unsafe_records=True)
@@ -101,7 +109,7 @@ def make(
         emit_json(result)
         return
     console.print(f"{len(sketches):,} sketches in {out} ({result['bytes'] / 1e6:,.1f} MB)")
-    console.print(sketcher.disclosure_.card(), markup=False)
+    console.print(sketcher.disclosure_.card(), markup=False, soft_wrap=True)
 
 
 def recover(
@@ -179,31 +187,23 @@ def _flip(
     seed: int | None,
     ledger: Path | None,
     dataset: str,
+    ray: str | None,
     json: bool,
 ) -> None:
     """Flipped bits into a file: the ledger is charged once, before the first block."""
+    from blindsight.bulk import pool_at, sketch_to
+    from blindsight.privacy import Ledger
     from blindsight.sketching.local import FlippedBits
-    from blindsight.sketching.writer import SketchWriter
 
     flipper = FlippedBits(epsilon, random_state=seed).fit(prepare(images[:1]))
-    if ledger is not None:
-        from blindsight.privacy import Ledger
-
-        Ledger(ledger, dataset=dataset).charge(flipper.guarantee_.cost, what=f"flipped bits of {len(images)} images")
-    writer = SketchWriter(
-        out, n=len(images), image_shape=flipper.image_shape_, parameters=flipper.parameters_,
-        labels=getattr(images, "labels", None), classes=getattr(images, "classes", ()),
-    )  # fmt: skip
+    account = None if ledger is None else Ledger(ledger, dataset=dataset)
     with progress_bar("flipping") as progress:
-        for rows in writer.missing():
-            writer.write(rows, flipper.transform(prepare(images[rows])))
-            progress(rows.stop, len(images))
-    writer.finish()
+        sketch_to(out, images, flipper, prepare=prepare, ledger=account, pool=pool_at(ray), progress=progress)
     if json:
         emit_json({"file": str(out), "sketches": len(images), "guarantee": flipper.guarantee_.line()})
         return
     console.print(f"{len(images):,} images in {out}")
-    console.print(flipper.guarantee_.card(), markup=False)
+    console.print(flipper.guarantee_.card(), markup=False, soft_wrap=True)
 
 
 def _images(source: str, split: str | None) -> Any:
@@ -213,6 +213,7 @@ def _images(source: str, split: str | None) -> Any:
 
     folder = Path(source)
     if folder.is_dir():
+        folder = folder.resolve()  # workers may stand elsewhere
         classes = [entry for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith(".")]
         return load_class_folders(folder) if classes else load_folder(folder)
     return data.load(source, split=split)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from blindsight.errors import InvalidParameter
 
-__all__ = ["RandomState", "Rng", "SystemEntropy", "release_rng", "training_rng", "words"]
+__all__ = ["RandomState", "Rng", "SystemEntropy", "part_state", "release_rng", "training_rng", "words"]
 
 RandomState: TypeAlias = int | np.random.Generator | np.random.SeedSequence | np.random.RandomState | None
 
@@ -97,3 +97,17 @@ def release_rng(random_state: RandomState) -> tuple[Rng, bool]:
     if random_state is None:
         return SystemEntropy(), False
     return training_rng(random_state)
+
+
+def part_state(random_state: RandomState, part: int) -> RandomState:
+    """The random state of one part of a larger job: of a block, or of an image by its name.
+
+    With a seed each part has dice of its own, the same in whatever order and on whatever machine the parts are made.
+    None stays None (every part asks the operating system), and a generator moves on by itself.
+    """
+    if random_state is None or isinstance(random_state, (np.random.Generator, np.random.RandomState)):
+        return random_state
+    training_rng(random_state)  # refuses what is no seed
+    if isinstance(random_state, np.random.SeedSequence):
+        return np.random.SeedSequence(random_state.entropy, spawn_key=(*random_state.spawn_key, part))
+    return np.random.SeedSequence(int(random_state), spawn_key=(part,))

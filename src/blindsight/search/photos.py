@@ -18,19 +18,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from blindsight import storage
 from blindsight.decoding import MatchModel
-from blindsight.errors import BlindsightError, HostileFile, InvalidData
+from blindsight.errors import HostileFile, InvalidData
 from blindsight.privacy import Guarantee, Ledger
 from blindsight.search.hamming import HammingIndex
 
-__all__ = ["PhotoFolder", "Progress", "Released", "charge_once", "photo_names", "release_photos"]
+__all__ = ["PhotoFolder", "Progress", "Released", "charge_once", "photo_names"]
 
 Progress = Callable[[int, int], None]
-Image = NDArray[np.uint8]
 
 _LARGEST_ABOUT = 1 << 20
 
@@ -140,47 +136,3 @@ def charge_once(folder: PhotoFolder, guarantee: Guarantee, ledger: Ledger) -> bo
         return False
     ledger.charge(guarantee.cost, what=f"codes of photos, each released once, {mark}")
     return True
-
-
-def release_photos(
-    index: HammingIndex,
-    names: list[str],
-    *,
-    read: Callable[[str], Image],
-    release: Callable[[NDArray[np.uint8]], NDArray[np.uint8]],
-    batch: int = 64,
-    progress: Progress | None = None,
-) -> Released:
-    """Read, encode, release and store the photos that are not in the index yet, `batch` at a time.
-
-    `read` gives one photo, small; `release` gives the noisy codes of a batch. A batch's codes are on the disk before
-    the next photo is read, so a stop at any time loses at most one batch of work, and nothing that was released.
-    """
-    refused: list[tuple[str, str]] = []
-    waiting: list[tuple[str, Image]] = []
-    known = released = 0
-
-    def flush() -> int:
-        if waiting:
-            codes = release(np.stack([image for _, image in waiting]))
-            index.add(codes, ids=[name for name, _ in waiting])
-        count = len(waiting)
-        waiting.clear()
-        return count
-
-    for done, name in enumerate(names):
-        if progress is not None:
-            progress(done, len(names))
-        if name in index:
-            known += 1
-            continue
-        try:
-            waiting.append((name, read(name)))
-        except BlindsightError as error:
-            refused.append((name, str(error)))
-        if len(waiting) == batch:
-            released += flush()
-    released += flush()
-    if progress is not None:
-        progress(len(names), len(names))
-    return Released(released, known, tuple(refused))

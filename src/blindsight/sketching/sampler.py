@@ -244,15 +244,14 @@ def draw_sketches(
     parameters: QKParameters,
     *,
     dice: Dice,
-    first: int = 0,
     n_jobs: int | None = None,
     out: NDArray[Any] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> NDArray[Any]:
     """Sketches of n strings of M pixels: counts (n, L, 2, M), where [.., 0, .] counts the zeros.
 
-    `first` numbers the strings under one key: two calls with the same dice must not share numbers, or the same
-    dice would hide two images.
+    Strings are numbered from 0 under the dice's key: every call wants dice of its own, or the same dice would hide
+    two images.
     """
     n, M = strings.shape
     parameters.check_string(M)
@@ -267,7 +266,7 @@ def draw_sketches(
 
     def work(start: int) -> int:
         part = slice(start, min(start + step, n))
-        _sketch(strings[part], of_type[part], on_plane[part], base, edges, dice.key, first + start, counts[part])
+        _sketch(strings[part], of_type[part], on_plane[part], base, edges, dice.key, start, counts[part])
         return part.stop
 
     threads = n_jobs or os.cpu_count() or 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
+import copy
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -16,6 +16,7 @@ from sklearn.utils.validation import check_is_fitted
 from blindsight import storage
 from blindsight.errors import HostileFile, InvalidData, InvalidParameter
 from blindsight.privacy import Disclosure, Recovery
+from blindsight.privacy.entropy import part_state
 from blindsight.sketching.bits import as_images, pixels_of
 from blindsight.sketching.leak import Leak, leak_of
 from blindsight.sketching.negative_database import NegativeDatabase
@@ -78,10 +79,7 @@ class NegativeSketcher(TransformerMixin, BaseEstimator):
     def transform(self, X: Any) -> NDArray[Any]:
         """Counts (n, channels, L, 2, height, width), uint8 or uint16; index 0 of the fourth axis counts zeros."""
         check_is_fitted(self, "parameters_")
-        return self._draw(pixels_of(X), Dice.throw(self.random_state), 0)
-
-    def _draw(self, X: NDArray[Any], dice: Dice, first: int) -> NDArray[Any]:
-        images = as_images(X, self.parameters_.depth)
+        images = as_images(pixels_of(X), self.parameters_.depth)
         if images.shape[1:] != self.image_shape_:
             raise InvalidData(
                 f"images must have (channels, height, width) {self.image_shape_} as in fit, got {images.shape[1:]}."
@@ -89,7 +87,7 @@ class NegativeSketcher(TransformerMixin, BaseEstimator):
         n, channels, height, width = images.shape
         # Each channel is a string of its own, as in the paper's CIFAR-10 experiment.
         strings = images.reshape(n * channels, height * width)
-        counts = draw_sketches(strings, self.parameters_, dice=dice, first=first * channels, n_jobs=self.n_jobs)
+        counts = draw_sketches(strings, self.parameters_, dice=Dice.throw(self.random_state), n_jobs=self.n_jobs)
         return counts.reshape(n, channels, self.parameters_.depth, 2, height, width)
 
     def sketch(self, X: Any, y: Any = None, *, classes: Sequence[str] = ()) -> SketchSet:
@@ -113,21 +111,12 @@ class NegativeSketcher(TransformerMixin, BaseEstimator):
         (resizing, grey), by default `.array()`. Memory is bounded by a block, whatever the set's size.
         """
         check_is_fitted(self, "parameters_")
-        labels = getattr(X, "labels", None) if y is None else np.asarray(y)
-        writer = SketchWriter(
-            path,
-            n=len(X),
-            image_shape=self.image_shape_,
-            parameters=self.parameters_,
-            labels=labels,
-            classes=getattr(X, "classes", ()),
-            source=_source(X),
-            block=block,
-        )
-        dice = Dice.throw(self.random_state)
+        writer = SketchWriter.of(path, self, X, y, block=block)
         for rows in writer.missing():
-            part = X[rows]
-            writer.write(rows, self._draw(pixels_of(part) if prepare is None else prepare(part), dice, rows.start))
+            # Dice of its own for every block: a job that was stopped ends as one that was not.
+            drawer = copy.copy(self)
+            drawer.random_state = part_state(self.random_state, rows.start // writer.block)
+            writer.write(rows, drawer.transform((prepare or pixels_of)(X[rows])))
             if progress is not None:
                 progress(rows.stop, len(X))
         return writer.finish()
@@ -204,13 +193,3 @@ def disclosure_of(parameters: QKParameters, leak: Leak, image_shape: tuple[int, 
             f"{channels} channel(s), each hidden as a string of its own",
         ),
     )
-
-
-def _source(X: Any) -> str:
-    """What tells one source of images from another when a job resumes: their number, names and labels."""
-    digest = hashlib.sha256(str(len(X)).encode())
-    for part in ("names", "labels"):
-        value = getattr(X, part, None)
-        if value is not None:
-            digest.update(np.ascontiguousarray(value).tobytes())
-    return digest.hexdigest()[:16]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,7 @@ class SketchWriter:
             self.n, item, parameters.dtype, parameters, labels, tuple(classes),
             extra={"source": source, "block": self.block}, blocks=blocks,
         )  # fmt: skip
+        self.fingerprint = hashlib.sha256(header).hexdigest()[:16]
         sections, _, start = parse(header, None, str(path))
         end = start + max(offset + dtype.itemsize * int(np.prod(shape)) for dtype, shape, offset in sections.values())
         self._prepare(header, end, labels, sections, start)
@@ -56,6 +58,20 @@ class SketchWriter:
         self.counts: NDArray[Any] = np.memmap(self.partial, dtype, "r+", offset=start + offset, shape=shape)
         dtype, shape, offset = sections["done"]
         self.done: NDArray[np.uint8] = np.memmap(self.partial, dtype, "r+", offset=start + offset, shape=shape)
+
+    @classmethod
+    def of(cls, path: str | Path, sketcher: Any, X: Any, y: Any = None, *, block: int | None = None) -> SketchWriter:
+        """A file for the sketches that a fitted sketcher makes of a set of images."""
+        return cls(
+            path,
+            n=len(X),
+            image_shape=sketcher.image_shape_,
+            parameters=sketcher.parameters_,
+            labels=getattr(X, "labels", None) if y is None else np.asarray(y),
+            classes=getattr(X, "classes", ()),
+            source=_source(X),
+            block=block,
+        )
 
     def _prepare(self, header: bytes, end: int, labels: Any, sections: dict[str, Section], start: int) -> None:
         if self.partial.exists():
@@ -93,3 +109,13 @@ class SketchWriter:
             raise InvalidData(f"{self.partial} is not finished: {len(self.missing())} blocks are missing.")
         self.partial.replace(self.target)
         return SketchSet.open(self.target)
+
+
+def _source(X: Any) -> str:
+    """What tells one source of images from another when a job resumes: their number, names and labels."""
+    digest = hashlib.sha256(str(len(X)).encode())
+    for part in ("names", "labels"):
+        value = getattr(X, part, None)
+        if value is not None:
+            digest.update(np.ascontiguousarray(value).tobytes())
+    return digest.hexdigest()[:16]

@@ -17,7 +17,14 @@ import numpy as np
 from blindsight import data
 from blindsight.bench.harness import Row
 from blindsight.bench.metric_digits import attack_rows, deep_rows, digit_rows, selection_rows
-from blindsight.bench.metric_figures import canvas, mechanism_rows, parameter_rows, proven_mechanism_rows, toy_rows
+from blindsight.bench.metric_figures import (
+    budgets,
+    canvas,
+    mechanism_rows,
+    parameter_rows,
+    proven_mechanism_rows,
+    toy_rows,
+)
 from blindsight.bench.metric_kappa import kappa_rows
 from blindsight.bench.metric_protocol import METHODS, Measured, Split, make_split, measure, method
 from blindsight.errors import MissingData, MissingDependency
@@ -88,7 +95,7 @@ def _figure_9(
     epsilons = (1.0, 4.0) if quick else EPSILONS
     repeats = 1 if quick else 20
     total, done = len(tables) * repeats, 0
-    figure, axes = canvas(4, max(2, len(tables)), (4 * max(2, len(tables)), 11))
+    figure, axes = canvas(4, len(tables), (4 * len(tables), 11))
     for column, (table, (X, y, nodes)) in enumerate(tables.items()):
         began = time.perf_counter()
         found: dict[tuple[str, float], list[Measured]] = {}
@@ -141,6 +148,7 @@ def _plot_scores(
         if name in ("nonprivate", "untrained"):
             panel.axhline(values[0], linestyle=":", label=label, color="black" if name == "nonprivate" else "grey")
         else:
-            panel.semilogx(asked, values, "o-", label=label, markersize=3)
+            panel.plot(asked, values, "o-", label=label, markersize=3)
+    budgets(panel, epsilons)
     panel.set_title(f"{title}: {score}", fontsize=9)
     panel.set_xlabel("epsilon")

@@ -15,7 +15,7 @@ import numpy as np
 from blindsight import data
 from blindsight.audit.pairs import flip_hub, flip_pair, match_conjectures
 from blindsight.bench.harness import Row
-from blindsight.bench.metric_figures import canvas
+from blindsight.bench.metric_figures import budgets, canvas
 from blindsight.bench.metric_protocol import Split, make_split
 from blindsight.metric import Contrastive, ContrastiveMetric, DPPMetric, EuclideanMetric
 from blindsight.metric.private import descend, orthogonal
@@ -190,7 +190,8 @@ def selection_rows(*, quick: bool, seed: int, out: Path) -> Iterator[Row]:
         )
     figure, axes = canvas(1, 1, (4, 3))
     for name, values in curves.items():
-        axes[0][0].semilogx(epsilons, values, "o-", label=name)
+        axes[0][0].plot(epsilons, values, "o-", label=name)
+    budgets(axes[0][0], epsilons)
     axes[0][0].set_xlabel("epsilon per kappa pairs")
     axes[0][0].set_ylabel("held-out pair AUC")
     axes[0][0].legend()

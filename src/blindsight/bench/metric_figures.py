@@ -23,7 +23,7 @@ from blindsight.metric import (
 )
 from blindsight.metric.records import normalised
 
-__all__ = ["canvas", "mechanism_rows", "parameter_rows", "proven_mechanism_rows", "toy", "toy_rows"]
+__all__ = ["budgets", "canvas", "mechanism_rows", "parameter_rows", "proven_mechanism_rows", "toy", "toy_rows"]
 
 Floats = NDArray[np.float64]
 
@@ -36,6 +36,13 @@ def canvas(rows: int, columns: int, size: tuple[float, float]) -> tuple[Any, Any
     figure = Figure(figsize=size, layout="constrained")
     FigureCanvasSVG(figure)
     return figure, figure.subplots(rows, columns, squeeze=False)
+
+
+def budgets(panel: Any, epsilons: tuple[float, ...]) -> None:
+    """A logarithmic axis that names the budgets and nothing between them."""
+    panel.set_xscale("log")
+    panel.minorticks_off()
+    panel.set_xticks(epsilons, [f"{epsilon:g}" for epsilon in epsilons])
 
 
 def toy(seed: int) -> tuple[Floats, NDArray[np.int64], PairGraph]:
@@ -147,7 +154,7 @@ def _curve(loss: Contrastive, graph: PairGraph, seed: int, **changes: Any) -> li
 
 def mechanism_rows(splits: dict[str, Split], *, seed: int, out: Path, epsilon: float = 4.0) -> Iterator[Row]:
     """Figure 10: the objective over one epoch under each mechanism (and Gaussian noise, Appendix C)."""
-    figure, axes = canvas(1, max(2, len(splits)), (4 * max(2, len(splits)), 3))
+    figure, axes = canvas(1, len(splits), (4 * len(splits), 3))
     for panel, (name, split) in zip(axes[0], splits.items(), strict=False):
         loss, graph = _letter_loss(split)
         for label, mechanism, reduction in (

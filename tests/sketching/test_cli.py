@@ -74,6 +74,9 @@ def test_words_for_people(folder, tmp_path):
 def test_goals_choose_q(folder, tmp_path):
     told = json.loads(run("sketch", folder, tmp_path / "s", "--epsilon-per-pixel", 5, "--json").stdout)
     assert told["epsilon_per_pixel"] <= 5
+    run("sketch", folder, tmp_path / "t", "--max-psnr", 8, "--reference", folder, "--json")
+    seen = json.loads(run("sketch", "recover", tmp_path / "t", "--originals", folder, "--json").stdout)
+    assert seen["attacks"][0]["psnr"] < 8.3
 
 
 def test_flipped_bits_carry_a_proven_guarantee(folder, tmp_path):

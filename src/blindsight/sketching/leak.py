@@ -184,7 +184,7 @@ class Leak:
             return "The image is recognisable: its leading bit is recovered; finer detail is noisy."
         if first > 0.75:
             return "A noisy picture is recovered at once, and a clear one by an attacker who knows similar images."
-        return "Hidden from the eye, but an attacker who knows similar images recovers the shape."
+        return "Faint to the eye, but an attacker who knows similar images recovers the shape."
 
 
 def leak_of(parameters: QKParameters, *, delta: float = DELTA) -> Leak:

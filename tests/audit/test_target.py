@@ -106,13 +106,3 @@ def test_the_report_is_self_contained_and_escapes_what_it_is_told(saved) -> None
     assert "data:image/png;base64," in page
     assert "1 of 1 published claims REFUTED" in report.to_markdown()
     assert json.loads(report.to_json())["advice"] == report.advice()
-
-
-def test_the_demo_shows_all_five_rooms_and_leaves_a_report(tmp_path: Path) -> None:
-    done = CliRunner().invoke(app, ["demo", "--out", str(tmp_path)], catch_exceptions=False)
-    assert done.exit_code == 0
-    for method in ("PHashing", "DPHE", "DPP-DML", "NegDL", "P2"):
-        assert method in done.stdout
-    page = (tmp_path / "report.html").read_text()
-    assert page.count("<figure>") == 4
-    assert "What to change to be safe" in page

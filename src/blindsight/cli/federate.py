@@ -45,7 +45,9 @@ def keys(
     clip: Annotated[float, typer.Option(help="With --epsilon: l2 bound of an update.")] = 1.0,
     least_users: Annotated[int | None, typer.Option(help="Fewest contributors of a round.")] = None,
     least_per_coordinate: Annotated[int, typer.Option(help="Fewest contributors of a weight that is revealed.")] = 3,
-    patience: Annotated[float, typer.Option(help="Seconds to wait for the rest once enough are in.")] = 60.0,
+    patience: Annotated[
+        float, typer.Option(help="Seconds without a new user that end a round.")
+    ] = 60.0,
     key_bits: Annotated[int, typer.Option(help="2048, or 3072 for the long term.")] = 2048,
     host: Annotated[str, typer.Option(help="The aggregator's host name or address.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="The aggregator's port.")] = 9092,
@@ -160,9 +162,9 @@ def aggregator(
 def keygen(folder: Folder, port: Port = None) -> None:
     """Run the key generator's node until it is stopped."""
     from blindsight.federated.flower.homes import Home
-    from blindsight.federated.flower.processes import become_node
+    from blindsight.federated.flower.running import keep_node
 
-    become_node(Home(folder).require("keygen"), port=port)
+    keep_node(Home(folder).require("keygen"), port=port)
 
 
 def user(
@@ -173,11 +175,11 @@ def user(
     """Run a user's node until it is stopped; started again, it goes on."""
     from blindsight.federated.flower.homes import Home
     from blindsight.federated.flower.plan import read_rows
-    from blindsight.federated.flower.processes import become_node
+    from blindsight.federated.flower.running import keep_node
 
     home = Home(folder).require("user")
     home.plan.trainer(*read_rows(data), user=home.number)  # refuse bad rows now, not in the first round
-    become_node(home, data=data, port=port)
+    keep_node(home, data=data, port=port)
 
 
 def watch(

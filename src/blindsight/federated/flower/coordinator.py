@@ -92,15 +92,17 @@ class Coordinator:
         return self._finish(self._clock() - start)
 
     def _collect(self, link: Link) -> None:
-        """Wait for everybody, but once N_min users are in not longer than the plan's patience."""
+        """Wait for everybody; once N_min users are in, only while somebody new comes within the plan's patience."""
         settings = self.role.settings
-        began = asked = self._clock()
+        last = asked = self._clock()
         self._push(link, self.role.reopen())
         while len(self.role.contributors) < settings.users:
+            before = len(self.role.contributors)
             self._take(link.pull())
-            now = self._clock()
-            enough = len(self.role.contributors) >= settings.least_users
-            if enough and now - began >= self.plan.patience:
+            now, enough = self._clock(), len(self.role.contributors) >= settings.least_users
+            if len(self.role.contributors) > before:
+                last = now
+            if enough and now - last >= self.plan.patience:
                 break
             if now - asked >= _RESEND:
                 asked = now

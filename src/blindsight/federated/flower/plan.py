@@ -28,7 +28,7 @@ _LEARNERS: dict[str, type[Proximal] | type[SGD]] = {"proximal": Proximal, "sgd":
 class Plan:
     """A classifier's shape, where it starts, and what a user does in a round.
 
-    patience: seconds that the aggregator waits for the rest once enough users are in.
+    patience: once enough users are in, a round ends when nobody new has come for that many seconds.
     mask_seed, mask_run: of a common mask.
     """
 

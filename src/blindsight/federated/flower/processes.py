@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from blindsight import storage
 from blindsight.checks import optional_module
@@ -24,12 +24,12 @@ from blindsight.errors import InvalidParameter, MissingDependency, ProtocolError
 from blindsight.federated.flower.homes import Home
 
 __all__ = [
-    "become_node",
     "environment",
     "free_port",
     "node_command",
     "register_and_start",
     "start_aggregator",
+    "start_node",
     "wait_for_port",
 ]
 
@@ -115,8 +115,7 @@ def start_aggregator(home: Home, **popen: Any) -> subprocess.Popen[bytes]:
         *("--database", str((home.path / "superlink.db").resolve())),
         *("--host", host, "--port", port),
     ]
-    before = _die_with_parent if sys.platform == "linux" else None
-    return subprocess.Popen(command, env=environment(home), preexec_fn=before, **popen)  # noqa: S603
+    return _start(home, command, **popen)
 
 
 def node_command(home: Home, *, data: str | Path | None = None, port: int | None = None) -> list[str]:
@@ -136,10 +135,16 @@ def node_command(home: Home, *, data: str | Path | None = None, port: int | None
     ]
 
 
-def become_node(home: Home, *, data: str | Path | None = None, port: int | None = None) -> NoReturn:
-    """Turn this process into the SuperNode: who kills it kills the node, and nothing is left behind."""
-    command = node_command(home, data=data, port=port)
-    os.execve(command[0], command, environment(home))  # noqa: S606
+def start_node(
+    home: Home, *, data: str | Path | None = None, port: int | None = None, **popen: Any
+) -> subprocess.Popen[bytes]:
+    """A SuperNode that dies with this process."""
+    return _start(home, node_command(home, data=data, port=port), **popen)
+
+
+def _start(home: Home, command: list[str], **popen: Any) -> subprocess.Popen[bytes]:
+    before = _die_with_parent if sys.platform == "linux" else None
+    return subprocess.Popen(command, env=environment(home), preexec_fn=before, **popen)  # noqa: S603
 
 
 def register_and_start(home: Home, *, test: str | Path | None = None) -> int:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from blindsight.errors import ProtocolError
 from blindsight.federated.flower.homes import Home
-from blindsight.federated.flower.processes import register_and_start, start_aggregator, wait_for_port
+from blindsight.federated.flower.processes import register_and_start, start_aggregator, start_node, wait_for_port
 
-__all__ = ["read_status", "run_aggregator", "watch"]
+__all__ = ["keep_node", "read_status", "run_aggregator", "watch"]
 
 Status = dict[str, Any]
 
@@ -41,6 +43,31 @@ def watch(home: Home, *, every: float = 0.5, pause: Callable[[float], None] = ti
         pause(every)
 
 
+def keep_node(home: Home, *, data: str | Path | None = None, port: int | None = None, wait: float = 5.0) -> NoReturn:
+    """Keep a SuperNode running until this process is stopped.
+
+    The SuperLink turns away a node whose key it does not know, and the node gives up: it may only be early, so it is
+    started again after `wait` seconds.
+    """
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    while True:
+        process = start_node(home, data=data, port=port)
+        try:
+            process.wait()
+        finally:
+            _end(process)
+        time.sleep(wait)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    try:
+        process.wait(timeout=10)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
 def run_aggregator(
     home: Home, *, test: str | Path | None = None, log: str | Path | None = None
 ) -> Iterator[Status | None]:
@@ -59,8 +86,4 @@ def run_aggregator(
                 yield status
             time.sleep(1.0)  # the server app reports its own end
         finally:
-            process.terminate()
-            try:
-                process.wait(timeout=10)
-            except subprocess.TimeoutExpired:
-                process.kill()
+            _end(process)

@@ -9,8 +9,8 @@ drawn a second time.
 from __future__ import annotations
 
 from blindsight.bulk.hashing import hash_to, release_named
-from blindsight.bulk.pools import Here, OnRay, Pool, pool_at
+from blindsight.bulk.pools import HERE, Here, OnRay, Pool, pool_at
 from blindsight.bulk.sketching import sketch_to
 from blindsight.bulk.spool import Spool
 
-__all__ = ["Here", "OnRay", "Pool", "Spool", "hash_to", "pool_at", "release_named", "sketch_to"]
+__all__ = ["HERE", "Here", "OnRay", "Pool", "Spool", "hash_to", "pool_at", "release_named", "sketch_to"]

@@ -1,0 +1,129 @@
+"""`blindsight serve`: the studio's pages and API; `blindsight serve key` makes, lists and revokes API keys."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from blindsight.cli.terminal import console, emit_json, errors, table
+
+__all__ = ["register"]
+
+Config = Annotated[Path | None, typer.Option("--config", help="A TOML file with a table [studio].")]
+State = Annotated[Path | None, typer.Option(help="Folder for databases, models and results.")]
+Url = Annotated[str | None, typer.Option("--database", help="Database URL for keys, jobs and the ledger.")]
+Json = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb."""
+    verbs = typer.Typer(help="Start the studio: pages and API, on this machine and with no set-up.")
+    verbs.callback(invoke_without_command=True)(serve)
+    keys = typer.Typer(help="API keys, with the roles owner, analyst and aggregator.", no_args_is_help=True)
+    keys.command("add")(add_key)
+    keys.command("list")(list_keys)
+    keys.command("revoke")(revoke_key)
+    verbs.add_typer(keys, name="key")
+    app.add_typer(verbs, name="serve")
+
+
+def serve(
+    context: typer.Context,
+    host: Annotated[str | None, typer.Option(help="Address to listen on (127.0.0.1).")] = None,
+    port: Annotated[int | None, typer.Option(help="Port (8731).")] = None,
+    config: Config = None,
+    state: State = None,
+    database: Url = None,
+    ledger: Annotated[str | None, typer.Option(help="The ledger's file or URL.")] = None,
+    index: Annotated[str | None, typer.Option(help="mnist5k (built in), or a folder made by blindsight hash.")] = None,
+    codes: Annotated[str | None, typer.Option(help="Milvus URI that holds the index's codes.")] = None,
+    keys: Annotated[str | None, typer.Option(help="auto (off on loopback only), required or off.")] = None,
+) -> None:
+    """Start the studio and print its address. Ctrl-C stops it; jobs go on at the next start."""
+    if context.invoked_subcommand is not None:
+        return
+    from blindsight.checks import optional_module
+
+    optional_module("fastapi", extra="service")
+    optional_module("uvicorn", extra="service")
+    from blindsight.service.settings import Settings
+
+    given: dict[str, Any] = {"host": host, "port": port, "state": state, "database": database, "ledger": ledger}
+    _run(Settings.read(config, **given, index=index, codes=codes, keys=keys))
+
+
+def add_key(
+    name: Annotated[str, typer.Argument(help="Whose key; also the name of its budget in the ledger.")],
+    role: Annotated[str, typer.Option(help="owner, analyst or aggregator.")] = "analyst",
+    config: Config = None,
+    state: State = None,
+    database: Url = None,
+    json: Json = False,
+) -> None:
+    """Make a key and show it once; only its digest is kept."""
+    key = _keys(config, state, database).make(name, role)
+    if json:
+        emit_json({"name": name, "role": role, "key": key})
+        return
+    console.print(f"{name} ({role}): {key}", markup=False, soft_wrap=True)
+    errors.print("Keep it now: it is not shown again.", markup=False)
+
+
+def list_keys(config: Config = None, state: State = None, database: Url = None, json: Json = False) -> None:
+    """Names, roles and dates."""
+    found = _keys(config, state, database).listed()
+    if json:
+        emit_json({"keys": found})
+        return
+    rows = [(row["name"], row["role"], row["made"], row["revoked"] or "") for row in found]
+    table("keys", ("name", "role", "made", "revoked"), rows)
+
+
+def revoke_key(
+    name: Annotated[str, typer.Argument(help="Whose key.")],
+    config: Config = None,
+    state: State = None,
+    database: Url = None,
+) -> None:
+    """End a key for good, and its sessions."""
+    _keys(config, state, database).revoke(name)
+    console.print(f"{name}: revoked", markup=False)
+
+
+def _keys(config: Path | None, state: Path | None, database: str | None) -> Any:
+    from blindsight.service.database import Database
+    from blindsight.service.identity import Keys
+    from blindsight.service.settings import Settings
+
+    return Keys(Database(Settings.read(config, state=state, database=database).database_url))
+
+
+def _run(settings: Any) -> None:
+    import logging
+
+    import uvicorn
+
+    from blindsight.service.app import create_app
+
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    app = create_app(settings)
+    keys = app.state.studio.keys
+    if not settings.open and not any(row["revoked"] is None and row["role"] == "owner" for row in keys.listed()):
+        errors.print(f"owner key, shown once: {keys.make('owner', 'owner')}", markup=False, soft_wrap=True)
+    if settings.open:
+        errors.print("API keys are off: anyone on this machine is the owner.", markup=False)
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    errors.print(f"Blindsight studio: http://{host}:{settings.port}", markup=False, soft_wrap=True)
+    uvicorn.run(
+        app,
+        host=settings.host,
+        port=settings.port,
+        log_level="warning",
+        access_log=False,  # the studio logs routes, never addresses with their queries
+        server_header=False,
+        timeout_graceful_shutdown=5,
+        timeout_keep_alive=20,
+        h11_max_incomplete_event_size=32 * 1024,
+    )

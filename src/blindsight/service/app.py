@@ -1,0 +1,176 @@
+"""The app factory: settings in, a FastAPI application out. Nothing global; two studios may live in one process."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib.resources
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, Response
+from fastapi.templating import Jinja2Templates
+from starlette.exceptions import HTTPException
+from starlette.staticfiles import StaticFiles
+
+from blindsight import __version__
+from blindsight.errors import BlindsightError
+from blindsight.service.access import Studio
+from blindsight.service.budgets import Budgets
+from blindsight.service.database import Database
+from blindsight.service.guard import Guard
+from blindsight.service.identity import Keys
+from blindsight.service.jobs import Jobs
+from blindsight.service.problems import Problem, problem_for
+from blindsight.service.rooms import Rooms
+from blindsight.service.routes import jobs, ledger, pages, search, sketch, system, tags, training
+from blindsight.service.settings import Settings
+from blindsight.service.traffic import Metrics
+from blindsight.service.uploads import Decoders
+
+__all__ = ["create_app"]
+
+_HERE = Path(__file__).parent
+_PREPARED = {"search": 5, "tags": 1, "sketch": 1}
+_BY_STATUS = {400: "bad_request", 404: "not_found", 405: "wrong_method", 413: "too_large"}
+
+
+def create_app(settings: Settings | None = None) -> FastAPI:
+    """The studio: pages, API, and its background."""
+    settings = Settings.read() if settings is None else settings
+    settings.state.mkdir(parents=True, exist_ok=True, mode=0o700)
+    database, metrics = Database(settings.database_url), Metrics()
+    keys = Keys(database)
+    studio = Studio(
+        settings=settings,
+        database=database,
+        keys=keys,
+        metrics=metrics,
+        budgets=Budgets(settings, metrics),
+        jobs=Jobs(database, settings),
+        decoders=Decoders(settings, metrics),
+        rooms=Rooms(settings),
+    )
+    app = FastAPI(
+        title="Blindsight studio",
+        version=__version__,
+        summary="Search, sketch, train, compare and tag images that nobody gets to see.",
+        lifespan=_lifespan,
+        docs_url=None,
+        redoc_url=None,
+        openapi_url="/api/openapi.json",
+    )
+    app.state.studio = studio
+    app.state.templates = Jinja2Templates(_HERE / "templates")
+    for module in (system, search, sketch, tags, training, jobs, ledger):
+        app.include_router(module.router)
+    app.mount("/static/swagger", StaticFiles(directory=_swagger()), name="swagger")
+    app.mount("/static", StaticFiles(directory=_HERE / "static"), name="static")
+    app.include_router(pages.router)
+    _answer_errors(app, studio)
+    _document_keys(app)
+    app.add_middleware(Guard, settings=settings, keys=keys, metrics=metrics, routes=app.routes)
+    return app
+
+
+@contextlib.asynccontextmanager
+async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
+    studio: Studio = app.state.studio
+    await studio.jobs.start()
+    watch = asyncio.create_task(_prepare(studio)) if studio.settings.prepare else None
+    try:
+        yield
+    finally:
+        if watch is not None:
+            watch.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await watch
+        await studio.jobs.close()
+        await studio.decoders.close()
+        studio.budgets.close()
+        studio.database.close()
+
+
+async def _prepare(studio: Studio) -> None:
+    """Get ready what pages need, in the background; load each part as soon as there is more of it."""
+    prepared = studio.settings.state / "prepared"
+    wanted = {room: n for room, n in _PREPARED.items() if room != "search" or studio.settings.index == "mnist5k"}
+    for room, parts in wanted.items():
+        if len(list((prepared / room).rglob("facts.json"))) < parts and not _waiting(studio, room):
+            studio.jobs.add(room, {}, "studio", limited=False)
+    if studio.jobs.latest("metric") is None:
+        order = {"epsilon": 2.0, "unit": "pair", "pairs": 300, "cycles": True}
+        studio.jobs.add("metric", order, "studio", limited=False)
+    seen = dict.fromkeys(wanted, 0)
+    while any(seen[room] < parts for room, parts in wanted.items()):
+        for room in wanted:
+            found = len(list((prepared / room).rglob("facts.json")))
+            if found > seen[room]:
+                seen[room] = found
+                later = getattr(studio.rooms, room)
+                later.forget()
+                await asyncio.to_thread(later.get)
+        await asyncio.sleep(0.5)
+
+
+def _waiting(studio: Studio, kind: str) -> bool:
+    job = studio.jobs.latest(kind)
+    return job is not None and job["state"] in ("queued", "running")
+
+
+def _swagger() -> Path:
+    """Swagger UI's newest version in its package."""
+    vendor = Path(str(importlib.resources.files("swagger_ui_bundle"))) / "vendor"
+    found = sorted(path for path in vendor.iterdir() if path.is_dir())
+    return found[-1]
+
+
+def _answer_errors(app: FastAPI, studio: Studio) -> None:
+    async def refuse(request: Request, error: Exception) -> Response:
+        problem = _problem(error)
+        if _for_people(request):
+            return await asyncio.to_thread(pages.not_found_page, request, studio, problem)
+        headers = dict(problem.headers or {})
+        if isinstance(error, HTTPException) and error.headers:
+            headers |= dict(error.headers)
+        return JSONResponse(problem.body, status_code=problem.status_code, headers=headers)
+
+    for kind in (BlindsightError, HTTPException, RequestValidationError):
+        app.add_exception_handler(kind, refuse)
+
+
+def _problem(error: Exception) -> Problem:
+    if isinstance(error, Problem):
+        return error
+    if isinstance(error, BlindsightError):
+        return problem_for(error)
+    if isinstance(error, HTTPException):
+        return Problem(_BY_STATUS.get(error.status_code, "failed"))
+    return Problem("invalid")
+
+
+def _for_people(request: Request) -> bool:
+    wants = "text/html" in request.headers.get("accept", "")
+    return (
+        wants
+        and request.method == "GET"
+        and not request.url.path.startswith(("/api", "/static", "/metrics", "/health"))
+    )
+
+
+def _document_keys(app: FastAPI) -> None:
+    """OpenAPI says that a key goes into the Authorization header."""
+    made = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        schema = made()
+        parts = schema.setdefault("components", {})
+        parts["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+        if not app.state.studio.settings.open:
+            schema["security"] = [{"key": []}]
+        return schema
+
+    app.openapi = openapi  # type: ignore[method-assign]

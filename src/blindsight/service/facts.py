@@ -1,0 +1,158 @@
+"""What every page says first: what leaves the machine, the three numbers, and what is left of the budget."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from blindsight.service.access import Studio
+from blindsight.service.identity import Identity, Role
+
+__all__ = ["PAGES", "Facts", "Page", "balance_of", "page_facts"]
+
+
+@dataclass(frozen=True)
+class Page:
+    """A page's title, who may open it, and in which unit its budget counts."""
+
+    title: str
+    roles: tuple[Role, ...]
+    unit: str = "record"
+
+
+PAGES: dict[str, Page] = {
+    "search": Page("Search", ("analyst",)),
+    "sketch": Page("Sketch", ("analyst", "aggregator")),
+    "federation": Page("Federation", ("aggregator",)),
+    "metric": Page("Metric", ()),
+    "tags": Page("Tags", ("analyst",), "query"),
+    "ledger": Page("Ledger and audit", ("analyst", "aggregator")),
+}
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Three sentences and three numbers."""
+
+    leaves: str
+    stays: str
+    claimed: str
+    proven: str
+    audited: str
+    unit: str
+
+
+def page_facts(studio: Studio, page: str) -> Facts:
+    """The facts as they stand now."""
+    makers = {
+        "search": _search,
+        "sketch": _sketch,
+        "federation": _federation,
+        "metric": _metric,
+        "tags": _tags,
+        "ledger": _ledger,
+    }
+    return makers[page](studio)
+
+
+def balance_of(studio: Studio, identity: Identity, page: str) -> dict[str, Any]:
+    """The asker's own account, in the page's unit."""
+    unit: Any = PAGES[page].unit
+    balance = studio.budgets.ledger(identity).balance(unit)
+    budget, spent = balance.budget.epsilon, balance.spent.epsilon
+    return {
+        "account": balance.dataset,
+        "unit": unit,
+        "budget": f"{budget:g}",
+        "spent": f"{spent:g}",
+        "remaining": f"{balance.remaining.epsilon:g}",
+        "percent": 0 if budget <= 0 else min(100, round(100 * spent / budget)),
+    }
+
+
+def _read(studio: Studio, room: str, name: str = "facts.json") -> dict[str, Any] | None:
+    path = studio.settings.state / "prepared" / room / name
+    return json.loads(path.read_text()) if path.exists() else None
+
+
+def _number(value: Any) -> str:
+    return "none" if value in (None, "inf") else f"ε = {float(value):.4g}"
+
+
+def _search(studio: Studio) -> Facts:
+    fact = _read(studio, "search", "8/facts.json") or {}
+    guarantee = fact.get("guarantee", {})
+    return Facts(
+        leaves="One noisy code a stored picture, released once for each budget.",
+        stays="The pictures, their features, and the picture you ask with.",
+        claimed=_number(guarantee.get("claimed")),
+        proven=_number(guarantee["epsilon"]) if guarantee else "being prepared",
+        audited=f"ε ≥ {fact['audited']:g}" if fact.get("audited") is not None else "being prepared",
+        unit="per stored picture, at the chosen budget",
+    )
+
+
+def _sketch(studio: Studio) -> Facts:
+    fact = (_read(studio, "sketch") or {}).get("Q3", {})
+    return Facts(
+        leaves="Counts for every bit of every pixel: a sketch, drawn at random around the picture.",
+        stays="The picture itself and the dice.",
+        claimed="hidden",
+        proven="none: a sketch has no epsilon",
+        audited=f"{fact['psnr_prior']:.1f} dB recovered" if fact else "being prepared",
+        unit="by an attacker who knows similar pictures, at Q3",
+    )
+
+
+def _federation(studio: Studio) -> Facts:
+    job = studio.jobs.latest("federation", state="done")
+    guarantee = (job or {}).get("result", {}).get("guarantee", {}) if job else {}
+    return Facts(
+        leaves="Encrypted, shuffled updates; then their sum, to everyone.",
+        stays="Each user's pictures and own update.",
+        claimed="updates hidden",
+        proven=_number(guarantee.get("epsilon")) if guarantee else "none without noise",
+        audited="the sum is exact" if not guarantee or guarantee.get("epsilon") == "inf" else "not audited",
+        unit="per user, over all rounds of the last run",
+    )
+
+
+def _metric(studio: Studio) -> Facts:
+    job = studio.jobs.latest("metric", state="done")
+    guarantee = (job or {}).get("result", {}).get("guarantee", {}) if job else {}
+    return Facts(
+        leaves="A learned linear map: a handful of noisy numbers.",
+        stays="Records, pairs and their labels.",
+        claimed=_number(guarantee.get("claimed")),
+        proven=_number(guarantee["epsilon"]) if guarantee else "not learned yet",
+        audited="see the audit",
+        unit=f"per {guarantee['unit']}, of the last run" if guarantee else "per pair",
+    )
+
+
+def _tags(studio: Studio) -> Facts:
+    fact = _read(studio, "tags") or {}
+    guarantee = fact.get("guarantee", {})
+    return Facts(
+        leaves="One noisy set of tags for each question.",
+        stays="The image you ask about, the model and its scores.",
+        claimed=_number(guarantee.get("claimed")),
+        proven=_number(guarantee["epsilon"]) if guarantee else "being prepared",
+        audited=f"ε ≥ {fact['audited']:g}" if fact else "being prepared",
+        unit="per question; each further one costs again",
+    )
+
+
+def _ledger(studio: Studio) -> Facts:
+    job = studio.jobs.latest("audit", state="done")
+    rows = (job or {}).get("result", {}).get("rows", []) if job else []
+    refuted = sum(bool(row["refuted"]) for row in rows)
+    return Facts(
+        leaves="Nothing: the ledger and the report stay until you download them.",
+        stays="Every entry, chained to the one before.",
+        claimed=f"{len(rows)} promises judged" if rows else "no audit yet",
+        proven="an audit proves nothing",
+        audited=f"{refuted} refuted" if rows else "run one below",
+        unit="in the latest audit",
+    )

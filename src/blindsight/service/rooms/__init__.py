@@ -1,0 +1,58 @@
+"""What the pages show, computed at once: searching released codes, sketching a picture, asking for tags."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+from blindsight.service.settings import Settings
+
+__all__ = ["Later", "Rooms"]
+
+T = TypeVar("T")
+
+
+class Later(Generic[T]):
+    """Something that is loaded at first use, once; None until it is there to be loaded."""
+
+    def __init__(self, load: Callable[[], T | None]) -> None:
+        self._load, self._found = load, None
+        self._guard = threading.Lock()
+
+    def get(self) -> T | None:
+        """What was loaded, loading it now if it can be."""
+        if self._found is None:
+            with self._guard:
+                if self._found is None:
+                    self._found = self._load()  # type: ignore[assignment]
+        return self._found
+
+    def forget(self) -> None:
+        """Load it again next time: more has been prepared."""
+        with self._guard:
+            self._found = None
+
+
+class Rooms:
+    """The three rooms that answer at once."""
+
+    def __init__(self, settings: Settings) -> None:
+        prepared = settings.state / "prepared"
+
+        def search() -> Any:
+            from blindsight.service.rooms.search import open_room
+
+            return open_room(settings, prepared / "search")
+
+        def sketch() -> Any:
+            from blindsight.service.rooms.sketch import SketchRoom
+
+            return SketchRoom.open(prepared / "sketch")
+
+        def tags() -> Any:
+            from blindsight.service.rooms.tags import TagRoom
+
+            return TagRoom.open(prepared / "tags")
+
+        self.search, self.sketch, self.tags = Later(search), Later(sketch), Later(tags)

@@ -1,0 +1,219 @@
+"""The search room: the built-in gallery at several budgets, or an index made by `blindsight hash`."""
+
+from __future__ import annotations
+
+import json
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from blindsight.errors import InvalidParameter
+from blindsight.privacy import Guarantee
+from blindsight.service.pictures import data_uri
+from blindsight.service.rooms.codes import CellIndex, Ranked
+from blindsight.service.settings import Settings
+
+__all__ = ["Gallery", "PhotoIndex", "SearchRoom", "as_digit", "open_room"]
+
+
+class SearchRoom(Protocol):
+    """What both kinds of index can do."""
+
+    name: str
+    size: int
+    asked: int
+
+    def facts(self) -> list[dict[str, Any]]: ...
+
+    def guarantee(self, epsilon: float) -> Guarantee: ...
+
+    def ask(self, epsilon: float, query: int | NDArray[Any], k: int, least: float) -> list[dict[str, Any]]: ...
+
+    def ask_openly(self, query: int | NDArray[Any], k: int) -> list[dict[str, Any]] | None: ...
+
+    def picture(self, query: int) -> str | None: ...
+
+    def thumbnail(self, identifier: Any) -> str | None: ...
+
+
+def open_room(settings: Settings, folder: Path) -> SearchRoom | None:
+    """The room for the settings, or None while nothing is prepared."""
+    if settings.index != "mnist5k":
+        return PhotoIndex(Path(settings.index), settings.codes)
+    return Gallery(folder) if any(folder.glob("*/facts.json")) else None
+
+
+class Gallery:
+    """5,000 digits: 2,000 public ones to learn from, 2,600 protected ones that are searched, 400 to ask about."""
+
+    name = "mnist5k"
+
+    def __init__(self, folder: Path) -> None:
+        from blindsight import data
+        from blindsight.features import PixelPCA
+        from blindsight.hashing import CodebookHasher
+        from blindsight.search import HammingIndex
+        from blindsight.service.work.search import parts
+
+        self._digits = data.load("mnist5k")
+        images = self._digits.array()
+        _, stored, asked = parts(len(images))
+        self._stored_images, self._asked_images = images[stored], images[asked]
+        self._features = PixelPCA.load(folder / "features.safetensors")
+        X = self._features.transform(self._digits)
+        self._facts, self._indexes = {}, {}
+        self._similarities: dict[float, NDArray[Any]] = {}
+        for path in sorted(folder.glob("*/facts.json")):
+            fact = json.loads(path.read_text())
+            epsilon = float(fact["epsilon"])
+            hasher = CodebookHasher.load(path.parent / "hasher.safetensors")
+            _, codes = next(iter(HammingIndex.load(path.parent / "codes.index").items()))
+            self._facts[epsilon] = fact
+            self._indexes[epsilon] = CellIndex(hasher, codes)
+            self._similarities[epsilon] = hasher.similarity(X[asked])
+        best = self._indexes[max(self._indexes)].hasher
+        self._embedding = best.embedding_
+        points = self._embedding(X)
+        self._asked_points = points[asked]
+        self.size = next(iter(self._indexes.values())).size
+        self._stored_points = points[stored] if self.size == len(stored) else None
+        self.asked = len(asked)
+        self.picture = lru_cache(maxsize=1024)(self._picture)  # type: ignore[method-assign]
+        self.thumbnail = lru_cache(maxsize=4096)(self._thumbnail)  # type: ignore[method-assign]
+
+    def facts(self) -> list[dict[str, Any]]:
+        """One a budget, by epsilon."""
+        return [self._facts[epsilon] for epsilon in sorted(self._facts)]
+
+    def guarantee(self, epsilon: float) -> Guarantee:
+        """What was promised when these codes were released."""
+        return self._index(epsilon).hasher.guarantee_
+
+    def ask(self, epsilon: float, query: int | NDArray[Any], k: int, least: float) -> list[dict[str, Any]]:
+        """Hits among released codes, with the probability to show the same digit."""
+        index = self._index(epsilon)
+        if isinstance(query, int):
+            similarity = self._similarities[epsilon][query]
+        else:
+            similarity = index.hasher.similarity(self._row(query))[0]
+        return self._hits(index.rank(similarity, k, least))
+
+    def ask_openly(self, query: int | NDArray[Any], k: int) -> list[dict[str, Any]] | None:
+        """The ranking that would need the pictures' own features: for the owner's eyes."""
+        if self._stored_points is None:
+            return None
+        point = self._asked_points[query] if isinstance(query, int) else self._embedding(self._row(query))[0]
+        scores = self._embedding.similarity(point[None], self._stored_points)[0]
+        best = np.argpartition(-scores, k)[:k]
+        best = best[np.argsort(-scores[best], kind="stable")]
+        return self._hits(Ranked(best, scores[best].astype(np.float64)))
+
+    def _row(self, pixels: NDArray[Any]) -> NDArray[Any]:
+        return self._features.transform(as_digit(pixels)[None])
+
+    def _index(self, epsilon: float) -> CellIndex:
+        if epsilon not in self._indexes:
+            raise InvalidParameter("there are no codes at this budget.")
+        return self._indexes[epsilon]
+
+    def _picture(self, query: int) -> str | None:
+        return data_uri(self._asked_images[query])
+
+    def _thumbnail(self, identifier: Any) -> str | None:
+        return data_uri(self._stored_images[int(identifier) % len(self._stored_images)])
+
+    picture, thumbnail = _picture, _thumbnail
+
+    @staticmethod
+    def _hits(ranked: Ranked) -> list[dict[str, Any]]:
+        return [
+            {"id": int(row), "probability": _share(score)}
+            for row, score in zip(ranked.rows, ranked.scores, strict=True)
+        ]
+
+
+class PhotoIndex:
+    """An index made by `blindsight hash`: asked by upload only, and it shows names, for the photos are elsewhere."""
+
+    asked = 0
+
+    def __init__(self, folder: Path, codes: str | None = None) -> None:
+        from blindsight.cli.encoding import Recipe, load_encoder
+        from blindsight.search import HammingIndex
+        from blindsight.search.photos import PhotoFolder
+
+        place = PhotoFolder.read(folder)
+        self.name = folder.name
+        self._recipe = Recipe.from_fields(place.recipe)
+        stored: Any
+        if codes is None:
+            stored = HammingIndex.load(place.codes)
+        else:
+            from blindsight.search import MilvusIndex
+
+            stored = MilvusIndex(codes)
+        self._index, self._encoder = stored, load_encoder(self._recipe, folder, stored.decoding)
+        self.size = len(stored)
+        self._cells, self._names = None, None
+        if self._recipe.method == "codebook" and codes is None:
+            names, found = next(iter(stored.items()))
+            self._cells, self._names = CellIndex(self._encoder.hasher, found), names
+
+    def facts(self) -> list[dict[str, Any]]:
+        """The one budget that the index was made with."""
+        guarantee = json.loads(self._encoder.guarantee.to_json())
+        return [{"epsilon": self._recipe.epsilon, "map": None, "leak": None, "audited": None, "guarantee": guarantee}]
+
+    def guarantee(self, epsilon: float) -> Guarantee:
+        """What was promised when the codes were released."""
+        if epsilon != self._recipe.epsilon:
+            raise InvalidParameter("there are no codes at this budget.")
+        return self._encoder.guarantee
+
+    def ask(self, epsilon: float, query: int | NDArray[Any], k: int, least: float) -> list[dict[str, Any]]:
+        """Hits by name."""
+        from blindsight.cli.encoding import vectors
+        from blindsight.data import to_rgb
+
+        self.guarantee(epsilon)
+        if isinstance(query, int):
+            raise InvalidParameter("this index is asked by upload.")
+        found: list[dict[str, Any]]
+        image = to_rgb(query, self._recipe.size)[None]
+        if self._cells is not None and self._names is not None:
+            similarity = self._encoder.hasher.similarity(vectors(image, self._recipe.features))[0]
+            ranked = self._cells.rank(similarity, k)
+            pairs = zip(ranked.rows, ranked.scores, strict=True)
+            found = [{"id": str(self._names[row]), "probability": _share(score)} for row, score in pairs]
+            return [hit for hit in found if hit["probability"] >= least]
+        hits = self._encoder.search(self._index, image, k)[0]
+        found = [{"id": str(hit.id), "probability": _share(hit.probability or 0.0)} for hit in hits]
+        return [hit for hit in found if hit["probability"] >= least]
+
+    def ask_openly(self, query: int | NDArray[Any], k: int) -> list[dict[str, Any]] | None:
+        """Nothing: the photos are not here."""
+        return None
+
+    def picture(self, query: int) -> str | None:
+        """Nothing: the photos are not here."""
+        return None
+
+    def thumbnail(self, identifier: Any) -> str | None:
+        """Nothing: the photos are not here."""
+        return None
+
+
+def _share(score: Any) -> float:
+    return round(min(1.0, max(0.0, float(score))), 4)
+
+
+def as_digit(pixels: NDArray[Any]) -> NDArray[np.uint8]:
+    """Any picture as 28 x 28 grey, light on dark."""
+    from PIL import Image
+
+    small = np.asarray(Image.fromarray(pixels).convert("L").resize((28, 28), Image.Resampling.BILINEAR))
+    edge = np.concatenate([small[0], small[-1], small[:, 0], small[:, -1]])
+    return (255 - small) if edge.mean() > 127 else small

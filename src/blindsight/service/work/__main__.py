@@ -1,0 +1,44 @@
+"""The process of one job: told on standard input which, it works, writes progress and result, and ends."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import sys
+
+from blindsight import threads
+
+threads.limit()
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+from blindsight.errors import BlindsightError, BudgetExceeded  # noqa: E402
+from blindsight.service.jobs import Workplace, end_with_parent  # noqa: E402
+from blindsight.service.settings import Settings  # noqa: E402
+
+__all__ = ["KINDS", "main"]
+
+KINDS = ("search", "sketch", "tags", "federation", "metric", "audit")
+
+
+def main() -> None:
+    """Run one job."""
+    order = json.loads(sys.stdin.buffer.readline())
+    end_with_parent()
+    os.nice(10)  # pages come first
+    place = Workplace(Settings.from_mapping(order["settings"], source="the studio"), order["job"])
+    if place.row["kind"] not in KINDS:
+        place.fail("there is no such kind of job")
+        return
+    module = importlib.import_module(f"blindsight.service.work.{place.row['kind']}")
+    try:
+        place.finish(module.run(place.row["arguments"], place))
+    except BudgetExceeded:
+        place.fail("the privacy budget does not cover this; nothing was released")
+    except BlindsightError as error:
+        place.fail("it could not be done with these settings")
+        sys.stderr.write(f"{type(error).__name__}\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,45 @@
+"""Run the audit: attack every claim, and write the report, the tables and the cards."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from blindsight.audit.report import Report
+from blindsight.audit.showcase import cards, figures
+from blindsight.audit.table import COLUMNS, all_verdicts
+from blindsight.service.jobs import Workplace
+
+__all__ = ["FILES", "run"]
+
+FILES = ("report.html", "report.md", "report.json", "cards.txt")
+
+
+def run(arguments: dict[str, Any], place: Workplace) -> dict[str, Any]:
+    """About a minute; `deep` takes ten times the trials."""
+    deep, seed = bool(arguments.get("deep")), int(arguments.get("seed", 0))
+
+    def say(done: int, total: int) -> None:
+        place.say(done, total + 1, "attacking")
+
+    verdicts = all_verdicts(deep=deep, seed=seed, progress=say)
+    place.say(5, 6, "drawing")
+    report = Report(
+        title="Claimed, proven, audited",
+        verdicts=verdicts,
+        cards=cards(seed=seed),
+        figures=figures(verdicts, seed=seed),
+        notes=[f"Seed {seed}; audited numbers are lower bounds at 95% whose ceiling is set by the number of trials."],
+    )
+    report.write(place.folder)
+    (place.folder / "cards.txt").write_text(
+        "\n\n".join(f"{name}\n{card.card()}" for name, card in report.cards) + "\n", encoding="utf-8"
+    )
+    rows = [{"room": v.room, "refuted": v.refuted, "cells": list(v.cells())} for v in verdicts]
+    return {
+        "headline": report.headline(),
+        "columns": list(COLUMNS),
+        "rows": rows,
+        "advice": report.advice(),
+        "cards": {name: json.loads(card.to_json()) for name, card in report.cards},
+    }

@@ -1,0 +1,68 @@
+"""What the federated benches learn from: Caltech-101 features where the data are, digits otherwise."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from blindsight import data, features
+
+__all__ = ["Split", "caltech", "digits", "sensitive", "split"]
+
+
+@dataclass(frozen=True)
+class Split:
+    """Public rows to start from, the users' rows, and rows to test on."""
+
+    public: tuple[NDArray[np.float64], NDArray[np.int64]]
+    private: tuple[NDArray[np.float64], NDArray[np.int64]]
+    test: tuple[NDArray[np.float64], NDArray[np.int64]]
+
+    def shares(self, users: int, *, seed: int, repeats: int = 1) -> list[NDArray[np.int64]]:
+        """Rows of each of `users` x `repeats` users: split anew each time, so that users overlap across repeats."""
+        found: list[NDArray[np.int64]] = []
+        for repeat in range(repeats):
+            order = np.random.default_rng([seed, repeat]).permutation(len(self.private[1]))
+            # Sorted by class first, then dealt: every user gets its share of every class, as far as it goes.
+            order = order[np.argsort(self.private[1][order], kind="stable")]
+            found.extend(order[n::users] for n in range(users))
+        return found
+
+
+def caltech() -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """EfficientNet-Lite0 features of Caltech-101; `MissingData` where the images are not."""
+    images = data.load("caltech101")
+    return np.asarray(features.EfficientNet().transform(images), dtype=np.float64), np.asarray(images.labels)
+
+
+def digits() -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """scikit-learn's digits."""
+    found = data.load("digits")
+    return found.array().reshape(len(found), -1).astype(np.float64), np.asarray(found.labels)
+
+
+def sensitive() -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Images of bathrooms and screens among COCO's: close to what the life-logging set calls sensitive places."""
+    images = data.load("coco-subset")
+    words = ("toilet", "sink", "laptop", "tv", "cell phone", "keyboard", "mouse")
+    columns = [list(images.classes).index(word) for word in words]
+    labels = np.asarray(images.labels)[:, columns].any(axis=1).astype(np.int64)
+    return np.asarray(features.EfficientNet().transform(images), dtype=np.float64), labels
+
+
+def split(
+    X: NDArray[np.float64], y: NDArray[np.int64], *, seed: int, test: float = 1 / 3, public: float = 0.1
+) -> Split:
+    """Stratified: a share of every class to test on, and of the rest a share (at least one row) made public."""
+    rng = np.random.default_rng(seed)
+    parts: tuple[list[NDArray[np.intp]], ...] = ([], [], [])
+    for c in np.unique(y):
+        order = rng.permutation(np.flatnonzero(y == c))
+        kept = len(order) - round(test * len(order))
+        shown = max(1, round(public * kept))
+        for part, rows in zip(parts, np.split(order, [shown, kept]), strict=True):
+            part.append(rows)
+    chosen = [np.concatenate(part) for part in parts]
+    return Split(*((X[rows], y[rows]) for rows in chosen))

@@ -59,9 +59,8 @@ def by_epsilon(lines: dict[str, dict[float, float]], levels: dict[str, float], t
     plt = _pyplot()
     figure, panel = plt.subplots(figsize=(6.4, 4.2), layout="constrained")
     for index, (name, values) in enumerate(lines.items()):
-        panel.plot(
-            list(values), list(values.values()), marker="osv^D<>ph*"[index % 10], markersize=4, linewidth=1, label=name
-        )
+        style = {"marker": "osv^D<>ph*X"[index % 11], "color": plt.colormaps["tab20"](index % 20)}
+        panel.plot(list(values), list(values.values()), markersize=4, linewidth=1, label=name, **style)
     for name, level in levels.items():
         panel.axhline(level, linestyle="--", linewidth=0.8, color="gray")
         panel.annotate(name, (1.0, level), fontsize=6, color="gray", va="bottom")

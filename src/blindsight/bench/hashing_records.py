@@ -56,9 +56,8 @@ class _Task:
 
 
 def _task(collection: Collection, n_queries: int) -> _Task:
-    order = np.random.default_rng(0).permutation(len(collection.database))
-    cut = len(order) // 5
-    public, stored = order[:cut], order[cut:]
+    public = collection.public
+    stored = np.setdiff1d(np.arange(len(collection.database)), public)
     return _Task(
         collection.database[public],
         collection.database_labels[public],

@@ -16,7 +16,7 @@ from blindsight.errors import MissingData, MissingDependency
 from blindsight.evaluation.retrieval_protocols import PROTOCOLS
 from blindsight.hashing.projection import principal_axes, second_moment
 
-__all__ = ["Collection", "collections", "small_collection"]
+__all__ = ["Collection", "collections", "public_rows", "small_collection"]
 
 # Principal components of the features that the hashers see: c <= 48 bits need no more, and everything runs faster.
 COMPONENTS = 256
@@ -35,6 +35,11 @@ class Collection:
     paper: paper.Table | None = None
 
     @property
+    def public(self) -> NDArray[np.int64]:
+        """The fifth of the database that counts as public: the only images that anything shared is learned from."""
+        return public_rows(len(self.database))
+
+    @property
     def chance(self) -> float:
         """The mAP of a random ranking: the mean share of relevant images."""
         if self.query_labels.ndim == 1:
@@ -45,13 +50,19 @@ class Collection:
         return float(relevant.mean())
 
 
+def public_rows(n_database: int) -> NDArray[np.int64]:
+    """Which rows of a database of that size count as public."""
+    return np.sort(np.random.default_rng(0).permutation(n_database)[: n_database // 5])
+
+
 def small_collection(seeds: tuple[int, ...] = (0, 1)) -> Collection:
     """MNIST 5,000 by pixels, on every machine: 1,000 queries, 4,000 in the database."""
     images = data.load("mnist5k")
     order = np.random.default_rng(0).permutation(len(images))
-    vectors = features.PixelPCA(n_components=64).fit_transform(images)[order]
-    labels = np.asarray(images.labels)[order]
-    return _collection("mnist5k", vectors, labels, 1000, seeds, None)
+    images = images[order]
+    # Principal components from public images only: the protected ones must not shape what is taken as public.
+    pixels = features.PixelPCA(n_components=64).fit(images[1000 + public_rows(4000)])
+    return _collection("mnist5k", pixels.transform(images), np.asarray(images.labels), 1000, seeds, None)
 
 
 def collections() -> Iterator[Collection | Row]:
@@ -85,8 +96,9 @@ def _collection(
 ) -> Collection:
     database = vectors[n_queries:].astype(np.float32)
     if database.shape[1] > COMPONENTS:
-        mean = database.mean(axis=0)
-        axes = principal_axes(second_moment(database, mean), COMPONENTS).astype(np.float32)
+        known = database[public_rows(len(database))]
+        mean = known.mean(axis=0)
+        axes = principal_axes(second_moment(known, mean), COMPONENTS).astype(np.float32)
         vectors = (vectors - mean) @ axes
     vectors = vectors.astype(np.float32)
     asked, searched = vectors[:n_queries], vectors[n_queries:]

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
+import inspect
 import json
 from pathlib import Path
 
+import pytest
+
 from blindsight.bench.harness import Row, race, report
 from blindsight.bench.results import write_results
+from blindsight.cli.bench import ROOMS
 
 
 class _Clock:
@@ -58,3 +63,9 @@ def test_the_results_page_is_made_of_the_reports(tmp_path: Path) -> None:
     assert "(results/toy-curve.svg)" in page
     assert (tmp_path / "docs" / "results" / "toy-curve.svg").exists()
     assert json.loads((tmp_path / "docs" / "results" / "toy.json").read_text())["rows"][1]["value"] == 2
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_every_room_can_be_measured(room: str) -> None:
+    measure = importlib.import_module(f"blindsight.bench.{room}").rows
+    assert {"quick", "seed", "out", "progress"} <= set(inspect.signature(measure).parameters)

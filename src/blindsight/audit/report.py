@@ -30,7 +30,8 @@ p.lead { font-size: 1.1rem; margin-top: 0; } .quiet { color: var(--quiet); }
 table { border-collapse: collapse; font-size: .875rem; } th, td { text-align: left; padding: .35rem .6rem;
   border-bottom: 1px solid var(--line); vertical-align: top; }
 thead th { background: var(--soft); position: sticky; top: 0; } td.number { text-align: right; white-space: nowrap; }
-td:nth-child(n+6):nth-child(-n+7), td:last-child { white-space: nowrap; } .scroll { overflow-x: auto; } .refuted { color: var(--red); font-weight: 700; } .fine { color: var(--green); }
+td:nth-child(n+6):nth-child(-n+7), td:last-child { white-space: nowrap; }
+.scroll { overflow-x: auto; } .refuted { color: var(--red); font-weight: 700; } .fine { color: var(--green); }
 table.gallery td { padding: 2px; border: 0; } table.gallery th { border: 0; font-weight: 500; white-space: nowrap; }
 table.gallery img { display: block; image-rendering: pixelated; border-radius: 3px; }
 figure { margin: 1rem 0; } figure svg { max-width: 100%; height: auto; } figcaption { color: var(--quiet);

@@ -107,10 +107,10 @@ class BitFlip:
 
     def log_prob(self, released: Any, x: Any) -> NDArray[np.float64]:
         """ln Pr(released | x) of every bit; sum over a record's bits for the record."""
-        changed: NDArray[np.bool_] = np.not_equal(released, x)
+        changed = np.asarray(np.not_equal(released, x))
         with np.errstate(divide="ignore"):
-            flipped, kept = np.log(np.float64(self.beta)), np.log1p(-np.float64(self.beta))
-        return np.where(changed, flipped, kept)
+            kept, flipped = np.log1p(-np.float64(self.beta)), np.log(np.float64(self.beta))
+        return np.choose(changed, [kept, flipped]).astype(np.float64)
 
     def _mask(self, count: int, rng: Rng) -> NDArray[np.bool_]:
         """True with probability beta, to 64 binary digits: 16 random bits decide, 48 more where those tie."""

@@ -45,9 +45,7 @@ def keys(
     clip: Annotated[float, typer.Option(help="With --epsilon: l2 bound of an update.")] = 1.0,
     least_users: Annotated[int | None, typer.Option(help="Fewest contributors of a round.")] = None,
     least_per_coordinate: Annotated[int, typer.Option(help="Fewest contributors of a weight that is revealed.")] = 3,
-    patience: Annotated[
-        float, typer.Option(help="Seconds without a new user that end a round.")
-    ] = 60.0,
+    patience: Annotated[float, typer.Option(help="Seconds without a new user that end a round.")] = 60.0,
     key_bits: Annotated[int, typer.Option(help="2048, or 3072 for the long term.")] = 2048,
     host: Annotated[str, typer.Option(help="The aggregator's host name or address.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="The aggregator's port.")] = 9092,
@@ -148,6 +146,7 @@ def _plan(
 def aggregator(
     folder: Folder,
     test: Annotated[Path | None, typer.Option(help="Labelled rows (.npz) for each round's accuracy.")] = None,
+    bind: Annotated[str | None, typer.Option(help="Listen here (default: the host the keys were made for).")] = None,
     json: Json = False,
 ) -> None:
     """Run the aggregator until the last round; after a kill, run it again and it goes on."""
@@ -156,7 +155,7 @@ def aggregator(
 
     home = Home(folder).require("aggregator")
     errors.print(f"aggregator at {home.about['address']}; the model goes to {folder / 'model.safetensors'}")
-    _show(run_aggregator(home, test=test), json=json)
+    _show(run_aggregator(home, test=test, bind=bind), json=json)
 
 
 def keygen(folder: Folder, port: Port = None) -> None:

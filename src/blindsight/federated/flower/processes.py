@@ -5,6 +5,7 @@ Telemetry, update checks and the installation of dependencies at run time are of
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import hashlib
 import json
@@ -101,8 +102,11 @@ def _die_with_parent() -> None:
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 
 
-def start_aggregator(home: Home, **popen: Any) -> subprocess.Popen[bytes]:
-    """The SuperLink, with TLS and node authentication; its database lies in the folder. It dies with this process."""
+def start_aggregator(home: Home, *, bind: str | None = None, **popen: Any) -> subprocess.Popen[bytes]:
+    """The SuperLink, with TLS and node authentication; its database lies in the folder. It dies with this process.
+
+    It listens at `bind`, by default at the address the nodes were given.
+    """
     home.require("aggregator")
     host, _, port = home.about["address"].rpartition(":")
     command = [
@@ -113,7 +117,7 @@ def start_aggregator(home: Home, **popen: Any) -> subprocess.Popen[bytes]:
         "--enable-supernode-auth",
         "--disable-runtime-dependency-installation",
         *("--database", str((home.path / "superlink.db").resolve())),
-        *("--host", host, "--port", port),
+        *("--host", bind or host, "--port", port),
     ]
     return _start(home, command, **popen)
 
@@ -147,12 +151,13 @@ def _start(home: Home, command: list[str], **popen: Any) -> subprocess.Popen[byt
     return subprocess.Popen(command, env=environment(home), preexec_fn=before, **popen)  # noqa: S603
 
 
-def register_and_start(home: Home, *, test: str | Path | None = None) -> int:
+def register_and_start(home: Home, *, test: str | Path | None = None, address: str | None = None) -> int:
     """Register the nodes' public keys with the SuperLink, once, and start the run; its number."""
     home.require("aggregator")
     os.environ.update({k: v for k, v in environment(home).items() if k.startswith("FLWR_")})
     control = optional_module("flwr.proto.control_pb2", extra="cluster")
-    client = _client(home)
+    with contextlib.redirect_stdout(sys.stderr):  # Flower says hello on standard output
+        client = _client(home, address or home.about["address"])
     try:
         nodes = _registered(home, client, control)
         storage.write_atomically(home.path / "nodes.json", json.dumps(nodes).encode())
@@ -162,12 +167,12 @@ def register_and_start(home: Home, *, test: str | Path | None = None) -> int:
         client.close()
 
 
-def _client(home: Home) -> Any:
+def _client(home: Home, address: str) -> Any:
     utils = optional_module("flwr.cli.utils", extra="cluster")
     typing = optional_module("flwr.cli.typing", extra="cluster")
     authority = str((home.path / "ca.pem").resolve())
     connection = typing.SuperLinkConnection(
-        name="blindsight", address=home.about["address"], root_certificates=authority, insecure=False
+        name="blindsight", address=address, root_certificates=authority, insecure=False
     )
     return utils.init_http_client_from_connection(connection)
 

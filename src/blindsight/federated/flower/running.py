@@ -69,17 +69,20 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def run_aggregator(
-    home: Home, *, test: str | Path | None = None, log: str | Path | None = None
+    home: Home, *, test: str | Path | None = None, bind: str | None = None, log: str | Path | None = None
 ) -> Iterator[Status | None]:
     """Start the SuperLink and the run; yield the status until the last round is done; stop the SuperLink.
 
     Started again after a kill, it goes on with the round it was in.
     """
     with Path(log or home.path / "superlink.log").open("ab") as output:
-        process = start_aggregator(home, stdout=output, stderr=subprocess.STDOUT)
+        process = start_aggregator(home, bind=bind, stdout=output, stderr=subprocess.STDOUT)
         try:
-            wait_for_port(home.about["address"])
-            register_and_start(home, test=test)
+            # From here the SuperLink is reached where it listens; every interface includes loopback.
+            port = home.about["address"].rpartition(":")[2]
+            address = home.about["address"] if bind is None else f"{'127.0.0.1' if bind == '0.0.0.0' else bind}:{port}"  # noqa: S104
+            wait_for_port(address)
+            register_and_start(home, test=test, address=address)
             for status in watch(home):
                 if process.poll() is not None:
                     raise ProtocolError(f"the SuperLink stopped; its log is {output.name}.")

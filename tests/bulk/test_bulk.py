@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from blindsight import data, storage
 from blindsight.bulk import HERE, Here, OnRay, hash_to, release_named, sketch_to
-from blindsight.bulk.pools import _make
+from blindsight.bulk.pools import _make, reach
 from blindsight.bulk.spool import Spool
 from blindsight.cli.main import app
 from blindsight.data import ImageSet
@@ -175,6 +175,12 @@ def test_a_workers_own_error_comes_through(ray_cluster, tmp_path):
     sketcher = NegativeSketcher("Q6").fit(PIXELS)
     with pytest.raises(InvalidData, match="as in fit"):
         sketch_to(tmp_path / "s", images, sketcher, pool=RAY)
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "ray://127.0.0.1:1", "there", "127.0.0.1:99999"])
+def test_an_address_where_nothing_listens_is_refused_at_once(address):
+    with pytest.raises(InvalidParameter, match=r"ray start --head|HOST:6379"):
+        reach(address)
 
 
 class Stop(Exception):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -106,18 +107,34 @@ class OnRay:
         if ray.is_initialized():
             yield ray
             return
+        reach(self.address)
         local = self.address == "local"
         options: dict[str, Any] = {"num_cpus": self.workers, "include_dashboard": False} if local else {}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ResourceWarning)  # Ray leaves /dev/null open while it starts
             try:
                 ray.init(address=self.address, log_to_driver=False, logging_level="ERROR", **options)
-            except (ConnectionError, ValueError) as error:
+            except (ConnectionError, RuntimeError, ValueError) as error:
                 raise InvalidParameter(f"no Ray cluster answers at {self.address!r}: {error}") from error
         try:
             yield ray
         finally:
             ray.shutdown()
+
+
+def reach(address: str, *, seconds: float = 5.0) -> None:
+    """Refuse an address where nothing listens: Ray itself would knock for minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if address in ("local", "auto"):
+        return
+    if not host or not port.isdigit():
+        raise InvalidParameter(f"a Ray address is local, auto, HOST:6379 or ray://HOST:10001, got {address!r}.")
+    try:
+        socket.create_connection((host, int(port)), timeout=seconds).close()
+    except (OSError, OverflowError) as error:
+        raise InvalidParameter(
+            f"no Ray cluster answers at {address!r}: {error}. Start one with: ray start --head"
+        ) from error
 
 
 def pool_at(address: str | None) -> Pool:

@@ -15,7 +15,7 @@ from blindsight.errors import InvalidParameter
 
 __all__ = ["ROOMS", "register"]
 
-ROOMS = ("privacy", "hashing", "federated", "metric", "sketching", "tagging", "audit")
+ROOMS = ("privacy", "hashing", "federated", "metric", "sketching", "tagging", "audit", "growth")
 
 
 def register(app: typer.Typer) -> None:

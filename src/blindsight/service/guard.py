@@ -43,10 +43,6 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 
-class _TooLarge(Exception):
-    """The body went past its limit while it was read."""
-
-
 class Guard:
     """ASGI middleware around the whole studio."""
 
@@ -67,8 +63,6 @@ class Guard:
             await self.app(scope, self._measured(scope, receive), answer)
         except Problem as problem:
             await answer.refuse(problem)
-        except _TooLarge:
-            await answer.refuse(Problem("too_large"))
         except Exception as error:
             # The type only: a message could hold pixels or keys.
             _log.error("an unexpected %s ended a request", type(error).__name__)
@@ -123,7 +117,7 @@ class Guard:
             message = await receive()
             read += len(message.get("body", b""))
             if read > limit:
-                raise _TooLarge
+                raise Problem("too_large")
             return message
 
         return measured

@@ -249,7 +249,9 @@ def end_with_parent() -> None:
     """Leave when standard input ends: the studio is gone, and so is the reason to work."""
 
     def watch() -> None:
-        sys.stdin.buffer.read()
+        # Not through sys.stdin: its lock, held here, would stop the interpreter from ending in peace.
+        while os.read(0, 4096):
+            pass
         os._exit(75)
 
     threading.Thread(target=watch, daemon=True).start()

@@ -71,7 +71,7 @@ class SketchRoom:
             "epsilon_pixel": None if np.isinf(leak.epsilon_pixel) else round(leak.epsilon_pixel, 2),
             "verdict": leak.verdict,
         }
-        if image.shape == (28, 28) and self.prepared:
+        if image.shape == (28, 28) and (self._folder / f"{setting}.safetensors").exists() and self.prepared:
             row = np.append(guess.ravel(), 255.0)
             clear = np.clip(row @ self._attacker(setting), 0, 255).reshape(28, 28)
             found["recovered_prior"] = data_uri(clear)

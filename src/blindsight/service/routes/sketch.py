@@ -84,10 +84,10 @@ def plot(studio: Parts, asker: Asker, setting: Setting = "Q3") -> Response:
         for name, fact in facts.items():
             here = name == setting
             colour = COLOURS[1] if here else COLOURS[0]
-            x = min(fact["psnr_prior"], 45.0)
+            x = max(fact["psnr"], fact["psnr_prior"])
             axes.scatter(x, fact["accuracy"], s=70 if here else 26, color=colour, zorder=3)
             axes.annotate(name, (x, fact["accuracy"]), (5, 4), textcoords="offset points", fontsize=9, color=INK)
-        axes.set_xlabel("leak: PSNR in dB of an attacker who knows similar pictures")
+        axes.set_xlabel("leak: PSNR in dB of the better attacker")
         axes.set_ylabel("accuracy from sketches")
 
     return Response(draw(paint), media_type="image/svg+xml")

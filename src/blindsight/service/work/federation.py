@@ -120,13 +120,13 @@ def _views(
     own = local(federation.weights, 1) - federation.weights
     seen = last.transcript.sent_by(number)
     message = max(seen, key=len) if seen else b""
-    width = X.shape[1] + 1
+    width = 26  # 650 weights as a near square
     return {
         "user": number,
         "rows": len(local.X),
-        "has": heat(own, width),
-        "sum": heat(last.total, width),
-        "sees": noise(message[200:], width) if message else None,
+        "has": heat(own, width, cell=8),
+        "sum": heat(last.total, width, cell=8),
+        "sees": noise(message[200:], width, rows=25, cell=8) if message else None,
         "bytes": sum(map(len, seen)) or int(np.mean([*last.bytes_per_user.values()])),
         "messages": len(last.transcript.seen_by(AGGREGATOR)),
     }

@@ -132,6 +132,7 @@ def _spaces(before: NDArray[Any], after: NDArray[Any], classes: NDArray[Any], pl
                 rows = classes == label
                 axes.scatter(space[rows, 0], space[rows, 1], s=10, color=colour, alpha=0.75, label=f"class {label}")
             axes.set_aspect("equal", "datalim")
+            axes.locator_params(nbins=5)
             axes.legend(frameon=False, labelcolor=INK, fontsize=9)
 
         draw(paint, width=4.4, height=3.8, path=place.folder / f"{name}.svg")

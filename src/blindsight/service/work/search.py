@@ -33,12 +33,13 @@ def parts(total: int = 5000) -> tuple[NDArray[np.int64], NDArray[np.int64], NDAr
 
 def run(arguments: dict[str, Any], place: Workplace) -> dict[str, Any]:
     """Release what is not released yet; a budget that is ready can be searched while the next is made."""
+    epsilons = tuple(arguments.get("epsilons", EPSILONS))
     folder = place.prepared / "search"
     folder.mkdir(parents=True, exist_ok=True)
     digits = data.load("mnist5k")
     labels = np.asarray(digits.labels)
     public, stored, asked = parts(len(labels))
-    place.say(0, len(EPSILONS), "learning from public digits")
+    place.say(0, len(epsilons), "learning from public digits")
     if not (folder / "features.safetensors").exists():
         PixelPCA(48, random_state=0).fit(digits[public]).save(folder / "features.safetensors")
     X = PixelPCA.load(folder / "features.safetensors").transform(digits)
@@ -46,14 +47,14 @@ def run(arguments: dict[str, Any], place: Workplace) -> dict[str, Any]:
         if not ledger.balances():
             ledger.grant(Cost(epsilon=place.settings.gallery_budget, unit="record"), what="the built-in gallery")
         facts = []
-        for done, epsilon in enumerate(EPSILONS):
-            place.say(done, len(EPSILONS), f"releasing codes at ε = {epsilon:g}")
+        for done, epsilon in enumerate(epsilons):
+            place.say(done, len(epsilons), f"releasing codes at ε = {epsilon:g}")
             target = folder / f"{epsilon:g}"
             if not (target / "facts.json").exists():
                 _release(target, epsilon, X[public], labels[public], X[stored], ledger)
-                _measure(target, epsilon, X, labels, stored, asked)
+                _measure(target, epsilon, X, labels, stored, asked, int(arguments.get("trials", 200_000)))
             facts.append(json.loads((target / "facts.json").read_text()))
-    place.say(len(EPSILONS), len(EPSILONS), "done")
+    place.say(len(epsilons), len(epsilons), "done")
     return {"budgets": sorted(facts, key=lambda fact: fact["epsilon"])}
 
 
@@ -70,7 +71,13 @@ def _release(
 
 
 def _measure(
-    target: Path, epsilon: float, X: NDArray[Any], labels: NDArray[Any], stored: NDArray[Any], asked: NDArray[Any]
+    target: Path,
+    epsilon: float,
+    X: NDArray[Any],
+    labels: NDArray[Any],
+    stored: NDArray[Any],
+    asked: NDArray[Any],
+    trials: int,
 ) -> None:
     """mAP of private and open ranking; how often the index alone gives a picture's class away; the audit."""
     hasher = CodebookHasher.load(target / "hasher.safetensors")
@@ -81,7 +88,7 @@ def _measure(
     plain = score_precisions(hasher.embedding_.similarity(points[asked], points[stored]), relevant).mean()
     # The attacker knows the public cells: each cell's likeliest class, weighed by the cell's probability.
     guess = (hasher.posterior(codes) @ hasher.cells_.centres).argmax(axis=1)
-    audited = audit_file(target / "hasher.safetensors", trials=200_000).card.audited  # type: ignore[union-attr]
+    audited = audit_file(target / "hasher.safetensors", trials=trials).card.audited  # type: ignore[union-attr]
     facts = {
         "epsilon": epsilon,
         "map": float(private),

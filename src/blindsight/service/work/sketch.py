@@ -25,10 +25,11 @@ def run(arguments: dict[str, Any], place: Workplace) -> dict[str, Any]:
     digits = data.load("mnist5k")
     images, labels = digits.array(), np.asarray(digits.labels)
     public, _, asked = parts(len(images))
-    public = public[:1500]
+    public = public[: int(arguments.get("public", 1500))]
+    names = tuple(arguments.get("settings", PAPER_Q))
     facts: dict[str, Any] = {}
-    for done, name in enumerate(PAPER_Q):
-        place.say(done, len(PAPER_Q), f"attacking {name}")
+    for done, name in enumerate(names):
+        place.say(done, len(names), f"attacking {name}")
         sketcher = NegativeSketcher(name, n_jobs=1).fit(images[public])
         seen, held = (sketcher.sketch(images[rows]).pictures() for rows in (public, asked))
         wanted = np.column_stack([images[public].reshape(len(public), -1), 2.0 * np.eye(10)[labels[public]] - 1])
@@ -50,7 +51,7 @@ def run(arguments: dict[str, Any], place: Workplace) -> dict[str, Any]:
             fields={},
         )
     storage.write_atomically(folder / "facts.json", json.dumps(facts).encode())
-    place.say(len(PAPER_Q), len(PAPER_Q), "done")
+    place.say(len(names), len(names), "done")
     return facts
 
 

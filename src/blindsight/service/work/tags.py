@@ -16,14 +16,14 @@ from blindsight.tagging import PrivateTagger
 
 __all__ = ["EPSILON", "SCENES", "run", "scene_sets"]
 
-EPSILON, TRAINING_EPSILON = 6.0, 2.0
+EPSILON, TRAINING_EPSILON = 4.0, 2.0
 SCENES = 24
 _NAMES = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 
 
-def scene_sets() -> tuple[Any, Any]:
+def scene_sets(count: int = 1) -> tuple[Any, Any]:
     """Training scenes, and scenes to ask about; they share no digit with what the eye learned from."""
-    return data.scenes(3000, seed=11, split="test"), data.scenes(SCENES, seed=12, split="test")
+    return data.scenes(count, seed=11, split="test"), data.scenes(SCENES, seed=12, split="test")
 
 
 def run(arguments: dict[str, Any], place: Workplace) -> dict[str, Any]:
@@ -36,14 +36,15 @@ def run(arguments: dict[str, Any], place: Workplace) -> dict[str, Any]:
         eye = DigitReader.learn(digits.array(), np.asarray(digits.labels))
         eye.save(folder / "reader.safetensors")
         place.say(1, 4, "making scenes")
-        training, _ = scene_sets()
-        X, check = eye.features(training.images[:2500]), eye.features(training.images[2500:])
+        training, _ = scene_sets(int(arguments.get("scenes", 3000)))
+        cut = len(training.images) * 5 // 6
+        X, check = eye.features(training.images[:cut]), eye.features(training.images[cut:])
         place.say(2, 4, "training with differential privacy")
         tagger = PrivateTagger(EPSILON, training_epsilon=TRAINING_EPSILON, classes=list(_NAMES))
-        tagger.fit(X, training.labels[:2500])
+        tagger.fit(X, training.labels[:cut])
         tagger.save(folder / "tagger.safetensors")
         place.say(3, 4, "attacking the answers")
-        truth = training.labels[2500:].astype(bool)
+        truth = training.labels[cut:].astype(bool)
         logits = tagger.logits(check)
         far = int(np.abs(logits - logits[0]).sum(axis=1).argmax())
         audited = distinguish_images(

@@ -1,0 +1,127 @@
+"""A small prepared studio, made once; apps in this process, and a real server in another."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from blindsight.service import Settings, create_app
+from blindsight.service.work import search, sketch, tags
+
+
+class Bench:
+    """What a job has, without a job."""
+
+    def __init__(self, state: Path) -> None:
+        self.settings = Settings(state=state)
+        self.prepared, self.folder = state / "prepared", state / "work"
+        self.folder.mkdir(parents=True, exist_ok=True)
+
+    def say(self, *_: Any) -> None:
+        """Nobody listens."""
+
+
+@pytest.fixture(scope="session")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two budgets, a tagger, two attackers: small, and the same for all tests."""
+    state = tmp_path_factory.mktemp("prepared")
+    place: Any = Bench(state)
+    search.run({"epsilons": [8.0, 2.0], "trials": 20_000}, place)
+    tags.run({"scenes": 600}, place)
+    sketch.run({"settings": ["Q3", "Q6"], "public": 300}, place)
+    return state
+
+
+@pytest.fixture
+def state(prepared: Path, tmp_path: Path) -> Path:
+    """A copy to spend from."""
+    shutil.copytree(prepared, tmp_path / "state")
+    return tmp_path / "state"
+
+
+@pytest.fixture
+def make(state: Path) -> Iterator[Callable[..., Any]]:
+    """Apps with settings of one's own."""
+    made: list[Any] = []
+
+    def build(**settings: Any) -> Any:
+        app = create_app(Settings(**{"state": state, "prepare": False, **settings}))
+        made.append(app)
+        return app
+
+    yield build
+    for app in made:
+        app.state.studio.budgets.close()
+        app.state.studio.database.close()
+
+
+class Server:
+    """`blindsight serve` in a process of its own."""
+
+    def __init__(self, state: Path, **settings: Any) -> None:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = probe.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+        given = {"PREPARE": "no", "STATE": str(state), "PORT": str(self.port), **settings}
+        environment = {**os.environ, **{f"BLINDSIGHT_STUDIO_{name}": str(value) for name, value in given.items()}}
+        self.log = state / "server.log"
+        with self.log.open("ab") as log:
+            command = [sys.executable, "-m", "blindsight", "serve"]
+            self.process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+        self._wait()
+
+    def _wait(self) -> None:
+        for _ in range(600):
+            try:
+                if httpx.get(self.url + "/health", timeout=2).status_code == 200:
+                    return
+            except httpx.HTTPError:
+                pass
+            assert self.process.poll() is None, self.log.read_text()
+            time.sleep(0.1)
+        raise AssertionError(self.log.read_text())
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait(20)
+
+    def stop(self) -> int:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(20)
+
+
+@pytest.fixture
+def serve(state: Path) -> Iterator[Callable[..., Server]]:
+    """Start servers on the state; they end with the test."""
+    started: list[Server] = []
+
+    def start(**settings: Any) -> Server:
+        started.append(Server(state, **settings))
+        return started[-1]
+
+    yield start
+    for server in started:
+        server.stop()
+
+
+@pytest.fixture(scope="session")
+def live(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """One server for all who only look."""
+    state = tmp_path_factory.mktemp("live") / "state"
+    shutil.copytree(prepared, state)
+    server = Server(state, RATE=100_000, BURST=100_000, QUERY_BUDGET=100_000)
+    yield server
+    assert server.stop() == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
@@ -19,6 +20,7 @@ from blindsight.privacy.mechanisms import (
     KaryResponse,
     Laplace,
     NoisyTopK,
+    PrivUnit,
     Staircase,
     SubsetSelection,
 )
@@ -40,6 +42,11 @@ class Case:
     edges: np.ndarray | None = None
     # whether this pair of inputs meets the stated epsilon (it is a bound over all pairs)
     tight: bool = True
+    # for vectors of which one number tells all: from outcomes to that number, and back
+    reduce: Callable[[np.ndarray], np.ndarray] = lambda drawn: drawn
+    lift: Callable[[np.ndarray], np.ndarray] = lambda values: values[:, None]
+    # the log-density of the number where the mechanism's own is uniform
+    log_base: float = 0.0
 
     @property
     def mechanism(self) -> Any:
@@ -51,7 +58,7 @@ class Case:
     def log_prob(self, outcomes: np.ndarray, x: np.ndarray) -> np.ndarray:
         """Log-probability of whole outcomes: coordinates of a vector are independent and add up."""
         value = np.asarray(self.mechanism.log_prob(outcomes, np.broadcast_to(x, (len(outcomes), *x.shape))))
-        return value.reshape(len(outcomes), -1).sum(axis=1)
+        return value.reshape(len(outcomes), -1).sum(axis=1) + self.log_base
 
 
 _bits = np.array(list(itertools.product((0, 1), repeat=3)), np.uint8)
@@ -167,5 +174,18 @@ CASES = [
         np.array([0.0, 1.0, -0.5, 1.2]),
         _orders,
         tight=False,
+    ),
+    Case(
+        "privunit",
+        PrivUnit,
+        {"epsilon": 1.5, "dimensions": 3, "unit": "record"},
+        np.array([1.0, 0.0, 0.0]),
+        np.array([-1.0, 0.0, 0.0]),
+        None,
+        np.sort(np.append(np.linspace(-1, 1, 41), PrivUnit(epsilon=1.5, dimensions=3, unit="record").gamma)),
+        # In three dimensions the height of a uniform direction is itself uniform.
+        reduce=lambda drawn: drawn[:, 0],
+        lift=lambda t: np.stack([t, np.sqrt(1 - t * t), 0 * t], axis=1),
+        log_base=-math.log(2),
     ),
 ]

@@ -16,7 +16,7 @@ import pytest
 from scipy import integrate, stats
 
 from blindsight.errors import BlindsightError
-from blindsight.privacy import Cost
+from blindsight.privacy import Cost, mechanisms
 from blindsight.privacy.entropy import SystemEntropy
 from blindsight.privacy.mechanisms import Gaussian
 from contracts.mechanisms import CASES, Case
@@ -35,7 +35,7 @@ def _shares(case: Case, x: np.ndarray) -> np.ndarray:
     else:
         inner = np.array(
             [
-                integrate.quad(lambda v: math.exp(case.log_prob(np.array([[v]]), x)[0]), low, high)[0]
+                integrate.quad(lambda v: math.exp(case.log_prob(case.lift(np.array([v])), x)[0]), low, high)[0]
                 for low, high in zip(case.edges[:-1], case.edges[1:], strict=True)
             ]
         )
@@ -44,7 +44,7 @@ def _shares(case: Case, x: np.ndarray) -> np.ndarray:
 
 def _counts(case: Case, drawn: np.ndarray) -> np.ndarray:
     if case.outcomes is None:
-        inner = np.histogram(drawn, bins=case.edges)[0]
+        inner = np.histogram(case.reduce(drawn), bins=case.edges)[0]
     else:
         rows = np.concatenate([case.outcomes.reshape(len(case.outcomes), -1), drawn.reshape(len(drawn), -1)])
         # Every row to one number by its rank among distinct rows.
@@ -53,6 +53,10 @@ def _counts(case: Case, drawn: np.ndarray) -> np.ndarray:
         table = np.bincount(index[len(case.outcomes) :], minlength=index.max() + 1)
         inner = table[index[: len(case.outcomes)]]
     return np.append(inner, len(drawn) - inner.sum())
+
+
+def test_every_mechanism_is_here() -> None:
+    assert {case.make.__name__ for case in CASES} == set(mechanisms.__all__)
 
 
 @every
@@ -82,7 +86,10 @@ def test_exact_samplers_match_with_the_operating_systems_dice(case: Case) -> Non
 @every
 def test_neighbours_differ_by_at_most_epsilon(case: Case) -> None:
     cost = case.mechanism.cost
-    outcomes = case.outcomes if case.outcomes is not None else np.linspace(-12, 12, 4801)[:, None]
+    outcomes = case.outcomes
+    if outcomes is None:
+        low, high = case.edges[[0, -1]]
+        outcomes = case.lift(np.linspace(low, high, 4801))
     here, there = case.log_prob(outcomes, case.x), case.log_prob(outcomes, case.neighbour)
     if cost.delta == 0:
         assert np.abs(here - there).max() <= cost.epsilon * (1 + 1e-12) + 1e-12

@@ -11,8 +11,8 @@ import pytest
 from blindsight import codes
 from blindsight.errors import InvalidData, InvalidParameter
 from blindsight.hashing import LSH, PrivUnitHasher, SampledPHashing
-from blindsight.hashing.privunit import PrivUnit
 from blindsight.hashing.probing import multi_probe_distances, probes
+from blindsight.privacy.mechanisms import PrivUnit
 
 X = np.random.default_rng(0).normal(size=(300, 8))
 

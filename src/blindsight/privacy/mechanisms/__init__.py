@@ -7,6 +7,7 @@
 | `Gaussian` / `DiscreteGaussian` | a vector, l2 sensitivity | (epsilon, delta) | float / exact |
 | `Staircase` | numbers, sensitivity per coordinate (SCDF) | yes | float |
 | `Duchi` | vectors in a box, to corners of a larger box | yes | float |
+| `PrivUnit` | unit vectors, to other unit vectors | yes | float |
 | `KaryResponse` | one of k cells | yes | exact |
 | `SubsetSelection` | a subset of k cells | yes | exact |
 | `NoisyTopK` | the indices of the largest scores | yes | float |
@@ -22,6 +23,7 @@ from blindsight.privacy.mechanisms.flip import BitFlip
 from blindsight.privacy.mechanisms.gaussian import DiscreteGaussian, Gaussian
 from blindsight.privacy.mechanisms.kary import KaryResponse, SubsetSelection
 from blindsight.privacy.mechanisms.laplace import DiscreteLaplace, Laplace
+from blindsight.privacy.mechanisms.privunit import PrivUnit
 from blindsight.privacy.mechanisms.staircase import Staircase
 from blindsight.privacy.mechanisms.topk import NoisyTopK
 
@@ -34,6 +36,7 @@ __all__ = [
     "KaryResponse",
     "Laplace",
     "NoisyTopK",
+    "PrivUnit",
     "Staircase",
     "SubsetSelection",
 ]

@@ -1,0 +1,1 @@
+"""How good an answer is: `retrieval`, `multilabel` tags, and what an attacker got back (`reconstruction`)."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,8 +16,9 @@ import numpy as np
 import pytest
 
 from blindsight import storage
+from blindsight.federated.flower.certificates import make_node_key
 from blindsight.federated.flower.homes import Home
-from blindsight.federated.flower.processes import free_port
+from blindsight.federated.flower.processes import environment, free_port, node_command
 from blindsight.federated.protocol import Settings
 
 pytestmark = pytest.mark.real
@@ -30,13 +32,14 @@ class Fleet:
         self.running: dict[str, subprocess.Popen[bytes]] = {}
 
     def start(self, name: str, *arguments: str) -> None:
-        log = (self.folder / f"{name}.log").open("ab")
         command = [sys.executable, "-m", "blindsight", "federate", *arguments]
-        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        self.running[name] = subprocess.Popen(
-            command, stdout=log, stderr=subprocess.STDOUT, env=environment, start_new_session=True
-        )
-        log.close()
+        self.spawn(name, command, {**os.environ, "OMP_NUM_THREADS": "1"})
+
+    def spawn(self, name: str, command: list[str], environment: dict[str, str]) -> None:
+        with (self.folder / f"{name}.log").open("ab") as log:
+            self.running[name] = subprocess.Popen(
+                command, stdout=log, stderr=subprocess.STDOUT, env=environment, start_new_session=True
+            )
 
     def log(self, name: str) -> str:
         return (self.folder / f"{name}.log").read_text(errors="replace")
@@ -92,6 +95,10 @@ def test_a_run_survives_killed_users_and_a_killed_aggregator(federation, simulat
     fleet.start("aggregator", "aggregator", str(aggregator.path), "--test", str(tmp_path / "test.npz"))
     start("user-1")  # too early: turned away, it comes again
     until("the nodes to be known", lambda: (aggregator.path / "nodes.json").exists())
+    stranger = Home(shutil.copytree(homes["user-1"].path, tmp_path / "stranger"))
+    (stranger.path / "node.key").write_bytes(make_node_key().private)
+    command = node_command(stranger, data=tmp_path / "user-1.npz")
+    fleet.spawn("stranger", command, environment(stranger))
     for name in homes:
         if name not in ("aggregator", "user-1"):
             start(name)
@@ -105,6 +112,9 @@ def test_a_run_survives_killed_users_and_a_killed_aggregator(federation, simulat
     until("round 2 to end", lambda: len(status(aggregator)["rounds"]) == 2)
     until("the aggregator to end", lambda: fleet.running["aggregator"].poll() is not None, 60)
     assert fleet.running["aggregator"].returncode == 0
+
+    assert fleet.running["stranger"].poll() not in (None, 0)
+    assert "Failed to activate" in fleet.log("stranger")  # an unregistered key is refused
 
     contributors: list[tuple[int, ...]] = [tuple(entry["contributors"]) for entry in status(aggregator)["rounds"]]
     assert 5 in contributors[1]  # killed, restarted, and back

@@ -16,6 +16,7 @@ from blindsight.federated.flower.coordinator import Coordinator
 from blindsight.federated.flower.homes import Home
 from blindsight.federated.flower.parties import Announcement, KeygenService, UserService
 from blindsight.federated.flower.plan import Plan, read_rows
+from blindsight.federated.flower.processes import environment
 from blindsight.federated.learning import model_digest
 from blindsight.federated.messages import KEYGEN
 
@@ -184,6 +185,13 @@ def test_a_folder_serves_its_own_role_only(federation, tmp_path: Path) -> None:
         Coordinator(homes["keygen"])
     with pytest.raises(HostileFile, match="party"):
         Home(tmp_path).require("user")
+
+
+def test_flower_runs_without_telemetry_or_installing_anything(federation) -> None:
+    variables = environment(federation()["keygen"])
+    assert variables["FLWR_TELEMETRY_ENABLED"] == "0"
+    assert variables["FLWR_DISABLE_UPDATE_CHECK"] == "1"
+    assert variables["FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION"] == "1"
 
 
 def test_damaged_state_is_refused(federation, tmp_path: Path) -> None:

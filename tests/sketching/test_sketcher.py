@@ -149,7 +149,6 @@ def test_sketching_to_a_file_equals_sketching_in_memory(tmp_path):
     calls = []
     stored = sketcher.sketch_to(tmp_path / "s", GREY, block=7, progress=lambda *a: calls.append(a))
     assert stored.counts.shape == (30, 1, 8, 2, 7, 5)
-    # The same image under one key has the same dice wherever the blocks fall, but for the numbers of types.
     assert (stored.counts.sum(axis=(1, 2, 3, 4, 5)) == 3 * sketcher.parameters_.n_records(35)).all()
     assert calls == [(7, 30), (14, 30), (21, 30), (28, 30), (30, 30)]
     assert not (tmp_path / "s.part").exists()

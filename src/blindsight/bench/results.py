@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from blindsight.bench.harness import read_report
+from blindsight.bench.sizing import fill_page
 
 __all__ = ["write_results"]
 
@@ -32,6 +33,9 @@ def write_results(reports: Path, target: Path) -> list[str]:
         plots = [shutil.copy(plot, beside / f"{room}-{plot.name}") for plot in sorted((reports / room).glob("*.svg"))]
         parts.append(_section(room, report, [Path(plot) for plot in plots]))
     target.write_text("\n".join(parts))
+    cluster = target.parent / "cluster.md"
+    if "growth" in rooms and cluster.exists():
+        fill_page(reports / "growth.json", cluster)
     return rooms
 
 

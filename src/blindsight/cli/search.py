@@ -12,6 +12,7 @@ from blindsight.cli.terminal import console, emit_json, table
 if TYPE_CHECKING:
     from blindsight.cli.encoding import PhotoEncoder
     from blindsight.search import Hit, Hits
+    from blindsight.search.milvus import MilvusIndex
 
 __all__ = ["register"]
 
@@ -40,6 +41,14 @@ def search_index(
     folder: Annotated[
         Path | None, typer.Option(help="Where the photos are, for the contact sheet (default: where they were).")
     ] = None,
+    milvus: Annotated[
+        str | None, typer.Option(help="Search on Milvus at this URI; a collection that is not there yet is filled.")
+    ] = None,
+    collection: Annotated[str, typer.Option(help="The Milvus collection.")] = "blindsight",
+    token: Annotated[
+        str,
+        typer.Option(envvar="BLINDSIGHT_MILVUS_TOKEN", help="user:password or API key of Milvus.", show_default=False),
+    ] = "",
     json: Annotated[bool, typer.Option("--json", help="Machine-readable output.")] = False,
 ) -> None:
     """Find the photos of an index that look like a query. The query stays on this machine and carries no noise."""
@@ -48,12 +57,14 @@ def search_index(
     from blindsight import checks
     from blindsight.cli.encoding import Recipe, load_encoder
     from blindsight.data import read_image, to_rgb
-    from blindsight.search import HammingIndex
+    from blindsight.search import CodeIndex, HammingIndex
     from blindsight.search.photos import PhotoFolder
 
     place = PhotoFolder.read(index)
     recipe = Recipe.from_fields(place.recipe)
-    stored = HammingIndex.load(place.codes)
+    stored: CodeIndex = (
+        HammingIndex.load(place.codes) if milvus is None else _on_milvus(place.codes, milvus, collection, token)
+    )
     encoder = load_encoder(recipe, index, stored.decoding)
     pixels = [read_image(query) for query in queries]
     squeezed = np.stack([to_rgb(image, recipe.size) for image in pixels])
@@ -75,6 +86,17 @@ def search_index(
         console.print(f"codes: {stored.guarantee.line()}", markup=False)
     if html is not None:
         console.print(f"contact sheet: {html}", markup=False)
+
+
+def _on_milvus(codes: Path, uri: str, collection: str, token: str) -> MilvusIndex:
+    """The collection, or a new one with the index's codes; Milvus then holds what the index file holds, no more."""
+    from blindsight.errors import InvalidParameter
+    from blindsight.search.milvus import MilvusIndex
+
+    try:
+        return MilvusIndex(uri, collection=collection, token=token)
+    except InvalidParameter:  # not there yet
+        return MilvusIndex.load(codes, uri, collection=collection, token=token)
 
 
 def _show(query: Path, found: list[Hit], word: str) -> None:

@@ -45,7 +45,7 @@ def mnist_rows(*, quick: bool, seed: int, out: Path) -> Iterator[Row]:
         own = epochs if quick or name in ("Q1", "Q3", "Q6") else 3 if name in ("Q2", "Q4", "Q5", "Q12") else 2
         trained = train_sketches(NegativeSketcher(name, random_state=seed), sets, **{**options, "epochs": own})
         found[name] = trained.accuracy
-        words = f"LeNet-5 on {name}, posterior means as the paper (100 epochs)"
+        words = f"LeNet-5 on {name}, posterior means{', standardised' if quick else ''} (paper: 100 epochs)"
         yield _row(f"accuracy_{name.lower()}", trained, sets, own, seed, MNIST[name], words)
     better: dict[str, float] = {}
     for name in ("Q3",) if quick else ("Q1", "Q2", "Q3", "Q4"):

@@ -78,7 +78,7 @@ class OnRay:
     def run(self, work: Work, parts: Iterable[tuple[str, Any]], spool: Spool) -> Iterator[Contents]:
         """Shards in the order in which they are finished; what leaves a worker is on the disk first."""
         with self._connected() as ray:
-            ahead = 2 * (self.workers or max(1, int(ray.cluster_resources().get("CPU", 1))))
+            ahead = self.workers or 2 * max(1, int(ray.cluster_resources().get("CPU", 1)))
             make = ray.remote(num_cpus=1, max_retries=self.retries)(_make)
             shared, queue = ray.put(work), iter(parts)
             waiting: dict[Any, str] = {}

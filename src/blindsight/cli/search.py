@@ -65,27 +65,28 @@ def search_index(
     stored: CodeIndex = (
         HammingIndex.load(place.codes) if milvus is None else _on_milvus(place.codes, milvus, collection, token)
     )
-    encoder = load_encoder(recipe, index, stored.decoding)
-    pixels = [read_image(query) for query in queries]
-    squeezed = np.stack([to_rgb(image, recipe.size) for image in pixels])
-    if radius is None:
-        hits = encoder.search(stored, squeezed, k, ranking=ranking)
-    else:
-        hits = encoder.within(stored, squeezed, radius)
-    if min_probability is not None:
-        hits = hits.at_least(checks.probability("min_probability", min_probability))
-    if html is not None:
-        _write_sheet(html, queries, pixels, hits, stored, folder or Path(place.source), encoder)
-    if json:
-        _emit(queries, hits, stored, encoder.meaning, html)
-        return
-    for query, found in zip(queries, hits, strict=True):
-        _show(query, found, encoder.match_word)
-    console.print(f"{encoder.match_word}: {encoder.meaning}", markup=False)
-    if stored.guarantee is not None:
-        console.print(f"codes: {stored.guarantee.line()}", markup=False)
-    if html is not None:
-        console.print(f"contact sheet: {html}", markup=False)
+    with stored:
+        encoder = load_encoder(recipe, index, stored.decoding)
+        pixels = [read_image(query) for query in queries]
+        squeezed = np.stack([to_rgb(image, recipe.size) for image in pixels])
+        if radius is None:
+            hits = encoder.search(stored, squeezed, k, ranking=ranking)
+        else:
+            hits = encoder.within(stored, squeezed, radius)
+        if min_probability is not None:
+            hits = hits.at_least(checks.probability("min_probability", min_probability))
+        if html is not None:
+            _write_sheet(html, queries, pixels, hits, stored, folder or Path(place.source), encoder)
+        if json:
+            _emit(queries, hits, stored, encoder.meaning, html)
+            return
+        for query, found in zip(queries, hits, strict=True):
+            _show(query, found, encoder.match_word)
+        console.print(f"{encoder.match_word}: {encoder.meaning}", markup=False)
+        if stored.guarantee is not None:
+            console.print(f"codes: {stored.guarantee.line()}", markup=False)
+        if html is not None:
+            console.print(f"contact sheet: {html}", markup=False)
 
 
 def _on_milvus(codes: Path, uri: str, collection: str, token: str) -> MilvusIndex:

@@ -66,7 +66,7 @@ class PrivateTagger(BaseEstimator):
     hidden: the width of the first graph convolution.
     label_vectors: "glove", "random", your own (labels, d), or None (GloVe where `classes` are named).
     classes: the labels' names.
-    public, public_components: features of public images, and how many of their directions DP-SGD works in.
+    public, public_components: features of public images, and how many of their directions the head works in.
     sensitivity, bound_factor: the paper's S ("C" as in the text, "1" as in its code) and S_b.
     train_noise: whether the paper's noise is also in the training loss (Equation 8).
     clip: bound on logits under paper calibration; None leaves them unbounded, as printed, and nothing is proven.
@@ -265,7 +265,7 @@ class PrivateTagger(BaseEstimator):
             hidden=self.hidden,
             label_vectors=self.label_vectors,
             classes=self.classes,
-            public=self.public,
+            public=None if paper else self.public,
             public_components=self.public_components,
             noise_scale=noise,
             robust=self.robust,

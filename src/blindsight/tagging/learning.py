@@ -119,7 +119,7 @@ class Recipe:
             n_records=n_records,
             epochs=self.epochs or 20,
             batch_size=self.batch_size or max(64, min(1024, n_records // 6)),
-            learning_rate=self.learning_rate or (4.0 if linear else 0.2),
+            learning_rate=self.learning_rate or (3.0 if linear else 0.2),
         )
 
     @property
@@ -207,7 +207,7 @@ def _counts(recipe: Recipe, labels: NDArray[np.uint8], secret: Rng) -> NDArray[n
 
 
 def _scaling(recipe: Recipe, features: NDArray[np.float32], secret: Rng) -> Scaling:
-    if recipe.training_epsilon is not None and recipe.public is not None:
+    if recipe.public is not None:
         scaling = Scaling.from_public(recipe.public, components=recipe.public_components)
         if scaling.centre is not None and len(scaling.centre) != features.shape[1]:
             raise InvalidData(f"public must have {features.shape[1]} features, got {len(scaling.centre)}.")

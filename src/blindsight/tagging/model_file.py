@@ -45,6 +45,7 @@ def save(tagger: Any, path: str | Path) -> None:
         "floor": learned.scaling.floor,
         "ceiling": learned.scaling.ceiling,
         "confidence": None if confidence is None else [float(v) for v in vars(confidence).values()],
+        "tag_threshold": None if learned.codebook is None else float(learned.codebook.threshold),
         "guarantee": tagger.guarantee_.to_json(),
         "training_guarantee": tagger.training_guarantee_.to_json(),
         "answered": int(tagger.answered_),
@@ -84,7 +85,9 @@ def _restore(cls: Any, arrays: dict[str, Any], fields: dict[str, Any]) -> Any:
         LabelGraph(counts, tagger.threshold, tagger.reweight),
         int(fields["n_records"]),
         confidence=None if spread is None else Confidence(*(float(v) for v in spread)),
-        codebook=Codebook(arrays["words"], arrays["word_weights"]) if "words" in arrays else None,
+        codebook=Codebook(arrays["words"], arrays["word_weights"], float(fields["tag_threshold"]))
+        if "words" in arrays
+        else None,
     )
     tagger.curves_ = None
     tagger.n_features_in_, tagger.n_labels_ = n_features, len(classes)

@@ -297,10 +297,10 @@ class CodebookAnswer:
         return f"k-ary response over a codebook of {len(self.codebook)} words"
 
     def answer(self, logits: Any, *, rng: Rng) -> Answers:
-        """The released word's values; a label is a tag where its value is above one half."""
+        """The released word's values; a label is a tag where its value is above the codebook's threshold."""
         cells = self.codebook.encode(checks.finite_array("logits", logits, ndim=2))
         scores = self.codebook.decode(self.noise.release(cells, rng=rng))
-        return Answers(scores > 0.5, scores)
+        return Answers(scores > self.codebook.threshold, scores)
 
 
 def _score(noisy: Matrix, release: LaplaceScores | GaussianScores, log_density: Any) -> Answers:

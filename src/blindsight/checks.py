@@ -18,10 +18,12 @@ __all__ = [
     "finite_array",
     "non_negative",
     "number",
+    "number_array",
     "one_of",
     "optional_module",
     "positive",
     "probability",
+    "refuse_infinite",
     "whole",
 ]
 
@@ -84,16 +86,26 @@ def one_of(name: str, value: T, allowed: Collection[T]) -> T:
     return value
 
 
-def finite_array(name: str, value: Any, *, ndim: int | None = None) -> NDArray[np.float64]:
-    """A float64 array without NaN or infinity, from numbers only (not bool, not text)."""
+def refuse_infinite(name: str, array: NDArray[np.float64]) -> None:
+    """Refuse NaN and infinity."""
+    if not np.isfinite(array).all():
+        raise InvalidData(f"{name} must be finite: it contains NaN or infinity. Clean or impute first.")
+
+
+def number_array(name: str, value: Any, *, ndim: int | None = None) -> NDArray[np.float64]:
+    """A float64 array from numbers only (not bool, not text); it may hold NaN."""
     array = np.asarray(value)
     if array.dtype.kind not in "iuf":
         raise InvalidData(f"{name} must be an array of numbers, got dtype {array.dtype}.")
     if ndim is not None and array.ndim != ndim:
         raise InvalidData(f"{name} must have {ndim} dimensions, got shape {array.shape}.")
-    result = array.astype(np.float64, copy=False)
-    if not np.isfinite(result).all():
-        raise InvalidData(f"{name} must be finite: it contains NaN or infinity. Clean or impute first.")
+    return array.astype(np.float64, copy=False)
+
+
+def finite_array(name: str, value: Any, *, ndim: int | None = None) -> NDArray[np.float64]:
+    """A float64 array without NaN or infinity, from numbers only (not bool, not text)."""
+    result = number_array(name, value, ndim=ndim)
+    refuse_infinite(name, result)
     return result
 
 

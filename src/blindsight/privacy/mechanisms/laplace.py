@@ -63,17 +63,18 @@ class Laplace:
 
     def release(self, x: Any, *, rng: np.random.Generator) -> NDArray[Any]:
         """The vector plus noise; same shape, same float type."""
-        values = checks.finite_array("x", x)
+        values = checks.number_array("x", x)
         noisy = np.empty(values.shape)
         flat, out = values.ravel(), noisy.reshape(-1)
         # In blocks that stay in the cache: numpy's ziggurat draws the size, one random bit the sign.
         for start in range(0, flat.size, _BLOCK):
-            block = out[start : start + _BLOCK]
+            block, given = out[start : start + _BLOCK], flat[start : start + _BLOCK]
+            checks.refuse_infinite("x", given)
             rng.standard_exponential(out=block)
             bits = np.unpackbits(words(rng, -(-block.size // 64)).view(np.uint8), count=block.size)
             block.view(np.uint64)[:] ^= bits.astype(np.uint64) << np.uint64(63)
             block *= self.scale
-            block += flat[start : start + _BLOCK]
+            block += given
         return keep_dtype(noisy, x)
 
     def log_prob(self, released: Any, x: Any) -> NDArray[np.float64]:

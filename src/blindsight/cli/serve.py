@@ -102,6 +102,8 @@ def _keys(config: Path | None, state: Path | None, database: str | None) -> Any:
 
 def _run(settings: Any) -> None:
     import logging
+    import signal
+    import sys
 
     import uvicorn
 
@@ -116,6 +118,8 @@ def _run(settings: Any) -> None:
         errors.print("API keys are off: anyone on this machine is the owner.", markup=False)
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
     errors.print(f"Blindsight studio: http://{host}:{settings.port}", markup=False, soft_wrap=True)
+    # uvicorn stops in good order and then raises the signal again: that is an end as wished, not a failure.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     uvicorn.run(
         app,
         host=settings.host,

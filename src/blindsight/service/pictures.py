@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from fastapi.responses import Response
 from numpy.typing import NDArray
 
 from blindsight.audit.figures import png
 
-__all__ = ["COLOURS", "INK", "LINE", "curves", "data_uri", "draw", "heat", "noise"]
+__all__ = ["COLOURS", "INK", "LINE", "SvgResponse", "curves", "data_uri", "draw", "heat", "noise"]
 
 # Stand-ins that become CSS variables in the finished file.
 INK, LINE = "#010203", "#010204"
@@ -23,6 +24,12 @@ _STYLE = (
     "@media (prefers-color-scheme:dark){:root{--ink:#c6ced9;--line:#414a57}}</style>"
 )
 _drawing = threading.Lock()  # matplotlib's settings belong to the process
+
+
+class SvgResponse(Response):
+    """An answer that is a drawing."""
+
+    media_type = "image/svg+xml"
 
 
 def data_uri(image: NDArray[Any], scale: int = 1) -> str:

@@ -40,7 +40,7 @@ PROBLEMS: dict[str, tuple[int, str]] = {
     "failed": (500, "Something went wrong here; nothing was released."),
     "ledger": (503, "The ledger cannot be written or trusted; nothing was released."),
     "preparing": (503, "This part is still being prepared; try again in a moment."),
-    "busy": (503, "Too much is waiting already; try again in a moment."),
+    "busy": (429, "Too much is waiting already; try again in a moment."),
 }
 
 
@@ -91,5 +91,7 @@ def documented(*codes: str) -> dict[int | str, dict[str, Any]]:
     found: dict[int | str, dict[str, Any]] = {}
     for code in (*always, "too_many", "failed", *codes):
         status, sentence = PROBLEMS[code]
-        found.setdefault(status, {"model": ProblemBody, "description": sentence})
+        # Not by `model`: FastAPI would file it under the media type of the good answer, which may be a drawing.
+        content = {"application/json": {"schema": ProblemBody.model_json_schema()}}
+        found.setdefault(status, {"description": sentence, "content": content})
     return found

@@ -89,7 +89,7 @@ def rerun(job: JobId, studio: Parts, asker: Owner) -> JobState:
     "/{job}/files/{name}",
     summary="A file that a job wrote",
     response_class=FileResponse,
-    responses=documented("not_found"),
+    responses=documented("not_found") | {200: {"content": {kind: {} for kind in _TYPES.values()}}},
 )
 def file(
     job: JobId,

@@ -11,7 +11,7 @@ from starlette.concurrency import run_in_threadpool
 
 from blindsight.service.access import Analyst, Parts, Studio
 from blindsight.service.identity import Identity
-from blindsight.service.pictures import curves, draw
+from blindsight.service.pictures import SvgResponse, curves, draw
 from blindsight.service.problems import Problem, documented
 from blindsight.service.rooms.search import SearchRoom
 from blindsight.service.uploads import UPLOAD, read_upload
@@ -120,7 +120,12 @@ async def upload(
     return await run_in_threadpool(_answer, studio, asker, room, pixels, epsilon, k, threshold, beside)
 
 
-@router.get("/curves.svg", summary="mAP and leak against the budget", responses=documented("preparing", "not_found"))
+@router.get(
+    "/curves.svg",
+    summary="mAP and leak against the budget",
+    response_class=SvgResponse,
+    responses=documented("preparing", "not_found"),
+)
 def plot(studio: Parts, asker: Analyst, epsilon: Epsilon = 8.0) -> Response:
     """Measured on the built-in gallery."""
     facts = [fact for fact in _room(studio).facts() if fact["map"] is not None]
@@ -135,7 +140,7 @@ def plot(studio: Parts, asker: Analyst, epsilon: Epsilon = 8.0) -> Response:
     paint = curves(
         lines, xlabel="proven epsilon per record", ylabel="share", log=True, levels=levels, mark=marked, unit=True
     )
-    return Response(draw(paint), media_type="image/svg+xml")
+    return SvgResponse(draw(paint))
 
 
 def _answer(

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from starlette.concurrency import run_in_threadpool
 
 from blindsight.service.access import Asker, Parts
-from blindsight.service.pictures import COLOURS, INK, data_uri, draw
+from blindsight.service.pictures import COLOURS, INK, SvgResponse, data_uri, draw
 from blindsight.service.problems import Problem, documented
 from blindsight.service.uploads import UPLOAD, read_upload
 
@@ -73,7 +73,9 @@ async def upload(request: Request, studio: Parts, asker: Asker, setting: Setting
     return Shown(**await run_in_threadpool(studio.rooms.sketch.get().show, setting, pixels))
 
 
-@router.get("/curves.svg", summary="Accuracy against leak", responses=documented("preparing"))
+@router.get(
+    "/curves.svg", summary="Accuracy against leak", response_class=SvgResponse, responses=documented("preparing")
+)
 def plot(studio: Parts, asker: Asker, setting: Setting = "Q3") -> Response:
     """Each setting is a point: what a classifier learns from sketches, against what an attacker sees."""
     facts = studio.rooms.sketch.get().facts()
@@ -90,4 +92,4 @@ def plot(studio: Parts, asker: Asker, setting: Setting = "Q3") -> Response:
         axes.set_xlabel("leak: PSNR in dB of the better attacker")
         axes.set_ylabel("accuracy from sketches")
 
-    return Response(draw(paint), media_type="image/svg+xml")
+    return SvgResponse(draw(paint))

@@ -1,0 +1,82 @@
+"""Jobs: progress, stop, run again; and what a restart or a crash interrupts is taken up."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import sqlalchemy as sql
+
+from blindsight.service.database import JOBS
+from service.asgi import Client, run
+
+SMALL = {"users": 3, "rounds": 2, "dropout": 0.0, "encrypt": False}
+
+
+def wait(url: str, job: str, *states: str) -> dict[str, Any]:
+    for _ in range(600):
+        found = httpx.get(f"{url}/api/jobs/{job}", timeout=20).json()
+        if found["state"] in states:
+            return found
+        time.sleep(0.1)
+    raise AssertionError(found)
+
+
+def test_a_job_is_taken_up_after_a_stop_and_after_a_crash(serve: Callable[..., Any]) -> None:
+    first = serve()
+    long = httpx.post(f"{first.url}/api/federation", json={"users": 40, "rounds": 20, "encrypt": True}).json()["id"]
+    small = httpx.post(f"{first.url}/api/federation", json=SMALL).json()["id"]
+    wait(first.url, long, "running")
+    first.kill()
+    second = serve()
+    found = wait(second.url, long, "running")
+    assert found["note"] != ""
+    assert second.stop() == 0
+    third = serve()
+    assert wait(third.url, long, "running", "queued")
+    stopped = httpx.post(f"{third.url}/api/jobs/{long}/stop", timeout=20).json()
+    assert stopped["state"] == "stopped"
+    done = wait(third.url, small, "done")
+    assert len(done["result"]["rounds"]) == 2
+    assert done["result"]["rounds"][1]["users"] == 3
+    svg = httpx.get(f"{third.url}/api/jobs/{small}/files/accuracy.svg")
+    assert svg.headers["content-type"].startswith("image/svg")
+    assert httpx.get(f"{third.url}/api/jobs/{small}/files/stderr.txt").status_code == 404
+    again = httpx.post(f"{third.url}/api/jobs/{small}/rerun", timeout=20).json()
+    assert again["state"] == "queued"
+    assert wait(third.url, small, "done")["done"] == 2
+
+
+def test_a_job_that_dies_again_and_again_is_marked_and_can_be_run_again(make: Callable[..., Any]) -> None:
+    app = make()
+    jobs = app.state.studio.jobs
+    job = jobs.add("federation", SMALL, "local")["id"]
+    with app.state.studio.database.begin() as connection:
+        connection.execute(sql.update(JOBS).values(state="running", attempts=3))
+    jobs._stopping = True  # look at the start only, run nothing
+    run(jobs.start())
+    run(jobs.close())
+    assert jobs.get(job)["state"] == "interrupted"
+    answer = Client(app).post(f"/api/jobs/{job}/rerun")
+    assert (answer.status_code, answer.json()["state"]) == (200, "queued")
+    assert Client(app).post(f"/api/jobs/{job}/rerun").status_code == 409
+
+
+def test_the_queue_has_an_end(make: Callable[..., Any]) -> None:
+    client = Client(make(job_limit=2))
+    found = [client.post("/api/federation", json=SMALL).status_code for _ in range(3)]
+    assert found == [202, 202, 429]
+
+
+def test_an_aggregator_does_not_see_a_users_update(make: Callable[..., Any]) -> None:
+    app = make(keys="required")
+    studio = app.state.studio
+    key = studio.keys.make("sum", "aggregator")
+    job = studio.jobs.add("federation", SMALL, "sum")["id"]
+    views = '{"views": {"has": "secret", "sees": "noise"}, "rounds": []}'
+    with studio.database.begin() as connection:
+        connection.execute(sql.update(JOBS).values(state="done", result=views))
+    shown = Client(app, Authorization=f"Bearer {key}").get(f"/api/jobs/{job}").json()["result"]["views"]
+    assert shown == {"sees": "noise"}

@@ -1,0 +1,123 @@
+"""Images from outside: limits hold, bombs do nothing, metadata stay behind, the content type must be true."""
+
+from __future__ import annotations
+
+import io
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from blindsight.bench.hostile_images import bombs, mutations
+from blindsight.service import Settings
+from blindsight.service.problems import Problem
+from blindsight.service.traffic import Metrics
+from blindsight.service.uploads import Decoders
+from service.asgi import Client, run
+
+MEMORY = 512 << 20
+
+
+def png(size: tuple[int, int] = (32, 32), kind: str = "PNG", **options: Any) -> bytes:
+    buffer = io.BytesIO()
+    Image.fromarray(np.random.default_rng(0).integers(0, 255, size, dtype=np.uint8)).save(buffer, kind, **options)
+    return buffer.getvalue()
+
+
+def peak(process: int) -> int:
+    line = next(x for x in Path(f"/proc/{process}/status").read_text().splitlines() if x.startswith("VmPeak"))
+    return int(line.split()[1]) * 1024
+
+
+@pytest.fixture(scope="module")
+def decoders() -> Any:
+    found = Decoders(Settings(), Metrics(), workers=1)
+    yield found
+    run(found.close())
+
+
+def outcome(decoders: Decoders, data: bytes) -> tuple[str, float]:
+    start = time.perf_counter()
+    try:
+        run(decoders.pixels(data))
+        return "read", time.perf_counter() - start
+    except Problem as problem:
+        return problem.code, time.perf_counter() - start
+
+
+def test_hundreds_of_mutated_images_do_no_harm(decoders: Decoders) -> None:
+    counts: dict[str, int] = {}
+    for data in mutations(300, seed=5):
+        word, seconds = outcome(decoders, data)
+        counts[word] = counts.get(word, 0) + 1
+        assert seconds < 30  # the worker itself has 5 s; the machine may be busy
+    assert set(counts) == {"read", "refused_image"}
+    assert max(peak(process) for process in decoders.processes()) <= MEMORY
+
+
+@pytest.mark.parametrize("name", bombs())
+def test_a_bomb_is_refused_within_its_limits(decoders: Decoders, name: str) -> None:
+    word, _ = outcome(decoders, bombs()[name])
+    assert word in {"refused_image"} | ({"read"} if "text" in name or "scans" in name else set())
+    assert all(peak(process) <= MEMORY for process in decoders.processes())
+    assert outcome(decoders, png())[0] == "read"
+
+
+def test_slow_work_is_ended_and_the_next_image_is_read() -> None:
+    decoders = Decoders(Settings(upload_seconds=0.02), Metrics(), workers=1)
+    large = png((4000, 4000), compress_level=0)
+    assert outcome(decoders, large)[0] == "refused_image"
+    decoders._all[0].settings = Settings()
+    assert outcome(decoders, png())[0] == "read"
+    run(decoders.close())
+
+
+def test_metadata_stay_behind(decoders: Decoders) -> None:
+    exif = Image.Exif()
+    exif[0x010E] = "Ann's flat"
+    pixels = run(decoders.pixels(png(kind="JPEG", exif=exif)))
+    assert b"Ann" not in pixels.tobytes()
+    assert pixels.shape == (32, 32)
+
+
+@pytest.mark.parametrize(
+    ("kind", "data", "status"),
+    [
+        ("image/png", png(), 200),
+        ("application/octet-stream", png(), 200),
+        ("image/jpeg", png(), 415),
+        ("text/html", png(), 415),
+        ("", png(), 415),
+        ("image/png", b"<html>", 422),
+        ("image/png", b"", 422),
+        ("image/svg+xml", b"<svg/>", 415),
+    ],
+)
+def test_the_content_type_must_be_true(make: Callable[..., Any], kind: str, data: bytes, status: int) -> None:
+    app = make()
+    answer = Client(app).post("/api/sketch/upload", content=data, headers={"content-type": kind})
+    assert answer.status_code == status, answer.text
+    run(app.state.studio.decoders.close())
+
+
+def test_an_upload_beyond_its_limits_is_refused(make: Callable[..., Any]) -> None:
+    app = make(upload_bytes=5000, upload_pixels=900)
+    ask = {"content-type": "image/png"}
+    assert Client(app).post("/api/sketch/upload", content=bytes(5001), headers=ask).status_code == 413
+    assert Client(app).post("/api/sketch/upload", content=png(), headers=ask).status_code == 422
+    run(app.state.studio.decoders.close())
+
+
+def test_a_refusal_says_the_same_of_every_image(make: Callable[..., Any]) -> None:
+    app = make()
+    ask = {"content-type": "application/octet-stream"}
+    bodies = {
+        Client(app).post("/api/sketch/upload", content=data, headers=ask).text
+        for data in (b"x", png()[:60], bombs()["a PNG of 60,000 x 60,000"])
+    }
+    assert len(bodies) == 1
+    run(app.state.studio.decoders.close())

@@ -83,7 +83,7 @@ def test_every_subject_spans_three_decades():
     assert all(subject.sizes[-1] == 1000 * subject.sizes[0] for subject in growth.SUBJECTS)
 
 
-@pytest.mark.parametrize("subject", growth.SUBJECTS, ids=lambda subject: subject.name)
+@pytest.mark.parametrize("subject", [*growth.SUBJECTS, growth.CONTROL], ids=lambda subject: subject.name)
 def test_the_work_of_each_subject_runs(subject):
     assert growth.cpu_seconds(subject.prepare(subject.sizes[0], 0), repeats=1) > 0
 

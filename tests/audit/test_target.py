@@ -58,6 +58,13 @@ def test_proven_releases_are_not_refuted_and_exit_with_0(saved, make) -> None:
     assert "not refuted" in done.stdout
 
 
+def test_a_promise_per_bit_is_attacked_on_codes_that_differ_in_one_bit(saved) -> None:
+    path = saved(PHashing(LSH(48, center=False), epsilon=1.0, unit="bit", calibration="paper"), X)
+    found = audit_file(path, trials=50_000)
+    assert found.verdict is not None
+    assert 0.4 < found.verdict.audited.epsilon <= found.card.epsilon  # type: ignore[union-attr]
+
+
 def test_a_metric_is_refitted_on_neighbours(saved) -> None:
     pairs = np.random.default_rng(1).standard_normal((30, 2, 3))
     path = saved(DPPMetric(epsilon=1.0, transitive=False), pairs, np.arange(30) % 2)

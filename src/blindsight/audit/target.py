@@ -60,7 +60,7 @@ def _hasher(source: Path, name: str, trials: int, seed: int) -> Audit:
     guarantee = getattr(hasher, "guarantee_", None)
     if guarantee is None:
         raise InvalidData(f"{name} is a {type(hasher).__name__}: it releases plain codes and promises nothing.")
-    audited = _attack(hasher.mechanism_, trials, seed)
+    audited = _attack(hasher.mechanism_, guarantee.unit, trials, seed)
     return _judged(name, type(hasher).__name__, guarantee, audited, "hashing")
 
 
@@ -72,14 +72,19 @@ def _index(source: Path, trials: int, seed: int) -> Audit:
         raise InvalidData(f"{source} is an index of plain codes: it promises nothing.")
     beta = header.decoding.beta if header.decoding is not None else 0.0
     flip = BitFlip(beta=beta, n_bits=header.n_bits, unit="record")
-    return _judged(source.name, "index", header.guarantee, _attack(flip, trials, seed), "hashing")
+    return _judged(source.name, "index", header.guarantee, _attack(flip, header.guarantee.unit, trials, seed), "hashing")
 
 
-def _attack(mechanism: Any, trials: int, seed: int) -> Audited:
-    """The likelihood ratio between the two worst inputs of a flip, or of a cell's release."""
+def _attack(mechanism: Any, unit: str, trials: int, seed: int) -> Audited:
+    """The likelihood ratio between the two worst inputs of a flip, or of a cell's release.
+
+    What is promised per bit is attacked on codes that differ in one bit, everything else on opposite codes.
+    """
     if isinstance(mechanism, BitFlip):
         zeros: Any = np.zeros(mechanism.n_bits, np.uint8)
-        pair = zeros, 1 - zeros
+        other = zeros.copy()
+        other[: 1 if unit == "bit" else None] = 1
+        pair = zeros, other
     elif isinstance(mechanism, SubsetSelection):
         pair = np.array([0]), np.array([1])
     else:

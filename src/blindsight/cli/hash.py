@@ -57,6 +57,7 @@ def hash_folder(
     from blindsight.bulk import hash_to, pool_at
     from blindsight.cli.encoding import load_encoder, make_encoder
     from blindsight.data.reading import SUFFIXES
+    from blindsight.errors import InvalidData
     from blindsight.search.header import Header
     from blindsight.search.photos import PhotoFolder, photo_names
 
@@ -73,6 +74,8 @@ def hash_folder(
     }
     names = list(photo_names(folder, SUFFIXES, leave_out=out))
     place = PhotoFolder.find(out)
+    if place is None and not names:
+        raise InvalidData(f"{folder} holds no photos ({', '.join(sorted(SUFFIXES))}). Check the path.")
     recipe = _recipe(asked, place)
     if place is not None and place.codes.exists():
         encoder = load_encoder(recipe, out, Header.of(place.codes).decoding)

@@ -118,7 +118,7 @@ class Released:
 def photo_names(folder: Path, suffixes: frozenset[str], *, leave_out: Path | None = None) -> Iterator[str]:
     """The photos of a folder and its subfolders as relative names, in order; links are not followed."""
     if not folder.is_dir():
-        raise InvalidData(f"{folder} is not a folder.")
+        raise InvalidData(f"{folder} is not a folder. Check the path.")
     hidden = None if leave_out is None else leave_out.resolve()
     for root, folders, files in os.walk(folder):
         here = Path(root)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Collection
 
 from blindsight.errors import BudgetExceeded, UnitMismatch
@@ -76,7 +77,11 @@ def overspent(amount: Amount, remaining: Amount, *, cost: Cost, dataset: str, cl
 
 def ungranted(cost: Cost, dataset: str) -> BudgetExceeded:
     """A charge to a data set that nobody has granted a budget."""
+    options = "" if cost.unit == "record" else f" --unit {shlex.quote(cost.unit)}"
+    options += "" if cost.neighbours == "replace one" else f" --neighbours {shlex.quote(cost.neighbours)}"
+    options += f" --delta {cost.delta:g}" if cost.delta else ""
     return BudgetExceeded(
         f"data set {dataset!r} has no budget yet; nothing was charged or released. Grant one first: "
-        f"ledger.grant(Cost(epsilon=..., unit={cost.unit!r}, neighbours={cost.neighbours!r}))."
+        f"ledger.grant(Cost(epsilon=..., unit={cost.unit!r}, neighbours={cost.neighbours!r})), or "
+        f"blindsight ledger grant --dataset {shlex.quote(dataset)} --epsilon {cost.epsilon:g}{options}."
     )

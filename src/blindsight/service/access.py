@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -37,14 +37,15 @@ class Studio:
     rooms: Any
 
 
-def studio_of(request: Request) -> Studio:
+# Dependencies are async although they wait for nothing: FastAPI sends plain functions to a thread, which costs more.
+async def studio_of(request: Request) -> Studio:
     """The studio that answers this request."""
     found: Studio = request.app.state.studio
     return found
 
 
-def _holder(*roles: Role) -> Callable[[Request], Identity]:
-    def check(request: Request) -> Identity:
+def _holder(*roles: Role) -> Callable[[Request], Awaitable[Identity]]:
+    async def check(request: Request) -> Identity:
         identity: Identity | None = request.state.identity
         if identity is None:
             raise Problem("key_needed")

@@ -24,9 +24,7 @@ def flips() -> None:
     }.items():
         worst = np.stack([zeros, ones])  # the codes that tell most
         bit, code = (exact_epsilon(mechanism, zeros, other, worst) for other in (one_bit, ones))
-        print(
-            f"{name:>10}: epsilon = {bit.epsilon:.2f} where one bit differs, {code.epsilon:.2f} where the whole code does"
-        )
+        print(f"{name:>10}: epsilon {bit.epsilon:.2f} where one bit differs, {code.epsilon:.2f} for a whole code")
 
 
 def half_the_noise(x: np.ndarray, rng: np.random.Generator) -> np.ndarray:

@@ -72,7 +72,9 @@ def _index(source: Path, trials: int, seed: int) -> Audit:
         raise InvalidData(f"{source} is an index of plain codes: it promises nothing.")
     beta = header.decoding.beta if header.decoding is not None else 0.0
     flip = BitFlip(beta=beta, n_bits=header.n_bits, unit="record")
-    return _judged(source.name, "index", header.guarantee, _attack(flip, header.guarantee.unit, trials, seed), "hashing")
+    return _judged(
+        source.name, "index", header.guarantee, _attack(flip, header.guarantee.unit, trials, seed), "hashing"
+    )
 
 
 def _attack(mechanism: Any, unit: str, trials: int, seed: int) -> Audited:

@@ -107,8 +107,8 @@ def test_equal_codes_are_ranked_as_if_each_were_scored() -> None:
     for row in range(5):
         slow = hasher.scores(X[row : row + 1], codes)[0]
         ranked = index.rank(hasher.similarity(X[row : row + 1])[0], 50)
-        np.testing.assert_allclose(ranked.scores, np.sort(slow)[::-1][:50], rtol=1e-5)
-        np.testing.assert_allclose(slow[ranked.rows], ranked.scores, rtol=1e-5)
+        np.testing.assert_allclose(ranked.chances, np.sort(slow)[::-1][:50], rtol=1e-5)
+        np.testing.assert_allclose(slow[ranked.rows], ranked.chances, rtol=1e-5)
         assert len(set(ranked.rows.tolist())) == 50
 
 
@@ -160,3 +160,27 @@ def test_what_is_not_prepared_says_so(tmp_path: Any, make: Callable[..., Any]) -
         assert (answer.status_code, answer.json()["error"]) == (503, "preparing")
         assert "retry-after" in answer.headers
     assert "being prepared" in client.get("/search").text
+
+
+def test_another_index_is_searched_by_upload_and_shows_names(tmp_path: Any, make: Callable[..., Any]) -> None:
+    from typer.testing import CliRunner
+
+    from blindsight import data
+    from blindsight.cli.main import app as command
+
+    (tmp_path / "photos").mkdir()
+    digits = data.load("mnist5k").array()
+    for n in range(40):
+        Image.fromarray(digits[n * 100]).resize((48, 48)).save(tmp_path / "photos" / f"p{n}.png")
+    order = ["hash", str(tmp_path / "photos"), "--out", str(tmp_path / "index"), "--features", "pixels", "--json"]
+    assert CliRunner().invoke(command, order).exit_code == 0
+    app = make(index=str(tmp_path / "index"))
+    client, kind = Client(app), {"content-type": "image/png"}
+    assert client.get("/api/search").json()["stored"] == 40
+    assert client.post("/api/search/ask?query=0&epsilon=8").status_code == 422
+    photo = (tmp_path / "photos" / "p3.png").read_bytes()
+    found = client.post("/api/search/upload?epsilon=8&k=6", content=photo, headers=kind).json()["hits"]
+    assert all(hit["id"].endswith(".png") for hit in found)
+    assert found[0]["probability"] > 0.9
+    assert spent(app, "local", "record") == 8.0
+    run(app.state.studio.decoders.close())

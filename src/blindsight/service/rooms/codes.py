@@ -11,10 +11,10 @@ __all__ = ["CellIndex", "Ranked"]
 
 
 class Ranked(NamedTuple):
-    """Rows, best first, and their scores."""
+    """Rows, best first, and the probability that each is a match."""
 
     rows: NDArray[np.int64]
-    scores: NDArray[np.float64]
+    chances: NDArray[np.float64]
 
 
 class CellIndex:
@@ -33,18 +33,25 @@ class CellIndex:
         self._starts = np.searchsorted(group[self._order], np.arange(len(distinct) + 1))
         self.size = len(codes)
 
-    def rank(self, similarity: NDArray[Any], k: int, least: float = 0.0) -> Ranked:
-        """The k best rows whose expected similarity is at least `least`; ties by row."""
+    def rank(self, similarity: NDArray[Any], k: int, least: float = 0.0, cell: int | None = None) -> Ranked:
+        """The k best rows by expected similarity that match with a probability of at least `least`; ties by row.
+
+        Of a supervised codebook the expected similarity is that probability. Of others, `cell` is the query's own
+        cell, and a match is a row whose true cell is the same.
+        """
         scores = self._posterior @ np.asarray(similarity).ravel()
+        chances = scores if cell is None else self._posterior[:, cell]
         rows: list[NDArray[np.int64]] = []
         values: list[NDArray[np.float64]] = []
         wanted = k
         for group in np.argsort(-scores, kind="stable"):
-            if wanted <= 0 or scores[group] < least:
+            if wanted <= 0:
                 break
+            if chances[group] < least:
+                continue
             members = self._order[self._starts[group] : self._starts[group + 1]][:wanted]
             rows.append(members)
-            values.append(np.full(len(members), scores[group], np.float64))
+            values.append(np.full(len(members), chances[group], np.float64))
             wanted -= len(members)
         if not rows:
             return Ranked(np.empty(0, np.int64), np.empty(0))

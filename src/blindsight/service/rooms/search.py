@@ -131,7 +131,7 @@ class Gallery:
     def _hits(ranked: Ranked) -> list[dict[str, Any]]:
         return [
             {"id": int(row), "probability": _share(score)}
-            for row, score in zip(ranked.rows, ranked.scores, strict=True)
+            for row, score in zip(ranked.rows, ranked.chances, strict=True)
         ]
 
 
@@ -184,11 +184,10 @@ class PhotoIndex:
         found: list[dict[str, Any]]
         image = to_rgb(query, self._recipe.size)[None]
         if self._cells is not None and self._names is not None:
-            similarity = self._encoder.hasher.similarity(vectors(image, self._recipe.features))[0]
-            ranked = self._cells.rank(similarity, k)
-            pairs = zip(ranked.rows, ranked.scores, strict=True)
-            found = [{"id": str(self._names[row]), "probability": _share(score)} for row, score in pairs]
-            return [hit for hit in found if hit["probability"] >= least]
+            hasher, rows = self._encoder.hasher, vectors(image, self._recipe.features)
+            ranked = self._cells.rank(hasher.similarity(rows)[0], k, least, cell=int(hasher.assign(rows)[0]))
+            pairs = zip(ranked.rows, ranked.chances, strict=True)
+            return [{"id": str(self._names[row]), "probability": _share(chance)} for row, chance in pairs]
         hits = self._encoder.search(self._index, image, k)[0]
         found = [{"id": str(hit.id), "probability": _share(hit.probability or 0.0)} for hit in hits]
         return [hit for hit in found if hit["probability"] >= least]

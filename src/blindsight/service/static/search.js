@@ -58,6 +58,11 @@ threshold.addEventListener("input", () => { byId("threshold-out").textContent = 
 await attempt(async () => {
   const about = await askWhenReady("GET", "/api/search", "The gallery is being prepared.");
   takeBudgets(about.budgets);
+  if (about.name !== "mnist5k") {
+    // An index of one's own has no pictures here: it is asked by upload and shows names.
+    for (const id of ["gallery", "open-card", "curves-card"]) if (byId(id)) byId(id).hidden = true;
+    byId("hits-note").textContent = `Upload a picture to search ${about.stored.toLocaleString("en")} codes of ${about.name}.`;
+  }
   const pictures = await ask("GET", "/api/search/pictures?count=40");
   const release = gallery(byId("gallery"), pictures, (i) => { query = i; file.value = ""; search(); }, "Picture");
   file.addEventListener("change", () => { if (file.files[0]) { query = file.files[0]; release(); search(); } });

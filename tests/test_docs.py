@@ -16,6 +16,10 @@ ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "blindsight"
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
+ROOMS = (
+    *("privacy", "data", "features", "search", "hashing", "federated"),
+    *("metric", "sketching", "tagging", "audit", "bulk"),
+)
 WITH_DOCTESTS = [path for path in sorted(SOURCE.rglob("*.py")) if ">>> " in path.read_text()]
 
 
@@ -53,3 +57,31 @@ def test_links_between_pages_lead_somewhere(page: Path) -> None:
         if "://" not in target and not target.startswith("mailto:") and not (page.parent / target).exists()
     ]
     assert not missing
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_the_reference_names_all_that_is_public(room: str) -> None:
+    page = (ROOT / "docs" / "reference" / f"{room}.md").read_text()
+    shown = {line.rsplit(".", 1)[-1] for line in page.splitlines() if line.startswith("::: ")}
+    assert set(importlib.import_module(f"blindsight.{room}").__all__) <= shown
+
+
+def test_every_verb_has_a_how_to() -> None:
+    from blindsight.cli.main import VERBS
+
+    assert {path.stem for path in (ROOT / "docs" / "how-to").glob("*.md")} == set(VERBS)
+
+
+def test_the_site_builds_without_a_warning_and_fetches_nothing(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)],
+        cwd=ROOT,
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+        timeout=180,
+    )
+    assert done.returncode == 0, done.stderr
+    asset = re.compile(r"<(?:script|link|img|iframe|source)\b[^>]*\b(?:src|href)=[\"']?(?:https?:)?//[^>]*>")
+    foreign = {tag for page in tmp_path.rglob("*.html") for tag in asset.findall(page.read_text())}
+    assert not foreign

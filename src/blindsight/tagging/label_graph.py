@@ -155,13 +155,21 @@ class CountsRelease:
         return self.mechanism(n_labels).cost
 
     def release(self, labels: Any, *, rng: Rng) -> Matrix:
-        """The noisy counts, symmetric, never below zero (rounding up to zero is post-processing)."""
-        y = clip_labels(labels, self.max_labels, rng=rng)
-        m = cooccurrence(y)
+        """The noisy counts, symmetric, and zero where noise would drown them.
+
+        Most pairs of labels never occur together; half of their noise is positive and would make edges of nothing. So
+        pairs below two deviations of the noise, and labels below one, count as zero: post-processing.
+        """
+        m = cooccurrence(clip_labels(labels, self.max_labels, rng=rng))
         upper = np.triu_indices(len(m))
-        noisy = np.asarray(self.mechanism(len(m)).release(m[upper].astype(np.float64), rng=rng), np.float64)
+        mechanism = self.mechanism(len(m))
+        noisy = np.asarray(mechanism.release(m[upper].astype(np.float64), rng=rng), np.float64)
+        deviation = (
+            float(mechanism.scale) if isinstance(mechanism, DiscreteLaplace) else float(mechanism.variance) ** 0.5
+        )
+        least = np.where(upper[0] == upper[1], deviation, 2 * deviation)
         result = np.zeros(m.shape)
-        result[upper] = np.maximum(noisy, 0.0)
+        result[upper] = np.where(noisy < least, 0.0, noisy)
         return np.maximum(result, result.T)
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from blindsight.data import LIMITS, Files, MultiLabelSet
-from blindsight.errors import InvalidData
+from blindsight.errors import InvalidData, MissingData
 
 __all__ = ["read_labels"]
 
@@ -23,7 +23,9 @@ _MOST_LABELS = 5_000
 
 def read_labels(path: Path, images: Path) -> MultiLabelSet:
     """The images of a CSV file, read on demand, with their labels in alphabetical order."""
-    if not path.is_file() or path.stat().st_size > _LARGEST:
+    if not path.is_file():
+        raise MissingData(f"{path} does not exist. Check the path.")
+    if path.stat().st_size > _LARGEST:
         raise InvalidData(f"{path} must be a CSV file of at most {_LARGEST >> 20} MB.")
     root = images.resolve()
     names, sets = [], []

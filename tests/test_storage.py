@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from blindsight import storage
-from blindsight.errors import BlindsightError, HostileFile
+from blindsight.errors import BlindsightError, HostileFile, MissingData
 
 ARRAYS = {"w": np.arange(6, dtype=np.float32).reshape(2, 3), "bits": np.array([True, False]), "n": np.array(3)}
 FIELDS = {"epsilon": 1.0, "name": "ward-7", "list": [1, 2]}
@@ -67,7 +67,7 @@ def test_mutated_files_are_refused_or_harmless(tmp_path: Path, data: st.DataObje
 
 
 def test_a_missing_file_says_so(tmp_path: Path) -> None:
-    with pytest.raises(HostileFile, match="cannot be read"):
+    with pytest.raises(MissingData, match="does not exist"):
         storage.load(tmp_path / "none", kind="test")
 
 

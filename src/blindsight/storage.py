@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from blindsight.errors import HostileFile, InvalidData, InvalidParameter
+from blindsight.errors import HostileFile, InvalidData, InvalidParameter, MissingData
 
 __all__ = ["load", "load_any", "save", "write_atomically"]
 
@@ -78,6 +78,8 @@ def load_any(path: str | Path) -> tuple[str, dict[str, NDArray[Any]], dict[str, 
     source = Path(path)
     try:
         content = source.read_bytes()
+    except FileNotFoundError:
+        raise MissingData(f"{path} does not exist. Check the path.") from None
     except OSError as error:
         raise HostileFile(f"{path} cannot be read: {error.strerror or error}.") from error
     try:

@@ -210,12 +210,17 @@ def _images(source: str, split: str | None) -> Any:
     """A folder of images, with labels where it has a subfolder a class, or a known set by name."""
     from blindsight import data
     from blindsight.data.formats.folders import load_class_folders, load_folder
+    from blindsight.errors import MissingData
 
     folder = Path(source)
     if folder.is_dir():
         folder = folder.resolve()  # workers may stand elsewhere
         classes = [entry for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith(".")]
         return load_class_folders(folder) if classes else load_folder(folder)
+    if source not in data.CATALOGUE:
+        raise MissingData(
+            f"{source} is neither a folder nor a known data set. Check the path, or see blindsight data list."
+        )
     return data.load(source, split=split)
 
 

@@ -28,6 +28,7 @@ def progress_bar(description: str) -> Iterator[Callable[[int, int], None]]:
         TimeElapsedColumn(),
         console=errors,
         transient=True,
+        disable=not errors.is_terminal,  # nothing but a blank line would be left in a log
     )
     with bar:
         task = bar.add_task(description, total=None)

@@ -48,7 +48,7 @@ def kappa(graph: PairGraph, method: KappaMethod = "second", *, max_flows: int = 
     >>> kappa(triangle, "exact"), kappa(triangle, "bound"), kappa(triangle, "node")
     (2, 2, 2)
     """
-    checks.one_of("method", method, get_args(KappaMethod))
+    checks.one_of("kappa", method, get_args(KappaMethod))
     if len(graph) == 0:
         return 0
     if method == "edge":

@@ -76,6 +76,8 @@ class Settings:
             raise InvalidParameter(
                 f"keys can be off on loopback only, and host is {self.host!r}. Listen on 127.0.0.1, or require keys."
             )
+        if self.port > 65535:
+            raise InvalidParameter(f"port must be at most 65535, got {self.port}.")
         for name in ("port", "rate", "burst", "body_bytes", "upload_bytes", "upload_pixels", "upload_frames"):
             if getattr(self, name) < (0 if name == "port" else 1):
                 raise InvalidParameter(f"{name} must be at least 1, got {getattr(self, name)}.")

@@ -75,7 +75,7 @@ class QKParameters:
     @classmethod
     def paper(cls, name: str, *, p: Sequence[float] = PAPER_P, r: float = PAPER_R) -> QKParameters:
         """One of Q1 to Q12 (8-bit images)."""
-        return cls(q=PAPER_Q[checks.one_of("name", name, PAPER_Q)], p=tuple(p), r=r)
+        return cls(q=PAPER_Q[checks.one_of("q", name, PAPER_Q)], p=tuple(p), r=r)
 
     @classmethod
     def k_hidden(cls, depth: int, *, p: Sequence[float] = PAPER_P, r: float = PAPER_R) -> QKParameters:

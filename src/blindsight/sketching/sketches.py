@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blindsight import checks
-from blindsight.errors import BlindsightError, HostileFile, InvalidData, InvalidParameter
+from blindsight.errors import BlindsightError, HostileFile, InvalidData, InvalidParameter, MissingData
 from blindsight.sketching.estimation import bit_posteriors, pixel_means
 from blindsight.sketching.flips import Law, law_from_dict
 from blindsight.sketching.layout import LARGEST_HEADER, header_of, parse
@@ -141,6 +141,8 @@ class SketchSet:
             size = source.stat().st_size
             with source.open("rb") as file:
                 sections, fields, start = parse(file.read(LARGEST_HEADER + 8), size, str(path))
+        except FileNotFoundError:
+            raise MissingData(f"{path} does not exist. Check the path.") from None
         except OSError as error:
             raise HostileFile(f"{path} cannot be read: {error.strerror or error}.") from error
         maps: dict[str, NDArray[Any]] = {

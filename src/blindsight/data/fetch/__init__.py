@@ -42,7 +42,7 @@ def get(name: str, *, progress: Progress | None = None, recipe: Recipe | None = 
     """
     chosen = recipe or RECIPES.get(name)
     if chosen is None:
-        raise MissingData(f"{name!r} cannot be fetched. What can: {', '.join(RECIPES)}.")
+        raise MissingData(f"{name!r} cannot be fetched. What can: {', '.join(RECIPES)}. See blindsight data list.")
     target = cache_folder() / "sets" / chosen.name
     if target.is_dir():
         return target

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blindsight import checks, storage
-from blindsight.errors import HostileFile, InvalidData, InvalidParameter
+from blindsight.errors import HostileFile, InvalidData, InvalidParameter, MissingData
 from blindsight.federated.learning import SGD, LocalTrainer, Proximal, Sending, linear
 from blindsight.federated.learning.sending import from_name
 
@@ -113,6 +113,8 @@ def read_rows(path: str | Path) -> tuple[NDArray[np.float64], NDArray[np.int64]]
     try:
         with np.load(path, allow_pickle=False) as file:
             X, y = file["X"], file["y"]
+    except FileNotFoundError:
+        raise MissingData(f"{path} does not exist. Check the path.") from None
     except (OSError, ValueError, KeyError, EOFError) as error:
         raise HostileFile(f"{path} must be an .npz file with arrays X and y: {type(error).__name__}.") from error
     if y.dtype.kind not in "iu" or y.ndim != 1:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -15,9 +16,13 @@ from typing import Any
 
 import httpx
 import pytest
+import sqlalchemy as sql
 
+from blindsight.audit.table import COLUMNS
 from blindsight.service import Settings, create_app
+from blindsight.service.database import JOBS, Database
 from blindsight.service.work import search, sketch, tags
+from blindsight.service.work.audit import FILES
 
 
 class Bench:
@@ -76,7 +81,7 @@ class Server:
         self.url = f"http://127.0.0.1:{self.port}"
         given = {"PREPARE": "no", "STATE": str(state), "PORT": str(self.port), **settings}
         environment = {**os.environ, **{f"BLINDSIGHT_STUDIO_{name}": str(value) for name, value in given.items()}}
-        self.log = state / "server.log"
+        self.state, self.log = state, state / "server.log"
         with self.log.open("ab") as log:
             command = [sys.executable, "-m", "blindsight", "serve"]
             self.process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
@@ -92,6 +97,28 @@ class Server:
             assert self.process.poll() is None, self.log.read_text()
             time.sleep(0.1)
         raise AssertionError(self.log.read_text())
+
+    def finish_audit(self) -> str:
+        """End the waiting audit as if it had run its minute: a result, and a report in its folder."""
+        job = httpx.get(self.url + "/api/jobs").json()[0]["id"]
+        httpx.post(f"{self.url}/api/jobs/{job}/stop", timeout=20)
+        cells = ["PHashing", "48 bits", "record", "ε = 1", "none", "ε ≥ 8", "likelihood ratio", "REFUTED"]
+        result = {
+            "headline": "1 of 1 claims REFUTED.",
+            "columns": list(COLUMNS),
+            "advice": ["PHashing: use fewer bits"],
+        }
+        result |= {"rows": [{"room": "hashing", "refuted": True, "cells": cells}], "cards": {}}
+        folder = self.state / "jobs" / job
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in FILES:
+            (folder / name).write_text("one claim was refuted")
+        database = Database(f"sqlite:///{self.state / 'studio.db'}")
+        with database.begin() as connection:
+            done = {"state": "done", "result": json.dumps(result), "ended": "2026-01-01T00:00:00"}
+            connection.execute(sql.update(JOBS).where(JOBS.c.id == job).values(**done))
+        database.close()
+        return str(job)
 
     def kill(self) -> None:
         self.process.kill()
@@ -125,3 +152,11 @@ def live(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
     server = Server(state, RATE=100_000, BURST=100_000, QUERY_BUDGET=100_000)
     yield server
     assert server.stop() == 0
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Where tests run in several processes, these stay in one: what they share is costly to make."""
+    here = Path(__file__).parent
+    for item in items:
+        if item.path.is_relative_to(here):
+            item.add_marker(pytest.mark.xdist_group("service"))

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-pytestmark = [pytest.mark.real, pytest.mark.xdist_group("chromium")]
+pytestmark = pytest.mark.real
 PAGES = ("search", "sketch", "federation", "metric", "tags", "ledger")
 WAIT = 60_000
 
@@ -150,6 +150,22 @@ def test_the_ledger_shows_and_its_chain_holds(visit: Visit) -> None:
     assert page.locator("#chains .refuted").count() == 0
     assert "gallery mnist5k" in visit.text("#accounts")
     assert page.get_by_role("button", name="Run an audit").is_visible()
+
+
+def test_an_audit_is_started_followed_and_shown(visit: Visit, live: Any) -> None:
+    page = visit.go("ledger")
+    page.get_by_role("button", name="Run an audit").click()
+    page.wait_for_selector("#bar:visible")
+    job = live.finish_audit()
+    page.reload()
+    page.wait_for_selector("#claims tbody tr")
+    assert visit.text("#claims .refuted") == "REFUTED"
+    assert visit.text("[data-audited]") == "1 refuted"
+    with page.expect_download() as waiting:
+        page.get_by_role("link", name="Report").click()
+    assert waiting.value.suggested_filename == "report.html"
+    assert "refuted" in Path(waiting.value.path()).read_text()
+    assert job in page.locator("[data-file='cards.txt']").get_attribute("href")
 
 
 def test_the_api_page_works_without_a_network(visit: Visit) -> None:

@@ -184,3 +184,11 @@ def test_another_index_is_searched_by_upload_and_shows_names(tmp_path: Any, make
     assert found[0]["probability"] > 0.9
     assert spent(app, "local", "record") == 8.0
     run(app.state.studio.decoders.close())
+
+
+def test_a_prepared_part_of_another_version_counts_as_not_prepared(make: Callable[..., Any], state: Any) -> None:
+    (state / "prepared" / "tags" / "tagger.safetensors").write_bytes(b"from another time")
+    app = make()
+    answer = Client(app).post("/api/tags/ask?query=1")
+    assert (answer.status_code, answer.json()["error"]) == (503, "preparing")
+    assert app.state.studio.rooms.tags.broken

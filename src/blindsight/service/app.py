@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import importlib.resources
+import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -99,6 +100,11 @@ async def _prepare(studio: Studio) -> None:
     prepared = studio.settings.state / "prepared"
     wanted = {room: n for room, n in _PREPARED.items() if room != "search" or studio.settings.index == "mnist5k"}
     for room, parts in wanted.items():
+        later = getattr(studio.rooms, room)
+        await asyncio.to_thread(later.get)
+        if later.broken:
+            await asyncio.to_thread(shutil.rmtree, prepared / room, ignore_errors=True)
+            later.forget()
         if len(list((prepared / room).rglob("facts.json"))) < parts and not _waiting(studio, room):
             studio.jobs.add(room, {}, "studio", limited=False)
     if studio.jobs.latest("metric") is None:

@@ -104,6 +104,8 @@ def curves(
             ticks = sorted({x for points in lines.values() for x, _ in points})
             axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
             axes.minorticks_off()
+        else:
+            axes.xaxis.get_major_locator().set_params(integer=True)
         if unit:
             axes.set_ylim(0, 1.02)
         axes.set_xlabel(xlabel)

@@ -75,7 +75,7 @@ def problem_for(error: BlindsightError) -> Problem:
         (BudgetExceeded, "budget"),
         (NotProven, "budget"),
         (UnitMismatch, "budget"),
-        (HostileFile, "refused_image"),
+        (HostileFile, "failed"),
         (LedgerError, "ledger"),
         (MissingData, "not_found"),
         (MissingDependency, "failed"),

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
+from blindsight.errors import HostileFile
 from blindsight.service.settings import Settings
 
 __all__ = ["Later", "Rooms"]
@@ -19,19 +20,23 @@ class Later(Generic[T]):
     def __init__(self, load: Callable[[], T | None]) -> None:
         self._load, self._found = load, None
         self._guard = threading.Lock()
+        self.broken = False
 
     def get(self) -> T | None:
         """What was loaded, loading it now if it can be."""
         if self._found is None:
             with self._guard:
-                if self._found is None:
-                    self._found = self._load()  # type: ignore[assignment]
+                if self._found is None and not self.broken:
+                    try:
+                        self._found = self._load()  # type: ignore[assignment]
+                    except HostileFile:  # written by another version, or damaged: it must be prepared again
+                        self.broken = True
         return self._found
 
     def forget(self) -> None:
         """Load it again next time: more has been prepared."""
         with self._guard:
-            self._found = None
+            self._found, self.broken = None, False
 
 
 class Rooms:

@@ -11,7 +11,7 @@ from blindsight.cli.terminal import console, emit_json, errors, table
 
 __all__ = ["register"]
 
-Config = Annotated[Path | None, typer.Option("--config", help="A TOML file with a table [studio].")]
+Config = Annotated[Path | None, typer.Option("--config", help=r"A TOML file with a table \[studio].")]
 State = Annotated[Path | None, typer.Option(help="Folder for databases, models and results.")]
 Url = Annotated[str | None, typer.Option("--database", help="Database URL for keys, jobs and the ledger.")]
 Json = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]

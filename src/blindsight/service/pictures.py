@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -11,8 +12,6 @@ from typing import Any
 import numpy as np
 from fastapi.responses import Response
 from numpy.typing import NDArray
-
-from blindsight.audit.figures import png
 
 __all__ = ["COLOURS", "INK", "LINE", "SvgResponse", "curves", "data_uri", "draw", "heat", "noise"]
 
@@ -34,7 +33,14 @@ class SvgResponse(Response):
 
 def data_uri(image: NDArray[Any], scale: int = 1) -> str:
     """A picture for an `img` tag."""
-    return f"data:image/png;base64,{png(image, scale)}"
+    from PIL import Image
+
+    picture = Image.fromarray(np.clip(np.rint(image), 0, 255).astype(np.uint8))
+    if scale > 1:
+        picture = picture.resize((picture.width * scale, picture.height * scale), Image.Resampling.NEAREST)
+    buffer = io.BytesIO()
+    picture.save(buffer, "PNG")
+    return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()
 
 
 def heat(values: NDArray[Any], width: int, *, cell: int = 4) -> str:

@@ -15,7 +15,7 @@ from blindsight.errors import InvalidParameter
 
 __all__ = ["ROOMS", "register"]
 
-ROOMS = ("privacy", "hashing", "federated", "metric", "sketching", "tagging", "audit", "growth")
+ROOMS = ("privacy", "hashing", "federated", "metric", "sketching", "tagging", "audit", "growth", "service")
 
 
 def register(app: typer.Typer) -> None:

@@ -49,7 +49,7 @@ def sensitive() -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     words = ("toilet", "sink", "laptop", "tv", "cell phone", "keyboard", "mouse")
     columns = [list(images.classes).index(word) for word in words]
     labels = np.asarray(images.labels)[:, columns].any(axis=1).astype(np.int64)
-    return np.asarray(features.EfficientNet().transform(images), dtype=np.float64), labels
+    return np.asarray(features.EfficientNet().transform(images), dtype=np.float64), np.atleast_1d(labels)
 
 
 def split(

@@ -84,7 +84,7 @@ def status(home: Home) -> dict:
 
 
 def test_a_run_survives_killed_users_and_a_killed_aggregator(federation, simulated, fleet, tmp_path: Path) -> None:
-    homes = federation(port=free_port(), least_users=4, rounds=2, patience=10.0)
+    homes = federation(port=free_port(), least_users=4, rounds=2, patience=40.0)
     aggregator = homes["aggregator"]
 
     def start(name: str) -> None:
@@ -107,7 +107,7 @@ def test_a_run_survives_killed_users_and_a_killed_aggregator(federation, simulat
     start("user-5")
     until("round 1 to end", lambda: len(status(aggregator)["rounds"]) == 1)
     fleet.kill("aggregator")
-    assert status(aggregator)["rounds"][0]["contributors"] == [1, 2, 3, 4]
+    assert set(status(aggregator)["rounds"][0]["contributors"]) >= {1, 2, 3, 4}
     fleet.start("aggregator", "aggregator", str(aggregator.path), "--test", str(tmp_path / "test.npz"), "--json")
     until("round 2 to end", lambda: len(status(aggregator)["rounds"]) == 2)
     until("the aggregator to end", lambda: fleet.running["aggregator"].poll() is not None, 60)

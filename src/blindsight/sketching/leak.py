@@ -133,7 +133,7 @@ def pixel_epsilon(parameters: Any, *, delta: float = DELTA) -> float:
 
 
 def pixel_epsilon_rdp(rates: ArrayLike, agreeing: float, *, delta: float = DELTA) -> float:
-    """The same by Renyi orders (THEORY: the bits' divergences add), never below `pixel_epsilon`."""
+    """The same by Renyi orders (the bits' divergences add), never below `pixel_epsilon`."""
     differing = np.asarray(rates, np.float64)
     if agreeing == 0 or (differing == 0).any():
         return math.inf

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blindsight import checks
-from blindsight.audit.blackbox import Outcomes, distinguish_outcomes
+from blindsight.audit.blackbox import Outcomes, collect_at_once, distinguish_outcomes
 from blindsight.audit.membership import roc
 from blindsight.errors import BudgetExceeded
 from blindsight.privacy import Audited, Recovery
@@ -79,13 +79,9 @@ def distinguish_images(
 
     `answer(logits, rng)` answers one row a query. The mean over repeats is what is looked at.
     """
-    sides = []
-    for logits, source in zip((here, there), np.random.SeedSequence(seed).spawn(2), strict=True):
-        rng = np.random.default_rng(source)
-        rows = np.repeat(np.asarray(logits, np.float64)[None], trials * repeats, axis=0)
-        scores = np.asarray(answer(rows, rng), np.float64)
-        sides.append(scores.reshape(trials, repeats, -1).mean(axis=1))
-    return distinguish_outcomes(Outcomes(*sides), confidence=confidence, delta=delta)
+    answers = collect_at_once(answer, here, there, trials=trials * repeats, seed=seed)
+    means = (side.reshape(trials, repeats, -1).mean(axis=1) for side in (answers.data, answers.neighbour))
+    return distinguish_outcomes(Outcomes(*means), confidence=confidence, delta=delta)
 
 
 def membership_scores(scores: NDArray[np.float64], labels: NDArray[Any]) -> NDArray[np.float64]:

@@ -104,10 +104,10 @@ def test_a_run_survives_killed_users_and_a_killed_aggregator(federation, simulat
             start(name)
     until("user 5 to be in round 1", lambda: "Receiving: train message" in fleet.log("user-5"))
     fleet.kill("user-5")
-    start("user-5")
     until("round 1 to end", lambda: len(status(aggregator)["rounds"]) == 1)
+    start("user-5")  # not before: a message that nobody answered is sent again, and it would be back in this round
     fleet.kill("aggregator")
-    assert set(status(aggregator)["rounds"][0]["contributors"]) >= {1, 2, 3, 4}
+    assert status(aggregator)["rounds"][0]["contributors"] == [1, 2, 3, 4]
     fleet.start("aggregator", "aggregator", str(aggregator.path), "--test", str(tmp_path / "test.npz"), "--json")
     until("round 2 to end", lambda: len(status(aggregator)["rounds"]) == 2)
     until("the aggregator to end", lambda: fleet.running["aggregator"].poll() is not None, 60)

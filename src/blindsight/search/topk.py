@@ -22,19 +22,27 @@ class TopK:
         for query, kept in enumerate(self._kept):
             row = scores[query].astype(np.float64)
             chosen = np.arange(len(row)) if len(row) <= self._k else largest(row, self._k)
-            part = (ids[chosen], distances[query, chosen], row[chosen])
+            mine, far, best = ids[chosen], distances[query, chosen], row[chosen]
             if kept is not None:
-                part = tuple(np.concatenate(both) for both in zip(kept, part, strict=True))  # type: ignore[assignment]
-            order = np.argsort(-part[2], kind="stable")[: self._k]
-            self._kept[query] = (part[0][order], part[1][order], part[2][order])
+                mine, far, best = (
+                    np.concatenate([kept[0], mine]),
+                    np.concatenate([kept[1], far]),
+                    np.concatenate([kept[2], best]),
+                )
+            order = np.argsort(-best, kind="stable")[: self._k]
+            self._kept[query] = (mine[order], far[order], best[order])
 
     def result(self, kind: Any) -> tuple[NDArray[Any], NDArray[np.int32], NDArray[np.float64], NDArray[np.int64]]:
         """Ids, distances, scores of all queries one after the other, and where each query's part ends."""
         nothing = (np.empty(0, dtype=kind), np.empty(0, np.int32), np.empty(0, np.float64))
         parts = [nothing if kept is None else kept for kept in self._kept]
         limits = np.concatenate([[0], np.cumsum([len(ids) for ids, _, _ in parts])]).astype(np.int64)
-        ids, distances, scores = (np.concatenate(column) for column in zip(nothing, *parts, strict=True))
-        return ids, distances, scores, limits
+        return (
+            np.concatenate([nothing[0], *(part[0] for part in parts)]),
+            np.concatenate([nothing[1], *(part[1] for part in parts)]),
+            np.concatenate([nothing[2], *(part[2] for part in parts)]),
+            limits,
+        )
 
 
 def largest(scores: NDArray[Any], k: int) -> NDArray[np.int64]:

@@ -102,6 +102,33 @@ def test_records_are_written_only_behind_the_unsafe_option(folder, tmp_path):
     assert len(NegativeDatabase.load(tmp_path / "t.records-0")) == 40768
 
 
+def test_a_finished_release_is_not_written_over(folder, tmp_path):
+    run("sketch", folder, tmp_path / "s", "--q", "Q6", "--json")
+    first = (tmp_path / "s").read_bytes()
+    run("sketch", folder, tmp_path / "s", "--q", "Q6", "--json")  # the same again: nothing is drawn
+    with pytest.raises(InvalidData, match="second release.*another file.*--force"):
+        run("sketch", folder, tmp_path / "s", "--q", "Q3")
+    with pytest.raises(InvalidData, match="second release"):
+        run("sketch", folder, tmp_path / "s", "--flip-epsilon", 6)
+    assert (tmp_path / "s").read_bytes() == first and [path.name for path in tmp_path.iterdir()] == ["s"]
+    run("sketch", folder, tmp_path / "s", "--q", "Q3", "--force", "--json")
+    assert SketchSet.open(tmp_path / "s").parameters.name == "Q3"
+    (tmp_path / "other").write_bytes(b"precious")
+    with pytest.raises(HostileFile):
+        run("sketch", folder, tmp_path / "other", "--force")
+    assert (tmp_path / "other").read_bytes() == b"precious"
+
+
+def test_help_says_what_the_arguments_are():
+    for verb, words in (
+        (("sketch", "make"), ("FOLDER: images", "OUT: the file", "--force")),
+        (("sketch", "recover"), ("SKETCHES: a file",)),
+        (("train",), ("SKETCHES: a file", "labels")),
+    ):
+        shown = " ".join(run(*verb, "--help").stdout.split())
+        assert all(word in shown for word in words)
+
+
 def test_bad_input_is_told_in_a_sentence(folder, tmp_path):
     with pytest.raises(InvalidParameter, match="one of 'Q1'"):
         run("sketch", folder, tmp_path / "s", "--q", "Q99")

@@ -53,6 +53,8 @@ def sketch_to(
     if isinstance(sketcher.random_state, (np.random.Generator, np.random.RandomState)):
         raise InvalidParameter("random_state must be None or a seed: blocks made in any order cannot share dice.")
     writer = SketchWriter.of(path, sketcher, X, y, block=block)
+    if writer.finished:  # nothing to draw, so nothing to charge
+        return writer.finish()
     held = Spool.begin(writer.target.with_name(writer.target.name + ".shards"), writer.fingerprint)
     if ledger is not None:
         _charge_once(ledger, sketcher, writer, held)

@@ -38,11 +38,9 @@ def register(app: typer.Typer) -> None:
 def make(
     source: Annotated[
         str,
-        typer.Argument(
-            metavar="FOLDER", help="Images: a folder (a subfolder a class gives labels), or a known set such as mnist."
-        ),
+        typer.Argument(metavar="FOLDER"),
     ],
-    out: Annotated[Path, typer.Argument(help="The file of sketches to write; a stopped job is resumed.")],
+    out: Annotated[Path, typer.Argument(metavar="OUT")],
     q: Annotated[str, typer.Option(help="Q1 to Q12, or q_1,...,q_L for an L-bit image.")] = "Q3",
     p: Annotated[str, typer.Option(help="Types of records, p_1,...,p_K.")] = "0.7,0.24,0.06",
     r: Annotated[float, typer.Option(help="Records a bit.")] = 6.5,
@@ -66,15 +64,24 @@ def make(
     ray: Annotated[
         str | None, typer.Option(help="Workers that share the work: local, or a Ray cluster's address.")
     ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Delete a finished OUT first: the images are released a second time.")
+    ] = False,
     json: Annotated[bool, typer.Option("--json", help="Machine-readable output.")] = False,
 ) -> None:
-    """Sketch images into a file, block by block."""
+    """Sketch images into a file, block by block.
+
+    FOLDER: images (a subfolder a class gives labels), or a known set such as mnist. OUT: the file of sketches to write;
+    a stopped job is resumed by the same command, a finished file is not written over.
+    """
     from blindsight.errors import InvalidParameter
 
     if sum(goal is not None for goal in (max_psnr, epsilon_per_pixel, flip_epsilon)) > 1:
         raise InvalidParameter("give at most one of --max-psnr, --epsilon-per-pixel and --flip-epsilon.")
     images = _images(source, split)
     prepare = _preparation(size, grey)
+    if force and out.exists():
+        _delete(out)
     if flip_epsilon is not None:
         _flip(images, prepare, out, flip_epsilon, seed, ledger, dataset, ray, json)
         return
@@ -113,7 +120,7 @@ def make(
 
 
 def recover(
-    sketches: Annotated[Path, typer.Argument(help="A file of sketches.")],
+    sketches: Annotated[Path, typer.Argument(metavar="SKETCHES")],
     originals: Annotated[str | None, typer.Option(help="The images behind them, to measure against.")] = None,
     split: Annotated[str | None, typer.Option(help="train or test, where originals are a known set.")] = None,
     public: Annotated[
@@ -129,7 +136,10 @@ def recover(
     settings: Annotated[Path | None, typer.Option(help="Draw the originals as recovered under Q1 to Q12 here.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Machine-readable output.")] = False,
 ) -> None:
-    """Attack a file of sketches: what can be seen of the images?"""
+    """Attack a file of sketches: what can be seen of the images?
+
+    SKETCHES: a file that `blindsight sketch FOLDER OUT` wrote.
+    """
     from blindsight.audit.sketches import LearnedPrior, measure, posterior_mean
     from blindsight.errors import InvalidParameter
     from blindsight.sketching import NegativeSketcher, QKParameters, SketchSet, leak_of
@@ -204,6 +214,14 @@ def _flip(
         return
     console.print(f"{len(images):,} images in {out}")
     console.print(flipper.guarantee_.card(), markup=False, soft_wrap=True)
+
+
+def _delete(out: Path) -> None:
+    """Make way for a new release; a file that does not hold sketches is not ours to delete."""
+    from blindsight.sketching import SketchSet
+
+    SketchSet.open(out)
+    out.unlink()
 
 
 def _images(source: str, split: str | None) -> Any:

@@ -23,7 +23,9 @@ class SketchWriter:
     """Makes a file of sketches block by block; what is done survives a crash, and the rest is made on resuming.
 
     The file is written beside its target as NAME.part with a flag a block, and renamed when all blocks are there.
-    No key or seed is stored: blocks made after resuming have fresh dice.
+    No key or seed is stored: blocks made after resuming have fresh dice. A finished file is never written over: fresh
+    sketches of the same images would be a second release of them. Asked for once more, of the same images with the
+    same parameters, it is `finished`, and nothing is drawn.
     """
 
     def __init__(
@@ -52,6 +54,10 @@ class SketchWriter:
         )  # fmt: skip
         self.fingerprint = hashlib.sha256(header).hexdigest()[:16]
         sections, _, start = parse(header, None, str(path))
+        self.finished = not self.partial.exists() and self.target.exists()
+        if self.finished:
+            self._require_same(header, known=bool(source))
+            return
         end = start + max(offset + dtype.itemsize * int(np.prod(shape)) for dtype, shape, offset in sections.values())
         self._prepare(header, end, labels, sections, start)
         dtype, shape, offset = sections["counts"]
@@ -90,8 +96,22 @@ class SketchWriter:
                 file.write(np.asarray(labels, "<i8").tobytes())
             file.truncate(end)  # sparse: the disk is filled as blocks come
 
+    def _require_same(self, header: bytes, *, known: bool) -> None:
+        """Refuse a finished target unless it is just what would be made now."""
+        with self.target.open("rb") as file:
+            if known and file.read(len(header)) == header:
+                return
+        held = SketchSet.open(self.target)
+        raise InvalidData(
+            f"{self.target} already holds {len(held):,} finished sketches ({held.parameters.name}). To sketch the same "
+            "images again is a second release of them, which tells more than one. Write to another file, or delete "
+            "this one first (--force does that)."
+        )
+
     def missing(self) -> list[slice]:
         """The blocks still to be made, as slices of the set."""
+        if self.finished:
+            return []
         return [
             slice(int(b) * self.block, min((int(b) + 1) * self.block, self.n)) for b in np.flatnonzero(self.done == 0)
         ]
@@ -107,15 +127,18 @@ class SketchWriter:
         """Rename the whole file into place and open it."""
         if self.missing():
             raise InvalidData(f"{self.partial} is not finished: {len(self.missing())} blocks are missing.")
-        self.partial.replace(self.target)
+        if not self.finished:
+            self.partial.replace(self.target)
         return SketchSet.open(self.target)
 
 
 def _source(X: Any) -> str:
-    """What tells one source of images from another when a job resumes: their number, names and labels."""
+    """What tells one source of images from another when a job resumes: names and labels; "" where there are none."""
+    parts = [getattr(X, part, None) for part in ("names", "labels")]
+    if all(part is None for part in parts):
+        return ""
     digest = hashlib.sha256(str(len(X)).encode())
-    for part in ("names", "labels"):
-        value = getattr(X, part, None)
-        if value is not None:
-            digest.update(np.ascontiguousarray(value).tobytes())
+    for part in parts:
+        if part is not None:
+            digest.update(np.ascontiguousarray(part).tobytes())
     return digest.hexdigest()[:16]

@@ -106,7 +106,7 @@ def test_a_finished_release_is_not_written_over(folder, tmp_path):
     run("sketch", folder, tmp_path / "s", "--q", "Q6", "--json")
     first = (tmp_path / "s").read_bytes()
     run("sketch", folder, tmp_path / "s", "--q", "Q6", "--json")  # the same again: nothing is drawn
-    with pytest.raises(InvalidData, match="second release.*another file.*--force"):
+    with pytest.raises(InvalidData, match=r"second release.*another file.*--force"):
         run("sketch", folder, tmp_path / "s", "--q", "Q3")
     with pytest.raises(InvalidData, match="second release"):
         run("sketch", folder, tmp_path / "s", "--flip-epsilon", 6)

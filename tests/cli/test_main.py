@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 from blindsight.cli import main
@@ -18,11 +21,27 @@ from blindsight.errors import (
 )
 
 
-def test_help_names_every_verb_that_exists() -> None:
+def _commands(command: Any, path: str = "blindsight") -> Iterator[tuple[str, Any]]:
+    yield path, command
+    for name, inner in getattr(command, "commands", {}).items():
+        yield from _commands(inner, f"{path} {name}")
+
+
+def test_help_names_every_verb_in_the_order_of_use() -> None:
     shown = CliRunner().invoke(main.app, ["--help"])
     assert shown.exit_code == 0
-    for verb in ("data", "ledger", "bench"):
-        assert verb in shown.output
+    places = [shown.output.index(f"│ {verb} ") for verb in main.VERBS]
+    assert places == sorted(places)
+
+
+def test_every_argument_and_option_says_what_it_is_for() -> None:
+    silent = [
+        f"{path} {parameter.name}"
+        for path, command in _commands(typer.main.get_command(main.app))
+        for parameter in command.params
+        if not getattr(parameter, "hidden", False) and not getattr(parameter, "help", None)
+    ]
+    assert silent == []
 
 
 def test_version_is_said() -> None:

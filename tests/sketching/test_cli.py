@@ -119,16 +119,6 @@ def test_a_finished_release_is_not_written_over(folder, tmp_path):
     assert (tmp_path / "other").read_bytes() == b"precious"
 
 
-def test_help_says_what_the_arguments_are():
-    for verb, words in (
-        (("sketch", "make"), ("FOLDER: images", "OUT: the file", "--force")),
-        (("sketch", "recover"), ("SKETCHES: a file",)),
-        (("train",), ("SKETCHES: a file", "labels")),
-    ):
-        shown = " ".join(run(*verb, "--help").stdout.split())
-        assert all(word in shown for word in words)
-
-
 def test_bad_input_is_told_in_a_sentence(folder, tmp_path):
     with pytest.raises(InvalidParameter, match="one of 'Q1'"):
         run("sketch", folder, tmp_path / "s", "--q", "Q99")

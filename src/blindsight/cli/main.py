@@ -9,13 +9,14 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 from blindsight import threads
 
 threads.limit()
 
 import typer  # noqa: E402
+from typer.core import TyperGroup  # noqa: E402
 
 from blindsight.errors import (  # noqa: E402
     BlindsightError,
@@ -44,8 +45,17 @@ VERBS = (
     "serve",
 )
 
+
+class _InOrder(TyperGroup):
+    """Lists the verbs as VERBS does, not commands first and groups after."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return [verb for verb in VERBS if verb in self.commands]
+
+
 app = typer.Typer(
     name="blindsight",
+    cls=_InOrder,
     help="Learn from images, and search them, without anyone getting to see them.",
     no_args_is_help=True,
     add_completion=False,

@@ -38,9 +38,11 @@ def register(app: typer.Typer) -> None:
 def make(
     source: Annotated[
         str,
-        typer.Argument(metavar="FOLDER"),
+        typer.Argument(
+            metavar="FOLDER", help="Images: a folder (a subfolder a class gives labels), or a known set such as mnist."
+        ),
     ],
-    out: Annotated[Path, typer.Argument(metavar="OUT")],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="The file of sketches to write.")],
     q: Annotated[str, typer.Option(help="Q1 to Q12, or q_1,...,q_L for an L-bit image.")] = "Q3",
     p: Annotated[str, typer.Option(help="Types of records, p_1,...,p_K.")] = "0.7,0.24,0.06",
     r: Annotated[float, typer.Option(help="Records a bit.")] = 6.5,
@@ -71,8 +73,7 @@ def make(
 ) -> None:
     """Sketch images into a file, block by block.
 
-    FOLDER: images (a subfolder a class gives labels), or a known set such as mnist. OUT: the file of sketches to write;
-    a stopped job is resumed by the same command, a finished file is not written over.
+    A stopped job is resumed by the same command; a finished file is not written over.
     """
     from blindsight.errors import InvalidParameter
 
@@ -120,7 +121,7 @@ def make(
 
 
 def recover(
-    sketches: Annotated[Path, typer.Argument(metavar="SKETCHES")],
+    sketches: Annotated[Path, typer.Argument(help="A file that `blindsight sketch FOLDER OUT` wrote.")],
     originals: Annotated[str | None, typer.Option(help="The images behind them, to measure against.")] = None,
     split: Annotated[str | None, typer.Option(help="train or test, where originals are a known set.")] = None,
     public: Annotated[
@@ -136,10 +137,7 @@ def recover(
     settings: Annotated[Path | None, typer.Option(help="Draw the originals as recovered under Q1 to Q12 here.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Machine-readable output.")] = False,
 ) -> None:
-    """Attack a file of sketches: what can be seen of the images?
-
-    SKETCHES: a file that `blindsight sketch FOLDER OUT` wrote.
-    """
+    """Attack a file of sketches: what can be seen of the images?"""
     from blindsight.audit.sketches import LearnedPrior, measure, posterior_mean
     from blindsight.errors import InvalidParameter
     from blindsight.sketching import NegativeSketcher, QKParameters, SketchSet, leak_of

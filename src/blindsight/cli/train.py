@@ -18,7 +18,9 @@ def register(app: typer.Typer) -> None:
 
 
 def train(
-    sketches: Annotated[Path, typer.Argument(metavar="SKETCHES")],
+    sketches: Annotated[
+        Path, typer.Argument(help="A file of sketches with labels, as `blindsight sketch FOLDER OUT` writes it.")
+    ],
     out: Annotated[Path | None, typer.Option(help="Write the model here (safetensors).")] = None,
     test: Annotated[Path | None, typer.Option(help="Sketches to test on; else a tenth is held out.")] = None,
     network: Annotated[str, typer.Option(help="lenet5, resnet or resnet50.")] = "lenet5",
@@ -32,10 +34,7 @@ def train(
     seed: Annotated[int | None, typer.Option(help="Fixed seed.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Machine-readable output.")] = False,
 ) -> None:
-    """Train a network on sketches. Nothing here can see a pixel.
-
-    SKETCHES: a file of sketches with labels, as `blindsight sketch FOLDER OUT` writes it.
-    """
+    """Train a network on sketches. Nothing here can see a pixel."""
     import numpy as np
 
     from blindsight.checks import optional_module

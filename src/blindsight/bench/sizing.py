@@ -153,36 +153,47 @@ def _aggregator_rates(quick: bool, seed: int) -> Iterator[Row]:
         aggregator.receive(message)
     each = (time.process_time() - start) / (len(messages) - 1)
     yield Row(id="growth.rate.add_block", value=each / some.blocks, unit="CPU s", note="checked, decoded, multiplied")
-    count = 1000 if quick else USERS
-    one, three = (_memory(blocks, count) for blocks in (1, 3))
-    block, once = (three - one) / 2, one - (three - one) / 2
+    count = 200 if quick else 1000
+    block, once = _held_by(USERS, count)
     measured = f"for {USERS:,} users, measured with {count:,}"
     yield Row(
         id="growth.rate.aggregator_bytes_block",
-        value=block * USERS / count + some.key.public.ciphertext_bytes,
+        value=block + some.key.public.ciphertext_bytes,
         unit="bytes",
         note=f"the aggregator's memory a block, {measured}",
     )
     yield Row(
         id="growth.rate.aggregator_bytes_once",
-        value=once * USERS / count,
+        value=once,
         unit="bytes",
         note=f"the aggregator's memory whatever the number of blocks, {measured}",
     )
 
 
-def _memory(blocks: int, count: int) -> int:
-    """Bytes that an aggregator holds after `count` contributions of some blocks; ciphertexts are not counted."""
+def _held_by(users: int, count: int) -> tuple[float, float]:
+    """Bytes a block and bytes beside, for `users`, from the memory at two numbers of blocks and two of users."""
+    few, many = 1, 17  # who is in a block is kept as bits, so a difference must span whole bytes
+    half = count // 2
+    memory = {blocks: _memory(blocks, (half, count)) for blocks in (few, many)}
+    slopes = [(after - before) / (many - few) for before, after in zip(memory[few], memory[many], strict=True)]
+    rests = [held - few * slope for held, slope in zip(memory[few], slopes, strict=True)]
+    block, once = (first + (second - first) * (users - half) / (count - half) for first, second in (slopes, rests))
+    return block, once
+
+
+def _memory(blocks: int, counts: tuple[int, int]) -> list[int]:
+    """Bytes that an aggregator holds after so many contributions of some blocks; ciphertexts are not counted."""
     size = blocks * federation(dimension=1).slots
     small = federation(dimension=size)
-    sent = [small.contribute(user, np.full(size, 0.5)) for user in range(1, count + 1)]
-    aggregator = small.aggregator()
+    sent = [small.contribute(user, np.full(size, 0.5)) for user in range(1, counts[-1] + 1)]
+    aggregator, held = small.aggregator(), []
     tracemalloc.start()
-    for message in sent:
+    for number, message in enumerate(sent, start=1):
         aggregator.receive(message)
-    held, _ = tracemalloc.get_traced_memory()
+        if number in counts:
+            held.append(tracemalloc.get_traced_memory()[0])
     tracemalloc.stop()
-    if len(aggregator.contributors) != count:
+    if len(aggregator.contributors) != counts[-1]:
         raise InvalidData("the aggregator refused contributions that it should have taken.")
     return held
 

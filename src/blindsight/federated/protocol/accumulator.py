@@ -38,7 +38,7 @@ class Accumulator:
         self.settings, self.public = settings, public
         self._seeds, self._verifiers, self._context = seeds, verifiers, context
         self._products: dict[int, mpz] = {}  # by φ-permuted place
-        self._members: dict[int, set[int]] = {}
+        self._members: dict[int, NDArray[np.uint8]] = {}  # by user: a packed bit for every place
         self._counts = np.zeros(settings.places(public), dtype=np.int64)
         self._proofs: dict[int, list[Proof]] = {}  # one a shard
         self._shards: dict[int, tuple[int, list[int]]] = {}
@@ -76,8 +76,10 @@ class Accumulator:
         for place, ciphertext in zip(permuted.tolist(), ciphertexts, strict=True):
             previous = self._products.get(place)
             self._products[place] = ciphertext if previous is None else previous * ciphertext % self.public.modulus
-            self._members.setdefault(place, set()).add(user)
         self._counts[permuted] += 1
+        mine = np.zeros(size, dtype=bool)
+        mine[permuted] = True
+        self._members[user] = np.packbits(mine) | self._members.get(user, np.uint8(0))
         self._shards[user] = (total, [*seen, body.shard])
         self._proofs.setdefault(user, []).append(Proof.of(message))
 
@@ -114,10 +116,11 @@ class Accumulator:
             nobody = np.zeros((len(places), 0), dtype=bool)
             return SumRequest(len(users), (), places, nobody, self.public.to_bytes(total))
         order = sorted(self._products)
-        members = np.array([[u in self._members[p] for u in users] for p in order], dtype=bool)
+        places = np.array(order, dtype=np.uint32)
+        members = np.column_stack([np.unpackbits(self._members[u])[places] for u in users]).astype(bool)
         data = self.public.to_bytes([self._products[p] for p in order])
         proofs = tuple(self._proofs[u][0] for u in users)
-        return SumRequest(len(users), proofs, np.array(order, dtype=np.uint32), members, data)
+        return SumRequest(len(users), proofs, places, members, data)
 
     def ciphertexts(self) -> dict[int, mpz]:
         """The products so far, by φ-permuted place."""
@@ -127,25 +130,23 @@ class Accumulator:
         """Append the state."""
         writer.raw(self._counts.astype("<i8").tobytes()).number("I", len(self._shards))
         for user, (total, seen) in self._shards.items():
-            writer.number("I", user).number("H", total).number("H", len(seen))
+            writer.number("I", user).raw(self._members[user].tobytes()).number("H", total).number("H", len(seen))
             for shard, proof in zip(seen, self._proofs[user], strict=True):
                 writer.number("H", shard).raw(proof.encode())
         writer.number("I", len(self._products))
         for place, product in self._products.items():
             writer.number("I", place).raw(product.to_bytes(self.public.ciphertext_bytes, "little"))
-            writer.number("I", len(self._members[place]))
-            for user in sorted(self._members[place]):
-                writer.number("I", user)
 
     def read(self, reader: Reader) -> None:
         """Restore what `write` appended."""
         self._counts = np.frombuffer(reader.raw(8 * len(self._counts)), dtype="<i8").astype(np.int64)
         for _ in range(reader.number("I")):
-            user, total, count = reader.number("I"), reader.number("H"), reader.number("H")
+            user = reader.number("I")
+            self._members[user] = np.frombuffer(reader.raw(-(-len(self._counts) // 8)), dtype=np.uint8)
+            total, count = reader.number("H"), reader.number("H")
             pairs = [(reader.number("H"), Proof.read(reader)) for _ in range(count)]
             self._shards[user] = (total, [shard for shard, _ in pairs])
             self._proofs[user] = [proof for _, proof in pairs]
         for _ in range(reader.number("I")):
             place = reader.number("I")
             self._products[place] = mpz.from_bytes(reader.raw(self.public.ciphertext_bytes), "little")
-            self._members[place] = {reader.number("I") for _ in range(reader.number("I"))}

@@ -31,6 +31,7 @@ __all__ = ["Dice", "draw_sketches"]
 
 BATCH = 1024  # records whose dice are drawn at once: they stay in the first-level cache
 SPARE = 8  # blocks of spare dice for redraws
+SHARED = 1 << 26  # two positions share a word where so few pairs leave at most one word in 64 to be drawn again
 u32, u64 = np.uint32, np.uint64
 
 
@@ -78,6 +79,15 @@ def _spare_word(key: Any, stream: Any, spare: Any, place: Any) -> Any:
 
 
 @njit(nogil=True, cache=True)
+def _below(n: Any, key: Any, stream: Any, spare: Any, place: Any) -> Any:
+    """A uniform number below n from spare dice."""
+    word = _spare_word(key, stream, spare, place)
+    while _biased(word, n):
+        word = _spare_word(key, stream, spare, place)
+    return _scaled(word, n)
+
+
+@njit(nogil=True, cache=True)
 def _redraw(
     differing: Any, M: Any, m: Any, base: Any, edges: Any, key: Any, stream: Any, spare: Any, place: Any
 ) -> Any:
@@ -88,23 +98,45 @@ def _redraw(
         plane = base
         for edge in edges:
             plane += word >= edge
-    n = M if differing else m
-    word = _spare_word(key, stream, spare, place)
-    while _biased(word, n):
-        word = _spare_word(key, stream, spare, place)
-    return u32(plane * M) + _scaled(word, n)
+    return u32(plane * M) + _below(M if differing else m, key, stream, spare, place)
 
 
 @njit(nogil=True, cache=True)
-def _uniform(words: Any, n: Any, positions: Any) -> Any:
-    """Uniform positions below n, one a word; returns whether any word would favour some of them."""
+def _one(words: Any, n: Any, row: Any, again: Any) -> None:
+    """Uniform positions below n, one a word; mark those whose word would favour some."""
     rim = u32((u64(1) << u64(32)) % u64(n))
-    biased: Any = 0
     for k in range(words.size):
         product = u64(words[k]) * u64(n)
-        positions[k] = u32(product >> u64(32))
-        biased += u32(product) < rim
-    return biased > 0
+        row[k] = u32(product >> u64(32))
+        again[k] |= u32(1) if u32(product) < rim else u32(0)
+
+
+@njit(nogil=True, cache=True)
+def _two(words: Any, n: Any, other: Any, row: Any, next_row: Any, again: Any) -> None:
+    """The same for two positions a word, below n and `other`: the two leading digits of word / 2^32."""
+    rim = u32((u64(1) << u64(32)) % (u64(n) * u64(other)))
+    for k in range(words.size):
+        product = u64(words[k]) * u64(n)
+        row[k] = u32(product >> u64(32))
+        rest = u64(u32(product)) * u64(other)
+        next_row[k] = u32(rest >> u64(32))
+        again[k] |= u32(1) if u32(rest) < rim else u32(0)
+
+
+@njit(nogil=True, cache=True)
+def _share(i: Any, K: Any, M: Any, m: Any, word_of: Any, span: Any) -> Any:
+    """Which of its words gives position t of a record of type i, and how many values that word stands for."""
+    t, used = 0, 0
+    while t < K:
+        word_of[t] = used
+        span[used] = M if t < i else m
+        if t + 1 < K and span[used] * (M if t + 1 < i else m) <= SHARED:
+            t += 1
+            word_of[t] = used
+            span[used] *= M if t < i else m
+        t += 1
+        used += 1
+    return used
 
 
 @njit(nogil=True, cache=True)
@@ -137,6 +169,15 @@ def _mark_equal(one: Any, other: Any, again: Any) -> None:
 
 
 @njit(nogil=True, cache=True)
+def _any(again: Any) -> Any:
+    """Whether one is marked; without a way out of the loop, which the compiler then turns into vectors."""
+    marked = u32(0)
+    for k in range(again.size):
+        marked |= again[k]
+    return marked > 0
+
+
+@njit(nogil=True, cache=True)
 def _add(positions: Any, table: Any) -> None:
     for k in range(positions.size):
         table[positions[k]] += np.uint16(1)
@@ -144,28 +185,29 @@ def _add(positions: Any, table: Any) -> None:
 
 @njit(nogil=True, cache=True)
 def _mend(
-    positions: Any, words: Any, again: Any, i: Any, M: Any, m: Any, base: Any, edges: Any,
+    positions: Any, words: Any, word_of: Any, span: Any, again: Any, i: Any, M: Any, m: Any, base: Any, edges: Any,
     key: Any, stream: Any, spare: Any, place: Any,
 ) -> None:  # fmt: skip
-    """Of the marked records, draw again, in order, what repeats an earlier position or came from a biased word."""
-    n = again.size
+    """Of the marked records, draw again what came from a biased word, then, in order, what repeats an earlier one."""
+    K, n = positions.shape[0], again.size
     for k in range(n):
         if not again[k]:
             continue
-        for t in range(positions.shape[0]):
-            limit = M if t < i else m
-            # A biased word taints the pixel only: the plane, where it was dealt beforehand, must stay.
-            while t == 0 and _biased(words[k], limit):
-                words[k] = _spare_word(key, stream, spare, place)
-                positions[0, k] = positions[0, k] // u32(limit) * u32(limit) + _scaled(words[k], limit)
-            fresh = t == 0 or not _biased(words[t * n + k], limit)
-            while True:
+        for t in range(K):
+            if not _biased(words[word_of[t] * n + k], span[word_of[t]]):
+                continue
+            if t == 0:  # its plane was dealt beforehand, and must stay
+                positions[0, k] = positions[0, k] // u32(M) * u32(M) + _below(M, key, stream, spare, place)
+            else:
+                positions[t, k] = _redraw(t < i, M, m, base, edges, key, stream, spare, place)
+        for t in range(1, K):
+            fresh = False
+            while not fresh:
+                fresh = True
                 for earlier in range(t):
                     fresh = fresh and positions[earlier, k] != positions[t, k]
-                if fresh:
-                    break
-                positions[t, k] = _redraw(t < i, M, m, base, edges, key, stream, spare, place)
-                fresh = True
+                if not fresh:
+                    positions[t, k] = _redraw(t < i, M, m, base, edges, key, stream, spare, place)
 
 
 @njit(nogil=True, cache=True)
@@ -183,28 +225,32 @@ def _count(
     place = np.array([spare.size, 0], np.int64)
     positions = np.empty((K, BATCH), np.uint32)
     marks = np.empty(BATCH, np.uint32)
+    word_of, span = np.empty(K, np.int64), np.empty(K, np.int64)
     counter = 0
     for i in range(1, K + 1):  # records of type i: i differing bits, K - i agreeing ones
         left = first[i - 1].copy()
+        used = _share(i, K, M, m, word_of, span)
         for start in range(0, of_type[i - 1], BATCH):
             n = min(BATCH, of_type[i - 1] - start)
-            blocks = ((K + i - 1) * n + WORDS - 1) // WORDS
+            blocks = ((used + i - 1) * n + WORDS - 1) // WORDS
             fill(key, stream, 0, counter, words[: WORDS * blocks].reshape(WORDS, blocks))
             counter += blocks
             again = marks[:n]
             again[:] = 0
             for t in range(K):
-                row = positions[t, :n]
-                biased = _uniform(words[t * n : (t + 1) * n], M if t < i else m, row)
-                if t == 0:
-                    _sorted_planes(left, M, row)
-                elif t < i:
-                    _planes(words[(K + t - 1) * n : (K + t) * n], base, edges, M, row)
-                if biased:  # about once in a thousand batches: look at every record
-                    again[:] = 1
+                given = words[word_of[t] * n : (word_of[t] + 1) * n]
+                if t + 1 < K and word_of[t + 1] == word_of[t]:
+                    _two(given, M if t < i else m, M if t + 1 < i else m, positions[t, :n], positions[t + 1, :n], again)
+                elif t == 0 or word_of[t - 1] != word_of[t]:
+                    _one(given, M if t < i else m, positions[t, :n], again)
+            _sorted_planes(left, M, positions[0, :n])
+            for t in range(1, i):
+                _planes(words[(used + t - 1) * n : (used + t) * n], base, edges, M, positions[t, :n])
+            for t in range(1, K):
                 for earlier in range(t):
-                    _mark_equal(row, positions[earlier, :n], again)
-            _mend(positions, words, again, i, M, m, base, edges, key, stream, spare, place)
+                    _mark_equal(positions[t, :n], positions[earlier, :n], again)
+            if _any(again):
+                _mend(positions, words, word_of, span, again, i, M, m, base, edges, key, stream, spare, place)
             for t in range(K):
                 _add(positions[t, :n], differ if t < i else agree)
 

@@ -89,6 +89,12 @@ def keys(
     table(f"{users} users, {len(start):,} weights", ("party", "folder"), [(h.path.name, str(h.path)) for h in homes])
     console.print(disclosure.card())
     console.print(guarantee.line())
+    _note(agreement.advice())
+
+
+def _note(advice: str | None) -> None:
+    if advice is not None:
+        errors.print(f"note: {advice}")
 
 
 def _start(public: Path | None, features: int | None, classes: int | None) -> tuple[Any, Any, int]:
@@ -277,6 +283,7 @@ def simulate(
     table("simulation", _COLUMNS, [_cells(entry, users) for entry in rounds_])
     console.print(model.disclosure_.card())
     console.print(model.guarantee_.line())
+    _note(model.advice_)
 
 
 def _rows(data: Path | None) -> tuple[Any, Any]:

@@ -48,6 +48,18 @@ class Agreement:
         """Per user and per record, for that many rounds."""
         return exact_sums(rounds) if self.noise is None else self.noise.guarantee(rounds, simulation=simulation)
 
+    def advice(self) -> str | None:
+        """What to change where the noise is larger than what it is added to."""
+        if self.noise is None or self.noise.share_of_clip <= 1:
+            return None
+        # The sum needs the same noise whatever the number of users, so in the mean it falls as one over them.
+        enough = math.ceil(self.settings.users * self.noise.share_of_clip)
+        return (
+            f"the noise in a mean of {self.settings.users} updates is {self.noise.share_of_clip:.1f} times as long as "
+            f"a clipped update can be: expect no better than chance. Take about {enough:,} users, a larger epsilon or "
+            "fewer rounds."
+        )
+
     def disclosure(self) -> Disclosure:
         """Who sees what."""
         if self.noise is None:

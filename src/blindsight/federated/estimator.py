@@ -59,6 +59,7 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):
     coef_, intercept_, classes_, scale_: the model; features are (X - mean) / deviation of the public rows, if any.
     rounds_: one `RoundLog` a round: users, sparsity, bytes, seconds, accuracy.
     guarantee_, disclosure_: what is promised, and who sees what.
+    advice_: what to change where noise drowns the updates; else None.
 
     Guarantee
     ---------
@@ -152,6 +153,7 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):
         release, simulated = release_rng(self.random_state)
         self.guarantee_ = agreement.guarantee(self.rounds, simulation=simulated)
         self.disclosure_ = agreement.disclosure()
+        self.advice_ = agreement.advice()
         if ledger is not None:
             ledger.charge(self.guarantee_.cost, what=f"federated classifier, {self.rounds} rounds")
         self.scale_ = _scale(public, X.shape[1])

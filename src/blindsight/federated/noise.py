@@ -164,6 +164,12 @@ class DistributedGaussian:
             return math.inf
         return _epsilon(self.variance, self.clip, self.code, self.dimension, self.honest, self.delta, rounds)
 
+    @property
+    def share_of_clip(self) -> float:
+        """The norm of the noise in the mean of all users' updates, in clips: above 1 it drowns what is learned."""
+        noise = math.sqrt(float(self.variance) * self.users * self.dimension) * self.code.grid
+        return noise / self.users / self.clip
+
     def guarantee(self, rounds: int = 1, *, simulation: bool = False) -> Guarantee:
         """What `rounds` released sums promise, per user and per record."""
         epsilon = self.epsilon(checks.whole("rounds", rounds))

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from blindsight.errors import InvalidParameter
+from blindsight.federated.agreement import agree
 from blindsight.federated.fixedpoint import FixedPoint
 from blindsight.federated.noise import (
     DistributedGaussian,
@@ -150,3 +151,22 @@ def test_without_noise_the_disclosure_says_that_the_sum_is_exact() -> None:
         card = sum_discloses(Settings(dimension=4, users=3, mode=mode)).card()
         assert "no epsilon bounds" in card
         assert "no noise" in card
+
+
+def test_advice_is_given_where_noise_drowns_the_updates_and_only_there() -> None:
+    few = agree(dimension=650, users=5, rounds=3, epsilon=1.0)
+    assert few.noise is not None and few.noise.share_of_clip > 1
+    assert "users" in (few.advice() or "")
+    many = agree(dimension=650, users=2000, rounds=3, epsilon=8.0)
+    assert many.noise is not None and many.noise.share_of_clip < 1
+    assert many.advice() is None
+    assert agree(dimension=650, users=5, rounds=3).advice() is None
+
+
+def test_the_share_of_the_clip_is_what_the_mean_of_shares_shows() -> None:
+    noise = agree(dimension=400, users=6, rounds=1, epsilon=4.0).noise
+    assert noise is not None
+    rng = np.random.default_rng(0)
+    shares = rng.normal(0, float(noise.variance) ** 0.5, (6, 400)) * noise.code.grid
+    # 400 coordinates: the norm's relative deviation is 0.035, so 0.2 is over five of them.
+    assert np.linalg.norm(shares.mean(axis=0)) / noise.clip == pytest.approx(noise.share_of_clip, rel=0.2)

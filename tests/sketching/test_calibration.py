@@ -8,6 +8,7 @@ from blindsight.errors import InvalidParameter
 from blindsight.evaluation.reconstruction import mean_psnr
 from blindsight.sketching import NegativeSketcher, QKParameters, leak_of
 from blindsight.sketching.calibration import balanced_p, calibrate, expected_psnr, usefulness
+from blindsight.sketching.informed import Kind, informed_psnr
 
 
 @pytest.fixture(scope="module")
@@ -62,3 +63,54 @@ def test_exactly_one_goal_is_asked_for(goals):
 def test_a_psnr_below_a_blind_guess_is_refused(reference):
     with pytest.raises(InvalidParameter, match="must be above"):
         calibrate(max_psnr=3.0, reference=reference)
+
+
+@pytest.mark.parametrize("name", ["Q1", "Q3", "Q6"])
+def test_the_informed_attackers_psnr_is_what_the_best_linear_guess_gets(reference, name):
+    sketches = NegativeSketcher(name, random_state=0).fit(reference).sketch(reference)
+    counts = sketches.counts[:, 0].astype(float)
+    seen = np.moveaxis(counts[:, :, 1] - counts[:, :, 0], 1, -1).reshape(-1, 8)
+    seen, value = np.column_stack([seen, np.ones(len(seen))]), reference.ravel().astype(float)
+    guess = seen @ np.linalg.lstsq(seen, value, rcond=None)[0]
+    psnr = 10 * np.log10(255**2 / np.mean((guess - value) ** 2))
+    assert informed_psnr(QKParameters.paper(name), reference) == pytest.approx(psnr, abs=0.15)
+
+
+@pytest.mark.parametrize("paper", ["Q3", "Q2", "Q1"])
+def test_the_informed_goal_keeps_more_of_the_shape_than_the_papers_setting_at_the_same_psnr(reference, paper):
+    kind, theirs = Kind.of(reference, 8), QKParameters.paper(paper)
+    goal = informed_psnr(theirs, reference)
+    chosen = calibrate(max_psnr=goal, reference=reference, attacker="informed")
+    assert informed_psnr(chosen, reference) <= goal + 1e-6
+    shared = [kind.shared(one.differing_rate, one.agreeing_rate) for one in (chosen, theirs)]
+    assert shared[0] > shared[1]
+    # It speaks through other bits than those that the paper's attacker listens to.
+    assert expected_psnr(chosen, reference) < expected_psnr(theirs, reference)
+
+
+def test_a_bit_that_neighbours_do_not_share_is_of_no_use():
+    rng = np.random.default_rng(0)
+    shape = np.kron(
+        rng.integers(0, 2, (40, 4, 4)), np.ones((8, 8), int)
+    )  # blocks in the first bit, noise in the second
+    kind = Kind.of(2 * shape + rng.integers(0, 2, (40, 32, 32)), 2)
+    loud, quiet = 3.0, 10.0
+    assert kind.shared([loud, quiet], quiet) > 100 * kind.shared([quiet, loud], quiet)
+
+
+def test_the_informed_attacker_wants_a_goal_it_can_miss_and_images_to_know(reference):
+    with pytest.raises(InvalidParameter, match="must be above"):
+        calibrate(max_psnr=7.5, reference=reference, attacker="informed")
+    for options in ({"max_psnr": 12.0}, {"epsilon_per_pixel": 5.0, "reference": reference}):
+        with pytest.raises(InvalidParameter, match="needs max_psnr and reference"):
+            calibrate(attacker="informed", **options)
+    for wrong in (
+        reference.astype(float),
+        reference[:, :1],
+        np.zeros((3, 4, 4), np.uint8),
+        reference.astype(int) + 256,
+    ):
+        with pytest.raises(InvalidParameter, match="reference must"):
+            calibrate(max_psnr=12.0, reference=wrong, attacker="informed")
+    with pytest.raises(InvalidParameter, match="attacker"):
+        calibrate(max_psnr=12.0, attacker="omniscient")

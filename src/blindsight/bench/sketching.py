@@ -9,7 +9,7 @@ from typing import Any
 from blindsight.bench.harness import Row
 from blindsight.bench.sketching_attacks import attack_rows
 from blindsight.bench.sketching_curve import curve_rows
-from blindsight.bench.sketching_peer import peer_rows
+from blindsight.bench.sketching_peer import peer_rows, table_4_rows
 from blindsight.bench.sketching_speed import epoch_rows, speed_rows
 from blindsight.bench.sketching_tables import table_rows
 from blindsight.bench.sketching_training import cifar_rows, fashion_rows, mnist_rows, records_rows
@@ -35,6 +35,7 @@ def rows(*, quick: bool, seed: int = 0, out: Path, progress: Progress | None = N
             lambda: _needing_torch(records_rows, seed=seed, out=out),
             lambda: _needing_torch(fashion_rows, seed=seed),
             lambda: _needing_torch(curve_rows, seed=seed, out=out),
+            lambda: _needing_torch(table_4_rows, seed=seed),
             lambda: _needing_torch(peer_rows, seed=seed),
             lambda: _needing_torch(cifar_rows, seed=seed, out=out),
         ]

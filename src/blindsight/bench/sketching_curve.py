@@ -1,4 +1,9 @@
-"""Accuracy against leak: the paper's settings, bit posteriors, calibrated q, and inputs with a proven guarantee."""
+"""Accuracy against leak: the paper's way, the same sketches read better, calibrated q, and proven inputs.
+
+One network, one schedule, the same images for every family; the leak is measured on sketches made as those that are
+trained on, by the paper's attacker and by the stronger of it and a learned prior. Calibration sees public images only,
+which are neither trained nor tested on.
+"""
 
 from __future__ import annotations
 
@@ -10,16 +15,29 @@ from typing import Any
 
 import numpy as np
 
-from blindsight.audit.sketches import LearnedPrior, measure
+from blindsight.audit.sketches import measure
 from blindsight.bench.harness import Row
+from blindsight.bench.sketching_attacks import Attacked, attack, public_images
 from blindsight.bench.sketching_common import Halves, canvas, halves, train_sketches
-from blindsight.sketching import NegativeSketcher, leak_of
+from blindsight.sketching import PAPER_Q, NegativeSketcher, QKParameters, leak_of
 from blindsight.sketching.calibration import calibrate
 from blindsight.sketching.local import CodebookClassifier, CodebookSketcher, FlippedBits
 
-__all__ = ["curve_rows"]
+__all__ = ["above_the_curve", "curve_rows"]
 
-EPOCHS, IMAGES = 3, 15_000
+EPOCHS, IMAGES = 4, 20_000
+GOALS = (11.0, 11.5, 12.5, 14.0, 16.0, 18.0)  # of the informed attacker, in dB; a blind guess has 10.2
+# The paper's input, standardised: with so few epochs its own [0, 1] would do worse (45% instead of 82% at Q3).
+THE_PAPERS: dict[str, Any] = {"inputs": "mean"}
+OURS: dict[str, Any] = {"inputs": "both"}
+FAMILIES = {
+    "paper": "the paper's way",
+    "both": "the same sketches, bits and means",
+    "calibrated": "calibrated q, bits and means",
+    "flips": "flipped bits, proven per pixel",
+    "codebook": "codebook, proven per image",
+}
+ATTACKERS = {"mean": "the paper's attacker", "strong": "the stronger of it and the learned prior"}
 
 
 @dataclass(frozen=True)
@@ -27,53 +45,48 @@ class _Point:
     family: str
     setting: str
     accuracy: float
-    mean_psnr: float
-    prior_psnr: float
+    mean: float
+    strong: float
     promise: str
 
 
 def curve_rows(*, seed: int, out: Path) -> Iterator[Row]:
-    """One row a point; two figures, against the paper's attacker and against the learned prior."""
+    """One row a point, then what the claim to be above the paper's curve comes to; a figure an attacker."""
     whole = halves("mnist", seed=seed)
-    # The attacker's and the codebook's public images are not among those that are trained on.
-    public = whole.x[-3000:]
-    sets = Halves(whole.x[:IMAGES], whole.y[:IMAGES], whole.x_test[:5000], whole.y_test[:5000], whole.name)
+    kept = len(whole.x) - len(public_images(whole))
+    sets = whole.first(min(IMAGES, kept))
     points = []
-    for point in _points(sets, public, seed):
+    for point in _points(sets, whole, seed):
         points.append(point)
-        setting = point.setting.replace(" ", "_")
-        how = "counted" if point.family == "codebook" else f"{EPOCHS} epochs"
+        how = "counted" if point.family == "codebook" else f"LeNet-5, {EPOCHS} epochs"
         yield Row(
-            id=f"sketching.curve.{point.family}.{setting}", value=point.accuracy, unit="%", seed=seed,
-            note=f"{point.promise}; PSNR {point.mean_psnr:.2f} dB (posterior mean), {point.prior_psnr:.2f} dB "
-            f"(learned prior); {how} on {IMAGES:,} images",
+            id=f"sketching.curve.{point.family}.{point.setting}", value=point.accuracy, unit="%", seed=seed,
+            note=f"{point.promise}; PSNR {point.mean:.2f} dB ({ATTACKERS['mean']}), {point.strong:.2f} dB "
+            f"({ATTACKERS['strong']}); {how} on {len(sets.x):,} images",
         )  # fmt: skip
-    _draw(points, "mean_psnr", "PSNR of the paper's attacker (dB)", out / "sketching-accuracy-leak.svg")
-    _draw(points, "prior_psnr", "PSNR of the learned prior (dB)", out / "sketching-accuracy-leak-prior.svg")
+    yield from _claims(points, seed)
+    for attacker, words in ATTACKERS.items():
+        _draw(points, attacker, f"PSNR of {words} (dB)", out / f"sketching-accuracy-leak-{attacker}.svg")
 
 
-def _points(sets: Halves, public: Any, seed: int) -> Iterator[_Point]:
-    private = sets.x_test[:300]
-    for name in ("Q1", "Q2", "Q3", "Q4"):
-        sketcher = NegativeSketcher(name, random_state=seed)
-        promise = f"epsilon {leak_of(sketcher.fit(private).parameters_).epsilon_pixel:.3g} per pixel implied"
-        leaks = _leaks(sketcher, public, private, seed)
-        for family, options in (("paper", {"inputs": "mean", "scaling": "unit"}), ("bits", {"inputs": "bits"})):
-            trained = train_sketches(sketcher, sets, epochs=EPOCHS, random_state=seed, **options)
-            yield _Point(family, name.lower(), trained.accuracy, *leaks, promise)
-    for goal in (7.3, 9.0, 10.5):
-        parameters = calibrate(max_psnr=goal, reference=public[:100])
-        sketcher = NegativeSketcher(parameters, random_state=seed)
-        trained = train_sketches(sketcher, sets, inputs="bits", epochs=EPOCHS, random_state=seed)
+def _points(sets: Halves, whole: Halves, seed: int) -> Iterator[_Point]:
+    for name in PAPER_Q:
+        sketcher, attacked = NegativeSketcher(name, random_state=seed), attack(name, seed=seed)
+        promise = f"epsilon {leak_of(QKParameters.paper(name)).epsilon_pixel:.3g} per pixel implied"
+        for family, options in (("paper", THE_PAPERS), ("both", OURS)):
+            yield _trained(family, name.lower(), sketcher, sets, attacked, promise, seed, options)
+    for goal in GOALS:
+        parameters = calibrate(max_psnr=goal, reference=public_images(whole)[:500], attacker="informed")
         promise = f"epsilon {leak_of(parameters).epsilon_pixel:.3g} per pixel implied"
-        yield _Point("calibrated", f"{goal:g}dB", trained.accuracy, *_leaks(sketcher, public, private, seed), promise)
+        sketcher = NegativeSketcher(parameters, random_state=seed)
+        attacked = attack(parameters, seed=seed)
+        yield _trained("calibrated", f"{goal:g}dB", sketcher, sets, attacked, promise, seed, OURS)
     for epsilon in (0.5, 1.0, 2.0, 4.0):
         flipper = FlippedBits(epsilon, random_state=seed)
-        trained = train_sketches(flipper, sets, inputs="bits", epochs=EPOCHS, random_state=seed)
-        leaks = _leaks(flipper, public, private, seed)
-        yield _Point("flips", f"eps{epsilon:g}", trained.accuracy, *leaks, f"epsilon {epsilon:g} per pixel proven")
+        promise = f"epsilon {epsilon:g} per pixel proven"
+        yield _trained("flips", f"eps{epsilon:g}", flipper, sets, attack(epsilon, seed=seed), promise, seed, OURS)
     for epsilon in (2.0, 4.0, 8.0):
-        book = CodebookSketcher(epsilon, random_state=seed).fit(public)
+        book = CodebookSketcher(epsilon, random_state=seed).fit(public_images(whole))
         # Training and test images under different dice, both private.
         model = CodebookClassifier().fit(book.transform(sets.x), sets.y)
         book.random_state = seed + 1
@@ -83,29 +96,65 @@ def _points(sets: Halves, public: Any, seed: int) -> Iterator[_Point]:
         yield _Point("codebook", f"eps{epsilon:g}", accuracy, seen, seen, f"epsilon {epsilon:g} per image proven")
 
 
-def _leaks(sketcher: Any, public: Any, private: Any, seed: int) -> tuple[float, float]:
-    """PSNR of the paper's attacker and of the learned prior."""
-    fitted = sketcher.fit(private)
-    sketches = fitted.sketch(private)
-    fresh = type(sketcher)(**{**sketcher.get_params(), "random_state": None}).fit(public)
-    attacker = LearnedPrior(epochs=3, width=16, random_state=seed).fit(public, fresh.sketch)
-    guesses = (sketches.pictures(), attacker.recover(sketches))
-    first, second = (measure("attack", private, guess).psnr for guess in guesses)
-    return first, second
+def _trained(
+    family: str, setting: str, sketcher: Any, sets: Halves, attacked: Attacked, promise: str, seed: int,
+    options: dict[str, Any],
+) -> _Point:  # fmt: skip
+    found = train_sketches(sketcher, sets, epochs=EPOCHS, random_state=seed, **options)
+    return _Point(family, setting, found.accuracy, attacked.weak.psnr, attacked.strongest, promise)
+
+
+def above_the_curve(
+    leak: list[float], accuracy: list[float], paper_leak: list[float], paper_accuracy: list[float]
+) -> list[float]:
+    """How far each point lies above the paper's curve at the same leak, in points of accuracy.
+
+    The paper's curve runs straight from one setting to the next, and never falls: whoever may leak more may also leak
+    less. Left of its least leak it is held at that setting's accuracy, right of its greatest at its best.
+    """
+    order = np.argsort(paper_leak)
+    best = np.maximum.accumulate(np.asarray(paper_accuracy, float)[order])
+    return (np.asarray(accuracy) - np.interp(leak, np.asarray(paper_leak, float)[order], best)).tolist()
+
+
+def _claims(points: list[_Point], seed: int) -> Iterator[Row]:
+    """The claims, so that they can fail: same sketch, more accuracy; same leak, more accuracy."""
+    own = {family: [p for p in points if p.family == family] for family in FAMILIES}
+    gains = {b.setting: b.accuracy - p.accuracy for p, b in zip(own["paper"], own["both"], strict=True)}
+    told = ", ".join(f"{name} {gain:+.1f}" for name, gain in gains.items())
+    yield Row(
+        id="sketching.curve.same_sketch_gain", value=min(gains.values()), unit="points", seed=seed,
+        note=f"the smallest gain of bits and means over posterior means on the same sketch (same leak): {told}",
+    )  # fmt: skip
+    paper = own["paper"]
+    smallest = []
+    for attacker, words in ATTACKERS.items():
+        margins = above_the_curve(
+            [getattr(p, attacker) for p in own["calibrated"]], [p.accuracy for p in own["calibrated"]],
+            [getattr(p, attacker) for p in paper], [p.accuracy for p in paper],
+        )  # fmt: skip
+        smallest.append(min(margins))
+        told = ", ".join(f"{p.setting} {margin:+.1f}" for p, margin in zip(own["calibrated"], margins, strict=True))
+        above = sum(margin > 0 for margin in margins)
+        yield Row(
+            id=f"sketching.curve.above_paper_{attacker}", value=min(margins), unit="points", seed=seed,
+            note=f"smallest margin of the calibrated points over the paper's curve at the same PSNR of {words}; "
+            f"{above} of {len(margins)} points above: {told}",
+        )  # fmt: skip
+    yield Row(
+        id="sketching.curve.above_paper", value=min(smallest), unit="points", seed=seed,
+        note="the smaller of the two margins; below 0 the calibrated curve is not above the paper's everywhere",
+    )  # fmt: skip
 
 
 def _draw(points: list[_Point], leak: str, label: str, path: Path) -> None:
     figure, axes = canvas()
-    names = {
-        "paper": "the paper's way", "bits": "bit posteriors", "calibrated": "calibrated q, bit posteriors",
-        "flips": "flipped bits, proven per pixel", "codebook": "codebook, proven per image",
-    }  # fmt: skip
-    for family, words in names.items():
+    for family, words in FAMILIES.items():
         own = sorted((dataclasses.asdict(p) for p in points if p.family == family), key=lambda p: p[leak])
         axes.plot([p[leak] for p in own], [p["accuracy"] for p in own], "o-", label=words)
         for p in own:
             axes.annotate(p["setting"], (p[leak], p["accuracy"]), fontsize=6)
-    axes.set(title="MNIST: accuracy against leak", xlabel=label, ylabel="test accuracy (%)")
+    axes.set(title="MNIST: accuracy against leak", xlabel=label, ylabel="test accuracy (%)", xlim=(None, 30))
     axes.set_ylim(np.floor(min(p.accuracy for p in points) / 10) * 10, 100)
     axes.legend(fontsize=7)
     figure.savefig(path)

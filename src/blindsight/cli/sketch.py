@@ -50,6 +50,9 @@ def make(
     epsilon_per_pixel: Annotated[
         float | None, typer.Option(help="Choose q for this: implied epsilon per pixel at most.")
     ] = None,
+    attacker: Annotated[
+        str, typer.Option(help="Whose PSNR: mean (the paper's attacker) or informed (one who knows --reference).")
+    ] = "mean",
     reference: Annotated[
         str | None, typer.Option(help="Public images like these, for --max-psnr; else pixels count as uniform.")
     ] = None,
@@ -94,7 +97,9 @@ def make(
     parameters: Any
     if max_psnr is not None or epsilon_per_pixel is not None:
         known = None if reference is None else prepare(_images(reference, None)[:200])
-        parameters = calibrate(max_psnr=max_psnr, epsilon_per_pixel=epsilon_per_pixel, r=r, reference=known)
+        parameters = calibrate(
+            max_psnr=max_psnr, epsilon_per_pixel=epsilon_per_pixel, attacker=attacker, r=r, reference=known
+        )
     else:
         parameters = resolve(q if q.startswith("Q") else _numbers("q", q), p=_numbers("p", p), r=r)
     sketcher = NegativeSketcher(parameters, random_state=seed).fit(prepare(images[:1]))

@@ -24,7 +24,7 @@ def train(
     out: Annotated[Path | None, typer.Option(help="Write the model here (safetensors).")] = None,
     test: Annotated[Path | None, typer.Option(help="Sketches to test on; else a tenth is held out.")] = None,
     network: Annotated[str, typer.Option(help="lenet5, resnet or resnet50.")] = "lenet5",
-    inputs: Annotated[str, typer.Option(help="bits (posteriors of all bits) or mean (the paper's).")] = "bits",
+    inputs: Annotated[str, typer.Option(help="both, bits (posteriors of all bits) or mean (the paper's).")] = "both",
     optimizer: Annotated[str, typer.Option(help="adam or sgd.")] = "adam",
     learning_rate: Annotated[float | None, typer.Option(help="Default 0.001 (adam), 0.1 (sgd).")] = None,
     epochs: Annotated[int, typer.Option(help="Passes over the set.", min=1)] = 5,

@@ -1,8 +1,9 @@
 """Choose Q for a goal: the allocation over bits that keeps most of what a network can use for a given leak.
 
-The paper's twelve settings were chosen by hand. Here the goal is a bound, on the PSNR of the posterior-mean attacker or
-on the implied epsilon per pixel, and what is maximised is the information in the bits, weighted by their worth.
-With mu = K/2 (the default here) a bit with q = 1/L leaks nothing, so the leak can be put where it is useful.
+The paper's twelve settings were chosen by hand. Here the goal is a bound, on the PSNR of an attacker or on the implied
+epsilon per pixel, and what is maximised is the information in the bits that a network can use: weighted by their
+worth, or, against the informed attacker, what neighbouring pixels share (`informed`). With mu = K/2 (the default here)
+a bit with q = 1/L leaks nothing, so the leak can be put where it is useful.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from scipy.optimize import brentq, minimize
 from blindsight import checks
 from blindsight.errors import InvalidParameter
 from blindsight.sketching.bits import to_bits
+from blindsight.sketching.informed import Kind
 from blindsight.sketching.leak import bit_law, pixel_epsilon, pixel_epsilon_rdp
 from blindsight.sketching.parameters import PAPER_R, QKParameters
 
@@ -103,6 +105,7 @@ def calibrate(
     *,
     max_psnr: float | None = None,
     epsilon_per_pixel: float | None = None,
+    attacker: str = "mean",
     delta: float = 1e-5,
     depth: int = 8,
     p: Sequence[float] | None = None,
@@ -113,8 +116,10 @@ def calibrate(
 
     Parameters
     ----------
-    max_psnr: bound on the posterior-mean attacker's PSNR, on `reference` (public images like yours; without them
-        pixel values are taken as uniform).
+    max_psnr: bound on the attacker's PSNR, on `reference` (public images like yours; without them pixel values are
+        taken as uniform).
+    attacker: whose PSNR. "mean" is the paper's, who knows nothing of such images and can be misled by leaving the
+        leading bits alone; "informed" knows `reference` (needed then), and how bits hang together in it.
     epsilon_per_pixel: bound on the implied local epsilon of a pixel at `delta`. Give exactly one of the two goals.
     p: types of records; None for mu = K/2 with K = 3. r: records a bit, lowered where the goal asks for it.
     """
@@ -122,8 +127,16 @@ def calibrate(
         raise InvalidParameter("calibrate needs exactly one goal: max_psnr or epsilon_per_pixel.")
     types = balanced_p() if p is None else tuple(p)
     base = QKParameters.k_hidden(depth, p=types, r=r)
+    if checks.one_of("attacker", attacker, ("mean", "informed")) == "informed":
+        if max_psnr is None or reference is None:
+            raise InvalidParameter("the informed attacker needs max_psnr and reference, public images like yours.")
+        return _against_informed(base, Kind.of(reference, depth), checks.number("max_psnr", max_psnr))
     histograms = _histograms(reference, depth)
     curves = _Curves(base)
+    weights = _weights(depth)
+
+    def worth(q: NDArray[np.float64]) -> float:
+        return float(weights @ curves.information(q))
 
     def loose(q: NDArray[np.float64], allowance: float) -> float:
         """A smooth stand-in for the goal, cheap enough to differentiate; at most 0 where it is met."""
@@ -146,14 +159,34 @@ def calibrate(
         )
     if epsilon_per_pixel is not None:
         checks.positive("epsilon_per_pixel", epsilon_per_pixel)
-    found = [_polish(base, curves, start, partial(loose, allowance=1.0)) for start in _starts(base)]
+    found = [_polish(base, worth, start, partial(loose, allowance=1.0)) for start in _starts(base)]
     met = [_lower_r(parameters, excess) for parameters in found]
     best = max(met, key=usefulness)
     if epsilon_per_pixel is None:
         return best
     # Renyi orders overstate epsilon by some percent: go on from the best with that much allowed; `excess` decides.
-    further = [_polish(base, curves, np.array(best.q), partial(loose, allowance=a)) for a in (1.05, 1.1)]
+    further = [_polish(base, worth, np.array(best.q), partial(loose, allowance=a)) for a in (1.05, 1.1)]
     return max([best, *(_lower_r(parameters, excess) for parameters in further)], key=usefulness)
+
+
+def _against_informed(base: QKParameters, kind: Kind, goal: float) -> QKParameters:
+    """The allocation with most shared information under which the informed attacker stays below the goal."""
+    if goal <= kind.blind_psnr:
+        raise InvalidParameter(
+            f"max_psnr must be above {kind.blind_psnr:.2f} dB, which a guess without any sketch reaches, got {goal:g}."
+        )
+    per_q, agreeing = base.r * base.depth * base.mean_differing, base.agreeing_rate
+
+    def worth(q: NDArray[np.float64]) -> float:
+        return kind.shared(per_q * q, agreeing)
+
+    starts = _starts(base)
+    found = [
+        _polish(base, worth, start, lambda q: kind.psnr(per_q * q, agreeing) - goal)
+        for start in [*starts, *(start[::-1] for start in starts)]
+    ]
+    met = [_lower_r(one, lambda at: kind.psnr(at.differing_rate, at.agreeing_rate) - goal) for one in found]
+    return max(met, key=lambda at: kind.shared(at.differing_rate, at.agreeing_rate))
 
 
 def _given(value: float | None) -> float:
@@ -176,14 +209,13 @@ def _starts(base: QKParameters) -> list[NDArray[np.float64]]:
 
 def _polish(
     base: QKParameters,
-    curves: _Curves,
+    worth: Callable[[NDArray[np.float64]], float],
     start: NDArray[np.float64],
     excess: Callable[[NDArray[np.float64]], float],
 ) -> QKParameters:
     """Climb from a start along the simplex while the goal holds (sequential quadratic programming)."""
-    weights = _weights(base.depth)
     result = minimize(
-        lambda q: -float(weights @ curves.information(q)),
+        lambda q: -worth(q),
         start,
         method="SLSQP",
         bounds=[(1e-3, 1.0)] * base.depth,

@@ -15,7 +15,7 @@ from blindsight.sketching.sketches import SketchSet
 
 __all__ = ["INPUTS", "SketchDataset"]
 
-INPUTS = ("mean", "bits")
+INPUTS = ("mean", "bits", "both")
 CACHE_BYTES = 1 << 30
 
 
@@ -26,7 +26,8 @@ class SketchDataset(Dataset):  # type: ignore[type-arg]
     ----------
     sketches: the set.
     inputs: "mean" gives posterior means of pixels in [0, 1] (channels, h, w), as the paper does; "bits" gives the
-        posteriors of all bits (channels L, h, w), from which a network learns more.
+        posteriors of all bits (channels L, h, w), from which a network learns more; "both" gives the bits and then
+        the means (channels (L + 1), h, w).
     cache: keep the inputs in memory; None does so where they take at most 1 GB.
     """
 
@@ -34,7 +35,8 @@ class SketchDataset(Dataset):  # type: ignore[type-arg]
         self.sketches = sketches
         self.inputs = checks.one_of("inputs", inputs, INPUTS)
         channels, height, width = sketches.image_shape
-        planes = channels * (sketches.parameters.depth if inputs == "bits" else 1)
+        depth = sketches.parameters.depth
+        planes = channels * {"mean": 1, "bits": depth, "both": depth + 1}[inputs]
         self.shape = (planes, height, width)
         size = 4 * len(sketches) * planes * height * width
         self._cached = self._estimate(slice(None)) if (size <= CACHE_BYTES if cache is None else cache) else None
@@ -43,13 +45,14 @@ class SketchDataset(Dataset):  # type: ignore[type-arg]
 
     def _estimate(self, rows: Any) -> Tensor:
         part = self.sketches[rows]
-        values: NDArray[np.float32]
-        if self.inputs == "bits":
-            values = part.posteriors()
-        else:
-            values = part.means()
-            values /= np.float32(2**self.sketches.parameters.depth - 1)
-        return torch.from_numpy(values)
+        given: list[NDArray[np.float32]] = []
+        if self.inputs != "mean":
+            given.append(part.posteriors())
+        if self.inputs != "bits":
+            means = part.means()
+            means /= np.float32(2**self.sketches.parameters.depth - 1)
+            given.append(means)
+        return torch.from_numpy(given[0] if len(given) == 1 else np.concatenate(given, axis=1))
 
     def __len__(self) -> int:
         return len(self.sketches)

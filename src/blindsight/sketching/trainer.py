@@ -34,7 +34,7 @@ class NegDL(ClassifierMixin, BaseEstimator):
     Parameters
     ----------
     network: "lenet5", "resnet", "resnet50", or a function (channels, height, width, classes) -> torch module.
-    inputs: "mean" (the paper: posterior means of pixels) or "bits" (posteriors of all bits as channels).
+    inputs: "mean" (the paper: posterior means of pixels), "bits" (posteriors of all bits as channels) or "both".
     scaling: "standard" (mean 0, deviation 1 a plane) or "unit" ([0, 1], as the paper).
     optimizer: "adam" or "sgd" (momentum 0.9, weight decay 5e-4); schedule: "cosine" or "constant".
     learning_rate: None for 1e-3 (adam) or 0.1 (sgd), the paper's.
@@ -45,7 +45,7 @@ class NegDL(ClassifierMixin, BaseEstimator):
         self,
         network: str | Callable[[int, int, int, int], nn.Module] = "lenet5",
         *,
-        inputs: str = "bits",
+        inputs: str = "both",
         scaling: str = "standard",
         optimizer: str = "adam",
         schedule: str = "cosine",
@@ -241,7 +241,7 @@ class NegDL(ClassifierMixin, BaseEstimator):
         return model
 
     def export_onnx(self, path: str | Path) -> None:
-        """Write the network as ONNX: input "x" (n, planes, h, w), unscaled estimates; output "logits"."""
+        """Write the network as ONNX: input "x", estimates (n, planes, h, w) of `SketchDataset`; output "logits"."""
         check_is_fitted(self, "module_")
         checks.optional_module("onnx", extra="torch")
         whole = nn.Sequential(_Scaled(self.shift_, self.scale_), self.module_).eval()

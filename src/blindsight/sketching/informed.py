@@ -1,0 +1,95 @@
+"""The informed attacker: it knows what such images look like, bit by bit, and so does the network.
+
+In digits that are nearly black and white every bit of a pixel says the same, ink or paper. The paper's posterior mean
+does not know that: it takes bits for independent and weights them by 2^(L-j), so a leak through the trailing bits
+leaves it almost blind, and nobody else. Here both sides of the bargain are computed from public images:
+
+- what is given away: the squared error of the best linear guess of a pixel from the counts of all its bits;
+- what is of use: the information about that which neighbouring pixels share, one factor behind all bits. A network
+  sees shapes, and a shape is what neighbours agree on; a bit that hangs on its own pixel only is noise to it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from blindsight.errors import InvalidParameter
+from blindsight.sketching.bits import to_bits
+from blindsight.sketching.parameters import QKParameters
+
+__all__ = ["Kind", "informed_psnr", "signal"]
+
+
+def signal(differing: ArrayLike, agreeing: float) -> NDArray[np.float64]:
+    """Signal to noise a bit: n_1 - n_0 moves by 2 (lambda_s - lambda_d) with the bit, and has variance their sum."""
+    wrong = np.asarray(differing, np.float64)
+    return 4 * (agreeing - wrong) ** 2 / np.maximum(agreeing + wrong, 1e-300)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of image, as second moments: of a pixel's value, of its bits, and of what neighbours share."""
+
+    peak: float
+    variance: float
+    bits: NDArray[np.float64] = field(repr=False)
+    with_value: NDArray[np.float64] = field(repr=False)
+    loadings: NDArray[np.float64] = field(repr=False)
+
+    @classmethod
+    def of(cls, reference: Any, depth: int) -> Kind:
+        """Learn the moments from public images (n, h, w), or (n, h, w, channels) with channels taken alike."""
+        images = np.asarray(reference)
+        if images.ndim == 4:
+            images = np.moveaxis(images, -1, 1).reshape(-1, *images.shape[1:3])
+        if images.ndim != 3 or images.dtype.kind not in "iu" or min(images.shape[1:], default=0) < 2 or not len(images):
+            raise InvalidParameter(f"reference must be images of whole numbers, at least 2 x 2, got {images.shape}.")
+        if images.min() < 0 or images.max() >= 2**depth:
+            raise InvalidParameter(f"reference must be images of whole numbers below {2**depth}.")
+        value = images.astype(np.float64)
+        if value.var() == 0:
+            raise InvalidParameter("reference must not be of one colour: it tells nothing of your images.")
+        planes = to_bits(images, depth).astype(np.float64)
+        planes -= planes.mean(axis=(0, 1, 2))
+        flat, pixels = planes.reshape(-1, depth), value.size
+        across = np.einsum("nhwi,nhwj->ij", planes[:, 1:], planes[:, :-1], optimize=True)
+        along = np.einsum("nhwi,nhwj->ij", planes[:, :, 1:], planes[:, :, :-1], optimize=True)
+        pairs = value[:, 1:].size + value[:, :, 1:].size
+        common = (across + along + across.T + along.T) / (2 * pairs)
+        strengths, directions = np.linalg.eigh(common)
+        loadings = math.sqrt(max(float(strengths[-1]), 0.0)) * directions[:, -1]
+        return cls(
+            peak=2.0**depth - 1,
+            variance=float(value.var()),
+            bits=flat.T @ flat / pixels,
+            with_value=flat.T @ (value.ravel() - value.mean()) / pixels,
+            loadings=loadings,
+        )
+
+    @property
+    def blind_psnr(self) -> float:
+        """What guessing the mean pixel reaches, without any sketch."""
+        return 10 * math.log10(self.peak**2 / self.variance)
+
+    def psnr(self, differing: ArrayLike, agreeing: float) -> float:
+        """PSNR of the best linear guess of a pixel from its own counts at these rates."""
+        scale = np.sqrt(signal(differing, agreeing))
+        seen = scale * self.with_value
+        explained = float(seen @ np.linalg.solve(np.eye(scale.size) + scale[:, None] * self.bits * scale, seen))
+        return 10 * math.log10(self.peak**2 / max(self.variance - explained, 1e-9))
+
+    def shared(self, differing: ArrayLike, agreeing: float) -> float:
+        """Bits of information a pixel about the factor that it shares with its neighbours."""
+        strength = signal(differing, agreeing)
+        own = np.maximum(np.diag(self.bits) - self.loadings**2, 0)
+        return 0.5 * math.log2(1 + float((strength * self.loadings**2 / (1 + strength * own)).sum()))
+
+
+def informed_psnr(parameters: QKParameters, reference: Any) -> float:
+    """The PSNR that an attacker reaches who knows `reference` and looks at one pixel at a time."""
+    return Kind.of(reference, parameters.depth).psnr(parameters.differing_rate, parameters.agreeing_rate)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from blindsight.audit.figures import gallery, three_numbers
+from blindsight.audit.figures import Figure, gallery, three_numbers
 from blindsight.audit.report import Report
 from blindsight.audit.target import audit_file
 from blindsight.cli.main import app
@@ -78,7 +78,9 @@ def test_sketches_get_a_disclosure_and_no_epsilon(tmp_path: Path) -> None:
     NegativeSketcher("Q6").fit(images).sketch(images).save(tmp_path / "sent.sketch")
     found = audit_file(tmp_path / "sent.sketch")
     assert isinstance(found.card, Disclosure)
-    assert found.verdict is None
+    assert found.verdict is not None
+    assert found.verdict.claimed is None
+    assert not found.verdict.published
     done = CliRunner().invoke(app, ["audit", str(tmp_path / "sent.sketch")])
     assert done.exit_code == 0
     assert "DISCLOSURE CARD" in done.stdout
@@ -102,10 +104,14 @@ def test_the_report_is_self_contained_and_escapes_what_it_is_told(saved) -> None
         title="<script>alert(1)</script>",
         verdicts=[found.verdict],
         cards=[("card", found.card)],
-        figures=[("three", "numbers", three_numbers([found.verdict])), ("g", "", gallery({"a": np.zeros((2, 4, 4))}))],
+        figures=[
+            Figure("three", "numbers", three_numbers([found.verdict])),
+            Figure("g", "", gallery({"<b>a</b>": np.zeros((2, 4, 4))})),
+        ],
     )
     page = report.to_html()
     assert "<script" not in page
+    assert "<b>" not in page
     assert "http://" not in page.replace("http://www.w3.org/", "").replace("http://purl.org/", "").replace(
         "http://creativecommons.org/", ""
     )

@@ -19,7 +19,15 @@ from blindsight import checks
 from blindsight.audit.bounds import clopper_pearson, epsilon_from_rates
 from blindsight.privacy import Audited
 
-__all__ = ["Outcomes", "collect", "collect_at_once", "distinguish", "distinguish_outcomes"]
+__all__ = [
+    "Outcomes",
+    "Told",
+    "collect",
+    "collect_at_once",
+    "distinguish",
+    "distinguish_outcomes",
+    "tell_apart",
+]
 
 Run = Callable[[Any, np.random.Generator], Any]
 Statistic = Callable[[NDArray[Any]], NDArray[np.float64]]
@@ -33,6 +41,20 @@ class Outcomes:
 
     data: NDArray[Any]
     neighbour: NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Told:
+    """How well two neighbours were told apart: the bound, and what it was read from.
+
+    `guilty` and `innocent` are the attacker's scores on the runs that measured, larger where it accuses; `rates` are
+    the event's rate of false accusations, bounded from above, and of right ones, from below, at the confidence.
+    """
+
+    audited: Audited
+    guilty: NDArray[np.float64]
+    innocent: NDArray[np.float64]
+    rates: tuple[float, float]
 
 
 def collect(run: Run, data: Any, neighbour: Any, *, trials: int, seed: int, workers: int = 1) -> Outcomes:
@@ -87,22 +109,38 @@ def distinguish_outcomes(
     outcomes: Outcomes, *, confidence: float = 0.95, delta: float = 0.0, statistic: Statistic | None = None
 ) -> Audited:
     """The same, on outcomes that were collected already."""
+    return tell_apart(outcomes, confidence=confidence, delta=delta, statistic=statistic).audited
+
+
+def tell_apart(
+    outcomes: Outcomes, *, confidence: float = 0.95, delta: float = 0.0, statistic: Statistic | None = None
+) -> Told:
+    """The same, with the scores and the event behind the bound."""
     half = len(outcomes.data) // 2
     first = Outcomes(outcomes.data[:half], outcomes.neighbour[:half])
     score = statistic or _discriminant(first)
     learn = score(first.data), score(first.neighbour)
     test = score(outcomes.data[half:]), score(outcomes.neighbour[half:])
     # Either side may be the one with the tell-tale event; two candidate events share the error.
-    best, share = 0.0, 1 - (1 - confidence) / 2
+    share = 1 - (1 - confidence) / 2
+    best: tuple[float, int, tuple[float, float]] = (-1.0, 1, (1.0, 0.0))
     for sign, (here, there), (here_test, there_test) in ((1, learn, test), (-1, learn[::-1], test[::-1])):
         cut = _best_cut(sign * here, sign * there, delta)
         hits, false = int((sign * here_test >= cut).sum()), int((sign * there_test >= cut).sum())
-        best = max(
-            best,
-            epsilon_from_rates(hits, len(here_test), false, len(there_test), confidence=share, delta=delta),
-        )
+        found = epsilon_from_rates(hits, len(here_test), false, len(there_test), confidence=share, delta=delta)
+        if found > best[0]:
+            low, _ = clopper_pearson(hits, len(here_test), error=(1 - share) / 2)
+            _, high = clopper_pearson(false, len(there_test), error=(1 - share) / 2)
+            best = found, sign, (high, low)
+    epsilon, sign, rates = best
     name = "black box, given statistic" if statistic else "black box, linear discriminant"
-    return Audited(epsilon=best, confidence=confidence, attack=name, trials=2 * len(outcomes.data))
+    guilty, innocent = test if sign > 0 else test[::-1]
+    return Told(
+        audited=Audited(epsilon=epsilon, confidence=confidence, attack=name, trials=2 * len(outcomes.data)),
+        guilty=sign * guilty,
+        innocent=sign * innocent,
+        rates=rates,
+    )
 
 
 def _best_cut(here: NDArray[np.float64], there: NDArray[np.float64], delta: float) -> float:

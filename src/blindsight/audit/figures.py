@@ -3,20 +3,52 @@
 from __future__ import annotations
 
 import base64
+import html
 import io
+import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from blindsight.audit.blackbox import Told
 from blindsight.audit.membership import Membership, roc
 from blindsight.audit.verdict import Verdict
 
-__all__ = ["gallery", "png", "roc_curves", "three_numbers", "utility_curves"]
+__all__ = [
+    "Figure",
+    "allowed",
+    "attack_roc",
+    "curves",
+    "gallery",
+    "guesses",
+    "png",
+    "roc_curves",
+    "three_numbers",
+]
 
 _GREY, _BLUE, _RED, _GREEN = "#888888", "#3b82c4", "#d1495b", "#2a9d6f"
 _CEILING = 30.0
+
+
+class Figure(NamedTuple):
+    """A picture for the page (trusted HTML or SVG), and the numbers behind it for Markdown and JSON."""
+
+    title: str
+    caption: str
+    picture: str
+    rows: Sequence[Mapping[str, Any]] = ()
+
+
+def allowed(fpr: Any, epsilon: float, delta: float = 0.0) -> NDArray[np.float64]:
+    """The most right accusations that (epsilon, delta) leaves possible at these rates of false ones.
+
+    min(e^ε f + δ, 1 - e^-ε (1 - δ - f)) (Kairouz, Oh and Viswanath 2015).
+    """
+    f = np.asarray(fpr, np.float64)
+    grow = math.exp(min(epsilon, 700))
+    return np.clip(np.minimum(grow * f + delta, 1 - (1 - delta - f) / grow), 0, 1)
 
 
 def three_numbers(verdicts: Sequence[Verdict]) -> str:
@@ -40,18 +72,76 @@ def three_numbers(verdicts: Sequence[Verdict]) -> str:
     return _svg(figure)
 
 
-def utility_curves(curves: Mapping[str, Sequence[tuple[float, float]]], *, ylabel: str, chance: float) -> str:
-    """Utility against proven epsilon, one line a method."""
+def curves(
+    lines: Mapping[str, Sequence[tuple[float, float]]],
+    *,
+    xlabel: str,
+    ylabel: str,
+    own: tuple[float, float] | None = None,
+    chance: float | None = None,
+    labels: Mapping[str, tuple[float, float]] | None = None,
+    logarithmic: bool = True,
+) -> str:
+    """Lines of points; `own` is where the audited file stands, a level line where its x is infinite."""
     figure, axes = _axes(7, 3.6)
-    for (name, points), color in zip(curves.items(), (_GREEN, _RED, _BLUE, _GREY), strict=False):
+    for (name, points), color in zip(lines.items(), (_GREEN, _BLUE, _GREY), strict=False):
         x, y = zip(*sorted(points), strict=True)
-        axes.plot(x, y, marker="o", color=color, label=name)
-    axes.axhline(chance, color=_GREY, lw=1, ls=":", label="chance")
-    axes.set_xscale("log", base=2)
-    axes.set_xlabel("proven epsilon per record")
+        axes.plot(x, y, marker="o", ms=4, color=color, label=name)
+    if chance is not None:
+        axes.axhline(chance, color=_GREY, lw=1, ls=":", label="chance")
+    if own is not None and math.isinf(own[0]):
+        axes.axhline(own[1], color=_RED, lw=1.5, ls="--", label=f"your file: {own[1]:.2f}, no ε proven")
+    elif own is not None:
+        axes.scatter(*own, color=_RED, marker="D", s=60, zorder=5, label=f"your file: {own[1]:.2f}")
+    for text, point in (labels or {}).items():
+        axes.annotate(text, point, xytext=(5, -9), textcoords="offset points", fontsize=7, color=_GREY)
+    if logarithmic:
+        axes.set_xscale("log", base=2)
+        axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axes.set_xlabel(xlabel)
     axes.set_ylabel(ylabel)
     _legend(axes)
     return _svg(figure)
+
+
+def attack_roc(
+    told: Told, *, proven: float, claimed: float | None, delta: float = 0.0, proof: str = "proven"
+) -> tuple[str, list[dict[str, Any]]]:
+    """Claim, proof and attack on log-log axes; and the same at a few rates, as rows.
+
+    A curve above a line contradicts it. The diamond is the event that the audited number rests on, at the stated
+    confidence: it is what refutes; the thin end of the curve is a handful of runs.
+    """
+    scores = np.concatenate([told.guilty, told.innocent])
+    fpr, tpr = roc(scores, np.repeat([True, False], [len(told.guilty), len(told.innocent)]))
+    floor = 1 / len(told.innocent)
+    figure, axes = _axes(5.6, 4.2)
+    grid = np.geomspace(floor, 1, 200)
+    if not math.isinf(proven):
+        label = f"{proof}: ε = {proven:.3g}" + (f", δ = {delta:.1g}" if delta else "")
+        axes.plot(grid, np.maximum(allowed(grid, proven, delta), floor), color=_GREEN, label=label)
+    if claimed is not None and not math.isinf(claimed):
+        line = np.maximum(allowed(grid, claimed, delta), floor)
+        axes.plot(grid, line, color=_BLUE, ls="--", label=f"claimed: ε = {claimed:.3g}")
+    shown = np.interp(grid, fpr, tpr)
+    axes.plot(grid, np.maximum(shown, floor), color=_RED, lw=2, label="attack")
+    axes.scatter(*np.maximum(told.rates, floor), color=_RED, marker="D", s=40, zorder=5, label="audited event")
+    axes.plot([floor, 1], [floor, 1], color=_GREY, lw=1, ls=":", label="guessing")
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xlim(floor, 1)
+    axes.set_ylim(floor, 1.15)
+    axes.set_xlabel("false accusations")
+    axes.set_ylabel("right accusations")
+    _legend(axes)
+    rows = []
+    for rate in (1e-3, 1e-2, 1e-1):
+        row: dict[str, Any] = {"false accusations": rate, "attack": round(float(np.interp(rate, fpr, tpr)), 4)}
+        row["proven allows"] = 1.0 if math.isinf(proven) else round(float(allowed(rate, proven, delta)), 4)
+        if claimed is not None:
+            row["claim allows"] = 1.0 if math.isinf(claimed) else round(float(allowed(rate, claimed, delta)), 4)
+        rows.append(row)
+    return _svg(figure), rows
 
 
 def roc_curves(found: Mapping[str, Membership]) -> str:
@@ -71,12 +161,29 @@ def roc_curves(found: Mapping[str, Membership]) -> str:
     return _svg(figure)
 
 
+def guesses(bars: Mapping[str, tuple[float, float, float]], *, most: float | None) -> str:
+    """Shares of right guesses with their intervals, one half for chance, and the most that is allowed."""
+    figure, axes = _axes(7, 0.5 * len(bars) + 1.3)
+    for line, (share, low, high) in enumerate(reversed(list(bars.values()))):
+        axes.plot([low, high], [line, line], color=_RED, lw=2)
+        axes.scatter(share, line, color=_RED, marker="D", s=40, zorder=3)
+    axes.axvline(0.5, color=_GREY, lw=1, ls=":", label="chance")
+    if most is not None:
+        axes.axvline(most, color=_GREEN, label=f"the proof allows {most:.2f}")
+    axes.set_yticks(range(len(bars)), list(bars)[::-1], fontsize=8)
+    axes.set_ylim(-0.6, len(bars) - 0.4)
+    axes.set_xlim(0.3, 1.03)
+    axes.set_xlabel("share of right guesses")
+    _legend(axes)
+    return _svg(figure)
+
+
 def gallery(rows: Mapping[str, NDArray[Any]], *, scale: int = 2) -> str:
     """Rows of small pictures with a caption each, as one HTML table."""
     lines = []
     for caption, images in rows.items():
         cells = "".join(f'<td><img alt="" src="data:image/png;base64,{png(image, scale)}"></td>' for image in images)
-        lines.append(f"<tr><th>{caption}</th>{cells}</tr>")
+        lines.append(f"<tr><th>{html.escape(caption)}</th>{cells}</tr>")
     return f'<div class="scroll"><table class="gallery">{"".join(lines)}</table></div>'
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import html
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from blindsight import __version__
+from blindsight.audit.figures import Figure
 from blindsight.audit.table import COLUMNS
 from blindsight.audit.verdict import Verdict
 from blindsight.privacy import Disclosure, Guarantee
@@ -17,6 +18,7 @@ from blindsight.privacy import Disclosure, Guarantee
 __all__ = ["Report"]
 
 Card = Guarantee | Disclosure
+_NOTHING = "nothing found to change; not refuted is not a proof"
 
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1d2129; --paper: #fff; --soft: #f3f5f8; --line: #d5dae1; --red: #b3263b;
@@ -47,14 +49,17 @@ figure { margin: 1rem 0; } figure svg { max-width: 100%; height: auto; } figcapt
 class Report:
     """What was audited and what came of it.
 
-    `figures` are (title, caption, HTML or SVG) and trusted; everything else is escaped.
+    The figures' pictures are trusted; everything else is escaped. `changes` are sentences on what to change beyond
+    the verdicts' own advice; `summary` stands in for the headline where counts of verdicts would not say it.
     """
 
     title: str
     verdicts: Sequence[Verdict]
     cards: Sequence[tuple[str, Card]] = ()
-    figures: Sequence[tuple[str, str, str]] = ()
+    figures: Sequence[Figure] = ()
     notes: Sequence[str] = field(default_factory=tuple)
+    changes: Sequence[str] = ()
+    summary: str = ""
 
     @property
     def refuted(self) -> bool:
@@ -63,6 +68,8 @@ class Report:
 
     def headline(self) -> str:
         """One sentence for people in a hurry."""
+        if self.summary:
+            return self.summary
         claims = [v for v in self.verdicts if v.published]
         proofs = [v for v in self.verdicts if v.calibration == "proven"]
         parts = [f"{_of(claims)} published claims REFUTED"] if claims else []
@@ -71,7 +78,8 @@ class Report:
 
     def advice(self) -> list[str]:
         """What to change to be safe, each once."""
-        return list(dict.fromkeys(f"{v.method}: {v.advice}" for v in self.verdicts if v.refuted and v.advice))
+        refuted = (f"{v.method}: {v.advice}" for v in self.verdicts if v.refuted and v.advice)
+        return list(dict.fromkeys((*refuted, *self.changes)))
 
     def write(self, folder: str | Path) -> list[Path]:
         """report.html, report.md and report.json in the folder."""
@@ -88,7 +96,7 @@ class Report:
         return written
 
     def to_json(self) -> str:
-        """Everything but the pictures."""
+        """Everything but the pictures; of those, the numbers behind them."""
         cards = {name: json.loads(card.to_json()) for name, card in self.cards}
         fields = {
             "title": self.title,
@@ -96,6 +104,8 @@ class Report:
             "headline": self.headline(),
             "verdicts": [verdict.to_dict() for verdict in self.verdicts],
             "advice": self.advice(),
+            "figures": [{"title": f.title, "caption": f.caption, "rows": list(f.rows)} for f in self.figures],
+            "notes": list(self.notes),
             "cards": cards,
         }
         return json.dumps(fields, ensure_ascii=False, indent=2, allow_nan=False)
@@ -103,8 +113,10 @@ class Report:
     def to_markdown(self) -> str:
         """The table, the advice and the cards as plain Markdown."""
         lines = [f"# {self.title}", self.headline(), "", *self.notes, "", *_markdown_table(self.verdicts)]
-        if self.advice():
-            lines += ["", "## What to change", *(f"- {sentence}." for sentence in self.advice())]
+        lines += ["", "## What to change to be safe", *(f"- {sentence}." for sentence in self.advice() or [_NOTHING])]
+        for figure in self.figures:
+            if figure.rows:
+                lines += ["", f"## {figure.title}", figure.caption, "", *_markdown_rows(figure.rows)]
         for name, card in self.cards:
             lines += ["", f"## {name}", "```", card.card(), "```"]
         return "\n".join(lines) + "\n"
@@ -121,12 +133,11 @@ class Report:
         for note in self.notes:
             yield f'<p class="quiet">{html.escape(note)}</p>'
         yield "<h2>Claimed, proven, audited</h2>" + _html_table(self.verdicts)
-        if self.advice():
-            items = "".join(f"<li>{html.escape(sentence)}.</li>" for sentence in self.advice())
-            yield f"<h2>What to change to be safe</h2><ul>{items}</ul>"
-        for title, caption, picture in self.figures:
-            words = f"<figcaption>{html.escape(caption)}</figcaption>"
-            yield f"<h2>{html.escape(title)}</h2><figure>{picture}{words}</figure>"
+        items = "".join(f"<li>{html.escape(sentence)}.</li>" for sentence in self.advice() or [_NOTHING])
+        yield f"<h2>What to change to be safe</h2><ul>{items}</ul>"
+        for figure in self.figures:
+            words = f"<figcaption>{html.escape(figure.caption)}</figcaption>"
+            yield f"<h2>{html.escape(figure.title)}</h2><figure>{figure.picture}{words}</figure>"
         if self.cards:
             yield '<h2>Cards</h2><div class="cards">'
             for name, card in self.cards:
@@ -158,4 +169,11 @@ def _markdown_table(verdicts: Sequence[Verdict]) -> list[str]:
     for verdict in verdicts:
         cells = (cell.replace("|", "\\|") for cell in (verdict.room, *verdict.cells()))
         lines.append("| " + " | ".join(cells) + " |")
+    return lines
+
+
+def _markdown_rows(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
+    lines += ["| " + " | ".join(str(row.get(key, "")).replace("|", "\\|") for key in columns) + " |" for row in rows]
     return lines

@@ -1,161 +1,331 @@
-"""Audit what a user has made: a saved hasher, metric, tagger or sketches, or an index, by what its file holds.
+"""Audit what a user has made: any fitted estimator or mechanism, a saved model, sketches, or an index.
 
-The private data are not in the file, so the attack is on the mechanism that the file describes: the same release,
-on the two worst inputs there are. What is stated must also follow from the numbers stored beside it.
+    found = audit(PHashing(epsilon=8).fit(X))       # or audit(Laplace(...)), audit_file("index")
+    print(found.card.card())
+
+The private data are not in a file, so the attack is on the release that it describes: the same mechanism, on the two
+worst inputs there are; and where learning releases something too, on the same learning from toy data. What is stated
+must also follow from the numbers stored beside it.
 """
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from blindsight import storage
-from blindsight.audit.blackbox import Outcomes, collect_at_once, distinguish_outcomes
-from blindsight.audit.exact import likelihood_ratio
-from blindsight.audit.verdict import Verdict
+from blindsight.audit import refits, releases
+from blindsight.audit.mechanisms import Attack, attack_mechanism
+from blindsight.audit.verdict import Room, Verdict
 from blindsight.errors import HostileFile, InvalidData
-from blindsight.privacy import Audited, Disclosure, Guarantee
+from blindsight.privacy import Disclosure, Guarantee
 from blindsight.privacy.mechanisms import BitFlip, SubsetSelection
 
-__all__ = ["Audit", "audit_file"]
+__all__ = ["Audit", "audit", "audit_file"]
+
+_SAME = (
+    "What was attacked is the release that the file describes, on the worst inputs there are; no private data needed."
+)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Audit:
-    """What a file promises, with what the attack measured attached, and the verdict where an epsilon is stated."""
+    """What is promised, with what the attacks measured attached, and the verdict.
+
+    `attacks` are all that ran, the strongest first; `notes` say what was attacked and what was not; `others` are
+    further promises of the same file.
+    """
 
     name: str
+    room: Room
+    subject: Any
     card: Guarantee | Disclosure
     verdict: Verdict | None
+    attacks: tuple[Attack, ...] = ()
+    notes: tuple[str, ...] = ()
+    others: tuple[tuple[str, Guarantee], ...] = ()
+
+
+def audit(subject: Any, *, name: str | None = None, trials: int = 200_000, seed: int = 0) -> Audit:
+    """Audit a fitted estimator, a set of sketches or a mechanism, unchanged."""
+    name = name or type(subject).__name__
+    if hasattr(subject, "release") and hasattr(subject, "cost"):
+        return _mechanism(subject, name, trials, seed)
+    from blindsight.sketching import NegativeSketcher
+    from blindsight.sketching.sketches import SketchSet
+
+    if isinstance(subject, (SketchSet, NegativeSketcher)):
+        return _sketches(subject, name, trials, seed)
+    guarantee = getattr(subject, "guarantee_", None)
+    if not isinstance(guarantee, Guarantee):
+        raise InvalidData(f"{name} is a {type(subject).__name__}: it releases plain values and promises nothing.")
+    for fits, handle in _HANDLERS:
+        if fits(subject):
+            return handle(subject, name, trials, seed)
+    raise InvalidData(f"no attack is known for a {type(subject).__name__}.")
 
 
 def audit_file(path: str | Path, *, trials: int = 200_000, seed: int = 0) -> Audit:
-    """Audit a model file or an index (file or folder)."""
+    """Audit a model file or an index (file or folder): load it, and `audit` what it holds."""
     source = Path(path)
     if not source.exists():
         raise InvalidData(f"{path} does not exist. Give a saved model, sketches, or an index.")
     if source.is_dir():
-        hashers = sorted(source.glob("*.safetensors"))
-        if not hashers:
-            raise InvalidData(f"{path} is no index: it holds no saved hasher. Make one with blindsight hash.")
-        return _hasher(hashers[0], str(source), trials, seed)
+        return _folder(source, trials, seed)
     try:
         kind, _, _ = storage.load_any(source)
     except HostileFile:
         return _index(source, trials, seed)
-    readers = {"hasher": _hasher, "metric": _metric, "tagger": _tagger, "sketches": _sketches}
-    if kind not in readers:
+    if kind not in _READERS:
         raise InvalidData(f"{path} holds a {kind!r}, which promises nothing that can be audited.")
-    return readers[kind](source, source.name, trials, seed)
+    return audit(_READERS[kind](source), name=source.name, trials=trials, seed=seed)
 
 
-def _hasher(source: Path, name: str, trials: int, seed: int) -> Audit:
+def _mechanism(mechanism: Any, name: str, trials: int, seed: int) -> Audit:
+    cost = mechanism.cost
+    promise = Guarantee(
+        mechanism=repr(mechanism),
+        unit=cost.unit,
+        epsilon=cost.epsilon,
+        delta=cost.delta,
+        neighbours=cost.neighbours,
+        model="central",
+        sampler=mechanism.sampler,
+    )
+    attack = attack_mechanism(mechanism, trials=trials, seed=seed)
+    return _judged(mechanism, name, "privacy", promise, [attack], notes=("The mechanism as it is was attacked.",))
+
+
+def _hasher(hasher: Any, name: str, trials: int, seed: int) -> Audit:
+    guarantee: Guarantee = hasher.guarantee_
+    attacks, notes = [], [_SAME]
+    learned = getattr(hasher, "learned_from_", None) or getattr(hasher, "learned_from", "public")
+    if guarantee.accountant.startswith("none"):  # Algorithm 3 releases its codes as they are
+        notes.append("The flips inside Algorithm 3 were not attacked: they are never released; the plain codes are.")
+    else:
+        attacks.append(attack_mechanism(hasher.mechanism_, unit=guarantee.unit, trials=trials, seed=seed))
+    if guarantee.model == "central" and guarantee.unit == "record":
+        attacks.append(refits.attack_hasher(hasher, runs=max(100, trials // 1000), seed=seed))
+        notes.append("What learning releases was attacked by learning again from 100 digits, one of them replaced.")
+    elif learned == "private":
+        notes.append("Not attacked: what learning from the protected images releases.")
+    else:
+        notes.append("Not attacked: the hash function, which rests on public images by the file's own word.")
+    return _judged(hasher, name, "hashing", guarantee, attacks, notes=notes)
+
+
+def _folder(source: Path, trials: int, seed: int) -> Audit:
+    hashers = sorted(source.glob("*.safetensors"))
+    if not hashers:
+        raise InvalidData(f"{source} is no index: it holds no saved hasher. Make one with blindsight hash.")
     from blindsight.hashing import load
 
-    hasher: Any = load(source)
-    guarantee = getattr(hasher, "guarantee_", None)
-    if guarantee is None:
-        raise InvalidData(f"{name} is a {type(hasher).__name__}: it releases plain codes and promises nothing.")
-    audited = _attack(hasher.mechanism_, guarantee.unit, trials, seed)
-    return _judged(name, type(hasher).__name__, guarantee, audited, "hashing")
+    found = audit(load(hashers[0]), name=str(source), trials=trials, seed=seed)
+    stored = source / "codes.index"
+    return _stated(found, stored) if stored.exists() else found
 
 
 def _index(source: Path, trials: int, seed: int) -> Audit:
+    """The release behind an index: that of the hasher beside it, else what its header says."""
+    from blindsight.search.header import Header
+
+    guarantee = Header.of(source).guarantee
+    if guarantee is None:
+        raise InvalidData(f"{source} is an index of plain codes: it promises nothing.")
+    beside = source.parent / "hasher.safetensors"
+    if beside.exists():
+        from blindsight.hashing import load
+
+        return _stated(audit(load(beside), name=source.name, trials=trials, seed=seed), source)
+    mechanism = _released(source, guarantee)
+    if mechanism is None:
+        notes = ("Not attacked: the index does not say how its codes were released.",)
+        return _judged(None, source.name, "hashing", guarantee, [], notes=notes)
+    attack = attack_mechanism(mechanism, unit=guarantee.unit, trials=trials, seed=seed)
+    return _judged(mechanism, source.name, "hashing", guarantee, [attack], notes=(_SAME,), method="index")
+
+
+def _stated(found: Audit, codes: Path) -> Audit:
+    """The same attack, judged by what the index itself states."""
+    from blindsight.search.header import Header
+
+    guarantee = Header.of(codes).guarantee
+    if guarantee is None:
+        raise InvalidData(f"{codes} is an index of plain codes: it promises nothing.")
+    return _judged(found.subject, found.name, "hashing", guarantee, found.attacks, notes=found.notes, method="index")
+
+
+def _released(source: Path, guarantee: Guarantee) -> Any:
+    """The mechanism that a header describes; None if it does not."""
     from blindsight.search.header import Header
 
     header = Header.of(source)
-    if header.guarantee is None:
-        raise InvalidData(f"{source} is an index of plain codes: it promises nothing.")
-    beta = header.decoding.beta if header.decoding is not None else 0.0
-    flip = BitFlip(beta=beta, n_bits=header.n_bits, unit="record")
-    return _judged(
-        source.name, "index", header.guarantee, _attack(flip, header.guarantee.unit, trials, seed), "hashing"
+    cells = re.match(r"one of (\d+) cells by subset selection, (\d+) of", guarantee.mechanism)
+    if cells is not None:
+        k, size = int(cells[1]), int(cells[2])
+        if not 0 < size < k <= header.n_bits or not 0 < guarantee.epsilon < 1000:
+            raise HostileFile(f"{source} describes a release that does not fit its codes.")
+        return SubsetSelection(epsilon=guarantee.epsilon, k=k, size=size, unit="record")
+    if "flipping" in guarantee.mechanism and header.decoding is not None:
+        return BitFlip(beta=header.decoding.beta, n_bits=header.n_bits, unit="record")
+    return None
+
+
+def _metric(metric: Any, name: str, trials: int, seed: int) -> Audit:
+    attack = refits.attack_metric(metric, runs=max(100, 3 * trials // 2000), seed=seed)
+    notes = [
+        "Attacked by learning again from 4 pairs of which one changes its label, with the file's own settings.",
+        "Not attacked: who was compared with whom, which is public by assumption.",
+    ]
+    return _judged(metric, name, "metric", metric.guarantee_, [attack], notes=notes)
+
+
+def _tagger(tagger: Any, name: str, trials: int, seed: int) -> Audit:
+    attacks = releases.attack_answers(tagger.release_, tagger.n_labels_, trials=trials, seed=seed)
+    notes = (
+        "One answer about one image was attacked: logits at opposite ends, and beyond the clipping bound.",
+        "Not attacked: training; its own promise is the second card.",
+    )
+    found = _judged(tagger, name, "tagging", tagger.guarantee_, attacks, notes=notes)
+    return replace(found, others=(("Training records", tagger.training_guarantee_),))
+
+
+def _flips(flipper: Any, name: str, trials: int, seed: int) -> Audit:
+    attack = releases.attack_pixel(flipper.parameters_, trials=trials, seed=seed)
+    return _judged(flipper, name, "sketching", flipper.guarantee_, [attack], notes=("One pixel, 0 or all ones.",))
+
+
+def _codebook_sketches(sketcher: Any, name: str, trials: int, seed: int) -> Audit:
+    attack = attack_mechanism(sketcher.mechanism_, trials=trials, seed=seed)
+    return _judged(sketcher, name, "sketching", sketcher.guarantee_, [attack], notes=(_SAME,))
+
+
+def _federated(model: Any, name: str, trials: int, seed: int) -> Audit:
+    attack = refits.attack_classifier(model, runs=max(100, trials // 1000), seed=seed)
+    notes = (
+        "Attacked: the sum of one round, by learning again with one user's rows replaced.",
+        "Not attacked here: the encrypted messages; blindsight audit --all attacks the protocol.",
+    )
+    return _judged(model, name, "federated", model.guarantee_, [attack], notes=notes)
+
+
+def _sketches(subject: Any, name: str, trials: int, seed: int) -> Audit:
+    """Sketches claim no epsilon: what they imply is computed, and measured on one pixel; flipped bits do claim one."""
+    from blindsight.sketching import FlipParameters
+
+    parameters = subject.parameters if hasattr(subject, "parameters") else subject.parameters_
+    shape = subject.image_shape if hasattr(subject, "image_shape") else subject.image_shape_
+    attack = releases.attack_pixel(parameters, trials=min(trials, 200_000), seed=seed)
+    notes = ("Attacked: the counts of one pixel, 0 or all ones, and the pictures below.",)
+    if isinstance(parameters, FlipParameters):
+        promise = releases.flips_promise(parameters, shape)
+        return _judged(subject, name, "sketching", promise, [attack], notes=notes, method="flipped bits")
+    card, implied = releases.sketch_card(parameters, shape)
+    verdict = Verdict(
+        room="sketching",
+        method="sketch",
+        setting=f"{parameters.name}, computed, δ = {attack.delta:g}",
+        unit="pixel",
+        calibration="paper",
+        claimed=None,
+        proven=implied,
+        audited=attack.audited,
+    )
+    return Audit(
+        name=name,
+        room="sketching",
+        subject=subject,
+        card=card,
+        verdict=verdict,
+        attacks=(attack,),
+        notes=notes,
     )
 
 
-def _attack(mechanism: Any, unit: str, trials: int, seed: int) -> Audited:
-    """The likelihood ratio between the two worst inputs of a flip, or of a cell's release.
+def _judged(
+    subject: Any, name: str, room: Room, guarantee: Guarantee, attacks: Any, *, notes: Any, method: str | None = None
+) -> Audit:
+    ranked = tuple(sorted(attacks, key=lambda attack: -attack.audited.epsilon))
+    best = ranked[0].audited if ranked else None
+    verdict = Verdict(
+        room=room,
+        method=method or type(subject).__name__,
+        setting=guarantee.mechanism if room != "privacy" else "worst inputs",
+        unit=guarantee.unit,
+        calibration=guarantee.calibration,
+        claimed=guarantee.claimed if guarantee.calibration == "paper" else None,
+        proven=guarantee.epsilon,
+        audited=best,
+    )
+    card = guarantee if best is None else guarantee.with_audit(best)
+    return Audit(name=name, room=room, subject=subject, card=card, verdict=verdict, attacks=ranked, notes=tuple(notes))
 
-    What is promised per bit is attacked on codes that differ in one bit, everything else on opposite codes.
-    """
-    if isinstance(mechanism, BitFlip):
-        zeros: Any = np.zeros(mechanism.n_bits, np.uint8)
-        other = zeros.copy()
-        other[: 1 if unit == "bit" else None] = 1
-        pair = zeros, other
-    elif isinstance(mechanism, SubsetSelection):
-        pair = np.array([0]), np.array([1])
-    else:
-        raise InvalidData(f"no attack is known for {type(mechanism).__name__}.")
-    # At least a million bits, at most a hundred million.
-    count = max(1000, min(trials, 100_000_000 // max(1, getattr(mechanism, "n_bits", 1))))
-    outcomes = collect_at_once(lambda x, rng: mechanism.release(x, rng=rng), *pair, trials=count, seed=seed)
-    return distinguish_outcomes(outcomes, statistic=lambda released: likelihood_ratio(mechanism, released, *pair))
+
+def _named(*names: str) -> Callable[[Any], bool]:
+    return lambda subject: bool({base.__name__ for base in type(subject).__mro__} & set(names))
 
 
-def _metric(source: Path, name: str, trials: int, seed: int) -> Audit:
-    """Fit the same estimator on two neighbouring toy sets: does its output tell the label of one pair?"""
-    from sklearn.base import clone
+_HANDLERS: tuple[tuple[Callable[[Any], bool], Callable[[Any, str, int, int], Audit]], ...] = (
+    (_named("PHashing", "CodebookHasher", "PITQ", "PrivUnitHasher"), _hasher),
+    (_named("LinearMetric"), _metric),
+    (_named("PrivateTagger"), _tagger),
+    (_named("FlippedBits"), _flips),
+    (_named("CodebookSketcher"), _codebook_sketches),
+    (_named("FederatedClassifier"), _federated),
+)
 
-    from blindsight.audit.blackbox import collect
+
+def _read_hasher(path: Path) -> Any:
+    from blindsight.hashing import load
+
+    return load(path)
+
+
+def _read_metric(path: Path) -> Any:
     from blindsight.metric import DPPMetric
 
-    metric = DPPMetric.load(source)
-    rng = np.random.default_rng(seed)
-    points = rng.standard_normal((24, 3))
-    pairs = points.reshape(12, 2, 3)
-    similar = np.arange(12) % 2
-    other = similar.copy()
-    other[0] = 1 - other[0]
-
-    def run(y: Any, dice: np.random.Generator) -> Any:
-        fresh = clone(metric).set_params(random_state=dice, n_components=None)
-        return fresh.fit(pairs, y).get_mahalanobis_matrix()
-
-    outcomes: Outcomes = collect(run, similar, other, trials=max(100, trials // 1000), seed=seed)
-    # A changed label is a pair removed and a pair added: two steps of "add or remove one".
-    steps = 2 if metric.guarantee_.neighbours == "add or remove one" else 1
-    found = distinguish_outcomes(outcomes, delta=metric.guarantee_.delta)
-    audited = Audited(
-        epsilon=found.epsilon / steps, confidence=found.confidence, attack="refit on neighbours", trials=found.trials
-    )
-    return _judged(name, "DPPMetric", metric.guarantee_, audited, "metric")
+    return DPPMetric.load(path)
 
 
-def _tagger(source: Path, name: str, trials: int, seed: int) -> Audit:
+def _read_tagger(path: Path) -> Any:
     from blindsight.tagging import PrivateTagger
 
-    tagger: Any = PrivateTagger.load(source)
-    release, labels = tagger.release_, tagger.n_labels_
-    bound = float(getattr(release, "bound", None) or getattr(release, "clip", None) or 5.0)
-    high, low = np.full(labels, bound), np.full(labels, -bound)
-    outcomes = collect_at_once(
-        lambda logits, rng: release.answer(logits, rng=rng).scores, high, low, trials=min(trials, 20_000), seed=seed
-    )
-    return _judged(name, "PrivateTagger", tagger.guarantee_, distinguish_outcomes(outcomes), "tagging")
+    return PrivateTagger.load(path)
 
 
-def _sketches(source: Path, name: str, trials: int, seed: int) -> Audit:
-    from blindsight.sketching import leak_of
-    from blindsight.sketching.sketcher import disclosure_of
+def _read_sketches(path: Path) -> Any:
     from blindsight.sketching.sketches import SketchSet
 
-    sketches: Any = SketchSet.open(source)
-    card = disclosure_of(sketches.parameters, leak_of(sketches.parameters), sketches.image_shape)
-    return Audit(name, card, None)
+    return SketchSet.open(path)
 
 
-def _judged(name: str, method: str, guarantee: Guarantee, audited: Audited, room: Any) -> Audit:
-    verdict = Verdict.of(
-        guarantee,
-        audited,
-        room=room,
-        method=method,
-        setting=guarantee.mechanism,
-        advice="use calibration='proven' with unit='record'" if math.isinf(guarantee.epsilon) else "",
-    )
-    return Audit(name, guarantee.with_audit(audited), verdict)
+def _read_flips(path: Path) -> Any:
+    from blindsight.sketching import FlippedBits
+
+    return FlippedBits.load(path)
+
+
+def _read_sketcher(path: Path) -> Any:
+    from blindsight.sketching import NegativeSketcher
+
+    return NegativeSketcher.load(path)
+
+
+def _read_federated(path: Path) -> Any:
+    from blindsight.federated import FederatedClassifier
+
+    return FederatedClassifier.load(path)
+
+
+_READERS: dict[str, Callable[[Path], Any]] = {
+    "hasher": _read_hasher,
+    "metric": _read_metric,
+    "tagger": _read_tagger,
+    "sketches": _read_sketches,
+    "flipped-bits": _read_flips,
+    "negative-sketcher": _read_sketcher,
+    "federated classifier": _read_federated,
+}

@@ -11,7 +11,7 @@ from blindsight.privacy import Audited, Guarantee, Recovery
 
 __all__ = ["NOT_REFUTED", "REFUTED", "Room", "Verdict"]
 
-Room = Literal["hashing", "federated", "metric", "sketching", "tagging"]
+Room = Literal["hashing", "federated", "metric", "sketching", "tagging", "privacy"]
 REFUTED, NOT_REFUTED = "REFUTED", "not refuted"
 
 
@@ -81,7 +81,7 @@ class Verdict:
         """What was tried."""
         if self.audited is not None:
             return self.audited.attack
-        return "none" if self.recovered is None else self.recovered.attack
+        return "not attacked" if self.recovered is None else self.recovered.attack
 
     def cells(self) -> tuple[str, ...]:
         """method, setting, unit, claimed, proven, audited, attack, verdict: the table's columns as text."""

@@ -64,40 +64,30 @@ def show_verdicts(report: Any) -> None:
         ]
         rows = [[verdict.cells()[i] for i in keep] for verdict in report.verdicts]
         table(report.title, [COLUMNS[i] for i in keep], rows)
-        console.print(report.headline(), markup=False)
+    console.print(report.headline(), markup=False)
     for sentence in report.advice():
         console.print(f"  change  {sentence}", markup=False)
-    if len(report.cards) == 1:
-        console.print(report.cards[0][1].card(), markup=False)
+    if len(report.verdicts) == 1:
+        for _, card in report.cards:
+            console.print(card.card(), markup=False)
 
 
 def audit_everything(*, deep: bool, workers: int, seed: int) -> Any:
     """The report on all five methods."""
-    from blindsight.audit.report import Report
-    from blindsight.audit.showcase import cards, figures
+    from blindsight.audit.showcase import report_on_all
     from blindsight.audit.table import all_verdicts
 
     with progress_bar("auditing five methods") as progress:
         verdicts = all_verdicts(deep=deep, seed=seed, workers=workers, progress=progress)
     with progress_bar("drawing"):
-        return Report(
-            title="Claimed, proven, audited",
-            verdicts=verdicts,
-            cards=cards(seed=seed),
-            figures=figures(verdicts, seed=seed),
-            notes=[
-                f"Seed {seed}; audited numbers are lower bounds at 95% whose ceiling is set by the number of trials."
-            ],
-        )
+        return report_on_all(verdicts, seed=seed)
 
 
 def _one(target: Any, *, deep: bool, seed: int) -> Any:
-    from blindsight.audit.figures import three_numbers
-    from blindsight.audit.report import Report
+    from blindsight.audit.evidence import report_of
     from blindsight.audit.target import audit_file
 
-    with progress_bar(f"auditing {target}"):
+    with progress_bar(f"attacking {target}"):
         found = audit_file(target, trials=2_000_000 if deep else 200_000, seed=seed)
-    verdicts = [] if found.verdict is None else [found.verdict]
-    pictures = [("The three numbers", "Audited is a lower bound.", three_numbers(verdicts))] if verdicts else []
-    return Report(title=f"Audit of {found.name}", verdicts=verdicts, cards=[(found.name, found.card)], figures=pictures)
+    with progress_bar("measuring what it costs and what comes back"):
+        return report_of(found, seed=seed)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from blindsight.audit.report import Report
-from blindsight.audit.showcase import cards, figures
+from blindsight.audit.showcase import report_on_all
 from blindsight.audit.table import COLUMNS, all_verdicts
 from blindsight.service.jobs import Workplace
 
@@ -24,13 +23,7 @@ def run(arguments: dict[str, Any], place: Workplace) -> dict[str, Any]:
 
     verdicts = all_verdicts(deep=deep, seed=seed, progress=say)
     place.say(5, 6, "drawing")
-    report = Report(
-        title="Claimed, proven, audited",
-        verdicts=verdicts,
-        cards=cards(seed=seed),
-        figures=figures(verdicts, seed=seed),
-        notes=[f"Seed {seed}; audited numbers are lower bounds at 95% whose ceiling is set by the number of trials."],
-    )
+    report = report_on_all(verdicts, seed=seed)
     report.write(place.folder)
     (place.folder / "cards.txt").write_text(
         "\n\n".join(f"{name}\n{card.card()}" for name, card in report.cards) + "\n", encoding="utf-8"

@@ -1,0 +1,133 @@
+"""A tagger: how good its answers are by epsilon per query, and what averaging repeated answers reveals."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import clone
+
+from blindsight import data
+from blindsight.audit.figures import Figure, curves
+from blindsight.audit.tagging import repeated_queries
+from blindsight.audit.target import Audit
+from blindsight.evaluation.multilabel import mean_average_precision
+
+__all__ = ["figures"]
+
+# With as many words of a codebook as pay at that price; searching for the best number takes longer than it gives.
+_WORDS = {1.0: 4, 4.0: 32, 10.0: 256, 20.0: 512}
+_TRAIN, _TEST = 900, 200
+
+
+def figures(found: Audit, *, seed: int = 0) -> list[Figure]:
+    """The curve, and the averaged answers."""
+    X, labels = _scenes(seed)
+    model = _learned(found.subject, X, labels, seed, {})
+    return [_curve(found, model, X, labels, seed), _repeats(model, X, seed)]
+
+
+def _scenes(seed: int) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Built-in scenes of digits as features: for each digit, how much the likeliest quarter looks like it."""
+    from sklearn.linear_model import LogisticRegression
+
+    digits = data.load("mnist5k", split="train")
+    given, known = digits.array()[:1500], np.asarray(digits.labels)[:1500]
+    rng = np.random.default_rng(seed)
+    canvas = np.zeros((len(given) + 150, 32, 32), np.uint8)  # the last ones stay empty
+    for row, (image, (top, left)) in enumerate(zip(given, rng.integers(0, 5, (len(given), 2)), strict=True)):
+        canvas[row, top : top + 28, left : left + 28] = image
+    eye = LogisticRegression(C=0.05, max_iter=60, tol=1e-2).fit(_small(canvas), np.append(known, np.full(150, 10)))
+    scenes = data.scenes(_TRAIN + _TEST, seed=seed + 1, split="test")
+    pictures = np.asarray(scenes.images)
+    quarters = [pictures[:, top : top + 32, left : left + 32] for top in (0, 32) for left in (0, 32)]
+    seen = np.stack([eye.predict_proba(_small(quarter))[:, :10] for quarter in quarters])
+    return np.concatenate([seen.max(axis=0), seen.mean(axis=0)], axis=1), np.asarray(scenes.labels)
+
+
+def _small(images: NDArray[Any]) -> NDArray[np.float64]:
+    return images.reshape(len(images), 16, 2, 16, 2).mean(axis=(2, 4)).reshape(len(images), -1) / 255.0
+
+
+def _learned(tagger: Any, X: NDArray[Any], labels: NDArray[Any], seed: int, changes: dict[str, Any]) -> Any:
+    """The same release over a plain linear head: what answers cost is asked here, not what training costs."""
+    settings = {
+        "training_epsilon": None,
+        "head": "linear",
+        "train_noise": False,
+        "epochs": 60,
+        "batch_size": None,
+        "learning_rate": None,
+        "random_state": seed,
+        "max_queries": None,
+        **dict.fromkeys(("classes", "public", "graph", "label_vectors", "corollary")),
+    }
+    codebook = tagger.codebook if isinstance(tagger.codebook, str) else "graded"
+    own = getattr(tagger.release_, "codebook", None)
+    settings |= {"codebook": codebook, "n_words": None if own is None else len(own)}
+    return clone(tagger).set_params(**settings | changes).fit(X[:_TRAIN], labels[:_TRAIN])
+
+
+def _answers(model: Any, X: NDArray[Any], seed: int) -> NDArray[np.float64]:
+    return model.release_.answer(model.logits(X[_TRAIN:]), rng=np.random.default_rng(seed)).scores
+
+
+def _curve(found: Audit, model: Any, X: NDArray[Any], labels: NDArray[Any], seed: int) -> Figure:
+    own: Any = found.subject
+    truth = labels[_TRAIN:]
+
+    def at(epsilon: float, **changes: Any) -> tuple[float, float]:
+        fitted = _learned(
+            own, X, labels, seed, {"calibration": "proven", "epsilon": epsilon, "n_words": _WORDS[epsilon], **changes}
+        )
+        return epsilon, mean_average_precision(truth, _answers(fitted, X, seed))
+
+    card: Any = found.card
+    kind = "laplace" if own.calibration == "paper" else own.release
+    lines = {f"{kind}, proven": [at(epsilon, release=kind) for epsilon in _WORDS]}
+    if kind != "codebook":
+        lines["codebook (release='codebook')"] = [at(epsilon, release="codebook") for epsilon in _WORDS]
+    mine = float(card.epsilon), mean_average_precision(truth, _answers(model, X, seed))
+    open_answers = mean_average_precision(truth, model.logits(X[_TRAIN:]))
+    rows = [
+        {"release": name, "epsilon per query": epsilon, "mAP": round(score, 4)}
+        for name, points in lines.items()
+        for epsilon, score in points
+    ]
+    stated = "none proven" if math.isinf(mine[0]) else mine[0]
+    rows.append({"release": "your file's", "epsilon per query": stated, "mAP": round(mine[1], 4)})
+    rows.append({"release": "without protection", "epsilon per query": "", "mAP": round(open_answers, 4)})
+    return Figure(
+        "What privacy costs",
+        f"Mean average precision of one answer about {_TEST} built-in scenes of up to four digits, by proven "
+        f"epsilon per query; {open_answers:.2f} without protection. The head was trained without noise, so that "
+        "only the answers' price shows.",
+        curves(lines, xlabel="proven epsilon per query", ylabel="mAP", own=mine, chance=float(truth.mean())),
+        rows,
+    )
+
+
+def _repeats(model: Any, X: NDArray[Any], seed: int) -> Figure:
+    rng = np.random.default_rng(seed)
+    logits = model.logits(X[_TRAIN : _TRAIN + 40])
+    points = []
+    for repeats in (1, 3, 10, 30, 100):
+        result = repeated_queries(
+            lambda rows: model.release_.answer(rows, rng=rng).scores, logits, logits, repeats=repeats
+        )
+        points.append((float(repeats), result.value))
+    return Figure(
+        "What asking again reveals",
+        "A tagger gives no pictures back; asking again is how its noise is removed. Rank correlation of averaged "
+        "answers about 40 built-in scenes with the outputs behind them, by how often the same question was asked: "
+        "1 is everything. Every answer costs its epsilon again, which is why a ledger must count them.",
+        curves(
+            {"averaged answers, as your file releases": points},
+            xlabel="times asked",
+            ylabel="rank correlation",
+            chance=0.0,
+        ),
+        [{"times asked": int(n), "rank correlation": round(value, 4)} for n, value in points],
+    )

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blindsight.bench.harness import Row, race
+from blindsight.checks import optional_module
 from blindsight.search import IVF, HammingIndex
 
 __all__ = ["search_rows"]
@@ -33,7 +34,7 @@ def search_rows(*, quick: bool, seed: int = 0, progress: Callable[[int, int], No
         for done, row in enumerate(rows, start=1):
             yield row
             if progress is not None:
-                progress(done, 8)
+                progress(done, 9)
     finally:
         faiss.omp_set_num_threads(before)
 
@@ -44,6 +45,7 @@ def _rows(faiss: Any, *, quick: bool, seed: int) -> Iterator[Row]:
     queries = rng.integers(0, 256, (32 if quick else 64, _BITS // 8), dtype=np.uint8)
     with TemporaryDirectory() as folder:
         yield from _against_faiss(faiss, codes, queries, Path(folder), quick=quick, seed=seed)
+        yield from _against_usearch(codes, queries, seed=seed)
         yield from _durable(codes, Path(folder), seed=seed)
     yield from _growth(codes, queries, seed=seed)
     if not quick:
@@ -75,6 +77,30 @@ def _against_faiss(
         note=f"1,000,000 codes of {_BITS} bits, k = {_K}, {len(queries)} queries, one thread; "
         f"{len(queries) / outcome.ours_seconds:.0f} against {len(queries) / outcome.peer_seconds:.0f} queries/s; "
         f"by CPU time {work.ratio:.2f}x; distances {'equal' if agree else 'DIFFER'}",
+    )
+
+
+def _against_usearch(codes: NDArray[np.uint8], queries: NDArray[np.uint8], *, seed: int) -> Iterator[Row]:
+    """The exact scan of usearch, one thread; both find the same distances."""
+    usearch: Any = optional_module("usearch.index", extra="bench")
+    index = HammingIndex(_BITS)
+    index.add(codes)
+
+    def peer() -> Any:
+        return usearch.search(codes, queries, _K, usearch.MetricKind.Hamming, exact=True, threads=1)
+
+    outcome = race(lambda: index.search(queries, _K), peer, repeats=3)
+    mine = index.search(queries, _K).distances.reshape(-1, _K)
+    agree = bool((mine == np.asarray(peer().distances).astype(np.int64)).all())
+    yield Row(
+        id="hashing.index_vs_usearch",
+        value=outcome.ratio,
+        unit="x of usearch's throughput",
+        peer="usearch, exact search",
+        seed=seed,
+        seconds=outcome.ours_seconds,
+        note=f"1,000,000 codes of {_BITS} bits, k = {_K}, {len(queries)} queries, one thread; "
+        f"distances {'equal' if agree else 'DIFFER'}",
     )
 
 

@@ -24,7 +24,7 @@ from blindsight.sketching.sketches import SketchSet
 
 __all__ = ["Attacked", "attack", "attack_rows", "public_images"]
 
-PUBLIC = 5000
+PUBLIC = 3000
 EPOCHS = 3
 
 

@@ -8,9 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import sqlalchemy as sql
 from PIL import Image
 
 from blindsight.privacy import Ledger
+from blindsight.search import MilvusIndex
+from blindsight.search.photos import PhotoFolder
+from blindsight.service.database import JOBS
 from blindsight.service.rooms.codes import CellIndex
 from service.asgi import Client, run
 
@@ -162,6 +166,17 @@ def test_what_is_not_prepared_says_so(tmp_path: Any, make: Callable[..., Any]) -
     assert "being prepared" in client.get("/search").text
 
 
+def test_what_could_not_be_prepared_says_so(tmp_path: Any, make: Callable[..., Any]) -> None:
+    app = make(state=tmp_path / "empty")
+    job = app.state.studio.jobs.add("tags", {}, "studio")
+    with app.state.studio.database.begin() as connection:
+        connection.execute(sql.update(JOBS).where(JOBS.c.id == job["id"]).values(state="failed"))
+    answer = Client(app).get("/api/tags")
+    assert (answer.status_code, answer.json()["error"]) == (503, "not_prepared")
+    assert "retry-after" not in answer.headers
+    assert Client(app).get("/api/search").json()["error"] == "preparing"
+
+
 def test_another_index_is_searched_by_upload_and_shows_names(tmp_path: Any, make: Callable[..., Any]) -> None:
     from typer.testing import CliRunner
 
@@ -183,6 +198,18 @@ def test_another_index_is_searched_by_upload_and_shows_names(tmp_path: Any, make
     assert all(hit["id"].endswith(".png") for hit in found)
     assert found[0]["probability"] > 0.9
     assert spent(app, "local", "record") == 8.0
+    run(app.state.studio.decoders.close())
+
+    # The same codes behind a Milvus URI.
+    milvus = str(tmp_path / "codes.db")
+    MilvusIndex.load(PhotoFolder.read(tmp_path / "index").codes, milvus).close()
+    app = make(index=str(tmp_path / "index"), codes=milvus)
+    client = Client(app)
+    assert client.get("/api/search").json()["stored"] == 40
+    there = client.post("/api/search/upload?epsilon=8&k=6", content=photo, headers=kind).json()["hits"]
+    assert {hit["id"] for hit in there} <= {f"p{n}.png" for n in range(40)}
+    # The embedded way looks up the cells' own probabilities, Milvus the model of distances stored with the codes.
+    assert [hit["probability"] for hit in there] == pytest.approx([hit["probability"] for hit in found], abs=0.05)
     run(app.state.studio.decoders.close())
 
 

@@ -87,6 +87,11 @@ class Jobs:
         rows = self.database.rows(query if state is None else query.where(JOBS.c.state == state))
         return _read(rows[0]) if rows else None
 
+    def unprepared(self, kind: str) -> Problem:
+        """Why what a job of this kind makes is not there: it is on its way, or its job has ended without it."""
+        job = self.latest(kind)
+        return Problem("not_prepared" if job is not None and job["state"] in ENDED[1:] else "preparing")
+
     def counts(self) -> dict[str, int]:
         """Jobs by state."""
         query = sql.select(JOBS.c.state, sql.func.count().label("n")).group_by(JOBS.c.state)

@@ -40,6 +40,7 @@ PROBLEMS: dict[str, tuple[int, str]] = {
     "failed": (500, "Something went wrong here; nothing was released."),
     "ledger": (503, "The ledger cannot be written or trusted; nothing was released."),
     "preparing": (503, "This part is still being prepared; try again in a moment."),
+    "not_prepared": (503, "Preparing this part failed; an owner can run its job again: POST /api/jobs/JOB/rerun."),
     "busy": (429, "Too much is waiting already; try again in a moment."),
 }
 

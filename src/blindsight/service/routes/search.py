@@ -171,5 +171,5 @@ def _pictured(room: SearchRoom, hits: list[dict[str, Any]]) -> list[dict[str, An
 def _room(studio: Studio) -> SearchRoom:
     room: SearchRoom | None = studio.rooms.search.get()
     if room is None:
-        raise Problem("preparing")
+        raise studio.jobs.unprepared("search")
     return room

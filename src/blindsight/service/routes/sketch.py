@@ -11,7 +11,7 @@ from starlette.concurrency import run_in_threadpool
 
 from blindsight.service.access import Asker, Parts
 from blindsight.service.pictures import COLOURS, INK, SvgResponse, data_uri, draw
-from blindsight.service.problems import Problem, documented
+from blindsight.service.problems import documented
 from blindsight.service.uploads import UPLOAD, read_upload
 
 __all__ = ["router"]
@@ -80,7 +80,7 @@ def plot(studio: Parts, asker: Asker, setting: Setting = "Q3") -> Response:
     """Each setting is a point: what a classifier learns from sketches, against what an attacker sees."""
     facts = studio.rooms.sketch.get().facts()
     if not facts:
-        raise Problem("preparing")
+        raise studio.jobs.unprepared("sketch")
 
     def paint(axes: Any) -> None:
         for name, fact in facts.items():

@@ -10,7 +10,7 @@ from starlette.concurrency import run_in_threadpool
 
 from blindsight.service.access import Analyst, Parts, Studio
 from blindsight.service.identity import Identity
-from blindsight.service.problems import Problem, documented
+from blindsight.service.problems import documented
 from blindsight.service.uploads import UPLOAD, read_upload
 
 __all__ = ["router"]
@@ -100,5 +100,5 @@ def _answer(studio: Studio, asker: Identity, query: Any, beside: bool) -> Answer
 def _room(studio: Studio) -> Any:
     room = studio.rooms.tags.get()
     if room is None:
-        raise Problem("preparing")
+        raise studio.jobs.unprepared("tags")
     return room

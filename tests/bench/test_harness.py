@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from blindsight.bench.harness import Row, race, report
+from blindsight.bench.papers import glance, races
 from blindsight.bench.results import write_results
 from blindsight.cli.bench import ROOMS
 
@@ -69,3 +70,16 @@ def test_the_results_page_is_made_of_the_reports(tmp_path: Path) -> None:
 def test_every_room_can_be_measured(room: str) -> None:
     measure = importlib.import_module(f"blindsight.bench.{room}").rows
     assert {"quick", "seed", "out", "progress"} <= set(inspect.signature(measure).parameters)
+
+
+def test_the_glance_shows_only_what_was_measured() -> None:
+    faithful = {"id": "sketching.psnr_q1", "value": 15.034, "paper": 15.04}
+    lines = glance({"sketching.psnr_q1": faithful, "sketching.curve.codebook.eps8": {"value": 1.0, "paper": None}})
+    assert [line for line in lines if "15.03" in line] == ["| Table 3, MNIST, Q1 (PSNR, dB) | 15.04 | 15.03 |  |  |"]
+    assert not any("Figure 3" in line or "DPHE" in line for line in lines)
+
+
+def test_every_row_against_a_peer_is_in_the_table_of_races() -> None:
+    row = {"id": "a.b", "value": 2.0, "unit": "x", "peer": "them | us", "note": None}
+    assert any("them \\| us" in line for line in races([row, {**row, "peer": None, "id": "c"}]))
+    assert races([{**row, "peer": None}]) == []

@@ -30,6 +30,7 @@ from blindsight.federated.protocol import Settings, block, enrol
 __all__ = ["peer_rows"]
 
 Measured = tuple[float, int, str]  # seconds, bytes, what was done
+_PEERS = {"phe": "python-paillier", "pypaillier": "pypaillier", "tenseal": "TenSEAL", "secagg": "Flower SecAgg+"}
 
 
 def peer_rows(
@@ -59,6 +60,7 @@ def peer_rows(
             id=f"federated.user_seconds_{name}_n{users}",
             value=seconds,
             unit="seconds",
+            peer=_PEERS.get(name),
             seed=seed,
             seconds=seconds,
             note=note,

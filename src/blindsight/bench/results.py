@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from blindsight.bench.harness import read_report
+from blindsight.bench.papers import glance, races
 from blindsight.bench.sizing import fill_page
 
 __all__ = ["write_results"]
@@ -24,15 +25,17 @@ def write_results(reports: Path, target: Path) -> list[str]:
     """Turn `reports`/ROOM.json and `reports`/ROOM/*.svg into the page `target`; returns the rooms found."""
     beside = target.parent / "results"
     beside.mkdir(parents=True, exist_ok=True)
-    parts, rooms = [_INTRODUCTION], []
+    parts, rooms, rows = [], [], []
     for source in sorted(reports.glob("*.json")):
         room = source.stem
         report = read_report(source)
         rooms.append(room)
+        rows += report["rows"]
         (beside / source.name).write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n")
         plots = [shutil.copy(plot, beside / f"{room}-{plot.name}") for plot in sorted((reports / room).glob("*.svg"))]
         parts.append(_section(room, report, [Path(plot) for plot in plots]))
-    target.write_text("\n".join(parts))
+    top = "\n".join([*glance({row["id"]: row for row in rows}), *races(rows)])
+    target.write_text("\n".join([_INTRODUCTION, top, *parts]))
     cluster = target.parent / "cluster.md"
     if "growth" in rooms and cluster.exists():
         fill_page(reports / "growth.json", cluster)

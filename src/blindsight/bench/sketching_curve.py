@@ -26,7 +26,7 @@ from blindsight.sketching.local import CodebookClassifier, CodebookSketcher, Fli
 __all__ = ["above_the_curve", "curve_rows"]
 
 EPOCHS, IMAGES = 4, 12_000
-GOALS = (11.0, 11.5, 12.5, 14.0, 16.0, 18.0)  # of the informed attacker, in dB; a blind guess has 10.2
+GOALS = (11.0, 11.5, 12.5, 14.0, 16.0, 18.0, 20.0)  # of the informed attacker, in dB; a blind guess has 10.2
 # The paper's input, standardised: with so few epochs its own [0, 1] would do worse (45% instead of 82% at Q3).
 THE_PAPERS: dict[str, Any] = {"inputs": "mean"}
 OURS: dict[str, Any] = {"inputs": "both"}
@@ -144,6 +144,12 @@ def _claims(points: list[_Point], seed: int) -> Iterator[Row]:
     yield Row(
         id="sketching.curve.above_paper", value=min(smallest), unit="points", seed=seed,
         note="the smaller of the two margins; below 0 the calibrated curve is not above the paper's everywhere",
+    )  # fmt: skip
+    ours, theirs = (max(own[family], key=lambda p: p.accuracy) for family in ("calibrated", "paper"))
+    yield Row(
+        id="sketching.curve.best_against_best", value=ours.accuracy - theirs.accuracy, unit="points", seed=seed,
+        note=f"calibrated at its best ({ours.setting}, {ours.strong:.1f} dB) less the paper's way at its best "
+        f"({theirs.setting}, {theirs.strong:.1f} dB), wherever that lies",
     )  # fmt: skip
 
 

@@ -76,4 +76,4 @@ def parse(head: bytes, size: int | None, where: str) -> tuple[dict[str, Section]
     except HostileFile:
         raise
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, struct.error) as error:
-        raise HostileFile(f"{where} does not hold sketches, or is damaged: make it anew with blindsight sketch.") from error
+        raise HostileFile(f"{where} does not hold sketches, or is damaged: make it with blindsight sketch.") from error

@@ -65,10 +65,11 @@ def three_numbers(verdicts: Sequence[Verdict]) -> str:
             axes.scatter(verdict.claimed, line, color=_BLUE, marker="|", s=160, zorder=3)
         color = _RED if verdict.refuted else _GREY
         axes.scatter(audited, line, color=color, marker="D", s=28, zorder=4)
-    labels = [f"{v.method}: {v.setting}" for v in reversed(shown)]
+    alone = len(shown) == 1  # its setting is in the table above
+    labels = [v.method if alone else f"{v.method}: {v.setting}" for v in reversed(shown)]
     axes.set_yticks(range(len(shown)), labels, fontsize=8)
     axes.set_xlabel("epsilon: | claimed, ◆ audited (red: refuted), ● proven (▶: more, or none)", fontsize=8)
-    axes.set_xlim(left=-0.5)
+    axes.set_xlim(left=-0.02 * axes.get_xlim()[1])
     return _svg(figure)
 
 
@@ -93,8 +94,8 @@ def curves(
         axes.axhline(own[1], color=_RED, lw=1.5, ls="--", label=f"your file: {own[1]:.2f}, no ε proven")
     elif own is not None:
         axes.scatter(*own, color=_RED, marker="D", s=60, zorder=5, label=f"your file: {own[1]:.2f}")
-    for text, point in (labels or {}).items():
-        axes.annotate(text, point, xytext=(5, -9), textcoords="offset points", fontsize=7, color=_GREY)
+    for text, point in _apart(labels or {}).items():
+        axes.annotate(text, point, xytext=(4, -11), textcoords="offset points", fontsize=7, color=_GREY)
     if logarithmic:
         axes.set_xscale("log", base=2)
         axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
@@ -102,6 +103,21 @@ def curves(
     axes.set_ylabel(ylabel)
     _legend(axes)
     return _svg(figure)
+
+
+def _apart(labels: Mapping[str, tuple[float, float]]) -> dict[str, tuple[float, float]]:
+    """Labels that would lie on each other become one."""
+    if not labels:
+        return {}
+    reach = 0.05 * np.ptp(np.array(list(labels.values())), axis=0)
+    groups: list[tuple[list[str], tuple[float, float]]] = []
+    for text, point in sorted(labels.items(), key=lambda item: item[1]):
+        near = next((g for g in groups if (np.abs(np.subtract(g[1], point)) <= reach).all()), None)
+        if near is None:
+            groups.append(([text], point))
+        else:
+            near[0].append(text)
+    return {", ".join(sorted(names, key=list(labels).index)): point for names, point in groups}
 
 
 def attack_roc(
@@ -125,7 +141,8 @@ def attack_roc(
         axes.plot(grid, line, color=_BLUE, ls="--", label=f"claimed: ε = {claimed:.3g}")
     shown = np.interp(grid, fpr, tpr)
     axes.plot(grid, np.maximum(shown, floor), color=_RED, lw=2, label="attack")
-    axes.scatter(*np.maximum(told.rates, floor), color=_RED, marker="D", s=40, zorder=5, label="audited event")
+    if told.audited.epsilon > 0:
+        axes.scatter(*np.maximum(told.rates, floor), color=_RED, marker="D", s=40, zorder=5, label="audited event")
     axes.plot([floor, 1], [floor, 1], color=_GREY, lw=1, ls=":", label="guessing")
     axes.set_xscale("log")
     axes.set_yscale("log")

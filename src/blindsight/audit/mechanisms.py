@@ -31,8 +31,8 @@ from blindsight.privacy.mechanisms import (
 
 __all__ = ["CONFIDENCE", "Attack", "attack_mechanism", "attack_outcomes", "worst_inputs"]
 
-#: of the bounds on a user's own files: a sound release is refuted by mistake once in a thousand audits.
-CONFIDENCE = 0.999
+#: of the bounds on a user's own files: a sound release is refuted by mistake in at most one audit of a hundred.
+CONFIDENCE = 0.99
 Pair = tuple[NDArray[Any], NDArray[Any]]
 
 

@@ -63,7 +63,9 @@ def reconstruct(
     if len(x) != len(known) or len(z) != len(truth) or x.shape[1] != z.shape[1] or known.shape[1:] != truth.shape[1:]:
         raise InvalidData("releases and images must come in pairs, of one width and one image shape.")
     y = known.reshape(len(known), -1) / 255.0
-    centre, spread = x.mean(axis=0), x.std(axis=0) + 1e-9
+    # A column that hardly moves (a pixel of the border) must not be blown up to the size of the others.
+    centre, spread = x.mean(axis=0), x.std(axis=0)
+    spread = np.maximum(spread, 0.2 * spread.max()) + 1e-9
     guess = _fit(decoder, seed, (x - centre) / spread, y).predict((z - centre) / spread)
     pictures = np.clip(np.rint(guess * 255), 0, 255).astype(np.uint8).reshape(truth.shape)
     mean = np.broadcast_to(known.mean(axis=0), truth.shape)

@@ -6,6 +6,7 @@ pairs. Its parameters are the file's; sizes are kept small, which favours the at
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -14,11 +15,12 @@ from numpy.typing import NDArray
 from sklearn.base import clone
 
 from blindsight import codes
-from blindsight.audit.blackbox import Outcomes, collect
+from blindsight.audit.blackbox import Outcomes, collect, collect_at_once
 from blindsight.audit.mechanisms import Attack, attack_outcomes
+from blindsight.errors import InvalidData
 from blindsight.privacy import Guarantee
 
-__all__ = ["attack_classifier", "attack_hasher", "attack_metric", "pair_learner", "toy_pairs"]
+__all__ = ["attack_hasher", "attack_metric", "attack_sum", "pair_learner", "toy_pairs"]
 
 _COLUMNS = 48
 
@@ -80,7 +82,10 @@ def pair_learner(
     first = pairs[0, 0] - pairs[0, 1]
 
     def run(y: Any, dice: np.random.Generator) -> NDArray[np.float64]:
-        M = refitted(metric, pairs, y, dice, **changes).get_mahalanobis_matrix()
+        try:
+            M = refitted(metric, pairs, y, dice, **changes).get_mahalanobis_matrix()
+        except InvalidData:  # flipped labels may be all alike: a refusal is an outcome too
+            return np.full(2, -1.0)
         return np.array([first @ M @ first, np.trace(M)])
 
     return run
@@ -95,24 +100,25 @@ def refitted(metric: Any, pairs: Any, y: Any, dice: np.random.Generator, **chang
     return clone(metric).set_params(**settings).fit(pairs, y)
 
 
-def attack_classifier(model: Any, *, runs: int, seed: int) -> Attack:
-    """Replace one user's rows: does the federated model tell? Encryption is left out, since it hides no sum."""
-    rng = np.random.default_rng(seed)
-    X, y = rng.standard_normal((24, 4)), np.arange(24) % 2
-    groups = np.repeat(np.arange(6), 4)
-    X[:4] = np.where(y[:4, None] > 0, 2.0, -2.0)
+def attack_sum(model: Any, *, trials: int, seed: int) -> Attack:
+    """One coordinate of a round's sum under the model's settings with six users: one sends its bound, or minus it."""
+    from blindsight.federated.agreement import agree
+    from blindsight.privacy.mechanisms.exact import discrete_gaussian
 
-    def run(sign: float, dice: np.random.Generator) -> NDArray[Any]:
-        given = X.copy()
-        given[:4] *= sign
-        fresh = clone(model).set_params(encrypt=False, random_state=int(dice.integers(2**31)), rounds=1)
-        fresh.fit(given, y, groups=groups)
-        return np.append(fresh.coef_.ravel(), fresh.intercept_.ravel())
+    names = ("epsilon", "delta", "clip", "bound", "bits")
+    agreed = agree(dimension=4, users=6, rounds=model.rounds, **{name: getattr(model, name) for name in names})
+    noise: Any = agreed.noise
+    reach = math.floor(noise.clip / noise.code.grid)
+
+    def release(steps: NDArray[Any], rng: np.random.Generator) -> NDArray[Any]:
+        shares = [discrete_gaussian(noise.variance, len(steps), rng=rng) for _ in range(noise.honest)]
+        return steps + np.sum(shares, axis=0)
 
     return attack_outcomes(
-        collect(run, 1.0, -1.0, trials=runs, seed=seed),
-        what="refit, one round, with the rows of one of 6 users replaced",
+        collect_at_once(release, np.array(reach), np.array(-reach), trials=trials, seed=seed),
+        what="one round's sum of 6 users, one of them replaced",
         delta=_delta(model.guarantee_, steps=1),
+        statistic=lambda sums: sums.astype(np.float64),
     )
 
 

@@ -34,14 +34,16 @@ table { border-collapse: collapse; font-size: .875rem; } th, td { text-align: le
 thead th { background: var(--soft); position: sticky; top: 0; } td.number { text-align: right; white-space: nowrap; }
 td:nth-child(n+6):nth-child(-n+7), td:last-child { white-space: nowrap; }
 .scroll { overflow-x: auto; } .refuted { color: var(--red); font-weight: 700; } .fine { color: var(--green); }
-table.gallery td { padding: 2px; border: 0; } table.gallery th { border: 0; font-weight: 500; white-space: nowrap; }
+table.gallery td { padding: 2px; border: 0; } table.gallery th { border: 0; font-weight: 500; white-space: nowrap;
+  vertical-align: middle; padding-left: 0; }
 table.gallery img { display: block; image-rendering: pixelated; border-radius: 3px; }
 figure { margin: 1rem 0; } figure svg { max-width: 100%; height: auto; } figcaption { color: var(--quiet);
   font-size: .9rem; }
 .cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(20rem, 1fr)); gap: 1rem; }
 .card { background: var(--soft); border: 1px solid var(--line); border-radius: 8px; padding: .75rem 1rem; }
 .card h3 { margin: 0 0 .5rem; font-size: 1rem; } .card dl { margin: 0; font-size: .85rem; }
-.card dt { color: var(--quiet); } .card dd { margin: 0 0 .35rem; overflow-wrap: anywhere; }
+.card dl { display: grid; grid-template-columns: minmax(7rem, max-content) 1fr; gap: .2rem .9rem; }
+.card dt { color: var(--quiet); max-width: 13rem; } .card dd { margin: 0; overflow-wrap: anywhere; }
 """
 
 
@@ -160,7 +162,10 @@ def _html_table(verdicts: Sequence[Verdict]) -> str:
 
 def _html_cells(verdict: Verdict) -> str:
     cells: list[Any] = [html.escape(cell) for cell in verdict.cells()]
-    word = f'<td class="{"refuted" if verdict.refuted else "fine"}">{cells[-1]}</td>'
+    # Green only where something was promised: a sketch that promises nothing has nothing to stand by.
+    promised = verdict.published or verdict.calibration == "proven"
+    tone = "refuted" if verdict.refuted else "fine" if promised else "quiet"
+    word = f'<td class="{tone}">{cells[-1]}</td>'
     return "".join(f"<td>{cell}</td>" for cell in cells[:-1]) + word
 
 

@@ -65,7 +65,7 @@ def _roc(found: Audit) -> Figure:
     caption = (
         f"{attack.what[:1].upper()}{attack.what[1:]}, {attack.audited.trials:,} runs. How often the attacker is "
         "right when it accuses, by how often it is wrong, on log-log axes. A curve above a line contradicts it; "
-        f"the diamond is the event that the audited number rests on, at {attack.audited.confidence:.1%} "
+        f"the diamond is the event that the audited number rests on, at {attack.audited.confidence:.0%} "
         f"confidence.{unproven}{apart}"
     )
     return Figure("Claim, proof and attack", caption, picture, rows)

@@ -24,6 +24,7 @@ __all__ = ["Digits", "figures", "rebuilt", "reconstructions"]
 
 _EPSILONS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
 _WIDEST = 128
+_PUBLIC = 2000
 _SHOWN = 10
 
 
@@ -34,7 +35,7 @@ class Digits:
         digits = data.load("mnist5k")
         self.images, self.labels = digits.array(), np.asarray(digits.labels)
         order = np.random.default_rng(seed).permutation(len(self.labels))
-        self.public, self.stored, self.asked = order[:2000], order[2000:3500], order[4700:]
+        self.public, self.stored, self.asked = order[:_PUBLIC], order[2000:3500], order[4700:]
         self.X = PixelPCA(32, random_state=seed).fit(digits[self.public]).transform(digits)
         # One of each digit first, to be shown.
         firsts = [self.asked[np.flatnonzero(self.labels[self.asked] == digit)[0]] for digit in range(_SHOWN)]

@@ -15,14 +15,12 @@ from blindsight.privacy import accounting  # noqa: E402
 from blindsight.tagging import dpsgd  # noqa: E402
 from blindsight.tagging.dpsgd import (  # noqa: E402
     PrivateSchedule,
+    clipped_sum,
     graph_gradients,
-    linear_gradients,
     train_privately,
 )
 from blindsight.tagging.gcn import MLGCN, LinearHead, classifier_array, torch_generator  # noqa: E402
 from blindsight.tagging.label_graph import LabelGraph  # noqa: E402
-
-SAMPLERS = {MLGCN: graph_gradients, LinearHead: linear_gradients}
 
 
 def problem(n=40, d=7, c=4, seed=0):
@@ -62,15 +60,34 @@ def brute_force(head, x, y):
     return [torch.stack([row[k] for row in rows]) for k in range(len(rows[0]))]
 
 
-@pytest.mark.parametrize("kind", ["linear", "gcn"])
-def test_closed_form_gradients_equal_one_backward_pass_a_record(kind):
-    x, y, rng = problem()
-    head = make(kind, x, y, rng)
+def residual_of(head, x, y):
     with torch.no_grad():
-        residual = torch.sigmoid(head(torch.as_tensor(x))) - torch.as_tensor(y, dtype=torch.float32)
-    ours = SAMPLERS[type(head)](head, [torch.as_tensor(x)], residual)
+        return torch.sigmoid(head(torch.as_tensor(x))) - torch.as_tensor(y, dtype=torch.float32)
+
+
+def test_closed_form_gradients_equal_one_backward_pass_a_record():
+    x, y, rng = problem()
+    head = make("gcn", x, y, rng)
+    ours = graph_gradients(head, [torch.as_tensor(x)], residual_of(head, x, y))
     for parameter, theirs in zip(head.parameters(), brute_force(head, x, y), strict=True):
         torch.testing.assert_close(ours[parameter].detach(), theirs, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("bound", [0.3, 1e6])
+def test_linear_clipped_sum_equals_clipping_one_backward_pass_a_record(bound):
+    x, y, rng = problem()
+    head = make("linear", x, y, rng)
+    ours = clipped_sum(head, torch.as_tensor(x), residual_of(head, x, y), bound)
+    (rows,) = brute_force(head, x, y)
+    factor = (bound / (rows.flatten(1).norm(dim=1) + 1e-6)).clamp(max=1.0)
+    torch.testing.assert_close(ours.detach(), torch.einsum("n,ncd->cd", factor, rows), rtol=1e-4, atol=1e-5)
+
+
+def test_a_linear_head_starts_from_its_bias_through_the_graph():
+    x, y, _ = problem()
+    head = LinearHead(LabelGraph.from_labels(y, threshold=0.3).normalised, n_features=8, bias=[-1.0, -2.0, -3.0, 0.5])
+    scores = head(torch.as_tensor(np.hstack([x, np.ones((len(x), 1), np.float32)]))).detach().numpy()
+    np.testing.assert_allclose(scores, np.tile([-1.0, -2.0, -3.0, 0.5], (len(x), 1)), atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", ["linear", "gcn"])

@@ -10,6 +10,7 @@ import pytest
 
 from blindsight.errors import InvalidData, InvalidParameter
 from blindsight.privacy.entropy import SystemEntropy
+from blindsight.tagging.answer_spread import AnswerSpread, SpreadRelease
 from blindsight.tagging.codebook import Codebook, Confidence, ConfidenceRelease, choose_codebook, sigmoid
 from blindsight.tagging.label_graph import cooccurrence
 from blindsight.tagging.label_tree import LabelTree
@@ -27,8 +28,13 @@ def tree(c=4, n=500, seed=0):
     return LabelTree.from_counts(cooccurrence(rng.random((n, c)) < 0.3), n)
 
 
-def book(c=4, epsilon=3.0, **options):
-    return choose_codebook(tree(c), Confidence(), epsilon=epsilon, rng=np.random.default_rng(0), **options)
+def spread(c=4):
+    rng = np.random.default_rng(0)
+    return AnswerSpread(np.full(c, -1.0), rng.normal(size=(3, c)) * 2)
+
+
+def book(c=4, epsilon=3.0, source=None, **options):
+    return choose_codebook(source or spread(c), epsilon=epsilon, rng=np.random.default_rng(0), **options)
 
 
 @pytest.mark.parametrize(("sensitivity", "scale"), [("C", 20 / 8), ("1", 1 / 8)])
@@ -122,7 +128,7 @@ def test_noisy_scores_lie_on_a_coarse_grid():
 
 
 def test_with_a_large_budget_the_codebook_names_the_model_s_own_tags():
-    codebook = book(epsilon=30.0, kind="sets")
+    codebook = book(epsilon=30.0, source=tree())
     labels = tree().sample(300, rng=np.random.default_rng(1))
     logits = np.where(labels > 0, 6.0, -6.0)
     answers = CodebookAnswer(epsilon=30.0, codebook=codebook).answer(logits, rng=np.random.default_rng(2))
@@ -137,8 +143,44 @@ def test_codebook_sizes_grow_with_the_budget():
 def test_codebook_depends_on_released_values_only():
     one, two = book(epsilon=4.0), book(epsilon=4.0)
     np.testing.assert_array_equal(one.words, two.words)
-    assert one.words.min() >= 0
-    assert one.words.max() <= 1
+    for values in (one.words, one.values):
+        assert values.min() >= 0
+        assert values.max() <= 1
+
+
+def test_a_word_stands_for_the_mean_label_given_its_release():
+    # By simulation of the whole channel: answers, nearest words, lies, and the mean answer of each released word.
+    codebook, rng = book(epsilon=1.5), np.random.default_rng(3)
+    logits = spread().sample(200_000, rng=rng)
+    cells = CodebookAnswer(epsilon=1.5, codebook=codebook).noise.release(codebook.encode(logits), rng=rng)
+    means = np.stack([sigmoid(logits[cells == word]).mean(axis=0) for word in range(len(codebook))])
+    np.testing.assert_allclose(means, codebook.values, atol=0.03)
+
+
+def test_under_a_tiny_budget_every_word_falls_back_to_the_rates():
+    codebook = book(epsilon=0.01)
+    assert np.ptp(codebook.values, axis=0).max() < 0.02
+
+
+def test_spread_rows_lie_in_the_unit_ball_whatever_the_record():
+    release = SpreadRelease(epsilon=1.0, delta=1e-6)
+    logits = np.random.default_rng(0).normal(size=(200, 6)) * 10 ** np.random.default_rng(1).uniform(-2, 6, (200, 1))
+    rows = release.rows(logits, np.full(6, 0.2), np.eye(6))
+    moments = rows[:, :, None] * rows[:, None, :]
+    upper = np.triu_indices(7)
+    assert np.linalg.norm(moments[:, upper[0], upper[1]], axis=1).max() <= 2.0 + 1e-9
+    assert release.cost(6).epsilon <= 1.0
+    assert release.cost(6).unit == "record"
+
+
+def test_released_spread_finds_the_answers_main_direction():
+    rng = np.random.default_rng(0)
+    axis = np.array([1.0, -1.0, 1.0, 0.0, 0.0, 0.0])
+    logits = -1.4 + rng.normal(size=(4000, 1)) * axis + 0.05 * rng.normal(size=(4000, 6))
+    found = SpreadRelease(epsilon=1.0, delta=1e-6).release(logits, np.full(6, 0.2), np.eye(6), rng=rng)
+    main = found.factor[np.argmax(np.linalg.norm(found.factor, axis=1))]
+    assert abs(main @ axis) / np.linalg.norm(main) / np.linalg.norm(axis) > 0.98
+    np.testing.assert_allclose(found.mean, -1.4, atol=0.2)
 
 
 def test_graph_post_processing_helps_when_labels_go_together():

@@ -8,8 +8,10 @@ composed through the privacy-loss distribution itself.
 from __future__ import annotations
 
 import functools
+import logging
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 from blindsight import checks
 from blindsight.errors import InvalidParameter
@@ -83,11 +85,24 @@ def gaussian_epsilon(*, noise_multiplier: float, steps: int, sampling_rate: floa
     event: dp_event.DpEvent = dp_event.GaussianDpEvent(noise_multiplier)
     if rate < 1:
         event = dp_event.PoissonSampledDpEvent(rate, event)
-    renyi = RdpAccountant().compose(event, steps).get_epsilon(delta)
+    with _quiet():
+        renyi = RdpAccountant().compose(event, steps).get_epsilon(delta)
     if renyi > 60:  # far beyond any promise worth keeping; the finer accountant would need a huge grid
         return float(renyi)
     fine = PLDAccountant(value_discretization_interval=1e-3).compose(event, steps).get_epsilon(delta)
     return float(min(renyi, fine))
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    # Orders of Renyi accounting that do not converge are left out with a log line each: nothing for the reader to do.
+    log = logging.getLogger("absl")
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(level)
 
 
 def noise_multiplier(*, epsilon: float, delta: float, steps: int, sampling_rate: float = 1.0) -> float:

@@ -4,17 +4,21 @@ With C labels and noise on each, a budget of epsilon is torn into C pieces. A co
 of k typical answers is nearest? k-ary response then tells the truth with probability e^ε/(e^ε + k - 1), which at ε = 10
 is above 0.95 for k = 1,000.
 
-Two kinds. "sets" are label sets. "graded" words also say how sure the model is, which is what mean average precision
-rewards: they are the centres of simulated answers, drawn from the label tree (post-processing of the noisy counts) and
-from how logits of present and absent labels are spread (four numbers, released with noise by `ConfidenceRelease`).
-Words, their number and their order come from released values only, so the codebook costs nothing more, and is public.
+Two kinds. "sets" are label sets drawn from the label tree. "graded" words also say how sure the model is, which is what
+mean average precision rewards: they are the centres of simulated answers, drawn from their released spread
+(`SpreadRelease`). Words, their number and their values come from released numbers only, so the codebook costs nothing
+more, and is public.
+
+What a word stands for is the posterior mean of the labels given that it was released, lies included: under a small
+budget the answer falls back to the labels' rates instead of repeating a lie. The number of words is the one with which
+that posterior explains most of the answers' variance: a handful at ε = 1, hundreds at ε = 10.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +28,7 @@ from blindsight.errors import InvalidData
 from blindsight.privacy.entropy import Rng
 from blindsight.privacy.guarantee import Cost
 from blindsight.privacy.mechanisms import DiscreteLaplace
+from blindsight.tagging.answer_spread import AnswerSpread
 from blindsight.tagging.label_tree import LabelTree
 
 __all__ = ["Codebook", "Confidence", "ConfidenceRelease", "choose_codebook", "sigmoid"]
@@ -102,13 +107,14 @@ class ConfidenceRelease:
 class Codebook:
     """k words over C labels: probabilities in [0, 1], one row a word. Public.
 
-    `weights` say how much each label counts when the nearest word is sought; a label is named as a tag where the
-    released word's value is above `threshold`.
+    `weights` say how much each label counts when the nearest word is sought. `values` (k, C) are the scores that a
+    released word stands for (None: the word itself); a label is named as a tag where its value is above `threshold`.
     """
 
     words: Matrix
     weights: Matrix
     threshold: float = 0.5
+    values: Matrix | None = None
 
     def __post_init__(self) -> None:
         words = checks.finite_array("words", self.words, ndim=2)
@@ -119,6 +125,10 @@ class Codebook:
         checks.probability("threshold", self.threshold)
         if len(self.weights) != words.shape[1]:
             raise InvalidData("a codebook needs one weight a label.")
+        if self.values is not None:
+            object.__setattr__(self, "values", checks.finite_array("values", self.values, ndim=2))
+            if self.values.shape != words.shape:
+                raise InvalidData("a codebook needs one value a word and label.")
 
     def __len__(self) -> int:
         return len(self.words)
@@ -135,83 +145,87 @@ class Codebook:
 
     def decode(self, cells: Any) -> Matrix:
         """The words' values: the answer's scores."""
-        return self.words[np.asarray(cells)]
+        return (self.words if self.values is None else self.values)[np.asarray(cells)]
 
 
 def choose_codebook(
-    tree: LabelTree,
-    confidence: Confidence,
+    source: AnswerSpread | LabelTree,
     *,
     epsilon: float,
-    kind: Literal["graded", "sets"] = "graded",
     size: int | None = None,
     rng: np.random.Generator,
 ) -> Codebook:
-    """The codebook for a budget; `size=None` minimises the simulated error, lies included."""
-    checks.one_of("kind", kind, ("graded", "sets"))
-    drawn = tree.sample(_SIMULATED, rng=rng)
-    answers = sigmoid(confidence.simulate(drawn, rng=rng))
-    # Rare labels count more than their share of the squared error: every label has its own average precision.
-    weights = (tree.rate + 0.01) ** -0.125 if kind == "graded" else np.ones(len(tree.rate))
-    if size is None:
-        book = _best_size(drawn, answers, weights, epsilon, kind, rng)
+    """The codebook for a budget: graded words from a spread, label sets from a tree.
+
+    `size=None` takes the number of words that explains most of the answers, lies included.
+    """
+    if isinstance(source, LabelTree):
+        answers = source.sample(_SIMULATED, rng=rng).astype(np.float64)
+        weights = np.ones(answers.shape[1])
+        make = _sets
     else:
-        book = _words(drawn, answers, weights, checks.whole("size", size, least=2), kind, rng)
-    return _with_threshold(book, drawn, answers, epsilon, rng) if kind == "graded" else book
-
-
-def _best_size(
-    drawn: NDArray[np.uint8], answers: Matrix, weights: Matrix, epsilon: float, kind: str, rng: np.random.Generator
-) -> Codebook:
-    # The best size lies well below e^ε, where lies begin to outweigh finer words; search upwards from there.
-    first = min(9, max(1, math.floor(epsilon / math.log(2)) - 7))
-    best = _words(drawn, answers, weights, 2**first, kind, rng)
-    for power in range(first + 1, 13):
-        book = _words(drawn, answers, weights, 2**power, kind, rng)
-        if _expected_error(book, answers, epsilon) >= _expected_error(best, answers, epsilon):
+        answers = sigmoid(source.sample(_SIMULATED, rng=rng))
+        # Every label has its own average precision: count deviations in the label's own units.
+        weights = 1.0 / (answers.std(axis=0) + 0.01)
+        make = _centres
+    if size is not None:
+        return _decoded(make(answers, weights, checks.whole("size", size, least=2), rng), answers, epsilon)[0]
+    best, most, worse = None, -math.inf, 0
+    for count in _sizes(epsilon):
+        book, explained = _decoded(make(answers, weights, count, rng), answers, epsilon)
+        if explained > most:
+            best, most, worse = book, explained, 0
+        else:
+            worse += 1
+        if worse == 2 or len(book) < count:
             break
-        best = book
+    assert best is not None  # noqa: S101  (the first size always explains more than nothing)
     return best
 
 
-def _with_threshold(
-    book: Codebook, drawn: NDArray[np.uint8], answers: Matrix, epsilon: float, rng: np.random.Generator
-) -> Codebook:
-    """The threshold with the best simulated F1: under many lies, and for rare labels, one half names too little."""
-    truth = 1 / (1 + (len(book) - 1) * math.exp(-epsilon))
-    cells = book.nearest(answers)
-    cells = np.where(rng.random(len(cells)) < truth, cells, rng.integers(0, len(book), len(cells)))
-    values = book.decode(cells)
+def _sizes(epsilon: float) -> list[int]:
+    # The best size lies well below e^ε, where lies outweigh finer words, and not far below e^(ε/2).
+    least, most = min(256.0, math.exp(epsilon / 2) / 2), 8 * math.exp(min(epsilon, 10.0))
+    steps = (2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128, 256, 512, 1024)
+    return [count for count in steps if least <= count <= most]
+
+
+def _decoded(book: Codebook, answers: Matrix, epsilon: float) -> tuple[Codebook, float]:
+    """The book with posterior values and the best threshold, and the variance its releases explain."""
+    k, cells = len(book), book.nearest(answers)
+    share = np.bincount(cells, minlength=k) / len(cells)
+    there = np.zeros_like(book.words)
+    np.add.at(there, cells, answers / len(cells))  # P(cell) E[labels | cell]
+    truth = 1 / (1 + (k - 1) * math.exp(-epsilon))
+    lie = truth * math.exp(-epsilon)
+    usual = answers.mean(axis=0)
+    released = ((truth - lie) * share + lie)[:, None]
+    values = np.clip(((truth - lie) * there + lie * usual) / released, 0.0, 1.0)
+    explained = float((released * ((values - usual) * book.weights) ** 2).sum())
 
     def f1(threshold: float) -> float:
-        named = values > threshold
-        return 2 * float((named & (drawn > 0)).sum()) / max(1.0, float(named.sum() + drawn.sum()))
+        named = released * (values > threshold)
+        return 2 * float((named * values).sum()) / float(named.sum() + usual.sum())
 
-    return replace(book, threshold=max(np.linspace(0.5, 0.02, 25).tolist(), key=f1))
+    threshold = max(np.linspace(0.6, 0.01, 60).tolist(), key=f1)
+    return replace(book, values=values, threshold=threshold), explained
 
 
-def _words(
-    drawn: NDArray[np.uint8], answers: Matrix, weights: Matrix, size: int, kind: str, rng: np.random.Generator
-) -> Codebook:
-    if kind == "sets":
-        sets, counts = np.unique(drawn, axis=0, return_counts=True)
-        words = sets[np.argsort(-counts, kind="stable")][:size].astype(np.float64)
-        if len(words) < 2:
-            words = np.stack([np.zeros(drawn.shape[1]), np.ones(drawn.shape[1])])
-        return Codebook(words, weights)
+def _sets(answers: Matrix, weights: Matrix, size: int, rng: np.random.Generator) -> Codebook:
+    """The most frequent label sets."""
+    sets, counts = np.unique(answers, axis=0, return_counts=True)
+    words = sets[np.argsort(-counts, kind="stable")][:size]
+    if len(words) < 2:
+        words = np.stack([np.zeros(answers.shape[1]), np.ones(answers.shape[1])])
+    return Codebook(words, weights)
+
+
+def _centres(answers: Matrix, weights: Matrix, size: int, rng: np.random.Generator) -> Codebook:
+    """Centres of the answers (k-means)."""
     from sklearn.cluster import MiniBatchKMeans
 
     size = min(size, len(np.unique(answers[:4096], axis=0)))
     seed = int(rng.integers(0, 2**31 - 1))
-    centres = MiniBatchKMeans(size, random_state=seed, n_init=1, batch_size=1024, max_iter=10)
+    centres = MiniBatchKMeans(size, random_state=seed, n_init=1, batch_size=1024, max_iter=20)
     centres.fit(answers * weights)
     return Codebook(np.clip(centres.cluster_centers_ / weights, 0.0, 1.0), weights)
-
-
-def _expected_error(book: Codebook, answers: Matrix, epsilon: float) -> float:
-    """Mean squared distance to the released word: the nearest, or with a lie's probability any other."""
-    p, words = answers * book.weights, book.words * book.weights
-    squares = (p**2).sum(axis=1)
-    distance = squares[:, None] - 2.0 * p @ words.T + (words**2).sum(axis=1)[None, :]
-    truth = 1 / (1 + (len(words) - 1) * math.exp(-epsilon))
-    return float(truth * distance.min(axis=1).mean() + (1 - truth) * distance.mean())

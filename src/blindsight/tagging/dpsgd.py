@@ -3,10 +3,14 @@
 Every record's gradient is clipped to `max_grad_norm` over *all* parameters together, Gaussian noise is added to the sum
 of a Poisson sample, and only that sum moves the weights. The GCN's parameters are shared by all labels and all records,
 and W does not depend on the record, so the gradient of one record (features x, residual r = σ(y) - labels) has a closed
-form, which is registered with Opacus as the sampler of this module:
+form:
 
-    linear head  y = (Â V) x:   dV  = (Â' r) x'
+    linear head  y = (Â V) x:   dV  = (Â' r) x',      of norm |Â' r| |x|
     graph head   W = Â H Θ2:    dΘ2 = (H' Â' r) x',   dΘ1 = (Â Z)' [ f'(Â Z Θ1) ∘ (Â' r)(Θ2 x)' ]
+
+The graph head's is registered with Opacus as the sampler of that module. The linear head's norms are known without
+forming a gradient, so its clipped sum is one product, and Opacus' optimiser for gradients that were clipped outside
+(fast gradient clipping) adds the noise.
 
 Guarantee: (epsilon, delta) per training record, one record added or removed, for the weights and everything computed
 from them, by the privacy-loss distribution of the Poisson-sampled Gaussian. Assumptions: the number of records and all
@@ -15,7 +19,6 @@ training settings are public; torch's generator (not a cryptographic one) draws 
 
 from __future__ import annotations
 
-import logging
 import math
 from dataclasses import dataclass
 from functools import cache
@@ -32,7 +35,7 @@ from blindsight.privacy.guarantee import Cost
 from blindsight.tagging.gcn import MLGCN, LinearHead, torch_generator
 from blindsight.tagging.training import Curves, Progress
 
-__all__ = ["PrivateSchedule", "graph_gradients", "linear_gradients", "train_privately"]
+__all__ = ["PrivateSchedule", "clipped_sum", "graph_gradients", "train_privately"]
 
 _MOST_FLOATS = 1 << 25
 
@@ -81,20 +84,14 @@ class PrivateSchedule:
 
 @cache
 def _noise_multiplier(epsilon: float, delta: float, steps: int, sampling_rate: float) -> float:
-    # Orders of Renyi accounting that do not converge are left out with a log line each: only noise for the reader.
-    quiet = logging.getLogger("absl")
-    level = quiet.level
-    quiet.setLevel(logging.ERROR)
-    try:
-        return accounting.noise_multiplier(epsilon=epsilon, delta=delta, steps=steps, sampling_rate=sampling_rate)
-    finally:
-        quiet.setLevel(level)
+    return accounting.noise_multiplier(epsilon=epsilon, delta=delta, steps=steps, sampling_rate=sampling_rate)
 
 
-def linear_gradients(layer: LinearHead, activations: list[Tensor], backprops: Tensor) -> dict[Any, Tensor]:
-    """Opacus' sampler of the linear head: one gradient a record."""
-    pulled = backprops @ layer.adjacency
-    return {layer.weight: torch.einsum("nc,nd->ncd", pulled, activations[0])}
+def clipped_sum(layer: LinearHead, x: Tensor, residual: Tensor, bound: float) -> Tensor:
+    """The linear head's gradients, each clipped to `bound`, summed; none of them is ever formed."""
+    pulled = residual @ layer.adjacency
+    norms = pulled.norm(dim=1) * x.norm(dim=1)
+    return (pulled * (bound / (norms + 1e-6)).clamp(max=1.0)[:, None]).T @ x
 
 
 def graph_gradients(layer: MLGCN, activations: list[Tensor], backprops: Tensor) -> dict[Any, Tensor]:
@@ -123,15 +120,15 @@ def train_privately(
     checks.optional_module("opacus", extra="torch")
     from opacus import GradSampleModule
     from opacus.grad_sample import register_grad_sampler
-    from opacus.optimizers import DPOptimizer
+    from opacus.optimizers import DPOptimizer, DPOptimizerFastGradientClipping
 
-    register_grad_sampler(LinearHead)(linear_gradients)
     register_grad_sampler(MLGCN)(graph_gradients)
     x = torch.as_tensor(np.ascontiguousarray(features, np.float32))
     y = torch.as_tensor(np.ascontiguousarray(labels, np.float32))
-    module = GradSampleModule(head, loss_reduction="sum")
+    linear = isinstance(head, LinearHead)
+    module = None if linear else GradSampleModule(head, loss_reduction="sum")
     inner = torch.optim.SGD(head.parameters(), lr=schedule.learning_rate, momentum=0.9)
-    optimiser = DPOptimizer(
+    optimiser = (DPOptimizerFastGradientClipping if linear else DPOptimizer)(
         inner,
         noise_multiplier=schedule.noise_multiplier,
         max_grad_norm=schedule.max_grad_norm,
@@ -147,7 +144,10 @@ def train_privately(
     try:
         for step in range(steps):
             sample = torch.as_tensor(np.flatnonzero(rng.random(len(x)) < schedule.sampling_rate))
-            total += _step(module, optimiser, x, y, sample, chunk)
+            if isinstance(head, LinearHead):
+                total += _linear_step(head, optimiser, x[sample], y[sample], schedule.max_grad_norm)
+            else:
+                total += _step(module, optimiser, x, y, sample, chunk)
             seen += len(sample)
             if step >= half:
                 for kept, parameter in zip(mean, head.parameters(), strict=True):
@@ -158,12 +158,22 @@ def train_privately(
                 if progress is not None:
                     progress(step + 1, steps)
     finally:
-        module.to_standard_module()
+        if module is not None:
+            module.to_standard_module()
     # The mean of the second half's weights is post-processing, and steadier than the last ones.
     with torch.no_grad():
         for kept, parameter in zip(mean, head.parameters(), strict=True):
             parameter.copy_(kept)
     return curves
+
+
+def _linear_step(head: LinearHead, optimiser: Any, x: Tensor, y: Tensor, bound: float) -> float:
+    optimiser.zero_grad(set_to_none=True)
+    with torch.no_grad():
+        logits = head(x)
+        head.weight.grad = clipped_sum(head, x, torch.sigmoid(logits) - y, bound)
+    optimiser.step()
+    return float(torch.nn.functional.binary_cross_entropy_with_logits(logits, y, reduction="sum"))
 
 
 def _step(module: Any, optimiser: Any, x: Tensor, y: Tensor, sample: Tensor, chunk: int) -> float:

@@ -58,7 +58,7 @@ class PrivateTagger(BaseEstimator):
     postprocess: whether noisy scores are read through the label graph (costs nothing).
     training_epsilon, training_delta: DP-SGD's budget per training record; None trains without it.
     graph_epsilon: the budget of the label counts, per record; spent under "proven" only.
-    codebook_epsilon: the budget of the four numbers a codebook needs to know about logits, per record.
+    codebook_epsilon: the budget, per record, of what a graded codebook (or `postprocess`) must know about logits.
     max_labels: labels kept of one record when counting.
     graph: your own public co-occurrence counts (labels, labels); nothing is spent on counting then.
     threshold, reweight: ML-GCN's tau and p.
@@ -98,7 +98,7 @@ class PrivateTagger(BaseEstimator):
         training_epsilon: float | None = 2.0,
         training_delta: float = 1e-5,
         graph_epsilon: float = 1.0,
-        codebook_epsilon: float = 0.1,
+        codebook_epsilon: float = 0.5,
         max_labels: int = 5,
         graph: Any = None,
         threshold: float = 0.4,
@@ -278,7 +278,11 @@ class PrivateTagger(BaseEstimator):
             codebook=self.codebook if not paper and self.release == "codebook" else None,
             n_words=self.n_words,
             epsilon=self.epsilon,
-            confidence=not paper and self.release != "top-k" and (self.postprocess or self.release == "codebook"),
+            confidence=not paper and self.postprocess and self.release in ("laplace", "gaussian"),
+            spread=not paper
+            and self.release == "codebook"
+            and isinstance(self.codebook, str)
+            and self.codebook == "graded",
         )
 
     def _release(self, learned: Learned) -> Release:

@@ -84,12 +84,19 @@ class MLGCN(nn.Module):
 
 
 class LinearHead(nn.Module):
-    """W itself as the parameter, smoothed by the graph: y = (Â V) x. The smallest head that still knows the graph."""
+    """W itself as the parameter, smoothed by the graph: y = (Â V) x. The smallest head that still knows the graph.
 
-    def __init__(self, adjacency: Any, *, n_features: int) -> None:
+    Where the last input is a constant, `bias` (C,) is what the scores start from.
+    """
+
+    def __init__(self, adjacency: Any, *, n_features: int, bias: Any = None) -> None:
         super().__init__()
-        self.adjacency = torch.as_tensor(checks.finite_array("adjacency", adjacency, ndim=2), dtype=torch.float32)
-        self.weight = nn.Parameter(torch.zeros(len(self.adjacency), n_features))
+        a = checks.finite_array("adjacency", adjacency, ndim=2)
+        self.adjacency = torch.as_tensor(a, dtype=torch.float32)
+        start = np.zeros((len(a), n_features))
+        if bias is not None:
+            start[:, -1] = np.linalg.lstsq(a, checks.finite_array("bias", bias, ndim=1), rcond=None)[0]
+        self.weight = nn.Parameter(torch.as_tensor(start, dtype=torch.float32))
 
     def classifier(self) -> Tensor:
         """W (C, D)."""

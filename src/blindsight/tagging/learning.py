@@ -15,6 +15,7 @@ from blindsight.errors import InvalidData, InvalidParameter
 from blindsight.privacy import accounting
 from blindsight.privacy.entropy import Rng
 from blindsight.privacy.guarantee import Cost
+from blindsight.tagging.answer_spread import AnswerSpread, SpreadRelease, main_directions
 from blindsight.tagging.codebook import Codebook, Confidence, ConfidenceRelease, choose_codebook
 from blindsight.tagging.label_graph import CountsRelease, LabelGraph, cooccurrence
 from blindsight.tagging.label_tree import LabelTree
@@ -23,8 +24,9 @@ from blindsight.tagging.scaling import CentreRelease, Scaling
 
 __all__ = ["Learned", "Recipe", "learn"]
 
-# Of DP-SGD's budget, the part spent on the features' centre.
+# Of training_epsilon, the part spent on the features' centre; of training_delta, the centre's and the spread's parts.
 _CENTRE_SHARE = 0.1
+_CENTRE_DELTA, _SPREAD_DELTA = 0.4, 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +37,7 @@ class Recipe:
     training_epsilon: float | None = None
     training_delta: float = 1e-5
     graph_epsilon: float = 1.0
-    codebook_epsilon: float = 0.1
+    codebook_epsilon: float = 0.5
     max_labels: int = 5
     graph: Any = None
     threshold: float = 0.4
@@ -57,7 +59,8 @@ class Recipe:
     codebook: Any = None
     n_words: int | None = None
     epsilon: float = 10.0
-    confidence: bool = True
+    confidence: bool = False
+    spread: bool = False
 
     def __post_init__(self) -> None:
         checks.one_of("head", self.head, ("auto", "gcn", "linear"))
@@ -82,16 +85,24 @@ class Recipe:
         return CountsRelease(epsilon=self.graph_epsilon, max_labels=self.max_labels)
 
     @property
-    def spread(self) -> ConfidenceRelease | None:
-        """How the four numbers about logits are released, where they are needed."""
-        return ConfidenceRelease(epsilon=self.codebook_epsilon) if self.private and self.confidence else None
+    def confidence_release(self) -> ConfidenceRelease | None:
+        """How the four numbers about logits are released, where the label tree reads noisy scores by them."""
+        # Four means over all records need a fifth of what a covariance does.
+        return ConfidenceRelease(epsilon=self.codebook_epsilon / 5) if self.private and self.confidence else None
+
+    @property
+    def spread_release(self) -> SpreadRelease | None:
+        """How the spread of answers is released, where a graded codebook is fitted to it."""
+        if not self.private or not self.spread:
+            return None
+        return SpreadRelease(epsilon=self.codebook_epsilon, delta=_SPREAD_DELTA * self.training_delta)
 
     @property
     def centre(self) -> CentreRelease | None:
         """How the features' centre is released: with private training and without public features only."""
         if self.training_epsilon is None or self.public is not None:
             return None
-        return CentreRelease(epsilon=_CENTRE_SHARE * self.training_epsilon, delta=self.training_delta / 2)
+        return CentreRelease(epsilon=_CENTRE_SHARE * self.training_epsilon, delta=_CENTRE_DELTA * self.training_delta)
 
     def cost(self, n_records: int, n_features: int, n_labels: int) -> Cost:
         """Per training record, everything together; infinite where training itself is not private."""
@@ -102,12 +113,14 @@ class Recipe:
             parts.append(self.centre.cost(n_features))
         if self.counts is not None:
             parts.append(self.counts.cost(n_labels))
-        if self.spread is not None:
-            parts.append(self.spread.cost)
+        if self.confidence_release is not None:
+            parts.append(self.confidence_release.cost)
+        if self.spread_release is not None:
+            parts.append(self.spread_release.cost(n_labels))
         return accounting.compose(parts)
 
     def schedule(self, n_records: int) -> Any:
-        """DP-SGD's plan for what the centre leaves of the budget."""
+        """DP-SGD's plan for what the centre and the spread leave of the budget."""
         from blindsight.tagging.dpsgd import PrivateSchedule
 
         assert self.training_epsilon is not None  # noqa: S101  (asked for private training only)
@@ -115,11 +128,13 @@ class Recipe:
         centred = self.centre is not None
         return PrivateSchedule(
             epsilon=(1 - _CENTRE_SHARE) * self.training_epsilon if centred else self.training_epsilon,
-            delta=self.training_delta / 2 if centred else self.training_delta,
+            delta=(1 - _CENTRE_DELTA * centred - _SPREAD_DELTA * (self.spread_release is not None))
+            * self.training_delta,
             n_records=n_records,
-            epochs=self.epochs or 20,
-            batch_size=self.batch_size or max(64, min(1024, n_records // 6)),
-            learning_rate=self.learning_rate or (3.0 if linear else 0.2),
+            epochs=self.epochs or (30 if linear else 20),
+            # Few large steps need less noise in all; the linear head can afford every record at every step.
+            batch_size=self.batch_size or (n_records if linear else max(64, min(1024, n_records // 6))),
+            learning_rate=self.learning_rate or (4.0 if linear else 0.2),
         )
 
     @property
@@ -151,6 +166,7 @@ class Learned:
     graph: LabelGraph
     n_records: int
     confidence: Confidence | None = None
+    spread: AnswerSpread | None = None
     codebook: Codebook | None = None
     curves: Any = None
 
@@ -185,9 +201,14 @@ def learn(
     scaling = _scaling(recipe, features, secret)
     weights, curves = _head(recipe, graph, scaling, features, labels, rng, validation, progress)
     learned = Learned(weights, scaling, graph, len(features), curves=curves)
-    if recipe.spread is not None:
-        spread = recipe.spread.release(learned.logits(features), labels, rng=secret)
-        learned = replace(learned, confidence=spread)
+    if recipe.confidence_release is not None:
+        confidence = recipe.confidence_release.release(learned.logits(features), labels, rng=secret)
+        learned = replace(learned, confidence=confidence)
+    if recipe.spread_release is not None:
+        public = recipe.training_epsilon is not None
+        directions = main_directions(weights) if public else np.eye(learned.n_labels)
+        spread = recipe.spread_release.release(learned.logits(features), learned.tree.rate, directions, rng=secret)
+        learned = replace(learned, spread=spread)
     if recipe.codebook is not None:
         learned = replace(learned, codebook=_codebook(recipe, learned, rng))
     return learned
@@ -239,7 +260,10 @@ def _head(
     n_inputs = scaling.width(features.shape[1])
     head: MLGCN | LinearHead
     if recipe.kind == "linear":
-        head = LinearHead(graph.normalised, n_features=n_inputs)
+        # Under DP-SGD the clipping bound should be spent on images, not on learning how rare labels are.
+        rate = LabelTree.from_counts(graph.counts, len(features)).rate if recipe.training_epsilon is not None else None
+        bias = None if rate is None else np.log(rate / (1 - rate))
+        head = LinearHead(graph.normalised, n_features=n_inputs, bias=bias)
     else:
         source = recipe.label_vectors
         if source is None:
@@ -272,12 +296,6 @@ def _codebook(recipe: Recipe, learned: Learned, rng: np.random.Generator) -> Cod
         if words.shape[1] != learned.n_labels:
             raise InvalidData(f"codebook must have {learned.n_labels} columns, got {words.shape[1]}.")
         return Codebook(words, np.ones(words.shape[1]))
-    assert learned.confidence is not None  # noqa: S101  (released whenever a codebook is learned)
-    return choose_codebook(
-        learned.tree,
-        learned.confidence,
-        epsilon=recipe.epsilon,
-        kind="sets" if recipe.codebook == "sets" else "graded",
-        size=recipe.n_words,
-        rng=rng,
-    )
+    source = learned.tree if recipe.codebook == "sets" else learned.spread
+    assert source is not None  # noqa: S101  (released whenever a graded codebook is learned)
+    return choose_codebook(source, epsilon=recipe.epsilon, size=recipe.n_words, rng=rng)

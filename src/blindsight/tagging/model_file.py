@@ -32,6 +32,8 @@ def save(tagger: Any, path: str | Path) -> None:
         arrays["projection"] = learned.scaling.projection
     if learned.codebook is not None:
         arrays |= {"words": learned.codebook.words, "word_weights": learned.codebook.weights}
+        if learned.codebook.values is not None:
+            arrays["word_values"] = learned.codebook.values
     params = {name: value for name, value in tagger.get_params().items() if name not in _OWN}
     if not isinstance(params["random_state"], (int, np.integer)):
         params["random_state"] = None
@@ -85,7 +87,9 @@ def _restore(cls: Any, arrays: dict[str, Any], fields: dict[str, Any]) -> Any:
         LabelGraph(counts, tagger.threshold, tagger.reweight),
         int(fields["n_records"]),
         confidence=None if spread is None else Confidence(*(float(v) for v in spread)),
-        codebook=Codebook(arrays["words"], arrays["word_weights"], float(fields["tag_threshold"]))
+        codebook=Codebook(
+            arrays["words"], arrays["word_weights"], float(fields["tag_threshold"]), arrays.get("word_values")
+        )
         if "words" in arrays
         else None,
     )

@@ -59,7 +59,7 @@ def test_answers_are_shown_with_what_they_cost_and_refused_when_the_budget_is_us
     assert first["spent"]["spent"] == pytest.approx(10.0)
     assert first["spent"]["answers_left"] == 1
     assert set(first["answers"][0]["tags"]) <= set(COLOURS)
-    with pytest.raises(BudgetExceeded, match="1 more answers fit"):
+    with pytest.raises(BudgetExceeded, match="1 more answer would fit"):
         run(*asked, *asked, "--model", str(model))
     second = run(*asked, "--model", str(model))
     assert "20 of 25" in second.stdout

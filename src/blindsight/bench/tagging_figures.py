@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -53,6 +53,7 @@ class _Bench:
     seed: int
     hidden: int
     results: dict[str, dict[str, float]]
+    runs: dict[Any, dict[int, MultiLabelScores]] = field(default_factory=dict)
 
     def head(self, rng: np.random.Generator, **bounds: Any) -> MLGCN:
         """A fresh ML-GCN on the exact label graph, as the paper has it."""
@@ -79,8 +80,13 @@ class _Bench:
         **bounds: Any,
     ) -> dict[int, MultiLabelScores]:
         """Train once; the scores after each epoch in `looks`."""
-        rng = np.random.default_rng(self.seed)
         looks = looks or (self.problem.looks[2],)
+        # The figures share settings (Figure 4's P2 is Figure 3's S_b = 1): what was trained once is not trained again.
+        key = (epsilon, sensitivity, bound_factor, robust) if scaling is None and not bounds else None
+        known = self.runs.get(key, {}) if key is not None else {}
+        if set(looks) <= set(known):
+            return known
+        rng = np.random.default_rng(self.seed)
         scaling = scaling or Scaling()
         release = None
         if epsilon is not None:
@@ -109,6 +115,8 @@ class _Bench:
             rng=rng,
             on_epoch=look,
         )
+        if key is not None:
+            self.runs[key] = found
         return found
 
     def rows(self, figure: str, setting: str, scores: MultiLabelScores, paper_of: str | None = None) -> Iterator[Row]:

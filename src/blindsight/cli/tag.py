@@ -27,6 +27,9 @@ Json = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
 _ANSWER = "answer"
 
 
+_FEW_RECORDS = 500
+
+
 class _ImagesOrVerb(TyperGroup):
     """`tag photo.jpg` means `tag answer photo.jpg`: images are the usual thing to give."""
 
@@ -110,9 +113,12 @@ def answer(
 ) -> None:
     """Tag images. Every answer is charged to the ledger before it is shown; when the budget is used up, none is."""
     from blindsight.data import read_image
-    from blindsight.errors import BudgetExceeded, InvalidParameter
+    from blindsight.errors import BudgetExceeded, InvalidParameter, MissingData
     from blindsight.tagging import PrivateTagger
 
+    if not model.exists():
+        raise MissingData(f"there is no tagger at {model}. Train one with `blindsight tag train`, or give --model.")
+    images = _files(images)
     tagger = PrivateTagger.load(model)
     extractor = tagger.extractor_
     if extractor is None or extractor["kind"] == "none":
@@ -134,6 +140,19 @@ def answer(
         return
     table("tags", ("image", "tags"), [(row["image"], ", ".join(row["tags"]) or "none") for row in rows])
     _say(_spent(book, tagger, len(images)))
+
+
+def _files(images: list[Path]) -> list[Path]:
+    """The images as given; a misspelt verb or a folder is told apart from a missing image."""
+    from blindsight.errors import InvalidParameter
+
+    first = images[0]
+    if not first.suffix and not first.exists():
+        raise InvalidParameter(f"{first} is neither an image nor a verb. Use `tag train ...` or `tag IMAGE...`.")
+    folder = next((path for path in images if path.is_dir()), None)
+    if folder is not None:
+        raise InvalidParameter(f"{folder} is a folder. Name its images: `tag {folder}/*.jpg`; each answer is charged.")
+    return images
 
 
 def _training_set(source: str, images: Path | None) -> MultiLabelSet:
@@ -197,7 +216,7 @@ def _spent(book: Ledger | None, tagger: PrivateTagger, count: int) -> dict[str, 
 
 def _left(book: Ledger | None, tagger: PrivateTagger) -> str:
     left = _spent(book, tagger, 0).get("answers_left", 0)
-    return f"{left} more answers fit the budget."
+    return f"{left} more answer{'' if left == 1 else 's'} would fit."
 
 
 def _say(spent: dict[str, Any]) -> None:
@@ -237,6 +256,14 @@ def _report(tagger: PrivateTagger, out: Path, book: Ledger | None, json: bool) -
     table("answers", ("field", "value"), tagger.guarantee_.rows())
     table("training", ("field", "value"), tagger.training_guarantee_.rows())
     console.print(f"model: {out}")
+    if book is not None:
+        spent = _spent(book, tagger, 0)
+        console.print(f"budget: ε = {spent['budget']:g} in the ledger, {spent['answers_left']} answers left.")
+    if tagger.training_epsilon is not None and tagger.learned_.n_records < _FEW_RECORDS:
+        errors.print(
+            f"Only {tagger.learned_.n_records} records: at ε = {tagger.training_epsilon:g} a record little is learned. "
+            "Give more images, or a larger --training-epsilon (0 trains without protection of the records)."
+        )
 
 
 def _spark(values: list[float]) -> str:

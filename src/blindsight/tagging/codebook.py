@@ -185,8 +185,8 @@ def choose_codebook(
 
 def _sizes(epsilon: float) -> list[int]:
     # The best size lies well below e^ε, where lies outweigh finer words, and not far below e^(ε/2).
-    least, most = min(256.0, math.exp(epsilon / 2) / 2), 8 * math.exp(min(epsilon, 10.0))
-    steps = (2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128, 256, 512, 1024)
+    least, most = min(128.0, math.exp(epsilon / 2) / 2), 8 * math.exp(min(epsilon, 10.0))
+    steps = (2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128, 256, 512)
     return [count for count in steps if least <= count <= most]
 
 
@@ -213,8 +213,10 @@ def _decoded(book: Codebook, answers: Matrix, epsilon: float) -> tuple[Codebook,
 
 def _sets(answers: Matrix, weights: Matrix, size: int, rng: np.random.Generator) -> Codebook:
     """The most frequent label sets."""
-    sets, counts = np.unique(answers, axis=0, return_counts=True)
-    words = sets[np.argsort(-counts, kind="stable")][:size]
+    # Packed bits: sorting hundreds of floating-point columns takes seconds.
+    sets, counts = np.unique(np.packbits(answers > 0, axis=1), axis=0, return_counts=True)
+    common = sets[np.argsort(-counts, kind="stable")][:size]
+    words = np.unpackbits(common, axis=1, count=answers.shape[1]).astype(np.float64)
     if len(words) < 2:
         words = np.stack([np.zeros(answers.shape[1]), np.ones(answers.shape[1])])
     return Codebook(words, weights)

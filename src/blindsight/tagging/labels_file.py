@@ -39,6 +39,7 @@ def read_labels(path: Path, images: Path) -> MultiLabelSet:
                 sets.append({word.strip() for word in (line["labels"] or "").split(";")} - {""})
     except (UnicodeDecodeError, csv.Error) as error:
         raise InvalidData(f"{path.name} is not a CSV file in UTF-8: {error}.") from error
+    _check_there(root, names, path.name)
     classes = sorted(set().union(*sets)) if sets else []
     if not classes:
         raise InvalidData(f"{path.name} names no labels.")
@@ -50,6 +51,16 @@ def read_labels(path: Path, images: Path) -> MultiLabelSet:
         labels[row, [column[label] for label in chosen]] = 1
     files = Files([root / name for name in names], limits=LIMITS)
     return MultiLabelSet(labels, files, None, tuple(classes), np.array(names), name=path.stem)
+
+
+def _check_there(root: Path, names: list[str], source: str) -> None:
+    """A folder without the images is the commonest mistake: say so before anything is read."""
+    missing = sum(not (root / name).is_file() for name in names)
+    if missing:
+        raise MissingData(
+            f"{missing} of the {len(names)} images that {source} names are not in {root}. "
+            "Give the folder they are in with --images."
+        )
 
 
 def _inside(root: Path, name: str, source: str) -> str:

@@ -134,7 +134,7 @@ class Recipe:
             epochs=self.epochs or (30 if linear else 20),
             # Few large steps need less noise in all; the linear head can afford every record at every step.
             batch_size=self.batch_size or (n_records if linear else max(64, min(1024, n_records // 6))),
-            learning_rate=self.learning_rate or (4.0 if linear else 0.2),
+            learning_rate=self.learning_rate or (3.0 if linear else 0.2),
         )
 
     @property

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from blindsight.audit import audit
 from blindsight.audit.advice import changes
-from blindsight.audit.evidence import hashing, report_of, sketching, tagging
+from blindsight.audit.evidence import report_of
 from blindsight.audit.report import Report
 from blindsight.cli.main import app
 from blindsight.hashing import LSH, PITQ, CodebookHasher, PHashing
@@ -47,21 +47,8 @@ KINDS: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
 }
 
 
-@pytest.fixture(autouse=True, scope="module")
-def small():
-    """The same pictures from fewer images: what they say is not asked here."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(hashing, "_PUBLIC", 400)
-        patch.setattr(hashing, "_EPSILONS", (2.0, 8.0))
-        patch.setattr(sketching, "_TRAIN", 200)
-        patch.setattr(sketching, "_TEST", 60)
-        patch.setattr(tagging, "_WORDS", {4.0: 8, 10.0: 32})
-        patch.setattr(tagging, "_TRAIN", 200)
-        yield
-
-
 @pytest.fixture(scope="module")
-def reports(small) -> dict[str, Report]:
+def reports() -> dict[str, Report]:
     return {name: report_of(audit(make(), trials=20_000)) for name, (make, _) in KINDS.items()}
 
 

@@ -53,7 +53,10 @@ def test_proven_releases_are_not_refuted_and_exit_with_0(saved, make) -> None:
     assert found.verdict is not None
     assert not found.verdict.refuted
     assert 0 < found.verdict.audited.epsilon <= 2.0
-    done = CliRunner().invoke(app, ["audit", str(path)])
+
+
+def test_the_command_exits_with_0_where_nothing_is_refuted(saved) -> None:
+    done = CliRunner().invoke(app, ["audit", str(saved(CodebookHasher(epsilon=2.0, n_cells=8), X))])
     assert done.exit_code == 0
     assert "not refuted" in done.stdout
 

@@ -64,7 +64,8 @@ def test_words_are_only_refuted_and_not_refuted(demo: Demo) -> None:
 
 
 def test_the_page_shows_table_figures_advice_and_cards(demo: Demo) -> None:
-    assert demo.page.count("<figure>") == 4
+    assert demo.page.count("<figure>") == 5
+    assert "What comes back of an image" in demo.page
     assert demo.page.count('class="refuted"') == sum(v["verdict"] == "REFUTED" for v in demo.verdicts)
     assert "What to change to be safe" in demo.page
     assert 'class="card"' in demo.page

@@ -69,7 +69,8 @@ def three_numbers(verdicts: Sequence[Verdict]) -> str:
     labels = [v.method if alone else f"{v.method}: {v.setting}" for v in reversed(shown)]
     axes.set_yticks(range(len(shown)), labels, fontsize=8)
     axes.set_xlabel("epsilon: | claimed, ◆ audited (red: refuted), ● proven (▶: more, or none)", fontsize=8)
-    axes.set_xlim(left=-0.02 * axes.get_xlim()[1])
+    reach = axes.get_xlim()[1]
+    axes.set_xlim(-0.02 * reach, 1.03 * reach)
     return _svg(figure)
 
 

@@ -63,7 +63,7 @@ def test_answers_are_shown_with_what_they_cost_and_refused_when_the_budget_is_us
         run(*asked, *asked, "--model", str(model))
     second = run(*asked, "--model", str(model))
     assert "20 of 25" in second.stdout
-    with pytest.raises(BudgetExceeded, match="0 more answers fit"):
+    with pytest.raises(BudgetExceeded, match="0 more answers would fit"):
         run(*asked, "--model", str(model))
 
 

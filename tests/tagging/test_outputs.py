@@ -169,8 +169,8 @@ def test_spread_rows_lie_in_the_unit_ball_whatever_the_record():
     moments = rows[:, :, None] * rows[:, None, :]
     upper = np.triu_indices(7)
     assert np.linalg.norm(moments[:, upper[0], upper[1]], axis=1).max() <= 2.0 + 1e-9
-    assert release.cost(6).epsilon <= 1.0
-    assert release.cost(6).unit == "record"
+    assert release.noise(6).cost.epsilon <= release.cost.epsilon == 1.0
+    assert release.cost.unit == "record"
 
 
 def test_released_spread_finds_the_answers_main_direction():

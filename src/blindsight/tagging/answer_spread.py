@@ -69,9 +69,10 @@ class SpreadRelease:
             neighbours="add or remove one",
         )
 
-    def cost(self, n_directions: int) -> Cost:
-        """What it spends, per record."""
-        return self.noise(n_directions).cost
+    @property
+    def cost(self) -> Cost:
+        """What it spends at most, per record, whatever the number of directions."""
+        return Cost(epsilon=self.epsilon, delta=self.delta, unit="record", neighbours="add or remove one")
 
     def rows(self, logits: Any, rates: Any, directions: Any) -> Matrix:
         """Each record's row, within the unit ball, and the constant beside it."""

@@ -116,7 +116,7 @@ class Recipe:
         if self.confidence_release is not None:
             parts.append(self.confidence_release.cost)
         if self.spread_release is not None:
-            parts.append(self.spread_release.cost(n_labels))
+            parts.append(self.spread_release.cost)
         return accounting.compose(parts)
 
     def schedule(self, n_records: int) -> Any:

@@ -10,13 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 from blindsight.audit import audit
 from blindsight.audit.advice import changes
 from blindsight.audit.evidence import report_of
 from blindsight.audit.report import Report
-from blindsight.cli.main import app
 from blindsight.hashing import LSH, PITQ, CodebookHasher, PHashing
 from blindsight.metric import DPPMetric
 from blindsight.sketching import FlippedBits, NegativeSketcher
@@ -125,14 +123,3 @@ def test_where_nothing_is_off_nothing_is_advised() -> None:
     assert changes(found) == []
     report = Report(title="t", verdicts=[found.verdict], changes=changes(found))
     assert "nothing found to change" in report.to_html()
-
-
-def test_the_command_writes_the_whole_report_and_exits_with_1_where_refuted(tmp_path: Path) -> None:
-    path = tmp_path / "model.safetensors"
-    PHashing(LSH(24), epsilon=1.0, calibration="paper").fit(X).save(path)
-    done = CliRunner().invoke(app, ["audit", str(path), "--out", str(tmp_path / "out")])
-    assert done.exit_code == 1
-    assert "REFUTED" in done.stdout
-    page = (tmp_path / "out" / "report.html").read_text()
-    assert page.count("<figure>") == 4
-    assert "data:image/png;base64," in page

@@ -41,7 +41,10 @@ def test_paper_flips_are_refuted_and_exit_with_1(saved, tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["audit", str(path), "--out", str(tmp_path / "out"), "--json"])
     assert done.exit_code == 1
     assert json.loads(done.stdout)["verdicts"][0]["verdict"] == "REFUTED"
-    assert "REFUTED" in (tmp_path / "out" / "report.html").read_text()
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert "REFUTED" in page
+    assert page.count("<figure>") == 4
+    assert "data:image/png;base64," in page
 
 
 @pytest.mark.parametrize(

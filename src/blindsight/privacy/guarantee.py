@@ -106,7 +106,7 @@ class Audited:
         checks.whole("trials", self.trials)
 
     def __str__(self) -> str:
-        return f"ε ≥ {self.epsilon:.3g} ({self.confidence:.0%}, {self.attack}, {self.trials:,} trials)"
+        return f"ε ≥ {self.epsilon:.3g} ({100 * self.confidence:.4g}%, {self.attack}, {self.trials:,} trials)"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -131,8 +131,9 @@ class Recipe:
             delta=(1 - _CENTRE_DELTA * centred - _SPREAD_DELTA * (self.spread_release is not None))
             * self.training_delta,
             n_records=n_records,
-            epochs=self.epochs or (30 if linear else 20),
-            # Few large steps need less noise in all; the linear head can afford every record at every step.
+            epochs=self.epochs or (min(240, max(30, n_records // 100)) if linear else 20),
+            # Few large steps need less noise in all, and many records can bear more of them; the linear head can afford
+            # every record at every step.
             batch_size=self.batch_size or (n_records if linear else max(64, min(1024, n_records // 6))),
             learning_rate=self.learning_rate or (3.0 if linear else 0.2),
         )

@@ -171,29 +171,28 @@ def _aggregator_rates(quick: bool, seed: int) -> Iterator[Row]:
 
 
 def _held_by(users: int, count: int) -> tuple[float, float]:
-    """Bytes a block and bytes beside, for `users`, from the memory at two numbers of blocks and two of users."""
-    few, many = 1, 17  # who is in a block is kept as bits, so a difference must span whole bytes
-    half = count // 2
-    memory = {blocks: _memory(blocks, (half, count)) for blocks in (few, many)}
-    slopes = [(after - before) / (many - few) for before, after in zip(memory[few], memory[many], strict=True)]
-    rests = [held - few * slope for held, slope in zip(memory[few], slopes, strict=True)]
-    block, once = (first + (second - first) * (users - half) / (count - half) for first, second in (slopes, rests))
-    return block, once
+    """Bytes a block and bytes beside, for `users`, from the memory of `count` at two numbers of blocks.
+
+    What is kept of a user beside the blocks grows with the users; of a user in a block one bit is kept.
+    """
+    few, many = 1, 17
+    first, second = _memory(few, count), _memory(many, count)
+    block = max(0.0, (second - first) / (many - few))
+    return block + (users - count) / 8, (first - few * block) * users / count
 
 
-def _memory(blocks: int, counts: tuple[int, int]) -> list[int]:
-    """Bytes that an aggregator holds after so many contributions of some blocks; ciphertexts are not counted."""
+def _memory(blocks: int, count: int) -> int:
+    """Bytes that an aggregator holds after `count` contributions of some blocks; ciphertexts are not counted."""
     size = blocks * federation(dimension=1).slots
     small = federation(dimension=size)
-    sent = [small.contribute(user, np.full(size, 0.5)) for user in range(1, counts[-1] + 1)]
-    aggregator, held = small.aggregator(), []
+    sent = [small.contribute(user, np.full(size, 0.5)) for user in range(1, count + 1)]
+    aggregator = small.aggregator()
     tracemalloc.start()
-    for number, message in enumerate(sent, start=1):
+    for message in sent:
         aggregator.receive(message)
-        if number in counts:
-            held.append(tracemalloc.get_traced_memory()[0])
+    held, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    if len(aggregator.contributors) != counts[-1]:
+    if len(aggregator.contributors) != count:
         raise InvalidData("the aggregator refused contributions that it should have taken.")
     return held
 

@@ -97,7 +97,7 @@ def _weights(*, trials: int, seed: int) -> Verdict:
         claimed=1.0,
         proven=math.inf,
         audited=distinguish(run, 1, 0, trials=trials, seed=seed, statistic=lambda logits: logits.sum(axis=1)),
-        advice="train by DP-SGD on the head: training_epsilon, near free at ε = 1 to 2",
+        advice="train by DP-SGD on the head: training_epsilon, near free at ε = 1 to 2 with enough records",
     )
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from blindsight.bench.metric import _tables
 from blindsight.bench.metric_figures import mechanism_rows, parameter_rows, toy, toy_rows
 from blindsight.bench.metric_kappa import random_graph, slow_bound
 from blindsight.bench.metric_protocol import METHODS, make_split, measure, method
@@ -73,3 +74,11 @@ def test_private_pairs_improve_the_clusters_of_the_example(capsys):
     assert scores["epsilon 1 per pair"] > scores["no pairs"] + 0.02
     assert "PRIVACY CARD" in capsys.readouterr().out
     assert len(path.read_text().splitlines()) < 80
+
+
+def test_a_table_that_a_user_names_is_measured_too(tmp_path, monkeypatch):
+    lines = ["height,weight,kind", *(f"{1 + n % 7},{2 + n % 5},{'cat' if n % 3 else 'dog'}" for n in range(90))]
+    (tmp_path / "mine.csv").write_text("\n".join(lines) + "\n")
+    monkeypatch.setenv("BLINDSIGHT_METRIC_TABLES", f"{tmp_path / 'mine.csv'}:kind")
+    X, y, nodes = _tables()[0]["mine"]
+    assert X.shape == (90, 2) and set(y) == {0, 1} and nodes == 45

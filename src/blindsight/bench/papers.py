@@ -51,7 +51,11 @@ class Line:
 
 
 def _hashing() -> Iterator[Line]:
-    for data, name in (("cifar10", "CIFAR-10"), ("fashion-mnist", "Fashion-MNIST"), ("coco-subset", "COCO subset")):
+    for data, name in (
+        ("cifar10", "CIFAR-10"),
+        ("fashion-mnist", "Fashion-MNIST"),
+        ("coco-subset", "COCO (paper: NUS-WIDE)"),
+    ):
         record = f"hashing.{data}.record"
         for epsilon in (1, 4):
             yield Line(
@@ -144,7 +148,12 @@ def _tagging() -> Iterator[Line]:
         ("corel5k", "Corel 5k", "tagging.corel5k"),
         ("scenes", "scenes of digits", "tagging"),
     ):
-        yield Line(f"{name}, no protection (mAP)", Cell(f"{prefix}.map_nonprivate"))
+        yield Line(
+            f"{name} (mAP)",
+            Cell(f"{prefix}.map_nonprivate", "no protection"),
+            Cell(f"{prefix}.map_laplace_eps10", "clipped Laplace, ε = 10 per query"),
+            Cell(f"{prefix}.map_proven_eps10", "ε = 10 per query"),
+        )
         for model in ("P2", "RP2"):
             claimed = f"tagging.fig4.{data}.{model.lower()}"
             yield Line(f"Figure 4, {model}-ML-GCN, {name} (OP)", Cell(f"{claimed}.OP", "ε = 10 claimed"))

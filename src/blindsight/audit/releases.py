@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -10,10 +9,10 @@ from numpy.typing import NDArray
 
 from blindsight.audit.blackbox import Outcomes, collect_at_once
 from blindsight.audit.mechanisms import Attack, attack_mechanism, attack_outcomes
-from blindsight.privacy import Cost, Disclosure, Guarantee
+from blindsight.privacy import Disclosure
 from blindsight.privacy.mechanisms import BitFlip, Laplace
 
-__all__ = ["attack_answers", "attack_pixel", "flips_promise", "sketch_card"]
+__all__ = ["attack_answers", "attack_pixel", "sketch_card"]
 
 _RAW = 5.0  # what raw logits are within, for an attacker who asks about ordinary images
 
@@ -83,21 +82,6 @@ def attack_pixel(parameters: Any, *, trials: int, seed: int) -> Attack:
             sides.append(np.moveaxis(counts, 3, 1).reshape(-1, parameters.depth, 2)[:trials])
         what, delta = "likelihood ratio of a pixel's counts", leak_of(parameters).delta
     return attack_outcomes(Outcomes(sides[0], sides[1]), what=what, delta=delta, statistic=statistic)
-
-
-def flips_promise(parameters: Any, shape: tuple[int, int, int]) -> Guarantee:
-    """What flipped bits promise, per pixel and per image."""
-    cost = Cost(epsilon=parameters.epsilon_pixel, unit="pixel")
-    return Guarantee(
-        mechanism="random flipping of each bit of each pixel",
-        unit="pixel",
-        epsilon=cost.epsilon,
-        model="local",
-        accountant="basic composition over the bits",
-        assumptions=("a pixel is one value of one channel", "each image is sent once"),
-        sampler="exact",
-        also=(cost.per("record", times=math.prod(shape)),),
-    )
 
 
 def sketch_card(parameters: Any, shape: tuple[int, int, int]) -> tuple[Disclosure, float]:

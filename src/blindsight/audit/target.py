@@ -10,9 +10,11 @@ must also follow from the numbers stored beside it.
 
 from __future__ import annotations
 
+import importlib
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +83,7 @@ def audit_file(path: str | Path, *, trials: int = 200_000, seed: int = 0) -> Aud
         return _index(source, trials, seed)
     if kind not in _READERS:
         raise InvalidData(f"{path} holds a {kind!r}, which promises nothing that can be audited.")
-    return audit(_READERS[kind](source), name=source.name, trials=trials, seed=seed)
+    return audit(_read(kind, source), name=source.name, trials=trials, seed=seed)
 
 
 def _mechanism(mechanism: Any, name: str, trials: int, seed: int) -> Audit:
@@ -121,9 +123,7 @@ def _folder(source: Path, trials: int, seed: int) -> Audit:
     hashers = sorted(source.glob("*.safetensors"))
     if not hashers:
         raise InvalidData(f"{source} is no index: it holds no saved hasher. Make one with blindsight hash.")
-    from blindsight.hashing import load
-
-    found = audit(load(hashers[0]), name=str(source), trials=trials, seed=seed)
+    found = audit(_read("hasher", hashers[0]), name=str(source), trials=trials, seed=seed)
     stored = source / "codes.index"
     return _stated(found, stored) if stored.exists() else found
 
@@ -137,9 +137,7 @@ def _index(source: Path, trials: int, seed: int) -> Audit:
         raise InvalidData(f"{source} is an index of plain codes: it promises nothing.")
     beside = source.parent / "hasher.safetensors"
     if beside.exists():
-        from blindsight.hashing import load
-
-        return _stated(audit(load(beside), name=source.name, trials=trials, seed=seed), source)
+        return _stated(audit(_read("hasher", beside), name=source.name, trials=trials, seed=seed), source)
     mechanism = _released(source, guarantee)
     if mechanism is None:
         notes = ("Not attacked: the index does not say how its codes were released.",)
@@ -216,13 +214,14 @@ def _federated(model: Any, name: str, trials: int, seed: int) -> Audit:
 def _sketches(subject: Any, name: str, trials: int, seed: int) -> Audit:
     """Sketches claim no epsilon: what they imply is computed, and measured on one pixel; flipped bits do claim one."""
     from blindsight.sketching import FlipParameters
+    from blindsight.sketching.local import flips_guarantee
 
     parameters = subject.parameters if hasattr(subject, "parameters") else subject.parameters_
     shape = subject.image_shape if hasattr(subject, "image_shape") else subject.image_shape_
     attack = releases.attack_pixel(parameters, trials=min(trials, 200_000), seed=seed)
     notes = ("Attacked: the counts of one pixel, 0 or all ones, and the pictures below.",)
     if isinstance(parameters, FlipParameters):
-        promise = releases.flips_promise(parameters, shape)
+        promise = flips_guarantee(parameters, shape)
         return _judged(subject, name, "sketching", promise, [attack], notes=notes, method="flipped bits")
     card, implied = releases.sketch_card(parameters, shape)
     verdict = Verdict(
@@ -279,54 +278,18 @@ _HANDLERS: tuple[tuple[Callable[[Any], bool], Callable[[Any, str, int, int], Aud
 )
 
 
-def _read_hasher(path: Path) -> Any:
-    from blindsight.hashing import load
-
-    return load(path)
-
-
-def _read_metric(path: Path) -> Any:
-    from blindsight.metric import DPPMetric
-
-    return DPPMetric.load(path)
-
-
-def _read_tagger(path: Path) -> Any:
-    from blindsight.tagging import PrivateTagger
-
-    return PrivateTagger.load(path)
-
-
-def _read_sketches(path: Path) -> Any:
-    from blindsight.sketching.sketches import SketchSet
-
-    return SketchSet.open(path)
-
-
-def _read_flips(path: Path) -> Any:
-    from blindsight.sketching import FlippedBits
-
-    return FlippedBits.load(path)
-
-
-def _read_sketcher(path: Path) -> Any:
-    from blindsight.sketching import NegativeSketcher
-
-    return NegativeSketcher.load(path)
-
-
-def _read_federated(path: Path) -> Any:
-    from blindsight.federated import FederatedClassifier
-
-    return FederatedClassifier.load(path)
-
-
-_READERS: dict[str, Callable[[Path], Any]] = {
-    "hasher": _read_hasher,
-    "metric": _read_metric,
-    "tagger": _read_tagger,
-    "sketches": _read_sketches,
-    "flipped-bits": _read_flips,
-    "negative-sketcher": _read_sketcher,
-    "federated classifier": _read_federated,
+# What a file of each kind is read by: a module and a name in it. Only the room that is asked for is imported.
+_READERS = {
+    "hasher": ("blindsight.hashing", "load"),
+    "metric": ("blindsight.metric", "DPPMetric.load"),
+    "tagger": ("blindsight.tagging", "PrivateTagger.load"),
+    "sketches": ("blindsight.sketching.sketches", "SketchSet.open"),
+    "flipped-bits": ("blindsight.sketching", "FlippedBits.load"),
+    "negative-sketcher": ("blindsight.sketching", "NegativeSketcher.load"),
+    "federated classifier": ("blindsight.federated", "FederatedClassifier.load"),
 }
+
+
+def _read(kind: str, path: Path) -> Any:
+    module, name = _READERS[kind]
+    return attrgetter(name)(importlib.import_module(module))(path)

@@ -7,6 +7,7 @@ questions asked well are all it can pay for: one of k public prototypes, answere
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,25 @@ from blindsight.sketching.bits import as_images, bit_planes, pixels_of
 from blindsight.sketching.flips import FlipParameters
 from blindsight.sketching.sketches import SketchSet
 
-__all__ = ["CodebookClassifier", "CodebookSketcher", "FlippedBits", "codebook_size"]
+__all__ = ["CodebookClassifier", "CodebookSketcher", "FlippedBits", "codebook_size", "flips_guarantee"]
+
+
+def flips_guarantee(
+    parameters: FlipParameters, image_shape: tuple[int, int, int], *, simulation: bool = False
+) -> Guarantee:
+    """What flipped bits promise, per pixel and per image of (channels, height, width)."""
+    per_pixel = Cost(epsilon=parameters.epsilon_pixel, unit="pixel")
+    return Guarantee(
+        mechanism="random flipping of each bit of each pixel",
+        unit="pixel",
+        epsilon=per_pixel.epsilon,
+        model="local",
+        accountant="basic composition over the bits",
+        assumptions=("a pixel is one value of one channel", "each image is sent once"),
+        sampler="exact",
+        simulation=simulation,
+        also=(per_pixel.per("record", times=math.prod(image_shape)),),
+    )
 
 
 class FlippedBits(TransformerMixin, BaseEstimator):
@@ -57,18 +76,7 @@ class FlippedBits(TransformerMixin, BaseEstimator):
         channels, height, width = (int(size) for size in image_shape)
         self.parameters_ = parameters
         self.image_shape_ = (channels, height, width)
-        per_pixel = Cost(epsilon=parameters.epsilon_pixel, unit="pixel")
-        self.guarantee_ = Guarantee(
-            mechanism="random flipping of each bit of each pixel",
-            unit="pixel",
-            epsilon=per_pixel.epsilon,
-            model="local",
-            accountant="basic composition over the bits",
-            assumptions=("a pixel is one value of one channel", "each image is sent once"),
-            sampler="exact",
-            simulation=self.random_state is not None,
-            also=(per_pixel.per("record", times=channels * height * width),),
-        )
+        self.guarantee_ = flips_guarantee(parameters, self.image_shape_, simulation=self.random_state is not None)
 
     def transform(self, X: Any, *, ledger: Any = None) -> NDArray[np.uint8]:
         """Counts (n, channels, L, 2, h, w) with a single one a bit; the ledger is charged before anything is drawn."""

@@ -18,7 +18,7 @@ from blindsight.privacy import Disclosure, Guarantee
 
 __all__ = ["report_of"]
 
-_HOMES = {"hashing": "hashing", "metric": "metric", "tagging": "tagging", "sketching": "sketching"}
+_HOMES = ("hashing", "metric", "tagging", "sketching")
 
 
 def report_of(found: Audit, *, seed: int = 0) -> Report:
@@ -28,7 +28,7 @@ def report_of(found: Audit, *, seed: int = 0) -> Report:
     if found.attacks:
         pictures += [Figure("The three numbers", _NUMBERS, three_numbers(verdicts)), _roc(found)]
     if found.room in _HOMES and found.subject is not None:
-        home = importlib.import_module(f"{__name__}.{_HOMES[found.room]}")
+        home = importlib.import_module(f"{__name__}.{found.room}")
         pictures += home.figures(found, seed=seed)
     stated = found.card.mechanism if isinstance(found.card, Guarantee) else found.card.method
     return Report(

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Race", "Row", "machine", "race", "read_report", "report", "versions"]
+__all__ = ["Race", "Row", "machine", "markdown_table", "race", "read_report", "report", "versions"]
 
 _PACKAGES = ("blindsight", "numpy", "scipy", "scikit-learn", "torch", "faiss-cpu", "gmpy2", "numba", "dp-accounting")
 
@@ -96,3 +96,14 @@ def report(rows: Iterable[Row]) -> dict[str, Any]:
 def read_report(path: str | Path) -> dict[str, Any]:
     """Read a report file back."""
     return json.loads(Path(path).read_text())
+
+
+def markdown_table(columns: Iterable[str], rows: Iterable[Iterable[Any]]) -> list[str]:
+    """A table as lines of Markdown; None is an empty cell."""
+    names = list(columns)
+    lines = ["| " + " | ".join(names) + " |", "|" + "---|" * len(names)]
+    return lines + ["| " + " | ".join(_cell(cell) for cell in cells) + " |" for cells in rows]
+
+
+def _cell(value: Any) -> str:
+    return "" if value is None else str(value).replace("|", "\\|").replace("\n", " ")

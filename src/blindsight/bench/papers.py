@@ -9,6 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from blindsight.bench.harness import markdown_table
+
 __all__ = ["glance", "races"]
 
 Rows = Mapping[str, Mapping[str, Any]]
@@ -182,7 +184,7 @@ def glance(rows: Rows) -> list[str]:
     for name, make in PAPERS:
         shown = [cells for line in make() if (cells := line.cells(rows)) is not None]
         if shown:
-            lines += [f"### {name}", *_table(_COLUMNS, shown), ""]
+            lines += [f"### {name}", *markdown_table(_COLUMNS, shown), ""]
     return lines
 
 
@@ -193,7 +195,7 @@ def races(rows: Iterable[Mapping[str, Any]]) -> list[str]:
     ]
     if not shown:
         return []
-    return ["## Beside peers", "", *_table(("peer", "figure", "measured", "unit", "how"), sorted(shown)), ""]
+    return ["## Beside peers", "", *markdown_table(("peer", "figure", "measured", "unit", "how"), sorted(shown)), ""]
 
 
 _WORDS = (
@@ -201,9 +203,3 @@ _WORDS = (
     "orders rather than absolute numbers. A claimed ε is what the paper says of the same noise; most are refuted by",
     "[the audit](audit/report.md). A proven ε follows from a proof and is charged to the ledger.",
 )
-
-
-def _table(columns: Iterable[str], shown: Iterable[Iterable[str]]) -> list[str]:
-    names = list(columns)
-    lines = ["| " + " | ".join(names) + " |", "|" + "---|" * len(names)]
-    return lines + ["| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |" for cells in shown]

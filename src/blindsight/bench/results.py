@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from blindsight.bench.harness import read_report
+from blindsight.bench.harness import markdown_table, read_report
 from blindsight.bench.papers import glance, races
 from blindsight.bench.sizing import fill_page
 
@@ -72,13 +72,9 @@ def _group(row_id: str) -> str:
 
 
 def _table(rows: list[dict[str, Any]]) -> list[str]:
-    lines = ["| figure | measured | unit | paper | against | note |", "|---|---|---|---|---|---|"]
-    for row in rows:
-        value = "skipped" if row["unit"] == "skipped" else f"{row['value']:.4g}"
-        cells = (row["id"], value, row["unit"], row["paper"], row["peer"], row["note"])
-        lines.append("| " + " | ".join(_cell(cell) for cell in cells) + " |")
-    return [*lines, ""]
-
-
-def _cell(value: Any) -> str:
-    return "" if value is None else str(value).replace("|", "\\|").replace("\n", " ")
+    cells = [
+        (row["id"], "skipped" if row["unit"] == "skipped" else f"{row['value']:.4g}", row["unit"], row["paper"],
+         row["peer"], row["note"])
+        for row in rows
+    ]  # fmt: skip
+    return [*markdown_table(("figure", "measured", "unit", "paper", "against", "note"), cells), ""]

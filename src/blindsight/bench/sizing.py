@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from blindsight.bench.harness import Row, read_report
+from blindsight.bench.harness import Row, markdown_table, read_report
 from blindsight.errors import InvalidData
 
 __all__ = ["BEGIN", "END", "QUERIES", "Federation", "federation", "fill_page", "plan", "rate_rows", "table"]
@@ -274,9 +274,8 @@ def _least(work: Callable[[], Any], repeats: int = 3) -> float:
 def table(report: Mapping[str, Any]) -> str:
     """The plan of a report as a Markdown table."""
     rows = [row for row in report["rows"] if row["id"].startswith("growth.plan.")]
-    lines = ["| need | | computed from |", "|---|---|---|"]
-    lines += [f"| {row['unit']} | {_round(row['value'])} | {row['note'].removeprefix('from ')} |" for row in rows]
-    return "\n".join(lines)
+    cells = [(row["unit"], _round(row["value"]), row["note"].removeprefix("from ")) for row in rows]
+    return "\n".join(markdown_table(("need", "", "computed from"), cells))
 
 
 def fill_page(report: str | Path, page: str | Path) -> None:

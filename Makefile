@@ -21,7 +21,7 @@ serve: $(STAMP)
 	$(BIN)/blindsight serve
 
 bench: $(STAMP)
-	$(BIN)/blindsight bench all
+	$(BIN)/python -m benchmarks all
 
 docs: $(STAMP)
 	$(BIN)/mkdocs build --strict

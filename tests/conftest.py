@@ -6,7 +6,7 @@ import os
 
 from hypothesis import settings
 
-from blindsight import threads
+from blindsight.core import threads
 
 threads.limit()
 os.environ.setdefault("OMP_NUM_THREADS", "1")

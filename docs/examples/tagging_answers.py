@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 
 from blindsight import data
-from blindsight.errors import BudgetExceeded
+from blindsight.core.errors import BudgetExceeded
 from blindsight.evaluation.multilabel import mean_average_precision
 from blindsight.features import PixelPCA
 from blindsight.privacy import Cost, Ledger

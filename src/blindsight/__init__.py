@@ -2,7 +2,7 @@
 
 Five protections, one for each point where a visual pipeline gives something away:
 
-- `blindsight.hashing` and `blindsight.search`: private binary codes (what you store),
+- `blindsight.hashing` and `blindsight.index`: private binary codes (what you store),
 - `blindsight.federated`: encrypted model updates (what you share),
 - `blindsight.metric`: metrics from private pairs (what you compare),
 - `blindsight.sketching`: networks trained on sketches (what you send),

@@ -11,14 +11,14 @@ import pytest
 from blindsight.audit import audit, audit_file
 from blindsight.audit.advice import changes
 from blindsight.audit.mechanisms import worst_inputs
-from blindsight.errors import BlindsightError, HostileFile, InvalidData
+from blindsight.core.errors import BlindsightError, HostileFile, InvalidData
 from blindsight.federated import FederatedClassifier
 from blindsight.hashing import LSH, PITQ, CodebookHasher, PHashing, PrivUnitHasher, SampledPHashing
+from blindsight.index import HammingIndex
 from blindsight.metric import DPPMetric
 from blindsight.metric.baselines import InputPerturbation
 from blindsight.privacy import Guarantee
 from blindsight.privacy.mechanisms import BitFlip
-from blindsight.search import HammingIndex
 from blindsight.sketching import CodebookSketcher, FlippedBits, NegativeSketcher
 from blindsight.tagging import PrivateTagger
 from contracts.mechanisms import CASES

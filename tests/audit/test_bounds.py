@@ -12,7 +12,7 @@ from blindsight.audit.blackbox import collect, distinguish
 from blindsight.audit.bounds import clopper_pearson, epsilon_from_guesses, epsilon_from_rates
 from blindsight.audit.exact import exact_epsilon, likelihood_ratio
 from blindsight.audit.onerun import audit_in_one_run
-from blindsight.errors import InvalidParameter
+from blindsight.core.errors import InvalidParameter
 from blindsight.privacy.mechanisms import BitFlip, Gaussian, KaryResponse, Laplace
 from contracts.mechanisms import CASES
 

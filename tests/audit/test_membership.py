@@ -7,7 +7,7 @@ import pytest
 
 from blindsight.audit.membership import infer_membership, roc
 from blindsight.audit.reconstruction import reconstruct
-from blindsight.errors import InvalidData
+from blindsight.core.errors import InvalidData
 from blindsight.privacy.mechanisms import Gaussian
 
 rng = np.random.default_rng(0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from blindsight.bench.planted_bugs import PLANTED, Planted
+from benchmarks.audit.planted_bugs import PLANTED, Planted
 
 every = pytest.mark.parametrize("bug", PLANTED, ids=lambda bug: bug.name)
 

@@ -13,7 +13,7 @@ from blindsight.audit.figures import Figure, gallery, three_numbers
 from blindsight.audit.report import Report
 from blindsight.audit.target import audit_file
 from blindsight.cli.main import app
-from blindsight.errors import BlindsightError, InvalidData
+from blindsight.core.errors import BlindsightError, InvalidData
 from blindsight.hashing import ITQ, LSH, CodebookHasher, PHashing
 from blindsight.metric import DPPMetric
 from blindsight.privacy import Disclosure

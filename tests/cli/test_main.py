@@ -12,7 +12,7 @@ import typer
 from typer.testing import CliRunner
 
 from blindsight.cli import main
-from blindsight.errors import (
+from blindsight.core.errors import (
     BlindsightError,
     BudgetExceeded,
     InvalidParameter,
@@ -70,15 +70,3 @@ def test_a_typo_ends_with_usage_and_code_2() -> None:
     assert done.returncode == 2
     assert "Usage" in done.stderr
     assert "Traceback" not in done.stderr
-
-
-def test_an_unknown_room_is_refused_with_the_list() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "blindsight", "bench", "kitchen"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 2
-    assert "privacy" in done.stderr

@@ -18,7 +18,7 @@ import pytest
 from sklearn.base import clone
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
-from blindsight.errors import BudgetExceeded, HostileFile
+from blindsight.core.errors import BudgetExceeded, HostileFile
 from blindsight.privacy import Cost, Guarantee, Ledger
 
 __all__ = ["EstimatorContract"]

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from scipy import integrate, stats
 
-from blindsight.errors import BlindsightError
+from blindsight.core.errors import BlindsightError
 from blindsight.privacy import Cost, mechanisms
 from blindsight.privacy.entropy import SystemEntropy
 from blindsight.privacy.mechanisms import Gaussian

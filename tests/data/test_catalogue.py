@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from blindsight import data
 from blindsight.cli.main import app
-from blindsight.errors import InvalidData, InvalidParameter, MissingData
+from blindsight.core.errors import InvalidData, InvalidParameter, MissingData
 
 REAL = os.environ.get("BLINDSIGHT_DATA")
 

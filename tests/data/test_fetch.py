@@ -24,10 +24,10 @@ import pytest
 from PIL import Image
 
 from blindsight import data
+from blindsight.core.errors import BlindsightError, HostileFile, MissingData, MissingDependency
 from blindsight.data import fetch
 from blindsight.data.fetch import RECIPES, Member, Recipe, clients, finish
 from blindsight.data.formats.idx import write_idx
-from blindsight.errors import BlindsightError, HostileFile, MissingData, MissingDependency
 
 CONTENT = {"package/data/a.txt": b"first file\n" * 1000, "package/data/b.txt": b"second file"}
 

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from blindsight import data
+from blindsight.core.errors import HostileFile, MissingData
 from blindsight.data import Limits, load_cifar, load_idx, read_idx, write_idx
-from blindsight.errors import HostileFile, MissingData
 
 RNG = np.random.default_rng(0)
 IMAGES = RNG.integers(0, 256, (20, 6, 5), dtype=np.uint8)

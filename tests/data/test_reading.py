@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from blindsight import data
+from blindsight.core.errors import HostileFile, MissingData
 from blindsight.data import Limits, decode_image, read_image
-from blindsight.errors import HostileFile, MissingData
 
 GRADIENT = np.arange(24 * 16 * 3, dtype=np.uint8).reshape(16, 24, 3)
 

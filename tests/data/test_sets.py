@@ -8,8 +8,8 @@ import pytest
 from PIL import Image
 
 from blindsight import data
+from blindsight.core.errors import HostileFile, InvalidData
 from blindsight.data import ImageSet, MultiLabelSet, PairSet, Table, ZipMembers
-from blindsight.errors import HostileFile, InvalidData
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from blindsight import data
+from blindsight.core.errors import InvalidData, InvalidParameter
 from blindsight.data import partition_indices, split_indices
-from blindsight.errors import InvalidData, InvalidParameter
 
 LABELS = np.repeat(np.arange(5), 40)
 

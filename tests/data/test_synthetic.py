@@ -6,7 +6,7 @@ import pytest
 from scipy.spatial.distance import cdist
 
 from blindsight import data
-from blindsight.errors import InvalidParameter
+from blindsight.core.errors import InvalidParameter
 
 
 def test_strips_are_the_paper_s_toy_example() -> None:

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from blindsight import data
+from blindsight.core.errors import HostileFile, InvalidParameter, MissingData
 from blindsight.data import Column, Limits, load_adult, load_arff, load_bank, load_csv, load_multilabel_arff
-from blindsight.errors import HostileFile, InvalidParameter, MissingData
 
 PEOPLE = "age, work ,label\n30,a,yes\n40, b,no\n50,a,no\n"
 

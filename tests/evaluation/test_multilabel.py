@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import average_precision_score, precision_recall_fscore_support
 
-from blindsight.errors import InvalidData, InvalidParameter
+from blindsight.core.errors import InvalidData, InvalidParameter
 from blindsight.evaluation.multilabel import (
     average_precisions,
     decision_scores,

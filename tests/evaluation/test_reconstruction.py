@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from skimage.metrics import peak_signal_noise_ratio, structural_similarity
 
-from blindsight.errors import InvalidData
+from blindsight.core.errors import InvalidData
 from blindsight.evaluation import reconstruction
 
 

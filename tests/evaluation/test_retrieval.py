@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from blindsight import codes
-from blindsight.errors import InvalidData
+from blindsight.core import codes
+from blindsight.core.errors import InvalidData
 from blindsight.evaluation import retrieval
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from blindsight.errors import InvalidData
+from blindsight.core.errors import InvalidData
 from blindsight.evaluation.retrieval_protocols import PROTOCOLS, Repeated, RetrievalProtocol, fingerprint, repeat
 
 

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from blindsight import data
-from blindsight.errors import HostileFile, InvalidData, InvalidParameter, MissingDependency
+from blindsight.core.errors import HostileFile, InvalidData, InvalidParameter, MissingDependency
 from blindsight.features import EfficientNet, efficientnet, network, weights
 
 DIGITS = data.load("mnist5k")[::250]  # two of each

@@ -8,8 +8,9 @@ from PIL import Image
 from sklearn.decomposition import PCA
 from sklearn.neighbors import KNeighborsClassifier
 
-from blindsight import data, storage
-from blindsight.errors import HostileFile, InvalidData, InvalidParameter
+from blindsight import data
+from blindsight.core import storage
+from blindsight.core.errors import HostileFile, InvalidData, InvalidParameter
 from blindsight.features import PixelPCA, pixels
 
 DIGITS = data.load("digits")

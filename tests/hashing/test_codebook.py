@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
-from blindsight import codes
-from blindsight.errors import HostileFile, InvalidParameter
+from blindsight.core import codes
+from blindsight.core.errors import HostileFile, InvalidParameter
 from blindsight.evaluation import retrieval
 from blindsight.hashing import ITQ, CodebookHasher, PHashing
 from blindsight.hashing.choosing import cells_by_rule
@@ -113,7 +113,7 @@ def test_without_noise_the_posterior_is_the_true_cell():
 
 
 def test_a_file_with_a_better_guarantee_than_its_numbers_is_refused(tmp_path):
-    from blindsight import storage
+    from blindsight.core import storage
 
     hasher = CodebookHasher(epsilon=8.0, n_cells=8, random_state=0).fit(X)
     hasher.save(tmp_path / "book")

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from blindsight import codes
-from blindsight.errors import InvalidData
+from blindsight.core import codes
+from blindsight.core.errors import InvalidData
 
 BITS = hnp.arrays(np.uint8, st.tuples(st.integers(1, 6), st.integers(1, 80)), elements=st.integers(0, 1))
 

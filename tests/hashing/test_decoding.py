@@ -7,8 +7,8 @@ import itertools
 import numpy as np
 import pytest
 
-from blindsight import codes, decoding
-from blindsight.errors import InvalidData, InvalidParameter
+from blindsight.core import codes, decoding
+from blindsight.core.errors import InvalidData, InvalidParameter
 
 
 def patterns(n_bits: int, beta: float):

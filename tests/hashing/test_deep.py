@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
-from blindsight import codes
-from blindsight.errors import HostileFile, InvalidData
+from blindsight.core import codes
+from blindsight.core.errors import HostileFile, InvalidData
 from blindsight.evaluation import retrieval
 from blindsight.hashing import ADSH, DPSH, DSH, ITQ, KSH, SDH, HashNet, PHashing, load
 
@@ -74,7 +74,7 @@ def test_images_in_colour_pass_through_phashing():
 
 
 def test_a_network_file_that_does_not_fit_is_refused(tmp_path):
-    from blindsight import storage
+    from blindsight.core import storage
 
     hasher = DPSH(8, **{**DEEP, "n_epochs": 1}).fit(X[:100], Y[:100])
     hasher.save(tmp_path / "net")

@@ -8,8 +8,8 @@ import math
 import numpy as np
 import pytest
 
-from blindsight import codes
-from blindsight.errors import InvalidData, InvalidParameter
+from blindsight.core import codes
+from blindsight.core.errors import InvalidData, InvalidParameter
 from blindsight.hashing import LSH, PrivUnitHasher, SampledPHashing
 from blindsight.hashing.probing import multi_probe_distances, probes
 from blindsight.privacy.mechanisms import PrivUnit

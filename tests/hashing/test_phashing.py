@@ -8,8 +8,8 @@ import math
 import numpy as np
 import pytest
 
-from blindsight import codes
-from blindsight.errors import InvalidData, InvalidParameter, NotProven
+from blindsight.core import codes
+from blindsight.core.errors import InvalidData, InvalidParameter, NotProven
 from blindsight.hashing import ITQ, LSH, PHashing
 from blindsight.privacy import Cost, Ledger
 from blindsight.privacy.mechanisms import BitFlip

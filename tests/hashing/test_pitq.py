@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 from sklearn.datasets import load_digits
 
-from blindsight.errors import InvalidParameter, NotProven
+from blindsight.core.errors import InvalidParameter, NotProven
 from blindsight.hashing import ITQ, PITQ
 from blindsight.hashing.private_moments import NoiseBudget
 from blindsight.privacy import Cost, Ledger

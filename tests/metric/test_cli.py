@@ -11,7 +11,7 @@ from sklearn.datasets import load_digits
 from typer.testing import CliRunner
 
 from blindsight.cli import main
-from blindsight.errors import BudgetExceeded, InvalidData, InvalidParameter
+from blindsight.core.errors import BudgetExceeded, InvalidData, InvalidParameter
 from blindsight.metric import DPPMetric
 from blindsight.privacy import Cost, Guarantee, Ledger
 

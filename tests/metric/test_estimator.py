@@ -9,8 +9,8 @@ import pytest
 from sklearn.base import clone
 from sklearn.datasets import load_digits
 
+from blindsight.core.errors import BudgetExceeded, HostileFile, InvalidData, InvalidParameter, NotProven
 from blindsight.data import PairSet
-from blindsight.errors import BudgetExceeded, HostileFile, InvalidData, InvalidParameter, NotProven
 from blindsight.metric import ContrastiveMetric, DPPMetric, EuclideanMetric, InputPerturbation, PairGraph, Trace, kappa
 from blindsight.privacy import Cost, Guarantee, Ledger
 
@@ -240,7 +240,7 @@ def test_a_saved_metric_comes_back_equal_and_holds_no_pair(tmp_path):
 
 
 def test_a_file_that_is_not_a_metric_is_refused(tmp_path):
-    from blindsight import storage
+    from blindsight.core import storage
 
     path = tmp_path / "other.safetensors"
     storage.save(path, kind="metric", arrays={"components": np.ones((2, 2))}, fields={"norm": "l2"})

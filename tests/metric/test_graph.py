@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from blindsight.errors import InvalidData
+from blindsight.core.errors import InvalidData
 from blindsight.metric import PairGraph, draw, pair_labels
 
 

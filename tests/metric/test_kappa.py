@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from blindsight.errors import InvalidParameter
+from blindsight.core.errors import InvalidParameter
 from blindsight.metric import PairGraph, bounded_degree, kappa, matching, pair_kappa, spanning_forest
 from blindsight.metric.blocks import block_counts, bridges, worth
 

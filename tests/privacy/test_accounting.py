@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from blindsight.errors import BlindsightError, UnitMismatch
+from blindsight.core.errors import BlindsightError, UnitMismatch
 from blindsight.privacy import Cost, accounting
 
 

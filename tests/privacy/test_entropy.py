@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from blindsight.errors import InvalidData, InvalidParameter
+from blindsight.core.errors import InvalidData, InvalidParameter
 from blindsight.privacy.clipping import clip_norm, clip_values
 from blindsight.privacy.entropy import SystemEntropy, release_rng, training_rng
 

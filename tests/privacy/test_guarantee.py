@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blindsight.errors import BlindsightError, InvalidData, UnitMismatch
+from blindsight.core.errors import BlindsightError, InvalidData, UnitMismatch
 from blindsight.privacy import Audited, Cost, Disclosure, Guarantee, Recovery
 
 costs = st.builds(

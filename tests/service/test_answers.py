@@ -11,9 +11,9 @@ import pytest
 import sqlalchemy as sql
 from PIL import Image
 
+from blindsight.index import MilvusIndex
+from blindsight.index.photos import PhotoFolder
 from blindsight.privacy import Ledger
-from blindsight.search import MilvusIndex
-from blindsight.search.photos import PhotoFolder
 from blindsight.service.database import JOBS
 from blindsight.service.rooms.codes import CellIndex
 from service.asgi import Client, run
@@ -44,7 +44,7 @@ def test_every_tag_answer_is_charged_and_the_budget_ends(keyed: Any) -> None:
 
 def test_nothing_leaves_when_the_ledger_cannot_be_written(keyed: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     _, _, analyst = keyed
-    from blindsight.errors import LedgerError
+    from blindsight.core.errors import LedgerError
 
     def fail(*_: Any, **__: Any) -> None:
         raise LedgerError("the disk of Ann is full")

@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from blindsight.cli.main import app as command
-from blindsight.errors import InvalidParameter
+from blindsight.core.errors import InvalidParameter
 from service.asgi import Client
 
 

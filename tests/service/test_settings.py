@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from blindsight.errors import InvalidParameter
+from blindsight.core.errors import InvalidParameter
 from blindsight.service import Settings
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from blindsight.bench.hostile_images import bombs, mutations
+from benchmarks.service.hostile_images import bombs, mutations
 from blindsight.service import Settings
 from blindsight.service.problems import Problem
 from blindsight.service.traffic import Metrics

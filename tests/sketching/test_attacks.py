@@ -12,7 +12,7 @@ from blindsight.audit.sketches import (
     propagate_beliefs,
     reverse,
 )
-from blindsight.errors import InvalidData
+from blindsight.core.errors import InvalidData
 from blindsight.sketching import NegativeDatabase, NegativeSketcher, QKParameters
 from blindsight.sketching.bits import to_bits
 from blindsight.sketching.local import FlippedBits

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from blindsight import data
-from blindsight.errors import InvalidParameter
+from blindsight.core.errors import InvalidParameter
 from blindsight.evaluation.reconstruction import mean_psnr
 from blindsight.sketching import NegativeSketcher, QKParameters, leak_of
 from blindsight.sketching.calibration import balanced_p, calibrate, expected_psnr, usefulness

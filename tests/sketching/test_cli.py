@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from blindsight import data
 from blindsight.cli.main import app
-from blindsight.errors import HostileFile, InvalidData, InvalidParameter
+from blindsight.core.errors import HostileFile, InvalidData, InvalidParameter
 from blindsight.sketching import NegativeDatabase, SketchSet
 
 
@@ -86,7 +86,7 @@ def test_flipped_bits_carry_a_proven_guarantee(folder, tmp_path):
 
 
 def test_flipping_is_charged(folder, tmp_path):
-    from blindsight.errors import BudgetExceeded
+    from blindsight.core.errors import BudgetExceeded
     from blindsight.privacy import Cost, Ledger
 
     Ledger(tmp_path / "l.db", dataset="images").grant(Cost(epsilon=5.0, unit="pixel"))

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from blindsight.bench.sketching_curve import above_the_curve
+from benchmarks.sketching.curve import above_the_curve
 
 PAPER = ([10.0, 7.0, 15.0], [94.0, 80.0, 90.0])  # leak and accuracy; 15 dB would be worse than 10 dB
 

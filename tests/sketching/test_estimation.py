@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blindsight.errors import InvalidData
+from blindsight.core.errors import InvalidData
 from blindsight.sketching import estimation
 from blindsight.sketching.parameters import PAPER_Q, QKParameters
 from blindsight.sketching.sampler import Dice, draw_sketches

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from blindsight import data
-from blindsight.errors import BudgetExceeded, InvalidData, InvalidParameter
+from blindsight.core.errors import BudgetExceeded, InvalidData, InvalidParameter
 from blindsight.privacy import Cost, Ledger
 from blindsight.sketching.bits import to_bits
 from blindsight.sketching.flips import FlipParameters, law_from_dict

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blindsight.errors import HostileFile, InvalidData, InvalidParameter
+from blindsight.core.errors import HostileFile, InvalidData, InvalidParameter
 from blindsight.sketching.negative_database import NegativeDatabase
 from blindsight.sketching.parameters import QKParameters
 from blindsight.sketching.qk_hidden import hide, hide_image
@@ -99,7 +99,7 @@ def test_records_are_written_only_on_request(tmp_path):
 
 
 def test_a_damaged_file_is_refused(tmp_path):
-    from blindsight import storage
+    from blindsight.core import storage
 
     arrays = {"offsets": np.array([0, 2]), "positions": np.array([0, 9]), "values": np.array([0, 1])}
     storage.save(tmp_path / "bad", kind="negative-database", arrays=arrays, fields={"length": 4})

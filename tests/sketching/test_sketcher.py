@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from blindsight import data
-from blindsight.errors import HostileFile, InvalidData, InvalidParameter
+from blindsight.core.errors import HostileFile, InvalidData, InvalidParameter
 from blindsight.evaluation.reconstruction import mean_psnr, mean_ssim
 from blindsight.sketching import NegativeSketcher, QKParameters, SketchSet
 from blindsight.sketching.writer import SketchWriter

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from blindsight import data
-from blindsight.errors import HostileFile, InvalidData, InvalidParameter, ProtocolError
+from blindsight.core.errors import HostileFile, InvalidData, InvalidParameter, ProtocolError
 from blindsight.sketching import NegativeSketcher, NegDL, Server, SketchDataset, SketchSet, User
 from blindsight.sketching.networks import ResNet50, SmallResNet, build
 

@@ -13,7 +13,7 @@ pytest.importorskip("torch")
 from typer.testing import CliRunner
 
 from blindsight.cli.main import app
-from blindsight.errors import BudgetExceeded, HostileFile, InvalidData, InvalidParameter
+from blindsight.core.errors import BudgetExceeded, HostileFile, InvalidData, InvalidParameter
 from blindsight.tagging.labels_file import read_labels
 
 COLOURS = {"red": (220, 30, 30), "green": (30, 200, 40), "blue": (40, 40, 230)}

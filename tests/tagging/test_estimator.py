@@ -9,8 +9,8 @@ import pytest
 
 pytest.importorskip("torch")
 
-from blindsight import storage
-from blindsight.errors import (
+from blindsight.core import storage
+from blindsight.core.errors import (
     BudgetExceeded,
     HostileFile,
     InvalidData,

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from blindsight.errors import InvalidData, InvalidParameter
+from blindsight.core.errors import InvalidData, InvalidParameter
 from blindsight.tagging.label_graph import (
     CountsRelease,
     LabelGraph,

@@ -7,7 +7,7 @@ import struct
 import numpy as np
 import pytest
 
-from blindsight.errors import HostileFile, InvalidData, InvalidParameter
+from blindsight.core.errors import HostileFile, InvalidData, InvalidParameter
 from blindsight.tagging.label_vectors import glove, label_vectors, words_of
 from blindsight.tagging.word_index import read_words, snappy
 

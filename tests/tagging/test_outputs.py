@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 
-from blindsight.errors import InvalidData, InvalidParameter
+from blindsight.core.errors import InvalidData, InvalidParameter
 from blindsight.privacy.entropy import SystemEntropy
 from blindsight.tagging.answer_spread import AnswerSpread, SpreadRelease
 from blindsight.tagging.codebook import Codebook, Confidence, ConfidenceRelease, choose_codebook, sigmoid

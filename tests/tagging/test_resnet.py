@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch")
 
 from safetensors.torch import save_file  # noqa: E402
 
-from blindsight.errors import HostileFile, MissingData  # noqa: E402
+from blindsight.core.errors import HostileFile, MissingData  # noqa: E402
 from blindsight.tagging.resnet import ResNet101, _Network  # noqa: E402
 
 

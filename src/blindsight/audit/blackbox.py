@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from blindsight import checks
 from blindsight.audit.bounds import clopper_pearson, epsilon_from_rates
+from blindsight.core import checks
 from blindsight.privacy import Audited
 
 __all__ = [

@@ -6,8 +6,8 @@ import math
 
 from scipy import stats
 
-from blindsight import checks
-from blindsight.errors import InvalidParameter
+from blindsight.core import checks
+from blindsight.core.errors import InvalidParameter
 
 __all__ = ["clopper_pearson", "epsilon_from_guesses", "epsilon_from_rates"]
 

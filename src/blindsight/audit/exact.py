@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from blindsight.errors import InvalidParameter
+from blindsight.core.errors import InvalidParameter
 from blindsight.privacy import Audited
 
 __all__ = ["exact_epsilon", "likelihood_ratio"]

@@ -19,7 +19,7 @@ import numpy as np
 from gmpy2 import mpz
 from numpy.typing import NDArray
 
-from blindsight import checks
+from blindsight.core import checks
 from blindsight.federated import keys
 from blindsight.federated.messages import (
     AGGREGATOR,

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from blindsight.audit.blackbox import Outcomes, Told, collect_at_once, tell_apart
 from blindsight.audit.exact import likelihood_ratio
-from blindsight.errors import InvalidData
+from blindsight.core.errors import InvalidData
 from blindsight.privacy import Audited
 from blindsight.privacy.mechanisms import (
     BitFlip,

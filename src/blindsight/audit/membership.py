@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from blindsight import checks
 from blindsight.audit.onerun import audit_scores
-from blindsight.errors import InvalidData
+from blindsight.core import checks
+from blindsight.core.errors import InvalidData
 from blindsight.privacy import Audited
 
 __all__ = ["Membership", "infer_membership", "roc"]

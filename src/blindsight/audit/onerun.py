@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from blindsight import checks
 from blindsight.audit.bounds import epsilon_from_guesses
-from blindsight.errors import InvalidData
+from blindsight.core import checks
+from blindsight.core.errors import InvalidData
 from blindsight.privacy import Audited
 
 __all__ = ["audit_in_one_run", "audit_scores"]

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from blindsight import checks
 from blindsight.audit.blackbox import Outcomes, collect, distinguish_outcomes
 from blindsight.audit.bounds import clopper_pearson
-from blindsight.errors import InvalidData
+from blindsight.core import checks
+from blindsight.core.errors import InvalidData
 from blindsight.privacy import Audited, Recovery
 
 __all__ = ["Conjectures", "flip_hub", "flip_pair", "match_conjectures"]

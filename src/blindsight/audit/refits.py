@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import clone
 
-from blindsight import codes
 from blindsight.audit.blackbox import Outcomes, collect, collect_at_once
 from blindsight.audit.mechanisms import Attack, attack_outcomes
-from blindsight.errors import InvalidData
+from blindsight.core import codes
+from blindsight.core.errors import InvalidData
 from blindsight.privacy import Guarantee
 
 __all__ = ["attack_hasher", "attack_metric", "attack_sum", "pair_learner", "toy_pairs"]

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from blindsight.errors import BlindsightError
+from blindsight.core.errors import BlindsightError
 from blindsight.privacy import Cost, accounting
 from blindsight.privacy import mechanisms as all_mechanisms
 

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from blindsight import codes
 from blindsight.audit.evidence.hashing import Digits, rebuilt
 from blindsight.audit.figures import Figure, curves, gallery, roc_curves, three_numbers
 from blindsight.audit.membership import Membership, infer_membership
 from blindsight.audit.report import Report
 from blindsight.audit.verdict import Verdict
+from blindsight.core import codes
 from blindsight.evaluation.retrieval import mean_average_precision, score_precisions
 from blindsight.hashing import ITQ, CodebookHasher, PHashing
 from blindsight.privacy import Disclosure, Guarantee

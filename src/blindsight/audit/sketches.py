@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from blindsight import checks
-from blindsight.errors import InvalidData
+from blindsight.core import checks
+from blindsight.core.errors import InvalidData
 from blindsight.evaluation.reconstruction import exact_pixels, mean_psnr, mean_ssim
 from blindsight.privacy import Disclosure, Recovery
 from blindsight.sketching.bits import as_images, from_bits

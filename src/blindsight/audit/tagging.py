@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from blindsight import checks
 from blindsight.audit.blackbox import Outcomes, collect_at_once, distinguish_outcomes
 from blindsight.audit.membership import roc
-from blindsight.errors import BudgetExceeded
+from blindsight.core import checks
+from blindsight.core.errors import BudgetExceeded
 from blindsight.privacy import Audited, Recovery
 
 __all__ = [

@@ -18,11 +18,11 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from blindsight import storage
 from blindsight.audit import refits, releases
 from blindsight.audit.mechanisms import Attack, attack_mechanism
 from blindsight.audit.verdict import Room, Verdict
-from blindsight.errors import HostileFile, InvalidData
+from blindsight.core import storage
+from blindsight.core.errors import HostileFile, InvalidData
 from blindsight.privacy import Disclosure, Guarantee
 from blindsight.privacy.mechanisms import BitFlip, SubsetSelection
 
@@ -130,7 +130,7 @@ def _folder(source: Path, trials: int, seed: int) -> Audit:
 
 def _index(source: Path, trials: int, seed: int) -> Audit:
     """The release behind an index: that of the hasher beside it, else what its header says."""
-    from blindsight.search.header import Header
+    from blindsight.index.header import Header
 
     guarantee = Header.of(source).guarantee
     if guarantee is None:
@@ -148,7 +148,7 @@ def _index(source: Path, trials: int, seed: int) -> Audit:
 
 def _stated(found: Audit, codes: Path) -> Audit:
     """The same attack, judged by what the index itself states."""
-    from blindsight.search.header import Header
+    from blindsight.index.header import Header
 
     guarantee = Header.of(codes).guarantee
     if guarantee is None:
@@ -158,7 +158,7 @@ def _stated(found: Audit, codes: Path) -> Audit:
 
 def _released(source: Path, guarantee: Guarantee) -> Any:
     """The mechanism that a header describes; None if it does not."""
-    from blindsight.search.header import Header
+    from blindsight.index.header import Header
 
     header = Header.of(source)
     cells = re.match(r"one of (\d+) cells by subset selection, (\d+) of", guarantee.mechanism)

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from blindsight.cli.terminal import console, emit_json, progress_bar, table
-from blindsight.errors import InvalidParameter
+from blindsight.core.errors import InvalidParameter
 
 __all__ = ["audit_everything", "register", "show_verdicts"]
 

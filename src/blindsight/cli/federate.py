@@ -101,7 +101,7 @@ def _start(public: Path | None, features: int | None, classes: int | None) -> tu
     """Initial weights, scale and number of classes."""
     import numpy as np
 
-    from blindsight.errors import InvalidParameter
+    from blindsight.core.errors import InvalidParameter
     from blindsight.federated.flower.plan import read_rows
     from blindsight.federated.learning import initial_weights, linear
 

@@ -10,10 +10,10 @@ import typer
 from blindsight.cli.terminal import console, emit_json, errors, progress_bar, table
 
 if TYPE_CHECKING:
-    from blindsight.cli.encoding import PhotoEncoder, Recipe
     from blindsight.data import ImageSet
+    from blindsight.index.encoder import PhotoEncoder, Recipe
+    from blindsight.index.photos import PhotoFolder, Released
     from blindsight.privacy import Guarantee
-    from blindsight.search.photos import PhotoFolder, Released
 
 __all__ = ["register"]
 
@@ -54,12 +54,12 @@ def hash_folder(
 
     Stop it at any time and run it again: photos that are in the index are neither released nor charged twice.
     """
-    from blindsight.bulk import hash_to, pool_at
-    from blindsight.cli.encoding import load_encoder, make_encoder
+    from blindsight.core.errors import InvalidData
     from blindsight.data.reading import SUFFIXES
-    from blindsight.errors import InvalidData
-    from blindsight.search.header import Header
-    from blindsight.search.photos import PhotoFolder, photo_names
+    from blindsight.index.bulk import hash_to, pool_at
+    from blindsight.index.encoder import load_encoder, make_encoder
+    from blindsight.index.header import Header
+    from blindsight.index.photos import PhotoFolder, photo_names
 
     asked = {
         "method": method,
@@ -117,8 +117,8 @@ def _photos(folder: Path, names: list[str]) -> ImageSet:
 
 def _recipe(asked: dict[str, Any], place: PhotoFolder | None) -> Recipe:
     """What was asked for, or what the index was made with; the two must agree."""
-    from blindsight.cli.encoding import BUILT_IN, Recipe, default_bits, default_features
-    from blindsight.errors import InvalidParameter
+    from blindsight.core.errors import InvalidParameter
+    from blindsight.index.encoder import BUILT_IN, Recipe, default_bits, default_features
 
     given = {name: value for name, value in asked.items() if value is not None}
     if "public" in given and Path(given["public"]).is_dir():
@@ -143,8 +143,8 @@ def _recipe(asked: dict[str, Any], place: PhotoFolder | None) -> Recipe:
 
 def _charge(place: PhotoFolder, guarantee: Guarantee, ledger: str | None, dataset: str) -> str:
     """Charge before anything is released; a refusal leaves nothing behind."""
+    from blindsight.index.photos import charge_once
     from blindsight.privacy.ledger import Ledger
-    from blindsight.search.photos import charge_once
 
     if ledger is None:
         return "not charged: no --ledger was given"

@@ -156,7 +156,7 @@ def export(
     json: Json = False,
 ) -> None:
     """Write all entries to a JSON or CSV file, after proving them."""
-    from blindsight.errors import InvalidParameter
+    from blindsight.core.errors import InvalidParameter
     from blindsight.privacy.ledger import to_csv, to_json
 
     opened = list(_each(ledger, dataset))
@@ -176,7 +176,7 @@ def export(
 
 
 def _verify_ledger(where: str | None, dataset: str | None, known: str | None) -> list[dict[str, Any]]:
-    from blindsight.errors import InvalidParameter, LedgerTampered
+    from blindsight.core.errors import InvalidParameter, LedgerTampered
 
     if where is None:
         raise InvalidParameter("say which ledger, with --ledger or BLINDSIGHT_LEDGER, or which export, with --file.")
@@ -194,7 +194,7 @@ def _verify_ledger(where: str | None, dataset: str | None, known: str | None) ->
 
 
 def _verify_file(file: Path) -> list[dict[str, Any]]:
-    from blindsight.errors import InvalidParameter, LedgerTampered
+    from blindsight.core.errors import InvalidParameter, LedgerTampered
     from blindsight.privacy.ledger import check_json
 
     try:
@@ -212,7 +212,7 @@ def _holds(dataset: str, head: Head) -> dict[str, Any]:
 
 
 def _head(text: str | None) -> Head | None:
-    from blindsight.errors import InvalidParameter
+    from blindsight.core.errors import InvalidParameter
     from blindsight.privacy.ledger import Head
 
     if text is None:
@@ -224,7 +224,7 @@ def _head(text: str | None) -> Head | None:
 
 
 def _each(where: str, dataset: str | None) -> list[Ledger]:
-    from blindsight.errors import InvalidParameter
+    from blindsight.core.errors import InvalidParameter
     from blindsight.privacy.ledger import Ledger, datasets
 
     names = datasets(where)

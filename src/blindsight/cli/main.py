@@ -11,14 +11,14 @@ import importlib.util
 import sys
 from typing import Annotated, Any
 
-from blindsight import threads
+from blindsight.core import threads
 
 threads.limit()
 
 import typer  # noqa: E402
 from typer.core import TyperGroup  # noqa: E402
 
-from blindsight.errors import (  # noqa: E402
+from blindsight.core.errors import (  # noqa: E402
     BlindsightError,
     BudgetExceeded,
     MissingData,
@@ -41,7 +41,6 @@ VERBS = (
     "tag",
     "audit",
     "ledger",
-    "bench",
     "serve",
 )
 

@@ -110,7 +110,7 @@ def distance(
     """The learned distance of two records, or the records nearest to one."""
     import numpy as np
 
-    from blindsight.errors import InvalidParameter
+    from blindsight.core.errors import InvalidParameter
     from blindsight.metric import DPPMetric
 
     metric = DPPMetric.load(model)
@@ -133,7 +133,7 @@ def distance(
 
 
 def _records(features: Path | None, images: Path | None, how: str | None, column: str | None, progress: Any) -> Records:
-    from blindsight.errors import InvalidParameter
+    from blindsight.core.errors import InvalidParameter
     from blindsight.metric.files import read_features, read_image_folder
 
     if (features is None) == (images is None):

@@ -10,9 +10,9 @@ import typer
 from blindsight.cli.terminal import console, emit_json, table
 
 if TYPE_CHECKING:
-    from blindsight.cli.encoding import PhotoEncoder
-    from blindsight.search import Hit, Hits
-    from blindsight.search.milvus import MilvusIndex
+    from blindsight.index import Hit, Hits
+    from blindsight.index.encoder import PhotoEncoder
+    from blindsight.index.milvus import MilvusIndex
 
 __all__ = ["register"]
 
@@ -54,11 +54,11 @@ def search_index(
     """Find the photos of an index that look like a query. The query stays on this machine and carries no noise."""
     import numpy as np
 
-    from blindsight import checks
-    from blindsight.cli.encoding import Recipe, load_encoder
+    from blindsight.core import checks
     from blindsight.data import read_image, to_rgb
-    from blindsight.search import CodeIndex, HammingIndex
-    from blindsight.search.photos import PhotoFolder
+    from blindsight.index import CodeIndex, HammingIndex
+    from blindsight.index.encoder import Recipe, load_encoder
+    from blindsight.index.photos import PhotoFolder
 
     place = PhotoFolder.read(index)
     recipe = Recipe.from_fields(place.recipe)
@@ -91,8 +91,8 @@ def search_index(
 
 def _on_milvus(codes: Path, uri: str, collection: str, token: str) -> MilvusIndex:
     """The collection, or a new one with the index's codes; Milvus then holds what the index file holds, no more."""
-    from blindsight.errors import InvalidParameter
-    from blindsight.search.milvus import MilvusIndex
+    from blindsight.core.errors import InvalidParameter
+    from blindsight.index.milvus import MilvusIndex
 
     try:
         return MilvusIndex(uri, collection=collection, token=token)
@@ -101,7 +101,7 @@ def _on_milvus(codes: Path, uri: str, collection: str, token: str) -> MilvusInde
 
 
 def _show(query: Path, found: list[Hit], word: str) -> None:
-    from blindsight.search.contact_sheet import percent
+    from blindsight.index.contact_sheet import percent
 
     rows = [
         (rank, str(hit.id), hit.distance, round(hit.score, 4), percent(hit.probability or 0.0))
@@ -130,10 +130,10 @@ def _emit(queries: list[Path], hits: Hits, stored: Any, meaning: str, html: Path
 def _write_sheet(
     target: Path, queries: list[Path], pixels: list[Any], hits: Hits, stored: Any, folder: Path, encoder: PhotoEncoder
 ) -> None:
+    from blindsight.core.errors import BlindsightError
+    from blindsight.core.storage import write_atomically
     from blindsight.data import read_image
-    from blindsight.errors import BlindsightError
-    from blindsight.search.contact_sheet import Sheet, contact_sheet
-    from blindsight.storage import write_atomically
+    from blindsight.index.contact_sheet import Sheet, contact_sheet
 
     def original(name: str) -> bytes | None:
         path = folder / name

@@ -44,7 +44,7 @@ def serve(
     """Start the studio and print its address. Ctrl-C stops it; jobs go on at the next start."""
     if context.invoked_subcommand is not None:
         return
-    from blindsight.checks import optional_module
+    from blindsight.core.checks import optional_module
 
     optional_module("fastapi", extra="service")
     optional_module("uvicorn", extra="service")

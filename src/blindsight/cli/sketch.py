@@ -78,7 +78,7 @@ def make(
 
     A stopped job is resumed by the same command; a finished file is not written over.
     """
-    from blindsight.errors import InvalidParameter
+    from blindsight.core.errors import InvalidParameter
 
     if sum(goal is not None for goal in (max_psnr, epsilon_per_pixel, flip_epsilon)) > 1:
         raise InvalidParameter("give at most one of --max-psnr, --epsilon-per-pixel and --flip-epsilon.")
@@ -89,7 +89,7 @@ def make(
     if flip_epsilon is not None:
         _flip(images, prepare, out, flip_epsilon, seed, ledger, dataset, ray, json)
         return
-    from blindsight.bulk import pool_at, sketch_to
+    from blindsight.index.bulk import pool_at, sketch_to
     from blindsight.sketching import NegativeSketcher
     from blindsight.sketching.calibration import calibrate
     from blindsight.sketching.parameters import resolve
@@ -144,7 +144,7 @@ def recover(
 ) -> None:
     """Attack a file of sketches: what can be seen of the images?"""
     from blindsight.audit.sketches import LearnedPrior, measure, posterior_mean
-    from blindsight.errors import InvalidParameter
+    from blindsight.core.errors import InvalidParameter
     from blindsight.sketching import NegativeSketcher, QKParameters, SketchSet, leak_of
     from blindsight.sketching.gallery import draw_gallery, settings_gallery
 
@@ -204,7 +204,7 @@ def _flip(
     json: bool,
 ) -> None:
     """Flipped bits into a file: the ledger is charged once, before the first block."""
-    from blindsight.bulk import pool_at, sketch_to
+    from blindsight.index.bulk import pool_at, sketch_to
     from blindsight.privacy import Ledger
     from blindsight.sketching.local import FlippedBits
 
@@ -230,8 +230,8 @@ def _delete(out: Path) -> None:
 def _images(source: str, split: str | None) -> Any:
     """A folder of images, with labels where it has a subfolder a class, or a known set by name."""
     from blindsight import data
+    from blindsight.core.errors import MissingData
     from blindsight.data.formats.folders import load_class_folders, load_folder
-    from blindsight.errors import MissingData
 
     folder = Path(source)
     if folder.is_dir():
@@ -260,7 +260,7 @@ def _preparation(size: int | None, grey: bool) -> Callable[[Any], Any]:
 
 
 def _numbers(name: str, text: str) -> tuple[float, ...]:
-    from blindsight.errors import InvalidParameter
+    from blindsight.core.errors import InvalidParameter
 
     try:
         return tuple(float(part) for part in text.split(","))

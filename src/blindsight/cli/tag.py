@@ -112,8 +112,8 @@ def answer(
     json: Json = False,
 ) -> None:
     """Tag images. Every answer is charged to the ledger before it is shown; when the budget is used up, none is."""
+    from blindsight.core.errors import BudgetExceeded, InvalidParameter, MissingData
     from blindsight.data import read_image
-    from blindsight.errors import BudgetExceeded, InvalidParameter, MissingData
     from blindsight.tagging import PrivateTagger
 
     if not model.exists():
@@ -144,7 +144,7 @@ def answer(
 
 def _files(images: list[Path]) -> list[Path]:
     """The images as given; a misspelt verb or a folder is told apart from a missing image."""
-    from blindsight.errors import InvalidParameter
+    from blindsight.core.errors import InvalidParameter
 
     first = images[0]
     if not first.suffix and not first.exists():
@@ -157,7 +157,7 @@ def _files(images: list[Path]) -> list[Path]:
 
 def _training_set(source: str, images: Path | None) -> MultiLabelSet:
     from blindsight import data
-    from blindsight.errors import InvalidData
+    from blindsight.core.errors import InvalidData
     from blindsight.tagging.labels_file import read_labels
 
     if source.endswith(".csv"):
@@ -170,7 +170,7 @@ def _training_set(source: str, images: Path | None) -> MultiLabelSet:
 
 
 def _features(images: Any, extractor: dict[str, Any], progress: Any) -> Any:
-    from blindsight import checks
+    from blindsight.core import checks
     from blindsight.features import EfficientNet, pixels
 
     checks.one_of("features", extractor["kind"], ("efficientnet", "pixels"))

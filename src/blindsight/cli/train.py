@@ -37,8 +37,8 @@ def train(
     """Train a network on sketches. Nothing here can see a pixel."""
     import numpy as np
 
-    from blindsight.checks import optional_module
-    from blindsight.errors import InvalidData
+    from blindsight.core.checks import optional_module
+    from blindsight.core.errors import InvalidData
     from blindsight.sketching import SketchSet
 
     optional_module("torch", extra="torch")

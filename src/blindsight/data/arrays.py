@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from blindsight.checks import one_of
+from blindsight.core.checks import one_of
+from blindsight.core.errors import HostileFile, MissingData
 from blindsight.data.limits import LIMITS, Limits, regular_file
 from blindsight.data.places import data_folder
-from blindsight.errors import HostileFile, MissingData
 
 __all__ = ["load_arrays", "load_label_graph"]
 

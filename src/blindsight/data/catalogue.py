@@ -9,11 +9,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from blindsight.checks import one_of
+from blindsight.core.checks import one_of
+from blindsight.core.errors import MissingData
 from blindsight.data import builtin, holdings
 from blindsight.data.formats.voc import load_voc
 from blindsight.data.places import cache_folder, data_folder
-from blindsight.errors import MissingData
 
 __all__ = ["CATALOGUE", "Entry", "Home", "Known", "inventory", "load", "where"]
 

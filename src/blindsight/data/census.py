@@ -6,11 +6,11 @@ from pathlib import Path
 
 import numpy as np
 
-from blindsight.checks import one_of
+from blindsight.core.checks import one_of
+from blindsight.core.errors import HostileFile
 from blindsight.data.formats.csvtable import Column, class_numbers, encode, read_rows, read_text
 from blindsight.data.limits import LIMITS, Limits
 from blindsight.data.sets import Table
-from blindsight.errors import HostileFile
 
 __all__ = ["ADULT", "BANK", "load_adult", "load_bank", "load_numbers"]
 

@@ -9,6 +9,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from blindsight.core.errors import HostileFile, MissingData
 from blindsight.data.arrays import load_arrays
 from blindsight.data.census import load_adult, load_bank, load_numbers
 from blindsight.data.formats.cifar import load_cifar
@@ -19,7 +20,6 @@ from blindsight.data.formats.lists import load_celeba, load_nuswide
 from blindsight.data.limits import LIMITS, regular_file
 from blindsight.data.sets import ImageSet, MultiLabelSet, Table
 from blindsight.data.sources import ZipMembers
-from blindsight.errors import HostileFile, MissingData
 
 __all__ = ["divided", "present", "variant"]
 

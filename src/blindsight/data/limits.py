@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from blindsight.errors import HostileFile, MissingData
+from blindsight.core.errors import HostileFile, MissingData
 
 __all__ = ["LIMITS", "Limits", "read_at_most", "read_bytes", "regular_file"]
 

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
+from blindsight.core.errors import HostileFile
 from blindsight.data.limits import LIMITS, Limits, read_bytes
-from blindsight.errors import HostileFile
 
 __all__ = ["FORMATS", "SUFFIXES", "decode_image", "read_image", "to_rgb"]
 

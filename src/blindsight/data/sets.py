@@ -9,11 +9,11 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from blindsight.checks import whole
+from blindsight.core.checks import whole
+from blindsight.core.errors import InvalidData
 from blindsight.data.reading import to_rgb
 from blindsight.data.sources import LazyImages
 from blindsight.data.splits import partition_indices, split_indices
-from blindsight.errors import InvalidData
 
 __all__ = ["ImageSet", "MultiLabelSet", "PairSet", "Table"]
 

@@ -11,9 +11,9 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from blindsight.core.errors import HostileFile, InvalidData
 from blindsight.data.limits import LIMITS, Limits, read_at_most, read_bytes, regular_file
 from blindsight.data.reading import decode_image
-from blindsight.errors import HostileFile, InvalidData
 
 __all__ = ["Files", "LazyImages", "ZipMembers", "find_damaged", "read_member"]
 

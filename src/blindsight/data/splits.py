@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from blindsight.checks import one_of, positive, probability, whole
-from blindsight.errors import InvalidData, InvalidParameter
+from blindsight.core.checks import one_of, positive, probability, whole
+from blindsight.core.errors import InvalidData, InvalidParameter
 
 __all__ = ["partition_indices", "split_indices"]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from blindsight.checks import positive, whole
+from blindsight.core.checks import positive, whole
+from blindsight.core.errors import InvalidParameter
 from blindsight.data.catalogue import load
 from blindsight.data.sets import MultiLabelSet, PairSet, Table
-from blindsight.errors import InvalidParameter
 
 __all__ = ["acyclic_pairs", "scenes", "two_strips"]
 

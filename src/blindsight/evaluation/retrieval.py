@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from blindsight import checks, codes
-from blindsight.errors import InvalidData
+from blindsight.core import checks, codes
+from blindsight.core.errors import InvalidData
 from blindsight.evaluation.counting import count_by_distance, expected_precisions, tied_runs
 
 __all__ = [

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from blindsight.errors import InvalidData
+from blindsight.core.errors import InvalidData
 
 __all__ = ["PROTOCOLS", "Repeated", "RetrievalProtocol", "fingerprint", "repeat"]
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, TransformerMixin
 
-from blindsight.checks import optional_module, whole
+from blindsight.core.checks import optional_module, whole
 from blindsight.data import LazyImages, cache_folder, to_rgb
 from blindsight.features.cache import FeatureCache
 from blindsight.features.images import as_images, chunks, content_key

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from blindsight.core.errors import InvalidData
 from blindsight.data import ImageSet, LazyImages, MultiLabelSet
-from blindsight.errors import InvalidData
 
 __all__ = ["as_images", "chunks", "content_key"]
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from blindsight.checks import optional_module
+from blindsight.core.checks import optional_module
 from blindsight.features.weights import read_weights
 
 if TYPE_CHECKING:

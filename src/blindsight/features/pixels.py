@@ -11,10 +11,10 @@ from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.decomposition import PCA
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from blindsight import storage
-from blindsight.checks import whole
+from blindsight.core import storage
+from blindsight.core.checks import whole
+from blindsight.core.errors import HostileFile
 from blindsight.data import ImageSet, LazyImages, MultiLabelSet
-from blindsight.errors import HostileFile
 from blindsight.features.images import as_images
 
 __all__ = ["PixelPCA", "pixels"]

@@ -15,10 +15,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from blindsight.checks import optional_module
+from blindsight.core.checks import optional_module
+from blindsight.core.errors import HostileFile
 from blindsight.data import Limits
 from blindsight.data.limits import read_bytes
-from blindsight.errors import HostileFile
 
 __all__ = ["SHA256", "read_weights", "weights_path"]
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from blindsight import checks
-from blindsight.errors import InvalidParameter
+from blindsight.core import checks
+from blindsight.core.errors import InvalidParameter
 from blindsight.federated import keys
 from blindsight.federated.fixedpoint import FixedPoint
 from blindsight.federated.noise import DistributedGaussian, sum_discloses

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from blindsight import checks
-from blindsight.errors import InvalidData
+from blindsight.core import checks
+from blindsight.core.errors import InvalidData
 from blindsight.federated.learning import linear
 from blindsight.federated.learning.losses import LOSSES
 from blindsight.privacy import Guarantee

@@ -14,8 +14,8 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from blindsight import checks, storage
-from blindsight.errors import HostileFile, InvalidData, InvalidParameter
+from blindsight.core import checks, storage
+from blindsight.core.errors import HostileFile, InvalidData, InvalidParameter
 from blindsight.federated import keys
 from blindsight.federated.agreement import agree, layout_key
 from blindsight.federated.learning import linear

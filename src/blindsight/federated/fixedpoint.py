@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from blindsight import checks
-from blindsight.errors import InvalidData, InvalidParameter
+from blindsight.core import checks
+from blindsight.core.errors import InvalidData, InvalidParameter
 
 __all__ = ["FixedPoint"]
 

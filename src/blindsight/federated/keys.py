@@ -16,7 +16,7 @@ from typing import Final
 import gmpy2
 from gmpy2 import mpz
 
-from blindsight.errors import HostileFile, InvalidParameter
+from blindsight.core.errors import HostileFile, InvalidParameter
 from blindsight.federated.paillier import PrivateKey, PublicKey, require_bits
 
 __all__ = ["SMALLEST_FACTOR", "dump_private", "dump_public", "generate", "load_private", "load_public"]

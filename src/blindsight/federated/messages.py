@@ -27,7 +27,7 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from blindsight.errors import ProtocolError
+from blindsight.core.errors import ProtocolError
 from blindsight.federated.signatures import SIGNATURE_BYTES, Identity, Verifier
 from blindsight.federated.wire import Reader, Writer
 

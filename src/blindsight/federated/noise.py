@@ -32,8 +32,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from blindsight import checks
-from blindsight.errors import InvalidParameter
+from blindsight.core import checks
+from blindsight.core.errors import InvalidParameter
 from blindsight.federated.fixedpoint import FixedPoint
 from blindsight.privacy import Cost, Disclosure, Guarantee
 from blindsight.privacy.entropy import Rng

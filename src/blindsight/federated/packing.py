@@ -19,8 +19,8 @@ import numpy as np
 from gmpy2 import mpz
 from numpy.typing import NDArray
 
-from blindsight import checks
-from blindsight.errors import InvalidData, InvalidParameter
+from blindsight.core import checks
+from blindsight.core.errors import InvalidData, InvalidParameter
 
 __all__ = ["TAG_BITS", "Count", "Packing", "Unpacked"]
 

@@ -25,8 +25,8 @@ from typing import Any, NoReturn
 import gmpy2
 from gmpy2 import mpz
 
-from blindsight import checks
-from blindsight.errors import InvalidData, InvalidParameter, ProtocolError
+from blindsight.core import checks
+from blindsight.core.errors import InvalidData, InvalidParameter, ProtocolError
 from blindsight.federated.randomisers import FixedBase, RandomiserPool
 
 __all__ = ["PrivateKey", "PublicKey", "padic_log"]

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import gmpy2
 from gmpy2 import mpz
 
-from blindsight import checks
+from blindsight.core import checks
 
 if TYPE_CHECKING:
     from blindsight.federated.paillier import PublicKey

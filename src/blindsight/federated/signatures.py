@@ -14,8 +14,8 @@ import hmac
 import secrets
 from typing import Any, NoReturn, Protocol
 
-from blindsight.checks import optional_module
-from blindsight.errors import InvalidData
+from blindsight.core.checks import optional_module
+from blindsight.core.errors import InvalidData
 
 __all__ = ["SIGNATURE_BYTES", "Ed25519", "Hmac", "Identity", "Verifier", "load_identity", "load_verifier"]
 

@@ -24,8 +24,8 @@ from typing import Any, NoReturn
 import gmpy2
 from gmpy2 import mpz
 
-from blindsight import checks
-from blindsight.errors import InvalidParameter, ProtocolError
+from blindsight.core import checks
+from blindsight.core.errors import InvalidParameter, ProtocolError
 from blindsight.federated import keys
 from blindsight.federated.paillier import PrivateKey, PublicKey, padic_log
 from blindsight.federated.wire import Writer, seal, unseal

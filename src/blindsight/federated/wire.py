@@ -11,7 +11,7 @@ import struct
 import tempfile
 from pathlib import Path
 
-from blindsight.errors import HostileFile, ProtocolError
+from blindsight.core.errors import HostileFile, ProtocolError
 
 __all__ = ["Reader", "Writer", "read_sealed", "seal", "unseal", "write_sealed"]
 

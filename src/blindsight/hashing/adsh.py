@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from blindsight import checks, codes
+from blindsight.core import checks, codes
 from blindsight.hashing import networks
 from blindsight.hashing.deep import DeepHasher, Progress
 from blindsight.privacy.entropy import RandomState

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from blindsight import checks, codes
+from blindsight.core import checks, codes
 from blindsight.hashing import saving
 from blindsight.hashing.labels import as_indicator
 from blindsight.privacy.entropy import RandomState, training_rng

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from blindsight import decoding
+from blindsight.core import decoding
 from blindsight.evaluation import retrieval
 from blindsight.hashing.cells import Embedding, learn_cells
 from blindsight.hashing.private_moments import NoiseBudget

@@ -16,8 +16,8 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from blindsight import checks, codes, decoding
-from blindsight.errors import InvalidParameter
+from blindsight.core import checks, codes, decoding
+from blindsight.core.errors import InvalidParameter
 from blindsight.hashing import saving
 from blindsight.hashing.cells import Cells, Embedding, learn_cells, learn_embedding
 from blindsight.hashing.choosing import cells_by_rule, cells_by_trial

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from blindsight import checks
+from blindsight.core import checks
 from blindsight.hashing.base import Hasher
 from blindsight.hashing.projection import principal_axes, procrustes, random_rotation, second_moment
 from blindsight.privacy.entropy import RandomState

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from blindsight.errors import InvalidData
+from blindsight.core.errors import InvalidData
 
 __all__ = ["as_indicator", "similarity"]
 

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin, clone
 from sklearn.utils.validation import check_is_fitted
 
-from blindsight import checks, codes
-from blindsight.errors import InvalidParameter, NotProven
+from blindsight.core import checks, codes
+from blindsight.core.errors import InvalidParameter, NotProven
 from blindsight.hashing import saving
 from blindsight.hashing.itq import ITQ
 from blindsight.privacy import Cost, Guarantee

@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from blindsight import checks
-from blindsight.errors import InvalidParameter
+from blindsight.core import checks
+from blindsight.core.errors import InvalidParameter
 from blindsight.hashing.base import Hasher
 from blindsight.hashing.phashing import CodeUnit, flip_guarantee, flip_mechanism
 from blindsight.hashing.private_moments import NoiseBudget, noisy_cross, noisy_mean, noisy_second

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from blindsight.errors import InvalidParameter
+from blindsight.core.errors import InvalidParameter
 from blindsight.privacy import Cost
 from blindsight.privacy.mechanisms import Gaussian
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from blindsight import checks
+from blindsight.core import checks
 from blindsight.hashing import saving
 from blindsight.hashing.base import Hasher
 from blindsight.hashing.cells import unit_rows

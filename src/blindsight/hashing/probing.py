@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from blindsight import checks, codes
+from blindsight.core import checks, codes
 
 __all__ = ["multi_probe_distances", "probes"]
 

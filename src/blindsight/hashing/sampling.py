@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import check_is_fitted
 
-from blindsight import checks, codes
-from blindsight.errors import InvalidData, InvalidParameter
+from blindsight.core import checks, codes
+from blindsight.core.errors import InvalidData, InvalidParameter
 from blindsight.hashing.phashing import CodeUnit, PHashing, flip_mechanism
 from blindsight.privacy.entropy import RandomState, release_rng
 from blindsight.privacy.mechanisms import BitFlip

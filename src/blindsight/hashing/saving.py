@@ -1,4 +1,4 @@
-"""Hashers to one file and back, through `blindsight.storage`: arrays and plain fields, never pickle."""
+"""Hashers to one file and back, through `blindsight.core.storage`: arrays and plain fields, never pickle."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from blindsight import storage
-from blindsight.errors import HostileFile, InvalidParameter
+from blindsight.core import storage
+from blindsight.core.errors import HostileFile, InvalidParameter
 
 __all__ = ["describe", "load", "rebuild", "require", "save", "take"]
 

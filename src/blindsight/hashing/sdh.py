@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import linalg
 
-from blindsight import checks
+from blindsight.core import checks
 from blindsight.hashing.base import Hasher
 from blindsight.hashing.kernel import AnchorKernel
 from blindsight.privacy.entropy import RandomState

@@ -20,7 +20,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from blindsight import checks
+from blindsight.core import checks
 from blindsight.metric.contrastive import Contrastive
 from blindsight.privacy.mechanisms import Duchi, Gaussian, Laplace, Staircase
 

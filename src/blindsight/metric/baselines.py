@@ -8,8 +8,8 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from blindsight import checks
-from blindsight.errors import InvalidData
+from blindsight.core import checks
+from blindsight.core.errors import InvalidData
 from blindsight.metric.algorithm1 import Trace, algorithm1
 from blindsight.metric.contrastive import Contrastive, mean_dissimilar_distance
 from blindsight.metric.estimator import LinearMetric

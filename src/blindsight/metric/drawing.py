@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from blindsight import checks
+from blindsight.core import checks
 from blindsight.metric.blocks import worth
 from blindsight.metric.graph import PairGraph
 from blindsight.metric.kappa import kappa

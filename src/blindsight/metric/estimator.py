@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
-from blindsight import checks, storage
+from blindsight.core import checks, storage
+from blindsight.core.errors import HostileFile, InvalidData, InvalidParameter
 from blindsight.data import PairSet
-from blindsight.errors import HostileFile, InvalidData, InvalidParameter
 from blindsight.metric import learning
 from blindsight.metric.contrastive import Contrastive
 from blindsight.metric.graph import PairGraph, pair_labels

@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from blindsight import checks
+from blindsight.core import checks
+from blindsight.core.errors import InvalidData
 from blindsight.data.formats.csvtable import read_rows, read_text
-from blindsight.errors import InvalidData
 from blindsight.metric.private import orthogonal
 
 __all__ = ["IMAGE_FEATURES", "Records", "project", "read_features", "read_image_folder", "read_pairs"]

@@ -25,8 +25,8 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from blindsight import checks
-from blindsight.errors import InvalidParameter
+from blindsight.core import checks
+from blindsight.core.errors import InvalidParameter
 from blindsight.metric.blocks import block_counts, bridges, worth
 from blindsight.metric.flow import disjoint_paths
 from blindsight.metric.graph import PairGraph

@@ -11,8 +11,8 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from blindsight import checks
-from blindsight.errors import InvalidParameter
+from blindsight.core import checks
+from blindsight.core.errors import InvalidParameter
 from blindsight.metric.outer import TupleLoss
 from blindsight.privacy.guarantee import Unit
 

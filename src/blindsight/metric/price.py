@@ -11,8 +11,8 @@ from __future__ import annotations
 import math
 from functools import lru_cache
 
-from blindsight import checks
-from blindsight.errors import InvalidParameter
+from blindsight.core import checks
+from blindsight.core.errors import InvalidParameter
 from blindsight.privacy import accounting
 from blindsight.privacy.mechanisms import Gaussian
 

@@ -14,7 +14,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from blindsight import checks
+from blindsight.core import checks
 from blindsight.metric.graph import PairGraph
 
 __all__ = ["Selection", "bounded_degree", "matching", "select", "spanning_forest"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from blindsight import checks
-from blindsight.errors import InvalidParameter
+from blindsight.core import checks
+from blindsight.core.errors import InvalidParameter
 
 __all__ = ["Settings", "resolve"]
 

@@ -13,8 +13,8 @@ import math
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-from blindsight import checks
-from blindsight.errors import InvalidParameter
+from blindsight.core import checks
+from blindsight.core.errors import InvalidParameter
 from blindsight.privacy.guarantee import Cost
 
 __all__ = ["advanced", "compose", "flips_epsilon", "gaussian_epsilon", "noise_multiplier", "parallel"]

@@ -9,7 +9,7 @@ import dataclasses
 import json
 from dataclasses import dataclass
 
-from blindsight.errors import InvalidData, InvalidParameter
+from blindsight.core.errors import InvalidData, InvalidParameter
 
 __all__ = ["Disclosure", "Recovery"]
 

@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from blindsight.errors import InvalidParameter
+from blindsight.core.errors import InvalidParameter
 
 __all__ = ["RandomState", "Rng", "SystemEntropy", "part_state", "release_rng", "training_rng", "words"]
 

@@ -13,8 +13,8 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from blindsight import checks
-from blindsight.errors import InvalidData, InvalidParameter, UnitMismatch
+from blindsight.core import checks
+from blindsight.core.errors import InvalidData, InvalidParameter, UnitMismatch
 
 __all__ = ["Audited", "Calibration", "Cost", "Guarantee", "Model", "Neighbours", "Sampler", "Unit"]
 

@@ -14,7 +14,7 @@ __all__ = ["Settings", "create_app"]
 def __getattr__(name: str) -> Any:
     # FastAPI is an extra, so it comes when asked for.
     if name == "create_app":
-        from blindsight.checks import optional_module
+        from blindsight.core.checks import optional_module
 
         optional_module("fastapi", extra="service")
         from blindsight.service.app import create_app

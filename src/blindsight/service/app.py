@@ -18,7 +18,7 @@ from starlette.exceptions import HTTPException
 from starlette.staticfiles import StaticFiles
 
 from blindsight import __version__
-from blindsight.errors import BlindsightError
+from blindsight.core.errors import BlindsightError
 from blindsight.service.access import Studio
 from blindsight.service.budgets import Budgets
 from blindsight.service.database import Database

@@ -10,7 +10,7 @@ from typing import Any
 import sqlalchemy as sql
 from sqlalchemy import event
 
-from blindsight.errors import InvalidParameter
+from blindsight.core.errors import InvalidParameter
 from blindsight.privacy.ledger.place import Place
 
 __all__ = ["JOBS", "KEYS", "SESSIONS", "Database"]

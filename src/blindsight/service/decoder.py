@@ -51,9 +51,9 @@ def decode(data: bytes, *, pixels: int, frames: int) -> Any:
     import numpy as np
     from PIL import Image
 
+    from blindsight.core.errors import HostileFile
     from blindsight.data.limits import Limits
     from blindsight.data.reading import FORMATS, decode_image
-    from blindsight.errors import HostileFile
 
     if sniffed(data) is None:
         raise HostileFile("not an image")

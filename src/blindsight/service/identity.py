@@ -12,8 +12,8 @@ from typing import Any, Literal, get_args
 
 import sqlalchemy as sql
 
-from blindsight import checks
-from blindsight.errors import InvalidParameter
+from blindsight.core import checks
+from blindsight.core.errors import InvalidParameter
 from blindsight.service.database import KEYS, SESSIONS, Database
 
 __all__ = ["LOCAL", "Identity", "Keys", "Role"]

@@ -7,7 +7,7 @@ from typing import Any
 from fastapi import HTTPException
 from pydantic import BaseModel
 
-from blindsight.errors import (
+from blindsight.core.errors import (
     BlindsightError,
     BudgetExceeded,
     HostileFile,

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from blindsight import storage
-from blindsight.errors import HostileFile
+from blindsight.core import storage
+from blindsight.core.errors import HostileFile
 
 __all__ = ["DigitReader"]
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from blindsight.errors import InvalidParameter
+from blindsight.core.errors import InvalidParameter
 
 __all__ = ["PREFIX", "Settings", "is_loopback"]
 

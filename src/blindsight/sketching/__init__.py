@@ -40,7 +40,7 @@ _LATER = {"NegDL": "trainer", "SketchDataset": "dataset", "Server": "protocol", 
 def __getattr__(name: str) -> Any:
     if name not in _LATER:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from blindsight.checks import optional_module
+    from blindsight.core.checks import optional_module
 
     optional_module("torch", extra="torch")
     return getattr(importlib.import_module(f"blindsight.sketching.{_LATER[name]}"), name)

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from blindsight import checks
-from blindsight.errors import InvalidData, InvalidParameter
+from blindsight.core import checks
+from blindsight.core.errors import InvalidData, InvalidParameter
 
 __all__ = ["as_images", "bit_planes", "from_bits", "pixels_of", "to_bits"]
 

@@ -18,8 +18,8 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.interpolate import PchipInterpolator
 from scipy.optimize import brentq, minimize
 
-from blindsight import checks
-from blindsight.errors import InvalidParameter
+from blindsight.core import checks
+from blindsight.core.errors import InvalidParameter
 from blindsight.sketching.bits import to_bits
 from blindsight.sketching.informed import Kind
 from blindsight.sketching.leak import bit_law, pixel_epsilon, pixel_epsilon_rdp

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from blindsight import checks
+from blindsight.core import checks
 from blindsight.sketching.sketches import SketchSet
 
 __all__ = ["INPUTS", "SketchDataset"]

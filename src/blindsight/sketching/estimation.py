@@ -18,7 +18,7 @@ from numba import njit
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import expit, xlogy
 
-from blindsight.errors import InvalidData
+from blindsight.core.errors import InvalidData
 from blindsight.sketching.flips import Law
 
 __all__ = [

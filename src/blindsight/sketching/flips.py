@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from blindsight import checks
-from blindsight.errors import InvalidData, InvalidParameter
+from blindsight.core import checks
+from blindsight.core.errors import InvalidData, InvalidParameter
 from blindsight.sketching.parameters import QKParameters
 
 __all__ = ["FlipParameters", "Law", "law_from_dict"]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from blindsight.errors import InvalidData
+from blindsight.core.errors import InvalidData
 from blindsight.sketching.bits import pixels_of
 from blindsight.sketching.parameters import PAPER_P, PAPER_Q, PAPER_R
 from blindsight.sketching.sketcher import NegativeSketcher

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from blindsight import checks
-from blindsight.errors import HostileFile
+from blindsight.core import checks
+from blindsight.core.errors import HostileFile
 from blindsight.sketching.flips import Law
 
 __all__ = ["LARGEST_HEADER", "Section", "header_of", "parse"]

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.signal import fftconvolve
 from scipy.stats import skellam
 
-from blindsight import checks
+from blindsight.core import checks
 from blindsight.sketching.estimation import posterior_of_one
 from blindsight.sketching.parameters import QKParameters
 

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
-from blindsight import checks, storage
-from blindsight.errors import HostileFile, InvalidData
+from blindsight.core import checks, storage
+from blindsight.core.errors import HostileFile, InvalidData
 from blindsight.privacy import Cost, Guarantee
 from blindsight.privacy.entropy import release_rng, training_rng
 from blindsight.privacy.mechanisms import BitFlip, KaryResponse

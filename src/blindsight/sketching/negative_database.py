@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from blindsight import checks, storage
-from blindsight.errors import HostileFile, InvalidData, InvalidParameter
+from blindsight.core import checks, storage
+from blindsight.core.errors import HostileFile, InvalidData, InvalidParameter
 
 __all__ = ["NegativeDatabase"]
 

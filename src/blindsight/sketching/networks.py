@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from blindsight import checks
+from blindsight.core import checks
 
 __all__ = ["NETWORKS", "LeNet5", "ResNet50", "SmallResNet", "build"]
 

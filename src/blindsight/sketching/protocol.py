@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from blindsight.errors import ProtocolError
+from blindsight.core.errors import ProtocolError
 from blindsight.sketching.sketcher import NegativeSketcher
 from blindsight.sketching.sketches import SketchSet
 from blindsight.sketching.trainer import NegDL

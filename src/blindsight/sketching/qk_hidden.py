@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from blindsight import checks
-from blindsight.errors import InvalidData, InvalidParameter
+from blindsight.core import checks
+from blindsight.core.errors import InvalidData, InvalidParameter
 from blindsight.privacy.entropy import RandomState, training_rng
 from blindsight.sketching.bits import to_bits
 from blindsight.sketching.negative_database import NegativeDatabase

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
-from blindsight import storage
-from blindsight.errors import HostileFile, InvalidData, InvalidParameter
+from blindsight.core import storage
+from blindsight.core.errors import HostileFile, InvalidData, InvalidParameter
 from blindsight.privacy import Disclosure, Recovery
 from blindsight.privacy.entropy import part_state
 from blindsight.sketching.bits import as_images, pixels_of

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from blindsight import checks
-from blindsight.errors import BlindsightError, HostileFile, InvalidData, InvalidParameter, MissingData
+from blindsight.core import checks
+from blindsight.core.errors import BlindsightError, HostileFile, InvalidData, InvalidParameter, MissingData
 from blindsight.sketching.estimation import bit_posteriors, pixel_means
 from blindsight.sketching.flips import Law, law_from_dict
 from blindsight.sketching.layout import LARGEST_HEADER, header_of, parse
@@ -129,7 +129,7 @@ class SketchSet:
 
     def save(self, path: str | Path) -> None:
         """Write the set, atomically."""
-        from blindsight.storage import write_atomically
+        from blindsight.core.storage import write_atomically
 
         write_atomically(path, self.to_bytes())
 

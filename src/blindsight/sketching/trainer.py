@@ -15,8 +15,8 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
-from blindsight import checks, storage
-from blindsight.errors import HostileFile, InvalidData, InvalidParameter
+from blindsight.core import checks, storage
+from blindsight.core.errors import HostileFile, InvalidData, InvalidParameter
 from blindsight.privacy.entropy import training_rng
 from blindsight.sketching.dataset import INPUTS, SketchDataset
 from blindsight.sketching.flips import law_from_dict

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from blindsight import checks
-from blindsight.errors import InvalidData
+from blindsight.core import checks
+from blindsight.core.errors import InvalidData
 from blindsight.sketching.flips import Law
 from blindsight.sketching.layout import Section, header_of, parse
 from blindsight.sketching.sketches import SketchSet

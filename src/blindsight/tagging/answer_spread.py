@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from blindsight import checks
+from blindsight.core import checks
 from blindsight.privacy.clipping import clip_norm
 from blindsight.privacy.entropy import Rng
 from blindsight.privacy.guarantee import Cost

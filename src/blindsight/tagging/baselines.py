@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from blindsight import checks
+from blindsight.core import checks
 from blindsight.privacy.clipping import clip_norm
 from blindsight.privacy.guarantee import Cost
 from blindsight.privacy.mechanisms import Laplace

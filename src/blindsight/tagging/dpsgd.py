@@ -29,7 +29,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from blindsight import checks
+from blindsight.core import checks
 from blindsight.privacy import accounting
 from blindsight.privacy.guarantee import Cost
 from blindsight.tagging.gcn import MLGCN, LinearHead, torch_generator

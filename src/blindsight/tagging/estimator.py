@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
-from blindsight import checks
-from blindsight.errors import BudgetExceeded, InvalidData
+from blindsight.core import checks
+from blindsight.core.errors import BudgetExceeded, InvalidData
 from blindsight.privacy import accounting
 from blindsight.privacy.entropy import release_rng, training_rng
 from blindsight.privacy.guarantee import Cost, Guarantee

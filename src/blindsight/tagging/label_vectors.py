@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from blindsight import checks
-from blindsight.errors import InvalidData, InvalidParameter
+from blindsight.core import checks
+from blindsight.core.errors import InvalidData, InvalidParameter
 from blindsight.tagging.word_index import read_words
 
 __all__ = ["glove", "label_vectors", "random_vectors", "words_of"]

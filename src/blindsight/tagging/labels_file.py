@@ -12,8 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
+from blindsight.core.errors import InvalidData, MissingData
 from blindsight.data import LIMITS, Files, MultiLabelSet
-from blindsight.errors import InvalidData, MissingData
 
 __all__ = ["read_labels"]
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from blindsight import checks
+from blindsight.core import checks
 
 __all__ = ["TaggingLoss", "bias_of_loss", "bias_of_loss_as_printed", "laplace_noise"]
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from blindsight import storage
-from blindsight.errors import HostileFile, InvalidData, InvalidParameter
+from blindsight.core import storage
+from blindsight.core.errors import HostileFile, InvalidData, InvalidParameter
 from blindsight.privacy.guarantee import Guarantee
 from blindsight.tagging.codebook import Codebook, Confidence
 from blindsight.tagging.label_graph import LabelGraph

@@ -22,7 +22,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from blindsight import checks
+from blindsight.core import checks
 from blindsight.evaluation.multilabel import top_k
 from blindsight.privacy.clipping import clip_values
 from blindsight.privacy.entropy import Rng

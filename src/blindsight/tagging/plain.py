@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
-from blindsight import storage
-from blindsight.errors import HostileFile, InvalidData
+from blindsight.core import storage
+from blindsight.core.errors import HostileFile, InvalidData
 from blindsight.privacy.entropy import training_rng
 from blindsight.tagging.label_graph import label_matrix
 from blindsight.tagging.learning import Recipe, learn

@@ -14,9 +14,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from blindsight import checks
+from blindsight.core import checks
+from blindsight.core.errors import HostileFile, MissingData
 from blindsight.data import ImageSet
-from blindsight.errors import HostileFile, MissingData
 
 __all__ = ["DIMENSIONS", "ResNet101"]
 

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from blindsight import checks
-from blindsight.errors import InvalidData
+from blindsight.core import checks
+from blindsight.core.errors import InvalidData
 from blindsight.privacy.entropy import Rng
 from blindsight.privacy.guarantee import Cost
 from blindsight.privacy.mechanisms import DiscreteGaussian

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from blindsight import checks
+from blindsight.core import checks
 from blindsight.evaluation.multilabel import mean_average_precision
 from blindsight.tagging.gcn import MLGCN, LinearHead, torch_generator
 from blindsight.tagging.losses import TaggingLoss

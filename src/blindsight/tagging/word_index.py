@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from blindsight.errors import HostileFile
+from blindsight.core.errors import HostileFile
 
 __all__ = ["read_words", "snappy"]
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from blindsight.errors import HostileFile, InvalidData, InvalidParameter
+from blindsight.core.errors import HostileFile, InvalidData, InvalidParameter
 from blindsight.federated import keys
 from blindsight.federated.paillier import PrivateKey
 from blindsight.federated.randomisers import RandomiserPool

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blindsight.errors import InvalidParameter
+from blindsight.core.errors import InvalidParameter
 from blindsight.federated.agreement import agree
 from blindsight.federated.fixedpoint import FixedPoint
 from blindsight.federated.noise import (

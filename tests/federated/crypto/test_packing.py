@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from blindsight.errors import InvalidData, InvalidParameter
+from blindsight.core.errors import InvalidData, InvalidParameter
 from blindsight.federated.fixedpoint import FixedPoint
 from blindsight.federated.packing import TAG_BITS, Packing
 from blindsight.federated.paillier import PrivateKey

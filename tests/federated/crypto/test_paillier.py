@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from blindsight.errors import InvalidData, ProtocolError
+from blindsight.core.errors import InvalidData, ProtocolError
 from blindsight.federated.paillier import PrivateKey, PublicKey, padic_log
 
 quick = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

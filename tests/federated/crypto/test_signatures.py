@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 
-from blindsight.errors import InvalidData
+from blindsight.core.errors import InvalidData
 from blindsight.federated.signatures import SIGNATURE_BYTES, Ed25519, Hmac, load_identity, load_verifier
 
 

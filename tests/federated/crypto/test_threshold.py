@@ -8,7 +8,7 @@ import secrets
 
 import pytest
 
-from blindsight.errors import HostileFile, InvalidParameter, ProtocolError
+from blindsight.core.errors import HostileFile, InvalidParameter, ProtocolError
 from blindsight.federated import keys
 from blindsight.federated.paillier import PrivateKey
 from blindsight.federated.threshold import KeyShare, combine, deal

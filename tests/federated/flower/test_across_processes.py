@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from blindsight import storage
+from blindsight.core import storage
 from blindsight.federated.flower.certificates import make_node_key
 from blindsight.federated.flower.homes import Home
 from blindsight.federated.flower.processes import environment, free_port, node_command

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from blindsight import storage
-from blindsight.errors import HostileFile, InvalidData, InvalidParameter, ProtocolError
+from blindsight.core import storage
+from blindsight.core.errors import HostileFile, InvalidData, InvalidParameter, ProtocolError
 from blindsight.federated.flower.coordinator import Coordinator
 from blindsight.federated.flower.homes import Home
 from blindsight.federated.flower.parties import Announcement, KeygenService, UserService

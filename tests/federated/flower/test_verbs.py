@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from blindsight.cli.main import app
-from blindsight.errors import BlindsightError
+from blindsight.core.errors import BlindsightError
 from blindsight.federated.flower.coordinator import Coordinator
 from blindsight.federated.flower.homes import Home
 

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from blindsight.errors import InvalidData, InvalidParameter, NotProven
+from blindsight.core.errors import InvalidData, InvalidParameter, NotProven
 from blindsight.federated import FederatedClassifier, Proximal
 from blindsight.federated.baselines import federated_averaging, prr10, ra12
 from blindsight.federated.learning import LocalTrainer, linear

@@ -7,7 +7,7 @@ import pytest
 from scipy.optimize import minimize
 from sklearn.linear_model import LogisticRegression
 
-from blindsight.errors import InvalidData, InvalidParameter
+from blindsight.core.errors import InvalidData, InvalidParameter
 from blindsight.federated.learning import SGD, LocalTrainer, Proximal, adapt, initial_weights, linear
 from blindsight.federated.learning.losses import LOSSES
 

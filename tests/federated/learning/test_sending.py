@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blindsight.errors import InvalidData, InvalidParameter
+from blindsight.core.errors import InvalidData, InvalidParameter
 from blindsight.federated.fixedpoint import FixedPoint
 from blindsight.federated.learning import Change, CommonMask, Federation, Participant, TopK, Weights
 from blindsight.federated.learning.sending import from_name, top_k

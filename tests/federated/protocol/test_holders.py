@@ -8,7 +8,7 @@ import pickle
 import numpy as np
 import pytest
 
-from blindsight.errors import InvalidParameter, ProtocolError
+from blindsight.core.errors import InvalidParameter, ProtocolError
 from blindsight.federated.messages import AGGREGATOR, Kind, Message, Outgoing, PartialRequest, Refusal, holder
 from blindsight.federated.paillier import PrivateKey
 from blindsight.federated.protocol import KeyHolder, Opener, Settings, Simulation, enrol_holders

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from blindsight.errors import ProtocolError
+from blindsight.core.errors import ProtocolError
 from blindsight.federated import keys
 from blindsight.federated.messages import (
     AGGREGATOR,

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from blindsight.errors import InvalidData, InvalidParameter, ProtocolError
+from blindsight.core.errors import InvalidData, InvalidParameter, ProtocolError
 from blindsight.federated import keys
 from blindsight.federated.messages import AGGREGATOR, KEYGEN
 from blindsight.federated.paillier import PrivateKey

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from blindsight.errors import HostileFile, ProtocolError
+from blindsight.core.errors import HostileFile, ProtocolError
 from blindsight.federated.paillier import PrivateKey
 from blindsight.federated.protocol import Aggregator, Durable, KeyGenerator, Settings, Simulation, User
 from blindsight.federated.protocol.enrolment import AggregatorEnrolment, KeygenEnrolment, UserEnrolment

@@ -15,7 +15,7 @@ import signal
 import sys
 import time
 
-from blindsight.errors import BudgetExceeded
+from blindsight.core.errors import BudgetExceeded
 from blindsight.privacy.guarantee import Cost
 from blindsight.privacy.ledger import Ledger
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blindsight.errors import InvalidParameter, NotProven
+from blindsight.core.errors import InvalidParameter, NotProven
 from blindsight.privacy.guarantee import Cost
 from blindsight.privacy.ledger.amounts import ATTO, MICRO, Amount, budget_amount, cost_amount
 

@@ -8,7 +8,7 @@ import warnings
 
 import pytest
 
-from blindsight.errors import BudgetExceeded, LedgerError
+from blindsight.core.errors import BudgetExceeded, LedgerError
 
 with warnings.catch_warnings():
     # typer imports what click has deprecated; that is between the two of them.

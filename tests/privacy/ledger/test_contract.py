@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from blindsight.errors import (
+from blindsight.core.errors import (
     BudgetExceeded,
     InvalidParameter,
     LedgerError,

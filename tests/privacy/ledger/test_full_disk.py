@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from blindsight.errors import LedgerError
+from blindsight.core.errors import LedgerError
 from blindsight.privacy.guarantee import Cost
 from blindsight.privacy.ledger import Ledger
 

@@ -12,7 +12,7 @@ from typing import get_args
 
 import pytest
 
-from blindsight.errors import InvalidParameter, LedgerError, UnitMismatch
+from blindsight.core.errors import InvalidParameter, LedgerError, UnitMismatch
 from blindsight.privacy.guarantee import Cost, Neighbours, Unit
 from blindsight.privacy.ledger import Ledger, datasets
 from blindsight.privacy.ledger.teaching import unit_mismatch

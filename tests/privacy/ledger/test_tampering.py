@@ -9,7 +9,7 @@ import sqlite3
 
 import pytest
 
-from blindsight.errors import LedgerError, LedgerTampered
+from blindsight.core.errors import LedgerError, LedgerTampered
 from blindsight.privacy.guarantee import Cost
 from blindsight.privacy.ledger import Ledger
 from blindsight.privacy.ledger.chain import FIELDS, TEXTS

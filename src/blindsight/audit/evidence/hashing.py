@@ -10,10 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import clone
 
-from blindsight import codes, data
+from blindsight import data
 from blindsight.audit.figures import Figure, curves, gallery
 from blindsight.audit.reconstruction import Reconstruction, reconstruct
 from blindsight.audit.target import Audit
+from blindsight.core import codes
 from blindsight.evaluation.retrieval import mean_average_precision, score_precisions
 from blindsight.features import PixelPCA
 from blindsight.hashing import ITQ, CodebookHasher, PHashing

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from blindsight import codes
 from blindsight.audit.blackbox import collect_at_once, distinguish, distinguish_outcomes
 from blindsight.audit.exact import likelihood_ratio
 from blindsight.audit.verdict import Verdict
+from blindsight.core import codes
 from blindsight.hashing import LSH, PITQ, CodebookHasher, PHashing
 from blindsight.privacy.mechanisms import BitFlip
 

@@ -14,11 +14,11 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from blindsight.core.errors import HostileFile, MissingData
 from blindsight.data.fetch.clients import download
 from blindsight.data.fetch.recipes import RECIPES, Member, Recipe
 from blindsight.data.fetch.unpack import checksum, unpack
 from blindsight.data.places import cache_folder
-from blindsight.errors import HostileFile, MissingData
 
 __all__ = ["RECIPES", "Member", "Recipe", "get"]
 

@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from blindsight.core.errors import HostileFile, MissingData, MissingDependency
 from blindsight.data.fetch.recipes import Recipe
-from blindsight.errors import HostileFile, MissingData, MissingDependency
 
 __all__ = ["command", "download"]
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from blindsight.core.errors import HostileFile
 from blindsight.data.formats.csvtable import read_rows, read_text
 from blindsight.data.formats.idx import read_idx, write_idx
 from blindsight.data.reading import read_image
-from blindsight.errors import HostileFile
 
 __all__ = ["cifar_from_pictures", "join_bank", "keep", "unzip_idx"]
 

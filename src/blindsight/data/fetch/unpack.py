@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO
 
+from blindsight.core.errors import HostileFile, MissingData
 from blindsight.data.fetch.recipes import Member, Recipe
-from blindsight.errors import HostileFile, MissingData
 
 __all__ = ["checksum", "unpack"]
 

@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from blindsight.checks import whole
+from blindsight.core.checks import whole
+from blindsight.core.errors import HostileFile, InvalidParameter
 from blindsight.data.formats.csvtable import Column, class_numbers, encode, read_rows, read_text
 from blindsight.data.limits import LIMITS, Limits
 from blindsight.data.sets import MultiLabelSet, Table
-from blindsight.errors import HostileFile, InvalidParameter
 
 __all__ = ["load_arff", "load_multilabel_arff", "read_arff"]
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from blindsight.checks import one_of
+from blindsight.core.checks import one_of
+from blindsight.core.errors import HostileFile, MissingData
 from blindsight.data.limits import LIMITS, Limits, regular_file
 from blindsight.data.sets import ImageSet
-from blindsight.errors import HostileFile, MissingData
 
 __all__ = ["load_cifar", "read_cifar_batch"]
 

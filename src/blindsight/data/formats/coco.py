@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from blindsight.checks import one_of
+from blindsight.core.checks import one_of
+from blindsight.core.errors import HostileFile
 from blindsight.data.formats.folders import relative_file
 from blindsight.data.formats.jsonstream import stream_lists
 from blindsight.data.limits import LIMITS, Limits
 from blindsight.data.sets import MultiLabelSet
 from blindsight.data.sources import Files
-from blindsight.errors import HostileFile
 
 __all__ = ["load_coco"]
 

@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from blindsight.checks import one_of
+from blindsight.core.checks import one_of
+from blindsight.core.errors import HostileFile, InvalidParameter
 from blindsight.data.limits import LIMITS, Limits, read_at_most, regular_file
 from blindsight.data.sets import Table
-from blindsight.errors import HostileFile, InvalidParameter
 
 __all__ = ["Column", "encode", "infer_columns", "load_csv", "read_rows", "read_text"]
 

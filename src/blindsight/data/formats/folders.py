@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 
+from blindsight.core.errors import HostileFile, InvalidData, MissingData
 from blindsight.data.limits import LIMITS, Limits
 from blindsight.data.reading import SUFFIXES
 from blindsight.data.sets import ImageSet
 from blindsight.data.sources import Files
-from blindsight.errors import HostileFile, InvalidData, MissingData
 
 __all__ = ["load_class_folders", "load_folder", "relative_file"]
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from blindsight.core.errors import HostileFile
 from blindsight.data.limits import LIMITS, Limits, read_at_most, regular_file
 from blindsight.data.sets import ImageSet
-from blindsight.errors import HostileFile
 
 __all__ = ["load_idx", "read_idx", "write_idx"]
 

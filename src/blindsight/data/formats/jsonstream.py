@@ -7,8 +7,8 @@ import os
 from collections.abc import Iterator
 from typing import Any, TextIO
 
+from blindsight.core.errors import HostileFile
 from blindsight.data.limits import LIMITS, Limits, regular_file
-from blindsight.errors import HostileFile
 
 __all__ = ["stream_lists"]
 

@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from blindsight.checks import one_of
+from blindsight.core.checks import one_of
+from blindsight.core.errors import HostileFile, MissingData
 from blindsight.data.formats.folders import relative_file
 from blindsight.data.limits import LIMITS, Limits, read_bytes, regular_file
 from blindsight.data.sets import MultiLabelSet
 from blindsight.data.sources import Files
-from blindsight.errors import HostileFile, MissingData
 
 __all__ = ["load_celeba", "load_label_list", "load_nuswide"]
 

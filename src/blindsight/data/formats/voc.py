@@ -9,11 +9,11 @@ from xml.parsers import expat
 
 import numpy as np
 
+from blindsight.core.errors import HostileFile, InvalidParameter, MissingData
 from blindsight.data.formats.folders import relative_file
 from blindsight.data.limits import LIMITS, Limits, read_bytes
 from blindsight.data.sets import MultiLabelSet
 from blindsight.data.sources import Files
-from blindsight.errors import HostileFile, InvalidParameter, MissingData
 
 __all__ = ["VOC_CLASSES", "load_voc", "read_voc_objects"]
 

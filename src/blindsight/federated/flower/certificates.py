@@ -7,7 +7,7 @@ import ipaddress
 from dataclasses import dataclass
 from typing import Any
 
-from blindsight.checks import optional_module
+from blindsight.core.checks import optional_module
 
 __all__ = ["NodeKey", "ServerFiles", "make_node_key", "make_server_files"]
 

@@ -11,7 +11,7 @@ from typing import Any
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from blindsight.errors import BlindsightError
+from blindsight.core.errors import BlindsightError
 from blindsight.federated.flower.homes import Home
 from blindsight.federated.flower.parties import KeygenService, UserService, alone
 

@@ -14,8 +14,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from blindsight import storage
-from blindsight.errors import ProtocolError
+from blindsight.core import storage
+from blindsight.core.errors import ProtocolError
 from blindsight.federated.flower.homes import Home
 from blindsight.federated.flower.parties import Announcement
 from blindsight.federated.learning import RoundLog, model_digest, sparsity

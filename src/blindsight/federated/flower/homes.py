@@ -17,8 +17,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from blindsight import storage
-from blindsight.errors import HostileFile, InvalidData, InvalidParameter
+from blindsight.core import storage
+from blindsight.core.errors import HostileFile, InvalidData, InvalidParameter
 from blindsight.federated.flower.certificates import make_node_key, make_server_files
 from blindsight.federated.flower.plan import Plan
 from blindsight.federated.messages import AGGREGATOR, KEYGEN

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from blindsight.errors import ProtocolError
+from blindsight.core.errors import ProtocolError
 from blindsight.federated.flower.homes import Home
 from blindsight.federated.flower.plan import read_rows
 from blindsight.federated.learning import Participant, model_digest

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from blindsight import checks, storage
-from blindsight.errors import HostileFile, InvalidData, InvalidParameter, MissingData
+from blindsight.core import checks, storage
+from blindsight.core.errors import HostileFile, InvalidData, InvalidParameter, MissingData
 from blindsight.federated.learning import SGD, LocalTrainer, Proximal, Sending, linear
 from blindsight.federated.learning.sending import from_name
 

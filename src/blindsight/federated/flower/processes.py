@@ -19,9 +19,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from blindsight import storage
-from blindsight.checks import optional_module
-from blindsight.errors import InvalidParameter, MissingDependency, ProtocolError
+from blindsight.core import storage
+from blindsight.core.checks import optional_module
+from blindsight.core.errors import InvalidParameter, MissingDependency, ProtocolError
 from blindsight.federated.flower.homes import Home
 
 __all__ = [

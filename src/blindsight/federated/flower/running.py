@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
-from blindsight.errors import ProtocolError
+from blindsight.core.errors import ProtocolError
 from blindsight.federated.flower.homes import Home
 from blindsight.federated.flower.processes import register_and_start, start_aggregator, start_node, wait_for_port
 

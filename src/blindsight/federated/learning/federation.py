@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from blindsight.errors import InvalidData
+from blindsight.core.errors import InvalidData
 from blindsight.federated.fixedpoint import FixedPoint
 from blindsight.federated.learning.linear import model_digest, sparsity
 from blindsight.federated.learning.sending import Change, Sending

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from blindsight.errors import InvalidData
+from blindsight.core.errors import InvalidData
 
 __all__ = ["flat", "model_digest", "predicted", "rows_of", "scores", "shaped", "sparsity", "targets"]
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from blindsight.errors import InvalidData
+from blindsight.core.errors import InvalidData
 from blindsight.federated.learning import linear
 from blindsight.federated.learning.proximal import Proximal
 from blindsight.federated.learning.sgd import SGD

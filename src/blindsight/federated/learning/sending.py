@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from blindsight import checks
+from blindsight.core import checks
 
 __all__ = ["Change", "CommonMask", "Sending", "TopK", "Weights", "from_name", "top_k"]
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from blindsight import checks
+from blindsight.core import checks
 from blindsight.federated.learning.losses import LOSSES
 
 __all__ = ["SGD"]

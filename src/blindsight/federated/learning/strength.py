@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from blindsight import checks
+from blindsight.core import checks
 from blindsight.federated.learning.linear import sparsity
 from blindsight.federated.learning.proximal import Proximal
 from blindsight.federated.learning.sgd import SGD

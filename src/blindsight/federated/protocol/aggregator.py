@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Literal
 
-from blindsight import checks
-from blindsight.errors import InvalidData, ProtocolError
+from blindsight.core import checks
+from blindsight.core.errors import InvalidData, ProtocolError
 from blindsight.federated.messages import (
     AGGREGATOR,
     KEYGEN,

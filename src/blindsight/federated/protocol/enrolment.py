@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
-from blindsight.errors import InvalidParameter
+from blindsight.core.errors import InvalidParameter
 from blindsight.federated import keys
 from blindsight.federated.messages import AGGREGATOR, KEYGEN
 from blindsight.federated.paillier import PrivateKey, PublicKey

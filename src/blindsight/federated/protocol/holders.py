@@ -16,7 +16,7 @@ from itertools import combinations, islice
 
 from gmpy2 import mpz
 
-from blindsight.errors import InvalidParameter, ProtocolError
+from blindsight.core.errors import InvalidParameter, ProtocolError
 from blindsight.federated.messages import (
     AGGREGATOR,
     KEYGEN,

@@ -17,7 +17,7 @@ import hashlib
 
 import numpy as np
 
-from blindsight.errors import ProtocolError
+from blindsight.core.errors import ProtocolError
 from blindsight.federated.messages import AGGREGATOR, KEYGEN, Header, Kind, Message, Outgoing, Proof, Sum, SumRequest
 from blindsight.federated.protocol import block, paper
 from blindsight.federated.protocol.enrolment import KeygenEnrolment

@@ -13,7 +13,7 @@ import numpy as np
 from gmpy2 import mpz
 from numpy.typing import NDArray
 
-from blindsight.errors import ProtocolError
+from blindsight.core.errors import ProtocolError
 from blindsight.federated.messages import Contribution, Sum
 from blindsight.federated.paillier import PublicKey
 from blindsight.federated.permutation import inverse, permutation

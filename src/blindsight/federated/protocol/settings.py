@@ -8,8 +8,8 @@ from fractions import Fraction
 from functools import cached_property
 from typing import Literal, get_args
 
-from blindsight import checks
-from blindsight.errors import InvalidParameter
+from blindsight.core import checks
+from blindsight.core.errors import InvalidParameter
 from blindsight.federated.fixedpoint import FixedPoint
 from blindsight.federated.packing import Count, Packing
 from blindsight.federated.paillier import PublicKey

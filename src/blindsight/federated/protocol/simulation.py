@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from blindsight.errors import InvalidData, InvalidParameter, ProtocolError
+from blindsight.core.errors import InvalidData, InvalidParameter, ProtocolError
 from blindsight.federated import keys
 from blindsight.federated.messages import AGGREGATOR, KEYGEN, Outgoing, Sum
 from blindsight.federated.paillier import PrivateKey

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from blindsight import checks
-from blindsight.errors import InvalidData, ProtocolError
+from blindsight.core import checks
+from blindsight.core.errors import InvalidData, ProtocolError
 from blindsight.federated.messages import AGGREGATOR, Header, Kind, Message, Outgoing
 from blindsight.federated.noise import clipped_numbers, noise_share
 from blindsight.federated.protocol import block, paper

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
 
-from blindsight.errors import InvalidParameter, NotProven
+from blindsight.core.errors import InvalidParameter, NotProven
 from blindsight.privacy.guarantee import Cost
 
 __all__ = ["ATTO", "LARGEST", "MICRO", "Amount", "budget_amount", "cost_amount"]

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NoReturn, get_args
 
-from blindsight import checks
-from blindsight.errors import InvalidParameter, LedgerError, LedgerTampered
+from blindsight.core import checks
+from blindsight.core.errors import InvalidParameter, LedgerError, LedgerTampered
 from blindsight.privacy.guarantee import Cost, Neighbours, Unit
 from blindsight.privacy.ledger import teaching
 from blindsight.privacy.ledger.amounts import Amount, budget_amount, cost_amount

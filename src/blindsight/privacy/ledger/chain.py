@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from blindsight.errors import LedgerTampered
+from blindsight.core.errors import LedgerTampered
 from blindsight.privacy.ledger.amounts import Amount
 
 __all__ = ["FIRST", "Entry", "Head", "Kind", "chained", "checked", "digest"]

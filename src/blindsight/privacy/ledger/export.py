@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from blindsight.errors import InvalidData, LedgerTampered
+from blindsight.core.errors import InvalidData, LedgerTampered
 from blindsight.privacy.ledger.book import Ledger
 from blindsight.privacy.ledger.chain import FIELDS, Entry, Head, checked
 

@@ -21,7 +21,7 @@ import sqlalchemy as sql
 from sqlalchemy import event
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
-from blindsight.errors import LedgerError, LedgerTampered
+from blindsight.core.errors import LedgerError, LedgerTampered
 from blindsight.privacy.ledger.amounts import LARGEST
 from blindsight.privacy.ledger.chain import EMPTY, FIELDS, TEXTS, Entry, Head, intact
 from blindsight.privacy.ledger.place import Place

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Collection
 
-from blindsight.errors import BudgetExceeded, UnitMismatch
+from blindsight.core.errors import BudgetExceeded, UnitMismatch
 from blindsight.privacy.guarantee import Cost
 from blindsight.privacy.ledger.amounts import Amount
 

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import gammaln
 
-from blindsight import checks
-from blindsight.errors import InvalidData
+from blindsight.core import checks
+from blindsight.core.errors import InvalidData
 from blindsight.privacy.guarantee import Cost, Neighbours, Sampler, Unit
 from blindsight.privacy.mechanisms.additive import keep_dtype
 

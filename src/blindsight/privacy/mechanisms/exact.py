@@ -13,7 +13,7 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from blindsight.errors import InvalidParameter
+from blindsight.core.errors import InvalidParameter
 from blindsight.privacy.entropy import Rng
 
 __all__ = ["discrete_gaussian", "discrete_laplace", "fraction_above"]

@@ -14,8 +14,8 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from blindsight import checks
-from blindsight.errors import InvalidData
+from blindsight.core import checks
+from blindsight.core.errors import InvalidData
 from blindsight.privacy.entropy import Rng, words
 from blindsight.privacy.guarantee import Cost, Sampler
 

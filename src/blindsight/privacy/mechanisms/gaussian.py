@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
 from scipy.special import log_ndtr
 
-from blindsight import checks
-from blindsight.errors import InvalidParameter
+from blindsight.core import checks
+from blindsight.core.errors import InvalidParameter
 from blindsight.privacy.entropy import Rng
 from blindsight.privacy.guarantee import Cost, Neighbours, Sampler, Unit
 from blindsight.privacy.mechanisms.additive import check_grid, grid_units, keep_dtype

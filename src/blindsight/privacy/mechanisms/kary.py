@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from blindsight import checks
-from blindsight.errors import InvalidData, InvalidParameter
+from blindsight.core import checks
+from blindsight.core.errors import InvalidData, InvalidParameter
 from blindsight.privacy.entropy import Rng, words
 from blindsight.privacy.guarantee import Cost, Neighbours, Sampler, Unit
 

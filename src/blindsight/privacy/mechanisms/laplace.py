@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from blindsight import checks
+from blindsight.core import checks
 from blindsight.privacy.entropy import Rng, words
 from blindsight.privacy.guarantee import Cost, Neighbours, Sampler, Unit
 from blindsight.privacy.mechanisms.additive import check_grid, grid_units, keep_dtype

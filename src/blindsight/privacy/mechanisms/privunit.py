@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from scipy import special
 from scipy.optimize import minimize_scalar
 
-from blindsight import checks
-from blindsight.errors import InvalidData
+from blindsight.core import checks
+from blindsight.core.errors import InvalidData
 from blindsight.privacy.guarantee import Cost, Neighbours, Sampler, Unit
 from blindsight.privacy.mechanisms.additive import keep_dtype
 

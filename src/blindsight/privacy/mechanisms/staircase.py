@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from blindsight import checks
+from blindsight.core import checks
 from blindsight.privacy.guarantee import Cost, Neighbours, Sampler, Unit
 from blindsight.privacy.mechanisms.additive import keep_dtype
 

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
-from blindsight.errors import HostileFile
+from blindsight.core.errors import HostileFile
 from blindsight.service.settings import Settings
 
 __all__ = ["Later", "Rooms"]

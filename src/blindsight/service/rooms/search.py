@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from blindsight.errors import InvalidParameter
+from blindsight.core.errors import InvalidParameter
 from blindsight.privacy import Guarantee
 from blindsight.service.pictures import data_uri
 from blindsight.service.rooms.codes import CellIndex, Ranked
@@ -55,7 +55,7 @@ class Gallery:
         from blindsight import data
         from blindsight.features import PixelPCA
         from blindsight.hashing import CodebookHasher
-        from blindsight.search import HammingIndex
+        from blindsight.index import HammingIndex
         from blindsight.service.work.search import parts
 
         self._digits = data.load("mnist5k")
@@ -141,9 +141,9 @@ class PhotoIndex:
     asked = 0
 
     def __init__(self, folder: Path, codes: str | None = None) -> None:
-        from blindsight.cli.encoding import Recipe, load_encoder
-        from blindsight.search import HammingIndex
-        from blindsight.search.photos import PhotoFolder
+        from blindsight.index import HammingIndex
+        from blindsight.index.encoder import Recipe, load_encoder
+        from blindsight.index.photos import PhotoFolder
 
         place = PhotoFolder.read(folder)
         self.name = folder.name
@@ -152,7 +152,7 @@ class PhotoIndex:
         if codes is None:
             stored = HammingIndex.load(place.codes)
         else:
-            from blindsight.search import MilvusIndex
+            from blindsight.index import MilvusIndex
 
             stored = MilvusIndex(codes)
         self._index, self._encoder = stored, load_encoder(self._recipe, folder, stored.decoding)
@@ -175,8 +175,8 @@ class PhotoIndex:
 
     def ask(self, epsilon: float, query: int | NDArray[Any], k: int, least: float) -> list[dict[str, Any]]:
         """Hits by name."""
-        from blindsight.cli.encoding import vectors
         from blindsight.data import to_rgb
+        from blindsight.index.encoder import vectors
 
         self.guarantee(epsilon)
         if isinstance(query, int):

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from blindsight import data, storage
+from blindsight import data
+from blindsight.core import storage
 from blindsight.evaluation.reconstruction import mean_psnr
 from blindsight.service.pictures import data_uri
 from blindsight.service.work.search import parts

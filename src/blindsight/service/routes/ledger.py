@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query
 from fastapi.responses import Response
 from pydantic import BaseModel
 
-from blindsight.errors import LedgerError, LedgerTampered
+from blindsight.core.errors import LedgerError, LedgerTampered
 from blindsight.privacy import Ledger
 from blindsight.privacy.ledger import Balance, datasets, to_json
 from blindsight.service.access import Asker, Owner, Parts, Studio

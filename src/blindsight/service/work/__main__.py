@@ -7,12 +7,12 @@ import json
 import os
 import sys
 
-from blindsight import threads
+from blindsight.core import threads
 
 threads.limit()
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from blindsight.errors import BlindsightError, BudgetExceeded  # noqa: E402
+from blindsight.core.errors import BlindsightError, BudgetExceeded  # noqa: E402
 from blindsight.service.jobs import Workplace, end_with_parent  # noqa: E402
 from blindsight.service.settings import Settings  # noqa: E402
 

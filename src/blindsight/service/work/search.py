@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 
 from blindsight import data
 from blindsight.audit.target import audit_file
+from blindsight.core.storage import write_atomically
 from blindsight.evaluation.retrieval import score_precisions
 from blindsight.features import PixelPCA
 from blindsight.hashing import CodebookHasher
+from blindsight.index import HammingIndex
 from blindsight.privacy import Cost, Ledger
-from blindsight.search import HammingIndex
 from blindsight.service.jobs import Workplace
-from blindsight.storage import write_atomically
 
 __all__ = ["EPSILONS", "GALLERY", "parts", "run"]
 

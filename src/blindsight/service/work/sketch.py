@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from blindsight import data, storage
+from blindsight import data
+from blindsight.core import storage
 from blindsight.evaluation.reconstruction import mean_psnr
 from blindsight.service.jobs import Workplace
 from blindsight.service.work.search import parts

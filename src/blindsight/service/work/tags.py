@@ -9,9 +9,9 @@ import numpy as np
 
 from blindsight import data
 from blindsight.audit.tagging import distinguish_images
+from blindsight.core.storage import write_atomically
 from blindsight.service.jobs import Workplace
 from blindsight.service.reader import DigitReader
-from blindsight.storage import write_atomically
 from blindsight.tagging import PrivateTagger
 
 __all__ = ["EPSILON", "SCENES", "run", "scene_sets"]

@@ -1,0 +1,1 @@
+"""What is measured of audit: `rows.rows` gives every row."""

@@ -1,0 +1,1 @@
+"""What is measured of federated: `rows.rows` gives every row."""

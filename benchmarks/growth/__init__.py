@@ -1,0 +1,1 @@
+"""What is measured of growth: `rows.rows` gives every row."""

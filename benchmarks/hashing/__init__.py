@@ -1,0 +1,1 @@
+"""What is measured of hashing: `rows.rows` gives every row."""

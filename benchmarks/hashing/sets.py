@@ -1,0 +1,105 @@
+"""What the hashing bench measures on: features and labels of queries and database, by protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.harness import Row
+from benchmarks.hashing import paper
+from blindsight import data, features
+from blindsight.core.errors import MissingData, MissingDependency
+from blindsight.evaluation.retrieval_protocols import PROTOCOLS
+from blindsight.hashing.projection import principal_axes, second_moment
+
+__all__ = ["Collection", "collections", "public_rows", "small_collection"]
+
+# Principal components of the features that the hashers see: c <= 48 bits need no more, and everything runs faster.
+COMPONENTS = 256
+
+
+@dataclass(frozen=True)
+class Collection:
+    """Features and labels of one protocol."""
+
+    name: str
+    queries: NDArray[np.float32]
+    database: NDArray[np.float32]
+    query_labels: NDArray[Any]
+    database_labels: NDArray[Any]
+    seeds: tuple[int, ...]
+    paper: paper.Table | None = None
+
+    @property
+    def public(self) -> NDArray[np.int64]:
+        """The fifth of the database that counts as public: the only images that anything shared is learned from."""
+        return public_rows(len(self.database))
+
+    @property
+    def chance(self) -> float:
+        """The mAP of a random ranking: the mean share of relevant images."""
+        if self.query_labels.ndim == 1:
+            classes, counts = np.unique(self.database_labels, return_counts=True)
+            share = dict(zip(classes, counts / len(self.database_labels), strict=True))
+            return float(np.mean([share[label] for label in self.query_labels]))
+        relevant = self.query_labels.astype(np.float32) @ self.database_labels.T.astype(np.float32) > 0
+        return float(relevant.mean())
+
+
+def public_rows(n_database: int) -> NDArray[np.int64]:
+    """Which rows of a database of that size count as public."""
+    return np.sort(np.random.default_rng(0).permutation(n_database)[: n_database // 5])
+
+
+def small_collection(seeds: tuple[int, ...] = (0, 1)) -> Collection:
+    """MNIST 5,000 by pixels, on every machine: 1,000 queries, 4,000 in the database."""
+    images = data.load("mnist5k")
+    order = np.random.default_rng(0).permutation(len(images))
+    images = images[order]
+    # Principal components from public images only: the protected ones must not shape what is taken as public.
+    pixels = features.PixelPCA(n_components=64).fit(images[1000 + public_rows(4000)])
+    return _collection("mnist5k", pixels.transform(images), np.asarray(images.labels), 1000, seeds, None)
+
+
+def collections() -> Iterator[Collection | Row]:
+    """Every protocol whose images are here; for the others a row that says how to get them."""
+    yield small_collection((0, 1, 2, 3, 4))
+    for name, size, table in (
+        ("cifar10", 96, paper.CIFAR10),
+        ("fashion-mnist", 96, None),
+        ("coco-subset", 224, paper.NUS_WIDE),
+    ):
+        protocol = PROTOCOLS[name]
+        try:
+            asked, searched = data.load(protocol.data, split="test"), data.load(protocol.data, split="train")
+            network = features.EfficientNet(size=size)
+            vectors = np.concatenate([network.transform(asked), network.transform(searched)])
+        except (MissingData, MissingDependency) as error:
+            yield Row(id=f"hashing.skipped.{name}", value=0, unit="skipped", note=str(error))
+            continue
+        protocol.check(asked.labels, searched.labels)
+        labels = np.concatenate([np.asarray(asked.labels), np.asarray(searched.labels)])
+        yield _collection(name, vectors, labels, len(asked), protocol.seeds, table)
+
+
+def _collection(
+    name: str,
+    vectors: NDArray[Any],
+    labels: NDArray[Any],
+    n_queries: int,
+    seeds: tuple[int, ...],
+    table: paper.Table | None,
+) -> Collection:
+    database = vectors[n_queries:].astype(np.float32)
+    if database.shape[1] > COMPONENTS:
+        known = database[public_rows(len(database))]
+        mean = known.mean(axis=0)
+        axes = principal_axes(second_moment(known, mean), COMPONENTS).astype(np.float32)
+        vectors = (vectors - mean) @ axes
+    vectors = vectors.astype(np.float32)
+    asked, searched = vectors[:n_queries], vectors[n_queries:]
+    return Collection(name, asked, searched, labels[:n_queries], labels[n_queries:], seeds, table)

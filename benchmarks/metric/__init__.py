@@ -1,0 +1,1 @@
+"""What is measured of metric: `rows.rows` gives every row."""

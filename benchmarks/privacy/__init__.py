@@ -1,0 +1,1 @@
+"""What is measured of privacy: `rows.rows` gives every row."""

@@ -1,0 +1,1 @@
+"""What is measured of service: `rows.rows` gives every row."""

@@ -1,0 +1,1 @@
+"""What is measured of sketching: `rows.rows` gives every row."""

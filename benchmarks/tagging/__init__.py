@@ -1,0 +1,1 @@
+"""What is measured of tagging: `rows.rows` gives every row."""

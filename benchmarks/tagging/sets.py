@@ -1,0 +1,133 @@
+"""The data of the tagging bench: scenes of digits always; COCO, scene, corel5k and VOC2007 where they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.harness import Row
+from blindsight import data
+from blindsight.core.errors import BlindsightError, MissingData, MissingDependency
+
+__all__ = ["Problem", "load_sets", "scene_features", "scenes"]
+
+Matrix = NDArray[np.float32]
+# catalogue entry -> (epochs at which Figures 1 and 2 look, directions of public features for DP-SGD)
+REAL: dict[str, tuple[tuple[int, ...], int]] = {
+    "coco-subset": ((10, 15, 20, 25), 64),
+    "scene": ((40, 60, 80, 100), 64),
+    "corel5k": ((10, 15, 20, 25), 64),
+    "voc2007": ((40, 60, 80, 100), 64),
+    "coco": ((10, 15, 20, 25), 128),
+}
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Features and labels to train and test on; `public` features help private training where there are any."""
+
+    name: str
+    train: Matrix
+    labels: NDArray[np.uint8]
+    test: Matrix
+    truth: NDArray[np.uint8]
+    classes: tuple[str, ...]
+    public: Matrix | None = None
+    components: int = 64
+    looks: tuple[int, ...] = (10, 15, 20, 25)
+
+
+def scene_features(images: NDArray[np.uint8], *, width: int = 512, seed: int = 0) -> Matrix:
+    """A public extractor for scenes of digits: each quarter cropped to its ink, random ReLU features, summed."""
+    side, half = 14, images.shape[1] // 2
+    rng = np.random.default_rng(seed)
+    directions = (rng.standard_normal((side * side, width)) * (3 / side)).astype(np.float32)
+    offset = (rng.standard_normal(width) * 0.3).astype(np.float32)
+    total = np.zeros((len(images), width), np.float32)
+    for top in (0, half):
+        for left in (0, half):
+            patches, there = _cropped(images[:, top : top + half, left : left + half], side)
+            total += np.maximum(patches @ directions - offset, 0) * there[:, None]
+    return total
+
+
+def _cropped(tiles: NDArray[np.uint8], side: int) -> tuple[Matrix, NDArray[np.bool_]]:
+    """The inked square of every tile at side x side pixels, and which tiles have ink."""
+    size = tiles.shape[1]
+    ink: NDArray[np.bool_] = np.greater(tiles, 40)
+    rows, columns = np.any(ink, axis=2), np.any(ink, axis=1)
+    top, bottom = rows.argmax(axis=1), size - rows[:, ::-1].argmax(axis=1)
+    left, right = columns.argmax(axis=1), size - columns[:, ::-1].argmax(axis=1)
+    span = np.maximum(bottom - top, right - left)[:, None]
+    steps = (np.arange(side) + 0.5) / side
+    y = np.clip((top + bottom)[:, None] / 2 + span * (steps - 0.5), 0, size - 1).astype(int)
+    x = np.clip((left + right)[:, None] / 2 + span * (steps - 0.5), 0, size - 1).astype(int)
+    picked = tiles[np.arange(len(tiles))[:, None, None], y[:, :, None], x[:, None, :]]
+    return picked.reshape(len(tiles), -1).astype(np.float32) / 255, np.any(rows, axis=1)
+
+
+def scenes(n: int, *, seed: int) -> Problem:
+    """`n` scenes to learn from, 2,000 more that count as public, and 2,000 of other digits to test on."""
+    drawn = data.scenes(n + 2000, seed=seed, split="train")
+    asked = data.scenes(2000, seed=seed + 1, split="test")
+    assert isinstance(drawn.images, np.ndarray)  # noqa: S101  (scenes are made in memory)
+    assert isinstance(asked.images, np.ndarray)  # noqa: S101
+    x = scene_features(drawn.images)
+    return Problem(
+        "scenes",
+        x[2000:],
+        drawn.labels[2000:],
+        scene_features(asked.images),
+        asked.labels,
+        drawn.classes,
+        public=x[:2000],
+        components=256 if n >= 10_000 else 128,
+    )
+
+
+def load_sets(*, quick: bool) -> Iterator[Problem | Row]:
+    """Every real set that is on the machine, and a row for each that is not."""
+    for name, (looks, components) in REAL.items():
+        if quick and name != "scene":
+            continue
+        try:
+            yield _load(name, looks, components)
+        except (MissingData, MissingDependency) as error:
+            yield Row(id=f"tagging.skipped.{name}", value=0, unit="skipped", note=str(error))
+
+
+def _load(name: str, looks: tuple[int, ...], components: int) -> Problem:
+    train, test = data.load(name, split="train"), data.load(name, split="test")
+    return Problem(
+        name,
+        _features(train),
+        train.labels,
+        _features(test),
+        test.labels,
+        train.classes,
+        public=_public() if train.features is None else None,
+        components=components,
+        looks=looks,
+    )
+
+
+def _features(chosen: Any) -> Matrix:
+    from blindsight.features import EfficientNet
+
+    if chosen.features is not None:
+        return np.asarray(chosen.features, np.float32)
+    return EfficientNet().transform(chosen)
+
+
+def _public() -> Matrix | None:
+    """Caltech-101 as public photos, where they are: no label of theirs is used."""
+    from blindsight.features import EfficientNet
+
+    try:
+        return EfficientNet().transform(data.load("caltech101"))
+    except BlindsightError:
+        return None

@@ -1,0 +1,119 @@
+"""The one place that words parameter errors: name, what was expected, what was found."""
+
+from __future__ import annotations
+
+import importlib
+import math
+import numbers
+from collections.abc import Collection
+from types import ModuleType
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from blindsight.core.errors import InvalidData, InvalidParameter, MissingDependency
+
+__all__ = [
+    "finite_array",
+    "non_negative",
+    "number",
+    "number_array",
+    "one_of",
+    "optional_module",
+    "positive",
+    "probability",
+    "refuse_infinite",
+    "whole",
+]
+
+
+T = TypeVar("T", bound=str)
+
+
+def _refuse(name: str, expected: str, found: object) -> InvalidParameter:
+    return InvalidParameter(f"{name} must be {expected}, got {found!r}.")
+
+
+def number(name: str, value: Any) -> float:
+    """A real number: not a bool, not text, not NaN (infinity is allowed)."""
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, numbers.Real):
+        raise _refuse(name, "a number", value)
+    result = float(value)
+    if math.isnan(result):
+        raise _refuse(name, "a number", value)
+    return result
+
+
+def positive(name: str, value: Any) -> float:
+    """A finite number above zero."""
+    result = number(name, value)
+    if not 0 < result < math.inf:
+        raise _refuse(name, "a finite number above 0", value)
+    return result
+
+
+def non_negative(name: str, value: Any, *, infinite: bool = False) -> float:
+    """A number of at least zero; infinity only where `infinite` says so."""
+    result = number(name, value)
+    if result < 0 or (math.isinf(result) and not infinite):
+        raise _refuse(name, "at least 0" if infinite else "finite and at least 0", value)
+    return result
+
+
+def probability(name: str, value: Any, *, below_one: bool = False) -> float:
+    """A number in [0, 1], or in [0, 1) where `below_one` says so."""
+    result = number(name, value)
+    if not 0 <= result <= 1 or (below_one and result == 1):
+        raise _refuse(name, "in [0, 1)" if below_one else "in [0, 1]", value)
+    return result
+
+
+def whole(name: str, value: Any, *, least: int = 1) -> int:
+    """A whole number of at least `least`; bool is not a number."""
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, numbers.Integral):
+        raise _refuse(name, f"a whole number of at least {least}", value)
+    if value < least:
+        raise _refuse(name, f"a whole number of at least {least}", value)
+    return int(value)
+
+
+def one_of(name: str, value: T, allowed: Collection[T]) -> T:
+    """One of a few words."""
+    if value not in allowed:
+        words = ", ".join(repr(word) for word in sorted(allowed))
+        raise _refuse(name, f"one of {words}", value)
+    return value
+
+
+def refuse_infinite(name: str, array: NDArray[np.float64]) -> None:
+    """Refuse NaN and infinity."""
+    if not np.isfinite(array).all():
+        raise InvalidData(f"{name} must be finite: it contains NaN or infinity. Clean or impute first.")
+
+
+def number_array(name: str, value: Any, *, ndim: int | None = None) -> NDArray[np.float64]:
+    """A float64 array from numbers only (not bool, not text); it may hold NaN."""
+    array = np.asarray(value)
+    if array.dtype.kind not in "iuf":
+        raise InvalidData(f"{name} must be an array of numbers, got dtype {array.dtype}.")
+    if ndim is not None and array.ndim != ndim:
+        raise InvalidData(f"{name} must have {ndim} dimensions, got shape {array.shape}.")
+    return array.astype(np.float64, copy=False)
+
+
+def finite_array(name: str, value: Any, *, ndim: int | None = None) -> NDArray[np.float64]:
+    """A float64 array without NaN or infinity, from numbers only (not bool, not text)."""
+    result = number_array(name, value, ndim=ndim)
+    refuse_infinite(name, result)
+    return result
+
+
+def optional_module(module: str, *, extra: str) -> ModuleType:
+    """Import an optional dependency, or say which extra brings it."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise MissingDependency(
+            f"{module} is not installed. Install it with: pip install 'blindsight[{extra}]'."
+        ) from error

@@ -1,0 +1,101 @@
+"""Models and other small states on disk: one safetensors file with JSON in its header, never a pickle.
+
+A file from outside is hostile until its header has been checked; what fails a check is refused with the reason.
+Writing is atomic: a reader finds the old file or the new one, never half of either.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from blindsight.core.errors import HostileFile, InvalidData, InvalidParameter, MissingData
+
+__all__ = ["load", "load_any", "save", "write_atomically"]
+
+_VERSION = 1
+_LARGEST_HEADER = 64 * 2**20
+
+
+def write_atomically(path: str | Path, content: bytes) -> None:
+    """Write beside the target, flush to disk, then rename over it."""
+    target = Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(temporary).replace(target)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+    directory = os.open(target.parent, os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+
+
+def save(path: str | Path, *, kind: str, arrays: Mapping[str, NDArray[Any]], fields: Mapping[str, Any]) -> None:
+    """Write arrays and JSON-able fields as one file of the given kind."""
+    from safetensors.numpy import save as pack
+
+    try:
+        header = json.dumps({"kind": kind, "version": _VERSION, "fields": dict(fields)}, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise InvalidParameter(f"fields must be plain JSON values: {error}.") from error
+    plain = {}
+    for name, array in arrays.items():
+        value = np.asarray(array)
+        if value.dtype.kind not in "biuf":
+            raise InvalidData(f"array {name!r} must hold numbers, got dtype {value.dtype}.")
+        plain[name] = np.ascontiguousarray(value)
+    write_atomically(path, pack(plain, metadata={"blindsight": header}))
+
+
+def load(path: str | Path, *, kind: str) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+    """Read back what `save` wrote: (arrays, fields), or `HostileFile` with the reason."""
+    found, arrays, fields = load_any(path)
+    if found != kind:
+        raise HostileFile(f"{path} holds a {found!r}, expected a {kind!r}.")
+    return arrays, fields
+
+
+def load_any(path: str | Path) -> tuple[str, dict[str, NDArray[Any]], dict[str, Any]]:
+    """Read a file of any kind: (kind, arrays, fields)."""
+    from safetensors import SafetensorError
+    from safetensors.numpy import load as unpack
+
+    source = Path(path)
+    try:
+        content = source.read_bytes()
+    except FileNotFoundError:
+        raise MissingData(f"{path} does not exist. Check the path.") from None
+    except OSError as error:
+        raise HostileFile(f"{path} cannot be read: {error.strerror or error}.") from error
+    try:
+        header_size = int.from_bytes(content[:8], "little")
+        if len(content) < 8 or not 2 <= header_size <= min(_LARGEST_HEADER, len(content) - 8):
+            raise HostileFile(f"{path} is not a Blindsight file: its header does not fit its size.")
+        metadata = json.loads(content[8 : 8 + header_size])["__metadata__"]
+        described = json.loads(metadata["blindsight"])
+        kind, version, fields = described["kind"], described["version"], described["fields"]
+        arrays = unpack(content)
+    except (ValueError, KeyError, TypeError, RecursionError, SafetensorError) as error:
+        if isinstance(error, HostileFile):
+            raise
+        raise HostileFile(f"{path} is not a Blindsight file, or is damaged ({type(error).__name__}).") from error
+    if version != _VERSION:
+        raise HostileFile(f"{path} has format version {version!r}; this release reads version {_VERSION}.")
+    if not isinstance(kind, str) or not isinstance(fields, dict):
+        raise HostileFile(f"{path} has a malformed header.")
+    return kind, arrays, fields

@@ -1,0 +1,20 @@
+"""Search over released codes: the embedded `HammingIndex` (faiss) and `MilvusIndex` for clusters, one interface."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from blindsight.index.hamming import HammingIndex
+from blindsight.index.hits import Hit, Hits
+from blindsight.index.interface import CodeIndex
+from blindsight.index.structure import HNSW, IVF, Flat
+
+__all__ = ["HNSW", "IVF", "CodeIndex", "Flat", "HammingIndex", "Hit", "Hits", "MilvusIndex"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "MilvusIndex":
+        from blindsight.index.milvus import MilvusIndex
+
+        return MilvusIndex
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,16 @@
+"""Hashing and sketching of sets too large for one machine: the same work, here or on a Ray cluster.
+
+A set is cut into shards. Whatever makes them, this process (`Here`) or many (`OnRay`), the output is the same: with a
+seed every block or image has dice of its own, without one every worker asks its operating system. A shard that was
+made is on the disk, once, before anyone hears of it (`spool`), so a worker that dies loses nothing and nothing is
+drawn a second time.
+"""
+
+from __future__ import annotations
+
+from blindsight.index.bulk.hashing import hash_to, release_named
+from blindsight.index.bulk.pools import HERE, Here, OnRay, Pool, pool_at
+from blindsight.index.bulk.sketching import sketch_to
+from blindsight.index.bulk.spool import Spool
+
+__all__ = ["HERE", "Here", "OnRay", "Pool", "Spool", "hash_to", "pool_at", "release_named", "sketch_to"]

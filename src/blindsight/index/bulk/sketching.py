@@ -1,0 +1,109 @@
+"""Bulk sketching: blocks of a set to sketches or flipped bits, into one file, here or on a cluster."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from blindsight.core.errors import InvalidParameter
+from blindsight.index.bulk.pools import HERE, Pool
+from blindsight.index.bulk.spool import Contents, Spool
+from blindsight.privacy import Ledger
+from blindsight.privacy.entropy import part_state
+from blindsight.sketching.bits import pixels_of
+from blindsight.sketching.sketches import SketchSet
+from blindsight.sketching.writer import SketchWriter
+
+__all__ = ["sketch_to"]
+
+Prepare = Callable[[Any], NDArray[Any]]
+
+
+def sketch_to(
+    path: str | Path,
+    X: Any,
+    sketcher: Any,
+    y: Any = None,
+    *,
+    prepare: Prepare | None = None,
+    block: int | None = None,
+    ledger: Ledger | None = None,
+    pool: Pool = HERE,
+    progress: Callable[[int, int], None] | None = None,
+) -> SketchSet:
+    """Sketch a set of any size into a file; a second call resumes what a first left undone.
+
+    The same file, byte for byte, as `NegativeSketcher.sketch_to` makes with the same seed and block.
+
+    Parameters
+    ----------
+    X: an array, a memory map or an image set; a block's images travel to its worker (of files only the names).
+    sketcher: a fitted `NegativeSketcher` or `FlippedBits`.
+    prepare: turns a slice of X into an array of images, by default `.array()`.
+    block: images a block; with a seed, the noise hangs on it.
+    ledger: charged with the sketcher's guarantee once, before the first block, however often the job is continued.
+    pool: `Here()`, or `OnRay(...)`, whose workers must see the file's folder.
+    """
+    if isinstance(sketcher.random_state, (np.random.Generator, np.random.RandomState)):
+        raise InvalidParameter("random_state must be None or a seed: blocks made in any order cannot share dice.")
+    writer = SketchWriter.of(path, sketcher, X, y, block=block)
+    if writer.finished:  # nothing to draw, so nothing to charge
+        return writer.finish()
+    held = Spool.begin(writer.target.with_name(writer.target.name + ".shards"), writer.fingerprint)
+    if ledger is not None:
+        _charge_once(ledger, sketcher, writer, held)
+    for key in list(held.finished()):
+        _take_in(writer, held.read(key))
+        held.taken(key)
+    missing = writer.missing()
+    done = len(X) - sum(rows.stop - rows.start for rows in missing)
+    parts = ((f"{rows.start:012d}", (rows.start, rows.start // writer.block, X[rows])) for rows in missing)
+    for contents in pool.run(_Draw(sketcher, prepare or pixels_of, pool.threads), parts, held):
+        done += _take_in(writer, contents)
+        if progress is not None:
+            progress(done, len(X))
+    # Before the file gets its name: should we die between the two, the next run is charged, never let off.
+    held.close()
+    return writer.finish()
+
+
+@dataclass(frozen=True)
+class _Draw:
+    """The work on one block, with dice that no other block has."""
+
+    sketcher: Any
+    prepare: Prepare
+    threads: int | None
+
+    def __call__(self, part: tuple[int, int, Any]) -> Contents:
+        start, number, images = part
+        drawer = copy.copy(self.sketcher)
+        drawer.random_state = part_state(self.sketcher.random_state, number)
+        drawer.n_jobs = self.threads or getattr(drawer, "n_jobs", None)
+        return {"counts": drawer.transform(self.prepare(images))}, {"start": start}
+
+
+def _take_in(writer: SketchWriter, contents: Contents) -> int:
+    counts, start = contents[0]["counts"], int(contents[1]["start"])
+    writer.write(slice(start, start + len(counts)), counts)
+    return len(counts)
+
+
+def _charge_once(ledger: Ledger, sketcher: Any, writer: SketchWriter, held: Spool) -> None:
+    """Charge the job unless the ledger knows its number; a refusal leaves nothing behind."""
+    mark = f"job {held.number}"
+    if any(entry.kind == "charge" and entry.what.endswith(mark) for entry in ledger.entries()):
+        return
+    try:
+        ledger.charge(sketcher.guarantee_.cost, what=f"flipped bits of {writer.n} images, each released once, {mark}")
+    except BaseException:
+        if not writer.done.any() and not any(held.finished()):
+            writer.partial.unlink()
+            held.close()
+        raise

@@ -1,0 +1,116 @@
+"""Search results as one HTML file: thumbnails inside, nothing fetched, nothing run."""
+
+from __future__ import annotations
+
+import base64
+import html
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from blindsight.index.hits import Hit
+from blindsight.privacy import Guarantee
+
+__all__ = ["Sheet", "contact_sheet"]
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """One query's part: its name, its hits, and JPEG thumbnails by name (missing ones are drawn empty)."""
+
+    query: str
+    query_thumbnail: bytes | None
+    hits: Sequence[Hit]
+    thumbnails: dict[str, bytes]
+
+
+_STYLE = """
+:root { color-scheme: light dark; --paper: #fbfaf8; --ink: #1d1f21; --soft: #6b6f76; --line: #e3e0da;
+  --card: #ffffff; --bar: #2f6f8f; }
+@media (prefers-color-scheme: dark) { :root { --paper: #16181a; --ink: #e8e6e3; --soft: #9aa0a6;
+  --line: #2c3034; --card: #1e2124; --bar: #6cb3d1; } }
+* { box-sizing: border-box; }
+body { margin: 0 auto; max-width: 1180px; padding: 32px 24px 64px; background: var(--paper); color: var(--ink);
+  font: 15px/1.5 system-ui, sans-serif; }
+h1 { font-size: 22px; font-weight: 600; margin: 0 0 4px; }
+h2 { font-size: 16px; font-weight: 600; margin: 0; overflow-wrap: anywhere; }
+p { margin: 0; color: var(--soft); }
+section { margin-top: 32px; }
+.query { display: flex; gap: 18px; align-items: center; padding-bottom: 18px; border-bottom: 1px solid var(--line); }
+.query img, .query .none { width: 132px; height: 132px; object-fit: cover; border-radius: 8px; }
+ol { list-style: none; margin: 18px 0 0; padding: 0; display: grid; gap: 16px;
+  grid-template-columns: repeat(auto-fill, minmax(168px, 1fr)); }
+li { background: var(--card); border: 1px solid var(--line); border-radius: 10px; overflow: hidden; }
+li img, li .none { width: 100%; aspect-ratio: 1; object-fit: cover; display: block; }
+.none { display: grid; place-items: center; background: var(--line); color: var(--soft); font-size: 13px; }
+.text { padding: 10px 12px 12px; }
+.name { font-size: 13px; white-space: nowrap; overflow: hidden; text-overflow: ellipsis; }
+.figures { display: flex; flex-wrap: wrap; justify-content: space-between; font-size: 12px; color: var(--soft);
+  font-variant-numeric: tabular-nums; white-space: nowrap; column-gap: 10px; }
+.bar { height: 4px; margin-top: 7px; border-radius: 2px; background: var(--line); overflow: hidden; }
+.bar i { display: block; height: 100%; background: var(--bar); }
+table { margin-top: 10px; border-collapse: collapse; font-size: 13px; width: 100%; }
+th, td { text-align: left; vertical-align: top; padding: 5px 14px 5px 0; border-bottom: 1px solid var(--line); }
+th { font-weight: 500; color: var(--soft); white-space: nowrap; width: 1%; }
+@media print { body { max-width: none; padding: 0; } li { break-inside: avoid; } }
+"""
+
+
+def contact_sheet(
+    sheets: Sequence[Sheet], guarantee: Guarantee | None, *, stored: int, word: str = "match", meaning: str = ""
+) -> str:
+    """The whole page. `stored`: the index's size; `word` names what the probabilities are of, `meaning` explains it."""
+    parts = [
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">',
+        '<meta name="viewport" content="width=device-width, initial-scale=1">',
+        '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; img-src data:; '
+        "style-src 'unsafe-inline'\">",
+        f"<title>Search results</title><style>{_STYLE}</style></head><body>",
+        f"<h1>Search results</h1><p>{stored:,} photos in the index, known only by their noisy codes. ",
+        "This page holds thumbnails of the originals: keep it as private as they are.</p>",
+    ]
+    parts += [_section(sheet, word) for sheet in sheets]
+    if meaning:
+        parts.append(f'<section><h2>What "{html.escape(word)}" means</h2><p>{html.escape(meaning)}</p></section>')
+    if guarantee is not None:
+        rows = "".join(
+            f"<tr><th>{html.escape(name)}</th><td>{html.escape(value)}</td></tr>" for name, value in guarantee.rows()
+        )
+        parts.append(f"<section><h2>Privacy card of the index</h2><table>{rows}</table></section>")
+    return "".join([*parts, "</body></html>\n"])
+
+
+def _section(sheet: Sheet, word: str) -> str:
+    count = f"{len(sheet.hits)} hit{'' if len(sheet.hits) == 1 else 's'}, best first"
+    cards = "".join(_card(rank, hit, sheet.thumbnails, word) for rank, hit in enumerate(sheet.hits, start=1))
+    return (
+        f'<section><div class="query">{_picture(sheet.query_thumbnail, sheet.query)}'
+        f"<div><h2>{html.escape(sheet.query)}</h2><p>{count}</p></div></div><ol>{cards}</ol></section>"
+    )
+
+
+def _card(rank: int, hit: Hit, thumbnails: dict[str, bytes], word: str) -> str:
+    name = html.escape(str(hit.id))
+    chance, bar = "", ""
+    if hit.probability is not None:
+        chance = f"<span>{html.escape(word)} {percent(hit.probability)}</span>"
+        bar = f'<div class="bar"><i style="width:{100 * hit.probability:.1f}%"></i></div>'
+    return (
+        f'<li>{_picture(thumbnails.get(str(hit.id)), str(hit.id))}<div class="text">'
+        f'<div class="name" title="{name}">{rank}. {name}</div>'
+        f'<div class="figures"><span>distance {hit.distance}</span>{chance}</div>{bar}</div></li>'
+    )
+
+
+def _picture(jpeg: bytes | None, name: str) -> str:
+    if jpeg is None:
+        return '<div class="none">original not here</div>'
+    return f'<img alt="{html.escape(name)}" src="data:image/jpeg;base64,{base64.b64encode(jpeg).decode()}">'
+
+
+def percent(probability: float) -> str:
+    """A probability for people: never a false 0% or 100%."""
+    if 0 < probability < 0.001:
+        return "< 0.1%"
+    if 0.999 < probability < 1:
+        return "> 99.9%"
+    return f"{100 * probability:.1f}%"

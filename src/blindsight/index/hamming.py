@@ -1,0 +1,286 @@
+"""`HammingIndex`: codes in memory, searched by faiss, kept in an append-only file that survives a crash."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from blindsight.core.codes import hamming, pack
+from blindsight.core.decoding import MatchModel
+from blindsight.core.errors import InvalidData, InvalidParameter
+from blindsight.index import structure as structures
+from blindsight.index.entries import add_record, decode, remove_record, snapshot_records
+from blindsight.index.header import Header
+from blindsight.index.interface import CodeIndex, Found
+from blindsight.index.journal import Journal, Record, fresh_file, reading
+from blindsight.index.scan import best_rows, nearest_rows, rows_within
+from blindsight.index.shelf import Shelf, Snapshot
+from blindsight.index.structure import HNSW, IVF, Flat, Structure
+from blindsight.privacy import Guarantee
+
+__all__ = ["HammingIndex"]
+
+
+class HammingIndex(CodeIndex):
+    """An embedded index of codes on faiss. `HammingIndex(64)` lives in memory, `create` and `open` on disk.
+
+    Parameters
+    ----------
+    n_bits, names, guarantee, decoding: see `CodeIndex`.
+    structure: `Flat()` (exact, the default), `IVF(cells, probes)` or `HNSW(links, effort)`.
+
+    >>> from blindsight.core.codes import pack
+    >>> index = HammingIndex(4)
+    >>> index.add(pack([[0, 0, 0, 0], [1, 1, 1, 0]]), ids=[7, 9]).tolist()
+    [7, 9]
+    >>> index.search(pack([[1, 1, 1, 1]]), k=1)[0][0].id
+    9
+
+    On disk every `add` and `remove` is on the drive (fsync) before it returns; after kill -9 the index holds what was
+    acknowledged. Searches may run in other threads while one thread writes. One process writes at a time.
+    """
+
+    def __init__(
+        self,
+        n_bits: int,
+        *,
+        names: bool = False,
+        structure: Structure | None = None,
+        guarantee: Guarantee | None = None,
+        decoding: MatchModel | None = None,
+    ) -> None:
+        super().__init__(n_bits, names=names, guarantee=guarantee, decoding=decoding)
+        self.structure: Structure = Flat() if structure is None else structure
+        if not isinstance(self.structure, (Flat, IVF, HNSW)):
+            raise InvalidParameter(f"structure must be Flat(), IVF() or HNSW(), got {structure!r}.")
+        self._shelf = Shelf(self.width, names=self.names)
+        self._journal: Journal | None = None
+        self._closed = False
+        self._next_id = 0
+        self._writing = threading.RLock()
+        self._building = threading.Lock()
+        # (generation, rows, faiss index) of an approximate structure
+        self._built: tuple[int, int, Any] | None = None
+
+    @classmethod
+    def create(
+        cls,
+        path: str | PathLike[str],
+        n_bits: int,
+        *,
+        names: bool = False,
+        structure: Structure | None = None,
+        guarantee: Guarantee | None = None,
+        decoding: MatchModel | None = None,
+    ) -> HammingIndex:
+        """A new durable index in a file that must not exist yet."""
+        index = cls(n_bits, names=names, structure=structure, guarantee=guarantee, decoding=decoding)
+        fresh_file(Path(path), index._header().to_fields(), iter(()), replace=False)
+        return cls.open(path)
+
+    @classmethod
+    def open(cls, path: str | PathLike[str]) -> HammingIndex:
+        """A durable index from its file, for reading and writing. A piece that a crash left is cut off."""
+        journal = Journal(Path(path))
+        try:
+            index = cls._from_header(Header.from_fields(journal.header))
+            index._replay(journal.replay())
+        except BaseException:
+            journal.close()
+            raise
+        index._journal = journal
+        return index
+
+    @classmethod
+    def load(cls, path: str | PathLike[str]) -> HammingIndex:
+        """A copy of a file's index in memory; the file is only read, and checked before use."""
+        with reading(Path(path)) as (fields, records):
+            index = cls._from_header(Header.from_fields(fields))
+            index._replay(records)
+        return index
+
+    @classmethod
+    def _from_header(cls, header: Header) -> HammingIndex:
+        return cls(
+            header.n_bits,
+            names=header.names,
+            structure=header.structure,
+            guarantee=header.guarantee,
+            decoding=header.decoding,
+        )
+
+    @property
+    def path(self) -> Path | None:
+        """The file of a durable index, or None."""
+        return None if self._journal is None else self._journal.path
+
+    @property
+    def ids(self) -> NDArray[Any]:
+        """All ids: (n,) int64, or names as an object array."""
+        return self._shelf.snapshot.ids.copy()
+
+    def __len__(self) -> int:
+        return len(self._shelf.snapshot.ids)
+
+    def items(self) -> Iterator[tuple[NDArray[Any], NDArray[np.uint8]]]:
+        """All ids and codes as they stood when the walk began."""
+        snapshot = self._shelf.snapshot
+        if len(snapshot.ids):
+            yield snapshot.ids, snapshot.codes
+
+    def compact(self) -> None:
+        """Rewrite the file with the present codes only: what was removed or replaced leaves the disk, too."""
+        with self._writing:
+            self._check_open()
+            if self._journal is None:
+                return
+            path = self._journal.path
+            aside = path.with_name(f".{path.name}.compact")
+            records = (record for ids, codes in self.items() for record in snapshot_records(ids, codes))
+            fresh_file(aside, self._header().to_fields(), records, replace=True)
+            compacted = Journal(aside)  # locked before it takes the name: no other writer can slip in
+            for _ in compacted.replay():
+                pass
+            compacted.move_to(path)
+            self._journal.close()
+            self._journal = compacted
+
+    def close(self) -> None:
+        """Close the file. A closed index can still be searched, but not changed."""
+        with self._writing:
+            if self._journal is not None:
+                self._journal.close()
+                self._closed = True
+
+    def _header(self) -> Header:
+        return Header(
+            n_bits=self.n_bits,
+            names=self.names,
+            guarantee=self.guarantee,
+            decoding=self.decoding,
+            structure=self.structure,
+        )
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise InvalidData("this index is closed. Open it again to change it.")
+
+    def _replay(self, records: Iterator[Record]) -> None:
+        for record in records:
+            ids, codes = decode(record, names=self.names, n_bits=self.n_bits)
+            if codes is None:
+                self._shelf.take(ids)
+            else:
+                self._keep(ids, codes)
+
+    def _keep(self, ids: NDArray[Any], codes: NDArray[np.uint8]) -> None:
+        """Put on the shelf. Integers above all that came before need no look-up: the common case of counting on."""
+        fresh = False
+        if not self.names and len(ids):
+            fresh = int(ids.min()) >= self._next_id
+            self._next_id = max(self._next_id, int(ids.max()) + 1)
+        self._shelf.put(ids, codes, fresh=fresh)
+
+    def _put(self, ids: NDArray[Any] | None, codes: NDArray[np.uint8]) -> NDArray[Any]:
+        with self._writing:
+            self._check_open()
+            if ids is None:
+                if self._next_id + len(codes) > np.iinfo(np.int64).max:
+                    raise InvalidData("there are no larger ids left to count on to. Give ids.")
+                ids = np.arange(self._next_id, self._next_id + len(codes), dtype=np.int64)
+            if len(ids):
+                if self._journal is not None:
+                    self._journal.append(*add_record(ids, codes))
+                self._keep(ids, codes)
+            return ids
+
+    def _take(self, ids: NDArray[Any]) -> int:
+        with self._writing:
+            self._check_open()
+            rows = self._shelf.rows()
+            known = np.array([key in rows for key in ids.tolist()], dtype=bool)
+            if not known.any():
+                return 0
+            if self._journal is not None:
+                self._journal.append(*remove_record(ids[known]))
+            return self._shelf.take(ids[known])
+
+    def _nearest(self, queries: NDArray[np.uint8], k: int) -> Found:
+        snapshot = self._shelf.snapshot
+        k = min(k, len(snapshot.ids))
+        if not k or not len(queries):
+            return self._nothing(len(queries))
+        if not isinstance(self.structure, Flat):
+            found = self._approximate(queries, k)
+            if found is not None:
+                return found
+        distances, rows = nearest_rows(queries, snapshot.codes, k)
+        limits = np.arange(0, k * len(queries) + 1, k, dtype=np.int64)
+        return Found(snapshot.ids[rows.ravel()], distances.ravel(), limits)
+
+    def _approximate(self, queries: NDArray[np.uint8], k: int) -> Found | None:
+        """By IVF or HNSW, one search at a time (faiss must not add while it searches); None with too few codes."""
+        with self._building:
+            engine = self._engine()
+            if engine is None:
+                return None
+            built, snapshot = engine
+            distances, rows = built.search(queries, min(k, len(snapshot.ids)))
+        found = rows >= 0  # it may find fewer than k
+        limits = np.concatenate([[0], np.cumsum(found.sum(axis=1))]).astype(np.int64)
+        return Found(snapshot.ids[rows[found]], distances[found].astype(np.int32), limits)
+
+    def _within(self, queries: NDArray[np.uint8], radius: int) -> Found:
+        snapshot = self._shelf.snapshot
+        if not len(queries) or not len(snapshot.ids):
+            return self._nothing(len(queries))
+        distances, rows, limits = rows_within(queries, snapshot.codes, radius)
+        return Found(snapshot.ids[rows], distances, limits)
+
+    def _best(self, weights: NDArray[np.float32], k: int) -> tuple[Found, NDArray[np.float64]]:
+        snapshot = self._shelf.snapshot
+        k = min(k, len(snapshot.ids))
+        if not k or not len(weights):
+            return self._nothing(len(weights)), np.empty(0)
+        ranked = [best_rows(snapshot.codes, row, k) for row in weights]
+        signs = pack(weights > 0)
+        distances = [hamming(signs[i : i + 1], snapshot.codes[rows])[0] for i, (rows, _) in enumerate(ranked)]
+        rows = np.concatenate([rows for rows, _ in ranked])
+        limits = np.arange(0, k * len(weights) + 1, k, dtype=np.int64)
+        scores = np.concatenate([scores for _, scores in ranked])
+        return Found(snapshot.ids[rows], np.concatenate(distances), limits), scores
+
+    def _lookup(self, ids: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.uint8]]:
+        with self._writing:
+            rows = self._shelf.rows()
+            at = np.array([rows[key] for key in ids.tolist() if key in rows], dtype=np.int64)
+            snapshot = self._shelf.snapshot
+            return snapshot.ids[at], snapshot.codes[at]
+
+    def _engine(self) -> tuple[Any, Snapshot] | None:
+        """The approximate faiss index and the snapshot it covers, brought up to date; None for an exact scan."""
+        snapshot = self._shelf.snapshot
+        if self._built is not None and self._built[0] == snapshot.generation:
+            _, rows, built = self._built
+            if len(snapshot.ids) > rows:
+                built.add(snapshot.codes[rows:])
+        else:
+            built = structures.build(self.structure, snapshot.codes)
+        if built is None:
+            return None
+        self._built = (snapshot.generation, len(snapshot.ids), built)
+        return built, snapshot
+
+    def _nothing(self, queries: int) -> Found:
+        ids: NDArray[Any] = np.empty(0, dtype=object if self.names else np.int64)
+        return Found(ids, np.empty(0, np.int32), np.zeros(queries + 1, dtype=np.int64))
+
+    def __repr__(self) -> str:
+        where = "in memory" if self._journal is None else self._journal.path.name
+        return f"HammingIndex({self.n_bits} bits, {len(self)} codes, {where})"

@@ -1,0 +1,231 @@
+"""What every index of codes can do, whichever engine holds the codes.
+
+An engine brings six small things (add, remove, nearest, within, look up, walk through); everything a user sees is
+built on them here once, so `HammingIndex` and `MilvusIndex` answer alike and read each other's files.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from functools import cached_property
+from os import PathLike
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from blindsight.core import checks
+from blindsight.core.codes import check_codes, hamming, n_bytes
+from blindsight.core.decoding import MatchModel
+from blindsight.core.errors import InvalidData, InvalidParameter
+from blindsight.index.entries import check_ids, snapshot_records
+from blindsight.index.header import Header
+from blindsight.index.hits import Hits
+from blindsight.index.journal import fresh_file
+from blindsight.index.topk import TopK
+from blindsight.privacy import Guarantee
+
+__all__ = ["CodeIndex", "Found"]
+
+_BLOCK = 1 << 15
+
+
+class Found(NamedTuple):
+    """What an engine found, all queries one after the other: ids, distances, and where each query's part ends."""
+
+    ids: NDArray[Any]
+    distances: NDArray[np.int32]
+    limits: NDArray[np.int64]
+
+
+class CodeIndex(ABC):
+    """Codes of `n_bits` bits under ids, searched by Hamming distance.
+
+    Parameters
+    ----------
+    n_bits: the codes' length; codes come packed, as `blindsight.core.codes.pack` makes them.
+    names: whether ids are names (text) rather than 64-bit integers.
+    guarantee: what was promised when the codes were released; kept with the index and its files.
+    decoding: how released codes are read (`MatchModel`); with it, every hit has a match probability.
+
+    Guarantee: an index adds no noise. It is as private as the codes that are put in; `guarantee` says how private.
+    """
+
+    def __init__(
+        self,
+        n_bits: int,
+        *,
+        names: bool = False,
+        guarantee: Guarantee | None = None,
+        decoding: MatchModel | None = None,
+    ) -> None:
+        self.n_bits = checks.whole("n_bits", n_bits)
+        self.names = bool(names)
+        if guarantee is not None and not isinstance(guarantee, Guarantee):
+            raise InvalidParameter(f"guarantee must be a Guarantee or None, got {type(guarantee).__name__}.")
+        if decoding is not None and not isinstance(decoding, MatchModel):
+            raise InvalidParameter(f"decoding must be a MatchModel or None, got {type(decoding).__name__}.")
+        if decoding is not None and decoding.n_bits != self.n_bits:
+            raise InvalidParameter(f"decoding is for {decoding.n_bits} bits, the index has {self.n_bits}.")
+        self.guarantee = guarantee
+        self.decoding = decoding
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @abstractmethod
+    def _put(self, ids: NDArray[Any] | None, codes: NDArray[np.uint8]) -> NDArray[Any]: ...
+
+    @abstractmethod
+    def _take(self, ids: NDArray[Any]) -> int: ...
+
+    @abstractmethod
+    def _nearest(self, queries: NDArray[np.uint8], k: int) -> Found: ...
+
+    @abstractmethod
+    def _within(self, queries: NDArray[np.uint8], radius: int) -> Found: ...
+
+    @abstractmethod
+    def _best(self, weights: NDArray[np.float32], k: int) -> tuple[Found, NDArray[np.float64]]: ...
+
+    @abstractmethod
+    def _lookup(self, ids: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.uint8]]: ...
+
+    @abstractmethod
+    def items(self) -> Iterator[tuple[NDArray[Any], NDArray[np.uint8]]]:
+        """All ids and codes, in batches: never the whole index at once where the engine can avoid it."""
+
+    @cached_property
+    def _curve(self) -> NDArray[np.float64] | None:
+        """The match probability at each distance 0..c."""
+        return None if self.decoding is None else self.decoding.curve()
+
+    @property
+    def width(self) -> int:
+        """Bytes a code."""
+        return n_bytes(self.n_bits)
+
+    def __contains__(self, key: object) -> bool:
+        if isinstance(key, bool) or not isinstance(key, str if self.names else (int, np.integer)):
+            return False
+        return len(self._lookup(check_ids([key], names=self.names))[0]) == 1
+
+    def add(self, codes: ArrayLike, ids: ArrayLike | None = None) -> NDArray[Any]:
+        """Put codes in and return their ids; durable when it returns, all or nothing after a crash.
+
+        A code under an id that is here already takes its place (an upsert). Remember that a second released code
+        of the same photo is a second release: whoever saw both pays both. Without `ids`, integers are counted on.
+        """
+        checked = check_codes(codes, self.n_bits)
+        keys = None
+        if ids is not None:
+            keys = check_ids(ids, names=self.names)
+            if len(keys) != len(checked):
+                raise InvalidData(f"got {len(keys)} ids for {len(checked)} codes: give one each.")
+        elif self.names:
+            raise InvalidParameter("ids must be given: this index goes by names.")
+        return self._put(keys, checked)
+
+    def remove(self, ids: ArrayLike) -> int:
+        """Take codes out and return how many were there; unknown ids are passed over."""
+        return self._take(check_ids(ids, names=self.names))
+
+    def search(self, codes: ArrayLike, k: int = 10, *, min_probability: float | None = None) -> Hits:
+        """The k nearest codes of each query, best first (fewer where the index holds fewer, or by threshold)."""
+        queries = check_codes(codes, self.n_bits, name="queries")
+        k = checks.whole("k", k)
+        return self._hits(self._nearest(queries, k), min_probability)
+
+    def within(self, codes: ArrayLike, radius: int, *, min_probability: float | None = None) -> Hits:
+        """All codes within a Hamming radius of each query, best first. Exact in every structure."""
+        queries = check_codes(codes, self.n_bits, name="queries")
+        radius = checks.whole("radius", radius, least=0)
+        return self._hits(self._within(queries, min(radius, self.n_bits)), min_probability)
+
+    def search_soft(self, projections: ArrayLike, k: int = 10, *, min_probability: float | None = None) -> Hits:
+        """Rank by the query's real values (q, c) instead of their signs: the asymmetric, debiased inner product.
+
+        The score is sum over bits of z_j (1 - 2 beta) s_j, the expected inner product with the true code: a bit
+        that the query holds only just counts less. Distances and probabilities are those of the query's signs.
+        """
+        z = checks.finite_array("projections", projections, ndim=2)
+        beta = 0.0 if self.decoding is None else self.decoding.beta
+        return self.rank(z * (1 - 2 * beta), k, min_probability=min_probability)
+
+    def rank(self, weights: ArrayLike, k: int = 10, *, min_probability: float | None = None) -> Hits:
+        """The k codes with the largest sum over bits of w_j s_j, where s_j is +1 for a set bit and -1 otherwise.
+
+        This is what soft rankings come down to: real-valued queries, bits of unequal reliability, or the cells of a
+        codebook weighted by their similarity to the query. Ties go to the earlier code.
+        """
+        w = checks.finite_array("weights", weights, ndim=2)
+        if w.shape[1] != self.n_bits:
+            raise InvalidData(f"weights must have {self.n_bits} columns, one a bit, got {w.shape[1]}.")
+        found, scores = self._best(w.astype(np.float32), checks.whole("k", k))
+        return self._hits(found, min_probability, scores)
+
+    def rank_by(
+        self,
+        score: Callable[[NDArray[np.uint8]], NDArray[np.floating[Any]]],
+        codes: ArrayLike,
+        k: int = 10,
+        *,
+        min_probability: float | None = None,
+    ) -> Hits:
+        """The k codes with the largest `score(stored codes) -> (queries, stored)`, for decoders that need more than a
+        weighted sum: a codebook's expected similarity, say. Exact: it walks through all codes in blocks.
+
+        `codes` are the queries' plain codes, for the distances and probabilities beside the hits.
+        """
+        queries = check_codes(codes, self.n_bits, name="queries")
+        best = TopK(len(queries), checks.whole("k", k))
+        for ids, stored in self.items():
+            for start in range(0, len(ids), _BLOCK):
+                block = stored[start : start + _BLOCK]
+                scores = np.asarray(score(block))
+                if scores.shape != (len(queries), len(block)):
+                    raise InvalidData(f"score must give ({len(queries)}, {len(block)}) numbers, got {scores.shape}.")
+                best.offer(ids[start : start + _BLOCK], hamming(queries, block), scores)
+        ids, distances, scores, limits = best.result(object if self.names else np.int64)
+        return self._hits(Found(ids, distances, limits), min_probability, scores)
+
+    def codes_of(self, ids: ArrayLike) -> NDArray[np.uint8]:
+        """The stored codes of these ids, in their order; an unknown id is refused."""
+        keys = check_ids(ids, names=self.names)
+        found, codes = self._lookup(keys)
+        rows = {key: row for row, key in enumerate(found.tolist())}
+        missing = sum(key not in rows for key in keys.tolist())
+        if missing:
+            raise InvalidData(f"{missing} of {len(keys)} ids are not in the index.")
+        return codes[[rows[key] for key in keys.tolist()]]
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write all codes, the guarantee and the decoding to one checked file, in place in one step."""
+        records = (record for ids, codes in self.items() for record in snapshot_records(ids, codes))
+        fresh_file(Path(path), self._header().to_fields(), records, replace=True)
+
+    def _header(self) -> Header:
+        return Header(n_bits=self.n_bits, names=self.names, guarantee=self.guarantee, decoding=self.decoding)
+
+    def _hits(self, found: Found, min_probability: float | None, scores: NDArray[np.float64] | None = None) -> Hits:
+        chances = None if self._curve is None else self._curve[found.distances]
+        ranked_by = -found.distances.astype(np.float64) if scores is None else scores
+        hits = Hits(found.ids, found.distances, chances, ranked_by, found.limits)
+        if min_probability is None:
+            return hits
+        return hits.at_least(checks.probability("min_probability", min_probability))
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of files and connections. What was acknowledged stays."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

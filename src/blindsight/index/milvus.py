@@ -1,0 +1,326 @@
+"""`MilvusIndex`: the same index on Milvus, for collections that outgrow one machine.
+
+A URI like http://host:19530 is a cluster; a path ending in .db is Milvus Lite, embedded. Two collections hold an
+index: NAME has the codes, NAME_about the header (length, guarantee, decoding). The primary key of a name is its
+SHA-256, so that no name can be read as part of a filter expression.
+
+What Milvus does differently: a large `add` goes in batches, each acknowledged by Milvus but not all at once;
+`search_soft` and `rank` re-rank the nearest `candidates` instead of scanning everything; and at most 16,384 hits a
+query come from Milvus itself (a wider radius is scanned from here). A Milvus Lite file is Milvus' own: do not open
+one from a stranger; exchange indexes with `save` and `load`, which check every byte.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import warnings
+from collections.abc import Iterator
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from blindsight.core import checks
+from blindsight.core.codes import hamming, pack
+from blindsight.core.decoding import MatchModel
+from blindsight.core.errors import HostileFile, InvalidData, InvalidParameter
+from blindsight.index.entries import decode
+from blindsight.index.header import Header
+from blindsight.index.interface import CodeIndex, Found
+from blindsight.index.journal import ADD, reading
+from blindsight.index.scan import best_rows
+from blindsight.privacy import Guarantee
+
+__all__ = ["MilvusIndex"]
+
+_LARGEST_ANSWER = 16_384
+_BATCH = 5_000
+_TEXT = 60_000
+
+
+class MilvusIndex(CodeIndex):
+    """An index of codes in a Milvus collection: made if it is not there, opened if it is.
+
+    Parameters
+    ----------
+    uri: a cluster's address, or a path ending in .db for the embedded Milvus Lite.
+    n_bits, names, guarantee, decoding: see `CodeIndex`; an existing collection keeps its own, and `n_bits` may be
+        left out.
+    collection: the collection's name (letters, digits, underscores).
+    token: "user:password" or an API key, where the cluster asks for one.
+    candidates: how many nearest codes a soft ranking re-ranks.
+    """
+
+    def __init__(
+        self,
+        uri: str | PathLike[str],
+        n_bits: int | None = None,
+        *,
+        collection: str = "blindsight",
+        names: bool = False,
+        guarantee: Guarantee | None = None,
+        decoding: MatchModel | None = None,
+        token: str = "",
+        candidates: int = 1000,
+    ) -> None:
+        if not collection.isidentifier() or not collection.isascii():
+            raise InvalidParameter(f"collection must be letters, digits and underscores, got {collection!r}.")
+        self.uri, self.collection = str(uri), collection
+        self.candidates = checks.whole("candidates", candidates)
+        self._client = _connect(self.uri, token)
+        try:
+            header = self._read_header()
+            if header is None:
+                if n_bits is None:
+                    raise InvalidParameter(f"there is no collection {collection!r} yet: give n_bits to make it.")
+                header = Header(n_bits=n_bits, names=names, guarantee=guarantee, decoding=decoding)
+            elif n_bits not in (None, header.n_bits):
+                raise InvalidParameter(f"the collection holds {header.n_bits}-bit codes, not {n_bits}.")
+            super().__init__(header.n_bits, names=header.names, guarantee=header.guarantee, decoding=header.decoding)
+            self._make()
+        except BaseException:
+            self._client.close()
+            raise
+
+    @classmethod
+    def load(
+        cls,
+        path: str | PathLike[str],
+        uri: str | PathLike[str],
+        *,
+        collection: str = "blindsight",
+        token: str = "",
+    ) -> MilvusIndex:
+        """Put a saved index file, checked before use, into a collection that must not exist yet."""
+        with reading(Path(path)) as (fields, records):
+            header = Header.from_fields(fields)
+            index = cls(
+                uri,
+                header.n_bits,
+                collection=collection,
+                token=token,
+                names=header.names,
+                guarantee=header.guarantee,
+                decoding=header.decoding,
+            )
+            try:
+                if len(index):
+                    raise InvalidData(f"the collection {collection!r} is not empty. Choose another name.")
+                for record in records:
+                    ids, codes = decode(record, names=header.names, n_bits=header.n_bits)
+                    if record.kind == ADD and codes is not None:
+                        index.add(codes, ids=ids)
+                    else:
+                        index.remove(ids)
+            except BaseException:
+                index.close()
+                raise
+        return index
+
+    def __len__(self) -> int:
+        rows = self._client.query(self.collection, filter="", output_fields=["count(*)"])
+        return int(rows[0]["count(*)"])
+
+    def items(self) -> Iterator[tuple[NDArray[Any], NDArray[np.uint8]]]:
+        """All ids and codes, in batches from Milvus' iterator."""
+        iterator = self._client.query_iterator(
+            self.collection, batch_size=_BATCH, filter="", output_fields=self._fields("code")
+        )
+        try:
+            while rows := iterator.next():
+                yield self._ids_of(rows), self._codes_of_rows(rows)
+        finally:
+            iterator.close()
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._client.close()
+
+    def drop(self) -> None:
+        """Delete the collection with all its codes."""
+        self._client.drop_collection(self.collection)
+        self._client.drop_collection(self._about)
+
+    @property
+    def _about(self) -> str:
+        return f"{self.collection}_about"
+
+    def _read_header(self) -> Header | None:
+        if not self._client.has_collection(self._about):
+            return None
+        rows = self._client.query(self._about, filter="part >= 0", output_fields=["part", "text"])
+        text = "".join(row["text"] for row in sorted(rows, key=lambda row: row["part"]))
+        if not text and not self._client.has_collection(self.collection):
+            return None  # interrupted while it was being made
+        try:
+            fields = json.loads(text)
+        except ValueError as error:
+            raise HostileFile(f"the collection {self._about} does not describe an index.") from error
+        return Header.from_fields(fields)
+
+    def _make(self) -> None:
+        """Create what is missing, the description last: an index that is described is whole."""
+        from pymilvus import DataType
+
+        client = self._client
+        if not client.has_collection(self.collection):
+            schema = client.create_schema(auto_id=False, enable_dynamic_field=False)
+            if self.names:
+                schema.add_field("id", DataType.VARCHAR, is_primary=True, max_length=64)
+                schema.add_field("name", DataType.VARCHAR, max_length=4 * 4096)
+            else:
+                schema.add_field("id", DataType.INT64, is_primary=True)
+            schema.add_field("code", DataType.BINARY_VECTOR, dim=8 * self.width)
+            self._create(self.collection, schema, "code")
+        if not client.has_collection(self._about):
+            schema = client.create_schema(auto_id=False, enable_dynamic_field=False)
+            schema.add_field("part", DataType.INT64, is_primary=True)
+            schema.add_field("text", DataType.VARCHAR, max_length=65_535)
+            schema.add_field("unused", DataType.BINARY_VECTOR, dim=8)  # Milvus wants a vector in every collection
+            self._create(self._about, schema, "unused")
+            text = json.dumps(self._header().to_fields(), allow_nan=False)
+            parts = [text[start : start + _TEXT] for start in range(0, len(text), _TEXT)]
+            client.upsert(
+                self._about,
+                [{"part": part, "text": piece, "unused": b"\0"} for part, piece in enumerate(parts)],
+            )
+
+    def _create(self, name: str, schema: Any, vector: str) -> None:
+        params = self._client.prepare_index_params()
+        params.add_index(vector, index_type="BIN_FLAT", metric_type="HAMMING")
+        self._client.create_collection(name, schema=schema, consistency_level="Strong")
+        # Without sync, or the client sleeps half a second to see a finished index over nothing.
+        self._client.create_index(name, params, sync=False)
+        self._client.load_collection(name)
+
+    def _put(self, ids: NDArray[Any] | None, codes: NDArray[np.uint8]) -> NDArray[Any]:
+        if ids is None:
+            first = self._largest_id() + 1
+            ids = np.arange(first, first + len(codes), dtype=np.int64)
+        for start in range(0, len(ids), _BATCH):
+            part = slice(start, start + _BATCH)
+            rows = [
+                {**self._key(key), "code": code.tobytes()}
+                for key, code in zip(ids[part].tolist(), codes[part], strict=True)
+            ]
+            self._client.upsert(self.collection, rows)
+        return ids
+
+    def _take(self, ids: NDArray[Any]) -> int:
+        there, _ = self._lookup(ids)
+        for start in range(0, len(there), _BATCH):
+            keys = [self._key(key)["id"] for key in there[start : start + _BATCH].tolist()]
+            self._client.delete(self.collection, ids=keys)
+        return len(there)
+
+    def _nearest(self, queries: NDArray[np.uint8], k: int) -> Found:
+        if k > _LARGEST_ANSWER:
+            raise InvalidParameter(f"Milvus returns at most {_LARGEST_ANSWER} hits a query, got k = {k}.")
+        return self._found([row for batch in _batches(queries) for row in self._ask(batch, k, {})])
+
+    def _within(self, queries: NDArray[np.uint8], radius: int) -> Found:
+        # Milvus' radius is exclusive, its range_filter inclusive.
+        params = {"radius": radius + 1, "range_filter": 0}
+        answers = [row for batch in _batches(queries) for row in self._ask(batch, _LARGEST_ANSWER, params)]
+        for query, rows in enumerate(answers):
+            if len(rows) == _LARGEST_ANSWER:
+                answers[query] = self._scan(queries[query], radius)
+        return self._found(answers)
+
+    def _best(self, weights: NDArray[np.float32], k: int) -> tuple[Found, NDArray[np.float64]]:
+        near = self._nearest(pack(weights > 0), min(max(k, self.candidates), _LARGEST_ANSWER))
+        answers, scores = [], []
+        for query, row in enumerate(weights):
+            ids = near.ids[near.limits[query] : near.limits[query + 1]]
+            found, codes = self._lookup(ids)
+            at, values = best_rows(codes, row, k)
+            distances = hamming(pack((row > 0)[None]), codes[at])[0] if len(at) else np.empty(0, np.int32)
+            answers.append(list(zip(found[at].tolist(), distances.tolist(), strict=True)))
+            scores.append(values)
+        return self._found(answers), np.concatenate([np.empty(0), *scores])
+
+    def _lookup(self, ids: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.uint8]]:
+        rows = []
+        for start in range(0, len(ids), _BATCH):
+            keys = [self._key(key)["id"] for key in ids[start : start + _BATCH].tolist()]
+            rows += self._client.get(self.collection, ids=keys, output_fields=self._fields("code"))
+        return self._ids_of(rows), self._codes_of_rows(rows)
+
+    def _ask(self, queries: NDArray[np.uint8], limit: int, params: dict[str, int]) -> list[list[tuple[int | str, int]]]:
+        """(id, distance) rows of each query from Milvus, nearest first."""
+        answer = self._client.search(
+            self.collection,
+            data=[query.tobytes() for query in queries],
+            anns_field="code",
+            limit=limit,
+            search_params={"metric_type": "HAMMING", "params": params},
+            output_fields=["name"] if self.names else [],
+        )
+        return [
+            [(hit["entity"]["name"] if self.names else hit["id"], round(hit["distance"])) for hit in hits]
+            for hits in answer
+        ]
+
+    def _scan(self, query: NDArray[np.uint8], radius: int) -> list[tuple[int | str, int]]:
+        """All codes within the radius by walking through the collection: for answers larger than Milvus gives."""
+        found: list[tuple[int | str, int]] = []
+        for ids, codes in self.items():
+            distances = hamming(query[None], codes)[0]
+            near = np.flatnonzero(distances <= radius)
+            found += zip(ids[near].tolist(), distances[near].tolist(), strict=True)
+        return sorted(found, key=lambda row: row[1])
+
+    def _found(self, answers: list[list[tuple[int | str, int]]]) -> Found:
+        limits = np.concatenate([[0], np.cumsum([len(rows) for rows in answers])]).astype(np.int64)
+        ids: NDArray[Any] = np.empty(int(limits[-1]), dtype=object if self.names else np.int64)
+        ids[:] = [key for rows in answers for key, _ in rows]
+        distances = np.array([distance for rows in answers for _, distance in rows], dtype=np.int32)
+        return Found(ids, distances, limits)
+
+    def _largest_id(self) -> int:
+        largest = -1
+        for ids, _ in self.items():
+            largest = max(largest, int(ids.max()))
+        return largest
+
+    def _key(self, key: int | str) -> dict[str, Any]:
+        if isinstance(key, str):
+            return {"id": hashlib.sha256(key.encode()).hexdigest(), "name": key}
+        return {"id": key}
+
+    def _fields(self, *others: str) -> list[str]:
+        return ["name" if self.names else "id", *others]
+
+    def _ids_of(self, rows: list[dict[str, Any]]) -> NDArray[Any]:
+        ids: NDArray[Any] = np.empty(len(rows), dtype=object if self.names else np.int64)
+        ids[:] = [row["name" if self.names else "id"] for row in rows]
+        return ids
+
+    def _codes_of_rows(self, rows: list[dict[str, Any]]) -> NDArray[np.uint8]:
+        raw = b"".join(row["code"][0] if isinstance(row["code"], list) else row["code"] for row in rows)
+        return np.frombuffer(raw, dtype=np.uint8).reshape(len(rows), self.width)
+
+    def __repr__(self) -> str:
+        return f"MilvusIndex({self.n_bits} bits, collection {self.collection!r})"
+
+
+def _batches(queries: NDArray[np.uint8], size: int = 100) -> Iterator[NDArray[np.uint8]]:
+    for start in range(0, len(queries), size):
+        yield queries[start : start + size]
+
+
+def _connect(uri: str, token: str) -> Any:
+    with warnings.catch_warnings():
+        # Milvus Lite imports pkg_resources, which says at every import that it is old.
+        warnings.filterwarnings("ignore", message="pkg_resources is deprecated")
+        warnings.filterwarnings("ignore", category=DeprecationWarning)
+        pymilvus = checks.optional_module("pymilvus", extra="cluster")
+        if uri.endswith(".db"):
+            checks.optional_module("milvus_lite", extra="cluster")
+        try:
+            return pymilvus.MilvusClient(uri, token=token)
+        except pymilvus.MilvusException as error:
+            raise InvalidData(f"no Milvus answers at {uri}. Check the address and the token.") from error

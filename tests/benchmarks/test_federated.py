@@ -1,0 +1,49 @@
+"""The bench's crypto rows exist, are finite and keep their names, on a vector short enough for a test."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from benchmarks.federated import crypto as federated_crypto
+from benchmarks.federated import peers
+
+
+def test_crypto_rows_have_their_names(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(federated_crypto, "DIMENSION", 900)
+    monkeypatch.setattr(federated_crypto, "_SAMPLE", 20)
+    seen: list[tuple[int, int]] = []
+    rows = {
+        row.id: row
+        for row in federated_crypto.crypto_rows(
+            quick=True, out=tmp_path, progress=lambda done, total: seen.append((done, total))
+        )
+    }
+    wanted = {"encrypt_vs_phe_2048", "bytes_per_weight", "table2_online_vs_phe_0001", "decrypt_vs_phe"}
+    wanted |= {f"table2{kind}_vs_phe_{name}" for kind in ("", "_cpu") for name in ("0001", "791", "956")}
+    assert {f"federated.{name}" for name in wanted} <= rows.keys()
+    assert all(math.isfinite(row.value) and row.value > 0 for row in rows.values())
+    assert seen[-1] == (4, 4)
+
+
+def test_the_paper_is_charged_for_shards_times_capacity() -> None:
+    assert math.ceil(0.1 * federated_crypto.DIMENSION) == federated_crypto.CAPACITY
+    assert [federated_crypto.SHARDS[name] for name in federated_crypto.SPARSITIES] == [10, 3, 1]
+    for name, sparsity in federated_crypto.SPARSITIES.items():
+        nonzero = (1 - sparsity) * federated_crypto.DIMENSION
+        assert math.ceil(nonzero / federated_crypto.CAPACITY) == federated_crypto.SHARDS[name]
+
+
+def test_a_user_of_each_peer_spends_something(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peers, "DIMENSION", 5000)
+    update = federated_crypto.table2_update(0.956)[:5000]
+    for measure in (
+        lambda: peers._tenseal(update),
+        lambda: peers._phe(1024, update, sample=2),
+    ):
+        seconds, size, note = measure()
+        assert seconds > 0
+        assert size > 5000
+        assert note

@@ -1,0 +1,102 @@
+"""Races are fair, reports have one shape, the results page holds what was measured and nothing else."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import inspect
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.__main__ import ROOMS
+from benchmarks.harness import Row, race, report
+from benchmarks.papers import glance, races
+from benchmarks.results import write_results
+
+ROOT = Path(__file__).parents[2]
+
+
+class _Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_a_race_takes_turns_and_compares_medians() -> None:
+    clock, order = _Clock(), []
+    ours_times, peer_times = iter([0, 1, 100, 1]), iter([0, 3, 3, 300])
+
+    def run(name, times):
+        def go():
+            order.append(name)
+            clock.now += next(times)
+
+        return go
+
+    outcome = race(run("ours", ours_times), run("peer", peer_times), repeats=3, clock=clock)
+    assert order == ["ours", "peer"] * 4
+    assert outcome.ratio == 3.0
+    assert (outcome.ours_seconds, outcome.peer_seconds) == (1, 3)
+
+
+def test_a_report_has_rows_machine_and_versions() -> None:
+    made = json.loads(json.dumps(report([Row(id="x.y", value=1.0, unit="s", peer="numpy", paper=2.0)])))
+    assert set(made) == {"rows", "machine", "versions"}
+    assert set(made["rows"][0]) == {field.name for field in dataclasses.fields(Row)}
+    assert made["machine"]["cores"] >= 1
+    assert "numpy" in made["versions"]
+
+
+def test_the_results_page_is_made_of_the_reports(tmp_path: Path) -> None:
+    rows = [
+        Row(id="toy.table.a", value=0.25, unit="mAP", paper=0.3, note="a | b"),
+        Row(id="toy.table.b", value=2, unit="s"),
+    ]
+    (tmp_path / "bench" / "toy").mkdir(parents=True)
+    (tmp_path / "bench" / "toy" / "curve.svg").write_text("<svg/>")
+    (tmp_path / "bench" / "toy.json").write_text(json.dumps(report(rows)))
+    assert write_results(tmp_path / "bench", tmp_path / "docs" / "RESULTS.md") == ["toy"]
+    page = (tmp_path / "docs" / "RESULTS.md").read_text()
+    assert "| toy.table.a | 0.25 | mAP | 0.3 |" in page
+    assert "a \\| b" in page
+    assert "(results/toy-curve.svg)" in page
+    assert (tmp_path / "docs" / "results" / "toy-curve.svg").exists()
+    assert json.loads((tmp_path / "docs" / "results" / "toy.json").read_text())["rows"][1]["value"] == 2
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_every_room_can_be_measured(room: str) -> None:
+    measure = importlib.import_module(f"benchmarks.{room}.rows").rows
+    assert {"quick", "seed", "out", "progress"} <= set(inspect.signature(measure).parameters)
+
+
+def test_the_glance_shows_only_what_was_measured() -> None:
+    faithful = {"id": "sketching.psnr_q1", "value": 15.034, "paper": 15.04}
+    lines = glance({"sketching.psnr_q1": faithful, "sketching.curve.codebook.eps8": {"value": 1.0, "paper": None}})
+    assert [line for line in lines if "15.03" in line] == ["| Table 3, MNIST, Q1 (PSNR, dB) | 15.04 | 15.03 |  |  |"]
+    assert not any("Figure 3" in line or "DPHE" in line for line in lines)
+
+
+def test_every_row_against_a_peer_is_in_the_table_of_races() -> None:
+    row = {"id": "a.b", "value": 2.0, "unit": "x", "peer": "them | us", "note": None}
+    assert any("them \\| us" in line for line in races([row, {**row, "peer": None, "id": "c"}]))
+    assert races([{**row, "peer": None}]) == []
+
+
+def test_an_unknown_room_is_refused_with_the_list() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks", "kitchen"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        cwd=ROOT,
+    )
+    assert done.returncode == 1
+    assert "privacy" in done.stderr

@@ -1,0 +1,51 @@
+"""The bench's parts: the paper's numbers are all there, and shares kept are what they say."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from benchmarks.hashing import paper
+from benchmarks.hashing.records import METHODS, record_rows
+from benchmarks.hashing.sets import Collection
+from benchmarks.hashing.tables import BASES, make, table_1, table_2
+
+
+def blobs() -> Collection:
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 4, 500)
+    X = (rng.normal(size=(500, 12)) + 4 * np.eye(12)[labels]).astype(np.float32)
+    return Collection("blobs", X[:100], X[100:], labels[:100], labels[100:], (0,))
+
+
+def test_the_papers_tables_are_whole():
+    for table in (paper.CIFAR10, paper.NUS_WIDE):
+        assert set(BASES) | {"PITQ"} == set(table)
+        for name in BASES:
+            assert {0.0, 1.0, 2.0, 4.0} == set(table[name])
+        assert {0.25, 0.5, 1.0, 4.0} == set(table["PITQ"])
+    assert paper.CIFAR10["HashNet"][2.0][3] == 0.7634
+    assert paper.NUS_WIDE["LSH"][0.0][0] == 0.185
+
+
+def test_every_base_of_the_paper_can_be_made():
+    assert [type(make(name, 12, 0, 1000)).__name__ for name in BASES] == list(BASES)
+
+
+def test_tables_have_a_row_for_each_cell_and_write_their_figures(tmp_path):
+    rows = list(table_1(blobs(), tmp_path, bases=("ITQ", "SDH"), bits=(8,))) + list(table_2(blobs(), bits=(8,)))
+    assert len(rows) == 2 * 4 + 5
+    assert len({row.id for row in rows}) == len(rows)
+    assert all(0 < row.value <= 1 for row in rows)
+    assert {path.name for path in tmp_path.glob("*.svg")} == {"figure-2-blobs.svg", "figure-3-blobs.svg"}
+
+
+def test_all_methods_are_on_one_plot_and_the_codebook_keeps_more_than_flips(tmp_path):
+    rows = {row.id: row for row in record_rows(blobs(), tmp_path, epsilons=(8.0,), n_queries=50, main=True)}
+    for key in METHODS:
+        assert f"hashing.blobs.record.{key}.eps8" in rows
+    kept = rows["hashing.codebook_kept_at_record_eps8"].value
+    assert kept > 0.8
+    assert kept > rows["hashing.flip_kept_at_record_eps8"].value + 0.3
+    assert "hashing.codebook_kept_at_record_eps4" in rows
+    plot = (tmp_path / "record-blobs.svg").read_text()
+    assert plot.startswith("<?xml")

@@ -1,0 +1,61 @@
+"""The bench on a toy problem: every figure has its rows, and the headline rows are there."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+
+from benchmarks.tagging.figures import PAPER, figure_rows
+from benchmarks.tagging.rows import headline_rows
+from benchmarks.tagging.sets import Problem, scene_features, scenes
+
+
+@pytest.fixture(scope="module")
+def toy():
+    rng = np.random.default_rng(0)
+    x = np.abs(rng.normal(size=(500, 16))).astype(np.float32)
+    y = ((x - x.mean(axis=0)) @ rng.normal(size=(16, 5)) > 0.5).astype(np.uint8)
+    names = ("cat", "dog", "car", "bus", "tree")
+    return Problem("coco-toy", x[:400], y[:400], x[400:], y[400:], names, components=8, looks=(1, 2, 3, 4))
+
+
+def test_headline_rows_are_there_and_drawn(toy, tmp_path):
+    rows = {row.id: row for row in headline_rows(toy, prefix="tagging", quick=True, seed=0, out=tmp_path)}
+    for name in ("map_nonprivate", "map_proven_eps10", "map_laplace_eps10", "map_dpsgd_eps1"):
+        assert 0 <= rows[f"tagging.{name}"].value <= 1
+    assert (tmp_path / "tagging-coco-toy-dpsgd2.svg").read_text().startswith("<?xml")
+
+
+def test_every_figure_has_its_rows_and_the_paper_s_numbers(toy, tmp_path):
+    rows = list(figure_rows(toy, seed=0, out=tmp_path, hidden=8))
+    ids = {row.id for row in rows}
+    for part in ("fig2.coco-toy.p2.SC.eps8.epoch4.OP", "fig2.coco-toy.p2.S1.eps30.epoch1.mAP",
+                 "fig3a.coco-toy.lambda0.9.OP", "fig3b.coco-toy.sb0.75.OP", "fig4.coco-toy.rp2-sb.OF1",
+                 "fig5.coco-toy.corollary1.eps1.OP", "fig5.coco-toy.weights-proven.eps0.1.CF1"):  # fmt: skip
+        assert f"tagging.{part}" in ids
+    beside = {row.id: row.paper for row in rows if row.paper is not None}
+    assert beside["tagging.fig4.coco-toy.rp2.OP"] == PAPER["fig4"]["rp2"][1] == 0.7842
+    assert beside["tagging.fig3a.coco-toy.lambda0.5.OP"] == "0.7793 (VOC2007)"
+    assert sum(row.id.endswith("reproduces") for row in rows) == 6
+    metrics = json.loads((tmp_path / "tagging-figures-coco-toy.json").read_text())
+    assert {"mAP", "CP3", "OF13"} <= metrics["fig4.p2"].keys()
+
+
+def test_scene_features_do_not_depend_on_where_a_digit_lies():
+    digit = np.random.default_rng(0).integers(60, 256, (20, 14), dtype=np.uint8)
+    one, two = np.zeros((1, 64, 64), np.uint8), np.zeros((1, 64, 64), np.uint8)
+    one[0, 2:22, 3:17] = digit
+    two[0, 40:60, 45:59] = digit
+    np.testing.assert_allclose(scene_features(one), scene_features(two), rtol=1e-5)
+    assert (scene_features(np.zeros((2, 64, 64), np.uint8)) == 0).all()
+
+
+def test_scenes_keep_training_public_and_test_apart():
+    made = scenes(50, seed=0)
+    assert len(made.train) == 50
+    assert made.public is not None
+    assert len(made.public) == len(made.test) == 2000

@@ -1,0 +1,78 @@
+"""Files: what was saved comes back; what was tampered with is refused, never run and never half-written."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from blindsight.core import storage
+from blindsight.core.errors import BlindsightError, HostileFile, MissingData
+
+ARRAYS = {"w": np.arange(6, dtype=np.float32).reshape(2, 3), "bits": np.array([True, False]), "n": np.array(3)}
+FIELDS = {"epsilon": 1.0, "name": "ward-7", "list": [1, 2]}
+
+
+def test_arrays_and_fields_come_back(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "model.safetensors"
+    storage.save(path, kind="test", arrays=ARRAYS, fields=FIELDS)
+    arrays, fields = storage.load(path, kind="test")
+    assert fields == FIELDS
+    for name, array in ARRAYS.items():
+        np.testing.assert_array_equal(arrays[name], array)
+        assert arrays[name].dtype == array.dtype
+    assert [entry.name for entry in path.parent.iterdir()] == ["model.safetensors"]
+
+
+def test_another_kind_is_refused_by_name(tmp_path: Path) -> None:
+    storage.save(tmp_path / "m", kind="hasher", arrays=ARRAYS, fields=FIELDS)
+    with pytest.raises(HostileFile, match=r"'hasher'.*expected a 'tagger'"):
+        storage.load(tmp_path / "m", kind="tagger")
+
+
+class _Bomb:
+    def __reduce__(self) -> tuple:
+        return (pytest.fail, ("a pickle was run",))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"\0" * 7, b"\xff" * 64, pickle.dumps(_Bomb()), (2**40).to_bytes(8, "little") + b"{}", b"\2\0\0\0\0\0\0\0{}"],
+    ids=["empty", "short", "ones", "pickle", "huge header", "no metadata"],
+)
+def test_foreign_files_are_refused(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "m").write_bytes(content)
+    with pytest.raises(HostileFile):
+        storage.load(tmp_path / "m", kind="test")
+
+
+@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(st.data())
+def test_mutated_files_are_refused_or_harmless(tmp_path: Path, data: st.DataObject) -> None:
+    path = tmp_path / "m"
+    storage.save(path, kind="test", arrays=ARRAYS, fields=FIELDS)
+    content = bytearray(path.read_bytes())
+    for _ in range(data.draw(st.integers(1, 4))):
+        content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
+    path.write_bytes(bytes(content[: data.draw(st.integers(0, len(content)))]))
+    try:
+        arrays, _ = storage.load(path, kind="test")
+    except HostileFile:
+        return
+    assert all(isinstance(array, np.ndarray) for array in arrays.values())
+
+
+def test_a_missing_file_says_so(tmp_path: Path) -> None:
+    with pytest.raises(MissingData, match="does not exist"):
+        storage.load(tmp_path / "none", kind="test")
+
+
+def test_what_is_not_plain_is_not_written(tmp_path: Path) -> None:
+    for arrays, fields in (({"o": np.array([object()])}, {}), ({}, {"x": object()}), ({}, {"x": float("nan")})):
+        with pytest.raises(BlindsightError):
+            storage.save(tmp_path / "m", kind="test", arrays=arrays, fields=fields)
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,106 @@
+"""The same contract on Milvus Lite, and what only Milvus has."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from index.index_contract import GUARANTEE, IndexContract, random_codes
+
+from blindsight.core.codes import hamming
+from blindsight.core.errors import HostileFile, InvalidData, InvalidParameter
+from blindsight.index import HammingIndex, MilvusIndex
+
+pytestmark = pytest.mark.real
+
+
+@pytest.fixture(scope="module")
+def uri(tmp_path_factory):
+    return tmp_path_factory.mktemp("milvus") / "lite.db"
+
+
+@pytest.fixture
+def make(uri):
+    made = []
+
+    def build(n_bits, *, source=None, **options):
+        name = f"test_{len(made)}"
+        if source:
+            index = MilvusIndex.load(source, uri, collection=name)
+        else:
+            index = MilvusIndex(uri, n_bits, collection=name, **options)
+        made.append(index)
+        return index
+
+    yield build
+    for index in made:
+        index.drop()
+        index.close()
+
+
+class TestMilvus(IndexContract):
+    """The contract as it stands."""
+
+
+def test_a_collection_found_again_knows_its_guarantee(make, uri):
+    index = make(24, names=True, guarantee=GUARANTEE)
+    index.add(random_codes(3, 24), ids=["a", "b", "c"])
+    again = MilvusIndex(uri, collection=index.collection)
+    assert (again.n_bits, again.names, again.guarantee, len(again)) == (24, True, GUARANTEE, 3)
+    again.close()
+
+
+def test_a_collection_of_another_length_is_refused(make, uri):
+    index = make(24)
+    with pytest.raises(InvalidParameter, match="24-bit"):
+        MilvusIndex(uri, 32, collection=index.collection)
+    with pytest.raises(InvalidParameter, match="give n_bits"):
+        MilvusIndex(uri, collection="nowhere")
+    with pytest.raises(InvalidParameter, match="letters"):
+        MilvusIndex(uri, 8, collection="a; drop b")
+
+
+def test_radius_answers_larger_than_milvus_gives_are_whole(make, monkeypatch):
+    from blindsight.index import milvus
+
+    monkeypatch.setattr(milvus, "_LARGEST_ANSWER", 20)
+    codes, query = random_codes(100, 16), random_codes(1, 16, seed=1)
+    index = make(16)
+    index.add(codes)
+    found = index.within(query, 8)[0]
+    assert {hit.id for hit in found} == set(np.flatnonzero(hamming(query, codes)[0] <= 8).tolist())
+    assert len(found) > 20
+    with pytest.raises(InvalidParameter, match="at most 20"):
+        index.search(query, k=21)
+
+
+def test_a_hostile_file_never_reaches_milvus(uri, tmp_path):
+    path = tmp_path / "x.index"
+    embedded = HammingIndex.create(path, 8)
+    embedded.add(random_codes(4, 8))
+    embedded.close()
+    damaged = bytearray(path.read_bytes())
+    damaged[-1] ^= 1
+    path.write_bytes(damaged)
+    with pytest.raises(HostileFile):
+        MilvusIndex.load(path, uri, collection="hostile")
+
+
+def test_loading_does_not_mix_with_what_is_there(make, uri, tmp_path):
+    index = make(8)
+    index.add(random_codes(4, 8))
+    index.save(tmp_path / "x.index")
+    with pytest.raises(InvalidData, match="not empty"):
+        MilvusIndex.load(tmp_path / "x.index", uri, collection=index.collection)
+
+
+def test_both_engines_find_the_same_in_the_same_files(make, tmp_path):
+    codes, queries = random_codes(500, 48), random_codes(10, 48, seed=2)
+    embedded = HammingIndex(48)
+    embedded.add(codes)
+    embedded.remove([5, 6])
+    embedded.save(tmp_path / "x.index")
+    cluster = make(48, source=tmp_path / "x.index")
+    ours, theirs = embedded.search(queries, k=15), cluster.search(queries, k=15)
+    np.testing.assert_array_equal(ours.distances, theirs.distances)
+    for mine, other in zip(embedded.within(queries, 17), cluster.within(queries, 17), strict=True):
+        assert {(hit.id, hit.distance) for hit in mine} == {(hit.id, hit.distance) for hit in other}

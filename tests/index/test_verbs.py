@@ -1,0 +1,300 @@
+"""`blindsight hash` and `blindsight search`: photos to a private index and back, resumable, charged once."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+from blindsight.cli.main import app
+from blindsight.core.errors import BudgetExceeded, HostileFile, InvalidData, InvalidParameter
+from blindsight.index import HammingIndex
+from blindsight.index.public_images import built_in_images
+from blindsight.privacy import Cost, Ledger
+
+# Per bit and generous, so that a photo can be found again; pixels, so that nothing heavy is loaded.
+CLEAR = ["--method", "phashing-lsh", "--unit", "bit", "--epsilon", "4", "--bits", "64", "--features", "pixels"]
+
+LEARNED = ["--method", "phashing-itq", *CLEAR[2:]]
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("photos")
+    (folder / "trips").mkdir()
+    for number, pixels in enumerate(built_in_images(170, 80)[85:]):
+        name = f"trips/{number:03d}.png" if number % 3 else f"{number:03d}.JPG"
+        Image.fromarray(pixels).save(folder / name, "PNG" if number % 3 else "JPEG")
+    (folder / "notes.txt").write_text("not a photo")
+    return folder
+
+
+def run(*words: object) -> str:
+    result = CliRunner().invoke(app, [str(word) for word in words], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def codes_of(index) -> dict[str, bytes]:
+    loaded = HammingIndex.load(index / "codes.index")
+    return {name: code.tobytes() for ids, rows in loaded.items() for name, code in zip(ids, rows, strict=True)}
+
+
+def granted(path, epsilon=100.0, unit="record") -> Ledger:
+    ledger = Ledger(path, dataset="album")
+    ledger.grant(Cost(epsilon=epsilon, unit=unit))
+    return ledger
+
+
+def charges(ledger: Ledger) -> int:
+    return sum(entry.kind == "charge" for entry in ledger.entries())
+
+
+def test_a_photo_is_found_again(photos, tmp_path):
+    made = json.loads(run("hash", photos, "--out", tmp_path / "ix", *CLEAR, "--seed", 5, "--json"))
+    assert (made["released"], made["known"], made["stored"]) == (85, 0, 85)
+    assert made["guarantee"]["unit"] == "bit" and made["guarantee"]["epsilon"] <= 4
+    queries = sorted(path for path in photos.rglob("*") if path.suffix in (".png", ".JPG"))[:10]
+    for ranking, within in (("distance", 1), ("soft", 5)):
+        answer = json.loads(run("search", tmp_path / "ix", *queries, "-k", 5, "--ranking", ranking, "--json"))
+        for query, found in zip(queries, answer["queries"], strict=True):
+            names = [hit["id"] for hit in found["hits"]]
+            assert query.relative_to(photos).as_posix() in names[:within]
+            scores = [hit["score"] for hit in found["hits"]]
+            assert scores == sorted(scores, reverse=True)
+            assert all(0 <= hit["probability"] <= 1 for hit in found["hits"])
+
+
+def test_the_default_is_proven_per_record_and_learned_from_public_data(photos, tmp_path):
+    made = json.loads(run("hash", photos, "--out", tmp_path / "ix", "--features", "pixels", "--json"))
+    guarantee = made["guarantee"]
+    assert (guarantee["unit"], guarantee["epsilon"], guarantee["calibration"]) == ("record", 8.0, "proven")
+    assert not guarantee["simulation"] and guarantee["sampler"] == "exact"
+    assert any("public data" in assumption for assumption in guarantee["assumptions"])
+    assert made["recipe"]["method"] == "codebook"
+    shown = run("search", tmp_path / "ix", photos / "000.JPG", "-k", 3)
+    assert "same cell" in shown and "proven ε = 8 per record" in " ".join(shown.split())
+
+
+def test_the_pretrained_network_finds_the_same_picture(photos, tmp_path):
+    album = tmp_path / "album"
+    album.mkdir()
+    for number in (1, 2, 4):
+        (album / f"{number}.png").write_bytes((photos / f"trips/{number:03d}.png").read_bytes())
+    run("hash", album, "--out", tmp_path / "ix", "--epsilon", 20, "--features", "efficientnet", "--seed", 1)
+    answer = json.loads(run("search", tmp_path / "ix", album / "2.png", "-k", 3, "--json"))
+    hits = answer["queries"][0]["hits"]
+    assert "2.png" in [hit["id"] for hit in hits if hit["score"] == hits[0]["score"]]
+
+
+def test_a_stopped_run_continues_and_releases_nothing_twice(photos, tmp_path, monkeypatch):
+    ledger = granted(tmp_path / "ledger.db", unit="bit")
+    words = ["hash", photos, "--out", tmp_path / "ix", *CLEAR]
+    words += ["--ledger", tmp_path / "ledger.db", "--dataset", "album"]
+    real, calls = HammingIndex.add, []
+
+    def add_once(self, codes, ids=None):
+        if calls:
+            raise KeyboardInterrupt
+        calls.append(len(codes))
+        return real(self, codes, ids)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(HammingIndex, "add", add_once)
+        assert CliRunner().invoke(app, [str(word) for word in words]).exit_code != 0
+    before = codes_of(tmp_path / "ix")
+    assert len(before) == 64
+    made = json.loads(run(*words, "--json"))
+    assert (made["released"], made["known"]) == (21, 64)
+    after = codes_of(tmp_path / "ix")
+    assert after.items() >= before.items() and len(after) == 85
+    assert charges(ledger) == 1
+    assert "earlier run" in made["ledger"]
+    run(*words)
+    assert codes_of(tmp_path / "ix") == after and charges(ledger) == 1
+
+
+def test_after_kill_9_released_codes_stay_as_they_were(photos, tmp_path):
+    program = (
+        "import blindsight.index.photos as p, time\n"
+        "real = p.HammingIndex.add\n"
+        "def slow(self, codes, ids=None):\n"
+        "    out = real(self, codes, ids)\n"
+        "    print('stored', flush=True)\n"
+        "    time.sleep(60)\n"
+        "    return out\n"
+        "p.HammingIndex.add = slow\n"
+        "from blindsight.cli.main import run\n"
+        "run()\n"
+    )
+    words = ["hash", str(photos), "--out", str(tmp_path / "ix"), *CLEAR]
+    with subprocess.Popen([sys.executable, "-c", program, *words], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line == "stored\n":
+                break
+        time.sleep(0.05)
+        os.kill(process.pid, signal.SIGKILL)
+    before = codes_of(tmp_path / "ix")
+    assert len(before) == 64
+    run(*words)
+    after = codes_of(tmp_path / "ix")
+    assert len(after) == 85 and after.items() >= before.items()
+
+
+def test_a_refused_charge_leaves_nothing_behind(photos, tmp_path):
+    ledger = granted(tmp_path / "ledger.db", epsilon=7.9)
+    words = ["hash", photos, "--out", tmp_path / "ix", "--features", "pixels"]
+    words += ["--ledger", tmp_path / "ledger.db", "--dataset", "album"]
+    result = CliRunner().invoke(app, [str(word) for word in words])
+    assert isinstance(result.exception, BudgetExceeded)
+    assert not (tmp_path / "ix").exists()
+    assert charges(ledger) == 0
+
+
+def test_a_crash_right_after_the_charge_does_not_charge_again(photos, tmp_path, monkeypatch):
+    from blindsight.index.encoder import PhotoEncoder
+
+    ledger = granted(tmp_path / "ledger.db")
+    words = ["hash", photos, "--out", tmp_path / "ix", "--features", "pixels"]
+    words += ["--ledger", tmp_path / "ledger.db", "--dataset", "album"]
+    with monkeypatch.context() as patch:
+        patch.setattr(PhotoEncoder, "save", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        assert CliRunner().invoke(app, [str(word) for word in words]).exit_code != 0
+    assert charges(ledger) == 1
+    run(*words)
+    assert charges(ledger) == 1 and len(codes_of(tmp_path / "ix")) == 85
+
+
+def test_a_second_index_is_a_second_release(photos, tmp_path):
+    ledger = granted(tmp_path / "ledger.db", epsilon=16)
+    for name in ("one", "two"):
+        words = ["hash", photos, "--out", tmp_path / name, "--features", "pixels"]
+        run(*words, "--ledger", tmp_path / "ledger.db", "--dataset", "album")
+    assert charges(ledger) == 2
+    assert float(ledger.balance("record").remaining.epsilon) == 0
+    assert codes_of(tmp_path / "one") != codes_of(tmp_path / "two"), "fresh noise each time"
+
+
+def test_an_index_keeps_its_recipe(photos, tmp_path):
+    run("hash", photos, "--out", tmp_path / "ix", *CLEAR)
+    words = ["hash", photos, "--out", tmp_path / "ix", "--epsilon", "9"]
+    result = CliRunner().invoke(app, [str(word) for word in words])
+    assert isinstance(result.exception, InvalidParameter) and "made with --epsilon 4" in str(result.exception)
+
+
+def test_a_seed_is_marked_as_a_simulation(photos, tmp_path):
+    first, second = (
+        json.loads(run("hash", photos, "--out", tmp_path / name, *CLEAR, "--seed", 3, "--json")) for name in "ab"
+    )
+    assert first["guarantee"]["simulation"] and second["guarantee"]["simulation"]
+    assert codes_of(tmp_path / "a") == codes_of(tmp_path / "b")
+
+
+def test_photos_that_cannot_be_read_are_left_out_and_named(tmp_path):
+    album = tmp_path / "album"
+    album.mkdir()
+    Image.new("RGB", (40, 40), (200, 10, 10)).save(album / "good.png")
+    (album / "bad.jpg").write_bytes(b"\xff\xd8\xff not a photo")
+    (album / "link.png").symlink_to(album / "good.png")
+    made = json.loads(run("hash", album, "--out", tmp_path / "ix", *CLEAR, "--json"))
+    assert made["released"] == 1
+    assert [refused["name"] for refused in made["refused"]] == ["bad.jpg"]
+    again = json.loads(run("hash", album, "--out", tmp_path / "ix", "--json"))
+    assert (again["released"], again["known"]) == (0, 1)
+
+
+def test_public_images_of_ones_own_teach_the_hash_function(photos, tmp_path):
+    public = tmp_path / "public"
+    public.mkdir()
+    for number, pixels in enumerate(built_in_images(240, 32)[::2]):
+        Image.fromarray(pixels).save(public / f"{number}.png")
+    made = json.loads(run("hash", photos, "--out", tmp_path / "ix", *LEARNED, "--public", public, "--json"))
+    assert any("given as public" in assumption for assumption in made["guarantee"]["assumptions"])
+    result = CliRunner().invoke(
+        app, ["hash", str(photos), "--out", str(tmp_path / "iy"), *LEARNED, "--public", str(photos / "trips")]
+    )
+    assert isinstance(result.exception, InvalidData) and "at least 100" in str(result.exception)
+
+
+def test_the_contact_sheet_is_one_page_that_fetches_nothing(tmp_path):
+    album = tmp_path / "album"
+    album.mkdir()
+    names = ["a.png", "<script>alert(1)<.png", "gone.png"]
+    for shade, name in enumerate(names):
+        picture = Image.new("RGB", (64, 48), (80 * shade, 90, 30))
+        exif = Image.Exif()
+        exif[0x010E] = "a secret place"
+        picture.save(album / name, exif=exif)
+    run("hash", album, "--out", tmp_path / "ix", *CLEAR)
+    (album / "gone.png").unlink()
+    run("search", tmp_path / "ix", album / "a.png", "--html", tmp_path / "sheet.html")
+    page = (tmp_path / "sheet.html").read_text()
+    assert "<script" not in page and "&lt;script&gt;alert(1)&lt;.png" in page
+    assert re.findall(r'(?:src|href)="(?!data:image/jpeg;base64,)', page) == []
+    assert page.count("data:image/jpeg;base64,") == 3  # the query and two originals
+    assert "original not here" in page and "a secret place" not in page
+    assert "Privacy card" in page and "keep it as private" in page
+
+
+def test_a_name_in_an_index_does_not_lead_out_of_the_folder(tmp_path):
+    album = tmp_path / "album"
+    album.mkdir()
+    Image.new("RGB", (40, 40)).save(album / "a.png")
+    Image.new("RGB", (40, 40)).save(tmp_path / "outside.png")
+    run("hash", album, "--out", tmp_path / "ix", *CLEAR)
+    with HammingIndex.open(tmp_path / "ix" / "codes.index") as index:
+        index.add(index.codes_of(["a.png"]), ids=["../outside.png"])
+    run("search", tmp_path / "ix", album / "a.png", "--html", tmp_path / "sheet.html")
+    assert (tmp_path / "sheet.html").read_text().count("data:image/jpeg;base64,") == 2
+
+
+def test_hostile_indexes_are_refused(photos, tmp_path):
+    run("hash", photos, "--out", tmp_path / "ix", *CLEAR)
+    about = (tmp_path / "ix" / "about.json").read_text()
+    forged = [
+        (tmp_path / "ix" / "about.json", b"{"),
+        (tmp_path / "ix" / "about.json", b"[]"),
+        (tmp_path / "ix" / "about.json", about.replace("phashing-lsh", "pickle").encode()),
+        (tmp_path / "ix" / "about.json", about.replace('"bits": 64', '"bits": "x"').encode()),
+        (tmp_path / "ix" / "codes.index", b"hello"),
+        (tmp_path / "ix" / "hasher.safetensors", b"hello"),
+    ]
+    for path, content in forged:
+        whole = path.read_bytes()
+        path.write_bytes(content)
+        for words in (["search", tmp_path / "ix", photos / "000.JPG"], ["hash", photos, "--out", tmp_path / "ix"]):
+            result = CliRunner().invoke(app, [str(word) for word in words])
+            assert isinstance(result.exception, HostileFile), (path.name, content, result.exception)
+        path.write_bytes(whole)
+
+
+def test_only_a_folder_of_ours_is_written_to(photos, tmp_path):
+    (tmp_path / "letters").mkdir()
+    (tmp_path / "letters" / "a.txt").write_text("dear")
+    for words, message in (
+        (["hash", photos, "--out", tmp_path / "letters"], "not an index of photos"),
+        (["hash", tmp_path / "nowhere", "--out", tmp_path / "ix"], "not a folder"),
+        (["search", tmp_path / "letters", photos / "000.JPG"], "make one with"),
+    ):
+        result = CliRunner().invoke(app, [str(word) for word in words])
+        assert isinstance(result.exception, InvalidData) and message in str(result.exception)
+
+
+def test_a_threshold_and_a_radius_narrow_the_hits(photos, tmp_path):
+    run("hash", photos, "--out", tmp_path / "ix", *CLEAR)
+    query = photos / "trips" / "001.png"
+    sure = json.loads(run("search", tmp_path / "ix", query, "-k", 50, "--min-probability", 0.5, "--json"))
+    assert all(hit["probability"] >= 0.5 for hit in sure["queries"][0]["hits"])
+    near = json.loads(run("search", tmp_path / "ix", query, "--radius", 12, "--json"))["queries"][0]["hits"]
+    assert near and all(hit["distance"] <= 12 for hit in near)
+    assert np.all(np.diff([hit["distance"] for hit in near]) >= 0)

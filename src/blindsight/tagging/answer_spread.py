@@ -63,7 +63,6 @@ class SpreadRelease:
             self.epsilon,
             delta=self.delta,
             sensitivity=2.0,
-            grid=2.0**-10,
             dimensions=(n_directions + 1) * (n_directions + 2) // 2,
             unit="record",
             neighbours="add or remove one",
@@ -92,7 +91,7 @@ class SpreadRelease:
         mean = moments[:q, q]
         variance, axes = np.linalg.eigh(moments[:q, :q] - np.outer(mean, mean))
         # The noise alone has eigenvalues up to 2 sigma sqrt(q) / n; half of it keeps a few doubtful directions.
-        drowned = math.sqrt(float(noise.variance) * q) * noise.grid / n
+        drowned = math.sqrt(q) * noise.sigma / n
         kept = (variance > drowned) | (np.arange(q) == q - 1)
         deviation = np.sqrt(np.clip(variance[kept], 1e-6, 1.0))
         reach = _REACH * math.sqrt(len(directions))

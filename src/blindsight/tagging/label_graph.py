@@ -136,7 +136,6 @@ class CountsRelease:
                 self.epsilon,
                 delta=self.delta,
                 sensitivity=math.sqrt(touched),
-                grid=1.0,
                 dimensions=0,  # counts are whole already: rounding widens nothing
                 unit="record",
                 neighbours="add or remove one",
@@ -164,9 +163,7 @@ class CountsRelease:
         upper = np.triu_indices(len(m))
         mechanism = self.mechanism(len(m))
         noisy = np.asarray(mechanism.release(m[upper].astype(np.float64), rng=rng), np.float64)
-        deviation = (
-            float(mechanism.scale) if isinstance(mechanism, DiscreteLaplace) else float(mechanism.variance) ** 0.5
-        )
+        deviation = float(mechanism.scale) if isinstance(mechanism, DiscreteLaplace) else mechanism.sigma
         least = np.where(upper[0] == upper[1], deviation, 2 * deviation)
         result = np.zeros(m.shape)
         result[upper] = np.where(noisy < least, 0.0, noisy)

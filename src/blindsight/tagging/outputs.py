@@ -199,7 +199,6 @@ class GaussianScores:
             self.epsilon,
             delta=self.delta,
             sensitivity=2 * checks.positive("bound", self.bound) * math.sqrt(self.n_labels),
-            grid=2.0**-8,
             dimensions=self.n_labels,
             unit="query",
         )
@@ -219,7 +218,7 @@ class GaussianScores:
         values = clip_values(checks.finite_array("logits", logits, ndim=2), -self.bound, self.bound)
         noise = self.noise
         noisy = np.asarray(noise.release(values, rng=rng), np.float64)
-        variance = float(noise.variance) * noise.grid**2
+        variance = noise.sigma**2
 
         def log_density(x: Matrix) -> Matrix:
             return -(x**2) / (2 * variance)

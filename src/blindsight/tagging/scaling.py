@@ -57,7 +57,6 @@ class CentreRelease:
             self.epsilon,
             delta=self.delta,
             sensitivity=1.0,
-            grid=2.0**-12,
             dimensions=n_features,
             unit="record",
             neighbours="add or remove one",

@@ -13,7 +13,7 @@ from decimal import Decimal
 from fractions import Fraction
 
 from blindsight.core.errors import InvalidParameter, NotProven
-from blindsight.privacy.guarantee import Cost
+from blindsight.privacy.cost import Cost
 
 __all__ = ["ATTO", "LARGEST", "MICRO", "Amount", "budget_amount", "cost_amount"]
 

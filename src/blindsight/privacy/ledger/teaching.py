@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Collection
 
 from blindsight.core.errors import BudgetExceeded, UnitMismatch
-from blindsight.privacy.guarantee import Cost
+from blindsight.privacy.cost import Cost
 from blindsight.privacy.ledger.amounts import Amount
 
 __all__ = ["overspent", "ungranted", "unit_mismatch"]

@@ -226,7 +226,7 @@ def test_the_worst_pair_is_a_pair_of_neighbours_and_meets_the_cost(case: Case) -
         assert ratio > (0.2 if case.name == "top-k" else 0.9) * mechanism.cost.epsilon
 
 
-@pytest.mark.parametrize("epsilon", [0.1, 8.0, 31.0, 40.9, 60.0])
+@pytest.mark.parametrize("epsilon", [0.1, 8.0, 31.0, 40.9, 60.0, 500.0])
 @pytest.mark.parametrize("k", [2, 414, 86_000])
 def test_cells_are_never_told_more_truly_than_epsilon_allows(epsilon: float, k: int) -> None:
     """The drawn threshold itself, against the closed form in 200 digits."""
@@ -236,4 +236,4 @@ def test_cells_are_never_told_more_truly_than_epsilon_allows(epsilon: float, k: 
         lie = mpmath.mpf(lie_threshold(epsilon, k - 1)) / mpmath.mpf(2) ** 128
         spent = mpmath.log((1 - lie) / (lie / (k - 1)))
         assert spent <= mpmath.mpf(epsilon)
-        assert spent > mpmath.mpf(epsilon) * (1 - mpmath.mpf(10) ** -6)
+        assert spent > min(mpmath.mpf(epsilon), 80) * (1 - mpmath.mpf(10) ** -6)

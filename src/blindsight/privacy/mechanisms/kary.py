@@ -24,9 +24,6 @@ from blindsight.privacy.mechanisms.domain import Cells
 
 __all__ = ["KaryResponse", "SubsetSelection"]
 
-# Beyond it lies become too rare for 128 random bits to tell how rare; no promise worth keeping comes near.
-_LARGEST_EPSILON = 64.0
-
 
 @dataclass(frozen=True, kw_only=True)
 class KaryResponse:
@@ -43,7 +40,7 @@ class KaryResponse:
     sampler: ClassVar[Sampler] = "exact"
 
     def __post_init__(self) -> None:
-        _check_epsilon(self.epsilon)
+        checks.positive("epsilon", self.epsilon)
         checks.whole("k", self.k, least=2)
         _ = self.cost
 
@@ -102,7 +99,7 @@ class SubsetSelection:
     sampler: ClassVar[Sampler] = "exact"
 
     def __post_init__(self) -> None:
-        _check_epsilon(self.epsilon)
+        checks.positive("epsilon", self.epsilon)
         checks.whole("k", self.k, least=2)
         if self.size is None:
             object.__setattr__(self, "size", _best_size(self.epsilon, self.k))
@@ -170,13 +167,6 @@ class SubsetSelection:
         return np.where(holds, log_in, log_out)
 
 
-def _check_epsilon(epsilon: float) -> None:
-    if checks.positive("epsilon", epsilon) > _LARGEST_EPSILON:
-        raise InvalidParameter(
-            f"epsilon must be at most {_LARGEST_EPSILON:g} for a response over cells, got {epsilon!r}."
-        )
-
-
 def check_cells(x: Any, k: int) -> NDArray[Any]:
     """Whole numbers in [0, k), or an error that says so."""
     cells = np.asarray(x)
@@ -191,7 +181,7 @@ def lie_threshold(epsilon: float, others: int | Fraction) -> int:
     """The lie's probability others e^-eps / (1 + others e^-eps) in units of 2^-128, rounded up: toward privacy.
 
     In sixty decimal digits: a float would round the truth's probability to 1 above epsilon = 37, and lies of less than
-    2^-64 would be told too seldom.
+    2^-64 would be told too seldom. Beyond epsilon = 80 a lie is told more often than it must be, never less.
     """
     with localcontext() as context:
         context.prec = 60

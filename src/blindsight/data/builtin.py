@@ -21,7 +21,6 @@ ALBUM = {
     "brick wall": "skimage/data/brick.png",
     "cameraman": "skimage/data/camera.png",
     "cat": "skimage/data/chelsea.png",
-    "clock": "skimage/data/clock_motion.png",
     "coffee": "skimage/data/coffee.png",
     "coins": "skimage/data/coins.png",
     "flower": "sklearn/datasets/images/flower.jpg",
@@ -61,7 +60,7 @@ def digits() -> ImageSet:
 
 
 def album() -> ImageSet:
-    """360 views, 160 x 160 pixels, of eighteen photographs (a retina and a tissue slide among them).
+    """340 views, 160 x 160 pixels, of seventeen photographs (a retina and a tissue slide among them).
 
     Each photograph is cut into twenty overlapping squares of about half its height, some turned left to right: an
     honest little album in which every picture has others of the same thing.

@@ -32,6 +32,8 @@ class DurableFile:
     lock: hold the file for one writer: a second one is refused with `InvalidData`.
     """
 
+    descriptor = -1
+
     def __init__(self, path: Path, *, lock: bool = False) -> None:
         self.path = path
         self.descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
@@ -100,6 +102,9 @@ class DurableFile:
         if descriptor >= 0:
             os.close(descriptor)
 
+    def __del__(self) -> None:
+        self.close()
+
     def _cut_or_poison(self, end: int) -> None:
         try:
             os.ftruncate(self.descriptor, end)
@@ -119,11 +124,18 @@ class DurableFile:
             raise InvalidData(f"{self.path.name} is closed. Open it again to change it.")
 
 
-def write_file(path: str | Path, content: bytes | Iterable[bytes], *, mode: int = 0o600, replace: bool = True) -> None:
+def write_file(
+    path: str | Path,
+    content: bytes | Iterable[bytes],
+    *,
+    mode: int = 0o600,
+    replace: bool = True,
+    size: int | None = None,
+) -> None:
     """Write a whole file beside its place, flush it, and give it its name in one step.
 
     A reader finds the old file or the new one, never half of either. With `replace=False` a file that is there
-    already stays, and `FileExistsError` says so.
+    already stays, and `FileExistsError` says so. `size` makes the file longer than its content, filled with zeros.
     """
     target = Path(path)
     temporary = target.with_name(f".{target.name}.{secrets.token_hex(8)}.part")
@@ -134,6 +146,8 @@ def write_file(path: str | Path, content: bytes | Iterable[bytes], *, mode: int 
             for piece in (content,) if isinstance(content, bytes) else content:
                 _write_all(descriptor, piece, offset)
                 offset += len(piece)
+            if size is not None:
+                os.ftruncate(descriptor, size)
             os.fsync(descriptor)
         finally:
             os.close(descriptor)

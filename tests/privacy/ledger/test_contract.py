@@ -26,7 +26,7 @@ from blindsight.core.errors import (
 from blindsight.privacy.guarantee import Cost, Guarantee
 from blindsight.privacy.ledger import Amount, Head, Ledger, check_json, datasets, to_csv, to_json
 from blindsight.privacy.ledger.chain import FIELDS
-from blindsight.privacy.ledger.store import ENTRIES
+from blindsight.privacy.ledger.schema import ENTRIES
 
 CROWD = Path(__file__).with_name("crowd.py")
 TENTH = Cost(epsilon=0.1, unit="record")
@@ -152,11 +152,11 @@ class LedgerContract:
 
     @pytest.mark.parametrize("field", FIELDS[2:])
     def test_a_change_behind_its_back_is_found(self, granted, field):
-        entry = granted.charge(TENTH, what="codes")
+        entry = granted.charge(TENTH, what="codes", key="release 1")
         granted.charge(TENTH, what="more codes")
         old = getattr(entry, field)
         new = old + 1 if isinstance(old, int) else old[:-1] + chr(ord(old[-1]) ^ 1)
-        with granted._store.write() as transaction:
+        with granted._store.write(granted.dataset) as transaction:
             chosen = (ENTRIES.c.dataset == granted.dataset) & (ENTRIES.c.sequence == entry.sequence)
             transaction.connection.execute(ENTRIES.update().where(chosen).values({field: new}))
         with pytest.raises(LedgerTampered):
@@ -164,7 +164,7 @@ class LedgerContract:
 
     def test_a_cut_off_tail_is_found(self, granted):
         granted.charge(TENTH, what="codes")
-        with granted._store.write() as transaction:
+        with granted._store.write(granted.dataset) as transaction:
             chosen = (ENTRIES.c.dataset == granted.dataset) & (ENTRIES.c.sequence == 2)
             transaction.connection.execute(ENTRIES.delete().where(chosen))
         with pytest.raises(LedgerTampered, match="cut off"):

@@ -14,7 +14,7 @@ from blindsight.privacy.guarantee import Cost
 from blindsight.privacy.ledger import Ledger
 from blindsight.privacy.ledger.chain import FIELDS, TEXTS
 
-ENTRIES, HEADS = "blindsight_ledger_entries", "blindsight_ledger_heads"
+ENTRIES, HEADS = "blindsight_ledger2_entries", "blindsight_ledger2_heads"
 
 
 @pytest.fixture
@@ -45,6 +45,8 @@ def verify(path):
 def flipped(value, bit=0):
     if isinstance(value, int):
         return value ^ (1 << bit)
+    if not value:
+        return "x"
     middle = len(value) // 2
     return value[:middle] + chr(ord(value[middle]) ^ 1) + value[middle + 1 :]
 

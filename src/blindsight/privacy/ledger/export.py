@@ -10,11 +10,11 @@ from typing import Any
 
 from blindsight.core.errors import InvalidData, LedgerTampered
 from blindsight.privacy.ledger.book import Ledger
-from blindsight.privacy.ledger.chain import FIELDS, Entry, Head, checked
+from blindsight.privacy.ledger.chain import FIELDS, Entry, Head, checked, widened
 
 __all__ = ["check_json", "to_csv", "to_json"]
 
-FORMAT = "blindsight ledger export 1"
+FORMATS = ("blindsight ledger export 1", "blindsight ledger export 2")
 
 
 def to_json(ledgers: Sequence[Ledger]) -> str:
@@ -24,15 +24,15 @@ def to_json(ledgers: Sequence[Ledger]) -> str:
         head = ledger.verify()
         entries = [entry.to_dict() for entry in ledger.entries() if entry.sequence <= head.sequence]
         chains.append({"dataset": ledger.dataset, "head": head._asdict(), "entries": entries})
-    return json.dumps({"format": FORMAT, "chains": chains}, ensure_ascii=False, indent=1)
+    return json.dumps({"format": FORMATS[-1], "chains": chains}, ensure_ascii=False, indent=1)
 
 
 def check_json(text: str) -> dict[str, Head]:
     """Prove an export; returns each data set's head. `LedgerTampered` if it was changed on the way."""
     try:
         document = json.loads(text)
-        if document["format"] != FORMAT:
-            raise InvalidData(f"a ledger export must be of format {FORMAT!r}.")
+        if document["format"] not in FORMATS:
+            raise InvalidData(f"a ledger export must be of format {' or '.join(map(repr, FORMATS))}.")
         chains = [
             (c["dataset"], Head(c["head"]["sequence"], c["head"]["hash"]), c["entries"]) for c in document["chains"]
         ]
@@ -46,7 +46,7 @@ def check_json(text: str) -> dict[str, Head]:
             raise LedgerTampered(f"data set {dataset!r} stands twice in the export.")
         if not all(isinstance(row, dict) for row in rows):
             raise InvalidData("this is not a ledger export: an entry is not an object.")
-        for _ in checked(rows, dataset=dataset, head=head):
+        for _ in checked(map(widened, rows), dataset=dataset, head=head):
             pass
         heads[dataset] = head
     return heads

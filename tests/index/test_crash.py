@@ -11,10 +11,10 @@ import time
 
 import numpy as np
 import pytest
-from core.small_disk import can_mount, small_disk
 
 from blindsight.core.errors import InvalidData
 from blindsight.index import HammingIndex
+from core.small_disk import can_mount, small_disk
 
 # Writes batches of 50 codes under one batch number and says so after each acknowledgement.
 WRITER = """

@@ -8,11 +8,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from core.small_disk import can_mount, small_disk
 
 from blindsight.core.errors import LedgerError
 from blindsight.privacy.guarantee import Cost
 from blindsight.privacy.ledger import Ledger
+from core.small_disk import can_mount, small_disk
 
 COST = Cost(epsilon=0.1, unit="record")
 

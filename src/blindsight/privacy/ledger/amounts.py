@@ -11,7 +11,6 @@ import math
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
-
 from typing import Literal
 
 from blindsight.core.errors import InvalidParameter, NotProven

@@ -188,9 +188,7 @@ class Ledger:
             if before.kind == "close":
                 return before
             spent, counted = before.spent, before.composition
-            entry = self._entry(
-                head, "close", cost, spent, budget=spent, spent=spent, what=what, composition=counted
-            )
+            entry = self._entry(head, "close", cost, spent, budget=spent, spent=spent, what=what, composition=counted)
             transaction.append([entry])
             return entry
 

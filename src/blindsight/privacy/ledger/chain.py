@@ -111,7 +111,9 @@ def digest(fields: dict[str, Any]) -> str:
     """The hash of an entry's fields, whatever order they come in; `hash` itself is left out."""
     left_out = {"hash", *ADDED} if fields["format"] == 1 else {"hash"}
     body = {key: value for key, value in fields.items() if key not in left_out}
-    text = json.dumps({**body, "format": FORMATS[fields["format"]]}, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    text = json.dumps(
+        {**body, "format": FORMATS[fields["format"]]}, sort_keys=True, separators=(",", ":"), allow_nan=False
+    )
     return hashlib.sha256(text.encode("ascii")).hexdigest()
 
 

@@ -59,9 +59,7 @@ HEADS = sql.Table(
     sql.Column("hash", sql.Text(), nullable=False),
     sqlite_strict=True,
 )
-FIRST_ENTRIES = sql.table(
-    "blindsight_ledger_entries", *(sql.column(name) for name in FIELDS if name in FIRST_FIELDS)
-)
+FIRST_ENTRIES = sql.table("blindsight_ledger_entries", *(sql.column(name) for name in FIELDS if name in FIRST_FIELDS))
 FIRST_HEADS = sql.table("blindsight_ledger_heads", *(sql.column(name) for name in ("dataset", "sequence", "hash")))
 CREATION_LOCK = 0x626C_696E_6473  # any constant: who creates the tables on PostgreSQL holds this advisory lock
 
@@ -71,7 +69,8 @@ POSTGRESQL_STRANGERS = """
 SELECT 'trigger ' || tgname FROM pg_trigger WHERE tgrelid IN ({ours}) AND NOT tgisinternal
 UNION ALL SELECT 'rule ' || rulename FROM pg_rewrite WHERE ev_class IN ({ours})
 UNION ALL SELECT 'policy ' || polname FROM pg_policy WHERE polrelid IN ({ours})
-UNION ALL SELECT 'inheritance ' || inhrelid::regclass FROM pg_inherits WHERE inhparent IN ({ours}) OR inhrelid IN ({ours})
+UNION ALL SELECT 'inheritance ' || inhrelid::regclass FROM pg_inherits
+    WHERE inhparent IN ({ours}) OR inhrelid IN ({ours})
 UNION ALL SELECT 'row security' FROM pg_class WHERE oid IN ({ours}) AND (relrowsecurity OR relkind <> 'r')
 UNION ALL SELECT 'index ' || relname FROM pg_index JOIN pg_class ON oid = indexrelid
     WHERE indrelid IN ({ours}) AND NOT (relname = ANY (ARRAY[{indexes}]) AND indisvalid)
@@ -116,9 +115,7 @@ def _carry_over(connection: sql.Connection) -> None:
     old = [column.name for column in FIRST_ENTRIES.columns]
     values = [*(FIRST_ENTRIES.c[name] for name in old), *(sql.literal(value) for value in ADDED.values())]
     connection.execute(sql.insert(ENTRIES).from_select([*old, *ADDED], sql.select(*values)))
-    connection.execute(
-        sql.insert(HEADS).from_select(["dataset", "sequence", "hash"], sql.select(*FIRST_HEADS.columns))
-    )
+    connection.execute(sql.insert(HEADS).from_select(["dataset", "sequence", "hash"], sql.select(*FIRST_HEADS.columns)))
     for table in (FIRST_ENTRIES, FIRST_HEADS):
         connection.exec_driver_sql(f"DROP TABLE {table.name}")
 

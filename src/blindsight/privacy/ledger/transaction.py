@@ -46,7 +46,12 @@ AT = sql.select(ENTRIES.c.hash).where(
 )
 PAID = (
     sql.select(ENTRIES)
-    .where(ENTRIES.c.dataset == sql.bindparam("dataset"), ENTRIES.c.key == sql.bindparam("key"), ENTRIES.c.key != "")
+    # The last condition word for word as in the index, or SQLite would not use it and read every row.
+    .where(
+        ENTRIES.c.dataset == sql.bindparam("dataset"),
+        ENTRIES.c.key == sql.bindparam("key"),
+        ENTRIES.c.key != sql.literal_column("''"),
+    )
     .order_by(ENTRIES.c.sequence)
 )
 APPEND = sql.insert(ENTRIES)
@@ -73,8 +78,8 @@ class Transaction:
         found = self.connection.execute(AT, {"dataset": dataset, "sequence": known.sequence}).scalar()
         if found != known.hash:
             raise LedgerTampered(
-                f"the ledger of data set {dataset!r} no longer holds entry {known.sequence}, which was on the disk: its "
-                "file or its log was removed or replaced. Nothing was written. Restore the ledger from a backup."
+                f"the ledger of data set {dataset!r} no longer holds entry {known.sequence}, which was on the disk: "
+                "its file or its log was removed or replaced. Nothing was written. Restore the ledger from a backup."
             )
 
     def start(self, dataset: str) -> None:

@@ -56,7 +56,7 @@ def epsilon_of(rho: float, delta: float) -> float:
 
     low, high = -20.0, 40.0
     golden = (math.sqrt(5) - 1) / 2
-    for _ in range(120):
+    for _ in range(60):
         left, right = high - golden * (high - low), low + golden * (high - low)
         if bound(left) < bound(right):
             high = right
@@ -74,7 +74,7 @@ def largest_rho(epsilon: float, delta: float) -> float:
     low, high = 0.0, 1.0
     while epsilon_of(high, delta) <= epsilon:
         high *= 2
-    for _ in range(200):
+    for _ in range(70):
         middle = (low + high) / 2
         low, high = (middle, high) if epsilon_of(middle, delta) <= epsilon else (low, middle)
     return low * (1 - _ROUNDING)

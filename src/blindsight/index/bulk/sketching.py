@@ -104,7 +104,7 @@ def _charge_once(ledger: Ledger, sketcher: Any, writer: SketchWriter, held: Spoo
     guarantee = sketcher.guarantee_
     try:
         ledger.charge(
-            (guarantee.cost, *guarantee.also),
+            guarantee.costs,
             what=f"flipped bits of {writer.n} images, each released once",
             key=f"sketches {held.number}",
         )

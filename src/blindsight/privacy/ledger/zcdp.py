@@ -20,7 +20,7 @@ import math
 from fractions import Fraction
 
 from blindsight.core.errors import InvalidParameter, NotProven
-from blindsight.privacy.guarantee import Cost
+from blindsight.privacy.cost import Cost
 
 __all__ = ["epsilon_of", "largest_rho", "rho_of"]
 
@@ -29,7 +29,7 @@ _ROUNDING = 1e-12  # floating point's share, taken off a budget and put on a cos
 
 def rho_of(cost: Cost) -> Fraction:
     """A release's zCDP parameter, exactly as stated; `NotProven` where an (epsilon, delta) says nothing about it."""
-    rho = getattr(cost, "rho", None)
+    rho = cost.rho
     if rho is not None:
         if not math.isfinite(rho):
             raise NotProven("this release has no proven rho (it is inf); nothing was charged.")

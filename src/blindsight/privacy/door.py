@@ -242,7 +242,7 @@ class Door:
                 f"ledger must be a blindsight.Ledger or None, got {type(ledger).__name__}: open one with "
                 "Ledger(path, dataset=...)."
             )
-        ledger.charge(self.guarantee.cost, what=self.what)
+        ledger.charge(self.guarantee.costs, what=self.what, key=key)
 
     def _find(self, what: str) -> Planned:
         if what not in self._planned:

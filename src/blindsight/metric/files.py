@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from blindsight.core import checks
 from blindsight.core.errors import InvalidData
 from blindsight.data.formats.csvtable import read_rows, read_text
-from blindsight.metric.private import orthogonal
+from blindsight.metric.descent import orthogonal
 
 __all__ = ["IMAGE_FEATURES", "Records", "project", "read_features", "read_image_folder", "read_pairs"]
 

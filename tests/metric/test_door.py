@@ -84,7 +84,7 @@ def test_taking_a_unit_away_moves_every_release_by_at_most_its_sensitivity(tmp_p
 
 def _units(parameters, fitted):
     if parameters.get("unit") == "record":
-        return [np.flatnonzero((PAIRS == record).any(axis=1)) for record in (0, 7, 23)]
+        return [np.flatnonzero((record == PAIRS).any(axis=1)) for record in (0, 7, 23)]
     size = fitted.public_["groups"][parameters.get("unit", "pair")]
     return [np.arange(first, first + size) for first in (0, 5, fitted.n_pairs_ - size)]
 
@@ -98,7 +98,8 @@ def test_the_hub_reaches_what_the_record_was_promised(tmp_path):
     second = Listener(first.left, absent=np.arange(len(PAIRS)) < 5)
     run(tmp_path, records, alike, second, loss="moments", unit="record")
     moved = {
-        one.planned.what: one.planned.mechanism.domain.distance(one.value, other.value) / one.planned.mechanism.domain.reach
+        one.planned.what: one.planned.mechanism.domain.distance(one.value, other.value)
+        / one.planned.mechanism.domain.reach
         for one, other in zip(first.seen, second.seen, strict=True)
     }
     assert moved["second moments"] == pytest.approx(1.0) and moved["distances"] == pytest.approx(1.0)

@@ -16,8 +16,8 @@ from blindsight.metric.graph import PairGraph
 from blindsight.metric.linear import LinearMetric
 from blindsight.metric.promise import STRUCTURE
 from blindsight.metric.records import normalised, read_tuples
-from blindsight.privacy.entropy import training_rng
 from blindsight.privacy.cost import Cost
+from blindsight.privacy.entropy import training_rng
 from blindsight.privacy.guarantee import Guarantee
 from blindsight.privacy.mechanisms import BitFlip, Laplace
 
@@ -93,9 +93,7 @@ class ContrastiveMetric(LinearMetric):
         columns = rows.shape[1]
         width = columns if self.n_components is None else checks.whole("n_components", self.n_components)
         if self.how == "ours":
-            W = descend(
-                loss, orthogonal(columns, columns, rng=rng), steps=self.epochs, step_size=self.step_size
-            )
+            W = descend(loss, orthogonal(columns, columns, rng=rng), steps=self.epochs, step_size=self.step_size)
             self.components_ = reduce_rank(W, width)
         else:
             self.components_ = algorithm1(

@@ -69,7 +69,7 @@ class Comparisons:
         return Comparisons(normalised(self.records * stretch, norm), self.numbers, self.alike)
 
     def far(self) -> Floats:
-        """(m, 2) half the mean distance of dissimilar ones, at most 1, and whether there is one: norm at most root 2."""
+        """(m, 2) half the mean distance of dissimilar ones (at most 1), and whether there is one: norm up to root 2."""
         distance = np.minimum(np.linalg.norm(self.differences, axis=2), 2.0) / 2
         unlike = ~self.alike
         count = unlike.sum(axis=1)
@@ -87,7 +87,7 @@ class Comparisons:
         return Counts(m, columns * BUCKETS, row, column * BUCKETS + bucket, size)
 
     def distances(self, W: Floats, edges: Floats) -> Counts:
-        """Two histograms of mapped distances, of similar and of dissimilar ones: norm 1 of a pair, root 2 of a tuple."""
+        """Histograms of mapped distances, of similar and of dissimilar ones: norm 1 of a pair, root 2 of a tuple."""
         mapped = np.linalg.norm(self.differences @ W.T, axis=2)
         bins = len(edges) - 1
         bucket = np.clip(np.searchsorted(edges, mapped, side="right") - 1, 0, bins - 1)

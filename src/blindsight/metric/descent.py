@@ -57,7 +57,9 @@ def largest_step(coordinates: int, noise: float, steps: int, pairs: int) -> floa
 
 def descend(loss: TupleLoss, W: Floats, *, steps: int = STEPS, step_size: float, clip: float = CLIP) -> Floats:
     """`noisy_descent` without noise: the non-private reference."""
-    return noisy_descent(loss, W, lambda loss, W: loss.clipped_sum(W, clip), steps=steps, step_size=step_size, clip=clip)
+    return noisy_descent(
+        loss, W, lambda loss, W: loss.clipped_sum(W, clip), steps=steps, step_size=step_size, clip=clip
+    )
 
 
 def noisy_descent(

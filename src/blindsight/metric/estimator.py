@@ -268,9 +268,7 @@ class DPPMetric(LinearMetric, Protected):
         columns = data.records.shape[1]
         return map_of_moments(released, columns=columns, n_pairs=len(data), sigma=_sigma(door, "second moments"))
 
-    def _descent(
-        self, door: Door, data: Comparisons, loss: str, progress: Callable[[int, int], None] | None
-    ) -> Floats:
+    def _descent(self, door: Door, data: Comparisons, loss: str, progress: Callable[[int, int], None] | None) -> Floats:
         if loss != "npair":
             self.released_["margin"] = _margin(door.total("margin", data.far()), _sigma(door, "margin"), len(data))
         W = start(data.records.shape[1], self._width(data.records.shape[1]))

@@ -78,7 +78,7 @@ class LinearMetric(TransformerMixin, BaseEstimator):
         return self.pair_score(tuples)
 
     def predict(self, tuples: Any) -> NDArray[np.int64]:
-        """1 for pairs no farther apart than `threshold_`, -1 for others; of triplets, whether the positive is nearer."""
+        """1 for pairs at most `threshold_` apart, -1 for others; of triplets, whether the positive is nearer."""
         least = 0.0 if np.ndim(tuples) >= 2 and np.shape(tuples)[1] == 3 else -self._threshold()
         return np.where(self.decision_function(tuples) >= least, 1, -1)
 

@@ -21,7 +21,17 @@ from blindsight.privacy.mechanisms import DiscreteGaussian, Gaussian
 from blindsight.privacy.mechanisms.gaussian import gaussian_epsilon
 from blindsight.privacy.plan import Plan, Planned
 
-__all__ = ["ABSENT", "BINS", "KAPPA", "ROWS", "STRUCTURE", "metric_guarantee", "metric_plan", "paper_guarantee", "unit_noise"]
+__all__ = [
+    "ABSENT",
+    "BINS",
+    "KAPPA",
+    "ROWS",
+    "STRUCTURE",
+    "metric_guarantee",
+    "metric_plan",
+    "paper_guarantee",
+    "unit_noise",
+]
 
 BINS = 32
 STRUCTURE = Assumption(
@@ -94,18 +104,8 @@ def metric_guarantee(
     simulation: bool,
 ) -> Guarantee:
     """(epsilon, delta) per unit, and what the same releases cost in the other units."""
-    group, target = groups[unit], 1 / unit_noise(epsilon, delta)
-    noise = 1 / target
-
-    def plan() -> Plan:
-        return metric_plan(
-            loss, scaled=scaled, columns=columns, rows=rows, noise=noise, group=group, unit=unit, delta=delta
-        )
-
-    releases = plan()
-    while (mu := _mu(releases)) > target:  # rounding to the grid costs a hair
-        noise *= max(mu / target, 1 + 1e-12)
-        releases = plan()
+    group = groups[unit]
+    releases, mu = _calibrated(loss, scaled, columns, rows, epsilon, delta, unit, group)
     others = [other for other in groups if other != unit]
     return Guarantee(
         releases=releases,
@@ -116,6 +116,23 @@ def metric_guarantee(
         simulation=simulation,
         also=tuple(_cost(mu * groups[other] / group, delta, other) for other in others),
     )
+
+
+@lru_cache(maxsize=256)
+def _calibrated(
+    loss: str, scaled: bool, columns: int, rows: int, epsilon: float, delta: float, unit: Unit, group: int
+) -> tuple[Plan, float]:
+    """The plan with the least noise that keeps the budget, and its mu: remembered, for trials that fit again."""
+    noise = unit_noise(epsilon, delta)
+    target = 1 / noise
+    while True:
+        releases = metric_plan(
+            loss, scaled=scaled, columns=columns, rows=rows, noise=noise, group=group, unit=unit, delta=delta
+        )
+        mu = _mu(releases)
+        if mu <= target:
+            return releases, mu
+        noise *= max(mu / target, 1 + 1e-12)  # rounding to the grid costs a hair
 
 
 def _mu(releases: Plan) -> float:

@@ -28,7 +28,9 @@ def check_scale(scale: Any) -> Any:
         return scale
     if isinstance(scale, str) or not hasattr(scale, "__len__") or len(scale) != 2:
         raise InvalidParameter(f"scale must be None, 'private' or bounds (low, high), got {scale!r}.")
-    low, high = (np.atleast_1d(checks.finite_array(name, part)) for name, part in zip(("low", "high"), scale, strict=True))
+    low, high = (
+        np.atleast_1d(checks.finite_array(name, part)) for name, part in zip(("low", "high"), scale, strict=True)
+    )
     if low.ndim != 1 or low.shape != high.shape or not (low < high).all():
         raise InvalidParameter("scale must be bounds (low, high) of the same length, each low below its high.")
     return low, high

@@ -38,11 +38,13 @@ class Counts:
         """The norm of each row; entries of one row in one cell add up first."""
         cells, inverse = np.unique(self.row * self.cells + self.cell, return_inverse=True)
         total = np.bincount(inverse, weights=self.size, minlength=len(cells))
-        return np.bincount(cells // self.cells, weights=total**order, minlength=self.n) ** (1 / order)
+        powers: Floats = np.bincount(cells // self.cells, weights=total**order, minlength=self.n).astype(np.float64)
+        return np.asarray(powers ** (1 / order), dtype=np.float64)
 
     def weighted_sum(self, weights: Floats) -> Floats:
         """All rows, each times its weight, added."""
-        return np.bincount(self.cell, weights=self.size * weights[self.row], minlength=self.cells)
+        sums = np.bincount(self.cell, weights=self.size * weights[self.row], minlength=self.cells)
+        return sums.astype(np.float64)
 
 
 @dataclass(frozen=True, eq=False)

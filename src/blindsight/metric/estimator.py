@@ -102,7 +102,7 @@ class DPPMetric(LinearMetric, Protected):
         self.preprocessor = preprocessor
         self.random_state = random_state
 
-    def promise(
+    def promise(  # type: ignore[override]
         self,
         *,
         n_pairs: int,

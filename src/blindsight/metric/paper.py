@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from blindsight.core import checks
 from blindsight.core.errors import InvalidData, InvalidParameter
-from blindsight.metric.algorithm1 import PaperMechanism, Trace, algorithm1
+from blindsight.metric.algorithm1 import Trace, algorithm1
 from blindsight.metric.contrastive import Contrastive, mean_dissimilar_distance
 from blindsight.metric.graph import PairGraph, pair_labels
 from blindsight.metric.kappa import kappa as count_kappa
@@ -151,7 +151,7 @@ class DPPDML(_Algorithm1):
         progress: Progress | None = None,
     ) -> Self:
         """Learn from pairs as `DPPMetric` does; `trace` records objective and sensitivity, for the owner only."""
-        mechanism: PaperMechanism = checks.one_of("mechanism", self.mechanism, (*_PURE, "gaussian"))  # type: ignore[assignment]
+        mechanism: Any = checks.one_of("mechanism", self.mechanism, (*_PURE, "gaussian"))
         if self.delta is not None and mechanism != "gaussian":
             raise InvalidParameter("delta is spent by mechanism='gaussian' only; leave it out.")
         delta = 1e-5 if self.delta is None else checks.positive("delta", self.delta)

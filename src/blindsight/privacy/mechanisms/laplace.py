@@ -102,6 +102,8 @@ class Laplace:
 class DiscreteLaplace:
     """Round to a grid and add exact discrete Laplace noise; `scale` and `sensitivity` are in grid steps.
 
+    `dimensions` of the steps of `sensitivity` are for the rounding: values before it may be that much less apart.
+
     Guarantee: epsilon = sensitivity / scale for the whole vector, with no leak through floating point: output is a
     multiple of a power of two, sampled by integer comparisons only.
     """
@@ -111,12 +113,13 @@ class DiscreteLaplace:
     grid: float
     unit: Unit
     neighbours: Neighbours = "replace one"
+    dimensions: int = 0
     sampler: ClassVar[Sampler] = "exact"
 
     def __post_init__(self) -> None:
         checks.positive("scale", self.scale)
         object.__setattr__(self, "scale", Fraction(self.scale))
-        checks.whole("sensitivity", self.sensitivity)
+        checks.whole("sensitivity", self.sensitivity, least=checks.whole("dimensions", self.dimensions, least=0) + 1)
         check_grid(self.grid)
         _ = self.cost
 
@@ -142,7 +145,7 @@ class DiscreteLaplace:
         scale = fraction_above(steps / target)
         while float(Fraction(steps) / scale) > target:
             scale += Fraction(1, scale.denominator)
-        return cls(scale=scale, sensitivity=steps, grid=grid, unit=unit, neighbours=neighbours)
+        return cls(scale=scale, sensitivity=steps, grid=grid, unit=unit, neighbours=neighbours, dimensions=extra)
 
     @property
     def says(self) -> str:
@@ -156,8 +159,8 @@ class DiscreteLaplace:
 
     @property
     def domain(self) -> Reals:
-        """Vectors; those of neighbours differ by at most `sensitivity` grid steps in l1."""
-        return Reals(self.sensitivity * self.grid, 1)
+        """Vectors; those of neighbours differ by so little in l1 that rounded they differ by at most `sensitivity`."""
+        return Reals((self.sensitivity - self.dimensions) * self.grid, 1)
 
     def worst_pair(self) -> tuple[NDArray[Any], NDArray[Any]]:
         """Two neighbouring inputs that meet the stated epsilon."""

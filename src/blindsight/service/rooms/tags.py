@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import threading
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +16,8 @@ from blindsight.privacy import Cost
 from blindsight.service.pictures import data_uri
 from blindsight.service.reader import DigitReader
 from blindsight.service.work.tags import scene_sets
-from blindsight.tagging import PrivateTagger
+from blindsight.tagging import Exact, PrivateTagger
+from blindsight.tagging.estimator import Paid
 
 __all__ = ["REPEATS", "TagRoom"]
 
@@ -30,6 +34,8 @@ class TagRoom:
         self.facts: dict[str, Any] = json.loads((folder / "facts.json").read_text())
         _, asked = scene_sets()
         self.scenes: NDArray[np.uint8] = np.asarray(asked.images)
+        self._guard = threading.Lock()
+        self._asked: dict[str, Counter[bytes]] = {}
         self.answer_scene(0)  # the first use is the slow one
 
     @classmethod
@@ -62,19 +68,31 @@ class TagRoom:
 
     def answer(self, logits: NDArray[Any]) -> list[dict[str, Any]]:
         """Noise on outputs: tags that may leave."""
-        rng, _ = self._tagger._dice()
-        found = self._tagger.release_.answer(logits[None], rng=rng)
+        found = self._tagger.noisy(logits[None], ledger=Paid())
         return self._listed(found.tags[0], found.scores[0])
+
+    def pay(self, asker: str, query: int | NDArray[Any], charge: Callable[[Cost], None]) -> float:
+        """Charge for one more answer about this image: different images do not add up. What was charged.
+
+        Counted in memory: after a restart counting starts anew, and all charges together still cover every image.
+        """
+        image = self.scenes[query] if isinstance(query, int) else _as_scene(query)
+        with self._guard:
+            asked = self._asked.setdefault(asker, Counter())
+            due = asked[image.tobytes()] + 1 > max(asked.values(), default=0)
+            if due:
+                charge(self.cost)
+            asked[image.tobytes()] += 1
+        return self.cost.epsilon if due else 0.0
 
     def openly(self, logits: NDArray[Any]) -> list[dict[str, Any]]:
         """The tags without noise, for the owner."""
-        return self._listed(logits > 0, 1 / (1 + np.exp(-logits)))
+        return self._listed(Exact().read(logits).tags, 1 / (1 + np.exp(-logits)))
 
     def repeats(self, logits: NDArray[Any]) -> list[tuple[int, float]]:
         """How far the average of n answers agrees with the unprotected tags; a simulation that leaves nothing."""
-        truth, most = logits > 0, REPEATS[-1]
-        rng, _ = self._tagger._dice()
-        scores = self._tagger.release_.answer(np.repeat(logits[None], _TRIALS * most, axis=0), rng=rng).scores
+        truth, most = Exact().read(logits).tags, REPEATS[-1]
+        scores = self._tagger.noisy(np.repeat(logits[None], _TRIALS * most, axis=0), ledger=Paid()).scores
         sums = scores.reshape(_TRIALS, most, -1).cumsum(axis=1)
         size = max(1, int(truth.sum()))
         found = []

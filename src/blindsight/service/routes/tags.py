@@ -1,4 +1,4 @@
-"""Tags: one private answer a question, charged before it leaves."""
+"""Tags: one private answer per question, charged per image before it leaves."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def ask(
     query: Annotated[int, Query(ge=0, le=23, description="The scene's position.")],
     beside: Annotated[bool, Query(description="Also what the noise hides (owner only).")] = False,
 ) -> Answer:
-    """Every answer costs, also the second about the same scene."""
+    """Every further answer about the same scene costs; different scenes do not add up."""
     return _answer(studio, asker, query, beside)
 
 
@@ -82,14 +82,14 @@ async def upload(
 def _answer(studio: Studio, asker: Identity, query: Any, beside: bool) -> Answer:
     room = _room(studio)
     logits = room.look(query)
-    studio.budgets.charge(asker, room.cost, "tags of one image")
+    spent = room.pay(asker.name, query, lambda cost: studio.budgets.charge(asker, cost, "tags of one image"))
     tags = room.answer(logits)
     left = studio.budgets.ledger(asker).balance("query").remaining
     each = room.cost.epsilon
     owner = asker.role == "owner" and beside
     return Answer(
         tags=[Tag(**tag) for tag in tags],
-        spent=each,
+        spent=spent,
         remaining=left.epsilon,
         answers_left=int(left.epsilon / each + 1e-9),
         open_tags=[Tag(**tag) for tag in room.openly(logits)] if owner else None,

@@ -12,7 +12,8 @@ from blindsight.audit.tagging import distinguish_images
 from blindsight.core.storage import write_atomically
 from blindsight.service.jobs import Workplace
 from blindsight.service.reader import DigitReader
-from blindsight.tagging import PrivateTagger
+from blindsight.tagging import CodebookAnswers, DPTraining, Exact, PrivateTagger
+from blindsight.tagging.estimator import Paid
 
 __all__ = ["EPSILON", "SCENES", "run", "scene_sets"]
 
@@ -40,23 +41,28 @@ def run(arguments: dict[str, Any], place: Workplace) -> dict[str, Any]:
         cut = len(training.images) * 5 // 6
         X, check = eye.features(training.images[:cut]), eye.features(training.images[cut:])
         place.say(2, 4, "training with differential privacy")
-        tagger = PrivateTagger(EPSILON, training_epsilon=TRAINING_EPSILON, classes=list(_NAMES))
+        tagger = PrivateTagger(DPTraining(epsilon=TRAINING_EPSILON), CodebookAnswers(EPSILON), classes=list(_NAMES))
         tagger.fit(X, training.labels[:cut])
         tagger.save(folder / "tagger.safetensors")
         place.say(3, 4, "attacking the answers")
         truth = training.labels[cut:].astype(bool)
         logits = tagger.logits(check)
         far = int(np.abs(logits - logits[0]).sum(axis=1).argmax())
+        way: Any = tagger.way_
         audited = distinguish_images(
-            lambda rows, rng: tagger.release_.answer(rows, rng=rng).scores, logits[0], logits[far], trials=5000
+            lambda rows, rng: way.read(way.noise(len(_NAMES)).release(way.value(rows), rng=rng)).scores,
+            logits[0],
+            logits[far],
+            trials=5000,
         )
+        promised: Any = tagger.answer_guarantee_
         facts = {
-            "labels": float(np.mean((logits > 0) == truth)),
-            "answers": float(np.mean(tagger.answer(check).tags == truth)),
+            "labels": float(np.mean(Exact().read(logits).tags == truth)),
+            "answers": float(np.mean(tagger.noisy(logits, ledger=Paid()).tags == truth)),
             "nothing": float(np.mean(~truth)),
             "audited": round(float(audited.epsilon), 3),
-            "guarantee": json.loads(tagger.guarantee_.to_json()),
-            "training": json.loads(tagger.training_guarantee_.to_json()),
+            "guarantee": json.loads(promised.to_json()),
+            "training": json.loads(tagger.guarantee_.to_json()),
         }
         write_atomically(folder / "facts.json", json.dumps(facts).encode())
     place.say(4, 4, "done")

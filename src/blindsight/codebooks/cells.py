@@ -1,4 +1,4 @@
-"""Cells to put images in: groups of atoms, pairs of atoms, or classes with sub-cells. All of them are public.
+"""Cells to put images in: groups of atoms, pairs of atoms, or classes. All of them are public.
 
 An atom is a unit vector that stands for something a photo may show: a class of a public classifier, or a public
 picture. `assign` gives an image's true cell (private, until a mechanism has answered for it); `similarity` says how
@@ -21,9 +21,8 @@ __all__ = ["Cells", "ClassCells", "GroupCells", "PairCells", "ward_groups"]
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
 
-# Temperatures of the soft maximum over the atoms of a group, and over the sub-cells of a class; the second atom's
-# weight beside the first. Chosen on Caltech-A, CIFAR-10 and COCO.
-_ATOMS, _SUB_CELLS, _SECOND = 0.1, 0.2, 0.6
+# Temperature of the soft maximum over the atoms of a group; the second atom's weight beside the first.
+_ATOMS, _SECOND = 0.1, 0.6
 
 
 class Cells(Protocol):
@@ -151,57 +150,38 @@ class PairCells:
 
 @dataclass(frozen=True, eq=False)
 class ClassCells:
-    """The most likely class of a public labelled folder, and the nearest of its sub-cells."""
+    """The most likely class of a public labelled folder."""
 
     kind: ClassVar[str] = "classes"
     coefficients: Floats  # (classes, d)
     intercept: Floats  # (classes,)
-    centres: Floats  # (k, d), grouped by class
-    owner: Ints  # (k,) the class of each cell
 
     def __post_init__(self) -> None:
-        classes = len(self.coefficients)
-        fits = self.centres.shape[1:] == self.coefficients.shape[1:] and self.intercept.shape == (classes,)
-        if not fits or self.owner.shape != (self.k,) or set(np.unique(self.owner)) != set(range(classes)):
-            raise HostileFile("the classes of a codebook do not fit its cells. Make it again.")
+        if self.coefficients.ndim != 2 or self.intercept.shape != self.coefficients.shape[:1]:
+            raise HostileFile("the classifier of a codebook has shapes that do not fit. Make it again.")
 
     @property
     def k(self) -> int:
-        """Classes times their sub-cells."""
-        return len(self.centres)
+        """How many classes."""
+        return len(self.coefficients)
 
-    def log_classes(self, points: Floats) -> Floats:
-        """ln P(class | point)."""
+    def assign(self, points: Floats) -> Ints:
+        """The most likely class."""
+        return (points @ self.coefficients.T + self.intercept).argmax(axis=1).astype(np.int64)
+
+    def similarity(self, points: Floats) -> Floats:
+        """ln P(class | q)."""
         z = points @ self.coefficients.T + self.intercept
         z -= z.max(axis=1, keepdims=True)
         return np.asarray(z - np.log(np.exp(z).sum(axis=1, keepdims=True)), dtype=np.float32)
 
-    def assign(self, points: Floats) -> Ints:
-        """The nearest sub-cell of the most likely class."""
-        likely = (points @ self.coefficients.T + self.intercept).argmax(axis=1)
-        near = np.where(self.owner == likely[:, None], points @ self.centres.T, -np.inf)
-        return near.argmax(axis=1).astype(np.int64)
-
-    def similarity(self, points: Floats) -> Floats:
-        """P(class | q), raised for the sub-cells nearer to the query than the class's average and lowered for others."""
-        z = (points @ self.centres.T) / np.float32(_SUB_CELLS)
-        size = np.bincount(self.owner)[self.owner].astype(np.float32)
-        member = np.eye(len(self.coefficients), dtype=np.float32)[self.owner]
-        inside = z - (np.log(np.exp(z) @ member) - np.log(size @ member / member.sum(axis=0)))[:, self.owner]
-        return self.log_classes(points)[:, self.owner] + inside
-
     def coarse(self) -> tuple[Ints, int]:
-        """Every cell by itself."""
+        """Every class by itself."""
         return np.arange(self.k), self.k
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """The classifier and the sub-cells."""
-        return {
-            "coefficients": self.coefficients,
-            "intercept": self.intercept,
-            "centres": self.centres,
-            "owner": self.owner,
-        }
+        """The classifier."""
+        return {"coefficients": self.coefficients, "intercept": self.intercept}
 
 
 def ward_groups(points: Floats, k: int) -> Ints:

@@ -91,6 +91,20 @@ class Reading:
         true = (self.truth - self.lie) * self.prior
         return (true * self.relevance(similarity) + self.lie * self.relevant) / (true + self.lie)
 
+    def present(self, similarity: NDArray[Any], counts: NDArray[Any]) -> NDArray[np.bool_]:
+        """Whether anything like each query is stored (m,): whether the cells that fit it best hold more records than
+        lies alone would put there.
+
+        The cells that fit are those at least half as relevant as the best one. Lies put a record into each of them
+        with probability q0; "nothing" means no more than two standard deviations above that.
+        """
+        seen = np.asarray(counts, dtype=np.float64)
+        chance = self.relevance(similarity)
+        near = chance >= 0.5 * chance.max(axis=1, keepdims=True)
+        expected = seen.sum() * self.lie * near.sum(axis=1)
+        result: NDArray[np.bool_] = near @ seen > expected + 2 * np.sqrt(expected)
+        return result
+
 
 def _sigmoid(z: Floats) -> Floats:
     result: Floats = 0.5 * (1 + np.tanh(0.5 * z))

@@ -274,7 +274,7 @@ def deep_rows(*, seed: int, progress: Any = None) -> Iterator[Row]:
     from blindsight.metric.files import project
 
     images = data.load("mnist5k")
-    X = project(features.EfficientNet(size=96).transform(images, progress=progress))
+    X = project(features.EfficientNet(size=96, cache=True).transform(images, progress=progress))
     split = make_split(X, images.labels, nodes=3500, rng=np.random.default_rng(seed), tested=1400)
     runs = {
         "euclidean": EuclideanMetric().fit(X),

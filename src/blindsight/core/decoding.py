@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import stats
 
 from blindsight.core import checks, codes
 from blindsight.core.errors import InvalidData, InvalidParameter
@@ -55,7 +54,7 @@ def debias(distances: ArrayLike, n_bits: int, beta: ArrayLike) -> Floats:
         raise InvalidParameter("debias needs one beta for all bits; use asymmetric_scores for unequal bits.")
     if flips[0] == 0.5:
         raise InvalidParameter("beta is 1/2: the codes say nothing and no distance can be recovered.")
-    return np.asarray((np.asarray(distances, dtype=np.float64) - n_bits * flips[0]) / (1 - 2 * flips[0]))
+    return (np.asarray(distances, dtype=np.float64) - n_bits * flips[0]) / (1 - 2 * flips[0])
 
 
 def log_odds(beta: ArrayLike, n_bits: int) -> Floats:
@@ -83,12 +82,12 @@ def asymmetric_scores(
     seen = ones * (1 - flips) + (1 - ones) * flips  # P(released bit j = 1)
     seen = np.clip(seen, 1e-12, 1 - 1e-12)
     weight, constant = np.log(seen / (1 - seen)) / 2, np.log(seen * (1 - seen)).sum(axis=1, keepdims=True) / 2
-    return np.asarray(weight.astype(np.float32) @ signs.T + constant.astype(np.float32))
+    return weight.astype(np.float32) @ signs.T + constant.astype(np.float32)
 
 
 def binomial_distances(n_bits: int, p: float) -> Floats:
     """The distance distribution (c + 1,) of two codes whose bits differ independently with probability p."""
-    return np.asarray(stats.binom.pmf(np.arange(n_bits + 1), n_bits, checks.probability("p", p)))
+    return _binomial(n_bits, checks.probability("p", p))
 
 
 def flip_kernel(n_bits: int, beta: float) -> Floats:
@@ -100,10 +99,17 @@ def flip_kernel(n_bits: int, beta: float) -> Floats:
     flip = float(_betas(beta, n_bits)[0])
     kernel = np.empty((n_bits + 1, n_bits + 1))
     for d in range(n_bits + 1):
-        still = stats.binom.pmf(np.arange(d + 1), d, 1 - flip)
-        fresh = stats.binom.pmf(np.arange(n_bits - d + 1), n_bits - d, flip)
+        still, fresh = _binomial(d, 1 - flip), _binomial(n_bits - d, flip)
         kernel[d] = np.convolve(still, fresh)
     return kernel
+
+
+def _binomial(n: int, p: float) -> Floats:
+    """The binomial distribution over 0..n."""
+    from scipy.stats import binom  # imported here: it takes most of a second, and only flipped bits need it
+
+    result: Floats = binom.pmf(np.arange(n + 1), n, p)
+    return result
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,7 +167,7 @@ class MatchModel:
         observed = np.asarray(distances)
         if observed.dtype.kind not in "iu" or ((observed < 0) | (observed > self.n_bits)).any():
             raise InvalidData(f"distances must be whole numbers in 0..{self.n_bits}.")
-        return np.asarray(self.curve()[observed])
+        return self.curve()[observed]
 
     def threshold(self, probability: float) -> int:
         """The largest r such that every hit within r is a match with at least `probability`; -1 if none."""

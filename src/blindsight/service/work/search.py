@@ -62,7 +62,7 @@ def _release(
     target: Path, epsilon: float, X: NDArray[Any], y: NDArray[Any], secret: NDArray[Any], ledger: Ledger
 ) -> None:
     target.mkdir(exist_ok=True)
-    hasher = CodebookHasher(epsilon=epsilon, supervised=True).fit(X, y)
+    hasher = CodebookHasher(epsilon=epsilon, supervised=True, learned_from="public").fit(X, y)
     hasher.save(target / "hasher.safetensors")
     codes = hasher.transform(secret, ledger=ledger)
     index = HammingIndex(hasher.n_cells_, guarantee=hasher.guarantee_)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -44,9 +44,15 @@ class Agreement:
     settings: Settings
     noise: DistributedGaussian | None
 
-    def guarantee(self, rounds: int, *, simulation: bool) -> Guarantee:
-        """Per user and per record, for that many rounds."""
-        return exact_sums(rounds) if self.noise is None else self.noise.guarantee(rounds, simulation=simulation)
+    def guarantee(self, rounds: int, *, simulation: bool, missing: tuple[str, ...] = ()) -> Guarantee:
+        """Per user and per record, for that many rounds; with something `missing` from the proof, none."""
+        if self.noise is None:
+            return exact_sums(rounds)
+        found = self.noise.guarantee(rounds, simulation=simulation)
+        if not missing:
+            return found
+        also = tuple(replace(cost, epsilon=math.inf) for cost in found.also)
+        return replace(found, epsilon=math.inf, also=also, assumptions=(*found.assumptions, *missing))
 
     def advice(self) -> str | None:
         """What to change where the noise is larger than what it is added to."""

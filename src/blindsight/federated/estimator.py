@@ -31,6 +31,7 @@ from blindsight.privacy.entropy import release_rng, training_rng
 __all__ = ["FederatedClassifier"]
 
 _KIND = "federated classifier"
+_NO_CLASSES = "classes were taken from the private labels: name them, classes=[...], and they are public"
 _LEARNERS: dict[str, Proximal | SGD] = {"proximal": Proximal(strength=1e-3), "sgd": SGD()}
 
 
@@ -39,6 +40,8 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):
 
     Parameters
     ----------
+    classes: the class names, known beforehand to everybody. None takes them from the private labels, and then no
+        epsilon is proven: which classes occur would be in the file.
     users: how many owners rows are dealt to when `fit` gets no `groups`.
     rounds: how often weights are shared, updated and averaged.
     learner: "proximal", "sgd" (the paper's), or a `Proximal` or `SGD` with its own settings.
@@ -57,7 +60,8 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):
     Attributes
     ----------
     coef_, intercept_, classes_, scale_: the model; features are (X - mean) / deviation of the public rows, if any.
-    rounds_: one `RoundLog` a round: users, sparsity, bytes, seconds, accuracy.
+    rounds_: one `RoundLog` a round: users, sparsity, bytes, seconds, accuracy. They are exact, so they stay with their
+        owner: `save` leaves them out, and a loaded model has none.
     guarantee_, disclosure_: what is promised, and who sees what.
     advice_: what to change where noise drowns the updates; else None.
 
@@ -69,6 +73,7 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):
     def __init__(
         self,
         *,
+        classes: Any = None,
         users: int = 5,
         rounds: int = 3,
         learner: Any = "proximal",
@@ -89,6 +94,7 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):
         clip: float = 1.0,
         random_state: Any = None,
     ) -> None:
+        self.classes = classes
         self.users = users
         self.rounds = rounds
         self.learner = learner
@@ -128,10 +134,7 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):
         ledger: charged with the guarantee before the first round; refuses what has no finite epsilon.
         """
         X, y = validate_data(self, X, y, dtype=np.float64)
-        check_classification_targets(y)
-        self.classes_, labels = np.unique(np.asarray(y), return_inverse=True)
-        if len(self.classes_) < 2:
-            raise InvalidData("a classifier needs at least 2 classes, got 1 class.")
+        labels = self._labels(np.asarray(y))
         owners, owner = self._owners(groups, len(X))
         dimension = linear.rows_of(len(self.classes_)) * (X.shape[1] + 1)
         agreement = agree(
@@ -151,7 +154,9 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):
             capacity=self.capacity,
         )
         release, simulated = release_rng(self.random_state)
-        self.guarantee_ = agreement.guarantee(self.rounds, simulation=simulated)
+        self.guarantee_ = agreement.guarantee(
+            self.rounds, simulation=simulated, missing=() if self.classes is not None else (_NO_CLASSES,)
+        )
         self.disclosure_ = agreement.disclosure()
         self.advice_ = agreement.advice()
         if ledger is not None:
@@ -169,6 +174,22 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):
         self.rounds_: list[RoundLog] = federation.run(self.rounds, progress=progress)
         self._keep(linear.shaped(federation.weights, X.shape[1]))
         return self
+
+    def _labels(self, y: NDArray[Any]) -> NDArray[np.intp]:
+        """Class numbers; sets `classes_`, from the parameter where it is given and else from the labels."""
+        check_classification_targets(y)
+        if self.classes is None:
+            self.classes_, labels = np.unique(y, return_inverse=True)
+            if len(self.classes_) < 2:
+                raise InvalidData("a classifier needs at least 2 classes, got 1 class.")
+            return labels
+        self.classes_ = np.unique(np.asarray(self.classes))
+        if len(self.classes_) < 2 or len(self.classes_) != len(self.classes):
+            raise InvalidParameter("classes must name at least 2 different classes.")
+        found = _numbered(self.classes_, y)
+        if found is None:
+            raise InvalidData("every label must be one of `classes`, and some are not.")
+        return found
 
     def _owners(self, groups: ArrayLike | None, rows: int) -> tuple[int, NDArray[np.intp]]:
         if groups is None:
@@ -190,10 +211,9 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):
         if public is None:
             return np.zeros(dimension)
         rows, names = public
-        labels = np.searchsorted(self.classes_, np.asarray(names))
-        known = self.classes_[np.minimum(labels, len(self.classes_) - 1)] == np.asarray(names)
-        if not known.all():
-            raise InvalidData("public rows must have classes that occur among the users' rows.")
+        labels = _numbered(self.classes_, np.asarray(names))
+        if labels is None:
+            raise InvalidData("public rows must have classes that are among `classes`, or among the users' labels.")
         return initial_weights(self._scaled(np.asarray(rows, dtype=np.float64)), labels, classes=len(self.classes_))
 
     def _sending(self, settings: Settings, simulation: Simulation) -> Sending:
@@ -257,15 +277,15 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):
         return self.classes_[(values > 0).astype(int) if values.ndim == 1 else np.argmax(values, axis=1)]
 
     def save(self, path: str | Path) -> None:
-        """Write model, guarantee, disclosure and the rounds' log as one file."""
+        """Write the released weights, what is public, guarantee and disclosure as one file."""
         check_is_fitted(self)
         plain = {k: v for k, v in self.get_params(deep=False).items() if isinstance(v, (str, int, float, bool))}
         fields = {
             "parameters": plain,
             "classes": self.classes_.tolist(),
+            "named": self.classes is not None,
             "guarantee": json.loads(self.guarantee_.to_json()),
             "disclosure": json.loads(self.disclosure_.to_json()),
-            "rounds": [dataclasses.asdict(entry) for entry in self.rounds_],
         }
         arrays = {"coef": self.coef_, "intercept": self.intercept_, "scale": self.scale_}
         storage.save(path, kind=_KIND, arrays=arrays, fields=fields)
@@ -283,7 +303,7 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):
             model.classes_ = np.array(fields["classes"])
             model.guarantee_ = Guarantee.from_json(json.dumps(fields["guarantee"]))
             model.disclosure_ = Disclosure.from_json(json.dumps(fields["disclosure"]))
-            model.rounds_ = [RoundLog(**entry) for entry in fields["rounds"]]
+            model.classes = model.classes_.tolist() if fields["named"] else None
             model.n_features_in_ = model.coef_.shape[1]
             rows = linear.rows_of(len(model.classes_))
             fits = model.coef_.shape[0] == rows == len(model.intercept_) and model.scale_.shape == (
@@ -295,6 +315,12 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):
         if not fits or not (model.scale_[1] > 0).all():
             raise HostileFile(f"{path} does not hold a federated classifier: its parts do not fit together.")
         return model
+
+
+def _numbered(classes: NDArray[Any], names: NDArray[Any]) -> NDArray[np.intp] | None:
+    """Each name's place among the sorted classes; None where one is no class."""
+    places = np.minimum(np.searchsorted(classes, names), len(classes) - 1)
+    return places if bool((classes[places] == names).all()) else None
 
 
 def _scale(public: tuple[ArrayLike, ArrayLike] | None, features: int) -> NDArray[np.float64]:

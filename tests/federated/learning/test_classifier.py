@@ -76,7 +76,9 @@ def test_without_noise_the_guarantee_says_so(digits, tmp_path) -> None:
 
 
 def test_with_noise_users_and_records_are_covered(digits) -> None:
-    model = FederatedClassifier(users=60, rounds=1, epsilon=8.0, clip=0.5, encrypt=False, random_state=0).fit(
+    model = FederatedClassifier(
+        users=60, rounds=1, epsilon=8.0, clip=0.5, encrypt=False, random_state=0, classes=range(10)
+    ).fit(
         digits["X"], digits["y"], public=(digits["public"], digits["public_y"]), test=(digits["test"], digits["test_y"])
     )
     assert model.guarantee_.epsilon <= 8.0

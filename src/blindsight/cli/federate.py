@@ -263,7 +263,7 @@ def simulate(
     order = np.random.default_rng(seed).permutation(len(X))
     public, test, private = np.split(order, [len(X) // 10, len(X) // 10 + len(X) // 5])
     model = FederatedClassifier(
-        classes=np.unique(y[public]),  # the public rows name the classes
+        classes=None if epsilon is None else np.unique(y[public]),  # the public rows name the classes
         users=users,
         rounds=rounds,
         send=send,

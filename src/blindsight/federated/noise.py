@@ -41,7 +41,7 @@ from blindsight.privacy.entropy import Rng
 from blindsight.privacy.mechanisms.exact import discrete_gaussian
 
 if TYPE_CHECKING:
-    from blindsight.federated.protocol.settings import Settings
+    from blindsight.federated.settings import Settings
 
 __all__ = ["DistributedGaussian", "clipped_numbers", "divergence", "noise_share", "sum_discloses"]
 

@@ -126,7 +126,14 @@ class PadSum:
         self._total = np.zeros(shape, dtype=np.uint32)
 
     def add(self, data: bytes | memoryview) -> None:
-        """Add one padded vector; a residue that is none, or another length, is refused and changes nothing."""
+        """Add one padded vector; what `check` refuses changes nothing."""
+        found = self.check(data)
+        for i, prime in enumerate(self.parameters.primes):
+            for total, row in zip(self._total[:, i], found[:, i], strict=True):
+                ring.add_into(total, row, prime)
+
+    def check(self, data: bytes | memoryview) -> NDArray[np.uint32]:
+        """The residues of one padded vector; another length, or a residue that is none, is refused."""
         parameters = self.parameters
         if len(data) != parameters.bytes(self.dimension):
             raise ProtocolError(f"malformed: a padded vector has {parameters.bytes(self.dimension)} bytes here.")
@@ -138,9 +145,7 @@ class PadSum:
                 if bits.unpack(view[at : at + size], width, row) >= prime:
                     raise ProtocolError("malformed: a padded vector's residues must lie below their primes.")
                 at += size
-        for i, prime in enumerate(parameters.primes):
-            for total, row in zip(self._total[:, i], found[:, i], strict=True):
-                ring.add_into(total, row, prime)
+        return found
 
     def open(self, header: bytes, secrets: NDArray[np.int64]) -> NDArray[np.int64]:
         """The sum of the vectors, given the sum of their secrets. A wrong sum of secrets gives noise."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from fractions import Fraction
 from functools import cached_property
 from typing import Literal, get_args
 
 from blindsight.core import checks
 from blindsight.core.errors import InvalidParameter
 from blindsight.federated.fixedpoint import FixedPoint
+from blindsight.federated.noise import largest_share
 from blindsight.federated.pad.cipher import MOST_VALUE_BITS
 from blindsight.federated.pad.parameters import LONGEST, Parameters, choose
 from blindsight.federated.wire import Reader, Writer
@@ -40,8 +40,8 @@ class Settings:
     rounds: R, to how many rounds a user contributes at most.
     holders: None for one key generator, or (needed, holders): so many of so many key holders open a round together.
     capacity: M of the paper; None is the paper's ceil(0.1 D).
-    clip, noise_variance: with noise, the l2 bound of an update and the variance of one user's share, in grid steps
-        (`blindsight.federated.noise` computes both); None and 0 without.
+    clip, noise_levels: with noise, the l2 bound of an update and the levels of one user's share
+        (`blindsight.federated.noise`); None and 0 without.
     """
 
     dimension: int
@@ -57,7 +57,7 @@ class Settings:
     holders: tuple[int, int] | None = None
     capacity: int | None = None
     clip: float | None = None
-    noise_variance: Fraction = Fraction(0)
+    noise_levels: int = 0
 
     def __post_init__(self) -> None:
         checks.whole("dimension", self.dimension)
@@ -68,7 +68,6 @@ class Settings:
                 f"at most {LONGEST:,} weights and {_LARGEST_USERS:,} users, got {self.dimension:,} and {self.users:,}."
             )
         checks.one_of("mode", self.mode, get_args(Mode))
-        object.__setattr__(self, "noise_variance", Fraction(self.noise_variance))
         self._check_noise()
         self._check_users()
         if self.capacity is not None and checks.whole("capacity", self.capacity) > self.dimension:
@@ -110,13 +109,16 @@ class Settings:
             object.__setattr__(self, "holders", (needed, total))
 
     def _check_noise(self) -> None:
-        if (self.clip is None) != (self.noise_variance == 0):
-            raise InvalidParameter("clip and noise_variance go together: give both or neither.")
+        if (self.clip is None) != (checks.whole("noise_levels", self.noise_levels, least=0) == 0):
+            raise InvalidParameter("clip and noise_levels go together: give both or neither.")
         if self.clip is None:
             return
         checks.positive("clip", self.clip)
         if self.mode != "pad" or self.least_per_coordinate > 1:
             raise InvalidParameter('noise needs mode="pad" and no votes: every coordinate carries noise.')
+        # A sum of all shares that leaves its slot would spoil the whole sum, so the widest share must fit.
+        if self.clip / self.code.grid + largest_share(self.noise_levels) > self.code.largest:
+            raise InvalidParameter(f"noise of {self.noise_levels} levels does not fit {self.bits}-bit values.")
 
     @cached_property
     def code(self) -> FixedPoint:
@@ -164,7 +166,7 @@ class Settings:
         writer.number("I", self.group or 1).number("I", self.least_per_coordinate).number("Q", self.rounds)
         needed, total = self.holders or (0, 0)
         writer.number("B", needed).number("B", total).number("Q", self.capacity or 0)
-        writer.number("d", self.clip or 0.0).text(str(self.noise_variance))
+        writer.number("d", self.clip or 0.0).number("B", self.noise_levels)
         return bytes(writer)
 
     @classmethod
@@ -185,7 +187,7 @@ class Settings:
             holders=_pair(reader.number("B"), reader.number("B")),
             capacity=reader.number("Q") or None,
             clip=reader.real() or None,
-            noise_variance=Fraction(reader.text()),
+            noise_levels=reader.number("B"),
         )
         reader.end()
         return settings

@@ -424,7 +424,8 @@ class Aggregator(Role):
             kept.update({int.from_bytes(item[:4], "little"): item[4:] for item in read_list(reader, most)})
         for item in read_list(reader, most):
             part = Reader(item)
-            role._shares[part.number("I")] = read_list(part, holders)
+            user = part.number("I")
+            role._shares[user] = read_list(part, holders)
         product, total = reader.field(), reader.field()
         reader.end()
         role._product = role.public.from_bytes(product) if role.public is not None and product else []

@@ -34,7 +34,12 @@ from blindsight.federated.settings import Settings
 from blindsight.federated.wire import Writer, seal, unseal
 from blindsight.privacy.entropy import Rng, SystemEntropy
 
-__all__ = ["User", "encode_update"]
+__all__ = ["User", "encode_clipped", "encode_update"]
+
+
+def encode_clipped(settings: Settings, update: NDArray[np.float64]) -> NDArray[np.int64]:
+    """The whole numbers of an update inside the clip, without noise."""
+    return clipped_numbers(update, settings.clip or 0.0, settings.code)
 
 
 def encode_update(settings: Settings, update: ArrayLike, length: int, *, rng: Rng) -> NDArray[np.int64]:
@@ -44,8 +49,7 @@ def encode_update(settings: Settings, update: ArrayLike, length: int, *, rng: Rn
         raise InvalidData(f"an update must have {length} weights, got {len(values)}.")
     if settings.clip is None:
         return settings.code.encode(values)
-    numbers = clipped_numbers(values, settings.clip, settings.code)
-    return numbers + noise_share(settings.noise_variance, len(values), settings, rng=rng)
+    return encode_clipped(settings, values) + noise_share(settings, len(values), rng=rng)
 
 
 class User(Role):

@@ -56,7 +56,8 @@ class User(Role):
     """User n of Algorithm 1, under a pad.
 
     `receive` an opening, `contribute` an update (a vector of weights), `receive` the result. Where the owner computes
-    the model itself, `expect` its hash: then no round on another model is joined.
+    the model itself, `expect` its hash: then no round on another model is joined. `mask` is set between a round of votes
+    and its round of values, `revealed` after the latter.
     """
 
     def __init__(
@@ -75,6 +76,7 @@ class User(Role):
         self._parent = bytes(32)
         self._expected: bytes | None = None
         self.mask: NDArray[np.bool_] | None = None
+        self.revealed: NDArray[np.bool_] | None = None
         self.result: Opened | None = None
         needed = self.settings.holders[1] if self.settings.holders else 1
         self.largest_message = 65_536 + self.settings.users + 8 * self.settings.dimension + needed * 65_536
@@ -222,7 +224,7 @@ class User(Role):
         if header.purpose is Purpose.VOTES:
             self.mask = values >= self.settings.least_per_coordinate
         else:
-            self._expected, self.mask = None, None
+            self._expected, self.mask, self.revealed = None, None, self.mask
         self.result = Opened(users, values)
         return []
 

@@ -26,7 +26,7 @@ from blindsight.federated.enrolment import enrol
 from blindsight.federated.paillier import PrivateKey
 from blindsight.federated.settings import Settings
 
-__all__ = ["Home", "make_homes"]
+__all__ = ["Home", "make_homes", "write_secret"]
 
 ROLES = ("aggregator", "keygen", "holder", "user")
 
@@ -53,6 +53,18 @@ class Home:
         if self.about["role"] != role:
             raise InvalidParameter(f"{self.path} belongs to the role {self.about['role']!r}, not to {role!r}.")
         return self
+
+    @property
+    def name(self) -> str:
+        """As the folder was called when it was made: "aggregator", "keygen", "holder-2", "user-7"."""
+        role = str(self.about["role"])
+        return f"{role}-{self.number}" if role in ("holder", "user") else role
+
+    @property
+    def command(self) -> str:
+        """What its owner runs."""
+        rows = " --data rows.npz" if self.about["role"] == "user" else ""
+        return f"{self.about['role']} {self.path}{rows}"
 
     @property
     def number(self) -> int:
@@ -94,8 +106,8 @@ def make_homes(
     server = make_server_files(host)
     address = f"{host}:{port}"
     aggregator = _home(root / "aggregator", "aggregator", 0, address, setup.aggregator.dump(), server.authority, plan)
-    _secret(aggregator.path / "server.pem", server.certificate)
-    _secret(aggregator.path / "server.key", server.key)
+    write_secret(aggregator.path / "server.pem", server.certificate)
+    write_secret(aggregator.path / "server.key", server.key)
     homes = [aggregator]
     if setup.keygen is not None:
         homes.append(_home(root / "keygen", "keygen", 0, address, setup.keygen.dump(), server.authority, None))
@@ -107,9 +119,9 @@ def make_homes(
         homes.append(_home(path, "user", enrolment.number, address, enrolment.dump(), server.authority, plan))
     for home in homes[1:]:
         node = make_node_key()
-        _secret(home.path / "node.key", node.private)
-        _secret(home.path / "node.pub", node.public)
-        _secret(aggregator.path / "nodes" / f"{home.path.name}.pub", node.public)
+        write_secret(home.path / "node.key", node.private)
+        write_secret(home.path / "node.pub", node.public)
+        write_secret(aggregator.path / "nodes" / f"{home.path.name}.pub", node.public)
     return homes
 
 
@@ -117,16 +129,16 @@ def _home(
     path: Path, role: str, number: int, address: str, enrolment: bytes, authority: bytes, plan: Plan | None
 ) -> Home:
     about = json.dumps({"role": role, "number": number, "address": address})
-    _secret(path / "party.json", about.encode())
-    _secret(path / "enrolment.bin", enrolment)
-    _secret(path / "ca.pem", authority)
+    write_secret(path / "party.json", about.encode())
+    write_secret(path / "enrolment.bin", enrolment)
+    write_secret(path / "ca.pem", authority)
     if plan is not None:
         plan.save(path / "plan.safetensors")
     return Home(path)
 
 
-def _secret(path: Path, content: bytes) -> None:
-    """For its owner's eyes only: the temporary file that becomes it is made with mode 0600."""
+def write_secret(path: Path, content: bytes) -> None:
+    """For its owner only: the temporary file that becomes it is made with mode 0600."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     os.chmod(path.parent, 0o700)
     storage.write_atomically(path, content)

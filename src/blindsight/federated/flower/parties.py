@@ -13,16 +13,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blindsight.core.errors import ProtocolError
-from blindsight.federated.enrolment import HolderEnrolment, KeygenEnrolment, UserEnrolment
+from blindsight.federated.enrolment import AggregatorEnrolment, HolderEnrolment, KeygenEnrolment, UserEnrolment
 from blindsight.federated.flower.homes import Home
 from blindsight.federated.flower.plan import read_rows
 from blindsight.federated.learning import Participant, model_digest
 from blindsight.federated.messages import Outgoing
 from blindsight.federated.paper import PaperKeyGenerator, PaperUser
 from blindsight.federated.protocol import Durable, KeyGenerator, KeyHolder, User
+from blindsight.federated.settings import Settings
 from blindsight.federated.wire import Reader, Writer, read_sealed, seal, unseal, write_sealed
 
-__all__ = ["Announcement", "HolderService", "KeygenService", "Service", "UserService", "alone", "open_service"]
+__all__ = ["Announcement", "HolderService", "KeygenService", "Service", "UserService", "alone", "open_service", "settings_of"]
 
 
 @contextmanager
@@ -49,6 +50,17 @@ def open_service(home: Home, data: str | Path | None = None) -> Service:
             raise ProtocolError("a user needs its rows.")
         return UserService(home, data)
     return KeygenService(home) if role == "keygen" else HolderService(home)
+
+
+def settings_of(home: Home) -> Settings:
+    """What this party agreed to."""
+    kinds: dict[str, Any] = {
+        "aggregator": AggregatorEnrolment,
+        "keygen": KeygenEnrolment,
+        "holder": HolderEnrolment,
+        "user": UserEnrolment,
+    }
+    return kinds[home.about["role"]].load(home.enrolment).settings  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True)

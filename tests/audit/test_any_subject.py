@@ -66,7 +66,7 @@ ESTIMATORS = {
     "tagger, top-k": lambda: tagger(TopTags(4.0, k=2)),
     "FlippedBits": lambda: FlippedBits(4.0).fit(IMAGES),
     "CodebookSketcher": lambda: CodebookSketcher(4.0, k=6).fit(IMAGES),
-    "FederatedClassifier": lambda: federated(epsilon=4.0),
+    "FederatedClassifier": lambda: federated(epsilon=4.0, classes=(False, True)),
 }
 
 

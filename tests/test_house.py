@@ -120,3 +120,29 @@ def test_heavy_libraries_stay_out_of_the_way(module: str) -> None:
     code = f"import {module}, sys; print([name for name in ({heavy}) if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_the_flat_surface_is_what_it_says() -> None:
+    """What can be imported from `blindsight` itself is promised: no name may vanish, and none comes unannounced."""
+    import blindsight
+
+    for name in blindsight.__all__:
+        assert getattr(blindsight, name) is not None
+    homes = {name for names in blindsight._HOMES.values() for name in names} | set(blindsight._MODULES)
+    assert homes | {"__version__"} == set(blindsight.__all__)
+    assert set(blindsight.__all__) <= set(dir(blindsight))
+    with pytest.raises(AttributeError):
+        _ = blindsight.NothingOfTheKind
+
+
+def test_importing_the_package_is_quick() -> None:
+    """Nothing but the standard library is read, so it takes what Python itself takes: far below 50 ms."""
+    code = "import blindsight, sys; print({name.split('.')[0] for name in sys.modules} - sys.stdlib_module_names)"
+    done = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, check=True)
+    assert set(ast.literal_eval(done.stdout)) <= {
+        "blindsight",
+        "_virtualenv",
+        "_distutils_hack",
+        "google",
+        "mpl_toolkits",
+    }

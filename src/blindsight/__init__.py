@@ -2,17 +2,150 @@
 
 Five protections, one for each point where a visual pipeline gives something away:
 
-- `blindsight.hashing` and `blindsight.index`: private binary codes (what you store),
-- `blindsight.federated`: encrypted model updates (what you share),
-- `blindsight.metric`: metrics from private pairs (what you compare),
-- `blindsight.sketching`: networks trained on sketches (what you send),
-- `blindsight.tagging`: tags with private outputs (what you answer),
+- `hashing` and `index`: private codes for image search (what you store),
+- `federated`: encrypted sums of model updates (what you share),
+- `metric`: distances learned from private pairs (what you compare),
+- `sketching`: networks trained on sketches (what you send),
+- `tagging`: tags with a privately trained head (what you answer),
 
-under one idea of a guarantee (`blindsight.privacy`) and one audit (`blindsight.audit`).
+under one idea of a guarantee (`privacy`) and one audit (`audit`).
+
+The names below can be imported from here and are kept; everything else can be reached and may change. Nothing is
+imported before it is asked for.
 """
 
 from __future__ import annotations
 
-__all__ = ["__version__"]
+import importlib
+from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+if TYPE_CHECKING:
+    from blindsight import audit, data, features
+    from blindsight.core.errors import BlindsightError, BudgetExceeded, NotProven, UnchargedRelease
+    from blindsight.federated import FederatedClassifier
+    from blindsight.hashing import (
+        ADSH,
+        DPSH,
+        DSH,
+        ITQ,
+        KSH,
+        LSH,
+        PITQ,
+        SDH,
+        SH,
+        CodebookHasher,
+        HashNet,
+        PHashing,
+        PrivUnitHasher,
+        SampledPHashing,
+    )
+    from blindsight.index import HammingIndex, Hits, MilvusIndex
+    from blindsight.metric import DPPDML, DPPMetric, PairGraph
+    from blindsight.privacy import (
+        Assumption,
+        Audited,
+        Cost,
+        Disclosure,
+        Door,
+        Guarantee,
+        Ledger,
+        Planned,
+        Protected,
+        Vault,
+    )
+    from blindsight.sketching import CodebookSketcher, FlippedBits, NegativeSketcher, NegDL
+    from blindsight.tagging import (
+        P2MLGCN,
+        RP2MLGCN,
+        CodebookAnswers,
+        DPTraining,
+        Exact,
+        PrivateTagger,
+        imagenet_prior,
+    )
+
+__all__ = [
+    "ADSH",
+    "DPPDML",
+    "DPSH",
+    "DSH",
+    "ITQ",
+    "KSH",
+    "LSH",
+    "P2MLGCN",
+    "PITQ",
+    "RP2MLGCN",
+    "SDH",
+    "SH",
+    "Assumption",
+    "Audited",
+    "BlindsightError",
+    "BudgetExceeded",
+    "CodebookAnswers",
+    "CodebookHasher",
+    "CodebookSketcher",
+    "Cost",
+    "DPPMetric",
+    "DPTraining",
+    "Disclosure",
+    "Door",
+    "Exact",
+    "FederatedClassifier",
+    "FlippedBits",
+    "Guarantee",
+    "HammingIndex",
+    "HashNet",
+    "Hits",
+    "Ledger",
+    "MilvusIndex",
+    "NegDL",
+    "NegativeSketcher",
+    "NotProven",
+    "PHashing",
+    "PairGraph",
+    "Planned",
+    "PrivUnitHasher",
+    "PrivateTagger",
+    "Protected",
+    "SampledPHashing",
+    "UnchargedRelease",
+    "Vault",
+    "__version__",
+    "audit",
+    "data",
+    "features",
+    "imagenet_prior",
+]
+
+__version__ = "0.2.0"
+
+_HOMES = {
+    "core.errors": ("BlindsightError", "BudgetExceeded", "NotProven", "UnchargedRelease"),
+    "federated": ("FederatedClassifier",),
+    "hashing": (
+        *("ADSH", "DPSH", "DSH", "HashNet", "ITQ", "KSH", "LSH", "SDH", "SH"),
+        *("CodebookHasher", "PHashing", "PITQ", "PrivUnitHasher", "SampledPHashing"),
+    ),
+    "index": ("HammingIndex", "Hits", "MilvusIndex"),
+    "metric": ("DPPDML", "DPPMetric", "PairGraph"),
+    "privacy": (
+        *("Assumption", "Audited", "Cost", "Disclosure", "Door", "Guarantee"),
+        *("Ledger", "Planned", "Protected", "Vault"),
+    ),
+    "sketching": ("CodebookSketcher", "FlippedBits", "NegDL", "NegativeSketcher"),
+    "tagging": ("CodebookAnswers", "DPTraining", "Exact", "P2MLGCN", "PrivateTagger", "RP2MLGCN", "imagenet_prior"),
+}
+_MODULES = ("audit", "data", "features")
+_HOME = {name: home for home, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return importlib.import_module(f"{__name__}.{name}")
+    if name in _HOME:
+        return getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

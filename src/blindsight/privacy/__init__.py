@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from blindsight.privacy.door import Door
     from blindsight.privacy.estimator import Protected
     from blindsight.privacy.ledger import Balance, Entry, Ledger
+    from blindsight.privacy.vault import Vault
 
 __all__ = [
     "Assumption",
@@ -35,9 +36,10 @@ __all__ = [
     "Planned",
     "Protected",
     "Recovery",
+    "Vault",
 ]
 
-_LATER = {"Balance": "ledger", "Entry": "ledger", "Ledger": "ledger", "Door": "door", "Protected": "estimator"}
+_LATER = {"Balance": "ledger", "Entry": "ledger", "Ledger": "ledger", "Door": "door", "Protected": "estimator", "Vault": "vault"}
 
 
 def __getattr__(name: str) -> Any:

@@ -322,7 +322,7 @@ def _sigma(door: Door, what: str) -> float:
 def _margin(released: Floats, sigma: float, n_pairs: int) -> float:
     """The mean distance of dissimilar ones; 1 where the noise, or its count, leaves nothing to see."""
     total, count = released
-    if sigma > n_pairs / 8 or count <= 0:
+    if sigma > n_pairs / 32 or count <= 0:
         return 1.0
     return float(np.clip(2 * total / count, 0.05, 2.0))
 

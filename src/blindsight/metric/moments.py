@@ -5,11 +5,12 @@ in only one of them, so with differences clipped to length C it moves (S, D) by 
 the number of columns. Everything after that is free.
 
 The directions in which dissimilar pairs are farther apart than similar ones are the top eigenvectors of G = (D/n_d -
-S/n_s)/2 relative to T = (S + D)/n. With noise, T is only partly undone (to the power WHITENING, its eigenvalues not
-below what noise alone would give), and an eigenvalue of G counts by how far it rises above the edge of the spectrum of
-noise alone (Wigner's semicircle): a direction that noise could explain gets none of the weight. What is left of the
-plain distance (FLOOR) keeps records apart in all other directions; where nothing rises above the noise it is all there
-is. So a hopeless budget gives a plain distance, not a random one.
+S/n_s)/2 relative to T = (S + D)/n. With noise, T is only partly undone (to a power below 1, its eigenvalues not below
+what noise alone would give), and an eigenvalue of G counts by how far it rises above the edge of the spectrum of noise
+alone (Wigner's semicircle): a direction that noise could explain gets none of the weight. Where nothing rises, T is
+undone less, and in the end not at all. What is left of the plain distance (FLOOR) keeps records apart in all other
+directions; if nothing ever rises above the noise it is all there is. So a hopeless budget gives a plain distance, not
+a random one.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ __all__ = ["COUNT", "MomentRows", "clipped", "map_of_moments", "read_moments", "
 Floats = NDArray[np.float64]
 COUNT = 0.14  # how much of a row is its count: 1% more noise on the moments pays for both counts
 CLIP = 1.0
-WHITENING, FLOOR = 0.75, 0.02
+WHITENINGS, FLOOR = (0.75, 0.5, 0.25, 0.0), 0.02
 _ENOUGH = 4.0
 
 
@@ -97,12 +98,15 @@ def map_of_moments(released: Floats, *, columns: int, n_pairs: int, sigma: float
     # and T adds two of them.
     values, V = np.linalg.eigh(T)
     values = np.maximum(values, 4 * sigma * math.sqrt(columns) / n_pairs + 1e-12)
-    shrink = (values / values.mean()) ** (-WHITENING / 2)
-    A = (V * shrink) @ V.T
     noise = sigma / 2 * math.hypot(1 / similar, 1 / dissimilar)
-    edge = math.sqrt(2) * noise * math.sqrt(float((shrink**4).sum()))
-    gain, U = np.linalg.eigh(A @ G @ A)
-    above = np.maximum(gain - edge, 0.0)[::-1]
+    for power in WHITENINGS:
+        shrink = (values / values.mean()) ** (-power / 2)
+        A = (V * shrink) @ V.T
+        gain, U = np.linalg.eigh(A @ G @ A)
+        edge = math.sqrt(2) * noise * math.sqrt(float((shrink**4).sum()))
+        above = np.maximum(gain - edge, 0.0)[::-1]
+        if above[0] > 0:
+            break
     weight = above / above[0] + FLOOR if above[0] > 0 else np.ones(columns)
     W = np.sqrt(weight)[:, None] * (U[:, ::-1].T @ A)
     typical = float(np.einsum("ij,jk,ik->", W, (V * values) @ V.T, W))

@@ -50,9 +50,7 @@ def make(
     q: Annotated[str, typer.Option(help="Q1 to Q12, or q_1,...,q_L for an L-bit image.")] = "Q3",
     p: Annotated[str, typer.Option(help="Types of records, p_1,...,p_K.")] = "0.7,0.24,0.06",
     r: Annotated[float, typer.Option(help="Records a bit.")] = 6.5,
-    max_psnr: Annotated[
-        float | None, typer.Option(help="Choose q for this: PSNR of any attacker at most (dB).")
-    ] = None,
+    max_psnr: Annotated[float | None, typer.Option(help="Choose q for this: any attacker's PSNR at most.")] = None,
     epsilon_per_pixel: Annotated[
         float | None, typer.Option(help="Choose q for this: implied epsilon per pixel at most.")
     ] = None,

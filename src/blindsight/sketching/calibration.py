@@ -1,8 +1,8 @@
 """Choose Q for a goal: the allocation over bits that keeps most of what a network can use for a given leak.
 
 The paper's twelve settings were chosen by hand. Here the goal is a bound, on the PSNR of every attacker or on the
-implied epsilon per pixel, and what is maximised is the information in the bits that a network can use: weighted by their
-worth, or, against the informed attacker, what neighbouring pixels share (`informed`). With mu = K/2 (the default here)
+implied epsilon per pixel, and what is maximised is the information in the bits that a network can use: weighted by
+their worth, or, against the informed attacker, what neighbouring pixels share (`informed`). With mu = K/2 (the default here)
 a bit with q = 1/L leaks nothing, so the leak can be put where it is useful.
 """
 

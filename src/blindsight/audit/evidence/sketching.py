@@ -127,9 +127,9 @@ def _gallery(own: Any, images: NDArray[Any], seed: int) -> Figure:
     rows.append({"from": "mean image", "PSNR in dB": round(alone, 2), "SSIM": ""})
     return Figure(
         "What comes back of an image",
-        f"Built-in digits under your file's parameters ({own.name}), with the originals beside; the network learned from "
-        f"{_TRAIN:,} public digits. {measured_verdict(found, (1, 28, 28), missing=suite.missing)} What is seen depends on "
-        "size and content: attack your own file with blindsight sketch recover.",
+        f"Built-in digits under your file's parameters ({own.name}), with the originals beside; the network learned "
+        f"from {_TRAIN:,} public digits. {measured_verdict(found, (1, 28, 28), missing=suite.missing)} What is seen "
+        "depends on size and content: attack your own file with blindsight sketch recover.",
         gallery(pictures),
         rows,
     )

@@ -73,8 +73,8 @@ def quietest_needed(
     silent = excess(0.0, learn=False)
     if silent > 0:
         raise InvalidParameter(
-            f"max_psnr must be above {goal + silent:.2f} dB, which a guess without any sketch may reach on such images, "
-            f"got {goal:g}."
+            f"max_psnr must be above {goal + silent:.2f} dB, which a guess without any sketch may reach on such "
+            f"images, got {goal:g}."
         )
     low, high = 0.0, 1.0
     if excess(1.0, learn=False) <= 0:
@@ -87,6 +87,6 @@ def quietest_needed(
         if over <= 0 or low == 0:
             return setting(share * low)
     raise InvalidParameter(
-        f"max_psnr cannot be held at {goal:g} dB: whoever learns from such images reaches {goal + over:.2f} dB from next "
-        "to nothing. Ask for more, or send nothing."
+        f"max_psnr cannot be held at {goal:g} dB: whoever learns from such images reaches {goal + over:.2f} dB from "
+        "next to nothing. Ask for more, or send nothing."
     )

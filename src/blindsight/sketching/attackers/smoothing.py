@@ -45,13 +45,12 @@ def stein_risk(values: NDArray[np.float32], filtered: NDArray[np.float32], noise
 def smooth(values: NDArray[np.float32], noise: float) -> tuple[NDArray[np.float32], float]:
     """Values (channels, h, w) with white noise, filtered at the width of least estimated risk; that width."""
     pixels = values.shape[1] * values.shape[2]
-    best: tuple[float, NDArray[np.float32], float] | None = None
-    for width in WIDTHS:
+    best = noise**2, values, 0.0  # no filter at all
+    for width in WIDTHS[1:]:
         if not math.isinf(width) and width > max(1.0, min(values.shape[1:]) / 4):
             continue
         filtered = _filtered(values, width)
         risk = stein_risk(values, filtered, noise, _own_weight(width, pixels))
-        if best is None or risk < best[0]:
+        if risk < best[0]:
             best = risk, filtered, width
-    assert best is not None  # width 0 is always tried
     return np.asarray(best[1], np.float32), best[2]

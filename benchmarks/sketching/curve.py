@@ -18,8 +18,8 @@ import numpy as np
 from benchmarks.harness import Row
 from benchmarks.sketching.attacks import Attacked, attack, public_images
 from benchmarks.sketching.common import Halves, canvas, halves, train_sketches
-from blindsight.audit.sketches import measure
 from blindsight.sketching import PAPER_Q, NegativeSketcher, QKParameters, leak_of
+from blindsight.sketching.attackers import measure
 from blindsight.sketching.calibration import calibrate
 from blindsight.sketching.local import CodebookClassifier, CodebookSketcher, FlippedBits
 

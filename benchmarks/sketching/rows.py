@@ -10,6 +10,7 @@ from benchmarks.harness import Row
 from benchmarks.sketching.attacks import attack_rows
 from benchmarks.sketching.curve import curve_rows
 from benchmarks.sketching.peer import peer_rows, table_4_rows
+from benchmarks.sketching.photos import photo_rows
 from benchmarks.sketching.speed import epoch_rows, speed_rows
 from benchmarks.sketching.tables import table_rows
 from benchmarks.sketching.training import cifar_rows, fashion_rows, mnist_rows, records_rows
@@ -29,6 +30,7 @@ def rows(*, quick: bool, seed: int = 0, out: Path, progress: Progress | None = N
         lambda: _needing_torch(epoch_rows, quick=quick, seed=seed),
         lambda: _needing_torch(mnist_rows, quick=quick, seed=seed, out=out),
         lambda: _needing_torch(attack_rows, quick=quick, seed=seed, out=out),
+        lambda: photo_rows(quick=quick, seed=seed, out=out),
     ]
     if not quick:
         parts += [

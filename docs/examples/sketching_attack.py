@@ -11,8 +11,8 @@ from __future__ import annotations
 import numpy as np
 
 from blindsight import data
-from blindsight.audit.sketches import LearnedPrior, measure, posterior_mean
-from blindsight.sketching import CodebookClassifier, CodebookSketcher, NegativeSketcher, NegDL, leak_of
+from blindsight.sketching import CodebookClassifier, CodebookSketcher, NegativeSketcher, NegDL
+from blindsight.sketching.attackers import Suite, measure, measured_verdict
 
 
 def as_text(image: np.ndarray) -> list[str]:
@@ -31,14 +31,15 @@ def main() -> dict[str, float]:
     model = NegDL(epochs=3, batch_size=64, random_state=0).fit(sketcher.sketch(train))
     found = {"network on sketches": model.score(sent)}
 
-    attacker = LearnedPrior(epochs=4, random_state=0).fit(public.array(), sketcher.sketch)
-    guesses = {"posterior mean": posterior_mean(sent), "public digits as prior": attacker.recover(sent)}
-    for name, guess in guesses.items():
-        result = measure(name, test.array(), guess)
-        print(f"{name:>24}: PSNR {result.psnr:.1f} dB, SSIM {result.ssim:.2f}")
-    for row in zip(*(as_text(picture[0]) for picture in (test.array(), *guesses.values())), strict=True):
+    suite = Suite(sketcher.parameters_, public=public.array(), steps=150)
+    guesses = suite.recover(sent)
+    results = [measure(name, test.array(), guess) for name, guess in guesses.items()]
+    for result in results:
+        print(f"{result.attack:>24}: PSNR {result.psnr:.1f} dB, SSIM {result.ssim:.2f}")
+    pictures = (test.array(), guesses["posterior mean"], guesses["network"])
+    for row in zip(*(as_text(picture[0]) for picture in pictures), strict=True):
         print("   ".join(row))
-    print(f"Q3: {leak_of(sketcher.parameters_).verdict}")
+    print(f"Q3: {measured_verdict(results, sent.image_shape)}")
 
     book = CodebookSketcher(8.0, random_state=0).fit(public)  # a promise per image: epsilon = 8
     promised = CodebookClassifier().fit(book.transform(train), train.labels)

@@ -7,6 +7,8 @@ from blindsight import data
 from blindsight.core.errors import InvalidParameter
 from blindsight.evaluation.reconstruction import mean_psnr
 from blindsight.sketching import NegativeSketcher, QKParameters, leak_of
+from blindsight.sketching.attackers import Suite
+from blindsight.sketching.attackers.bound import best_psnr, bound_of
 from blindsight.sketching.calibration import balanced_p, calibrate, expected_psnr, usefulness
 from blindsight.sketching.informed import Kind, informed_psnr
 
@@ -26,7 +28,7 @@ def test_the_expected_psnr_is_what_the_attacker_gets(reference, name):
 
 @pytest.mark.parametrize(("goal", "paper"), [(7.5, "Q3"), (10.5, "Q2")])
 def test_a_psnr_goal_is_met_with_more_use_and_less_epsilon_than_the_papers(reference, goal, paper):
-    chosen = calibrate(max_psnr=goal, reference=reference)
+    chosen = calibrate(max_psnr=goal, reference=reference, attacker="mean")
     assert expected_psnr(chosen, reference) <= goal
     assert usefulness(chosen) > 1.3 * usefulness(QKParameters.paper(paper))
     assert leak_of(chosen).epsilon_pixel < leak_of(QKParameters.paper(paper)).epsilon_pixel
@@ -61,8 +63,9 @@ def test_exactly_one_goal_is_asked_for(goals):
 
 
 def test_a_psnr_below_a_blind_guess_is_refused(reference):
-    with pytest.raises(InvalidParameter, match="must be above"):
-        calibrate(max_psnr=3.0, reference=reference)
+    for attacker in ("mean", "all"):
+        with pytest.raises(InvalidParameter, match="must be above"):
+            calibrate(max_psnr=3.0, reference=reference, attacker=attacker)
 
 
 @pytest.mark.parametrize("name", ["Q1", "Q3", "Q6"])
@@ -114,3 +117,43 @@ def test_the_informed_attacker_wants_a_goal_it_can_miss_and_images_to_know(refer
             calibrate(max_psnr=12.0, reference=wrong, attacker="informed")
     with pytest.raises(InvalidParameter, match="attacker"):
         calibrate(max_psnr=12.0, attacker="omniscient")
+
+
+def photos(n, seed):
+    """Colour tiles of 48 x 48 pixels from the photos that come with scikit-learn."""
+    from sklearn.datasets import load_sample_images
+
+    rng = np.random.default_rng(seed)
+    wholes = [image[::3, ::3] for image in load_sample_images().images]
+    tiles = []
+    for k in range(n):
+        whole = wholes[k % 2]
+        top, left = (int(rng.integers(side - 48)) for side in whole.shape[:2])
+        tiles.append(whole[top : top + 48, left : left + 48])
+    return np.stack(tiles)
+
+
+def test_the_goal_is_held_by_every_attacker_on_photos_it_was_not_calibrated_on():
+    goal = 24.0
+    chosen = calibrate(max_psnr=goal, reference=photos(20, seed=0), steps=8)
+    held_out = photos(20, seed=1)
+    best = best_psnr(
+        Suite(chosen, public=photos(24, seed=2), steps=15, width=8), held_out, rng=np.random.default_rng(0)
+    )
+    assert np.mean(best <= goal) >= 0.95
+    # and the goal is used: the paper's attacker alone would have been let much further
+    weak = calibrate(max_psnr=goal, reference=photos(20, seed=0), attacker="mean")
+    fooled = best_psnr(Suite(weak), held_out[:6], rng=np.random.default_rng(0))
+    assert np.mean(fooled <= goal) < 0.5
+
+
+def test_a_goal_for_all_attackers_wants_images_like_yours(reference):
+    with pytest.raises(InvalidParameter, match="size and kind of yours"):
+        calibrate(max_psnr=12.0)
+    with pytest.raises(InvalidParameter, match="at least 8 images"):
+        calibrate(max_psnr=25.0, reference=reference[:5])
+
+
+def test_the_bound_lies_above_what_was_seen():
+    each = np.array([10.0, 11.0, 12.0])
+    assert bound_of(each) > 12 and bound_of(each[:1]) == 10

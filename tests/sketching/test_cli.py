@@ -11,6 +11,7 @@ from blindsight import data
 from blindsight.cli.main import app
 from blindsight.core.errors import HostileFile, InvalidData, InvalidParameter
 from blindsight.sketching import NegativeDatabase, SketchSet
+from blindsight.sketching.attackers import ATTACKS
 
 
 def run(*args):
@@ -49,8 +50,10 @@ def test_a_folder_is_sketched_trained_on_and_attacked(folder, tmp_path):
         "sketch", "recover", tmp_path / "s", "--originals", folder, "--gallery", tmp_path / "g.svg",
         "--settings", tmp_path / "q.png", "--json",
     )  # fmt: skip
-    attack = json.loads(attacked.stdout)["attacks"][0]
-    assert attack["psnr"] == pytest.approx(26.6, abs=1.5)
+    told = json.loads(attacked.stdout)
+    attacks = {attack["attack"]: attack["psnr"] for attack in told["attacks"]}
+    assert attacks["posterior mean"] == pytest.approx(26.6, abs=1.5)
+    assert told["best"] == max(attacks, key=attacks.get) and "no public images" in told["not_tried"]
     assert (tmp_path / "g.svg").read_text().startswith("<?xml")
     with Image.open(tmp_path / "q.png") as drawn:
         assert drawn.size[1] > 1500
@@ -59,24 +62,29 @@ def test_a_folder_is_sketched_trained_on_and_attacked(folder, tmp_path):
 def test_the_learning_attacker_runs_from_the_command_line(folder, tmp_path):
     run("sketch", folder, tmp_path / "s", "--q", "Q2", "--json")
     attacked = run(
-        "sketch", "recover", tmp_path / "s", "--originals", folder, "--public", folder, "--epochs", 1, "--count", 10,
+        "sketch", "recover", tmp_path / "s", "--originals", folder, "--public", folder, "--steps", 3, "--count", 10,
         "--json",
     )  # fmt: skip
-    assert [a["attack"] for a in json.loads(attacked.stdout)["attacks"]] == ["posterior mean", "learned prior"]
+    told = json.loads(attacked.stdout)
+    assert {attack["attack"] for attack in told["attacks"]} == set(ATTACKS) and told["not_tried"] is None
 
 
 def test_words_for_people(folder, tmp_path):
     assert "DISCLOSURE CARD" in run("sketch", folder, tmp_path / "s", "--size", 16, "--grey").stdout
     assert "accuracy" in run("train", tmp_path / "s", "--epochs", 1).stdout
-    assert "similar images" in run("sketch", "recover", tmp_path / "s").stdout
+    assert "averaging" in run("sketch", "recover", tmp_path / "s").stdout
 
 
 def test_goals_choose_q(folder, tmp_path):
     told = json.loads(run("sketch", folder, tmp_path / "s", "--epsilon-per-pixel", 5, "--json").stdout)
     assert told["epsilon_per_pixel"] <= 5
-    run("sketch", folder, tmp_path / "t", "--max-psnr", 8, "--reference", folder, "--json")
+    goal = ("--max-psnr", 8, "--attacker", "mean", "--reference", folder)
+    run("sketch", folder, tmp_path / "t", *goal, "--json")
     seen = json.loads(run("sketch", "recover", tmp_path / "t", "--originals", folder, "--json").stdout)
-    assert seen["attacks"][0]["psnr"] < 8.3
+    attacks = {attack["attack"]: attack["psnr"] for attack in seen["attacks"]}
+    assert attacks["posterior mean"] < 8.3 < attacks[seen["best"]]
+    with pytest.raises(InvalidParameter, match="size and kind of yours"):
+        run("sketch", folder, tmp_path / "u", "--max-psnr", 20)
 
 
 def test_flipped_bits_carry_a_proven_guarantee(folder, tmp_path):

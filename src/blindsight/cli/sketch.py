@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,6 +13,9 @@ from typer.core import TyperGroup
 from blindsight.cli.terminal import console, emit_json, progress_bar, table
 
 __all__ = ["register"]
+
+MOST_VALUES = 20_000_000  # pixels times channels that `recover` attacks: about a minute
+MOST_PUBLIC = 3000  # public images that the learning attacker is given
 
 
 class _MakeByDefault(TyperGroup):
@@ -46,15 +50,15 @@ def make(
     q: Annotated[str, typer.Option(help="Q1 to Q12, or q_1,...,q_L for an L-bit image.")] = "Q3",
     p: Annotated[str, typer.Option(help="Types of records, p_1,...,p_K.")] = "0.7,0.24,0.06",
     r: Annotated[float, typer.Option(help="Records a bit.")] = 6.5,
-    max_psnr: Annotated[float | None, typer.Option(help="Choose q for this: the attacker's PSNR at most (dB).")] = None,
+    max_psnr: Annotated[float | None, typer.Option(help="Choose q for this: any attacker's PSNR at most.")] = None,
     epsilon_per_pixel: Annotated[
         float | None, typer.Option(help="Choose q for this: implied epsilon per pixel at most.")
     ] = None,
     attacker: Annotated[
-        str, typer.Option(help="Whose PSNR: mean (the paper's attacker) or informed (one who knows --reference).")
-    ] = "mean",
+        str, typer.Option(help="Whose PSNR: all attackers', or only mean (the paper's) or informed (pixel by pixel).")
+    ] = "all",
     reference: Annotated[
-        str | None, typer.Option(help="Public images like these, for --max-psnr; else pixels count as uniform.")
+        str | None, typer.Option(help="Public images of the size and kind of these, for --max-psnr.")
     ] = None,
     flip_epsilon: Annotated[float | None, typer.Option(help="Flip bits instead: a proven epsilon per pixel.")] = None,
     split: Annotated[str | None, typer.Option(help="train or test, for known sets.")] = None,
@@ -96,7 +100,7 @@ def make(
 
     parameters: Any
     if max_psnr is not None or epsilon_per_pixel is not None:
-        known = None if reference is None else prepare(_images(reference, None)[:200])
+        known = None if reference is None else prepare(_images(reference, None)[:500])
         parameters = calibrate(
             max_psnr=max_psnr, epsilon_per_pixel=epsilon_per_pixel, attacker=attacker, r=r, reference=known
         )
@@ -132,51 +136,53 @@ def recover(
     public: Annotated[
         str | None, typer.Option(help="Public images of the same kind: adds the attacker who learns from them.")
     ] = None,
-    count: Annotated[int, typer.Option(help="How many sketches to attack.", min=1)] = 100,
+    count: Annotated[int, typer.Option(help="How many sketches to attack, at most.", min=1)] = 100,
     size: Annotated[int | None, typer.Option(help="Size that the originals were brought to.")] = None,
     grey: Annotated[bool, typer.Option("--grey", help="The originals were turned to grey.")] = False,
-    epochs: Annotated[int, typer.Option(help="Epochs of the learning attacker.", min=1)] = 4,
+    steps: Annotated[int, typer.Option(help="Steps of the learning attacker: bounds its time.", min=1)] = 300,
     gallery: Annotated[
         Path | None, typer.Option(help="Draw original and recovered images here (.svg or .png).")
     ] = None,
     settings: Annotated[Path | None, typer.Option(help="Draw the originals as recovered under Q1 to Q12 here.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Machine-readable output.")] = False,
 ) -> None:
-    """Attack a file of sketches: what can be seen of the images?"""
-    from blindsight.audit.sketches import LearnedPrior, measure, posterior_mean
+    """Attack a file of sketches with every attacker there is: what can be seen of the images?"""
     from blindsight.core.errors import InvalidParameter
-    from blindsight.sketching import NegativeSketcher, QKParameters, SketchSet, leak_of
+    from blindsight.sketching import QKParameters, SketchSet, leak_of
+    from blindsight.sketching.attackers import Suite, measure, measured_verdict
     from blindsight.sketching.gallery import draw_gallery, settings_gallery
 
     held = SketchSet.open(sketches)
-    chosen = held[: min(count, len(held))]
+    chosen = held[: _affordable(count, held)]
     prepare = _preparation(size, grey)
     truth = None if originals is None else prepare(_images(originals, split)[: len(chosen)])
     if settings is not None and truth is None:
         raise InvalidParameter("--settings needs --originals.")
-    shown = [("posterior mean", posterior_mean(chosen))]
-    if public is not None:
-        if not isinstance(held.parameters, QKParameters):
-            raise InvalidParameter("the learning attacker of this command takes sketches, not flipped bits.")
-        others = prepare(_images(public, None))
-        sketcher = NegativeSketcher(held.parameters).fit(others)
-        with progress_bar("learning from public images") as progress:
-            attacker = LearnedPrior(epochs=epochs).fit(others, sketcher.sketch, progress=progress)
-        shown.append(("learned prior", attacker.recover(chosen)))
+    with progress_bar("learning from public images") as progress:
+        known = None if public is None else prepare(_images(public, None)[:MOST_PUBLIC])
+        suite = Suite(held.parameters, public=known, steps=steps, progress=progress)
+    shown = suite.recover(chosen)
     depth = held.parameters.depth
-    results = [] if truth is None else [measure(name, truth, guess, depth=depth) for name, guess in shown]
+    results = [] if truth is None else [measure(name, truth, guess, depth=depth) for name, guess in shown.items()]
+    results.sort(key=lambda result: -result.psnr)
     if gallery is not None:
         rows = [("original", truth[:8])] if truth is not None else []
-        draw_gallery(gallery, rows + [(name, guess[:8]) for name, guess in shown], peak=2.0**depth - 1)
+        draw_gallery(gallery, rows + [(name, guess[:8]) for name, guess in shown.items()], peak=2.0**depth - 1)
     if settings is not None:
         settings_gallery(settings, truth[:8])  # type: ignore[index]
-    leak = leak_of(held.parameters) if isinstance(held.parameters, QKParameters) else None
-    verdict = leak.verdict if leak is not None else f"proven: {held.parameters.name}"
+    if results:
+        verdict = measured_verdict(results, held.image_shape, missing=suite.missing)
+    elif isinstance(held.parameters, QKParameters):
+        verdict = leak_of(held.parameters).verdict_at(held.image_shape)
+    else:
+        verdict = f"proven: {held.parameters.name}"
     if json:
         emit_json(
             {
                 "sketches": len(chosen),
                 "attacks": [{"attack": r.attack, "psnr": r.psnr, "ssim": r.ssim, "exact": r.exact} for r in results],
+                "best": results[0].attack if results else None,
+                "not_tried": suite.missing,
                 "verdict": verdict,
                 "gallery": None if gallery is None else str(gallery),
             }
@@ -184,12 +190,16 @@ def recover(
         return
     if results:
         columns = ["attack", "PSNR (dB)", "SSIM", "pixels exactly right"]
-        table(
-            "recovered", columns, [(r.attack, r.psnr, r.ssim if r.ssim is not None else "-", r.exact) for r in results]
-        )
+        rows_of = [(r.attack, r.psnr, r.ssim if r.ssim is not None else "-", r.exact) for r in results]
+        table(f"recovered of {len(chosen):,} images, the best first", columns, rows_of)
     console.print(f"{held.parameters.name}: {verdict}", markup=False)
     if gallery is not None:
         console.print(f"gallery: {gallery}")
+
+
+def _affordable(count: int, held: Any) -> int:
+    """So many sketches that attacking them takes minutes at most, whatever the size of an image."""
+    return min(count, len(held), max(1, MOST_VALUES // math.prod(held.image_shape)))
 
 
 def _flip(

@@ -1,13 +1,14 @@
 """Choose Q for a goal: the allocation over bits that keeps most of what a network can use for a given leak.
 
-The paper's twelve settings were chosen by hand. Here the goal is a bound, on the PSNR of an attacker or on the implied
-epsilon per pixel, and what is maximised is the information in the bits that a network can use: weighted by their
-worth, or, against the informed attacker, what neighbouring pixels share (`informed`). With mu = K/2 (the default here)
+The paper's twelve settings were chosen by hand. Here the goal is a bound, on the PSNR of every attacker or on the
+implied epsilon per pixel, and what is maximised is the information in the bits that a network can use: weighted by
+their worth, or, against the informed attacker, what neighbouring pixels share (`informed`). With mu = K/2 (the default here)
 a bit with q = 1/L leaks nothing, so the leak can be put where it is useful.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -20,6 +21,7 @@ from scipy.optimize import brentq, minimize
 
 from blindsight.core import checks
 from blindsight.core.errors import InvalidParameter
+from blindsight.sketching.attackers.bound import quietest_needed
 from blindsight.sketching.bits import to_bits
 from blindsight.sketching.informed import Kind
 from blindsight.sketching.leak import bit_law, pixel_epsilon, pixel_epsilon_rdp
@@ -105,21 +107,25 @@ def calibrate(
     *,
     max_psnr: float | None = None,
     epsilon_per_pixel: float | None = None,
-    attacker: str = "mean",
+    attacker: str = "all",
     delta: float = 1e-5,
     depth: int = 8,
     p: Sequence[float] | None = None,
     r: float = PAPER_R,
     reference: Any = None,
+    steps: int = 150,
 ) -> QKParameters:
     """Parameters that meet the goal and keep most of the useful information.
 
     Parameters
     ----------
-    max_psnr: bound on the attacker's PSNR, on `reference` (public images like yours; without them pixel values are
-        taken as uniform).
-    attacker: whose PSNR. "mean" is the paper's, who knows nothing of such images and can be misled by leaving the
-        leading bits alone; "informed" knows `reference` (needed then), and how bits hang together in it.
+    max_psnr: bound on the attacker's PSNR, on `reference`: public images of the size and kind of yours, since what
+        comes back depends on both.
+    attacker: whose PSNR. "all" is every attacker there is (`attackers.Suite`), image by image: it takes minutes.
+        The other two are single attackers, and a bound on them is a weak one: "mean" is the paper's, who knows nothing
+        of such images (without `reference` pixel values are taken as uniform); "informed" knows how bits hang
+        together in `reference`, and looks at one pixel at a time.
+    steps: of training of the network among "all".
     epsilon_per_pixel: bound on the implied local epsilon of a pixel at `delta`. Give exactly one of the two goals.
     p: types of records; None for mu = K/2 with K = 3. r: records a bit, lowered where the goal asks for it.
     """
@@ -127,7 +133,15 @@ def calibrate(
         raise InvalidParameter("calibrate needs exactly one goal: max_psnr or epsilon_per_pixel.")
     types = balanced_p() if p is None else tuple(p)
     base = QKParameters.k_hidden(depth, p=types, r=r)
-    if checks.one_of("attacker", attacker, ("mean", "informed")) == "informed":
+    checks.one_of("attacker", attacker, ("all", "mean", "informed"))
+    if attacker == "all" and max_psnr is not None:
+        if reference is None:
+            raise InvalidParameter(
+                "max_psnr needs reference, public images of the size and kind of yours: what attackers recover depends "
+                'on both. attacker="mean" bounds the paper\'s attacker only, who is the weakest.'
+            )
+        return _against_all(base, reference, checks.number("max_psnr", max_psnr), steps=steps)
+    if attacker == "informed":
         if max_psnr is None or reference is None:
             raise InvalidParameter("the informed attacker needs max_psnr and reference, public images like yours.")
         return _against_informed(base, Kind.of(reference, depth), checks.number("max_psnr", max_psnr))
@@ -187,6 +201,20 @@ def _against_informed(base: QKParameters, kind: Kind, goal: float) -> QKParamete
     ]
     met = [_lower_r(one, lambda at: kind.psnr(at.differing_rate, at.agreeing_rate) - goal) for one in found]
     return max(met, key=lambda at: kind.shared(at.differing_rate, at.agreeing_rate))
+
+
+def _against_all(base: QKParameters, reference: Any, goal: float, *, steps: int) -> QKParameters:
+    """Along the informed attacker's settings, the loudest at which no attacker reaches the goal."""
+    kind = Kind.of(reference, base.depth)
+    blind = kind.blind_psnr
+    loudest = max(goal - blind, 3.0)
+
+    @functools.lru_cache(maxsize=32)
+    def setting(at: float) -> QKParameters:
+        # What one pixel tells above a blind guess, from a millionth of a decibel up, in equal ratios.
+        return _against_informed(base, kind, blind + 1e-6 * (loudest / 1e-6) ** at)
+
+    return quietest_needed(setting, np.asarray(reference), goal, steps=checks.whole("steps", steps))
 
 
 def _given(value: float | None) -> float:

@@ -26,6 +26,7 @@ __all__ = ["BitLaw", "Leak", "bit_law", "leak_of", "pixel_epsilon", "pixel_epsil
 ORDERS = np.concatenate([1 + np.geomspace(1e-3, 1, 60), np.linspace(2, 64, 125), np.geomspace(65, 4096, 60)])
 GRID = 0.01  # of the discretised privacy loss; losses are rounded up, so epsilon is never understated
 DELTA = 1e-5
+PARTS = 16  # of a picture's side: what people still recognise in a thumbnail of that many pixels
 
 
 @dataclass(frozen=True)
@@ -152,7 +153,8 @@ class Leak:
 
     epsilon_bit: local epsilon of each bit; epsilon_pixel: of the whole pixel, tight; epsilon_pixel_rdp: by Renyi
     orders; guess_bits: expected -log2 of the chance to guess one pixel (times the pixels: the paper's G);
-    bits_right: how often the likelier value of each bit is the true one.
+    bits_right: how often the likelier value of each bit is the true one; noise: of a pixel's unbiased value, as a share
+    of the largest value.
     """
 
     delta: float
@@ -162,6 +164,7 @@ class Leak:
     guess_bits: float
     bits_right: tuple[float, ...]
     information: float
+    noise: float
 
     def G(self, n_attributes: int) -> float:
         """Equation 11's G = -log2 p_bf for a string of this many pixels, in expectation."""
@@ -174,7 +177,7 @@ class Leak:
 
     @property
     def verdict(self) -> str:
-        """One plain sentence: the leading bits decide what a person sees."""
+        """One plain sentence about a pixel taken alone; `verdict_at` says what an image's size adds."""
         first, second = self.bits_right[0], self.bits_right[min(1, len(self.bits_right) - 1)]
         if self.pixels_right > 0.5:
             return "The image is handed over: most pixels are recovered exactly."
@@ -183,8 +186,34 @@ class Leak:
         if first > 0.9:
             return "The image is recognisable: its leading bit is recovered; finer detail is noisy."
         if first > 0.75:
-            return "A noisy picture is recovered at once, and a clear one by an attacker who knows similar images."
-        return "Faint to the eye, but an attacker who knows similar images recovers the shape."
+            return "A noisy picture is recovered at once; averaging neighbours, or knowing similar images, clears it."
+        return (
+            "A pixel alone tells little, a picture much: averaging neighbours brings shapes back, the more the larger "
+            "the image, and an attacker who knows similar images sees more still."
+        )
+
+    def verdict_at(self, image_shape: tuple[int, ...]) -> str:
+        """The verdict for images of (channels, height, width): neighbours agree, and their noise averages out.
+
+        A part a sixteenth as wide as the picture holds so many pixels that its mean has `noise` divided by its
+        side; where that is small, the part stands out, whatever a single pixel tells.
+        """
+        part = max(1, min(image_shape[-2:]) // PARTS)
+        if self.pixels_right > 0.5 or (self.bits_right[0] > 0.9 and part < 2):
+            return self.verdict
+        clear = -20 * math.log10(max(self.noise / part, 1e-9))
+        size = f"{image_shape[-1]} x {image_shape[-2]} pixels"
+        if clear > 25:
+            return (
+                f"At {size} the picture comes back by averaging neighbours: parts of {part} x {part} pixels are seen "
+                f"with {clear:.0f} dB, without knowing any similar image."
+            )
+        if clear > 15:
+            return (
+                f"At {size} coarse shapes come back by averaging neighbours (parts of {part} x {part} pixels with "
+                f"{clear:.0f} dB); an attacker who knows similar images sees more."
+            )
+        return self.verdict
 
 
 def leak_of(parameters: QKParameters, *, delta: float = DELTA) -> Leak:
@@ -201,4 +230,14 @@ def leak_of(parameters: QKParameters, *, delta: float = DELTA) -> Leak:
         guess_bits=sum(law.guess_bits for law in laws),
         bits_right=tuple(law.right for law in laws),
         information=sum(law.information for law in laws),
+        noise=_noise(laws),
     )
+
+
+def _noise(laws: list[BitLaw]) -> float:
+    """Deviation of a pixel's unbiased value, from its three leading bits, in units of the largest value."""
+    weights = 2.0 ** -np.arange(1, len(laws) + 1)
+    lean = np.array([2 * law.mean - 1 for law in laws])
+    variance = np.array([law.variance for law in laws])
+    spread = np.divide(variance, lean**2, out=np.full(len(laws), 1e9), where=lean > 1e-4)
+    return float(np.sqrt((weights**2 * np.where(np.arange(len(laws)) < 3, spread, np.minimum(spread, 0.25))).sum()))

@@ -10,10 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blindsight.audit.blackbox import Outcomes, distinguish_outcomes
-from blindsight.audit.sketches import measure, posterior_mean, reverse
+from blindsight.audit.sketches import reverse
 from blindsight.audit.verdict import Verdict
 from blindsight.privacy import Audited, Recovery
 from blindsight.sketching import NegativeSketcher, leak_of
+from blindsight.sketching.attackers import Suite
 from blindsight.sketching.parameters import QKParameters
 
 __all__ = ["verdicts"]
@@ -61,8 +62,8 @@ def _first_counts(sketcher: NegativeSketcher, images: NDArray[Any]) -> NDArray[A
 
 def _picture(name: str, images: NDArray[Any], *, seed: int) -> Verdict:
     sketcher = NegativeSketcher(QKParameters.paper(name), random_state=seed).fit(images)
-    found = measure("posterior mean", images, posterior_mean(sketcher.sketch(images)))
-    psnr = next(row for row in found.rows() if "PSNR" in row.measure)
+    best = Suite(sketcher.parameters_).attack(sketcher.sketch(images), images)[0]
+    psnr = next(row for row in best.rows() if "PSNR" in row.measure)
     return Verdict(
         room="sketching",
         method="NegDL sketch",

@@ -1,0 +1,168 @@
+"""All attackers on one set of sketches: always every one of them, and the best is what counts.
+
+A protection is as good as its strongest attacker lets it be, and which one is strongest depends on the setting, the
+size and the content of the images: photos are undone by looking at neighbours, digits by knowing digits.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from blindsight.core.errors import InvalidData
+from blindsight.evaluation.reconstruction import exact_pixels, psnr, ssim
+from blindsight.privacy import Recovery
+from blindsight.sketching.attackers.denoising import denoise, read_again
+from blindsight.sketching.attackers.smoothing import smooth
+from blindsight.sketching.attackers.unbiased import unbiased
+from blindsight.sketching.bits import as_images
+from blindsight.sketching.flips import Law
+from blindsight.sketching.sketches import SketchSet
+
+__all__ = ["ATTACKS", "Recovered", "Suite", "measure", "measured_verdict"]
+
+ATTACKS = ("posterior mean", "smoothing", "denoising", "second reading", "network")
+SIDE, RIM = 512, 32  # larger images are taken in tiles, with so much of the neighbours for context
+CERTAIN = 100.0  # dB that a picture recovered without any error counts as
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recovered:
+    """How much of the images one attack got back: means over the images, and PSNR of each."""
+
+    attack: str
+    psnr: float
+    ssim: float | None
+    exact: float
+    each: NDArray[np.float64] = field(repr=False, compare=False)
+
+    def rows(self) -> tuple[Recovery, ...]:
+        """As rows of a disclosure card."""
+        rows = [("PSNR in dB", self.psnr), ("share of pixels exactly right", self.exact)]
+        rows += [("SSIM", self.ssim)] if self.ssim is not None else []
+        return tuple(Recovery(attack=self.attack, measure=name, value=float(value)) for name, value in rows)
+
+
+def measure(attack: str, images: NDArray[Any], guess: NDArray[Any], *, depth: int = 8) -> Recovered:
+    """Compare a guess with the images. SSIM needs more than 11 pixels a side."""
+    peak = 2.0**depth - 1
+    each = np.minimum(psnr(images, guess, peak=peak), CERTAIN)
+    large = min(np.shape(images)[1:3]) > 11
+    return Recovered(
+        attack=attack,
+        psnr=float(each.mean()),
+        ssim=float(ssim(images, guess, peak=peak).mean()) if large else None,
+        exact=exact_pixels(images, guess),
+        each=each,
+    )
+
+
+class Suite:
+    """Every attacker there is, against one setting.
+
+    Parameters
+    ----------
+    public: images of the same kind that anyone may have; with them the network is in the suite (it needs PyTorch;
+        `missing` says so where it is not there).
+    steps, width: of the network, see `LearnedPrior`.
+    """
+
+    def __init__(
+        self,
+        parameters: Law,
+        *,
+        public: Any = None,
+        steps: int = 300,
+        width: int = 24,
+        random_state: Any = 0,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> None:
+        self.parameters = parameters
+        self.missing: str | None = None
+        self._network: Any = None
+        if public is None:
+            self.missing = "network: no public images of the kind were given"
+        elif importlib.util.find_spec("torch") is None:
+            self.missing = "network: PyTorch is not installed"
+        else:
+            from blindsight.sketching.attackers.learned import LearnedPrior
+
+            learner = LearnedPrior(steps=steps, width=width, random_state=random_state)
+            self._network = learner.fit(public, parameters, progress=progress)
+
+    @property
+    def attacks(self) -> tuple[str, ...]:
+        """The names of the attacks that run."""
+        return ATTACKS if self._network is not None else ATTACKS[:-1]
+
+    def recover(self, sketches: SketchSet) -> dict[str, NDArray[np.float32]]:
+        """What each attacker makes of the sketches: images (n, h, w) or (n, h, w, channels), in 0..2^L - 1."""
+        if sketches.parameters != self.parameters:
+            raise InvalidData(f"this suite attacks {self.parameters.name}, got {sketches.parameters.name}.")
+        found = {name: np.empty((len(sketches), *sketches.image_shape), np.float32) for name in self.attacks}
+        for tile, inner, outer in _tiles(sketches):
+            for name, guess in self._tile(tile).items():
+                found[name][outer] = guess[inner]
+        return {name: _as_pictures(images) for name, images in found.items()}
+
+    def _tile(self, sketches: SketchSet) -> dict[str, NDArray[np.float32]]:
+        peak = 2.0**sketches.parameters.depth - 1
+        channels, height, width = sketches.image_shape
+        found = {"posterior mean": sketches.means()}
+        found |= {name: np.empty_like(found["posterior mean"]) for name in ATTACKS[1:4]}
+        for k in range(len(sketches)):
+            one = sketches[k]
+            values, noise = unbiased(one)
+            posteriors = one.posteriors().reshape(channels, sketches.parameters.depth, height, width)
+            clean, doubt = denoise(values[0], noise)
+            found["smoothing"][k] = smooth(values[0], noise)[0].clip(0, peak)
+            found["denoising"][k] = clean.clip(0, peak)
+            found["second reading"][k] = read_again(posteriors, clean, doubt).clip(0, peak)
+        if self._network is not None:
+            found["network"] = self._network.recover(sketches)
+        return found
+
+    def attack(self, sketches: SketchSet, images: Any) -> list[Recovered]:
+        """Every attack measured against the images behind the sketches, the best first."""
+        truth = _as_pictures(as_images(images, self.parameters.depth))
+        guesses = self.recover(sketches)
+        found = [measure(name, truth, guess, depth=self.parameters.depth) for name, guess in guesses.items()]
+        return sorted(found, key=lambda result: -result.psnr)
+
+
+def _tiles(sketches: SketchSet) -> Iterator[tuple[SketchSet, Any, Any]]:
+    """Parts of at most SIDE pixels a side with a rim of context: (part, its inner slice, where that belongs)."""
+    _, height, width = sketches.image_shape
+    for top in range(0, height, SIDE):
+        for left in range(0, width, SIDE):
+            (a, b), (c, d) = (max(0, top - RIM), max(0, left - RIM)), (top + SIDE + RIM, left + SIDE + RIM)
+            part = SketchSet(sketches.counts[..., a:c, b:d], sketches.parameters)
+            down, right = min(SIDE, height - top), min(SIDE, width - left)
+            inner = np.s_[:, :, top - a : top - a + down, left - b : left - b + right]
+            yield part, inner, np.s_[:, :, top : top + down, left : left + right]
+
+
+def _as_pictures(images: NDArray[Any]) -> NDArray[Any]:
+    return images[:, 0] if images.shape[1] == 1 else np.moveaxis(images, 1, -1)
+
+
+def measured_verdict(found: list[Recovered], image_shape: tuple[int, ...], *, missing: str | None = None) -> str:
+    """One plain sentence from the best attack on images of this size; what was not tried is said."""
+    best = max(found, key=lambda result: result.psnr)
+    alike = best.ssim if best.ssim is not None else float(np.clip((best.psnr - 8) / 24, 0, 1))
+    if best.psnr > 35 or alike > 0.95:
+        seen = "the images are handed over"
+    elif best.psnr > 24 or alike > 0.7:
+        seen = "the images are recognisable in detail"
+    elif best.psnr > 16 or alike > 0.35:
+        seen = "what the images show can be made out"
+    else:
+        seen = "these attackers see little; others may see more"
+    quality = f"{best.psnr:.1f} dB" + ("" if best.ssim is None else f", SSIM {best.ssim:.2f}")
+    untried = "" if missing is None else f" Not tried: {missing}."
+    return f"At {image_shape[-1]} x {image_shape[-2]} pixels {seen}: {best.attack} reaches {quality}.{untried}"

@@ -7,6 +7,7 @@ computed here comes from released cells and public values, so it costs no privac
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -73,23 +74,29 @@ class Reading:
         """The probability of each cell that is not the true one."""
         return (1 - self.truth) / (len(self.prior) - 1)
 
-    @property
+    @cached_property
     def trust(self) -> Floats:
         """For each cell: the probability that an image stored under it truly lies in it."""
         told = self.truth * self.prior
         return told / ((self.truth - self.lie) * self.prior + self.lie)
 
+    @cached_property
+    def _own(self) -> Floats:
+        """How much of a stored cell's score is its own: its true share over its true share and the lies."""
+        true = (self.truth - self.lie) * self.prior
+        return true / (true + self.lie)
+
     def relevance(self, similarity: NDArray[Any]) -> Floats:
         """P(an image of the cell is relevant to the query) (m, k): a logistic of the similarity whose level is
         set so that `relevant` of the stored images are."""
         slope = 5 * np.log(1 / self.relevant) if self.slope is None else self.slope
-        z = slope * np.asarray(similarity, dtype=np.float64)
-        return np.stack([_sigmoid(row + _level(row, self.prior, self.relevant)) for row in z])
+        # Halved here once: sigmoid(z) = (1 + tanh(z / 2)) / 2.
+        half = np.float32(0.5 * slope) * np.asarray(similarity, dtype=np.float32)
+        return np.stack([_sigmoid(row + np.float32(_level(row, self.prior, self.relevant))) for row in half])
 
     def scores(self, similarity: NDArray[Any]) -> Floats:
-        """P(relevant | the stored cell) (m, k): the cell's own relevance as far as it is trusted, the average beyond."""
-        true = (self.truth - self.lie) * self.prior
-        return (true * self.relevance(similarity) + self.lie * self.relevant) / (true + self.lie)
+        """P(relevant | the stored cell) (m, k): the cell's own as far as it is trusted, the average beyond."""
+        return self.relevant + self._own.astype(np.float32) * (self.relevance(similarity) - np.float32(self.relevant))
 
     def present(self, similarity: NDArray[Any], counts: NDArray[Any]) -> NDArray[np.bool_]:
         """Whether anything like each query is stored (m,): whether the cells that fit it best hold more records than
@@ -106,20 +113,23 @@ class Reading:
         return result
 
 
-def _sigmoid(z: Floats) -> Floats:
-    result: Floats = 0.5 * (1 + np.tanh(0.5 * z))
+def _sigmoid(half: NDArray[Any]) -> NDArray[Any]:
+    """The logistic function of twice its argument."""
+    result: NDArray[Any] = np.tanh(half)
+    result += 1
+    result *= 0.5
     return result
 
 
-def _level(z: Floats, prior: Floats, target: float) -> float:
-    """The shift at which the prior mean of sigmoid(z + shift) is `target`; by bisection over a histogram of z."""
-    low, high = float(z.min()), float(z.max())
+def _level(half: NDArray[np.float32], prior: Floats, target: float) -> float:
+    """The shift at which the prior mean of the sigmoid is `target`; by bisection over a histogram."""
+    low, high = float(half.min()), float(half.max())
     width = max(high - low, 1e-9) / _BINS
-    at = np.minimum(((z - low) / width).astype(np.int64), _BINS - 1)
+    at = ((half - np.float32(low)) * np.float32((1 - 1e-6) / width)).astype(np.int32)
     mass = np.bincount(at, weights=prior, minlength=_BINS)
-    middle = low + (np.arange(_BINS) + 0.5) * width
-    left, right = -high - 40.0, -low + 40.0
-    for _ in range(50):
+    middle = low + (np.arange(len(mass)) + 0.5) * width
+    left, right = -high - 20.0, -low + 20.0
+    for _ in range(40):
         shift = 0.5 * (left + right)
         if float(mass @ _sigmoid(middle + shift)) > target:
             right = shift

@@ -15,12 +15,20 @@ __all__ = ["Hit", "Hits"]
 
 
 class Hit(NamedTuple):
-    """One found code: its id, its Hamming distance, and the posterior probability that it is a match (or None)."""
+    """One found record.
+
+    `distance` (Hamming) is there for codes of bits; `cell`, `trust` (how likely the stored cell is the true one) and
+    `tied` (how many records share it, so that their order means nothing) for cells of a codebook. `probability` is that
+    of a match or of relevance, where it is known.
+    """
 
     id: int | str
-    distance: int
+    distance: int | None
     probability: float | None
     score: float
+    cell: int | None = None
+    trust: float | None = None
+    tied: int = 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,13 +42,17 @@ class Hits:
     probabilities: (m,) posterior probability of a match, or None where the index does not know its flips.
     scores: (m,) what the ranking went by, larger is better: minus the distance, or the soft score.
     limits: (queries + 1,) query i owns the slice limits[i]:limits[i + 1].
+    cells, trust, tied: (m,) for cells of a codebook, see `Hit`; then `distances` is None.
     """
 
     ids: NDArray[Any]
-    distances: NDArray[np.int32]
+    distances: NDArray[np.int32] | None
     probabilities: NDArray[np.float64] | None
     scores: NDArray[np.float64]
     limits: NDArray[np.int64]
+    cells: NDArray[np.int64] | None = None
+    trust: NDArray[np.float64] | None = None
+    tied: NDArray[np.int64] | None = None
 
     def __len__(self) -> int:
         return len(self.limits) - 1
@@ -50,8 +62,19 @@ class Hits:
             raise IndexError(f"query {query} of {len(self)}")
         start, stop = self.limits[query % len(self)], self.limits[query % len(self) + 1]
         rows = slice(int(start), int(stop))
-        chances = self.probabilities[rows].tolist() if self.probabilities is not None else [None] * int(stop - start)
-        columns = (self.ids[rows].tolist(), self.distances[rows].tolist(), chances, self.scores[rows].tolist())
+        count = int(stop - start)
+        columns = [
+            _column(values, rows, count, default)
+            for values, default in (
+                (self.ids, None),
+                (self.distances, None),
+                (self.probabilities, None),
+                (self.scores, None),
+                (self.cells, None),
+                (self.trust, None),
+                (self.tied, 1),
+            )
+        ]
         return [Hit(*row) for row in zip(*columns, strict=True)]
 
     def __iter__(self) -> Iterator[list[Hit]]:
@@ -61,14 +84,21 @@ class Hits:
         """Only the hits whose posterior probability of a match reaches the threshold."""
         if self.probabilities is None:
             raise InvalidParameter(
-                "this index has no match probabilities: give it decoding=MatchModel(...) when it is made."
+                "these hits have no probabilities: a codebook needs labelled public pictures to calibrate on, "
+                "an index of bits decoding=MatchModel(...) when it is made."
             )
-        keep = self.probabilities >= probability
+        return self.only(self.probabilities >= probability)
+
+    def only(self, keep: NDArray[np.bool_]) -> Hits:
+        """Only the hits that are marked (m,)."""
         kept_before = np.concatenate([[0], np.cumsum(keep)])
-        return Hits(
-            self.ids[keep],
-            self.distances[keep],
-            self.probabilities[keep],
-            self.scores[keep],
-            kept_before[self.limits].astype(np.int64),
+        columns = (self.distances, self.probabilities, self.scores, self.cells, self.trust, self.tied)
+        distances, probabilities, scores, cells, trust, tied = (
+            None if values is None else values[keep] for values in columns
         )
+        limits = kept_before[self.limits].astype(np.int64)
+        return Hits(self.ids[keep], distances, probabilities, scores, limits, cells, trust, tied)  # type: ignore[arg-type]
+
+
+def _column(values: NDArray[Any] | None, rows: slice, count: int, default: Any) -> list[Any]:
+    return [default] * count if values is None else values[rows].tolist()

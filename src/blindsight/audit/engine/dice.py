@@ -19,7 +19,7 @@ from scipy import stats
 from blindsight.audit.engine.exits import frozen
 from blindsight.core.errors import UnchargedRelease
 from blindsight.privacy.door import Door
-from blindsight.privacy.entropy import SystemEntropy
+from blindsight.privacy.entropy import SystemEntropy, SystemSource
 from blindsight.privacy.guarantee import Guarantee
 from blindsight.privacy.mechanisms.domain import Cells, Reals
 from blindsight.privacy.plan import Planned
@@ -34,6 +34,7 @@ _LEAST_KEY = 16  # bytes: 128 bits
 def law_problems(mechanism: Any, value: Array, source: Any, *, rolls: int) -> Iterator[str]:
     """Draw the mechanism again at a recorded value: only from the handed stream, and by the law it states."""
     yield from _stream_problems(mechanism, value)
+    source = _open_source(source)
     draws = _stacked(value, rolls)
     released = mechanism.release(draws, rng=source.stream("audit", exact=mechanism.sampler == "exact"))
     if isinstance(mechanism.domain, Reals) and np.shape(released) == draws.shape:
@@ -47,9 +48,15 @@ def law_problems(mechanism: Any, value: Array, source: Any, *, rolls: int) -> It
 
 def measured_scale(mechanism: Any, source: Any, *, rolls: int = 200_000) -> float:
     """The standard deviation that really is drawn, from above, so that sound noise is never called too small."""
+    source = _open_source(source)
     drawn = mechanism.release(np.zeros(rolls), rng=source.stream("audit scale", exact=mechanism.sampler == "exact"))
     noise = np.asarray(drawn, np.float64)
     return float(np.sqrt(np.mean(noise**2) * (1 + _SIGMAS * math.sqrt(2 / rolls))))
+
+
+def _open_source(source: Any) -> Any:
+    """A vault's key answers for its own records only: mechanisms are then drawn from the system's entropy."""
+    return SystemSource() if source.name == "keyed" else source
 
 
 def _stacked(value: Array, rolls: int) -> Array:
@@ -137,11 +144,9 @@ def _cell_problems(mechanism: Any, released: Array, cells: Array) -> Iterator[st
         stated = np.exp(mechanism.log_prob(np.arange(k), np.full(k, cell)))
         counts = np.bincount(answers.astype(np.int64), minlength=k)
         p = min(1.0, max(0.0, float(stated[cell])))
-        if (
-            min(stats.binom.cdf(counts[cell], len(answers), p), stats.binom.sf(counts[cell] - 1, len(answers), p))
-            < 1e-9
-        ):
-            share = counts[cell] / len(answers)
+        true, n = counts[cell], len(answers)
+        if min(stats.binom.cdf(true, n, p), stats.binom.sf(true - 1, n, p)) < 1e-9:
+            share = true / n
             yield f"its answer is true in {share:.4g} of the draws, by its law in {p:.4g}"
             return
         wanted = stated * len(answers)

@@ -261,9 +261,8 @@ def _account(audit: _Audit) -> None:
             parts.append(_part(audit, opening, planned, len(seen), scales))
         due = epsilon_of(parts, guarantee.delta)
         if due > guarantee.epsilon * (1 + _ACCOUNT) + 1e-3:
-            audit.find(
-                "price", f"{opening.title!r}", f"costs ε = {due:.4g}, its guarantee says {guarantee.epsilon:.4g}"
-            )
+            says = f"costs ε = {due:.4g}, its guarantee says {guarantee.epsilon:.4g}"
+            audit.find("price", f"{opening.title!r}", says)
 
 
 def _part(audit: _Audit, opening: Opening, planned: Any, count: int, scales: dict[Any, float]) -> Gauss | Pure:

@@ -65,7 +65,7 @@ def take(run: Run, data: Any, listener: Listener, *, seed: int = 0) -> Exit:
 def frozen(seed: int) -> Iterator[None]:
     """Entropy of the operating system, numpy, torch and Python's random, all from one seed; as it was afterwards."""
     source = np.random.default_rng(seed)
-    python, legacy = random.getstate(), np.random.get_state()
+    python, legacy = random.getstate(), np.random.get_state()  # noqa: NPY002
     torch = sys.modules.get("torch")
     kept = None if torch is None else torch.get_rng_state()
     random.seed(seed)

@@ -37,7 +37,7 @@ def law_problems(mechanism: Any, value: Array, source: Any, *, rolls: int) -> It
     source = _open_source(source)
     draws = _stacked(value, rolls)
     released = mechanism.release(draws, rng=source.stream("audit", exact=mechanism.sampler == "exact"))
-    if isinstance(mechanism.domain, Reals) and np.shape(released) == draws.shape:
+    if isinstance(mechanism.domain, Reals) and np.asarray(released).dtype.kind == "f":
         yield from _additive_problems(mechanism, np.asarray(released, np.float64) - draws, np.shape(value))
     elif isinstance(mechanism.domain, Cells) and np.shape(released) == draws.shape:
         yield from _cell_problems(mechanism, np.asarray(released).ravel(), draws.ravel())

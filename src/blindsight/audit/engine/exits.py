@@ -143,7 +143,8 @@ def _contents(path: Path, name: str) -> Iterator[tuple[str, bytes]]:
     except (BlindsightError, OSError, ValueError):
         yield name, path.read_bytes()
         return
-    yield from _walk({"kind": kind, **arrays, **fields}, name, set())
+    # The order of arrays in memory is the reader's, not the file's.
+    yield from _walk({"kind": kind, **dict(sorted(arrays.items())), **fields}, name, set())
     yield f"{name}, its bytes", path.read_bytes()
 
 

@@ -1,0 +1,282 @@
+"""Is the noise what it is said to be? Mechanisms drawn again at recorded values, sources and batches looked at.
+
+Each test is wrong about sound code with a chance of about 1e-9 (`_SIGMAS` standard deviations).
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import warnings
+from collections.abc import Iterator
+from typing import Any
+from unittest import mock
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+from blindsight.audit.engine.exits import frozen
+from blindsight.core.errors import UnchargedRelease
+from blindsight.privacy.door import Door
+from blindsight.privacy.entropy import SystemEntropy, SystemSource
+from blindsight.privacy.guarantee import Guarantee
+from blindsight.privacy.mechanisms.domain import Cells, Reals
+from blindsight.privacy.plan import Planned
+
+__all__ = ["batch_problems", "inclusion_problems", "law_problems", "measured_scale", "source_problems"]
+
+Array = NDArray[Any]
+_SIGMAS = 6.2
+_LEAST_KEY = 16  # bytes: 128 bits
+
+
+def law_problems(mechanism: Any, value: Array, source: Any, *, rolls: int) -> Iterator[str]:
+    """Draw the mechanism again at a recorded value: only from the handed stream, and by the law it states."""
+    yield from _stream_problems(mechanism, value)
+    source = _open_source(source)
+    draws = _stacked(value, rolls)
+    released = mechanism.release(draws, rng=source.stream("audit", exact=mechanism.sampler == "exact"))
+    if isinstance(mechanism.domain, Reals) and np.asarray(released).dtype.kind == "f":
+        yield from _additive_problems(mechanism, np.asarray(released, np.float64) - draws, np.shape(value))
+    elif isinstance(mechanism.domain, Cells) and np.shape(released) == draws.shape:
+        yield from _cell_problems(mechanism, np.asarray(released).ravel(), draws.ravel())
+    elif np.shape(released) == draws.shape and draws.dtype.kind in "biu":
+        yield from _bit_problems(mechanism, np.asarray(released) != draws, draws)
+    yield from _ratio_problems(mechanism, value, source, rolls=min(rolls, 40_000))
+
+
+def measured_scale(mechanism: Any, source: Any, *, rolls: int = 200_000) -> float:
+    """The standard deviation that really is drawn, from above, so that sound noise is never called too small."""
+    source = _open_source(source)
+    drawn = mechanism.release(np.zeros(rolls), rng=source.stream("audit scale", exact=mechanism.sampler == "exact"))
+    noise = np.asarray(drawn, np.float64)
+    return float(np.sqrt(np.mean(noise**2) * (1 + _SIGMAS * math.sqrt(2 / rolls))))
+
+
+def _open_source(source: Any) -> Any:
+    """A vault's key answers for its own records only: mechanisms are then drawn from the system's entropy."""
+    return SystemSource() if source.name == "keyed" else source
+
+
+def _stacked(value: Array, rolls: int) -> Array:
+    """The value over and over, about `rolls` numbers in all."""
+    size = max(1, int(np.size(value)))
+    times = max(2, min(rolls, -(-rolls // size)))
+    return np.repeat(np.asarray(value)[None], times, axis=0)
+
+
+def _stream_problems(mechanism: Any, value: Array) -> Iterator[str]:
+    """All randomness from the stream that is handed over, and some of it: whatever other generators do."""
+    outcomes = []
+    for weak, stream in ((1, 5), (2, 5), (1, 6)):
+        with frozen(weak), mock.patch("numpy.random.default_rng", _weakened(weak)):
+            rng = np.random.Generator(np.random.PCG64(stream))
+            draws = _stacked(value, 256)
+            outcomes.append(np.asarray(mechanism.release(draws, rng=rng)))
+    if not _same(outcomes[0], outcomes[1]):
+        yield "its noise comes from a generator other than the door's stream"
+    elif _same(outcomes[0], outcomes[2]):
+        yield "its noise does not depend on the door's stream"
+
+
+def _weakened(seed: int) -> Any:
+    real = np.random.default_rng
+    return lambda *given, **named: real(seed) if not given and not named else real([*np.atleast_1d(given[0]), seed])
+
+
+def _same(one: Array, other: Array) -> bool:
+    return one.shape == other.shape and bool(np.array_equal(one, other, equal_nan=one.dtype.kind == "f"))
+
+
+def _additive_problems(mechanism: Any, noise: Array, shape: tuple[int, ...]) -> Iterator[str]:
+    """Mean, spread, whole distribution, coordinates one by one, and neighbours in the vector."""
+    points, mass = _stated_law(mechanism, float(noise.std()))
+    if abs(mass.sum() - 1) > 0.01:
+        yield f"its log_prob does not sum to 1 (but to {mass.sum():.3g}): the noise is not on its scale"
+        return
+    mass = mass / mass.sum()
+    n = noise.size
+    variance = float(mass @ points**2)
+    fourth = float(mass @ points**4)
+    found = float(np.mean(noise**2))
+    spread = math.sqrt(max(fourth - variance**2, 1e-300) / n)
+    if abs(found - variance) > _SIGMAS * spread:
+        yield f"its noise has standard deviation {math.sqrt(found):.4g}, its law {math.sqrt(variance):.4g}"
+        return
+    ordered = np.sort(noise.ravel())
+    at = points[:: max(1, len(points) // 2000)]
+    stated = np.cumsum(mass)[:: max(1, len(points) // 2000)]
+    drawn = np.searchsorted(ordered, at + 1e-12 * math.sqrt(variance), side="right") / n
+    if np.abs(drawn - stated).max() > math.sqrt(21.5 / (2 * n)) + float(mass.max()):
+        yield "its noise does not have the distribution that it states"
+    columns = noise.reshape(len(noise), -1)
+    means = columns.mean(axis=0) * math.sqrt(len(columns) / variance)
+    if len(columns) >= 100 and np.abs(means).max(initial=0) > _SIGMAS + math.sqrt(2 * math.log(1 + columns.shape[1])):
+        yield "its noise has a mean that is not 0"
+    flat = noise.ravel() / math.sqrt(variance)
+    for lag in {1, 2, shape[-1] if shape else 1, int(np.prod(shape)) or 1}:
+        if lag < n // 2 and abs(float(flat[lag:] @ flat[:-lag])) > _SIGMAS * math.sqrt(n - lag) * 1.5:
+            yield f"its noise repeats itself: numbers {lag} apart go together"
+            return
+
+
+def _stated_law(mechanism: Any, scale: float) -> tuple[Array, Array]:
+    """Points and probabilities of a mechanism's noise at zero, from its `log_prob`."""
+    grid = getattr(mechanism, "grid", None)
+    reach = 40 * scale if scale > 0 else 1.0
+    if grid is None:
+        points = np.linspace(-reach, reach, 400_001)
+        step = points[1] - points[0]
+        share = np.exp(mechanism.log_prob(points, np.zeros(len(points)))) * step
+        return points, share
+    stride = max(1, int(2 * reach / grid / 400_000))
+    steps = np.arange(-int(reach / grid), int(reach / grid) + 1, stride)
+    points = steps * grid
+    return points, np.exp(mechanism.log_prob(points, np.zeros(len(points)))) * stride
+
+
+def _cell_problems(mechanism: Any, released: Array, cells: Array) -> Iterator[str]:
+    """How often each cell's answer is the true one, and whether lies are spread as they should be."""
+    k = mechanism.domain.k
+    for cell in np.unique(cells)[:4]:
+        answers = released[cells == cell]
+        stated = np.exp(mechanism.log_prob(np.arange(k), np.full(k, cell)))
+        counts = np.bincount(answers.astype(np.int64), minlength=k)
+        p = min(1.0, max(0.0, float(stated[cell])))
+        true, n = counts[cell], len(answers)
+        if min(stats.binom.cdf(true, n, p), stats.binom.sf(true - 1, n, p)) < 1e-9:
+            share = true / n
+            yield f"its answer is true in {share:.4g} of the draws, by its law in {p:.4g}"
+            return
+        wanted = stated * len(answers)
+        kept = wanted >= 20
+        if kept.sum() > 2 and ((counts[kept] - wanted[kept]) ** 2 / wanted[kept]).sum() > stats.chi2.isf(1e-9, k):
+            yield "its answers do not have the distribution that they state"
+            return
+
+
+def _bit_problems(mechanism: Any, flipped: Array, bits: Array) -> Iterator[str]:
+    """Every bit flips as often as stated, and neighbours flip on their own."""
+    zero = np.zeros(1, bits.dtype) if bits.min() >= 0 else -np.ones(1, bits.dtype)
+    stated = float(np.exp(mechanism.log_prob(np.ones(1, bits.dtype), zero))[0])
+    columns = flipped.reshape(len(flipped), -1)
+    spread = math.sqrt(max(stated * (1 - stated), 1e-300))
+    if abs(columns.mean() - stated) * math.sqrt(columns.size) > _SIGMAS * spread + 0.5:
+        yield f"it flips {columns.mean():.4g} of the bits, by its law {stated:.4g}"
+        return
+    odd = np.abs(columns.mean(axis=0) - stated) * math.sqrt(len(columns)) / spread
+    limit = _SIGMAS + math.sqrt(2 * math.log(1 + columns.shape[1]))
+    if len(columns) * min(stated, 1 - stated) > 30 and odd.max(initial=0) > limit:
+        yield "some of its bits flip more seldom, or more often, than stated"
+    centred = columns.ravel() - stated
+    for lag in {1, columns.shape[1]}:
+        if lag < centred.size // 2 and abs(float(centred[lag:] @ centred[:-lag])) > 9 * spread**2 * math.sqrt(
+            centred.size
+        ):
+            yield f"its flips repeat themselves: bits {lag} apart go together"
+            return
+
+
+def _ratio_problems(mechanism: Any, value: Array, source: Any, *, rolls: int) -> Iterator[str]:
+    """What is drawn at one of two worst inputs, weighed by the stated ratio, must be as likely as it is at the other.
+
+    On A = {ratio r > 1} the mean of 1/r under the first input is the probability of A under the second, whatever the
+    mechanism; numbers between 0 and 1, so few draws suffice.
+    """
+    pair = [np.asarray(one) for one in mechanism.worst_pair()]
+    width = max(1, pair[0].size)
+    count = max(200, min(rolls, 2_000_000 // max(width, getattr(mechanism, "k", 1))))
+    logs = []
+    for one in pair:
+        stacked = np.repeat(one[None], count, axis=0)
+        drawn = mechanism.release(stacked, rng=source.stream("audit ratio", exact=mechanism.sampler == "exact"))
+        here, there = (
+            np.asarray(mechanism.log_prob(drawn, np.broadcast_to(side, stacked.shape))).reshape(count, -1).sum(axis=1)
+            for side in pair
+        )
+        with np.errstate(invalid="ignore"):
+            logs.append(np.nan_to_num(here - there, nan=0.0))
+    first, second = logs
+    limit = mechanism.cost.epsilon
+    if mechanism.cost.delta == 0 and max(first.max(), -second.min()) > limit * (1 + 1e-9) + 1e-9:
+        yield f"two neighbours are told apart by e^{max(first.max(), -second.min()):.4g}, its cost says {limit:.4g}"
+    for near, far in ((first, second), (-second, -first)):
+        weights = np.where(near > 0, np.exp(-np.maximum(near, 0)), 0.0)
+        expected, found = weights.mean(), float((far > 0).mean())
+        error = math.sqrt((weights.var() + found * (1 - found)) / count) + 30 / count
+        if abs(expected - found) > _SIGMAS * error:
+            yield f"an outcome has probability {found:.4g} at a worst input, its log_prob says {expected:.4g}"
+            return
+
+
+def source_problems(source: Any, *, simulated: bool) -> Iterator[str]:
+    """The operating system's entropy or a cipher keyed by it, fresh for every stream; a seed only where asked for."""
+    if source.name == "seed":
+        if not simulated:
+            yield "the door draws from a seeded generator: a simulation, not a protection"
+        return
+    if source.name != "system":
+        return
+    real = os.urandom
+    for exact in (True, False):
+        asked: list[int] = []
+
+        def urandom(size: int, asked: list[int] = asked) -> bytes:
+            asked.append(size)
+            return real(size)
+
+        with mock.patch("os.urandom", urandom):
+            streams = [source.stream("audit", exact=exact) for _ in range(4)]
+            starts = [bytes(stream.bytes(64)) for stream in streams]
+        kind = "exact" if exact else "bulk"
+        if len(set(starts)) < len(starts):
+            yield f"two streams of {kind} noise are the same"
+        if sum(asked) < len(streams) * _LEAST_KEY:
+            yield f"a stream of {kind} noise takes only {sum(asked) // len(streams)} bytes of the system's entropy"
+        bulk = getattr(getattr(streams[0], "bit_generator", None), "__class__", type(streams[0])).__name__
+        if not isinstance(streams[0], SystemEntropy) and "AES" not in bulk:
+            yield f"{kind} noise comes from {bulk}, whose state can be computed from its output"
+
+
+def batch_problems(guarantee: Guarantee, planned: Planned, *, n: int = 40, times: int = 1500) -> Iterator[str]:
+    """The door's own batches: every record by a coin of its own, at the planned rate."""
+    if guarantee.entropy != "system":
+        return
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UnchargedRelease)
+        door = Door(guarantee, what="audit of batches")
+    inside = np.zeros((times, n), bool)
+    for row in inside:
+        row[door.sample(planned.what, n)] = True
+    yield from inclusion_problems(inside, planned.rate)
+
+
+def inclusion_problems(inside: Array, rate: float) -> Iterator[str]:
+    """Which records (columns) were in which step (rows): independent coins of this rate, or not."""
+    steps, n = inside.shape
+    count, total = int(inside.sum()), inside.size
+    if min(stats.binom.cdf(count, total, rate), stats.binom.sf(count - 1, total, rate)) < 1e-9:
+        yield f"records are in {count / total:.4g} of the batches, the plan says {rate:.4g}"
+        return
+    variance = rate * (1 - rate)
+    even = 0.0
+    for axis, words in ((1, "batches are too equal in size"), (0, "records take turns")):
+        sums = inside.sum(axis=axis)
+        score = float(((sums - inside.shape[axis] * rate) ** 2).sum() / (inside.shape[axis] * variance))
+        if stats.chi2.cdf(score, len(sums)) < 1e-9:
+            yield f"{words}: not Poisson sampling"
+            return
+        if stats.chi2.sf(score, len(sums)) < 1e-12:
+            yield "records are drawn together: not Poisson sampling"
+            return
+        even += score
+    if stats.chi2.cdf(even, steps + n - 1) < 1e-8:
+        yield "batches are too even in size and in turns: not Poisson sampling"
+        return
+    centred = inside - rate
+    for lag in range(1, min(4, steps - 1)):
+        together = float((centred[lag:] * centred[:-lag]).sum()) / (variance * math.sqrt((steps - lag) * n))
+        if abs(together) > 7.5:
+            yield f"batches {lag} steps apart share records: not Poisson sampling"
+            return

@@ -1,0 +1,348 @@
+"""The audit at the door: run the real code on neighbours with frozen entropy, and replay what was released.
+
+    found = audit_door(run, data, neighbours=[Neighbour("opposite", other, record=0)], strangers=[noise])
+    print(found)                      # "not refuted", or what contradicts the promise, and where
+
+`run(data, folder)` gives, saves in `folder` and raises whatever leaves. One replay on a neighbour, with the values that
+were released on the data handed out again, tests two things at once: that what stands at each door moved by no more
+than the mechanism's reach (given equal earlier releases), and that everything downstream is the same, byte by byte,
+because it may depend on the data through the released values only. The latter is asked on wholly different data too.
+It refutes; it does not prove.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from blindsight.audit.engine import dice
+from blindsight.audit.engine.accountant import Gauss, Pure, epsilon_of
+from blindsight.audit.engine.exits import Exit, Run, take
+from blindsight.audit.engine.listeners import Entry, Opening, RecordingListener, ReplayListener
+from blindsight.privacy.mechanisms import Mechanism
+
+__all__ = ["DoorAudit", "Finding", "Neighbour", "Reached", "audit_door"]
+
+_HAIR = 1 + 1e-9
+# What two accountants may differ by: grids and the measured scale of the noise.
+_ACCOUNT = 0.02
+
+
+@dataclass(frozen=True)
+class Neighbour:
+    """Data that differ from the audited ones in one unit.
+
+    `record` is the row that was replaced, where that is known; `absent` are rows of the audited data that are to count
+    as not there (then `data` is the audited data themselves); `removed` says that the data really lack a unit.
+    Under "add or remove one" a replaced record is two steps away, so it may move a release twice as far.
+    """
+
+    name: str
+    data: Any
+    record: int | None = None
+    absent: tuple[int, ...] = ()
+    removed: bool = False
+
+    def steps(self, relation: str) -> int:
+        """How many neighbours away, under the relation."""
+        return 2 if relation == "add or remove one" and not self.removed and not self.absent else 1
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One contradiction: what kind, where, and in words."""
+
+    kind: str
+    where: str
+    says: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.where}: {self.says}" if self.where else f"{self.kind}: {self.says}"
+
+
+@dataclass(frozen=True)
+class Reached:
+    """How far neighbours moved a release, of what it allows: a small share means that a small bug could hide here."""
+
+    what: str
+    moved: float
+    allowed: float
+
+    @property
+    def share(self) -> float:
+        """1 where the neighbours used all that is allowed."""
+        return self.moved / self.allowed if self.allowed > 0 else 0.0
+
+
+@dataclass(frozen=True)
+class DoorAudit:
+    """What was found; nothing found means not refuted, never proved."""
+
+    findings: tuple[Finding, ...]
+    reached: tuple[Reached, ...]
+    passages: int
+    replays: int
+    notes: tuple[str, ...] = ()
+
+    @property
+    def refuted(self) -> bool:
+        """Whether anything contradicts the promise."""
+        return bool(self.findings)
+
+    def __str__(self) -> str:
+        if not self.findings:
+            return f"not refuted ({self.passages} releases, {self.replays} replays)"
+        return "REFUTED:\n" + "\n".join(f"  {finding}" for finding in self.findings)
+
+
+@dataclass
+class _Audit:
+    """One audit while it runs."""
+
+    run: Run
+    seed: int
+    here: RecordingListener
+    exit: Exit
+    findings: dict[tuple[str, str], Finding] = field(default_factory=dict)
+    reached: dict[str, tuple[float, float]] = field(default_factory=dict)
+    moved: dict[int, NDArray[np.bool_]] = field(default_factory=dict)
+    unsteady: set[str] = field(default_factory=set)
+    replays: int = 0
+
+    def find(self, kind: str, where: str, says: str) -> None:
+        """One finding for each kind and place: the rest is echo."""
+        self.findings.setdefault((kind, where), Finding(kind, where, says))
+
+    def replay(
+        self, data: Any, absent: Sequence[int] = (), *, other_coins: bool = False
+    ) -> tuple[ReplayListener, Exit]:
+        listener = ReplayListener(self.here.log, self.seed + other_coins, absent=absent)
+        self.replays += 1
+        return listener, take(self.run, data, listener, seed=self.seed)
+
+
+def audit_door(
+    run: Run,
+    data: Any,
+    *,
+    neighbours: Iterable[Neighbour] = (),
+    strangers: Iterable[Any] = (),
+    seed: int = 0,
+    exact: bool = True,
+    floats: Sequence[str] = (),
+    simulated: bool = False,
+    rolls: int = 60_000,
+) -> DoorAudit:
+    """Audit everything that `run(data, folder)` lets out.
+
+    Parameters
+    ----------
+    neighbours: data that differ in one unit of the guarantee, at extremes.
+    strangers: wholly different data with the same public facts.
+    exact: whether every release must be drawn by an exact sampler, but for those named in `floats`.
+    simulated: whether the run is seeded on purpose.
+    rolls: how many numbers each mechanism draws again.
+    """
+    here = RecordingListener(seed)
+    audit = _Audit(run, seed, here, take(run, data, here, seed=seed))
+    notes = [] if here.log else ["nothing passed a door"]
+    if audit.exit.raised:
+        notes.append(f"the run itself raised {audit.exit.raised}")
+    _same_again(audit, data)
+    for neighbour in neighbours:
+        _neighbour(audit, neighbour)
+    for number, stranger in enumerate(strangers):
+        listener, left = audit.replay(stranger)
+        _compare(audit, f"stranger {number}", listener, left)
+    _account(audit)
+    _samplers(audit, exact, set(floats))
+    _dice(audit, simulated, rolls)
+    _coins(audit, data)
+    reached = tuple(Reached(what, *found) for what, found in audit.reached.items())
+    return DoorAudit(tuple(audit.findings.values()), reached, len(here.log), audit.replays, tuple(notes))
+
+
+def _same_again(audit: _Audit, data: Any) -> None:
+    """On the same data everything comes out the same, or a clock or entropy of its own is in it."""
+    listener, left = audit.replay(data)
+    parted = listener.finished()
+    if parted is not None:
+        audit.find("sequence", "", f"{parted} (on the same data: something other than the door is random)")
+        return
+    audit.unsteady = set(audit.exit.differing(left))
+    for name in sorted(audit.unsteady):
+        audit.find("exit", name, "differs between two runs on the same data: a clock, or entropy of its own")
+
+
+def _neighbour(audit: _Audit, neighbour: Neighbour) -> None:
+    listener, left = audit.replay(neighbour.data, neighbour.absent)
+    moved = np.zeros(len(audit.here.log), bool)
+    for position, (entry, value) in enumerate(zip(audit.here.log, listener.values, strict=False)):
+        moved[position] = not np.array_equal(entry.value, value)
+        _sensitivity(audit, neighbour, entry, value)
+    if neighbour.record is not None:
+        before = audit.moved.get(neighbour.record)
+        audit.moved[neighbour.record] = moved if before is None else before | moved
+    _compare(audit, f"neighbour {neighbour.name!r}", listener, left)
+
+
+def _sensitivity(audit: _Audit, neighbour: Neighbour, entry: Entry, value: Any) -> None:
+    domain = entry.planned.mechanism.domain
+    steps = neighbour.steps(entry.planned.mechanism.neighbours)
+    distance, reach = domain.distance(entry.value, value) / steps, domain.reach
+    what = entry.planned.what
+    audit.reached[what] = max(audit.reached.get(what, (0.0, reach)), (distance, reach))
+    if distance > reach * _HAIR:
+        audit.find(
+            "sensitivity",
+            f"{what!r} of {entry.title!r}",
+            f"moved by {distance:.4g} where {reach:.4g} is allowed (neighbour {neighbour.name!r})",
+        )
+    elif distance > 0:
+        _likelihood(audit, entry, value, steps)
+
+
+def _likelihood(audit: _Audit, entry: Entry, value: Any, steps: int) -> None:
+    """Pure releases: what was released may be e^epsilon times as likely here as on the neighbour, never more."""
+    mechanism = entry.planned.mechanism
+    cost = mechanism.cost
+    if cost.delta > 0 or math.isinf(cost.epsilon):
+        return
+    rng = np.random.default_rng(audit.seed)
+    outcomes = [entry.released, *(mechanism.release(side, rng=rng) for side in (entry.value, value) for _ in range(6))]
+    for outcome in outcomes:
+        with np.errstate(invalid="ignore"):
+            change = np.nan_to_num(mechanism.log_prob(outcome, entry.value) - mechanism.log_prob(outcome, value))
+        ratio = abs(float(np.sum(change))) / steps
+        if ratio > cost.epsilon * _HAIR + 1e-9:
+            audit.find(
+                "price",
+                f"{entry.planned.what!r} of {entry.title!r}",
+                f"an outcome is e^{ratio:.4g} times as likely on a neighbour, its cost says {cost.epsilon:.4g}",
+            )
+            return
+
+
+def _compare(audit: _Audit, who: str, listener: ReplayListener, left: Exit) -> None:
+    parted = listener.finished()
+    if left.raised != audit.exit.raised:
+        says = f"{left.raised[:160] or 'no refusal'} on {who}, {audit.exit.raised[:160] or 'none'} on the data"
+        audit.find("refusal", "", f"whether it refuses depends on the data ({says})")
+        return
+    if parted is not None:
+        audit.find("sequence", "", f"{parted} ({who})")
+        return
+    for name in audit.exit.differing(left):
+        if name not in audit.unsteady:
+            audit.find("exit", name, f"depends on the data beyond what was released ({who})")
+
+
+def _account(audit: _Audit) -> None:
+    """What was really released, priced by the second accountant, against what each door promised."""
+    scales: dict[Mechanism, float] = {}
+    for number, opening in enumerate(audit.here.openings):
+        guarantee = opening.guarantee
+        entries = [entry for entry in audit.here.log if entry.door == number]
+        if not entries or guarantee.unproven or math.isinf(guarantee.epsilon):
+            continue
+        parts: list[Gauss | Pure] = []
+        for what in dict.fromkeys(entry.planned.what for entry in entries):
+            seen = [entry for entry in entries if entry.planned.what == what]
+            planned = seen[0].planned
+            if len(seen) > planned.count:
+                audit.find("count", f"{what!r}", f"released {len(seen)} times, planned {planned.count} times")
+            if planned not in guarantee.releases:
+                audit.find("plan", f"{what!r}", "what was released is not what the guarantee names")
+            parts.append(_part(audit, opening, planned, len(seen), scales))
+        due = epsilon_of(parts, guarantee.delta)
+        if due > guarantee.epsilon * (1 + _ACCOUNT) + 1e-3:
+            says = f"costs ε = {due:.4g}, its guarantee says {guarantee.epsilon:.4g}"
+            audit.find("price", f"{opening.title!r}", says)
+
+
+def _part(audit: _Audit, opening: Opening, planned: Any, count: int, scales: dict[Any, float]) -> Gauss | Pure:
+    mechanism = planned.mechanism
+    if not hasattr(mechanism, "mu"):
+        return Pure(mechanism.cost.epsilon, count)
+    if mechanism not in scales:
+        scales[mechanism] = dice.measured_scale(mechanism, opening.source)
+    drawn = mechanism.domain.reach / scales[mechanism]
+    if drawn > mechanism.mu * (1 + _ACCOUNT):
+        audit.find(
+            "price",
+            f"{planned.what!r} of {opening.title!r}",
+            f"sensitivity over drawn noise is {drawn:.4g}, the mechanism is accounted at {mechanism.mu:.4g}",
+        )
+    return Gauss(drawn, count, planned.rate, planned.group)
+
+
+def _samplers(audit: _Audit, exact: bool, floats: set[str]) -> None:
+    for entry in audit.here.log:
+        if exact and entry.planned.mechanism.sampler != "exact" and entry.planned.what not in floats:
+            audit.find(
+                "sampler",
+                f"{entry.planned.what!r} of {entry.title!r}",
+                "drawn in floating point: the low bits of what leaves can betray what it hides",
+            )
+
+
+def _dice(audit: _Audit, simulated: bool, rolls: int) -> None:
+    for entry in _one_of_each(audit.here.log, lambda entry: entry.planned.mechanism):
+        source = audit.here.openings[entry.door].source
+        for says in dice.law_problems(entry.planned.mechanism, entry.value, source, rolls=rolls):
+            audit.find("noise", f"{entry.planned.what!r} of {entry.title!r}", says)
+    for opening in _one_of_each(audit.here.openings, lambda opening: type(opening.source)):
+        for says in dice.source_problems(opening.source, simulated=simulated):
+            audit.find("entropy", f"{opening.title!r}", says)
+    _reused(audit)
+    _batches(audit)
+
+
+def _one_of_each(items: Sequence[Any], key: Callable[[Any], Any]) -> Iterator[Any]:
+    yield from {key(item): item for item in reversed(items)}.values()
+
+
+def _reused(audit: _Audit) -> None:
+    """No two releases from one stream; a vault's key repeats a record's noise on purpose, under one label."""
+    begun: dict[bytes, str] = {}
+    for opening in audit.here.openings:
+        for (label, _), start in zip(opening.labels, opening.starts, strict=True):
+            if opening.source.name == "seed":
+                continue
+            other = begun.setdefault(start, label)
+            if opening.source.name != "keyed" and begun[start] is not label:
+                audit.find("entropy", f"{opening.title!r}", f"{label!r} and {other!r} draw from one stream")
+            elif other != label:
+                audit.find("entropy", f"{opening.title!r}", "two names have one stream under the key")
+
+
+def _coins(audit: _Audit, data: Any) -> None:
+    """With other coins at the door other records are drawn: else the batches come from elsewhere."""
+    sampled = {i for i, entry in enumerate(audit.here.log) if entry.planned.rate < 1}
+    if not sampled:
+        return
+    listener, _ = audit.replay(data, other_coins=True)
+    pairs = enumerate(zip(audit.here.log, listener.values, strict=False))
+    same = [i for i, (entry, value) in pairs if i in sampled and np.array_equal(entry.value, value)]
+    if len(same) > len(sampled) / 2:
+        what = audit.here.log[same[0]].planned.what
+        audit.find("batches", f"{what!r}", "the records of a step are not drawn by the door: not Poisson sampling")
+
+
+def _batches(audit: _Audit) -> None:
+    """Poisson sampling: the door's own coins, and which records really were in which step."""
+    sampled = [entry for entry in audit.here.log if entry.planned.rate < 1]
+    for entry in _one_of_each(sampled, lambda entry: entry.planned):
+        guarantee = audit.here.openings[entry.door].guarantee
+        for says in dice.batch_problems(guarantee, entry.planned):
+            audit.find("batches", f"{entry.planned.what!r} of {entry.title!r}", f"{says} (drawn again)")
+        steps = [i for i, other in enumerate(audit.here.log) if other.planned == entry.planned]
+        if len(audit.moved) >= 6 and len(steps) >= 6 and entry.planned.group == 1:
+            inside = np.stack([moved[steps] for moved in audit.moved.values()], axis=1)
+            for says in dice.inclusion_problems(inside, entry.planned.rate):
+                audit.find("batches", f"{entry.planned.what!r} of {entry.title!r}", says)

@@ -1,0 +1,166 @@
+"""Who stands at the door: one listener that notes what passes, one that hands the same values out again.
+
+Both replace the door's entropy by streams that hang on a seed and the stream's label, so that two runs on different
+data draw the same batches and the same noise. What the door would have drawn from is kept, to be looked at apart.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from blindsight.privacy.door import Door, Passage
+from blindsight.privacy.guarantee import Guarantee
+from blindsight.privacy.plan import Planned
+
+__all__ = ["Entry", "Opening", "RecordingListener", "ReplayListener"]
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One value that passed: through which door (by its number), by which planned release, before and after."""
+
+    door: int
+    title: str
+    planned: Planned
+    number: int
+    value: Array
+    released: Array
+
+    @property
+    def name(self) -> str:
+        """For people: which release of which door."""
+        count = f" {self.number}" if self.planned.count > 1 else ""
+        return f"{self.planned.what!r}{count} of {self.title!r}"
+
+
+@dataclass
+class Opening:
+    """A door that was opened: what it promised and what it would have drawn from."""
+
+    title: str
+    guarantee: Guarantee
+    source: Any
+    labels: list[tuple[str, bool]] = field(default_factory=list)
+    starts: list[bytes] = field(default_factory=list)
+
+
+class _Streams:
+    """Streams by seed, door and label; notes how the door's own streams begin."""
+
+    def __init__(self, seed: int, number: int, opening: Opening) -> None:
+        self.name = opening.source.name
+        self._seed, self._number, self._opening = seed, number, opening
+        self._asked: Counter[str] = Counter()
+
+    def stream(self, label: str, *, exact: bool) -> np.random.Generator:
+        """The stream of this label; a label that is asked for again goes on, unless its noise is meant to repeat."""
+        own = self._opening.source.stream(label, exact=exact)
+        self._opening.labels.append((label, exact))
+        self._opening.starts.append(bytes(own.bytes(16)))
+        turn = 0 if self.name == "keyed" else self._asked[label]
+        self._asked[label] += 1
+        digest = hashlib.sha256(f"{self._seed}/{self._number}/{turn}/{label}".encode()).digest()
+        return np.random.default_rng(int.from_bytes(digest[:16], "big"))
+
+
+class _Ear:
+    """What both listeners share."""
+
+    def __init__(self, seed: int, absent: Sequence[int]) -> None:
+        self.seed, self._absent = seed, np.asarray(absent, np.int64)
+        self.openings: list[Opening] = []
+
+    def opened(self, door: Door) -> Any:
+        """Draw from streams of the audit's own."""
+        opening = Opening(door.what, door.guarantee, door._source)
+        self.openings.append(opening)
+        return _Streams(self.seed, len(self.openings), opening)
+
+    def absent(self, n: int) -> Array | None:
+        """The records that are to count as not there."""
+        return np.isin(np.arange(n), self._absent % n) if self._absent.size and n else None
+
+    def _door_of(self, passage: Passage) -> int:
+        """The youngest door of this title: doors of one title are used one after the other."""
+        titles = [opening.title for opening in self.openings]
+        return len(titles) - 1 - titles[::-1].index(passage.title)
+
+
+class RecordingListener(_Ear):
+    """Notes every value before and after its noise."""
+
+    def __init__(self, seed: int = 0, *, absent: Sequence[int] = ()) -> None:
+        super().__init__(seed, absent)
+        self.log: list[Entry] = []
+
+    def passing(self, passage: Passage) -> None:
+        """Let it draw."""
+
+    def passed(self, passage: Passage, released: Array) -> None:
+        """Take note."""
+        self.log.append(
+            Entry(
+                self._door_of(passage),
+                passage.title,
+                passage.planned,
+                passage.number,
+                np.array(passage.value),
+                np.array(released),
+            )
+        )
+
+
+class ReplayListener(_Ear):
+    """Hands out what a recording holds, in order, as long as the same doors come in the same order.
+
+    `values` are what stood at the door instead; `parted` says where the runs parted, if they did. From there on
+    releases are drawn again and nothing is compared: the rest would be echo.
+    """
+
+    def __init__(self, log: Sequence[Entry], seed: int = 0, *, absent: Sequence[int] = ()) -> None:
+        super().__init__(seed, absent)
+        self._log = log
+        self.values: list[Array] = []
+        self.parted: str | None = None
+
+    def passing(self, passage: Passage) -> Array | None:
+        """The recorded release, if this is the same door."""
+        if self.parted is None:
+            self.parted = self._differs(passage)
+        if self.parted is not None:
+            return None
+        entry = self._log[len(self.values)]
+        self.values.append(np.array(passage.value))
+        return entry.released.copy()
+
+    def passed(self, passage: Passage, released: Array) -> None:
+        """Nothing to note."""
+
+    def finished(self) -> str | None:
+        """Where the runs parted, also by ending too early."""
+        if self.parted is None and len(self.values) < len(self._log):
+            return f"{self._log[len(self.values)].name} was not released: how much is released depends on the data"
+        return self.parted
+
+    def _differs(self, passage: Passage) -> str | None:
+        if len(self.values) >= len(self._log):
+            return f"{passage.planned.what!r} was released once more: how much is released depends on the data"
+        entry = self._log[len(self.values)]
+        if entry.planned.what != passage.planned.what or entry.number != passage.number:
+            return f"{passage.planned.what!r} came where {entry.name} did: the order of releases depends on the data"
+        if entry.title != passage.title:
+            return f"the door of {entry.planned.what!r} calls itself by data: its title went to the ledger"
+        if entry.planned != passage.planned:
+            return f"{entry.name}: the mechanism or its plan depends on the data"
+        if entry.value.shape != np.shape(passage.value) or entry.value.dtype != np.asarray(passage.value).dtype:
+            return f"{entry.name}: the size or type of what is released depends on the data"
+        return None

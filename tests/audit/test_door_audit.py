@@ -1,0 +1,398 @@
+"""The audit at the door leaves sound estimators alone and catches each bug planted in them, by its kind."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+
+from blindsight.audit.engine import DoorAudit, audit_door, neighbours_of, strangers_of
+from blindsight.audit.engine.accountant import Gauss, epsilon_of
+from blindsight.privacy import Guarantee, Planned
+from blindsight.privacy.accounting import price
+from blindsight.privacy.entropy import SystemSource, aes_generator
+from blindsight.privacy.mechanisms import (
+    BitFlip,
+    DiscreteGaussian,
+    DiscreteLaplace,
+    Duchi,
+    Gaussian,
+    KaryResponse,
+    Laplace,
+    PrivUnit,
+    Staircase,
+)
+from contracts.toys import CENTRAL, LOCAL, Counted, Descent, Local, Summed
+
+X = np.random.default_rng(0).normal(size=(14, 3))
+Y = np.random.default_rng(1).permutation(np.arange(14) % 3)
+FLOATS = ("sum", "answers", "gradient")
+
+
+def _run(make: Any) -> Any:
+    def run(data: Any, folder: Path) -> Any:
+        fitted = make().fit(*(data if isinstance(data, tuple) else (data,)))
+        fitted.save(folder / "model")
+        return {name: value for name, value in vars(fitted).items() if name != "owner_only_"}
+
+    return run
+
+
+def _audited(make: Any, data: Any = X, *, seed: int = 0, **options: Any) -> DoorAudit:
+    removed = make().plan()[0].mechanism.neighbours == "add or remove one"
+    records = range(14) if removed else (0, 7)
+    neighbours = neighbours_of(data, records=records, removed=removed)
+    if removed:  # enough to see who was in which batch
+        neighbours = [one for one in neighbours if "far" in one.name or "absent" in one.name or "record 0" in one.name]
+    return audit_door(
+        _run(make),
+        data,
+        neighbours=neighbours,
+        strangers=strangers_of(data),
+        seed=seed,
+        **{"floats": FLOATS, **options},
+    )
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("kind", CENTRAL)
+def test_sound_central_releases_are_not_refuted(kind: str, seed: int) -> None:
+    found = _audited(lambda: Summed(kind), seed=seed)
+    assert not found.refuted, str(found)
+    assert found.reached[0].share > 0.2
+
+
+@pytest.mark.parametrize("kind", LOCAL)
+def test_sound_local_releases_are_not_refuted(kind: str) -> None:
+    found = _audited(lambda: Local(kind))
+    assert not found.refuted, str(found)
+    assert found.reached[0].share == 1
+
+
+def test_sound_counts_are_not_refuted() -> None:
+    found = _audited(Counted, (X, Y))
+    assert not found.refuted, str(found)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_sound_descent_on_poisson_samples_is_not_refuted(seed: int) -> None:
+    found = _audited(Descent, seed=seed)
+    assert not found.refuted, str(found)
+    assert found.reached[0].share > 0.9
+
+
+# Planted bugs: each is the sound estimator with one thing wrong, and the kind of finding that names it.
+
+
+class OwnSum(Summed):
+    """Sums the rows itself and forgets to clip."""
+
+    def through(self, door: Any, X: Any) -> Any:
+        return door.release("sum", np.sum(X, axis=0))
+
+
+class ClippedAfterAveraging(Summed):
+    """Clips the sum, not the rows."""
+
+    def through(self, door: Any, X: Any) -> Any:
+        total = np.sum(X, axis=0)
+        return door.release("sum", total / max(1.0, np.linalg.norm(total) / len(X)))
+
+
+class SensitivityOffByTwo(Summed):
+    """Clips rows to the sensitivity itself: replacing one moves the sum by twice that."""
+
+    def through(self, door: Any, X: Any) -> Any:
+        norms = np.linalg.norm(X, axis=1, keepdims=True)
+        return door.release("sum", (X / np.maximum(1, norms / 2)).sum(axis=0))
+
+
+class SavesTheSpread(Summed):
+    """An un-noised statistic in the file."""
+
+    def _settle_in(self) -> Any:
+        self.public_["spread"] = float(np.std(self._kept))
+        return super()._settle_in()
+
+    def through(self, door: Any, X: Any) -> Any:
+        self._kept = X
+        return super().through(door, X)
+
+
+class Refuses(Summed):
+    """Refuses by looking at private values."""
+
+    def through(self, door: Any, X: Any) -> Any:
+        if np.ptp(X) == 0:
+            raise ValueError("all records are equal")
+        return super().through(door, X)
+
+
+class ReleasesTwiceWhenLarge(Summed):
+    """How much is released depends on the data."""
+
+    def promise(self, **public: Any) -> Guarantee:
+        plan = (Planned(what="sum", mechanism=self.mechanism(), count=2),)
+        return Guarantee(releases=plan, delta=1e-5, model="central", entropy=self.entropy_)
+
+    def through(self, door: Any, X: Any) -> Any:
+        first = super().through(door, X)
+        return super().through(door, X) if np.abs(X).max() > 10 else first
+
+
+class ScaleFromTheData(Summed):
+    """Noise calibrated to the largest row."""
+
+    def fit(self, X: Any, ledger: Any = None) -> Any:
+        self._bound = 2 * float(np.linalg.norm(X, axis=1).max())
+        return super().fit(X, ledger)
+
+    def mechanism(self) -> Any:
+        bound = getattr(self, "_bound", 2.0)
+        return DiscreteGaussian.calibrate(1.0, delta=1e-5, sensitivity=bound, dimensions=3, unit="record")
+
+
+class WritesALog(Summed):
+    """Another file, next to the model."""
+
+    def through(self, door: Any, X: Any) -> Any:
+        Path("/tmp/blindsight-toy.log").write_text(f"{np.mean(X)}")
+        return super().through(door, X)
+
+
+class KeepsAClock(Summed):
+    """A time stamp in the file."""
+
+    def _settle_in(self) -> Any:
+        self.public_["seconds"] = time.perf_counter()
+        return super()._settle_in()
+
+
+class Seeded(Summed):
+    """Draws from a seed whatever the user said."""
+
+    def fit(self, X: Any, ledger: Any = None) -> Any:
+        self.random_state = 0
+        return super().fit(X, ledger)
+
+
+class FloatNoise(Summed):
+    """Floating-point noise on what leaves."""
+
+    def mechanism(self) -> Any:
+        return Gaussian.calibrate(1.0, delta=1e-5, sensitivity=2.0, unit="record")
+
+
+class ClassesFromTheData(Counted):
+    """The file lists the classes that were seen."""
+
+    def facts(self, y: Any) -> dict[str, Any]:
+        return {"classes": [int(label) for label in np.unique(y)]}
+
+
+class CountsOfReplacement(Counted):
+    """A replaced label moves two counts, not one."""
+
+    def promise(self, **public: Any) -> Guarantee:
+        noise = DiscreteLaplace.calibrate(1.0, sensitivity=1.0, grid=1.0, dimensions=0, unit="record")
+        return Guarantee(releases=(Planned(what="counts", mechanism=noise),), model="central", entropy=self.entropy_)
+
+
+class PerBit(Local):
+    """The epsilon of a bit stated for a whole record."""
+
+    def mechanism(self) -> Any:
+        return BitFlip(beta=LOCAL["flip"].beta, n_bits=1, unit="record")
+
+
+class NeighboursMixed(Local):
+    """One record changes the answer of the next one too."""
+
+    def asked(self, X: Any) -> Any:
+        cells = super().asked(X)
+        return (cells + np.roll(cells, 1)) % 5
+
+
+class TakesTurns(Descent):
+    """Batches of a shuffled order instead of Poisson samples."""
+
+    def batch(self, door: Any, n: int, step: int) -> Any:
+        order = np.random.default_rng(step // 4).permutation(n)
+        return order[(step % 4) * n // 4 : (step % 4 + 1) * n // 4]
+
+
+class OneBatch(Descent):
+    """The first batch over and over."""
+
+    def batch(self, door: Any, n: int, step: int) -> Any:
+        self._batch = door.sample("gradient", n) if step == 0 else self._batch
+        return self._batch
+
+
+class TrueSize(Descent):
+    """Divides by the number of records that were drawn."""
+
+    def size(self, batch: Any, n: int) -> float:
+        return max(1, len(batch))
+
+
+class MoreSteps(Descent):
+    """One more step than was accounted."""
+
+    def promise(self, **public: Any) -> Guarantee:
+        made = super().promise(**public)
+        with mock.patch("blindsight.privacy.guarantee.price", lambda plan, *, delta: _cheaper(plan, delta)):
+            return Guarantee(releases=made.releases, delta=1e-5, model="central", entropy=self.entropy_)
+
+
+def _cheaper(plan: Any, delta: float) -> Any:
+    from blindsight.privacy.accounting import price
+
+    (item,) = plan
+    return price((Planned(what="x", mechanism=item.mechanism, count=item.count // 2, rate=item.rate),), delta=delta)
+
+
+@pytest.mark.parametrize(
+    ("make", "kind", "data"),
+    [
+        (OwnSum, "sensitivity", X),
+        (ClippedAfterAveraging, "sensitivity", X),
+        (SensitivityOffByTwo, "sensitivity", X),
+        (SavesTheSpread, "exit", X),
+        (Refuses, "refusal", X),
+        (ReleasesTwiceWhenLarge, "sequence", X),
+        (ScaleFromTheData, "sequence", X),
+        (WritesALog, "exit", X),
+        (KeepsAClock, "exit", X),
+        (Seeded, "entropy", X),
+        (FloatNoise, "sampler", X),
+        (ClassesFromTheData, "exit", (X, Y)),
+        (CountsOfReplacement, "sensitivity", (X, Y)),
+        (lambda: PerBit("flip"), "sensitivity", X),
+        (NeighboursMixed, "sensitivity", X),
+        (TakesTurns, "batches", X),
+        (OneBatch, "batches", X),
+        (TrueSize, "exit", X),
+        (MoreSteps, "price", X),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_planted_bugs_are_caught_by_their_kind(make: Any, kind: str, data: Any) -> None:
+    found = _audited(make, data, floats=("answers", "gradient"))
+    assert kind in {finding.kind for finding in found.findings}, str(found)
+
+
+def _too_kind(real: Any) -> Any:
+    return lambda self, x, *, rng: real(KaryResponse(epsilon=2.3, k=5, unit="record"), x, rng=rng)
+
+
+def _shrunk(real: Any) -> Any:
+    return lambda self, x, *, rng: (real(self, x, rng=rng) - x) * 0.97 + x
+
+
+def _elsewhere(real: Any) -> Any:
+    return lambda self, x, *, rng: real(self, x, rng=np.random.default_rng())
+
+
+def _fixed(real: Any) -> Any:
+    return lambda self, x, *, rng: real(self, x, rng=np.random.default_rng(7))
+
+
+def _rowwise(real: Any) -> Any:
+    return lambda self, x, *, rng: x + (real(self, np.zeros((*np.shape(x)[:-1], 1)), rng=rng))
+
+
+def _stuck(real: Any) -> Any:
+    def release(self: Any, x: Any, *, rng: Any) -> Any:
+        released = real(self, x, rng=rng)
+        released[..., 3] = np.asarray(x)[..., 3]
+        return released
+
+    return release
+
+
+@pytest.mark.parametrize(
+    ("make", "mechanism", "bug"),
+    [
+        (Local, KaryResponse, _too_kind),
+        (Summed, DiscreteGaussian, _shrunk),
+        (Summed, DiscreteGaussian, _elsewhere),
+        (Summed, DiscreteGaussian, _fixed),
+        (Summed, DiscreteGaussian, _rowwise),
+        (lambda: Summed("laplace"), Laplace, _shrunk),
+        (lambda: Summed("discrete laplace"), DiscreteLaplace, _shrunk),
+        (lambda: Summed("staircase"), Staircase, _shrunk),
+        (lambda: Local("flip"), BitFlip, _stuck),
+        (lambda: Local("privunit"), PrivUnit, _elsewhere),
+        (lambda: Local("duchi"), Duchi, _fixed),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_noise_that_is_not_what_it_states_is_caught(make: Any, mechanism: Any, bug: Any) -> None:
+    with mock.patch.object(mechanism, "release", bug(mechanism.release)):
+        found = _audited(make)
+    assert {finding.kind for finding in found.findings} & {"noise", "price"}, str(found)
+
+
+@pytest.mark.parametrize(
+    "stream",
+    [
+        lambda self, label, *, exact: np.random.default_rng(),
+        lambda self, label, *, exact: aes_generator(bytes(32)),
+        lambda self, label, *, exact: aes_generator(os.urandom(4) * 8),
+        lambda self, label, *, exact: np.random.Generator(np.random.PCG64(int.from_bytes(os.urandom(32), "big"))),
+    ],
+    ids=["numpy's", "one key", "32 bits", "seeded well"],
+)
+def test_a_weak_source_is_caught(stream: Any) -> None:
+    with mock.patch.object(SystemSource, "stream", stream):
+        found = _audited(Summed)
+    assert "entropy" in {finding.kind for finding in found.findings}, str(found)
+
+
+def test_the_report_says_how_much_of_the_allowance_was_reached() -> None:
+    (reached,) = _audited(Summed).reached
+    assert reached.what == "sum"
+    assert 0.9 < reached.share <= 1
+
+
+@pytest.mark.parametrize(
+    ("parts", "delta"),
+    [
+        ((Gauss(0.5),), 1e-5),
+        ((Gauss(1.0, count=30, rate=0.1),), 1e-5),
+        ((Gauss(0.125, count=500, rate=0.01),), 1e-6),
+        ((Gauss(1.0, count=20, rate=0.1, group=3),), 1e-5),
+    ],
+)
+def test_two_accountants_agree(parts: Any, delta: float) -> None:
+    plan = tuple(
+        Planned(
+            what="x",
+            mechanism=Gaussian(
+                sigma=1 / p.mu, sensitivity=1.0, delta=delta, unit="record", neighbours="add or remove one"
+            ),
+            count=p.count,
+            rate=p.rate,
+            group=p.group,
+        )
+        for p in parts
+    )
+    assert epsilon_of(parts, delta) == pytest.approx(price(plan, delta=delta).epsilon, rel=2e-3)
+
+
+def test_the_second_accountant_agrees_with_mpmath() -> None:
+    """One Poisson step, integrated to thirty digits."""
+    import mpmath as mp
+
+    mp.mp.dps = 30
+    mu, rate, epsilon = mp.mpf(1), mp.mpf("0.2"), mp.mpf("0.7")
+    mixed = lambda x: (1 - rate) * mp.npdf(x) + rate * mp.npdf(x, mu)  # noqa: E731
+    cut = mp.findroot(lambda x: mp.log(mixed(x) / mp.npdf(x)) - epsilon, 1)
+    delta = mp.quad(lambda x: mixed(x) - mp.exp(epsilon) * mp.npdf(x), [cut, cut + 2, 12])
+    assert epsilon_of((Gauss(1.0, rate=0.2),), float(delta)) == pytest.approx(0.7, abs=2e-3)

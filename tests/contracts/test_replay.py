@@ -1,0 +1,58 @@
+"""Every public private estimator passes the replay contract; a class that no case names fails here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from contracts.replay import ReplayContract
+from contracts.toys import Counted, Descent, Local, Summed
+
+X = np.random.default_rng(0).normal(size=(14, 3))
+Y = np.random.default_rng(1).permutation(np.arange(14) % 3)
+
+
+class TestSummed(ReplayContract):
+    """The smallest estimator there is."""
+
+    def make(self) -> Any:
+        return Summed()
+
+    def data(self) -> Any:
+        return X
+
+
+class TestCounted(ReplayContract):
+    """Counts over public classes."""
+
+    def make(self) -> Any:
+        return Counted()
+
+    def data(self) -> Any:
+        return (X, Y)
+
+
+class TestLocal(ReplayContract):
+    """One answer per record."""
+
+    def make(self) -> Any:
+        return Local()
+
+    def data(self) -> Any:
+        return X
+
+
+class TestDescent(ReplayContract):
+    """Steps on Poisson samples."""
+
+    sampled = True
+
+    def make(self) -> Any:
+        return Descent()
+
+    def data(self) -> Any:
+        return X
+
+    def removed(self) -> bool:
+        return True

@@ -1,0 +1,109 @@
+"""The replay contract of the private metrics: every loss, per pair, per kappa pairs and per record."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from blindsight.metric import DPPMetric
+from contracts.replay import ReplayContract
+
+RNG = np.random.default_rng(3)
+PAIRS = RNG.normal(size=(12, 2, 3))
+SAME = RNG.permutation(np.arange(12) % 2)
+RECORDS = RNG.normal(size=(10, 3))
+TABLE = np.stack([np.arange(0, 10, 2), np.arange(1, 10, 2)], axis=1)
+QUERIES = np.random.default_rng(4).normal(size=(5, 3))
+
+
+class _Metric(ReplayContract):
+    params: ClassVar[dict[str, Any]]
+
+    def make(self) -> Any:
+        return DPPMetric(epsilon=2.0, **self.params)
+
+    def data(self) -> Any:
+        return (PAIRS, SAME)
+
+    def answers(self, fitted: Any) -> Any:
+        return fitted.transform(QUERIES), fitted.describe(kept="for the file")
+
+
+class TestMoments(_Metric):
+    """The closed form."""
+
+    params: ClassVar[dict[str, Any]] = {"loss": "moments"}
+
+
+class TestContrastive(_Metric):
+    """Noisy descent."""
+
+    params: ClassVar[dict[str, Any]] = {"loss": "contrastive"}
+
+
+class TestAuto(_Metric):
+    """The default, with columns scaled within the budget."""
+
+    params: ClassVar[dict[str, Any]] = {"scale": "private"}
+
+
+class TestKappaPairs(_Metric):
+    """The paper's unit."""
+
+    params: ClassVar[dict[str, Any]] = {"unit": "kappa pairs", "loss": "contrastive", "kappa": 2}
+
+
+class TestTriplet(_Metric):
+    """Tuples of three."""
+
+    params: ClassVar[dict[str, Any]] = {"loss": "triplet"}
+
+    def data(self) -> Any:
+        return np.random.default_rng(5).normal(size=(8, 3, 3))
+
+
+class TestNPair(_Metric):
+    """Tuples of four."""
+
+    params: ClassVar[dict[str, Any]] = {"loss": "npair"}
+
+    def data(self) -> Any:
+        return np.random.default_rng(6).normal(size=(8, 4, 3))
+
+
+class TestRecord(ReplayContract):
+    """Per record: the features of a record, who was compared with whom being public."""
+
+    records = (0, 3)
+
+    def data(self) -> Any:
+        return RECORDS
+
+    def run(self, data: Any, folder: Path) -> Any:
+        fitted = DPPMetric(epsilon=2.0, unit="record", preprocessor=data).fit(TABLE, [1, 0, 1, 0, 1])
+        fitted.save(folder / "model.safetensors")
+        learned = {name: value for name, value in vars(fitted).items() if name.endswith("_") and name != "owner_only_"}
+        return learned, fitted.transform(QUERIES)
+
+
+class TestLabels(ReplayContract):
+    """Only the labels are private: kappa, groups and refusals rest on who was compared with whom, not on the answers."""
+
+    unit = "kappa pairs"
+    triangle: ClassVar[list[list[int]]] = [[0, 1], [1, 2], [0, 2], [3, 4], [5, 6], [7, 8]]
+
+    def data(self) -> Any:
+        return np.array([1, 1, 1, 0, 1, 0])
+
+    def run(self, data: Any, folder: Path) -> Any:
+        fitted = DPPMetric(epsilon=2.0, unit=self.unit, preprocessor=RECORDS).fit(self.triangle, data)
+        fitted.save(folder / "model.safetensors")
+        return fitted.kappa_, fitted.public_, fitted.released_, fitted.guarantee_
+
+
+class TestLabelsPerPair(TestLabels):
+    """The same per pair."""
+
+    unit = "pair"

@@ -1,0 +1,131 @@
+"""The replay contract of the private taggers: what training releases, and what answers do."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from blindsight.audit.engine import Neighbour
+from blindsight.audit.engine.listeners import RecordingListener
+from blindsight.privacy.door import listening
+from blindsight.tagging import (
+    CodebookAnswers,
+    DPTraining,
+    GaussianAnswers,
+    LabelGraph,
+    LaplaceAnswers,
+    PrivateTagger,
+    TopTags,
+)
+from contracts.replay import ReplayContract
+
+RNG = np.random.default_rng(3)
+X = RNG.normal(size=(12, 4)).astype(np.float32)
+Y = (RNG.random((12, 3)) < 0.4).astype(np.uint8)
+PUBLIC = RNG.normal(size=(30, 4)).astype(np.float32)
+CLASSES = ("cat", "dog", "tree")
+
+
+class _Training(ReplayContract):
+    params: ClassVar[dict[str, Any]] = {}
+
+    def make(self) -> Any:
+        return PrivateTagger(DPTraining(epsilon=2.0, steps=3), classes=CLASSES, **self.params)
+
+    def data(self) -> Any:
+        return (X, Y)
+
+    def removed(self) -> bool:
+        return True
+
+    def answers(self, fitted: Any) -> Any:
+        return fitted.logits(PUBLIC[:5])
+
+
+class TestTraining(_Training):
+    """Counts, centre and gradients."""
+
+
+class TestTrainingOnPublicDirections(_Training):
+    """With public images."""
+
+    params: ClassVar[dict[str, Any]] = {"public": PUBLIC}
+
+
+class TestTrainingOfWords(_Training):
+    """With a codebook of answers, fitted within the budget."""
+
+    params: ClassVar[dict[str, Any]] = {"answers": CodebookAnswers(epsilon=3.0, k=4)}
+
+
+class TestLabelGraph(ReplayContract):
+    """The released label graph."""
+
+    def data(self) -> Any:
+        return Y
+
+    def removed(self) -> bool:
+        return True
+
+    def run(self, data: Any, folder: Path) -> Any:
+        graph = LabelGraph.released(data, epsilon=2.0, delta=1e-5)
+        return graph, graph.adjacency
+
+
+class _Answers(ReplayContract):
+    """Answers about private images by a model that knows none of them; that they are distinct is public."""
+
+    way: Any
+
+    def data(self) -> Any:
+        return PUBLIC[:6].astype(np.float64)
+
+    def neighbours(self) -> list[Neighbour]:
+        return [one for one in super().neighbours() if "copy" not in one.name]
+
+    def strangers(self) -> list[Any]:
+        return [other for other in super().strangers() if len(np.unique(other, axis=0)) == len(other)]
+
+    def run(self, data: Any, folder: Path) -> Any:
+        found = _model(self.way).answer(data)
+        return found.tags, found.scores
+
+
+@cache
+def _model(way: Any) -> Any:
+    """Trained before the audit listens; its answers are drawn as in production."""
+    with listening(RecordingListener()):
+        model = PrivateTagger(DPTraining(steps=2), way, classes=CLASSES, public=PUBLIC, random_state=5).fit(X, Y)
+    model.random_state = None
+    model._settle()
+    return model
+
+
+class TestCodebookAnswers(_Answers):
+    """One of k words."""
+
+    way = CodebookAnswers(epsilon=3.0, k=4)
+
+
+class TestTopTags(_Answers):
+    """The likeliest tags."""
+
+    floats = ("answer",)
+    way = TopTags(epsilon=3.0)
+
+
+class TestGaussianAnswers(_Answers):
+    """Noise on logits."""
+
+    floats = ("answer",)
+    way = GaussianAnswers(epsilon=3.0)
+
+
+class TestLaplaceAnswers(_Answers):
+    """Noise on logits."""
+
+    floats = ("answer",)
+    way = LaplaceAnswers(epsilon=3.0)

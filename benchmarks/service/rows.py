@@ -169,10 +169,10 @@ async def _pages(url: str) -> list[float]:
 
 
 async def _hurt(count: int, seed: int) -> dict[str, Any]:
-    from blindsight.service.problems import Problem
-    from blindsight.service.settings import Settings
-    from blindsight.service.traffic import Metrics
-    from blindsight.service.uploads import Decoders
+    from blindsight.service.infra.problems import Problem
+    from blindsight.service.infra.settings import Settings
+    from blindsight.service.infra.traffic import Metrics
+    from blindsight.service.infra.uploads import Decoders
 
     decoders, found = Decoders(Settings(), Metrics(), workers=1), {"read": 0, "refused": 0, "ended": 0}
     slowest, peak, before = 0.0, 0, None

@@ -14,7 +14,7 @@ from PIL import Image
 from blindsight.index import MilvusIndex
 from blindsight.index.photos import PhotoFolder
 from blindsight.privacy import Ledger
-from blindsight.service.database import JOBS
+from blindsight.service.infra.database import JOBS
 from blindsight.service.rooms.codes import CellIndex
 from service.asgi import Client, run
 
@@ -148,7 +148,7 @@ def test_pages_say_what_leaves_the_numbers_and_the_balance(make: Callable[..., A
             "proven",
             "audited",
             "Budget left",
-            "API keys are off",
+            "Keys are off",
             "Skip to",
         ):
             assert words in text, (page, words)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from blindsight.core.errors import InvalidParameter
-from blindsight.service.database import Database
+from blindsight.service.infra.database import Database
 from privacy.ledger.conftest import postgresql  # noqa: F401
 from service.asgi import Client
 

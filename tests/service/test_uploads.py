@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import io
+import json
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,9 +17,9 @@ from PIL import Image
 
 from benchmarks.service.hostile_images import bombs, mutations
 from blindsight.service import Settings
-from blindsight.service.problems import Problem
-from blindsight.service.traffic import Metrics
-from blindsight.service.uploads import Decoders
+from blindsight.service.infra.problems import Problem
+from blindsight.service.infra.traffic import Metrics
+from blindsight.service.infra.uploads import Decoders
 from service.asgi import Client, run
 
 MEMORY = 512 << 20
@@ -74,6 +77,70 @@ def test_slow_work_is_ended_and_the_next_image_is_read() -> None:
     decoders._all[0].settings = Settings()
     assert outcome(decoders, png())[0] == "read"
     run(decoders.close())
+
+
+@pytest.mark.parametrize("options", [{}, {"progressive": True}])
+def test_a_photo_of_24_million_pixels_is_read(decoders: Decoders, options: Any) -> None:
+    rough = np.random.default_rng(0).integers(0, 255, (400, 600, 3), dtype=np.uint8)
+    buffer = io.BytesIO()
+    Image.fromarray(rough).resize((6000, 4000)).save(buffer, "JPEG", quality=90, **options)
+    assert run(decoders.pixels(buffer.getvalue())).shape == (341, 512, 3)
+    assert all(peak(process) <= MEMORY for process in decoders.processes())
+
+
+def test_a_photo_is_turned_as_its_camera_says(decoders: Decoders) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6  # lies on its side
+    pixels = np.zeros((600, 900, 3), np.uint8)
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, "JPEG", exif=exif)
+    assert run(decoders.pixels(buffer.getvalue())).shape == (512, 341, 3)
+
+
+INSIDE = """
+import json, os, socket, subprocess, sys
+sys.path[:] = json.loads(sys.argv[1])
+from blindsight.service.infra.sandbox import confine
+walls = confine(1 << 30, 5.0)
+def refused(attempt):
+    try:
+        attempt()
+    except OSError as error:
+        return error.errno in (1, 13)
+    return False
+print(json.dumps({
+    "walls": walls,
+    "environment": sorted(set(os.environ) - {"LC_CTYPE"}),
+    "read": refused(lambda: open("/etc/hostname")),
+    "list": refused(lambda: os.listdir("/")),
+    "write": refused(lambda: open("/tmp/x", "w")),
+    "socket": refused(lambda: socket.create_connection(("127.0.0.1", 9), 1)),
+    "local socket": refused(lambda: socket.socketpair()),
+    "program": refused(lambda: os.execv("/bin/true", ["true"])),
+    "child": refused(os.fork),
+    "signal": refused(lambda: os.kill(os.getppid(), 0)),
+}))
+"""
+
+
+def test_the_process_that_opens_images_reaches_nothing() -> None:
+    command = [sys.executable, "-I", "-c", INSIDE, json.dumps(sys.path)]
+    done = subprocess.run(command, capture_output=True, text=True, env={}, check=True)
+    found = json.loads(done.stdout)
+    walls = set(found.pop("walls"))
+    if not {"landlock", "seccomp"} <= walls:
+        pytest.skip(f"this kernel gives {sorted(walls)} only")
+    assert found.pop("environment") == []
+    assert all(found.values()), found
+
+
+def test_the_decoders_say_what_confines_them_and_inherit_no_environment(
+    decoders: Decoders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BLINDSIGHT_STUDIO_DATABASE", "postgresql://u:hush@h/d")
+    assert "limits" in run(decoders.walls())
+    for process in decoders.processes():
+        assert b"hush" not in Path(f"/proc/{process}/environ").read_bytes()
 
 
 def test_metadata_stay_behind(decoders: Decoders) -> None:

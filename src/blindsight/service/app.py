@@ -19,18 +19,18 @@ from starlette.staticfiles import StaticFiles
 
 from blindsight import __version__
 from blindsight.core.errors import BlindsightError
-from blindsight.service.access import Studio
-from blindsight.service.budgets import Budgets
-from blindsight.service.database import Database
-from blindsight.service.guard import Guard
-from blindsight.service.identity import Keys
-from blindsight.service.jobs import Jobs
-from blindsight.service.problems import Problem, problem_for
+from blindsight.service.infra.access import Studio
+from blindsight.service.infra.budgets import Budgets
+from blindsight.service.infra.database import Database
+from blindsight.service.infra.guard import Guard
+from blindsight.service.infra.identity import Keys
+from blindsight.service.infra.jobs import Jobs
+from blindsight.service.infra.problems import Problem, problem_for
+from blindsight.service.infra.settings import Settings
+from blindsight.service.infra.traffic import Metrics
+from blindsight.service.infra.uploads import Decoders
 from blindsight.service.rooms import Rooms
 from blindsight.service.routes import jobs, ledger, pages, search, sketch, system, tags, training
-from blindsight.service.settings import Settings
-from blindsight.service.traffic import Metrics
-from blindsight.service.uploads import Decoders
 
 __all__ = ["create_app"]
 
@@ -43,8 +43,11 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     """The studio: pages, API, and its background."""
     settings = Settings.read() if settings is None else settings
     settings.state.mkdir(parents=True, exist_ok=True, mode=0o700)
+    settings.state.chmod(0o700)
+    for path in settings.state.glob("*.db*"):  # of an earlier version, or copied here
+        path.chmod(0o600)
     database, metrics = Database(settings.database_url), Metrics()
-    keys = Keys(database)
+    keys = Keys(database, token=settings.token if settings.local else None)
     studio = Studio(
         settings=settings,
         database=database,

@@ -6,8 +6,8 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from blindsight.service.access import Studio
-from blindsight.service.identity import Identity, Role
+from blindsight.service.infra.access import Studio
+from blindsight.service.infra.identity import Identity, Role
 
 __all__ = ["PAGES", "Facts", "Page", "balance_of", "page_facts"]
 

@@ -7,14 +7,14 @@ from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 from blindsight.core.errors import HostileFile
-from blindsight.service.settings import Settings
+from blindsight.service.infra.settings import Settings
 
-__all__ = ["Later", "Rooms"]
+__all__ = ["Lazy", "Rooms"]
 
 T = TypeVar("T")
 
 
-class Later(Generic[T]):
+class Lazy(Generic[T]):
     """Something that is loaded at first use, once; None until it is there to be loaded."""
 
     def __init__(self, load: Callable[[], T | None]) -> None:
@@ -60,4 +60,4 @@ class Rooms:
 
             return TagRoom.open(prepared / "tags")
 
-        self.search, self.sketch, self.tags = Later(search), Later(sketch), Later(tags)
+        self.search, self.sketch, self.tags = Lazy(search), Lazy(sketch), Lazy(tags)

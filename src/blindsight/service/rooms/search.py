@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from blindsight.core.errors import InvalidParameter
 from blindsight.privacy import Guarantee
-from blindsight.service.pictures import data_uri
+from blindsight.service.infra.pictures import data_uri
+from blindsight.service.infra.settings import Settings
 from blindsight.service.rooms.codes import CellIndex, Ranked
-from blindsight.service.settings import Settings
 
 __all__ = ["Gallery", "PhotoIndex", "SearchRoom", "as_digit", "open_room"]
 

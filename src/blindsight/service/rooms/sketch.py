@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from blindsight import data
 from blindsight.core import storage
 from blindsight.evaluation.reconstruction import mean_psnr
-from blindsight.service.pictures import data_uri
+from blindsight.service.infra.pictures import data_uri
 from blindsight.service.work.search import parts
 from blindsight.sketching import PAPER_Q, NegativeSketcher, leak_of
 from blindsight.sketching.parameters import QKParameters

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blindsight.privacy import Cost
-from blindsight.service.pictures import data_uri
+from blindsight.service.infra.pictures import data_uri
 from blindsight.service.reader import DigitReader
 from blindsight.service.work.tags import scene_sets
 from blindsight.tagging import PrivateTagger

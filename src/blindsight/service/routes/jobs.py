@@ -8,9 +8,9 @@ from fastapi import APIRouter, Path
 from fastapi.responses import FileResponse
 from pydantic import BaseModel
 
-from blindsight.service.access import Asker, Owner, Parts
-from blindsight.service.identity import Identity
-from blindsight.service.problems import Problem, documented
+from blindsight.service.infra.access import Asker, Owner, Parts
+from blindsight.service.infra.identity import Identity
+from blindsight.service.infra.problems import Problem, documented
 
 __all__ = ["JobState", "job_state", "router"]
 
@@ -89,7 +89,7 @@ def rerun(job: JobId, studio: Parts, asker: Owner) -> JobState:
     "/{job}/files/{name}",
     summary="A file that a job wrote",
     response_class=FileResponse,
-    responses=documented("not_found") | {200: {"content": {kind: {} for kind in _TYPES.values()}}},
+    responses=documented("not_found", "elsewhere") | {200: {"content": {kind: {} for kind in _TYPES.values()}}},
 )
 def file(
     job: JobId,
@@ -101,6 +101,8 @@ def file(
     found = studio.jobs.get(job)
     allowed = _FILES.get(found["kind"], {})
     path = studio.jobs.folder(job) / name
+    if name in allowed and not path.is_file() and found["runner"] not in (None, studio.jobs.runner):
+        raise Problem("elsewhere")
     if name not in allowed or not path.is_file():
         raise Problem("not_found")
     if not asker.may(*allowed[name]):  # type: ignore[arg-type]

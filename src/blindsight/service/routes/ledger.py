@@ -11,10 +11,10 @@ from pydantic import BaseModel
 from blindsight.core.errors import LedgerError, LedgerTampered
 from blindsight.privacy import Ledger
 from blindsight.privacy.ledger import Balance, datasets, to_json
-from blindsight.service.access import Asker, Owner, Parts, Studio
-from blindsight.service.budgets import account_name
-from blindsight.service.identity import Identity
-from blindsight.service.problems import documented
+from blindsight.service.infra.access import Asker, Owner, Parts, Studio
+from blindsight.service.infra.budgets import account_name
+from blindsight.service.infra.identity import Identity
+from blindsight.service.infra.problems import documented
 
 __all__ = ["Account", "accounts_of", "router"]
 
@@ -57,9 +57,9 @@ class Chain(BaseModel):
 
 
 @router.get("/accounts", summary="Budgets", responses=documented("ledger"))
-def accounts(studio: Parts, asker: Asker) -> list[Account]:
+async def accounts(studio: Parts, asker: Asker) -> list[Account]:
     """All of them for the owner, one's own for others."""
-    return accounts_of(studio, asker)
+    return await studio.ledger_lane.run(accounts_of, studio, asker)
 
 
 @router.get("/entries", summary="The latest entries", responses=documented("ledger"))

@@ -10,11 +10,11 @@ from fastapi import APIRouter, Request
 from fastapi.responses import RedirectResponse, Response
 
 from blindsight import __version__
-from blindsight.service.access import Parts, Studio
 from blindsight.service.facts import PAGES, balance_of, page_facts
-from blindsight.service.guard import CSRF_COOKIE, SESSION_COOKIE
-from blindsight.service.identity import SESSION_SECONDS, Identity
-from blindsight.service.problems import PROBLEMS, Problem
+from blindsight.service.infra.access import Parts, Studio
+from blindsight.service.infra.guard import CSRF_COOKIE, SESSION_COOKIE
+from blindsight.service.infra.identity import SESSION_SECONDS, Identity
+from blindsight.service.infra.problems import PROBLEMS, Problem
 
 __all__ = ["router"]
 
@@ -23,9 +23,14 @@ _LONGEST_KEY = 200
 
 
 @router.get("/")
-def home() -> Response:
-    """The first page."""
-    return RedirectResponse("/search", status_code=303)
+async def home(request: Request, studio: Parts, token: str | None = None) -> Response:
+    """The first page; with the secret of the link that was printed at the start, the way in."""
+    if token is None:
+        return RedirectResponse("/search", status_code=303)
+    identity = await studio.ledger_lane.run(_known, studio, token)
+    if identity is None:
+        return RedirectResponse("/login", status_code=303)
+    return await studio.ledger_lane.run(_welcome, request, studio, identity)
 
 
 @router.get("/login")
@@ -43,13 +48,11 @@ async def login(request: Request, studio: Parts) -> Response:
     token, key = str(form.get("csrf", "")), str(form.get("key", ""))
     if not request.state.csrf or not hmac.compare_digest(request.state.csrf.encode(), token.encode()):
         raise Problem("cross_site")
-    identity = studio.keys.identify(key.strip()) if 0 < len(key) <= _LONGEST_KEY else None
+    identity = await studio.ledger_lane.run(_known, studio, key)
     if identity is None:
         context = {"title": "Sign in", "failed": True}
         return _render(request, studio, "login.html", None, context, status=401)
-    answer = RedirectResponse("/", status_code=303)
-    _keep(answer, request, SESSION_COOKIE, studio.keys.open_session(identity))
-    return answer
+    return await studio.ledger_lane.run(_welcome, request, studio, identity)
 
 
 @router.post("/logout")
@@ -63,8 +66,19 @@ def logout(request: Request, studio: Parts) -> Response:
     return answer
 
 
+def _known(studio: Studio, key: str) -> Identity | None:
+    return studio.keys.identify(key.strip()) if 0 < len(key) <= _LONGEST_KEY else None
+
+
+def _welcome(request: Request, studio: Studio, identity: Identity) -> Response:
+    """To the first page, with a session in a cookie that scripts cannot read."""
+    answer = RedirectResponse("/", status_code=303)
+    _keep(answer, request, SESSION_COOKIE, studio.keys.open_session(identity))
+    return answer
+
+
 @router.get("/{page}")
-def page(page: str, request: Request, studio: Parts) -> Response:
+async def page(page: str, request: Request, studio: Parts) -> Response:
     """Search, Sketch, Federation, Metric, Tags, Ledger and audit."""
     if page not in PAGES:
         raise Problem("not_found")
@@ -73,6 +87,10 @@ def page(page: str, request: Request, studio: Parts) -> Response:
         return RedirectResponse("/login", status_code=303)
     if not identity.may(*PAGES[page].roles):
         return _render(request, studio, "refused.html", identity, {"title": PAGES[page].title}, status=403)
+    return await studio.ledger_lane.run(_page, request, studio, identity, page)
+
+
+def _page(request: Request, studio: Studio, identity: Identity, page: str) -> Response:
     context = {
         "title": PAGES[page].title,
         "facts": page_facts(studio, page),
@@ -93,7 +111,14 @@ def _render(
 ) -> Response:
     token = getattr(request.state, "csrf", None) or secrets.token_urlsafe(24)
     pages = {address: known for address, known in PAGES.items() if identity is not None and identity.may(*known.roles)}
-    shared = {"identity": identity, "open": studio.settings.open, "csrf": token, "pages": pages, "version": __version__}
+    shared = {
+        "identity": identity,
+        "open": studio.settings.open,
+        "local": studio.settings.local,
+        "csrf": token,
+        "pages": pages,
+        "version": __version__,
+    }
     answer = request.app.state.templates.TemplateResponse(request, name, shared | context, status_code=status)
     if getattr(request.state, "csrf", None) != token:
         _keep(answer, request, CSRF_COOKIE, token)

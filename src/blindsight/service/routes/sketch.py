@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from functools import lru_cache
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Request
@@ -9,10 +11,10 @@ from fastapi.responses import Response
 from pydantic import BaseModel
 from starlette.concurrency import run_in_threadpool
 
-from blindsight.service.access import Asker, Parts
-from blindsight.service.pictures import COLOURS, INK, SvgResponse, data_uri, draw
-from blindsight.service.problems import documented
-from blindsight.service.uploads import UPLOAD, read_upload
+from blindsight.service.infra.access import Asker, Parts
+from blindsight.service.infra.pictures import COLOURS, INK, SvgResponse, data_uri, draw
+from blindsight.service.infra.problems import documented
+from blindsight.service.infra.uploads import UPLOAD, read_upload
 
 __all__ = ["router"]
 
@@ -70,7 +72,7 @@ def show(
 async def upload(request: Request, studio: Parts, asker: Asker, setting: Setting = "Q3") -> Shown:
     """The image is decoded in a confined process, sketched, and forgotten."""
     pixels = await read_upload(request, studio.decoders)
-    return Shown(**await run_in_threadpool(studio.rooms.sketch.get().show, setting, pixels))
+    return Shown(**await run_in_threadpool(lambda: studio.rooms.sketch.get().show(setting, pixels)))
 
 
 @router.get(
@@ -81,6 +83,12 @@ def plot(studio: Parts, asker: Asker, setting: Setting = "Q3") -> Response:
     facts = studio.rooms.sketch.get().facts()
     if not facts:
         raise studio.jobs.unprepared("sketch")
+    return SvgResponse(_curves(json.dumps(facts), setting))
+
+
+@lru_cache(maxsize=32)
+def _curves(measured: str, setting: str) -> str:
+    facts = json.loads(measured)
 
     def paint(axes: Any) -> None:
         for name, fact in facts.items():
@@ -92,4 +100,4 @@ def plot(studio: Parts, asker: Asker, setting: Setting = "Q3") -> Response:
         axes.set_xlabel("leak: PSNR in dB of the better attacker")
         axes.set_ylabel("accuracy from sketches")
 
-    return SvgResponse(draw(paint))
+    return draw(paint)

@@ -10,8 +10,8 @@ from fastapi.responses import HTMLResponse, PlainTextResponse
 from pydantic import BaseModel
 
 from blindsight import __version__
-from blindsight.service.access import Owner, Parts
-from blindsight.service.problems import documented
+from blindsight.service.infra.access import Owner, Parts
+from blindsight.service.infra.problems import documented
 
 __all__ = ["router"]
 
@@ -26,9 +26,9 @@ class Health(BaseModel):
 
 
 @router.get("/health", summary="Is the studio well?", responses=documented("ledger"))
-def health(studio: Parts) -> Health:
-    """Answers once the database can be read."""
-    studio.jobs.counts()
+async def health(studio: Parts) -> Health:
+    """Answers once the database can be read; on threads of its own, so that no other work delays it."""
+    await studio.health_lane.run(studio.jobs.counts)
     return Health(status="ok", version=__version__)
 
 
@@ -38,7 +38,7 @@ def metrics(studio: Parts, asker: Owner) -> PlainTextResponse:
     gauges = {f"jobs_{state}": float(n) for state, n in studio.jobs.counts().items()}
     gauges["resident_bytes"] = _resident()
     gauges["peak_resident_bytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024.0
-    return PlainTextResponse("\n".join(studio.metrics.lines(gauges)) + "\n", media_type="text/plain; version=0.0.4")
+    return PlainTextResponse(studio.metrics.page(gauges), media_type="text/plain; version=0.0.4")
 
 
 @router.get("/docs", include_in_schema=False)

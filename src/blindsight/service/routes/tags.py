@@ -6,12 +6,11 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel
-from starlette.concurrency import run_in_threadpool
 
-from blindsight.service.access import Analyst, Parts, Studio
-from blindsight.service.identity import Identity
-from blindsight.service.problems import documented
-from blindsight.service.uploads import UPLOAD, read_upload
+from blindsight.service.infra.access import Analyst, Parts, Studio
+from blindsight.service.infra.identity import Identity
+from blindsight.service.infra.problems import documented
+from blindsight.service.infra.uploads import UPLOAD, read_upload
 
 __all__ = ["router"]
 
@@ -51,14 +50,14 @@ def pictures(studio: Parts, asker: Analyst) -> list[str]:
 
 
 @router.post("/ask", summary="Tags of a built-in scene", responses=documented("preparing", "budget", "ledger"))
-def ask(
+async def ask(
     studio: Parts,
     asker: Analyst,
     query: Annotated[int, Query(ge=0, le=23, description="The scene's position.")],
     beside: Annotated[bool, Query(description="Also what the noise hides (owner only).")] = False,
 ) -> Answer:
     """Every answer costs, also the second about the same scene."""
-    return _answer(studio, asker, query, beside)
+    return await studio.ledger_lane.run(_answer, studio, asker, query, beside)
 
 
 @router.post(
@@ -74,9 +73,9 @@ async def upload(
     beside: Annotated[bool, Query(description="Also what the noise hides (owner only).")] = False,
 ) -> Answer:
     """The image is decoded in a confined process, answered about, and forgotten."""
-    _room(studio)
+    await studio.ledger_lane.run(_room, studio)
     pixels = await read_upload(request, studio.decoders)
-    return await run_in_threadpool(_answer, studio, asker, pixels, beside)
+    return await studio.ledger_lane.run(_answer, studio, asker, pixels, beside)
 
 
 def _answer(studio: Studio, asker: Identity, query: Any, beside: bool) -> Answer:

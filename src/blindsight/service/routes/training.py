@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field
 
-from blindsight.service.access import Owner, Parts, Trainer
-from blindsight.service.problems import documented
+from blindsight.service.infra.access import Owner, Parts, Trainer
+from blindsight.service.infra.problems import documented
 from blindsight.service.routes.jobs import JobState, job_state
 
 __all__ = ["router"]

@@ -7,14 +7,14 @@ from typing import Any
 
 from blindsight.audit.showcase import report_on_all
 from blindsight.audit.table import COLUMNS, all_verdicts
-from blindsight.service.jobs import Workplace
+from blindsight.service.infra.jobs import JobContext
 
 __all__ = ["FILES", "run"]
 
 FILES = ("report.html", "report.md", "report.json", "cards.txt")
 
 
-def run(arguments: dict[str, Any], place: Workplace) -> dict[str, Any]:
+def run(arguments: dict[str, Any], place: JobContext) -> dict[str, Any]:
     """About a minute; `deep` takes ten times the trials."""
     deep, seed = bool(arguments.get("deep")), int(arguments.get("seed", 0))
 

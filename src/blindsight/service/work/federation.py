@@ -16,15 +16,15 @@ from blindsight.federated.learning import Change, Federation, LocalTrainer, Prox
 from blindsight.federated.messages import AGGREGATOR
 from blindsight.federated.protocol import Simulation
 from blindsight.privacy.entropy import SystemEntropy
-from blindsight.service.jobs import Workplace
-from blindsight.service.pictures import curves, draw, heat, noise
+from blindsight.service.infra.jobs import JobContext
+from blindsight.service.infra.pictures import curves, draw, heat, noise
 
 __all__ = ["run"]
 
 _PUBLIC = 100
 
 
-def run(arguments: dict[str, Any], place: Workplace) -> dict[str, Any]:
+def run(arguments: dict[str, Any], place: JobContext) -> dict[str, Any]:
     """All rounds; after each one the page sees its figures."""
     users, rounds = int(arguments["users"]), int(arguments["rounds"])
     place.say(0, rounds, "dealing digits to users and making a key")

@@ -12,8 +12,8 @@ from sklearn.neighbors import KNeighborsClassifier
 from blindsight import data
 from blindsight.metric import DPPMetric, PairGraph, kappa
 from blindsight.metric.drawing import layout
-from blindsight.service.jobs import Workplace
-from blindsight.service.pictures import COLOURS, INK, LINE, curves, draw
+from blindsight.service.infra.jobs import JobContext
+from blindsight.service.infra.pictures import COLOURS, INK, LINE, curves, draw
 
 __all__ = ["EPSILONS", "run"]
 
@@ -21,7 +21,7 @@ EPSILONS = (0.5, 1.0, 2.0, 4.0, 8.0)
 _REPEATS = 3
 
 
-def run(arguments: dict[str, Any], place: Workplace) -> dict[str, Any]:
+def run(arguments: dict[str, Any], place: JobContext) -> dict[str, Any]:
     """Fit at the asked budget, then along the curve."""
     chosen, unit = float(arguments["epsilon"]), str(arguments["unit"])
     steps = 2 + len(EPSILONS) * _REPEATS
@@ -124,7 +124,7 @@ def _graph(axes: Any, graph: PairGraph) -> None:
     axes.set_aspect("equal")
 
 
-def _spaces(before: NDArray[Any], after: NDArray[Any], classes: NDArray[Any], place: Workplace) -> None:
+def _spaces(before: NDArray[Any], after: NDArray[Any], classes: NDArray[Any], place: JobContext) -> None:
     for name, space in (("before", _flat(before)), ("after", _flat(after))):
 
         def paint(axes: Any, space: NDArray[Any] = space) -> None:

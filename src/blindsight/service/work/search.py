@@ -17,7 +17,7 @@ from blindsight.features import PixelPCA
 from blindsight.hashing import CodebookHasher
 from blindsight.index import HammingIndex
 from blindsight.privacy import Cost, Ledger
-from blindsight.service.jobs import Workplace
+from blindsight.service.infra.jobs import JobContext
 
 __all__ = ["EPSILONS", "GALLERY", "parts", "run"]
 
@@ -31,7 +31,7 @@ def parts(total: int = 5000) -> tuple[NDArray[np.int64], NDArray[np.int64], NDAr
     return order[:2000], order[2000:4600], order[4600:]
 
 
-def run(arguments: dict[str, Any], place: Workplace) -> dict[str, Any]:
+def run(arguments: dict[str, Any], place: JobContext) -> dict[str, Any]:
     """Release what is not released yet; a budget that is ready can be searched while the next is made."""
     epsilons = tuple(arguments.get("epsilons", EPSILONS))
     folder = place.prepared / "search"

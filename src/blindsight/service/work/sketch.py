@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from blindsight import data
 from blindsight.core import storage
 from blindsight.evaluation.reconstruction import mean_psnr
-from blindsight.service.jobs import Workplace
+from blindsight.service.infra.jobs import JobContext
 from blindsight.service.work.search import parts
 from blindsight.sketching import PAPER_Q, NegativeSketcher, leak_of
 from blindsight.sketching.parameters import QKParameters
@@ -19,7 +19,7 @@ from blindsight.sketching.parameters import QKParameters
 __all__ = ["run"]
 
 
-def run(arguments: dict[str, Any], place: Workplace) -> dict[str, Any]:
+def run(arguments: dict[str, Any], place: JobContext) -> dict[str, Any]:
     """One linear attacker and one linear classifier a setting, both learned from sketches of public digits."""
     folder = place.prepared / "sketch"
     folder.mkdir(parents=True, exist_ok=True)

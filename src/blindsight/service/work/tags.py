@@ -10,7 +10,7 @@ import numpy as np
 from blindsight import data
 from blindsight.audit.tagging import distinguish_images
 from blindsight.core.storage import write_atomically
-from blindsight.service.jobs import Workplace
+from blindsight.service.infra.jobs import JobContext
 from blindsight.service.reader import DigitReader
 from blindsight.tagging import PrivateTagger
 
@@ -26,7 +26,7 @@ def scene_sets(count: int = 1) -> tuple[Any, Any]:
     return data.scenes(count, seed=11, split="test"), data.scenes(SCENES, seed=12, split="test")
 
 
-def run(arguments: dict[str, Any], place: Workplace) -> dict[str, Any]:
+def run(arguments: dict[str, Any], place: JobContext) -> dict[str, Any]:
     """Learn, measure, save."""
     folder = place.prepared / "tags"
     folder.mkdir(parents=True, exist_ok=True)

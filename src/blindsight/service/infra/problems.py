@@ -25,6 +25,7 @@ __all__ = ["PROBLEMS", "Problem", "ProblemBody", "documented", "problem_for"]
 # code: (status, sentence). Nothing of a request or of the data is ever put into these.
 PROBLEMS: dict[str, tuple[int, str]] = {
     "bad_request": (400, "The request cannot be read."),
+    "forwarded": (400, "This workbench takes no forwarded requests; name your proxy in its settings (proxies)."),
     "key_needed": (401, "A valid API key is needed."),
     "not_allowed": (403, "This key's role may not do this."),
     "cross_site": (403, "The request did not come from the studio's own pages."),
@@ -36,6 +37,10 @@ PROBLEMS: dict[str, tuple[int, str]] = {
     "wrong_type": (415, "The content type is not one that is taken here."),
     "refused_image": (422, "The image was refused: it is damaged, too large, too slow, or not an image."),
     "invalid": (422, "The request is not what this address expects; see /docs."),
+    "not_of_the_kind": (422, "This image is not of the kind that this model knows; nothing was answered or charged."),
+    "elsewhere": (409, "This file lies on another workbench, the one that ran the job."),
+    "needs_torch": (501, "This part needs PyTorch: pip install 'blindsight[torch]'."),
+    "needs_cluster": (501, "This part needs more packages: pip install 'blindsight[cluster]'."),
     "too_many": (429, "Too many requests; wait a little."),
     "failed": (500, "Something went wrong here; nothing was released."),
     "ledger": (503, "The ledger cannot be written or trusted; nothing was released."),
@@ -72,6 +77,8 @@ class Problem(HTTPException):
 
 def problem_for(error: BlindsightError) -> Problem:
     """The fixed answer for an error of ours; its own message may speak of the data and stays inside."""
+    if isinstance(error, MissingDependency):
+        return Problem("needs_cluster" if "[cluster]" in str(error) else "needs_torch")
     kinds: tuple[tuple[type[BlindsightError], str], ...] = (
         (BudgetExceeded, "budget"),
         (NotProven, "budget"),
@@ -79,7 +86,6 @@ def problem_for(error: BlindsightError) -> Problem:
         (HostileFile, "failed"),
         (LedgerError, "ledger"),
         (MissingData, "not_found"),
-        (MissingDependency, "failed"),
         (InvalidData, "invalid"),
         (InvalidParameter, "invalid"),
     )

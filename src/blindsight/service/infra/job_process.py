@@ -12,9 +12,9 @@ from blindsight.core import threads
 threads.limit()
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from blindsight.core.errors import BlindsightError, BudgetExceeded  # noqa: E402
-from blindsight.service.jobs import Workplace, end_with_parent  # noqa: E402
-from blindsight.service.settings import Settings  # noqa: E402
+from blindsight.core.errors import BlindsightError, BudgetExceeded, MissingDependency  # noqa: E402
+from blindsight.service.infra.jobs import JobContext, end_with_parent  # noqa: E402
+from blindsight.service.infra.settings import Settings  # noqa: E402
 
 __all__ = ["KINDS", "main"]
 
@@ -26,7 +26,7 @@ def main() -> None:
     order = json.loads(sys.stdin.buffer.readline())
     end_with_parent()
     os.nice(10)  # pages come first
-    place = Workplace(Settings.from_mapping(order["settings"], source="the studio"), order["job"])
+    place = JobContext(Settings(**order["settings"]), order["job"], order["attempt"])
     if place.row["kind"] not in KINDS:
         place.fail("there is no such kind of job")
         return
@@ -35,6 +35,8 @@ def main() -> None:
         place.finish(module.run(place.row["arguments"], place))
     except BudgetExceeded:
         place.fail("the privacy budget does not cover this; nothing was released")
+    except MissingDependency as error:
+        place.fail(str(error))  # names a package, and how to install it
     except BlindsightError as error:
         place.fail("it could not be done with these settings")
         sys.stderr.write(f"{type(error).__name__}\n")

@@ -12,10 +12,10 @@ from typing import Any
 
 from starlette.routing import Match, Route
 
-from blindsight.service.identity import LOCAL, Identity, Keys
-from blindsight.service.problems import Problem
-from blindsight.service.settings import Settings
-from blindsight.service.traffic import Buckets, Metrics
+from blindsight.service.infra.identity import LOCAL, Identity, Keys
+from blindsight.service.infra.problems import Problem
+from blindsight.service.infra.settings import Settings
+from blindsight.service.infra.traffic import Buckets, Lane, Metrics
 
 __all__ = ["CSRF_COOKIE", "CSRF_HEADER", "SESSION_COOKIE", "Guard"]
 
@@ -25,6 +25,8 @@ _SAFE = {"GET", "HEAD", "OPTIONS"}
 _METHODS = _SAFE | {"POST", "PUT", "PATCH", "DELETE"}
 _FREE = ("/static/", "/health")
 _LONGEST_PATH = 2048
+_LONGEST_SECRET = 200
+_FORWARDED = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip", "via")
 _PAGE = (
     "default-src 'self'; img-src 'self' data: blob:; style-src {style}; script-src 'self'; object-src 'none'; "
     "base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
@@ -50,7 +52,10 @@ class Guard:
         self.app, self.settings, self.keys, self.metrics, self.routes = app, settings, keys, metrics, routes
         self.buckets = Buckets(settings.rate, settings.burst)
         own = {settings.host, "localhost", "127.0.0.1", "[::1]", *settings.hosts}
-        self.hosts = {name.lower() for name in own} if settings.open or settings.hosts else None
+        at_home = settings.open or settings.local
+        self.hosts = {name.lower() for name in own} if at_home or settings.hosts else None
+        self.forwarding = bool(settings.proxies) or not at_home
+        self._lookups = Lane(threads=2, waiting=64)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Check, pass on, add headers, count."""
@@ -59,7 +64,7 @@ class Guard:
             return
         start, answer = time.perf_counter(), _Answer(scope, send)
         try:
-            self._admit(scope)
+            await self._admit(scope)
             await self.app(scope, self._measured(scope, receive), answer)
         except Problem as problem:
             await answer.refuse(problem)
@@ -73,19 +78,27 @@ class Guard:
             self.metrics.request(method, route, answer.status, seconds)
             _log.info("%s %s %d %.1f ms", method, route, answer.status, 1000 * seconds)
 
-    def _admit(self, scope: Scope) -> None:
+    async def _admit(self, scope: Scope) -> None:
         headers = _headers(scope)
         if self.hosts is not None and _host(headers.get("host", "")) not in self.hosts:
             raise Problem("bad_request")
+        if not self.forwarding and any(name in headers for name in _FORWARDED):
+            raise Problem("forwarded")
         path = scope["path"]
         if len(path) > _LONGEST_PATH or "\x00" in path or "\\" in path or ".." in path.split("/"):
             raise Problem("not_found")
-        identity, bearer, cookies = self._who(headers)
-        scope.setdefault("state", {}).update(identity=identity, csrf=cookies.get(CSRF_COOKIE))
+        cookies = _cookies(headers.get("cookie", ""))
+        identity, bearer = None, False
         if not path.startswith(_FREE):
-            caller = f"key {identity.name}" if identity is not None and not self.settings.open else _address(scope)
-            if not self.buckets.take(caller):
+            # The address pays before anything is looked up; a caller who turns out to have a key pays with that.
+            if not self.buckets.take(_address(scope)):
                 raise Problem("too_many")
+            identity, bearer = await self._who(headers, cookies)
+            if identity is not None and not (self.settings.open or self.settings.local):
+                self.buckets.take(_address(scope), -1.0)
+                if not self.buckets.take(f"key {identity.name}"):
+                    raise Problem("too_many")
+        scope.setdefault("state", {}).update(identity=identity, csrf=cookies.get(CSRF_COOKIE))
         if scope["method"] not in _SAFE:
             if not bearer:
                 _same_site(headers, cookies, form=path == "/login")
@@ -95,19 +108,28 @@ class Guard:
             if int(length) > self._limit(scope):
                 raise Problem("too_large")
 
-    def _who(self, headers: dict[str, str]) -> tuple[Identity | None, bool, dict[str, str]]:
-        cookies = _cookies(headers.get("cookie", ""))
+    async def _who(self, headers: dict[str, str], cookies: dict[str, str]) -> tuple[Identity | None, bool]:
+        """Who asks, and whether a program's key said so; a key that nobody has is as good as none."""
         scheme, _, key = headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer" and key:
-            found = self.keys.identify(key.strip())
-            return (found or (LOCAL if self.settings.open else None)), found is not None, cookies
+            found = await self._looked_up(self.keys.identify, key.strip())
+            return (found or (LOCAL if self.settings.open else None)), found is not None
         if self.settings.open:
-            return LOCAL, False, cookies
+            return LOCAL, False
         token = cookies.get(SESSION_COOKIE)
-        return (self.keys.resume(token) if token else None), False, cookies
+        return (await self._looked_up(self.keys.resume, token) if token else None), False
+
+    async def _looked_up(self, look: Callable[[str], Identity | None], secret: str) -> Identity | None:
+        if len(secret) > _LONGEST_SECRET:
+            return None
+        known, found = self.keys.remembered(secret)
+        return found if known else await self._lookups.run(look, secret)
 
     def _limit(self, scope: Scope) -> int:
-        return self.settings.upload_bytes if scope["path"].endswith("/upload") else self.settings.body_bytes
+        path = scope["path"]
+        if path.endswith("/drop"):
+            return self.settings.drop_bytes
+        return self.settings.upload_bytes if path.endswith("/upload") else self.settings.body_bytes
 
     def _measured(self, scope: Scope, receive: Receive) -> Receive:
         limit, read = self._limit(scope), 0

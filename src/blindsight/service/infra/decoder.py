@@ -1,4 +1,4 @@
-"""The process that opens images from outside: little memory, no files, no time to waste; pixels in, pixels out.
+"""The process that opens images from outside: little memory, no files, no network; pixels in, pixels out.
 
 It reads a length and that many bytes from standard input, and answers with a line of JSON and, if the image was good,
 its pixels: grey or RGB, at most 512 on a side, without metadata.
@@ -7,12 +7,13 @@ its pixels: grey or RGB, at most 512 on a side, without metadata.
 from __future__ import annotations
 
 import json
-import resource
 import struct
 import sys
 from typing import Any, BinaryIO
 
-__all__ = ["LARGEST_SIDE", "confine", "decode", "main", "sniffed"]
+from blindsight.service.infra.sandbox import confine
+
+__all__ = ["LARGEST_SIDE", "decode", "main", "sniffed"]
 
 LARGEST_SIDE = 512
 _MAGIC = (
@@ -33,23 +34,12 @@ def sniffed(data: bytes) -> str | None:
     return next((kind for magic, kind in _MAGIC if data.startswith(magic)), None)
 
 
-def confine(memory: int, seconds: float) -> None:
-    """Limits that the kernel keeps: address space, no new files, no core dump; processor time as a last resort."""
-    resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_NOFILE, (32, 32))
-    # A worker serves many images; the parent keeps the time of each, this only ends a runaway.
-    hard = int(seconds * 400) + 60
-    resource.setrlimit(resource.RLIMIT_CPU, (hard, hard))
-
-
 def decode(data: bytes, *, pixels: int, frames: int) -> Any:
     """Checked pixels of one image, shrunk to a bounded size."""
     import io
 
     import numpy as np
-    from PIL import Image
+    from PIL import Image, ImageOps
 
     from blindsight.core.errors import HostileFile
     from blindsight.data.limits import Limits
@@ -58,8 +48,8 @@ def decode(data: bytes, *, pixels: int, frames: int) -> Any:
     if sniffed(data) is None:
         raise HostileFile("not an image")
     with Image.open(io.BytesIO(data), formats=FORMATS) as image:
-        if image.width * image.height > pixels:
-            raise HostileFile("too many pixels")
+        if not 1 <= image.width * image.height <= pixels:
+            raise HostileFile("no pixels, or too many")
         if getattr(image, "is_animated", False):
             try:
                 image.seek(frames)
@@ -67,12 +57,15 @@ def decode(data: bytes, *, pixels: int, frames: int) -> Any:
                 pass
             else:
                 raise HostileFile("too many frames")
-    found = decode_image(data, limits=Limits(pixels=pixels, image_bytes=len(data)))
-    if max(found.shape[:2]) > LARGEST_SIDE:
-        small = Image.fromarray(found)
-        small.thumbnail((LARGEST_SIDE, LARGEST_SIDE))
-        found = np.asarray(small)
-    return np.ascontiguousarray(found)
+        if image.mode not in ("L", "RGB") or max(image.size) <= LARGEST_SIDE or getattr(image, "n_frames", 1) > 1:
+            found = decode_image(data, limits=Limits(pixels=pixels, image_bytes=len(data)))
+            small = Image.fromarray(found)
+            small.thumbnail((LARGEST_SIDE, LARGEST_SIDE))
+            return np.ascontiguousarray(small)
+        # A photo straight from a camera: JPEG decodes at a fraction of its size, and no second copy is made of it.
+        image.draft(None, (LARGEST_SIDE, LARGEST_SIDE))
+        image.thumbnail((LARGEST_SIDE, LARGEST_SIDE))
+        return np.ascontiguousarray(ImageOps.exif_transpose(image))
 
 
 def main() -> None:
@@ -85,12 +78,12 @@ def main() -> None:
     import numpy as np
     from PIL import Image
 
-    for kind in ("PNG", "JPEG", "WEBP", "GIF"):
+    for kind in ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF"):
         sample = io.BytesIO()
         Image.fromarray(np.zeros((8, 8), np.uint8)).save(sample, kind)
         decode(sample.getvalue(), pixels=64, frames=1)
-    confine(options["memory"], options["seconds"])
-    _say(sink, {"ready": True})
+    walls = confine(options["memory"], options["seconds"])
+    _say(sink, {"ready": True, "walls": walls})
     while header := source.read(4):
         size = struct.unpack("<I", header)[0]
         _serve(source.read(size), options, sink)

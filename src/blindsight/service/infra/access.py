@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import Depends, Request
 
-from blindsight.service.identity import Identity, Role
-from blindsight.service.problems import Problem
+from blindsight.service.infra.identity import Identity, Role
+from blindsight.service.infra.problems import Problem
+from blindsight.service.infra.traffic import Lane
 
 if TYPE_CHECKING:
-    from blindsight.service.budgets import Budgets
-    from blindsight.service.database import Database
-    from blindsight.service.identity import Keys
-    from blindsight.service.jobs import Jobs
-    from blindsight.service.settings import Settings
-    from blindsight.service.traffic import Metrics
-    from blindsight.service.uploads import Decoders
+    from blindsight.service.infra.budgets import Budgets
+    from blindsight.service.infra.database import Database
+    from blindsight.service.infra.identity import Keys
+    from blindsight.service.infra.jobs import Jobs
+    from blindsight.service.infra.settings import Settings
+    from blindsight.service.infra.traffic import Metrics
+    from blindsight.service.infra.uploads import Decoders
 
 __all__ = ["Analyst", "Anyone", "Asker", "Owner", "Studio", "Trainer", "studio_of"]
 
@@ -35,6 +36,9 @@ class Studio:
     jobs: Jobs
     decoders: Decoders
     rooms: Any
+    #: threads for what touches the ledger, and for the answer to "are you well?"
+    ledger_lane: Lane = field(default_factory=lambda: Lane(threads=8, waiting=120))
+    health_lane: Lane = field(default_factory=lambda: Lane(threads=2, waiting=16))
 
 
 # Dependencies are async although they wait for nothing: FastAPI sends plain functions to a thread, which costs more.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import hmac
 import secrets
 import threading
 import time
@@ -14,7 +15,7 @@ import sqlalchemy as sql
 
 from blindsight.core import checks
 from blindsight.core.errors import InvalidParameter
-from blindsight.service.database import KEYS, SESSIONS, Database
+from blindsight.service.infra.database import KEYS, SESSIONS, Database
 
 __all__ = ["LOCAL", "Identity", "Keys", "Role"]
 
@@ -42,8 +43,9 @@ LOCAL = Identity("local", "owner")
 class Keys:
     """Make, look up and revoke keys. A key has 256 random bits, so one SHA-256 is all the hashing it needs."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, *, token: str | None = None) -> None:
         self.database = database
+        self._token = None if token is None else _digest(token)
         self._seen: dict[str, tuple[float, Identity | None]] = {}
         self._guard = threading.Lock()
 
@@ -78,10 +80,23 @@ class Keys:
         )
 
     def identify(self, key: str) -> Identity | None:
-        """Whose key this is."""
+        """Whose key this is; the start-up secret is the owner's of this machine."""
         digest = _digest(key)
+        if self._token is not None and hmac.compare_digest(digest, self._token):
+            return LOCAL
         query = sql.select(KEYS.c.name, KEYS.c.role).where(KEYS.c.digest == digest, KEYS.c.revoked.is_(None))
         return self._believed("key " + digest, query)
+
+    def remembered(self, secret: str) -> tuple[bool, Identity | None]:
+        """Whether a key or a session was looked up a moment ago, and whose it is: this asks no database."""
+        digest = _digest(secret)
+        if self._token is not None and hmac.compare_digest(digest, self._token):
+            return True, LOCAL
+        for kind in ("key ", "session "):
+            known = self._seen.get(kind + digest)
+            if known is not None and time.monotonic() - known[0] < _FRESH_SECONDS:
+                return True, known[1]
+        return False, None
 
     def open_session(self, identity: Identity) -> str:
         """A token for a page's cookie."""
@@ -95,11 +110,14 @@ class Keys:
     def resume(self, token: str) -> Identity | None:
         """Whose session this is."""
         digest = _digest(token)
-        joined = SESSIONS.join(KEYS, SESSIONS.c.name == KEYS.c.name)
+        joined = SESSIONS.outerjoin(KEYS, SESSIONS.c.name == KEYS.c.name)
+        valid = KEYS.c.role.is_not(None) & KEYS.c.revoked.is_(None)
+        if self._token is not None:
+            valid |= SESSIONS.c.name == LOCAL.name
         query = (
-            sql.select(KEYS.c.name, KEYS.c.role)
+            sql.select(SESSIONS.c.name, KEYS.c.role)
             .select_from(joined)
-            .where(SESSIONS.c.digest == digest, SESSIONS.c.until > time.time(), KEYS.c.revoked.is_(None))
+            .where(SESSIONS.c.digest == digest, SESSIONS.c.until > time.time(), valid)
         )
         return self._believed("session " + digest, query)
 
@@ -116,7 +134,7 @@ class Keys:
         if known is not None and now - known[0] < _FRESH_SECONDS:
             return known[1]
         rows = self.database.rows(query)
-        found = Identity(rows[0]["name"], rows[0]["role"]) if rows else None
+        found = Identity(rows[0]["name"], rows[0]["role"] or LOCAL.role) if rows else None
         with self._guard:
             if len(self._seen) >= _CACHE:
                 self._seen.clear()

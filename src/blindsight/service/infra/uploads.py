@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
 import struct
 import sys
 from typing import Any
@@ -14,10 +13,10 @@ import numpy as np
 from fastapi import Request
 from numpy.typing import NDArray
 
-from blindsight.service.decoder import LARGEST_SIDE, sniffed
-from blindsight.service.problems import Problem
-from blindsight.service.settings import Settings
-from blindsight.service.traffic import Metrics
+from blindsight.service.infra.decoder import LARGEST_SIDE, sniffed
+from blindsight.service.infra.problems import Problem
+from blindsight.service.infra.settings import Settings
+from blindsight.service.infra.traffic import Metrics
 
 __all__ = ["UPLOAD", "Decoders", "read_upload"]
 
@@ -25,6 +24,9 @@ _TYPES = ("image/png", "image/jpeg", "image/webp", "image/gif", "image/bmp", "im
 _LARGEST_ANSWER = LARGEST_SIDE * LARGEST_SIDE * 3
 _START_SECONDS = 60.0
 _SERVED = 300
+_MAIN = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[2]); from blindsight.service.infra.decoder import main; main()"
+)
 #: what OpenAPI says of an address that takes an image as its body.
 UPLOAD: dict[str, Any] = {
     "requestBody": {
@@ -45,15 +47,19 @@ class _Worker:
         self.settings = settings
         self.process: asyncio.subprocess.Process | None = None
         self.served = 0
+        self.walls: tuple[str, ...] = ()
 
     async def ask(self, data: bytes) -> NDArray[np.uint8] | None:
-        if self.process is None or self.process.returncode is not None or self.served >= _SERVED:
-            await self._start()
+        await self.ready()
         try:
             return await asyncio.wait_for(self._exchange(data), self.settings.upload_seconds)
         except (TimeoutError, ConnectionError, asyncio.IncompleteReadError, ValueError, OSError) as error:
             await self.stop()
             raise _Slow from error
+
+    async def ready(self) -> None:
+        if self.process is None or self.process.returncode is not None or self.served >= _SERVED:
+            await self._start()
 
     async def _exchange(self, data: bytes) -> NDArray[np.uint8] | None:
         assert self.process and self.process.stdin and self.process.stdout  # noqa: S101  (started by ask)
@@ -83,19 +89,24 @@ class _Worker:
         }
         self.process = await asyncio.create_subprocess_exec(
             sys.executable,
-            "-m",
-            "blindsight.service.decoder",
+            "-I",
+            "-c",
+            _MAIN,
             json.dumps(options),
+            json.dumps(sys.path),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,
-            env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "1"},
+            # Nothing of the workbench's environment: addresses and passwords may be in it.
+            env={"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "1"},
+            cwd="/",
             limit=_LARGEST_ANSWER + 4096,
             start_new_session=True,  # Ctrl-C is for the studio, which then stops its workers
         )
         self.served = 0
         assert self.process.stdout  # noqa: S101  (a pipe was asked for)
-        await asyncio.wait_for(self.process.stdout.readline(), _START_SECONDS)
+        said = await asyncio.wait_for(self.process.stdout.readline(), _START_SECONDS)
+        self.walls = tuple(json.loads(said or b"{}").get("walls", ()))
 
     async def stop(self) -> None:
         if self.process is not None and self.process.returncode is None:
@@ -140,6 +151,16 @@ class Decoders:
             raise Problem("refused_image")
         self._metrics.count("images_read")
         return found
+
+    async def walls(self) -> tuple[str, ...]:
+        """What confines the workers; none where they cannot be started."""
+        async with self._free:
+            worker = self._idle.pop()
+            try:
+                await worker.ready()
+                return worker.walls
+            finally:
+                self._idle.append(worker)
 
     def processes(self) -> list[int]:
         """The workers' process ids."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -48,6 +50,8 @@ JOBS = sql.Table(
     sql.Column("attempts", sql.Integer(), nullable=False, default=0),
     sql.Column("made", sql.Text(), nullable=False),
     sql.Column("ended", sql.Text()),
+    sql.Column("runner", sql.Text()),
+    sql.Column("lease", sql.Float()),
 )
 
 
@@ -57,12 +61,13 @@ class Database:
     def __init__(self, url: str) -> None:
         place = Place(url)
         if place.file is not None:
-            _private_folder(place.file.parent)
+            _private_file(place.file)
         try:
             self.engine = sql.create_engine(place.url, pool_pre_ping=place.file is None)
             if place.file is not None:
                 event.listen(self.engine, "connect", _tune)
             METADATA.create_all(self.engine)
+            _add_new_columns(self.engine)
         except sql.exc.SQLAlchemyError as error:
             # The cause may quote the URL, password and all.
             kind = type(error).__name__
@@ -84,8 +89,23 @@ class Database:
         self.engine.dispose()
 
 
-def _private_folder(folder: Path) -> None:
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+def _private_file(path: Path) -> None:
+    """A file, and its folder, that others on this machine cannot read; SQLite's further files take after it."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+    path.chmod(0o600)
+
+
+def _add_new_columns(engine: sql.Engine) -> None:
+    """Tables of an earlier version get the columns that came since."""
+    inspector = sql.inspect(engine)
+    for table in METADATA.tables.values():
+        there = {column["name"] for column in inspector.get_columns(table.name)}
+        for column in table.columns:
+            if column.name not in there:
+                kind = column.type.compile(engine.dialect)
+                with contextlib.suppress(sql.exc.SQLAlchemyError), engine.begin() as connection:
+                    connection.execute(sql.text(f"ALTER TABLE {table.name} ADD COLUMN {column.name} {kind}"))
 
 
 def _tune(connection: Any, _record: Any) -> None:

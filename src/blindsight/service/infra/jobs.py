@@ -1,13 +1,17 @@
 """Work in the background that survives a restart: a row for each job, a process for each run.
 
-A job's state is in the database, its files in a folder of its own. When the studio stops, running jobs go back into
+A job's state is in the database, its files in a folder of its own. When the workbench stops, running jobs go back into
 the queue; after a crash they are found at the next start, run again, and after three tries marked as interrupted.
+Several workbenches may share a database: a job belongs to whoever changed its row from queued to running, for as long
+as the lease is renewed, and a process whose job was taken over writes nothing more. The event loop never waits for the
+database.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import json
 import logging
 import os
@@ -22,17 +26,19 @@ from typing import Any
 
 import sqlalchemy as sql
 
-from blindsight.service.database import JOBS, Database
-from blindsight.service.problems import Problem
-from blindsight.service.settings import Settings
+from blindsight.core import storage
+from blindsight.service.infra.database import JOBS, Database
+from blindsight.service.infra.problems import Problem
+from blindsight.service.infra.settings import Settings
 
-__all__ = ["ENDED", "Job", "Jobs", "Workplace", "end_with_parent"]
+__all__ = ["ENDED", "Job", "JobContext", "Jobs", "end_with_parent"]
 
 Job = dict[str, Any]
 ENDED = ("done", "failed", "stopped", "interrupted")
 _log = logging.getLogger("blindsight.studio")
 _MOST_TRIES = 3
 _KEPT = 200
+_LEASE, _RENEWAL = 60.0, 10.0
 
 
 class Jobs:
@@ -45,6 +51,14 @@ class Jobs:
         self._process: asyncio.subprocess.Process | None = None
         self._running: str | None = None
         self._stopping = False
+
+    @functools.cached_property
+    def runner(self) -> str:
+        """This workbench's own name among those that share the database."""
+        path = self.settings.state / "runner"
+        if not path.exists():
+            storage.write_atomically(path, secrets.token_hex(8).encode())
+        return path.read_text(encoding="ascii")
 
     def add(self, kind: str, arguments: dict[str, Any], asker: str, *, limited: bool = True) -> Job:
         """Put a job into the queue."""
@@ -107,13 +121,13 @@ class Jobs:
 
     async def stop_job(self, job: str) -> Job:
         """End a job that waits or runs."""
-        found = self.get(job)
+        found = await asyncio.to_thread(self.get, job)
         if found["state"] in ENDED:
             raise Problem("conflict")
-        self._set(job, state="stopped", note="stopped on request", ended=_now())
+        await asyncio.to_thread(self._set, job, state="stopped", note="stopped on request", ended=_now())
         if self._running == job:
             await self._end_process()
-        return self.get(job)
+        return await asyncio.to_thread(self.get, job)
 
     def folder(self, job: str) -> Path:
         """Where a job's files are."""
@@ -121,32 +135,52 @@ class Jobs:
 
     async def start(self) -> None:
         """Take up what a restart interrupted, and begin."""
-        with self.database.begin() as connection:
-            running = JOBS.c.state == "running"
-            tired = sql.update(JOBS).where(running, JOBS.c.attempts >= _MOST_TRIES)
-            connection.execute(tired.values(state="interrupted", note="interrupted by restarts; run it again"))
-            again = sql.update(JOBS).where(running)
-            connection.execute(again.values(state="queued", note="interrupted by a restart; waiting to run again"))
+        await asyncio.to_thread(self._take_up, own=True)
         self._task = asyncio.create_task(self._work())
 
     async def close(self) -> None:
         """End the running job; it goes back into the queue for the next start."""
         self._stopping = True
         if self._running is not None:
-            self._set(self._running, only="running", state="queued", note="the studio was stopped; waiting to go on")
+            note = "the workbench was stopped; waiting to go on"
+            await asyncio.to_thread(self._set, self._running, only="running", state="queued", note=note)
         await self._end_process()
         if self._task is not None:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._task
 
+    def claim(self) -> dict[str, Any] | None:
+        """The next job, if it could be made this workbench's own: of two who try, one changes the row."""
+        query = sql.select(JOBS).where(JOBS.c.state == "queued").order_by(JOBS.c.number).limit(8)
+        for row in self.database.rows(query):
+            mine = {"state": "running", "note": "starting", "attempts": row["attempts"] + 1, "runner": self.runner}
+            mine["lease"] = time.time() + _LEASE
+            if self._set(row["id"], only="queued", **mine):
+                return {**row, **mine}
+        return None
+
+    def _take_up(self, *, own: bool = False) -> None:
+        """Queue again what nobody works on any more: leases that ran out, and at a start this workbench's own."""
+        lost = JOBS.c.lease.is_(None) | (JOBS.c.lease < time.time())
+        lost = (JOBS.c.state == "running") & (lost | (JOBS.c.runner == self.runner) if own else lost)
+        with self.database.begin() as connection:
+            tired = sql.update(JOBS).where(lost, JOBS.c.attempts >= _MOST_TRIES)
+            connection.execute(tired.values(state="interrupted", note="interrupted by restarts; run it again"))
+            again = sql.update(JOBS).where(lost)
+            connection.execute(again.values(state="queued", note="interrupted by a restart; waiting to run again"))
+
     async def _work(self) -> None:
         while not self._stopping:
             self._wake.clear()
-            query = sql.select(JOBS).where(JOBS.c.state == "queued").order_by(JOBS.c.number).limit(1)
-            waiting = self.database.rows(query)
-            if waiting:
-                await self._run(waiting[0])
+            try:
+                await asyncio.to_thread(self._take_up)
+                row = await asyncio.to_thread(self.claim)
+            except sql.exc.SQLAlchemyError as error:  # the database may come back
+                _log.error("the queue cannot be read: %s", type(error).__name__)
+                row = None
+            if row is not None:
+                await self._run(row)
                 continue
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._wake.wait(), 5.0)
@@ -154,15 +188,14 @@ class Jobs:
     async def _run(self, row: dict[str, Any]) -> None:
         job = row["id"]
         self._running = job
-        self._set(job, only="queued", state="running", note="starting", attempts=row["attempts"] + 1)
         folder = self.folder(job)
         await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
         folder.mkdir(parents=True, exist_ok=True)
-        order = {"settings": self.settings.to_fields(), "job": job}
+        order = {"settings": self.settings.to_fields(), "job": job, "attempt": row["attempts"]}
         self._process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
-            "blindsight.service.work",
+            "blindsight.service.infra.job_process",
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.PIPE,
@@ -172,15 +205,27 @@ class Jobs:
         self._process.stdin.write(json.dumps(order).encode() + b"\n")
         with contextlib.suppress(ConnectionError):
             await self._process.stdin.drain()
-        # Standard input stays open: when the studio dies, the job sees its end and dies too.
+        # Standard input stays open: when the workbench dies, the job sees its end and dies too.
+        renewal = asyncio.create_task(self._renew(job))
         words = await self._process.stderr.read()
         code = await self._process.wait()
+        renewal.cancel()
         self._process, self._running = None, None
         if code and not self._stopping:
             _log.warning("a %s job ended with exit code %d", row["kind"], code)
             (folder / "stderr.txt").write_bytes(words[-20_000:])
-            self._set(job, only="running", state="failed", note="it ended with an error", ended=_now())
-        self._forget()
+            note = "it ended with an error"
+            await asyncio.to_thread(self._set, job, only="running", state="failed", note=note, ended=_now())
+        await asyncio.to_thread(self._forget)
+
+    async def _renew(self, job: str) -> None:
+        """Keep the lease; a job that is no longer this workbench's is ended."""
+        while True:
+            await asyncio.sleep(_RENEWAL)
+            with contextlib.suppress(sql.exc.SQLAlchemyError):
+                lease = time.time() + _LEASE
+                if not await asyncio.to_thread(self._set, job, only="running", owned=True, lease=lease):
+                    await self._end_process()
 
     async def _end_process(self) -> None:
         process = self._process
@@ -203,19 +248,22 @@ class Jobs:
             with self.database.begin() as connection:
                 connection.execute(sql.delete(JOBS).where(JOBS.c.id == row["id"]))
 
-    def _set(self, job: str, *, only: str | None = None, **values: Any) -> None:
+    def _set(self, job: str, *, only: str | None = None, owned: bool = False, **values: Any) -> bool:
+        """Change a row, where it is still in the state `only` and, if asked, this workbench's; whether it was."""
         statement = sql.update(JOBS).where(JOBS.c.id == job)
         if only is not None:
             statement = statement.where(JOBS.c.state == only)
+        if owned:
+            statement = statement.where(JOBS.c.runner == self.runner)
         with self.database.begin() as connection:
-            connection.execute(statement.values(**values))
+            return bool(connection.execute(statement.values(**values)).rowcount)
 
 
-class Workplace:
+class JobContext:
     """What a running job has: its folder, the settings, and a way to say how far it is."""
 
-    def __init__(self, settings: Settings, job: str) -> None:
-        self.settings = settings
+    def __init__(self, settings: Settings, job: str, attempt: int) -> None:
+        self.settings, self._attempt = settings, attempt
         self.database = Database(settings.database_url)
         self.row = _read(self.database.rows(sql.select(JOBS).where(JOBS.c.id == job))[0])
         self.job, self.folder = job, settings.state / "jobs" / job
@@ -245,13 +293,13 @@ class Workplace:
 
     def _write(self, values: dict[str, Any]) -> None:
         with self.database.begin() as connection:
-            connection.execute(
-                sql.update(JOBS).where(JOBS.c.id == self.job, JOBS.c.state == "running").values(**values)
-            )
+            # Only the present attempt's process writes: one that lost its lease has been replaced.
+            mine = (JOBS.c.id == self.job) & (JOBS.c.state == "running") & (JOBS.c.attempts == self._attempt)
+            connection.execute(sql.update(JOBS).where(mine).values(**values))
 
 
 def end_with_parent() -> None:
-    """Leave when standard input ends: the studio is gone, and so is the reason to work."""
+    """Leave when standard input ends: the workbench is gone, and so is the reason to work."""
 
     def watch() -> None:
         # Not through sys.stdin: its lock, held here, would stop the interpreter from ending in peace.

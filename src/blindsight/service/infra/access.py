@@ -15,6 +15,7 @@ from blindsight.service.infra.traffic import Lane
 if TYPE_CHECKING:
     from blindsight.service.infra.budgets import Budgets
     from blindsight.service.infra.database import Database
+    from blindsight.service.infra.datasets import DataSets
     from blindsight.service.infra.identity import Keys
     from blindsight.service.infra.jobs import Jobs
     from blindsight.service.infra.settings import Settings
@@ -35,7 +36,9 @@ class Studio:
     budgets: Budgets
     jobs: Jobs
     decoders: Decoders
-    rooms: Any
+    demo: Any
+    datasets: DataSets
+    searches: Any
     #: threads for what touches the ledger, and for the answer to "are you well?"
     ledger_lane: Lane = field(default_factory=lambda: Lane(threads=8, waiting=120))
     health_lane: Lane = field(default_factory=lambda: Lane(threads=2, waiting=16))

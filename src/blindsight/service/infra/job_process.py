@@ -18,7 +18,21 @@ from blindsight.service.infra.settings import Settings  # noqa: E402
 
 __all__ = ["KINDS", "main"]
 
-KINDS = ("search", "sketch", "tags", "federation", "metric", "audit")
+# A kind of job is a page's: its module has `run`.
+KINDS = {
+    "protect": "protect",
+    "tags": "tags",
+    "compare": "compare",
+    "together": "together",
+    "send": "send",
+    "attack": "budget",
+    "demo-search": "demo.gallery",
+    "demo-sketch": "demo.sketch",
+    "demo-tags": "demo.tags",
+    "demo-federation": "demo.federation",
+    "demo-metric": "demo.metric",
+    "demo-audit": "demo.papers_audit",
+}
 
 
 def main() -> None:
@@ -30,7 +44,7 @@ def main() -> None:
     if place.row["kind"] not in KINDS:
         place.fail("there is no such kind of job")
         return
-    module = importlib.import_module(f"blindsight.service.work.{place.row['kind']}")
+    module = importlib.import_module(f"blindsight.service.pages.{KINDS[place.row['kind']]}")
     try:
         place.finish(module.run(place.row["arguments"], place))
     except BudgetExceeded:

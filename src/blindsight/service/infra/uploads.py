@@ -7,6 +7,10 @@ import contextlib
 import json
 import struct
 import sys
+import tempfile
+import zipfile
+import zlib
+from collections.abc import AsyncIterator
 from typing import Any
 
 import numpy as np
@@ -18,7 +22,7 @@ from blindsight.service.infra.problems import Problem
 from blindsight.service.infra.settings import Settings
 from blindsight.service.infra.traffic import Metrics
 
-__all__ = ["UPLOAD", "Decoders", "read_upload"]
+__all__ = ["UPLOAD", "Decoders", "read_drop", "read_upload"]
 
 _TYPES = ("image/png", "image/jpeg", "image/webp", "image/gif", "image/bmp", "image/tiff", "application/octet-stream")
 _LARGEST_ANSWER = LARGEST_SIDE * LARGEST_SIDE * 3
@@ -181,3 +185,57 @@ async def read_upload(request: Request, decoders: Decoders) -> NDArray[np.uint8]
     if declared != "application/octet-stream" and sniffed(data) not in (None, declared):
         raise Problem("wrong_type")
     return await decoders.pixels(data)
+
+
+async def read_drop(
+    request: Request, decoders: Decoders, settings: Settings, name: str
+) -> AsyncIterator[tuple[str, NDArray[np.uint8] | None]]:
+    """The photos of a request's body, one image or a zip of them, each with its name; None for what is no photo.
+
+    A zip is bounded before and while it is unpacked: files, bytes each, bytes in all. Its paths are never places.
+    """
+    with tempfile.TemporaryFile() as spool:
+        async for piece in request.stream():
+            await asyncio.to_thread(spool.write, piece)
+        spool.seek(0)
+        if spool.read(4) != b"PK\x03\x04":
+            spool.seek(0)
+            data = spool.read(settings.upload_bytes + 1)
+            yield name, await _or_none(decoders, data, settings)
+            return
+        spool.seek(0)
+        try:
+            packed = zipfile.ZipFile(spool)
+            listed = [entry for entry in packed.infolist() if not entry.is_dir()]
+        except (zipfile.BadZipFile, ValueError, OSError, NotImplementedError):
+            raise Problem("refused_image") from None
+        if len(listed) > settings.drop_files:
+            raise Problem("too_large")
+        left = 4 * settings.drop_bytes
+        for entry in listed:
+            data = await asyncio.to_thread(_unpacked, packed, entry, min(settings.upload_bytes, left))
+            left -= len(data or b"")
+            if left <= 0:
+                raise Problem("too_large")
+            yield entry.filename[:400], None if data is None else await _or_none(decoders, data, settings)
+
+
+def _unpacked(packed: zipfile.ZipFile, entry: zipfile.ZipInfo, most: int) -> bytes | None:
+    """One file of a zip, or None if it is encrypted, broken or larger than it may be, whatever its header says."""
+    try:
+        with packed.open(entry) as stream:
+            data = stream.read(most + 1)
+        return data if len(data) <= most else None
+    except (zipfile.BadZipFile, RuntimeError, OSError, ValueError, NotImplementedError, EOFError, zlib.error):
+        return None
+
+
+async def _or_none(decoders: Decoders, data: bytes, settings: Settings) -> NDArray[np.uint8] | None:
+    if len(data) > settings.upload_bytes:
+        return None
+    try:
+        return await decoders.pixels(data)
+    except Problem as problem:
+        if problem.code == "busy":
+            raise
+        return None

@@ -21,8 +21,8 @@ import sqlalchemy as sql
 from blindsight.audit.table import COLUMNS
 from blindsight.service import Settings, create_app
 from blindsight.service.infra.database import JOBS, Database
-from blindsight.service.work import search, sketch, tags
-from blindsight.service.work.audit import FILES
+from blindsight.service.pages.demo import gallery, sketch, tags
+from blindsight.service.pages.demo.papers_audit import FILES
 
 
 class Bench:
@@ -42,7 +42,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two budgets, a tagger, two attackers: small, and the same for all tests."""
     state = tmp_path_factory.mktemp("prepared")
     place: Any = Bench(state)
-    search.run({"epsilons": [8.0, 2.0], "trials": 20_000}, place)
+    gallery.run({"epsilons": [8.0, 2.0], "trials": 20_000}, place)
     tags.run({"scenes": 600}, place)
     sketch.run({"settings": ["Q3", "Q6"], "public": 300}, place)
     return state

@@ -28,7 +28,7 @@ def bearer(app: Any, key: str) -> Client:
 
 def test_without_a_key_nothing_is_told(keyed: Any) -> None:
     app, _ = keyed
-    for address in ("/api/search", "/api/jobs", "/api/ledger/accounts", "/metrics"):
+    for address in ("/api/demo/search", "/api/jobs", "/api/ledger/accounts", "/metrics"):
         answer = client(app).get(address)
         assert answer.status_code == 401
         assert answer.json() == {"error": "key_needed", "message": PROBLEMS["key_needed"][1]}
@@ -39,12 +39,12 @@ def test_without_a_key_nothing_is_told(keyed: Any) -> None:
 @pytest.mark.parametrize(
     ("address", "method", "allowed"),
     [
-        ("/api/search", "GET", {"owner", "analyst"}),
-        ("/api/tags", "GET", {"owner", "analyst"}),
-        ("/api/sketch", "GET", {"owner", "analyst", "aggregator"}),
-        ("/api/federation", "POST", {"owner", "aggregator"}),
-        ("/api/metric", "POST", {"owner"}),
-        ("/api/audit", "POST", {"owner"}),
+        ("/api/demo/search", "GET", {"owner", "analyst"}),
+        ("/api/demo/tags", "GET", {"owner", "analyst"}),
+        ("/api/demo/sketch", "GET", {"owner", "analyst", "aggregator"}),
+        ("/api/demo/federation", "POST", {"owner", "aggregator"}),
+        ("/api/demo/metric", "POST", {"owner"}),
+        ("/api/demo/audit", "POST", {"owner"}),
         ("/api/ledger/export.json", "GET", {"owner"}),
         ("/metrics", "GET", {"owner"}),
     ],
@@ -62,7 +62,7 @@ def test_keys_are_stored_as_digests_and_end_when_revoked(keyed: Any) -> None:
     raw = b"".join(path.read_bytes() for path in studio.settings.state.glob("studio.db*"))
     assert not any(key.encode() in raw for key in keys.values())
     studio.keys.revoke("the analyst")
-    assert bearer(app, keys["analyst"]).get("/api/search").status_code == 401
+    assert bearer(app, keys["analyst"]).get("/api/demo/search").status_code == 401
 
 
 def test_a_page_is_reached_by_signing_in_and_left_by_signing_out(keyed: Any) -> None:
@@ -72,7 +72,7 @@ def test_a_page_is_reached_by_signing_in_and_left_by_signing_out(keyed: Any) -> 
     form = {"csrf": visitor.cookies["blindsight_csrf"], "key": "wrong"}
     assert visitor.post("/login", data=form).status_code == 401
     assert visitor.post("/login", data={**form, "csrf": "x", "key": keys["owner"]}).status_code == 403
-    assert visitor.post("/login", data={**form, "key": keys["owner"]}).url.path == "/search"
+    assert visitor.post("/login", data={**form, "key": keys["owner"]}).url.path == "/"
     flags = visitor.get("/search").request.headers["cookie"]
     assert "blindsight_session" in flags
     assert visitor.post("/logout").status_code == 403
@@ -195,7 +195,7 @@ def test_every_answer_carries_the_headers(make: Callable[..., Any], address: str
 @pytest.mark.parametrize(
     "address",
     [
-        "/static/../settings.py",
+        "/static/../app.py",
         "/static/%2e%2e/settings.py",
         "/static/..%5csettings.py",
         "/api/jobs/0123456789abcdef/files/..%2fx",
@@ -234,24 +234,24 @@ def test_an_allowance_grows_back() -> None:
 
 def test_a_body_beyond_its_limit_is_refused_also_without_a_length(make: Callable[..., Any]) -> None:
     app = make(body_bytes=1000)
-    assert client(app).post("/api/audit", content=b"x" * 1001).status_code == 413
+    assert client(app).post("/api/demo/audit", content=b"x" * 1001).status_code == 413
 
     async def pieces() -> Any:
         for _ in range(20):
             yield b" " * 100
 
-    assert client(app).post("/api/audit", content=pieces()).status_code == 413
+    assert client(app).post("/api/demo/audit", content=pieces()).status_code == 413
 
 
 def test_errors_are_the_same_whatever_the_data(make: Callable[..., Any]) -> None:
     app = client(make())
     bodies = {
-        app.post("/api/federation", json=body).text
+        app.post("/api/demo/federation", json=body).text
         for body in ({"users": 1}, {"users": "Ann"}, {"patient": "Ann"}, [], {"epsilon": -1}, {"users": 10**30})
     }
     assert len(bodies) == 1
     assert "Ann" not in bodies.pop()
-    assert app.post("/api/audit", content=b"{", headers={"content-type": "application/json"}).status_code == 422
+    assert app.post("/api/demo/audit", content=b"{", headers={"content-type": "application/json"}).status_code == 422
 
 
 def test_a_mistake_of_ours_is_told_without_its_words(make: Callable[..., Any], caplog: Any) -> None:

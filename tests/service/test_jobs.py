@@ -29,8 +29,8 @@ def wait(url: str, job: str, *states: str) -> dict[str, Any]:
 
 def test_a_job_is_taken_up_after_a_stop_and_after_a_crash(serve: Callable[..., Any]) -> None:
     first = serve()
-    long = httpx.post(f"{first.url}/api/federation", json={"users": 40, "rounds": 20, "encrypt": True}).json()["id"]
-    small = httpx.post(f"{first.url}/api/federation", json=SMALL).json()["id"]
+    long = httpx.post(f"{first.url}/api/demo/federation", json={"users": 40, "rounds": 20, "encrypt": True}).json()["id"]
+    small = httpx.post(f"{first.url}/api/demo/federation", json=SMALL).json()["id"]
     wait(first.url, long, "running")
     first.kill()
     second = serve()
@@ -55,7 +55,7 @@ def test_a_job_is_taken_up_after_a_stop_and_after_a_crash(serve: Callable[..., A
 def test_a_job_that_dies_again_and_again_is_marked_and_can_be_run_again(make: Callable[..., Any]) -> None:
     app = make()
     jobs = app.state.studio.jobs
-    job = jobs.add("federation", SMALL, "local")["id"]
+    job = jobs.add("demo-federation", SMALL, "local")["id"]
     with app.state.studio.database.begin() as connection:
         connection.execute(sql.update(JOBS).values(state="running", attempts=3))
     jobs._stopping = True  # look at the start only, run nothing
@@ -83,7 +83,7 @@ def test_a_lease_that_runs_out_frees_the_job_and_its_old_process_writes_nothing(
 ) -> None:
     url = f"sqlite:///{tmp_path / 'shared.db'}"
     one, other = (make(state=tmp_path / name, database=url).state.studio for name in "ab")
-    job = one.jobs.add("federation", SMALL, "local")["id"]
+    job = one.jobs.add("demo-federation", SMALL, "local")["id"]
     assert one.jobs.claim()["id"] == job
     old = JobContext(one.settings, job, 1)
     other.jobs._take_up(own=True)
@@ -103,7 +103,7 @@ def test_a_lease_that_runs_out_frees_the_job_and_its_old_process_writes_nothing(
 
 def test_the_queue_has_an_end(make: Callable[..., Any]) -> None:
     client = Client(make(job_limit=2))
-    found = [client.post("/api/federation", json=SMALL).status_code for _ in range(3)]
+    found = [client.post("/api/demo/federation", json=SMALL).status_code for _ in range(3)]
     assert found == [202, 202, 429]
 
 
@@ -111,7 +111,7 @@ def test_an_aggregator_does_not_see_a_users_update(make: Callable[..., Any]) -> 
     app = make(keys="required")
     studio = app.state.studio
     key = studio.keys.make("sum", "aggregator")
-    job = studio.jobs.add("federation", SMALL, "sum")["id"]
+    job = studio.jobs.add("demo-federation", SMALL, "sum")["id"]
     views = '{"views": {"has": "secret", "sees": "noise"}, "rounds": []}'
     with studio.database.begin() as connection:
         connection.execute(sql.update(JOBS).values(state="done", result=views))

@@ -70,7 +70,7 @@ def test_an_endless_head_is_cut_and_holds_up_nobody(live: Any, start: bytes, pie
 def test_requests_that_never_arrive_are_ended(serve: Callable[..., Any]) -> None:
     server = serve(HEADER_SECONDS=1, BODY_SECONDS=1)
     head = (
-        b"POST /api/audit HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: 20\r\n\r\n"
+        b"POST /api/demo/audit HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: 20\r\n\r\n"
     )
     for sent in (b"", b"GET / HT", b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n", head + b"{"):
         with connect(server) as line:
@@ -125,13 +125,13 @@ def test_1500_half_sent_requests_are_bounded_and_people_come_through(serve: Call
 
 def test_a_locked_ledger_holds_up_charges_and_nothing_else(serve: Callable[..., Any], state: Path) -> None:
     server = serve(RATE=10**6, BURST=10**6)
-    assert httpx.post(server.url + "/api/tags/ask?query=1", timeout=30).status_code == 200
+    assert httpx.post(server.url + "/api/demo/tags/ask?query=1", timeout=30).status_code == 200
     writer = sqlite3.connect(state / "ledger.db", isolation_level=None)
     writer.execute("BEGIN EXCLUSIVE")
     found: list[int] = []
 
     def ask() -> None:
-        found.append(httpx.post(server.url + "/api/tags/ask?query=1", timeout=60).status_code)
+        found.append(httpx.post(server.url + "/api/demo/tags/ask?query=1", timeout=60).status_code)
 
     askers = [threading.Thread(target=ask) for _ in range(60)]
     for asker in askers:
@@ -150,7 +150,7 @@ def test_a_locked_ledger_holds_up_charges_and_nothing_else(serve: Callable[..., 
 
 def test_what_is_kept_can_be_read_by_its_owner_only(serve: Callable[..., Any], state: Path) -> None:
     server = serve()
-    httpx.post(server.url + "/api/tags/ask?query=1", timeout=30)
+    httpx.post(server.url + "/api/demo/tags/ask?query=1", timeout=30)
     assert stat.S_IMODE(state.stat().st_mode) == 0o700
     databases = [path for path in state.iterdir() if ".db" in path.name]
     assert {path.name for path in databases} >= {"studio.db", "ledger.db"}

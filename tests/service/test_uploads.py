@@ -166,7 +166,7 @@ def test_metadata_stay_behind(decoders: Decoders) -> None:
 )
 def test_the_content_type_must_be_true(make: Callable[..., Any], kind: str, data: bytes, status: int) -> None:
     app = make()
-    answer = Client(app).post("/api/sketch/upload", content=data, headers={"content-type": kind})
+    answer = Client(app).post("/api/demo/sketch/upload", content=data, headers={"content-type": kind})
     assert answer.status_code == status, answer.text
     run(app.state.studio.decoders.close())
 
@@ -174,8 +174,8 @@ def test_the_content_type_must_be_true(make: Callable[..., Any], kind: str, data
 def test_an_upload_beyond_its_limits_is_refused(make: Callable[..., Any]) -> None:
     app = make(upload_bytes=5000, upload_pixels=900)
     ask = {"content-type": "image/png"}
-    assert Client(app).post("/api/sketch/upload", content=bytes(5001), headers=ask).status_code == 413
-    assert Client(app).post("/api/sketch/upload", content=png(), headers=ask).status_code == 422
+    assert Client(app).post("/api/demo/sketch/upload", content=bytes(5001), headers=ask).status_code == 413
+    assert Client(app).post("/api/demo/sketch/upload", content=png(), headers=ask).status_code == 422
     run(app.state.studio.decoders.close())
 
 
@@ -183,7 +183,7 @@ def test_a_refusal_says_the_same_of_every_image(make: Callable[..., Any]) -> Non
     app = make()
     ask = {"content-type": "application/octet-stream"}
     bodies = {
-        Client(app).post("/api/sketch/upload", content=data, headers=ask).text
+        Client(app).post("/api/demo/sketch/upload", content=data, headers=ask).text
         for data in (b"x", png()[:60], bombs()["a PNG of 60,000 x 60,000"])
     }
     assert len(bodies) == 1

@@ -78,19 +78,8 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     )
     app.state.studio = studio
     app.state.templates = Jinja2Templates(_HERE / "templates")
-    for module in (
-        system,
-        home,
-        protect,
-        search,
-        budget,
-        jobs,
-        ledger,
-        demo_search,
-        demo_sketch,
-        demo_tags,
-        demo_start,
-    ):
+    own = (system, home, protect, search, tags, compare, send, budget, jobs, ledger)
+    for module in (*own, demo_search, demo_sketch, demo_tags, demo_start):
         app.include_router(module.router)
     app.mount("/static/swagger", StaticFiles(directory=_swagger()), name="swagger")
     app.mount("/static", StaticFiles(directory=_HERE / "static"), name="static")

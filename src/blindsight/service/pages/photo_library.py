@@ -33,6 +33,7 @@ __all__ = [
     "encoder",
     "kinds",
     "measure",
+    "measure_plain",
     "release_photos",
     "released_codes",
     "rows_of",
@@ -158,10 +159,17 @@ def kinds(datasets: DataSets, one: DataSet, rows: NDArray[Any]) -> tuple[NDArray
     return made.hasher.assign(rows).astype(np.int64), False
 
 
-def measure(made: PhotoEncoder, rows: NDArray[Any], shows: NDArray[np.int64], codes: Any = None) -> dict[str, Any]:
+def measure(
+    made: PhotoEncoder,
+    rows: NDArray[Any],
+    shows: NDArray[np.int64],
+    codes: Any = None,
+    *,
+    asked: NDArray[np.int64] | None = None,
+) -> dict[str, Any]:
     """What others find and find out, on these very photos: computed here, and kept here.
 
-    Without codes they are drawn anew, as a release would draw them.
+    Without codes they are drawn anew, as a release would draw them. `asked` are the rows to search with.
     """
     hasher, n = made.hasher, len(rows)
     rng = np.random.default_rng()
@@ -175,7 +183,7 @@ def measure(made: PhotoEncoder, rows: NDArray[Any], shows: NDArray[np.int64], co
     ties = np.isclose(posterior, best, rtol=1e-6, atol=0).sum(axis=0)
     own = posterior[np.arange(n), cells]
     found = np.isclose(own, best[cells], rtol=1e-6, atol=0) / ties[cells]
-    asked = rng.permutation(n)[:60]
+    asked = rng.permutation(n)[:60] if asked is None else asked
     near = np.clip(n // 20, min(10, n - 1), 100)
     alike, ranked = _plain_first(rows, asked, int(near)), _protected_first(hasher, rows, codes, asked, rng)
     met = [[row in true for row in first] for true, first in zip(alike, ranked, strict=True)]
@@ -190,6 +198,15 @@ def measure(made: PhotoEncoder, rows: NDArray[Any], shows: NDArray[np.int64], co
         "asked": int(asked[0]) if n else None,
         "guessed": [bool(flag) for flag in guess],
     }
+
+
+def measure_plain(rows: NDArray[Any], shows: NDArray[np.int64], asked: NDArray[np.int64]) -> dict[str, Any]:
+    """The same without protection: a stranger who holds the features guesses by the nearest other photo."""
+    alike = rows @ rows.T
+    np.fill_diagonal(alike, -np.inf)
+    first = np.argsort(-alike[asked[0]])[:10].tolist() if len(asked) else []
+    guess = shows[alike.argmax(axis=1)] == shows if len(rows) > 1 else np.zeros(0)
+    return {"guess": round(100 * float(np.mean(guess))), "film": [[int(row), True] for row in first]}
 
 
 def release_photos(datasets: DataSets, one: DataSet, release: Release, ledger: Ledger, say: Say) -> DataSet:

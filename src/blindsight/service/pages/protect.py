@@ -11,6 +11,7 @@ from dataclasses import asdict, replace
 from typing import Annotated, Any, Literal
 from urllib.parse import unquote
 
+import numpy as np
 from fastapi import APIRouter, Path, Request
 from fastapi.responses import FileResponse, Response
 from pydantic import BaseModel, ConfigDict, Field
@@ -31,6 +32,7 @@ from blindsight.service.pages.photo_library import (
     encoder,
     kinds,
     measure,
+    measure_plain,
     release_photos,
     rows_of,
     scan,
@@ -223,14 +225,15 @@ def run(arguments: dict[str, Any], place: JobContext) -> dict[str, Any]:
 def _look(datasets: DataSets, one: DataSet, place: JobContext) -> dict[str, Any]:
     rows = rows_of(datasets, one)
     shows, _ = kinds(datasets, one, rows)
-    found: dict[str, Any] = {}
+    asked = np.random.default_rng().permutation(len(rows))[:60]
+    found: dict[str, Any] = {"plain": measure_plain(rows, shows, asked)}
     for done, epsilon in enumerate(EPSILONS):
         place.say(done, len(EPSILONS), f"measuring at ε {plain(epsilon)}")
-        measured = measure(encoder(epsilon, one.features), rows, shows)
+        measured = measure(encoder(epsilon, one.features), rows, shows, asked=asked)
         del measured["guessed"]
         found[f"{epsilon:g}"] = measured
     write_atomically(datasets.vault(one) / "preview.json", json.dumps(found).encode())
-    return {"measured": len(found)}
+    return {"measured": len(EPSILONS)}
 
 
 def _folders(studio: Studio) -> Iterator[dict[str, str]]:
@@ -271,7 +274,9 @@ def _preview(request: Request, studio: Studio, dataset: str) -> Response:
         options = [_option(one, each, measured.get(f"{each.epsilon:g}"), photos, bar.left) for each in says]
         best = next((o for o in options if o["epsilon"] == 8.0 and o["affordable"]), None)
         best = best or next((o for o in reversed(options) if o["affordable"]), None)
-        context |= {"options": options, "own": own, "best": best, "bar": bar, "near": _near(measured)}
+        plainly = measured.get("plain", {"guess": 0, "film": []})
+        context |= {"options": options, "own": own, "best": best, "bar": bar, "near": measured.get("8")}
+        context["unprotected"] = plainly | {"film": _film(plainly["film"], photos)}
         if best is not None:
             context["strip"] = _strip(best, bar, studio, one)
             context["keep"] = studio.datasets.vault(one)
@@ -284,7 +289,7 @@ def _option(
 ) -> dict[str, Any]:
     epsilon = says.epsilon
     singled = says.singled_out(one.photos) if measured is None else measured["singled"]
-    film = [] if measured is None else [(photos[row].id, hit) for row, hit in measured["film"] if row < len(photos)]
+    film = [] if measured is None else _film(measured["film"], photos)
     return {
         "epsilon": epsilon,
         "says": says,
@@ -298,8 +303,8 @@ def _option(
     }
 
 
-def _near(measured: dict[str, Any]) -> dict[str, Any] | None:
-    return next(iter(measured.values()), None)
+def _film(rows: list[Any], photos: list[Any]) -> list[tuple[str, bool]]:
+    return [(photos[row].id, hit) for row, hit in rows if row < len(photos)]
 
 
 def _strip(option: dict[str, Any], bar: Any, studio: Studio, one: DataSet) -> Strip:

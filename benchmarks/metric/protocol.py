@@ -15,14 +15,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blindsight.metric import (
+    DPPDML,
     Contrastive,
     ContrastiveMetric,
     DPPMetric,
     EuclideanMetric,
     InputPerturbation,
+    MendedDML,
     mean_dissimilar_distance,
 )
-from blindsight.metric.records import normalised
 from blindsight.metric.scoring import nearest_neighbours
 
 __all__ = ["METHODS", "Measured", "Split", "make_split", "measure", "method"]
@@ -39,6 +40,8 @@ METHODS = {
     "mended": "Algorithm 1, proven per pair",
     "ours": "ours, proven per pair",
     "ours_full": "ours with all columns, proven per pair",
+    "ours_descent": "ours by descent (contrastive), all columns, proven per pair",
+    "ours_scaled": "ours with column sizes found privately, all columns, proven per pair",
     "ours_kappa": "ours, proven per kappa pairs",
 }
 
@@ -109,32 +112,31 @@ def method(name: str, epsilon: float, split: Split, seed: int, **changes: Any) -
     if name == "untrained":
         return EuclideanMetric(normalize="l1", **common).fit(split.X)
     common["preprocessor"] = split.X
-    letter: dict[str, Any] = {"epochs": EPOCHS, "batch_size": BATCH, "step_rule": "root"}
-    paper = {"calibration": "paper", "clip": LIPSCHITZ, "epsilon": epsilon, "transitive": False, **letter}
+    letter: dict[str, Any] = {"epochs": EPOCHS, "batch_size": BATCH}
     made: Any
     if name == "nonprivate":
-        made = ContrastiveMetric(
-            how="paper", normalize="l1", margin="mean", step_size=1.0, **{**common, **letter, **changes}
-        )
+        letter |= {"step_rule": "root", "how": "paper", "normalize": "l1", "margin": "mean", "step_size": 1.0}
+        made = ContrastiveMetric(**{**common, **letter, **changes})
     elif name == "input":
-        made = InputPerturbation(epsilon=epsilon, **{**common, **letter, **changes})
+        made = InputPerturbation(epsilon=epsilon, step_rule="root", **{**common, **letter, **changes})
     elif name in ("dpp", "dpp_s", "node"):
+        letter |= {"step_rule": "root", "clip": LIPSCHITZ, "epsilon": epsilon}
         extra = {"sensitivity_reduction": name == "dpp_s", "kappa": "node" if name == "node" else "bound"}
-        made = DPPMetric(**{**common, **paper, **extra, **changes})
+        made = DPPDML(**{**common, **letter, **extra, **changes})
+    elif name == "mended":
+        made = MendedDML(epsilon=epsilon, **{**common, **letter, **changes})
     else:
-        ours: dict[str, Any] = {
-            "epsilon": epsilon,
-            "transitive": False,
-            "mechanism": "laplace" if name == "mended" else "gaussian",
-        }
-        if name == "mended":
-            ours |= letter
-        if name == "ours_kappa":
-            ours["unit"] = "kappa pairs"
-        if name == "ours_full":
-            ours["n_components"] = None
-        made = DPPMetric(**{**common, **ours, **changes})
+        made = DPPMetric(epsilon=epsilon, **{**common, **_OURS[name], **changes})
     return made.fit(split.pairs, split.similar)
+
+
+_OURS: dict[str, dict[str, Any]] = {
+    "ours": {},
+    "ours_full": {"n_components": None},
+    "ours_descent": {"n_components": None, "loss": "contrastive"},
+    "ours_scaled": {"n_components": None, "scale": "private"},
+    "ours_kappa": {"unit": "kappa pairs"},
+}
 
 
 def measure(metric: Any, split: Split) -> Measured:
@@ -152,7 +154,7 @@ def objectives(metric: Any, split: Split) -> tuple[float, float]:
     The first compares maps on l1-normalised records, as the paper's are. For the second the margin is the mean mapped
     distance of dissimilar pairs, and 1 is what a map that sends everything to one point has.
     """
-    rows = normalised(split.X, metric.norm_)
+    rows = metric._prepared(split.X)
     differences = rows[split.pairs[:, 0]] - rows[split.pairs[:, 1]]
     far = ~split.similar
     margin = mean_dissimilar_distance(differences, far, order=1 if metric.norm_ == "l1" else 2)

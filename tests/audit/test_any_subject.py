@@ -20,7 +20,16 @@ from blindsight.metric.baselines import InputPerturbation
 from blindsight.privacy import Guarantee
 from blindsight.privacy.mechanisms import BitFlip
 from blindsight.sketching import CodebookSketcher, FlippedBits, NegativeSketcher
-from blindsight.tagging import PrivateTagger
+from blindsight.tagging import (
+    CodebookAnswers,
+    DPTraining,
+    Exact,
+    GaussianAnswers,
+    LaplaceAnswers,
+    Ordinary,
+    PrivateTagger,
+    TopTags,
+)
 from contracts.mechanisms import CASES
 
 rng = np.random.default_rng(0)
@@ -31,9 +40,8 @@ PAIRS, SIMILAR = rng.standard_normal((30, 2, 5)), np.arange(30) % 2
 TRIALS = 20_000
 
 
-def tagger(**settings: Any) -> PrivateTagger:
-    plain = {"training_epsilon": None, "epochs": 2, "head": "linear", "n_words": 8}
-    return PrivateTagger(4.0, **plain | settings).fit(X, Y)
+def tagger(answers: Any, training: Any = Ordinary(steps=2)) -> PrivateTagger:  # noqa: B008
+    return PrivateTagger(training, answers, classes=3).fit(X, Y)
 
 
 def federated(**settings: Any) -> FederatedClassifier:
@@ -51,10 +59,11 @@ ESTIMATORS = {
     "PrivUnitHasher": lambda: PrivUnitHasher(epsilon=4.0).fit(X),
     "DPPMetric": lambda: DPPMetric(epsilon=1.0, transitive=False).fit(PAIRS, SIMILAR),
     "InputPerturbation": lambda: InputPerturbation(epsilon=1.0).fit(PAIRS, SIMILAR),
-    "tagger, codebook": tagger,
-    "tagger, laplace": lambda: tagger(release="laplace"),
-    "tagger, gaussian": lambda: tagger(release="gaussian"),
-    "tagger, top-k": lambda: tagger(release="top-k", k=2),
+    "tagger, exact": lambda: tagger(Exact(), DPTraining(steps=3)),
+    "tagger, codebook": lambda: tagger(CodebookAnswers(4.0, k=8)),
+    "tagger, laplace": lambda: tagger(LaplaceAnswers(4.0)),
+    "tagger, gaussian": lambda: tagger(GaussianAnswers(4.0)),
+    "tagger, top-k": lambda: tagger(TopTags(4.0, k=2)),
     "FlippedBits": lambda: FlippedBits(4.0).fit(IMAGES),
     "CodebookSketcher": lambda: CodebookSketcher(4.0, k=6).fit(IMAGES),
     "FederatedClassifier": lambda: federated(epsilon=4.0),
@@ -90,17 +99,12 @@ def test_half_of_the_noise_is_refuted() -> None:
 
 
 def test_a_clip_that_is_forgotten_is_refuted() -> None:
-    subject = tagger(release="laplace", postprocess=False)
-    honest = subject.release_
+    class Unclipped(LaplaceAnswers):
+        def value(self, logits: Any) -> Any:
+            return logits
 
-    class Unclipped(type(honest)):
-        def answer(self, logits: Any, *, rng: Any) -> Any:
-            from blindsight.tagging.outputs import Answers
-
-            noisy = self.noise.release(np.asarray(logits), rng=rng)
-            return Answers(noisy > 0, noisy)
-
-    subject.release_ = Unclipped(epsilon=4.0, n_labels=3, bound=0.5)
+    subject = tagger(LaplaceAnswers(4.0, bound=0.5))
+    subject.way_ = Unclipped(4.0, bound=0.5)
     assert audit(subject, trials=200_000).verdict.refuted
 
 

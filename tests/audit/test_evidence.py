@@ -18,7 +18,7 @@ from blindsight.audit.report import Report
 from blindsight.hashing import LSH, PITQ, CodebookHasher, PHashing
 from blindsight.metric import DPPMetric
 from blindsight.sketching import FlippedBits, NegativeSketcher
-from blindsight.tagging import PrivateTagger
+from blindsight.tagging import LaplaceAnswers, Ordinary, PrivateTagger
 
 rng = np.random.default_rng(0)
 X = rng.standard_normal((120, 16))
@@ -35,7 +35,7 @@ KINDS: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
         (ROC, COST, "What the metric tells about one label"),
     ),
     "tagger": (
-        lambda: PrivateTagger(4.0, release="laplace", training_epsilon=None, epochs=2, head="linear").fit(X, LABELS),
+        lambda: PrivateTagger(Ordinary(steps=2), LaplaceAnswers(4.0), classes=3).fit(X, LABELS),
         (ROC, COST, "What asking again reveals"),
     ),
     "sketches": (
@@ -109,8 +109,8 @@ def test_asking_again_reveals_more(reports) -> None:
         (lambda: PHashing(LSH(24), epsilon=2.0, learned_from="private").fit(X), "learned_from='public'"),
         (lambda: PITQ(4, epsilon=1.0, calibration="paper", n_iterations=2).fit(X), "nothing is proven"),
         (lambda: FlippedBits(2.0).fit(IMAGES), "a pixel is not a picture"),
-        (lambda: KINDS["tagger"][0](), "max_queries"),
-        (lambda: KINDS["tagger"][0](), "training records: train by DP-SGD"),
+        (lambda: KINDS["tagger"][0](), "charge every answer"),
+        (lambda: KINDS["tagger"][0](), "training records: train with PrivateTagger"),
         (lambda: KINDS["sketches"][0](), "The image is handed over"),
     ],
 )

@@ -54,8 +54,10 @@ def test_every_method_of_figure_9_can_be_measured(name, split):
 
 
 def test_figures_10_and_11_are_written(tmp_path, split):
-    rows = [*mechanism_rows({"set": split}, seed=0, out=tmp_path)]
+    rows = [*mechanism_rows({"set": split}, seed=0, out=tmp_path, seeds=2)]
     rows += parameter_rows(split, quick=True, seed=0, out=tmp_path)
+    order = next(row for row in rows if row.id == "metric.figure10_order_holds_set")
+    assert 0 <= order.value <= 1 and "Lap-S" in order.note
     assert {"metric.mechanism_duchi_set", "metric.parameter_h_0.5", "metric.parameter_rho_2"} <= {r.id for r in rows}
     assert {path.name for path in tmp_path.iterdir()} == {"metric_figure_10.svg", "metric_figure_11.svg"}
 

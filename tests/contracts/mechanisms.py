@@ -74,6 +74,16 @@ def _corners(d: int) -> np.ndarray:
     return np.array(list(itertools.product((-magnitude, magnitude), repeat=d)))
 
 
+# Few steps, so that every outcome can be listed.
+_COARSE: dict[str, Any] = {
+    "sigma": 1.5,
+    "sensitivity": 1.0,
+    "dimensions": 1,
+    "delta": 1e-3,
+    "unit": "query",
+    "levels": 1,
+}
+
 CASES = [
     Case(
         "flip",
@@ -121,16 +131,10 @@ CASES = [
     Case(
         "discrete gaussian",
         DiscreteGaussian,
-        {
-            "variance": Fraction(81, 2),
-            "squared_sensitivity": Fraction(64),
-            "grid": 0.125,
-            "delta": 1e-3,
-            "unit": "query",
-        },
+        _COARSE,
         np.array([0.0]),
         np.array([1.0]),
-        _steps,
+        np.arange(-400, 401)[:, None] * DiscreteGaussian(**_COARSE).grid,
     ),
     Case(
         "duchi, odd",

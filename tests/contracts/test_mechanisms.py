@@ -7,6 +7,7 @@ false alarm with a probability below 1e-6 even if the seeds are changed.
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 from typing import Any
 
@@ -15,7 +16,7 @@ import numpy as np
 import pytest
 from scipy import integrate, stats
 
-from blindsight.core.errors import BlindsightError
+from blindsight.core.errors import BlindsightError, InvalidData
 from blindsight.privacy import Cost, mechanisms
 from blindsight.privacy.entropy import SystemEntropy
 from blindsight.privacy.mechanisms import Gaussian
@@ -56,7 +57,8 @@ def _counts(case: Case, drawn: np.ndarray) -> np.ndarray:
 
 
 def test_every_mechanism_is_here() -> None:
-    assert {case.make.__name__ for case in CASES} == set(mechanisms.__all__)
+    released = {name for name in mechanisms.__all__ if hasattr(getattr(mechanisms, name), "release")}
+    assert {case.make.__name__ for case in CASES} == released - {"Mechanism"}
 
 
 @every
@@ -174,7 +176,8 @@ def test_bad_parameters_are_refused(case: Case, bad: Any) -> None:
 @every
 def test_zero_parameters_are_refused(case: Case) -> None:
     for name, value in case.parameters.items():
-        if isinstance(value, str) or name == "beta":  # never flipping is a mechanism, at infinite cost
+        # Never flipping is a mechanism, at infinite cost; a vector on the grid already has nothing to round.
+        if isinstance(value, str) or name in {"beta", "dimensions"}:
             continue
         with pytest.raises(BlindsightError, match=name):
             case.make(**{**case.parameters, name: 0})
@@ -186,3 +189,51 @@ def test_bad_values_are_refused_and_not_repeated(case: Case, bad: Any) -> None:
     x = np.array([bad] * case.x.size)
     with pytest.raises(BlindsightError):
         case.mechanism.release(x, rng=np.random.default_rng(0))
+
+
+@every
+def test_json_names_a_mechanism_and_gives_it_back(case: Case) -> None:
+    fields = json.loads(json.dumps(mechanisms.to_fields(case.mechanism)))
+    assert mechanisms.from_fields(fields) == case.mechanism
+    for hostile in ({**fields, "type": "Nothing"}, {**fields, "evil": 1}, {"type": fields["type"]}, [], None, "x"):
+        with pytest.raises(InvalidData):
+            mechanisms.from_fields(hostile)
+
+
+@every
+def test_any_value_can_be_projected_into_the_domain(case: Case) -> None:
+    x = np.repeat(case.x[None], 3, axis=0)
+    np.testing.assert_array_equal(case.mechanism.domain.project(x), x)
+    if case.x.dtype.kind == "f":
+        wild = np.array([np.nan, np.inf, -1e300])[: max(1, case.x.size)]
+        inside = case.mechanism.domain.project(np.resize(wild, case.x.shape))
+        assert np.isfinite(case.mechanism.release(inside, rng=np.random.default_rng(0))).all()
+
+
+@every
+def test_the_worst_pair_is_a_pair_of_neighbours_and_meets_the_cost(case: Case) -> None:
+    mechanism = case.mechanism
+    one, other = mechanism.worst_pair()
+    assert mechanism.domain.distance(one, other) <= mechanism.domain.reach * (1 + 1e-12)
+    assert mechanism.domain.distance(one, one) == 0
+    if mechanism.cost.delta == 0:
+        drawn = mechanism.release(np.repeat(one[None], 4000, axis=0), rng=np.random.default_rng(1))
+        gain = mechanism.log_prob(drawn, np.broadcast_to(one, (4000, *one.shape)))
+        loss = mechanism.log_prob(drawn, np.broadcast_to(other, (4000, *one.shape)))
+        ratio = np.abs((gain - loss).reshape(4000, -1).sum(axis=1)).max()
+        assert ratio <= mechanism.cost.epsilon * (1 + 1e-9)
+        # Top-k's bound over ordered lists is not met by any one pair of few scores.
+        assert ratio > (0.2 if case.name == "top-k" else 0.9) * mechanism.cost.epsilon
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 8.0, 31.0, 40.9, 60.0, 500.0])
+@pytest.mark.parametrize("k", [2, 414, 86_000])
+def test_cells_are_never_told_more_truly_than_epsilon_allows(epsilon: float, k: int) -> None:
+    """The drawn threshold itself, against the closed form in 200 digits."""
+    from blindsight.privacy.mechanisms.kary import lie_threshold
+
+    with mpmath.workdps(200):
+        lie = mpmath.mpf(lie_threshold(epsilon, k - 1)) / mpmath.mpf(2) ** 128
+        spent = mpmath.log((1 - lie) / (lie / (k - 1)))
+        assert spent <= mpmath.mpf(epsilon)
+        assert spent > min(mpmath.mpf(epsilon), 80) * (1 - mpmath.mpf(10) ** -6)

@@ -10,8 +10,11 @@ import sys
 import time
 
 import numpy as np
+import pytest
 
+from blindsight.core.errors import InvalidData
 from blindsight.index import HammingIndex
+from core.small_disk import can_mount, small_disk
 
 # Writes batches of 50 codes under one batch number and says so after each acknowledgement.
 WRITER = """
@@ -78,11 +81,15 @@ def test_a_failed_write_changes_nothing(tmp_path, monkeypatch):
     index.add(np.zeros((2, 1), np.uint8))
     before = path.read_bytes()
 
-    def full(_):
-        raise OSError(28, "No space left on device")
+    real, failures = os.fsync, iter([True])
+
+    def full_once(descriptor):
+        if next(failures, False):
+            raise OSError(28, "No space left on device")
+        real(descriptor)
 
     with monkeypatch.context() as patch:
-        patch.setattr(os, "fsync", full)
+        patch.setattr(os, "fsync", full_once)
         try:
             index.add(np.ones((2, 1), np.uint8))
         except OSError:
@@ -94,3 +101,49 @@ def test_a_failed_write_changes_nothing(tmp_path, monkeypatch):
     index.add(np.ones((3, 1), np.uint8))
     index.close()
     assert len(HammingIndex.load(path)) == 5
+
+
+def test_a_write_that_cannot_be_undone_poisons_the_handle_and_not_the_file(tmp_path, monkeypatch):
+    path = tmp_path / "x.index"
+    index = HammingIndex.create(path, 8)
+    index.add(np.zeros((2, 1), np.uint8))
+
+    def broken(*_):
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", broken)
+        patch.setattr(os, "ftruncate", broken)
+        with pytest.raises(OSError, match="Input/output"):
+            index.add(np.ones((2, 1), np.uint8))
+    with pytest.raises(InvalidData, match="open the file again"):
+        index.add(np.ones((2, 1), np.uint8))
+    index.close()
+    with HammingIndex.open(path) as again:
+        assert len(again) in (2, 4)  # written whole, but not acknowledged
+        again.add(np.ones((3, 1), np.uint8))
+        assert len(HammingIndex.load(path)) == len(again)
+
+
+@pytest.mark.skipif(not can_mount(), reason="mounting a small file system needs root")
+def test_a_full_disk_loses_no_acknowledged_code(tmp_path):
+    with small_disk(tmp_path) as make_room:
+        index = HammingIndex.create(tmp_path / "x.index", 8 * 1000)
+        stored = 0
+        with pytest.raises(OSError, match="No space"):
+            for _ in range(5000):
+                index.add(np.full((1, 1000), stored % 251, np.uint8))
+                stored += 1
+        assert stored > 100
+        with pytest.raises(OSError, match="No space"):
+            index.add(np.ones((1, 1000), np.uint8))
+        assert len(HammingIndex.load(tmp_path / "x.index")) == stored == len(index)
+        make_room()
+        for _ in range(210):
+            index.add(np.full((1, 1000), stored % 251, np.uint8))
+            stored += 1
+        index.close()
+        found = HammingIndex.load(tmp_path / "x.index")
+        assert len(found) == stored
+        codes = found.codes_of(np.arange(stored))
+        assert (codes == (np.arange(stored) % 251)[:, None]).all()

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from index.index_contract import IndexContract, random_codes
 
 from blindsight.core.codes import hamming
 from blindsight.core.errors import InvalidData, InvalidParameter
 from blindsight.index import HNSW, IVF, Flat, HammingIndex
+from index.index_contract import IndexContract, random_codes
 
 
 class TestInMemory(IndexContract):

@@ -9,13 +9,13 @@ import zlib
 
 import numpy as np
 import pytest
-from index.index_contract import GUARANTEE, random_codes
 
 from blindsight.core.decoding import MatchModel
 from blindsight.core.errors import HostileFile
 from blindsight.index import HammingIndex
 from blindsight.index.header import Header
 from blindsight.index.journal import ADD, MAGIC, MAX_PAYLOAD, REMOVE, Record, fresh_file
+from index.index_contract import GUARANTEE, random_codes
 
 
 @pytest.fixture

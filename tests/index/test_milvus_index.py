@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from index.index_contract import GUARANTEE, IndexContract, random_codes
 
 from blindsight.core.codes import hamming
 from blindsight.core.errors import HostileFile, InvalidData, InvalidParameter
 from blindsight.index import HammingIndex, MilvusIndex
+from index.index_contract import GUARANTEE, IndexContract, random_codes
 
 pytestmark = pytest.mark.real
 

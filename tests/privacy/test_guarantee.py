@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from blindsight.core.errors import BlindsightError, InvalidData, UnitMismatch
-from blindsight.privacy import Audited, Cost, Disclosure, Guarantee, Recovery
+from blindsight.privacy import Assumption, Audited, Cost, Disclosure, Guarantee, Planned, Recovery
+from blindsight.privacy.mechanisms import BitFlip, DiscreteGaussian, KaryResponse
 
 costs = st.builds(
     Cost,
@@ -27,18 +28,34 @@ audits = st.builds(
     attack=st.text(min_size=1, max_size=20),
     trials=st.integers(1, 10**6),
 )
+words = st.text(min_size=1, max_size=20).filter(str.strip)
+assumptions = st.lists(st.builds(Assumption, words, words), max_size=3).map(tuple)
+mechanisms = st.one_of(
+    st.builds(KaryResponse, epsilon=st.floats(0.01, 40), k=st.integers(2, 1000), unit=st.just("record")),
+    st.builds(BitFlip, beta=st.floats(0.001, 0.5), n_bits=st.integers(1, 64), unit=st.just("record")),
+    st.builds(
+        DiscreteGaussian,
+        sigma=st.floats(0.5, 50),
+        sensitivity=st.floats(0.5, 2),
+        dimensions=st.integers(0, 100),
+        delta=st.just(1e-5),
+        unit=st.just("record"),
+    ),
+)
+plans = st.lists(mechanisms, min_size=1, max_size=3).flatmap(
+    lambda chosen: st.just(tuple(Planned(what=f"part {i}", mechanism=m, count=1 + i) for i, m in enumerate(chosen)))
+)
 guarantees = st.builds(
     Guarantee,
-    mechanism=st.text(min_size=1, max_size=40).filter(str.strip),
-    unit=st.sampled_from(["bit", "record", "query"]),
-    epsilon=st.one_of(st.floats(0, 1e6), st.just(math.inf)),
-    delta=st.floats(0, 0.5),
+    releases=plans,
+    unproven=assumptions.map(lambda found: found[:1]),
+    mechanism=st.text(max_size=40),
+    delta=st.sampled_from([1e-6, 1e-3]),
     model=st.sampled_from(["central", "local"]),
     claimed=st.none() | st.floats(0, 100),
     calibration=st.sampled_from(["paper", "proven"]),
-    assumptions=st.lists(st.text(max_size=20), max_size=3).map(tuple),
-    sampler=st.sampled_from(["exact", "float"]),
-    simulation=st.booleans(),
+    assumptions=assumptions,
+    entropy=st.sampled_from(["system", "keyed", "seed"]),
     also=st.lists(costs, max_size=2).map(tuple),
     audited=st.none() | audits,
 )
@@ -56,7 +73,7 @@ def test_line_and_card_always_name_the_unit_and_the_neighbours(guarantee: Guaran
     fields = [field for field, _ in guarantee.rows()]
     for needed in ("unit of privacy", "neighbours", "model", "epsilon", "delta", "accountant", "assumptions"):
         assert needed in fields
-    for needed in ("randomness", "claimed", "proven", "audited"):
+    for needed in ("randomness", "claimed", "proven", "audited", "releases"):
         assert needed in fields
     assert "private" not in dict(guarantee.rows())["audited"]
 
@@ -97,7 +114,7 @@ def test_an_audit_refutes_the_claim_under_paper_and_the_proof_otherwise() -> Non
         {"epsilon": "1"},
         {"delta": 1.0},
         {"delta": -1e-9},
-        {"unit": "person"},
+        {"unit": "house"},
         {"neighbours": "close"},
         {"model": "global"},
         {"mechanism": " "},
@@ -134,3 +151,26 @@ def test_a_disclosure_says_who_sees_what_and_claims_no_epsilon() -> None:
     assert disclosure.recovered == ()
     with pytest.raises(BlindsightError):
         Disclosure(method="x", sees=())
+
+
+@given(guarantees)
+def test_a_file_that_states_less_than_its_mechanisms_cost_is_refused(guarantee: Guarantee) -> None:
+    fields = json.loads(guarantee.to_json())
+    if guarantee.unproven or guarantee.epsilon < 1e-6:
+        return
+    for lie in (0.0, guarantee.epsilon * 0.99):
+        with pytest.raises(InvalidData):
+            Guarantee.from_json(json.dumps({**fields, "epsilon": lie}))
+    # Stating more than is due is allowed: it promises less.
+    assert Guarantee.from_json(json.dumps({**fields, "epsilon": guarantee.epsilon * 2})).epsilon > guarantee.epsilon
+
+
+def test_assumptions_are_found_by_name_and_reasons_make_it_infinite() -> None:
+    planned = Planned(what="cells", mechanism=KaryResponse(epsilon=2.0, k=8, unit="record"))
+    public = Assumption("public cells", "the cells were learned from public images")
+    finite = Guarantee(releases=(planned,), model="local", assumptions=(public,))
+    assert finite.assumes("public cells") and not finite.assumes("public")
+    assert finite.epsilon == 2.0 and finite.sampler == "exact" and "cells: k-ary" in finite.mechanism
+    none = dataclasses.replace(finite, unproven=(Assumption("private cells", "the cells come from the images"),))
+    assert math.isinf(none.epsilon) and math.isinf(none.cost.epsilon)
+    assert "the cells come from the images" in none.card()

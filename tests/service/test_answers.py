@@ -42,6 +42,13 @@ def test_every_tag_answer_is_charged_and_the_budget_ends(keyed: Any) -> None:
     assert "tags" not in answers[2].json()
 
 
+def test_different_images_do_not_add_up(keyed: Any) -> None:
+    app, _, analyst = keyed
+    answers = [analyst.post(f"/api/demo/tags/ask?query={scene}") for scene in range(20)]
+    assert {answer.status_code for answer in answers} == {200}
+    assert spent(app, "analyst", "query") == 4.0
+
+
 def test_nothing_leaves_when_the_ledger_cannot_be_written(keyed: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     _, _, analyst = keyed
     from blindsight.core.errors import LedgerError

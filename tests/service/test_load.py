@@ -71,7 +71,8 @@ def test_after_kill_9_the_ledger_holds_every_answer_that_left(serve: Callable[..
             async def one(user: int) -> None:
                 while True:
                     try:
-                        answer = await client.post(f"/api/demo/tags/ask?query={user % 24}")
+                        # One scene: different ones would not add up.
+                        answer = await client.post("/api/demo/tags/ask?query=1")
                     except httpx.HTTPError:
                         return
                     if answer.status_code == 200 and answer.json()["tags"] is not None:

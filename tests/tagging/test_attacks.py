@@ -15,10 +15,21 @@ from blindsight.audit.tagging import (
     repeated_queries,
 )
 from blindsight.privacy import Cost, Ledger
-from blindsight.tagging import PrivateTagger
+from blindsight.tagging import (
+    P2MLGCN,
+    CodebookAnswers,
+    DPTraining,
+    GraphHead,
+    LaplaceAnswers,
+    PrivateTagger,
+    Schedule,
+    Tagger,
+)
+from blindsight.tagging.answers import PaperLaplace
 from blindsight.tagging.codebook import Codebook
-from blindsight.tagging.outputs import CodebookAnswer, LaplaceScores, PaperLaplace
 
+pytestmark = pytest.mark.filterwarnings("ignore::blindsight.core.errors.UnchargedRelease")
+HEAD, LONG = GraphHead(hidden=64), Schedule(epochs=60, learning_rate=5e-3)
 LABELS = 6
 
 
@@ -34,16 +45,18 @@ def records():
 
 def paper(records, **options):
     x, y, included = records
-    dice = np.random.default_rng(1)  # a generator: every answer draws new noise
-    tagger = PrivateTagger(
-        8.0, calibration="paper", hidden=64, epochs=60, learning_rate=5e-3, random_state=dice, **options
-    )
-    return tagger.fit(x[included], y[included])
+    rng = np.random.default_rng(1)  # a generator: every answer draws new noise
+    return P2MLGCN(8.0, head=HEAD, schedule=LONG, random_state=rng, **options).fit(x[included], y[included])
+
+
+def noisy(way, n_labels):
+    """The release's own noise on logits, outside the door: an attacker's laboratory."""
+    return lambda logits, rng: way.read(way.noise(n_labels).release(way.value(logits), rng=rng)).scores
 
 
 def test_membership_shows_in_outputs_without_protection(records):
     x, y, included = records
-    tagger = paper(records, train_noise=False)
+    tagger = Tagger(head=HEAD, schedule=LONG, random_state=0).fit(x[included], y[included])
     assert membership_from_answers(tagger.logits, x, y, included).value > 0.95
 
 
@@ -57,20 +70,12 @@ def test_membership_shows_through_paper_noise_when_asked_again(records, sensitiv
 
 def test_private_training_holds_membership_to_its_bound(records):
     x, y, included = records
-    tagger = PrivateTagger(
-        10.0,
-        release="laplace",
-        training_epsilon=0.5,
-        graph_epsilon=0.4,
-        epochs=2,
-        random_state=np.random.default_rng(2),
-    ).fit(x[included], y[included])
-    cost = tagger.training_guarantee_.cost
+    tagger = PrivateTagger(DPTraining(epsilon=0.8), classes=LABELS, random_state=2).fit(x[included], y[included])
+    cost = tagger.guarantee_.cost
     bound = largest_auc(cost.epsilon, cost.delta)
     assert bound < 0.75
-    # The unprotected outputs of the private model are the strongest view there is. 120 against 120: deviation 0.04.
-    assert membership_from_answers(tagger.logits, x, y, included).value < bound
-    assert membership_from_answers(tagger.decision_function, x, y, included, repeats=20).value < bound
+    # Exact answers are the strongest view there is, and they are what leaves. 120 against 120: deviation 0.04.
+    assert membership_from_answers(tagger.decision_function, x, y, included).value < bound
 
 
 def test_averaging_recovers_the_outputs_under_paper_calibration(records):
@@ -84,9 +89,8 @@ def test_averaging_recovers_the_outputs_under_paper_calibration(records):
 
 def test_a_ledger_ends_the_averaging(records, tmp_path):
     x, y, included = records
-    tagger = PrivateTagger(
-        2.0, release="laplace", training_epsilon=1.0, epochs=2, random_state=np.random.default_rng(0)
-    ).fit(x[included], y[included])
+    made = PrivateTagger(DPTraining(steps=2), LaplaceAnswers(2.0), classes=LABELS)
+    tagger = made.fit(x[included], y[included])
     ledger = Ledger(tmp_path / "ledger.db", dataset="answers")
     ledger.grant(Cost(epsilon=10.0, unit="query"))
     _, answered = average_answers(lambda rows: tagger.decision_function(rows, ledger=ledger), x[:1], repeats=100)
@@ -100,23 +104,16 @@ def test_paper_noise_is_refuted_and_proven_noise_is_not():
     printed = PaperLaplace(epsilon=1.0, n_labels=4)
     broken = distinguish_images(lambda z, rng: printed.answer(z, rng=rng).scores, here, there, trials=4000)
     assert broken.epsilon > printed.claimed
-    for release in (
-        LaplaceScores(epsilon=1.0, n_labels=4),
-        CodebookAnswer(epsilon=1.0, codebook=Codebook(np.eye(4), np.ones(4))),
-    ):
-        held = distinguish_images(lambda z, rng, r=release: r.answer(z, rng=rng).scores, here, there, trials=4000)
+    for way in (LaplaceAnswers(1.0), CodebookAnswers(1.0, words=Codebook(np.eye(4), np.ones(4)))):
+        held = distinguish_images(noisy(way, 4), here, there, trials=4000)
         assert held.epsilon <= 1.0  # false alarms at 5%, here with a fixed seed
 
 
 def test_repeats_cost_what_composition_says():
     # Two words, epsilon 0.5 a query: ten answers are told apart beyond one answer's epsilon, within ten's.
-    release = CodebookAnswer(epsilon=0.5, codebook=Codebook(np.eye(2), np.ones(2)))
+    way = CodebookAnswers(0.5, words=Codebook(np.eye(2), np.ones(2)))
     audited = distinguish_images(
-        lambda z, rng: release.answer(z, rng=rng).scores,
-        np.array([5.0, -5.0]),
-        np.array([-5.0, 5.0]),
-        trials=4000,
-        repeats=10,
+        noisy(way, 2), np.array([5.0, -5.0]), np.array([-5.0, 5.0]), trials=4000, repeats=10
     )
     assert 0.5 < audited.epsilon <= 5.0
 

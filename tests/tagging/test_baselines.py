@@ -10,8 +10,8 @@ import pytest
 pytest.importorskip("torch")
 
 from blindsight.tagging.baselines import FeatureNoise, noisy_weights
-from blindsight.tagging.gcn import LinearHead, classifier_array
-from blindsight.tagging.training import Schedule
+from blindsight.tagging.gcn import MLGCN, classifier_array, torch_generator
+from blindsight.tagging.paper import Schedule
 
 
 def test_proven_feature_noise_bounds_any_two_rows():
@@ -38,7 +38,7 @@ def test_less_epsilon_makes_noisier_weights():
     y = (x[:, :3] > 0).astype(np.uint8)
     agreement = []
     for epsilon in (1e-3, 1e3):
-        head = LinearHead(np.eye(3), n_features=6)
+        head = MLGCN(np.eye(3), np.eye(3), n_features=6, hidden=16, generator=torch_generator(np.random.default_rng(2)))
         noisy_weights(head, x, y, epsilon=epsilon, schedule=Schedule(5, 20, 0.05), rng=np.random.default_rng(1))
         agreement.append(((x @ classifier_array(head).T > 0) == y).mean())
     assert agreement[0] < agreement[1] - 0.1

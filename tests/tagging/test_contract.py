@@ -1,4 +1,4 @@
-"""The estimator contract for both taggers."""
+"""The estimator contract for every tagger."""
 
 from __future__ import annotations
 
@@ -7,12 +7,24 @@ import pytest
 
 pytest.importorskip("torch")
 
-from blindsight.tagging import PrivateTagger, Tagger
+from blindsight.tagging import (
+    P2MLGCN,
+    RP2MLGCN,
+    CodebookAnswers,
+    Corollary,
+    DPTraining,
+    GraphHead,
+    PrivateTagger,
+    Schedule,
+    Tagger,
+)
 from contracts.estimator import EstimatorContract
 
+pytestmark = pytest.mark.filterwarnings("ignore::blindsight.core.errors.UnchargedRelease")
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(200, 12)).astype(np.float32)
 Y = (X @ RNG.normal(size=(12, 5)) > 0).astype(np.uint8)
+HEAD, SCHEDULE = GraphHead(hidden=16), Schedule(epochs=3)
 
 
 class TestPrivateTagger(EstimatorContract):
@@ -20,7 +32,7 @@ class TestPrivateTagger(EstimatorContract):
     expected_failures = None  # labels are tables of 0 and 1, which scikit-learn's checks do not make
 
     def make(self, **params):
-        return PrivateTagger(epsilon=4.0, epochs=2, **params)
+        return PrivateTagger(DPTraining(steps=3), classes=5, **params)
 
     def data(self):
         return X, Y
@@ -28,16 +40,17 @@ class TestPrivateTagger(EstimatorContract):
     def output(self, fitted):
         return fitted.predict(X)
 
-    def spend(self, ledger, estimator=None):
-        tagger = (estimator if estimator is not None else self.make()).fit(X, Y)
-        tagger.predict(X[:1], ledger=ledger)
+
+class TestPrivateTaggerWithNoisyAnswers(TestPrivateTagger):
+    def make(self, **params):
+        return PrivateTagger(DPTraining(steps=3), CodebookAnswers(4.0, k=4), classes=5, **params)
 
 
 class TestTagger(EstimatorContract):
     expected_failures = None  # as above
 
     def make(self, **params):
-        return Tagger(hidden=16, epochs=3, **params)
+        return Tagger(head=HEAD, schedule=SCHEDULE, **params)
 
     def data(self):
         return X, Y
@@ -45,9 +58,18 @@ class TestTagger(EstimatorContract):
     def output(self, fitted):
         return fitted.decision_function(X)
 
-    def test_regularisation_shrinks_and_training_fits(self):
-        plain = Tagger(hidden=64, epochs=40, learning_rate=0.01, random_state=0).fit(X, Y, validation=(X, Y))
+    def test_training_fits(self):
+        long = Schedule(epochs=40, learning_rate=0.01)
+        plain = Tagger(head=GraphHead(hidden=64), schedule=long, random_state=0).fit(X, Y, validation=(X, Y))
         assert plain.curves_.validation_map[-1] > 0.9
         assert (plain.predict(X) == Y).mean() > 0.8
-        robust = Tagger(robust=0.1, hidden=64, epochs=40, learning_rate=0.01, random_state=0).fit(X, Y)
-        assert np.linalg.norm(robust.weights_) < np.linalg.norm(plain.weights_)
+
+
+class TestP2MLGCN(TestTagger):
+    def make(self, **params):
+        return P2MLGCN(corollary=Corollary(1), head=HEAD, schedule=SCHEDULE, **params)
+
+
+class TestRP2MLGCN(TestTagger):
+    def make(self, **params):
+        return RP2MLGCN(head=HEAD, schedule=SCHEDULE, **params)

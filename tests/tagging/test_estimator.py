@@ -1,4 +1,4 @@
-"""PrivateTagger: what it charges, what it refuses, and that it beats the proven baseline at the same epsilon."""
+"""PrivateTagger: one total, exact answers by default, noise per image where asked for, and what it refuses."""
 
 from __future__ import annotations
 
@@ -6,20 +6,31 @@ import math
 
 import numpy as np
 import pytest
-
-pytest.importorskip("torch")
+from scipy import sparse
+from sklearn.exceptions import NotFittedError
+from sklearn.model_selection import cross_val_score
 
 from blindsight.core import storage
-from blindsight.core.errors import (
-    BudgetExceeded,
-    HostileFile,
-    InvalidData,
-    InvalidParameter,
-    NotProven,
-)
+from blindsight.core.errors import BudgetExceeded, HostileFile, InvalidData, InvalidParameter, NotProven
 from blindsight.evaluation.multilabel import evaluate
 from blindsight.privacy import Cost, Ledger
-from blindsight.tagging import PrivateTagger
+from blindsight.tagging import (
+    CodebookAnswers,
+    DPTraining,
+    Exact,
+    FromLabels,
+    GaussianAnswers,
+    LaplaceAnswers,
+    Ordinary,
+    Prior,
+    PrivateTagger,
+    TopTags,
+    Untrained,
+)
+from blindsight.tagging.codebook import Codebook
+
+pytestmark = pytest.mark.filterwarnings("ignore::blindsight.core.errors.UnchargedRelease")
+QUICK = DPTraining(epsilon=2.0, steps=4)
 
 
 @pytest.fixture(scope="module")
@@ -29,234 +40,249 @@ def problem():
     x = np.abs(rng.normal(size=(2600, 30))).astype(np.float32)
     scores = (x - x.mean(axis=0)) @ w.T
     y = (scores > np.quantile(scores, 0.7, axis=0)).astype(np.uint8)
-    return x[:2000], y[:2000], x[2000:], y[2000:]
+    return x[:2000], y[:2000], x[2000:], y[2000:], Prior(w / 5, -w @ x.mean(axis=0) / 5)
 
 
-def fitted(problem, **options):
-    x, y, _, _ = problem
-    defaults = {"epsilon": 8.0, "training_epsilon": 2.0, "random_state": 0}
-    return PrivateTagger(**{**defaults, **options}).fit(x, y)
+def fitted(problem, training=QUICK, answers=Exact(), **options):  # noqa: B008
+    x, y, *_ = problem
+    return PrivateTagger(training, answers, **{"classes": 8, "random_state": 0, **options}).fit(x, y)
 
 
 def measure(tagger, problem):
-    _, _, x, y = problem
+    _, _, x, y, _ = problem
     answers = tagger.answer(x)
     return evaluate(y, answers.scores, decisions=answers.tags)
 
 
-def test_codebook_beats_clipped_laplace_at_the_same_proven_epsilon(problem):
-    ours = measure(fitted(problem), problem)
-    for postprocess in (True, False):
-        p2 = measure(fitted(problem, release="laplace", postprocess=postprocess), problem)
-        assert ours.mAP > p2.mAP + 0.08
-        assert ours.OF1 > p2.OF1 + 0.08
+def test_everything_learned_is_in_one_total(problem):
+    for answers, parts in ((Exact(), 3), (CodebookAnswers(8.0, k=8), 4)):
+        tagger = fitted(problem, answers=answers)
+        assert len(tagger.guarantee_.releases) == parts
+        assert 1.98 < tagger.guarantee_.epsilon <= 2.0
+        assert tagger.guarantee_.delta == 1e-5
+        assert tagger.guarantee_.unit == "record"
+        assert tagger.guarantee_.sampler == "exact"
 
 
-@pytest.mark.parametrize("release", ["codebook", "laplace", "gaussian", "top-k"])
-def test_every_release_answers_with_tags_and_scores(problem, release):
-    tagger = fitted(problem, release=release, epochs=2)
-    tags = tagger.predict(problem[2][:5])
-    assert tags.shape == (5, 8)
-    assert set(np.unique(tags)) <= {0, 1}
-    assert tagger.decision_function(problem[2][:5]).shape == (5, 8)
-    assert tagger.guarantee_.unit == "query"
-    assert tagger.guarantee_.epsilon <= 8.0
-    assert tagger.guarantee_.delta == (1e-6 if release == "gaussian" else 0.0)
+def test_public_images_spare_the_centre(problem):
+    tagger = fitted(problem, public=problem[2])
+    assert {item.what for item in tagger.guarantee_.releases} == {"label counts", "gradient"}
 
 
-def test_guarantees_name_both_units(problem):
-    tagger = fitted(problem, epochs=2)
-    training = tagger.training_guarantee_
-    assert training.unit == "record"
-    # 2 for DP-SGD and the centre, 1 for the counts, 0.5 for the spread of answers.
-    assert training.epsilon == pytest.approx(3.5, abs=0.01)
-    assert training.delta == pytest.approx(1e-5)
-    assert tagger.guarantee_.also == (training.cost,)
-
-
-def test_a_public_graph_costs_nothing(problem):
-    _, y, _, _ = problem
-    tagger = fitted(problem, graph=(y.T.astype(float) @ y), epochs=2, release="top-k")
-    assert tagger.training_guarantee_.epsilon == pytest.approx(2.0, abs=0.01)
-    np.testing.assert_array_equal(tagger.learned_.graph.counts, y.T.astype(float) @ y)
-
-
-def test_counts_are_noisy_under_proven_and_exact_under_paper(problem):
-    x, y, _, _ = problem
-    exact = y.T.astype(float) @ y
-    assert not np.array_equal(fitted(problem, epochs=2, max_labels=8).learned_.graph.counts, exact)
-    paper = PrivateTagger(calibration="paper", epochs=2, hidden=8, random_state=0).fit(x, y)
-    np.testing.assert_array_equal(paper.learned_.graph.counts, exact)
+def test_exact_answers_are_the_model_s_own_and_cost_nothing_more(problem, tmp_path):
+    x, y, asked, _, _ = problem
+    ledger = Ledger(tmp_path / "ledger.db", dataset="photos")
+    ledger.grant(Cost(epsilon=2.0, delta=1e-5, unit="record", neighbours="add or remove one"))
+    tagger = PrivateTagger(QUICK, classes=8).fit(x, y, ledger=ledger)
+    for _ in range(3):
+        np.testing.assert_array_equal(tagger.decision_function(asked, ledger=ledger), tagger.logits(asked))
+    assert len(list(ledger.entries())) == 2  # the grant, and training
+    assert tagger.answer_guarantee_ is None
+    assert tagger.query_cost(5).epsilon == 0
 
 
 def test_training_is_charged_per_record_before_it_starts(problem, tmp_path):
-    x, y, _, _ = problem
+    x, y, *_ = problem
     ledger = Ledger(tmp_path / "ledger.db", dataset="photos")
-    ledger.grant(Cost(epsilon=4.0, delta=1e-4, unit="record", neighbours="add or remove one"))
-    PrivateTagger(training_epsilon=2.0, epochs=2, random_state=0).fit(x, y, ledger=ledger)
+    ledger.grant(Cost(epsilon=3.0, delta=1e-4, unit="record", neighbours="add or remove one"))
+    PrivateTagger(QUICK, classes=8).fit(x, y, ledger=ledger)
     started = []
     with pytest.raises(BudgetExceeded):
-        PrivateTagger(training_epsilon=2.0, epochs=2, random_state=0).fit(
-            x, y, ledger=ledger, progress=lambda *step: started.append(step)
-        )
+        PrivateTagger(QUICK, classes=8).fit(x, y, ledger=ledger, progress=lambda *step: started.append(step))
     assert not started
 
 
-def test_answers_are_charged_before_release_and_refused_when_spent(problem, tmp_path):
-    tagger = fitted(problem, epochs=2, epsilon=2.0)
+def test_more_epsilon_learns_more_and_a_prior_helps_where_epsilon_is_small(problem):
+    scores = {
+        (epsilon, prior is not None): fitted(problem, DPTraining(epsilon=epsilon), prior=prior).score(*problem[2:4])
+        for epsilon in (0.05, 4.0)
+        for prior in (None, problem[4])
+    }
+    assert scores[4.0, False] > scores[0.05, False] + 0.1
+    assert scores[0.05, True] > scores[0.05, False] + 0.1
+
+
+def test_public_knowledge_alone_needs_no_record(problem):
+    tagger = PrivateTagger.from_public(8, problem[4])
+    assert tagger.guarantee_.epsilon == 0
+    assert tagger.score(*problem[2:4]) > 0.9
+    with pytest.raises(InvalidParameter, match="from_public"):
+        PrivateTagger(Untrained(), classes=8).fit(*problem[:2])
+
+
+def test_codebook_beats_clipped_laplace_at_the_same_proven_epsilon(problem):
+    training = DPTraining(epsilon=4.0)
+    ours = measure(fitted(problem, training, CodebookAnswers(8.0)), problem)
+    p2 = measure(fitted(problem, training, LaplaceAnswers(8.0)), problem)
+    assert ours.mAP > p2.mAP + 0.08
+    assert ours.OF1 > p2.OF1 + 0.08
+
+
+@pytest.mark.parametrize(
+    "answers", [CodebookAnswers(8.0, k=8), LaplaceAnswers(8.0), GaussianAnswers(8.0), TopTags(8.0, k=2)]
+)
+def test_every_noisy_answer_has_tags_scores_probabilities_and_a_promise_per_query(problem, answers):
+    tagger = fitted(problem, answers=answers)
+    asked = problem[2][:5]
+    assert set(np.unique(tagger.predict(asked))) <= {0, 1}
+    assert tagger.decision_function(asked).shape == (5, 8)
+    chances = tagger.predict_proba(asked)
+    assert chances.min() >= 0 and chances.max() <= 1
+    assert tagger.answer_guarantee_.unit == "query"
+    assert tagger.answer_guarantee_.epsilon <= 8.0
+    assert tagger.answer_guarantee_.delta == (1e-6 if isinstance(answers, GaussianAnswers) else 0.0)
+
+
+def test_different_images_do_not_add_up_and_the_same_one_does(problem, tmp_path):
+    tagger = fitted(problem, answers=TopTags(2.0), random_state=None)
+    asked = problem[2]
     ledger = Ledger(tmp_path / "ledger.db", dataset="answers")
-    ledger.grant(Cost(epsilon=10.0, unit="query"))
-    tagger.predict(problem[2][:4], ledger=ledger)
+    ledger.grant(Cost(epsilon=6.0, unit="query"))
+    tagger.predict(asked[:300], ledger=ledger)
+    tagger.predict(asked[300:600], ledger=ledger)
+    assert ledger.balance("query").spent.epsilon == pytest.approx(2.0)
+    tagger.predict(asked[:2], ledger=ledger)
+    assert ledger.balance("query").spent.epsilon == pytest.approx(4.0)
     with pytest.raises(BudgetExceeded):
-        tagger.predict(problem[2][:2], ledger=ledger)
-    tagger.predict(problem[2][:1], ledger=ledger)
+        tagger.predict(np.repeat(asked[:1], 2, axis=0), ledger=ledger)  # four times in all
+    tagger.predict(asked[:1], ledger=ledger)  # three times: a refusal was not counted
     assert ledger.balance("query").remaining.epsilon == pytest.approx(0.0, abs=1e-9)
-    assert tagger.answered_ == 5
 
 
-def test_a_cap_on_queries_holds_without_a_ledger(problem):
-    tagger = fitted(problem, epochs=2, max_queries=3)
-    tagger.predict(problem[2][:3])
-    with pytest.raises(BudgetExceeded, match="only 0 of 3"):
+def test_answers_without_a_ledger_do_not_make_later_ones_cheaper(problem, tmp_path):
+    tagger = fitted(problem, answers=TopTags(2.0), random_state=None)
+    for _ in range(3):
         tagger.predict(problem[2][:1])
-
-
-def test_paper_calibration_has_a_claim_but_no_proof_and_no_ledger_takes_it(problem, tmp_path):
-    x, y, x2, _ = problem
-    tagger = PrivateTagger(10.0, calibration="paper", bound_factor=0.8, hidden=8, epochs=2, random_state=0).fit(x, y)
-    assert tagger.guarantee_.claimed == pytest.approx(12.5)
-    assert math.isinf(tagger.guarantee_.epsilon)
-    assert math.isinf(tagger.training_guarantee_.epsilon)
     ledger = Ledger(tmp_path / "ledger.db", dataset="answers")
-    ledger.grant(Cost(epsilon=100.0, unit="query"))
-    with pytest.raises(NotProven):
-        tagger.predict(x2, ledger=ledger)
+    ledger.grant(Cost(epsilon=2.0, unit="query"))
+    tagger.predict(problem[2][:1], ledger=ledger)
+    assert ledger.balance("query").spent.epsilon == pytest.approx(2.0)
 
 
-@pytest.mark.parametrize("corollary", [1, 2])
-def test_corollaries_bound_weights_and_features(problem, corollary):
-    x, y, _, _ = problem
-    tagger = PrivateTagger(
-        10.0,
-        calibration="paper",
-        corollary=corollary,
-        gamma=2.0,
-        factor=0.1,
-        hidden=8,
-        epochs=2,
-        label_vectors="random",
-        random_state=0,
-    ).fit(x, y)
-    weights, rows = tagger.learned_.weights, tagger.learned_.scaling(x)
-    if corollary == 1:
-        assert weights.max() <= 4 * 0.1 + 1e-6
-        assert np.abs(rows).min() >= 0.5
-        assert tagger.training_guarantee_.claimed == pytest.approx(1.0)
-    else:
-        assert np.abs(weights).min() >= 0.5 - 1e-6
-        assert rows.max() <= 4 * 0.1 + 1e-6
+def test_names_read_off_the_records_prove_nothing(problem, tmp_path):
+    x, y, *_ = problem
+    ledger = Ledger(tmp_path / "ledger.db", dataset="photos")
+    ledger.grant(Cost(epsilon=9.0, delta=1e-4, unit="record", neighbours="add or remove one"))
+    for classes in (None, FromLabels(tuple("abcdefgh"))):
+        tagger = fitted(problem, classes=classes)
+        assert math.isinf(tagger.guarantee_.epsilon)
+        assert "classes=" in tagger.guarantee_.card()
+        with pytest.raises(NotProven):
+            PrivateTagger(QUICK, classes=classes).fit(x, y, ledger=ledger)
 
 
-def test_robust_training_shrinks_the_weights(problem):
-    x, y, _, _ = problem
-    sizes = [
-        np.linalg.norm(
-            PrivateTagger(calibration="paper", robust=r, train_noise=False, hidden=32, epochs=5, random_state=0)
-            .fit(x, y)
-            .learned_.weights
-        )
-        for r in (0.0, 0.1)
-    ]
-    assert sizes[1] < 0.5 * sizes[0]
+def test_ordinary_training_learns_best_and_promises_nothing_per_record(problem):
+    tagger = fitted(problem, Ordinary())
+    assert math.isinf(tagger.guarantee_.epsilon)
+    assert tagger.score(*problem[2:4]) > fitted(problem, DPTraining(epsilon=4.0)).score(*problem[2:4])
+    assert fitted(problem, Ordinary(steps=5), TopTags(3.0)).answer_guarantee_.epsilon == 3.0
 
 
-def test_graph_head_trains_privately_too(problem):
-    tagger = fitted(problem, head="gcn", hidden=16, epochs=2)
-    assert "gcn" in tagger.training_guarantee_.mechanism
-    assert np.isfinite(tagger.logits(problem[2])).all()
+def test_it_is_a_scikit_learn_estimator(problem):
+    x, y, *_ = problem
+    tagger = PrivateTagger(QUICK, classes=8, random_state=0)
+    assert cross_val_score(tagger, x[:600], y[:600], cv=3).shape == (3,)
+    dense, thin = tagger.fit(x, y).logits(x[:5]), tagger.fit(x, sparse.csr_matrix(y)).logits(x[:5])
+    np.testing.assert_array_equal(dense, thin)
+    with pytest.raises(NotFittedError):
+        PrivateTagger().predict(x)
 
 
-def test_learning_curve_and_validation(problem):
-    x, y, x2, y2 = problem
-    tagger = PrivateTagger(training_epsilon=None, hidden=32, epochs=2, random_state=0)
-    tagger.fit(x, y, validation=(x2, y2))
-    assert len(tagger.curves_.loss) == len(tagger.curves_.validation_map) == 2
-    assert math.isinf(tagger.training_guarantee_.epsilon)
-    assert tagger.guarantee_.epsilon == 10.0
+@pytest.mark.parametrize("spoil", [np.nan, np.inf, 1e300, -1e300])
+def test_no_record_makes_training_fail_or_drowns_the_others(problem, spoil):
+    x, y, *_ = problem
+    bad, labels = x.astype(np.float64), y.astype(np.float64)
+    bad[0], labels[1] = spoil, np.nan
+    with np.errstate(all="ignore"):
+        tagger = PrivateTagger(QUICK, classes=8, random_state=0).fit(bad, labels)
+    assert np.isfinite(tagger.weights_).all()
+    assert np.abs(tagger.logits(x) - fitted(problem).logits(x)).max() < 1.0
 
 
-def test_own_codebooks_are_used(problem):
-    words = np.vstack([np.zeros(8), np.eye(8)])
-    tagger = fitted(problem, codebook=words, epochs=2)
-    assert len(tagger.release_.codebook) == 9
+def test_own_codebooks_are_public_and_used(problem, tmp_path):
+    words = Codebook(np.vstack([np.zeros(8), np.eye(8)]), np.ones(8))
+    tagger = fitted(problem, answers=CodebookAnswers(4.0, words=words))
+    assert len(tagger.guarantee_.releases) == 3  # no spread to pay for
+    tagger.save(tmp_path / "t.safetensors")
+    loaded = PrivateTagger.load(tmp_path / "t.safetensors")
+    np.testing.assert_array_equal(loaded.way_.words.words, words.words)
     with pytest.raises(InvalidData, match="columns"):
-        fitted(problem, codebook=np.eye(3), epochs=2)
+        fitted(problem, answers=CodebookAnswers(4.0, words=Codebook(np.eye(3), np.ones(3))))
 
 
 @pytest.mark.parametrize(
     "bad",
     [
-        {"epsilon": 0.0},
-        {"calibration": "honest"},
-        {"release": "shout"},
-        {"codebook": "none"},
-        {"training_epsilon": -1.0},
-        {"head": "tail"},
-        {"corollary": 3, "calibration": "paper"},
-        {"max_queries": -1},
+        lambda: DPTraining(epsilon=0.0),
+        lambda: DPTraining(delta=0.0),
+        lambda: DPTraining(steps=0),
+        lambda: Ordinary(ridge=-1.0),
+        lambda: Untrained(rate=1.0),
+        lambda: CodebookAnswers(0.0),
+        lambda: CodebookAnswers(k=1),
+        lambda: LaplaceAnswers(bound=-1.0),
+        lambda: TopTags(k=0),
     ],
 )
-def test_bad_parameters_are_refused(problem, bad):
-    x, y, _, _ = problem
+def test_values_are_checked_at_birth(bad):
     with pytest.raises(InvalidParameter):
-        PrivateTagger(**bad).fit(x[:50], y[:50])
+        bad()
 
 
-def test_bad_data_are_refused(problem):
-    x, y, _, _ = problem
-    with pytest.raises(InvalidData):
-        PrivateTagger().fit(x[:10], y[:9])
-    with pytest.raises(InvalidData):
-        PrivateTagger().fit(np.full((3, 2), np.nan), y[:3])
+@pytest.mark.parametrize(
+    "bad", [{"training": "dp"}, {"answers": "exact"}, {"prior": np.eye(8)}, {"classes": "names"}, {"classes": ["a"] * 8}]
+)
+def test_bad_parameters_are_refused(problem, bad):
+    with pytest.raises(InvalidParameter):
+        PrivateTagger(**{"classes": 8, **bad}).fit(*problem[:2])
+
+
+def test_shapes_that_do_not_fit_are_refused(problem):
+    x, y, _, _, prior = problem
+    for made, rows in (
+        (PrivateTagger(classes=8), (x[:10], y[:9])),
+        (PrivateTagger(classes=5), (x, y)),
+        (PrivateTagger(classes=8, public=x[:, :4]), (x, y)),
+        (PrivateTagger(classes=8, prior=Prior(prior.weights[:, :3], prior.offset)), (x, y)),
+    ):
+        with pytest.raises(InvalidData):
+            made.fit(*rows)
     with pytest.raises(InvalidData, match="features of the training data"):
-        fitted(problem, epochs=2).predict(x[:, :5])
+        fitted(problem).predict(x[:, :5])
 
 
 def test_a_file_whose_guarantee_was_edited_is_refused(problem, tmp_path):
     path = tmp_path / "tagger.safetensors"
-    fitted(problem, epochs=2).save(path)
-    arrays, fields = storage.load(path, kind="tagger")
-    fields["params"]["epsilon"] = 50.0  # weaker noise, same promise
-    storage.save(path, kind="tagger", arrays=arrays, fields=fields)
+    fitted(problem).save(path)
+    arrays, fields = storage.load(path, kind="private tagger")
+    fields["parameters"]["training"]["epsilon"] = 50.0  # weaker noise, same promise
+    storage.save(path, kind="private tagger", arrays=arrays, fields=fields)
     with pytest.raises(HostileFile, match="guarantee"):
         PrivateTagger.load(path)
 
 
-@pytest.mark.parametrize("spoil", ["weights", "words", "classes", "params"])
+@pytest.mark.parametrize("spoil", ["weights", "words", "classes", "params", "counts"])
 def test_broken_files_are_refused(problem, tmp_path, spoil):
     path = tmp_path / "tagger.safetensors"
-    fitted(problem, epochs=2).save(path)
-    arrays, fields = storage.load(path, kind="tagger")
+    fitted(problem, answers=CodebookAnswers(8.0, k=8)).save(path)
+    arrays, fields = storage.load(path, kind="private tagger")
     if spoil == "weights":
-        arrays["weights"] = arrays["weights"][:, :3]
-    elif spoil == "words":
-        del arrays["words"]
+        arrays["released.weights"] = arrays["released.weights"][:, :3]
     elif spoil == "classes":
-        fields["classes"] = fields["classes"][:2]
+        fields["public"]["classes"] = fields["public"]["classes"][:2]
+    elif spoil == "params":
+        fields["parameters"]["nonsense"] = 1
     else:
-        fields["params"]["nonsense"] = 1
-    storage.save(path, kind="tagger", arrays=arrays, fields=fields)
+        del arrays[f"released.{spoil}"]
+    storage.save(path, kind="private tagger", arrays=arrays, fields=fields)
     with pytest.raises(HostileFile):
         PrivateTagger.load(path)
 
 
-def test_public_features_replace_the_released_centre(problem, tmp_path):
-    x, _, x2, _ = problem
-    tagger = fitted(problem, public=x2, public_components=10, epochs=2)
-    assert tagger.learned_.weights.shape == (8, 11)
-    assert tagger.training_guarantee_.epsilon == pytest.approx(3.5, abs=0.01)
-    path = tmp_path / "tagger.safetensors"
-    tagger.save(path)
-    np.testing.assert_array_equal(PrivateTagger.load(path).logits(x[:5]), tagger.logits(x[:5]))
-    with pytest.raises(InvalidData, match="public"):
-        fitted(problem, public=x2[:, :4], epochs=2)
+def test_saved_with_public_images_and_a_prior_it_answers_the_same(problem, tmp_path):
+    tagger = fitted(problem, DPTraining(components=10), public=problem[2], prior=problem[4])
+    assert tagger.weights_.shape == (8, 11)
+    tagger.save(tmp_path / "t.safetensors")
+    loaded = PrivateTagger.load(tmp_path / "t.safetensors")
+    np.testing.assert_array_equal(loaded.logits(problem[0][:5]), tagger.logits(problem[0][:5]))
+    assert loaded.guarantee_ == tagger.guarantee_

@@ -10,7 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from blindsight.evaluation.multilabel import mean_average_precision  # noqa: E402
-from blindsight.tagging.gcn import MLGCN, LinearHead, classifier_array, torch_generator  # noqa: E402
+from blindsight.tagging.gcn import MLGCN, classifier_array, torch_generator  # noqa: E402
 from blindsight.tagging.label_graph import LabelGraph  # noqa: E402
 from blindsight.tagging.losses import (  # noqa: E402
     TaggingLoss,
@@ -18,7 +18,8 @@ from blindsight.tagging.losses import (  # noqa: E402
     bias_of_loss_as_printed,
     laplace_noise,
 )
-from blindsight.tagging.training import Schedule, train  # noqa: E402
+from blindsight.tagging.paper import Schedule  # noqa: E402
+from blindsight.tagging.training import train  # noqa: E402
 
 
 def problem(seed=0, n=400, d=20, c=6):
@@ -72,6 +73,12 @@ def test_loss_is_the_negative_log_likelihood_summed_over_labels():
     assert robust == pytest.approx(by_hand + 0.5 * 5, rel=1e-6)  # Equation 14: plus, not minus
 
 
+@pytest.mark.parametrize(("penalty", "robust", "decay"), [("ridge", 0.001, 0.0), ("mean", 0.5, 0.0), ("decay", 0.0, 0.5)])
+def test_lambda_weighs_against_the_sum_of_the_records_unless_told_otherwise(penalty, robust, decay):
+    loss = TaggingLoss.of(0.5, penalty, n_records=500)
+    assert (loss.robust, loss.decay) == (robust, decay)
+
+
 def test_training_noise_is_laplace_with_the_stated_scale():
     noise = laplace_noise(torch.Size([200_000]), 2.0, torch.Generator().manual_seed(1)).double()
     assert noise.abs().mean().item() == pytest.approx(2.0, rel=0.02)
@@ -89,14 +96,10 @@ def test_bias_of_the_loss_is_not_what_equation_13_says():
     assert bias_of_loss_as_printed(s, eps) == pytest.approx(0.05)
 
 
-@pytest.mark.parametrize("kind", ["gcn", "linear"])
-def test_training_learns_and_reports_its_curve(kind):
+def test_training_learns_and_reports_its_curve():
     x, y, rng = problem(3)
     graph = LabelGraph.from_labels(y)
-    if kind == "gcn":
-        head = MLGCN(graph.normalised, np.eye(6), n_features=20, hidden=32, generator=torch_generator(rng))
-    else:
-        head = LinearHead(graph.normalised, n_features=20)
+    head = MLGCN(graph.normalised, np.eye(6), n_features=20, hidden=32, generator=torch_generator(rng))
     seen = []
     curves = train(
         head,

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import itertools
-import math
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from blindsight.core.errors import InvalidData, InvalidParameter
+from blindsight.core.errors import BudgetExceeded, InvalidData, InvalidParameter
+from blindsight.privacy import Cost, Ledger
+from blindsight.privacy.door import Outer
 from blindsight.tagging.label_graph import (
-    CountsRelease,
     LabelGraph,
-    clip_labels,
     conditional,
     cooccurrence,
     correlation,
@@ -64,75 +61,50 @@ def test_normalisation_is_by_the_roots_of_the_row_sums():
     np.testing.assert_allclose(normalise(a), [[1, 0], [5 / 6, 4 / 9]])
 
 
+def test_the_published_code_s_graph_is_transposed_and_keeps_the_labels_themselves():
+    # Label 0 always comes with label 1, not the other way round: one edge, 0 -> 1.
+    graph = LabelGraph.from_labels([[1, 1], [0, 1], [0, 1]])
+    a = np.array([[1.0, 0.25 / (1 + 1e-6)], [0.0, 1.0]])
+    d = 1 / np.sqrt(a.sum(axis=1))
+    np.testing.assert_allclose(graph.as_published, ((a * d[None, :]).T) * d[None, :])
+
+
 @given(st.integers(1, 4), st.integers(0, 2**32 - 1))
 @settings(max_examples=40, deadline=None)
-def test_no_record_keeps_more_than_its_share_of_labels(most, seed):
-    rng = np.random.default_rng(seed)
-    y = (rng.random((20, 6)) < 0.6).astype(int)
-    kept = clip_labels(y, most, rng=rng)
-    assert (kept <= y).all()
-    assert (kept.sum(axis=1) == np.minimum(y.sum(axis=1), most)).all()
-
-
-def test_sensitivity_found_by_search_is_what_the_noise_is_calibrated_to():
-    # Every record of at most m of 5 labels, added to a fixed set: the largest change of the released vector.
-    for m in (1, 2, 3):
-        base = np.zeros((1, 5), int)
-        worst1 = worst2 = 0.0
-        for size in range(m + 1):
-            for chosen in itertools.combinations(range(5), size):
-                record = np.isin(np.arange(5), chosen).astype(int)[None]
-                change = cooccurrence(np.vstack([base, record])) - cooccurrence(base)
-                vector = change[np.triu_indices(5)]
-                worst1, worst2 = max(worst1, np.abs(vector).sum()), max(worst2, np.linalg.norm(vector))
-        laplace = CountsRelease(epsilon=1.0, max_labels=m).mechanism(5)
-        gauss = CountsRelease(epsilon=1.0, delta=1e-6, max_labels=m).mechanism(5)
-        assert laplace.sensitivity == worst1 == m * (m + 1) / 2
-        assert math.sqrt(float(gauss.squared_sensitivity)) == pytest.approx(worst2)
-
-
-def test_the_noise_has_the_scale_that_epsilon_needs():
-    release = CountsRelease(epsilon=0.5, max_labels=2)
-    rng = np.random.default_rng(0)
-    y = np.tile(np.eye(3, dtype=int), (1000, 1))  # counts far from zero: nothing is cut off
-    draws = np.array([np.diag(release.release(y, rng=rng)) for _ in range(500)]).ravel() - 1000
-    # Discrete Laplace of scale 3 / 0.5 = 6: mean absolute value 1/sinh(1/6) = 5.97; 1,500 draws, 8 deviations.
-    assert abs(np.abs(draws).mean() - 1 / math.sinh(1 / 6)) < 8 * 6 / math.sqrt(1500)
-    assert release.cost(3).epsilon <= 0.5
-    assert release.cost(3).unit == "record"
-    assert release.cost(3).neighbours == "add or remove one"
-
-
-def test_neighbouring_counts_differ_by_at_most_epsilon():
-    release = CountsRelease(epsilon=0.7, max_labels=2)
-    mechanism = release.mechanism(4)
-    upper = np.triu_indices(4)
-    y = np.array([[1, 0, 1, 0], [0, 1, 0, 0]])
-    here = cooccurrence(y)[upper].astype(float)
-    there = cooccurrence(np.vstack([y, [0, 1, 1, 0]]))[upper].astype(float)
-    out = mechanism.release(np.tile(here, (500, 1)), rng=np.random.default_rng(1))
-    loss = (mechanism.log_prob(out, here) - mechanism.log_prob(out, there)).sum(axis=1)
-    assert np.abs(loss).max() <= 0.7 + 1e-9
+def test_no_record_moves_the_counts_by_more_than_its_share(most, seed):
+    y = (np.random.default_rng(seed).random((20, 6)) < 0.6).astype(float)
+    rows = Outer(y, y)
+    weights = np.minimum(1.0, most / np.maximum(rows.norms(2), 1e-300))
+    for record in range(20):
+        alone = np.eye(20)[record] * weights
+        assert np.linalg.norm(rows.weighted_sum(alone)) <= most + 1e-9
 
 
 def test_noisy_graph_nears_the_exact_one_as_epsilon_grows():
-    rng = np.random.default_rng(0)
-    y = (rng.random((3000, 8)) < 0.25).astype(int)
+    y = (np.random.default_rng(0).random((3000, 8)) < 0.25).astype(int)
     exact = LabelGraph.from_labels(y).conditional
     error = [
-        np.abs(LabelGraph(CountsRelease(epsilon=e, max_labels=8).release(y, rng=rng)).conditional - exact).mean()
+        np.abs(
+            LabelGraph.released(y, epsilon=e, delta=1e-6, max_labels=8, random_state=0).conditional - exact
+        ).mean()
         for e in (0.2, 2.0, 200.0)
     ]
     assert error[0] > error[1] > error[2]
-    assert error[2] < 1e-3
+    assert error[2] < 2e-3
 
 
 def test_noisy_counts_are_a_valid_graph():
-    rng = np.random.default_rng(3)
-    counts = CountsRelease(epsilon=0.1).release(Y, rng=rng)
-    graph = LabelGraph(counts)
+    graph = LabelGraph.released(Y, epsilon=0.1, delta=1e-6, random_state=3)
     assert np.isfinite(graph.normalised).all()
     assert (graph.conditional <= 1).all()
+
+
+def test_a_released_graph_is_charged_first(tmp_path):
+    ledger = Ledger(tmp_path / "ledger.db", dataset="photos")
+    ledger.grant(Cost(epsilon=1.0, delta=1e-5, unit="record", neighbours="add or remove one"))
+    LabelGraph.released(Y, epsilon=0.8, delta=1e-6, ledger=ledger)
+    with pytest.raises(BudgetExceeded):
+        LabelGraph.released(Y, epsilon=0.8, delta=1e-6, ledger=ledger)
 
 
 @pytest.mark.parametrize("bad", [[[0, 2]], [1, 0], [[0.5]], np.zeros((0, 3)), [["x"]]])
@@ -143,8 +115,8 @@ def test_labels_that_are_not_zero_or_one_are_refused(bad):
 
 def test_bad_parameters_are_refused():
     with pytest.raises(InvalidParameter):
-        CountsRelease(epsilon=0.0)
+        LabelGraph.released(Y, epsilon=0.0, delta=1e-6)
     with pytest.raises(InvalidParameter):
-        CountsRelease(epsilon=1.0, max_labels=0)
+        LabelGraph.released(Y, epsilon=1.0, delta=1e-6, max_labels=0)
     with pytest.raises(InvalidData):
         LabelGraph(np.array([[1.0, 2.0], [0.0, 1.0]]))

@@ -88,19 +88,19 @@ def _release(card: Guarantee, found: Audit) -> Iterator[str]:
     kind = type(found.subject).__name__
     if card.sampler == "float" and kind in ("PrivUnitHasher", "Laplace", "Gaussian", "Staircase", "PrivUnit"):
         yield "round what you publish to a few digits: the low bits of floating-point noise can betray what it hides"
-    if kind == "PrivateTagger" and found.subject.max_queries is None:
+    if kind in ("PrivateTagger", "P2MLGCN", "RP2MLGCN") and card.unit == "query":
         price = "adds to it" if math.isinf(card.epsilon) else f"costs ε = {card.epsilon:.3g} more"
         yield (
-            f"set max_queries, or charge every answer to a ledger: the file states no limit, each answer {price}, "
+            f"charge every answer to a ledger: the file states no limit, each answer about the same image {price}, "
             "and repeats average the noise away"
         )
 
 
 def _training(card: Guarantee, found: Audit) -> Iterator[str]:
     if math.isinf(card.epsilon):
-        yield "train by DP-SGD (training_epsilon=2, calibration='proven'): nothing bounds what the model remembers"
+        yield "train with PrivateTagger(DPTraining(epsilon=2)): nothing bounds what the model remembers"
     elif card.epsilon > LARGE:
-        yield f"lower training_epsilon: {card.epsilon:.3g} per record {_odds(card.epsilon)}"
+        yield f"lower the epsilon of DPTraining: {card.epsilon:.3g} per record {_odds(card.epsilon)}"
     if card.simulation:
         yield "train again with random_state=None: a fixed seed is a simulation"
 

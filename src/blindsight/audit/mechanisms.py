@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -17,15 +16,8 @@ from blindsight.core.errors import InvalidData
 from blindsight.privacy import Audited
 from blindsight.privacy.mechanisms import (
     BitFlip,
-    DiscreteGaussian,
-    DiscreteLaplace,
-    Duchi,
-    Gaussian,
     KaryResponse,
-    Laplace,
     NoisyTopK,
-    PrivUnit,
-    Staircase,
     SubsetSelection,
 )
 
@@ -58,24 +50,15 @@ class Attack:
 
 def worst_inputs(mechanism: Any, *, unit: str | None = None) -> Pair:
     """Two inputs that one unit apart differ most. What is promised per bit differs in one bit."""
-    makers: dict[type, Callable[[Any], Pair]] = {
-        BitFlip: lambda m: _codes(m.n_bits, 1 if (unit or m.unit) == "bit" else m.n_bits),
-        Laplace: lambda m: (np.zeros(1), np.full(1, float(m.sensitivity))),
-        DiscreteLaplace: lambda m: (np.zeros(1), np.full(1, m.sensitivity * m.grid)),
-        Gaussian: lambda m: (np.zeros(1), np.full(1, float(m.sensitivity))),
-        DiscreteGaussian: lambda m: (np.zeros(1), np.full(1, math.isqrt(int(m.squared_sensitivity)) * m.grid)),
-        Staircase: lambda m: (np.zeros(m.dimensions), np.full(m.dimensions, float(m.sensitivity))),
-        Duchi: lambda m: (np.full(m.dimensions, m.bound), np.full(m.dimensions, -m.bound)),
-        PrivUnit: lambda m: (np.eye(1, m.dimensions)[0], -np.eye(1, m.dimensions)[0]),
-        KaryResponse: lambda m: (np.array(0), np.array(1)),
-        SubsetSelection: lambda m: (np.array(0), np.array(1)),
-        # Half of the scores one sensitivity up, the other half down.
-        NoisyTopK: lambda m: (np.repeat([m.sensitivity, 0.0], m.k), np.repeat([0.0, m.sensitivity], m.k)),
-    }
-    for kind, make in makers.items():
-        if isinstance(mechanism, kind):
-            return make(mechanism)
-    raise InvalidData(f"no attack is known for {type(mechanism).__name__}.")
+    if isinstance(mechanism, BitFlip):
+        return _codes(mechanism.n_bits, 1 if (unit or mechanism.unit) == "bit" else mechanism.n_bits)
+    if isinstance(mechanism, NoisyTopK):  # half of the scores one sensitivity up, the other half down
+        k, reach = mechanism.k, mechanism.sensitivity
+        return np.repeat([reach, 0.0], k), np.repeat([0.0, reach], k)
+    if not hasattr(mechanism, "worst_pair"):
+        raise InvalidData(f"no attack is known for {type(mechanism).__name__}: give it a worst_pair().")
+    one, other = mechanism.worst_pair()
+    return (one[0], other[0]) if isinstance(mechanism, (KaryResponse, SubsetSelection)) else (one, other)
 
 
 def attack_mechanism(
@@ -86,8 +69,6 @@ def attack_mechanism(
     # At least a thousand releases, at most a hundred million numbers.
     width = max(pair[0].size, getattr(mechanism, "k", 1))
     count = max(1000, min(trials, 100_000_000 // width))
-    if isinstance(mechanism, DiscreteGaussian):  # exact, and slow where the grid is fine
-        count = max(1000, count // 8)
     outcomes = collect_at_once(lambda x, rng: mechanism.release(x, rng=rng), *pair, trials=count, seed=seed)
     return attack_outcomes(
         outcomes,

@@ -17,10 +17,9 @@ from sklearn.base import clone
 from blindsight.audit.blackbox import Outcomes, collect, collect_at_once
 from blindsight.audit.mechanisms import Attack, attack_outcomes
 from blindsight.core import codes
-from blindsight.core.errors import InvalidData
 from blindsight.privacy import Guarantee
 
-__all__ = ["attack_hasher", "attack_metric", "attack_sum", "pair_learner", "toy_pairs"]
+__all__ = ["attack_hasher", "attack_metric", "attack_sum", "pair_learner", "pair_settings", "toy_pairs"]
 
 _COLUMNS = 48
 
@@ -82,10 +81,7 @@ def pair_learner(
     first = pairs[0, 0] - pairs[0, 1]
 
     def run(y: Any, dice: np.random.Generator) -> NDArray[np.float64]:
-        try:
-            M = refitted(metric, pairs, y, dice, **changes).get_mahalanobis_matrix()
-        except InvalidData:  # flipped labels may be all alike: a refusal is an outcome too
-            return np.full(2, -1.0)
+        M = refitted(metric, pairs, y, dice, **changes).get_mahalanobis_matrix()
         return np.array([first @ M @ first, np.trace(M)])
 
     return run
@@ -93,11 +89,19 @@ def pair_learner(
 
 def refitted(metric: Any, pairs: Any, y: Any, dice: np.random.Generator, **changes: Any) -> Any:
     """The same estimator, learned from these pairs."""
-    settings = {"random_state": dice, "n_components": None, "preprocessor": None, **changes}
-    for name in ("transitive", "n_classes"):
-        if name in metric.get_params():
-            settings.setdefault(name, {"transitive": False, "n_classes": None}[name])
-    return clone(metric).set_params(**settings).fit(pairs, y)
+    settings = {"random_state": dice, "n_components": None, "preprocessor": None, **pair_settings(metric)}
+    return clone(metric).set_params(**{**settings, **changes}).fit(pairs, y)
+
+
+def pair_settings(metric: Any) -> dict[str, Any]:
+    """How `DPPMetric` is set to learn from other pairs as it did from its own; nothing for the paper's estimators.
+
+    By the loss that was used (tuples by pairs), and without bounds, which speak of the file's own columns.
+    """
+    if "loss" not in metric.get_params():
+        return {}
+    loss = metric.loss_ if metric.loss_ in ("moments", "contrastive") else "contrastive"
+    return {"loss": loss, "scale": metric.scale if isinstance(metric.scale, str) else None, "kappa": "second"}
 
 
 def attack_sum(model: Any, *, trials: int, seed: int) -> Attack:

@@ -12,46 +12,80 @@ from blindsight.audit.mechanisms import Attack, attack_mechanism, attack_outcome
 from blindsight.privacy import Disclosure
 from blindsight.privacy.mechanisms import BitFlip, Laplace
 
-__all__ = ["attack_answers", "attack_pixel", "sketch_card"]
+__all__ = ["attack_answers", "attack_pixel", "attack_plan", "attack_printed", "sketch_card"]
 
 _RAW = 5.0  # what raw logits are within, for an attacker who asks about ordinary images
 
 
-def attack_answers(release: Any, n_labels: int, *, trials: int, seed: int) -> list[Attack]:
+def attack_answers(way: Any, n_labels: int, *, trials: int, seed: int) -> list[Attack]:
     """One answer: the noise by its likelihood ratio on its worst inputs, and the answer itself on opposite logits."""
-    attacks = []
-    if hasattr(release, "noise"):
-        attacks.append(attack_mechanism(release.noise, trials=trials, seed=seed))
-    bound = float(getattr(release, "bound", None) or getattr(release, "clip", None) or _RAW)
-    # Twice the bound: a clipping that is forgotten shows. Raw logits have none to forget.
-    reach = 2 * bound if getattr(release, "bound", None) or getattr(release, "clip", None) else bound
+    noise = way.noise(n_labels)
+    attacks = [attack_mechanism(noise, trials=trials, seed=seed)]
+    # Twice the bound: a clipping that is forgotten shows.
+    reach = 2 * float(getattr(way, "bound", _RAW))
     high, low = np.full(n_labels, reach), np.full(n_labels, -reach)
     statistic = None
-    if hasattr(release, "codebook"):
-        words = release.codebook.decode(release.codebook.encode(np.stack([high, low])))
+    if getattr(way, "words", None) is not None:
+        cells = way.value(np.stack([high, low]))
 
-        def statistic(scores: NDArray[Any]) -> NDArray[np.float64]:
-            return (scores == words[0]).all(axis=1).astype(float) - (scores == words[1]).all(axis=1)
+        def statistic(released: NDArray[Any]) -> NDArray[np.float64]:
+            return (released[:, 0] == cells[0]).astype(float) - (released[:, 0] == cells[1])
 
-    elif not hasattr(release, "noise"):
-        noise = Laplace(scale=release.scale, sensitivity=1.0, unit="query")
-        ends = np.clip(high, -bound, bound), np.clip(low, -bound, bound)
-
-        def statistic(scores: NDArray[Any]) -> NDArray[np.float64]:
-            return (noise.log_prob(scores, ends[0]) - noise.log_prob(scores, ends[1])).sum(axis=1)
-
-    # The paper's noise is cheap to draw and its claims are large: more runs lift the ceiling of what can be measured.
-    sampled = type(getattr(release, "noise", None)).__name__
-    count = 5 * trials if sampled == "NoneType" else trials // 50 if sampled == "DiscreteGaussian" else trials // 5
     outcomes = collect_at_once(
-        lambda logits, rng: release.answer(logits, rng=rng).scores, high, low, trials=max(1000, count), seed=seed
+        lambda logits, rng: np.asarray(noise.release(way.value(logits), rng=rng)).reshape(len(logits), -1),
+        high,
+        low,
+        trials=max(1000, trials // 5),
+        seed=seed,
     )
-    attacks.append(
-        attack_outcomes(
-            outcomes, what="one answer about opposite images", delta=release.cost.delta, statistic=statistic
-        )
-    )
+    what, delta = "one answer about opposite images", noise.cost.delta
+    attacks.append(attack_outcomes(outcomes, what=what, delta=delta, statistic=statistic))
     return attacks
+
+
+def attack_printed(release: Any, *, trials: int, seed: int) -> Attack:
+    """The paper's answer about opposite images, by its likelihood ratio."""
+    bound = _RAW if release.clip is None else float(release.clip)
+    # Raw logits have no clipping to forget.
+    reach = bound if release.clip is None else 2 * bound
+    high, low = np.full(release.n_labels, reach), np.full(release.n_labels, -reach)
+    noise = Laplace(scale=release.scale, sensitivity=1.0, unit="query")
+    ends = np.clip(high, -bound, bound), np.clip(low, -bound, bound)
+    # The noise is cheap to draw and the claims are large: more runs lift the ceiling of what can be measured.
+    outcomes = collect_at_once(
+        lambda logits, rng: release.answer(logits, rng=rng).scores, high, low, trials=max(1000, 5 * trials), seed=seed
+    )
+    return attack_outcomes(
+        outcomes,
+        what="one answer about opposite images",
+        statistic=lambda scores: (noise.log_prob(scores, ends[0]) - noise.log_prob(scores, ends[1])).sum(axis=1),
+    )
+
+
+def attack_plan(guarantee: Any, *, trials: int, seed: int) -> list[Attack]:
+    """Everything that is released about a record, together: each release on its worst pair, by the likelihood ratio."""
+    parts = [(item.mechanism, item.mechanism.worst_pair()) for item in guarantee.releases for _ in range(item.count)]
+    if not parts or guarantee.unproven:
+        return []
+    here, there = (np.concatenate([np.ravel(pair[side]) for _, pair in parts]) for side in (0, 1))
+    widths = np.cumsum([0] + [np.size(pair[0]) for _, pair in parts])
+
+    def release(values: NDArray[Any], rng: Any) -> NDArray[Any]:
+        return np.hstack([
+            np.asarray(noise.release(values[:, start:end], rng=rng))
+            for (noise, _), start, end in zip(parts, widths, widths[1:], strict=False)
+        ])  # fmt: skip
+
+    def statistic(released: NDArray[Any]) -> NDArray[np.float64]:
+        total = np.zeros(len(released))
+        for (noise, pair), start, end in zip(parts, widths, widths[1:], strict=False):
+            seen = released[:, start:end]
+            total += (noise.log_prob(seen, pair[0]) - noise.log_prob(seen, pair[1])).sum(axis=1)
+        return total
+
+    outcomes = collect_at_once(release, here, there, trials=trials, seed=seed)
+    what = f"likelihood ratio of all {len(parts)} releases on their worst inputs"
+    return [attack_outcomes(outcomes, what=what, delta=guarantee.delta, statistic=statistic)]
 
 
 def attack_pixel(parameters: Any, *, trials: int, seed: int) -> Attack:

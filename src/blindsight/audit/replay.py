@@ -205,13 +205,10 @@ def _moved(one: Release, other: Release) -> tuple[float, float]:
     change = np.asarray(one.given, np.float64) - np.asarray(other.given, np.float64)
     if isinstance(m, all_mechanisms.Laplace):
         return float(np.abs(change).sum()), m.sensitivity
-    if isinstance(m, all_mechanisms.Gaussian):
+    if isinstance(m, (all_mechanisms.Gaussian, all_mechanisms.DiscreteGaussian)):
         return float(np.sqrt(np.square(change).sum())), m.sensitivity
     if isinstance(m, all_mechanisms.DiscreteLaplace):
         return float(np.abs(np.rint(one.given / m.grid) - np.rint(other.given / m.grid)).sum()), m.sensitivity
-    if isinstance(m, all_mechanisms.DiscreteGaussian):
-        steps = np.rint(one.given / m.grid) - np.rint(other.given / m.grid)
-        return float(np.square(steps).sum()), float(m.squared_sensitivity)
     if isinstance(m, all_mechanisms.NoisyTopK):
         return float(np.abs(change).max(initial=0)), m.sensitivity
     if isinstance(m, all_mechanisms.Staircase):

@@ -182,13 +182,26 @@ def _metric(metric: Any, name: str, trials: int, seed: int) -> Audit:
 
 
 def _tagger(tagger: Any, name: str, trials: int, seed: int) -> Audit:
-    attacks = releases.attack_answers(tagger.release_, tagger.n_labels_, trials=trials, seed=seed)
+    if tagger.answer_guarantee_ is None:
+        attacks = releases.attack_plan(tagger.guarantee_, trials=max(1000, trials // 5), seed=seed)
+        notes: tuple[str, ...] = ("Attacked: all that training releases together, a record in or out, at its worst.",)
+        if not attacks:
+            notes = ("Not attacked: training has no noise, or looks at no record.",)
+        return _judged(tagger, name, "tagging", tagger.guarantee_, attacks, notes=notes)
+    attacks = releases.attack_answers(tagger.way_, tagger.n_labels_, trials=trials, seed=seed)
     notes = (
         "One answer about one image was attacked: logits at opposite ends, and beyond the clipping bound.",
         "Not attacked: training; its own promise is the second card.",
     )
-    found = _judged(tagger, name, "tagging", tagger.guarantee_, attacks, notes=notes)
-    return replace(found, others=(("Training records", tagger.training_guarantee_),))
+    found = _judged(tagger, name, "tagging", tagger.answer_guarantee_, attacks, notes=notes)
+    return replace(found, others=(("Training records", tagger.guarantee_),))
+
+
+def _printed_tagger(model: Any, name: str, trials: int, seed: int) -> Audit:
+    attacks = [releases.attack_printed(model.release_, trials=trials, seed=seed)]
+    notes = ("One answer about one image was attacked: logits at opposite ends.",)
+    found = _judged(model, name, "tagging", model.guarantee_, attacks, notes=notes)
+    return replace(found, others=(("Training records", model.training_guarantee_),))
 
 
 def _flips(flipper: Any, name: str, trials: int, seed: int) -> Audit:
@@ -272,6 +285,7 @@ _HANDLERS: tuple[tuple[Callable[[Any], bool], Callable[[Any, str, int, int], Aud
     (_named("PHashing", "CodebookHasher", "PITQ", "PrivUnitHasher"), _hasher),
     (_named("LinearMetric"), _metric),
     (_named("PrivateTagger"), _tagger),
+    (_named("P2MLGCN"), _printed_tagger),
     (_named("FlippedBits"), _flips),
     (_named("CodebookSketcher"), _codebook_sketches),
     (_named("FederatedClassifier"), _federated),
@@ -282,7 +296,9 @@ _HANDLERS: tuple[tuple[Callable[[Any], bool], Callable[[Any, str, int, int], Aud
 _READERS = {
     "hasher": ("blindsight.hashing", "load"),
     "metric": ("blindsight.metric", "DPPMetric.load"),
-    "tagger": ("blindsight.tagging", "PrivateTagger.load"),
+    "private tagger": ("blindsight.tagging", "PrivateTagger.load"),
+    "p2-ml-gcn": ("blindsight.tagging", "P2MLGCN.load"),
+    "rp2-ml-gcn": ("blindsight.tagging", "RP2MLGCN.load"),
     "sketches": ("blindsight.sketching.sketches", "SketchSet.open"),
     "flipped-bits": ("blindsight.sketching", "FlippedBits.load"),
     "negative-sketcher": ("blindsight.sketching", "NegativeSketcher.load"),

@@ -30,7 +30,7 @@ DataSet = Annotated[str, typer.Option("--dataset", help="The data set whose budg
 AnyDataSet = Annotated[str | None, typer.Option("--dataset", help="Only this data set.")]
 Epsilon = Annotated[float, typer.Option("--epsilon", help="Epsilon, per unit.")]
 Delta = Annotated[float, typer.Option("--delta", help="Delta, per unit.")]
-UnitName = Annotated[str, typer.Option("--unit", help="bit, record, pair, kappa pairs, pixel, query or user.")]
+UnitName = Annotated[str, typer.Option("--unit", help="bit, record, person, pair, kappa pairs, pixel, query or user.")]
 Relation = Annotated[str, typer.Option("--neighbours", help="'replace one' or 'add or remove one'.")]
 Json = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
 
@@ -38,7 +38,7 @@ Json = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
 def register(app: typer.Typer) -> None:
     """Add the verbs."""
     verbs = typer.Typer(help="Budgets of data sets: grant, show, verify, export.", no_args_is_help=True)
-    for verb in (grant, charge, close, show, entries, verify, export):
+    for verb in (grant, charge, close, show, entries, verify, witness, key, backup, export):
         verbs.command(verb.__name__)(verb)
     app.add_typer(verbs, name="ledger")
 
@@ -51,13 +51,16 @@ def grant(
     unit: UnitName = "record",
     neighbours: Relation = "replace one",
     what: Annotated[str, typer.Option("--what", help="Who granted it, and why.")] = "budget",
+    composition: Annotated[
+        str, typer.Option("--composition", help="basic (epsilons add), or zcdp (rho adds: cheaper for Gaussians).")
+    ] = "basic",
     json: Json = False,
 ) -> None:
     """State a data set's budget in all (not what to add); starts the ledger if there is none."""
     from blindsight.privacy.ledger import Ledger
 
     with Ledger(ledger, dataset=dataset) as opened:
-        entry = opened.grant(_cost(epsilon, delta, unit, neighbours), what=what)
+        entry = opened.grant(_cost(epsilon, delta, unit, neighbours), what=what, composition=composition)  # type: ignore[arg-type]
         _say(opened, entry, json)
 
 
@@ -69,13 +72,16 @@ def charge(
     delta: Delta = 0.0,
     unit: UnitName = "record",
     neighbours: Relation = "replace one",
+    key: Annotated[
+        str | None, typer.Option("--key", help="Names the release: the same key again is not charged again.")
+    ] = None,
     json: Json = False,
 ) -> None:
     """Charge a release that other software makes. Release only after this ends with exit code 0."""
     from blindsight.privacy.ledger import Ledger
 
     with Ledger(ledger, dataset=dataset, create=False) as opened:
-        entry = opened.charge(_cost(epsilon, delta, unit, neighbours), what=what)
+        entry = opened.charge(_cost(epsilon, delta, unit, neighbours), what=what, key=key)
         _say(opened, entry, json)
 
 
@@ -131,11 +137,17 @@ def verify(
     ledger: MaybeWhere = None,
     dataset: AnyDataSet = None,
     known: Annotated[str | None, typer.Option("--known", help="A head kept elsewhere, as NUMBER:HASH.")] = None,
+    witness: Annotated[
+        Path | None, typer.Option("--witness", help="A witness's file or folder: every head in it must be passed.")
+    ] = None,
+    key: Annotated[
+        Path | None, typer.Option("--key", help="Every line of the witness must bear this key's signature.")
+    ] = None,
     file: Annotated[Path | None, typer.Option("--file", help="Check a JSON export instead of a ledger.")] = None,
     json: Json = False,
 ) -> None:
-    """Prove every chain from its first entry to its head. Exit code 1 if one does not hold."""
-    results = _verify_file(file) if file is not None else _verify_ledger(ledger, dataset, known)
+    """Prove every chain from its first entry to its head, read only. Exit code 1 if one does not hold."""
+    results = _verify_file(file) if file is not None else _verify_ledger(ledger, dataset, known, witness, key)
     if json:
         emit_json({"datasets": results})
     else:
@@ -147,6 +159,58 @@ def verify(
                 errors.print(f"{result['dataset']}: DOES NOT HOLD: {result['problem']}", soft_wrap=True, markup=False)
     if not all(result["holds"] for result in results):
         raise typer.Exit(1)
+
+
+def witness(
+    ledger: Where,
+    to: Annotated[Path, typer.Option("--to", help="The witness: a file, or a folder, best on another disk or host.")],
+    dataset: AnyDataSet = None,
+    key: Annotated[Path | None, typer.Option("--key", help="Sign the heads with this key (ledger key).")] = None,
+    json: Json = False,
+) -> None:
+    """Verify the ledger, then note its heads in a witness: nothing before them can change unseen."""
+    from blindsight.privacy.ledger import SigningKey
+    from blindsight.privacy.ledger import witness as note
+
+    signing = None if key is None else SigningKey.read(key)
+    heads = note(_each(ledger, dataset, readonly=True), to, key=signing)
+    if json:
+        emit_json({"to": str(to), "heads": {name: head._asdict() for name, head in heads.items()}})
+        return
+    for name, head in heads.items():
+        console.print(f"{name}: head {head.sequence}:{head.hash} is witnessed.", soft_wrap=True, markup=False)
+
+
+def key(
+    out: Annotated[Path, typer.Option("--out", help="The new key's file.")],
+    hmac: Annotated[bool, typer.Option("--hmac", help="A shared secret instead of an Ed25519 pair.")] = False,
+    json: Json = False,
+) -> None:
+    """Make a key to sign heads with."""
+    from blindsight.privacy.ledger import make_key
+
+    made = make_key(out, "hmac" if hmac else "ed25519")
+    if json:
+        emit_json({"key": str(out), "fingerprint": made.fingerprint})
+        return
+    console.print(f"{out}: keep it secret. It is {made.fingerprint}.", soft_wrap=True, markup=False)
+    if not hmac:
+        console.print(f"{out}.pub: give it to those who verify.", soft_wrap=True, markup=False)
+
+
+def backup(
+    ledger: Where,
+    out: Annotated[Path, typer.Option("--out", help="The copy: a new SQLite file.")],
+    json: Json = False,
+) -> None:
+    """Copy the whole ledger while it may be in use, and prove the copy."""
+    from blindsight.privacy.ledger import backup as copy
+
+    heads = copy(ledger, out)
+    if json:
+        emit_json({"out": str(out), "heads": {name: head._asdict() for name, head in heads.items()}})
+        return
+    console.print(f"{len(heads)} data sets are in {out}, verified.", soft_wrap=True, markup=False)
 
 
 def export(
@@ -175,18 +239,31 @@ def export(
         console.print(f"{count:,} entries of {len(heads)} data sets are in {out}.", soft_wrap=True, markup=False)
 
 
-def _verify_ledger(where: str | None, dataset: str | None, known: str | None) -> list[dict[str, Any]]:
+def _verify_ledger(
+    where: str | None, dataset: str | None, known: str | None, seen: Path | None, key: Path | None
+) -> list[dict[str, Any]]:
     from blindsight.core.errors import InvalidParameter, LedgerTampered
+    from blindsight.privacy.ledger import SigningKey, read_witness
 
     if where is None:
         raise InvalidParameter("say which ledger, with --ledger or BLINDSIGHT_LEDGER, or which export, with --file.")
     if known is not None and dataset is None:
         raise InvalidParameter("--known is the head of one data set: say which, with --dataset.")
+    if key is not None and seen is None:
+        raise InvalidParameter("--key checks a witness: say which, with --witness.")
     results = []
-    for opened in _each(where, dataset):
+    heads = {} if seen is None else read_witness(seen, key=None if key is None else SigningKey.read(key))
+    if known is not None and dataset is not None:
+        heads.setdefault(dataset, []).append(_head(known))
+    opened_all = _each(where, dataset, readonly=True)
+    for name in heads.keys() - {opened.dataset for opened in opened_all}:
+        if dataset in (None, name):
+            problem = f"the witness knows data set {name!r}, and the ledger does not: it was removed."
+            results.append({"dataset": name, "holds": False, "problem": problem})
+    for opened in opened_all:
         try:
             with progress_bar(f"verifying {opened.dataset}") as progress:
-                head = opened.verify(known=_head(known), progress=progress)
+                head = opened.verify(known=heads.get(opened.dataset, ()), progress=progress)
             results.append(_holds(opened.dataset, head))
         except LedgerTampered as error:
             results.append({"dataset": opened.dataset, "holds": False, "problem": str(error)})
@@ -211,27 +288,25 @@ def _holds(dataset: str, head: Head) -> dict[str, Any]:
     return {"dataset": dataset, "holds": True, "entries": head.sequence, "hash": head.hash}
 
 
-def _head(text: str | None) -> Head | None:
+def _head(text: str) -> Head:
     from blindsight.core.errors import InvalidParameter
     from blindsight.privacy.ledger import Head
 
-    if text is None:
-        return None
     number, colon, digest = text.partition(":")
     if not number.isdecimal() or not colon or len(digest) != 64:
         raise InvalidParameter("--known must be NUMBER:HASH, as verify prints it.")
     return Head(int(number), digest)
 
 
-def _each(where: str, dataset: str | None) -> list[Ledger]:
+def _each(where: str, dataset: str | None, *, readonly: bool = False) -> list[Ledger]:
     from blindsight.core.errors import InvalidParameter
     from blindsight.privacy.ledger import Ledger, datasets
 
-    names = datasets(where)
+    names = datasets(where, readonly=readonly)
     if dataset is not None and dataset not in names:
         known = ", ".join(names) or "none yet"
         raise InvalidParameter(f"the ledger has no data set {dataset!r}. It has: {known}.")
-    return [Ledger(where, dataset=name, create=False) for name in names if dataset in (None, name)]
+    return [Ledger(where, dataset=name, create=False, readonly=readonly) for name in names if dataset in (None, name)]
 
 
 def _cost(epsilon: float, delta: float, unit: str, neighbours: str) -> Any:
@@ -260,7 +335,10 @@ def _balance(balance: Balance) -> dict[str, Any]:
         for name, part in parts.items()
     }
     names = {"dataset": balance.dataset, "unit": balance.unit, "neighbours": balance.neighbours}
-    return names | amounts | {"closed": balance.closed}
+    if balance.composition == "zcdp":
+        for name, part in parts.items():
+            amounts[name] |= {"rho": part.rho, "pico_rho": part.pico_rho}
+    return names | amounts | {"closed": balance.closed, "composition": balance.composition}
 
 
 def _balances_table(balances: list[Balance]) -> Table:
@@ -313,6 +391,8 @@ def _delta(amount: Amount) -> str:
 
 def _used(balance: Balance) -> str:
     """How much of the budget is used: of epsilon or of delta, whichever is nearer its end; rounded up."""
+    if balance.composition == "zcdp":
+        return f"{-(-100 * balance.spent.pico_rho // balance.budget.pico_rho) if balance.budget.pico_rho else 0}%"
     pairs = (
         (balance.spent.micro_epsilon, balance.budget.micro_epsilon),
         (balance.spent.atto_delta, balance.budget.atto_delta),

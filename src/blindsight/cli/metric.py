@@ -1,7 +1,8 @@
-"""`blindsight metric learn` and `blindsight metric distance`: a metric from private labelled pairs."""
+"""`blindsight metric check`, `learn` and `distance`: a metric from private labelled pairs."""
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,15 +19,45 @@ __all__ = ["register"]
 Features = Annotated[Path | None, typer.Option("--features", help="CSV: a column 'id', numbers, and 'class' if known.")]
 Images = Annotated[Path | None, typer.Option("--images", help="Folder of images; ids are paths within it.")]
 ImageFeatures = Annotated[str | None, typer.Option("--image-features", help="pixels (default) or efficientnet.")]
+# Fewer held-out records than this say nothing about accuracy.
+_ENOUGH = 30
 Json = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
 
 
 def register(app: typer.Typer) -> None:
     """Add the verbs."""
     verbs = typer.Typer(help="Learn a distance from private labelled pairs.", no_args_is_help=True)
+    verbs.command("check")(check)
     verbs.command("learn")(learn)
     verbs.command("distance")(distance)
     app.add_typer(verbs, name="metric")
+
+
+def check(
+    pairs: Annotated[Path, typer.Argument(help="CSV: two ids and a label (1/0, same/different).")],
+    intransitive: Annotated[bool, typer.Option(help="Similar does not carry over (friends, not illnesses).")] = False,
+    classes: Annotated[int | None, typer.Option(help="2 checks that labels fit two classes.")] = None,
+    json: Json = False,
+) -> None:
+    """Look for contradictory labels before learning. For the owner only: exact, and not to be published."""
+    from blindsight.metric import PairGraph, check_pairs
+    from blindsight.metric.files import read_pairs
+
+    numbers, similar = read_pairs(pairs)
+    found = check_pairs(numbers, similar, transitive=not intransitive, n_classes=classes)
+    bounds = _bounds(PairGraph.from_pairs(numbers, similar, transitive=not intransitive))
+    if json:
+        emit_json({**dataclasses.asdict(found), "problems": found.problems(), "kappa_bounds": bounds})
+    else:
+        console.print(
+            f"{found.pairs:,} pairs ({found.repeated:,} lines repeat one), {found.similar:,} of them similar; "
+            f"second-largest kappa {bounds['second']}, kappa' {bounds['bound']}, largest degree {bounds['node']}."
+        )
+        for sentence in found.problems() or ["No label contradicts another."]:
+            console.print(sentence)
+        console.print("Computed without noise: for you alone.")
+    if not found.fine:
+        raise typer.Exit(1)
 
 
 def learn(
@@ -38,17 +69,16 @@ def learn(
         "metric.safetensors"
     ),
     epsilon: Annotated[float, typer.Option(help="Budget per unit.")] = 1.0,
-    delta: Annotated[float, typer.Option(help="Spent by Gaussian noise only.")] = 1e-5,
+    delta: Annotated[float, typer.Option(help="Well below one over the number of pairs.")] = 1e-5,
     unit: Annotated[str, typer.Option(help="pair, 'kappa pairs' or record.")] = "pair",
-    calibration: Annotated[str, typer.Option(help="proven or paper.")] = "proven",
-    mechanism: Annotated[str, typer.Option(help="auto, gaussian, laplace, scdf or duchi.")] = "auto",
-    reduction: Annotated[bool, typer.Option(help="DPP-S; paper calibration only.")] = False,
+    loss: Annotated[str, typer.Option(help="auto, moments (many pairs) or contrastive (few).")] = "auto",
+    scale: Annotated[
+        str, typer.Option(help="none; private, within the budget; or a CSV of public bounds (column,low,high).")
+    ] = "none",
     kappa: Annotated[str, typer.Option(help="second, exact, bound, node, edge, or a number.")] = "second",
-    select: Annotated[str, typer.Option(help="all, forest, matching or degree.")] = "all",
-    max_degree: Annotated[int | None, typer.Option(help="With --select degree.")] = None,
+    select: Annotated[str, typer.Option(help="all, forest, matching, or how many pairs of each record.")] = "all",
     components: Annotated[int | None, typer.Option(help="Dimensions of the learned space.")] = None,
     intransitive: Annotated[bool, typer.Option(help="Similar does not carry over (friends, not illnesses).")] = False,
-    classes: Annotated[int | None, typer.Option(help="2 checks that labels fit two classes.")] = None,
     class_column: Annotated[str | None, typer.Option(help="Column of the classes, for the kNN test.")] = None,
     neighbours: Annotated[int, typer.Option(help="k of the kNN test.")] = 5,
     draw: Annotated[Path | None, typer.Option(help="Write the pair graph as an SVG (private).")] = None,
@@ -68,30 +98,26 @@ def learn(
     with progress_bar("reading") as progress:
         records = _records(features, images, image_features, class_column, progress)
         numbers, similar = read_pairs(pairs, records)
-    graph = PairGraph.from_pairs(
-        numbers, similar, n_nodes=len(records.ids), transitive=not intransitive, n_classes=classes
-    )
+    graph = PairGraph.from_pairs(numbers, similar, n_nodes=len(records.ids), transitive=not intransitive)
     metric = DPPMetric(
         components,
         epsilon=epsilon,
         delta=delta,
         unit=unit,
-        calibration=calibration,
-        mechanism=mechanism,
-        sensitivity_reduction=reduction,
+        loss=loss,
+        scale=_scale(scale, records),
+        select=int(select) if select.isdigit() else select,
         kappa=int(kappa) if kappa.isdigit() else kappa,
         transitive=not intransitive,
-        n_classes=classes,
-        select=select,
-        max_degree=max_degree,
         preprocessor=records.X,
         random_state=seed,
     )
     with progress_bar("learning") as progress:
         _fit(metric, graph, ledger, dataset or pairs.stem, progress)
     scores = _scores(metric, graph, records, neighbours)
-    about = {"image_features": _image_features(image_features)} if images is not None else {}
-    metric.save(out, about=about)
+    if images is not None:
+        metric.describe(image_features=_image_features(image_features))
+    metric.save(out)
     card = out.with_suffix(".card.json")
     card.write_text(metric.guarantee_.to_json() + "\n", encoding="utf-8")
     if draw is not None:
@@ -147,6 +173,25 @@ def _image_features(how: str | None) -> str:
     return how or "pixels"
 
 
+def _scale(given: str, records: Records) -> Any:
+    from blindsight.core.errors import InvalidParameter
+    from blindsight.metric.files import read_bounds
+
+    if given in ("none", "private"):
+        return None if given == "none" else given
+    if not given.lower().endswith(".csv"):
+        raise InvalidParameter(f"--scale must be none, private or a CSV file of bounds, got {given!r}.")
+    if not records.columns:
+        raise InvalidParameter("--scale with bounds needs named columns: a table given by --features.")
+    return read_bounds(given, records.columns)
+
+
+def _bounds(graph: PairGraph) -> dict[str, int]:
+    from blindsight.metric import kappa
+
+    return {method: kappa(graph, method) for method in ("second", "bound", "node")}  # type: ignore[arg-type]
+
+
 def _fit(metric: DPPMetric, graph: PairGraph, ledger: str | None, dataset: str, progress: Any) -> None:
     from blindsight.privacy.ledger import Ledger
 
@@ -158,21 +203,21 @@ def _fit(metric: DPPMetric, graph: PairGraph, ledger: str | None, dataset: str, 
 
 
 def _scores(metric: DPPMetric, graph: PairGraph, records: Records, k: int) -> dict[str, Any] | None:
-    """kNN on records that are in no pair, before and after; None where there is nothing to test on."""
+    """kNN on records that are in no pair, before and after; None where there is too little to test on."""
     from blindsight.metric import EuclideanMetric
     from blindsight.metric.scoring import nearest_neighbours, split_by_pairs
 
     gallery, held_out = split_by_pairs(graph.edges, graph.n_nodes)
-    if records.classes is None or len(held_out) == 0:
+    if records.classes is None or len(held_out) < _ENOUGH or len(set(records.classes[gallery])) < 2:
         return None
-    plain = EuclideanMetric(normalize=metric.norm_).fit(records.X)
+    plain = EuclideanMetric().fit(records.X)
     found = {}
     for name, fitted in (("learned", metric), ("before", plain)):
         mapped = fitted.transform(records.X)
         scores = nearest_neighbours(
             mapped[gallery], records.classes[gallery], mapped[held_out], records.classes[held_out], k=k
         )
-        found[name] = {"accuracy": scores.accuracy, "balanced": scores.balanced}
+        found[name] = {"accuracy": scores.accuracy, "balanced": scores.balanced, "interval": scores.interval()}
     return {**found, "held_out": len(held_out)}
 
 
@@ -186,14 +231,13 @@ def _report(
     charged: bool,
     json: bool,
 ) -> None:
-    from blindsight.metric import kappa
-
-    bounds = {method: kappa(graph, method) for method in ("second", "bound", "node")}  # type: ignore[arg-type]
+    bounds = _bounds(graph)
     if json:
         emit_json(
             {
                 "pairs": len(graph),
                 "used_pairs": metric.n_pairs_,
+                "loss": metric.loss_,
                 "kappa": metric.kappa_,
                 "kappa_bounds": bounds,
                 "guarantee": _plain(metric.guarantee_.to_json()),
@@ -205,18 +249,20 @@ def _report(
         )
         return
     console.print(
-        f"{len(graph):,} pairs, {metric.n_pairs_:,} used. kappa = {metric.kappa_} "
+        f"{len(graph):,} pairs, {metric.n_pairs_:,} used, learned by {metric.loss_}. kappa = {metric.kappa_} "
         f"(second-largest {bounds['second']}, kappa' {bounds['bound']}, largest degree {bounds['node']})."
     )
     table("Privacy card", ("field", "value"), metric.guarantee_.rows())
     if scores is None:
-        console.print("No kNN test: it needs classes, and records that are in no pair.")
+        console.print(f"No kNN test: it needs two classes, and at least {_ENOUGH} records that are in no pair.")
     else:
         learned, before = scores["learned"], scores["before"]
+        low, high = learned["interval"]
         console.print(
             f"kNN on {scores['held_out']:,} held-out records: accuracy {learned['accuracy']:.3f} "
-            f"(before learning {before['accuracy']:.3f}), balanced {learned['balanced']:.3f} "
-            f"({before['balanced']:.3f}). Computed without noise: not covered by the guarantee, keep it inside."
+            f"(95%: {low:.2f} to {high:.2f}; before learning {before['accuracy']:.3f}), balanced "
+            f"{learned['balanced']:.3f} ({before['balanced']:.3f}). Computed without noise: not covered by the "
+            "guarantee, keep it inside."
         )
     console.print(f"Model: {out}   card: {card}   " + ("ledger charged." if charged else "not charged: no --ledger."))
 

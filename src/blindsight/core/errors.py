@@ -6,12 +6,15 @@
     │   └── HostileFile                   a file from outside failed its checks
     ├── UnitMismatch (ValueError)         costs in different units were mixed
     ├── NotProven                         a finite guarantee was asked of something that has none
+    ├── NotPlanned                        a release that its plan does not name was refused at the door
     ├── BudgetExceeded                    the charge was refused; nothing was released
     ├── LedgerError                       the ledger cannot be read, written or trusted
     │   └── LedgerTampered                the hash chain does not hold
     ├── ProtocolError                     a message was refused; the round goes on
     ├── MissingData (LookupError)         a data set is not on this machine
     └── MissingDependency (ImportError)   an optional package is not installed
+
+`UnchargedRelease` is a warning: something was released and no ledger heard of it.
 
 Messages say what was expected, what was found and what to do. They never contain private values.
 """
@@ -28,8 +31,10 @@ __all__ = [
     "LedgerTampered",
     "MissingData",
     "MissingDependency",
+    "NotPlanned",
     "NotProven",
     "ProtocolError",
+    "UnchargedRelease",
     "UnitMismatch",
 ]
 
@@ -58,6 +63,10 @@ class NotProven(BlindsightError):
     """A finite guarantee was asked of something that has none."""
 
 
+class NotPlanned(BlindsightError):
+    """A release that its plan does not name was refused; nothing was released."""
+
+
 class BudgetExceeded(BlindsightError):
     """The charge was refused because it would overspend; nothing was released."""
 
@@ -80,3 +89,7 @@ class MissingData(BlindsightError, LookupError):
 
 class MissingDependency(BlindsightError, ImportError):
     """An optional package is not installed."""
+
+
+class UnchargedRelease(UserWarning):
+    """Something was released without a ledger."""

@@ -7,8 +7,6 @@ Writing is atomic: a reader finds the old file or the new one, never half of eit
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from blindsight.core import durable
 from blindsight.core.errors import HostileFile, InvalidData, InvalidParameter, MissingData
 
 __all__ = ["load", "load_any", "save", "write_atomically"]
@@ -28,21 +27,7 @@ def write_atomically(path: str | Path, content: bytes) -> None:
     """Write beside the target, flush to disk, then rename over it."""
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(temporary).replace(target)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
-    directory = os.open(target.parent, os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
+    durable.write_file(target, content)
 
 
 def save(path: str | Path, *, kind: str, arrays: Mapping[str, NDArray[Any]], fields: Mapping[str, Any]) -> None:

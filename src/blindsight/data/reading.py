@@ -12,9 +12,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 from blindsight.core.errors import HostileFile
+from blindsight.data.formats.dicom import decode_dicom, is_dicom
 from blindsight.data.limits import LIMITS, Limits, read_bytes
 
 __all__ = ["FORMATS", "SUFFIXES", "decode_image", "read_image", "to_rgb"]
@@ -23,7 +24,9 @@ _FILTERS = threading.Lock()
 
 # Formats whose decoders only decode: no EPS (runs an interpreter), no rarely tested exotics.
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "PPM", "TIFF")
-SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".ppm", ".pgm", ".pbm", ".tif", ".tiff"})
+SUFFIXES = frozenset(
+    {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".ppm", ".pgm", ".pbm", ".tif", ".tiff", ".dcm", ".dicom"}
+)
 
 
 def read_image(source: str | os.PathLike[str] | bytes, *, limits: Limits = LIMITS) -> NDArray[np.uint8]:
@@ -49,6 +52,8 @@ def decode_image(data: bytes, *, name: str = "the image", limits: Limits = LIMIT
     """Decode the bytes of one image file; see `read_image`."""
     if len(data) > limits.image_bytes:
         raise HostileFile(f"{name} has {len(data):,} bytes, more than the limit of {limits.image_bytes:,}.")
+    if is_dicom(data):
+        return decode_dicom(data, name=name, limits=limits)
     try:
         with _quiet():
             image = Image.open(io.BytesIO(data), formats=FORMATS)
@@ -58,7 +63,7 @@ def decode_image(data: bytes, *, name: str = "the image", limits: Limits = LIMIT
         raise
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
         raise HostileFile(f"{name} has more pixels than the limit of {limits.pixels:,}.") from None
-    except Image.UnidentifiedImageError:
+    except UnidentifiedImageError:
         raise HostileFile(f"{name} is not an image in a known format ({', '.join(FORMATS)}).") from None
     except Exception as error:
         # A decoder fed hostile bytes raises anything (OSError, SyntaxError, struct.error, ...).
@@ -78,11 +83,24 @@ def _pixels(image: Image.Image, name: str, limits: Limits) -> NDArray[np.uint8]:
 
 def _plain(upright: Image.Image) -> NDArray[np.uint8]:
     """Grey or RGB bytes, whatever the file's own way to write colours."""
-    if upright.mode.startswith("I;16"):
-        # Pillow's own conversion clips 16-bit grey at 255; the high byte is what is seen.
-        return (np.asarray(upright) >> 8).astype(np.uint8)
-    grey = upright.mode in ("1", "L", "LA", "La", "I", "F")
+    if upright.mode.startswith(("I", "F")):
+        return _deep_grey(np.asarray(upright))
+    grey = upright.mode in ("1", "L", "LA", "La")
     return np.array(upright.convert("L" if grey else "RGB"), dtype=np.uint8)
+
+
+def _deep_grey(values: NDArray[Any]) -> NDArray[np.uint8]:
+    """Grey of more than eight bits: the eight that are seen. (Pillow's own conversion clips at 255.)
+
+    Whole numbers are divided by the power of two that brings the brightest below 256, so that the 12 bits of a scanner
+    in a 16-bit file are not lost in the dark; floating point is spread from its least to its largest value.
+    """
+    if values.dtype.kind == "f":
+        finite = np.nan_to_num(values.astype(np.float64))
+        low, high = float(finite.min()), float(finite.max())
+        return np.rint((finite - low) * (255.0 / (high - low) if high > low else 0.0)).astype(np.uint8)
+    whole = np.maximum(values.astype(np.int64), 0)
+    return (whole >> max(0, int(whole.max(initial=0)).bit_length() - 8)).astype(np.uint8)
 
 
 @contextmanager

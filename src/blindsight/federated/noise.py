@@ -36,8 +36,8 @@ from blindsight.core import checks
 from blindsight.core.errors import InvalidParameter
 from blindsight.federated.fixedpoint import FixedPoint
 from blindsight.privacy import Cost, Disclosure, Guarantee
+from blindsight.privacy.accounting import zcdp_epsilon
 from blindsight.privacy.entropy import Rng
-from blindsight.privacy.mechanisms import DiscreteGaussian
 from blindsight.privacy.mechanisms.exact import discrete_gaussian
 
 if TYPE_CHECKING:
@@ -202,14 +202,9 @@ def _epsilon(
     slack = rounds * dimension * divergence(float(variance), honest)
     if not slack < 1:
         return math.inf
-    exact = DiscreteGaussian(
-        variance=variance * honest,
-        squared_sensitivity=rounds * (2 * Fraction(clip) / Fraction(code.grid)) ** 2,
-        grid=1.0,
-        delta=(1 - _CUT_SHARE) * delta * math.exp(-slack),
-        unit="user",
-    )
-    return exact.cost.epsilon + 2 * slack
+    squared = rounds * (2 * Fraction(clip) / Fraction(code.grid)) ** 2
+    rho = float(squared / (2 * variance * honest))
+    return zcdp_epsilon(rho, (1 - _CUT_SHARE) * delta * math.exp(-slack)) + 2 * slack
 
 
 def sum_discloses(settings: Settings) -> Disclosure:

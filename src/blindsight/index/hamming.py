@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from blindsight.core import durable
 from blindsight.core.codes import hamming, pack
 from blindsight.core.decoding import MatchModel
 from blindsight.core.errors import InvalidData, InvalidParameter
@@ -142,12 +143,25 @@ class HammingIndex(CodeIndex):
                 return
             path = self._journal.path
             aside = path.with_name(f".{path.name}.compact")
-            records = (record for ids, codes in self.items() for record in snapshot_records(ids, codes))
+            # In the order of their ids: where a code stands says nothing of when it came.
+            snapshot = self._shelf.snapshot
+            order = np.argsort(snapshot.ids, kind="stable")
+            records = snapshot_records(snapshot.ids[order], snapshot.codes[order])
             fresh_file(aside, self._header().to_fields(), records, replace=True)
             compacted = Journal(aside)  # locked before it takes the name: no other writer can slip in
-            for _ in compacted.replay():
-                pass
-            compacted.move_to(path)
+            try:
+                for _ in compacted.replay():
+                    pass
+                compacted.move_to(path)
+            except BaseException:
+                if compacted.path != path:
+                    compacted.close()
+                    durable.remove(aside)
+                    raise
+                # It took the name, only the folder could not be flushed: appending to the old file would be lost.
+                self._journal.close()
+                self._journal = compacted
+                raise
             self._journal.close()
             self._journal = compacted
 

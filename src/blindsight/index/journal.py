@@ -14,7 +14,6 @@ The trailer hashes the previous trailer too: a record that was cut out, doubled 
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
@@ -25,6 +24,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, cast
 
+from blindsight.core import durable
 from blindsight.core.errors import HostileFile, InvalidData
 
 __all__ = ["ADD", "REMOVE", "Journal", "Record", "fresh_file", "reading"]
@@ -51,60 +51,48 @@ class Journal:
     """A durable index file open for appending. One writer at a time: a second one is refused."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
-        self._file = _existing(path, "r+b")
         try:
-            self._lock()
-            self.header = _header(self._file)
+            self._file = durable.DurableFile(path, lock=True)
+        except (FileNotFoundError, IsADirectoryError) as error:
+            raise _missing(path) from error
+        try:
+            with _existing(path) as file:
+                self.header = _header(file)
+                self._start = file.tell()
             self._chain = _seed(self.header)
-            self._end = self._file.tell()
         except BaseException:
             self._file.close()
             raise
 
-    def _lock(self) -> None:
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise InvalidData(f"{self.path.name} is open for writing elsewhere. Close it there first.") from error
-        # The lock is on the file, not on its name: a writer may just have put a compacted file in its place.
-        if os.fstat(self._file.fileno()).st_ino != os.stat(self.path).st_ino:
-            raise InvalidData(f"{self.path.name} is being compacted. Open it again.")
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return self._file.path
 
     def move_to(self, path: Path) -> None:
         """Give the file another name, in place of what had it; the lock stays held all the while."""
-        os.replace(self.path, path)
-        _sync_folder(path.parent)
-        self.path = path
+        self._file.move_to(path)
 
     def replay(self) -> Iterator[Record]:
         """All acknowledged records in order; afterwards a torn tail is cut off and the file is ready to append."""
-        for record, chain, end in _records(self._file, self._chain, self.path.name):
-            self._chain, self._end = chain, end
-            yield record
-        if os.fstat(self._file.fileno()).st_size != self._end:
-            self._file.truncate(self._end)
-            os.fsync(self._file.fileno())
-        self._file.seek(self._end)
+        with _existing(self.path) as file:
+            file.seek(self._start)
+            end = self._start
+            for record, chain, position in _records(file, self._chain, self.path.name):
+                self._chain, end = chain, position
+                yield record
+        self._file.cut(end)
 
     def append(self, kind: int, count: int, payload: bytes) -> None:
         """Write one record and return when it is on the disk. A failed write leaves the file as it was."""
         record, chain = _encode(kind, count, payload, self._chain)
-        try:
-            self._file.write(record)
-            self._file.flush()
-            os.fsync(self._file.fileno())
-        except OSError:
-            # A full disk: cut the piece off, so that later appends do not land behind rubble.
-            self._file.seek(self._end)
-            self._file.truncate(self._end)
-            raise
-        self._chain, self._end = chain, self._end + len(record)
+        self._file.append(record)
+        self._chain = chain
 
     @property
     def size(self) -> int:
         """Bytes on disk."""
-        return self._end
+        return self._file.end
 
     def close(self) -> None:
         """Close the file and give the lock back."""
@@ -113,40 +101,40 @@ class Journal:
 
 def fresh_file(path: Path, header: dict[str, Any], records: Iterator[Record], *, replace: bool) -> None:
     """Write a whole index file and put it in place in one step: either the old file or the new one is there."""
-    if not replace and path.exists():
-        raise InvalidData(f"{path.name} exists already. Open it instead, or choose another name.")
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    text = json.dumps(header, sort_keys=True, allow_nan=False).encode()
+    if len(text) > _MAX_HEADER:
+        raise InvalidData(f"the index's header has {len(text)} bytes, more than {_MAX_HEADER}.")
     try:
-        with open(temporary, "xb") as file:
-            text = json.dumps(header, sort_keys=True, allow_nan=False).encode()
-            if len(text) > _MAX_HEADER:
-                raise InvalidData(f"the index's header has {len(text)} bytes, more than {_MAX_HEADER}.")
-            file.write(MAGIC + struct.pack("<I", len(text)) + hashlib.sha256(text).digest() + text)
-            chain = _seed(header)
-            for kind, count, payload in records:
-                record, chain = _encode(kind, count, payload, chain)
-                file.write(record)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-        _sync_folder(path.parent)
-    finally:
-        temporary.unlink(missing_ok=True)
+        durable.write_file(path, _pieces(header, text, records), mode=0o644, replace=replace)
+    except FileExistsError as error:
+        raise InvalidData(f"{path.name} exists already. Open it instead, or choose another name.") from error
+
+
+def _pieces(header: dict[str, Any], text: bytes, records: Iterator[Record]) -> Iterator[bytes]:
+    yield MAGIC + struct.pack("<I", len(text)) + hashlib.sha256(text).digest() + text
+    chain = _seed(header)
+    for kind, count, payload in records:
+        record, chain = _encode(kind, count, payload, chain)
+        yield record
 
 
 @contextmanager
 def reading(path: Path) -> Iterator[tuple[dict[str, Any], Iterator[Record]]]:
     """The checked header and the records of a file, read only (no lock, no repair)."""
-    with _existing(path, "rb") as file:
+    with _existing(path) as file:
         header = _header(file)
         yield header, (record for record, _, _ in _records(file, _seed(header), path.name))
 
 
-def _existing(path: Path, mode: str) -> BinaryIO:
+def _existing(path: Path) -> BinaryIO:
     try:
-        return cast(BinaryIO, open(path, mode))
+        return cast(BinaryIO, open(path, "rb"))
     except (FileNotFoundError, IsADirectoryError) as error:
-        raise InvalidData(f"there is no index file {path}. Check the path, or make one first.") from error
+        raise _missing(path) from error
+
+
+def _missing(path: Path) -> InvalidData:
+    return InvalidData(f"there is no index file {path}. Check the path, or make one first.")
 
 
 def _header(file: BinaryIO) -> dict[str, Any]:
@@ -223,11 +211,3 @@ def _trailer(chain: bytes, head: bytes, payload: bytes) -> bytes:
 
 def _seed(header: dict[str, Any]) -> bytes:
     return hashlib.sha256(json.dumps(header, sort_keys=True).encode()).digest()
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -4,29 +4,32 @@ from __future__ import annotations
 
 from blindsight.metric.algorithm1 import Trace, algorithm1, step_sizes
 from blindsight.metric.baselines import ContrastiveMetric, EuclideanMetric, InputPerturbation
+from blindsight.metric.checking import PairReport, check_pairs
 from blindsight.metric.contrastive import Contrastive, mean_dissimilar_distance
 from blindsight.metric.drawing import draw
 from blindsight.metric.estimator import DPPMetric
 from blindsight.metric.graph import PairGraph, pair_labels
 from blindsight.metric.kappa import kappa, pair_kappa
 from blindsight.metric.losses import NPair, Triplet, group_size
-from blindsight.metric.price import descent_epsilon, descent_noise
+from blindsight.metric.paper import DPPDML, MendedDML
 from blindsight.metric.selection import bounded_degree, matching, select, spanning_forest
 
 __all__ = [
+    "DPPDML",
     "Contrastive",
     "ContrastiveMetric",
     "DPPMetric",
     "EuclideanMetric",
     "InputPerturbation",
+    "MendedDML",
     "NPair",
     "PairGraph",
+    "PairReport",
     "Trace",
     "Triplet",
     "algorithm1",
     "bounded_degree",
-    "descent_epsilon",
-    "descent_noise",
+    "check_pairs",
     "draw",
     "group_size",
     "kappa",

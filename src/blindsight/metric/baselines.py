@@ -1,4 +1,4 @@
-"""What to compare with: no privacy, input perturbation, no learning. (Node privacy is DPPMetric(kappa="node").)"""
+"""What to compare with: no privacy, input perturbation, no learning. (Node privacy is DPPDML(kappa="node").)"""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blindsight.core import checks
-from blindsight.core.errors import InvalidData
 from blindsight.metric.algorithm1 import Trace, algorithm1
 from blindsight.metric.contrastive import Contrastive, mean_dissimilar_distance
-from blindsight.metric.estimator import LinearMetric
+from blindsight.metric.descent import descend, orthogonal, reduce_rank
 from blindsight.metric.graph import PairGraph
-from blindsight.metric.private import descend, orthogonal, reduce_rank
+from blindsight.metric.linear import LinearMetric
+from blindsight.metric.promise import STRUCTURE
 from blindsight.metric.records import normalised, read_tuples
+from blindsight.privacy.cost import Cost
 from blindsight.privacy.entropy import training_rng
-from blindsight.privacy.guarantee import Cost, Guarantee
+from blindsight.privacy.guarantee import Guarantee
 from blindsight.privacy.mechanisms import BitFlip, Laplace
 
 __all__ = ["ContrastiveMetric", "EuclideanMetric", "InputPerturbation"]
@@ -39,7 +40,7 @@ class EuclideanMetric(LinearMetric):
         rows = columns if self.n_components is None else checks.whole("n_components", self.n_components)
         rng, _ = training_rng(self.random_state)
         self.components_ = np.eye(columns) if self.n_components is None else orthogonal(rows, columns, rng=rng)
-        self.norm_, self.n_features_in_ = self.normalize, columns
+        self.norm_, self.n_features_in_, self.stretch_ = self.normalize, columns, np.ones(columns)
         return self
 
 
@@ -78,14 +79,12 @@ class ContrastiveMetric(LinearMetric):
         checks.one_of("how", self.how, ("ours", "paper"))
         records, numbers = read_tuples(pairs, self.preprocessor)
         rng, _ = training_rng(self.random_state)
-        graph = PairGraph.from_pairs(numbers, y, n_nodes=len(records), transitive=False)
+        graph = PairGraph.from_pairs(numbers, y, n_nodes=len(records))
         return self._learn(records, graph, trace, rng)
 
     def _learn(self, records: Floats, graph: PairGraph, trace: Trace | None, rng: np.random.Generator) -> Self:
         rows: Any = normalised(records, self.normalize)  # type: ignore[arg-type]
         differences, dissimilar = rows[graph.edges[:, 0]] - rows[graph.edges[:, 1]], ~graph.similar
-        if not dissimilar.any() or dissimilar.all():
-            raise InvalidData("both similar and dissimilar pairs are needed to learn a metric.")
         margin: Any = self.margin
         if margin == "mean":
             order: Any = 1 if self.normalize == "l1" else 2
@@ -94,9 +93,7 @@ class ContrastiveMetric(LinearMetric):
         columns = rows.shape[1]
         width = columns if self.n_components is None else checks.whole("n_components", self.n_components)
         if self.how == "ours":
-            W = descend(
-                loss, orthogonal(columns, columns, rng=rng), steps=self.epochs, step_size=self.step_size, clip=0.1
-            )
+            W = descend(loss, orthogonal(columns, columns, rng=rng), steps=self.epochs, step_size=self.step_size)
             self.components_ = reduce_rank(W, width)
         else:
             self.components_ = algorithm1(
@@ -114,6 +111,7 @@ class ContrastiveMetric(LinearMetric):
                 trace=trace,
             )
         self.margin_, self.norm_, self.n_features_in_ = margin, self.normalize, columns
+        self.stretch_ = np.ones(columns)
         return self
 
 
@@ -165,7 +163,7 @@ class InputPerturbation(ContrastiveMetric):
         on_record = epsilon / 2 if self.calibration == "paper" else epsilon / 4
         rng, simulation = training_rng(self.random_state)
         records, numbers = read_tuples(pairs, self.preprocessor)
-        graph = PairGraph.from_pairs(numbers, y, n_nodes=len(records), transitive=False)
+        graph = PairGraph.from_pairs(numbers, y, n_nodes=len(records))
         degree = int(graph.degrees.max())
         self.guarantee_ = Guarantee(
             mechanism="Laplace noise on features, Warner's flipping of labels",
@@ -174,7 +172,7 @@ class InputPerturbation(ContrastiveMetric):
             model="local",
             claimed=epsilon if self.calibration == "paper" else None,
             calibration=self.calibration,  # type: ignore[arg-type]
-            assumptions=("who was compared with whom is public",),
+            assumptions=(STRUCTURE,),
             simulation=simulation,
             also=(Cost(epsilon=on_record + degree * on_label, unit="record"),),
         )
@@ -184,4 +182,4 @@ class InputPerturbation(ContrastiveMetric):
         rows = noise.release(normalised(records, "l1"), rng=rng)
         flips = BitFlip.proven(on_label, n_bits=1, unit="bit")
         similar = flips.release(graph.similar[:, None], rng=rng)[:, 0].astype(bool)
-        return self._learn(rows, PairGraph(graph.n_nodes, graph.edges, similar, transitive=False), trace, rng)
+        return self._learn(rows, PairGraph(graph.n_nodes, graph.edges, similar), trace, rng)

@@ -64,5 +64,7 @@ class Contrastive(TupleLoss):
 
 
 def mean_dissimilar_distance(differences: Floats, dissimilar: NDArray[np.bool_], *, order: Literal[1, 2] = 1) -> float:
-    """The paper's margin (Section VII-B): the mean norm of the differences of dissimilar pairs. It is data."""
+    """The paper's margin (Section VII-B): the mean norm of the differences of dissimilar pairs, or 1. It is data."""
+    if not dissimilar.any():
+        return 1.0
     return float(np.linalg.norm(differences[dissimilar], ord=order, axis=1).mean())

@@ -2,152 +2,78 @@
 
 from __future__ import annotations
 
-import copy
-import html
-import json
+import math
+import warnings
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator, TransformerMixin
-from sklearn.utils.validation import check_is_fitted
 
-from blindsight.core import checks, storage
-from blindsight.core.errors import HostileFile, InvalidData, InvalidParameter
+from blindsight.core import checks
+from blindsight.core.errors import InvalidData, InvalidParameter
 from blindsight.data import PairSet
-from blindsight.metric import learning
+from blindsight.metric.comparisons import Comparisons
 from blindsight.metric.contrastive import Contrastive
+from blindsight.metric.descent import CLIP, STEPS, largest_step, noisy_descent, reduce_rank, start
 from blindsight.metric.graph import PairGraph, pair_labels
 from blindsight.metric.kappa import kappa as count_kappa
+from blindsight.metric.linear import LinearMetric
 from blindsight.metric.losses import NPair, Triplet, group_size, tuple_pairs
-from blindsight.metric.outer import TupleLoss
-from blindsight.metric.records import normalised, read_tuples
+from blindsight.metric.moments import MomentRows, clipped, map_of_moments, worth_moments
+from blindsight.metric.outer import Gradients, TupleLoss
+from blindsight.metric.promise import BINS, metric_guarantee, unit_noise
+from blindsight.metric.records import read_tuples
+from blindsight.metric.scale import bounds_stretch, check_scale, counted_stretch
 from blindsight.metric.selection import select
-from blindsight.metric.settings import resolve
-from blindsight.privacy.entropy import training_rng
+from blindsight.metric.threshold import cut
+from blindsight.privacy.door import Door
+from blindsight.privacy.estimator import Protected
 from blindsight.privacy.guarantee import Guarantee
 
-__all__ = ["DPPMetric", "LinearMetric"]
+if TYPE_CHECKING:
+    from blindsight.privacy.ledger import Ledger
+
+__all__ = ["LOSSES", "DPPMetric"]
 
 Floats = NDArray[np.float64]
-_KIND = "metric"
+LOSSES = ("auto", "moments", "contrastive", "triplet", "npair")
+_UNITS = ("pair", "kappa pairs", "record")
+_WIDTHS = {"triplet": 3, "npair": None}
 
 
-class _Hidden:
-    def __repr__(self) -> str:
-        return "<records>"
-
-
-class LinearMetric(TransformerMixin, BaseEstimator):
-    """What every learned linear map can do; `components_`, `norm_` and `n_features_in_` are learned by subclasses."""
-
-    components_: Floats
-    norm_: str
-    n_features_in_: int
-
-    def __repr__(self, N_CHAR_MAX: int = 700) -> str:
-        """As scikit-learn has it, but the records of a preprocessor stay out of it."""
-        shown = copy.copy(self)
-        if getattr(self, "preprocessor", None) is not None:
-            shown.preprocessor = _Hidden()  # type: ignore[attr-defined]
-        return BaseEstimator.__repr__(shown, N_CHAR_MAX)
-
-    def _repr_html_(self) -> str:
-        return f"<pre>{html.escape(repr(self))}</pre>"
-
-    def transform(self, X: Any) -> Floats:
-        """Rows normalised as in training, then mapped: Euclidean distance there is the learned distance."""
-        return self._unit(X) @ self.components_.T
-
-    def pair_distance(self, pairs: Any) -> Floats:
-        """The learned distance of each pair: (m, 2, d) features, or (m, 2) indices into the preprocessor."""
-        check_is_fitted(self)
-        given = np.asarray(pairs)
-        preprocessor = getattr(self, "preprocessor", None)
-        if given.ndim == 2:
-            records, numbers = read_tuples(given, preprocessor)
-            a, b = records[numbers[:, 0]], records[numbers[:, 1]]
-        elif given.ndim == 3 and given.shape[1] == 2:
-            a, b = given[:, 0], given[:, 1]
-        else:
-            raise InvalidData(f"pairs must be (m, 2, d) features or (m, 2) indices, got shape {given.shape}.")
-        return np.linalg.norm(self.transform(a) - self.transform(b), axis=1)
-
-    def pair_score(self, pairs: Any) -> Floats:
-        """Minus the distance: higher is more alike."""
-        return -self.pair_distance(pairs)
-
-    def score(self, pairs: Any, y: Any) -> float:
-        """Area under the ROC curve of telling similar from dissimilar pairs; 0.5 is chance."""
-        from sklearn.metrics import roc_auc_score
-
-        similar = pair_labels(y)
-        if similar.all() or not similar.any():
-            raise InvalidData("y must hold both similar and dissimilar pairs: with a single class there is no AUC.")
-        return float(roc_auc_score(similar, self.pair_score(pairs)))
-
-    def get_metric(self) -> Callable[[Any, Any], float]:
-        """A function of two vectors, for scikit-learn's `metric=` and the like."""
-        check_is_fitted(self)
-        W, norm = self.components_.copy(), self.norm_
-
-        def distance(u: Any, v: Any) -> float:
-            both = normalised(checks.finite_array("u and v", [u, v]), norm)  # type: ignore[arg-type]
-            return float(np.linalg.norm(W @ (both[0] - both[1])))
-
-        return distance
-
-    def get_mahalanobis_matrix(self) -> Floats:
-        """M = W'W, positive semidefinite."""
-        check_is_fitted(self)
-        return self.components_.T @ self.components_
-
-    def _unit(self, X: Any) -> Floats:
-        check_is_fitted(self)
-        rows = checks.finite_array("X", X, ndim=2)
-        if rows.shape[1] != self.n_features_in_:
-            raise InvalidData(f"X must have {self.n_features_in_} columns as in training, got {rows.shape[1]}.")
-        return normalised(rows, self.norm_)  # type: ignore[arg-type]
-
-
-class DPPMetric(LinearMetric):
+class DPPMetric(LinearMetric, Protected):
     """A linear metric learned from private labelled pairs.
 
     Parameters
     ----------
     n_components: rows of the learned map; None keeps all columns of X.
-    epsilon, delta: the budget; delta is spent by Gaussian noise only.
-    unit: what the proven guarantee protects: "pair", "kappa pairs" or "record". (The paper's is "kappa pairs".)
-    calibration: "proven" (default), or "paper" for Algorithm 1 to the letter.
-    loss: "contrastive" on pairs; "triplet" on (anchor, positive, negative); "npair" on (anchor, positive, negatives).
-    mechanism: "gaussian", "laplace", "scdf" or "duchi"; "auto" is Gaussian when proven, Laplace as in the paper.
-    sensitivity_reduction: DPP-S; paper calibration only, since nothing can be proven of it.
-    kappa: how to find kappa ("second", "exact", "bound", "node", "edge"), or a number fixed beforehand, which the
-        pairs must then respect.
-    transitive, n_classes: how labels imply each other; contradictions are refused.
-    select, max_degree: leave pairs out so that the price falls: "all", "forest", "matching", "degree" (max_degree).
-    normalize: "l1", "l2" or "none" for each record; margin: a number, or "mean" of dissimilar distances (proven:
-        5% of the budget pays for it); margin_ratio: rho, its multiple; clip: the bound h of a gradient.
-    batch_size, epochs, step_size, step_rule: of the descent. With proven Gaussian noise batch_size=None takes all pairs
-        in each of `epochs` steps, a number samples so many on average, and epochs are passes over the pairs. step_rule
-        is "compound" as printed in Algorithm 1, or "root" for eta_0 / sqrt(tau).
-    preprocessor: X, where pairs are given as indices into it.
+    epsilon, delta: the budget, of which every release of `fit` is paid.
+    unit: what is protected: "pair", "record", or the paper's "kappa pairs".
+    loss: "moments", a closed form that wins with many pairs; "contrastive", descent that wins with few; "auto" chooses
+        between them by the public number of pairs and columns and the noise. "triplet" takes (anchor, positive,
+        negative), "npair" (anchor, positive, negatives); neither takes y.
+    scale: how columns are brought to one size: bounds (low, high) of each column, known beforehand; "private", from
+        the pairs themselves within the budget; None leaves columns as they are and gives every record length 1.
+    select: leave pairs out so that the price falls: "all", "forest", "matching", or a number of pairs for each record.
+    kappa: how kappa is found ("second", "exact", "bound", "node", "edge"), or a number fixed beforehand, which the
+        pairs must then respect. Its price is stated whatever the unit.
+    transitive: whether being similar carries over, which kappa depends on.
+    preprocessor: what indices point to: an array, or a function from indices to rows.
     random_state: None for the operating system's entropy; a seed makes a simulation, and the guarantee says so.
 
-    Guarantee: `guarantee_`, charged to the ledger before anything is learned. The records' features are protected as
-    part of their pairs; records that are in no pair are not used.
+    Guarantee: `guarantee_`, charged before anything is learned; who was compared with whom is public. `fit` learns from
+    whatever labels it is given, contradictory or all of one kind: see `checking.check_pairs` for the owner's eyes.
 
     >>> rng = np.random.default_rng(0)
     >>> X, c = rng.normal(size=(60, 4)), rng.integers(0, 2, 60)
     >>> pairs = np.column_stack([np.arange(0, 60, 2), np.arange(1, 60, 2)])
     >>> metric = DPPMetric(preprocessor=X, random_state=0).fit(pairs, c[pairs[:, 0]] == c[pairs[:, 1]])
-    >>> metric.transform(X).shape, metric.guarantee_.unit
-    ((60, 4), 'pair')
+    >>> metric.transform(X).shape, metric.guarantee_.unit, metric.loss_
+    ((60, 4), 'pair', 'contrastive')
     """
 
-    guarantee_: Guarantee
+    _kind: ClassVar[str] = "metric"
 
     def __init__(
         self,
@@ -156,23 +82,11 @@ class DPPMetric(LinearMetric):
         epsilon: float = 1.0,
         delta: float = 1e-5,
         unit: str = "pair",
-        calibration: str = "proven",
-        loss: str = "contrastive",
-        mechanism: str = "auto",
-        sensitivity_reduction: bool = False,
+        loss: str = "auto",
+        scale: Any = None,
+        select: str | int = "all",
         kappa: str | int = "second",
         transitive: bool = True,
-        n_classes: int | None = None,
-        select: str = "all",
-        max_degree: int | None = None,
-        normalize: str = "auto",
-        margin: float | str = "auto",
-        margin_ratio: float = 1.0,
-        clip: float | str = "auto",
-        batch_size: int | str | None = "auto",
-        epochs: int | str = "auto",
-        step_size: float | str = "auto",
-        step_rule: str = "auto",
         preprocessor: Any = None,
         random_state: Any = None,
     ) -> None:
@@ -180,112 +94,130 @@ class DPPMetric(LinearMetric):
         self.epsilon = epsilon
         self.delta = delta
         self.unit = unit
-        self.calibration = calibration
         self.loss = loss
-        self.mechanism = mechanism
-        self.sensitivity_reduction = sensitivity_reduction
+        self.scale = scale
+        self.select = select
         self.kappa = kappa
         self.transitive = transitive
-        self.n_classes = n_classes
-        self.select = select
-        self.max_degree = max_degree
-        self.normalize = normalize
-        self.margin = margin
-        self.margin_ratio = margin_ratio
-        self.clip = clip
-        self.batch_size = batch_size
-        self.epochs = epochs
-        self.step_size = step_size
-        self.step_rule = step_rule
         self.preprocessor = preprocessor
         self.random_state = random_state
+
+    def promise(  # type: ignore[override]
+        self,
+        *,
+        n_pairs: int,
+        n_features: int,
+        groups: dict[str, int],
+        kappa: int = 1,
+        named: bool = True,
+        threshold: float | None = None,
+        about: dict[str, Any] | None = None,
+    ) -> Guarantee:
+        """What will be promised, from parameters and public facts only.
+
+        Parameters
+        ----------
+        n_pairs, n_features: pairs (or tuples) and columns.
+        groups: how many pairs one unit may be in, by unit ("pair", "kappa pairs", "record").
+        kappa, threshold, about: other public facts of a model, which promise nothing.
+        named: whether records are named by indices; rows of an array of features are each a record of their own.
+        """
+        columns = checks.whole("n_features", n_features)
+        return metric_guarantee(
+            self._resolved(n_pairs, columns, groups),
+            scaled=isinstance(check_scale(self.scale), str),
+            columns=columns,
+            rows=len(start(columns, self._width(columns))),
+            epsilon=checks.positive("epsilon", self.epsilon),
+            delta=checks.positive("delta", self.delta),
+            unit=self.unit,  # type: ignore[arg-type]
+            groups=groups,
+            named=named,
+            simulation=self.entropy_ == "seed",
+        )
 
     def fit(
         self,
         pairs: Any,
         y: Any = None,
         *,
-        ledger: Any = None,
-        trace: Any = None,
+        ledger: Ledger | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> Self:
         """Learn from pairs (m, 2, d), or indices (m, 2) with a preprocessor, and y: 1 similar, 0 or -1 dissimilar.
 
         A `PairSet` of `blindsight.data` holds indices and labels in one.
-        Triplets and N-pair tuples take no y. `trace` (paper calibration) records objective and sensitivity.
         """
-        settings = resolve(self.get_params(deep=False))
-        rng, simulation = training_rng(self.random_state)
-        records, numbers, graph = self._read(pairs, y, rng)
-        rows = normalised(records, settings.normalize)  # type: ignore[arg-type]
-        used = graph.edges if self.loss == "contrastive" else numbers
-        task = learning.Task(
-            differences=rows[graph.edges[:, 0]] - rows[graph.edges[:, 1]],
-            dissimilar=~graph.similar,
-            graph=graph,
-            loss=lambda margin: self._loss(rows, used, graph, margin),
-            n_tuples=len(used),
-            n_components=self._width(rows.shape[1]),
-            kappa=self._kappa(graph),
-            group=lambda unit, kappa: group_size(used, unit, kappa=kappa),
-            epsilon=checks.positive("epsilon", self.epsilon),
-            delta=checks.positive("delta", self.delta),
-            unit=checks.one_of("unit", self.unit, ("pair", "kappa pairs", "record")),  # type: ignore[arg-type]
-            reduction=bool(self.sensitivity_reduction),
-            margin_ratio=checks.positive("margin_ratio", self.margin_ratio),
-            settings=settings,
-            simulation=simulation,
-            rng=rng,
-        )
-        learn = learning.paper if self.calibration == "paper" else learning.proven
-        learned = learn(task, ledger=ledger, trace=trace, progress=progress)
-        self.components_ = learned.components
-        self.guarantee_ = learned.guarantee
-        self.margin_ = learned.margin
-        self.kappa_ = task.kappa
-        self.n_pairs_ = len(graph)
-        self.norm_ = settings.normalize
-        self.n_features_in_ = rows.shape[1]
+        data, kappa, groups = self._read(pairs, y)
+        columns = data.records.shape[1]
+        public = {
+            "n_pairs": len(data),
+            "n_features": columns,
+            "groups": groups,
+            "kappa": kappa,
+            "named": np.ndim(getattr(pairs, "indices", pairs)) == 2,
+        }
+        guarantee = self.promise(**public)
+        self._question_delta(len(data))
+        # A refused charge leaves what an earlier fit learned as it was.
+        door = Door(guarantee, what=f"metric from {len(data)} pairs", ledger=ledger, random_state=self.random_state)
+        self.guarantee_, self.public_ = guarantee, public
+        loss = self._resolved(len(data), columns, groups)
+        self.released_ = {}
+        if isinstance(self.scale, str):
+            counts = door.total("column sizes", data.spread())
+            self.released_["stretch"] = counted_stretch(counts, columns, noise=_sigma(door, "column sizes"))
+        prepared = data.prepared(self._stretch(columns), self._norm())
+        W = self._moments(door, prepared) if loss == "moments" else self._descent(door, prepared, loss, progress)
+        self.released_["components"] = reduce_rank(W, self._width(columns))
+        # The closed form scales its map to a mean square of 1; elsewhere the map's own size says what is far.
+        self._part(door, prepared, typical=1.0 if loss == "moments" else _typical(W))
+        return self._settle_in()
+
+    def calibrate_threshold(
+        self, pairs: Any, y: Any, *, strategy: str = "accuracy", min_rate: float = 0.9, public: bool = False
+    ) -> Self:
+        """Choose `threshold_` anew by labelled pairs that are *public*; `fit` has set one from the private ones."""
+        if not public:
+            raise InvalidParameter(
+                "a threshold chosen by private pairs is a release that nobody paid for, and fit has already set one "
+                "within its budget. Say public=True if these pairs and labels are public."
+            )
+        return super().calibrate_threshold(pairs, y, strategy=strategy, min_rate=min_rate)
+
+    def set_threshold(self, threshold: float) -> Self:
+        """Pairs at most this far apart count as similar from now on; a number chosen without private data."""
+        super().set_threshold(threshold)
+        self.public_["threshold"] = float(self.threshold_)
         return self
 
-    def _read(self, pairs: Any, y: Any, rng: np.random.Generator) -> tuple[Floats, NDArray[np.int64], PairGraph]:
-        checks.one_of("loss", self.loss, ("contrastive", "triplet", "npair"))
+    def describe(self, **about: Any) -> Self:
+        """Keep public facts (how features were made, say) with the model; they come back as `about_`."""
+        self.public_["about"] = about
+        return self._settle_in()
+
+    def _read(self, pairs: Any, y: Any) -> tuple[Comparisons, int, dict[str, int]]:
+        loss = checks.one_of("loss", self.loss, LOSSES)
+        checks.one_of("unit", self.unit, _UNITS)
         if isinstance(pairs, PairSet):
             pairs, y = pairs.indices, pairs.labels if y is None else y
-        width = {"contrastive": 2, "triplet": 3, "npair": None}[self.loss]
-        records, numbers = read_tuples(pairs, self.preprocessor, width=width)
-        if self.loss == "contrastive":
+        of_tuples = loss in _WIDTHS
+        records, numbers = read_tuples(pairs, self.preprocessor, width=_WIDTHS[loss] if of_tuples else 2)
+        if of_tuples:
+            if self.select != "all" or y is not None:
+                raise InvalidParameter("tuples take no y and no select: which record is alike is said by its place.")
+            graph = PairGraph.from_pairs(*tuple_pairs(numbers), n_nodes=len(records), transitive=self.transitive)
+            alike = np.zeros((len(numbers), numbers.shape[1] - 1), dtype=np.bool_)
+            alike[:, 0] = True
+        else:
             if y is None:
                 raise InvalidData("y must say which pairs are similar (1) and which are not (0).")
-            listed, similar = numbers, pair_labels(y)
-        else:
-            if self.calibration == "paper" or self.select != "all":
-                raise InvalidParameter("tuples need calibration='proven' and select='all': the paper's are pairs.")
-            listed, similar = tuple_pairs(numbers)
-        graph = PairGraph.from_pairs(
-            listed, similar, n_nodes=len(records), transitive=self.transitive, n_classes=self.n_classes
-        )
-        if graph.similar.all() or not graph.similar.any():
-            raise InvalidData(
-                f"all pairs are {'similar' if graph.similar.all() else 'dissimilar'}: with a single class of pairs the "
-                "metric collapses or grows without end. Add pairs of the other kind."
-            )
-        chosen = select(graph, self.select, max_degree=self.max_degree, rng=rng)  # type: ignore[arg-type]
-        return records, numbers, graph.subset(chosen)
-
-    def _loss(self, rows: Floats, used: NDArray[np.int64], graph: PairGraph, margin: float) -> TupleLoss:
-        if self.loss == "triplet":
-            return Triplet(rows[used], margin=margin)
-        if self.loss == "npair":
-            return NPair(rows[used])
-        return Contrastive(rows[used[:, 0]] - rows[used[:, 1]], ~graph.similar, margin=margin)
-
-    def _width(self, columns: int) -> int:
-        if self.n_components is None:
-            return columns
-        if checks.whole("n_components", self.n_components) > columns:
-            raise InvalidParameter(f"n_components must be at most the {columns} columns of X, got {self.n_components}.")
-        return self.n_components
+            graph = PairGraph.from_pairs(numbers, pair_labels(y), n_nodes=len(records), transitive=self.transitive)
+            graph = graph.subset(select(graph, self.select))
+            numbers, alike = graph.edges, graph.similar[:, None]
+        kappa = self._kappa(graph)
+        groups = {unit: group_size(numbers, unit, kappa=max(1, kappa)) for unit in _UNITS}  # type: ignore[arg-type]
+        return Comparisons(records, numbers, alike), kappa, groups
 
     def _kappa(self, graph: PairGraph) -> int:
         if isinstance(self.kappa, str):
@@ -298,38 +230,103 @@ class DPPMetric(LinearMetric):
             )
         return stated
 
-    def save(self, path: str | Path, *, about: dict[str, Any] | None = None) -> None:
-        """Write map, normalisation and guarantee as one file; no pair and no record is in it.
+    def _resolved(self, n_pairs: int, columns: int, groups: dict[str, int]) -> str:
+        if checks.one_of("loss", self.loss, LOSSES) != "auto":
+            return self.loss
+        epsilon, delta = checks.positive("epsilon", self.epsilon), checks.positive("delta", self.delta)
+        noise = groups[self.unit] * unit_noise(epsilon, delta)
+        return "moments" if worth_moments(n_pairs, columns, noise) else "contrastive"
 
-        `about` is kept beside them (how features were made, say) and comes back as `about_`.
-        """
-        check_is_fitted(self)
-        plain = {k: v for k, v in self.get_params(deep=False).items() if isinstance(v, (str, int, float, bool))}
-        fields = {
-            "norm": self.norm_,
-            "margin": self.margin_,
-            "kappa": self.kappa_,
-            "n_pairs": self.n_pairs_,
-            "guarantee": json.loads(self.guarantee_.to_json()),
-            "parameters": plain,
-            "about": about or {},
-        }
-        storage.save(path, kind=_KIND, arrays={"components": self.components_}, fields=fields)
+    def _question_delta(self, n_pairs: int) -> None:
+        if self.delta * n_pairs > 1:
+            warnings.warn(
+                f"delta = {self.delta:g} lets one in {1 / self.delta:,.0f} pairs be given away whole, and there are "
+                f"{n_pairs:,}. Take it well below {1 / n_pairs:.1g}.",
+                UserWarning,
+                stacklevel=3,
+            )
 
-    @classmethod
-    def load(cls, path: str | Path) -> DPPMetric:
-        """Read back what `save` wrote; anything else is refused."""
-        arrays, fields = storage.load(path, kind=_KIND)
-        try:
-            components = checks.finite_array("components", arrays["components"], ndim=2)
-            known = cls._get_param_names()
-            metric = cls(**{key: value for key, value in fields["parameters"].items() if key in known})
-            metric.norm_ = checks.one_of("norm", fields["norm"], ("l1", "l2", "none"))
-            metric.margin_, metric.kappa_ = float(fields["margin"]), int(fields["kappa"])
-            metric.n_pairs_ = int(fields["n_pairs"])
-            metric.guarantee_ = Guarantee.from_json(json.dumps(fields["guarantee"]))
-            metric.about_ = dict(fields["about"])
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise HostileFile(f"{path} does not hold a metric: {type(error).__name__}.") from error
-        metric.components_, metric.n_features_in_ = components, components.shape[1]
-        return metric
+    def _width(self, columns: int) -> int:
+        if self.n_components is None:
+            return columns
+        if checks.whole("n_components", self.n_components) > columns:
+            raise InvalidParameter(f"n_components must be at most the {columns} columns of X, got {self.n_components}.")
+        return self.n_components
+
+    def _norm(self) -> Any:
+        return "l2" if check_scale(self.scale) is None else "none"
+
+    def _stretch(self, columns: int) -> Floats:
+        scale = check_scale(self.scale)
+        if scale is None:
+            return np.ones(columns)
+        return self.released_["stretch"] if isinstance(scale, str) else bounds_stretch(scale, columns)
+
+    def _moments(self, door: Door, data: Comparisons) -> Floats:
+        rows = MomentRows(clipped(data.differences[:, 0]), data.alike[:, 0])
+        released = door.total("second moments", rows)
+        columns = data.records.shape[1]
+        return map_of_moments(released, columns=columns, n_pairs=len(data), sigma=_sigma(door, "second moments"))
+
+    def _descent(self, door: Door, data: Comparisons, loss: str, progress: Callable[[int, int], None] | None) -> Floats:
+        if loss != "npair":
+            self.released_["margin"] = _margin(door.total("margin", data.far()), _sigma(door, "margin"), len(data))
+        W = start(data.records.shape[1], self._width(data.records.shape[1]))
+        noise = _sigma(door, "gradients") / CLIP
+
+        def total(loss: TupleLoss, W: Floats) -> Floats:
+            return door.total("gradients", Gradients(*loss.factors(W)))
+
+        step = largest_step(W.size, noise, STEPS, len(data))
+        return noisy_descent(self._losses(data, loss), W, total, step_size=step, progress=progress)
+
+    def _losses(self, data: Comparisons, loss: str) -> TupleLoss:
+        if loss == "triplet":
+            return Triplet(data.records[data.numbers], margin=self.released_["margin"])
+        if loss == "npair":
+            return NPair(data.records[data.numbers])
+        return Contrastive(data.differences[:, 0], ~data.alike[:, 0], margin=self.released_["margin"])
+
+    def _part(self, door: Door, data: Comparisons, *, typical: float) -> None:
+        """Noisy histograms of the mapped distances, from which the threshold follows."""
+        W = self.released_["components"]
+        edges = np.linspace(0, 3 * max(typical, 1e-12), BINS + 1)
+        counts = door.total("distances", data.distances(W, edges))
+        self.released_["threshold"] = cut(counts[:BINS], counts[BINS:], edges, noise=_sigma(door, "distances"))
+
+    def _settle(self) -> None:
+        public, released = self.public_, self.released_
+        self.n_features_in_, self.n_pairs_ = int(public["n_features"]), int(public["n_pairs"])
+        self.kappa_, self.about_ = int(public["kappa"]), dict(public.get("about") or {})
+        self.loss_ = self._resolved(self.n_pairs_, self.n_features_in_, public["groups"])
+        self.norm_, self.stretch_ = self._norm(), self._stretch(self.n_features_in_)
+        self.components_ = checks.finite_array("components", released["components"], ndim=2)
+        if self.components_.shape[1] != self.n_features_in_ or self.stretch_.shape != (self.n_features_in_,):
+            raise InvalidData("the map does not fit the number of columns.")
+        self.margin_ = None if "margin" not in released else float(released["margin"])
+        self.threshold_ = checks.non_negative("threshold", public.get("threshold", released["threshold"]))
+
+    def _saved_parameters(self) -> dict[str, Any]:
+        fields = super()._saved_parameters()
+        scale = check_scale(self.scale)
+        fields["scale"] = [part.tolist() for part in scale] if isinstance(scale, tuple) else scale
+        return fields
+
+
+def _sigma(door: Door, what: str) -> float:
+    """The noise of a planned release: public."""
+    (planned,) = (item for item in door.guarantee.releases if item.what == what)
+    return float(planned.mechanism.sigma)  # type: ignore[attr-defined]
+
+
+def _margin(released: Floats, sigma: float, n_pairs: int) -> float:
+    """The mean distance of dissimilar ones; 1 where the noise, or its count, leaves nothing to see."""
+    total, count = released
+    if sigma > n_pairs / 8 or count <= 0:
+        return 1.0
+    return float(np.clip(2 * total / count, 0.05, 2.0))
+
+
+def _typical(W: Floats) -> float:
+    """How long a difference of length 1 is on average once mapped, if all directions are alike."""
+    return float(np.linalg.norm(W)) / math.sqrt(min(W.shape))

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from blindsight.core import checks
 from blindsight.core.errors import InvalidData
 from blindsight.data.formats.csvtable import read_rows, read_text
-from blindsight.metric.private import orthogonal
+from blindsight.metric.descent import orthogonal
 
-__all__ = ["IMAGE_FEATURES", "Records", "project", "read_features", "read_image_folder", "read_pairs"]
+__all__ = ["IMAGE_FEATURES", "Records", "project", "read_bounds", "read_features", "read_image_folder", "read_pairs"]
 
 IMAGE_FEATURES = ("pixels", "efficientnet")
 _SIDE = 12
@@ -29,11 +29,12 @@ _DISSIMILAR = {"0", "false", "no", "different", "dissimilar", "cannot-link", "-1
 
 @dataclass(frozen=True)
 class Records:
-    """Named records: features (n, d), and the class of each where known."""
+    """Named records: features (n, d), the class of each where known, and the columns' names where they have any."""
 
     ids: tuple[str, ...]
     X: NDArray[np.float64]
     classes: NDArray[np.str_] | None = None
+    columns: tuple[str, ...] = ()
 
     def numbers(self, names: list[str], *, where: str) -> NDArray[np.int64]:
         """Record numbers of names; unknown ones are an error that counts them."""
@@ -65,7 +66,7 @@ def read_features(path: str | Path, *, id_column: str = "id", class_column: str 
         raise InvalidData(f"{name} holds {len(ids) - len(set(ids))} ids more than once. Keep one row for each record.")
     X = np.array([[_number(row[i], name, header[i]) for i in chosen] for row in body])
     classes = None if wanted is None else np.array([row[header.index(wanted)] for row in body])
-    return Records(ids, checks.finite_array(name, X, ndim=2), classes)
+    return Records(ids, checks.finite_array(name, X, ndim=2), classes, tuple(header[i] for i in chosen))
 
 
 def read_image_folder(
@@ -81,7 +82,8 @@ def read_image_folder(
         flat = features.pixels(images, size=_SIDE).reshape(len(names), _SIDE * _SIDE, 3)
         X = flat.mean(axis=2).astype(np.float64)
     else:
-        X = project(features.EfficientNet(size=96).transform(images, progress=progress))
+        # No cache: features of private photos would stay behind on the disk.
+        X = project(features.EfficientNet(size=96, cache=False).transform(images, progress=progress))
     parts = [name.split("/") for name in names]
     classes = np.array([part[0] for part in parts]) if all(len(part) > 1 for part in parts) else None
     return Records(names, X, classes)
@@ -94,19 +96,55 @@ def project(X: NDArray[np.floating], columns: int = _PROJECTED) -> NDArray[np.fl
     return X @ orthogonal(columns, X.shape[1], rng=np.random.default_rng(20_19)).T
 
 
-def read_pairs(path: str | Path, records: Records) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Pairs from a CSV with three columns, two ids and a label: 1/0, same/different, must-link/cannot-link."""
+def read_pairs(path: str | Path, records: Records | None = None) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Pairs from a CSV with three columns, two ids and a label: 1/0, same/different, must-link/cannot-link.
+
+    A first row that names no record is taken for a header, unless its label is one that other rows use too. Without
+    `records`, ids are numbered in the order in which they first appear.
+    """
     name = Path(path).name
     rows = read_rows(read_text(path), name=name)
     if len(rows[0]) != 3:
         raise InvalidData(f"{name} must have three columns (two ids and a label), found {len(rows[0])}.")
-    known = set(records.ids)
-    if rows[0][2].lower() not in _SIMILAR | _DISSIMILAR and not {*rows[0][:2]} <= known:
-        rows = rows[1:]  # a header: neither a label nor two records
+    known = {cell for row in rows[1:] for cell in row[:2]} if records is None else set(records.ids)
+    if _header(rows, known):
+        rows = rows[1:]
     if not rows:
         raise InvalidData(f"{name} holds no pairs.")
+    if records is None:
+        ids = tuple(dict.fromkeys(cell for row in rows for cell in row[:2]))
+        records = Records(ids, np.zeros((len(ids), 1)))
     ends = [records.numbers([row[i] for row in rows], where=name) for i in (0, 1)]
     return np.column_stack(ends), np.array([_label(row[2], name, line) for line, row in enumerate(rows, start=1)])
+
+
+def _header(rows: list[list[str]], known: set[str]) -> bool:
+    """Whether the first row names the columns: "a,b,similar" is one where labels are 1 and 0."""
+    if known & {*rows[0][:2]}:
+        return False
+    word = rows[0][2].lower()
+    return word not in _SIMILAR | _DISSIMILAR or word not in {row[2].lower() for row in rows[1:]} | {
+        "0",
+        "1",
+        "-1",
+        "+1",
+    }
+
+
+def read_bounds(path: str | Path, columns: tuple[str, ...]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Public bounds from a CSV with the columns "column", "low" and "high": one row for each column of the features."""
+    name = Path(path).name
+    header, *body = read_rows(read_text(path), name=name)
+    if header != ["column", "low", "high"]:
+        raise InvalidData(f"{name} must have the columns column, low, high, found {', '.join(header[:8])}.")
+    found = {row[0]: (_number(row[1], name, "low"), _number(row[2], name, "high")) for row in body}
+    missing = [column for column in columns if column not in found]
+    if missing:
+        raise InvalidData(
+            f"{name} must give bounds for every column; {len(missing)} are missing, {missing[0]!r} first."
+        )
+    low, high = np.array([found[column] for column in columns]).T
+    return low, high
 
 
 def _label(text: str, name: str, line: int) -> bool:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from blindsight.core import checks
 from blindsight.core.errors import InvalidData
 
-__all__ = ["PairGraph", "pair_labels"]
+__all__ = ["PairGraph", "connected", "pair_labels"]
 
 # scikit-learn labels pairs 1 / 0, metric-learn +1 / -1; both mean similar / dissimilar here. The paper's y is the
 # other way round (0 similar, 1 dissimilar), which is why the code below says `similar` and never `y`.
@@ -73,12 +73,12 @@ class PairGraph:
         *,
         n_nodes: int | None = None,
         transitive: bool = True,
-        n_classes: int | None = None,
     ) -> PairGraph:
-        """Build the graph from (m, 2) node numbers and labels; a pair given twice with one label counts once.
+        """Build the graph from (m, 2) node numbers and labels; a pair given twice counts once, with its first label.
 
-        Self-pairs, pairs labelled both ways, and (for a transitive relation) labels that contradict each other along
-        a path are refused. With `n_classes=2`, two dissimilar steps mean similar, and that is checked too.
+        What is refused depends on the structure, which is public, or on the domain of one label; never on what labels
+        say together. Contradictions are the owner's to find (`checking.check_pairs`): a refusal here would be an
+        answer about private labels that nobody paid for.
         """
         indices = np.asarray(pairs)
         if indices.ndim != 2 or indices.shape[1] != 2 or indices.dtype.kind not in "iu":
@@ -95,39 +95,12 @@ class PairGraph:
                 f"a pair must join two different records: {int((edges[:, 0] == edges[:, 1]).sum())} self-pairs found. "
                 "Remove them."
             )
-        edges, similar = _distinct(edges, similar, n_nodes)
-        graph = cls(n_nodes=n_nodes, edges=edges, similar=similar, transitive=transitive)
-        if transitive:
-            graph.check_consistent(n_classes=n_classes)
-        return graph
+        first = _first_of_each(edges, n_nodes)
+        return cls(n_nodes=n_nodes, edges=edges[first], similar=similar[first], transitive=transitive)
 
     def __len__(self) -> int:
         """The number of pairs."""
         return len(self.edges)
-
-    def check_consistent(self, *, n_classes: int | None = None) -> None:
-        """Refuse labels that cannot all hold for a transitive relation (the inference patterns of Section V-A)."""
-        group = _connected(self.n_nodes, self.edges[self.similar])
-        across = self.edges[~self.similar]
-        wrong = int((group[across[:, 0]] == group[across[:, 1]]).sum())
-        if wrong:
-            raise InvalidData(
-                f"labels contradict each other: {wrong} pairs are labelled dissimilar although a chain of similar "
-                "pairs joins them. Correct the labels, or say transitive=False if being similar does not carry over."
-            )
-        if n_classes == 2:
-            # Double cover (v, side): similar keeps the side, dissimilar changes it; nobody may be on both sides.
-            shift = np.where(self.similar, 0, self.n_nodes)
-            a, b = self.edges[:, 0], self.edges[:, 1]
-            cover = np.concatenate(
-                [np.column_stack([a, b + shift]), np.column_stack([a + self.n_nodes, b + self.n_nodes - shift])]
-            )
-            side = _connected(2 * self.n_nodes, cover)
-            if (side[: self.n_nodes] == side[self.n_nodes :]).any():
-                raise InvalidData(
-                    "labels contradict each other: with two classes an odd number of dissimilar pairs closes a circle. "
-                    "Correct the labels, or do not say n_classes=2."
-                )
 
     @property
     def degrees(self) -> NDArray[np.int64]:
@@ -137,7 +110,7 @@ class PairGraph:
     def components(self) -> NDArray[np.int64]:
         """The connected component of each node."""
         if "components" not in self._cache:
-            self._cache["components"] = _connected(self.n_nodes, self.edges)
+            self._cache["components"] = connected(self.n_nodes, self.edges)
         return self._cache["components"]
 
     def adjacency(self) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int32]]:
@@ -184,19 +157,9 @@ def _count(edges: NDArray[np.int64], n_nodes: int | None) -> int:
     return n_nodes
 
 
-def _distinct(
-    edges: NDArray[np.int64], similar: NDArray[np.bool_], n_nodes: int
-) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Each pair once, in the order first given; a pair labelled both ways is refused."""
-    key = edges[:, 0] * n_nodes + edges[:, 1]
-    _, first, inverse = np.unique(key, return_index=True, return_inverse=True)
-    if len(first) == len(edges):
-        return edges, similar
-    both = int(np.unique(inverse[similar != similar[first][inverse]]).size)
-    if both:
-        raise InvalidData(f"{both} pairs are labelled both similar and dissimilar. Keep one label for each.")
-    first.sort()
-    return edges[first], similar[first]
+def _first_of_each(edges: NDArray[np.int64], n_nodes: int) -> NDArray[np.int64]:
+    """Where each pair is given for the first time, in the order given."""
+    return np.sort(np.unique(edges[:, 0] * n_nodes + edges[:, 1], return_index=True)[1])
 
 
 @njit(cache=True)
@@ -220,7 +183,8 @@ def _compress(n_nodes, edges):
     return start, neighbour, edge
 
 
-def _connected(n_nodes: int, edges: NDArray[np.int64]) -> NDArray[np.int64]:
+def connected(n_nodes: int, edges: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The number of the connected component of each node."""
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 

@@ -8,14 +8,34 @@ and their sum is one matrix product, where the plain way needs n matrices in mem
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["TupleLoss"]
+__all__ = ["Gradients", "TupleLoss"]
 
 Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Gradients:
+    """Rows for the door: the gradient of each pair or tuple as its factors, left (n, k, d') and right (n, k, d)."""
+
+    left: Floats
+    right: Floats
+
+    def __len__(self) -> int:
+        return len(self.left)
+
+    def norms(self, order: float) -> Floats:
+        """Of each gradient as a whole matrix, l2; for l1 at most the sum of its outer products'."""
+        return _frobenius(self.left, self.right) if order == 2 else _absolute(self.left, self.right)
+
+    def weighted_sum(self, weights: Floats) -> Floats:
+        """All gradients, each times its weight, added as one matrix product."""
+        return _added(self.left * weights[:, None, None], self.right)
 
 
 class TupleLoss(ABC):
@@ -35,10 +55,7 @@ class TupleLoss(ABC):
 
     @abstractmethod
     def factors(self, W: Floats) -> tuple[Floats, Floats]:
-        """Left (n, k, d') and right (n, k, d) factors: gradient i is the sum over k of left x right'.
-
-        The left factors are fresh and may be overwritten; the right ones may be the data themselves.
-        """
+        """Left (n, k, d') and right (n, k, d) factors: gradient i is the sum over k of left x right'."""
 
     def gradients(self, W: Floats) -> Floats:
         """(n, d', d) all gradients, formed. For tests and small data."""
@@ -55,11 +72,8 @@ class TupleLoss(ABC):
         Removing one pair therefore moves the sum by at most `bound`. For l1 with two outer products the norm is
         bounded by the sum of theirs, which clips a little more than needed and never less.
         """
-        left, right = self.factors(W)
-        norm = _frobenius(left, right) if order == 2 else _absolute(left, right)
-        scale = bound / np.maximum(norm, bound)
-        left *= scale[:, None, None]
-        return _added(left, right)
+        gradients = Gradients(*self.factors(W))
+        return gradients.weighted_sum(bound / np.maximum(gradients.norms(order), bound))
 
     def sum(self, W: Floats) -> Floats:
         """The sum of the gradients, unclipped."""

@@ -1,4 +1,9 @@
-"""From what a user hands over, arrays of pairs or indices into X, to records and record numbers."""
+"""From what a user hands over, arrays of pairs or indices into X, to records and record numbers.
+
+Records are named by indices only. In an array of features every row is a record of its own, whatever its values: rows
+that happen to be equal are no reason to take two people for one, and to compare values would make the number of pairs
+of a record, which is public, a function of features, which are not.
+"""
 
 from __future__ import annotations
 
@@ -16,24 +21,22 @@ Norm = Literal["l1", "l2", "none"]
 Floats = NDArray[np.float64]
 
 
-def read_tuples(tuples: Any, X: Any = None, *, width: int | None = 2) -> tuple[Floats, NDArray[np.int64]]:
-    """(records (n, d), numbers (m, k)) from (m, k, d) features, or from (m, k) indices into X, as in metric-learn.
-
-    In an array of features, equal rows are taken to be the same record.
+def read_tuples(tuples: Any, preprocessor: Any = None, *, width: int | None = 2) -> tuple[Floats, NDArray[np.int64]]:
+    """(records (n, d), numbers (m, k)) from (m, k, d) features, or from (m, k) indices, as in metric-learn.
 
     Parameters
     ----------
+    preprocessor: what indices point to: an array (n, d), or a function from (j,) indices to (j, d) features.
     width: k, or None for any k of at least 3.
     """
     given = np.asarray(tuples)
     if given.ndim == 2:
-        records, numbers = _from_indices(given, X)
+        records, numbers = _from_indices(given, preprocessor)
     elif given.ndim == 3:
-        if X is not None:
+        if preprocessor is not None:
             raise InvalidData("pairs must be indices (m, 2) when a preprocessor is given, got features (m, 2, d).")
-        flat = checks.finite_array("pairs", given).reshape(-1, given.shape[2])
-        records, inverse = np.unique(flat, axis=0, return_inverse=True)
-        numbers = inverse.reshape(given.shape[:2]).astype(np.int64)
+        records = checks.finite_array("pairs", given).reshape(-1, given.shape[2])
+        numbers = np.arange(len(records)).reshape(given.shape[:2])
     else:
         raise InvalidData(f"pairs must be (m, 2, d) features or (m, 2) indices into X, got shape {given.shape}.")
     if len(numbers) == 0:
@@ -45,13 +48,21 @@ def read_tuples(tuples: Any, X: Any = None, *, width: int | None = 2) -> tuple[F
     return records, numbers
 
 
-def _from_indices(given: NDArray[Any], X: Any) -> tuple[Floats, NDArray[np.int64]]:
-    if X is None:
+def _from_indices(given: NDArray[Any], preprocessor: Any) -> tuple[Floats, NDArray[np.int64]]:
+    if preprocessor is None:
         raise InvalidData("indices need the records they point to: pass preprocessor=X, or features (m, 2, d).")
-    records = checks.finite_array("X", X, ndim=2)
     if given.dtype.kind not in "iu":
         raise InvalidData(f"indices must be whole numbers, got dtype {given.dtype}.")
     numbers = given.astype(np.int64)
+    if callable(preprocessor):
+        named, numbers = np.unique(numbers, return_inverse=True)
+        records = checks.finite_array("what the preprocessor returns", preprocessor(named), ndim=2)
+        if len(records) != len(named):
+            raise InvalidData(
+                f"the preprocessor must return one row for each index: {len(named)} indices, {len(records)} rows."
+            )
+        return records, numbers.reshape(given.shape)
+    records = checks.finite_array("X", preprocessor, ndim=2)
     outside = (numbers < 0) | (numbers >= len(records))
     if outside.any():
         unknown = np.unique(numbers[outside]).size

@@ -5,6 +5,7 @@ All of these look at private data without noise. They are for whoever holds the 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +25,12 @@ class Scores:
     accuracy: float
     balanced: float
     tested: int
+
+    def interval(self) -> tuple[float, float]:
+        """Wilson's 95% interval of the accuracy: how little a few tested records say."""
+        z, n, p = 1.96, self.tested, self.accuracy
+        middle, width = p + z * z / (2 * n), z * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
+        return (middle - width) / (1 + z * z / n), (middle + width) / (1 + z * z / n)
 
 
 def nearest_neighbours(gallery: Any, classes: Any, queries: Any, truth: Any, *, k: int = 5) -> Scores:

@@ -8,8 +8,6 @@ long as the structure is public.
 
 from __future__ import annotations
 
-from typing import Any, Literal, get_args
-
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
@@ -17,9 +15,9 @@ from numpy.typing import NDArray
 from blindsight.core import checks
 from blindsight.metric.graph import PairGraph
 
-__all__ = ["Selection", "bounded_degree", "matching", "select", "spanning_forest"]
+__all__ = ["SELECTIONS", "bounded_degree", "matching", "select", "spanning_forest"]
 
-Selection = Literal["all", "forest", "degree", "matching"]
+SELECTIONS = ("all", "forest", "matching")
 
 
 @njit(cache=True)
@@ -65,7 +63,7 @@ def bounded_degree(graph: PairGraph, limit: int, *, rng: np.random.Generator) ->
 
     Edges between records of few pairs come first (ties at random): that keeps more of them than chance order.
     """
-    limit = checks.whole("max_degree", limit)
+    limit = checks.whole("limit", limit)
     degrees = graph.degrees
     crowd = degrees[graph.edges].sum(axis=1) + rng.random(len(graph))
     return _bounded(graph.n_nodes, graph.edges, np.argsort(crowd), limit)
@@ -76,13 +74,18 @@ def matching(graph: PairGraph, *, rng: np.random.Generator) -> NDArray[np.bool_]
     return bounded_degree(graph, 1, rng=rng)
 
 
-def select(graph: PairGraph, how: Selection, *, max_degree: int | None = None, rng: Any) -> NDArray[np.bool_]:
-    """The mask of the edges that `how` keeps."""
-    checks.one_of("select", how, get_args(Selection))
+def select(graph: PairGraph, how: str | int) -> NDArray[np.bool_]:
+    """The mask of the edges that `how` keeps: "all", "forest", "matching", or at most so many pairs for each record.
+
+    Ties are broken by a generator of their own, the same for the same number of pairs: a choice that anybody could
+    repeat from the public structure.
+    """
+    rng = np.random.default_rng(len(graph))
+    if not isinstance(how, str):
+        return bounded_degree(graph, checks.whole("select", how), rng=rng)
+    checks.one_of("select", how, SELECTIONS)
     if how == "forest":
         return spanning_forest(graph, rng=rng)
     if how == "matching":
         return matching(graph, rng=rng)
-    if how == "degree":
-        return bounded_degree(graph, checks.whole("max_degree", max_degree), rng=rng)
     return np.ones(len(graph), dtype=np.bool_)

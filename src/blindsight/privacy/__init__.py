@@ -1,29 +1,47 @@
 """What a guarantee is, what it costs, how it is spent.
 
-- `guarantee`: `Cost` and `Guarantee`, frozen values that always name their unit; `disclosure` for what has no epsilon.
-- `mechanisms`: the only place that draws privacy noise.
-- `accounting`: what many releases cost together.
+- `cost`, `guarantee`: frozen values that always name their unit; `disclosure` for what has no epsilon.
+- `mechanisms`: the only place that draws privacy noise; `entropy` chooses what it is made of.
+- `plan`, `accounting`: what will be released, and what that costs together.
+- `door`: the only way from a private value to a released one; `estimator`: what every private estimator shares.
 - `ledger`: the durable account that is charged before anything leaves.
-- `entropy`, `clipping`: dice and bounds.
 """
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from blindsight.privacy.disclosure import Disclosure, Recovery
-from blindsight.privacy.guarantee import Audited, Cost, Guarantee
+from blindsight.privacy.guarantee import Assumption, Audited, Cost, Guarantee
+from blindsight.privacy.plan import Plan, Planned
 
 if TYPE_CHECKING:
+    from blindsight.privacy.door import Door
+    from blindsight.privacy.estimator import Protected
     from blindsight.privacy.ledger import Balance, Entry, Ledger
 
-__all__ = ["Audited", "Balance", "Cost", "Disclosure", "Entry", "Guarantee", "Ledger", "Recovery"]
+__all__ = [
+    "Assumption",
+    "Audited",
+    "Balance",
+    "Cost",
+    "Disclosure",
+    "Door",
+    "Entry",
+    "Guarantee",
+    "Ledger",
+    "Plan",
+    "Planned",
+    "Protected",
+    "Recovery",
+]
+
+_LATER = {"Balance": "ledger", "Entry": "ledger", "Ledger": "ledger", "Door": "door", "Protected": "estimator"}
 
 
 def __getattr__(name: str) -> Any:
-    # The ledger brings SQLAlchemy, which those who only want a mechanism need not wait for.
-    if name in {"Balance", "Entry", "Ledger"}:
-        from blindsight.privacy import ledger
-
-        return getattr(ledger, name)
+    # The ledger brings SQLAlchemy and estimators scikit-learn, which those who only want a mechanism need not wait for.
+    if name in _LATER:
+        return getattr(importlib.import_module(f"{__name__}.{_LATER[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -13,6 +13,8 @@ from blindsight.core.errors import InvalidData, InvalidParameter
 
 __all__ = ["Disclosure", "Recovery"]
 
+FORMAT = "blindsight disclosure card 2"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Recovery:
@@ -79,16 +81,18 @@ class Disclosure:
 
     def to_json(self) -> str:
         """JSON text; `from_json` reads it back to an equal value."""
-        return json.dumps(dataclasses.asdict(self), ensure_ascii=False, indent=2)
+        return json.dumps({"format": FORMAT, **dataclasses.asdict(self)}, ensure_ascii=False, indent=2)
 
     @classmethod
     def from_json(cls, text: str) -> Disclosure:
         """Read back what `to_json` wrote; anything else is refused."""
         try:
             fields = json.loads(text)
+            if fields.pop("format") != FORMAT:
+                raise InvalidData(f"expected a {FORMAT!r}")
             fields["sees"] = tuple(tuple(row) for row in fields["sees"])
             fields["recovered"] = tuple(Recovery(**row) for row in fields.get("recovered", ()))
             fields["assumptions"] = tuple(fields.get("assumptions", ()))
             return cls(**fields)
-        except (ValueError, TypeError, KeyError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise InvalidData(f"not a disclosure: {error}.") from error

@@ -1,28 +1,51 @@
 """Where randomness comes from, and whether it is a protection or a simulation.
 
-Two kinds of dice. `training_rng` gives a numpy generator: fast, for noise that stays inside (gradients, splits).
-`release_rng` gives, by default, `SystemEntropy`: every bit from the operating system, for noise that outsiders see,
-because numpy's generators can be run backwards from enough of their output. A fixed seed makes either reproducible
-and turns the release into a simulation, which its guarantee then says.
+A `Source` hands out streams of random numbers and says what they are made of:
+
+- `SystemSource`: for exact samplers every bit from the operating system; for bulk noise and batches AES in counter
+  mode, its key and its counter 256 bits from the operating system (numpy's own generators can be run backwards from
+  enough of their output, and torch's takes a seed of 32 bits: neither ever protects anyone here);
+- `SeededSource`: a fixed seed: reproducible, so a simulation, and the guarantee says so;
+- `KeyedSource`: AES keyed by a secret and a name: the same noise for the same record, whenever it is asked for.
+
+`training_rng` is for what protects nobody: initial weights, splits, public rotations.
 """
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import os
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from blindsight.core.errors import InvalidParameter
 
-__all__ = ["RandomState", "Rng", "SystemEntropy", "part_state", "release_rng", "training_rng", "words"]
+__all__ = [
+    "EntropyName",
+    "KeyedSource",
+    "RandomState",
+    "Rng",
+    "SeededSource",
+    "Source",
+    "SystemEntropy",
+    "SystemSource",
+    "aes_generator",
+    "part_state",
+    "release_rng",
+    "source_of",
+    "training_rng",
+    "words",
+]
 
 RandomState: TypeAlias = int | np.random.Generator | np.random.SeedSequence | np.random.RandomState | None
+EntropyName = Literal["system", "keyed", "seed"]
 
 
 class Rng(Protocol):
-    """What a mechanism may ask of its dice; numpy's `Generator` and `SystemEntropy` both answer."""
+    """What a mechanism may ask of its random numbers; numpy's `Generator` and `SystemEntropy` both answer."""
 
     def integers(self, low: Any, high: Any = None, size: Any = None, dtype: Any = np.int64) -> Any: ...
 
@@ -32,7 +55,7 @@ class Rng(Protocol):
 
 
 class SystemEntropy:
-    """Dice cast by the operating system (`os.urandom`), with the few methods of a numpy generator that we use."""
+    """Random numbers of the operating system (`os.urandom`), with the few methods of a numpy generator that we use."""
 
     def bytes(self, length: int) -> bytes:
         """That many random bytes."""
@@ -75,8 +98,86 @@ def words(rng: Rng, count: int) -> NDArray[np.uint64]:
     return np.frombuffer(bytearray(rng.bytes(8 * count)), dtype=np.uint64)
 
 
+def aes_generator(secret: bytes | None = None) -> np.random.Generator:
+    """A numpy generator on AES-128 in counter mode; key and first counter are the 32 secret bytes."""
+    from randomgen import AESCounter
+
+    secret = os.urandom(32) if secret is None else secret
+    if len(secret) != 32:
+        raise InvalidParameter(f"the secret of an AES generator must have 32 bytes, got {len(secret)}.")
+    halves = np.frombuffer(secret, dtype="<u8").astype(np.uint64)
+    return np.random.Generator(AESCounter(key=halves[:2], counter=halves[2:]))
+
+
+class Source(Protocol):
+    """Hands out random streams, each under a name of its own."""
+
+    @property
+    def name(self) -> EntropyName: ...
+
+    def stream(self, label: str, *, exact: bool) -> Any: ...
+
+
+class SystemSource:
+    """The operating system's entropy: directly for exact samplers, as an AES key for bulk noise."""
+
+    name: EntropyName = "system"
+
+    def stream(self, label: str, *, exact: bool) -> Any:
+        """A fresh stream, whatever the label."""
+        return SystemEntropy() if exact else aes_generator()
+
+
+class SeededSource:
+    """Streams that depend on a seed and their label only: for simulations."""
+
+    name: EntropyName = "seed"
+
+    def __init__(self, seed: RandomState) -> None:
+        rng, _ = training_rng(seed)
+        self._base = int(rng.integers(0, 1 << 62))
+
+    def stream(self, label: str, *, exact: bool) -> Any:
+        """The stream of this label: the same in every run."""
+        digest = hashlib.sha256(label.encode()).digest()[:16]
+        return np.random.default_rng([self._base, int.from_bytes(digest, "big")])
+
+
+class KeyedSource:
+    """Streams that depend on a secret key and their label: the same noise for the same name, unknown to outsiders.
+
+    A stream is AES in counter mode keyed by HMAC-SHA-256(key, label). That HMAC and AES are pseudo-random is then an
+    assumption of the guarantee.
+    """
+
+    name: EntropyName = "keyed"
+
+    def __init__(self, key: bytes) -> None:
+        if not isinstance(key, bytes) or len(key) < 16:
+            raise InvalidParameter("the key of a keyed source must be at least 16 bytes.")
+        self._key = key
+
+    def __repr__(self) -> str:
+        return f"KeyedSource({8 * len(self._key)} bits)"
+
+    def stream(self, label: str, *, exact: bool) -> Any:
+        """The stream of this label under this key."""
+        return aes_generator(hmac.new(self._key, label.encode(), hashlib.sha256).digest())
+
+
+def source_of(random_state: RandomState | Source) -> Source:
+    """None: the operating system; a seed or generator: a simulation; a source: itself."""
+    if random_state is None:
+        return SystemSource()
+    if isinstance(random_state, (SystemSource, SeededSource, KeyedSource)):
+        return random_state
+    if hasattr(random_state, "stream") and hasattr(random_state, "name"):
+        return random_state  # type: ignore[return-value]
+    return SeededSource(random_state)  # type: ignore[arg-type]
+
+
 def training_rng(random_state: RandomState) -> tuple[np.random.Generator, bool]:
-    """A numpy generator, and whether it makes a simulation (any seed or generator handed in does)."""
+    """A numpy generator for what protects nobody, and whether a seed or generator was handed in."""
     if random_state is None:
         return np.random.default_rng(), False
     if isinstance(random_state, np.random.RandomState):
@@ -93,7 +194,7 @@ def training_rng(random_state: RandomState) -> tuple[np.random.Generator, bool]:
 
 
 def release_rng(random_state: RandomState) -> tuple[Rng, bool]:
-    """The operating system's dice, or a seeded generator and the word that it makes a simulation."""
+    """The operating system's numbers, or a seeded generator and the word that it makes a simulation."""
     if random_state is None:
         return SystemEntropy(), False
     return training_rng(random_state)
@@ -102,8 +203,8 @@ def release_rng(random_state: RandomState) -> tuple[Rng, bool]:
 def part_state(random_state: RandomState, part: int) -> RandomState:
     """The random state of one part of a larger job: of a block, or of an image by its name.
 
-    With a seed each part has dice of its own, the same in whatever order and on whatever machine the parts are made.
-    None stays None (every part asks the operating system), and a generator moves on by itself.
+    With a seed each part has numbers of its own, the same in whatever order and on whatever machine the parts are
+    made. None stays None (every part asks the operating system), and a generator moves on by itself.
     """
     if random_state is None or isinstance(random_state, (np.random.Generator, np.random.RandomState)):
         return random_state

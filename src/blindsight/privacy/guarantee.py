@@ -1,8 +1,8 @@
-"""What a release costs (`Cost`) and what it promises (`Guarantee`): frozen values that always name their unit.
+"""What a release promises: the mechanisms that passed the door, as data, with the three numbers.
 
-An epsilon means nothing until it says *per what*. A 48-bit code flipped at epsilon 1 per bit costs epsilon 48 per
-record; both statements are true and only one of them protects a person. So a `Cost` cannot be made without a unit
-and a neighbour relation, and costs in different units do not add.
+A `Guarantee` is made of planned releases; its epsilon is what one accountant says of them (`accounting.price`), when it
+is made and again whenever a file that states it is read. Cards, lines and JSON are rendered from it; no code reads
+meaning out of its text.
 """
 
 from __future__ import annotations
@@ -14,81 +14,53 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from blindsight.core import checks
-from blindsight.core.errors import InvalidData, InvalidParameter, UnitMismatch
+from blindsight.core.errors import InvalidData, InvalidParameter
+from blindsight.privacy.accounting import price
+from blindsight.privacy.cost import Cost, Neighbours, Sampler, Unit, build, plain
+from blindsight.privacy.entropy import EntropyName
+from blindsight.privacy.plan import Plan, Planned, plan_from_fields, plan_to_fields
 
-__all__ = ["Audited", "Calibration", "Cost", "Guarantee", "Model", "Neighbours", "Sampler", "Unit"]
+__all__ = [
+    "Assumption",
+    "Audited",
+    "Calibration",
+    "Cost",
+    "Guarantee",
+    "Model",
+    "Neighbours",
+    "Sampler",
+    "Unit",
+]
 
-Unit = Literal["bit", "record", "pair", "kappa pairs", "pixel", "query", "user"]
-Neighbours = Literal["replace one", "add or remove one"]
 Model = Literal["central", "local"]
 Calibration = Literal["paper", "proven"]
-Sampler = Literal["exact", "float"]
+FORMAT = "blindsight privacy card 2"
+_RANDOMNESS = {
+    "system": "operating system's entropy",
+    "keyed": "a secret key: the same noise whenever the same record is released",
+    "seed": "fixed seed: a simulation, not a protection",
+}
+_NOISE = {
+    "exact": "exact integer sampling, safe to release",
+    "float": "floating point, not for release at full precision",
+}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Cost:
-    """What one release spends: (epsilon, delta) per `unit`, under a neighbour relation.
+@dataclass(frozen=True)
+class Assumption:
+    """Something that must hold for a guarantee: a name for code, a sentence for people."""
 
-    >>> Cost(epsilon=0.5, unit="record") + Cost(epsilon=1.5, unit="record")
-    Cost(epsilon=2.0, delta=0.0, unit='record', neighbours='replace one')
-    """
-
-    epsilon: float
-    delta: float = 0.0
-    unit: Unit
-    neighbours: Neighbours = "replace one"
+    name: str
+    says: str
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "epsilon", checks.non_negative("epsilon", self.epsilon, infinite=True))
-        object.__setattr__(self, "delta", checks.probability("delta", self.delta, below_one=True))
-        checks.one_of("unit", self.unit, get_args(Unit))
-        checks.one_of("neighbours", self.neighbours, get_args(Neighbours))
-
-    def __add__(self, other: Cost) -> Cost:
-        """Basic composition: epsilons and deltas add, in one unit."""
-        if not isinstance(other, Cost):
-            return NotImplemented
-        if (self.unit, self.neighbours) != (other.unit, other.neighbours):
-            raise UnitMismatch(
-                f"cannot add a cost per {self.unit} ({self.neighbours}) to one per {other.unit} "
-                f"({other.neighbours}). Convert one of them first, for example with .per('record', times=...)."
-            )
-        return dataclasses.replace(
-            self,
-            epsilon=self.epsilon + other.epsilon,
-            delta=min(self.delta + other.delta, math.nextafter(1, 0)),
-        )
-
-    def per(self, unit: Unit, *, times: int) -> Cost:
-        """The same release in a larger unit that holds up to `times` of this one (group privacy).
-
-        Pure epsilon multiplies. With delta, group privacy gives delta * sum of e^(i epsilon) for i < times.
-
-        >>> Cost(epsilon=1.0, unit="bit").per("record", times=48).epsilon
-        48.0
-        """
-        times = checks.whole("times", times)
-        delta = self.delta
-        if delta > 0 and times > 1:
-            if math.isinf(self.epsilon) or (times - 1) * self.epsilon > 700:
-                delta = math.nextafter(1, 0)
-            else:
-                delta *= math.fsum(math.exp(i * self.epsilon) for i in range(times))
-                delta = min(delta, math.nextafter(1, 0))
-        return dataclasses.replace(self, epsilon=self.epsilon * times, delta=delta, unit=unit)
+        for field in ("name", "says"):
+            value = getattr(self, field)
+            if not isinstance(value, str) or not value.strip():
+                raise InvalidParameter(f"{field} of an assumption must be text, got {value!r}.")
 
     def __str__(self) -> str:
-        delta = f", δ = {self.delta:.3g}" if self.delta else ""
-        return f"ε = {self.epsilon:.4g}{delta} per {self.unit} ({self.neighbours})"
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON; infinity becomes the string "inf"."""
-        return _plain(dataclasses.asdict(self))
-
-    @classmethod
-    def from_dict(cls, fields: dict[str, Any]) -> Cost:
-        """The inverse of `to_dict`; unknown or missing fields are an error."""
-        return _build(cls, fields)
+        return self.says
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,55 +87,119 @@ class Guarantee:
 
     Parameters
     ----------
-    mechanism: what was done, in a few words ("random flipping of 48 bits, beta = 0.27").
-    unit, neighbours: per what the proven epsilon counts, and which data sets count as neighbours.
+    releases: the plan: what is released by which mechanism, how often, in one unit.
+    unproven: why nothing is proven, where that is so; epsilon is then inf, and the releases are for information.
+    mechanism: what was done, in a few words; by default the releases' own.
+    unit, neighbours: per what the proven epsilon counts, and which data sets count as neighbours; by default those of
+        the releases.
     model: "central" (a curator sees the data) or "local" (each owner protects its own).
-    epsilon, delta: the proven numbers; `inf` where there is no proof.
+    epsilon, delta: the proven numbers. epsilon may be left out; one that is below what the releases cost is refused.
     claimed: the paper's epsilon, or None where no paper claims one for this release.
     calibration: "paper" (to the letter) or "proven".
     accountant: how the number was composed.
-    assumptions: what must hold for it, in words ("the projection was learned from public images").
-    sampler: "exact" (integer sampling, safe to hand to outsiders) or "float" (fast, for inside use).
-    simulation: True when made with a fixed seed: whoever knows the seed sees through the noise.
+    assumptions: what must hold for it.
+    sampler: "exact" (integer sampling, safe to hand to outsiders) or "float"; by default that of the releases.
+    entropy: what the noise was made of: "system", "keyed" (a vault's key) or "seed".
     also: the same release in other units.
     audited: what an attack measured, once one ran.
     """
 
-    mechanism: str
-    unit: Unit
-    epsilon: float
+    releases: Plan = ()
+    unproven: tuple[Assumption, ...] = ()
+    mechanism: str = ""
+    unit: Unit = ""  # type: ignore[assignment]
+    epsilon: float = -1.0
     delta: float = 0.0
-    neighbours: Neighbours = "replace one"
+    neighbours: Neighbours = ""  # type: ignore[assignment]
     model: Model
     claimed: float | None = None
     calibration: Calibration = "proven"
-    accountant: str = "basic composition"
-    assumptions: tuple[str, ...] = ()
-    sampler: Sampler = "float"
+    accountant: str = ""
+    assumptions: tuple[Any, ...] = ()
+    sampler: Sampler = ""  # type: ignore[assignment]
+    entropy: EntropyName = "system"
     simulation: bool = False
     also: tuple[Cost, ...] = ()
     audited: Audited | None = None
 
     def __post_init__(self) -> None:
-        cost = Cost(epsilon=self.epsilon, delta=self.delta, unit=self.unit, neighbours=self.neighbours)
-        object.__setattr__(self, "epsilon", cost.epsilon)
-        object.__setattr__(self, "delta", cost.delta)
-        if not isinstance(self.mechanism, str) or not self.mechanism.strip():
-            raise InvalidParameter(f"mechanism must say what was done, got {self.mechanism!r}.")
-        if self.claimed is not None:
-            object.__setattr__(self, "claimed", checks.non_negative("claimed", self.claimed, infinite=True))
+        for name in ("releases", "unproven", "assumptions", "also"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))
+        for name in ("unproven", "assumptions"):
+            object.__setattr__(self, name, tuple(_assumption(item) for item in getattr(self, name)))
+        if not all(isinstance(item, Planned) for item in self.releases):
+            raise InvalidParameter("releases must be planned releases (blindsight.privacy.plan.Planned).")
+        self._price()
+        self._complete()
         checks.one_of("model", self.model, get_args(Model))
         checks.one_of("calibration", self.calibration, get_args(Calibration))
         checks.one_of("sampler", self.sampler, get_args(Sampler))
-        object.__setattr__(self, "assumptions", tuple(self.assumptions))
-        object.__setattr__(self, "also", tuple(self.also))
+        checks.one_of("entropy", self.entropy, get_args(EntropyName))
+        if self.claimed is not None:
+            object.__setattr__(self, "claimed", checks.non_negative("claimed", self.claimed, infinite=True))
+
+    def _price(self) -> None:
+        """epsilon, unit and neighbours from the releases; or as they are stated where there are none."""
+        unit, neighbours = self.unit, self.neighbours
+        if self.releases:
+            first = self.releases[0].mechanism
+            unit, neighbours = unit or first.unit, neighbours or first.neighbours
+        epsilon = math.inf if self.unproven else self.epsilon
+        rho = None
+        if self.releases and not self.unproven:
+            due = price(self.releases, delta=self.delta)
+            if (due.unit, due.neighbours) != (unit, neighbours):
+                raise InvalidParameter(f"the releases are per {due.unit} ({due.neighbours}), not per {unit}.")
+            if epsilon == -1.0:
+                epsilon = due.epsilon
+            if checks.number("epsilon", epsilon) < due.epsilon * (1 - 1e-9):
+                raise InvalidParameter(
+                    f"epsilon is stated as {epsilon:.6g}, but the releases cost {due.epsilon:.6g} per {due.unit}."
+                )
+            rho = due.rho
+            object.__setattr__(self, "delta", due.delta)
+        cost = Cost(epsilon=epsilon, delta=self.delta, unit=unit, neighbours=neighbours or "replace one", rho=rho)
+        for name in ("epsilon", "delta", "unit", "neighbours"):
+            object.__setattr__(self, name, getattr(cost, name))
+        object.__setattr__(self, "_cost", cost)
+
+    def _complete(self) -> None:
+        """Fill in what the releases say of themselves."""
+        if not isinstance(self.mechanism, str) or not (self.mechanism.strip() or self.releases):
+            raise InvalidParameter(f"mechanism must say what was done, got {self.mechanism!r}.")
+        if not self.mechanism:
+            object.__setattr__(self, "mechanism", "; ".join(str(item) for item in self.releases))
+        if not self.accountant:
+            object.__setattr__(self, "accountant", self._accountant())
+        if not self.sampler:
+            exact = all(item.mechanism.sampler == "exact" for item in self.releases) and bool(self.releases)
+            object.__setattr__(self, "sampler", "exact" if exact else "float")
         if not isinstance(self.simulation, bool):
             raise InvalidParameter(f"simulation must be True or False, got {self.simulation!r}.")
+        if self.simulation:
+            object.__setattr__(self, "entropy", "seed")
+        object.__setattr__(self, "simulation", self.entropy == "seed")
+
+    def _accountant(self) -> str:
+        if self.unproven:
+            return "none"
+        sampled = any(item.rate < 1 for item in self.releases)
+        gaussian = any(hasattr(item.mechanism, "mu") for item in self.releases)
+        if sampled:
+            return "privacy-loss distributions of Poisson samples"
+        if gaussian:
+            return "Gaussian composition in closed form"
+        return "basic composition"
 
     @property
     def cost(self) -> Cost:
         """What the ledger is charged: the proven number, whatever was claimed."""
-        return Cost(epsilon=self.epsilon, delta=self.delta, unit=self.unit, neighbours=self.neighbours)
+        return self._cost  # type: ignore[attr-defined, no-any-return]
+
+    @property
+    def costs(self) -> tuple[Cost, ...]:
+        """The cost in every unit that is stated: what a ledger posts to each of its accounts."""
+        return (self.cost, *self.also)
 
     @property
     def refuted(self) -> bool:
@@ -172,6 +208,10 @@ class Guarantee:
             return False
         promised = self.claimed if self.calibration == "paper" and self.claimed is not None else self.epsilon
         return self.audited.epsilon > promised
+
+    def assumes(self, name: str) -> bool:
+        """Whether an assumption of this name must hold."""
+        return any(assumption.name == name for assumption in self.assumptions)
 
     def with_audit(self, audited: Audited) -> Guarantee:
         """The same guarantee, with what an attack measured."""
@@ -193,17 +233,12 @@ class Guarantee:
 
     def rows(self) -> list[tuple[str, str]]:
         """The privacy card as (field, value) rows: the fields NIST SP 800-226 asks for, and the three numbers."""
-        randomness = "fixed seed: a simulation, not a protection" if self.simulation else "operating system's entropy"
-        noise = (
-            "exact integer sampling, safe to release"
-            if self.sampler == "exact"
-            else "floating point, not for release at full precision"
-        )
         verdict = "not audited" if self.audited is None else str(self.audited)
         if self.audited is not None:
             verdict += ": REFUTED" if self.refuted else ": not refuted"
         return [
             ("mechanism", self.mechanism),
+            *(("releases", str(item)) for item in self.releases),
             ("unit of privacy", self.unit),
             ("neighbours", self.neighbours),
             ("model", self.model),
@@ -212,8 +247,9 @@ class Guarantee:
             ("same release in other units", "; ".join(str(cost) for cost in self.also) or "none stated"),
             ("accountant", self.accountant),
             ("calibration", self.calibration),
-            ("assumptions", "; ".join(self.assumptions) or "none"),
-            ("randomness", f"{randomness}; {noise}"),
+            ("assumptions", "; ".join(item.says for item in self.assumptions) or "none"),
+            *(("not proven", item.says) for item in self.unproven),
+            ("randomness", f"{_RANDOMNESS[self.entropy]}; {_NOISE[self.sampler]}"),
             ("claimed", "none" if self.claimed is None else f"ε = {self.claimed:.6g}"),
             ("proven", "none (ε = inf)" if math.isinf(self.epsilon) else str(self.cost)),
             ("audited", verdict),
@@ -227,42 +263,40 @@ class Guarantee:
 
     def to_json(self) -> str:
         """JSON text; `from_json` reads it back to an equal value."""
-        return json.dumps(_plain(dataclasses.asdict(self)), ensure_ascii=False, indent=2, allow_nan=False)
+        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        fields["releases"] = plan_to_fields(self.releases)
+        for name in ("unproven", "assumptions", "also"):
+            fields[name] = [dataclasses.asdict(item) for item in fields[name]]
+        fields["audited"] = None if self.audited is None else dataclasses.asdict(self.audited)
+        return json.dumps({"format": FORMAT, **plain(fields)}, ensure_ascii=False, indent=2, allow_nan=False)
 
     @classmethod
     def from_json(cls, text: str) -> Guarantee:
-        """Read back what `to_json` wrote; anything else is refused."""
+        """Read back what `to_json` wrote; the epsilon is computed again, and one that states less is refused."""
         try:
             fields = json.loads(text)
         except ValueError as error:
             raise InvalidData(f"a guarantee must be JSON text: {error}.") from error
         if not isinstance(fields, dict):
             raise InvalidData(f"a guarantee must be a JSON object, got {type(fields).__name__}.")
-        for key in ("also", "assumptions"):
+        if fields.pop("format", None) != FORMAT:
+            raise InvalidData(f"a guarantee must be a {FORMAT!r}; one of an earlier release must be made again.")
+        for key in ("also", "assumptions", "unproven", "releases"):
             if not isinstance(fields.get(key, []), list):
                 raise InvalidData(f"{key} of a guarantee must be a list, got {type(fields[key]).__name__}.")
+        fields["releases"] = plan_from_fields(fields.get("releases", []))
         fields["also"] = tuple(Cost.from_dict(cost) for cost in fields.get("also", []))
+        for key in ("assumptions", "unproven"):
+            fields[key] = tuple(build(Assumption, item) for item in fields.get(key, []))
         if fields.get("audited") is not None:
-            fields["audited"] = _build(Audited, fields["audited"])
-        return _build(cls, fields)
+            fields["audited"] = build(Audited, fields["audited"])
+        try:
+            return build(cls, fields)  # type: ignore[no-any-return]
+        except InvalidParameter as error:
+            raise InvalidData(f"not a guarantee: {error}") from error
 
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    return "inf" if isinstance(value, float) and math.isinf(value) else value
-
-
-def _build(cls: Any, fields: Any) -> Any:
-    if not isinstance(fields, dict):
-        raise InvalidData(f"a {cls.__name__} must be a JSON object, got {type(fields).__name__}.")
-    unknown = fields.keys() - {field.name for field in dataclasses.fields(cls)}
-    if unknown:
-        raise InvalidData(f"a {cls.__name__} has no field {sorted(unknown)[0]!r}.")
-    values = {key: math.inf if value == "inf" else value for key, value in fields.items()}
-    try:
-        return cls(**values)
-    except TypeError as error:
-        raise InvalidData(f"a {cls.__name__} misses a field: {error}.") from error
+def _assumption(item: Any) -> Assumption:
+    if isinstance(item, Assumption):
+        return item
+    return Assumption("stated", item)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from blindsight.core import checks
+from blindsight.core import checks, durable
 from blindsight.core.errors import InvalidData
 from blindsight.sketching.flips import Law
-from blindsight.sketching.layout import Section, header_of, parse
+from blindsight.sketching.layout import header_of, parse
 from blindsight.sketching.sketches import SketchSet
 
 __all__ = ["SketchWriter"]
@@ -59,11 +60,16 @@ class SketchWriter:
             self._require_same(header, known=bool(source))
             return
         end = start + max(offset + dtype.itemsize * int(np.prod(shape)) for dtype, shape, offset in sections.values())
-        self._prepare(header, end, labels, sections, start)
-        dtype, shape, offset = sections["counts"]
-        self.counts: NDArray[Any] = np.memmap(self.partial, dtype, "r+", offset=start + offset, shape=shape)
-        dtype, shape, offset = sections["done"]
-        self.done: NDArray[np.uint8] = np.memmap(self.partial, dtype, "r+", offset=start + offset, shape=shape)
+        self._prepare(header, end)
+        self._file = durable.DurableFile(self.partial)
+        if labels is not None:
+            self._file.overwrite(start + sections["labels"][2], np.asarray(labels, "<i8").tobytes())
+        self._dtype, (_, *item_shape), offset = sections["counts"]
+        self._item, self._counts_at = tuple(item_shape), start + offset
+        _, shape, offset = sections["done"]
+        self._done_at = start + offset
+        flags = os.pread(self._file.descriptor, int(np.prod(shape)), self._done_at)
+        self.done: NDArray[np.uint8] = np.frombuffer(bytearray(flags), np.uint8)
 
     @classmethod
     def of(cls, path: str | Path, sketcher: Any, X: Any, y: Any = None, *, block: int | None = None) -> SketchWriter:
@@ -79,7 +85,7 @@ class SketchWriter:
             block=block,
         )
 
-    def _prepare(self, header: bytes, end: int, labels: Any, sections: dict[str, Section], start: int) -> None:
+    def _prepare(self, header: bytes, end: int) -> None:
         if self.partial.exists():
             with self.partial.open("rb") as file:
                 same = file.read(len(header)) == header and self.partial.stat().st_size == end
@@ -89,12 +95,7 @@ class SketchWriter:
                 )
             return
         self.target.parent.mkdir(parents=True, exist_ok=True)
-        with self.partial.open("wb") as file:
-            file.write(header)
-            if labels is not None:
-                file.seek(start + sections["labels"][2])
-                file.write(np.asarray(labels, "<i8").tobytes())
-            file.truncate(end)  # sparse: the disk is filled as blocks come
+        durable.write_file(self.partial, header, size=end)  # sparse: the disk is filled as blocks come
 
     def _require_same(self, header: bytes, *, known: bool) -> None:
         """Refuse a finished target unless it is just what would be made now."""
@@ -118,17 +119,22 @@ class SketchWriter:
 
     def write(self, rows: slice, counts: NDArray[Any]) -> None:
         """Store a block, then mark it as done: in that order, each flushed."""
-        self.counts[rows] = counts
-        self.counts.flush()  # type: ignore[attr-defined]
-        self.done[rows.start // self.block] = 1
-        self.done.flush()  # type: ignore[attr-defined]
+        block = np.ascontiguousarray(counts, self._dtype)
+        if block.shape != (rows.stop - rows.start, *self._item):
+            raise InvalidData(f"a block of {rows.stop - rows.start} sketches cannot have shape {block.shape}.")
+        number = rows.start // self.block
+        size = block.nbytes // max(1, len(block))
+        self._file.overwrite(self._counts_at + rows.start * size, block.tobytes())
+        self._file.overwrite(self._done_at + number, b"\x01")
+        self.done[number] = 1
 
     def finish(self) -> SketchSet:
         """Rename the whole file into place and open it."""
         if self.missing():
             raise InvalidData(f"{self.partial} is not finished: {len(self.missing())} blocks are missing.")
         if not self.finished:
-            self.partial.replace(self.target)
+            self._file.close()
+            durable.rename(self.partial, self.target)
         return SketchSet.open(self.target)
 
 

@@ -1,11 +1,12 @@
-"""What you answer: tags of images, with private outputs.
+"""Tags of images: learned with privacy for the training records, or published with privacy for the asked images.
 
-- `label_graph`, `label_vectors`: the graph of labels and their vectors,
-- `gcn`, `losses`, `training`: ML-GCN, P2-ML-GCN, RP2-ML-GCN,
-- `dpsgd`: training-data privacy on the graph head,
-- `codebook`, `outputs`: private answers,
-- `baselines`: what the paper compares with,
-- `estimator`: `PrivateTagger`, the face of the room; `plain`: `Tagger`, without privacy, to compare with.
+- `estimator`: `PrivateTagger`, the face of this folder; `regimes` and `answers` are the values it takes,
+- `promise`: what it guarantees,
+- `prior`, `imagenet`: public knowledge about labels; `inputs`: public directions of features; `descent`: training,
+- `codebook`, `answer_spread`: published answers as one of k words,
+- `labels`, `labels_file`: tables and files of labels,
+- `paper`: ML-GCN, P2-ML-GCN and RP2-ML-GCN to the letter, with `label_graph`, `label_vectors`, `gcn`, `losses`,
+  `training`; `baselines`: what the paper compares with.
 """
 
 from __future__ import annotations
@@ -13,9 +14,29 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-__all__ = ["LabelGraph", "PrivateTagger", "Tagger"]
+_HOMES = {
+    "CodebookAnswers": "answers",
+    "Corollary": "paper",
+    "DPTraining": "regimes",
+    "Exact": "answers",
+    "FromLabels": "labels",
+    "GaussianAnswers": "answers",
+    "GraphHead": "paper",
+    "LabelGraph": "label_graph",
+    "LaplaceAnswers": "answers",
+    "Ordinary": "regimes",
+    "P2MLGCN": "paper",
+    "Prior": "prior",
+    "PrivateTagger": "estimator",
+    "RP2MLGCN": "paper",
+    "Schedule": "paper",
+    "Tagger": "paper",
+    "TopTags": "answers",
+    "Untrained": "regimes",
+    "imagenet_prior": "prior",
+}
 
-_HOMES = {"LabelGraph": "label_graph", "PrivateTagger": "estimator", "Tagger": "plain"}
+__all__ = sorted(_HOMES)  # noqa: PLE0605
 
 
 def __getattr__(name: str) -> Any:

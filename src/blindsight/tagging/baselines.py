@@ -1,8 +1,8 @@
 """What the paper's Figure 5 compares with: noise on the weights' updates, and noise on the input features.
 
 Each in two ways. As the paper describes them (`paper=True`): Laplace noise of scale 1/ε, on the gradients [1] or on the
-features [45], with no bound that would give a sensitivity; nothing is proven. And proven: DP-SGD at (ε, δ) per record
-(`dpsgd`), or features clipped to an l1 ball of radius B, whose Laplace noise of scale 2B/ε makes each row ε-private.
+features [45], with no bound that would give a sensitivity; nothing is proven. And proven: noisy descent at (ε, δ) per
+record (`descent`), or features clipped to an l1 ball of radius B, whose Laplace noise of scale 2B/ε makes each row ε-private.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from blindsight.core import checks
 from blindsight.privacy.clipping import clip_norm
 from blindsight.privacy.guarantee import Cost
 from blindsight.privacy.mechanisms import Laplace
-from blindsight.tagging.gcn import MLGCN, LinearHead, torch_generator
+from blindsight.tagging.gcn import MLGCN, torch_generator
 from blindsight.tagging.losses import TaggingLoss, laplace_noise
-from blindsight.tagging.training import Schedule
+from blindsight.tagging.paper import Schedule
 
 __all__ = ["FeatureNoise", "noisy_weights"]
 
@@ -52,7 +52,7 @@ class FeatureNoise:
 
 
 def noisy_weights(
-    head: MLGCN | LinearHead,
+    head: MLGCN,
     features: NDArray[np.float32],
     labels: NDArray[Any],
     *,

@@ -1,229 +1,202 @@
-"""`PrivateTagger`: multi-label recognition whose answers, and training data, are protected.
+"""`PrivateTagger`: multi-label recognition that protects the images it learned from.
 
-    tagger = PrivateTagger(epsilon=10, training_epsilon=2).fit(X, Y, ledger=ledger)
-    tagger.predict(X_asked, ledger=ledger)          # 0/1 tags; charged per answered query, before they are released
+    tagger = PrivateTagger(training=DPTraining(epsilon=2), classes=names, public=features).fit(X, Y, ledger=ledger)
+    tagger.predict(X_asked)          # exact answers, as many as you like: the weights were paid for, once
 
-`calibration="proven"` (default) releases answers by a codebook, clipped Laplace or Gaussian noise, or noisy top-k, and
-trains by DP-SGD on noisy label counts. `calibration="paper"` is P2-ML-GCN to the letter: Lap(S_b S / ε) in the training
-loss (Equation 8) and on the answers (Equation 6), exact counts, ordinary training; with `robust` > 0 RP2 (Equation 14).
+With `answers=CodebookAnswers(epsilon=10)` (or other noise) each answer also protects the image that was asked about, for
+publishing tags of private images; that is charged per image.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any, Literal
+import dataclasses
+from collections import Counter
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Self
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from blindsight.core import checks
-from blindsight.core.errors import BudgetExceeded, InvalidData
+from blindsight.core.errors import InvalidData, InvalidParameter, MissingData
+from blindsight.evaluation.multilabel import mean_average_precision
 from blindsight.privacy import accounting
-from blindsight.privacy.entropy import release_rng, training_rng
+from blindsight.privacy.door import Door, Outer
+from blindsight.privacy.estimator import Protected
 from blindsight.privacy.guarantee import Cost, Guarantee
-from blindsight.tagging import model_file
-from blindsight.tagging.label_graph import label_matrix
-from blindsight.tagging.learning import Learned, Recipe, learn
-from blindsight.tagging.outputs import (
-    Answers,
-    CodebookAnswer,
-    GaussianScores,
-    LaplaceScores,
-    PaperLaplace,
-    Release,
-    TopTags,
-)
-from blindsight.tagging.scaling import feature_rows
+from blindsight.tagging import answers as ways
+from blindsight.tagging import promise, regimes
+from blindsight.tagging.answer_spread import AnswerSpread, PublicAnswers, main_directions, spread_rows
+from blindsight.tagging.answers import Answers, CodebookAnswers, Exact, TopTags
+from blindsight.tagging.codebook import Codebook, choose_codebook
+from blindsight.tagging.descent import Head, descend, log_odds
+from blindsight.tagging.inputs import Inputs, feature_rows, finite_rows, unit_rows
+from blindsight.tagging.labels import FromLabels, label_names, label_rows
+from blindsight.tagging.prior import Prior
+from blindsight.tagging.regimes import CENTRE, COUNTS, GRADIENT, SPREAD, DPTraining, Facts, Ordinary, Untrained
 
-__all__ = ["PrivateTagger"]
+if TYPE_CHECKING:
+    from blindsight.privacy.ledger import Ledger
 
-_RELEASES = ("codebook", "laplace", "gaussian", "top-k")
+__all__ = ["Paid", "PrivateTagger"]
+
+Matrix = NDArray[np.float64]
+_TRAININGS = (DPTraining, Ordinary, Untrained)
+_WAYS = (Exact, CodebookAnswers, TopTags, ways.LaplaceAnswers, ways.GaussianAnswers)
 
 
-class PrivateTagger(BaseEstimator):
-    """Tags for images, from features, with private answers.
+class PrivateTagger(Protected):
+    """Tags for images, from features, learned with differential privacy.
 
     Parameters
     ----------
-    epsilon: the budget of one answered query (claimed under "paper", proven otherwise).
-    calibration: "proven" or "paper".
-    release: "codebook", "laplace", "gaussian" or "top-k" (proven calibration).
-    delta: of one answer, for "gaussian".
-    bound: logits are clipped to ±bound before Laplace, Gaussian or top-k noise.
-    k: how many tags "top-k" names.
-    codebook: "graded", "sets", or your own public words (k, labels) in [0, 1].
-    n_words: the codebook's size; None chooses it for the budget.
-    postprocess: whether noisy scores are read through the label graph (costs nothing).
-    training_epsilon, training_delta: DP-SGD's budget per training record; None trains without it.
-    graph_epsilon: the budget of the label counts, per record; spent under "proven" only.
-    codebook_epsilon: the budget, per record, of what a graded codebook (or `postprocess`) must know about logits.
-    max_labels: labels kept of one record when counting.
-    graph: your own public co-occurrence counts (labels, labels); nothing is spent on counting then.
-    threshold, reweight: ML-GCN's tau and p.
-    head: "gcn", "linear" or "auto" (the graph convolution; under DP-SGD the linear head, smoothed by the graph).
-    hidden: the width of the first graph convolution.
-    label_vectors: "glove", "random", your own (labels, d), or None (GloVe where `classes` are named).
-    classes: the labels' names.
-    public, public_components: features of public images, and how many of their directions the head works in.
-    sensitivity, bound_factor: the paper's S ("C" as in the text, "1" as in its code) and S_b.
-    train_noise: whether the paper's noise is also in the training loss (Equation 8).
-    clip: bound on logits under paper calibration; None leaves them unbounded, as printed, and nothing is proven.
-    robust: λ of the Frobenius term (Equation 14).
-    corollary, gamma, factor: 1 or 2 imposes that corollary's conditions, with γ and P (or Q).
-    epochs, batch_size, learning_rate: of training; None uses what suits the way of training.
-    max_queries: refuse after this many answers of this object, ledger or not; None leaves it to the ledger.
+    training: `DPTraining(epsilon=2)` (one total per training record), `Ordinary()` or `Untrained()`.
+    answers: `Exact()`, or noise on each answer: `CodebookAnswers`, `TopTags`, `GaussianAnswers`, `LaplaceAnswers`.
+    classes: the labels' names (or how many there are), known without looking at the records. None takes the columns
+        of y, and `FromLabels(names)` names read off the records: nothing is proven then.
+    public: features of public images of any subject; the head works in their main directions.
+    prior: public scores of the labels (`imagenet_prior`), which training starts from.
     random_state: None draws from the operating system; a seed makes a simulation.
 
     Guarantee
     ---------
-    `guarantee_`, per query: whatever two images might have been asked about, the probability of the released answer
-    differs by a factor of at most e^epsilon. `training_guarantee_`, per training record: the weights, and so all
-    answers together. Answers about the same image add up: pass a ledger.
+    `guarantee_`, per training record, one added or removed: the weights and everything computed from them, so all
+    answers together, however many. `answer_guarantee_`, per query, where answers have noise: whatever two images might
+    have been asked about. Answers about the same image add up; answers about different images do not.
     """
+
+    _kind = "private tagger"
 
     def __init__(
         self,
-        epsilon: float = 10.0,
+        training: regimes.Training = DPTraining(),  # noqa: B008  (frozen)
+        answers: Exact | ways.AnswerNoise = Exact(),  # noqa: B008
         *,
-        calibration: Literal["proven", "paper"] = "proven",
-        release: str = "codebook",
-        delta: float = 1e-6,
-        bound: float = 5.0,
-        k: int = 3,
-        codebook: Any = "graded",
-        n_words: int | None = None,
-        postprocess: bool = True,
-        training_epsilon: float | None = 2.0,
-        training_delta: float = 1e-5,
-        graph_epsilon: float = 1.0,
-        codebook_epsilon: float = 0.5,
-        max_labels: int = 5,
-        graph: Any = None,
-        threshold: float = 0.4,
-        reweight: float = 0.2,
-        head: Literal["auto", "gcn", "linear"] = "auto",
-        hidden: int = 1024,
-        label_vectors: Any = None,
         classes: Any = None,
         public: Any = None,
-        public_components: int = 128,
-        sensitivity: Literal["C", "1"] = "C",
-        bound_factor: float = 1.0,
-        train_noise: bool = True,
-        clip: float | None = None,
-        robust: float = 0.0,
-        corollary: Literal[1, 2] | None = None,
-        gamma: float = 10.0,
-        factor: float = 0.1,
-        epochs: int | None = None,
-        batch_size: int | None = None,
-        learning_rate: float | None = None,
-        max_queries: int | None = None,
+        prior: Prior | None = None,
         random_state: Any = None,
     ) -> None:
-        self.epsilon = epsilon
-        self.calibration = calibration
-        self.release = release
-        self.delta = delta
-        self.bound = bound
-        self.k = k
-        self.codebook = codebook
-        self.n_words = n_words
-        self.postprocess = postprocess
-        self.training_epsilon = training_epsilon
-        self.training_delta = training_delta
-        self.graph_epsilon = graph_epsilon
-        self.codebook_epsilon = codebook_epsilon
-        self.max_labels = max_labels
-        self.graph = graph
-        self.threshold = threshold
-        self.reweight = reweight
-        self.head = head
-        self.hidden = hidden
-        self.label_vectors = label_vectors
+        self.training = training
+        self.answers = answers
         self.classes = classes
         self.public = public
-        self.public_components = public_components
-        self.sensitivity = sensitivity
-        self.bound_factor = bound_factor
-        self.train_noise = train_noise
-        self.clip = clip
-        self.robust = robust
-        self.corollary = corollary
-        self.gamma = gamma
-        self.factor = factor
-        self.epochs = epochs
-        self.batch_size = batch_size
-        self.learning_rate = learning_rate
-        self.max_queries = max_queries
+        self.prior = prior
         self.random_state = random_state
 
-    def fit(self, X: Any, y: Any, *, ledger: Any = None, validation: Any = None, progress: Any = None) -> PrivateTagger:
-        """Learn from features (n, D) and labels (n, C) of 0 and 1; the ledger is charged per record before training.
+    def fit(
+        self,
+        X: Any,
+        y: Any,
+        *,
+        ledger: Ledger | None = None,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> Self:
+        """Learn from features (n, D) and labels (n, C) of 0 and 1, dense or sparse; charged per record before training.
 
-        `validation` (features, labels) adds mean average precision to the learning curve of ordinary training.
+        Records that are not finite count as zeros, and labels are 1 where they are above a half: private values are
+        never a reason to refuse.
         """
         self._check()
-        rows, labels = feature_rows(X), label_matrix(y)
+        if isinstance(self.training, Untrained):
+            raise InvalidParameter("Untrained() learns nothing from records: use from_public(classes, prior).")
+        rows, spoiled = finite_rows(X)
+        labels = label_rows(y)
         if len(rows) != len(labels):
             raise InvalidData(f"X and y must have as many rows, got {len(rows)} and {len(labels)}.")
-        recipe = self._recipe(labels.shape[1])
-        rng, simulation = training_rng(self.random_state)
-        cost = recipe.cost(len(rows), rows.shape[1], labels.shape[1])
-        if ledger is not None:
-            ledger.charge(cost, what="tagger: training")
-        secret = rng if simulation else release_rng(None)[0]
-        self.learned_: Learned = learn(
-            recipe, rows, labels, rng=rng, secret=secret, validation=validation, progress=progress
-        )
-        self.curves_ = self.learned_.curves
-        self.n_features_in_, self.n_labels_ = rows.shape[1], labels.shape[1]
-        names = self.classes if self.classes is not None else range(self.n_labels_)
-        self.classes_ = np.array([str(name) for name in names])
-        self.release_ = self._release(self.learned_)
-        self.training_guarantee_ = self._training_guarantee(recipe, cost, simulation)
-        self.guarantee_ = self._answer_guarantee(simulation)
-        self.answered_ = 0
-        # Which features X are, for whoever saves the model beside its extractor: {"kind": ..., "size": ...}.
-        self.extractor_: dict[str, Any] | None = None
+        self._set_public(len(rows), rows.shape[1], label_names(self.classes, labels.shape[1]))
+        self.owner_only_ = {"records that were not finite": spoiled}
+        self.guarantee_ = self.promise(**self.public_)
+        if isinstance(self.training, DPTraining):
+            door = Door(self.guarantee_, what="training a tagger", ledger=ledger, random_state=self.random_state)
+            self.released_ = self._learn(rows, labels, door.total, progress)
+        else:
+            if ledger is not None:
+                ledger.charge(self.guarantee_.cost, what="training a tagger")
+            self.released_ = self._learn(rows, labels, _sum_exactly, progress)
+        self._settle()
         return self
 
-    def answer(self, X: Any, *, ledger: Any = None) -> Answers:
-        """Private tags and scores; the ledger is charged for every row before anything is released."""
-        logits = self.logits(X)
-        self._charge(len(logits), ledger)
-        rng, _ = self._dice()
-        return self.release_.answer(logits, rng=rng)
+    @classmethod
+    def from_public(cls, classes: Any, prior: Prior, **params: Any) -> Self:
+        """A tagger that knows no record at all: what the prior says of these labels, at epsilon 0."""
+        tagger = cls(params.pop("training", Untrained()), classes=classes, prior=prior, **params)
+        if not isinstance(tagger.training, Untrained):
+            raise InvalidParameter("from_public takes training=Untrained(...): there is nothing to learn from.")
+        tagger._check()
+        names = label_names(classes, len(prior.offset))
+        tagger._set_public(0, prior.weights.shape[1], names)
+        tagger.guarantee_ = tagger.promise(**tagger.public_)
+        tagger.released_, tagger.owner_only_ = {}, {}
+        tagger._settle()
+        return tagger
 
-    def predict(self, X: Any, *, ledger: Any = None) -> NDArray[np.uint8]:
-        """Private tags (n, C) of 0 and 1. One call is one release a row: asking again costs again."""
+    def promise(self, **public: Any) -> Guarantee:
+        """What will be promised per training record, from parameters and public facts only."""
+        return promise.of_training(
+            self.training, _facts(public), public_names=bool(public["named"]), entropy=self.entropy_
+        )
+
+    def logits(self, X: Any) -> Matrix:
+        """The model's own outputs. They may leave where training is private; else they are for the owner."""
+        check_is_fitted(self, "released_")
+        rows = feature_rows(X, n_features=self.n_features_in_)
+        scores = np.broadcast_to(self.offset_, (len(rows), len(self.offset_))).copy()
+        if self.weights_ is not None and self.inputs_ is not None:
+            scores += self.inputs_(rows) @ self.weights_.T
+        if self.prior_ is not None:
+            scores += self.training.prior_weight * self.prior_(rows)
+        return scores
+
+    def answer(self, X: Any, *, ledger: Ledger | None = None) -> Answers:
+        """Tags and scores. Where answers have noise, the ledger is charged per image before anything is released."""
+        logits = self.logits(X)
+        if self.answer_guarantee_ is None:
+            return self.way_.read(logits)
+        counted, more = self._counted(feature_rows(X), ledger)
+        answers = self.noisy(logits, times=more, ledger=ledger if more or ledger is None else Paid())
+        if ledger is not None:
+            vars(self).setdefault("_asked", WeakKeyDictionary())[ledger] = counted
+        return answers
+
+    def noisy(self, logits: Any, *, ledger: Any = None, times: int = 1) -> Answers:
+        """Noise on logits, one release per row; charged as `times` answers about one image, whatever the rows are."""
+        way, promised = self.way_, self.answer_guarantee_
+        if promised is None or isinstance(way, Exact):
+            raise InvalidParameter("these answers have no noise: choose answers=CodebookAnswers(...) or another.")
+        if times > 1:
+            repeated = tuple(dataclasses.replace(item, count=times) for item in promised.releases)
+            delta = min(times * promised.delta, 0.5)
+            promised = dataclasses.replace(promised, releases=repeated, epsilon=-1.0, delta=delta)
+        door = Door(promised, what=f"tags of {len(logits)} images", ledger=ledger, random_state=self.random_state)
+        released = door.release(promise.ANSWER, way.value(np.asarray(logits, np.float64)))
+        return way.read(released, self.n_labels_) if isinstance(way, TopTags) else way.read(released)
+
+    def predict(self, X: Any, *, ledger: Ledger | None = None) -> NDArray[np.uint8]:
+        """Tags (n, C) of 0 and 1."""
         return self.answer(X, ledger=ledger).tags.astype(np.uint8)
 
-    def decision_function(self, X: Any, *, ledger: Any = None) -> NDArray[np.float64]:
-        """Private scores (n, C) that rank the labels. One call is one release a row."""
+    def decision_function(self, X: Any, *, ledger: Ledger | None = None) -> Matrix:
+        """Scores (n, C) that rank the labels."""
         return self.answer(X, ledger=ledger).scores
 
-    def logits(self, X: Any) -> NDArray[np.float64]:
-        """The model's own outputs, without noise: they must not leave the machine."""
-        check_is_fitted(self, "learned_")
-        return self.learned_.logits(feature_rows(X, n_features=self.n_features_in_))
+    def predict_proba(self, X: Any, *, ledger: Ledger | None = None) -> Matrix:
+        """Probabilities (n, C), one per label."""
+        return self.way_.probabilities(self.answer(X, ledger=ledger).scores)
+
+    def score(self, X: Any, y: Any) -> float:
+        """Mean average precision on labelled images; a number about those images, for the owner unless they are public."""
+        return mean_average_precision(label_rows(y), self.decision_function(X))
 
     def query_cost(self, n: int = 1) -> Cost:
-        """What `n` answers cost together."""
-        check_is_fitted(self, "release_")
-        return accounting.compose([self.release_.cost] * checks.whole("n", n))
-
-    def save(self, path: str | Path) -> None:
-        """One safetensors file: the model, the codebook and both guarantees. Under "paper" it is not private."""
-        check_is_fitted(self, "learned_")
-        model_file.save(self, path)
-
-    @classmethod
-    def load(cls, path: str | Path) -> PrivateTagger:
-        """Read back what `save` wrote; anything else is refused."""
-        return model_file.load(cls, path)
+        """What `n` answers about one image cost together."""
+        check_is_fitted(self, "released_")
+        checks.whole("n", n)
+        if self.answer_guarantee_ is None:
+            return Cost(epsilon=0.0, unit="query")
+        return accounting.compose([self.answer_guarantee_.cost] * n)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -233,127 +206,213 @@ class PrivateTagger(BaseEstimator):
         return tags
 
     def _check(self) -> None:
-        checks.positive("epsilon", self.epsilon)
-        checks.one_of("calibration", self.calibration, ("proven", "paper"))
-        checks.one_of("release", self.release, _RELEASES)
-        if isinstance(self.codebook, str):
-            checks.one_of("codebook", self.codebook, ("graded", "sets"))
-        if self.max_queries is not None:
-            checks.whole("max_queries", self.max_queries, least=0)
+        if not isinstance(self.training, _TRAININGS):
+            raise InvalidParameter(f"training must be DPTraining, Ordinary or Untrained, got {self.training!r}.")
+        if not isinstance(self.answers, _WAYS):
+            named = ", ".join(way.__name__ for way in _WAYS)
+            raise InvalidParameter(f"answers must be one of {named}, got {self.answers!r}.")
+        if self.prior is not None and not isinstance(self.prior, Prior):
+            raise InvalidParameter(f"prior must be a Prior (see imagenet_prior), got {type(self.prior).__name__}.")
+        if isinstance(self.training, Untrained) and isinstance(self.answers, CodebookAnswers):
+            if self.answers.words is None:
+                raise InvalidParameter("CodebookAnswers learn their words from records: give words= or train.")
 
-    def _recipe(self, n_labels: int) -> Recipe:
-        paper = self.calibration == "paper"
-        noise = 0.0
-        if paper and self.train_noise:
-            noise = PaperLaplace(
-                epsilon=self.epsilon,
-                n_labels=n_labels,
-                sensitivity=self.sensitivity,
-                bound_factor=self.bound_factor,
-            ).scale
-        return Recipe(
-            private=not paper,
-            training_epsilon=None if paper else self.training_epsilon,
-            training_delta=self.training_delta,
-            graph_epsilon=self.graph_epsilon,
-            codebook_epsilon=self.codebook_epsilon,
-            max_labels=self.max_labels,
-            graph=self.graph,
-            threshold=self.threshold,
-            reweight=self.reweight,
-            head=self.head,
-            hidden=self.hidden,
-            label_vectors=self.label_vectors,
-            classes=self.classes,
-            public=None if paper else self.public,
-            public_components=self.public_components,
-            noise_scale=noise,
-            robust=self.robust,
-            corollary=self.corollary if paper else None,
-            gamma=self.gamma,
-            factor=self.factor,
-            epochs=self.epochs,
-            batch_size=self.batch_size,
-            learning_rate=self.learning_rate,
-            codebook=self.codebook if not paper and self.release == "codebook" else None,
-            n_words=self.n_words,
-            epsilon=self.epsilon,
-            confidence=not paper and self.postprocess and self.release in ("laplace", "gaussian"),
-            spread=not paper
-            and self.release == "codebook"
-            and isinstance(self.codebook, str)
-            and self.codebook == "graded",
+    def _set_public(self, n_records: int, n_features: int, names: tuple[str, ...]) -> None:
+        """Everything that is known before the records are looked at."""
+        named = self.classes is not None and not isinstance(self.classes, FromLabels)
+        self.public_ = {"classes": list(names), "named": named, "n_records": n_records, "n_features": n_features}
+        self.public_["width"], self.public_["centred"] = n_features + 1, not isinstance(self.training, Untrained)
+        learns_words = isinstance(self.answers, CodebookAnswers) and self.answers.words is None
+        self.public_["spread"] = learns_words and self.public is None
+        if self.public is not None and not isinstance(self.training, Untrained):
+            inputs = Inputs.from_public(self.public, components=self.training.components)
+            if len(inputs.centre) != n_features:
+                raise InvalidData(f"public must have {n_features} features, got {len(inputs.centre)}.")
+            assert inputs.directions is not None  # noqa: S101  (made from public images)
+            self.public_ |= {"centre": inputs.centre, "directions": inputs.directions}
+            self.public_["width"], self.public_["centred"] = inputs.width, False
+        if isinstance(self.answers, CodebookAnswers) and self.answers.words is not None:
+            self.public_ |= _book_fields(self.answers.words)
+        if self.prior is not None:
+            if self.prior.weights.shape != (len(names), n_features):
+                raise InvalidData(
+                    f"prior must score {len(names)} labels from {n_features} features, got {self.prior.weights.shape}."
+                )
+            self.public_ |= {"prior_weights": self.prior.weights, "prior_offset": self.prior.offset}
+
+    def _learn(
+        self, rows: NDArray[np.float32], labels: NDArray[np.uint8], total: Callable[[str, Any], Matrix], progress: Any
+    ) -> dict[str, Any]:
+        """What came through the door, and what is computed from it. `total` sums records' rows."""
+        training, facts = self.training, _facts(self.public_)
+        assert not isinstance(training, Untrained)  # noqa: S101  (checked by fit)
+        found: dict[str, Any] = {"counts": total(COUNTS, labels.astype(np.float64))}
+        if facts.centred:
+            found["centre"] = total(CENTRE, unit_rows(rows)) / facts.n_records
+        rates = _rates(found["counts"], facts.n_records)
+        x, offset = _inputs(self.public_, found)(rows), np.broadcast_to(log_odds(rates), labels.shape)
+        if self.prior is not None:
+            offset = offset + training.prior_weight * self.prior(rows)
+        if isinstance(training, DPTraining):
+            head = Head(rates, training.step_size(facts), training.power)
+        else:
+            head = Head(rates, training.step_size, 0.0, training.ridge)
+        found["weights"] = descend(
+            head,
+            x,
+            labels,
+            offset,
+            steps=training.steps,
+            total=lambda residuals, inputs: total(GRADIENT, Outer(residuals, inputs)),
+            progress=progress,
+        )
+        if facts.spread:
+            spread = self._spread(facts, rates, offset + x @ found["weights"].T, found["weights"], total)
+            found |= self._words(spread)
+        elif isinstance(self.answers, CodebookAnswers) and self.answers.words is None:
+            seen = feature_rows(self.public)
+            answers = log_odds(rates) + _inputs(self.public_, found)(seen) @ found["weights"].T
+            if self.prior is not None:
+                answers = answers + training.prior_weight * self.prior(seen)
+            found |= self._words(PublicAnswers(answers))
+        return found
+
+    def _spread(
+        self, facts: Facts, rates: Matrix, logits: Matrix, weights: Matrix, total: Callable[[str, Any], Matrix]
+    ) -> AnswerSpread:
+        """How the model's answers about the records are spread, released."""
+        maps = weights[:, :-1]
+        if self.prior is not None:
+            # Scores of the prior have a deviation of about one: as maps of inputs of length one they weigh as much.
+            prior = self.prior.weights / np.linalg.norm(self.prior.weights, axis=1, keepdims=True).clip(1e-12)
+            maps = np.hstack([maps, self.training.prior_weight * prior])
+        directions = main_directions(maps)[:, : facts.directions]
+        seen = spread_rows(logits, rates, directions)
+        moments = total(SPREAD, Outer(seen, seen))
+        sigma = 0.0
+        if isinstance(self.training, DPTraining):
+            sigma = next(item.mechanism.sigma for item in self.training.plan(facts) if item.what == SPREAD)  # type: ignore[attr-defined]
+        return AnswerSpread.from_moments(moments, directions, rates, n_records=facts.n_records, sigma=sigma)
+
+    def _words(self, spread: AnswerSpread | PublicAnswers) -> dict[str, Any]:
+        """The codebook of answers, from what is released or public."""
+        assert isinstance(self.answers, CodebookAnswers)  # noqa: S101  (only they have words)
+        # Simulated answers of released numbers: their randomness protects nobody, and a fixed one keeps files equal.
+        public_rng = np.random.default_rng(0)
+        return _book_fields(
+            choose_codebook(spread, epsilon=self.answers.epsilon, size=self.answers.k, rng=public_rng)
         )
 
-    def _release(self, learned: Learned) -> Release:
-        n = learned.n_labels
-        if self.calibration == "paper":
-            return PaperLaplace(
-                epsilon=self.epsilon,
-                n_labels=n,
-                sensitivity=self.sensitivity,
-                bound_factor=self.bound_factor,
-                clip=self.clip,
-            )
-        tree, confidence = (learned.tree, learned.confidence) if self.postprocess else (None, None)
-        if self.release == "laplace":
-            return LaplaceScores(epsilon=self.epsilon, n_labels=n, bound=self.bound, tree=tree, confidence=confidence)
-        if self.release == "gaussian":
-            return GaussianScores(
-                epsilon=self.epsilon, delta=self.delta, n_labels=n, bound=self.bound, tree=tree, confidence=confidence
-            )
-        if self.release == "top-k":
-            conditional = learned.graph.conditional if self.postprocess else None
-            return TopTags(epsilon=self.epsilon, k=min(self.k, n), bound=self.bound, conditional=conditional)
-        assert learned.codebook is not None  # noqa: S101  (learned with this release)
-        return CodebookAnswer(epsilon=self.epsilon, codebook=learned.codebook)
+    def _settle(self) -> None:
+        public, released = self.public_, self.released_
+        self.n_features_in_, self.classes_ = int(public["n_features"]), np.array(public["classes"])
+        self.n_labels_ = len(self.classes_)
+        self.prior_ = Prior(public["prior_weights"], public["prior_offset"]) if "prior_weights" in public else None
+        self.inputs_, self.weights_ = None, None
+        if isinstance(self.training, Untrained):
+            if self.prior_ is None:
+                raise MissingData("a tagger without training needs a prior.")
+            self.offset_ = np.full(self.n_labels_, log_odds(self.training.rate))
+        else:
+            self.inputs_, self.weights_ = _inputs(public, released), np.ascontiguousarray(released["weights"])
+            self.offset_ = log_odds(_rates(released["counts"], int(public["n_records"])))
+            if self.weights_.shape != (self.n_labels_, self.inputs_.width) or len(self.offset_) != self.n_labels_:
+                raise InvalidData("its tables do not fit each other")
+        self.way_ = self.answers
+        told = released if "words" in released else public
+        if isinstance(self.answers, CodebookAnswers) and "words" in told:
+            values = told.get("word_values")
+            book = Codebook(told["words"], told["word_weights"], float(told["threshold"]), values)
+            self.way_ = self.answers.with_words(book)
+        if isinstance(self.way_, CodebookAnswers):
+            if self.way_.words is None or self.way_.words.words.shape[1] != self.n_labels_:
+                raise InvalidData(f"a codebook of answers must have {self.n_labels_} columns.")
+        self.answer_guarantee_ = promise.of_answers(self.way_, self.n_labels_, entropy=self.entropy_)
 
-    def _charge(self, count: int, ledger: Any) -> None:
-        if self.max_queries is not None and self.answered_ + count > self.max_queries:
-            raise BudgetExceeded(
-                f"{count} more answers were asked for, but only {self.max_queries - self.answered_} of "
-                f"{self.max_queries} are left (max_queries). Nothing was released."
-            )
-        if ledger is not None:
-            ledger.charge(self.query_cost(count), what=f"tagger: {count} answers")
-        self.answered_ += count
+    def _counted(self, rows: NDArray[np.float32], ledger: Any) -> tuple[Counter[bytes], int]:
+        """How often each image was asked about under this ledger, and by how much the most-asked one grows.
 
-    def _dice(self) -> tuple[Any, bool]:
-        if self.release_.sampler == "exact":
-            return release_rng(self.random_state)
-        return training_rng(self.random_state)
+        Different images do not add up, the same one does. The count is in memory: where it is lost, counting starts
+        anew, and what is charged in all still covers every image.
+        """
+        known = vars(self).get("_asked", {})
+        before = known.get(ledger, Counter()) if ledger is not None else Counter()
+        counted = before + Counter(row.tobytes() for row in np.ascontiguousarray(rows))
+        return counted, max(counted.values()) - max(before.values(), default=0)
 
-    def _training_guarantee(self, recipe: Recipe, cost: Cost, simulation: bool) -> Guarantee:
-        return Guarantee(
-            mechanism=recipe.mechanism,
-            unit="record",
-            neighbours="add or remove one",
-            epsilon=cost.epsilon,
-            delta=cost.delta,
-            model="central",
-            claimed=self.epsilon * self.factor if recipe.corollary == 1 else None,
-            calibration=self.calibration,
-            accountant="privacy-loss distribution of the sampled Gaussian; basic composition of the parts",
-            assumptions=recipe.assumptions,
-            sampler="float",
-            simulation=simulation,
-        )
+    def _saved_parameters(self) -> dict[str, Any]:
+        """Values by their type's name; what is in `public_` is not written twice."""
+        seed = self.random_state
+        return {
+            "training": _named(self.training),
+            "answers": _named(self.answers),
+            "random_state": int(seed) if isinstance(seed, (int, np.integer)) else None,
+        }
 
-    def _answer_guarantee(self, simulation: bool) -> Guarantee:
-        cost = self.release_.cost
-        return Guarantee(
-            mechanism=self.release_.mechanism,
-            unit="query",
-            epsilon=cost.epsilon,
-            delta=cost.delta,
-            model="central",
-            claimed=self.release_.claimed,
-            calibration=self.calibration,
-            assumptions=(
-                "neighbours are any two images asked about",
-                "each further answer about the same image costs as much again",
-            ),
-            sampler=self.release_.sampler,
-            simulation=simulation,
-            also=(self.training_guarantee_.cost,),
-        )
+    @classmethod
+    def _read_parameters(cls, fields: dict[str, Any]) -> dict[str, Any]:
+        if fields.keys() != {"training", "answers", "random_state"}:
+            raise KeyError("parameters")
+        return {
+            "training": _from_named(fields["training"], _TRAININGS),
+            "answers": _from_named(fields["answers"], _WAYS),
+            "random_state": fields["random_state"],
+        }
+
+
+class Paid:
+    """Stands where a ledger would: what was charged before covers these answers."""
+
+    def charge(self, cost: Cost, *, what: str) -> None:
+        """Nothing is due."""
+
+
+def _facts(public: dict[str, Any]) -> Facts:
+    return Facts(
+        n_records=int(public["n_records"]),
+        n_labels=len(public["classes"]),
+        n_features=int(public["n_features"]),
+        width=int(public["width"]),
+        centred=bool(public["centred"]),
+        spread=bool(public["spread"]),
+    )
+
+
+def _inputs(public: dict[str, Any], released: dict[str, Any]) -> Inputs:
+    """Centre and directions: of public images, or the released centre alone."""
+    if "directions" in public:
+        return Inputs(public["centre"], public["directions"])
+    return Inputs(released["centre"])
+
+
+def _rates(counts: Any, n_records: int) -> Matrix:
+    """Label rates of (noisy) counts, kept off 0 and 1."""
+    least = max(2.0, 0.001 * n_records)
+    return np.asarray(np.clip(counts, least, max(least, 0.9 * n_records)) / max(n_records, 2 * least))
+
+
+def _sum_exactly(what: str, rows: Any) -> Matrix:
+    """Where the door would stand: training without privacy."""
+    if isinstance(rows, Outer):
+        return np.asarray(rows.weighted_sum(np.ones(len(rows))))
+    return np.asarray(rows, np.float64).sum(axis=0)
+
+
+def _book_fields(book: Codebook) -> dict[str, Any]:
+    fields: dict[str, Any] = {
+        "words": book.words,
+        "word_weights": book.weights,
+        "threshold": float(book.threshold),
+    }
+    return fields if book.values is None else fields | {"word_values": book.values}
+
+
+def _named(value: Any) -> dict[str, Any]:
+    """A frozen value as plain fields; a codebook's words are kept elsewhere."""
+    fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value) if field.name != "words"}
+    return {"type": type(value).__name__, **fields}
+
+
+def _from_named(fields: dict[str, Any], known: tuple[type, ...]) -> Any:
+    chosen = {kind.__name__: kind for kind in known}[fields["type"]]
+    return chosen(**{name: value for name, value in fields.items() if name != "type"})

@@ -18,11 +18,14 @@ from torch import Tensor, nn
 from blindsight.core import checks
 from blindsight.core.errors import InvalidData
 
-__all__ = ["MLGCN", "LinearHead", "classifier_array", "torch_generator"]
+__all__ = ["MLGCN", "classifier_array", "torch_generator"]
 
 
 def torch_generator(rng: np.random.Generator) -> torch.Generator:
-    """A torch generator seeded by 63 bits of a numpy one: no global seeds."""
+    """A torch generator seeded by a numpy one: no global seeds.
+
+    Its seed has 32 bits: for initial weights and the paper's training noise, which protect nobody.
+    """
     return torch.Generator().manual_seed(int(rng.integers(0, 2**63 - 1)))
 
 
@@ -57,7 +60,6 @@ class MLGCN(nn.Module):
         z = torch.as_tensor(checks.finite_array("vectors", vectors, ndim=2), dtype=torch.float32)
         if a.shape != (len(z), len(z)):
             raise InvalidData(f"adjacency must be {len(z)} by {len(z)} like the labels, got {tuple(a.shape)}.")
-        # Constants, not buffers: they are released on their own, and Opacus refuses modules with buffers.
         self.adjacency, self.smoothed_vectors, self.slope = a, a @ z, slope
         self.weight_ceiling, self.weight_floor = weight_ceiling, weight_floor
         self.theta1 = nn.Parameter(_uniform(z.shape[1], hidden, generator))
@@ -83,31 +85,7 @@ class MLGCN(nn.Module):
         return x @ self.classifier().T
 
 
-class LinearHead(nn.Module):
-    """W itself as the parameter, smoothed by the graph: y = (Â V) x. The smallest head that still knows the graph.
-
-    Where the last input is a constant, `bias` (C,) is what the scores start from.
-    """
-
-    def __init__(self, adjacency: Any, *, n_features: int, bias: Any = None) -> None:
-        super().__init__()
-        a = checks.finite_array("adjacency", adjacency, ndim=2)
-        self.adjacency = torch.as_tensor(a, dtype=torch.float32)
-        start = np.zeros((len(a), n_features))
-        if bias is not None:
-            start[:, -1] = np.linalg.lstsq(a, checks.finite_array("bias", bias, ndim=1), rcond=None)[0]
-        self.weight = nn.Parameter(torch.as_tensor(start, dtype=torch.float32))
-
-    def classifier(self) -> Tensor:
-        """W (C, D)."""
-        return self.adjacency @ self.weight
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Equation 1: the labels' scores."""
-        return x @ self.classifier().T
-
-
-def classifier_array(head: MLGCN | LinearHead) -> NDArray[np.float32]:
+def classifier_array(head: MLGCN) -> NDArray[np.float32]:
     """W as a numpy array, detached from the graph."""
     with torch.no_grad():
         return head.classifier().cpu().numpy().astype(np.float32)

@@ -5,30 +5,34 @@ P_ij = P(L_j | L_i) = M_ij / N_i. Rare coincidences are cut at a threshold tau (
 binary matrix is re-weighted so that smoothing does not drown a label in its neighbours: A'_ij = p / sum_j A_ij off the
 diagonal, 1 - p on it. The graph convolution uses D^-1/2 A' D^-1/2.
 
-The counts come from private labels. One record with s labels touches s(s+1)/2 of the C(C+1)/2 distinct counts, and s is
-not bounded by itself; so `noisy_counts` first keeps at most m labels of each record, and then adds exact discrete noise
-for l1 sensitivity m(m+1)/2 (Laplace) or l2 sensitivity sqrt(m(m+1)/2) (Gaussian), one record added or removed.
+The counts come from private labels, and a record with s labels touches s² of them. `LabelGraph.released` scales a record
+with more than m labels down, so that its part of the counts has an l2 norm of at most m, and adds discrete Gaussian noise
+to their sum.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from blindsight.core import checks
 from blindsight.core.errors import InvalidData
-from blindsight.privacy.entropy import Rng
-from blindsight.privacy.guarantee import Cost
-from blindsight.privacy.mechanisms import DiscreteGaussian, DiscreteLaplace
+from blindsight.privacy.door import Door, Outer
+from blindsight.privacy.entropy import source_of
+from blindsight.privacy.guarantee import Guarantee
+from blindsight.privacy.mechanisms import DiscreteGaussian
+from blindsight.privacy.plan import Planned
+from blindsight.tagging.labels import label_rows
+
+if TYPE_CHECKING:
+    from blindsight.privacy.ledger import Ledger
 
 __all__ = [
-    "CountsRelease",
     "LabelGraph",
-    "clip_labels",
     "conditional",
     "cooccurrence",
     "correlation",
@@ -38,6 +42,7 @@ __all__ = [
 ]
 
 Matrix = NDArray[np.float64]
+_COUNTS = "label counts"
 
 
 def label_matrix(labels: Any) -> NDArray[np.uint8]:
@@ -94,85 +99,6 @@ def normalise(adjacency: Any) -> Matrix:
     return a * scale[:, None] * scale[None, :]
 
 
-def clip_labels(labels: Any, most: int, *, rng: Rng) -> NDArray[np.uint8]:
-    """Keep at most `most` labels of every record, chosen at random and record by record."""
-    y, limit = label_matrix(labels), checks.whole("most", most)
-    if limit >= y.shape[1]:
-        return y
-    # Ranks, not a cut value: two equal draws must not let one label too many through.
-    order = np.argsort(np.where(y > 0, rng.random(y.shape), 2.0), axis=1, kind="stable")[:, :limit]
-    kept = np.zeros_like(y)
-    np.put_along_axis(kept, order, 1, axis=1)
-    return kept & y
-
-
-@dataclass(frozen=True, kw_only=True)
-class CountsRelease:
-    """Co-occurrence counts with noise for one record added or removed.
-
-    `delta = 0` adds discrete Laplace noise, `delta > 0` discrete Gaussian noise, which is far smaller when records may
-    hold several labels (the l2 sensitivity grows like m, the l1 like m squared).
-    """
-
-    epsilon: float
-    delta: float = 0.0
-    max_labels: int = 5
-
-    def __post_init__(self) -> None:
-        checks.positive("epsilon", self.epsilon)
-        checks.probability("delta", self.delta, below_one=True)
-        checks.whole("max_labels", self.max_labels)
-
-    @property
-    def touched(self) -> int:
-        """How many of the distinct counts one record can change by one: m(m+1)/2."""
-        return self.max_labels * (self.max_labels + 1) // 2
-
-    def mechanism(self, n_labels: int) -> DiscreteLaplace | DiscreteGaussian:
-        """The exact sampler, calibrated to what one record can change."""
-        touched = min(self.touched, n_labels * (n_labels + 1) // 2)
-        if self.delta > 0:
-            return DiscreteGaussian.calibrate(
-                self.epsilon,
-                delta=self.delta,
-                sensitivity=math.sqrt(touched),
-                grid=1.0,
-                dimensions=0,  # counts are whole already: rounding widens nothing
-                unit="record",
-                neighbours="add or remove one",
-            )
-        return DiscreteLaplace.calibrate(
-            self.epsilon,
-            sensitivity=float(touched),
-            grid=1.0,
-            dimensions=0,
-            unit="record",
-            neighbours="add or remove one",
-        )
-
-    def cost(self, n_labels: int) -> Cost:
-        """What the release spends, per record."""
-        return self.mechanism(n_labels).cost
-
-    def release(self, labels: Any, *, rng: Rng) -> Matrix:
-        """The noisy counts, symmetric, and zero where noise would drown them.
-
-        Most pairs of labels never occur together; half of their noise is positive and would make edges of nothing. So
-        pairs below two deviations of the noise, and labels below one, count as zero: post-processing.
-        """
-        m = cooccurrence(clip_labels(labels, self.max_labels, rng=rng))
-        upper = np.triu_indices(len(m))
-        mechanism = self.mechanism(len(m))
-        noisy = np.asarray(mechanism.release(m[upper].astype(np.float64), rng=rng), np.float64)
-        deviation = (
-            float(mechanism.scale) if isinstance(mechanism, DiscreteLaplace) else float(mechanism.variance) ** 0.5
-        )
-        least = np.where(upper[0] == upper[1], deviation, 2 * deviation)
-        result = np.zeros(m.shape)
-        result[upper] = np.where(noisy < least, 0.0, noisy)
-        return np.maximum(result, result.T)
-
-
 @dataclass(frozen=True)
 class LabelGraph:
     """The label graph: counts, and everything ML-GCN derives from them.
@@ -196,6 +122,45 @@ class LabelGraph:
         """The exact graph of these labels: not private."""
         return cls(cooccurrence(labels).astype(np.float64), threshold, p)
 
+    @classmethod
+    def released(
+        cls,
+        labels: Any,
+        *,
+        epsilon: float,
+        delta: float,
+        max_labels: int = 4,
+        threshold: float = 0.4,
+        p: float = 0.2,
+        ledger: Ledger | None = None,
+        random_state: Any = None,
+    ) -> LabelGraph:
+        """The graph of noisy counts: (epsilon, delta) per record, one added or removed; the columns are public.
+
+        Most pairs of labels never occur together; half of their noise is positive and would make edges of nothing. So
+        pairs below two deviations of the noise, and labels below one, count as zero: post-processing.
+        """
+        y = label_rows(labels).astype(np.float64)
+        noise = DiscreteGaussian.calibrate(
+            epsilon,
+            delta=delta,
+            sensitivity=float(checks.whole("max_labels", max_labels)),
+            dimensions=y.shape[1] ** 2,
+            unit="record",
+            neighbours="add or remove one",
+        )
+        promised = Guarantee(
+            releases=(Planned(what=_COUNTS, mechanism=noise),),
+            delta=delta,
+            model="central",
+            entropy=source_of(random_state).name,
+        )
+        door = Door(promised, what="a label graph", ledger=ledger, random_state=random_state)
+        noisy = door.total(_COUNTS, Outer(y, y))
+        noisy = (noisy + noisy.T) / 2
+        least = noise.sigma * np.where(np.eye(len(noisy)) > 0, 1.0, math.sqrt(2.0))
+        return cls(np.where(noisy < least, 0.0, noisy), threshold, p)
+
     @property
     def n_labels(self) -> int:
         """How many labels there are."""
@@ -215,3 +180,10 @@ class LabelGraph:
     def normalised(self) -> Matrix:
         """What the graph convolution multiplies with."""
         return normalise(self.adjacency)
+
+    @property
+    def as_published(self) -> Matrix:
+        """What the authors' code multiplies with: 0.25 A over its column sums, plus I, normalised and transposed."""
+        a = correlation(self.conditional, self.threshold)
+        a = 0.25 * a / (a.sum(axis=0, keepdims=True) + 1e-6) + np.eye(len(a))
+        return normalise(a).T

@@ -19,7 +19,7 @@ from blindsight.core import checks
 from blindsight.core.errors import InvalidData, InvalidParameter
 from blindsight.tagging.word_index import read_words
 
-__all__ = ["glove", "label_vectors", "random_vectors", "words_of"]
+__all__ = ["glove", "known_vectors", "label_vectors", "random_vectors", "words_of"]
 
 # Names of the standard sets that are two words written as one.
 _SPLIT = {
@@ -50,6 +50,14 @@ def glove(names: Sequence[str]) -> NDArray[np.float32]:
     unknown = index.get("unk", 0)
     rows = [[index.get(word, unknown) for word in words_of(str(name))] or [unknown] for name in names]
     return np.stack([np.asarray(table[sorted(row)], np.float32).mean(axis=0) for row in rows])
+
+
+def known_vectors(names: Sequence[str]) -> NDArray[np.float64]:
+    """The mean GloVe vector of every name's known words; zeros where no word of it is known."""
+    index, table = _glove_table()
+    rows = [sorted(index[word] for word in words_of(str(name)) if word in index) for name in names]
+    nothing = np.zeros(table.shape[1])
+    return np.stack([np.asarray(table[row], np.float64).mean(axis=0) if row else nothing for row in rows])
 
 
 def random_vectors(n_labels: int, *, dimensions: int = 50, rng: np.random.Generator) -> NDArray[np.float32]:

@@ -8,6 +8,7 @@ Frobenius term is added to it, which is what ridge regression (Equation 16) and 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -31,18 +32,30 @@ class TaggingLoss:
     Parameters
     ----------
     noise_scale: S / epsilon of the Laplace noise on the training outputs; 0 leaves them alone.
-    robust: λ, the weight of ||W||_F²; 0 leaves it out.
+    robust: the weight of ||W||_F² against the mean loss; 0 leaves it out.
+    decay: how much of the parameters is taken away beside each step, in units of the learning rate (decoupled).
     """
 
     noise_scale: float = 0.0
     robust: float = 0.0
+    decay: float = 0.0
 
     def __post_init__(self) -> None:
         checks.non_negative("noise_scale", self.noise_scale)
         checks.non_negative("robust", self.robust)
+        checks.non_negative("decay", self.decay)
+
+    @classmethod
+    def of(
+        cls, robust: float, penalty: Literal["ridge", "mean", "decay"], *, n_records: int, noise_scale: float = 0.0
+    ) -> TaggingLoss:
+        """λ against the sum over the records ("ridge", Equations 15 to 18), against the mean loss, or as decay."""
+        if penalty == "ridge":
+            return cls(noise_scale, robust / n_records)
+        return cls(noise_scale, robust) if penalty == "mean" else cls(noise_scale, 0.0, robust)
 
     def __call__(self, logits: Tensor, labels: Tensor, weights: Tensor, generator: torch.Generator) -> Tensor:
-        """The loss of one batch: summed over labels, averaged over images, plus λ||W||_F²."""
+        """The loss of one batch: summed over labels, averaged over images, plus the Frobenius term."""
         noisy = logits
         if self.noise_scale > 0:
             noisy = logits + laplace_noise(logits.shape, self.noise_scale, generator)  # Equation 6

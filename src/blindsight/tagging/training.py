@@ -8,18 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from blindsight.core import checks
 from blindsight.evaluation.multilabel import mean_average_precision
-from blindsight.tagging.gcn import MLGCN, LinearHead, torch_generator
+from blindsight.tagging.gcn import MLGCN, torch_generator
 from blindsight.tagging.losses import TaggingLoss
 
-__all__ = ["Curves", "Schedule", "train"]
+if TYPE_CHECKING:
+    from blindsight.tagging.paper import Schedule
+
+__all__ = ["Curves", "train"]
 
 Progress = Callable[[int, int], None]
 
@@ -36,24 +38,8 @@ class Curves:
         return {"loss": list(self.loss), "validation_mAP": list(self.validation_map)}
 
 
-@dataclass(frozen=True)
-class Schedule:
-    """How long and how fast: Adam, with the rate falling along a cosine."""
-
-    epochs: int = 20
-    batch_size: int = 128
-    learning_rate: float = 1e-3
-    weight_decay: float = 0.0
-
-    def __post_init__(self) -> None:
-        checks.whole("epochs", self.epochs)
-        checks.whole("batch_size", self.batch_size)
-        checks.positive("learning_rate", self.learning_rate)
-        checks.non_negative("weight_decay", self.weight_decay)
-
-
 def train(
-    head: MLGCN | LinearHead,
+    head: MLGCN,
     features: NDArray[np.float32],
     labels: NDArray[Any],
     loss: TaggingLoss,
@@ -61,14 +47,14 @@ def train(
     *,
     rng: np.random.Generator,
     validation: tuple[Any, Any] | None = None,
-    on_epoch: Callable[[int, MLGCN | LinearHead], None] | None = None,
+    on_epoch: Callable[[int, MLGCN], None] | None = None,
     progress: Progress | None = None,
 ) -> Curves:
-    """Minimise the loss; fresh noise at every step, as the paper does. Not private training: see `dpsgd`."""
+    """Minimise the loss; fresh noise at every step, as the paper does. Not private training."""
     generator = torch_generator(rng)
     x = torch.as_tensor(np.ascontiguousarray(features, np.float32))
     y = torch.as_tensor(np.ascontiguousarray(labels, np.float32))
-    optimiser = torch.optim.Adam(head.parameters(), lr=schedule.learning_rate, weight_decay=schedule.weight_decay)
+    optimiser = torch.optim.AdamW(head.parameters(), lr=schedule.learning_rate, weight_decay=loss.decay)
     steps = schedule.epochs * -(-len(x) // schedule.batch_size)
     decay = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, T_max=steps, eta_min=schedule.learning_rate / 50)
     curves = Curves()
@@ -93,7 +79,7 @@ def train(
     return curves
 
 
-def _validate(head: MLGCN | LinearHead, features: Any, labels: Any) -> float:
+def _validate(head: MLGCN, features: Any, labels: Any) -> float:
     with torch.no_grad():
         logits = head(torch.as_tensor(np.ascontiguousarray(features, np.float32)))
     return mean_average_precision(labels, logits.numpy())

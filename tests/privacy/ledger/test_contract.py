@@ -24,9 +24,9 @@ from blindsight.core.errors import (
     UnitMismatch,
 )
 from blindsight.privacy.guarantee import Cost, Guarantee
-from blindsight.privacy.ledger import Amount, Head, Ledger, check_json, datasets, to_csv, to_json
+from blindsight.privacy.ledger import Amount, Head, Ledger, backup, check_json, datasets, to_csv, to_json
 from blindsight.privacy.ledger.chain import FIELDS
-from blindsight.privacy.ledger.store import ENTRIES
+from blindsight.privacy.ledger.schema import ENTRIES, HEADS
 
 CROWD = Path(__file__).with_name("crowd.py")
 TENTH = Cost(epsilon=0.1, unit="record")
@@ -43,7 +43,7 @@ def crowd(*arguments: object) -> dict[str, int]:
 class LedgerContract:
     """Subclasses give `where`; each test gets a data set of its own."""
 
-    processes, times, kills = 64, 500, 200
+    processes, times, kills = 64, 40, 60
 
     @pytest.fixture
     def ledger(self, where):
@@ -152,11 +152,11 @@ class LedgerContract:
 
     @pytest.mark.parametrize("field", FIELDS[2:])
     def test_a_change_behind_its_back_is_found(self, granted, field):
-        entry = granted.charge(TENTH, what="codes")
+        entry = granted.charge(TENTH, what="codes", key="release 1")
         granted.charge(TENTH, what="more codes")
         old = getattr(entry, field)
         new = old + 1 if isinstance(old, int) else old[:-1] + chr(ord(old[-1]) ^ 1)
-        with granted._store.write() as transaction:
+        with granted._store.write(granted.dataset) as transaction:
             chosen = (ENTRIES.c.dataset == granted.dataset) & (ENTRIES.c.sequence == entry.sequence)
             transaction.connection.execute(ENTRIES.update().where(chosen).values({field: new}))
         with pytest.raises(LedgerTampered):
@@ -164,7 +164,7 @@ class LedgerContract:
 
     def test_a_cut_off_tail_is_found(self, granted):
         granted.charge(TENTH, what="codes")
-        with granted._store.write() as transaction:
+        with granted._store.write(granted.dataset) as transaction:
             chosen = (ENTRIES.c.dataset == granted.dataset) & (ENTRIES.c.sequence == 2)
             transaction.connection.execute(ENTRIES.delete().where(chosen))
         with pytest.raises(LedgerTampered, match="cut off"):
@@ -259,6 +259,120 @@ class LedgerContract:
         assert ledger.verify().sequence == affordable + 1
         ledger.close()
 
+    def test_many_processes_with_repeated_keys_charge_each_key_once(self, crowded):
+        ledger = Ledger(crowded, dataset=f"set {next(numbers)}")
+        ledger.grant(Cost(epsilon=10**5, delta=0.1, unit="record"))
+        ledger.grant(Cost(epsilon=10**6, delta=0.1, unit="pixel"))
+        ledger.close()
+        counts = crowd("keys", crowded, ledger.dataset, self.processes, self.times)
+        assert counts["failed"] == counts["doubled"] == 0 and counts["keys"] > self.processes * self.times // 4
+        assert ledger.balance("record").spent.micro_epsilon == counts["keys"] * 100_000
+        assert ledger.balance("pixel").spent.micro_epsilon == counts["keys"] * 700_000
+        assert ledger.verify().sequence == 2 + 2 * counts["keys"]
+        ledger.close()
+
+    def test_one_release_is_posted_to_every_account_it_is_stated_for(self, granted):
+        granted.grant(Cost(epsilon=8, unit="pixel"))
+        granted.grant(Cost(epsilon=8, unit="query"))
+        costs = (Cost(epsilon=0.25, unit="pixel"), Cost(epsilon=0.75, unit="record"), Cost(epsilon=3, unit="user"))
+        entry = granted.charge(costs, what="flipped bits")
+        assert (entry.unit, entry.amount.epsilon) == ("pixel", 0.25)
+        spent = {balance.unit: balance.spent.epsilon for balance in granted.balances()}
+        assert spent == {"pixel": 0.25, "record": 0.75, "query": 0.0}
+        granted.verify()
+
+    def test_a_release_that_overflows_one_account_is_charged_to_none(self, granted):
+        granted.grant(Cost(epsilon=8, unit="pixel"))
+        head = granted.head()
+        costs = (Cost(epsilon=8, unit="pixel"), Cost(epsilon=8, unit="pixel").per("record", times=784))
+        with pytest.raises(BudgetExceeded, match=r"6,272 per record"):
+            granted.charge(costs, what="flipped bits")
+        with pytest.raises(InvalidParameter, match="same one"):
+            granted.charge([TENTH, TENTH], what="twice")
+        assert granted.head() == head
+
+    def test_a_key_is_charged_once_and_stands_for_its_costs(self, granted, where):
+        granted.grant(Cost(epsilon=8, unit="pixel"))
+        costs = (TENTH, Cost(epsilon=2, unit="pixel"))
+        entry = granted.charge(costs, what="codes", key="index 1")
+        assert granted.charge(costs, what="codes, after a crash", key="index 1") == entry
+        with Ledger(where, dataset=granted.dataset) as elsewhere:
+            assert elsewhere.charge(costs, what="on another host", key="index 1") == entry
+        for other in ((Cost(epsilon=0.2, unit="record"), costs[1]), TENTH):
+            with pytest.raises(LedgerError, match="other costs"):
+                granted.charge(other, what="codes", key="index 1")
+        assert granted.charge(costs, what="more codes", key="index 2").sequence > entry.sequence
+        assert granted.balance("record").spent.epsilon == 0.2 and granted.verify().sequence == 6
+        with Ledger(where, dataset=granted.dataset + " b") as other_set:
+            other_set.grant(TENTH)
+            other_set.charge(TENTH, what="keys are the data set's own", key="index 1")
+
+    def test_a_key_that_was_paid_is_paid_even_when_nothing_is_left(self, granted):
+        everything = Cost(epsilon=1, unit="record")
+        entry = granted.charge(everything, what="codes", key="index 1")
+        assert granted.charge(everything, what="codes", key="index 1") == entry
+        granted.close_budget("record")
+        assert granted.charge(everything, what="codes", key="index 1") == entry
+
+    def test_processes_that_charge_one_key_at_once_charge_it_once(self, granted, where):
+        barrier = threading.Barrier(8)
+        found = []
+
+        def studio():
+            with Ledger(where, dataset=granted.dataset) as own:
+                barrier.wait()
+                found.append(own.charge(Cost(epsilon=1, unit="record"), what="first search", key="first search").hash)
+
+        threads = [threading.Thread(target=studio) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(found) == 8 and len(set(found)) == 1
+
+    @pytest.fixture
+    def unharmed(self, where):
+        """A database in which no other test has broken a chain."""
+        return where
+
+    def test_a_backup_holds_what_the_ledger_holds(self, unharmed, tmp_path):
+        with Ledger(unharmed, dataset="ward-7") as ledger:
+            ledger.grant(Cost(epsilon=1, unit="record"))
+            ledger.charge(TENTH, what="codes", key="index 1")
+            assert backup(unharmed, tmp_path / "copy.db") == {"ward-7": ledger.head()}
+            assert (tmp_path / "copy.db").stat().st_mode & 0o777 == 0o600
+            assert [path.name for path in tmp_path.glob("*copy.db*")] == ["copy.db"]
+            with Ledger(tmp_path / "copy.db", dataset="ward-7", create=False, readonly=True) as copied:
+                assert list(copied.entries()) == list(ledger.entries())
+        with pytest.raises(InvalidParameter, match="exists already"):
+            backup(unharmed, tmp_path / "copy.db")
+
+    def test_a_ledger_opened_to_be_read_takes_no_charge(self, granted, where):
+        with Ledger(where, dataset=granted.dataset, readonly=True) as reader:
+            assert reader.verify() == granted.head()
+            with pytest.raises(LedgerError, match="read only"):
+                reader.charge(TENTH, what="codes")
+
+    def test_a_budget_in_zcdp_adds_rho(self, ledger):
+        total = Cost(epsilon=4, delta=1e-6, unit="record")
+        ledger.grant(total, composition="zcdp")
+        one = Cost(epsilon=0.05, unit="record")  # pure: rho = 0.00125
+        charged = []
+        with pytest.raises(BudgetExceeded, match=r"ρ = 0\.00125"):
+            while True:
+                charged.append(ledger.charge(one, what="laplace"))
+        assert len(charged) > 2 * 80, "basic composition would have stopped at 80"
+        balance = ledger.balance("record")
+        assert balance.composition == "zcdp" and 3.9 < balance.spent.epsilon <= 4 and balance.spent.delta == 1e-6
+        assert "zCDP" in str(balance)
+        ledger.verify()
+        with pytest.raises(NotProven, match="rho"):
+            ledger.charge(Cost(epsilon=0.1, delta=1e-9, unit="record"), what="no rho")
+        with pytest.raises(InvalidParameter, match="cannot be changed"):
+            ledger.grant(total)
+        with pytest.raises(InvalidParameter, match="needs a delta"):
+            ledger.grant(Cost(epsilon=4, unit="pair"), composition="zcdp")
+
     def test_whatever_is_killed_every_release_is_accounted_for(self, ledger, where, tmp_path):
         ledger.grant(Cost(epsilon=10**6, delta=0.1, unit="record"))
         ledger.close()
@@ -290,8 +404,45 @@ class TestSQLite(LedgerContract):
 
 @pytest.mark.real
 class TestPostgreSQL(LedgerContract):
-    times, kills = 10, 25
+    times, kills = 5, 15
 
     @pytest.fixture
     def where(self, postgresql):
         return postgresql
+
+    @pytest.fixture
+    def unharmed(self, postgresql):
+        import psycopg
+
+        with psycopg.connect(postgresql, autocommit=True) as connection:
+            connection.execute("CREATE DATABASE unharmed")
+        return postgresql.replace("/postgres?", "/unharmed?")
+
+    @pytest.mark.parametrize(
+        ("add", "drop"),
+        [
+            (f"CREATE RULE void AS ON UPDATE TO {HEADS.name} DO INSTEAD NOTHING", f"DROP RULE void ON {HEADS.name}"),
+            (f"CREATE INDEX extra ON {ENTRIES.name} (time)", "DROP INDEX extra"),
+            (f"ALTER TABLE {ENTRIES.name} ENABLE ROW LEVEL SECURITY",
+             f"ALTER TABLE {ENTRIES.name} DISABLE ROW LEVEL SECURITY"),
+            ("CREATE FUNCTION void() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';"
+             f"CREATE CONSTRAINT TRIGGER later AFTER INSERT ON {ENTRIES.name} DEFERRABLE INITIALLY DEFERRED "
+             "FOR EACH ROW EXECUTE FUNCTION void()", f"DROP TRIGGER later ON {ENTRIES.name}; DROP FUNCTION void()"),
+        ],
+        ids=["rule", "index", "row security", "deferred trigger"],
+    )  # fmt: skip
+    def test_what_hangs_on_the_tables_stops_charges_and_verify(self, granted, add, drop):
+        def behind(statement):
+            with granted._store._connect(write=True) as connection, connection.begin():
+                connection.exec_driver_sql(statement)
+
+        behind(add)
+        try:
+            with pytest.raises(LedgerTampered):
+                granted.charge(TENTH, what="codes")
+            with pytest.raises(LedgerTampered):
+                granted.verify()
+        finally:
+            behind(drop)
+        granted.charge(TENTH, what="codes")
+        granted.verify()

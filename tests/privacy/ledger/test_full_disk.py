@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import resource
 import signal
-import subprocess
-import sys
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,6 +12,7 @@ import pytest
 from blindsight.core.errors import LedgerError
 from blindsight.privacy.guarantee import Cost
 from blindsight.privacy.ledger import Ledger
+from core.small_disk import can_mount, small_disk
 
 COST = Cost(epsilon=0.1, unit="record")
 
@@ -30,24 +28,6 @@ def file_size_limit(folder: Path):
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
         signal.signal(signal.SIGXFSZ, handler)
-
-
-@contextmanager
-def small_disk(folder: Path):
-    """A file system of 600 kB that really runs full: writes fail with "no space left on device"."""
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=600k", "none", str(folder)], check=True)
-    try:
-        yield lambda: subprocess.run(["mount", "-o", "remount,size=4m", str(folder)], check=True)
-    finally:
-        subprocess.run(["umount", "-l", str(folder)], check=True)
-
-
-def can_mount() -> bool:
-    """Whether this machine lets us mount a small disk (root in a full machine; not in most containers)."""
-    if os.getuid() != 0 or sys.platform != "linux":
-        return False
-    probe = "mount -t tmpfs none /tmp"
-    return subprocess.run(["unshare", "-m", "sh", "-c", probe], capture_output=True).returncode == 0
 
 
 @pytest.mark.parametrize("full", [file_size_limit, *([small_disk] if can_mount() else [])])

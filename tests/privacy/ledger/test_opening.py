@@ -30,7 +30,7 @@ def test_a_new_ledger_can_be_opened_by_many_at_once(tmp_path):
 
 
 def test_sqlite_writes_ahead_and_waits_for_the_disk(tmp_path):
-    with Ledger(tmp_path / "ledger.db", dataset="ward-7") as ledger, ledger._store.write() as transaction:
+    with Ledger(tmp_path / "ledger.db", dataset="ward-7") as ledger, ledger._store.write("ward-7") as transaction:
         ask = transaction.connection.exec_driver_sql
         assert ask("PRAGMA journal_mode").scalar() == "wal"
         assert ask("PRAGMA synchronous").scalar() == 2  # FULL

@@ -14,7 +14,7 @@ from blindsight.privacy.guarantee import Cost
 from blindsight.privacy.ledger import Ledger
 from blindsight.privacy.ledger.chain import FIELDS, TEXTS
 
-ENTRIES, HEADS = "blindsight_ledger_entries", "blindsight_ledger_heads"
+ENTRIES, HEADS = "blindsight_ledger2_entries", "blindsight_ledger2_heads"
 
 
 @pytest.fixture
@@ -45,6 +45,8 @@ def verify(path):
 def flipped(value, bit=0):
     if isinstance(value, int):
         return value ^ (1 << bit)
+    if not value:
+        return "x"
     middle = len(value) // 2
     return value[:middle] + chr(ord(value[middle]) ^ 1) + value[middle + 1 :]
 
@@ -148,3 +150,84 @@ def test_texts_are_the_text_fields(path):
     row = dict(zip(FIELDS, connection.execute(f"SELECT * FROM {ENTRIES}").fetchone(), strict=True))
     connection.close()
     assert {name for name, value in row.items() if isinstance(value, str)} == TEXTS
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        f"CREATE TRIGGER t AFTER UPDATE ON {HEADS} BEGIN UPDATE {HEADS} SET sequence = OLD.sequence; END",
+        f"CREATE TRIGGER t AFTER INSERT ON {ENTRIES} BEGIN DELETE FROM {ENTRIES} WHERE sequence = NEW.sequence; END",
+        "CREATE VIEW v AS SELECT 1",
+        f"CREATE INDEX i ON {ENTRIES} (time)",
+        "CREATE TABLE other (x)",
+        f"ALTER TABLE {HEADS} ADD COLUMN x TEXT",
+        "DROP INDEX blindsight_ledger2_keys",
+    ],
+    ids=["head trigger", "entry trigger", "view", "index", "table", "column", "no index"],
+)
+def test_a_database_that_holds_anything_else_is_refused(path, statement):
+    live = Ledger(path, dataset="ward-7")
+    live.charge(Cost(epsilon=0.1, unit="record"), what="before")
+    known = live.head()
+    behind(path, statement)
+    with pytest.raises(LedgerTampered, match="not as it was made"):
+        live.charge(Cost(epsilon=0.1, unit="record"), what="voided")
+    with pytest.raises(LedgerTampered):
+        live.verify(known=known)
+    live.close()
+    for readonly in (False, True):
+        with pytest.raises(LedgerTampered):
+            Ledger(path, dataset="ward-7", readonly=readonly)
+
+
+def test_a_write_that_the_database_does_not_keep_is_no_charge(path, monkeypatch):
+    """Even where the schema's check is blind, what was written is read back before it counts."""
+    behind(path, f"CREATE TRIGGER t AFTER UPDATE ON {HEADS} BEGIN UPDATE {HEADS} SET sequence = 0; END")
+    monkeypatch.setattr("blindsight.privacy.ledger.schema.check", lambda _: None)
+    with Ledger(path, dataset="ward-7") as ledger, pytest.raises(LedgerTampered, match="did not keep"):
+        ledger.charge(Cost(epsilon=0.1, unit="record"), what="voided")
+
+
+def test_a_log_removed_under_a_live_ledger_loses_no_charge_unseen(path):
+    live = Ledger(path, dataset="ward-7")
+    charged = [live.charge(Cost(epsilon=0.01, unit="record"), what="before")]
+    path.with_name("ledger.db-wal").unlink()
+    for i in range(3):
+        try:
+            charged.append(live.charge(Cost(epsilon=0.01, unit="record"), what=f"after {i}"))
+        except LedgerError:
+            break
+    live.close()
+    with Ledger(path, dataset="ward-7") as again:
+        held = {entry.hash for entry in again.entries()}
+        assert {entry.hash for entry in charged} <= held
+        again.verify()
+
+
+def test_a_ledger_put_back_from_an_old_copy_takes_no_more_charges_of_a_live_process(path, tmp_path):
+    with Ledger(path, dataset="ward-7") as live:
+        live.close()
+        shutil.copy(path, tmp_path / "old.db")
+        live.charge(Cost(epsilon=0.1, unit="record"), what="spent")
+        live.close()
+        shutil.copy(tmp_path / "old.db", tmp_path / "swap.db")
+        (tmp_path / "swap.db").replace(path)
+        with pytest.raises(LedgerTampered, match="no longer holds entry"):
+            live.charge(Cost(epsilon=0.1, unit="record"), what="spent again")
+
+
+def test_a_ledger_that_was_removed_does_not_come_back_empty(path):
+    with Ledger(path, dataset="ward-7") as live:
+        live.charge(Cost(epsilon=0.1, unit="record"), what="before")
+        for file in path.parent.glob("ledger.db*"):
+            file.unlink()
+        with pytest.raises(LedgerError):
+            live.charge(Cost(epsilon=0.1, unit="record"), what="after")
+    assert not path.exists()
+
+
+def test_files_of_a_ledger_are_its_owners_alone(path):
+    with Ledger(path, dataset="ward-7") as ledger:
+        ledger.charge(Cost(epsilon=0.1, unit="record"), what="codes")
+        modes = {file.name: file.stat().st_mode & 0o777 for file in path.parent.glob("ledger.db*")}
+    assert set(modes.values()) == {0o600} and len(modes) == 3

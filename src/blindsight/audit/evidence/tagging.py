@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import clone
 
 from blindsight import data
 from blindsight.audit.figures import Figure, curves
 from blindsight.audit.tagging import repeated_queries
 from blindsight.audit.target import Audit
 from blindsight.evaluation.multilabel import mean_average_precision
+from blindsight.tagging import CodebookAnswers, Exact, LaplaceAnswers, Ordinary, PrivateTagger, TopTags
 
 __all__ = ["figures"]
 
@@ -25,7 +25,7 @@ _TRAIN, _TEST = 900, 200
 def figures(found: Audit, *, seed: int = 0) -> list[Figure]:
     """The curve, and the averaged answers."""
     X, labels = _scenes(seed)
-    model = _learned(found.subject, X, labels, seed, {})
+    model = _learned(_release(found.subject), X, labels, seed)
     return [_curve(found, model, X, labels, seed), _repeats(model, X, seed)]
 
 
@@ -59,44 +59,47 @@ def _small(images: NDArray[Any]) -> NDArray[np.float64]:
     return moved.reshape(len(images), 16, 2, 16, 2).mean(axis=(2, 4)).reshape(len(images), -1) / 255.0
 
 
-def _learned(tagger: Any, X: NDArray[Any], labels: NDArray[Any], seed: int, changes: dict[str, Any]) -> Any:
+def _release(subject: Any) -> Any:
+    """How the file answers; exact answers are shown beside a codebook of the same model."""
+    way = getattr(subject, "way_", None)
+    if way is None:
+        return LaplaceAnswers(subject.epsilon)
+    return CodebookAnswers(10.0, k=_WORDS.get(10.0)) if isinstance(way, Exact) else way
+
+
+def _learned(way: Any, X: NDArray[Any], labels: NDArray[Any], seed: int) -> PrivateTagger:
     """The same release over a plain linear head: what answers cost is asked here, not what training costs."""
-    settings = {
-        "training_epsilon": None,
-        "head": "linear",
-        "train_noise": False,
-        "epochs": 60,
-        "batch_size": None,
-        "learning_rate": 0.1,
-        "random_state": seed,
-        "max_queries": None,
-        **dict.fromkeys(("classes", "public", "graph", "label_vectors", "corollary")),
-    }
-    codebook = tagger.codebook if isinstance(tagger.codebook, str) else "graded"
-    own = getattr(tagger.release_, "codebook", None)
-    settings |= {"codebook": codebook, "n_words": None if own is None else len(own)}
-    return clone(tagger).set_params(**settings | changes).fit(X[:_TRAIN], labels[:_TRAIN])
+    if isinstance(way, CodebookAnswers) and way.words is not None:
+        way = CodebookAnswers(way.epsilon, k=len(way.words))
+    tagger = PrivateTagger(Ordinary(steps=60), way, classes=labels.shape[1], random_state=seed)
+    return tagger.fit(X[:_TRAIN], labels[:_TRAIN])
 
 
-def _answers(model: Any, X: NDArray[Any], seed: int) -> NDArray[np.float64]:
-    return model.release_.answer(model.logits(X[_TRAIN:]), rng=np.random.default_rng(seed)).scores
+def _answers(model: PrivateTagger, X: NDArray[Any], seed: int) -> NDArray[np.float64]:
+    return _answered(model, model.logits(X[_TRAIN:]), np.random.default_rng(seed))
+
+
+def _answered(model: PrivateTagger, logits: NDArray[Any], rng: Any) -> NDArray[np.float64]:
+    """A simulation that leaves nothing: the release's own noise on logits."""
+    way: Any = model.way_
+    released = way.noise(model.n_labels_).release(way.value(logits), rng=rng)
+    return (way.read(released, model.n_labels_) if isinstance(way, TopTags) else way.read(released)).scores
 
 
 def _curve(found: Audit, model: Any, X: NDArray[Any], labels: NDArray[Any], seed: int) -> Figure:
-    own: Any = found.subject
+    way = _release(found.subject)
     truth = labels[_TRAIN:]
 
-    def at(epsilon: float, **changes: Any) -> tuple[float, float]:
-        fitted = _learned(
-            own, X, labels, seed, {"calibration": "proven", "epsilon": epsilon, "n_words": _WORDS[epsilon], **changes}
-        )
+    def at(epsilon: float, kind: Any) -> tuple[float, float]:
+        size = {"k": _WORDS[epsilon]} if kind is CodebookAnswers else {}
+        fitted = _learned(kind(epsilon, **size), X, labels, seed)
         return epsilon, mean_average_precision(truth, _answers(fitted, X, seed))
 
     card: Any = found.card
-    kind = "laplace" if own.calibration == "paper" else own.release
-    lines = {f"{kind}, proven": [at(epsilon, release=kind) for epsilon in _WORDS]}
-    if kind != "codebook":
-        lines["codebook (release='codebook')"] = [at(epsilon, release="codebook") for epsilon in _WORDS]
+    kind = type(way)
+    lines = {f"{kind.__name__}, proven": [at(epsilon, kind) for epsilon in _WORDS]}
+    if kind is not CodebookAnswers:
+        lines["CodebookAnswers"] = [at(epsilon, CodebookAnswers) for epsilon in _WORDS]
     mine = float(card.epsilon), mean_average_precision(truth, _answers(model, X, seed))
     open_answers = mean_average_precision(truth, model.logits(X[_TRAIN:]))
     rows = [
@@ -123,7 +126,7 @@ def _repeats(model: Any, X: NDArray[Any], seed: int) -> Figure:
     points = []
     for repeats in (1, 3, 10, 30, 100):
         result = repeated_queries(
-            lambda rows: model.release_.answer(rows, rng=rng).scores, logits, logits, repeats=repeats
+            lambda rows: _answered(model, rows, rng), logits, logits, repeats=repeats
         )
         points.append((float(repeats), result.value))
     return Figure(

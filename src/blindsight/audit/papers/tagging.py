@@ -13,8 +13,8 @@ from sklearn.base import clone
 from blindsight.audit.blackbox import collect_at_once, distinguish, distinguish_outcomes
 from blindsight.audit.verdict import Verdict
 from blindsight.privacy.mechanisms import Laplace
-from blindsight.tagging import PrivateTagger
-from blindsight.tagging.outputs import LaplaceScores, PaperLaplace
+from blindsight.tagging import P2MLGCN, GraphHead, Schedule
+from blindsight.tagging.answers import LaplaceAnswers, PaperLaplace
 
 __all__ = ["verdicts"]
 
@@ -51,14 +51,13 @@ def verdicts(*, trials: int, seed: int = 0) -> Iterator[Verdict]:
         advice="charge every answer to a ledger",
     )
     yield _weights(trials=max(150, trials // 40), seed=seed)
-    ours = LaplaceScores(epsilon=10.0, n_labels=_LABELS, bound=_BOUND)
-    noise = ours.noise
+    noise = LaplaceAnswers(10.0, bound=_BOUND).noise(_LABELS)
     yield _verdict(
         "P2, proven",
         "10 labels, logits within ±5, ε = 10",
         "proven",
         None,
-        ours.cost.epsilon,
+        noise.cost.epsilon,
         lambda logits, rng: np.asarray(noise.release(logits, rng=rng)),
         _laplace_ratio(float(noise.scale) * noise.grid),
         trials=20 * trials,
@@ -72,15 +71,10 @@ def _weights(*, trials: int, seed: int) -> Verdict:
     X, Y = np.zeros((40, 8)), (rng.random((40, 3)) < 0.4).astype(int)
     X[:, :7] = rng.random((40, 7))
     X[0] = np.eye(8)[7] * 5.0  # one record that looks like no other
-    tagger = PrivateTagger(
+    tagger = P2MLGCN(
         1.0,
-        calibration="paper",
-        hidden=8,
-        epochs=20,
-        batch_size=40,
-        learning_rate=0.1,
-        label_vectors="random",
-        head="gcn",
+        head=GraphHead(hidden=8, label_vectors="random"),
+        schedule=Schedule(epochs=20, batch_size=40, learning_rate=0.1),
     )
 
     def run(labels: int, dice: np.random.Generator) -> NDArray[Any]:
@@ -97,7 +91,7 @@ def _weights(*, trials: int, seed: int) -> Verdict:
         claimed=1.0,
         proven=math.inf,
         audited=distinguish(run, 1, 0, trials=trials, seed=seed, statistic=lambda logits: logits.sum(axis=1)),
-        advice="train by DP-SGD on the head: training_epsilon, near free at ε = 1 to 2 with enough records",
+        advice="train with PrivateTagger(DPTraining(epsilon=2)): near free at ε = 1 to 2 with enough records",
     )
 
 

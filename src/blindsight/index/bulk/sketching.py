@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from blindsight.core import durable
 from blindsight.core.errors import InvalidParameter
 from blindsight.index.bulk.pools import HERE, Pool
 from blindsight.index.bulk.spool import Contents, Spool
@@ -56,7 +57,7 @@ def sketch_to(
     if writer.finished:  # nothing to draw, so nothing to charge
         return writer.finish()
     held = Spool.begin(writer.target.with_name(writer.target.name + ".shards"), writer.fingerprint)
-    if ledger is not None:
+    if ledger is not None and writer.missing():  # all drawn before, and died before the file got its name: paid for
         _charge_once(ledger, sketcher, writer, held)
     for key in list(held.finished()):
         _take_in(writer, held.read(key))
@@ -68,7 +69,7 @@ def sketch_to(
         done += _take_in(writer, contents)
         if progress is not None:
             progress(done, len(X))
-    # Before the file gets its name: should we die between the two, the next run is charged, never let off.
+    # Before the file gets its name: a spool left behind would lend its charge to a second release of the images.
     held.close()
     return writer.finish()
 
@@ -96,14 +97,19 @@ def _take_in(writer: SketchWriter, contents: Contents) -> int:
 
 
 def _charge_once(ledger: Ledger, sketcher: Any, writer: SketchWriter, held: Spool) -> None:
-    """Charge the job unless the ledger knows its number; a refusal leaves nothing behind."""
-    mark = f"job {held.number}"
-    if any(entry.kind == "charge" and entry.what.endswith(mark) for entry in ledger.entries()):
-        return
+    """Charge the job, by its number: however often it is continued, and by whom, it is one charge.
+
+    A refusal leaves nothing behind.
+    """
+    guarantee = sketcher.guarantee_
     try:
-        ledger.charge(sketcher.guarantee_.cost, what=f"flipped bits of {writer.n} images, each released once, {mark}")
+        ledger.charge(
+            guarantee.costs,
+            what=f"flipped bits of {writer.n} images, each released once",
+            key=f"sketches {held.number}",
+        )
     except BaseException:
         if not writer.done.any() and not any(held.finished()):
-            writer.partial.unlink()
+            durable.remove(writer.partial)
             held.close()
         raise

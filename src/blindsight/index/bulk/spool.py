@@ -12,7 +12,6 @@ workers.
 from __future__ import annotations
 
 import json
-import os
 import secrets
 import shutil
 from collections.abc import Iterator, Mapping
@@ -22,7 +21,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from blindsight.core import storage
+from blindsight.core import durable, storage
 from blindsight.core.errors import HostileFile, InvalidData
 
 __all__ = ["Contents", "Spool"]
@@ -52,7 +51,7 @@ class Spool:
     def begin(cls, path: str | Path, about: str) -> Spool:
         """Open the folder for a run, or make it; what an earlier run finished stays, what it left half-done goes."""
         folder = Path(path).resolve()
-        folder.mkdir(parents=True, exist_ok=True)
+        durable.make_folder(folder)  # shards hold names: nobody else's business
         job = folder / "job.json"
         number = secrets.token_hex(8)
         if job.exists():
@@ -87,7 +86,7 @@ class Spool:
         try:
             if self.has(key):
                 return False
-            os.link(written, self._place(key))
+            durable.link_new(written, self._place(key))
         except FileExistsError:
             return False
         finally:

@@ -1,7 +1,7 @@
 """The privacy ledger: a durable, exact, tamper-evident budget for each data set.
 
 >>> import tempfile, os
->>> from blindsight.privacy.guarantee import Cost
+>>> from blindsight.privacy.cost import Cost
 >>> ledger = Ledger(os.path.join(tempfile.mkdtemp(), "ledger.db"), dataset="ward-7")
 >>> entry = ledger.grant(Cost(epsilon=1, unit="record"))
 >>> entry = ledger.charge(Cost(epsilon=0.1, unit="record"), what="codes")
@@ -11,9 +11,26 @@
 
 from __future__ import annotations
 
-from blindsight.privacy.ledger.amounts import Amount
+from blindsight.privacy.ledger.amounts import Amount, Composition
 from blindsight.privacy.ledger.book import Balance, Ledger, datasets
 from blindsight.privacy.ledger.chain import Entry, Head
-from blindsight.privacy.ledger.export import check_json, to_csv, to_json
+from blindsight.privacy.ledger.export import backup, check_json, to_csv, to_json
+from blindsight.privacy.ledger.witness import SigningKey, make_key, read_witness, witness
 
-__all__ = ["Amount", "Balance", "Entry", "Head", "Ledger", "check_json", "datasets", "to_csv", "to_json"]
+__all__ = [
+    "Amount",
+    "Balance",
+    "Composition",
+    "Entry",
+    "Head",
+    "Ledger",
+    "SigningKey",
+    "backup",
+    "check_json",
+    "datasets",
+    "make_key",
+    "read_witness",
+    "to_csv",
+    "to_json",
+    "witness",
+]

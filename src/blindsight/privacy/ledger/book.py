@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NoReturn, get_args
 
 from blindsight.core import checks
-from blindsight.core.errors import InvalidParameter, LedgerError, LedgerTampered
+from blindsight.core.errors import BlindsightError, InvalidParameter, LedgerError, LedgerTampered
 from blindsight.privacy.guarantee import Cost, Neighbours, Unit
-from blindsight.privacy.ledger import teaching
-from blindsight.privacy.ledger.amounts import Amount, budget_amount, cost_amount
+from blindsight.privacy.ledger import teaching, zcdp
+from blindsight.privacy.ledger.amounts import MICRO, Amount, Composition, budget_amount, cost_amount
 from blindsight.privacy.ledger.chain import EMPTY, Entry, Head, Kind, chained, checked, intact
 from blindsight.privacy.ledger.place import Place
 
 if TYPE_CHECKING:
-    from blindsight.privacy.ledger.store import Store, Transaction
+    from blindsight.privacy.ledger.store import Store
+    from blindsight.privacy.ledger.transaction import Transaction
 
 __all__ = ["Balance", "Ledger", "datasets"]
 
@@ -36,15 +38,37 @@ class Balance:
     budget: Amount
     spent: Amount
     closed: bool = False
+    composition: Composition = "basic"
 
     @property
     def remaining(self) -> Amount:
-        """What can still be charged."""
+        """What can still be charged. In zCDP rho is what counts; epsilon is what the spent rho has not yet proven."""
         return self.budget - self.spent
 
+    @classmethod
+    def after(cls, entry: Entry) -> Balance:
+        """Where an account stands after its last entry; in zCDP, spent epsilon is what the spent rho proves."""
+        spent = entry.spent
+        if entry.composition == "zcdp":
+            delta = entry.budget.atto_delta if spent.pico_rho else 0
+            proven = min(math.ceil(zcdp.epsilon_of(spent.rho, entry.budget.delta) * MICRO), entry.budget.micro_epsilon)
+            spent = Amount(proven if spent.pico_rho else 0, delta, spent.pico_rho)
+        return cls(
+            dataset=entry.dataset,
+            unit=entry.unit,
+            neighbours=entry.neighbours,
+            budget=entry.budget,
+            spent=spent,
+            closed=entry.kind == "close",
+            composition=entry.composition,
+        )
+
     def __str__(self) -> str:
+        counted = " counted in zCDP" if self.composition == "zcdp" else ""
         state = "closed" if self.closed else f"{self.remaining} left"
-        return f"{self.dataset}: spent {self.spent} of {self.budget} per {self.unit} ({self.neighbours}); {state}"
+        return (
+            f"{self.dataset}: spent {self.spent} of {self.budget} per {self.unit} ({self.neighbours}){counted}; {state}"
+        )
 
 
 class Ledger:
@@ -57,6 +81,7 @@ class Ledger:
     dataset: the data set whose budget this guards.
     create: start a new ledger where there is none; otherwise that is a `LedgerError`.
     timeout: seconds to wait for other writers.
+    readonly: look, do not touch: nothing is created, written or repaired.
 
     A charge is on disk before `charge` returns, or it raises and nothing was written. Many processes and threads may
     charge one budget at once. A ledger is passed to `fit` as an argument: it cannot be copied or pickled, so that a
@@ -64,80 +89,108 @@ class Ledger:
     """
 
     def __init__(
-        self, where: str | os.PathLike[str], *, dataset: str, create: bool = True, timeout: float = 60.0
+        self,
+        where: str | os.PathLike[str],
+        *,
+        dataset: str,
+        create: bool = True,
+        timeout: float = 60.0,
+        readonly: bool = False,
     ) -> None:
         self._dataset = _text("dataset", dataset)
         self._place = Place(where)
-        self._store = _open(self._place, create=create, timeout=checks.positive("timeout", timeout))
+        timeout = checks.positive("timeout", timeout)
+        self._store = _open(self._place, create=create, timeout=timeout, readonly=readonly)
 
     @property
     def dataset(self) -> str:
         """The data set whose budget this guards."""
         return self._dataset
 
-    def grant(self, total: Cost, *, what: str = "budget") -> Entry:
+    @property
+    def where(self) -> str:
+        """The ledger's file or URL, without a password."""
+        return str(self._place)
+
+    def grant(self, total: Cost, *, what: str = "budget", composition: Composition = "basic") -> Entry:
         """State the budget in all, in the total's unit; the last grant holds.
 
-        Granting the same total again changes nothing and writes nothing, so a script may run twice. A total below
-        what is already spent is refused, and so is any grant on a closed budget.
+        `composition` says how charges add up, once and for all: "basic" adds epsilons and deltas; "zcdp" adds rho,
+        which many Gaussian releases need much less of (`zcdp` says why that holds for releases chosen one after
+        the other), and needs a delta. Granting the same total again changes nothing and writes nothing, so a script
+        may run twice. A total below what is already spent is refused, and so is any grant on a closed budget.
         """
-        amount, what = budget_amount(_a_cost("grant", total)), _text("what", what)
-        with self._store.write() as transaction:
+        checks.one_of("composition", composition, get_args(Composition))
+        amount, what = budget_amount(_a_cost("grant", total), composition), _text("what", what)
+        with self._store.write(self._dataset) as transaction:
             transaction.start(self._dataset)
-            head, before = self._locked(transaction, total.unit, total.neighbours)
+            head, before = self._locked(transaction, (total.unit, total.neighbours))
             if before is not None and before.kind == "close":
                 raise LedgerError(
                     f"the budget of data set {self._dataset!r} per {total.unit} was closed, and stays closed."
                 )
+            if before is not None and before.composition != composition:
+                raise InvalidParameter(
+                    f"the budget of data set {self._dataset!r} per {total.unit} counts by composition="
+                    f"{before.composition!r}, and that cannot be changed: grant it again with the same."
+                )
             spent = before.spent if before else NOTHING
-            if not spent.within(amount):
+            if not spent.within(amount, composition):
                 raise InvalidParameter(
                     f"a budget cannot be less than what is spent: {spent} per {total.unit} is spent, "
                     f"{amount} was granted. Close the budget to stop further charges."
                 )
             if before is not None and before.budget == amount:
                 return before
-            return self._append(transaction, head, "grant", total, amount, budget=amount, spent=spent, what=what)
+            entry = self._entry(
+                head, "grant", total, amount, budget=amount, spent=spent, what=what, composition=composition
+            )
+            transaction.append([entry])
+            return entry
 
-    def charge(self, cost: Cost, *, what: str) -> Entry:
-        """Take a cost from the budget, durably, before anything is released.
+    def charge(self, costs: Cost | Sequence[Cost], *, what: str, key: str | None = None) -> Entry:
+        """Take a release's cost from every budget that it is stated for, durably, before anything is released.
 
-        Raises `BudgetExceeded` (too little left), `UnitMismatch` (the budget is in another unit; says how to
-        convert), `NotProven` (infinite cost) or `LedgerError` (not written). Whatever it raises, nothing is charged
-        that you may release on.
+        Parameters
+        ----------
+        costs: what the release costs, or a sequence of what this one release costs in different units. It is posted
+            to each account that one of them is for, all or none.
+        what: what is released, in words without private values.
+        key: names the release. The first charge under a key is written; the same again, after a crash, in another
+            process or on another host, returns that entry and charges nothing; other costs under it are refused.
+
+        Returns the entry of the first cost that has an account. Raises `BudgetExceeded` (too little left in one of
+        the accounts), `UnitMismatch` (no account is in any of these units; says how to convert), `NotProven` (infinite
+        cost) or `LedgerError` (not written). Whatever it raises, nothing is charged that you may release on.
         """
-        amount, what = cost_amount(_a_cost("charge", cost)), _text("what", what)
-        with self._store.write() as transaction:
-            head, before = self._locked(transaction, cost.unit, cost.neighbours)
-            if before is None:
-                accounts = transaction.accounts(self._dataset)
-                raise (
-                    teaching.unit_mismatch(cost, self._dataset, accounts)
-                    if accounts
-                    else teaching.ungranted(cost, self._dataset)
-                )
-            spent = before.spent + amount
-            if before.kind == "close" or not spent.within(before.budget):
-                raise teaching.overspent(
-                    amount,
-                    before.budget - before.spent,
-                    cost=cost,
-                    dataset=self._dataset,
-                    closed=before.kind == "close",
-                )
-            return self._append(transaction, head, "charge", cost, amount, budget=before.budget, spent=spent, what=what)
+        listed, what = _some_costs(costs), _text("what", what)
+        key = "" if key is None else _text("key", key)
+        with self._store.write(self._dataset) as transaction:
+            head, befores = self._accounts(transaction, listed)
+            if key and (paid := transaction.paid(self._dataset, key)):
+                return _paid_before(paid, listed, key)
+            posted: list[Entry] = []
+            for cost in listed:
+                if (before := befores.get((cost.unit, cost.neighbours))) is not None:
+                    posted.append(self._posting(posted[-1].head if posted else head, before, cost, what, key))
+            if not posted:
+                raise self._no_account(transaction, listed)
+            transaction.append(posted)
+            return posted[0]
 
     def close_budget(self, unit: Unit, neighbours: Neighbours = "replace one", *, what: str = "closed") -> Entry:
         """End a budget for good: what is left is forfeited."""
         cost, what = Cost(epsilon=0, unit=unit, neighbours=neighbours), _text("what", what)
-        with self._store.write() as transaction:
-            head, before = self._locked(transaction, unit, neighbours)
+        with self._store.write(self._dataset) as transaction:
+            head, before = self._locked(transaction, (unit, neighbours))
             if before is None:
                 raise LedgerError(f"data set {self._dataset!r} has no budget per {unit} ({neighbours}) to close.")
             if before.kind == "close":
                 return before
-            spent = before.spent
-            return self._append(transaction, head, "close", cost, spent, budget=spent, spent=spent, what=what)
+            spent, counted = before.spent, before.composition
+            entry = self._entry(head, "close", cost, spent, budget=spent, spent=spent, what=what, composition=counted)
+            transaction.append([entry])
+            return entry
 
     def balance(self, unit: Unit, neighbours: Neighbours | None = None) -> Balance:
         """Budget, spent and remaining in a unit; zeros where nothing was granted.
@@ -164,18 +217,7 @@ class Ledger:
         with self._store.read() as transaction:
             accounts = transaction.accounts(self._dataset)
             lasts = [transaction.last(self._dataset, *account) for account in accounts]
-        return [
-            Balance(
-                dataset=self._dataset,
-                unit=last.unit,
-                neighbours=last.neighbours,
-                budget=last.budget,
-                spent=last.spent,
-                closed=last.kind == "close",
-            )
-            for last in lasts
-            if last is not None
-        ]
+        return [Balance.after(last) for last in lasts if last is not None]
 
     def entries(self, *, after: int = 0) -> Iterator[Entry]:
         """The entries in order, each checked against its own hash; `after` skips what you have seen.
@@ -196,19 +238,22 @@ class Ledger:
         with self._store.read() as transaction:
             return transaction.head(self._dataset) or EMPTY
 
-    def verify(self, *, known: Head | None = None, progress: Callable[[int, int], None] | None = None) -> Head:
+    def verify(
+        self, *, known: Head | Iterable[Head] | None = None, progress: Callable[[int, int], None] | None = None
+    ) -> Head:
         """Prove the whole chain and return its head; `LedgerTampered` says where it breaks.
 
-        Finds any changed, moved, added, removed or cut off entry. Whoever can rewrite the whole database can also
-        rewrite the whole chain; that shows only against a `known` head that was kept elsewhere.
+        Finds any changed, moved, added, removed or cut off entry, and anything in the database that could act on
+        its tables. Whoever can rewrite the whole database can also rewrite the whole chain; that shows only
+        against `known` heads that were kept elsewhere (see `witness`).
         """
+        kept = {tuple(head) for head in ([known] if isinstance(known, Head) else known or ())} - {tuple(EMPTY)}
         with self._store.read() as transaction:
             transaction.check_file()
             head = transaction.head(self._dataset) or EMPTY
-            met = known is None or tuple(known) == EMPTY
             ends: dict[tuple[str, str], Entry] = {}
             for entry in checked(transaction.rows(self._dataset), dataset=self._dataset, head=head):
-                met = met or entry.head == tuple(known or ())
+                kept.discard(tuple(entry.head))
                 ends[entry.account] = entry
                 if progress is not None and (entry.sequence % STRIDE == 0 or entry.sequence == head.sequence):
                     progress(entry.sequence, head.sequence)
@@ -216,9 +261,10 @@ class Ledger:
             found = {account: transaction.last(self._dataset, *account) for account in ends}
         if found != ends:
             raise LedgerTampered(f"the index of data set {self._dataset!r} does not find its last entries.")
-        if not met:
+        if kept:
             raise LedgerTampered(
-                f"the chain of data set {self._dataset!r} does not pass through the known head: history was rewritten."
+                f"the chain of data set {self._dataset!r} does not pass through {len(kept)} known head"
+                f"{'s' if len(kept) > 1 else ''}: history was rewritten."
             )
         return head
 
@@ -241,9 +287,10 @@ class Ledger:
             "an argument, and open it again by its path in another process."
         )
 
-    def _locked(self, transaction: Transaction, unit: str, neighbours: str) -> tuple[Head, Entry | None]:
+    def _locked(self, transaction: Transaction, account: tuple[str, str]) -> tuple[Head, Entry | None]:
         """The chain's end, locked and checked, and the account's last entry, which carries its totals."""
         head, end = transaction.locked_end(self._dataset)
+        transaction.require_known(self._dataset, head)
         if head == EMPTY:
             return head, None
         if end is None or end.head != head:
@@ -251,12 +298,47 @@ class Ledger:
                 f"the last entry of data set {self._dataset!r} is not the one that its head names; nothing was "
                 "written. Run verify, and restore the ledger from a backup."
             )
-        here = end.account == (unit, neighbours)
-        return head, end if here else transaction.last(self._dataset, unit, neighbours)
+        return head, end if end.account == account else transaction.last(self._dataset, *account)
 
-    def _append(
+    def _accounts(
+        self, transaction: Transaction, costs: Sequence[Cost]
+    ) -> tuple[Head, dict[tuple[str, str], Entry | None]]:
+        """The chain's end, locked, and the last entry of each account that one of the costs is for."""
+        first, *others = [(cost.unit, cost.neighbours) for cost in costs]
+        head, before = self._locked(transaction, first)
+        found = {first: before}
+        if head != EMPTY:
+            found |= {account: transaction.last(self._dataset, *account) for account in others}
+        return head, found
+
+    def _posting(self, head: Head, before: Entry, cost: Cost, what: str, key: str) -> Entry:
+        """The next entry of one account, or the refusal."""
+        amount = cost_amount(cost, before.composition)
+        spent = before.spent + amount
+        if before.kind == "close" or not spent.within(before.budget, before.composition):
+            raise teaching.overspent(amount, cost=cost, before=before)
+        return self._entry(
+            head,
+            "charge",
+            cost,
+            amount,
+            budget=before.budget,
+            spent=spent,
+            what=what,
+            composition=before.composition,
+            key=key,
+        )
+
+    def _no_account(self, transaction: Transaction, costs: Sequence[Cost]) -> BlindsightError:
+        accounts = transaction.accounts(self._dataset)
+        if all(math.isinf(cost.epsilon) for cost in costs):
+            cost_amount(costs[0])  # refuses, and says why
+        if accounts:
+            return teaching.unit_mismatch(costs[0], self._dataset, accounts)
+        return teaching.ungranted(costs[0], self._dataset)
+
+    def _entry(
         self,
-        transaction: Transaction,
         head: Head,
         kind: Kind,
         cost: Cost,
@@ -265,29 +347,34 @@ class Ledger:
         budget: Amount,
         spent: Amount,
         what: str,
+        composition: Composition,
+        key: str = "",
     ) -> Entry:
-        entry = chained(
+        return chained(
             head,
             dataset=self._dataset,
             time=datetime.now(UTC).isoformat(timespec="microseconds"),
             kind=kind,
             unit=cost.unit,
             neighbours=cost.neighbours,
+            composition=composition,
             micro_epsilon=amount.micro_epsilon,
             atto_delta=amount.atto_delta,
+            pico_rho=amount.pico_rho,
             budget_micro_epsilon=budget.micro_epsilon,
             budget_atto_delta=budget.atto_delta,
+            budget_pico_rho=budget.pico_rho,
             spent_micro_epsilon=spent.micro_epsilon,
             spent_atto_delta=spent.atto_delta,
+            spent_pico_rho=spent.pico_rho,
             what=what,
+            key=key,
         )
-        transaction.append(entry)
-        return entry
 
 
-def datasets(where: str | os.PathLike[str]) -> list[str]:
+def datasets(where: str | os.PathLike[str], *, readonly: bool = False) -> list[str]:
     """The names of the data sets that a ledger holds."""
-    store = _open(Place(where), create=False, timeout=60.0)
+    store = _open(Place(where), create=False, timeout=60.0, readonly=readonly)
     try:
         with store.read() as transaction:
             return transaction.datasets()
@@ -295,10 +382,37 @@ def datasets(where: str | os.PathLike[str]) -> list[str]:
         store.close()
 
 
-def _open(place: Place, *, create: bool, timeout: float) -> Store:
+def _open(place: Place, *, create: bool, timeout: float, readonly: bool = False) -> Store:
     from blindsight.privacy.ledger.store import Store  # SQLAlchemy is slow to import, and not everyone keeps a ledger
 
-    return Store(place, create=create, timeout=timeout)
+    return Store(place, create=create, timeout=timeout, readonly=readonly)
+
+
+def _some_costs(costs: Any) -> tuple[Cost, ...]:
+    if isinstance(costs, Cost) or not isinstance(costs, Sequence) or isinstance(costs, str):
+        return (_a_cost("charge", costs),)
+    listed = tuple(_a_cost("charge", cost) for cost in costs)
+    if not listed:
+        raise InvalidParameter("charge takes at least one Cost, got none.")
+    if len({(cost.unit, cost.neighbours) for cost in listed}) != len(listed):
+        raise InvalidParameter(
+            "costs must be what one release costs in different units; two of them are in the same one. Charge two "
+            "releases by two calls."
+        )
+    return listed
+
+
+def _paid_before(paid: list[Entry], costs: Sequence[Cost], key: str) -> Entry:
+    """The earlier entry of a key, if these are its costs."""
+    given = {(cost.unit, cost.neighbours): cost for cost in costs}
+    for entry in paid:
+        cost = given.get((entry.unit, entry.neighbours))  # type: ignore[call-overload]
+        if cost is None or cost_amount(cost, entry.composition) != entry.amount:
+            raise LedgerError(
+                f"key {key!r} was charged at {entry.time[:19]} as {entry.amount} per {entry.unit}, and now stands for "
+                "other costs; nothing was charged or released. Another release needs another key."
+            )
+    return paid[0]
 
 
 def _a_cost(verb: str, value: Any) -> Cost:

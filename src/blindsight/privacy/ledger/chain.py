@@ -2,7 +2,9 @@
 
 An entry's hash is SHA-256 over its canonical JSON (sorted keys, ASCII, whole numbers), which holds every field and
 the previous entry's hash. Each entry also carries its account's budget and spent totals after it, so the balance
-itself is under the chain. Nothing here touches a database.
+itself is under the chain. One release that is charged to several accounts is one entry for each, under one key.
+Entries of format 1, from before accounts in zCDP and keys, keep their hashes; the chain goes on from them.
+Nothing here touches a database.
 """
 
 from __future__ import annotations
@@ -15,13 +17,23 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from blindsight.core.errors import LedgerTampered
-from blindsight.privacy.ledger.amounts import Amount
+from blindsight.privacy.ledger.amounts import Amount, Composition
 
 __all__ = ["FIRST", "Entry", "Head", "Kind", "chained", "checked", "digest"]
 
 Kind = Literal["grant", "charge", "close"]
 FIRST = "0" * 64  # what the first entry names as its previous hash
-FORMAT = "blindsight ledger 1"
+FORMATS = {1: "blindsight ledger 1", 2: "blindsight ledger 2"}
+NEWEST = 2
+# What entries of format 1 do not have, and what stands for it.
+ADDED: dict[str, Any] = {
+    "composition": "basic",
+    "pico_rho": 0,
+    "budget_pico_rho": 0,
+    "spent_pico_rho": 0,
+    "key": "",
+    "format": 1,
+}
 
 
 class Head(NamedTuple):
@@ -44,30 +56,36 @@ class Entry:
     kind: Kind
     unit: str
     neighbours: str
+    composition: Composition
     micro_epsilon: int
     atto_delta: int
+    pico_rho: int
     budget_micro_epsilon: int
     budget_atto_delta: int
+    budget_pico_rho: int
     spent_micro_epsilon: int
     spent_atto_delta: int
+    spent_pico_rho: int
     what: str
+    key: str
+    format: int
     previous: str
     hash: str
 
     @property
     def amount(self) -> Amount:
         """What was charged, or the budget granted in all."""
-        return Amount(self.micro_epsilon, self.atto_delta)
+        return Amount(self.micro_epsilon, self.atto_delta, self.pico_rho)
 
     @property
     def budget(self) -> Amount:
         """The account's budget after this entry."""
-        return Amount(self.budget_micro_epsilon, self.budget_atto_delta)
+        return Amount(self.budget_micro_epsilon, self.budget_atto_delta, self.budget_pico_rho)
 
     @property
     def spent(self) -> Amount:
         """What the account has spent after this entry."""
-        return Amount(self.spent_micro_epsilon, self.spent_atto_delta)
+        return Amount(self.spent_micro_epsilon, self.spent_atto_delta, self.spent_pico_rho)
 
     @property
     def account(self) -> tuple[str, str]:
@@ -85,20 +103,29 @@ class Entry:
 
 
 FIELDS: tuple[str, ...] = tuple(field.name for field in dataclasses.fields(Entry))
-TEXTS = frozenset({"dataset", "time", "kind", "unit", "neighbours", "what", "previous", "hash"})
+TEXTS = frozenset({"dataset", "time", "kind", "unit", "neighbours", "composition", "what", "key", "previous", "hash"})
+FIRST_FIELDS = frozenset(FIELDS) - frozenset(ADDED)
 
 
 def digest(fields: dict[str, Any]) -> str:
     """The hash of an entry's fields, whatever order they come in; `hash` itself is left out."""
-    body = {key: value for key, value in fields.items() if key != "hash"}
-    text = json.dumps({**body, "format": FORMAT}, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    left_out = {"hash", *ADDED} if fields["format"] == 1 else {"hash"}
+    body = {key: value for key, value in fields.items() if key not in left_out}
+    text = json.dumps(
+        {**body, "format": FORMATS[fields["format"]]}, sort_keys=True, separators=(",", ":"), allow_nan=False
+    )
     return hashlib.sha256(text.encode("ascii")).hexdigest()
 
 
 def chained(head: Head, **fields: Any) -> Entry:
     """The next entry after `head`, with its hash."""
-    fields |= {"sequence": head.sequence + 1, "previous": head.hash}
+    fields |= {"sequence": head.sequence + 1, "previous": head.hash, "format": NEWEST}
     return Entry(hash=digest(fields), **fields)
+
+
+def widened(fields: dict[str, Any]) -> dict[str, Any]:
+    """Stored fields of any format as fields of the newest."""
+    return {**fields, **ADDED} if fields.keys() == FIRST_FIELDS else fields
 
 
 def intact(fields: dict[str, Any]) -> Entry:
@@ -110,6 +137,10 @@ def intact(fields: dict[str, Any]) -> Entry:
         # A bool is an int to Python and would hash as another word, so the type is compared exactly.
         if type(value) is not (str if name in TEXTS else int):
             raise LedgerTampered(f"{place} has a {name} that is not of its type: it was changed after writing.")
+    if fields["format"] not in FORMATS:
+        raise LedgerTampered(f"{place} is of a format that this version does not know.")
+    if fields["format"] == 1 and any(fields[name] != value for name, value in ADDED.items()):
+        raise LedgerTampered(f"{place} is of the first format and has fields of a later one: it was changed.")
     if digest(fields) != fields["hash"]:
         raise LedgerTampered(f"{place} does not match its hash: it was changed after writing.")
     return Entry(**fields)
@@ -122,6 +153,7 @@ def checked(rows: Iterable[dict[str, Any]], *, dataset: str, head: Head) -> Iter
     """
     last = EMPTY
     accounts: dict[tuple[str, str], Entry] = {}
+    paid: set[tuple[str, str, str]] = set()
     for fields in rows:
         entry = intact(fields)
         if entry.dataset != dataset or entry.sequence != last.sequence + 1 or entry.previous != last.hash:
@@ -131,6 +163,9 @@ def checked(rows: Iterable[dict[str, Any]], *, dataset: str, head: Head) -> Iter
             )
         _check_totals(entry, accounts.get(entry.account))
         accounts[entry.account] = entry
+        if entry.key and (entry.key, *entry.account) in paid:
+            raise LedgerTampered(f"entry {entry.sequence} of data set {dataset!r} charges a key a second time.")
+        paid.add((entry.key, *entry.account))
         last = entry.head
         yield entry
     if last != head:
@@ -143,12 +178,17 @@ def checked(rows: Iterable[dict[str, Any]], *, dataset: str, head: Head) -> Iter
 def _check_totals(entry: Entry, before: Entry | None) -> None:
     budget, spent = (before.budget, before.spent) if before else (Amount(0, 0), Amount(0, 0))
     if entry.kind == "charge":
-        holds = entry.budget == budget and entry.spent == spent + entry.amount and entry.spent.within(budget)
+        holds = entry.budget == budget and entry.spent == spent + entry.amount
+        holds = holds and entry.spent.within(budget, entry.composition)
     elif entry.kind == "grant":
-        holds = entry.spent == spent and entry.budget == entry.amount and spent.within(entry.budget)
+        holds = entry.spent == spent and entry.budget == entry.amount
+        holds = holds and spent.within(entry.budget, entry.composition)
     else:
         holds = entry.kind == "close" and entry.spent == spent == entry.budget == entry.amount
-    if not holds or entry.amount.micro_epsilon < 0 or entry.amount.atto_delta < 0:
+    same = before is None or before.composition == entry.composition
+    if not holds or not same or min(entry.micro_epsilon, entry.atto_delta, entry.pico_rho) < 0:
         raise LedgerTampered(f"the totals of entry {entry.sequence} of data set {entry.dataset!r} do not add up.")
     if before is not None and before.kind == "close":
         raise LedgerTampered(f"entry {entry.sequence} of data set {entry.dataset!r} follows a closed budget.")
+    if before is not None and before.format > entry.format:
+        raise LedgerTampered(f"entry {entry.sequence} of data set {entry.dataset!r} is of an earlier format.")

@@ -1,20 +1,24 @@
-"""Handing a ledger out: JSON that proves itself, CSV for a spreadsheet."""
+"""Handing a ledger out: JSON that proves itself, CSV for a spreadsheet, a whole copy for the cupboard."""
 
 from __future__ import annotations
 
 import csv
 import io
 import json
+import os
+import secrets
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
-from blindsight.core.errors import InvalidData, LedgerTampered
-from blindsight.privacy.ledger.book import Ledger
-from blindsight.privacy.ledger.chain import FIELDS, Entry, Head, checked
+from blindsight.core import durable
+from blindsight.core.errors import InvalidData, InvalidParameter, LedgerTampered
+from blindsight.privacy.ledger.book import Ledger, datasets
+from blindsight.privacy.ledger.chain import FIELDS, Entry, Head, checked, widened
 
-__all__ = ["check_json", "to_csv", "to_json"]
+__all__ = ["backup", "check_json", "to_csv", "to_json"]
 
-FORMAT = "blindsight ledger export 1"
+FORMATS = ("blindsight ledger export 1", "blindsight ledger export 2")
 
 
 def to_json(ledgers: Sequence[Ledger]) -> str:
@@ -24,15 +28,15 @@ def to_json(ledgers: Sequence[Ledger]) -> str:
         head = ledger.verify()
         entries = [entry.to_dict() for entry in ledger.entries() if entry.sequence <= head.sequence]
         chains.append({"dataset": ledger.dataset, "head": head._asdict(), "entries": entries})
-    return json.dumps({"format": FORMAT, "chains": chains}, ensure_ascii=False, indent=1)
+    return json.dumps({"format": FORMATS[-1], "chains": chains}, ensure_ascii=False, indent=1)
 
 
 def check_json(text: str) -> dict[str, Head]:
     """Prove an export; returns each data set's head. `LedgerTampered` if it was changed on the way."""
     try:
         document = json.loads(text)
-        if document["format"] != FORMAT:
-            raise InvalidData(f"a ledger export must be of format {FORMAT!r}.")
+        if document["format"] not in FORMATS:
+            raise InvalidData(f"a ledger export must be of format {' or '.join(map(repr, FORMATS))}.")
         chains = [
             (c["dataset"], Head(c["head"]["sequence"], c["head"]["hash"]), c["entries"]) for c in document["chains"]
         ]
@@ -46,10 +50,45 @@ def check_json(text: str) -> dict[str, Head]:
             raise LedgerTampered(f"data set {dataset!r} stands twice in the export.")
         if not all(isinstance(row, dict) for row in rows):
             raise InvalidData("this is not a ledger export: an entry is not an object.")
-        for _ in checked(rows, dataset=dataset, head=head):
+        for _ in checked(map(widened, rows), dataset=dataset, head=head):
             pass
         heads[dataset] = head
     return heads
+
+
+def backup(where: str | os.PathLike[str], to: str | os.PathLike[str]) -> dict[str, Head]:
+    """Copy a whole ledger, on SQLite or PostgreSQL, into a new SQLite file, and prove the copy. Returns its heads.
+
+    It is a snapshot: charges may go on meanwhile. A copy is for restoring, not for charging: whoever spends from both
+    spends twice, which a witness shows.
+    """
+    target = Path(to)
+    if target.exists():
+        raise InvalidParameter(f"{target} exists already. Choose another name for the backup.")
+    from blindsight.privacy.ledger.place import Place
+    from blindsight.privacy.ledger.store import Store
+
+    temporary = target.with_name(f".{target.name}.{secrets.token_hex(8)}.part")
+    source = Store(Place(where), create=False, timeout=60.0, readonly=True)
+    try:
+        copy = Store(Place(temporary), create=True, timeout=60.0)
+        try:
+            with source.read() as reading, copy.write("") as writing:
+                reading.copy_to(writing)
+        finally:
+            copy.close()  # the last to close empties the log into the file
+        heads = {name: _proven(temporary, name) for name in datasets(temporary)}
+        durable.link_new(temporary, target)
+    finally:
+        source.close()
+        for left in (temporary, Path(f"{temporary}-wal"), Path(f"{temporary}-shm")):
+            durable.remove(left)
+    return heads
+
+
+def _proven(path: Path, dataset: str) -> Head:
+    with Ledger(path, dataset=dataset, create=False) as ledger:
+        return ledger.verify()
 
 
 def to_csv(entries: Iterable[Entry]) -> str:

@@ -7,6 +7,7 @@ decides on cannot change under it.
 
 from __future__ import annotations
 
+import functools
 import os
 import random
 import sqlite3
@@ -15,47 +16,21 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import sqlalchemy as sql
 from sqlalchemy import event
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from blindsight.core.errors import LedgerError, LedgerTampered
-from blindsight.privacy.ledger.amounts import LARGEST
-from blindsight.privacy.ledger.chain import EMPTY, FIELDS, TEXTS, Entry, Head, intact
+from blindsight.privacy.ledger import schema
+from blindsight.privacy.ledger.chain import Head
 from blindsight.privacy.ledger.place import Place
+from blindsight.privacy.ledger.transaction import Transaction
 
-__all__ = ["Store", "Transaction"]
-
-METADATA = sql.MetaData()
-WHOLE = sql.BigInteger().with_variant(sql.Integer(), "sqlite")  # SQLite's strict tables call 64 bits INTEGER
-ENTRIES = sql.Table(
-    "blindsight_ledger_entries",
-    METADATA,
-    *(
-        sql.Column(
-            name,
-            sql.Text() if name in TEXTS else WHOLE,
-            primary_key=name in ("dataset", "sequence"),
-            autoincrement=False,
-            nullable=False,
-        )
-        for name in FIELDS
-    ),
-    sql.Index("blindsight_ledger_accounts", "dataset", "unit", "neighbours", "sequence"),
-    sqlite_strict=True,
-    sqlite_with_rowid=False,
-)
-HEADS = sql.Table(
-    "blindsight_ledger_heads",
-    METADATA,
-    sql.Column("dataset", sql.Text(), primary_key=True),
-    sql.Column("sequence", WHOLE, nullable=False),
-    sql.Column("hash", sql.Text(), nullable=False),
-    sqlite_strict=True,
-)
-CREATION_LOCK = 0x626C_696E_6473  # any constant: who creates the tables on PostgreSQL holds this advisory lock
+__all__ = ["Store"]
 
 _stores: weakref.WeakSet[Store] = weakref.WeakSet()
 
@@ -63,14 +38,19 @@ _stores: weakref.WeakSet[Store] = weakref.WeakSet()
 class Store:
     """Connections to one ledger's database, kept apart for each process."""
 
-    def __init__(self, place: Place, *, create: bool, timeout: float) -> None:
+    def __init__(self, place: Place, *, create: bool, timeout: float, readonly: bool = False) -> None:
         self.place = place
         self.timeout = timeout
+        self.readonly = readonly
         self._fresh()
         if place.file is not None and not place.file.parent.is_dir():
             raise LedgerError(f"the ledger's folder {place.file.parent} does not exist. Create it first.")
-        if place.file is not None and not create and not place.file.is_file():
-            raise LedgerError(f"there is no ledger at {place}. Grant a budget to start one.")
+        if place.file is not None and not place.file.is_file():
+            if not create or readonly:
+                raise LedgerError(f"there is no ledger at {place}. Grant a budget to start one.")
+            with self._errors("write"):
+                # SQLite gives its log the mode of the file: nobody else reads either.
+                os.close(os.open(place.file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
         self._prepare(create=create)
         _stores.add(self)
 
@@ -78,23 +58,31 @@ class Store:
         self._guard = threading.Lock()
         self._engine: sql.Engine | None = None
         self._options: list[sql.Engine] = []  # the same engine, to read from and to write to
+        self._files: Files | None = None
+        self._schema: int | None = None
+        self._known: dict[str, Head] = {}
 
     def _prepare(self, *, create: bool) -> None:
         with self.read() as transaction:
-            if sql.inspect(transaction.connection).has_table(HEADS.name):
+            found = schema.found_format(transaction.connection)
+            if found == 2:
+                schema.check(transaction.connection)
                 return
-        if not create:
+        if found is None and not create:
             raise LedgerError(f"{self.place} holds no ledger. Grant a budget to start one.")
-        with self.write() as transaction:
-            if transaction.connection.dialect.name == "postgresql":
-                transaction.connection.execute(sql.select(sql.func.pg_advisory_xact_lock(CREATION_LOCK)))
-            if not sql.inspect(transaction.connection).has_table(HEADS.name):  # another process was faster
-                METADATA.create_all(transaction.connection)
+        if self.readonly:
+            raise LedgerError(
+                f"{self.place} holds a ledger of the first format, which is read only after it was carried over to "
+                "the second. Open it for writing once (blindsight ledger show does): entries and hashes stay."
+            )
+        with self._errors("write"), self._connect(write=True) as connection, connection.begin():
+            schema.prepare(connection, place=str(self.place))
+            schema.check(connection)
 
     def close(self) -> None:
         """Let go of the database; the next use opens it again."""
         with self._guard:
-            engine, self._engine = self._engine, None
+            engine, self._engine, self._files, self._schema = self._engine, None, None, None
         if engine is not None:
             engine.dispose()
 
@@ -105,10 +93,43 @@ class Store:
             yield Transaction(connection)
 
     @contextmanager
-    def write(self) -> Iterator[Transaction]:
-        """The one writer at a time; durable when the block ends, undone when it raises."""
-        with self._errors("write"), self._connect(write=True) as connection, connection.begin():
-            yield Transaction(connection)
+    def write(self, dataset: str) -> Iterator[Transaction]:
+        """The one writer at a time; durable when the block ends, undone when it raises.
+
+        The file must still be the one that was opened, with the tables that were made, and the chain must go through
+        every head that this process has been told is on the disk.
+        """
+        if self.readonly:
+            raise LedgerError(f"the ledger {self.place} was opened to be read only.")
+        with self._errors("write"):
+            if self._moved():
+                # Closing saves what the old log still holds; then look at what stands there now.
+                self.close()
+            with self._connect(write=True) as connection:
+                with connection.begin():
+                    self._check_place(connection)
+                    transaction = Transaction(connection, self._known.get(dataset))
+                    yield transaction
+                if self._moved():
+                    self.close()
+                    raise OSError("its file or its log was removed or replaced while it was written")
+            if transaction.appended is not None:
+                self._known[dataset] = transaction.appended.head
+
+    def _moved(self) -> bool:
+        return self._files is not None and self._files != _files(self.place)
+
+    def _check_place(self, connection: sql.Connection) -> None:
+        if self.place.file is None:
+            schema.check_briefly(connection)
+            return
+        if self._files is None:
+            self._files = _files(self.place)
+        # SQLite counts every change of the schema.
+        version = connection.exec_driver_sql("PRAGMA schema_version").scalar()
+        if version != self._schema:
+            schema.check(connection)
+            self._schema = version
 
     @contextmanager
     def _errors(self, doing: str) -> Iterator[None]:
@@ -130,146 +151,63 @@ class Store:
     def _connect(self, *, write: bool) -> Iterator[sql.Connection]:
         with self._guard:
             if self._engine is None:
-                self._engine = _engine(self.place, self.timeout)
+                self._engine = _engine(self.place, self.timeout, readonly=self.readonly)
                 self._options = [self._engine.execution_options(ledger_write=flag) for flag in (False, True)]
             options = self._options[write]
         with options.connect() as connection:
             yield connection
 
 
-HEAD = sql.select(HEADS.c.sequence, HEADS.c.hash).where(HEADS.c.dataset == sql.bindparam("dataset"))
-END = (
-    sql.select(ENTRIES, HEADS.c.sequence.label("head_sequence"), HEADS.c.hash.label("head_hash"))
-    .select_from(
-        HEADS.outerjoin(ENTRIES, (ENTRIES.c.dataset == HEADS.c.dataset) & (ENTRIES.c.sequence == HEADS.c.sequence))
-    )
-    .where(HEADS.c.dataset == sql.bindparam("dataset"))
-)
-LOCK = HEAD.with_for_update()
-LAST = (
-    sql.select(ENTRIES)
-    .where(
-        ENTRIES.c.dataset == sql.bindparam("dataset"),
-        ENTRIES.c.unit == sql.bindparam("unit"),
-        ENTRIES.c.neighbours == sql.bindparam("neighbours"),
-    )
-    .order_by(ENTRIES.c.sequence.desc())
-    .limit(1)
-)
-PAGE = 1000
-NEXT = (
-    sql.select(ENTRIES)
-    .where(ENTRIES.c.dataset == sql.bindparam("dataset"), ENTRIES.c.sequence > sql.bindparam("after"))
-    .order_by(ENTRIES.c.sequence)
-    .limit(PAGE)
-)
-APPEND = sql.insert(ENTRIES)
-MOVE = (
-    sql.update(HEADS)
-    .where(HEADS.c.dataset == sql.bindparam("of"))
-    .values(sequence=sql.bindparam("to"), hash=sql.bindparam("digest"))
-)
-
-
-class Transaction:
-    """What can be asked of the tables inside one transaction."""
-
-    def __init__(self, connection: sql.Connection) -> None:
-        self.connection = connection
-
-    def start(self, dataset: str) -> None:
-        """Make sure the data set has a head to lock."""
-        insert = _insert(self.connection)(HEADS).values(dataset=dataset, sequence=EMPTY.sequence, hash=EMPTY.hash)
-        self.connection.execute(insert.on_conflict_do_nothing())
-
-    def head(self, dataset: str) -> Head | None:
-        """Where the data set's chain ends, or None."""
-        row = self.connection.execute(HEAD, {"dataset": dataset}).one_or_none()
-        return None if row is None else Head(*row)
-
-    def locked_end(self, dataset: str) -> tuple[Head, Entry | None]:
-        """The head, which nobody else can move until this ends, and the entry it names, its hash checked."""
-        if self.connection.dialect.name == "postgresql":
-            # Lock in a statement of its own: the next one then sees what the writer before us committed.
-            self.connection.execute(LOCK, {"dataset": dataset})
-        row = self.connection.execute(END, {"dataset": dataset}).one_or_none()
-        if row is None:
-            return EMPTY, None
-        *fields, sequence, digest = row
-        entry = None if fields[1] is None else intact(dict(zip(FIELDS, fields, strict=True)))
-        return Head(sequence, digest), entry
-
-    def last(self, dataset: str, unit: str, neighbours: str) -> Entry | None:
-        """The last entry of an account, its hash checked: it carries the totals."""
-        names = {"dataset": dataset, "unit": unit, "neighbours": neighbours}
-        row = self.connection.execute(LAST, names).one_or_none()
-        return None if row is None else intact(dict(row._mapping))
-
-    def accounts(self, dataset: str) -> list[tuple[str, str]]:
-        """The units and neighbour relations that the data set has entries in."""
-        pair = (ENTRIES.c.unit, ENTRIES.c.neighbours)
-        query = sql.select(*pair).where(ENTRIES.c.dataset == dataset).distinct().order_by(*pair)
-        return [(unit, neighbours) for unit, neighbours in self.connection.execute(query)]
-
-    def datasets(self) -> list[str]:
-        """Every data set that has a head or an entry."""
-        either = sql.union(sql.select(HEADS.c.dataset), sql.select(ENTRIES.c.dataset))
-        return sorted(self.connection.scalars(either))
-
-    def page(self, dataset: str, *, after: int) -> list[dict[str, Any]]:
-        """The stored fields of the next entries in order, at most `PAGE` of them, unchecked."""
-        found = self.connection.execute(NEXT, {"dataset": dataset, "after": after})
-        return [dict(row) for row in found.mappings()]
-
-    def rows(self, dataset: str) -> Iterator[dict[str, Any]]:
-        """All stored fields in order, unchecked. Page by page: a cursor would stay open when the reader stops."""
-        page = self.page(dataset, after=-LARGEST)
-        while page:
-            yield from page
-            page = self.page(dataset, after=page[-1]["sequence"])
-
-    def append(self, entry: Entry) -> None:
-        """Write an entry and move the head to it."""
-        self.connection.execute(APPEND, entry.to_dict())
-        self.connection.execute(MOVE, {"of": entry.dataset, "to": entry.sequence, "digest": entry.hash})
-
-    def check_file(self) -> None:
-        """Have SQLite check its own pages and indexes; PostgreSQL keeps page checksums of its own."""
-        if self.connection.dialect.name == "sqlite":
-            found = self.connection.exec_driver_sql("PRAGMA integrity_check(1)").scalar()
-            if found != "ok":
-                raise LedgerTampered(f"the ledger's file is damaged: {found}.")
-
-
-def _insert(connection: sql.Connection) -> Any:
-    """The dialect's own insert, which knows ON CONFLICT; only one of the two is worth importing."""
-    if connection.dialect.name == "sqlite":
-        from sqlalchemy.dialects import sqlite
-
-        return sqlite.insert
-    from sqlalchemy.dialects import postgresql
-
-    return postgresql.insert
-
-
-def _engine(place: Place, timeout: float) -> sql.Engine:
+def _engine(place: Place, timeout: float, *, readonly: bool) -> sql.Engine:
     if place.file is None:
         engine = sql.create_engine(place.url, pool_pre_ping=True, pool_timeout=timeout, hide_parameters=True)
         event.listen(engine, "connect", _set_up_postgresql(timeout))
         event.listen(engine, "begin", _begin_postgresql)
         return engine
-    options = {"timeout": timeout, "check_same_thread": False}
     engine = sql.create_engine(
-        place.url, connect_args=options, hide_parameters=True, poolclass=sql.QueuePool, pool_timeout=timeout
+        "sqlite+pysqlite://",
+        creator=functools.partial(_connect_sqlite, place.file, timeout, readonly),
+        hide_parameters=True,
+        poolclass=sql.QueuePool,
+        pool_timeout=timeout,
     )
-    event.listen(engine, "connect", _set_up_sqlite(timeout))
+    event.listen(engine, "connect", _set_up_sqlite(timeout, readonly=readonly))
     event.listen(engine, "begin", _begin_sqlite(timeout))
     return engine
 
 
-def _set_up_sqlite(timeout: float) -> Any:
+def _connect_sqlite(file: Path, timeout: float, readonly: bool) -> sqlite3.Connection:
+    # Never "rwc": a ledger that was removed must not come back empty.
+    mode = "ro" if readonly else "rw"
+    if readonly and not Path(f"{file}-wal").exists() and not os.access(file.parent, os.W_OK):
+        mode = "ro&immutable=1"  # SQLite cannot share a read-only folder with a writer; here there is none
+    address = f"file:{quote(str(file))}?mode={mode}"
+    return sqlite3.connect(address, uri=True, timeout=timeout, check_same_thread=False)
+
+
+Files = tuple[tuple[int, int] | None, tuple[int, int] | None]
+
+
+def _files(place: Place) -> Files:
+    """Which file and which log stand at the ledger's place."""
+
+    def identity(path: str) -> tuple[int, int] | None:
+        try:
+            found = os.stat(path)
+        except FileNotFoundError:
+            return None
+        return found.st_dev, found.st_ino
+
+    return (None, None) if place.file is None else (identity(str(place.file)), identity(f"{place.file}-wal"))
+
+
+def _set_up_sqlite(timeout: float, *, readonly: bool) -> Any:
     def set_up(connection: Any, _record: Any) -> None:
         connection.isolation_level = None  # we say BEGIN ourselves
+        if readonly:
+            connection.execute("PRAGMA query_only=ON")
+            connection.execute("PRAGMA trusted_schema=OFF")
+            return
         # Only the first opener switches the mode, and SQLite does not wait for the others then.
         mode = _patiently(lambda: connection.execute("PRAGMA journal_mode=WAL").fetchone()[0], timeout)
         if mode != "wal":

@@ -6,8 +6,9 @@ import shlex
 from collections.abc import Collection
 
 from blindsight.core.errors import BudgetExceeded, UnitMismatch
-from blindsight.privacy.guarantee import Cost
+from blindsight.privacy.cost import Cost
 from blindsight.privacy.ledger.amounts import Amount
+from blindsight.privacy.ledger.chain import Entry
 
 __all__ = ["overspent", "ungranted", "unit_mismatch"]
 
@@ -21,6 +22,11 @@ TIMES = {
     ("pixel", "user"): ("most_pixels_of_a_user", "the most pixels in all images of one user"),
     ("record", "user"): ("most_records_of_a_user", "the most records that any one user has"),
     ("query", "user"): ("most_queries_of_a_user", "the most queries that touch any one user"),
+    ("record", "person"): ("most_records_of_a_person", "the most records that any one person has"),
+    ("pair", "person"): ("most_pairs_of_a_person", "the most pairs that any one person's records are in"),
+    ("bit", "person"): ("most_bits_of_a_person", "the most bits in all codes of one person"),
+    ("pixel", "person"): ("most_pixels_of_a_person", "the most pixels in all images of one person"),
+    ("query", "person"): ("most_queries_of_a_person", "the most queries that touch any one person"),
     ("query", "record"): ("most_queries_of_a_record", "the most queries that touch any one record"),
 }
 
@@ -64,13 +70,18 @@ def _neighbours_hint(cost: Cost, unit: str) -> str:
     )
 
 
-def overspent(amount: Amount, remaining: Amount, *, cost: Cost, dataset: str, closed: bool) -> BudgetExceeded:
-    """A cost that is larger than what is left."""
-    per = f"per {cost.unit} ({cost.neighbours})"
-    if closed:
+def overspent(amount: Amount, *, cost: Cost, before: Entry) -> BudgetExceeded:
+    """A cost that is larger than what its account has left."""
+    per, dataset = f"per {cost.unit} ({cost.neighbours})", before.dataset
+    if before.kind == "close":
         return BudgetExceeded(f"the budget of data set {dataset!r} {per} is closed; nothing was charged or released.")
+    remaining = before.budget - before.spent
+    if before.composition == "zcdp":
+        needs, left = f"ρ = {amount.rho:.6g}", f"ρ = {remaining.rho:.6g}"
+    else:
+        needs, left = str(amount), str(remaining)
     return BudgetExceeded(
-        f"this needs {amount} {per}, but data set {dataset!r} has {remaining} left; nothing was charged or released. "
+        f"this needs {needs} {per}, but data set {dataset!r} has {left} left; nothing was charged or released. "
         "Spend less, or have its keeper grant more."
     )
 

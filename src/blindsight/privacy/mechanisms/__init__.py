@@ -12,6 +12,9 @@
 | `SubsetSelection` | a subset of k cells | yes | exact |
 | `NoisyTopK` | the indices of the largest scores | yes | float |
 
+A mechanism has `unit`, `neighbours`, `cost`, `domain` (which any value can be projected into), `release`, `log_prob`,
+`worst_pair`, `sampler` and `says`; `Mechanism` is the protocol, and `register` makes one of your own known to files.
+
 "exact" draws with integers only, so that the low bits of a float cannot betray the input (Mironov 2012); use those
 for what outsiders see. "float" is fast and meant for what stays inside, such as gradients; guarantees say which.
 """
@@ -23,6 +26,7 @@ from blindsight.privacy.mechanisms.flip import BitFlip
 from blindsight.privacy.mechanisms.gaussian import DiscreteGaussian, Gaussian
 from blindsight.privacy.mechanisms.kary import KaryResponse, SubsetSelection
 from blindsight.privacy.mechanisms.laplace import DiscreteLaplace, Laplace
+from blindsight.privacy.mechanisms.named import Mechanism, from_fields, register, to_fields
 from blindsight.privacy.mechanisms.privunit import PrivUnit
 from blindsight.privacy.mechanisms.staircase import Staircase
 from blindsight.privacy.mechanisms.topk import NoisyTopK
@@ -35,8 +39,27 @@ __all__ = [
     "Gaussian",
     "KaryResponse",
     "Laplace",
+    "Mechanism",
     "NoisyTopK",
     "PrivUnit",
     "Staircase",
     "SubsetSelection",
+    "from_fields",
+    "register",
+    "to_fields",
 ]
+
+for _mechanism in (
+    BitFlip,
+    DiscreteGaussian,
+    DiscreteLaplace,
+    Duchi,
+    Gaussian,
+    KaryResponse,
+    Laplace,
+    NoisyTopK,
+    PrivUnit,
+    Staircase,
+    SubsetSelection,
+):
+    register(_mechanism)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,8 +17,9 @@ from scipy.special import gammaln
 
 from blindsight.core import checks
 from blindsight.core.errors import InvalidData
-from blindsight.privacy.guarantee import Cost, Neighbours, Sampler, Unit
+from blindsight.privacy.cost import Cost, Neighbours, Sampler, Unit
 from blindsight.privacy.mechanisms.additive import keep_dtype
+from blindsight.privacy.mechanisms.domain import Box
 
 __all__ = ["Duchi"]
 
@@ -36,13 +37,18 @@ class Duchi:
     bound: float = 1.0
     unit: Unit
     neighbours: Neighbours = "replace one"
-    sampler: Sampler = "float"
+    sampler: ClassVar[Sampler] = "float"
 
     def __post_init__(self) -> None:
         checks.positive("epsilon", self.epsilon)
         checks.whole("dimensions", self.dimensions)
         checks.positive("bound", self.bound)
         _ = self.cost
+
+    @property
+    def says(self) -> str:
+        """In a few words."""
+        return f"Duchi's mechanism in {self.dimensions} dimensions"
 
     @property
     def cost(self) -> Cost:
@@ -65,6 +71,15 @@ class Duchi:
         d = self.dimensions
         ties = math.exp(_log_choose(d, d // 2) - d * math.log(2)) if d % 2 == 0 else 0.0
         return (1 - ties) / 2
+
+    @property
+    def domain(self) -> Box:
+        """Rows of the box."""
+        return Box(self.dimensions, self.bound)
+
+    def worst_pair(self) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Two neighbouring inputs that meet the stated epsilon."""
+        return np.full(self.dimensions, self.bound), np.full(self.dimensions, -self.bound)
 
     def release(self, x: Any, *, rng: np.random.Generator) -> NDArray[Any]:
         """One corner for each row of (..., dimensions)."""

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from blindsight.core import checks
 from blindsight.core.errors import InvalidData
+from blindsight.privacy.cost import Cost, Neighbours, Sampler
 from blindsight.privacy.entropy import Rng, words
-from blindsight.privacy.guarantee import Cost, Sampler
+from blindsight.privacy.mechanisms.domain import Bits
 
 __all__ = ["BitFlip"]
 
@@ -39,7 +40,8 @@ class BitFlip:
     beta: float
     n_bits: int = 1
     unit: FlipUnit = "bit"
-    sampler: Sampler = "exact"
+    neighbours: ClassVar[Neighbours] = "replace one"
+    sampler: ClassVar[Sampler] = "exact"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "beta", checks.probability("beta", self.beta))
@@ -72,10 +74,25 @@ class BitFlip:
         return abs(math.log1p(-self.beta) - math.log(self.beta))
 
     @property
+    def says(self) -> str:
+        """In a few words."""
+        return f"random flipping of {self.n_bits} bits, beta = {self.beta:.4g}"
+
+    @property
     def cost(self) -> Cost:
         """What one release costs, per bit or per record of `n_bits`."""
         times = self.n_bits if self.unit == "record" else 1
         return Cost(epsilon=self.epsilon_per_bit * times, unit=self.unit)
+
+    @property
+    def domain(self) -> Bits:
+        """Codes of `n_bits`."""
+        return Bits(self.n_bits, whole=self.unit == "record")
+
+    def worst_pair(self) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Two neighbouring inputs that meet the stated epsilon."""
+        n = self.n_bits if self.unit == "record" else 1
+        return (np.zeros(n, np.uint8), np.ones(n, np.uint8))
 
     def release(self, x: Any, *, rng: Rng) -> NDArray[Any]:
         """Flip bits given as 0/1, False/True or -1/+1; same shape, same dtype."""

@@ -2,7 +2,7 @@
 
 For l2 sensitivity D and noise sigma the smallest delta at epsilon is
     Phi(D/(2 sigma) - epsilon sigma/D) - e^epsilon Phi(-D/(2 sigma) - epsilon sigma/D).
-The discrete Gaussian (Canonne, Kamath and Steinke 2020) is D^2/(2 sigma^2)-concentrated like the continuous one.
+The discrete Gaussian is bounded by a continuous one that is narrower by a hair (`DiscreteGaussian`).
 """
 
 from __future__ import annotations
@@ -10,22 +10,25 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from fractions import Fraction
-from typing import Any
+from functools import lru_cache
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import minimize_scalar
 from scipy.special import log_ndtr
 
 from blindsight.core import checks
 from blindsight.core.errors import InvalidParameter
+from blindsight.privacy.cost import Cost, Neighbours, Sampler, Unit
 from blindsight.privacy.entropy import Rng
-from blindsight.privacy.guarantee import Cost, Neighbours, Sampler, Unit
-from blindsight.privacy.mechanisms.additive import check_grid, grid_units, keep_dtype
-from blindsight.privacy.mechanisms.exact import discrete_gaussian, fraction_above
+from blindsight.privacy.mechanisms.additive import grid_units, keep_dtype
+from blindsight.privacy.mechanisms.convolved import convolved_gaussian, levels_for, width
+from blindsight.privacy.mechanisms.domain import Reals
 
-__all__ = ["DiscreteGaussian", "Gaussian"]
+__all__ = ["DiscreteGaussian", "Gaussian", "gaussian_epsilon"]
+
+# h^2: the variance given to the rounding that turns a continuous Gaussian into the discrete one.
+_ROUNDING_VARIANCE = 9
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +44,7 @@ class Gaussian:
     delta: float
     unit: Unit
     neighbours: Neighbours = "replace one"
-    sampler: Sampler = "float"
+    sampler: ClassVar[Sampler] = "float"
 
     def __post_init__(self) -> None:
         checks.positive("sigma", self.sigma)
@@ -70,11 +73,28 @@ class Gaussian:
         return found
 
     @property
+    def says(self) -> str:
+        """In a few words."""
+        return f"Gaussian noise, sigma = {self.sigma:.4g} for sensitivity {self.sensitivity:.4g}"
+
+    @property
     def cost(self) -> Cost:
         """The smallest epsilon at `delta`."""
-        ratio = self.sigma / self.sensitivity
-        epsilon = 0.0 if _delta(0.0, ratio) <= self.delta else _least(lambda e: _delta(e, ratio) <= self.delta)
-        return Cost(epsilon=epsilon, delta=self.delta, unit=self.unit, neighbours=self.neighbours)
+        return _gaussian_cost(self.mu, self.delta, self.unit, self.neighbours)
+
+    @property
+    def mu(self) -> float:
+        """Sensitivity over sigma."""
+        return self.sensitivity / self.sigma
+
+    @property
+    def domain(self) -> Reals:
+        """Vectors; those of neighbours differ by at most `sensitivity` in l2."""
+        return Reals(self.sensitivity, 2)
+
+    def worst_pair(self) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Two neighbouring inputs that meet the stated epsilon."""
+        return np.array([0.0]), np.array([self.sensitivity])
 
     def release(self, x: Any, *, rng: np.random.Generator) -> NDArray[Any]:
         """The vector plus noise; same shape, same float type."""
@@ -92,26 +112,65 @@ class Gaussian:
 
 @dataclass(frozen=True, kw_only=True)
 class DiscreteGaussian:
-    """Round to a grid and add exact discrete Gaussian noise; variance and sensitivity are counted in grid steps.
+    """Round to a grid and add discrete Gaussian noise of standard deviation `sigma`: for what leaves.
 
-    Guarantee: rho = squared_sensitivity / (2 variance) concentrated, hence (epsilon, delta), for the whole vector.
+    Parameters
+    ----------
+    sigma: of the noise, in the units of the vector.
+    sensitivity: l2, of the vector before it is rounded.
+    dimensions: coordinates that may change together. Rounding moves the difference of two neighbours by at most one
+        step in each of them, so by sqrt(dimensions) steps in all; 0 where values lie on the grid already.
+    levels: of the sampler (`convolved`): the noise is `width(levels)` steps of the grid wide.
+
+    Guarantee: (epsilon, delta) for the whole vector, that of continuous Gaussian noise with `mu`. The discrete Gaussian
+    of variance s^2 on the integers is, up to a factor within exp(+- 4 exp(-2 pi^2 h^2)), what comes out when N(0, s^2 -
+    h^2) is added and the result is rounded at random to an integer by a discrete Gaussian of variance h^2 around it:
+    summing the product of both densities over the real line gives the density of variance s^2, and the rounding's
+    normalisation is constant up to that factor by Poisson's summation. Rounding does not depend on the data, so the
+    continuous mechanism with variance s^2 - h^2 bounds the discrete one; with h = 3 the factor is exp(+- 2^-253).
     """
 
-    variance: Fraction
-    squared_sensitivity: Fraction
-    grid: float
+    sigma: float
+    sensitivity: float
+    dimensions: int
     delta: float
     unit: Unit
     neighbours: Neighbours = "replace one"
-    sampler: Sampler = "exact"
+    levels: int = 8
+    sampler: ClassVar[Sampler] = "exact"
 
     def __post_init__(self) -> None:
-        for name in ("variance", "squared_sensitivity"):
-            checks.positive(name, getattr(self, name))
-            object.__setattr__(self, name, Fraction(getattr(self, name)))
-        check_grid(self.grid)
+        checks.positive("sigma", self.sigma)
+        checks.positive("sensitivity", self.sensitivity)
+        checks.whole("dimensions", self.dimensions, least=0)
+        checks.whole("levels", self.levels)
         _check_delta(self.delta)
+        width(self.levels)
         _ = Cost(epsilon=0, unit=self.unit, neighbours=self.neighbours)
+
+    @classmethod
+    def fine(
+        cls,
+        *,
+        sigma: float,
+        sensitivity: float,
+        dimensions: int,
+        delta: float,
+        unit: Unit,
+        neighbours: Neighbours = "replace one",
+    ) -> DiscreteGaussian:
+        """Noise of this sigma on a grid so fine that rounding costs less than a thousandth."""
+        ratio = checks.positive("sigma", sigma) / checks.positive("sensitivity", sensitivity)
+        steps = 1000 * ratio * math.sqrt(max(1, checks.whole("dimensions", dimensions, least=0)))
+        return cls(
+            sigma=sigma,
+            sensitivity=sensitivity,
+            dimensions=dimensions,
+            delta=delta,
+            unit=unit,
+            neighbours=neighbours,
+            levels=levels_for(max(steps, 1000.0)),
+        )
 
     @classmethod
     def calibrate(
@@ -120,62 +179,71 @@ class DiscreteGaussian:
         *,
         delta: float,
         sensitivity: float,
-        grid: float,
         dimensions: int,
         unit: Unit,
         neighbours: Neighbours = "replace one",
     ) -> DiscreteGaussian:
-        """For a vector of `dimensions` coordinates with real l2 `sensitivity`, before rounding to the grid.
+        """The least sigma (to a thousandth) that keeps (epsilon, delta), rounded toward privacy."""
+        plain = Gaussian.calibrate(epsilon, delta=delta, sensitivity=sensitivity, unit=unit, neighbours=neighbours)
 
-        Rounding moves the difference by at most one step in each coordinate: its norm grows by at most
-        sqrt(dimensions). Pass dimensions=0 where values lie on the grid already.
-        """
-        target, limit = checks.positive("epsilon", epsilon), _check_delta(delta)
-        extra = math.sqrt(checks.whole("dimensions", dimensions, least=0))
-        steps = math.nextafter(checks.positive("sensitivity", sensitivity) / check_grid(grid) + extra, math.inf)
-        squared = Fraction(steps) ** 2
-        rho = _most(lambda r: _epsilon_of_rho(r, limit) <= target)
-        # 30 bits of the standard deviation are plenty; rounding up is toward privacy.
-        variance = fraction_above(math.sqrt(float(squared) / (2 * rho))) ** 2
-        found = cls(
-            variance=variance,
-            squared_sensitivity=squared,
-            grid=grid,
-            delta=delta,
-            unit=unit,
-            neighbours=neighbours,
-        )
-        assert found.cost.epsilon <= target, "calibration must not overspend"  # noqa: S101
+        def make(sigma: float) -> DiscreteGaussian:
+            return cls.fine(
+                sigma=sigma,
+                sensitivity=sensitivity,
+                dimensions=dimensions,
+                delta=delta,
+                unit=unit,
+                neighbours=neighbours,
+            )
+
+        found = make(plain.sigma)
+        while found.mu > plain.mu:
+            found = make(found.sigma * max(found.mu / plain.mu, 1 + 1e-12))
         return found
 
     @property
-    def rho(self) -> float:
-        """The concentrated-privacy parameter of one release."""
-        return float(self.squared_sensitivity / (2 * self.variance))
+    def grid(self) -> float:
+        """The step that values are rounded to."""
+        return self.sigma / width(self.levels)
+
+    @property
+    def mu(self) -> float:
+        """Sensitivity over sigma of the continuous Gaussian that bounds this one, rounding counted."""
+        steps = width(self.levels)
+        reach = self.sensitivity / self.grid + math.sqrt(self.dimensions)
+        # A thousand-millionth more than needed: far more than the sampler's distance from its law can cost.
+        return (1 + 1e-9) * reach / math.sqrt(steps * steps - _ROUNDING_VARIANCE)
+
+    @property
+    def says(self) -> str:
+        """In a few words."""
+        return f"discrete Gaussian noise, sigma = {self.sigma:.4g} for sensitivity {self.sensitivity:.4g}"
 
     @property
     def cost(self) -> Cost:
-        """(epsilon, delta) from rho."""
-        return Cost(
-            epsilon=_epsilon_of_rho(self.rho, self.delta),
-            delta=self.delta,
-            unit=self.unit,
-            neighbours=self.neighbours,
-        )
+        """The smallest epsilon at `delta`."""
+        return _gaussian_cost(self.mu, self.delta, self.unit, self.neighbours)
+
+    @property
+    def domain(self) -> Reals:
+        """Vectors; those of neighbours differ by at most `sensitivity` in l2."""
+        return Reals(self.sensitivity, 2)
+
+    def worst_pair(self) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Two neighbouring inputs that meet the stated epsilon."""
+        return np.array([0.0]), np.array([self.sensitivity])
 
     def release(self, x: Any, *, rng: Rng) -> NDArray[Any]:
         """The rounded vector plus noise, on the grid; same shape, same float type."""
         units = grid_units(x, self.grid)
-        noise = discrete_gaussian(self.variance, units.size, rng=rng).reshape(units.shape)
+        noise = convolved_gaussian(self.levels, units.size, rng=rng).reshape(units.shape)
         return keep_dtype((units + noise) * self.grid, x)
 
     def log_prob(self, released: Any, x: Any) -> NDArray[np.float64]:
         """Log-probability of every coordinate's grid point."""
         steps = (grid_units(released, self.grid) - grid_units(x, self.grid)).astype(np.float64)
-        variance = float(self.variance)
-        reach = np.arange(1, int(12 * math.sqrt(variance)) + 3, dtype=np.float64)
-        total = 1 + 2 * np.exp(-0.5 * reach * reach / variance).sum()
-        return -0.5 * steps * steps / variance - math.log(total)
+        deviation = width(self.levels)
+        return -0.5 * (steps / deviation) ** 2 - math.log(deviation * math.sqrt(2 * math.pi))
 
 
 def _check_delta(delta: float) -> float:
@@ -192,16 +260,19 @@ def _delta(epsilon: float, ratio: float) -> float:
     return float(np.exp(log_ndtr(half - shift)) - np.exp(epsilon + log_ndtr(-half - shift)))
 
 
-def _epsilon_of_rho(rho: float, delta: float) -> float:
-    """The best (epsilon, delta) that rho-concentrated privacy gives, over the Renyi order (CKS 2020, Cor. 13)."""
+def gaussian_epsilon(mu: float, delta: float) -> float:
+    """The smallest epsilon at `delta` of Gaussian noise whose sensitivity over sigma is `mu`."""
+    return _cached_epsilon(1 / mu, delta)
 
-    def at(log_order: float) -> float:
-        order = 1 + math.exp(log_order)
-        return rho * order + (-math.log(order * delta)) / (order - 1) + math.log1p(-1 / order)
 
-    best = minimize_scalar(at, bounds=(-30, 30), method="bounded", options={"xatol": 1e-10})
-    # Any order gives a valid bound, so a search that stops early only rounds toward privacy.
-    return max(0.0, float(best.fun))
+@lru_cache(maxsize=4096)
+def _cached_epsilon(ratio: float, delta: float) -> float:
+    return 0.0 if _delta(0.0, ratio) <= delta else _least(lambda e: _delta(e, ratio) <= delta)
+
+
+def _gaussian_cost(mu: float, delta: float, unit: Unit, neighbours: Neighbours) -> Cost:
+    epsilon = gaussian_epsilon(mu, delta)
+    return Cost(epsilon=epsilon, delta=delta, unit=unit, neighbours=neighbours, rho=mu * mu / 2)
 
 
 def _least(holds: Callable[[float], bool]) -> float:
@@ -216,17 +287,3 @@ def _least(holds: Callable[[float], bool]) -> float:
         middle = (low + high) / 2
         low, high = (low, middle) if holds(middle) else (middle, high)
     return high
-
-
-def _most(holds: Callable[[float], bool]) -> float:
-    """The largest positive number up to which `holds` is true, from below."""
-    low = 1.0
-    while not holds(low):
-        low /= 2
-    while holds(2 * low):
-        low *= 2
-    high = 2 * low
-    for _ in range(80):
-        middle = (low + high) / 2
-        low, high = (middle, high) if holds(middle) else (low, middle)
-    return low

@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from decimal import ROUND_CEILING, Decimal, localcontext
+from fractions import Fraction
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from blindsight.core import checks
 from blindsight.core.errors import InvalidData, InvalidParameter
+from blindsight.privacy.cost import Cost, Neighbours, Sampler, Unit
 from blindsight.privacy.entropy import Rng, words
-from blindsight.privacy.guarantee import Cost, Neighbours, Sampler, Unit
+from blindsight.privacy.mechanisms.domain import Cells
 
 __all__ = ["KaryResponse", "SubsetSelection"]
 
@@ -26,20 +29,25 @@ __all__ = ["KaryResponse", "SubsetSelection"]
 class KaryResponse:
     """Release a cell in [0, k): the true one with probability e^eps/(e^eps + k - 1), else another at random.
 
-    Guarantee: `epsilon` per unit, pure, in the local model. Exact: the decision compares 64 random bits with a
-    threshold rounded toward privacy.
+    Guarantee: `epsilon` per unit, pure, in the local model. Exact: the decision compares 128 random bits
+    with a threshold rounded toward privacy.
     """
 
     epsilon: float
     k: int
     unit: Unit
     neighbours: Neighbours = "replace one"
-    sampler: Sampler = "exact"
+    sampler: ClassVar[Sampler] = "exact"
 
     def __post_init__(self) -> None:
         checks.positive("epsilon", self.epsilon)
         checks.whole("k", self.k, least=2)
         _ = self.cost
+
+    @property
+    def says(self) -> str:
+        """In a few words."""
+        return f"k-ary response over {self.k} cells"
 
     @property
     def cost(self) -> Cost:
@@ -51,10 +59,19 @@ class KaryResponse:
         """The probability that the true cell is released."""
         return 1 / (1 + (self.k - 1) * math.exp(-self.epsilon))
 
+    @property
+    def domain(self) -> Cells:
+        """Whole numbers in [0, k), one per record."""
+        return Cells(self.k)
+
+    def worst_pair(self) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Two neighbouring inputs that meet the stated epsilon."""
+        return np.array([0]), np.array([1])
+
     def release(self, x: Any, *, rng: Rng) -> NDArray[Any]:
         """One cell for each cell given; same shape, same integer type."""
         cells = check_cells(x, self.k)
-        lie = ~_coin(self.truth_probability, cells.size, rng).reshape(cells.shape)
+        lie = _coin(lie_threshold(self.epsilon, self.k - 1), cells.size, rng).reshape(cells.shape)
         # A lie is any of the other k - 1 cells: shift by 1 to k - 1, round the clock.
         shift = rng.integers(1, self.k, size=cells.shape, dtype=np.int64)
         return np.where(lie, (cells.astype(np.int64) + shift) % self.k, cells).astype(cells.dtype)
@@ -79,7 +96,7 @@ class SubsetSelection:
     size: int | None = None
     unit: Unit
     neighbours: Neighbours = "replace one"
-    sampler: Sampler = "exact"
+    sampler: ClassVar[Sampler] = "exact"
 
     def __post_init__(self) -> None:
         checks.positive("epsilon", self.epsilon)
@@ -89,6 +106,11 @@ class SubsetSelection:
         if checks.whole("size", self.size) >= self.k:
             raise InvalidParameter(f"size must be below k = {self.k}, got {self.size}.")
         _ = self.cost
+
+    @property
+    def says(self) -> str:
+        """In a few words."""
+        return f"subset selection, {self.size} of {self.k} cells"
 
     @property
     def cost(self) -> Cost:
@@ -105,11 +127,20 @@ class SubsetSelection:
         """The probability that the subset holds the true cell."""
         return 1 / (1 + (self.k - self._width) / self._width * math.exp(-self.epsilon))
 
+    @property
+    def domain(self) -> Cells:
+        """Whole numbers in [0, k), one per record."""
+        return Cells(self.k)
+
+    def worst_pair(self) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Two neighbouring inputs that meet the stated epsilon."""
+        return np.array([0]), np.array([1])
+
     def release(self, x: Any, *, rng: Rng) -> NDArray[np.bool_]:
         """A row of k booleans for each cell given: the members of its subset."""
         cells = check_cells(x, self.k)
         flat = cells.ravel().astype(np.int64)
-        inside = _coin(self.truth_probability, flat.size, rng)
+        inside = ~_coin(lie_threshold(self.epsilon, Fraction(self.k - self._width, self._width)), flat.size, rng)
         members = np.empty((flat.size, self.k), np.bool_)
         rows = max(1, (1 << 22) // self.k)
         for start in range(0, flat.size, rows):
@@ -146,9 +177,29 @@ def check_cells(x: Any, k: int) -> NDArray[Any]:
     return cells
 
 
-def _coin(p: float, size: int, rng: Rng) -> NDArray[np.bool_]:
-    # Rounded down: the truth is told a little less often, never more.
-    return words(rng, size) < np.uint64(min(math.floor(p * 2**64), 2**64 - 1))
+def lie_threshold(epsilon: float, others: int | Fraction) -> int:
+    """The lie's probability others e^-eps / (1 + others e^-eps) in units of 2^-128, rounded up: toward privacy.
+
+    In sixty decimal digits: a float would round the truth's probability to 1 above epsilon = 37, and lies of less than
+    2^-64 would be told too seldom. Beyond epsilon = 80 a lie is told more often than it must be, never less.
+    """
+    with localcontext() as context:
+        context.prec = 60
+        odds = Decimal(others.numerator) / Decimal(others.denominator) * (-Decimal(epsilon)).exp()
+        share = odds / (1 + odds) * (1 << 128)
+        return min(int(share.to_integral_value(rounding=ROUND_CEILING)) + 1, 1 << 128)
+
+
+def _coin(threshold: int, size: int, rng: Rng) -> NDArray[np.bool_]:
+    """True with probability threshold / 2^128: 64 random bits decide, 64 more where those tie."""
+    if threshold >= 1 << 128:
+        return np.ones(size, np.bool_)
+    high, low = np.uint64(threshold >> 64), np.uint64(threshold & (2**64 - 1))
+    drawn = words(rng, size)
+    result = drawn < high
+    ties = np.flatnonzero(drawn == high)
+    result[ties] = words(rng, ties.size) < low
+    return result
 
 
 def _best_size(epsilon: float, k: int) -> int:

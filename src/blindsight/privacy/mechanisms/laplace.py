@@ -10,15 +10,16 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from blindsight.core import checks
+from blindsight.privacy.cost import Cost, Neighbours, Sampler, Unit
 from blindsight.privacy.entropy import Rng, words
-from blindsight.privacy.guarantee import Cost, Neighbours, Sampler, Unit
 from blindsight.privacy.mechanisms.additive import check_grid, grid_units, keep_dtype
+from blindsight.privacy.mechanisms.domain import Reals
 from blindsight.privacy.mechanisms.exact import discrete_laplace, fraction_above
 
 __all__ = ["DiscreteLaplace", "Laplace"]
@@ -38,7 +39,7 @@ class Laplace:
     sensitivity: float
     unit: Unit
     neighbours: Neighbours = "replace one"
-    sampler: Sampler = "float"
+    sampler: ClassVar[Sampler] = "float"
 
     def __post_init__(self) -> None:
         checks.positive("scale", self.scale)
@@ -57,9 +58,23 @@ class Laplace:
         return cls(scale=scale, sensitivity=sensitivity, unit=unit, neighbours=neighbours)
 
     @property
+    def says(self) -> str:
+        """In a few words."""
+        return f"Laplace noise of scale {self.scale:.4g}"
+
+    @property
     def cost(self) -> Cost:
         """sensitivity / scale."""
         return Cost(epsilon=self.sensitivity / self.scale, unit=self.unit, neighbours=self.neighbours)
+
+    @property
+    def domain(self) -> Reals:
+        """Vectors; those of neighbours differ by at most `sensitivity` in l1."""
+        return Reals(self.sensitivity, 1)
+
+    def worst_pair(self) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Two neighbouring inputs that meet the stated epsilon."""
+        return np.array([0.0]), np.array([self.sensitivity])
 
     def release(self, x: Any, *, rng: np.random.Generator) -> NDArray[Any]:
         """The vector plus noise; same shape, same float type."""
@@ -87,6 +102,8 @@ class Laplace:
 class DiscreteLaplace:
     """Round to a grid and add exact discrete Laplace noise; `scale` and `sensitivity` are in grid steps.
 
+    `dimensions` of the steps of `sensitivity` are for the rounding: values before it may be that much less apart.
+
     Guarantee: epsilon = sensitivity / scale for the whole vector, with no leak through floating point: output is a
     multiple of a power of two, sampled by integer comparisons only.
     """
@@ -96,12 +113,13 @@ class DiscreteLaplace:
     grid: float
     unit: Unit
     neighbours: Neighbours = "replace one"
-    sampler: Sampler = "exact"
+    dimensions: int = 0
+    sampler: ClassVar[Sampler] = "exact"
 
     def __post_init__(self) -> None:
         checks.positive("scale", self.scale)
         object.__setattr__(self, "scale", Fraction(self.scale))
-        checks.whole("sensitivity", self.sensitivity)
+        checks.whole("sensitivity", self.sensitivity, least=checks.whole("dimensions", self.dimensions, least=0) + 1)
         check_grid(self.grid)
         _ = self.cost
 
@@ -127,12 +145,26 @@ class DiscreteLaplace:
         scale = fraction_above(steps / target)
         while float(Fraction(steps) / scale) > target:
             scale += Fraction(1, scale.denominator)
-        return cls(scale=scale, sensitivity=steps, grid=grid, unit=unit, neighbours=neighbours)
+        return cls(scale=scale, sensitivity=steps, grid=grid, unit=unit, neighbours=neighbours, dimensions=extra)
+
+    @property
+    def says(self) -> str:
+        """In a few words."""
+        return f"discrete Laplace noise of scale {float(self.scale) * self.grid:.4g}"
 
     @property
     def cost(self) -> Cost:
         """sensitivity / scale, in grid steps."""
         return Cost(epsilon=float(self.sensitivity / self.scale), unit=self.unit, neighbours=self.neighbours)
+
+    @property
+    def domain(self) -> Reals:
+        """Vectors; those of neighbours differ by so little in l1 that rounded they differ by at most `sensitivity`."""
+        return Reals((self.sensitivity - self.dimensions) * self.grid, 1)
+
+    def worst_pair(self) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Two neighbouring inputs that meet the stated epsilon."""
+        return np.array([0.0]), np.array([self.sensitivity * self.grid])
 
     def release(self, x: Any, *, rng: Rng) -> NDArray[Any]:
         """The rounded vector plus noise, on the grid; same shape, same float type."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,8 +19,9 @@ from scipy.optimize import minimize_scalar
 
 from blindsight.core import checks
 from blindsight.core.errors import InvalidData
-from blindsight.privacy.guarantee import Cost, Neighbours, Sampler, Unit
+from blindsight.privacy.cost import Cost, Neighbours, Sampler, Unit
 from blindsight.privacy.mechanisms.additive import keep_dtype
+from blindsight.privacy.mechanisms.domain import Sphere
 
 __all__ = ["PrivUnit"]
 
@@ -37,12 +38,17 @@ class PrivUnit:
     dimensions: int
     unit: Unit
     neighbours: Neighbours = "replace one"
-    sampler: Sampler = "float"
+    sampler: ClassVar[Sampler] = "float"
 
     def __post_init__(self) -> None:
         checks.positive("epsilon", self.epsilon)
         checks.whole("dimensions", self.dimensions, least=2)
         _ = self.cost
+
+    @property
+    def says(self) -> str:
+        """In a few words."""
+        return f"PrivUnit in {self.dimensions} dimensions"
 
     @property
     def cost(self) -> Cost:
@@ -65,6 +71,15 @@ class PrivUnit:
         q = 0.5 * float(special.betainc((self.dimensions - 1) / 2, 0.5, 1 - gamma * gamma))
         q = max(q, 1e-300)
         return float(special.expit(self.epsilon - math.log1p(-q) + math.log(q))), q
+
+    @property
+    def domain(self) -> Sphere:
+        """Unit vectors."""
+        return Sphere(self.dimensions)
+
+    def worst_pair(self) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Two neighbouring inputs that meet the stated epsilon."""
+        return np.eye(1, self.dimensions)[0], -np.eye(1, self.dimensions)[0]
 
     def release(self, x: Any, *, rng: np.random.Generator) -> NDArray[Any]:
         """Unit vectors (..., d), or rows of zeros, to random unit vectors of the same shape."""

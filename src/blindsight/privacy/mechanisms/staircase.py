@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from blindsight.core import checks
-from blindsight.privacy.guarantee import Cost, Neighbours, Sampler, Unit
+from blindsight.privacy.cost import Cost, Neighbours, Sampler, Unit
 from blindsight.privacy.mechanisms.additive import keep_dtype
+from blindsight.privacy.mechanisms.domain import Reals
 
 __all__ = ["Staircase"]
 
@@ -34,7 +35,7 @@ class Staircase:
     dimensions: int = 1
     unit: Unit
     neighbours: Neighbours = "replace one"
-    sampler: Sampler = "float"
+    sampler: ClassVar[Sampler] = "float"
 
     def __post_init__(self) -> None:
         checks.positive("epsilon", self.epsilon)
@@ -59,6 +60,11 @@ class Staircase:
         return cls(epsilon=each, sensitivity=sensitivity, dimensions=dimensions, unit=unit, neighbours=neighbours)
 
     @property
+    def says(self) -> str:
+        """In a few words."""
+        return f"staircase noise on {self.dimensions} coordinates"
+
+    @property
     def cost(self) -> Cost:
         """epsilon x dimensions."""
         return Cost(epsilon=self.epsilon * self.dimensions, unit=self.unit, neighbours=self.neighbours)
@@ -67,6 +73,15 @@ class Staircase:
     def half_width(self) -> float:
         """m, half the width of the central plateau."""
         return self.sensitivity * (1 / self.epsilon - 1 / math.expm1(min(self.epsilon, 700)))
+
+    @property
+    def domain(self) -> Reals:
+        """Vectors of which each coordinate may change by `sensitivity` between neighbours."""
+        return Reals(self.sensitivity, np.inf)
+
+    def worst_pair(self) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Two neighbouring inputs that meet the stated epsilon."""
+        return np.zeros(self.dimensions), np.full(self.dimensions, self.sensitivity)
 
     def release(self, x: Any, *, rng: np.random.Generator) -> NDArray[Any]:
         """The vector plus noise; same shape, same float type."""

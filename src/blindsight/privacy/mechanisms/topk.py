@@ -8,7 +8,7 @@ far any one score may move. Pure epsilon for the ordered list; the scores themse
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,8 @@ from scipy.special import logsumexp
 
 from blindsight.core import checks
 from blindsight.core.errors import InvalidData
-from blindsight.privacy.guarantee import Cost, Neighbours, Sampler, Unit
+from blindsight.privacy.cost import Cost, Neighbours, Sampler, Unit
+from blindsight.privacy.mechanisms.domain import Reals
 
 __all__ = ["NoisyTopK"]
 
@@ -33,13 +34,18 @@ class NoisyTopK:
     sensitivity: float
     unit: Unit
     neighbours: Neighbours = "replace one"
-    sampler: Sampler = "float"
+    sampler: ClassVar[Sampler] = "float"
 
     def __post_init__(self) -> None:
         checks.positive("epsilon", self.epsilon)
         checks.whole("k", self.k)
         checks.positive("sensitivity", self.sensitivity)
         _ = self.cost
+
+    @property
+    def says(self) -> str:
+        """In a few words."""
+        return f"noisy top-{self.k}"
 
     @property
     def cost(self) -> Cost:
@@ -50,6 +56,15 @@ class NoisyTopK:
     def scale(self) -> float:
         """The Gumbel noise's scale, 2 k sensitivity / epsilon."""
         return 2 * self.k * self.sensitivity / self.epsilon
+
+    @property
+    def domain(self) -> Reals:
+        """Scores, each of which may change by `sensitivity` between neighbours."""
+        return Reals(self.sensitivity, np.inf)
+
+    def worst_pair(self) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Two neighbouring inputs that meet the stated epsilon."""
+        return np.eye(1, self.k + 1)[0] * self.sensitivity, np.eye(1, self.k + 1, self.k)[0] * self.sensitivity
 
     def release(self, x: Any, *, rng: np.random.Generator) -> NDArray[np.int64]:
         """(..., C) scores to (..., k) indices, the largest first."""

@@ -70,6 +70,18 @@ class Budgets:
 
         self._once(("charge", ledger.dataset, what), charge)
 
+    def charge_level(self, identity: Identity, cost: Cost, what: str, level: int) -> bool:
+        """Charge for a level that a key reaches, once since the start; whether this was the charge."""
+        ledger, charged = self.ledger(identity), []
+
+        def charge() -> None:
+            ledger.charge(cost, what=what)
+            self._metrics.count("charges")
+            charged.append(True)
+
+        self._once(("level", ledger.dataset, what, level), charge)
+        return bool(charged)
+
     def balances(self, identity: Identity) -> list[Balance]:
         """Where the key stands."""
         return self.ledger(identity).balances()

@@ -216,10 +216,10 @@ def run(arguments: dict[str, Any], place: JobContext) -> dict[str, Any]:
 
 def _train(rows: NDArray[Any], labels: NDArray[Any], names: list[str], ledger: Ledger) -> tuple[Any, Any]:
     """A tagger with one total epsilon for its training."""
-    from blindsight.tagging import PrivateTagger
+    from blindsight.tagging import DPTraining, Exact, PrivateTagger
 
-    tagger = PrivateTagger(training_epsilon=EPSILON, classes=names).fit(rows, labels, ledger=ledger)
-    return tagger, tagger.training_guarantee_
+    tagger = PrivateTagger(DPTraining(epsilon=EPSILON), Exact(), classes=names).fit(rows, labels, ledger=ledger)
+    return tagger, tagger.guarantee_
 
 
 def _chances(tagger: Any, rows: NDArray[Any]) -> NDArray[np.float64]:

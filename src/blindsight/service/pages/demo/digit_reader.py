@@ -25,8 +25,8 @@ _CLASSES = 10
 class DigitReader:
     """Random Fourier features of a centred digit, then one linear map; scenes become 10 scores, the best quarter's."""
 
-    def __init__(self, directions: NDArray[Any], phases: NDArray[Any], weights: NDArray[Any]) -> None:
-        self.directions, self.phases, self.weights = directions, phases, weights
+    def __init__(self, directions: NDArray[Any], phases: NDArray[Any], weights: NDArray[Any], floor: float) -> None:
+        self.directions, self.phases, self.weights, self.floor = directions, phases, weights, floor
 
     @classmethod
     def learn(cls, digits: NDArray[np.uint8], labels: NDArray[Any], *, seed: int = 0) -> DigitReader:
@@ -38,7 +38,9 @@ class DigitReader:
         waves = np.cos(rows @ directions + phases)
         targets = 2.0 * np.eye(_CLASSES)[labels] - 1
         weights = np.linalg.solve(waves.T @ waves + 2.0 * np.eye(_WAVES), waves.T @ targets)
-        return cls(directions, phases, weights)
+        # How clearly the least clear of public digits reads; what reads less clearly is no digit.
+        floor = float(np.quantile((waves @ weights).max(axis=1), 0.01))
+        return cls(directions, phases, weights, floor)
 
     def features(self, scenes: NDArray[np.uint8]) -> NDArray[np.float32]:
         """(n, 10): for each digit how clearly some quarter shows it, within [-1, 1]."""
@@ -54,18 +56,33 @@ class DigitReader:
                 best[drawn] = np.maximum(best[drawn], np.cos(rows @ self.directions + self.phases) @ self.weights)
         return np.clip(best, -1, 1).astype(np.float32)
 
+    def knows(self, scene: NDArray[np.uint8]) -> bool:
+        """Whether a scene looks like drawn digits: light strokes on a dark ground, each read as clearly as a digit is."""
+        drawn = scene > 60
+        if not 0.005 < drawn.mean() < 0.35 or ((scene > 60) & (scene < 190)).mean() > 0.15:
+            return False
+        height, width = scene.shape
+        for rows in (slice(0, height // 2), slice(height // 2, height)):
+            for columns in (slice(0, width // 2), slice(width // 2, width)):
+                quarter = scene[rows, columns]
+                if (quarter > 60).sum() > 12:
+                    wave = np.cos(_centred(quarter) @ self.directions + self.phases)
+                    if (wave @ self.weights).max() < self.floor:
+                        return False
+        return True
+
     def save(self, path: Path) -> None:
         """One safetensors file."""
         arrays = {"directions": self.directions, "phases": self.phases, "weights": self.weights}
-        storage.save(path, kind="digit-reader", arrays=arrays, fields={})
+        storage.save(path, kind="digit-reader", arrays=arrays, fields={"floor": self.floor})
 
     @classmethod
     def load(cls, path: Path) -> DigitReader:
         """Read back what `save` wrote."""
-        arrays, _ = storage.load(path, kind="digit-reader")
+        arrays, fields = storage.load(path, kind="digit-reader")
         try:
-            return cls(arrays["directions"], arrays["phases"], arrays["weights"])
-        except KeyError:
+            return cls(arrays["directions"], arrays["phases"], arrays["weights"], float(fields["floor"]))
+        except (KeyError, TypeError, ValueError):
             raise HostileFile(f"{path.name} is no digit reader.") from None
 
 

@@ -37,6 +37,8 @@ class Searchable(Protocol):
 
     def facts(self) -> list[dict[str, Any]]: ...
 
+    def check(self, query: int | NDArray[Any]) -> None: ...
+
     def guarantee(self, epsilon: float) -> Guarantee: ...
 
     def ask(self, epsilon: float, query: int | NDArray[Any], k: int, least: float) -> list[dict[str, Any]]: ...
@@ -83,6 +85,9 @@ class Gallery:
             self._facts[epsilon] = fact
             self._indexes[epsilon] = CellIndex(hasher, codes)
             self._similarities[epsilon] = hasher.similarity(X[asked])
+        self._public = X[parts(len(images))[0]]
+        # How far from the nearest public digit a digit may lie; what lies farther is no digit.
+        self._reach = 1.1 * float(np.quantile([self._distance(row) for row in X[asked]], 0.99))
         best = self._indexes[max(self._indexes)].hasher
         self._embedding = best.embedding_
         points = self._embedding(X)
@@ -110,6 +115,11 @@ class Gallery:
             similarity = index.hasher.similarity(self._row(query))[0]
         return self._hits(index.rank(similarity, k, least))
 
+    def check(self, query: int | NDArray[Any]) -> None:
+        """Refuse a picture that is no digit, before anything is charged."""
+        if not isinstance(query, int):
+            self._row(query)
+
     def ask_openly(self, query: int | NDArray[Any], k: int) -> list[dict[str, Any]] | None:
         """The ranking that would need the pictures' own features: for the owner's eyes."""
         if self._stored_points is None:
@@ -121,7 +131,17 @@ class Gallery:
         return self._hits(Ranked(best, scores[best].astype(np.float64)))
 
     def _row(self, pixels: NDArray[Any]) -> NDArray[Any]:
-        return self._features.transform(as_digit(pixels)[None])
+        row = self._features.transform(as_digit(pixels)[None])
+        if not self.knows(row[0]):
+            raise Problem("not_of_the_kind")
+        return row
+
+    def knows(self, row: NDArray[Any]) -> bool:
+        """Whether a picture's features lie where digits lie."""
+        return self._distance(row) <= self._reach
+
+    def _distance(self, row: NDArray[Any]) -> float:
+        return float(np.sqrt(((self._public - row) ** 2).sum(axis=1).min()))
 
     def _index(self, epsilon: float) -> CellIndex:
         if epsilon not in self._indexes:
@@ -200,6 +220,9 @@ class PhotoIndex:
         hits = self._encoder.search(self._index, image, k)[0]
         found = [{"id": str(hit.id), "probability": _share(hit.probability or 0.0)} for hit in hits]
         return [hit for hit in found if hit["probability"] >= least]
+
+    def check(self, query: int | NDArray[Any]) -> None:
+        """Any picture may be asked."""
 
     def ask_openly(self, query: int | NDArray[Any], k: int) -> list[dict[str, Any]] | None:
         """Nothing: the photos are not here."""
@@ -320,7 +343,7 @@ async def ask(
     summary="Search with an uploaded image",
     response_model=Found,
     openapi_extra=UPLOAD,
-    responses=documented("preparing", "budget", "ledger", "refused_image"),
+    responses=documented("preparing", "budget", "ledger", "refused_image", "not_of_the_kind"),
 )
 async def upload(
     request: Request,
@@ -378,6 +401,7 @@ def _answer(
     beside: bool,
 ) -> Response:
     guarantee = live.guarantee(epsilon)
+    live.check(query)
     studio.budgets.charge_once(asker, guarantee.cost, f"sees codes of {live.name} at epsilon {epsilon:g}")
     hits = live.ask(epsilon, query, k, threshold)
     owner = asker.role == "owner"

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import threading
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,7 +19,7 @@ from blindsight.service.infra.access import Analyst, Parts, Studio
 from blindsight.service.infra.identity import Identity
 from blindsight.service.infra.jobs import JobContext
 from blindsight.service.infra.pictures import data_uri
-from blindsight.service.infra.problems import documented
+from blindsight.service.infra.problems import Problem, documented
 from blindsight.service.infra.uploads import UPLOAD, read_upload
 from blindsight.service.pages.demo.digit_reader import DigitReader
 
@@ -47,7 +50,8 @@ def run(arguments: dict[str, Any], place: JobContext) -> dict[str, Any]:
 
     from blindsight import data
     from blindsight.audit.tagging import distinguish_images
-    from blindsight.tagging import PrivateTagger
+    from blindsight.tagging import CodebookAnswers, DPTraining, Exact, PrivateTagger
+    from blindsight.tagging.estimator import Paid
 
     folder = place.prepared / "tags"
     folder.mkdir(parents=True, exist_ok=True)
@@ -61,23 +65,28 @@ def run(arguments: dict[str, Any], place: JobContext) -> dict[str, Any]:
         cut = len(training.images) * 5 // 6
         X, check = eye.features(training.images[:cut]), eye.features(training.images[cut:])
         place.say(2, 4, "training with differential privacy")
-        tagger = PrivateTagger(EPSILON, training_epsilon=TRAINING_EPSILON, classes=list(_NAMES))
+        tagger = PrivateTagger(DPTraining(epsilon=TRAINING_EPSILON), CodebookAnswers(EPSILON), classes=list(_NAMES))
         tagger.fit(X, training.labels[:cut])
         tagger.save(folder / "tagger.safetensors")
         place.say(3, 4, "attacking the answers")
         truth = training.labels[cut:].astype(bool)
         logits = tagger.logits(check)
         far = int(np.abs(logits - logits[0]).sum(axis=1).argmax())
+        way: Any = tagger.way_
         audited = distinguish_images(
-            lambda rows, rng: tagger.release_.answer(rows, rng=rng).scores, logits[0], logits[far], trials=5000
+            lambda rows, rng: way.read(way.noise(len(_NAMES)).release(way.value(rows), rng=rng)).scores,
+            logits[0],
+            logits[far],
+            trials=5000,
         )
+        promised: Any = tagger.answer_guarantee_
         facts = {
-            "labels": float(np.mean((logits > 0) == truth)),
-            "answers": float(np.mean(tagger.answer(check).tags == truth)),
+            "labels": float(np.mean(Exact().read(logits).tags == truth)),
+            "answers": float(np.mean(tagger.noisy(logits, ledger=Paid()).tags == truth)),
             "nothing": float(np.mean(~truth)),
             "audited": round(float(audited.epsilon), 3),
-            "guarantee": json.loads(tagger.guarantee_.to_json()),
-            "training": json.loads(tagger.training_guarantee_.to_json()),
+            "guarantee": json.loads(promised.to_json()),
+            "training": json.loads(tagger.guarantee_.to_json()),
         }
         write_atomically(folder / "facts.json", json.dumps(facts).encode())
     place.say(4, 4, "done")
@@ -101,6 +110,8 @@ class LiveTags:
         self.facts: dict[str, Any] = json.loads((folder / "facts.json").read_text())
         _, asked = scene_sets()
         self.scenes: NDArray[np.uint8] = np.asarray(asked.images)
+        self._guard = threading.Lock()
+        self._asked: dict[str, Counter[bytes]] = {}
         self.answer_scene(0)  # the first use is the slow one
 
     @classmethod
@@ -125,6 +136,8 @@ class LiveTags:
     def look(self, query: int | NDArray[Any]) -> NDArray[Any]:
         """The model's outputs, without noise: they must not leave."""
         image = self.scenes[query] if isinstance(query, int) else _as_scene(query)
+        if not isinstance(query, int) and not self._eye.knows(image):
+            raise Problem("not_of_the_kind")
         return self._tagger.logits(self._eye.features(image[None]))[0]
 
     def answer_scene(self, query: int | NDArray[Any]) -> list[dict[str, Any]]:
@@ -133,19 +146,42 @@ class LiveTags:
 
     def answer(self, logits: NDArray[Any]) -> list[dict[str, Any]]:
         """Noise on outputs: tags that may leave."""
-        rng, _ = self._tagger._dice()
-        found = self._tagger.release_.answer(logits[None], rng=rng)
+        from blindsight.tagging.estimator import Paid
+
+        found = self._tagger.noisy(logits[None], ledger=Paid())
         return self._listed(found.tags[0], found.scores[0])
+
+    def pay(self, asker: str, query: int | NDArray[Any], charge: Callable[[int], bool]) -> float:
+        """Charge for one more answer about this image: different images do not add up. What was charged.
+
+        `charge(n)` pays for everybody's n-th answer about one image, once. Counted in memory: after a restart counting
+        starts anew, and all charges together still cover every image.
+        """
+        image = (self.scenes[query] if isinstance(query, int) else _as_scene(query)).tobytes()
+        with self._guard:
+            asked = self._asked.setdefault(asker, Counter())
+            asked[image] += 1
+            number = asked[image]
+        try:
+            return self.cost.epsilon if charge(number) else 0.0
+        except BaseException:
+            with self._guard:
+                asked[image] -= 1
+            raise
 
     def openly(self, logits: NDArray[Any]) -> list[dict[str, Any]]:
         """The tags without noise, for the owner."""
-        return self._listed(logits > 0, 1 / (1 + np.exp(-logits)))
+        from blindsight.tagging import Exact
+
+        return self._listed(Exact().read(logits).tags, 1 / (1 + np.exp(-logits)))
 
     def repeats(self, logits: NDArray[Any]) -> list[tuple[int, float]]:
         """How far the average of n answers agrees with the unprotected tags; a simulation that leaves nothing."""
-        truth, most = logits > 0, REPEATS[-1]
-        rng, _ = self._tagger._dice()
-        scores = self._tagger.release_.answer(np.repeat(logits[None], _TRIALS * most, axis=0), rng=rng).scores
+        from blindsight.tagging import Exact
+        from blindsight.tagging.estimator import Paid
+
+        truth, most = Exact().read(logits).tags, REPEATS[-1]
+        scores = self._tagger.noisy(np.repeat(logits[None], _TRIALS * most, axis=0), ledger=Paid()).scores
         sums = scores.reshape(_TRIALS, most, -1).cumsum(axis=1)
         size = max(1, int(truth.sum()))
         found = []
@@ -209,7 +245,7 @@ async def ask(
     query: Annotated[int, Query(ge=0, le=23, description="The scene's position.")],
     beside: Annotated[bool, Query(description="Also what the noise hides (owner only).")] = False,
 ) -> Answer:
-    """Every answer costs, also the second about the same scene."""
+    """Every further answer about the same scene costs; different scenes do not add up."""
     return await studio.ledger_lane.run(_answer, studio, asker, query, beside)
 
 
@@ -217,7 +253,7 @@ async def ask(
     "/upload",
     summary="Tags of an uploaded image",
     openapi_extra=UPLOAD,
-    responses=documented("preparing", "budget", "ledger", "refused_image"),
+    responses=documented("preparing", "budget", "ledger", "refused_image", "not_of_the_kind"),
 )
 async def upload(
     request: Request,
@@ -234,14 +270,15 @@ async def upload(
 def _answer(studio: Studio, asker: Identity, query: Any, beside: bool) -> Answer:
     live = _live(studio)
     logits = live.look(query)
-    studio.budgets.charge(asker, live.cost, "tags of one image")
+    what = "tags of one image"
+    spent = live.pay(asker.name, query, lambda n: studio.budgets.charge_level(asker, live.cost, what, n))
     tags = live.answer(logits)
     left = studio.budgets.ledger(asker).balance("query").remaining
     each = live.cost.epsilon
     owner = asker.role == "owner" and beside
     return Answer(
         tags=[Tag(**tag) for tag in tags],
-        spent=each,
+        spent=spent,
         remaining=left.epsilon,
         answers_left=int(left.epsilon / each + 1e-9),
         open_tags=[Tag(**tag) for tag in live.openly(logits)] if owner else None,

@@ -1,0 +1,206 @@
+"""The only code that appends, overwrites, renames, truncates and flushes files whose loss would matter.
+
+Everything works on unbuffered descriptors, so that no buffer of Python's writes later what an earlier call was told
+to forget. The rule of each function: when it returns, the bytes are on the disk; when it raises, whoever opens the
+file next finds the state before the call (or, where the last flush is what failed, the state after it), never a mix.
+Where that cannot be ensured, because cleaning up failed too, the open file is poisoned: it refuses further changes,
+and opening it anew drops the piece that is left.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import secrets
+from collections.abc import Iterable
+from pathlib import Path
+
+from blindsight.core.errors import InvalidData
+
+__all__ = ["DurableFile", "link_new", "make_folder", "remove", "rename", "sync_folder", "write_file"]
+
+_STEP = 1 << 24  # bytes per system call
+
+
+class DurableFile:
+    """An open file that grows by whole appends, each on the disk when `append` returns.
+
+    Parameters
+    ----------
+    path: the file, which must exist.
+    lock: hold the file for one writer: a second one is refused with `InvalidData`.
+    """
+
+    descriptor = -1
+
+    def __init__(self, path: Path, *, lock: bool = False) -> None:
+        self.path = path
+        self.descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        self._poisoned = False
+        try:
+            if lock:
+                self._lock()
+            self.end = os.fstat(self.descriptor).st_size
+        except BaseException:
+            self.close()
+            raise
+
+    def _lock(self) -> None:
+        try:
+            fcntl.flock(self.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise InvalidData(f"{self.path.name} is open for writing elsewhere. Close it there first.") from error
+        # The lock is on the file, not on its name: another writer may just have put a new file in its place.
+        held, named = os.fstat(self.descriptor), os.stat(self.path)
+        if (held.st_dev, held.st_ino) != (named.st_dev, named.st_ino):
+            raise InvalidData(f"{self.path.name} is being replaced. Open it again.")
+
+    @property
+    def size(self) -> int:
+        """Bytes in the file now, acknowledged or not."""
+        return os.fstat(self.descriptor).st_size
+
+    def append(self, content: bytes) -> None:
+        """Write behind the last acknowledged byte and return when it is on the disk."""
+        self._check()
+        try:
+            _write_all(self.descriptor, content, self.end)
+            os.fsync(self.descriptor)
+        except BaseException:
+            self._cut_or_poison(self.end)
+            raise
+        self.end += len(content)
+
+    def overwrite(self, offset: int, content: bytes) -> None:
+        """Replace bytes in place. Not atomic: for files whose reader is told elsewhere which part is whole."""
+        self._check()
+        _write_all(self.descriptor, content, offset)
+        os.fsync(self.descriptor)
+        self.end = max(self.end, offset + len(content))
+
+    def cut(self, end: int) -> None:
+        """Drop everything behind `end`, on the disk too."""
+        self._check()
+        if self.size != end:
+            self._cut_or_poison(end)
+            self._check()
+        self.end = end
+
+    def move_to(self, path: Path) -> None:
+        """Give the file another name, in place of what had it; a lock stays held all the while.
+
+        Should the flush of the folder fail, the file has its new name all the same, and `path` says so.
+        """
+        os.replace(self.path, path)
+        self.path = path
+        sync_folder(path.parent)
+
+    def close(self) -> None:
+        """Close the file and give its lock back; closing twice is harmless."""
+        descriptor, self.descriptor = self.descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+    def __del__(self) -> None:
+        self.close()
+
+    def _cut_or_poison(self, end: int) -> None:
+        try:
+            os.ftruncate(self.descriptor, end)
+            os.fsync(self.descriptor)
+        except OSError:
+            # Later appends would land behind rubble, acknowledged and unreadable.
+            self._poisoned = True
+
+    def _check(self) -> None:
+        if self._poisoned:
+            raise InvalidData(
+                f"an earlier write to {self.path.name} failed and could not be undone, so nothing more is written "
+                "through this handle. Make room or mend the disk, then open the file again: what was acknowledged "
+                "is there."
+            )
+        if self.descriptor < 0:
+            raise InvalidData(f"{self.path.name} is closed. Open it again to change it.")
+
+
+def write_file(
+    path: str | Path,
+    content: bytes | Iterable[bytes],
+    *,
+    mode: int = 0o600,
+    replace: bool = True,
+    size: int | None = None,
+) -> None:
+    """Write a whole file beside its place, flush it, and give it its name in one step.
+
+    A reader finds the old file or the new one, never half of either. With `replace=False` a file that is there
+    already stays, and `FileExistsError` says so. `size` makes the file longer than its content, filled with zeros.
+    """
+    target = Path(path)
+    temporary = target.with_name(f".{target.name}.{secrets.token_hex(8)}.part")
+    try:
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+        try:
+            offset = 0
+            for piece in (content,) if isinstance(content, bytes) else content:
+                _write_all(descriptor, piece, offset)
+                offset += len(piece)
+            if size is not None:
+                os.ftruncate(descriptor, size)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        if replace:
+            os.replace(temporary, target)
+        else:
+            os.link(temporary, target)
+        sync_folder(target.parent)
+    finally:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+
+
+def link_new(source: Path, target: Path) -> None:
+    """Give a finished file a second name that nobody has yet: of many writers only the first succeeds."""
+    os.link(source, target)
+    sync_folder(target.parent)
+
+
+def rename(source: Path, target: Path) -> None:
+    """Move a file over another in one step, on the disk when it returns."""
+    os.replace(source, target)
+    sync_folder(target.parent)
+
+
+def remove(path: Path) -> None:
+    """Delete a file, if it is there, and make sure that it does not come back after a crash."""
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        return
+    sync_folder(path.parent)
+
+
+def make_folder(path: Path, *, mode: int = 0o700) -> None:
+    """Make a folder that only its owner may enter; one that others may enter is closed to them."""
+    path.mkdir(mode=mode, parents=True, exist_ok=True)
+    if path.stat().st_mode & 0o777 & ~mode:
+        path.chmod(mode)
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Flush a folder's list of names: a renamed file is safe only then."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _write_all(descriptor: int, content: bytes, offset: int) -> None:
+    view = memoryview(content).cast("B")
+    done = 0
+    while done < len(view):
+        done += os.pwrite(descriptor, view[done : done + _STEP], offset + done)

@@ -1,0 +1,295 @@
+"""The door: the only code that takes a value computed from private data and returns one that may leave.
+
+    guarantee = Guarantee(releases=plan, ...)          # made before any private value is seen
+    door = Door(guarantee, what="a metric", ledger=ledger, random_state=None)    # charged here, or nothing leaves
+    noisy = door.release("margin", value)
+    batch = door.sample("gradients", n)
+    total = door.total("gradients", rows)
+
+The mechanism is the plan's own: what is drawn and what is accounted are one object, and what the plan does not name,
+or names less often, is refused. Values are projected into the mechanism's domain first, so that no private value can
+make a release fail. An auditor can listen (`listening`): see each value before its noise, freeze the entropy, hand out
+other releases instead.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from blindsight.core.errors import InvalidParameter, NotPlanned, UnchargedRelease
+from blindsight.privacy.entropy import RandomState, Source, source_of, words
+from blindsight.privacy.guarantee import Guarantee
+from blindsight.privacy.mechanisms import to_fields
+from blindsight.privacy.plan import Planned
+
+if TYPE_CHECKING:
+    from blindsight.privacy.ledger import Ledger
+
+__all__ = ["Door", "Listener", "Outer", "Passage", "Rows", "listening"]
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Passage:
+    """One value at the door: by which planned release, the how many-eth of its name, and what went in."""
+
+    title: str
+    planned: Planned
+    number: int
+    value: Array
+
+
+class Listener(Protocol):
+    """What an auditor does at the door; every method may do nothing."""
+
+    def opened(self, door: Door) -> Source | None:
+        """A door was opened; return a source to draw from it instead of its own."""
+        ...
+
+    def passing(self, passage: Passage) -> Array | None:
+        """A value is about to be released; return what to hand out instead of drawing."""
+        ...
+
+    def passed(self, passage: Passage, released: Array) -> None:
+        """A value was released."""
+        ...
+
+    def absent(self, n: int) -> Array | None:
+        """A mask of the records (n,) that are to count as not there."""
+        ...
+
+
+_listener: ContextVar[Listener | None] = ContextVar("listener", default=None)
+
+
+@contextmanager
+def listening(listener: Listener) -> Iterator[Listener]:
+    """Have `listener` stand at every door that is opened in this context."""
+    token = _listener.set(listener)
+    try:
+        yield listener
+    finally:
+        _listener.reset(token)
+
+
+class Rows(Protocol):
+    """Records' rows that need not be laid out: their norms, and a weighted sum of those whose weight is above 0."""
+
+    def __len__(self) -> int: ...
+
+    def norms(self, order: float) -> Array: ...
+
+    def weighted_sum(self, weights: Array) -> Array: ...
+
+
+@dataclass(frozen=True)
+class Outer:
+    """Rows a_i b_i' (records' gradients of a linear map): never laid out, clipped in closed form."""
+
+    left: Array
+    right: Array
+
+    def __len__(self) -> int:
+        return len(self.left)
+
+    def norms(self, order: float) -> Array:
+        """|a| |b|: of the outer product, in l1 and l2 alike."""
+        return np.linalg.norm(self.left, ord=order, axis=1) * np.linalg.norm(self.right, ord=order, axis=1)
+
+    def weighted_sum(self, weights: Array) -> Array:
+        """Sum of w_i a_i b_i' over the rows that count."""
+        kept = weights > 0
+        return (self.left[kept] * weights[kept, None]).T @ self.right[kept]
+
+
+@dataclass(frozen=True)
+class _Plain:
+    """Rows as an array (n, ...)."""
+
+    values: Array
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def norms(self, order: float) -> Array:
+        width = int(np.prod(self.values.shape[1:]))
+        return np.linalg.norm(self.values.reshape(len(self.values), width), ord=order, axis=1)
+
+    def weighted_sum(self, weights: Array) -> Array:
+        # A row that is no number would make the whole sum none: zero times NaN is NaN.
+        kept = weights > 0
+        return np.tensordot(weights[kept], self.values[kept], axes=1)
+
+
+class Door:
+    """One opening: a guarantee that is charged before anything passes, and then what it names, as often as it says.
+
+    Parameters
+    ----------
+    guarantee: what is promised; its releases are the plan.
+    what: what this is, for the ledger and the auditor ("codes of 500 images").
+    ledger: charged with the guarantee's costs, at once; without one a warning says that nothing was charged.
+    random_state: None for the operating system's entropy; a seed makes a simulation; or a `Source` such as a vault's.
+    key: the ledger's idempotency key: the same release, charged once however often it is tried.
+    """
+
+    def __init__(
+        self,
+        guarantee: Guarantee,
+        *,
+        what: str,
+        ledger: Ledger | None = None,
+        random_state: RandomState | Source = None,
+        key: str | None = None,
+    ) -> None:
+        self.guarantee, self.what = guarantee, what
+        self._planned = {item.what: item for item in guarantee.releases}
+        if len(self._planned) != len(guarantee.releases):
+            raise InvalidParameter("the releases of a plan must have names of their own.")
+        self._used: Counter[str] = Counter()
+        self._source = source_of(random_state)
+        if self._source.name != guarantee.entropy:
+            raise InvalidParameter(
+                f"the guarantee speaks of entropy {guarantee.entropy!r}, but the door draws from {self._source.name!r}."
+            )
+        self._charge(ledger, key)
+        self._listener = _listener.get()
+        if self._listener is not None:
+            self._source = self._listener.opened(self) or self._source
+
+    def release(self, what: str, value: Any) -> Array:
+        """The value, projected into the mechanism's domain and released."""
+        planned = self._next(what)
+        return self._pass(planned, planned.mechanism.domain.project(value))
+
+    def total(self, what: str, rows: Any) -> Array:
+        """The sum of records' rows, each clipped to the plan's bound in the mechanism's norm, released.
+
+        `rows` is an array (n, ...) or a `Rows` that knows its norms and sums without being laid out.
+        """
+        planned = self._next(what)
+        order = getattr(planned.mechanism.domain, "order", None)
+        if order is None:
+            raise InvalidParameter(
+                f"{what!r} is released by {planned.mechanism.says}: only additive noise totals rows."
+            )
+        given: Rows = rows if hasattr(rows, "weighted_sum") else _Plain(np.asarray(rows, np.float64))
+        with np.errstate(over="ignore", invalid="ignore"):
+            norms = np.nan_to_num(given.norms(order), nan=np.inf, posinf=np.inf)
+        # A hair below the bound, so that rounding errors of the sum stay inside it; a row without a size counts zero.
+        weights = np.where(np.isfinite(norms), np.minimum(1.0, planned.row_bound / np.maximum(norms, 1e-300)), 0.0)
+        weights *= 1 - 1e-12
+        if self._listener is not None and planned.rate == 1:
+            absent = self._listener.absent(len(given))
+            weights = weights if absent is None else np.where(absent, 0.0, weights)
+        return self._pass(planned, planned.mechanism.domain.project(given.weighted_sum(weights)))
+
+    def sample(self, what: str, n: int) -> NDArray[np.int64]:
+        """The records of the next batch: each of n with the planned rate, independently; all where that is 1."""
+        planned = self._find(what)
+        if planned.rate == 1:
+            return np.arange(n)
+        label = f"{self.what}/batch of {what}/{self._used[what]}"
+        rng = self._source.stream(label, exact=False)
+        drawn = words(rng, n) < np.uint64(int(planned.rate * 2**64))
+        if self._listener is not None:
+            absent = self._listener.absent(n)
+            drawn = drawn if absent is None else drawn & ~absent
+        return np.flatnonzero(drawn)
+
+    def release_each(self, what: str, values: Any, names: Sequence[str]) -> Array:
+        """Every record's value by itself, with noise that depends on its name and the mechanism only.
+
+        With a vault's source a record gets the same release whenever it is asked for, alone or among others.
+        """
+        planned = self._next(what)
+        inside = planned.mechanism.domain.project(values)
+        if len(inside) != len(names):
+            raise InvalidParameter(f"got {len(names)} names for {len(inside)} records.")
+        if self._source.name == "system" and self._listener is None:
+            return self._pass(planned, inside)
+        law = str(sorted(to_fields(planned.mechanism).items()))
+        exact = planned.mechanism.sampler == "exact"
+        forced = None if self._listener is None else self._listener.passing(self._passage(planned, inside))
+        if forced is not None:
+            return forced
+        parts = [
+            planned.mechanism.release(inside[i : i + 1], rng=self._source.stream(f"{name}/{law}", exact=exact))
+            for i, name in enumerate(names)
+        ]
+        released = np.concatenate(parts) if parts else planned.mechanism.release(inside, rng=np.random.default_rng(0))
+        if self._listener is not None:
+            self._listener.passed(self._passage(planned, inside), released)
+        return released
+
+    def _charge(self, ledger: Ledger | None, key: str | None) -> None:
+        if ledger is None:
+            if self._source.name != "seed":
+                _say_uncharged(self.what)
+            return
+        if not hasattr(ledger, "charge"):
+            raise InvalidParameter(
+                f"ledger must be a blindsight.Ledger or None, got {type(ledger).__name__}: open one with "
+                "Ledger(path, dataset=...)."
+            )
+        ledger.charge(self.guarantee.costs, what=self.what, key=key)
+
+    def _find(self, what: str) -> Planned:
+        if what not in self._planned:
+            named = ", ".join(repr(name) for name in self._planned) or "nothing"
+            raise NotPlanned(
+                f"{what!r} is not in the plan of {self.what!r}, which names {named}. Nothing was released."
+            )
+        return self._planned[what]
+
+    def _next(self, what: str) -> Planned:
+        planned = self._find(what)
+        if self._used[what] >= planned.count:
+            raise NotPlanned(
+                f"{what!r} was planned {planned.count} times and has passed as often. Nothing more was released."
+            )
+        self._used[what] += 1
+        return planned
+
+    def _passage(self, planned: Planned, value: Array) -> Passage:
+        return Passage(self.what, planned, self._used[planned.what], value)
+
+    def _pass(self, planned: Planned, value: Array) -> Array:
+        passage = self._passage(planned, value)
+        if self._listener is not None:
+            forced = self._listener.passing(passage)
+            if forced is not None:
+                return forced
+        mechanism = planned.mechanism
+        label = f"{self.what}/{planned.what}/{passage.number}"
+        rng = self._source.stream(label, exact=mechanism.sampler == "exact")
+        released = mechanism.release(value, rng=rng)
+        if self._listener is not None:
+            self._listener.passed(passage, released)
+        return released
+
+
+_said: set[str] = set()
+
+
+def _say_uncharged(what: str) -> None:
+    """Once for each kind of release: nobody keeps count of it."""
+    kind = "".join(letter for letter in what if not letter.isdigit())
+    if kind not in _said:
+        _said.add(kind)
+        warnings.warn(
+            f"released without a ledger, so nothing was charged: {what}. Pass ledger=, or turn this off with "
+            "warnings.simplefilter('ignore', blindsight.core.errors.UnchargedRelease).",
+            UnchargedRelease,
+            stacklevel=4,
+        )

@@ -1,0 +1,162 @@
+"""The tables of a ledger, and the check that a database holds them and nothing that acts on them.
+
+A trigger, a rule or a view can void every charge behind the ledger's back: the write succeeds and something else is
+stored. So the objects of an SQLite file must be exactly those that this module would create, word for word; on
+PostgreSQL, where others may share the database, nothing may hang on our tables. Ledgers of the first format are
+carried over in one transaction, their entries and hashes unchanged.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import sqlalchemy as sql
+
+from blindsight.core.errors import LedgerError, LedgerTampered
+from blindsight.privacy.ledger.chain import ADDED, FIELDS, FIRST_FIELDS, TEXTS
+
+__all__ = ["ENTRIES", "HEADS", "check", "found_format", "prepare"]
+
+METADATA = sql.MetaData()
+WHOLE = sql.BigInteger().with_variant(sql.Integer(), "sqlite")  # SQLite's strict tables call 64 bits INTEGER
+
+
+def _column(name: str) -> sql.Column[Any]:
+    return sql.Column(
+        name,
+        sql.Text() if name in TEXTS else WHOLE,
+        primary_key=name in ("dataset", "sequence"),
+        autoincrement=False,
+        nullable=False,
+    )
+
+
+ENTRIES = sql.Table(
+    "blindsight_ledger2_entries",
+    METADATA,
+    *map(_column, FIELDS),
+    sql.Index("blindsight_ledger2_accounts", "dataset", "unit", "neighbours", "sequence"),
+    sqlite_strict=True,
+    sqlite_with_rowid=False,
+)
+# One key is charged once in each account of a data set, whoever asks and from wherever.
+sql.Index(
+    "blindsight_ledger2_keys",
+    ENTRIES.c.dataset,
+    ENTRIES.c.key,
+    ENTRIES.c.unit,
+    ENTRIES.c.neighbours,
+    unique=True,
+    sqlite_where=ENTRIES.c.key != "",
+    postgresql_where=ENTRIES.c.key != "",
+)
+HEADS = sql.Table(
+    "blindsight_ledger2_heads",
+    METADATA,
+    sql.Column("dataset", sql.Text(), primary_key=True),
+    sql.Column("sequence", WHOLE, nullable=False),
+    sql.Column("hash", sql.Text(), nullable=False),
+    sqlite_strict=True,
+)
+FIRST_ENTRIES = sql.table("blindsight_ledger_entries", *(sql.column(name) for name in FIELDS if name in FIRST_FIELDS))
+FIRST_HEADS = sql.table("blindsight_ledger_heads", *(sql.column(name) for name in ("dataset", "sequence", "hash")))
+CREATION_LOCK = 0x626C_696E_6473  # any constant: who creates the tables on PostgreSQL holds this advisory lock
+
+SQLITE_OBJECTS = "SELECT type, name, tbl_name, sql FROM sqlite_schema"
+# Whatever could change what a write stores or a read finds, on our tables; internal triggers are constraints'.
+POSTGRESQL_STRANGERS = """
+SELECT 'trigger ' || tgname FROM pg_trigger WHERE tgrelid IN ({ours}) AND NOT tgisinternal
+UNION ALL SELECT 'rule ' || rulename FROM pg_rewrite WHERE ev_class IN ({ours})
+UNION ALL SELECT 'policy ' || polname FROM pg_policy WHERE polrelid IN ({ours})
+UNION ALL SELECT 'inheritance ' || inhrelid::regclass FROM pg_inherits
+    WHERE inhparent IN ({ours}) OR inhrelid IN ({ours})
+UNION ALL SELECT 'row security' FROM pg_class WHERE oid IN ({ours}) AND (relrowsecurity OR relkind <> 'r')
+UNION ALL SELECT 'index ' || relname FROM pg_index JOIN pg_class ON oid = indexrelid
+    WHERE indrelid IN ({ours}) AND NOT (relname = ANY (ARRAY[{indexes}]) AND indisvalid)
+""".format(
+    ours=", ".join(f"to_regclass('{table.name}')" for table in (ENTRIES, HEADS)),
+    indexes=", ".join(
+        f"'{name}'"
+        for name in (
+            *(str(index.name) for index in ENTRIES.indexes),
+            f"{ENTRIES.name}_pkey",
+            f"{HEADS.name}_pkey",
+        )
+    ),
+)
+
+
+def found_format(connection: sql.Connection) -> int | None:
+    """The format of the ledger in a database: 2, 1, or None where there is none."""
+    inspector = sql.inspect(connection)
+    if inspector.has_table(HEADS.name):
+        return 2
+    return 1 if inspector.has_table(FIRST_HEADS.name) else None
+
+
+def prepare(connection: sql.Connection, *, place: str) -> None:
+    """Make the tables in a write transaction, or carry a ledger of the first format over."""
+    if connection.dialect.name == "postgresql":
+        connection.execute(sql.select(sql.func.pg_advisory_xact_lock(CREATION_LOCK)))
+    found = found_format(connection)
+    if found == 2:  # another process was faster
+        return
+    if found is None and connection.dialect.name == "sqlite":
+        strangers = connection.exec_driver_sql("SELECT count(*) FROM sqlite_schema").scalar()
+        if strangers:
+            raise LedgerError(f"{place} is a database of something else. Give the ledger a file of its own.")
+    METADATA.create_all(connection)
+    if found == 1:
+        _carry_over(connection)
+
+
+def _carry_over(connection: sql.Connection) -> None:
+    old = [column.name for column in FIRST_ENTRIES.columns]
+    values = [*(FIRST_ENTRIES.c[name] for name in old), *(sql.literal(value) for value in ADDED.values())]
+    connection.execute(sql.insert(ENTRIES).from_select([*old, *ADDED], sql.select(*values)))
+    connection.execute(sql.insert(HEADS).from_select(["dataset", "sequence", "hash"], sql.select(*FIRST_HEADS.columns)))
+    for table in (FIRST_ENTRIES, FIRST_HEADS):
+        connection.exec_driver_sql(f"DROP TABLE {table.name}")
+
+
+def check(connection: sql.Connection) -> None:
+    """`LedgerTampered` where the database holds anything that we did not make, or misses what we did."""
+    if connection.dialect.name == "postgresql":
+        strangers = list(connection.exec_driver_sql(POSTGRESQL_STRANGERS).scalars())
+        columns = {
+            table.name: [column["name"] for column in sql.inspect(connection).get_columns(table.name)]
+            for table in (ENTRIES, HEADS)
+        }
+        strangers += [
+            f"changed columns of {table.name}"
+            for table in (ENTRIES, HEADS)
+            if columns[table.name] != [column.name for column in table.columns]
+        ]
+    else:
+        found = {tuple(row) for row in connection.exec_driver_sql(SQLITE_OBJECTS)}
+        strangers = [f"{kind} {name}" for kind, name, *_ in sorted(found ^ _expected())]
+    if strangers:
+        raise LedgerTampered(
+            f"the ledger's database is not as it was made: {strangers[0]!r} is strange or missing. Triggers, views and "
+            "further indexes can void charges, so nothing is read or written. Restore the ledger from a backup."
+        )
+
+
+def check_briefly(connection: sql.Connection) -> None:
+    """The part of `check` that a write repeats on PostgreSQL: what may act at commit, after we have looked."""
+    strangers = list(connection.exec_driver_sql(POSTGRESQL_STRANGERS).scalars())
+    if strangers:
+        raise LedgerTampered(f"{strangers[0]!r} hangs on the ledger's tables; nothing was written.")
+
+
+@functools.cache
+def _expected() -> frozenset[tuple[Any, ...]]:
+    """What an SQLite file that we make holds, found by making one."""
+    engine = sql.create_engine("sqlite+pysqlite://")
+    try:
+        with engine.begin() as connection:
+            METADATA.create_all(connection)
+            return frozenset(tuple(row) for row in connection.exec_driver_sql(SQLITE_OBJECTS))
+    finally:
+        engine.dispose()

@@ -1,0 +1,184 @@
+"""Heads kept elsewhere: a file that grows by a line for each head it is shown, signed where there is a key.
+
+Whoever can write to a ledger's database can rewrite all of it, or put back an old copy. A witness on another disk,
+in another folder or on another host, which that person cannot write to, shows it: the chain must pass through every
+head that the witness holds. A signature shows the same of the witness itself. Ed25519 needs the `cryptography`
+package: the ledger's keeper holds the private key, everyone may have the public one. A key for HMAC-SHA-256 needs no
+package, but whoever can check with it can also sign.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import secrets
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+from blindsight.core import checks, durable
+from blindsight.core.errors import HostileFile, InvalidParameter, LedgerTampered
+from blindsight.privacy.ledger.book import Ledger
+from blindsight.privacy.ledger.chain import Head
+
+__all__ = ["SigningKey", "make_key", "read_witness", "witness"]
+
+NAME = "ledger-witness.jsonl"
+_PURPOSE = b"blindsight ledger head 1\n"
+_HMAC = "blindsight hmac key "
+_FIELDS = {"dataset", "sequence", "hash", "time", "key", "signature"}
+_LARGEST = 1 << 28
+
+
+class SigningKey:
+    """A key that signs heads, or only checks them where it is a public one. Secrets never show in its `repr`."""
+
+    def __init__(self, kind: Literal["ed25519", "hmac"], secret: Any, public: Any) -> None:
+        self.kind, self._secret, self._public = kind, secret, public
+
+    @classmethod
+    def read(cls, path: str | Path) -> SigningKey:
+        """A key from a file that `make_key` wrote."""
+        try:
+            content = Path(path).read_bytes()[:4096]
+        except OSError as error:
+            raise InvalidParameter(f"the key {path} cannot be read: {error.strerror}.") from None
+        if content.startswith(_HMAC.encode()):
+            try:
+                secret = bytes.fromhex(content.decode()[len(_HMAC) :].strip())
+            except ValueError:
+                raise InvalidParameter(f"{path} is not a whole HMAC key.") from None
+            if len(secret) != 32:
+                raise InvalidParameter(f"{path} is not a whole HMAC key.")
+            return cls("hmac", secret, None)
+        serialization = checks.optional_module("cryptography.hazmat.primitives.serialization", extra="cluster")
+        ed25519 = checks.optional_module("cryptography.hazmat.primitives.asymmetric.ed25519", extra="cluster")
+        try:
+            if b"PRIVATE KEY" in content:
+                secret = serialization.load_pem_private_key(content, password=None)
+                public = secret.public_key()
+            else:
+                secret, public = None, serialization.load_pem_public_key(content)
+        except (ValueError, TypeError):
+            raise InvalidParameter(f"{path} is not a key that blindsight ledger key makes.") from None
+        if not isinstance(public, ed25519.Ed25519PublicKey):
+            raise InvalidParameter(f"{path} holds a key of another kind than Ed25519.")
+        return cls("ed25519", secret, public)
+
+    @property
+    def fingerprint(self) -> str:
+        """Which key it is, for the witness; says nothing of the secret."""
+        material = _HMAC.encode() + self._secret if self.kind == "hmac" else self._public.public_bytes_raw()
+        return f"{self.kind}:{hashlib.sha256(b'fingerprint' + material).hexdigest()[:16]}"
+
+    def sign(self, message: bytes) -> str:
+        """A signature as text."""
+        if self._secret is None:
+            raise InvalidParameter("this is a public key: it can check heads, not sign them.")
+        if self.kind == "hmac":
+            return hmac.digest(self._secret, message, "sha256").hex()
+        return self._secret.sign(message).hex()
+
+    def holds(self, message: bytes, signature: str) -> bool:
+        """Whether the signature is this key's."""
+        try:
+            given = bytes.fromhex(signature)
+        except ValueError:
+            return False
+        if self.kind == "hmac":
+            return hmac.compare_digest(hmac.digest(self._secret, message, "sha256"), given)
+        from cryptography.exceptions import InvalidSignature
+
+        try:
+            self._public.verify(given, message)
+        except InvalidSignature:
+            return False
+        return True
+
+    def __repr__(self) -> str:
+        return f"SigningKey({self.fingerprint})"
+
+
+def make_key(path: str | Path, kind: Literal["ed25519", "hmac"] = "ed25519") -> SigningKey:
+    """A new key in a file of its own, readable by its owner only; Ed25519 puts the public half into PATH.pub."""
+    target = Path(path)
+    checks.one_of("kind", kind, ("ed25519", "hmac"))
+    if target.exists():
+        raise InvalidParameter(f"{target} exists already. Choose another name: a lost key cannot be made again.")
+    if kind == "hmac":
+        durable.write_file(target, f"{_HMAC}{secrets.token_hex(32)}\n".encode(), replace=False)
+        return SigningKey.read(target)
+    serialization = checks.optional_module("cryptography.hazmat.primitives.serialization", extra="cluster")
+    ed25519 = checks.optional_module("cryptography.hazmat.primitives.asymmetric.ed25519", extra="cluster")
+    key = ed25519.Ed25519PrivateKey.generate()
+    pem, plain = serialization.Encoding.PEM, serialization.NoEncryption()
+    durable.write_file(target, key.private_bytes(pem, serialization.PrivateFormat.PKCS8, plain), replace=False)
+    public = key.public_key().public_bytes(pem, serialization.PublicFormat.SubjectPublicKeyInfo)
+    durable.write_file(target.with_name(target.name + ".pub"), public, mode=0o644)
+    return SigningKey.read(target)
+
+
+def witness(ledgers: Iterable[Ledger], to: str | Path, *, key: SigningKey | None = None) -> dict[str, Head]:
+    """Verify ledgers against the witness and themselves, then add their heads to it. Returns the heads.
+
+    `to` is a file, or a folder, which then holds one. A ledger that contradicts the witness is `LedgerTampered`, and
+    nothing is added.
+    """
+    place = _place(Path(to))
+    known = read_witness(place, key=key) if place.exists() else {}
+    heads = {ledger.dataset: ledger.verify(known=known.get(ledger.dataset, ())) for ledger in ledgers}
+    lines = []
+    for dataset, head in heads.items():
+        if head in known.get(dataset, ()):
+            continue
+        fields = {"dataset": dataset, **head._asdict(), "time": datetime.now(UTC).isoformat(timespec="seconds")}
+        signed = {"key": "", "signature": ""}
+        if key is not None:
+            signed = {"key": key.fingerprint, "signature": key.sign(_message(fields))}
+        lines.append(json.dumps(fields | signed, sort_keys=True) + "\n")
+    if not place.exists():
+        durable.write_file(place, b"", replace=False)
+    file = durable.DurableFile(place, lock=True)
+    try:
+        whole = place.read_bytes().rfind(b"\n") + 1
+        file.cut(whole)  # a piece of a line that a crash left
+        if lines:
+            file.append("".join(lines).encode())
+    finally:
+        file.close()
+    return heads
+
+
+def read_witness(path: str | Path, *, key: SigningKey | None = None) -> dict[str, list[Head]]:
+    """The heads that a witness holds, for each data set; with a key, every line must bear its signature."""
+    place = _place(Path(path))
+    try:
+        if place.stat().st_size > _LARGEST:
+            raise HostileFile(f"{place} is too large to be a witness.")
+        content = place.read_bytes()
+    except OSError as error:
+        raise InvalidParameter(f"the witness {place} cannot be read: {error.strerror}.") from None
+    found: dict[str, list[Head]] = {}
+    for number, line in enumerate(content[: content.rfind(b"\n") + 1].splitlines(), 1):
+        try:
+            fields = json.loads(line)
+            whole = fields.keys() == _FIELDS and type(fields["sequence"]) is int
+            if not whole or not all(type(fields[name]) is str for name in _FIELDS - {"sequence"}):
+                raise ValueError
+        except (ValueError, AttributeError, RecursionError):
+            raise HostileFile(f"line {number} of {place} is not a witnessed head.") from None
+        if key is not None and not key.holds(_message(fields), fields["signature"]):
+            raise LedgerTampered(f"line {number} of the witness {place} does not bear the signature of {key!r}.")
+        found.setdefault(fields["dataset"], []).append(Head(fields["sequence"], fields["hash"]))
+    return found
+
+
+def _place(path: Path) -> Path:
+    return path / NAME if path.is_dir() else path
+
+
+def _message(fields: dict[str, Any]) -> bytes:
+    body = {name: fields[name] for name in ("dataset", "sequence", "hash", "time")}
+    return _PURPOSE + json.dumps(body, sort_keys=True, separators=(",", ":")).encode()

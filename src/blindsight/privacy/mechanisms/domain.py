@@ -1,0 +1,140 @@
+"""What a mechanism takes: a domain that every value can be put into, so that a release never refuses private data.
+
+A domain knows how to project any value of the right shape into itself (clipping is part of the mechanism), how far two
+values are apart in the mechanism's own measure, and how far apart those of neighbours may be.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Bits", "Box", "Cells", "Domain", "Reals", "Sphere"]
+
+# Sums larger than this lose their fraction in a float: nothing that was clipped gets near it.
+_LARGEST = 2.0**52
+
+
+class Domain(Protocol):
+    """Values a mechanism can release."""
+
+    @property
+    def reach(self) -> float:
+        """How far apart, by `distance`, the values of neighbours may be."""
+        ...
+
+    def project(self, x: Any) -> NDArray[Any]:
+        """The value itself, or the nearest one inside."""
+        ...
+
+    def distance(self, x: Any, other: Any) -> float:
+        """How far apart two values are, in the measure that the mechanism protects."""
+        ...
+
+
+@dataclass(frozen=True)
+class Reals:
+    """Vectors of real numbers; those of neighbours are at most `reach` apart in the norm of this order (1, 2, inf)."""
+
+    reach: float
+    order: float
+
+    def project(self, x: Any) -> NDArray[Any]:
+        """Numbers that are not finite count as zero, as a record outside every bound should."""
+        values = np.asarray(x)
+        if values.dtype.kind == "f":
+            return np.nan_to_num(np.clip(values, -_LARGEST, _LARGEST), copy=False)
+        return values.astype(np.float64)
+
+    def distance(self, x: Any, other: Any) -> float:
+        """The norm of the difference."""
+        difference = (np.asarray(x, np.float64) - np.asarray(other, np.float64)).ravel()
+        return float(np.linalg.norm(difference, ord=self.order)) if difference.size else 0.0
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Values of records side by side, each released by itself: neighbours differ in one of them, in any way."""
+
+    @property
+    def reach(self) -> float:
+        return 1.0
+
+    def _changed(self, x: Any, other: Any, width: int) -> float:
+        a, b = (np.asarray(value).reshape(-1, width) for value in (x, other))
+        return float((a != b).any(axis=1).sum()) if a.shape == b.shape else math.inf
+
+
+@dataclass(frozen=True)
+class Cells(_Rows):
+    """Whole numbers in [0, k), one per record."""
+
+    k: int
+
+    def project(self, x: Any) -> NDArray[Any]:
+        """Numbers outside go to the nearest end."""
+        return np.clip(np.asarray(x), 0, self.k - 1)
+
+    def distance(self, x: Any, other: Any) -> float:
+        """How many records differ."""
+        return self._changed(x, other, 1)
+
+
+@dataclass(frozen=True)
+class Bits(_Rows):
+    """Codes of n bits, as 0/1, False/True or -1/+1; a unit is a bit or the whole code."""
+
+    n: int
+    whole: bool
+
+    def project(self, x: Any) -> NDArray[Any]:
+        """Bits are bits: nothing to clip."""
+        return np.asarray(x)
+
+    def distance(self, x: Any, other: Any) -> float:
+        """How many codes, or bits, differ."""
+        if not self.whole or np.asarray(x).size % self.n:
+            return self._changed(x, other, 1)
+        return self._changed(x, other, self.n)
+
+
+@dataclass(frozen=True)
+class Box(_Rows):
+    """Rows of [-bound, bound]^d; with d = 0 rows of any length."""
+
+    dimensions: int
+    bound: float
+
+    def project(self, x: Any) -> NDArray[Any]:
+        """Every coordinate into the box; what is no number counts as zero."""
+        values = np.asarray(x)
+        return np.nan_to_num(np.clip(values, -self.bound, self.bound))
+
+    def distance(self, x: Any, other: Any) -> float:
+        """How many rows differ."""
+        return self._changed(x, other, self.dimensions or np.asarray(x).shape[-1])
+
+
+@dataclass(frozen=True)
+class Sphere(_Rows):
+    """Unit vectors of d coordinates, or rows of zeros."""
+
+    dimensions: int
+
+    def project(self, x: Any) -> NDArray[Any]:
+        """Every row to norm 1; what is no number counts as zero."""
+        values = np.nan_to_num(np.asarray(x, dtype=np.float64), posinf=0.0, neginf=0.0)
+        peak = np.abs(values).max(axis=-1, keepdims=True, initial=0)
+        scaled = values / np.where(peak > 0, peak, 1.0)
+        norm = np.linalg.norm(scaled, axis=-1, keepdims=True)
+        unit = scaled / np.where(norm > 0, norm, 1.0)
+        # What is of norm 1 already stays as it is, to the last bit.
+        return np.where(np.abs(norm * peak - 1) < 1e-9, values, unit).astype(np.asarray(x).dtype, copy=False)
+
+    def distance(self, x: Any, other: Any) -> float:
+        """How many rows differ."""
+        return self._changed(x, other, self.dimensions)

@@ -1,0 +1,88 @@
+"""What will be released, said before any private value is seen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from blindsight.core import checks
+from blindsight.core.errors import InvalidData, InvalidParameter, NotProven
+from blindsight.privacy.cost import build
+from blindsight.privacy.mechanisms import Mechanism, from_fields, to_fields
+
+__all__ = ["Plan", "Planned", "plan_from_fields", "plan_to_fields"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Planned:
+    """One kind of release: how often, and on which part of the records.
+
+    Parameters
+    ----------
+    what: what is released, in a word or two ("label counts"); the door knows the release by it.
+    mechanism: how. Its sensitivity is that of a whole unit, with all `group` rows of it in the sum.
+    count: how often it is released about the same unit.
+    rate: Poisson sampling of rows before each release; 1 takes all. Needs "add or remove one".
+    group: how many rows (pairs, photos) of one unit may be in the sum.
+    """
+
+    what: str
+    mechanism: Mechanism
+    count: int = 1
+    rate: float = 1.0
+    group: int = 1
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.what, str) or not self.what.strip():
+            raise InvalidParameter(f"what must say what is released, got {self.what!r}.")
+        if not isinstance(self.mechanism, Mechanism):
+            raise InvalidParameter(
+                f"mechanism must have unit, neighbours, cost, domain, release, log_prob and worst_pair, "
+                f"got {type(self.mechanism).__name__}."
+            )
+        checks.whole("count", self.count)
+        checks.whole("group", self.group)
+        if not 0 < checks.probability("rate", self.rate) <= 1:
+            raise InvalidParameter("rate must be above 0: nothing would be released.")
+        if self.rate < 1 and self.mechanism.neighbours != "add or remove one":
+            raise NotProven("sampling is accounted for under 'add or remove one' only; state that relation or rate=1.")
+
+    @property
+    def row_bound(self) -> float:
+        """How large one row may be, in the mechanism's norm, so that a unit stays within the sensitivity."""
+        times = 2 if self.mechanism.neighbours == "replace one" else 1
+        return self.mechanism.domain.reach / (self.group * times)
+
+    def __str__(self) -> str:
+        often = f", {self.count:,} times" if self.count > 1 else ""
+        sampled = f", each row with probability {self.rate:.3g}" if self.rate < 1 else ""
+        rows = f", up to {self.group} rows per {self.mechanism.unit}" if self.group > 1 else ""
+        return f"{self.what}: {self.mechanism.says}{often}{sampled}{rows}"
+
+
+Plan: TypeAlias = tuple[Planned, ...]
+
+
+def plan_to_fields(plan: Iterable[Planned]) -> list[dict[str, Any]]:
+    """Plain values for JSON."""
+    return [
+        {
+            "what": item.what,
+            "mechanism": to_fields(item.mechanism),
+            "count": item.count,
+            "rate": item.rate,
+            "group": item.group,
+        }
+        for item in plan
+    ]
+
+
+def plan_from_fields(fields: Any) -> Plan:
+    """The inverse of `plan_to_fields`; anything else is refused."""
+    if not isinstance(fields, list):
+        raise InvalidData(f"releases must be a list, got {type(fields).__name__}.")
+    for item in fields:
+        if not isinstance(item, dict):
+            raise InvalidData(f"a release must be a JSON object, got {type(item).__name__}.")
+    return tuple(build(Planned, {**item, "mechanism": from_fields(item.get("mechanism"))}) for item in fields)

@@ -1,0 +1,393 @@
+"""The paper to the letter: ML-GCN, P2-ML-GCN and RP2-ML-GCN (Xu, Cai and Li 2022), as estimators to compare with.
+
+| class | loss | noise | what it claims |
+|---|---|---|---|
+| `Tagger` | ML-GCN (Equation 2); with `robust` R-ML-GCN | none | nothing |
+| `P2MLGCN` | Equation 8 | Lap(S_b S/ε) on outputs, in training and in answers (Equation 6) | ε per answer |
+| `RP2MLGCN` | Equation 14 | the same | the same, more robust |
+
+None of them protects anything that is proven: logits have no bound (with `clip` a number follows), label counts are
+exact, and noise that is drawn anew at each step averages out of the weights. `PrivateTagger` is what protects.
+
+λ weighs against the *sum* over the training set (Equations 15 to 18 are ridge regression, xx' + λI), so against the
+mean loss it is λ/N: `penalty="ridge"`. `"mean"` puts λ against the mean loss, which at λ = 0.5 destroys the model;
+`"decay"` shrinks the parameters beside the gradient step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator
+from sklearn.utils.validation import check_is_fitted
+
+from blindsight.core import checks, storage
+from blindsight.core.errors import HostileFile, InvalidData
+from blindsight.privacy.entropy import source_of, training_rng
+from blindsight.privacy.guarantee import Guarantee
+from blindsight.tagging import promise
+from blindsight.tagging.answers import Answers, PaperLaplace
+from blindsight.tagging.inputs import PaperInputs, feature_rows
+from blindsight.tagging.label_graph import LabelGraph, label_matrix
+from blindsight.tagging.label_vectors import label_vectors
+
+__all__ = ["Corollary", "GraphHead", "P2MLGCN", "Penalty", "RP2MLGCN", "Schedule", "Tagger"]
+
+Penalty = Literal["ridge", "mean", "decay"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GraphHead:
+    """How the graph head is made.
+
+    Parameters
+    ----------
+    hidden: the width of the first graph convolution.
+    label_vectors: "glove", "random", your own (labels, d), or None (GloVe where the labels are named).
+    threshold, reweight: ML-GCN's tau and p.
+    form: "text" (Equations 7 and 8 of ML-GCN) or "code" (the published code: the transposed graph, 0.25 A + I).
+    """
+
+    hidden: int = 1024
+    label_vectors: Any = None
+    threshold: float = 0.4
+    reweight: float = 0.2
+    form: Literal["text", "code"] = "text"
+
+    def __post_init__(self) -> None:
+        checks.whole("hidden", self.hidden)
+        checks.one_of("form", self.form, ("text", "code"))
+
+    def build(self, labels: Any, n_features: int, *, names: Any, rng: np.random.Generator, **bounds: Any) -> Any:
+        """A fresh head on the exact label graph, as the paper has it."""
+        from blindsight.tagging.gcn import MLGCN, torch_generator
+
+        graph = LabelGraph.from_labels(labels, threshold=self.threshold, p=self.reweight)
+        source = self.label_vectors
+        if source is None:
+            source = "random" if names is None else "glove"
+        return MLGCN(
+            graph.normalised if self.form == "text" else graph.as_published,
+            label_vectors(source, names=names, n_labels=graph.n_labels, rng=rng),
+            n_features=n_features,
+            hidden=self.hidden,
+            generator=torch_generator(rng),
+            **bounds,
+        )
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How long and how fast the graph head is trained: Adam, the rate falling to a fiftieth along a cosine."""
+
+    epochs: int = 20
+    batch_size: int = 128
+    learning_rate: float = 1e-3
+
+    def __post_init__(self) -> None:
+        checks.whole("epochs", self.epochs)
+        checks.whole("batch_size", self.batch_size)
+        checks.positive("learning_rate", self.learning_rate)
+
+
+@dataclass(frozen=True)
+class Corollary:
+    """The conditions of Corollary 1 (W at most γ²P, |x| at least 1/γ) or 2 (|W| at least 1/γ, x at most γ²Q)."""
+
+    number: Literal[1, 2]
+    gamma: float = 10.0
+    factor: float = 0.1
+
+    def __post_init__(self) -> None:
+        checks.one_of("number", self.number, (1, 2))
+        checks.positive("gamma", self.gamma)
+        checks.positive("factor", self.factor)
+
+    @property
+    def inputs(self) -> PaperInputs:
+        """The condition on features."""
+        if self.number == 1:
+            return PaperInputs(floor=1 / self.gamma)
+        return PaperInputs(ceiling=self.gamma**2 * self.factor)
+
+    @property
+    def bounds(self) -> dict[str, float]:
+        """The condition on weights."""
+        if self.number == 1:
+            return {"weight_ceiling": self.gamma**2 * self.factor}
+        return {"weight_floor": 1 / self.gamma}
+
+
+class _GraphModel(BaseEstimator):
+    """What the three share: training the graph head, logits, a file."""
+
+    _kind = ""
+    # What a subclass may leave out.
+    robust: float = 0.0
+    penalty: Penalty = "ridge"
+    corollary: Corollary | None = None
+    head: GraphHead
+    schedule: Schedule
+    classes: Any
+    random_state: Any
+
+    def fit(self, X: Any, y: Any, *, validation: Any = None, progress: Any = None) -> Self:
+        """Learn from features (n, D) and labels (n, C) of 0 and 1.
+
+        `validation` (features, labels) adds mean average precision to the learning curve.
+        """
+        checks.optional_module("torch", extra="torch")
+        from blindsight.tagging.gcn import classifier_array
+        from blindsight.tagging.losses import TaggingLoss
+        from blindsight.tagging.training import train
+
+        self._check()
+        rows, labels = feature_rows(X), label_matrix(y)
+        if len(rows) != len(labels):
+            raise InvalidData(f"X and y must have as many rows, got {len(rows)} and {len(labels)}.")
+        rng, _ = training_rng(self.random_state)
+        inputs = PaperInputs() if self.corollary is None else self.corollary.inputs
+        bounds = {} if self.corollary is None else self.corollary.bounds
+        head = self.head.build(labels, rows.shape[1], names=self.classes, rng=rng, **bounds)
+        loss = TaggingLoss.of(self.robust, self.penalty, n_records=len(rows), noise_scale=self._scale(labels.shape[1]))
+        held_out = None
+        if validation is not None:
+            held_out = (inputs(feature_rows(validation[0], n_features=rows.shape[1])), validation[1])
+        self.curves_ = train(
+            head, inputs(rows), labels, loss, self.schedule, rng=rng, validation=held_out, progress=progress
+        )
+        self.weights_ = classifier_array(head)
+        self.n_features_in_, self.n_labels_ = rows.shape[1], labels.shape[1]
+        names = self.classes if self.classes is not None else range(self.n_labels_)
+        self.classes_ = np.array([str(name) for name in names])
+        self._settle()
+        return self
+
+    def logits(self, X: Any) -> NDArray[np.float64]:
+        """The model's own outputs, without noise."""
+        check_is_fitted(self, "weights_")
+        rows = feature_rows(X, n_features=self.n_features_in_)
+        inputs = PaperInputs() if self.corollary is None else self.corollary.inputs
+        return (inputs(rows) @ self.weights_.T).astype(np.float64)
+
+    def save(self, path: str | Path) -> None:
+        """One safetensors file with the classifier matrix. It is not private."""
+        check_is_fitted(self, "weights_")
+        params = self.get_params(deep=False)
+        seed = params["random_state"]
+        params["random_state"] = int(seed) if isinstance(seed, (int, np.integer)) else None
+        head = asdict(params["head"])
+        if not isinstance(head["label_vectors"], str):
+            head["label_vectors"] = None  # a user's own table went into the weights
+        params |= {"head": head, "schedule": asdict(params["schedule"]), "classes": [str(c) for c in self.classes_]}
+        if params.get("corollary") is not None:
+            params["corollary"] = asdict(params["corollary"])
+        fields = {"params": params, "named": self.classes is not None}
+        storage.save(path, kind=self._kind, arrays={"weights": self.weights_}, fields=fields)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Read back what `save` wrote; anything else is refused."""
+        arrays, fields = storage.load(path, kind=cls._kind)
+        try:
+            params = dict(fields["params"])
+            params |= {"head": GraphHead(**params["head"]), "schedule": Schedule(**params["schedule"])}
+            if params.get("corollary") is not None:
+                params["corollary"] = Corollary(**params["corollary"])
+            names = [str(name) for name in params["classes"]]
+            params["classes"] = names if fields["named"] else None
+            model = cls(**params)
+            model._check()
+            weights = arrays["weights"].astype(np.float32)
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
+            raise HostileFile(f"{Path(path).name} is not a tagger that can be used: {error}.") from error
+        if weights.ndim != 2 or len(weights) != len(names) or not np.isfinite(weights).all():
+            raise HostileFile(f"{Path(path).name} does not hold a tagger's weights.")
+        model.weights_, model.curves_ = weights, None
+        model.n_labels_, model.n_features_in_ = weights.shape
+        model.classes_ = np.array(names)
+        model._settle()
+        return model
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.required = True
+        tags.target_tags.multi_output, tags.target_tags.single_output = True, False
+        return tags
+
+    def _check(self) -> None:
+        checks.non_negative("robust", self.robust)
+        checks.one_of("penalty", self.penalty, ("ridge", "mean", "decay"))
+
+    def _scale(self, n_labels: int) -> float:
+        return 0.0
+
+    def _settle(self) -> None:
+        """Attributes that follow from parameters and labels."""
+
+
+class Tagger(_GraphModel):
+    """ML-GCN (Chen et al. 2019) on features, and with `robust` > 0 R-ML-GCN. Nothing is protected.
+
+    Parameters
+    ----------
+    robust, penalty: λ of the Frobenius term, and what it weighs against ("ridge", "mean" or "decay").
+    head, schedule: how the graph head is made and trained.
+    classes: the labels' names.
+    random_state: a seed, or None for fresh randomness.
+    """
+
+    _kind = "plain tagger"
+
+    def __init__(
+        self,
+        *,
+        robust: float = 0.0,
+        penalty: Penalty = "ridge",
+        head: GraphHead = GraphHead(),  # noqa: B008  (frozen)
+        schedule: Schedule = Schedule(),  # noqa: B008
+        classes: Any = None,
+        random_state: Any = None,
+    ) -> None:
+        self.robust = robust
+        self.penalty = penalty
+        self.head = head
+        self.schedule = schedule
+        self.classes = classes
+        self.random_state = random_state
+
+    def decision_function(self, X: Any) -> NDArray[np.float64]:
+        """Logits (n, C)."""
+        return self.logits(X)
+
+    def predict(self, X: Any) -> NDArray[np.uint8]:
+        """Tags (n, C): where the logit is above 0."""
+        return (self.logits(X) > 0).astype(np.uint8)
+
+
+class P2MLGCN(_GraphModel):
+    """P2-ML-GCN: Laplace noise of scale S_b S/ε on the outputs, in the training loss and in the answers.
+
+    Parameters
+    ----------
+    epsilon: what the paper claims per answer (ε / S_b with a bound factor).
+    sensitivity: S, "C" as in the text (the number of labels) or "1" as in the authors' published code.
+    bound_factor: S_b (Section 4.3).
+    clip: logits are clipped to ±clip before noise; None leaves them unbounded, as printed, and nothing is proven.
+    corollary: imposes the conditions of Corollary 1 or 2, or None.
+    head, schedule, classes, random_state: as `Tagger`'s.
+
+    Guarantee
+    ---------
+    `guarantee_`, per query: claimed, and with `clip` the number that follows. Per training record there is none.
+    """
+
+    _kind = "p2-ml-gcn"
+
+    def __init__(
+        self,
+        epsilon: float = 10.0,
+        *,
+        sensitivity: Literal["C", "1"] = "C",
+        bound_factor: float = 1.0,
+        clip: float | None = None,
+        corollary: Corollary | None = None,
+        head: GraphHead = GraphHead(),  # noqa: B008  (frozen)
+        schedule: Schedule = Schedule(),  # noqa: B008
+        classes: Any = None,
+        random_state: Any = None,
+    ) -> None:
+        self.epsilon = epsilon
+        self.sensitivity = sensitivity
+        self.bound_factor = bound_factor
+        self.clip = clip
+        self.corollary = corollary
+        self.head = head
+        self.schedule = schedule
+        self.classes = classes
+        self.random_state = random_state
+
+    def answer(self, X: Any) -> Answers:
+        """Noisy logits, drawn anew at each call: averaged, they give the outputs away."""
+        logits = self.logits(X)
+        return self.release_.answer(logits, rng=training_rng(self.random_state)[0])
+
+    def decision_function(self, X: Any) -> NDArray[np.float64]:
+        """Noisy logits (n, C)."""
+        return self.answer(X).scores
+
+    def predict(self, X: Any) -> NDArray[np.uint8]:
+        """Tags (n, C): where the noisy logit is above 0."""
+        return self.answer(X).tags.astype(np.uint8)
+
+    def _check(self) -> None:
+        super()._check()
+        _ = self._noise(1)
+        if self.clip is not None:
+            checks.positive("clip", self.clip)
+
+    def _noise(self, n_labels: int) -> PaperLaplace:
+        return PaperLaplace(
+            epsilon=self.epsilon,
+            n_labels=n_labels,
+            sensitivity=self.sensitivity,
+            bound_factor=self.bound_factor,
+            clip=self.clip,
+        )
+
+    def _scale(self, n_labels: int) -> float:
+        return self._noise(n_labels).scale
+
+    def _settle(self) -> None:
+        self.release_ = self._noise(self.n_labels_)
+        entropy = source_of(self.random_state).name
+        self.guarantee_: Guarantee = promise.of_printed_answers(self.release_, entropy=entropy)
+        first = self.corollary is not None and self.corollary.number == 1
+        self.training_guarantee_: Guarantee = promise.of_ordinary_training(
+            entropy=entropy,
+            claimed=self.epsilon * self.corollary.factor if first and self.corollary is not None else None,
+            calibration="paper",
+        )
+
+
+class RP2MLGCN(P2MLGCN):
+    """RP2-ML-GCN: P2-ML-GCN with λ||W||² in the loss (Equation 14).
+
+    `robust` is λ; `penalty` is what it weighs against: "ridge" (λ/N against the mean loss, as Equations 15 to 18),
+    "mean" (λ against the mean loss) or "decay". All else as `P2MLGCN`.
+    """
+
+    _kind = "rp2-ml-gcn"
+
+    def __init__(
+        self,
+        epsilon: float = 10.0,
+        *,
+        robust: float = 0.5,
+        penalty: Penalty = "ridge",
+        sensitivity: Literal["C", "1"] = "C",
+        bound_factor: float = 1.0,
+        clip: float | None = None,
+        corollary: Corollary | None = None,
+        head: GraphHead = GraphHead(),  # noqa: B008  (frozen)
+        schedule: Schedule = Schedule(),  # noqa: B008
+        classes: Any = None,
+        random_state: Any = None,
+    ) -> None:
+        super().__init__(
+            epsilon,
+            sensitivity=sensitivity,
+            bound_factor=bound_factor,
+            clip=clip,
+            corollary=corollary,
+            head=head,
+            schedule=schedule,
+            classes=classes,
+            random_state=random_state,
+        )
+        self.robust = robust
+        self.penalty = penalty

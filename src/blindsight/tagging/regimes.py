@@ -1,0 +1,163 @@
+"""How a tagger is trained: with privacy for every record, without, or not at all; each a frozen value.
+
+`DPTraining` has one total (epsilon, delta). Label counts, the features' centre (where no public images give one), the
+spread of answers (where a codebook is fitted to it) and all gradients are Gaussian releases in one account: their
+squared ratios of sensitivity to noise add up to that of the total, and each part gets a share of it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TypeAlias
+
+from blindsight.core import checks
+from blindsight.privacy.accounting import least_noise
+from blindsight.privacy.mechanisms import DiscreteGaussian
+from blindsight.privacy.plan import Plan, Planned
+from blindsight.tagging.answer_spread import DIRECTIONS, SENSITIVITY
+from blindsight.tagging.descent import CLIP
+
+__all__ = ["CENTRE", "COUNTS", "GRADIENT", "SPREAD", "DPTraining", "Facts", "Ordinary", "Training", "Untrained"]
+
+COUNTS, CENTRE, GRADIENT, SPREAD = "label counts", "features' centre", "gradient", "spread of answers"
+# Shares of the account (of mu squared); gradients get what the others leave.
+_SHARES = {COUNTS: 0.1, CENTRE: 0.1, SPREAD: 0.1}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """What is public about a training: sizes, and which parts must be released."""
+
+    n_records: int
+    n_labels: int
+    n_features: int
+    width: int
+    centred: bool
+    spread: bool
+
+    @property
+    def directions(self) -> int:
+        """In how many directions the spread of answers is released."""
+        return min(DIRECTIONS, self.n_labels, self.width - 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DPTraining:
+    """Noisy gradient descent: the weights, and so all answers together, are (epsilon, delta)-private per record.
+
+    Parameters
+    ----------
+    epsilon, delta: the total of everything that is learned from the records.
+    steps: of the descent, over all records each.
+    components: in how many directions of public features the head works.
+    prior_weight: how much a label's public score counts to begin with.
+    power: residuals are weighted by rate^-power, for the sake of rare labels.
+    max_labels: a record with more labels than this counts for less of each.
+    """
+
+    epsilon: float = 2.0
+    delta: float = 1e-5
+    steps: int = 24
+    components: int = 96
+    prior_weight: float = 0.6
+    power: float = 0.3
+    max_labels: int = 4
+
+    def __post_init__(self) -> None:
+        checks.positive("epsilon", self.epsilon)
+        checks.positive("delta", checks.probability("delta", self.delta, below_one=True))
+        for name in ("steps", "components", "max_labels"):
+            checks.whole(name, getattr(self, name))
+        checks.non_negative("prior_weight", self.prior_weight)
+        checks.non_negative("power", self.power)
+
+    def plan(self, facts: Facts) -> Plan:
+        """Everything that will be released, with the least noise that keeps the total."""
+        return _plan(self, facts)
+
+    def step_size(self, facts: Facts) -> float:
+        """Larger where the noise of a mean gradient is smaller: records many, budget large."""
+        gradient = next(item for item in self.plan(facts) if item.what == GRADIENT)
+        ratio = CLIP / gradient.mechanism.sigma * math.sqrt(self.steps)  # type: ignore[attr-defined]
+        return min(_LARGEST_STEP, _STEP * ratio * facts.n_records / 1000)
+
+
+# Chosen on a third of the COCO subset's training images.
+_STEP, _LARGEST_STEP = 4.5, 32.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ordinary:
+    """Training without privacy: to compare with, or where only the asked images are secret.
+
+    Parameters
+    ----------
+    steps, step_size: of the descent. components, prior_weight: as `DPTraining`'s.
+    ridge: weight of the squared weights against the mean loss.
+    """
+
+    steps: int = 150
+    step_size: float = 16.0
+    components: int = 512
+    prior_weight: float = 0.5
+    ridge: float = 3e-4
+
+    def __post_init__(self) -> None:
+        checks.whole("steps", self.steps)
+        checks.whole("components", self.components)
+        checks.positive("step_size", self.step_size)
+        checks.non_negative("prior_weight", self.prior_weight)
+        checks.non_negative("ridge", self.ridge)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Untrained:
+    """Public knowledge only: no record is looked at, epsilon is 0.
+
+    `rate` is how often a label is taken to occur; `prior_weight` how much its public score counts.
+    """
+
+    rate: float = 0.03
+    prior_weight: float = 1.0
+
+    def __post_init__(self) -> None:
+        checks.positive("rate", checks.probability("rate", self.rate, below_one=True))
+        checks.positive("prior_weight", self.prior_weight)
+
+
+Training: TypeAlias = DPTraining | Ordinary | Untrained
+
+
+@lru_cache(maxsize=128)
+def _plan(training: DPTraining, facts: Facts) -> Plan:
+    shares = {COUNTS: _SHARES[COUNTS]}
+    shares |= {CENTRE: _SHARES[CENTRE]} if facts.centred else {}
+    shares |= {SPREAD: _SHARES[SPREAD]} if facts.spread else {}
+    shares[GRADIENT] = 1 - math.fsum(shares.values())
+    sizes = {
+        COUNTS: (math.sqrt(training.max_labels), facts.n_labels, 1),
+        CENTRE: (1.0, facts.n_features, 1),
+        SPREAD: (SENSITIVITY, (facts.directions + 1) ** 2, 1),
+        GRADIENT: (CLIP, facts.n_labels * facts.width, training.steps),
+    }
+
+    def at(noise: float) -> Plan:
+        return tuple(
+            Planned(
+                what=what,
+                mechanism=DiscreteGaussian.fine(
+                    sigma=noise * sizes[what][0] * math.sqrt(sizes[what][2] / share),
+                    sensitivity=sizes[what][0],
+                    dimensions=sizes[what][1],
+                    delta=training.delta,
+                    unit="record",
+                    neighbours="add or remove one",
+                ),
+                count=sizes[what][2],
+            )
+            for what, share in shares.items()
+        )
+
+    return at(least_noise(training.epsilon, at, delta=training.delta))

@@ -1,0 +1,152 @@
+"""Published answers: their noise, their sensitivity by search, and the bound between any two images."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+from blindsight.core.errors import InvalidData, InvalidParameter
+from blindsight.tagging.answer_spread import SENSITIVITY, AnswerSpread, spread_rows
+from blindsight.tagging.answers import CodebookAnswers, GaussianAnswers, LaplaceAnswers, PaperLaplace, TopTags
+from blindsight.tagging.codebook import Codebook, choose_codebook
+from blindsight.tagging.descent import sigmoid
+
+
+def spread(c=4):
+    rng = np.random.default_rng(0)
+    return AnswerSpread(np.full(c, -1.0), rng.normal(size=(3, c)) * 2)
+
+
+def book(c=4, epsilon=3.0, **options):
+    return choose_codebook(spread(c), epsilon=epsilon, rng=np.random.default_rng(0), **options)
+
+
+@pytest.mark.parametrize(("sensitivity", "scale"), [("C", 20 / 8), ("1", 1 / 8)])
+def test_paper_noise_is_laplace_of_the_printed_scale(sensitivity, scale):
+    release = PaperLaplace(epsilon=8.0, n_labels=20, sensitivity=sensitivity)
+    noise = release.answer(np.zeros((5000, 20)), rng=np.random.default_rng(0)).scores
+    assert release.scale == pytest.approx(scale)
+    assert np.abs(noise).mean() == pytest.approx(scale, rel=0.03)
+    assert release.claimed == 8.0
+    assert math.isinf(release.cost.epsilon)  # raw logits have no bound
+
+
+def test_a_bound_factor_is_just_a_larger_claim():
+    release = PaperLaplace(epsilon=10.0, n_labels=20, bound_factor=0.8)
+    assert release.scale == pytest.approx(0.8 * 20 / 10)
+    assert release.claimed == pytest.approx(12.5)
+
+
+def test_clipped_paper_noise_costs_ten_times_its_claim():
+    # Logits within +-5: l1 sensitivity 2 * 5 * C over a scale of C / 10.
+    assert PaperLaplace(epsilon=10.0, n_labels=20, clip=5.0).cost.epsilon == pytest.approx(100.0)
+
+
+def test_sensitivity_of_clipped_vectors_by_search():
+    # The largest change between any two clipped logit vectors, over all corners and random vectors.
+    c, b = 4, 2.0
+    corners = np.array(list(itertools.product((-9.0, 9.0), repeat=c)))
+    logits = np.vstack([corners, np.random.default_rng(0).normal(size=(200, c)) * 9])
+    for way, order in ((LaplaceAnswers(1.0, bound=b), 1), (GaussianAnswers(1.0, bound=b), 2)):
+        values = way.value(logits)
+        worst = np.linalg.norm(values[:, None] - values[None], ord=order, axis=2).max()
+        assert way.noise(c).domain.reach >= worst
+    assert np.abs(values[:, None] - values[None]).max() == 2 * b
+
+
+@pytest.mark.parametrize("epsilon", [0.5, 3.0])
+def test_no_two_images_differ_by_more_than_epsilon_under_laplace(epsilon):
+    noise = LaplaceAnswers(epsilon, bound=1.0).noise(3)
+    here, there = np.full(3, 1.0), np.full(3, -1.0)  # the worst pair
+    out = noise.release(np.tile(here, (2000, 1)), rng=np.random.default_rng(0))
+    loss = (noise.log_prob(out, here) - noise.log_prob(out, there)).sum(axis=1)
+    assert loss.max() <= epsilon + 1e-9
+    assert loss.max() > 0.95 * epsilon  # and the budget is used
+    assert noise.cost.epsilon <= epsilon
+
+
+def test_no_two_images_differ_by_more_than_epsilon_under_a_codebook():
+    words = book(epsilon=2.0)
+    noise = CodebookAnswers(2.0, words=words).noise(4)
+    k = len(words)
+    log_prob = np.array([[float(noise.log_prob(out, x)) for out in range(k)] for x in range(k)])
+    np.testing.assert_allclose(np.exp(log_prob).sum(axis=1), 1.0)
+    assert (log_prob.max(axis=0) - log_prob.min(axis=0)).max() <= 2.0 + 1e-12
+
+
+def test_no_two_images_differ_by_more_than_epsilon_under_top_k():
+    way = TopTags(1.5, bound=3.0, k=2)
+    lists = np.array(list(itertools.permutations(range(4), 2)))
+    corners = way.value(np.array(list(itertools.product((-9.0, 9.0), repeat=4))))
+    log_prob = np.array([way.noise(4).log_prob(lists, x) for x in corners])
+    np.testing.assert_allclose(np.exp(log_prob).sum(axis=1), 1.0)
+    assert (log_prob.max(axis=0) - log_prob.min(axis=0)).max() <= 1.5
+
+
+def test_top_k_names_exactly_k_tags():
+    way = TopTags(1e6, k=2)
+    answers = way.read(way.noise(5).release(np.array([[5.0, 0, 3.0, 0, 0]]), rng=np.random.default_rng(0)), 5)
+    assert answers.tags[0].tolist() == [True, False, True, False, False]
+    assert answers.scores[0].argmax() == 0
+
+
+def test_with_a_large_budget_the_codebook_names_the_model_s_own_tags():
+    words = np.array(list(itertools.product((0.0, 1.0), repeat=4)))
+    way = CodebookAnswers(30.0, words=Codebook(words, np.ones(4)))
+    labels = np.random.default_rng(1).integers(0, 2, (300, 4))
+    cells = way.noise(4).release(way.value(np.where(labels > 0, 6.0, -6.0)), rng=np.random.default_rng(2))
+    assert (way.read(cells).tags == labels).all()
+
+
+def test_codebook_sizes_grow_with_the_budget():
+    sizes = [len(book(6, epsilon=e)) for e in (1.0, 4.0, 9.0)]
+    assert sizes[0] < sizes[1] < sizes[2]
+
+
+def test_a_word_stands_for_the_mean_label_given_its_release():
+    # By simulation of the whole channel: answers, nearest words, lies, and the mean answer of each released word.
+    words, rng = book(epsilon=1.5), np.random.default_rng(3)
+    logits = spread().sample(200_000, rng=rng)
+    way = CodebookAnswers(1.5, words=words)
+    cells = way.noise(4).release(way.value(logits), rng=rng)
+    means = np.stack([sigmoid(logits[cells == word]).mean(axis=0) for word in range(len(words))])
+    np.testing.assert_allclose(means, words.values, atol=0.03)
+
+
+def test_under_a_tiny_budget_every_word_falls_back_to_the_rates():
+    assert np.ptp(book(epsilon=0.01).values, axis=0).max() < 0.02
+
+
+def test_spread_rows_lie_within_the_sensitivity_whatever_the_record():
+    rng = np.random.default_rng(0)
+    logits = rng.normal(size=(200, 6)) * 10 ** rng.uniform(-2, 6, (200, 1))
+    rows = spread_rows(logits, np.full(6, 0.2), np.eye(6))
+    assert (np.linalg.norm(rows, axis=1) ** 2).max() <= SENSITIVITY + 1e-9
+
+
+def test_the_spread_finds_the_answers_main_direction_through_the_noise():
+    rng = np.random.default_rng(0)
+    axis = np.array([1.0, -1.0, 1.0, 0.0, 0.0, 0.0])
+    logits = -1.4 + rng.normal(size=(4000, 1)) * axis + 0.05 * rng.normal(size=(4000, 6))
+    rows = spread_rows(logits, np.full(6, 0.2), np.eye(6))
+    noisy = rows.T @ rows + 8.0 * rng.normal(size=(7, 7))
+    found = AnswerSpread.from_moments(noisy, np.eye(6), np.full(6, 0.2), n_records=4000, sigma=8.0)
+    main = found.factor[np.argmax(np.linalg.norm(found.factor, axis=1))]
+    assert abs(main @ axis) / np.linalg.norm(main) / np.linalg.norm(axis) > 0.98
+    np.testing.assert_allclose(found.mean, -1.4, atol=0.2)
+
+
+def test_what_cannot_be_a_codebook_or_an_answer_is_refused():
+    with pytest.raises(InvalidData):
+        Codebook(np.array([[0.5, 2.0], [0.0, 1.0]]), np.ones(2))
+    with pytest.raises(InvalidData):
+        Codebook(np.zeros((1, 2)), np.ones(2))
+    with pytest.raises(InvalidParameter):
+        PaperLaplace(epsilon=1.0, n_labels=3, sensitivity="2")
+
+
+def test_sigmoid_does_not_overflow():
+    assert sigmoid([-1e6, 0.0, 1e6]).tolist() == pytest.approx([0.0, 0.5, 1.0])

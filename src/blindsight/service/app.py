@@ -31,7 +31,20 @@ from blindsight.service.infra.settings import Settings
 from blindsight.service.infra.shell import error_page
 from blindsight.service.infra.traffic import Metrics
 from blindsight.service.infra.uploads import Decoders
-from blindsight.service.pages import budget, home, jobs, ledger, protect, search, sign_in, system
+from blindsight.service.pages import (
+    budget,
+    compare,
+    home,
+    jobs,
+    ledger,
+    protect,
+    search,
+    send,
+    sign_in,
+    system,
+    tags,
+    together,
+)
 from blindsight.service.pages.demo import pages as demo_pages
 from blindsight.service.pages.demo import search as demo_search
 from blindsight.service.pages.demo import sketch as demo_sketch
@@ -78,7 +91,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     )
     app.state.studio = studio
     app.state.templates = Jinja2Templates(_HERE / "templates")
-    own = (system, home, protect, search, tags, compare, send, budget, jobs, ledger)
+    own = (system, home, protect, search, tags, compare, together, send, budget, jobs, ledger)
     for module in (*own, demo_search, demo_sketch, demo_tags, demo_start):
         app.include_router(module.router)
     app.mount("/static/swagger", StaticFiles(directory=_swagger()), name="swagger")

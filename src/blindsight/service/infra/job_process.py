@@ -23,7 +23,6 @@ KINDS = {
     "protect": "protect",
     "tags": "tags",
     "compare": "compare",
-    "together": "together",
     "send": "send",
     "attack": "budget",
     "demo-search": "demo.gallery",

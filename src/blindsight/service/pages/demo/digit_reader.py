@@ -57,7 +57,7 @@ class DigitReader:
         return np.clip(best, -1, 1).astype(np.float32)
 
     def knows(self, scene: NDArray[np.uint8]) -> bool:
-        """Whether a scene looks like drawn digits: light strokes on a dark ground, each read as clearly as a digit is."""
+        """Whether a scene looks like drawn digits: light strokes on a dark ground, each read clearly enough."""
         drawn = scene > 60
         if not 0.005 < drawn.mean() < 0.35 or ((scene > 60) & (scene < 190)).mean() > 0.15:
             return False

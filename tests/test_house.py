@@ -15,13 +15,14 @@ import pytest
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "blindsight"
 ROOMS = {"hashing", "federated", "metric", "sketching", "tagging"}
-BELOW = {"core", "privacy", "data", "evaluation", "features"}
+BELOW = {"core", "privacy", "data", "evaluation", "features", "codebooks"}
 ALLOWED: dict[str, set[str]] = {
     "core": set(),
     "privacy": {"core"},
     "data": {"core"},
     "evaluation": {"core"},
     "features": {"core", "data"},
+    "codebooks": {"core", "privacy", "data", "evaluation", "features"},
     **dict.fromkeys(ROOMS, BELOW),
     "index": BELOW | ROOMS,
     "audit": BELOW | ROOMS | {"index"},

@@ -268,7 +268,7 @@ def _noise(
     split = sets.split(X, y, seed=seed)
     owners = split.shares(100, seed=seed)
     for epsilon in epsilons:
-        model = _fit(split, owners, rounds=1, epsilon=epsilon, clip=0.5)
+        model = _fit(split, owners, rounds=1, epsilon=epsilon, clip=0.5, classes=np.unique(y))
         name = "none" if epsilon is None else f"{epsilon:g}"
         yield Row(
             id=f"federated.noise_epsilon_{name}",

@@ -34,7 +34,7 @@ class Split:
 def caltech() -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """EfficientNet-Lite0 features of Caltech-101; `MissingData` where the images are not."""
     images = data.load("caltech101")
-    return np.asarray(features.EfficientNet().transform(images), dtype=np.float64), np.asarray(images.labels)
+    return np.asarray(features.EfficientNet(cache=True).transform(images), dtype=np.float64), np.asarray(images.labels)
 
 
 def digits() -> tuple[NDArray[np.float64], NDArray[np.int64]]:
@@ -49,7 +49,7 @@ def sensitive() -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     words = ("toilet", "sink", "laptop", "tv", "cell phone", "keyboard", "mouse")
     columns = [list(images.classes).index(word) for word in words]
     labels = np.asarray(images.labels)[:, columns].any(axis=1).astype(np.int64)
-    return np.asarray(features.EfficientNet().transform(images), dtype=np.float64), np.atleast_1d(labels)
+    return np.asarray(features.EfficientNet(cache=True).transform(images), dtype=np.float64), np.atleast_1d(labels)
 
 
 def split(

@@ -108,7 +108,7 @@ def _hashing(size: int, seed: int) -> Work:
     from blindsight.hashing import ITQ, PHashing
 
     vectors = np.random.default_rng(seed).normal(size=(1000, 128))
-    hasher = PHashing(ITQ(64, random_state=seed), epsilon=8.0).fit(vectors)
+    hasher = PHashing(ITQ(64, random_state=seed), epsilon=8.0, learned_from="public").fit(vectors)
     batches = [vectors[: min(1000, size)]] * max(1, size // 1000)
     return lambda: [hasher.transform(batch) for batch in batches]
 

@@ -45,7 +45,7 @@ class _Task:
         """A codebook from the public images, learned once."""
         key = (epsilon, supervised, seed)
         if key not in self.books:
-            hasher = CodebookHasher(epsilon=epsilon, supervised=supervised, random_state=seed)
+            hasher = CodebookHasher(epsilon=epsilon, supervised=supervised, random_state=seed, learned_from="public")
             self.books[key] = hasher.fit(self.public, self.public_labels if supervised else None)
         return self.books[key]
 
@@ -76,7 +76,9 @@ def _hamming(task: _Task, hasher: Any) -> float:
 
 
 def _soft(task: _Task, base: Any, epsilon: float, seed: int) -> float:
-    hasher = PHashing(base, epsilon=epsilon, random_state=seed).fit(task.public, task.public_labels)
+    hasher = PHashing(base, epsilon=epsilon, random_state=seed, learned_from="public").fit(
+        task.public, task.public_labels
+    )
     stored, z = hasher.transform(task.stored), hasher.decision_function(task.queries)
     return task.precision(lambda rows: decoding.asymmetric_scores(z[rows], stored, hasher.mechanism_.beta))
 
@@ -87,7 +89,12 @@ def _best_bits(epsilon: float) -> int:
 
 def flipped(task: _Task, epsilon: float, seed: int) -> float:
     """PHashing (ITQ), 32 bits, Hamming distance."""
-    return _hamming(task, PHashing(ITQ(32, random_state=seed), epsilon=epsilon, random_state=seed).fit(task.public))
+    return _hamming(
+        task,
+        PHashing(ITQ(32, random_state=seed), epsilon=epsilon, random_state=seed, learned_from="public").fit(
+            task.public
+        ),
+    )
 
 
 def few_bits(task: _Task, epsilon: float, seed: int) -> float:
@@ -102,21 +109,25 @@ def few_supervised_bits(task: _Task, epsilon: float, seed: int) -> float:
 
 def sampled(task: _Task, epsilon: float, seed: int) -> float:
     """A few of 32 ITQ bits, drawn for each image."""
-    hasher = SampledPHashing(ITQ(32, random_state=seed), epsilon=epsilon, random_state=seed).fit(task.public)
+    hasher = SampledPHashing(ITQ(32, random_state=seed), epsilon=epsilon, random_state=seed, learned_from="public").fit(
+        task.public
+    )
     released = hasher.transform(task.stored)
     return task.precision(lambda rows: hasher.scores(task.queries[rows], released))
 
 
 def multi_probe(task: _Task, epsilon: float, seed: int) -> float:
     """As few flipped ITQ bits as the budget buys well, eight probes a query."""
-    hasher = PHashing(ITQ(_best_bits(epsilon), random_state=seed), epsilon=epsilon, random_state=seed).fit(task.public)
+    hasher = PHashing(
+        ITQ(_best_bits(epsilon), random_state=seed), epsilon=epsilon, random_state=seed, learned_from="public"
+    ).fit(task.public)
     released, z = hasher.transform(task.stored), hasher.decision_function(task.queries)
     return task.precision(lambda rows: -multi_probe_distances(z[rows], released, 8))
 
 
 def priv_unit(task: _Task, epsilon: float, seed: int) -> float:
     """PrivUnit on principal components."""
-    hasher = PrivUnitHasher(epsilon=epsilon, random_state=seed).fit(task.public)
+    hasher = PrivUnitHasher(epsilon=epsilon, random_state=seed, learned_from="public").fit(task.public)
     released = hasher.transform(task.stored)
     return task.precision(lambda rows: hasher.scores(task.queries[rows], released))
 
@@ -144,7 +155,11 @@ def codebook(task: _Task, epsilon: float, seed: int) -> float:
 def kary(task: _Task, epsilon: float, seed: int) -> float:
     """Codebook, k-ary response, the same number of public cells."""
     hasher = CodebookHasher(
-        epsilon=epsilon, n_cells=task.book(epsilon, False, seed).n_cells_, mechanism="k-ary", random_state=seed
+        epsilon=epsilon,
+        n_cells=task.book(epsilon, False, seed).n_cells_,
+        mechanism="k-ary",
+        random_state=seed,
+        learned_from="public",
     )
     return _codebook(task, hasher.fit(task.public))
 

@@ -76,7 +76,7 @@ def collections() -> Iterator[Collection | Row]:
         protocol = PROTOCOLS[name]
         try:
             asked, searched = data.load(protocol.data, split="test"), data.load(protocol.data, split="train")
-            network = features.EfficientNet(size=size)
+            network = features.EfficientNet(size=size, cache=True)
             vectors = np.concatenate([network.transform(asked), network.transform(searched)])
         except (MissingData, MissingDependency) as error:
             yield Row(id=f"hashing.skipped.{name}", value=0, unit="skipped", note=str(error))

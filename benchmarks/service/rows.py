@@ -109,7 +109,9 @@ def _gallery(state: Path, stored: int, seed: int) -> None:
     target.mkdir(parents=True)
     features = PixelPCA(48, random_state=0).fit(digits[public])
     features.save(folder / "features.safetensors")
-    hasher = CodebookHasher(epsilon=EPSILON, supervised=True).fit(features.transform(digits[public]), labels[public])
+    hasher = CodebookHasher(epsilon=EPSILON, supervised=True, learned_from="public").fit(
+        features.transform(digits[public]), labels[public]
+    )
     hasher.save(target / "hasher.safetensors")
     index = HammingIndex(hasher.n_cells_, guarantee=hasher.guarantee_)
     rng = np.random.default_rng(seed)

@@ -120,7 +120,7 @@ def _features(chosen: Any) -> Matrix:
 
     if chosen.features is not None:
         return np.asarray(chosen.features, np.float32)
-    return EfficientNet().transform(chosen)
+    return EfficientNet(cache=True).transform(chosen)
 
 
 def _public() -> Matrix | None:
@@ -128,6 +128,6 @@ def _public() -> Matrix | None:
     from blindsight.features import EfficientNet
 
     try:
-        return EfficientNet().transform(data.load("caltech101"))
+        return EfficientNet(cache=True).transform(data.load("caltech101"))
     except BlindsightError:
         return None

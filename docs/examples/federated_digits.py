@@ -1,4 +1,4 @@
-"""Five clinics, one classifier: updates are added up under encryption, and nobody sees one.
+"""Five clinics, one classifier: updates are added up under pads, and nobody sees one.
 
 Then the same rounds are attacked, once as the paper prints them and once as we run them: what does a curious
 aggregator get of one clinic's update?
@@ -41,7 +41,7 @@ def attack() -> None:
         "subtracting two sums": federation.subset_subtraction,
         "one owner passed off as sum": federation.single_user_decryption,
     }.items():
-        values = [run(mode, seed=0).value for mode in ("paper", "block")]
+        values = [run(mode, seed=0).value for mode in ("paper", "pad")]
         print(f"{name:>28}  {values[0]:>6.0%}  {values[1]:>6.0%}")
 
 

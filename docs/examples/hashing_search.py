@@ -30,11 +30,13 @@ def main() -> dict[str, float]:
         plain.transform(X[queries]), plain.transform(X[stored]), y[queries], y[stored]
     )
     for bits in (48, 4):
-        private = PHashing(ITQ(bits, random_state=0), epsilon=8.0, unit="record", random_state=0).fit(X[public])
+        private = PHashing(
+            ITQ(bits, random_state=0), epsilon=8.0, unit="record", random_state=0, learned_from="public"
+        ).fit(X[public])
         found[f"{bits} flipped bits"] = mean_average_precision(
             private.query(X[queries]), private.transform(X[stored]), y[queries], y[stored]
         )
-    book = CodebookHasher(epsilon=8.0, random_state=0).fit(X[public])
+    book = CodebookHasher(epsilon=8.0, random_state=0, learned_from="public").fit(X[public])
     scores = book.scores(X[queries], book.transform(X[stored]))
     found[f"one of {book.n_cells_} cells"] = float(
         np.nanmean(ranked_precisions(lambda rows: scores[rows], y[queries], y[stored]))

@@ -50,13 +50,13 @@ def federated(**settings: Any) -> FederatedClassifier:
 
 
 ESTIMATORS = {
-    "PHashing": lambda: PHashing(LSH(24), epsilon=2.0).fit(X),
-    "PHashing per bit": lambda: PHashing(LSH(24), epsilon=2.0, unit="bit").fit(X),
-    "SampledPHashing": lambda: SampledPHashing(LSH(24), epsilon=4.0).fit(X),
-    "CodebookHasher": lambda: CodebookHasher(epsilon=2.0, n_cells=8).fit(X),
+    "PHashing": lambda: PHashing(LSH(24), epsilon=2.0, learned_from="public").fit(X),
+    "PHashing per bit": lambda: PHashing(LSH(24), epsilon=2.0, unit="bit", learned_from="public").fit(X),
+    "SampledPHashing": lambda: SampledPHashing(LSH(24), epsilon=4.0, learned_from="public").fit(X),
+    "CodebookHasher": lambda: CodebookHasher(epsilon=2.0, n_cells=8, learned_from="public").fit(X),
     "CodebookHasher, private": lambda: CodebookHasher(epsilon=2.0, n_cells=8, learned_from="private").fit(X),
     "PITQ": lambda: PITQ(8, epsilon=2.0).fit(X),
-    "PrivUnitHasher": lambda: PrivUnitHasher(epsilon=4.0).fit(X),
+    "PrivUnitHasher": lambda: PrivUnitHasher(epsilon=4.0, learned_from="public").fit(X),
     "DPPMetric": lambda: DPPMetric(epsilon=1.0, transitive=False).fit(PAIRS, SIMILAR),
     "InputPerturbation": lambda: InputPerturbation(epsilon=1.0).fit(PAIRS, SIMILAR),
     "tagger, exact": lambda: tagger(Exact(), DPTraining(steps=3)),
@@ -66,7 +66,7 @@ ESTIMATORS = {
     "tagger, top-k": lambda: tagger(TopTags(4.0, k=2)),
     "FlippedBits": lambda: FlippedBits(4.0).fit(IMAGES),
     "CodebookSketcher": lambda: CodebookSketcher(4.0, k=6).fit(IMAGES),
-    "FederatedClassifier": lambda: federated(epsilon=4.0),
+    "FederatedClassifier": lambda: federated(epsilon=4.0, classes=(False, True)),
 }
 
 
@@ -93,7 +93,7 @@ def test_an_estimator_is_audited_as_it_is_and_its_proof_stands(name: str) -> Non
 
 def test_half_of_the_noise_is_refuted() -> None:
     """An estimator whose mechanism is not the one that its guarantee was made from."""
-    hasher = PHashing(LSH(24), epsilon=2.0).fit(X)
+    hasher = PHashing(LSH(24), epsilon=2.0, learned_from="public").fit(X)
     hasher.mechanism_ = BitFlip.proven(6.0, n_bits=24, unit="record")
     assert audit(hasher, trials=200_000).verdict.refuted
 
@@ -138,7 +138,7 @@ def test_sketches_flipped_and_negative_are_read_from_a_file(tmp_path: Path) -> N
 def test_an_index_is_judged_by_what_it_states(tmp_path: Path) -> None:
     import dataclasses
 
-    hasher = CodebookHasher(epsilon=2.0, n_cells=8).fit(X)
+    hasher = CodebookHasher(epsilon=2.0, n_cells=8, learned_from="public").fit(X)
     lie = dataclasses.replace(hasher.guarantee_, epsilon=0.5)
     for name, promise in (("honest", hasher.guarantee_), ("lying", lie)):
         folder = tmp_path / name
@@ -156,7 +156,7 @@ def test_an_index_is_judged_by_what_it_states(tmp_path: Path) -> None:
 @pytest.mark.parametrize("damage", ["half", "flipped", "text"])
 def test_a_hostile_file_is_refused(tmp_path: Path, damage: str) -> None:
     path = tmp_path / "model.safetensors"
-    PHashing(LSH(24), epsilon=2.0).fit(X).save(path)
+    PHashing(LSH(24), epsilon=2.0, learned_from="public").fit(X).save(path)
     content = path.read_bytes()
     broken = {
         "half": content[: len(content) // 2],

@@ -28,8 +28,11 @@ PAIRS, SIMILAR = rng.standard_normal((30, 2, 8)), np.arange(30) % 2
 
 ROC, COST, BACK = "Claim, proof and attack", "What privacy costs", "What comes back of an image"
 KINDS: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
-    "flipped codes": (lambda: PHashing(LSH(24), epsilon=1.0, calibration="paper").fit(X), (ROC, COST, BACK)),
-    "codebook": (lambda: CodebookHasher(epsilon=2.0, n_cells=8).fit(X), (ROC, COST, BACK)),
+    "flipped codes": (
+        lambda: PHashing(LSH(24), epsilon=1.0, calibration="paper", learned_from="public").fit(X),
+        (ROC, COST, BACK),
+    ),
+    "codebook": (lambda: CodebookHasher(epsilon=2.0, n_cells=8, learned_from="public").fit(X), (ROC, COST, BACK)),
     "metric": (
         lambda: DPPMetric(4, epsilon=1.0, transitive=False).fit(PAIRS, SIMILAR),
         (ROC, COST, "What the metric tells about one label"),
@@ -102,10 +105,13 @@ def test_asking_again_reveals_more(reports) -> None:
 @pytest.mark.parametrize(
     ("make", "sentence"),
     [
-        (lambda: PHashing(LSH(24), epsilon=1.0, unit="bit").fit(X), "set unit='record'"),
-        (lambda: PHashing(LSH(24), epsilon=1.0, calibration="paper").fit(X), "use calibration='proven'"),
-        (lambda: PHashing(LSH(24), epsilon=25.0).fit(X), "lower epsilon below 10"),
-        (lambda: PHashing(LSH(24), epsilon=2.0, random_state=1).fit(X), "random_state=None"),
+        (lambda: PHashing(LSH(24), epsilon=1.0, unit="bit", learned_from="public").fit(X), "set unit='record'"),
+        (
+            lambda: PHashing(LSH(24), epsilon=1.0, calibration="paper", learned_from="public").fit(X),
+            "use calibration='proven'",
+        ),
+        (lambda: PHashing(LSH(24), epsilon=25.0, learned_from="public").fit(X), "lower epsilon below 10"),
+        (lambda: PHashing(LSH(24), epsilon=2.0, random_state=1, learned_from="public").fit(X), "random_state=None"),
         (lambda: PHashing(LSH(24), epsilon=2.0, learned_from="private").fit(X), "learned_from='public'"),
         (lambda: PITQ(4, epsilon=1.0, calibration="paper", n_iterations=2).fit(X), "nothing is proven"),
         (lambda: FlippedBits(2.0).fit(IMAGES), "a pixel is not a picture"),
@@ -119,7 +125,7 @@ def test_what_is_off_is_named_with_what_to_do(make, sentence: str) -> None:
 
 
 def test_where_nothing_is_off_nothing_is_advised() -> None:
-    found = audit(CodebookHasher(epsilon=2.0, n_cells=8).fit(X), trials=5000)
+    found = audit(CodebookHasher(epsilon=2.0, n_cells=8, learned_from="public").fit(X), trials=5000)
     assert changes(found) == []
     report = Report(title="t", verdicts=[found.verdict], changes=changes(found))
     assert "nothing found to change" in report.to_html()

@@ -1,4 +1,4 @@
-"""The attacks on federated rounds work where `paper` mode is weak, and fail against `block` mode."""
+"""The attacks on federated rounds work where `paper` mode is weak, and fail against the pad."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ def key() -> PrivateKey:
     return keys.generate(384, insecure_for_tests=True)
 
 
-def test_kept_permutations_give_the_support_away_and_fresh_ones_do_not(key: PrivateKey) -> None:
+def test_kept_permutations_give_the_support_away_and_pads_do_not(key: PrivateKey) -> None:
     few = support_intersection("paper", rounds=8, key=key)
     many = support_intersection("paper", rounds=40, key=key)
-    fresh = support_intersection("block", rounds=40, key=key)
+    fresh = support_intersection("pad", rounds=40, key=key)
     assert few.value < many.value
     assert many.value > 0.9
     assert fresh.value < 0.05
 
 
-def test_single_contributors_are_published_by_paper_and_withheld_by_block(key: PrivateKey) -> None:
+def test_single_contributors_are_published_by_paper_and_withheld_by_votes(key: PrivateKey) -> None:
     """At 95.6% sparsity and 5 users about 91% of the sum's weights have one contributor."""
     assert single_contributors("paper", dimension=1500, key=key).value == pytest.approx(0.91, abs=0.08)
     for density in (0.044, 0.5):
-        assert single_contributors("block", density=density, key=key).value == 0
+        assert single_contributors("pad", density=density, key=key).value == 0
 
 
 def test_single_contributors_are_rarer_among_many_users(key: PrivateKey) -> None:
@@ -46,7 +46,7 @@ def test_single_contributors_are_rarer_among_many_users(key: PrivateKey) -> None
 @pytest.mark.parametrize("attack", [subset_subtraction, single_user_decryption])
 def test_dishonest_requests_open_an_update_in_paper_mode_only(key: PrivateKey, attack: object) -> None:
     assert attack("paper", key=key).value == 1.0  # type: ignore[operator]
-    assert attack("block", key=key).value == 0.0  # type: ignore[operator]
+    assert attack("pad", key=key).value == 0.0  # type: ignore[operator]
 
 
 def test_matching_needs_a_unique_explanation() -> None:
@@ -57,7 +57,7 @@ def test_matching_needs_a_unique_explanation() -> None:
 
 
 def test_the_disclosure_carries_every_attack_and_a_verdict(key: PrivateKey) -> None:
-    for mode, word in (("paper", "Not safe"), ("block", "No attack tried here")):
+    for mode, word in (("paper", "Not safe"), ("pad", "No attack tried here")):
         disclosure = attack_all(mode, key=key)
         assert len(disclosure.recovered) == 4
         assert disclosure.verdict.startswith(word)

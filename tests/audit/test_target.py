@@ -33,7 +33,7 @@ def saved(tmp_path: Path):
 
 
 def test_paper_flips_are_refuted_and_exit_with_1(saved, tmp_path: Path) -> None:
-    path = saved(PHashing(LSH(24), epsilon=1.0, calibration="paper"), X)
+    path = saved(PHashing(LSH(24), epsilon=1.0, calibration="paper", learned_from="public"), X)
     found = audit_file(path)
     assert found.verdict is not None
     assert found.verdict.refuted
@@ -48,7 +48,11 @@ def test_paper_flips_are_refuted_and_exit_with_1(saved, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "make", [lambda: PHashing(LSH(24), epsilon=2.0), lambda: CodebookHasher(epsilon=2.0, n_cells=8)]
+    "make",
+    [
+        lambda: PHashing(LSH(24), epsilon=2.0, learned_from="public"),
+        lambda: CodebookHasher(epsilon=2.0, n_cells=8, learned_from="public"),
+    ],
 )
 def test_proven_releases_are_not_refuted_and_exit_with_0(saved, make) -> None:
     path = saved(make(), X)
@@ -59,13 +63,17 @@ def test_proven_releases_are_not_refuted_and_exit_with_0(saved, make) -> None:
 
 
 def test_the_command_exits_with_0_where_nothing_is_refuted(saved) -> None:
-    done = CliRunner().invoke(app, ["audit", str(saved(CodebookHasher(epsilon=2.0, n_cells=8), X))])
+    done = CliRunner().invoke(
+        app, ["audit", str(saved(CodebookHasher(epsilon=2.0, n_cells=8, learned_from="public"), X))]
+    )
     assert done.exit_code == 0
     assert "not refuted" in done.stdout
 
 
 def test_a_promise_per_bit_is_attacked_on_codes_that_differ_in_one_bit(saved) -> None:
-    path = saved(PHashing(LSH(48, center=False), epsilon=1.0, unit="bit", calibration="paper"), X)
+    path = saved(
+        PHashing(LSH(48, center=False), epsilon=1.0, unit="bit", calibration="paper", learned_from="public"), X
+    )
     found = audit_file(path, trials=50_000)
     assert found.verdict is not None
     assert 0.4 < found.verdict.audited.epsilon <= found.card.epsilon  # type: ignore[union-attr]
@@ -105,7 +113,9 @@ def test_what_promises_nothing_says_so(saved, tmp_path: Path) -> None:
 
 
 def test_the_report_is_self_contained_and_escapes_what_it_is_told(saved) -> None:
-    found = audit_file(saved(PHashing(LSH(24), epsilon=1.0, calibration="paper"), X), trials=20_000)
+    found = audit_file(
+        saved(PHashing(LSH(24), epsilon=1.0, calibration="paper", learned_from="public"), X), trials=20_000
+    )
     report = Report(
         title="<script>alert(1)</script>",
         verdicts=[found.verdict],

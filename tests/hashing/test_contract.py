@@ -88,7 +88,7 @@ class TestPHashing(EstimatorContract):
     private = True
 
     def make(self, **params):
-        return PHashing(LSH(n_bits=12), epsilon=4.0, **params)
+        return PHashing(LSH(n_bits=12), epsilon=4.0, learned_from="public", **params)
 
     def data(self):
         return (blobs()[0],)
@@ -102,7 +102,7 @@ class TestPHashing(EstimatorContract):
 
 class TestSupervisedPHashing(TestPHashing):
     def make(self, **params):
-        return PHashing(SDH(n_bits=12), epsilon=4.0, unit="bit", **params)
+        return PHashing(SDH(n_bits=12), epsilon=4.0, unit="bit", learned_from="public", **params)
 
     def data(self):
         return blobs()
@@ -118,17 +118,19 @@ class TestPITQ(TestPHashing):
 
 class TestPublicPITQ(TestPHashing):
     def make(self, **params):
-        return PITQ(n_bits=12, epsilon=4.0, learned_from="public", unit="bit", **params)
+        return PITQ(n_bits=12, epsilon=4.0, learned_from="public", **params)
 
 
 class TestCodebookHasher(TestPHashing):
     def make(self, **params):
-        return CodebookHasher(epsilon=4.0, **params)
+        return CodebookHasher(epsilon=4.0, learned_from="public", **params)
 
 
 class TestSupervisedCodebookHasher(TestPHashing):
     def make(self, **params):
-        return CodebookHasher(epsilon=4.0, n_cells=4, mechanism="k-ary", supervised=True, **params)
+        return CodebookHasher(
+            epsilon=4.0, n_cells=4, mechanism="k-ary", supervised=True, learned_from="public", **params
+        )
 
     def data(self):
         return blobs()
@@ -136,7 +138,7 @@ class TestSupervisedCodebookHasher(TestPHashing):
 
 class TestPrivateCodebookHasher(TestPITQ):
     def make(self, **params):
-        return CodebookHasher(epsilon=4.0, learned_from="private", supervised=True, **params)
+        return CodebookHasher(epsilon=4.0, learned_from="private", supervised=True, classes=(0, 1, 2, 3), **params)
 
     def data(self):
         return blobs()
@@ -144,9 +146,9 @@ class TestPrivateCodebookHasher(TestPITQ):
 
 class TestSampledPHashing(TestPHashing):
     def make(self, **params):
-        return SampledPHashing(LSH(n_bits=12), epsilon=4.0, **params)
+        return SampledPHashing(LSH(n_bits=12), epsilon=4.0, learned_from="public", **params)
 
 
 class TestPrivUnitHasher(TestPHashing):
     def make(self, **params):
-        return PrivUnitHasher(epsilon=4.0, **params)
+        return PrivUnitHasher(epsilon=4.0, learned_from="public", **params)

@@ -69,7 +69,9 @@ def test_learned_database_codes_are_little_more_than_labels():
 
 def test_images_in_colour_pass_through_phashing():
     colour = np.repeat(IMAGES[:200, :, :, None], 3, axis=3)
-    hasher = PHashing(HashNet(8, **{**DEEP, "n_epochs": 1}), epsilon=2.0, random_state=0).fit(colour, Y[:200])
+    hasher = PHashing(HashNet(8, **{**DEEP, "n_epochs": 1}), epsilon=2.0, random_state=0, learned_from="public").fit(
+        colour, Y[:200]
+    )
     assert hasher.transform(colour[:5]).shape == (5, 1)
 
 

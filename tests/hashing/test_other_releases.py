@@ -50,11 +50,13 @@ def test_privunit_learned_from_the_protected_images_has_no_epsilon():
     hasher = PrivUnitHasher(epsilon=4.0)
     hasher.fit_transform(X)
     assert math.isinf(hasher.guarantee_.epsilon)
-    assert PrivUnitHasher(epsilon=4.0).fit(X).guarantee_.epsilon == 4.0
+    assert PrivUnitHasher(epsilon=4.0, learned_from="public").fit(X).guarantee_.epsilon == 4.0
 
 
 def test_sampled_positions_are_independent_of_the_code_and_cost_nothing():
-    hasher = SampledPHashing(LSH(12, random_state=0), n_sampled=3, epsilon=6.0, random_state=1).fit(X)
+    hasher = SampledPHashing(
+        LSH(12, random_state=0), n_sampled=3, epsilon=6.0, random_state=1, learned_from="public"
+    ).fit(X)
     released = hasher.transform(X)
     bits, mask = codes.unpack(released[:, :2], 12), codes.unpack(released[:, 2:], 12)
     assert (mask.sum(axis=1) == 3).all()
@@ -68,12 +70,12 @@ def test_sampled_positions_are_independent_of_the_code_and_cost_nothing():
 
 
 def test_sampled_scores_favour_the_image_itself():
-    hasher = SampledPHashing(LSH(64, random_state=0), epsilon=16.0, random_state=1).fit(X)
+    hasher = SampledPHashing(LSH(64, random_state=0), epsilon=16.0, random_state=1, learned_from="public").fit(X)
     scores = hasher.scores(X, hasher.transform(X))
     own, others = np.diag(scores).mean(), scores[~np.eye(len(X), dtype=bool)].mean()
     assert own > others + scores.std()
     with pytest.raises(InvalidParameter, match="n_sampled"):
-        SampledPHashing(LSH(4), n_sampled=5).fit(X)
+        SampledPHashing(LSH(4), n_sampled=5, learned_from="public").fit(X)
     with pytest.raises(InvalidData, match="wide"):
         hasher.scores(X, np.zeros((2, 3), np.uint8))
 
@@ -93,3 +95,27 @@ def test_one_probe_is_the_plain_distance():
     stored = codes.pack(np.random.default_rng(3).integers(0, 2, (30, 20)))
     assert np.array_equal(multi_probe_distances(z, stored, 1), codes.hamming(codes.pack(z >= 0), stored))
     assert (multi_probe_distances(z, stored, 8) <= multi_probe_distances(z, stored, 1)).all()
+
+
+def test_only_the_drawn_bits_reach_the_door():
+    from blindsight.privacy.door import listening
+
+    seen = []
+
+    class Listener:
+        def opened(self, door):
+            return None
+
+        def passing(self, passage):
+            seen.append(passage.value.shape)
+
+        def passed(self, passage, released):
+            pass
+
+        def absent(self, n):
+            return None
+
+    hasher = SampledPHashing(LSH(12, random_state=0), n_sampled=3, epsilon=6.0, learned_from="public").fit(X)
+    with listening(Listener()):
+        hasher.transform(X)
+    assert seen == [(len(X), 3)]

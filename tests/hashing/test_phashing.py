@@ -33,7 +33,9 @@ def exact_epsilon(mechanism: BitFlip, n_bits: int, neighbours) -> float:
 def test_epsilon_of_a_released_code_is_exact_by_enumerating_neighbours(calibration, epsilon):
     n_bits = 4
     for unit in ("bit", "record"):
-        hasher = PHashing(LSH(n_bits), epsilon=epsilon, calibration=calibration, unit=unit).fit(X)
+        hasher = PHashing(LSH(n_bits), epsilon=epsilon, calibration=calibration, unit=unit, learned_from="public").fit(
+            X
+        )
         stated = {cost.unit: cost.epsilon for cost in (hasher.guarantee_.cost, *hasher.guarantee_.also)}
         per_record = exact_epsilon(hasher.mechanism_, n_bits, lambda a, b: True)
         per_bit = exact_epsilon(hasher.mechanism_, n_bits, lambda a, b: (a != b).sum() == 1)
@@ -66,7 +68,7 @@ def test_packed_release_equals_unpacked_release_in_distribution():
 
 
 def test_queries_are_plain_and_stored_codes_are_flipped():
-    hasher = PHashing(ITQ(16, random_state=0), epsilon=1.0, random_state=1).fit(X)
+    hasher = PHashing(ITQ(16, random_state=0), epsilon=1.0, random_state=1, learned_from="public").fit(X)
     plain, stored = hasher.query(X), hasher.transform(X)
     assert np.array_equal(plain, hasher.base_.transform(X))
     flipped = (codes.unpack(plain, 16) != codes.unpack(stored, 16)).mean()
@@ -75,17 +77,17 @@ def test_queries_are_plain_and_stored_codes_are_flipped():
 
 def test_beta_above_one_half_is_refused_under_proven_calibration_only():
     with pytest.raises(NotProven, match="complement"):
-        PHashing(LSH(8), beta=0.6).fit(X)
-    assert PHashing(LSH(8), beta=0.6, calibration="paper").fit(X).mechanism_.beta == 0.6
-    assert PHashing(LSH(8), epsilon=0.1, calibration="paper").fit(X).mechanism_.beta > 0.5
-    assert PHashing(LSH(8), epsilon=0.1).fit(X).mechanism_.beta < 0.5
+        PHashing(LSH(8), beta=0.6, learned_from="public").fit(X)
+    assert PHashing(LSH(8), beta=0.6, calibration="paper", learned_from="public").fit(X).mechanism_.beta == 0.6
+    assert PHashing(LSH(8), epsilon=0.1, calibration="paper", learned_from="public").fit(X).mechanism_.beta > 0.5
+    assert PHashing(LSH(8), epsilon=0.1, learned_from="public").fit(X).mechanism_.beta < 0.5
 
 
 def test_learning_from_the_protected_images_has_no_epsilon_per_record():
     hasher = PHashing(ITQ(8))
     hasher.fit_transform(X)
     assert math.isinf(hasher.guarantee_.epsilon)
-    assert math.isinf(PHashing(ITQ(8), learned_from="private").fit(X).guarantee_.epsilon)
+    assert PHashing(ITQ(8)).fit(X).guarantee_ == hasher.guarantee_  # at once or one by one
     free = PHashing(LSH(8, center=False), epsilon=2.0)
     free.fit_transform(X)
     assert free.guarantee_.epsilon == pytest.approx(2.0)
@@ -123,7 +125,7 @@ class Parity:
 
 
 def test_a_users_own_hasher_is_protected_too(tmp_path):
-    hasher = PHashing(Parity(), epsilon=3.0, random_state=0).fit(X)
+    hasher = PHashing(Parity(), epsilon=3.0, random_state=0, learned_from="public").fit(X)
     assert hasher.transform(X).shape == (200, 1)
     assert hasher.guarantee_.epsilon == pytest.approx(3.0)
     with pytest.raises(InvalidParameter, match="decision_function"):
@@ -138,11 +140,11 @@ def test_a_base_that_gives_the_wrong_codes_is_refused():
             return np.zeros((len(X), 9), dtype=np.uint8)
 
     with pytest.raises(InvalidData, match="bytes wide"):
-        PHashing(Wide()).fit(X).transform(X)
+        PHashing(Wide(), learned_from="public").fit(X).transform(X)
 
 
 def test_each_release_draws_fresh_noise_without_a_seed():
-    hasher = PHashing(LSH(64), epsilon=1.0).fit(X)
+    hasher = PHashing(LSH(64), epsilon=1.0, learned_from="public").fit(X)
     assert not np.array_equal(hasher.transform(X), hasher.transform(X))
     assert not hasher.guarantee_.simulation
 
@@ -150,4 +152,12 @@ def test_each_release_draws_fresh_noise_without_a_seed():
 @pytest.mark.parametrize("bad", [{"epsilon": 0}, {"epsilon": -1.0}, {"unit": "pixel"}, {"calibration": "none"}])
 def test_bad_parameters_are_named(bad):
     with pytest.raises(InvalidParameter, match=next(iter(bad))):
-        PHashing(LSH(8), **bad).fit(X)
+        PHashing(LSH(8), **bad, learned_from="public").fit(X)
+
+
+def test_a_record_s_noise_can_depend_on_its_name_alone():
+    hasher = PHashing(LSH(32), epsilon=8.0, random_state=3, learned_from="public").fit(X)
+    names = [f"photo {i}" for i in range(len(X))]
+    together = hasher.transform(X, names=names)
+    np.testing.assert_array_equal(hasher.transform(X[5:6], names=names[5:6]), together[5:6])
+    assert not np.array_equal(hasher.transform(X[5:6], names=["another"]), together[5:6])

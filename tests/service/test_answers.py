@@ -112,7 +112,7 @@ def test_equal_codes_are_ranked_as_if_each_were_scored() -> None:
 
     rng = np.random.default_rng(0)
     X, y = rng.standard_normal((400, 8)), rng.integers(0, 4, 400)
-    hasher = CodebookHasher(epsilon=1.5, supervised=True, random_state=0).fit(X, y)
+    hasher = CodebookHasher(epsilon=1.5, supervised=True, random_state=0, learned_from="public").fit(X, y)
     codes = hasher.transform(X)
     index = CellIndex(hasher, codes)
     for row in range(5):

@@ -1,6 +1,6 @@
 """Attacks on federated rounds: what a dishonest or merely attentive party gets out of the messages it sees.
 
-Each attack plays one party by the protocol's own messages, against `paper` or `block` mode, and says how much it got
+Each attack plays one party by the protocol's own messages, against `paper` mode or the pad, and says how much it got
 back. None breaks the encryption: the keys are short only to be quick, and the results do not depend on their length.
 
     attack                     who                   what it gets in `paper` mode
@@ -21,23 +21,17 @@ from numpy.typing import NDArray
 
 from blindsight.core import checks
 from blindsight.federated import keys
-from blindsight.federated.messages import (
-    AGGREGATOR,
-    KEYGEN,
-    Contribution,
-    Header,
-    Kind,
-    Message,
-    Proof,
-    Sum,
-    SumRequest,
-)
-from blindsight.federated.noise import sum_discloses
+from blindsight.federated.agreement import discloses
+from blindsight.federated.messages import AGGREGATOR, KEYGEN, Header, Kind, Message, Proof
+from blindsight.federated.opened import Opened
+from blindsight.federated.pad import PadSum
 from blindsight.federated.paillier import PrivateKey
+from blindsight.federated.paper import algorithm
+from blindsight.federated.paper.bodies import EncryptedSum, Shard
 from blindsight.federated.permutation import inverse
-from blindsight.federated.protocol import Settings, Simulation, block, paper
-from blindsight.federated.protocol.accumulator import Accumulator
-from blindsight.federated.protocol.settings import Mode
+from blindsight.federated.protocol import Settings, Simulation, rules
+from blindsight.federated.protocol.bodies import Contribution, KeySum, SumRequest, to_members
+from blindsight.federated.settings import Mode
 from blindsight.privacy import Disclosure, Recovery
 
 __all__ = [
@@ -79,20 +73,15 @@ def match_activity(activity: NDArray[np.bool_], published: NDArray[np.bool_]) ->
 
 def _activity(simulation: Simulation, contributions: Sequence[bytes]) -> NDArray[np.bool_]:
     """What the aggregator sees of one round: the φ-permuted places that anybody sent something for."""
-    settings, public = simulation.settings, simulation.key.public
-    size = settings.places(public)
-    seen = np.zeros(size, dtype=bool)
+    settings = simulation.settings
+    seen = np.zeros(settings.dimension, dtype=bool)
     for data in contributions:
         message = Message.decode(data, largest=len(data))
-        body = Contribution.decode(message.body, width=public.ciphertext_bytes, size=size)
-        seed = simulation.aggregator.enrolment.user_seeds[message.header.sender]
-        if settings.mode == "paper":
-            own = paper.user_places(settings, seed)
-        else:
-            context = block.round_context(message.header.round, message.header.model)
-            own = block.user_places(settings, public, seed, context)
-        places = np.arange(size) if body.places is None else body.places.astype(np.intp)
-        seen[inverse(own)[places]] = True
+        if settings.mode == "pad":  # a padded vector has every place, whatever the update
+            return np.ones(settings.dimension, dtype=bool)
+        body = Shard.decode(message.body, width=simulation.aggregator.public.ciphertext_bytes, size=len(seen))
+        own = algorithm.user_places(settings, simulation.aggregator.enrolment.user_seeds[message.header.sender])
+        seen[inverse(own)[body.places.astype(np.intp)]] = True
     return seen
 
 
@@ -108,39 +97,30 @@ def support_intersection(
 ) -> Recovery:
     """The aggregator matches permuted activity with published sums over rounds; success is an index de-permuted."""
     checks.whole("rounds", rounds)
-    key = _quick_key(key)
-    settings = Settings(dimension=dimension, users=users, mode=mode, count="block", least_per_coordinate=1)
-    if mode == "block":  # as many places as in paper mode, and everything revealed: the attacker's best case
-        settings = replace(settings, dimension=dimension * settings.packing(key.public).slots)
-    else:
-        settings = replace(settings, capacity=max(1, round(density * dimension)))
-    simulation = Simulation(settings, key=key, workers=1)
-    size, rng = settings.places(simulation.key.public), np.random.default_rng(seed)
-    activity = np.zeros((rounds, size), dtype=bool)
-    published = np.zeros((rounds, size), dtype=bool)
-    truth = np.zeros((rounds, size), dtype=np.intp)
-    shared_seed = simulation.users[1].enrolment.shared_seed
+    settings = Settings(
+        dimension=dimension,
+        users=users,
+        mode=mode,
+        capacity=max(1, round(density * dimension)) if mode == "paper" else None,
+    )
+    simulation = Simulation(settings, key=_quick_key(key))
+    rng = np.random.default_rng(seed)
+    activity = np.zeros((rounds, dimension), dtype=bool)
+    published = np.zeros((rounds, dimension), dtype=bool)
     for r in range(rounds):
-        updates = _updates(rng, users, size, density)
-        if mode == "block":  # one active weight stands for its block
-            updates = [np.pad(u[:, None], ((0, 0), (0, settings.dimension // size - 1))).ravel() for u in updates]
-        result = simulation.round(updates)
+        result = simulation.round(_updates(rng, users, dimension, density))
         sent = [data for data in result.transcript.seen_by(AGGREGATOR) if data[5] == Kind.CONTRIBUTION]
-        activity[r] = _activity(simulation, sent)
-        published[r] = (result.total != 0).reshape(size, -1).any(axis=1)
-        if mode == "paper":
-            truth[r] = paper.shared_places(settings, shared_seed)
-        else:
-            header = Message.decode(sent[0], largest=len(sent[0])).header
-            context = block.round_context(header.round, header.model)
-            truth[r] = block.shared_places(settings, simulation.key.public, shared_seed, context)
-    guess = match_activity(activity, published)
-    tried = published.any(axis=0)
+        activity[r], published[r] = _activity(simulation, sent), result.total != 0
+    if mode == "paper":
+        truth = algorithm.shared_places(settings, simulation.users[1].enrolment.shared_seed)
+    else:
+        truth = np.arange(dimension)
+    guess, tried = match_activity(activity, published), published.any(axis=0)
     return Recovery(
         attack=f"support intersection over {rounds} rounds",
         measure="share of indices de-permuted",
-        value=float((guess == truth[-1])[tried].mean()),
-        chance=1 / size,
+        value=float((guess == truth)[tried].mean()),
+        chance=1 / dimension,
     )
 
 
@@ -154,8 +134,8 @@ def single_contributors(
     key: PrivateKey | None = None,
 ) -> Recovery:
     """Anybody reads the published sum: where one user alone contributed, it is that user's exact weight."""
-    settings = Settings(dimension=dimension, users=users, mode=mode)
-    simulation = Simulation(settings, key=_quick_key(key), workers=1)
+    settings = Settings(dimension=dimension, users=users, mode=mode, least_per_coordinate=3 if mode == "pad" else 1)
+    simulation = Simulation(settings, key=_quick_key(key))
     updates = _updates(np.random.default_rng(seed), users, dimension, density)
     result = simulation.round(updates)
     shown = result.revealed & (result.total != 0)
@@ -177,51 +157,86 @@ class _Stage:
     contributions: dict[int, list[Message]]
     updates: list[NDArray[np.float64]]
 
-    def products(self, users: Sequence[int]) -> Accumulator:
-        enrolment = self.simulation.aggregator.enrolment
-        sums = Accumulator(
-            self.simulation.settings,
-            self.simulation.key.public,
-            seeds=enrolment.user_seeds,
-            verifiers=enrolment.verifiers,
-            context=block.round_context(self.header.round, self.header.model),
-        )
+    @property
+    def paper(self) -> bool:
+        return self.simulation.settings.mode == "paper"
+
+    def keys(self, users: Sequence[int]) -> list[mpz]:
+        """The product of these users' ciphertexts, place by place."""
+        public = self.simulation.aggregator.public
+        product: list[mpz] = []
         for user in users:
             for message in self.contributions[user]:
-                sums.add(message)
-        return sums
+                part = public.from_bytes(self._ciphertexts(message))
+                product = part if not product else [a * b % public.modulus for a, b in zip(product, part, strict=True)]
+        return product
 
-    def ask(self, request: SumRequest) -> Sum | None:
-        """Send a request to the key generator as the aggregator; None where it is refused."""
-        header = Header(
-            kind=Kind.SUM_REQUEST,
-            key_id=self.header.key_id,
-            round=self.header.round,
-            model=self.header.model,
-            sender=AGGREGATOR,
-        )
-        message = Message.make(header, request.encode(), self.simulation.aggregator.identity)
-        settings = self.simulation.settings
-        for answer in self.simulation.keygen.receive(message.encode()):
+    def _ciphertexts(self, message: Message) -> bytes:
+        if not self.paper:
+            return Contribution.decode(message.body, most=1).keys[0]
+        settings, public = self.simulation.settings, self.simulation.aggregator.public
+        body = Shard.decode(message.body, width=public.ciphertext_bytes, size=settings.dimension)
+        own = algorithm.user_places(settings, self.simulation.aggregator.enrolment.user_seeds[message.header.sender])
+        numbers = public.from_bytes(body.ciphertexts)
+        order = np.argsort(inverse(own)[body.places.astype(np.intp)])
+        return public.to_bytes([numbers[i] for i in order])  # type: ignore[no-any-return]
+
+    def sum_of(self, users: Sequence[int], claimed: Sequence[int], power: int = 1) -> Opened | None:
+        """What comes of asking for the sum of `claimed` users with the product of `users`' keys; None: refused."""
+        simulation, public = self.simulation, self.simulation.aggregator.public
+        product = [pow(c, power, public.modulus) for c in self.keys(users)]
+        body = self._paper_request(claimed, product) if self.paper else self._pad_request(claimed, product)
+        message = simulation.aggregator._send(KEYGEN, Kind.SUM_REQUEST, body, self.header)
+        for answer in simulation.keygen.receive(message.data):
             reply = Message.decode(answer.data, largest=len(answer.data))
-            if reply.header.kind is Kind.SUM and reply.header.sender == KEYGEN:
-                return Sum.decode(reply.body, dimension=settings.dimension, users=settings.users)
+            if reply.header.kind is Kind.SUM:
+                return self._read(reply.body, users)
         return None
 
-    def recovered(self, numbers: NDArray[np.int64] | None, shown: NDArray[np.bool_] | None = None) -> float:
+    def _paper_request(self, claimed: Sequence[int], product: list[mpz]) -> bytes:
+        return EncryptedSum(len(claimed), self.simulation.aggregator.public.to_bytes(product)).encode()
+
+    def _pad_request(self, claimed: Sequence[int], product: list[mpz]) -> bytes:
+        """With every signature there is to be had: users confirm what they are asked to, as far as they do."""
+        simulation = self.simulation
+        members = to_members(claimed, simulation.settings.users)
+        request = simulation.aggregator._send(0, Kind.CONFIRM_REQUEST, members, self.header)
+        answers = {n: user.receive(request.data)[0].data for n, user in simulation.users.items()}
+        confirmed = {n: Message.decode(data, largest=len(data)) for n, data in answers.items()}
+        signatures = [(n, m.signature) for n, m in confirmed.items() if m.header.kind is Kind.CONFIRM]
+        proofs = tuple(Proof.of(self.contributions[user][0]) for user in claimed)
+        ciphertexts = simulation.aggregator.public.to_bytes(product)
+        return SumRequest(members, proofs, tuple(signatures), ciphertexts).encode()
+
+    def _read(self, body: bytes, users: Sequence[int]) -> Opened | None:
+        simulation = self.simulation
+        settings = simulation.settings
+        if self.paper:
+            return Opened.decode(body, users=settings.users)
+        size = rules.round_pad(settings, self.header)
+        layout = rules.slots(settings, simulation.aggregator.public, size.degree)
+        found = KeySum.decode(body, length=layout.length, width=layout.slot_bits)
+        total = PadSum(size, settings.dimension)
+        for user in users:
+            total.add(Contribution.decode(self.contributions[user][0].body, most=1).padded)
+        secret, _ = rules.from_key(found.sums, len(users))
+        raw = total.open(self.header.context, secret)
+        return Opened(tuple(users), raw - len(users) * (1 << (settings.bits - 1)))
+
+    def recovered(self, numbers: NDArray[np.int64] | None) -> float:
         """The share of the victim's (user 1's) weights that `numbers` tells exactly."""
         if numbers is None:
             return 0.0
         victim = self.simulation.settings.code.encode(self.updates[0])
-        support = victim != 0
-        right = numbers == victim if shown is None else (numbers == victim) & shown
-        return float(right[support].mean())
+        return float((numbers == victim).mean())
 
 
 def _stage(mode: Mode, users: int, dimension: int, seed: int, key: PrivateKey | None) -> _Stage:
-    # The whole update is dense and every contributor is counted: nothing is withheld for want of contributors.
-    settings = Settings(dimension=dimension, users=users, mode=mode, support="hidden" if mode == "block" else "sparse")
-    simulation = Simulation(settings, key=_quick_key(key), workers=1)
+    # Any users, without groups: what groups refuse anyway is not put to the test here.
+    settings = Settings(
+        dimension=dimension, users=users, mode=mode, group=1, capacity=dimension if mode == "paper" else None
+    )
+    simulation = Simulation(settings, key=_quick_key(key))
     updates = _updates(np.random.default_rng(seed), users, dimension, 1.0)
     for opening in simulation.aggregator.open_round(1, bytes(32)):
         simulation.users[opening.to].receive(opening.data)
@@ -229,7 +244,7 @@ def _stage(mode: Mode, users: int, dimension: int, seed: int, key: PrivateKey | 
         number: [Message.decode(out.data, largest=1 << 30) for out in user.contribute(updates[number - 1])]
         for number, user in simulation.users.items()
     }
-    header = contributions[1][0].header
+    header = replace(contributions[1][0].header, kind=Kind.OPEN, sender=AGGREGATOR)
     return _Stage(simulation, header, contributions, updates)
 
 
@@ -244,8 +259,8 @@ def subset_subtraction(
     """The aggregator asks for the sum of all users and of all but one; the difference is that one's update."""
     stage = _stage(mode, users, dimension, seed, key)
     everybody = list(stage.contributions)
-    whole = stage.ask(stage.products(everybody).request())
-    rest = stage.ask(stage.products(everybody[1:]).request())
+    whole = stage.sum_of(everybody, everybody)
+    rest = stage.sum_of(everybody[1:], everybody[1:])
     difference = None if whole is None or rest is None else whole.values - rest.values
     return Recovery(
         attack="subset subtraction",
@@ -265,55 +280,18 @@ def single_user_decryption(
 ) -> Recovery:
     """The aggregator passes one user's ciphertexts off as the sum, in every way it can; the best one counts."""
     best = 0.0
-    for forge in (_only_victim, _victim_repeated, _victim_under_all_names):
+    for claimed, power in (([1], 1), (range(1, users + 1), 1), (range(1, users + 1), users)):
         stage = _stage(mode, users, dimension, seed, key)
-        answer = stage.ask(forge(stage))
-        if answer is None:
-            continue
-        for times in (1, users):  # the product of N copies holds N times the weight
-            exact = answer.values % times == 0
-            best = max(best, stage.recovered(np.where(exact, answer.values // times, 0), answer.revealed & exact))
+        answer = stage.sum_of([1], list(claimed), power)
+        if answer is not None:  # the product of N copies holds N times the weight
+            exact = answer.values % power == 0
+            best = max(best, stage.recovered(np.where(exact, answer.values // power, 0)))
     return Recovery(
         attack="single-user decryption",
         measure="share of one user's weights recovered",
         value=best,
         chance=0.0,
     )
-
-
-def _victim_products(stage: _Stage, power: int) -> tuple[SumRequest, list[mpz]]:
-    """An honest-looking request, and the victim's ciphertexts at its places, each to a power."""
-    honest = stage.products(list(stage.contributions)).request()
-    alone = stage.products([1])
-    public = stage.simulation.key.public
-    mine = alone.ciphertexts()
-    chosen = [pow(mine.get(int(place), public.raw(0)), power, public.modulus) for place in honest.places]
-    return honest, chosen
-
-
-def _forged(stage: _Stage, power: int, members: NDArray[np.bool_] | None, proofs: tuple[Proof, ...]) -> SumRequest:
-    honest, chosen = _victim_products(stage, power)
-    data = stage.simulation.key.public.to_bytes(chosen)
-    shown = honest.members if members is None else members
-    return SumRequest(honest.users, proofs, honest.places, shown, data)
-
-
-def _victim_under_all_names(stage: _Stage) -> SumRequest:
-    honest, _ = _victim_products(stage, 1)
-    return _forged(stage, 1, None, honest.proofs)
-
-
-def _victim_repeated(stage: _Stage) -> SumRequest:
-    honest, _ = _victim_products(stage, 1)
-    return _forged(stage, len(stage.contributions), None, honest.proofs)
-
-
-def _only_victim(stage: _Stage) -> SumRequest:
-    """All signatures, but the truth about who is in the blocks."""
-    honest, _ = _victim_products(stage, 1)
-    members = honest.members.copy()
-    members[:, 1:] = False
-    return _forged(stage, 1, members, honest.proofs)
 
 
 def attack_all(mode: Mode = "paper", *, seed: int = 0, key: PrivateKey | None = None) -> Disclosure:
@@ -326,10 +304,9 @@ def attack_all(mode: Mode = "paper", *, seed: int = 0, key: PrivateKey | None = 
         single_user_decryption(mode, seed=seed, key=key),
     )
     worst = max(recovered, key=lambda recovery: recovery.value)
-    settings = Settings(dimension=10, users=5, mode=mode)
     verdict = (
         f"Not safe against a dishonest aggregator: {worst.attack} recovers {worst.value:.0%}."
         if worst.value > 0.1
         else "No attack tried here recovered an update. The exact sum is published all the same."
     )
-    return sum_discloses(settings).with_recovery(*recovered, verdict=verdict)
+    return discloses(Settings(dimension=10, users=5, mode=mode)).with_recovery(*recovered, verdict=verdict)

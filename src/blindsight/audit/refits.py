@@ -107,19 +107,16 @@ def pair_settings(metric: Any) -> dict[str, Any]:
 def attack_sum(model: Any, *, trials: int, seed: int) -> Attack:
     """One coordinate of a round's sum under the model's settings with six users: one sends its bound, or minus it."""
     from blindsight.federated.agreement import agree
-    from blindsight.privacy.mechanisms.exact import discrete_gaussian
 
-    names = ("epsilon", "delta", "clip", "bound", "bits")
+    names = ("epsilon", "delta", "clip", "colluders")
     agreed = agree(dimension=4, users=6, rounds=model.rounds, **{name: getattr(model, name) for name in names})
     noise: Any = agreed.noise
-    reach = math.floor(noise.clip / noise.code.grid)
 
-    def release(steps: NDArray[Any], rng: np.random.Generator) -> NDArray[Any]:
-        shares = [discrete_gaussian(noise.variance, len(steps), rng=rng) for _ in range(noise.honest)]
-        return steps + np.sum(shares, axis=0)
+    def release(values: NDArray[Any], rng: np.random.Generator) -> NDArray[Any]:
+        return noise.release(values, rng=rng)
 
     return attack_outcomes(
-        collect_at_once(release, np.array(reach), np.array(-reach), trials=trials, seed=seed),
+        collect_at_once(release, np.array(noise.clip), np.array(-noise.clip), trials=trials, seed=seed),
         what="one round's sum of 6 users, one of them replaced",
         delta=_delta(model.guarantee_, steps=1),
         statistic=lambda sums: sums.astype(np.float64),

@@ -76,8 +76,8 @@ def _rebuilt(seed: int) -> Figure:
     """Features, plain codes, flipped codes and released cells, each through both decoders."""
     digits = Digits(seed)
     known, private = digits.X[digits.public], digits.X[digits.asked]
-    flipped = PHashing(ITQ(32), epsilon=8.0, random_state=seed).fit(known)
-    book = CodebookHasher(epsilon=8.0, random_state=seed).fit(known)
+    flipped = PHashing(ITQ(32), epsilon=8.0, random_state=seed, learned_from="public").fit(known)
+    book = CodebookHasher(epsilon=8.0, random_state=seed, learned_from="public").fit(known)
     releases: dict[str, Callable[[NDArray[Any]], NDArray[Any]]] = {
         "32 features": lambda x: x,
         "32 plain bits": lambda x: codes.unpack(flipped.query(x), 32),
@@ -98,7 +98,7 @@ def _rebuilt(seed: int) -> Figure:
 def cards(*, seed: int = 0) -> list[tuple[str, Guarantee | Disclosure]]:
     """One card for a guarantee, one for a disclosure."""
     rows = np.random.default_rng(seed).standard_normal((200, 32))
-    hasher = CodebookHasher(epsilon=8.0, n_cells=32, random_state=seed).fit(rows)
+    hasher = CodebookHasher(epsilon=8.0, n_cells=32, random_state=seed, learned_from="public").fit(rows)
     sketcher = NegativeSketcher(QKParameters.paper("Q6"), random_state=seed).fit(np.zeros((1, 28, 28), np.uint8))
     return [("A stored code", hasher.guarantee_), ("A sent sketch", sketcher.disclosure_)]
 
@@ -115,11 +115,11 @@ def _search_curves(seed: int) -> dict[str, list[tuple[float, float]]]:
     X = PixelPCA(32, random_state=seed).fit(digits[public]).transform(digits)
     curves: dict[str, list[tuple[float, float]]] = {"codebook (ours)": [], "flipped 32 bits": []}
     for epsilon in (2.0, 4.0, 8.0, 16.0):
-        book = CodebookHasher(epsilon=epsilon, random_state=seed).fit(X[public])
+        book = CodebookHasher(epsilon=epsilon, random_state=seed, learned_from="public").fit(X[public])
         scores = book.scores(X[asked], book.transform(X[stored]))
         relevant = labels[asked][:, None] == labels[stored]
         curves["codebook (ours)"].append((epsilon, float(score_precisions(scores, relevant).mean())))
-        flipped = PHashing(ITQ(32), epsilon=epsilon, random_state=seed).fit(X[public])
+        flipped = PHashing(ITQ(32), epsilon=epsilon, random_state=seed, learned_from="public").fit(X[public])
         score = mean_average_precision(
             flipped.query(X[asked]), flipped.transform(X[stored]), labels[asked], labels[stored]
         )

@@ -17,13 +17,13 @@ __all__ = ["register"]
 Folder = Annotated[Path, typer.Argument(help="The party's folder, as `federate keys` made it.")]
 Json = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
 Port = Annotated[int | None, typer.Option(help="Loopback port for the node's own processes (default: a free one).")]
-_COLUMNS = ("round", "users in", "sparsity", "bytes a user", "seconds", "accuracy")
+_COLUMNS = ("round", "users in", "sparsity", "bytes per user", "seconds", "accuracy")
 
 
 def register(app: typer.Typer) -> None:
     """Add the verbs."""
     verbs = typer.Typer(help="Learn a classifier over users who keep their images.", no_args_is_help=True)
-    for verb in (keys, aggregator, keygen, user, watch, simulate):
+    for verb in (keys, join, aggregator, keygen, holder, user, watch, simulate):
         verbs.command(verb.__name__)(verb)
     app.add_typer(verbs, name="federate")
 
@@ -39,22 +39,29 @@ def keys(
     sparsity: Annotated[float | None, typer.Option(help="Share of zeros, for weights, top-k and mask.")] = None,
     learner: Annotated[str, typer.Option(help="proximal or sgd.")] = "proximal",
     strength: Annotated[float, typer.Option(help="Of the elastic net.")] = 1e-3,
-    mode: Annotated[str, typer.Option(help="block, or paper to the letter.")] = "block",
+    mode: Annotated[str, typer.Option(help="pad, or paper to the letter.")] = "pad",
+    holders: Annotated[int, typer.Option(help="Key holders in place of one key generator; 5 is a good number.")] = 0,
+    needed: Annotated[int, typer.Option(help="With --holders: how many open a sum together.")] = 3,
+    group: Annotated[int | None, typer.Option(help="Sum whole groups of so many users; 1: any (default: 3).")] = None,
+    colluders: Annotated[int, typer.Option(help="How many users may be in league with the aggregator.")] = 1,
     epsilon: Annotated[float | None, typer.Option(help="Noise: budget per user over all rounds.")] = None,
     delta: Annotated[float, typer.Option(help="With --epsilon.")] = 1e-5,
     clip: Annotated[float, typer.Option(help="With --epsilon: l2 bound of an update.")] = 1.0,
     least_users: Annotated[int | None, typer.Option(help="Fewest contributors of a round.")] = None,
-    least_per_coordinate: Annotated[int, typer.Option(help="Fewest contributors of a weight that is revealed.")] = 3,
+    least_per_coordinate: Annotated[
+        int, typer.Option(help="With weights and top-k: users vote first, and fewer than so many reveal nothing.")
+    ] = 3,
     patience: Annotated[float, typer.Option(help="Seconds without a new user that end a round.")] = 60.0,
     key_bits: Annotated[int, typer.Option(help="2048, or 3072 for the long term.")] = 2048,
     host: Annotated[str, typer.Option(help="The aggregator's host name or address.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="The aggregator's port.")] = 9092,
     json: Json = False,
 ) -> None:
-    """Be the key generator: make keys and a folder for each party. Hand them out, keep `keygen`, delete the rest."""
+    """Make keys, and a folder and an invitation for each party. Hand them out, keep your own, delete the rest."""
     from blindsight.federated import keys as paillier
     from blindsight.federated.agreement import agree
     from blindsight.federated.flower.homes import make_homes
+    from blindsight.federated.flower.invitations import invite
 
     with progress_bar("making keys") as progress:
         start, scale, found = _start(public, features, classes)
@@ -67,15 +74,21 @@ def keys(
             clip=clip,
             least_users=least_users,
             mode=mode,
-            support="hidden" if send == "change" else "sparse",
-            least_per_coordinate=least_per_coordinate,
+            group=group,
+            colluders=colluders,
+            holders=(needed, holders) if holders else None,
+            least_per_coordinate=least_per_coordinate
+            if mode == "pad" and epsilon is None and send in ("weights", "top-k")
+            else 1,
         )
         progress(1, 3)
-        key = paillier.generate(key_bits)
+        key = None if holders else paillier.generate(key_bits)
         progress(2, 3)
-        plan = _plan(start, scale, found, rounds, send, sparsity, learner, strength, patience, agreement.settings, key)
+        plan = _plan(start, scale, found, rounds, send, sparsity, learner, strength, patience)
         homes = make_homes(folder, agreement.settings, key, plan, host=host, port=port)
-    guarantee, disclosure = agreement.guarantee(rounds, simulation=False), agreement.disclosure()
+        for home in homes:
+            invite(home, folder / f"{home.path.name}.invitation")
+    guarantee, disclosure = agreement.guarantee(rounds), agreement.disclosure()
     if json:
         emit_json(
             {
@@ -127,8 +140,6 @@ def _plan(
     learner: str,
     strength: float,
     patience: float,
-    settings: Any,
-    key: Any,
 ) -> Any:
     import secrets
 
@@ -144,9 +155,22 @@ def _plan(
         send=send,
         sparsity=sparsity,
         mask_seed=secrets.randbits(62),
-        mask_run=settings.packing(key.public).slots if settings.mode == "block" else 1,
         patience=patience,
     )
+
+
+def join(
+    invitation: Annotated[Path, typer.Argument(help="The file you were sent.")],
+    folder: Annotated[Path, typer.Argument(help="Where your party's folder goes; must be empty.")],
+) -> None:
+    """Accept an invitation: make your party's folder from the one file you were sent, and say what you will see."""
+    from blindsight.federated.agreement import discloses
+    from blindsight.federated.flower import invitations
+    from blindsight.federated.flower.parties import settings_of
+
+    home = invitations.join(invitation, folder)
+    console.print(f"you are {home.name} at {home.about['address']}; next: blindsight federate {home.command}")
+    console.print(discloses(settings_of(home)).card())
 
 
 def aggregator(
@@ -170,6 +194,14 @@ def keygen(folder: Folder, port: Port = None) -> None:
     from blindsight.federated.flower.running import keep_node
 
     keep_node(Home(folder).require("keygen"), port=port)
+
+
+def holder(folder: Folder, port: Port = None) -> None:
+    """Run a key holder's node until it is stopped."""
+    from blindsight.federated.flower.homes import Home
+    from blindsight.federated.flower.running import keep_node
+
+    keep_node(Home(folder).require("holder"), port=port)
 
 
 def user(
@@ -224,6 +256,7 @@ def _table(status: dict[str, Any] | None) -> Table:
     if len(status["rounds"]) < status["planned"]:
         shown.add_row(str(status["round"]), f"{status['users_in']} of {status['users']}", status["phase"], "", "", "")
     shown.title = f"{len(status['rounds'])} of {status['planned']} rounds"
+    shown.caption = status.get("waiting") or None
     return shown
 
 
@@ -245,7 +278,7 @@ def simulate(
     rounds: Annotated[int, typer.Option(help="How many rounds.")] = 3,
     send: Annotated[str, typer.Option(help="change, weights, top-k or mask.")] = "change",
     sparsity: Annotated[float | None, typer.Option(help="Share of zeros, for weights, top-k and mask.")] = None,
-    mode: Annotated[str, typer.Option(help="block or paper.")] = "block",
+    mode: Annotated[str, typer.Option(help="pad or paper.")] = "pad",
     epsilon: Annotated[float | None, typer.Option(help="Noise: budget per user over all rounds.")] = None,
     encrypt: Annotated[bool, typer.Option(help="--no-encrypt computes the same numbers without ciphertexts.")] = True,
     out: Annotated[Path | None, typer.Option(help="Save the model here.")] = None,
@@ -263,6 +296,7 @@ def simulate(
     order = np.random.default_rng(seed).permutation(len(X))
     public, test, private = np.split(order, [len(X) // 10, len(X) // 10 + len(X) // 5])
     model = FederatedClassifier(
+        classes=None if epsilon is None else np.unique(y[public]),  # the public rows name the classes
         users=users,
         rounds=rounds,
         send=send,

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import stats
 
 from blindsight.core import checks, codes
 from blindsight.core.errors import InvalidData, InvalidParameter
@@ -88,7 +87,7 @@ def asymmetric_scores(
 
 def binomial_distances(n_bits: int, p: float) -> Floats:
     """The distance distribution (c + 1,) of two codes whose bits differ independently with probability p."""
-    return stats.binom.pmf(np.arange(n_bits + 1), n_bits, checks.probability("p", p))
+    return _binomial(n_bits, checks.probability("p", p))
 
 
 def flip_kernel(n_bits: int, beta: float) -> Floats:
@@ -100,10 +99,17 @@ def flip_kernel(n_bits: int, beta: float) -> Floats:
     flip = float(_betas(beta, n_bits)[0])
     kernel = np.empty((n_bits + 1, n_bits + 1))
     for d in range(n_bits + 1):
-        still = stats.binom.pmf(np.arange(d + 1), d, 1 - flip)
-        fresh = stats.binom.pmf(np.arange(n_bits - d + 1), n_bits - d, flip)
+        still, fresh = _binomial(d, 1 - flip), _binomial(n_bits - d, flip)
         kernel[d] = np.convolve(still, fresh)
     return kernel
+
+
+def _binomial(n: int, p: float) -> Floats:
+    """The binomial distribution over 0..n."""
+    from scipy.stats import binom  # imported here: it takes most of a second, and only flipped bits need it
+
+    result: Floats = binom.pmf(np.arange(n + 1), n, p)
+    return result
 
 
 @dataclass(frozen=True, kw_only=True)

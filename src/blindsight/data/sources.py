@@ -31,17 +31,21 @@ class LazyImages(Protocol):
 
 
 class Files:
-    """Images in ordinary files."""
+    """Images in ordinary files; `at_least` lets JPEGs be decoded at reduced scale (`decode_image`)."""
 
-    def __init__(self, paths: Sequence[str | os.PathLike[str]], *, limits: Limits = LIMITS) -> None:
+    def __init__(
+        self, paths: Sequence[str | os.PathLike[str]], *, limits: Limits = LIMITS, at_least: int | None = None
+    ) -> None:
         self.paths = [Path(path) for path in paths]
         self.limits = limits
+        self.at_least = at_least
 
     def __len__(self) -> int:
         return len(self.paths)
 
     def __getitem__(self, index: int) -> NDArray[np.uint8]:
-        return decode_image(self.content(index), name=self.paths[index].name, limits=self.limits)
+        name = self.paths[index].name
+        return decode_image(self.content(index), name=name, limits=self.limits, at_least=self.at_least)
 
     def content(self, index: int) -> bytes:
         """The encoded bytes of one image."""
@@ -49,7 +53,7 @@ class Files:
 
     def take(self, indices: Indices) -> Files:
         """The chosen images, in that order; nothing is read."""
-        return Files([self.paths[i] for i in indices], limits=self.limits)
+        return Files([self.paths[i] for i in indices], limits=self.limits, at_least=self.at_least)
 
 
 class ZipMembers:

@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numba
 import numpy as np
-from numba.core import types
-from numba.extending import intrinsic
 from numpy.typing import NDArray
+
+from blindsight.core.checks import optional_module
+from blindsight.core.compiled import njit
 
 __all__ = ["count_by_distance", "expected_precisions", "tied_runs"]
 
 _ROWS = 512
 
 
-@intrinsic
-def _popcount(context: Any, word: Any) -> Any:
+def _ctpop(context: Any, word: Any) -> Any:
     """The number of ones in a 64-bit word, as one machine instruction."""
+    types: Any = optional_module("numba.core.types", extra="compiled")
 
     def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.ctpop(arguments[0])
@@ -26,7 +26,10 @@ def _popcount(context: Any, word: Any) -> Any:
     return types.uint64(types.uint64), build
 
 
-@numba.njit(cache=True, nogil=True)
+_popcount: Any = optional_module("numba.extending", extra="compiled").intrinsic(_ctpop)
+
+
+@njit(cache=True, nogil=True)
 def _tally(query: Any, database: Any, shift: Any, table: Any, buffer: Any, into: Any) -> None:  # pragma: no cover
     """Count distances two at a time: the pair of them is one index into `table`, so counters are touched half as often.
 
@@ -44,7 +47,7 @@ def _tally(query: Any, database: Any, shift: Any, table: Any, buffer: Any, into:
         into[_popcount(query ^ database[len(database) - 1])] += 1
 
 
-@numba.njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True)
 def _unfold(table: Any, shift: Any, into: Any) -> None:  # pragma: no cover
     """Add the pairs' counts to their two distances and clear the table."""
     width = len(into)
@@ -58,7 +61,7 @@ def _unfold(table: Any, shift: Any, into: Any) -> None:  # pragma: no cover
         into[a] += total
 
 
-@numba.njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True)
 def _one_word(queries: Any, database: Any, starts: Any, classes: Any, counts: Any) -> None:  # pragma: no cover
     """Codes of one word, one label each: the database sorted by class, class g in rows starts[g]:starts[g+1]."""
     shift = np.uint64(6) if counts.shape[2] <= 64 else np.uint64(7)
@@ -74,7 +77,7 @@ def _one_word(queries: Any, database: Any, starts: Any, classes: Any, counts: An
         _unfold(table, shift, counts[i, 0])
 
 
-@numba.njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True)
 def _general(queries: Any, database: Any, labels: Any, others: Any, counts: Any) -> None:  # pragma: no cover
     """Codes and label sets of any number of words."""
     for i in range(len(queries)):
@@ -125,10 +128,10 @@ def _bit_index(labels: NDArray[np.uint64]) -> NDArray[np.int64]:
     """The position of the one bit that is set in each row."""
     word = np.argmax(labels != 0, axis=1)
     lower = labels[np.arange(len(labels)), word] - np.uint64(1)
-    return 64 * word + np.bitwise_count(lower)
+    return np.asarray(64 * word + np.bitwise_count(lower))
 
 
-@numba.njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True)
 def expected_precisions(counts: Any, harmonic: Any, result: Any) -> None:  # pragma: no cover
     """Average precision from counts (m, 2, D) into result (3, m): expected, least and most over tie orders."""
     for i in range(len(counts)):
@@ -149,7 +152,7 @@ def expected_precisions(counts: Any, harmonic: Any, result: Any) -> None:  # pra
         result[0, i], result[1, i], result[2, i] = expected * scale, least * scale, most * scale
 
 
-@numba.njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True)
 def tied_runs(keys: Any, harmonic: Any) -> float:  # pragma: no cover
     """Expected average precision of sorted keys (order << 1 | relevant): tied items share the upper bits."""
     total, before, relevant, at = 0.0, 0, 0, 0

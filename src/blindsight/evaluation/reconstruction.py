@@ -34,7 +34,7 @@ def psnr(truth: ArrayLike, guess: ArrayLike, *, peak: float = 255.0) -> NDArray[
     a, b = _pair(truth, guess)
     mse = ((a - b) ** 2).mean(axis=tuple(range(1, a.ndim)))
     with np.errstate(divide="ignore"):
-        return 10 * np.log10(peak**2 / mse)
+        return np.asarray(10 * np.log10(peak**2 / mse))
 
 
 def ssim(truth: ArrayLike, guess: ArrayLike, *, peak: float = 255.0) -> NDArray[np.float64]:
@@ -52,7 +52,7 @@ def ssim(truth: ArrayLike, guess: ArrayLike, *, peak: float = 255.0) -> NDArray[
     sigma = (0, SIGMA, SIGMA, *(0,) * (a.ndim - 3))
 
     def smooth(values: NDArray[Any]) -> NDArray[Any]:
-        return gaussian_filter(values, sigma, truncate=TRUNCATE)
+        return np.asarray(gaussian_filter(values, sigma, truncate=TRUNCATE))
 
     mean_a, mean_b = smooth(a), smooth(b)
     var_a, var_b = smooth(a * a) - mean_a**2, smooth(b * b) - mean_b**2
@@ -62,7 +62,7 @@ def ssim(truth: ArrayLike, guess: ArrayLike, *, peak: float = 255.0) -> NDArray[
         (mean_a**2 + mean_b**2 + c1) * (var_a + var_b + c2)
     )
     inner = similarity[:, radius:-radius, radius:-radius]
-    return inner.mean(axis=tuple(range(1, inner.ndim)))
+    return np.asarray(inner.mean(axis=tuple(range(1, inner.ndim))))
 
 
 def exact_pixels(truth: ArrayLike, guess: ArrayLike) -> float:

@@ -217,4 +217,6 @@ def _mean(values: NDArray[np.float64]) -> float:
 def _column_means(values: NDArray[np.float64]) -> NDArray[np.float64]:
     known = ~np.isnan(values)
     total = np.where(known, values, 0).sum(axis=0)
-    return np.divide(total, known.sum(axis=0), out=np.full(values.shape[1], np.nan), where=known.any(axis=0))
+    return np.asarray(
+        np.divide(total, known.sum(axis=0), out=np.full(values.shape[1], np.nan), where=known.any(axis=0))
+    )

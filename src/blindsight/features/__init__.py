@@ -2,8 +2,37 @@
 
 from __future__ import annotations
 
-from blindsight.features.cache import FeatureCache
-from blindsight.features.efficientnet import EfficientNet
-from blindsight.features.pixels import PixelPCA, pixels
+import importlib
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["EfficientNet", "FeatureCache", "PixelPCA", "pixels"]
+if TYPE_CHECKING:
+    from blindsight.features.cache import FeatureCache
+    from blindsight.features.efficientnet import EfficientNet
+    from blindsight.features.pixel_pca import PixelPCA, pixels
+    from blindsight.features.recipes import RECIPES, FeatureRecipe, default_recipe, feature_recipe
+
+__all__ = [
+    "RECIPES",
+    "EfficientNet",
+    "FeatureCache",
+    "FeatureRecipe",
+    "PixelPCA",
+    "default_recipe",
+    "feature_recipe",
+    "pixels",
+]
+
+_HOMES = {
+    "EfficientNet": "efficientnet",
+    "FeatureCache": "cache",
+    "PixelPCA": "pixel_pca",
+    "pixels": "pixel_pca",
+    **dict.fromkeys(("RECIPES", "FeatureRecipe", "default_recipe", "feature_recipe"), "recipes"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    # Imported when asked for: scikit-learn takes a second, and verbs need only the recipes.
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)

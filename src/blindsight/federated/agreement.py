@@ -1,40 +1,23 @@
-"""A federation's settings from a classifier's parameters, and with noise the mechanism that goes with them."""
+"""A federation's settings from a classifier's parameters, with noise the mechanism that goes with them, and the cards."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 from blindsight.core import checks
 from blindsight.core.errors import InvalidParameter
-from blindsight.federated import keys
-from blindsight.federated.fixedpoint import FixedPoint
-from blindsight.federated.noise import DistributedGaussian, sum_discloses
-from blindsight.federated.paillier import PrivateKey
-from blindsight.federated.protocol import Settings
+from blindsight.federated.noise import GaussianShares
+from blindsight.federated.settings import Settings
 from blindsight.privacy import Cost, Disclosure, Guarantee
+from blindsight.privacy.entropy import EntropyName
+from blindsight.privacy.guarantee import Assumption
+from blindsight.privacy.plan import Planned
 
-__all__ = ["Agreement", "agree", "exact_sums", "layout_key"]
+__all__ = ["SUM", "Agreement", "agree", "discloses"]
 
-
-@lru_cache(maxsize=4)
-def layout_key(bits: int) -> PrivateKey:
-    """A key for the shape of messages in simulations without encryption; it never protects anything."""
-    return keys.generate(bits)
-
-
-def exact_sums(rounds: int) -> Guarantee:
-    """The guarantee without noise: there is none, and it says so."""
-    return Guarantee(
-        mechanism=f"none: {rounds} exact sums of updates, encrypted on their way",
-        unit="user",
-        epsilon=math.inf,
-        model="central",
-        assumptions=("see the disclosure for who sees what",),
-        also=(Cost(epsilon=math.inf, unit="record"),),
-    )
+SUM = "sum of updates"
 
 
 @dataclass(frozen=True)
@@ -42,39 +25,57 @@ class Agreement:
     """Settings for the protocol, and what they promise."""
 
     settings: Settings
-    noise: DistributedGaussian | None
+    noise: GaussianShares | None
 
-    def guarantee(self, rounds: int, *, simulation: bool) -> Guarantee:
-        """Per user and per record, for that many rounds."""
-        return exact_sums(rounds) if self.noise is None else self.noise.guarantee(rounds, simulation=simulation)
+    def guarantee(
+        self, rounds: int, *, entropy: EntropyName = "system", unproven: tuple[Assumption, ...] = ()
+    ) -> Guarantee:
+        """Per user and per record, for that many rounds; with something `unproven`, none."""
+        if self.noise is None:
+            return Guarantee(
+                mechanism=f"none: {rounds} exact sums of updates, hidden on their way",
+                unit="user",
+                model="central",
+                entropy=entropy,
+                unproven=(Assumption("exact sums", "the exact sums are published: epsilon= adds noise"), *unproven),
+                assumptions=(Assumption("disclosure", "see the disclosure for who sees what"),),
+                also=(Cost(epsilon=math.inf, unit="record"),),
+            )
+        settings, plan = self.settings, (Planned(what=SUM, mechanism=self.noise, count=rounds),)
+        proven = Guarantee(releases=plan, delta=self.noise.delta, model="central", entropy=entropy)
+        epsilon = math.inf if unproven else proven.epsilon
+        return Guarantee(
+            releases=plan,
+            delta=self.noise.delta,
+            model="central",
+            entropy=entropy,
+            unproven=unproven,
+            also=(Cost(epsilon=epsilon, delta=self.noise.delta, unit="record"),),
+            assumptions=(
+                Assumption("contributors", f"at least {settings.least_users} users contribute to each round"),
+                Assumption("colluders", f"at most {settings.colluders} of them tell their shares or add none"),
+                Assumption("sums only", "what is opened are the rounds' sums and nothing else (see the disclosure)"),
+            ),
+        )
 
     def advice(self) -> str | None:
         """What to change where the noise is larger than what it is added to."""
-        if self.noise is None or self.noise.share_of_clip <= 1:
+        if self.noise is None:
+            return None
+        share = self.noise.share_of_clip(self.settings.users, self.settings.dimension)
+        if share <= 1:
             return None
         # The sum needs the same noise whatever the number of users, so in the mean it falls as one over them.
-        enough = math.ceil(self.settings.users * self.noise.share_of_clip)
+        enough = math.ceil(self.settings.users * share)
         return (
-            f"the noise in a mean of {self.settings.users} updates is {self.noise.share_of_clip:.1f} times as long as "
+            f"the noise in a mean of {self.settings.users} updates is {share:.1f} times as long as "
             f"a clipped update can be: expect no better than chance. Take about {enough:,} users, a larger epsilon or "
             "fewer rounds."
         )
 
     def disclosure(self) -> Disclosure:
         """Who sees what."""
-        if self.noise is None:
-            return sum_discloses(self.settings)
-        return Disclosure(
-            method="DPHE, block mode, with noise in every update",
-            sees=(
-                ("the aggregator", "who takes part, and the noisy sum of a round"),
-                ("the key generator", "the noisy sum of a round, once"),
-                ("another user", "the noisy sum"),
-                ("anybody with the model", "noisy sums; the guarantee bounds what they tell about a user or a record"),
-            ),
-            assumptions=("the aggregator and the key generator do not collude",),
-            verdict="Updates are hidden by encryption, and what their sum tells is bounded by the guarantee.",
-        )
+        return discloses(self.settings)
 
 
 def agree(
@@ -88,13 +89,14 @@ def agree(
     bound: float | None = None,
     bits: int | None = None,
     least_users: int | None = None,
+    colluders: int = 1,
     **settings: Any,
 ) -> Agreement:
     """Settings as asked; what was left open is chosen here.
 
     Without noise: bound 2 (standardised features give weights below 1, and a bias about -1), 16 bits, least_users 3.
-    With noise (`epsilon`): 24 bits, and the smallest bound, by doubling, that the shares of noise fit into;
-    least_users two thirds of the users, because the fewer must contribute, the more noise each of them adds.
+    With noise (`epsilon`): the grid and the bits that the shares of noise need; least_users two thirds of the users,
+    because the fewer must contribute, the more noise each of them adds.
     """
     checks.whole("rounds", rounds)
     if epsilon is None:
@@ -104,56 +106,108 @@ def agree(
             bound=2.0 if bound is None else bound,
             bits=16 if bits is None else bits,
             least_users=3 if least_users is None else least_users,
+            colluders=colluders,
             **settings,
         )
         return Agreement(agreed, None)
+    if settings.get("mode", "pad") != "pad":
+        raise InvalidParameter('noise needs mode="pad".')
+    if bound is not None or bits is not None:
+        raise InvalidParameter("with epsilon, bound and bits follow from the noise: leave them out.")
     needed = max(3, math.ceil(2 * users / 3)) if least_users is None else least_users
-    if settings.get("mode", "block") != "block":
-        raise InvalidParameter('noise needs mode="block".')
-    settings = {**settings, "support": "hidden"}
-    noise = _noise(epsilon, delta, clip, bound, 24 if bits is None else bits, dimension, users, needed, rounds)
+    if not 0 <= checks.whole("colluders", colluders, least=0) < needed:
+        raise InvalidParameter(f"colluders must be fewer than the {needed} users who contribute at least.")
+    noise = GaussianShares.calibrate(
+        epsilon, delta=delta, clip=clip, dimension=dimension, shares=needed - colluders, rounds=rounds
+    )
+    code = noise.code()
     agreed = Settings(
         dimension=dimension,
         users=users,
-        bound=noise.code.bound,
-        bits=noise.code.bits,
+        bound=code.bound,
+        bits=code.bits,
         least_users=needed,
+        colluders=colluders,
+        rounds=rounds,
         clip=clip,
-        noise_variance=noise.variance,
+        noise_levels=noise.levels,
         **settings,
     )
     return Agreement(agreed, noise)
 
 
-def _noise(
-    epsilon: float,
-    delta: float,
-    clip: float,
-    bound: float | None,
-    bits: int,
-    dimension: int,
-    users: int,
-    needed: int,
-    rounds: int,
-) -> DistributedGaussian:
-    tried = max(2.0, 2 * checks.positive("clip", clip)) if bound is None else bound
-    while True:
-        try:
-            found = DistributedGaussian.calibrate(
-                epsilon,
-                delta=delta,
-                clip=clip,
-                code=FixedPoint(bound=tried, bits=bits),
-                dimension=dimension,
-                users=users,
-                contributors=needed,
-                rounds=rounds,
-            )
-            if found.epsilon(rounds) <= epsilon:
-                return found
-        except InvalidParameter:
-            if bound is not None or tried > 1e9:
-                raise
-        if bound is not None:
-            raise InvalidParameter(f"noise for epsilon {epsilon:g} does not fit bound {bound:g}: leave bound to us.")
-        tried *= 2
+def discloses(settings: Settings) -> Disclosure:
+    """Who sees what, and what remains possible for whom."""
+    noise = settings.clip is not None
+    if settings.mode == "paper":
+        return Disclosure(
+            method="DPHE, paper mode, no noise",
+            sees=(
+                ("the aggregator", "permuted supports, the same permutation every round; the exact sum"),
+                ("the key generator", "whatever the aggregator asks it to decrypt"),
+                ("another user", "the sum, hence the sum of all others"),
+                ("anybody with the model", "the exact sum: no epsilon bounds what it tells about one user or record"),
+            ),
+            assumptions=("everybody follows the protocol", "Paillier's assumption, with half-length exponents (DJN)"),
+            verdict="The aggregator can have any user's update opened. Use it to reproduce the paper.",
+        )
+    a_sum = "the noisy sum of a round" if noise else "the exact sum of a round"
+    whose = "users" if settings.group == 1 else f"whole groups of at least {settings.group} users"
+    sees = [
+        ("the aggregator", f"who takes part, and {a_sum} over {whose}"),
+        *_openers(settings),
+        ("another user", f"{a_sum}, hence the sum of all others"),
+        (
+            "the aggregator with up to "
+            f"{settings.colluders} users",
+            f"sums of at least {(settings.least_users if settings.group == 1 else settings.group or 1) - settings.colluders}"
+            " other users; it can also show a false sum, which a poisoning user can do anyway",
+        ),
+    ]
+    if settings.least_per_coordinate > 1:
+        sees.append(("the aggregator and the users", "how many users changed each weight, before any weight is sent"))
+    if settings.group == 1 and not noise:
+        sees.append(("whoever sees two rounds", "by their difference, nearly the update of one user who was missing in one"))
+    if noise:
+        sees.append(("anybody with the model", "noisy sums; the guarantee bounds what they tell of a user or a record"))
+    else:
+        sees.append(("anybody with the model", "the exact sums: no epsilon bounds what they tell of a user or record"))
+    verdict = (
+        "Updates are hidden, and what their sums tell is bounded by the guarantee."
+        if noise
+        else "Updates are hidden, their exact sums are not. Add noise where a sum must not tell on anyone."
+    )
+    return Disclosure(
+        method=f"sums under a lattice pad, {'with noise in every update' if noise else 'no noise'}",
+        sees=tuple(sees),
+        assumptions=_assumptions(settings),
+        verdict=verdict,
+    )
+
+
+def _openers(settings: Settings) -> list[tuple[str, str]]:
+    if settings.holders is None:
+        return [
+            ("the key generator", "one summed key a round; no vector, and no user's key unless it taps the line"),
+            ("the aggregator with the key generator", "every update"),
+        ]
+    needed, total = settings.holders
+    return [
+        (f"up to {needed - 1} of {total} key holders", "nothing, also together with the aggregator"),
+        (f"{needed} of them with the aggregator", "every update"),
+    ]
+
+
+def _assumptions(settings: Settings) -> tuple[str, ...]:
+    opener = (
+        "the aggregator and the key generator do not collude"
+        if settings.holders is None
+        else f"fewer than {settings.holders[0]} key holders collude with the aggregator"
+    )
+    key = "Paillier's, with half-length exponents (DJN)" if settings.holders is None else "X25519 and AES-GCM"
+    return (
+        opener,
+        f"at most {settings.colluders} users collude with the aggregator, and two others are in every sum",
+        f"Ring-LWE at the stated size, and for the keys {key}",
+        "enrolment: that N users are N people is checked by whoever hands out the folders",
+    )

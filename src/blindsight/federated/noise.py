@@ -1,7 +1,8 @@
-"""Noise for what the sum itself reveals: each user adds a share of discrete Gaussian noise before it encrypts.
+"""Noise for what the sum itself reveals: each user adds a share of discrete Gaussian noise before it pads its update.
 
-The sum of N discrete Gaussians of variance s² is not exactly a discrete Gaussian of variance N s², but nearly, and how
-nearly is easy to prove (compare Kairouz, Liu and Steinke 2021).
+*One share* is `convolved_gaussian(levels)`, a discrete Gaussian of standard deviation w = width(levels) >= 6.4 steps, up
+to a factor that `DiscreteGaussian` allows for. *The sum of h shares* is nearly the discrete Gaussian of variance h w²
+(compare Kairouz, Liu and Steinke 2021):
 
 *Lemma.* Let X ~ N_Z(0, a) and Y ~ N_Z(0, b) be independent discrete Gaussians with variances a, b and r = ab/(a+b). The
 law of X + Y is within the factor e^(±t) of N_Z(0, a+b) at every point, t = ln((1+e)/(1-e)), e = 2 Σ_k≥1 exp(-2π² r k²).
@@ -10,24 +11,22 @@ law of X + Y is within the factor e^(±t) of N_Z(0, a+b) at every point, t = ln(
 By Poisson summation the last sum is sqrt(2πr) (1 + E_y) with |E_y| <= e, whatever y. So the law is N_Z(0, a+b) times
 (1 + E_y) up to normalisation, and normalising costs another factor of the same kind. ∎
 
-Adding one share after the other (a = k s², b = s², r = s² k/(k+1)), the errors multiply: N shares are within
-e^(±τ), τ = Σ_k<N t_k, in each coordinate, so within e^(±dτ) for d independent coordinates. If exact noise N_Z(0, N s²)
-gives (ε, δ), then P(S) <= e^(dτ) Q(S) <= e^(dτ) (e^ε Q'(S) + δ) <= e^(ε + 2dτ) P'(S) + e^(dτ) δ for the real noise.
-With s >= 2 grid steps and N = 100, τ is below 10^-16.
+With w² = 41, r is at least 20.5 and e below 2^-582: over 2^28 weights, 2^16 users and any number of rounds that is far
+below the thousand-millionth by which `mu` is rounded up. The discrete Gaussian of variance s² is in turn bounded by the
+continuous one of variance s² - 9, as proven at `DiscreteGaussian`.
 
-*Sensitivity.* An update is clipped to l2 norm C and rounded toward zero, which lengthens no vector: in grid steps its
-norm is at most C/grid. Replacing a user's update by any other moves the sum by at most 2C/grid.
+*Sensitivity.* An update is clipped to l2 norm C and rounded toward zero, which lengthens no vector: in steps its norm
+is at most C/grid. Replacing a user's update by any other moves the sum by at most 2C/grid.
 
-*Range.* A share must fit its slot. It is cut off at the slot's reach B; the discrete Gaussian is sub-Gaussian (Canonne,
-Kamath and Steinke 2020), so a share is cut with probability at most 2 exp(-B²/2s²), which is added to δ.
+*Range.* A share is never larger than 160 (3^levels - 1)/2 steps, and slots hold that beside the clipped update: nothing
+is cut off, and nothing has to be added to delta.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from fractions import Fraction
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,29 +34,19 @@ from numpy.typing import NDArray
 from blindsight.core import checks
 from blindsight.core.errors import InvalidParameter
 from blindsight.federated.fixedpoint import FixedPoint
-from blindsight.privacy import Cost, Disclosure, Guarantee
-from blindsight.privacy.accounting import zcdp_epsilon
+from blindsight.privacy.cost import Cost, Neighbours, Sampler, Unit
 from blindsight.privacy.entropy import Rng
-from blindsight.privacy.mechanisms.exact import discrete_gaussian
+from blindsight.privacy.mechanisms import Gaussian
+from blindsight.privacy.mechanisms.convolved import convolved_gaussian, width
+from blindsight.privacy.mechanisms.domain import Reals
+from blindsight.privacy.mechanisms.named import register
 
 if TYPE_CHECKING:
-    from blindsight.federated.protocol.settings import Settings
+    from blindsight.federated.settings import Settings
 
-__all__ = ["DistributedGaussian", "clipped_numbers", "divergence", "noise_share", "sum_discloses"]
+__all__ = ["GaussianShares", "clipped_numbers", "largest_share", "noise_share"]
 
-_CUT_SHARE = 0.01  # of delta, set aside for shares that are cut off
-
-
-def divergence(variance: float, shares: int) -> float:
-    """τ: the sum of `shares` discrete Gaussians is within e^(±τ) of one, at every point (the lemma, added up)."""
-    total = 0.0
-    for k in range(1, shares):
-        r = variance * k / (k + 1)
-        error = 2 * sum(math.exp(-2 * math.pi**2 * r * j * j) for j in range(1, 20))
-        if error >= 1:
-            return math.inf
-        total += math.log1p(error) - math.log1p(-error)
-    return total
+_FINENESS = 16  # steps of the grid in clip / sqrt(dimension): rounding toward zero then costs a few per cent of a clip
 
 
 def clipped_numbers(update: NDArray[np.float64], clip: float, code: FixedPoint) -> NDArray[np.int64]:
@@ -67,166 +56,110 @@ def clipped_numbers(update: NDArray[np.float64], clip: float, code: FixedPoint) 
     return code.encode(update * min(1.0, clip / norm) if norm > 0 else update, toward_zero=True)
 
 
-def noise_share(variance: Fraction, size: int, settings: Settings, *, rng: Rng) -> NDArray[np.int64]:
-    """One user's noise in grid steps, cut off at what its slots hold beside the clipped update."""
-    reach = _reach(settings.code, settings.clip or 0.0)
-    drawn = np.asarray(discrete_gaussian(variance, size, rng=rng), dtype=np.int64)
-    return np.clip(drawn, -reach, reach)
+def noise_share(settings: Settings, size: int, *, rng: Rng) -> NDArray[np.int64]:
+    """One user's noise in grid steps."""
+    return convolved_gaussian(settings.noise_levels, size, rng=rng)
 
 
-def _reach(code: FixedPoint, clip: float) -> int:
-    return code.largest - math.floor(clip / code.grid)
+def largest_share(levels: int) -> int:
+    """No share is larger than this: the table ends at ±160."""
+    return 160 * (3**levels - 1) // 2
 
 
+@register
 @dataclass(frozen=True, kw_only=True)
-class DistributedGaussian:
-    """Discrete Gaussian noise of which every user adds a share; variance is that of one share, in grid steps.
+class GaussianShares:
+    """A sum to which users add discrete Gaussian noise, `shares` of them unknown to the attacker.
 
-    Guarantee: per user, replace one, for `rounds` sums of at least `contributors` users of whom up to `colluders`
-    tell the attacker their own shares. A record belongs to one user, so the same numbers hold per record.
+    Guarantee: (epsilon, delta) per user, replace one, for one sum of updates of l2 norm at most `clip` on a grid of
+    `step`; a record belongs to one user, so the same numbers hold per record.
     """
 
-    variance: Fraction
     clip: float
-    code: FixedPoint
-    dimension: int
-    users: int
-    contributors: int
-    colluders: int = 0
-    delta: float = 1e-5
+    step: float
+    levels: int
+    shares: int
+    delta: float
+    unit: Unit = "user"
+    neighbours: Neighbours = "replace one"
+    sampler: ClassVar[Sampler] = "exact"
 
     def __post_init__(self) -> None:
         checks.positive("clip", self.clip)
-        checks.whole("contributors", self.contributors, least=1)
-        checks.whole("colluders", self.colluders, least=0)
-        if self.colluders >= self.contributors:
-            raise InvalidParameter("colluders must be fewer than contributors.")
-        object.__setattr__(self, "variance", Fraction(self.variance))
-        reach = _reach(self.code, self.clip)
-        if reach <= 0 or self._cut_delta() > _CUT_SHARE * self.delta:
-            raise InvalidParameter(
-                f"noise of {math.sqrt(self.variance):.3g} grid steps does not fit {self.code.bits}-bit values with "
-                f"bound {self.code.bound:g} and clip {self.clip:g}: use a larger bound, more bits or a smaller clip."
-            )
+        checks.positive("step", self.step)
+        checks.whole("shares", self.shares)
+        width(checks.whole("levels", self.levels))
+        if not 0 < checks.number("delta", self.delta) < 1:
+            raise InvalidParameter(f"delta must be above 0 and below 1 for Gaussian noise, got {self.delta!r}.")
+        _ = Cost(epsilon=0, unit=self.unit, neighbours=self.neighbours)
 
     @classmethod
     def calibrate(
-        cls,
-        epsilon: float,
-        *,
-        delta: float,
-        clip: float,
-        code: FixedPoint,
-        dimension: int,
-        users: int,
-        contributors: int = 3,
-        colluders: int = 0,
-        rounds: int = 1,
-    ) -> DistributedGaussian:
-        """The least variance with which `rounds` sums cost at most (epsilon, delta) per user."""
-        checks.positive("epsilon", epsilon)
-
-        def enough(sigma: float) -> bool:
-            variance = _square(sigma)
-            return _epsilon(variance, clip, code, dimension, contributors - colluders, delta, rounds) <= epsilon
-
-        low, high = 1.0, 2.0
-        while not enough(high):
-            low, high = high, 2 * high
-        while high - low > 1e-4 * high:
-            middle = (low + high) / 2
-            low, high = (low, middle) if enough(middle) else (middle, high)
-        return cls(
-            variance=_square(high),
-            clip=clip,
-            code=code,
-            dimension=dimension,
-            users=users,
-            contributors=contributors,
-            colluders=colluders,
-            delta=delta,
-        )
-
-    def _cut_delta(self) -> float:
-        """The probability that any share of any user is cut off in one round (sub-Gaussian tail, union bound)."""
-        reach = _reach(self.code, self.clip)
-        exponent = math.log(2.0 * self.dimension * self.users) - reach * reach / (2 * float(self.variance))
-        return math.exp(min(exponent, 0.0))
+        cls, epsilon: float, *, delta: float, clip: float, dimension: int, shares: int, rounds: int = 1
+    ) -> GaussianShares:
+        """The least noise with which `rounds` sums cost at most (epsilon, delta) per user, on a fitting grid."""
+        checks.whole("rounds", rounds)
+        plain = Gaussian.calibrate(epsilon, delta=delta, sensitivity=1.0, unit="user")
+        mu = plain.mu / math.sqrt(rounds)
+        for levels in range(1, 29):
+            # `mu` below, solved for the step.
+            steps = mu * math.sqrt(shares * width(levels) ** 2 - 9) / (1 + 1e-9)
+            step = 2 * checks.positive("clip", clip) / steps * (1 + 1e-12)
+            if step <= clip / (_FINENESS * math.sqrt(dimension)):
+                return cls(clip=clip, step=step, levels=levels, shares=shares, delta=delta)
+        raise InvalidParameter(f"noise for epsilon {epsilon:g} is too wide for the sampler: use a larger epsilon.")
 
     @property
-    def honest(self) -> int:
-        """Shares that an attacker does not know."""
-        return self.contributors - self.colluders
-
-    def epsilon(self, rounds: int = 1) -> float:
-        """Per user, replace one, at `delta` in all; infinite where cut-off shares would cost too much of delta."""
-        if rounds * self._cut_delta() > _CUT_SHARE * self.delta:
-            return math.inf
-        return _epsilon(self.variance, self.clip, self.code, self.dimension, self.honest, self.delta, rounds)
+    def mu(self) -> float:
+        """Sensitivity over sigma of the continuous Gaussian that bounds the sum of the shares."""
+        return (1 + 1e-9) * (2 * self.clip / self.step) / math.sqrt(self.shares * width(self.levels) ** 2 - 9)
 
     @property
-    def share_of_clip(self) -> float:
+    def sigma(self) -> float:
+        """The standard deviation of all shares together."""
+        return math.sqrt(self.shares) * width(self.levels) * self.step
+
+    @property
+    def says(self) -> str:
+        """In a few words."""
+        return f"{self.shares} shares of discrete Gaussian noise, sigma = {self.sigma:.4g} for clip {self.clip:.4g}"
+
+    @property
+    def cost(self) -> Cost:
+        """The smallest epsilon at `delta`, of one sum."""
+        found = Gaussian(sigma=1.0, sensitivity=self.mu, delta=self.delta, unit=self.unit, neighbours=self.neighbours)
+        return found.cost
+
+    @property
+    def domain(self) -> Reals:
+        """Sums of updates; those of neighbours differ by at most twice the clip."""
+        return Reals(2 * self.clip, 2)
+
+    def worst_pair(self) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Two neighbouring inputs that meet the stated epsilon."""
+        return np.array([-self.clip]), np.array([self.clip])
+
+    def release(self, x: Any, *, rng: Rng) -> NDArray[Any]:
+        """The sum, rounded toward zero to the grid, plus all shares."""
+        values = np.asarray(x, dtype=np.float64)
+        # A sum of whole steps may have lost an ulp on its way through floats.
+        steps = np.trunc(values / self.step * (1 + 1e-12)).astype(np.int64)
+        for _ in range(self.shares):
+            steps = steps + convolved_gaussian(self.levels, steps.size, rng=rng).reshape(steps.shape)
+        return steps * self.step
+
+    def log_prob(self, released: Any, x: Any) -> NDArray[np.float64]:
+        """Log-probability of every coordinate's grid point."""
+        deviation = math.sqrt(self.shares) * width(self.levels)
+        steps = np.rint((np.asarray(released, np.float64) - np.asarray(x, np.float64)) / self.step)
+        return -0.5 * (steps / deviation) ** 2 - math.log(deviation * math.sqrt(2 * math.pi))
+
+    def code(self) -> FixedPoint:
+        """The fewest bits whose slots hold a clipped update and a share."""
+        reach = math.ceil(self.clip / self.step) + largest_share(self.levels)
+        bits = reach.bit_length() + 1
+        return FixedPoint(bound=self.step * ((1 << (bits - 1)) - 1), bits=bits)
+
+    def share_of_clip(self, users: int, dimension: int) -> float:
         """The norm of the noise in the mean of all users' updates, in clips: above 1 it drowns what is learned."""
-        noise = math.sqrt(float(self.variance) * self.users * self.dimension) * self.code.grid
-        return noise / self.users / self.clip
-
-    def guarantee(self, rounds: int = 1, *, simulation: bool = False) -> Guarantee:
-        """What `rounds` released sums promise, per user and per record."""
-        epsilon = self.epsilon(checks.whole("rounds", rounds))
-        return Guarantee(
-            mechanism=f"distributed discrete Gaussian, {self.honest} shares of {math.sqrt(self.variance):.4g} steps",
-            unit="user",
-            epsilon=epsilon,
-            delta=self.delta,
-            model="central",
-            accountant="zero-concentrated DP, sum of shares by Poisson summation",
-            assumptions=(
-                f"at least {self.contributors} users contribute to each of {rounds} rounds",
-                f"at most {self.colluders} of them reveal their shares; the others add theirs",
-                "who opens the sum opens nothing else (see the disclosure)",
-            ),
-            sampler="exact",
-            simulation=simulation,
-            also=(Cost(epsilon=epsilon, delta=self.delta, unit="record"),),
-        )
-
-
-def _square(sigma: float) -> Fraction:
-    return Fraction(math.ceil(sigma * 1024), 1024) ** 2
-
-
-def _epsilon(
-    variance: Fraction, clip: float, code: FixedPoint, dimension: int, honest: int, delta: float, rounds: int
-) -> float:
-    """Rounds compose by adding rho. What the cuts may cost comes off delta first; e^(dτ) widens the rest."""
-    slack = rounds * dimension * divergence(float(variance), honest)
-    if not slack < 1:
-        return math.inf
-    squared = rounds * (2 * Fraction(clip) / Fraction(code.grid)) ** 2
-    rho = float(squared / (2 * variance * honest))
-    return zcdp_epsilon(rho, (1 - _CUT_SHARE) * delta * math.exp(-slack)) + 2 * slack
-
-
-def sum_discloses(settings: Settings) -> Disclosure:
-    """Without noise: encryption has no epsilon, and the published sum is exact. Who sees what."""
-    if settings.mode == "paper":
-        aggregator = "permuted supports, the same permutation every round; the exact sum of every coordinate"
-        keygen = "whatever the aggregator asks it to decrypt"
-    else:
-        size = "nothing of the support" if settings.support == "hidden" else "how many blocks, which overlap"
-        aggregator = f"who takes part; {size}; the exact sum where at least {settings.least_per_coordinate} contribute"
-        keygen = "one sum a round, with the contributors of each block"
-    return Disclosure(
-        method=f"DPHE, {settings.mode} mode, no noise",
-        sees=(
-            ("the aggregator", aggregator),
-            ("the key generator", keygen),
-            ("another user", "the sum, hence the sum of all others"),
-            ("anybody with the model", "the exact sum: no epsilon bounds what it tells about one user or record"),
-        ),
-        assumptions=(
-            "the aggregator and the key generator do not collude",
-            "Paillier's assumption at the key's length, with half-length exponents (DJN)",
-        ),
-        verdict="Updates are hidden, their exact sum is not. Add noise where the sum itself must not tell on anyone.",
-    )
+        return width(self.levels) * self.step * math.sqrt(users * dimension) / users / self.clip

@@ -1,26 +1,18 @@
-"""Who sent this: 64-byte signatures over messages, in two kinds of the same size.
-
-`Ed25519` (from `cryptography`, extra `cluster`) is for runs across machines: everybody can check, only the owner can
-sign. `Hmac` (HMAC-SHA-512 under a key shared with those who check) needs nothing beyond Python and is for simulation
-and for parties under one roof: whoever can check can also forge, so under it a dishonest aggregator is held only by
-the tags inside the ciphertexts (`blindsight.federated.packing`), which it can't read. The core must run without
-`cryptography`, hence both.
-"""
+"""Who sent this: 64-byte Ed25519 signatures over messages. Everybody can check, only the owner can sign."""
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import secrets
 from typing import Any, NoReturn, Protocol
 
-from blindsight.core.checks import optional_module
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
 from blindsight.core.errors import InvalidData
 
-__all__ = ["SIGNATURE_BYTES", "Ed25519", "Hmac", "Identity", "Verifier", "load_identity", "load_verifier"]
+__all__ = ["SIGNATURE_BYTES", "Ed25519", "Ed25519Verifier", "Identity", "Verifier", "load_identity", "load_verifier"]
 
 SIGNATURE_BYTES = 64
-_HMAC, _ED25519 = b"H", b"E"
 
 
 class Verifier(Protocol):
@@ -31,7 +23,7 @@ class Verifier(Protocol):
         ...
 
     def dump(self) -> bytes:
-        """33 bytes to hand to those who check."""
+        """32 bytes to hand to those who check."""
         ...
 
 
@@ -48,98 +40,68 @@ class Identity(Protocol):
         ...
 
     def dump(self) -> bytes:
-        """33 bytes, secret."""
+        """32 bytes, secret."""
         ...
 
 
-class _Secret:
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}(secret)"
+class Ed25519Verifier:
+    """The public half of an identity."""
 
-    def __reduce_ex__(self, protocol: Any) -> NoReturn:
-        raise TypeError("an identity is never pickled or copied: use dump() and keep the bytes to their owner.")
-
-
-class Hmac(_Secret):
-    """HMAC-SHA-512 under a 32-byte key: identity and verifier in one."""
-
-    def __init__(self, key: bytes | None = None) -> None:
-        self._key = secrets.token_bytes(32) if key is None else bytes(key)
-        if len(self._key) != 32:
-            raise InvalidData("an HMAC identity needs a key of 32 bytes.")
-
-    @property
-    def verifier(self) -> Hmac:
-        """Itself: the key is shared."""
-        return self
-
-    def sign(self, message: bytes) -> bytes:
-        """The 64-byte authentication code."""
-        return hmac.digest(self._key, message, hashlib.sha512)
-
-    def verify(self, message: bytes, signature: bytes) -> bool:
-        """Compared in constant time."""
-        return hmac.compare_digest(self.sign(message), signature)
-
-    def dump(self) -> bytes:
-        """The kind and the key."""
-        return _HMAC + self._key
-
-
-class _Ed25519Verifier:
     def __init__(self, key: bytes) -> None:
-        ed25519 = optional_module("cryptography.hazmat.primitives.asymmetric.ed25519", extra="cluster")
         self._raw = bytes(key)
-        self._key = ed25519.Ed25519PublicKey.from_public_bytes(self._raw)
+        self._key = Ed25519PublicKey.from_public_bytes(self._raw)
 
     def verify(self, message: bytes, signature: bytes) -> bool:
         """Whether the owner of the private key signed."""
-        invalid = optional_module("cryptography.exceptions", extra="cluster").InvalidSignature
         try:
             self._key.verify(bytes(signature), bytes(message))
-        except invalid:
+        except InvalidSignature:
             return False
         return True
 
     def dump(self) -> bytes:
-        """The kind and the public key."""
-        return _ED25519 + self._raw
+        """The public key."""
+        return self._raw
 
 
-class Ed25519(_Secret):
+class Ed25519:
     """An Ed25519 key pair; `verifier` is its public half."""
 
     def __init__(self, key: bytes | None = None) -> None:
-        ed25519 = optional_module("cryptography.hazmat.primitives.asymmetric.ed25519", extra="cluster")
         self._raw = secrets.token_bytes(32) if key is None else bytes(key)
-        self._key = ed25519.Ed25519PrivateKey.from_private_bytes(self._raw)
+        self._key = Ed25519PrivateKey.from_private_bytes(self._raw)
+
+    def __repr__(self) -> str:
+        return "Ed25519(secret)"
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        raise TypeError("an identity is never pickled or copied: use dump() and keep the bytes to their owner.")
 
     @property
-    def verifier(self) -> _Ed25519Verifier:
+    def verifier(self) -> Ed25519Verifier:
         """The public half."""
-        return _Ed25519Verifier(self._key.public_key().public_bytes_raw())
+        return Ed25519Verifier(self._key.public_key().public_bytes_raw())
 
     def sign(self, message: bytes) -> bytes:
         """RFC 8032's signature."""
         return self._key.sign(bytes(message))
 
     def dump(self) -> bytes:
-        """The kind and the private seed."""
-        return _ED25519 + self._raw
+        """The private seed."""
+        return self._raw
 
 
-def load_identity(data: bytes) -> Identity:
+def load_identity(data: bytes) -> Ed25519:
     """Read what an identity's `dump` wrote."""
-    return _load(data, {_HMAC: Hmac, _ED25519: Ed25519})
+    return Ed25519(_checked(data))
 
 
-def load_verifier(data: bytes) -> Verifier:
+def load_verifier(data: bytes) -> Ed25519Verifier:
     """Read what a verifier's `dump` wrote."""
-    return _load(data, {_HMAC: Hmac, _ED25519: _Ed25519Verifier})
+    return Ed25519Verifier(_checked(data))
 
 
-def _load(data: bytes, kinds: dict[bytes, Any]) -> Any:
-    data = bytes(data)
-    if len(data) != 33 or data[:1] not in kinds:
-        raise InvalidData("a stored identity must be one letter for its kind and 32 bytes.")
-    return kinds[data[:1]](data[1:])
+def _checked(data: bytes) -> bytes:
+    if len(data) != 32:
+        raise InvalidData("a stored identity must have 32 bytes.")
+    return bytes(data)

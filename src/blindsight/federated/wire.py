@@ -15,7 +15,7 @@ from blindsight.core.errors import HostileFile, ProtocolError
 
 __all__ = ["Reader", "Writer", "read_sealed", "seal", "unseal", "write_sealed"]
 
-_SEAL_VERSION = 1
+_SEAL_VERSION = 2
 
 
 class Writer:
@@ -36,7 +36,7 @@ class Writer:
 
     def field(self, data: bytes) -> Writer:
         """Bytes with their length before them."""
-        return self.number("I", len(data)).raw(data)
+        return self.number("Q", len(data)).raw(data)
 
     def text(self, value: str) -> Writer:
         """UTF-8 with its length before it."""
@@ -75,7 +75,7 @@ class Reader:
 
     def field(self) -> bytes:
         """Bytes with their length before them."""
-        return self.raw(self.number("I"))
+        return self.raw(self.number("Q"))
 
     def text(self) -> str:
         """UTF-8 with its length before it."""

@@ -3,13 +3,14 @@
 Unsupervised, an image is its direction in the leading principal components. Supervised, it is its vector of
 predicted label probabilities, so that two images near each other are likely to share a label.
 
-From private images everything is learned from noisy sums over unit rows (`private_moments`). Principal components
+From private images everything is learned from noisy sums over unit rows (`moments`). Principal components
 of d features meet noise of size sqrt(d) against eigenvalues of size n, so the features first go through a random
 projection, which costs nothing, to few enough dimensions that the components can be told from the noise.
 """
 
 from __future__ import annotations
 
+import math
 import warnings
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -17,11 +18,12 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from blindsight.hashing.private_moments import NoiseBudget, noisy_clusters, noisy_cross, noisy_mean, noisy_second
+from blindsight.hashing import moments
+from blindsight.hashing.moments import NoNoise, Share, Sums
 from blindsight.hashing.projection import principal_axes, random_rotation
 from blindsight.privacy.clipping import clip_norm
 
-__all__ = ["Cells", "Embedding", "learn_cells", "learn_embedding", "unit_rows"]
+__all__ = ["Cells", "Embedding", "Link", "learn_cells", "learn_embedding", "learning_shares", "unit_rows"]
 
 Array = NDArray[Any]
 Link = Literal["direction", "softmax", "sigmoid"]
@@ -36,6 +38,7 @@ _PRIVATE_SHARPNESS = 10.0
 _MOST_ROWS = 20_000
 # Features are projected at random to this many before anything is learned from private images.
 _PRIVATE_DIMENSIONS = 128
+_STEPS = 4  # of Lloyd's algorithm, where each step costs
 
 
 def _lifted(X: Array, lift: Floats) -> Floats:
@@ -101,38 +104,50 @@ class Cells:
         return np.argmin(np.square(self.centres).sum(axis=1) - 2 * points @ self.centres.T, axis=1)
 
 
+def learning_shares(d: int, *, n_components: int, k: int, classes: int, steps: int = _STEPS) -> tuple[Share, ...]:
+    """What is learned from private images and its share of the learning budget: `classes` is 0 without labels."""
+    lifted = min(d, _PRIVATE_DIMENSIONS)
+    kept = min(n_components, lifted)
+    shares = [Share("mean", 0.1, 2.0, lifted), Share("second moment", 0.3, math.sqrt(2), lifted * (lifted + 1) // 2)]
+    if classes > 1:
+        width = kept + 1
+        shares.append(Share("directions' moment", 0.2, math.sqrt(2), width * (width + 1) // 2))
+        shares.append(Share("labels' moment", 0.2, 2.0, width * classes))
+    left = 1 - sum(item.share for item in shares)
+    points = classes if classes else kept
+    shares.append(Share("cell sums", 0.75 * left, 2.0, k * points, steps))
+    shares.append(Share("cell counts", 0.25 * left, math.sqrt(2), k, steps))
+    return tuple(shares)
+
+
 def learn_embedding(
-    X: Array, labels: Array | None, n_components: int, budget: NoiseBudget, rng: np.random.Generator
+    X: Array, labels: Array | None, n_components: int, door: Sums, rng: np.random.Generator, *, link: Link
 ) -> Embedding:
-    """From features (n, d) and, supervised, an indicator (n, C). Spends 0.4 of a budget, 0.8 with labels."""
+    """From features (n, d) and, supervised, an indicator (n, C); `link` says of which kind the labels are."""
+    public = isinstance(door, NoNoise)
     lift = np.empty((X.shape[1], 0))
-    if budget.cost is not None and X.shape[1] > _PRIVATE_DIMENSIONS:
+    if not public and X.shape[1] > _PRIVATE_DIMENSIONS:
         lift = random_rotation(X.shape[1], _PRIVATE_DIMENSIONS, rng)
     Z = _lifted(X, lift)
-    mean = noisy_mean(Z, 1.0, budget.take(0.1), rng=rng)
-    second = noisy_second(clip_norm(Z - mean, 1.0), 1.0, budget.take(0.3), rng=rng)
-    axes = principal_axes(second, min(n_components, Z.shape[1]))
+    mean = moments.mean(Z, door)
+    axes = principal_axes(moments.second(clip_norm(Z - mean, 1.0), door), min(n_components, Z.shape[1]))
     plain = Embedding(lift, mean, axes, np.empty((axes.shape[1], 0)), np.empty(0), "direction")
     if labels is None:
         return plain
-    link: Link = "softmax" if (labels.sum(axis=1) == 1).all() else "sigmoid"
     G = plain.directions(X)
     if labels.shape[1] == 1:
         coefficients, intercept = np.zeros((G.shape[1], 1)), np.zeros(1)
-    elif budget.cost is None:
+    elif public:
         coefficients, intercept = _logistic(G, labels, link, rng)
     else:
-        coefficients, intercept = _noisy_ridge(G, labels, link, budget, rng)
+        coefficients, intercept = _noisy_ridge(G, labels, link, door)
     return Embedding(lift, mean, axes, coefficients, intercept, link)
 
 
-def learn_cells(
-    points: Floats, k: int, link: Link, budget: NoiseBudget, rng: np.random.Generator, *, steps: int = 4
-) -> Cells:
-    """k-means; with a budget, Lloyd's steps on noisy sums, spending what is left of it."""
-    if budget.cost is not None:
-        start = _start(points.shape[1], k, link, rng)
-        centres, weights = noisy_clusters(points, start, steps, budget, budget.left, rng=rng)
+def learn_cells(points: Floats, k: int, link: Link, door: Sums, rng: np.random.Generator) -> Cells:
+    """k-means; with a door, Lloyd's steps on noisy sums."""
+    if not isinstance(door, NoNoise):
+        centres, weights = moments.clusters(points, _start(points.shape[1], k, link, rng), _STEPS, door)
         return Cells(centres, weights)
     from sklearn.cluster import KMeans
 
@@ -189,16 +204,14 @@ def _logistic(G: Floats, labels: Array, link: Link, rng: np.random.Generator) ->
     return coefficients, intercept
 
 
-def _noisy_ridge(
-    G: Floats, labels: Array, link: Link, budget: NoiseBudget, rng: np.random.Generator
-) -> tuple[Floats, Floats]:
-    """Least squares from noisy moments, sharpened to a link: spends 0.4 of the budget."""
-    bound = 1.0 if link == "softmax" else _LABEL_NORM
-    Y = clip_norm(labels.astype(np.float64), bound)
-    # The constant column is scaled so that a row (g, 1)/sqrt(2) has norm 1.
+def _noisy_ridge(G: Floats, labels: Array, link: Link, door: Sums) -> tuple[Floats, Floats]:
+    """Least squares from noisy moments, sharpened to a link."""
+    # Labels are scaled into the unit ball, and the constant column so that a row (g, 1)/sqrt(2) has norm 1.
+    scale = 1.0 if link == "softmax" else _LABEL_NORM
+    Y = clip_norm(labels.astype(np.float64), scale) / scale
     H = np.concatenate([G, np.ones((len(G), 1))], axis=1) / np.sqrt(2)
-    second = noisy_second(H, 1.0, budget.take(0.2), rng=rng)
-    cross = noisy_cross(H, Y, bound, budget.take(0.2), rng=rng)
+    second = moments.second(H, door, what="directions' moment")
+    cross = moments.cross(H, Y, door, what="labels' moment") * scale
     # Noise may make the moment indefinite: the ridge is at least what the noise can take away.
     low = float(np.linalg.eigvalsh(second)[0])
     ridge = 1e-2 * len(G) / len(second) + 2 * max(0.0, -low)

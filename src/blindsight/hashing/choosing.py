@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from blindsight.core import decoding
 from blindsight.evaluation import retrieval
 from blindsight.hashing.cells import Embedding, learn_cells
-from blindsight.hashing.private_moments import NoiseBudget
+from blindsight.hashing.moments import NoNoise
 from blindsight.privacy.mechanisms import SubsetSelection
 
 __all__ = ["CANDIDATES", "cells_by_rule", "cells_by_trial"]
@@ -59,7 +59,7 @@ def cells_by_trial(
     )
     best, choice = -1.0, possible[0]
     for k in possible:
-        cells = learn_cells(points[learn], k, embedding.link, NoiseBudget(None), rng)
+        cells = learn_cells(points[learn], k, embedding.link, NoNoise(), rng)
         noise = SubsetSelection(epsilon=epsilon, k=k, unit="record")
         members = noise.release(cells.assign(points[stored]), rng=rng)
         posterior = decoding.cell_posterior(members, epsilon, cells.weights)

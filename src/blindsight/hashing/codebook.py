@@ -8,8 +8,9 @@ whoever searches ranks by the expected similarity of the query to the true cell,
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -18,19 +19,26 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from blindsight.core import checks, codes, decoding
 from blindsight.core.errors import InvalidParameter
-from blindsight.hashing import saving
-from blindsight.hashing.cells import Cells, Embedding, learn_cells, learn_embedding
+from blindsight.hashing import moments, saving
+from blindsight.hashing.cells import Cells, Embedding, Link, learn_cells, learn_embedding, learning_shares
 from blindsight.hashing.choosing import cells_by_rule, cells_by_trial
 from blindsight.hashing.labels import as_indicator
-from blindsight.hashing.private_moments import NoiseBudget
-from blindsight.privacy import Cost, Guarantee
-from blindsight.privacy.entropy import RandomState, release_rng, training_rng
+from blindsight.hashing.moments import NoNoise, Sums
+from blindsight.hashing.promise import CODE, ONCE, PUBLIC, PUBLIC_NUMBER, Source
+from blindsight.privacy import Assumption, Door, Guarantee, Planned
+from blindsight.privacy.entropy import RandomState, source_of, training_rng
 from blindsight.privacy.mechanisms import SubsetSelection
+
+if TYPE_CHECKING:
+    from blindsight.privacy import Ledger
 
 __all__ = ["CodebookHasher"]
 
 Array = NDArray[Any]
-Source = Literal["public", "private"]
+_LABEL_SPACE = Assumption(
+    "private label space",
+    "the classes were taken from the private labels, so that their number tells of single records: pass classes=",
+)
 
 
 class CodebookHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
@@ -45,8 +53,10 @@ class CodebookHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
     n_cells: k, or "auto": by a rehearsal on public images, by a fixed rule on private ones.
     mechanism: "subset" (the best subset size for the budget) or "k-ary" (subsets of one).
     supervised: whether cells are made of label probabilities; `fit` then needs labels.
-    learned_from: "public" if `fit` sees images that need no protection, "private" if it sees the protected ones.
-        `fit_transform` always counts as private.
+    learned_from: "public" if `fit` sees images that need no protection, "private" (the default) if it sees the
+        protected ones.
+    classes: the public label space, for labels (n,) of private images; taken from the labels themselves it would tell
+        of single records, and nothing would be proven.
     learning_share: the share of epsilon spent on learning from private images.
     n_components: principal components kept; by default 64, 128 supervised;
         16 where they are learned with noise.
@@ -54,7 +64,7 @@ class CodebookHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
     Guarantee
     ---------
     Pure epsilon per record in the local model with public cells; (epsilon, delta) per record, central, with private
-    ones: noisy moments compose with the released cell. Exact sampler for the cells.
+    ones: noisy moments compose with the released cell. Exact samplers throughout.
     """
 
     guarantee_: Guarantee
@@ -68,7 +78,8 @@ class CodebookHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         n_cells: int | Literal["auto"] = "auto",
         mechanism: Literal["subset", "k-ary"] = "subset",
         supervised: bool = False,
-        learned_from: Source = "public",
+        learned_from: Source = "private",
+        classes: Sequence[Any] | None = None,
         learning_share: float = 0.25,
         n_components: int | None = None,
         random_state: RandomState = None,
@@ -79,25 +90,53 @@ class CodebookHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         self.mechanism = mechanism
         self.supervised = supervised
         self.learned_from = learned_from
+        self.classes = classes
         self.learning_share = learning_share
         self.n_components = n_components
         self.random_state = random_state
 
-    def fit(self, X: Any, y: Any = None, *, ledger: Any = None) -> Self:
+    def fit(self, X: Any, y: Any = None, *, ledger: Ledger | None = None) -> Self:
         """Learn the cells, charging `ledger` first for what learning from private images costs."""
-        return self._fit(X, y, self.learned_from, ledger)
+        self._check()
+        labels, link = None, None
+        if self.supervised:
+            X, y = validate_data(self, X, y, dtype=(np.float64, np.float32), multi_output=True, ensure_min_samples=2)
+            labels = as_indicator(y, self.classes)
+            link = self._link(np.asarray(y), labels)
+        else:
+            X = validate_data(self, X, dtype=(np.float64, np.float32), ensure_min_samples=2)
+        n_classes = 0 if labels is None else labels.shape[1]
+        seeded = source_of(self.random_state).name == "seed"
+        rng, _ = training_rng(self.random_state if seeded else None)
+        door: Sums = NoNoise()
+        k = 0
+        if self.learned_from == "private":
+            k = self._private_cells(len(X))
+            learning = self._learning(k, n_classes)
+            door = Door(learning, what="cells of a codebook", ledger=ledger, random_state=self.random_state)
+        embedding = learn_embedding(X, labels, self._components(), door, rng, link=link or "direction")
+        points = embedding(X)
+        k = k or self._public_cells(embedding, points, labels, rng)
+        self.embedding_ = embedding
+        self.cells_ = learn_cells(points, k, embedding.link, door, rng)
+        self._calibrate(self.learned_from, k, n_classes)
+        return self
 
-    def fit_transform(self, X: Any, y: Any = None, *, ledger: Any = None) -> NDArray[np.uint8]:
-        """Learn cells from these very images, with noise, and release their cells."""
-        return self._fit(X, y, "private", ledger).transform(X, ledger=ledger)
+    def fit_transform(self, X: Any, y: Any = None, *, ledger: Ledger | None = None) -> NDArray[np.uint8]:
+        """Learn cells from these very images and release their cells."""
+        return self.fit(X, y, ledger=ledger).transform(X, ledger=ledger)
 
-    def transform(self, X: Any, *, ledger: Any = None) -> NDArray[np.uint8]:
-        """Release each image's cell as a packed subset of the k cells, charging `ledger` first."""
+    def transform(
+        self, X: Any, *, ledger: Ledger | None = None, names: Sequence[str] | None = None
+    ) -> NDArray[np.uint8]:
+        """Release each image's cell as a packed subset of the k cells, charging `ledger` first.
+
+        With `names`, a record's noise depends on its name and the source alone: a vault's key, or a seed.
+        """
         cells = self.assign(X)
-        if ledger is not None:
-            ledger.charge(self.mechanism_.cost, what=f"cells of {len(cells)} images, {self.n_cells_} cells")
-        rng, _ = release_rng(self.random_state)
-        return codes.pack(self.mechanism_.release(cells, rng=rng))
+        what = f"cells of {len(cells)} images, {self.n_cells_} cells"
+        door = Door(self._codes(self.n_cells_), what=what, ledger=ledger, random_state=self.random_state)
+        return codes.pack(door.release(CODE, cells) if names is None else door.release_each(CODE, cells, names))
 
     def assign(self, X: Any) -> NDArray[np.int64]:
         """The true cells, without noise: keep them to yourself."""
@@ -139,7 +178,8 @@ class CodebookHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         }
         arrays |= {"centres": self.cells_.centres, "weights": self.cells_.weights}
         fields = {"link": e.link, "from": self.learned_from_, "guarantee": self.guarantee_.to_json()}
-        return arrays, fields | {"n_features_in_": int(self.n_features_in_)}
+        public = {"n_features_in_": int(self.n_features_in_), "n_classes": int(self.n_classes_)}
+        return arrays, fields | public
 
     def restore(self, arrays: dict[str, Array], fields: dict[str, Any]) -> None:
         """Take the learned state from what `state` gave."""
@@ -154,10 +194,13 @@ class CodebookHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
             "its weights do not fit",
         )
         self.n_features_in_ = checks.whole("n_features_in_", fields["n_features_in_"])
-        self._calibrate(checks.one_of("from", fields["from"], ("public", "private")), len(holder.centres))
-        saved = Guarantee.from_json(fields["guarantee"])
-        stated = dataclasses.replace(saved, audited=None, simulation=self.guarantee_.simulation)
-        saving.require(stated == self.guarantee_, "its guarantee is not that of its parameters")
+        source: Source = checks.one_of("from", fields["from"], ("public", "private"))
+        n_classes = checks.whole("n_classes", fields["n_classes"], least=0)
+        saving.require(link == "direction" or n_classes == holder.coefficients.shape[1], "its classes do not fit")
+        self._calibrate(source, len(holder.centres), n_classes)
+        saved, due = Guarantee.from_json(fields["guarantee"]), self.guarantee_
+        stated = dataclasses.replace(saved, audited=None, entropy=due.entropy, simulation=due.simulation)
+        saving.require(stated == due, "its guarantee is not that of its parameters")
         self.guarantee_ = saved
         self.similarity(np.zeros((1, self.n_features_in_)))  # shapes that do not fit show here
 
@@ -184,74 +227,72 @@ class CodebookHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         if not 0 < checks.number("learning_share", self.learning_share) < 1:
             raise InvalidParameter(f"learning_share must lie strictly between 0 and 1, got {self.learning_share!r}.")
 
-    def _fit(self, X: Any, y: Any, source: Source, ledger: Any) -> Self:
-        self._check()
-        labels = None
-        if self.supervised:
-            X, y = validate_data(self, X, y, dtype=(np.float64, np.float32), multi_output=True, ensure_min_samples=2)
-            labels = as_indicator(y)
-        else:
-            X = validate_data(self, X, dtype=(np.float64, np.float32), ensure_min_samples=2)
-        rng, _ = training_rng(self.random_state)
-        cost = self._learning_cost(source)
-        if ledger is not None and cost is not None:
-            ledger.charge(cost, what="cells of a codebook")
-        budget = NoiseBudget(cost)
-        embedding = learn_embedding(X, labels, self._components(source), budget, rng)
-        points = embedding(X)
-        k = self._choose(embedding, points, labels, source, rng)
-        self.embedding_ = embedding
-        self.cells_ = learn_cells(points, k, embedding.link, budget, rng)
-        self._calibrate(source, k)
-        return self
+    def _link(self, y: Array, labels: Array) -> Link:
+        """One label per image or several: from the labels' shape where they are private, never from their values."""
+        if self.learned_from == "private":
+            return "softmax" if y.ndim == 1 else "sigmoid"
+        return "softmax" if (labels.sum(axis=1) == 1).all() else "sigmoid"
 
-    def _components(self, source: Source) -> int:
+    def _components(self) -> int:
         if self.n_components is not None:
             return self.n_components
-        return {"public": (64, 128), "private": (16, 16)}[source][bool(self.supervised)]
+        return {"public": (64, 128), "private": (16, 16)}[self.learned_from][bool(self.supervised)]
 
-    def _choose(
-        self, embedding: Embedding, points: Array, labels: Array | None, source: Source, rng: np.random.Generator
-    ) -> int:
+    def _private_cells(self, n: int) -> int:
+        """A trial would cost privacy: a rule looks at nothing but the number of images, which is public."""
         if self.n_cells != "auto":
-            if self.n_cells > len(points):
-                raise InvalidParameter(f"n_cells must be at most the number of images, {len(points)}.")
-            return self.n_cells
-        if source == "private":  # a trial would cost privacy: a rule looks at nothing
-            return min(cells_by_rule(self._code_epsilon(source)), max(2, len(points) // 2))
-        return cells_by_trial(embedding, points, labels, self._code_epsilon(source), rng)
+            return self._few_enough(self.n_cells, n)
+        return min(cells_by_rule(self._code_epsilon("private")), max(2, n // 2))
+
+    def _public_cells(self, embedding: Embedding, points: Array, labels: Array | None, rng: np.random.Generator) -> int:
+        if self.n_cells != "auto":
+            return self._few_enough(self.n_cells, len(points))
+        return cells_by_trial(embedding, points, labels, self._code_epsilon("public"), rng)
+
+    @staticmethod
+    def _few_enough(k: int, n: int) -> int:
+        if k > n:
+            raise InvalidParameter(f"n_cells must be at most the number of images, {n}.")
+        return k
 
     def _code_epsilon(self, source: Source) -> float:
         return self.epsilon * (1 - self.learning_share) if source == "private" else self.epsilon
-
-    def _learning_cost(self, source: Source) -> Cost | None:
-        if source == "public":
-            return None
-        return Cost(epsilon=self.epsilon * self.learning_share, delta=self.delta, unit="record")
 
     def _points(self, X: Any) -> NDArray[np.float64]:
         check_is_fitted(self)
         return self.embedding_(validate_data(self, X, dtype=(np.float64, np.float32), reset=False))
 
-    def _calibrate(self, source: Source, k: int) -> None:
-        self.learned_from_ = source
-        self.n_cells_ = k
+    def _calibrate(self, source: Source, k: int, n_classes: int) -> None:
+        self.learned_from_, self.n_cells_, self.n_classes_ = source, k, n_classes
+        self.mechanism_ = self._mechanism(source, k)
+        self.guarantee_ = self._codes(k)
+        if source == "private":
+            self.guarantee_ = self._learning(k, n_classes, codes=self.guarantee_)
+
+    def _mechanism(self, source: Source, k: int) -> SubsetSelection:
         size = 1 if self.mechanism == "k-ary" else None
-        self.mechanism_ = SubsetSelection(epsilon=self._code_epsilon(source), k=k, size=size, unit="record")
-        learning = self._learning_cost(source)
-        release = self.mechanism_.cost if learning is None else self.mechanism_.cost + learning
-        once = "an image's cell is released once; each further release adds to the cost"
-        first = "the cells were learned from public images" if learning is None else "the number of images is public"
-        self.guarantee_ = Guarantee(
-            mechanism=f"one of {k} cells by subset selection, {self.mechanism_.size} of {k} released",
-            unit="record",
-            epsilon=release.epsilon,
-            delta=release.delta,
-            model="local" if learning is None else "central",
-            accountant="pure epsilon" if learning is None else "Gaussian composition for the cells, plus pure epsilon",
-            assumptions=(first, once),
-            sampler="exact" if learning is None else "float",
-            simulation=self.random_state is not None,
+        return SubsetSelection(epsilon=self._code_epsilon(source), k=k, size=size, unit="record")
+
+    def _codes(self, k: int) -> Guarantee:
+        return Guarantee(
+            releases=(Planned(what=CODE, mechanism=self._mechanism(self.learned_from_, k)),),
+            model="local",
+            assumptions=(PUBLIC if self.learned_from_ == "public" else PUBLIC_NUMBER, ONCE),
+            entropy=source_of(self.random_state).name,
+        )
+
+    def _learning(self, k: int, n_classes: int, *, codes: Guarantee | None = None) -> Guarantee:
+        """What learning from private images promises; with `codes`, the whole."""
+        shares = learning_shares(self.n_features_in_, n_components=self._components(), k=k, classes=n_classes)
+        plan = moments.plan_for(shares, epsilon=self.epsilon * self.learning_share, delta=self.delta)
+        hidden = self.supervised and self.classes is None
+        return Guarantee(
+            releases=plan if codes is None else (*plan, *codes.releases),
+            unproven=(_LABEL_SPACE,) if hidden else (),
+            delta=self.delta,
+            model="central",
+            assumptions=(PUBLIC_NUMBER, ONCE, *((_LABEL_SPACE,) if hidden else ())),
+            entropy=source_of(self.random_state).name,
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,10 @@ from blindsight.core.errors import InvalidData
 __all__ = ["as_indicator", "similarity"]
 
 
-def as_indicator(y: Any) -> NDArray[np.float32]:
+def as_indicator(y: Any, classes: Sequence[Any] | None = None) -> NDArray[np.float32]:
     """Labels (n,) of any kind, or a multi-label indicator (n, C) of 0 and 1, to float32 (n, C).
+
+    With `classes`, a column for each of them, seen or not; a label that is none of them is a row of zeros.
 
     >>> as_indicator(["cat", "dog", "cat"]).tolist()
     [[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]]
@@ -21,9 +24,11 @@ def as_indicator(y: Any) -> NDArray[np.float32]:
     labels = np.asarray(y)
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
+    if labels.ndim == 1 and classes is not None:
+        return (labels[:, None] == np.asarray(classes)[None, :]).astype(np.float32)
     if labels.ndim == 1:
-        classes, index = np.unique(labels, return_inverse=True)
-        return np.eye(len(classes), dtype=np.float32)[index]
+        found, index = np.unique(labels, return_inverse=True)
+        return np.eye(len(found), dtype=np.float32)[index]
     if labels.ndim != 2:
         raise InvalidData(f"labels must have shape (n,) or (n, C), got {labels.shape}.")
     if labels.dtype.kind not in "biuf" or not ((labels == 0) | (labels == 1)).all():

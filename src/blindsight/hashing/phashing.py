@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import math
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,11 +16,15 @@ from blindsight.core import checks, codes
 from blindsight.core.errors import InvalidParameter, NotProven
 from blindsight.hashing import saving
 from blindsight.hashing.itq import ITQ
-from blindsight.privacy import Cost, Guarantee
-from blindsight.privacy.entropy import RandomState, release_rng, training_rng
+from blindsight.hashing.promise import CODE, Source, flip_guarantee
+from blindsight.privacy import Door, Guarantee
+from blindsight.privacy.entropy import RandomState, source_of, training_rng
 from blindsight.privacy.mechanisms import BitFlip
 
-__all__ = ["PHashing", "flip_guarantee", "flip_mechanism", "seeded"]
+if TYPE_CHECKING:
+    from blindsight.privacy import Ledger
+
+__all__ = ["CodeUnit", "PHashing", "flip_mechanism", "seeded"]
 
 Array = NDArray[Any]
 CodeUnit = Literal["bit", "record"]
@@ -40,8 +44,8 @@ class PHashing(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
         (beta = e^-epsilon, Theorem 4, whatever the unit).
     unit: "record" (a person's whole code) or "bit" (one bit of it: the paper's Definition 1).
     beta: the flip probability itself, in place of the one from epsilon; above 1/2 only under "paper".
-    learned_from: "public" if `fit` sees images that need no protection; "private" if it sees those whose codes
-        are released. Then one person's image moves the hash function, and through it everyone's code, and no
+    learned_from: "public" if `fit` sees images that need no protection; "private" (the default) if it sees those whose
+        codes are released. Then one person's image moves the hash function, and through it everyone's code, and no
         finite epsilon per record is proven (unless the base never looks at the images: `LSH(center=False)`).
 
     Guarantee
@@ -60,7 +64,7 @@ class PHashing(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
         calibration: Literal["proven", "paper"] = "proven",
         unit: CodeUnit = "record",
         beta: float | None = None,
-        learned_from: Literal["public", "private"] = "public",
+        learned_from: Source = "private",
         random_state: RandomState = None,
     ) -> None:
         self.base = base
@@ -73,20 +77,32 @@ class PHashing(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
 
     def fit(self, X: Any, y: Any = None) -> Self:
         """Train: learn the hash function h (step 1 of Algorithm 2)."""
-        return self._fit(X, y, self.learned_from)
+        base = ITQ() if self.base is None else self.base
+        checks.one_of("learned_from", self.learned_from, ("public", "private"))
+        self._mechanism(checks.whole("n_bits", base.n_bits))  # refuse bad parameters before learning for minutes
+        self.base_ = seeded(clone(base), self.random_state).fit(X, y)
+        if hasattr(self.base_, "feature_names_in_"):
+            self.feature_names_in_ = self.base_.feature_names_in_
+        self._calibrate(self.learned_from)
+        return self
 
-    def fit_transform(self, X: Any, y: Any = None, *, ledger: Any = None) -> Array:
-        """Algorithm 2 to the letter: learn from the very images whose codes are then released."""
-        return self._fit(X, y, "private").transform(X, ledger=ledger)
+    def fit_transform(self, X: Any, y: Any = None, *, ledger: Ledger | None = None) -> Array:
+        """Algorithm 2: learn, then release the codes of the very images that were learned from."""
+        return self.fit(X, y).transform(X, ledger=ledger)
 
-    def transform(self, X: Any, *, ledger: Any = None) -> NDArray[np.uint8]:
-        """Perturb: release flipped packed codes (step 2 of Algorithm 2), charging `ledger` first."""
-        check_is_fitted(self)
-        plain = self.query(X)
-        if ledger is not None:
-            ledger.charge(self.guarantee_.cost, what=f"{len(plain)} flipped codes of {self.n_bits_} bits")
-        rng, _ = release_rng(self.random_state)
-        return self.mechanism_.release_packed(plain, rng=rng)
+    def transform(
+        self, X: Any, *, ledger: Ledger | None = None, names: Sequence[str] | None = None
+    ) -> NDArray[np.uint8]:
+        """Perturb: release flipped packed codes (step 2 of Algorithm 2), charging `ledger` first.
+
+        With `names`, a record's noise depends on its name and the source alone: a vault's key, or a seed.
+        """
+        bits = codes.unpack(self.query(X), self.n_bits_)
+        return codes.pack(self._release(bits, f"{len(bits)} flipped codes of {self.n_bits_} bits", ledger, names))
+
+    def _release(self, bits: Array, what: str, ledger: Ledger | None, names: Sequence[str] | None) -> Array:
+        door = Door(self.guarantee_, what=what, ledger=ledger, random_state=self.random_state)
+        return door.release(CODE, bits) if names is None else door.release_each(CODE, bits, names)
 
     def query(self, X: Any) -> NDArray[np.uint8]:
         """The plain packed codes of queries, without noise: keep them to yourself."""
@@ -121,11 +137,12 @@ class PHashing(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
         inner = {name.removeprefix("base."): value for name, value in arrays.items()}
         self.base_ = saving.rebuild(inner, fields["base"])
         self.base = clone(self.base_)
-        self._calibrate(fields["from"])
+        self._calibrate(checks.one_of("from", fields["from"], ("public", "private")))
         saved = Guarantee.from_json(fields["guarantee"])
         # What a file says it guarantees must be what its numbers give; an audit may have been added to it.
-        stated = dataclasses.replace(saved, audited=None, simulation=self.guarantee_.simulation)
-        saving.require(stated == self.guarantee_, "its guarantee is not that of its parameters")
+        due = self.guarantee_
+        stated = dataclasses.replace(saved, audited=None, entropy=due.entropy, simulation=due.simulation)
+        saving.require(stated == due, "its guarantee is not that of its parameters")
         self.guarantee_ = saved
 
     @property
@@ -146,20 +163,10 @@ class PHashing(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
         tags.transformer_tags.preserves_dtype = []
         return tags
 
-    def _fit(self, X: Any, y: Any, learned_from: str) -> Self:
-        base = ITQ() if self.base is None else self.base
-        checks.one_of("learned_from", learned_from, ("public", "private"))
-        self._mechanism(checks.whole("n_bits", base.n_bits))  # refuse bad parameters before learning for minutes
-        self.base_ = seeded(clone(base), self.random_state).fit(X, y)
-        if hasattr(self.base_, "feature_names_in_"):
-            self.feature_names_in_ = self.base_.feature_names_in_
-        self._calibrate(learned_from)
-        return self
-
     def _mechanism(self, n_bits: int) -> BitFlip:
         return flip_mechanism(self, n_bits)
 
-    def _calibrate(self, learned_from: str) -> None:
+    def _calibrate(self, learned_from: Source) -> None:
         self.n_bits_ = int(self.base_.n_bits)
         self.learned_from_ = learned_from
         self.mechanism_ = self._mechanism(self.n_bits_)
@@ -167,7 +174,7 @@ class PHashing(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
         self.guarantee_ = flip_guarantee(
             self.mechanism_,
             calibration=self.calibration,
-            simulation=self.random_state is not None,
+            entropy=source_of(self.random_state).name,
             independent=independent,
         )
 
@@ -198,35 +205,3 @@ def flip_mechanism(parameters: Any, n_bits: int) -> BitFlip:
         return BitFlip(beta=beta, n_bits=n_bits, unit=unit)
     make = BitFlip.paper if calibration == "paper" else BitFlip.proven
     return make(checks.positive("epsilon", parameters.epsilon), n_bits=n_bits, unit=unit)
-
-
-def flip_guarantee(
-    mechanism: BitFlip, *, calibration: Literal["proven", "paper"], simulation: bool, independent: bool
-) -> Guarantee:
-    """The guarantee of flipped codes in both units; `independent`: h does not depend on the released records."""
-    bit = Cost(epsilon=mechanism.epsilon_per_bit, unit="bit")
-    record = bit.per("record", times=mechanism.n_bits) if independent else Cost(epsilon=math.inf, unit="record")
-    stated, other = (record, bit) if mechanism.unit == "record" else (bit, record)
-    learned = (
-        "the hash function does not depend on the protected images (public images, or none)"
-        if independent
-        else "the hash function was learned from the protected images without noise, so a record has no finite epsilon"
-    )
-    assumptions = [learned, "a record's code is released once; each further release adds to the cost"]
-    if stated.unit == "bit":
-        assumptions.append("neighbours differ in one bit of one code, the paper's Definition 1")
-    if mechanism.beta > 0.5:
-        assumptions.append("beta is above one half: the codes are complemented more than hidden")
-    return Guarantee(
-        mechanism=f"random flipping of {mechanism.n_bits} bits, beta = {mechanism.beta:.4g}",
-        unit=stated.unit,
-        epsilon=stated.epsilon,
-        model="local",
-        claimed=-math.log(mechanism.beta) if mechanism.beta > 0 else math.inf,
-        calibration=calibration,
-        accountant="pure epsilon, bits add up",
-        assumptions=tuple(assumptions),
-        sampler=mechanism.sampler,
-        simulation=simulation,
-        also=(other,),
-    )

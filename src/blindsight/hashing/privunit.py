@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
-from typing import Any, ClassVar, Literal, Self
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,9 +14,13 @@ from blindsight.hashing import saving
 from blindsight.hashing.base import Hasher
 from blindsight.hashing.cells import unit_rows
 from blindsight.hashing.projection import principal_axes, second_moment
-from blindsight.privacy import Guarantee
-from blindsight.privacy.entropy import RandomState, training_rng
+from blindsight.hashing.promise import CODE, LEARNED, ONCE, PUBLIC, Source
+from blindsight.privacy import Door, Guarantee, Planned
+from blindsight.privacy.entropy import RandomState, source_of
 from blindsight.privacy.mechanisms import PrivUnit
+
+if TYPE_CHECKING:
+    from blindsight.privacy import Ledger
 
 __all__ = ["PrivUnitHasher"]
 
@@ -42,7 +46,7 @@ class PrivUnitHasher(Hasher):
         *,
         epsilon: float = 8.0,
         n_components: int | Literal["auto"] = "auto",
-        learned_from: Literal["public", "private"] = "public",
+        learned_from: Source = "private",
         random_state: RandomState = None,
     ) -> None:
         self.epsilon = epsilon
@@ -52,19 +56,30 @@ class PrivUnitHasher(Hasher):
 
     def fit(self, X: Any, y: Any = None) -> Self:
         """Learn the mean and the principal components."""
-        return self._fit(X, self.learned_from)
+        checks.positive("epsilon", self.epsilon)
+        checks.one_of("learned_from", self.learned_from, ("public", "private"))
+        X = validate_data(self, X, dtype=(np.float64, np.float32), ensure_min_samples=2)
+        wanted = min(48, round(4 + self.epsilon / 4)) if self.n_components == "auto" else self.n_components
+        Z = unit_rows(X)
+        self.mean_ = Z.mean(axis=0)
+        axes = principal_axes(second_moment(Z, self.mean_), min(checks.whole("n_components", wanted), X.shape[1]))
+        # One feature has no direction to speak of: a second, empty axis keeps the sphere a sphere.
+        self.axes_ = np.pad(axes, ((0, 0), (0, max(0, 2 - axes.shape[1]))))
+        self._calibrate(self.learned_from)
+        return self
 
-    def fit_transform(self, X: Any, y: Any = None, *, ledger: Any = None) -> NDArray[np.float32]:
-        """Learn from the images whose vectors are released: no epsilon per record is then proven."""
-        return self._fit(X, "private").transform(X, ledger=ledger)
+    def fit_transform(self, X: Any, y: Any = None, *, ledger: Ledger | None = None) -> NDArray[np.float32]:
+        """Learn, and release the vectors of the same images."""
+        return self.fit(X, y).transform(X, ledger=ledger)
 
-    def transform(self, X: Any, *, ledger: Any = None) -> NDArray[np.float32]:  # type: ignore[override]
-        """Release noisy directions, charging `ledger` first."""
+    def transform(  # type: ignore[override]
+        self, X: Any, *, ledger: Ledger | None = None, names: Sequence[str] | None = None
+    ) -> NDArray[np.float32]:
+        """Release noisy directions, charging `ledger` first; with `names`, noise by name (see `PHashing`)."""
         u = self.query(X)
-        if ledger is not None:
-            ledger.charge(self.guarantee_.cost, what=f"{len(u)} noisy directions in {u.shape[1]} dimensions")
-        rng, _ = training_rng(self.random_state)
-        return self.mechanism_.release(u, rng=rng).astype(np.float32)
+        what = f"{len(u)} noisy directions in {u.shape[1]} dimensions"
+        door = Door(self.guarantee_, what=what, ledger=ledger, random_state=self.random_state)
+        return (door.release(CODE, u) if names is None else door.release_each(CODE, u, names)).astype(np.float32)
 
     def query(self, X: Any) -> NDArray[np.float64]:
         """The plain directions of queries: keep them to yourself."""
@@ -103,33 +118,15 @@ class PrivUnitHasher(Hasher):
         tags.non_deterministic = True
         return tags
 
-    def _fit(self, X: Any, source: Literal["public", "private"]) -> Self:
-        checks.positive("epsilon", self.epsilon)
-        checks.one_of("learned_from", source, ("public", "private"))
-        X = validate_data(self, X, dtype=(np.float64, np.float32), ensure_min_samples=2)
-        wanted = min(48, round(4 + self.epsilon / 4)) if self.n_components == "auto" else self.n_components
-        Z = unit_rows(X)
-        self.mean_ = Z.mean(axis=0)
-        axes = principal_axes(second_moment(Z, self.mean_), min(checks.whole("n_components", wanted), X.shape[1]))
-        # One feature has no direction to speak of: a second, empty axis keeps the sphere a sphere.
-        self.axes_ = np.pad(axes, ((0, 0), (0, max(0, 2 - axes.shape[1]))))
-        self._calibrate(source)
-        return self
-
-    def _calibrate(self, source: Literal["public", "private"]) -> None:
+    def _calibrate(self, source: Source) -> None:
         self.learned_from_ = source
         self.mechanism_ = PrivUnit(epsilon=self.epsilon, dimensions=self.axes_.shape[1], unit="record")
-        first = (
-            "learned from public images" if source == "public" else "learned from the protected images without noise"
-        )
         self.guarantee_ = Guarantee(
-            mechanism=f"PrivUnit in {self.axes_.shape[1]} dimensions",
-            unit="record",
-            epsilon=self.epsilon if source == "public" else math.inf,
+            releases=(Planned(what=CODE, mechanism=self.mechanism_),),
+            unproven=() if source == "public" else (LEARNED,),
             model="local",
-            accountant="pure epsilon",
-            assumptions=(f"the projection was {first}", "an image is released once; each further release adds up"),
-            simulation=self.random_state is not None,
+            assumptions=(PUBLIC if source == "public" else LEARNED, ONCE),
+            entropy=source_of(self.random_state).name,
         )
 
     def _project(self, X: Array) -> Array:

@@ -7,7 +7,8 @@ positions, independently of what they hold, so that the positions themselves tel
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -16,8 +17,12 @@ from sklearn.utils.validation import check_is_fitted
 from blindsight.core import checks, codes
 from blindsight.core.errors import InvalidData, InvalidParameter
 from blindsight.hashing.phashing import CodeUnit, PHashing, flip_mechanism
-from blindsight.privacy.entropy import RandomState, release_rng
+from blindsight.hashing.promise import Source
+from blindsight.privacy.entropy import RandomState, source_of, words
 from blindsight.privacy.mechanisms import BitFlip
+
+if TYPE_CHECKING:
+    from blindsight.privacy import Ledger
 
 __all__ = ["BEST_PRICE", "SampledPHashing"]
 
@@ -46,7 +51,7 @@ class SampledPHashing(PHashing):
         calibration: Literal["proven", "paper"] = "proven",
         unit: CodeUnit = "record",
         beta: float | None = None,
-        learned_from: Literal["public", "private"] = "public",
+        learned_from: Source = "private",
         random_state: RandomState = None,
     ) -> None:
         super().__init__(
@@ -60,19 +65,29 @@ class SampledPHashing(PHashing):
         )
         self.n_sampled = n_sampled
 
-    def transform(self, X: Any, *, ledger: Any = None) -> NDArray[np.uint8]:
+    def transform(
+        self, X: Any, *, ledger: Ledger | None = None, names: Sequence[str] | None = None
+    ) -> NDArray[np.uint8]:
         """Release the drawn bits, flipped, and which were drawn, charging `ledger` first."""
         check_is_fitted(self)
         bits = codes.unpack(self.query(X), self.n_bits_)
-        if ledger is not None:
-            ledger.charge(self.guarantee_.cost, what=f"{self.mechanism_.n_bits} flipped bits of {len(bits)} codes")
-        rng, _ = release_rng(self.random_state)
-        keys = rng.random((len(bits), self.n_bits_))
-        drawn = np.argsort(keys, axis=1)[:, : self.mechanism_.n_bits]
-        mask = np.zeros(bits.shape, dtype=np.uint8)
+        drawn = self._positions(len(bits), names)
+        what = f"{self.mechanism_.n_bits} flipped bits of {len(bits)} codes"
+        # Only the drawn bits reach the door.
+        released = self._release(np.take_along_axis(bits, drawn, axis=1), what, ledger, names)
+        mask, flipped = np.zeros((2, *bits.shape), dtype=np.uint8)
         np.put_along_axis(mask, drawn, 1, axis=1)
-        flipped = self.mechanism_.release(bits, rng=rng) * mask
+        np.put_along_axis(flipped, drawn, released, axis=1)
         return np.concatenate([codes.pack(flipped), codes.pack(mask)], axis=1)
+
+    def _positions(self, n: int, names: Sequence[str] | None) -> NDArray[np.int64]:
+        """Which bits of each code are told (n, n_sampled): drawn without a look at them."""
+        source, c = source_of(self.random_state), self.n_bits_
+        if names is None:
+            keys = words(source.stream("positions", exact=True), n * c).reshape(n, c)
+        else:
+            keys = np.array([words(source.stream(f"{name}/positions", exact=True), c) for name in names]).reshape(n, c)
+        return np.argsort(keys, axis=1)[:, : self.mechanism_.n_bits]
 
     def scores(self, X: Any, released: ArrayLike) -> NDArray[np.float32]:
         """The expected inner product (m, n) of queries with the true codes: z_j (1 - 2 beta) s_j over drawn bits."""

@@ -28,7 +28,7 @@ def clip_norm(
     size = np.abs(array) if order == 1 else np.square(array)
     norm = size.sum(axis=axis, keepdims=True)
     norm = norm if order == 1 else np.sqrt(norm)
-    return array * (limit / np.maximum(norm, limit))
+    return np.asarray(array * (limit / np.maximum(norm, limit)))
 
 
 def clip_values(x: Any, low: float, high: float) -> NDArray[np.float64]:

@@ -101,12 +101,14 @@ class Cost:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON; infinity becomes the string "inf"."""
-        return plain(dataclasses.asdict(self))
+        fields: dict[str, Any] = plain(dataclasses.asdict(self))
+        return fields
 
     @classmethod
     def from_dict(cls, fields: dict[str, Any]) -> Cost:
         """The inverse of `to_dict`; unknown or missing fields are an error."""
-        return build(cls, fields)
+        cost: Cost = build(cls, fields)
+        return cost
 
 
 def plain(value: Any) -> Any:

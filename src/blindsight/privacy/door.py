@@ -104,7 +104,7 @@ class Outer:
 
     def norms(self, order: float) -> Array:
         """|a| |b|: of the outer product, in l1 and l2 alike."""
-        return np.linalg.norm(self.left, ord=order, axis=1) * np.linalg.norm(self.right, ord=order, axis=1)
+        return np.asarray(np.linalg.norm(self.left, ord=order, axis=1) * np.linalg.norm(self.right, ord=order, axis=1))
 
     def weighted_sum(self, weights: Array) -> Array:
         """Sum of w_i a_i b_i' over the rows that count."""
@@ -123,7 +123,7 @@ class _Plain:
 
     def norms(self, order: float) -> Array:
         width = int(np.prod(self.values.shape[1:]))
-        return np.linalg.norm(self.values.reshape(len(self.values), width), ord=order, axis=1)
+        return np.asarray(np.linalg.norm(self.values.reshape(len(self.values), width), ord=order, axis=1))
 
     def weighted_sum(self, weights: Array) -> Array:
         # A row that is no number would make the whole sum none: zero times NaN is NaN.

@@ -172,8 +172,8 @@ def source_of(random_state: RandomState | Source) -> Source:
     if isinstance(random_state, (SystemSource, SeededSource, KeyedSource)):
         return random_state
     if hasattr(random_state, "stream") and hasattr(random_state, "name"):
-        return random_state  # type: ignore[return-value]
-    return SeededSource(random_state)  # type: ignore[arg-type]
+        return random_state
+    return SeededSource(random_state)
 
 
 def training_rng(random_state: RandomState) -> tuple[np.random.Generator, bool]:

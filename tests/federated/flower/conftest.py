@@ -27,13 +27,15 @@ def rows() -> dict[str, tuple[np.ndarray, np.ndarray]]:
 def federation(tmp_path: Path, small_key, rows):
     """Make folders and data files for a plan with the given changes; a small key keeps processes quick."""
 
-    def make(port: int = 9092, least_users: int = 3, **changes) -> dict[str, Home]:
+    def make(port: int = 9092, agreed: dict | None = None, **changes) -> dict[str, Home]:
         scale = np.vstack([np.zeros(64), np.full(64, 16.0)])
         X, y = rows["public"]
         start = initial_weights(X / 16, y, classes=10)
-        plan = Plan(initial=start, scale=scale, classes=10, **{"rounds": 2, "patience": 0.0, **changes})
-        settings = Settings(dimension=650, users=USERS, bound=4.0, least_users=least_users)
-        homes = make_homes(tmp_path / "parties", settings, small_key, plan, port=port)
+        plan = Plan(initial=start, scale=scale, classes=10, **{"rounds": 2, "patience": 1.0, **changes})
+        # Any users, so that one may be missing; groups are the protocol's own tests' business.
+        settings = Settings(**{"dimension": 650, "users": USERS, "bound": 4.0, "group": 1, **(agreed or {})})
+        key = None if settings.holders else small_key
+        homes = make_homes(tmp_path / "parties", settings, key, plan, port=port)
         for name, (rows_, labels) in rows.items():
             np.savez(tmp_path / f"{name}.npz", X=rows_, y=labels)
         return {home.path.name: home for home in homes}

@@ -12,13 +12,13 @@ import pytest
 
 from blindsight.core import storage
 from blindsight.core.errors import HostileFile, InvalidData, InvalidParameter, ProtocolError
-from blindsight.federated.flower.coordinator import Coordinator
+from blindsight.federated.flower.coordinator import Coordinator, _name
 from blindsight.federated.flower.homes import Home
-from blindsight.federated.flower.parties import Announcement, KeygenService, UserService
+from blindsight.federated.flower.parties import Announcement, KeygenService, UserService, open_service
 from blindsight.federated.flower.plan import Plan, read_rows
 from blindsight.federated.flower.processes import environment
 from blindsight.federated.learning import model_digest
-from blindsight.federated.messages import KEYGEN
+from blindsight.federated.messages import Code, Kind, Message, Refusal
 
 
 class Clock:
@@ -47,11 +47,8 @@ class LocalLink:
             if message.to in self.away:
                 continue
             self.delivered += 1
-            if message.to == KEYGEN:
-                answers = KeygenService(Home(self.homes["keygen"].path)).handle(message.data)
-            else:
-                home = Home(self.homes[f"user-{message.to}"].path)
-                answers = UserService(home, self.data / f"{home.path.name}.npz").handle(message.data, announced)
+            home = Home(self.homes[_name(message.to)].path)
+            answers = open_service(home, self.data / f"{home.path.name}.npz").handle(message.data, announced)
             self.waiting.extend(answer.data for answer in answers)
 
     def pull(self) -> list[bytes]:
@@ -66,9 +63,11 @@ def coordinator(homes: dict[str, Home], clock: Clock, **options) -> Coordinator:
 PLANS = {
     "change": {},
     "weights": {"send": "weights", "sparsity": 0.7},
-    "top-k": {"send": "top-k", "sparsity": 0.8, "rounds": 3},
+    "top-k after votes": {"send": "top-k", "sparsity": 0.8, "rounds": 3, "agreed": {"least_per_coordinate": 2}},
     "mask": {"send": "mask", "sparsity": 0.5},
     "sgd": {"learner": "sgd", "options": {"epochs": 1}},
+    "holders": {"agreed": {"holders": (3, 5)}},
+    "the paper": {"send": "weights", "sparsity": 0.7, "agreed": {"mode": "paper"}},
 }
 
 
@@ -132,32 +131,39 @@ def test_a_user_asked_twice_sends_the_same_bytes(federation, tmp_path: Path) -> 
     homes = federation()
     running = coordinator(homes, Clock())
     opening = running.role.open_round(1, model_digest(running.weights))[0].data
-    announced = running.announcement.encode()
     home, data = homes["user-1"], tmp_path / "user-1.npz"
-    first = UserService(home, data).handle(opening, announced)
-    again = UserService(Home(home.path), data).handle(opening, announced)
+    first = UserService(home, data).handle(opening)
+    again = UserService(Home(home.path), data).handle(opening)
     assert [message.data for message in first] == [message.data for message in again]
 
 
-def test_a_user_refuses_weights_the_round_was_not_opened_for(federation, tmp_path: Path) -> None:
+def test_a_user_joins_rounds_on_the_model_it_computed_only(federation, tmp_path: Path) -> None:
     homes = federation()
     running = coordinator(homes, Clock())
+    service = UserService(homes["user-1"], tmp_path / "user-1.npz")
+    opening = running.role.open_round(1, model_digest(running.weights + 1e-9))[0].data
+    [answer] = service.handle(opening)
+    message = Message.decode(answer.data, largest=10_000)
+    assert message.header.kind is Kind.REFUSED
+    assert Refusal.decode(message.body).code is Code.CHAIN
+
+
+def test_the_papers_users_want_the_weights_that_the_round_was_opened_for(federation, tmp_path: Path) -> None:
+    homes = federation(agreed={"mode": "paper"})
+    running = coordinator(homes, Clock())
     opening = running.role.open_round(1, model_digest(running.weights))[0].data
-    news = running.announcement
-    other = Announcement(news.weights + 1, news.last_round, news.contributors, news.revealed)
     service = UserService(homes["user-1"], tmp_path / "user-1.npz")
     with pytest.raises(ProtocolError, match="wrong model"):
-        service.handle(opening, other.encode())
+        service.handle(opening, Announcement(running.weights + 1, 0, ()).encode())
     with pytest.raises(ProtocolError, match="malformed"):
-        service.handle(opening, Announcement(news.weights[:-1], 0, (), news.revealed).encode())
+        service.handle(opening, Announcement(running.weights[:-1], 0, ()).encode())
 
 
 def test_announcements_survive_the_wire() -> None:
     rng = np.random.default_rng(0)
-    sent = Announcement(rng.normal(size=21), 7, (1, 4), rng.random(21) < 0.5)
+    sent = Announcement(rng.normal(size=21), 7, (1, 4))
     got = Announcement.decode(sent.encode(), dimension=21, users=5)
     np.testing.assert_array_equal(got.weights, sent.weights)
-    np.testing.assert_array_equal(got.revealed, sent.revealed)
     assert (got.last_round, got.contributors) == (7, (1, 4))
     with pytest.raises(ProtocolError):
         Announcement.decode(sent.encode()[:-1], dimension=21, users=5)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import stat
 from pathlib import Path
 
 import numpy as np
@@ -10,9 +11,11 @@ import pytest
 from typer.testing import CliRunner
 
 from blindsight.cli.main import app
-from blindsight.core.errors import BlindsightError
+from blindsight.core.errors import BlindsightError, HostileFile
 from blindsight.federated.flower.coordinator import Coordinator
 from blindsight.federated.flower.homes import Home
+from blindsight.federated.flower.invitations import invite
+from blindsight.federated.wire import Writer, seal, write_sealed
 
 run = CliRunner()
 
@@ -32,6 +35,29 @@ def test_keys_makes_a_folder_a_party_and_says_who_sees_what(tmp_path: Path, rows
     home = Home(tmp_path / "p" / "user-2").require("user")
     assert home.number == 2
     assert home.plan.features == 64
+
+
+def test_an_invitation_becomes_a_folder_again_and_says_who_sees_what(federation, tmp_path: Path) -> None:
+    homes = federation(agreed={"holders": (3, 5)})
+    for name in ("user-2", "holder-3", "aggregator"):
+        file = invite(homes[name], tmp_path / f"{name}.invitation")
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+        done = federate("join", file, tmp_path / "joined" / name)
+        assert done.exit_code == 0, done.output
+        assert name in done.stdout
+        assert "key holders" in done.stdout
+        for path in homes[name].path.rglob("*"):
+            copy = tmp_path / "joined" / name / path.relative_to(homes[name].path)
+            assert path.is_dir() or copy.read_bytes() == path.read_bytes()
+        assert "not empty" in str(federate("join", file, tmp_path / "joined" / name).exception)
+
+
+@pytest.mark.parametrize("name", ["../evil", "nodes/../../evil", "/etc/evil", "state.bin", "nodes/a\\b.pub"])
+def test_an_invitation_with_strange_files_is_refused(tmp_path: Path, name: str) -> None:
+    writer = Writer().number("I", 1).text(name).field(b"evil")
+    write_sealed(tmp_path / "bad", seal(b"INVT", bytes(writer)))
+    assert isinstance(federate("join", tmp_path / "bad", tmp_path / "new").exception, HostileFile)
+    assert not (tmp_path / "new").exists()
 
 
 def test_keys_needs_to_know_the_models_shape(tmp_path: Path) -> None:

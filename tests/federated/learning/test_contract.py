@@ -30,7 +30,9 @@ class TestNoisyFederatedClassifier(EstimatorContract):
     expected_failures = None  # the same class without noise passes scikit-learn's checks; noise does not fit 10 rows
 
     def make(self, **params):
-        return FederatedClassifier(**{"encrypt": False, "users": 10, "rounds": 1, "epsilon": 8.0, **params})
+        return FederatedClassifier(
+            **{"encrypt": False, "users": 10, "rounds": 1, "epsilon": 8.0, "classes": (0, 1, 2), **params}
+        )
 
     def data(self):
         return _data()

@@ -33,7 +33,7 @@ RAY = OnRay(shard=23)
 
 
 def _hasher(seed=None, epsilon=6.0):
-    hasher = PHashing(LSH(16, center=False, random_state=0), epsilon=epsilon, random_state=seed)
+    hasher = PHashing(LSH(16, center=False, random_state=0), epsilon=epsilon, random_state=seed, learned_from="public")
     return hasher.fit(PIXELS.reshape(len(PIXELS), -1) / 16.0)
 
 
@@ -72,7 +72,9 @@ def test_workers_make_the_sketches_that_are_made_here(ray_cluster, tmp_path, wor
 
 
 def test_codes_do_not_hang_on_the_size_of_a_shard(tmp_path):
-    hasher = CodebookHasher(epsilon=4.0, n_cells=16, random_state=1).fit(PIXELS.reshape(len(PIXELS), -1) / 16.0)
+    hasher = CodebookHasher(epsilon=4.0, n_cells=16, random_state=1, learned_from="public").fit(
+        PIXELS.reshape(len(PIXELS), -1) / 16.0
+    )
     assert (_hashed(tmp_path, 1, Here(shard=7), hasher) == _hashed(tmp_path, 1, Here(shard=200), hasher)).all()
 
 

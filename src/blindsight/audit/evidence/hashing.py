@@ -54,10 +54,16 @@ def _twin(subject: Any, seed: int) -> Any:
     if isinstance(subject, BitFlip):
         calibration: Any = "paper" if subject.beta > 0.5 else "proven"
         return PHashing(
-            ITQ(min(subject.n_bits, _WIDEST)), beta=subject.beta, calibration=calibration, random_state=seed
+            ITQ(min(subject.n_bits, _WIDEST)),
+            beta=subject.beta,
+            calibration=calibration,
+            random_state=seed,
+            learned_from="public",
         )
     if isinstance(subject, SubsetSelection):
-        return CodebookHasher(epsilon=subject.epsilon, n_cells=min(subject.k, 1000), random_state=seed)
+        return CodebookHasher(
+            epsilon=subject.epsilon, n_cells=min(subject.k, 1000), random_state=seed, learned_from="public"
+        )
     twin = clone(subject).set_params(random_state=seed)
     if isinstance(twin, PHashing):
         base = clone(subject.base_)

@@ -23,37 +23,37 @@ _ATTACKS: tuple[tuple[str, str, str, Callable[..., Recovery], str], ...] = (
         "30 rounds",
         "nobody learns it",
         support_intersection,
-        "draw fresh permutations each round: mode='block'",
+        "send every weight, under a pad: mode='pad'",
     ),
     (
         "weight",
         "5 users, 96% sparse",
         "only sums are seen",
         single_contributors,
-        "reveal only coordinates with enough contributors: least_per_coordinate",
+        "vote first, and send only what enough users changed: least_per_coordinate",
     ),
     (
         "update",
         "two subsets subtracted",
         "only sums are seen",
         subset_subtraction,
-        "decrypt once a round, for signed contributions only",
+        "open one set a round, which users confirmed",
     ),
     (
         "update",
         "one user passed off as the sum",
         "only sums are seen",
         single_user_decryption,
-        "the key holder must check who is in the sum; or share the key",
+        "check who is in the sum: mode='pad'; or key holders",
     ),
 )
 
 
 def verdicts(*, seed: int = 0) -> Iterator[Verdict]:
     """Four attacks on both protocols."""
-    sides: tuple[tuple[Literal["paper", "block"], Literal["paper", "proven"]], ...] = (
+    sides: tuple[tuple[Literal["paper", "pad"], Literal["paper", "proven"]], ...] = (
         ("paper", "paper"),
-        ("block", "proven"),
+        ("pad", "proven"),
     )
     for mode, calibration in sides:
         for unit, setting, promise, attack, advice in _ATTACKS:
@@ -61,7 +61,7 @@ def verdicts(*, seed: int = 0) -> Iterator[Verdict]:
             broken = found.value > max(0.05, 10 * (found.chance or 0.0))
             yield Verdict(
                 room="federated",
-                method="DPHE" if mode == "paper" else "DPHE, block mode (ours)",
+                method="DPHE" if mode == "paper" else "sums under a pad (ours)",
                 setting=setting,
                 unit=unit,
                 calibration=calibration,

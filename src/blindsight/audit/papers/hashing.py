@@ -35,7 +35,9 @@ def verdicts(rows: NDArray[Any], *, trials: int, seed: int = 0, workers: int = 1
 
 def _flips(n_bits: int, epsilon: float, calibration: Any, *, trials: int, seed: int) -> Verdict:
     rows = np.random.default_rng(seed).standard_normal((200, 64))
-    hasher = PHashing(LSH(n_bits, random_state=seed), epsilon=epsilon, calibration=calibration).fit(rows)
+    hasher = PHashing(
+        LSH(n_bits, random_state=seed), epsilon=epsilon, calibration=calibration, learned_from="public"
+    ).fit(rows)
     flip: BitFlip = hasher.mechanism_
     # The worst neighbour of a code is its complement.
     code = codes.unpack(hasher.query(rows[:1]), n_bits)[0]
@@ -82,7 +84,7 @@ def _pitq(rows: NDArray[Any], calibration: Any, *, trials: int, seed: int, worke
 
 
 def _codebook(rows: NDArray[Any], *, trials: int, seed: int) -> Verdict:
-    hasher = CodebookHasher(epsilon=4.0, n_cells=16, random_state=seed).fit(rows)
+    hasher = CodebookHasher(epsilon=4.0, n_cells=16, random_state=seed, learned_from="public").fit(rows)
     cells = hasher.assign(rows)
     here, there = cells[:1], cells[cells != cells[0]][:1]
     mechanism = hasher.mechanism_

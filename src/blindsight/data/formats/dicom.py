@@ -78,16 +78,15 @@ def _one_frame(pixels: NDArray[Any], dataset: Any) -> NDArray[Any]:
 
 
 def _shown(frame: NDArray[Any], dataset: Any) -> NDArray[np.uint8]:
-    from pydicom.pixels import apply_color_lut, apply_modality_lut, apply_voi_lut, convert_color_space
-
+    pixels: Any = optional_module("pydicom.pixels", extra="dicom")
     kind = str(dataset.get("PhotometricInterpretation", "MONOCHROME2"))
     if kind == "PALETTE COLOR":
-        return _bytes(apply_color_lut(frame, dataset))
+        return _bytes(pixels.apply_color_lut(frame, dataset))
     if frame.ndim == 3:
         if kind.startswith("YBR_FULL"):
-            frame = convert_color_space(frame, kind, "RGB")
+            frame = pixels.convert_color_space(frame, kind, "RGB")
         return _bytes(frame)
-    seen = np.asarray(apply_voi_lut(apply_modality_lut(frame, dataset), dataset), np.float64)
+    seen = np.asarray(pixels.apply_voi_lut(pixels.apply_modality_lut(frame, dataset), dataset), np.float64)
     low, high = float(seen.min()), float(seen.max())
     scaled = (seen - low) * (255.0 / (high - low)) if high > low else np.zeros_like(seen)
     return np.rint(255 - scaled if kind == "MONOCHROME1" else scaled).astype(np.uint8)

@@ -1,4 +1,4 @@
-"""Flower's client app: the same for users and for the key generator; a node's folder says which it is.
+"""Flower's client app: the same for users, key generator and holders; a node's folder says which it is.
 
 Each message starts a process, so everything lives in the folder: rows, state, memory.
 """
@@ -13,7 +13,7 @@ from flwr.clientapp import ClientApp
 
 from blindsight.core.errors import BlindsightError
 from blindsight.federated.flower.homes import Home
-from blindsight.federated.flower.parties import KeygenService, UserService, alone
+from blindsight.federated.flower.parties import alone, open_service
 
 __all__ = ["app"]
 
@@ -30,26 +30,24 @@ def _given(message: Message) -> tuple[list[bytes], bytes]:
     return list(record["messages"]), bytes(record["announced"])
 
 
-@app.train()
-def contribute(message: Message, context: Context) -> Message:
-    """A user's turn: an opening comes, a contribution goes."""
+def _answer(message: Message, context: Context) -> Message:
     home = Home(Path(str(context.node_config["home"])))
     try:
-        (opening, *_), announced = _given(message)
+        (given, *_), announced = _given(message)
         with alone(home):
-            service = UserService(home, str(context.node_config["data"]))
-            return _reply(message, [answer.data for answer in service.handle(opening, announced)])
+            service = open_service(home, context.node_config.get("data"))  # type: ignore[arg-type]
+            return _reply(message, [answer.data for answer in service.handle(given, announced)])
     except BlindsightError as error:
         return _reply(message, [], str(error))
+
+
+@app.train()
+def contribute(message: Message, context: Context) -> Message:
+    """A user's turn."""
+    return _answer(message, context)
 
 
 @app.query()
 def open_sum(message: Message, context: Context) -> Message:
-    """The key generator's turn: a request comes, a sum goes."""
-    home = Home(Path(str(context.node_config["home"])))
-    try:
-        (request, *_), _ = _given(message)
-        with alone(home):
-            return _reply(message, [answer.data for answer in KeygenService(home).handle(request)])
-    except BlindsightError as error:
-        return _reply(message, [], str(error))
+    """The turn of who opens sums."""
+    return _answer(message, context)

@@ -1,11 +1,12 @@
 """A folder a party: its secrets, its state, and what it needs to reach the others.
 
     aggregator/  enrolment, plan, TLS certificate and key, the nodes' public keys; later its state and the model
-    keygen/      enrolment with the private key, node key, CA certificate
+    keygen/      enrolment with the private key, node key, CA certificate; or
+    holder-1/ .. enrolment with the holder's key, node key, CA certificate
     user-1/ ...  enrolment, plan, node key, CA certificate
 
-Whoever makes them is the key generator (line 1 of Algorithm 1): hand each folder to its party over a protected
-channel, keep `keygen`, and delete the rest. Every folder is readable by its owner only.
+Whoever makes them knows every secret in them (line 1 of Algorithm 1): hand each folder to its party over a protected
+channel, keep your own, and delete the rest. Every folder is readable by its owner only.
 """
 
 from __future__ import annotations
@@ -21,14 +22,13 @@ from blindsight.core import storage
 from blindsight.core.errors import HostileFile, InvalidData, InvalidParameter
 from blindsight.federated.flower.certificates import make_node_key, make_server_files
 from blindsight.federated.flower.plan import Plan
-from blindsight.federated.messages import AGGREGATOR, KEYGEN
+from blindsight.federated.enrolment import enrol
 from blindsight.federated.paillier import PrivateKey
-from blindsight.federated.protocol import Settings, enrol
-from blindsight.federated.signatures import Ed25519
+from blindsight.federated.settings import Settings
 
-__all__ = ["Home", "make_homes"]
+__all__ = ["Home", "make_homes", "write_secret"]
 
-ROLES = ("aggregator", "keygen", "user")
+ROLES = ("aggregator", "keygen", "holder", "user")
 
 
 @dataclass(frozen=True)
@@ -55,8 +55,20 @@ class Home:
         return self
 
     @property
+    def name(self) -> str:
+        """As the folder was called when it was made: "aggregator", "keygen", "holder-2", "user-7"."""
+        role = str(self.about["role"])
+        return f"{role}-{self.number}" if role in ("holder", "user") else role
+
+    @property
+    def command(self) -> str:
+        """What its owner runs."""
+        rows = " --data rows.npz" if self.about["role"] == "user" else ""
+        return f"{self.about['role']} {self.path}{rows}"
+
+    @property
     def number(self) -> int:
-        """The user's number, 0 for the others."""
+        """The user's or holder's number, 0 for the others."""
         return int(self.about["number"])
 
     @property
@@ -76,30 +88,40 @@ class Home:
 
 
 def make_homes(
-    root: str | Path, settings: Settings, key: PrivateKey, plan: Plan, *, host: str = "127.0.0.1", port: int = 9092
+    root: str | Path,
+    settings: Settings,
+    key: PrivateKey | None,
+    plan: Plan,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 9092,
 ) -> list[Home]:
-    """Lines 1 and 2 of Algorithm 1 for runs across machines: folders for aggregator, key generator and users."""
+    """Lines 1 and 2 of Algorithm 1 for runs across machines: a folder for each party. Key holders need no `key`."""
     root = Path(root)
     if len(plan.initial) != settings.dimension:
         raise InvalidData(f"settings are for {settings.dimension} weights, the plan has {len(plan.initial)}.")
     if root.exists() and any(root.iterdir()):
         raise InvalidParameter(f"{root} is not empty: keys are never overwritten. Choose another folder.")
-    everybody = (AGGREGATOR, KEYGEN, *range(1, settings.users + 1))
-    setup = enrol(settings, key, identities={number: Ed25519() for number in everybody})
+    setup = enrol(settings, key)
     server = make_server_files(host)
     address = f"{host}:{port}"
     aggregator = _home(root / "aggregator", "aggregator", 0, address, setup.aggregator.dump(), server.authority, plan)
-    _secret(aggregator.path / "server.pem", server.certificate)
-    _secret(aggregator.path / "server.key", server.key)
-    homes = [aggregator, _home(root / "keygen", "keygen", 0, address, setup.keygen.dump(), server.authority, None)]
+    write_secret(aggregator.path / "server.pem", server.certificate)
+    write_secret(aggregator.path / "server.key", server.key)
+    homes = [aggregator]
+    if setup.keygen is not None:
+        homes.append(_home(root / "keygen", "keygen", 0, address, setup.keygen.dump(), server.authority, None))
+    for held in setup.holders:
+        path = root / f"holder-{held.index}"
+        homes.append(_home(path, "holder", held.index, address, held.dump(), server.authority, None))
     for enrolment in setup.users:
         path = root / f"user-{enrolment.number}"
         homes.append(_home(path, "user", enrolment.number, address, enrolment.dump(), server.authority, plan))
     for home in homes[1:]:
         node = make_node_key()
-        _secret(home.path / "node.key", node.private)
-        _secret(home.path / "node.pub", node.public)
-        _secret(aggregator.path / "nodes" / f"{home.path.name}.pub", node.public)
+        write_secret(home.path / "node.key", node.private)
+        write_secret(home.path / "node.pub", node.public)
+        write_secret(aggregator.path / "nodes" / f"{home.path.name}.pub", node.public)
     return homes
 
 
@@ -107,16 +129,16 @@ def _home(
     path: Path, role: str, number: int, address: str, enrolment: bytes, authority: bytes, plan: Plan | None
 ) -> Home:
     about = json.dumps({"role": role, "number": number, "address": address})
-    _secret(path / "party.json", about.encode())
-    _secret(path / "enrolment.bin", enrolment)
-    _secret(path / "ca.pem", authority)
+    write_secret(path / "party.json", about.encode())
+    write_secret(path / "enrolment.bin", enrolment)
+    write_secret(path / "ca.pem", authority)
     if plan is not None:
         plan.save(path / "plan.safetensors")
     return Home(path)
 
 
-def _secret(path: Path, content: bytes) -> None:
-    """For its owner's eyes only: the temporary file that becomes it is made with mode 0600."""
+def write_secret(path: Path, content: bytes) -> None:
+    """For its owner only: the temporary file that becomes it is made with mode 0600."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     os.chmod(path.parent, 0o700)
     storage.write_atomically(path, content)

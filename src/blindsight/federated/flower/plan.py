@@ -29,7 +29,7 @@ class Plan:
     """A classifier's shape, where it starts, and what a user does in a round.
 
     patience: once enough users are in, a round ends when nobody new has come for that many seconds.
-    mask_seed, mask_run: of a common mask.
+    mask_seed: of a common mask.
     """
 
     initial: NDArray[np.float64] = field(repr=False)
@@ -41,7 +41,6 @@ class Plan:
     send: str = "change"
     sparsity: float | None = None
     mask_seed: int = 0
-    mask_run: int = 1
     patience: float = 60.0
 
     def __post_init__(self) -> None:
@@ -71,7 +70,7 @@ class Plan:
     @property
     def sending(self) -> Sending:
         """What users send."""
-        return from_name(self.send, sparsity=self.sparsity, seed=self.mask_seed, run=self.mask_run)
+        return from_name(self.send, sparsity=self.sparsity, seed=self.mask_seed)
 
     def trainer(self, X: NDArray[Any], labels: NDArray[Any], *, user: int) -> LocalTrainer:
         """A user's local step over its own rows; labels are class numbers."""

@@ -11,11 +11,11 @@ from typing import Any
 from flwr.app import ConfigRecord, Context, Message, MessageType, RecordDict
 from flwr.serverapp import Grid, ServerApp
 
-from blindsight.federated.flower.coordinator import Coordinator
+from blindsight.federated.flower.coordinator import Coordinator, party
 from blindsight.federated.flower.homes import Home
 from blindsight.federated.flower.parties import alone
 from blindsight.federated.flower.plan import read_rows
-from blindsight.federated.messages import KEYGEN, Outgoing
+from blindsight.federated.messages import KEYGEN, Outgoing, is_holder
 
 __all__ = ["GridLink", "app"]
 
@@ -41,8 +41,9 @@ class GridLink:
             if node not in present or node is None:
                 _log.info("party %d is away", message.to)
                 continue
-            kind = MessageType.QUERY if message.to == KEYGEN else MessageType.TRAIN
-            record = ConfigRecord({"messages": [message.data], "announced": b"" if message.to == KEYGEN else announced})
+            opener = message.to == KEYGEN or is_holder(message.to)
+            kind = MessageType.QUERY if opener else MessageType.TRAIN
+            record = ConfigRecord({"messages": [message.data], "announced": b"" if opener else announced})
             sent = Message(RecordDict({"blindsight": record}), dst_node_id=node, message_type=kind)
             self._waiting.update(i for i in self.grid.push_messages([sent]) if i)
 
@@ -71,5 +72,5 @@ def main(grid: Grid, context: Context) -> None:
     given = str(context.run_config.get("test", ""))
     with alone(home):
         coordinator = Coordinator(home, test=read_rows(given) if given else None)
-        parties = {coordinator.party(name): int(node) for name, node in nodes.items()}
+        parties = {party(name): int(node) for name, node in nodes.items()}
         coordinator.run(GridLink(grid, parties))

@@ -139,8 +139,14 @@ class Federation:
         for number, participant in self.participants.items():
             if number not in dropouts:
                 vectors[number], supports[number] = participant.step(self.weights, self._round)
+        model = model_digest(self.weights)
+        self.simulation.expect(model)
         result = self.simulation.round(
-            vectors, model=model_digest(self.weights), supports=supports, dropouts=tuple(dropouts)
+            vectors,
+            model=model,
+            supports=supports,
+            only=self.sending.free(len(self.weights), self._round),
+            dropouts=tuple(dropouts),
         )
         self.weights = self.sending.apply(self.weights, result.mean, result.revealed)
         for number, participant in self.participants.items():

@@ -88,28 +88,22 @@ class TopK(Sending):
 
 @dataclass(frozen=True)
 class CommonMask(Sending):
-    """A random `share` of coordinates, drawn from `seed` and the round; local training moves those and no others.
-
-    Coordinates come in runs of `run`, the length of a packed block or a multiple, so that bytes shrink with the share.
-    """
+    """A random `share` of coordinates, drawn from `seed` and the round; local training moves those and no others."""
 
     share: float = 0.1
     seed: int = 0
-    run: int = 1
 
     def __post_init__(self) -> None:
         if checks.probability("share", self.share) == 0:
             checks.positive("share", self.share)
-        checks.whole("run", self.run)
 
     def free(self, dimension: int, round: int) -> Mask:
         """The mask of a round, the same on every machine."""
-        runs = -(-dimension // self.run)
         digest = hashlib.sha256(f"common mask {self.seed} {round} {dimension}".encode()).digest()
-        order = np.random.default_rng(np.frombuffer(digest, dtype="<u4")).permutation(runs)
-        chosen = np.zeros(runs, dtype=bool)
-        chosen[order[: max(1, round_half_up(self.share * runs))]] = True
-        return np.repeat(chosen, self.run)[:dimension]
+        order = np.random.default_rng(np.frombuffer(digest, dtype="<u4")).permutation(dimension)
+        chosen = np.zeros(dimension, dtype=bool)
+        chosen[order[: max(1, round_half_up(self.share * dimension))]] = True
+        return chosen
 
     def choose(self, vector: Vector, round: int) -> Mask:
         """The mask, whatever the vector."""
@@ -121,12 +115,12 @@ def round_half_up(value: float) -> int:
     return int(np.floor(value + 0.5))
 
 
-def from_name(name: str, *, sparsity: float | None, seed: int = 0, run: int = 1) -> Sending:
+def from_name(name: str, *, sparsity: float | None, seed: int = 0) -> Sending:
     """A sending from a word and the sparsity wanted: "weights", "top-k", "mask" or "change"."""
     checks.one_of("send", name, ("weights", "top-k", "mask", "change"))
     share = 1.0 if sparsity is None else 1 - checks.probability("sparsity", sparsity, below_one=True)
     if name == "top-k":
         return TopK(share)
     if name == "mask":
-        return CommonMask(share, seed, run)
+        return CommonMask(share, seed)
     return Weights() if name == "weights" else Change()

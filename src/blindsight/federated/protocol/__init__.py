@@ -1,13 +1,20 @@
 """The round as messages: roles that take bytes and return bytes, with no network inside."""
 
+from blindsight.federated.enrolment import (
+    AggregatorEnrolment,
+    HolderEnrolment,
+    KeygenEnrolment,
+    Setup,
+    UserEnrolment,
+    enrol,
+)
 from blindsight.federated.protocol.aggregator import Aggregator
-from blindsight.federated.protocol.enrolment import AggregatorEnrolment, KeygenEnrolment, Setup, UserEnrolment, enrol
-from blindsight.federated.protocol.holders import HolderEnrolment, KeyHolder, Opener, ThresholdSetup, enrol_holders
+from blindsight.federated.protocol.holder import KeyHolder
 from blindsight.federated.protocol.keygen import KeyGenerator
-from blindsight.federated.protocol.role import Durable
-from blindsight.federated.protocol.settings import Settings
 from blindsight.federated.protocol.simulation import RoundResult, Simulation, Transcript, simulate_round
 from blindsight.federated.protocol.user import User
+from blindsight.federated.role import Durable
+from blindsight.federated.settings import Settings
 
 __all__ = [
     "Aggregator",
@@ -17,16 +24,13 @@ __all__ = [
     "KeyGenerator",
     "KeyHolder",
     "KeygenEnrolment",
-    "Opener",
     "RoundResult",
     "Settings",
     "Setup",
     "Simulation",
-    "ThresholdSetup",
     "Transcript",
     "User",
     "UserEnrolment",
     "enrol",
-    "enrol_holders",
     "simulate_round",
 ]

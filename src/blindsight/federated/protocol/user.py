@@ -1,43 +1,85 @@
-"""A user: is told that a round is open, contributes one update to it, and never a second one."""
+"""A user: contributes one padded update a round, confirms one set a round, and checks every sum it is shown."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from blindsight.core import checks
 from blindsight.core.errors import InvalidData, ProtocolError
-from blindsight.federated.messages import AGGREGATOR, Header, Kind, Message, Outgoing
+from blindsight.federated.enrolment import UserEnrolment
+from blindsight.federated.messages import (
+    AGGREGATOR,
+    KEYGEN,
+    Code,
+    Header,
+    Kind,
+    Message,
+    Outgoing,
+    Purpose,
+    Refused,
+    holder,
+    is_holder,
+)
 from blindsight.federated.noise import clipped_numbers, noise_share
-from blindsight.federated.protocol import block, paper
-from blindsight.federated.protocol.enrolment import UserEnrolment
-from blindsight.federated.protocol.role import Role
+from blindsight.federated.opened import Opened
+from blindsight.federated.pad import bits, new_secret, pad, tag
+from blindsight.federated.protocol import rules
+from blindsight.federated.protocol.bodies import Contribution, KeySum, Result, ShareSum, sum_id
 from blindsight.federated.randomisers import RandomiserPool
-from blindsight.federated.wire import Reader, Writer, seal, unseal
+from blindsight.federated.role import Role
+from blindsight.federated.settings import Settings
+from blindsight.federated.wire import Writer, seal, unseal
 from blindsight.privacy.entropy import Rng, SystemEntropy
 
-__all__ = ["User"]
+__all__ = ["User", "encode_clipped", "encode_update"]
+
+
+def encode_clipped(settings: Settings, update: NDArray[np.float64]) -> NDArray[np.int64]:
+    """The whole numbers of an update inside the clip, without noise."""
+    return clipped_numbers(update, settings.clip or 0.0, settings.code)
+
+
+def encode_update(settings: Settings, update: ArrayLike, length: int, *, rng: Rng) -> NDArray[np.int64]:
+    """The whole numbers that go under the pad, clipped and with noise where the settings have it."""
+    values = checks.finite_array("update", update, ndim=1)
+    if len(values) != length:
+        raise InvalidData(f"an update must have {length} weights, got {len(values)}.")
+    if settings.clip is None:
+        return settings.code.encode(values)
+    return encode_clipped(settings, values) + noise_share(settings, len(values), rng=rng)
 
 
 class User(Role):
-    """User n of Algorithm 1.
+    """User n of Algorithm 1, under a pad.
 
-    `receive` an opening, then `contribute` an update (a vector of D weights). In `block` mode a coordinate counts as
-    contributed where `support` is true: by default, where the update isn't zero.
+    `receive` an opening, `contribute` an update (a vector of weights), `receive` the result. Where the owner computes
+    the model itself, `expect` its hash: then no round on another model is joined. `mask` is set between a round of votes
+    and its round of values, `revealed` after the latter.
     """
 
     def __init__(
-        self, enrolment: UserEnrolment, *, pool: RandomiserPool | None = None, workers: int = 2, rng: Rng | None = None
+        self, enrolment: UserEnrolment, *, pool: RandomiserPool | None = None, workers: int = 1, rng: Rng | None = None
     ) -> None:
         super().__init__()
         self.enrolment = enrolment
-        self.number = enrolment.number
-        self.settings, self.public, self.identity = enrolment.settings, enrolment.public, enrolment.identity
+        self.number, self.settings = enrolment.number, enrolment.settings
+        self.agreement, self.identity = enrolment.agreement, enrolment.identity
         self.pool, self.workers = pool, workers
         self._rng: Rng = SystemEntropy() if rng is None else rng
         self._open: Header | None = None
-        self._last_round = 0
-        self._sent: list[Outgoing] = []
+        self._sent: bytes = b""
+        self._last_round = self._contributed = self._ended = self._confirmed_round = 0
+        self._confirmed = bytes(32)
+        self._parent = bytes(32)
+        self._expected: bytes | None = None
+        self.mask: NDArray[np.bool_] | None = None
+        self.revealed: NDArray[np.bool_] | None = None
+        self.result: Opened | None = None
+        needed = self.settings.holders[1] if self.settings.holders else 1
+        self.largest_message = 65_536 + self.settings.users + 8 * self.settings.dimension + needed * 65_536
 
     def __repr__(self) -> str:
         return f"User({self.number}, last round {self._last_round})"
@@ -52,73 +94,210 @@ class User(Role):
         """The round that waits for this user's update."""
         return self._open
 
+    @property
+    def ended(self) -> int:
+        """The last round whose sum this user has checked."""
+        return self._ended
+
+    def _at(self) -> int:
+        return self._ended
+
+    def expect(self, model: bytes) -> None:
+        """Join rounds on the model with this hash only, until the next result."""
+        self._expected = bytes(model)
+
     def _handle(self, message: Message) -> list[Outgoing]:
-        message.require(kind=Kind.OPEN, key_id=self.public.key_id, round=None, model=None)
+        kinds = {Kind.CONFIRM_REQUEST: self._confirm, Kind.RESULT: self._take_result}
+        kind = message.header.kind if message.header.kind in kinds else Kind.OPEN
+        message.require(kind, self.agreement)
         if message.header.sender != AGGREGATOR:
-            raise ProtocolError("out of turn: only the aggregator opens rounds.")
-        message.require_signature(self.enrolment.aggregator)
-        if message.body != self.settings.digest:
-            raise ProtocolError("wrong settings: the round is opened under another agreement.")
-        number = message.header.round
-        if number == self._last_round and self._sent:
+            raise Refused(Code.TURN, "only the aggregator says so.")
+        message.require_signature(self.enrolment.verifiers)
+        return kinds.get(kind, self._take_opening)(message)
+
+    def _require_chain(self, header: Header) -> None:
+        """The round must go on from the last sum that we checked, and on the model that we computed from it."""
+        if header.parent != self._parent:
+            raise Refused(Code.CHAIN, f"the last sum known here is that of round {self._ended}, not the round's parent.")
+        if self._expected is not None and header.model != self._expected:
+            raise Refused(Code.CHAIN, "the round's model is not the one that the last sum gives.")
+        votes = header.purpose is Purpose.VOTES
+        if self.settings.least_per_coordinate > 1 and not votes:
+            if self.mask is None or header.length != int(self.mask.sum()):
+                raise Refused(Code.CHAIN, "a round of votes must come before a round of values.")
+        elif votes and (self.settings.least_per_coordinate == 1 or header.length != self.settings.dimension):
+            raise Refused(Code.AGREEMENT, "there is nothing to vote on.")
+
+    def _take_opening(self, message: Message) -> list[Outgoing]:
+        header = message.header
+        if header.round <= self._last_round:
             # The same bytes again: our message may have been lost, and a repeat tells nothing new.
-            previous = Message.decode(self._sent[0].data, largest=self.largest_message)
-            if previous.header.model == message.header.model:
-                return list(self._sent)
-        if number <= self._last_round:
-            raise ProtocolError(f"replay: round {number} is not after round {self._last_round}.")
-        self._open = message.header
+            if self._sent and Message.decode(self._sent, largest=len(self._sent)).header.context == header.context:
+                return [Outgoing(AGGREGATOR, self._sent)]
+            raise Refused(Code.ROUND, f"round {header.round} is not after round {self._last_round}.")
+        self._require_chain(header)
+        rules.round_pad(self.settings, header)
+        if self._contributed >= self.settings.rounds:
+            raise Refused(Code.ROUND, f"{self.settings.rounds} rounds were agreed on, and that many were contributed to.")
+        self._open = header
         return []
 
     def contribute(self, update: ArrayLike, *, support: NDArray[np.bool_] | None = None) -> list[Outgoing]:
-        """Encrypt an update for the open round: one message, or one a shard in `paper` mode."""
+        """Pad an update for the open round. With votes, the whole vector both times: what is not sent is left out here.
+
+        `support`: the coordinates counted as contributed; by default, where the update is not zero.
+        """
         if self._open is None:
             raise ProtocolError(f"user {self.number} has no open round to contribute to.")
-        numbers, chosen = self.encode(update, support)
-        header = self._open
-        if self.settings.mode == "paper":
-            bodies = paper.contributions(self.enrolment, numbers, chosen, pool=self.pool, workers=self.workers)
+        header, settings = self._open, self.settings
+        if settings.least_per_coordinate > 1:
+            numbers = self._voted(np.asarray(update), support, header)
         else:
-            context = block.round_context(header.round, header.model)
-            bodies = [
-                block.contribution(self.enrolment, context, numbers, chosen, pool=self.pool, workers=self.workers)
-            ]
-        self._sent = [self._send(AGGREGATOR, Kind.CONTRIBUTION, body.encode(), header) for body in bodies]
-        self._last_round, self._open = header.round, None
-        return list(self._sent)
+            numbers = encode_update(settings, update, header.length, rng=self._rng)
+        if header.purpose is Purpose.VALUES:
+            numbers = numbers + (1 << (settings.bits - 1))
+            self._contributed += 1
+        body = self._padded(header, numbers.astype(np.uint64))
+        [sent] = [self._send(AGGREGATOR, Kind.CONTRIBUTION, body.encode(), header)]
+        self._sent, self._last_round, self._open = sent.data, header.round, None
+        return [sent]
 
-    def encode(
-        self, update: ArrayLike, support: NDArray[np.bool_] | None
-    ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """The whole numbers that go into the ciphertexts, noise included, and which coordinates count."""
-        values = checks.finite_array("update", update, ndim=1)
-        if len(values) != self.settings.dimension:
-            raise InvalidData(f"an update must have {self.settings.dimension} weights, got {len(values)}.")
-        if self.settings.clip is not None:
-            numbers = clipped_numbers(values, self.settings.clip, self.settings.code)
-            share = noise_share(self.settings.noise_variance, len(values), self.settings, rng=self._rng)
-            return numbers + share, np.ones(len(values), dtype=bool)
-        chosen = values != 0 if support is None else np.asarray(support, dtype=bool)
-        if chosen.shape != values.shape or (values[~chosen] != 0).any():
+    def _voted(self, update: NDArray, support: NDArray[np.bool_] | None, header: Header) -> NDArray[np.int64]:
+        chosen = update != 0 if support is None else np.asarray(support, dtype=bool)
+        if chosen.shape != (self.settings.dimension,) or chosen.shape != update.shape or (update[~chosen] != 0).any():
             raise InvalidData("support must have one entry a weight and be true wherever the update is not zero.")
-        return self.settings.code.encode(values), chosen
+        if header.purpose is Purpose.VOTES:
+            return chosen.astype(np.int64)
+        return encode_update(self.settings, update[self.mask], header.length, rng=self._rng)
+
+    def _padded(self, header: Header, values: NDArray[np.uint64]) -> Contribution:
+        enrolment, context = self.enrolment, header.context
+        size = rules.round_pad(self.settings, header)
+        s = new_secret(size)
+        key = rules.to_key(s, tag.tag(enrolment.tag_seed, context, values))
+        padded = pad(size, context, values, s)
+        if enrolment.public is not None:
+            plaintexts = rules.slots(self.settings, enrolment.public, size.degree).pack(
+                key, shared=enrolment.shared_seed, own=enrolment.own_seed, context=context
+            )
+            ciphertexts = enrolment.public.encrypt_many(plaintexts, pool=self.pool, workers=self.workers)
+            return Contribution((enrolment.public.to_bytes(ciphertexts),), padded)
+        bound = context + self.number.to_bytes(4, "little")
+        shares = rules.sharing(self.settings, size.degree).share(key, enrolment.holders, bound)
+        messages = [self._send(holder(j), Kind.SHARE, bytes([j]) + data, header) for j, data in shares.items()]
+        return Contribution(tuple(message.data for message in messages), padded)
+
+    def _confirm(self, message: Message) -> list[Outgoing]:
+        header = message.header
+        which = sum_id(header.context, message.body)
+        if header.round <= self._ended or header.round < self._confirmed_round:
+            raise Refused(Code.ROUND, f"round {header.round} is over.")
+        self._require_chain(header)
+        rules.checked_members(self.settings, message.body)
+        if header.round == self._confirmed_round and which != self._confirmed:
+            raise Refused(Code.CONFIRM, "another set of users was confirmed in this round.")
+        self._confirmed_round, self._confirmed = header.round, which
+        return [self._send(AGGREGATOR, Kind.CONFIRM, which, header)]
+
+    def _take_result(self, message: Message) -> list[Outgoing]:
+        header = message.header
+        if header.round <= self._ended:
+            return []
+        self._require_chain(header)
+        body = Result.decode(message.body, holders=self.settings.holders[1] if self.settings.holders else 0)
+        users = rules.checked_members(self.settings, body.members)
+        which = sum_id(header.context, body.members)
+        if not body.packed:
+            self._take_spoilt(header, body, which)
+            self._parent, self._ended, self.result, self._open = which, header.round, None, None
+            return []
+        size = rules.round_pad(self.settings, header)
+        expected = self._summed_tag(header, body, which, len(users), size.degree)
+        if len(body.packed) != -(-header.length * size.slot_bits // 8):
+            raise Refused(Code.SUM, "a sum has another length.")
+        raw = np.empty(header.length, dtype=np.uint64)
+        bits.unpack(body.packed, size.slot_bits, raw)
+        if tag.tag(self.enrolment.tag_seed, header.context, raw) != expected:
+            raise Refused(Code.SUM, "the sum shown is not the sum of what users sent.")
+        values = rules.raw_sum(self.settings, header, raw.astype(np.int64), len(users))
+        self._parent, self._ended, self._open = which, header.round, None
+        if header.purpose is Purpose.VOTES:
+            self.mask = values >= self.settings.least_per_coordinate
+        else:
+            self._expected, self.mask, self.revealed = None, None, self.mask
+        self.result = Opened(users, values)
+        return []
+
+    def _take_spoilt(self, header: Header, body: Result, which: bytes) -> None:
+        """A round that was opened and gave no sum. Only where another sum on the same model tells nothing new."""
+        if self.settings.group == 1 and self.settings.clip is None:
+            raise Refused(Code.SUM, "without groups and noise no round follows on a sum that is not shown.")
+        if self.settings.holders is None:
+            self._key_sum(header, body, body.members)
+        elif len(rules.voters(body.proofs, which, self.enrolment.verifiers, self.agreement)) < self.settings.votes:
+            raise Refused(Code.VOTES, f"{self.settings.votes} votes are needed.")
+
+    def _key_sum(self, header: Header, body: Result, members: bytes) -> KeySum:
+        [data] = body.proofs[:1] or (b"",)
+        opened = Message.decode(data, largest=len(data))
+        opened.require(Kind.SUM, self.agreement)
+        opened.require_context(header)
+        if opened.header.sender != KEYGEN or self.enrolment.public is None:
+            raise Refused(Code.TURN, "only the key generator opens sums.")
+        opened.require_signature(self.enrolment.verifiers)
+        layout = rules.slots(self.settings, self.enrolment.public, rules.round_pad(self.settings, header).degree)
+        found = KeySum.decode(opened.body, length=layout.length, width=layout.slot_bits)
+        if found.members != members:
+            raise Refused(Code.SUM, "the key generator opened the sum of other users.")
+        return found
+
+    def _summed_tag(self, header: Header, body: Result, which: bytes, contributors: int, degree: int) -> int:
+        if self.settings.holders is None:
+            return rules.from_key(self._key_sum(header, body, body.members).sums, contributors)[1]
+        layout = rules.sharing(self.settings, degree)
+        digits = {}
+        for data in body.proofs:
+            part = Message.decode(data, largest=len(data))
+            part.require(Kind.SHARE_SUM, self.agreement)
+            part.require_context(header)
+            if not is_holder(part.header.sender):
+                raise Refused(Code.TURN, "only key holders open sums.")
+            part.require_signature(self.enrolment.verifiers)
+            found = ShareSum.decode(
+                part.body, length=layout.length, width=layout.width, prime=layout.prime, users=self.settings.users
+            )
+            if found.which != which:
+                raise Refused(Code.SUM, "a key holder opened the sum of other users.")
+            digits[part.header.sender - holder(0)] = found.sums[-tag.DIGITS :]
+        agreed = replace(layout, length=tag.DIGITS).combine(digits)
+        if agreed is None:
+            raise Refused(Code.SHARES, f"{layout.needed + 1} key holders must agree.")
+        return tag.from_digits(agreed[0])
 
     def dump(self) -> bytes:
-        """Enrolment, open round, last round and what was sent in it, sealed; secret."""
-        writer = Writer().field(self.enrolment.dump()).number("Q", self._last_round)
-        writer.field(b"" if self._open is None else self._open.encode(0) + bytes(64))
-        writer.number("I", len(self._sent))
-        for message in self._sent:
-            writer.field(message.data)
+        """Enrolment and everything since, sealed; secret."""
+        writer = Writer().field(self.enrolment.dump())
+        for number in (self._last_round, self._contributed, self._ended, self._confirmed_round):
+            writer.number("Q", number)
+        writer.raw(self._confirmed).raw(self._parent).field(self._expected or b"")
+        writer.field(b"" if self._open is None else self._open.encode(0) + bytes(64)).field(self._sent)
+        writer.field(b"" if self.mask is None else np.packbits(self.mask).tobytes())
+        writer.field(b"" if self.result is None else self.result.encode())
         return seal(b"USST", bytes(writer))
 
     @classmethod
-    def load(cls, data: bytes, *, pool: RandomiserPool | None = None, workers: int = 2, rng: Rng | None = None) -> User:
+    def load(cls, data: bytes, *, pool: RandomiserPool | None = None, workers: int = 1, rng: Rng | None = None) -> User:
         """Go on where `dump` was."""
-        reader: Reader = unseal(b"USST", data)
+        reader = unseal(b"USST", data)
         user = cls(UserEnrolment.load(reader.field()), pool=pool, workers=workers, rng=rng)
-        user._last_round = reader.number("Q")
-        opened = reader.field()
+        user._last_round, user._contributed = reader.number("Q"), reader.number("Q")
+        user._ended, user._confirmed_round = reader.number("Q"), reader.number("Q")
+        user._confirmed, user._parent, user._expected = reader.raw(32), reader.raw(32), reader.field() or None
+        opened, user._sent, mask, result = (reader.field() for _ in range(4))
         user._open = Message.decode(opened, largest=1 << 20).header if opened else None
-        user._sent = [Outgoing(AGGREGATOR, reader.field()) for _ in range(reader.number("I"))]
+        if mask:
+            row = np.unpackbits(np.frombuffer(mask, dtype=np.uint8), count=user.settings.dimension)
+            user.mask = row.astype(bool)
+        user.result = Opened.decode(result, users=user.settings.users) if result else None
+        reader.end()
         return user

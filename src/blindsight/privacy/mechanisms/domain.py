@@ -47,7 +47,7 @@ class Reals:
         """Numbers that are not finite count as zero, as a record outside every bound should."""
         values = np.asarray(x)
         if values.dtype.kind == "f":
-            return np.nan_to_num(np.clip(values, -_LARGEST, _LARGEST), copy=False)
+            return np.asarray(np.nan_to_num(np.clip(values, -_LARGEST, _LARGEST), copy=False))
         return values.astype(np.float64)
 
     def distance(self, x: Any, other: Any) -> float:
@@ -77,7 +77,7 @@ class Cells(_Rows):
 
     def project(self, x: Any) -> NDArray[Any]:
         """Numbers outside go to the nearest end."""
-        return np.clip(np.asarray(x), 0, self.k - 1)
+        return np.asarray(np.clip(np.asarray(x), 0, self.k - 1))
 
     def distance(self, x: Any, other: Any) -> float:
         """How many records differ."""
@@ -112,7 +112,7 @@ class Box(_Rows):
     def project(self, x: Any) -> NDArray[Any]:
         """Every coordinate into the box; what is no number counts as zero."""
         values = np.asarray(x)
-        return np.nan_to_num(np.clip(values, -self.bound, self.bound))
+        return np.asarray(np.nan_to_num(np.clip(values, -self.bound, self.bound)))
 
     def distance(self, x: Any, other: Any) -> float:
         """How many rows differ."""

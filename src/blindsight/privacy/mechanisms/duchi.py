@@ -110,7 +110,7 @@ class Duchi:
         agree = counts[:, self.dimensions // 2 + 1 :].sum(axis=1)
         gain = math.expm1(min(self.epsilon, 700))
         log_z = self.dimensions * math.log(2) + math.log1p(self._agreeing * gain)
-        return (np.log1p(gain * agree) - log_z).reshape(np.shape(x)[:-1])
+        return np.asarray((np.log1p(gain * agree) - log_z).reshape(np.shape(x)[:-1]))
 
     def _rows(self, x: Any) -> NDArray[np.float64]:
         values = checks.finite_array("x", x)

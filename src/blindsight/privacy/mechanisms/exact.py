@@ -30,7 +30,7 @@ def fraction_above(value: float) -> Fraction:
 
 
 def _below(bound: int, size: int, rng: Rng) -> NDArray[np.int64]:
-    return rng.integers(0, bound, size=size, dtype=np.int64)
+    return np.asarray(rng.integers(0, bound, size=size, dtype=np.int64))
 
 
 def _unit_exp(top: NDArray[np.int64], bottom: int, rng: Rng) -> NDArray[np.bool_]:

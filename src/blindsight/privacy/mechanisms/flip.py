@@ -103,7 +103,7 @@ class BitFlip:
             return bits ^ mask
         if signed:
             return np.where(mask, -bits, bits)
-        return np.bitwise_xor(bits, mask.astype(bits.dtype))
+        return np.asarray(np.bitwise_xor(bits, mask.astype(bits.dtype)))
 
     def release_packed(self, codes: Any, *, rng: Rng) -> NDArray[np.uint8]:
         """Flip packed codes: (n, ceil(n_bits/8)) bytes, bits from the low end; padding bits stay zero."""

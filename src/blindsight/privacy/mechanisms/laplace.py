@@ -176,4 +176,4 @@ class DiscreteLaplace:
         """Log-probability of every coordinate's grid point."""
         steps = np.abs(grid_units(released, self.grid) - grid_units(x, self.grid))
         decay = 1 / float(self.scale)
-        return -steps * decay + math.log(math.tanh(decay / 2))
+        return np.asarray(-steps * decay + math.log(math.tanh(decay / 2)))

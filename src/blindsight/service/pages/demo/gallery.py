@@ -68,7 +68,7 @@ def _release(
     from blindsight.index import HammingIndex
 
     target.mkdir(exist_ok=True)
-    hasher = CodebookHasher(epsilon=epsilon, supervised=True).fit(X, y)
+    hasher = CodebookHasher(epsilon=epsilon, supervised=True, learned_from="public").fit(X, y)
     hasher.save(target / "hasher.safetensors")
     codes = hasher.transform(secret, ledger=ledger)
     index = HammingIndex(hasher.n_cells_, guarantee=hasher.guarantee_)

@@ -1,24 +1,17 @@
-"""What the roles have in common: an address, a key, an identity, and a polite way to refuse."""
+"""What the roles have in common: an address, an agreement, an identity, and a polite way to refuse."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
 from blindsight.core.errors import ProtocolError
-from blindsight.federated.messages import (
-    HEADER_BYTES,
-    Header,
-    Kind,
-    Message,
-    Outgoing,
-    Refusal,
-)
-from blindsight.federated.paillier import PublicKey
-from blindsight.federated.protocol.settings import Settings
-from blindsight.federated.signatures import SIGNATURE_BYTES, Identity
+from blindsight.federated.messages import Code, Header, Kind, Message, Outgoing, Refusal, Refused
+from blindsight.federated.settings import Settings
+from blindsight.federated.signatures import Identity
 from blindsight.federated.wire import write_sealed
 
 __all__ = ["Durable", "Role", "Stateful"]
@@ -29,14 +22,15 @@ _log = logging.getLogger(__name__)
 class Role:
     """A party that takes messages and returns messages.
 
-    `receive` never raises on what comes from outside: a message that breaks the rules is refused with a reason, the
-    reason goes back to its sender and to the log, and the round goes on.
+    `receive` never raises on what comes from outside: a message that breaks the rules is refused with a code and a
+    reason, the refusal goes back, signed, to the message's sender and to the log, and the round goes on.
     """
 
     number: int
     settings: Settings
-    public: PublicKey
+    agreement: bytes
     identity: Identity
+    largest_message: int
 
     def __init__(self) -> None:
         self.refusals: list[str] = []
@@ -50,27 +44,25 @@ class Role:
             return []
         try:
             if message.header.kind is Kind.REFUSED:
-                self._refused_by(message)
-                return []
+                return self._refused_by(message)
             return self._handle(message)
         except ProtocolError as error:
             self._note(str(error))
-            return [self._send(message.header.sender, Kind.REFUSED, Refusal(str(error)).encode(), message.header)]
-
-    @property
-    def largest_message(self) -> int:
-        """Bytes beyond which a message is refused unread."""
-        places = self.settings.places(self.public)
-        per_place = self.public.ciphertext_bytes + 4 + -(-self.settings.users // 8)
-        fixed = HEADER_BYTES + SIGNATURE_BYTES + 64 + 136 * self.settings.users
-        return fixed + max(places * per_place, 9 * self.settings.dimension)
+            code = error.code if isinstance(error, Refused) else Code.MALFORMED
+            body = Refusal(code, str(error), self._at()).encode()
+            return [self._send(message.header.sender, Kind.REFUSED, body, message.header)]
 
     def _handle(self, message: Message) -> list[Outgoing]:
         raise AssertionError("each role handles its own messages")
 
-    def _refused_by(self, message: Message) -> None:
+    def _at(self) -> int:
+        """The last round this party knows the end of."""
+        return 0
+
+    def _refused_by(self, message: Message) -> list[Outgoing]:
         """Note that somebody refused ours; unsigned gossip changes nothing."""
         self._note(f"refused by {message.header.sender}: {Refusal.decode(message.body).reason}")
+        return []
 
     def _note(self, reason: str) -> None:
         if len(self.refusals) < 10_000:  # a flood must not fill the memory
@@ -78,7 +70,7 @@ class Role:
         _log.info("party %d refused a message: %s", self.number, reason)
 
     def _send(self, to: int, kind: Kind, body: bytes, about: Header) -> Outgoing:
-        header = Header(kind=kind, key_id=self.public.key_id, round=about.round, model=about.model, sender=self.number)
+        header = replace(about, kind=kind, agreement=self.agreement, sender=self.number)
         return Outgoing(to, Message.make(header, body, self.identity).encode())
 
 

@@ -1,8 +1,4 @@
-"""`paper` mode: Algorithm 1 and Equations 1 to 8 to the letter, weaknesses included.
-
-One ciphertext a weight; φ and φ^(n) are made once and kept for all rounds; columns of K in the vector's own order; the
-key generator decrypts what the aggregator asks for. `blindsight.audit.federation` shows what that costs.
-"""
+"""The steps of Algorithm 1: decompose, permute twice, encrypt, multiply, reorder."""
 
 from __future__ import annotations
 
@@ -14,11 +10,12 @@ from gmpy2 import mpz
 from numpy.typing import NDArray
 
 from blindsight.core.errors import ProtocolError
-from blindsight.federated.messages import Contribution, Sum
+from blindsight.federated.enrolment import KeygenEnrolment, UserEnrolment
+from blindsight.federated.opened import Opened
 from blindsight.federated.paillier import PublicKey
+from blindsight.federated.paper.bodies import Shard
 from blindsight.federated.permutation import inverse, permutation
-from blindsight.federated.protocol.enrolment import KeygenEnrolment, UserEnrolment
-from blindsight.federated.protocol.settings import Settings
+from blindsight.federated.settings import Settings
 from blindsight.federated.randomisers import RandomiserPool
 
 __all__ = [
@@ -68,11 +65,13 @@ def contributions(
     *,
     pool: RandomiserPool | None,
     workers: int,
-) -> list[Contribution]:
+) -> list[Shard]:
     """Lines 3 and 4: ζ(v) and Φ(K) = φ^(n) φ K (Equation 7), one message a shard."""
     settings, public = enrolment.settings, enrolment.public
+    if public is None:
+        raise AssertionError("paper mode has one key generator")
     shared = shared_places(settings, enrolment.shared_seed)
-    own = user_places(settings, enrolment.own_seed)
+    own = user_places(settings, enrolment.aggregator_seed)
     parts = shards(support, settings.m)
     result = []
     for f, part in enumerate(parts):
@@ -80,7 +79,7 @@ def contributions(
         # Footnote 2: a negative value is its residue modulo n.
         plain = [mpz(int(v)) % public.plaintext_modulus for v in values]
         data = public.to_bytes(public.encrypt_many(plain, pool=pool, workers=workers))
-        result.append(Contribution(own[shared[indices]].astype(np.uint32), data, len(indices), f, len(parts)))
+        result.append(Shard(own[shared[indices]].astype(np.uint32), data, len(indices), f, len(parts)))
     return result
 
 
@@ -106,9 +105,9 @@ def combine(
     ]
 
 
-def open_sum(enrolment: KeygenEnrolment, contributors: tuple[int, ...], plaintexts: list[mpz]) -> Sum:
+def open_sum(enrolment: KeygenEnrolment, contributors: tuple[int, ...], plaintexts: list[mpz]) -> Opened:
     """Line 6: reorder by φ^T and hand w_sum over, every coordinate of it."""
-    settings, modulus = enrolment.settings, enrolment.public.plaintext_modulus
+    settings, modulus = enrolment.settings, enrolment.private.public.plaintext_modulus
     half = modulus // 2
     signed = [int(x - modulus if x > half else x) for x in plaintexts]
     if any(abs(x) > settings.users * settings.code.largest for x in signed):
@@ -117,10 +116,10 @@ def open_sum(enrolment: KeygenEnrolment, contributors: tuple[int, ...], plaintex
     natural = inverse(shared_places(settings, enrolment.shared_seed))
     values = np.empty_like(permuted)
     values[natural] = permuted
-    return Sum(contributors, 0, np.ones(settings.dimension, dtype=bool), values)
+    return Opened(contributors, values)
 
 
-def expected_sum(settings: Settings, numbers: Mapping[int, NDArray[np.int64]]) -> Sum:
+def expected_sum(settings: Settings, numbers: Mapping[int, NDArray[np.int64]]) -> Opened:
     """The plain-integer oracle of a round."""
     total = np.stack(list(numbers.values())).sum(axis=0)
-    return Sum(tuple(sorted(numbers)), 0, np.ones(settings.dimension, dtype=bool), total)
+    return Opened(tuple(sorted(numbers)), total)

@@ -1,0 +1,128 @@
+"""Reading released cells: how the stored images spread over the cells, and how to rank them for a query.
+
+k-ary response tells the true cell with probability p and each of the others with q0 = (1 - p)/(k - 1). All that is
+computed here comes from released cells and public values, so it costs no privacy.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from blindsight.core import checks
+
+__all__ = ["Reading", "prior_from_counts"]
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+_STEPS = 30
+_BINS = 1024
+
+
+def prior_from_counts(counts: NDArray[Any], *, truth: float, k: int) -> Floats:
+    """The share of stored images whose *true* cell is each group, from counts of released ones, by 30 steps of EM.
+
+    `counts` are per group of k / len(counts) cells; with groups of one cell they are per cell. Starting from equal
+    shares, few steps keep the estimate from chasing the noise.
+    """
+    n = float(np.sum(counts))
+    groups = len(counts)
+    prior = np.full(groups, 1 / groups)
+    if n == 0:
+        return prior
+    lie = (1 - truth) / (k - 1)
+    size = k / groups
+    keep = truth - lie  # the released group is the true one by more than chance
+    seen = np.asarray(counts, dtype=np.float64)
+    for _ in range(_STEPS):
+        expected = keep * prior + lie * size
+        ratio = seen / expected
+        prior = prior * (keep * ratio + lie * size * ratio.sum()) / n
+        prior /= prior.sum()
+    return prior
+
+
+@dataclass(frozen=True, eq=False)
+class Reading:
+    """What an index of released cells says: `prior` (k,) shares of the true cells, how often the truth is told.
+
+    Parameters
+    ----------
+    prior: the share of stored images in each cell, estimated from the released ones.
+    truth: p, the probability that a released cell is the true one beforehand.
+    relevant: the share of stored images taken to be relevant to a query; ranking hardly depends on it.
+    slope: how sharply relevance grows with similarity; 5 ln(1/relevant) fits sets without labels, a labelled
+        public folder fits its own.
+    """
+
+    prior: Floats
+    truth: float
+    relevant: float = 0.05
+    slope: float | None = None
+
+    def __post_init__(self) -> None:
+        checks.probability("relevant", self.relevant)
+        checks.probability("truth", self.truth)
+
+    @property
+    def lie(self) -> float:
+        """The probability of each cell that is not the true one."""
+        return (1 - self.truth) / (len(self.prior) - 1)
+
+    @property
+    def trust(self) -> Floats:
+        """For each cell: the probability that an image stored under it truly lies in it."""
+        told = self.truth * self.prior
+        return told / ((self.truth - self.lie) * self.prior + self.lie)
+
+    def relevance(self, similarity: NDArray[Any]) -> Floats:
+        """P(an image of the cell is relevant to the query) (m, k): a logistic of the similarity whose level is
+        set so that `relevant` of the stored images are."""
+        slope = 5 * np.log(1 / self.relevant) if self.slope is None else self.slope
+        z = slope * np.asarray(similarity, dtype=np.float64)
+        return np.stack([_sigmoid(row + _level(row, self.prior, self.relevant)) for row in z])
+
+    def scores(self, similarity: NDArray[Any]) -> Floats:
+        """P(relevant | the stored cell) (m, k): the cell's own relevance as far as it is trusted, the average beyond."""
+        true = (self.truth - self.lie) * self.prior
+        return (true * self.relevance(similarity) + self.lie * self.relevant) / (true + self.lie)
+
+    def present(self, similarity: NDArray[Any], counts: NDArray[Any]) -> NDArray[np.bool_]:
+        """Whether anything like each query is stored (m,): whether the cells that fit it best hold more records than
+        lies alone would put there.
+
+        The cells that fit are those at least half as relevant as the best one. Lies put a record into each of them
+        with probability q0; "nothing" means no more than two standard deviations above that.
+        """
+        seen = np.asarray(counts, dtype=np.float64)
+        chance = self.relevance(similarity)
+        near = chance >= 0.5 * chance.max(axis=1, keepdims=True)
+        expected = seen.sum() * self.lie * near.sum(axis=1)
+        result: NDArray[np.bool_] = near @ seen > expected + 2 * np.sqrt(expected)
+        return result
+
+
+def _sigmoid(z: Floats) -> Floats:
+    result: Floats = 0.5 * (1 + np.tanh(0.5 * z))
+    return result
+
+
+def _level(z: Floats, prior: Floats, target: float) -> float:
+    """The shift at which the prior mean of sigmoid(z + shift) is `target`; by bisection over a histogram of z."""
+    low, high = float(z.min()), float(z.max())
+    width = max(high - low, 1e-9) / _BINS
+    at = np.minimum(((z - low) / width).astype(np.int64), _BINS - 1)
+    mass = np.bincount(at, weights=prior, minlength=_BINS)
+    middle = low + (np.arange(_BINS) + 0.5) * width
+    left, right = -high - 40.0, -low + 40.0
+    for _ in range(50):
+        shift = 0.5 * (left + right)
+        if float(mass @ _sigmoid(middle + shift)) > target:
+            right = shift
+        else:
+            left = shift
+    return 0.5 * (left + right)

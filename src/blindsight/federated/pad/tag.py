@@ -1,0 +1,64 @@
+"""A vector's tag: Σ κ_j m_j modulo 2^61 - 1 under a key that users share and the aggregator does not have.
+
+It is linear, so the tags of many vectors add up to the tag of their sum: users check the sum they are given. A sum that
+is off by anything fixed beforehand passes with probability 2^-61. The tag travels with the pad's secret, as nine digits
+of seven bits that are summed one by one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Final
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+from blindsight.federated.pad.stream import expand
+
+__all__ = ["DIGITS", "DIGIT_BITS", "MODULUS", "from_digits", "tag", "to_digits"]
+
+MODULUS: Final = (1 << 61) - 1
+DIGITS: Final = 9
+DIGIT_BITS: Final = 7
+_P, _31, _61 = np.uint64(MODULUS), np.uint64(31), np.uint64(61)
+_LOW31 = np.uint64((1 << 31) - 1)
+_CHUNK = 1 << 20
+
+
+@numba.njit(cache=True, nogil=True)
+def _fold(x: np.uint64) -> np.uint64:
+    return (x & _P) + (x >> _61)
+
+
+@numba.njit(cache=True, nogil=True)
+def _dot(keys: NDArray[np.uint64], values: NDArray[np.uint64]) -> tuple[np.uint64, np.uint64]:
+    """Σ high halves and Σ low halves of the keys times values below 2^32."""
+    high, low = np.uint64(0), np.uint64(0)
+    for i in range(values.shape[0]):
+        key = keys[i] & _P
+        high = _fold(high + _fold((key >> _31) * values[i]))
+        low = _fold(low + _fold((key & _LOW31) * values[i]))
+    return high, low
+
+
+def tag(key: bytes, header: bytes, values: NDArray[np.uint64]) -> int:
+    """The tag of whole numbers in [0, 2^32)."""
+    stream = hashlib.sha256(b"blindsight pad tag" + key + header).digest()[:16]
+    total = 0
+    for chunk in range(-(-len(values) // _CHUNK)):
+        part = values[chunk * _CHUNK : (chunk + 1) * _CHUNK]
+        keys = np.frombuffer(expand(stream, chunk.to_bytes(4, "little"), 8 * len(part)), dtype="<u8")
+        high, low = _dot(keys, part)
+        total += (int(high) << 31) + int(low)
+    return total % MODULUS
+
+
+def to_digits(value: int) -> NDArray[np.uint8]:
+    """Nine digits of seven bits, lowest first."""
+    return np.array([value >> (DIGIT_BITS * i) & 127 for i in range(DIGITS)], dtype=np.uint8)
+
+
+def from_digits(digits: NDArray[np.int64]) -> int:
+    """The tag that sums of digits stand for."""
+    return sum(int(digit) << (DIGIT_BITS * i) for i, digit in enumerate(digits)) % MODULUS

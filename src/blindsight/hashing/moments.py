@@ -1,0 +1,128 @@
+"""Sums over clipped rows: what PITQ and the codebook learn from, with noise through the door where rows are private.
+
+Neighbours replace one row. Rows have norm at most B, so that a replaced row moves
+- the sum of rows by at most 2 B,
+- the second moment, sum of y y', by at most sqrt(2) B^2 in Frobenius norm (|yy' - zz'|^2 <= 2 B^4),
+- a cross moment U'V, sum of u v' with |u| <= A and |v| <= B, by at most 2 A B,
+- the sums of clusters by at most 2 B, and their counts by at most sqrt(2).
+All noise is Gaussian on a grid. Gaussian releases of mu_i (sensitivity over noise) compose exactly to one with
+mu^2 = sum of mu_i^2, so a budget is handed out in shares of mu^2.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from blindsight.privacy import Plan, Planned
+from blindsight.privacy.accounting import price
+from blindsight.privacy.door import Outer
+from blindsight.privacy.mechanisms import DiscreteGaussian, Gaussian
+
+__all__ = ["NoNoise", "Share", "Sums", "clusters", "cross", "mean", "plan_for", "second"]
+
+Array = NDArray[Any]
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Share:
+    """One kind of release: what, its share of the budget over all its times, its sensitivity and its coordinates."""
+
+    what: str
+    share: float
+    sensitivity: float
+    dimensions: int
+    count: int = 1
+
+
+class Sums(Protocol):
+    """Where sums leave: a door, or `NoNoise` for rows that are public."""
+
+    def release(self, what: str, value: Any) -> Array:
+        """The value, noisy."""
+
+    def total(self, what: str, rows: Any) -> Array:
+        """The sum of clipped rows, noisy."""
+
+
+class NoNoise:
+    """Sums of public rows: nothing to hide, nothing to clip."""
+
+    def release(self, what: str, value: Any) -> Array:
+        """The value itself."""
+        return np.asarray(value)
+
+    def total(self, what: str, rows: Any) -> Array:
+        """The sum itself."""
+        return rows.left.T @ rows.right if isinstance(rows, Outer) else np.asarray(rows).sum(axis=0, dtype=np.float64)
+
+
+def plan_for(shares: Sequence[Share], *, epsilon: float, delta: float) -> Plan:
+    """Discrete Gaussian releases that together cost at most (epsilon, delta) per record."""
+    whole = Gaussian.calibrate(epsilon, delta=delta, sensitivity=1.0, unit="record").sigma
+
+    def planned(sigma: float) -> Plan:
+        return tuple(
+            Planned(
+                what=item.what,
+                count=item.count,
+                mechanism=DiscreteGaussian.fine(
+                    sigma=sigma * math.sqrt(item.count / item.share) * item.sensitivity,
+                    sensitivity=item.sensitivity,
+                    dimensions=item.dimensions,
+                    delta=delta,
+                    unit="record",
+                ),
+            )
+            for item in shares
+        )
+
+    plan = planned(whole)
+    while price(plan, delta=delta).epsilon > epsilon:  # rounding to the grid costs a little
+        whole *= 1.0005
+        plan = planned(whole)
+    return plan
+
+
+def mean(X: Array, door: Sums) -> Floats:
+    """The mean of rows; their number is public."""
+    return door.total("mean", X) / len(X)
+
+
+def second(X: Array, door: Sums, *, what: str = "second moment") -> Floats:
+    """The sum of y y' over rows of norm at most the bound, symmetric: noise on the upper triangle, mirrored."""
+    moment = (X.T @ X).astype(np.float64)
+    upper = np.triu_indices(len(moment))
+    noisy = np.zeros_like(moment)
+    noisy[upper] = door.release(what, moment[upper])
+    return noisy + np.triu(noisy, 1).T
+
+
+def cross(U: Array, V: Array, door: Sums, *, what: str = "cross moment") -> Floats:
+    """U'V, each record's u v' clipped to the bound."""
+    return door.total(what, Outer(U, V))
+
+
+def clusters(X: Array, centres: Array, steps: int, door: Sums) -> tuple[Floats, Floats]:
+    """Lloyd's algorithm on rows of norm at most 1, with noisy sums and counts: (centres, weights)."""
+    centres = np.array(centres, dtype=np.float64)
+    weights = np.full(len(centres), 1 / len(centres))
+    for _ in range(steps):
+        nearest = np.argmin(np.square(centres).sum(axis=1) - 2 * X @ centres.T, axis=1)
+        member = np.zeros((len(X), len(centres)))
+        member[np.arange(len(X)), nearest] = 1
+        sums = door.total("cell sums", Outer(member, X))
+        counts = door.release("cell counts", member.sum(axis=0))
+        # A cell that noise left (nearly) empty keeps its centre.
+        full = counts > 1
+        centres[full] = sums[full] / counts[full, None]
+        # The true centre lies in the unit ball: what noise threw out of it comes back to its border.
+        centres /= np.maximum(np.linalg.norm(centres, axis=1, keepdims=True), 1)
+        weights = np.maximum(counts, 1) / np.maximum(counts, 1).sum()
+    return centres, weights

@@ -1,0 +1,252 @@
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from blindsight.codebooks import CELL, Codebook, Reading, from_classes, from_head, from_pictures, number_of_cells
+from blindsight.codebooks.cells import ClassCells, GroupCells, PairCells, ward_groups
+from blindsight.codebooks.embedding import Embedding, head_space, unit_rows
+from blindsight.codebooks.reading import prior_from_counts
+from blindsight.core import storage
+from blindsight.core.errors import HostileFile, InvalidData
+from blindsight.features.weights import available
+from blindsight.privacy import Door
+
+RNG = np.random.default_rng(3)
+needs_weights = pytest.mark.skipif(not available("lite0"), reason="the weights of lite0 are not installed")
+
+
+def blobs(classes: int = 4, each: int = 40, d: int = 24, *, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    centres = np.random.default_rng(99).normal(size=(classes, d)) * 2
+    y = np.repeat(np.arange(classes), each)
+    return (centres[y] + rng.normal(size=(len(y), d))).astype(np.float32), y
+
+
+def books() -> list[Codebook]:
+    X, y = blobs()
+    return [
+        from_pictures(X, 4, network=None),
+        from_pictures(X, 12, network=None),
+        from_classes(X, y, 4, network=None),
+    ]
+
+
+@needs_weights
+@pytest.mark.parametrize(("epsilon", "kind", "k"), [(2, "groups", 8), (8, "groups", 414), (12, "pairs", 6000)])
+def test_cells_follow_the_budget(epsilon: float, kind: str, k: int) -> None:
+    book = from_head("lite0", epsilon)
+    assert (book.cells.kind, book.k) == (kind, k)
+    assert from_head("lite0", 8, first_page=True).k == 1000
+
+
+@pytest.mark.parametrize("book", books(), ids=lambda book: book.cells.kind)
+def test_a_query_fits_its_own_cell_better_than_others(book: Codebook) -> None:
+    X, _ = blobs(seed=1)
+    cells, fit = book.assign(X), book.similarity(X)
+    assert fit.shape == (len(X), book.k) and np.isfinite(fit).all()
+    own = fit[np.arange(len(X)), cells]
+    assert (own >= np.quantile(fit, 0.9, axis=1)).mean() > 0.9
+
+
+def test_similarity_of_a_group_is_the_soft_maximum_over_its_atoms() -> None:
+    atoms = unit_rows(RNG.normal(size=(12, 5)))
+    group = np.array([0, 2, 1, 1, 0, 2, 2, 3, 3, 0, 1, 2])
+    q = unit_rows(RNG.normal(size=(3, 5)))
+    fit = GroupCells(atoms, group).similarity(q)
+    for g in range(4):
+        expected = 0.1 * np.log(np.exp(q @ atoms[group == g].T / 0.1).mean(axis=1))
+        np.testing.assert_allclose(fit[:, g], expected, atol=1e-4)
+
+
+def test_pairs_are_the_nearest_atom_and_what_matches_the_rest() -> None:
+    atoms = unit_rows(RNG.normal(size=(9, 6)))
+    cells = PairCells.of(atoms, 4)
+    points = unit_rows(RNG.normal(size=(20, 6)))
+    for x, cell in zip(points, cells.assign(points), strict=True):
+        first, place = divmod(int(cell), 4)
+        assert first == (atoms @ x).argmax()
+        near = np.argsort(-(atoms @ atoms[first] - 10 * (np.arange(9) == first)))[:4]
+        rest = x - (x @ atoms[first]) * atoms[first]
+        assert cells.neighbours[first, place] == near[(atoms[near] @ rest).argmax()]
+    both = unit_rows((atoms[:, None] + 0.6 * atoms[cells.neighbours]).reshape(-1, 6))
+    np.testing.assert_allclose(cells.similarity(points), points @ both.T, atol=1e-5)
+
+
+def test_ward_groups_are_numbered_without_gaps() -> None:
+    group = ward_groups(unit_rows(RNG.normal(size=(30, 4))), 7)
+    assert sorted(set(group.tolist())) == list(range(7)) and group[0] == 0
+    assert ward_groups(unit_rows(RNG.normal(size=(3, 4))), 7).tolist() == [0, 1, 2]
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(2, 30), st.floats(0.5, 12), st.integers(0, 10**6))
+def test_the_prior_is_a_distribution_and_never_less_likely_than_equal_shares(k: int, eps: float, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    counts = np.bincount(rng.integers(0, max(1, k // 2), 200), minlength=k)
+    truth = 1 / (1 + (k - 1) * np.exp(-eps))
+    prior = prior_from_counts(counts, truth=truth, k=k)
+    assert (prior >= 0).all() and np.isclose(prior.sum(), 1)
+    lie = (1 - truth) / (k - 1)
+
+    def likelihood(p: np.ndarray) -> float:
+        return float(counts @ np.log((truth - lie) * p + lie))
+
+    assert likelihood(prior) >= likelihood(np.full(k, 1 / k)) - 1e-9  # EM never goes down
+
+
+def test_the_prior_finds_the_true_shares() -> None:
+    shares = np.array([0.5, 0.3, 0.15, 0.05])
+    truth = 0.7
+    counts = 1e6 * ((truth - 0.1) * shares + 0.1)
+    np.testing.assert_allclose(prior_from_counts(counts, truth=truth, k=4), shares, atol=0.01)
+
+
+def test_shares_of_groups_of_cells_are_found_too() -> None:
+    shares, truth, k = np.array([0.7, 0.2, 0.1]), 0.8, 30
+    lie = 0.2 / 29
+    counts = 1e6 * ((truth - lie) * shares + 10 * lie)
+    np.testing.assert_allclose(prior_from_counts(counts, truth=truth, k=k), shares, atol=0.01)
+
+
+def test_scores_are_the_posterior_of_relevance() -> None:
+    """By enumeration: true cell from the prior, released by the mechanism, relevant by its cell."""
+    prior, truth = np.array([0.4, 0.1, 0.3, 0.2]), 0.6
+    reading = Reading(prior, truth, relevant=0.2, slope=3.0)
+    fit = RNG.normal(size=(2, 4))
+    relevant = reading.relevance(fit)
+    np.testing.assert_allclose(relevant @ prior, 0.2, atol=2e-3)
+    release = np.full((4, 4), reading.lie) + (truth - reading.lie) * np.eye(4)  # [true, released]
+    joint = prior[:, None] * release
+    expected = relevant @ (joint / joint.sum(axis=0))
+    # The score takes the average over *all* cells for a lie; by enumeration the same up to the own cell's lie share.
+    np.testing.assert_allclose(reading.scores(fit), expected, atol=0.01)
+    np.testing.assert_allclose(reading.trust, np.diag(joint) / joint.sum(axis=0))
+
+
+def test_trust_is_how_often_the_stored_cell_is_the_true_one() -> None:
+    X, _ = blobs(each=4000)
+    book = from_pictures(blobs(seed=5)[0], 3, network=None)
+    true = book.assign(X)
+    released = book.mechanism.release(true, rng=np.random.default_rng(0))
+    trust = book.reading(np.bincount(released, minlength=book.k)).trust
+    for cell in range(book.k):
+        here = released == cell
+        if here.sum() > 300:
+            assert abs((true[here] == cell).mean() - trust[cell]) < 0.08
+
+
+def test_a_labelled_folder_calibrates_the_probability_of_relevance() -> None:
+    folder, labels = blobs(6, 12, seed=7)
+    book = from_classes(folder, labels, 6, network=None)
+    assert book.calibrated and not from_pictures(blobs()[0], 4, network=None).calibrated
+    X, y = blobs(6, 120, seed=8)
+    Q, yq = blobs(6, 20, seed=9)
+    released = book.mechanism.release(book.assign(X), rng=np.random.default_rng(0))
+    scores = book.reading(np.bincount(released, minlength=book.k)).scores(book.similarity(Q))[:, released]
+    top = np.argsort(-scores, axis=1)[:, :10]
+    shown = np.take_along_axis(scores, top, 1).mean()
+    right = (y[top] == yq[:, None]).mean()
+    assert abs(shown - right) < 0.1
+
+
+def test_nothing_like_this_is_said_of_what_is_not_there_only() -> None:
+    X, y = blobs(6, 200, seed=1)
+    book = from_pictures(X, 8, network=None)
+    there = y < 3
+    released = book.mechanism.release(book.assign(X[there]), rng=np.random.default_rng(0))
+    counts = np.bincount(released, minlength=book.k)
+    present = book.reading(counts).present(book.similarity(X), counts)
+    assert present[there].mean() > 0.95 and present[~there].mean() < 0.5
+
+
+def test_the_release_goes_through_the_door_and_keeps_its_epsilon() -> None:
+    X, _ = blobs()
+    book = from_pictures(X, 4, network=None)
+    guarantee = book.guarantee("seed")
+    assert guarantee.epsilon == 4 and guarantee.unit == "record" and guarantee.assumes("public cells")
+    codes = Door(guarantee, what="cells", random_state=1).release(CELL, book.assign(X))
+    assert codes.shape == (len(X),) and codes.max() < book.k
+
+
+@pytest.mark.parametrize("book", books(), ids=lambda book: book.cells.kind)
+def test_a_file_gives_the_same_codebook_back(book: Codebook, tmp_path: Path) -> None:
+    book.save(tmp_path / "book")
+    again = Codebook.load(tmp_path / "book")
+    X, _ = blobs(seed=2)
+    np.testing.assert_array_equal(again.assign(X), book.assign(X))
+    np.testing.assert_array_equal(again.similarity(X), book.similarity(X))
+    assert (again.epsilon, again.slope, again.classes, again.source) == (
+        book.epsilon,
+        book.slope,
+        book.classes,
+        book.source,
+    )
+
+
+@pytest.mark.parametrize("change", ["group", "atoms", "nan", "epsilon", "cells", "missing"])
+def test_a_hostile_file_is_refused(change: str, tmp_path: Path) -> None:
+    arrays, fields = books()[0].to_parts()
+    if change == "group":
+        arrays["group"] = arrays["group"] + 1
+    elif change == "atoms":
+        arrays["atoms"] = arrays["atoms"][:, :3]
+    elif change == "nan":
+        arrays["axes"] = arrays["axes"] * np.nan
+    elif change == "epsilon":
+        fields["epsilon"] = -1
+    elif change == "cells":
+        fields["cells"] = "rooms"
+    else:
+        del arrays["centre"]
+    storage.save(tmp_path / "bad", kind="codebook", arrays=arrays, fields=fields)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with pytest.raises(HostileFile):
+            Codebook.load(tmp_path / "bad")
+
+
+def test_too_few_public_pictures_are_refused_in_words() -> None:
+    with pytest.raises(InvalidData, match="at least 100"):
+        from_pictures(blobs(each=4)[0], 8, network=None)
+    with pytest.raises(InvalidData, match="two classes"):
+        from_classes(blobs()[0], np.zeros(160), 8, network=None)
+    with pytest.raises(InvalidData, match="shape"):
+        books()[0].assign(np.zeros((2, 3)))
+
+
+@needs_weights
+def test_the_head_s_space_weighs_directions_by_the_square_root_of_their_strength() -> None:
+    from blindsight.features.weights import head
+
+    embedding, atoms = head_space("lite0")
+    W = head("lite0") - head("lite0").mean(axis=0)
+    _, S, Vt = np.linalg.svd(W.astype(np.float64), full_matrices=False)
+    x = np.abs(RNG.normal(size=(3, 1280))).astype(np.float32)
+    expected = unit_rows((x - x.mean(axis=1, keepdims=True)) @ (Vt.T * np.sqrt(S)))
+    # Axes without strength are left out, so compare inner products.
+    np.testing.assert_allclose(embedding(x) @ embedding(x).T, expected @ expected.T, atol=1e-4)
+    assert atoms.shape[0] == 1000 and np.allclose(np.linalg.norm(atoms, axis=1), 1, atol=1e-5)
+
+
+def test_a_plain_space_is_the_direction_of_the_centred_row() -> None:
+    x = RNG.normal(size=(4, 6)).astype(np.float32)
+    np.testing.assert_allclose(Embedding.plain(6)(x), unit_rows(x - x.mean(axis=1, keepdims=True)), atol=1e-6)
+
+
+def test_two_classes_are_enough() -> None:
+    X, y = blobs(2, 30)
+    book = from_classes(X, y, 2, network=None)
+    assert isinstance(book.cells, ClassCells) and book.k == 2
+    np.testing.assert_array_equal(book.assign(X), y)
+    np.testing.assert_allclose(np.exp(book.similarity(X)).sum(axis=1), 1, atol=1e-5)
+
+
+def test_the_number_of_cells_never_falls_with_the_budget() -> None:
+    counts = [number_of_cells(e) for e in np.linspace(0.01, 40, 200)]
+    assert counts[0] == 2 and counts == sorted(counts)

@@ -99,7 +99,7 @@ def _gallery(state: Path, stored: int, seed: int) -> None:
     from blindsight.features import PixelPCA
     from blindsight.hashing import CodebookHasher
     from blindsight.index import HammingIndex
-    from blindsight.service.work.search import parts
+    from blindsight.service.pages.demo.gallery import parts
 
     digits = data.load("mnist5k")
     images, labels = digits.array(), np.asarray(digits.labels)
@@ -137,7 +137,7 @@ async def _crowd(url: str, *, users: int, seconds: float, pause: float) -> list[
         n = user
         while time.monotonic() < until:
             begin = time.perf_counter()
-            ask = f"POST /api/search/ask?query={n % 400}&epsilon={EPSILON:g}&k=12 HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+            ask = f"POST /api/demo/search/ask?query={n % 400}&epsilon={EPSILON:g}&k=12 HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
             writer.write(ask.encode())
             await _read(reader)
             found.append(1000 * (time.perf_counter() - begin))
@@ -171,10 +171,10 @@ async def _pages(url: str) -> list[float]:
 
 
 async def _hurt(count: int, seed: int) -> dict[str, Any]:
-    from blindsight.service.problems import Problem
-    from blindsight.service.settings import Settings
-    from blindsight.service.traffic import Metrics
-    from blindsight.service.uploads import Decoders
+    from blindsight.service.infra.problems import Problem
+    from blindsight.service.infra.settings import Settings
+    from blindsight.service.infra.traffic import Metrics
+    from blindsight.service.infra.uploads import Decoders
 
     decoders, found = Decoders(Settings(), Metrics(), workers=1), {"read": 0, "refused": 0, "ended": 0}
     slowest, peak, before = 0.0, 0, None

@@ -20,9 +20,9 @@ import sqlalchemy as sql
 
 from blindsight.audit.table import COLUMNS
 from blindsight.service import Settings, create_app
-from blindsight.service.database import JOBS, Database
-from blindsight.service.work import search, sketch, tags
-from blindsight.service.work.audit import FILES
+from blindsight.service.infra.database import JOBS, Database
+from blindsight.service.pages.demo import gallery, sketch, tags
+from blindsight.service.pages.demo.papers_audit import FILES
 
 
 class Bench:
@@ -42,7 +42,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two budgets, a tagger, two attackers: small, and the same for all tests."""
     state = tmp_path_factory.mktemp("prepared")
     place: Any = Bench(state)
-    search.run({"epsilons": [8.0, 2.0], "trials": 20_000}, place)
+    gallery.run({"epsilons": [8.0, 2.0], "trials": 20_000}, place)
     tags.run({"scenes": 600}, place)
     sketch.run({"settings": ["Q3", "Q6"], "public": 300}, place)
     return state
@@ -61,7 +61,7 @@ def make(state: Path) -> Iterator[Callable[..., Any]]:
     made: list[Any] = []
 
     def build(**settings: Any) -> Any:
-        app = create_app(Settings(**{"state": state, "prepare": False, **settings}))
+        app = create_app(Settings(**{"state": state, "prepare": False, "keys": "off", **settings}))
         made.append(app)
         return app
 
@@ -79,7 +79,7 @@ class Server:
             probe.bind(("127.0.0.1", 0))
             self.port = probe.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
-        given = {"PREPARE": "no", "STATE": str(state), "PORT": str(self.port), **settings}
+        given = {"PREPARE": "no", "KEYS": "off", "STATE": str(state), "PORT": str(self.port), **settings}
         environment = {**os.environ, **{f"BLINDSIGHT_STUDIO_{name}": str(value) for name, value in given.items()}}
         self.state, self.log = state, state / "server.log"
         with self.log.open("ab") as log:

@@ -14,8 +14,8 @@ from PIL import Image
 from blindsight.index import MilvusIndex
 from blindsight.index.photos import PhotoFolder
 from blindsight.privacy import Ledger
-from blindsight.service.database import JOBS
-from blindsight.service.rooms.codes import CellIndex
+from blindsight.service.infra.database import JOBS
+from blindsight.service.pages.demo.cells import CellIndex
 from service.asgi import Client, run
 
 
@@ -34,7 +34,7 @@ def spent(app: Any, name: str, unit: Any) -> float:
 
 def test_every_tag_answer_is_charged_and_the_budget_ends(keyed: Any) -> None:
     app, _, analyst = keyed
-    answers = [analyst.post("/api/tags/ask?query=1") for _ in range(4)]
+    answers = [analyst.post("/api/demo/tags/ask?query=1") for _ in range(4)]
     assert [answer.status_code for answer in answers] == [200, 200, 409, 409]
     assert answers[0].json()["remaining"] == 6.0
     assert spent(app, "analyst", "query") == 8.0
@@ -44,7 +44,7 @@ def test_every_tag_answer_is_charged_and_the_budget_ends(keyed: Any) -> None:
 
 def test_different_images_do_not_add_up(keyed: Any) -> None:
     app, _, analyst = keyed
-    answers = [analyst.post(f"/api/tags/ask?query={scene}") for scene in range(20)]
+    answers = [analyst.post(f"/api/demo/tags/ask?query={scene}") for scene in range(20)]
     assert {answer.status_code for answer in answers} == {200}
     assert spent(app, "analyst", "query") == 4.0
 
@@ -57,7 +57,7 @@ def test_nothing_leaves_when_the_ledger_cannot_be_written(keyed: Any, monkeypatc
         raise LedgerError("the disk of Ann is full")
 
     monkeypatch.setattr(Ledger, "charge", fail)
-    for address in ("/api/tags/ask?query=1", "/api/search/ask?query=1&epsilon=8"):
+    for address in ("/api/demo/tags/ask?query=1", "/api/demo/search/ask?query=1&epsilon=8"):
         answer = analyst.post(address)
         assert (answer.status_code, answer.json()["error"]) == (503, "ledger")
         assert "Ann" not in answer.text
@@ -66,22 +66,22 @@ def test_nothing_leaves_when_the_ledger_cannot_be_written(keyed: Any, monkeypatc
 def test_a_key_pays_once_for_the_codes_it_sees(keyed: Any) -> None:
     app, _, analyst = keyed
     for _ in range(3):
-        assert analyst.post("/api/search/ask?query=3&epsilon=8").status_code == 200
+        assert analyst.post("/api/demo/search/ask?query=3&epsilon=8").status_code == 200
     assert spent(app, "analyst", "record") == 8.0
-    assert analyst.post("/api/search/ask?query=3&epsilon=2").status_code == 409
+    assert analyst.post("/api/demo/search/ask?query=3&epsilon=2").status_code == 409
     assert spent(app, "analyst", "record") == 8.0
 
 
 def test_only_the_owner_sees_pictures_and_what_noise_hides(keyed: Any) -> None:
     _, owner, analyst = keyed
-    mine = owner.post("/api/search/ask?query=3&epsilon=8&beside=true").json()
-    theirs = analyst.post("/api/search/ask?query=3&epsilon=8&beside=true").json()
+    mine = owner.post("/api/demo/search/ask?query=3&epsilon=8&beside=true").json()
+    theirs = analyst.post("/api/demo/search/ask?query=3&epsilon=8&beside=true").json()
     assert mine["hits"][0]["picture"].startswith("data:image/png")
     assert len(mine["open_hits"]) == 12
     assert theirs["open_hits"] is None
     assert all("picture" not in hit for hit in theirs["hits"])
-    assert owner.post("/api/tags/ask?query=1&beside=true").json()["repeats"][0][0] == 1
-    answer = analyst.post("/api/tags/ask?query=1&beside=true").json()
+    assert owner.post("/api/demo/tags/ask?query=1&beside=true").json()["repeats"][0][0] == 1
+    answer = analyst.post("/api/demo/tags/ask?query=1&beside=true").json()
     assert answer["open_tags"] is None
     assert answer["repeats"] is None
 
@@ -98,13 +98,13 @@ def test_an_analyst_sees_its_own_account_only(keyed: Any) -> None:
 
 def test_hits_come_best_first_and_the_threshold_holds(make: Callable[..., Any]) -> None:
     client = Client(make())
-    every = client.post("/api/search/ask?query=5&epsilon=8&k=100").json()["hits"]
+    every = client.post("/api/demo/search/ask?query=5&epsilon=8&k=100").json()["hits"]
     chances = [hit["probability"] for hit in every]
     assert chances == sorted(chances, reverse=True)
-    some = client.post("/api/search/ask?query=5&epsilon=8&k=100&threshold=0.5").json()["hits"]
+    some = client.post("/api/demo/search/ask?query=5&epsilon=8&k=100&threshold=0.5").json()["hits"]
     assert all(hit["probability"] >= 0.5 for hit in some)
-    assert client.post("/api/search/ask?query=5&epsilon=3").status_code == 422
-    assert client.post("/api/search/ask?query=400&epsilon=8").status_code == 422
+    assert client.post("/api/demo/search/ask?query=5&epsilon=3").status_code == 422
+    assert client.post("/api/demo/search/ask?query=400&epsilon=8").status_code == 422
 
 
 def test_equal_codes_are_ranked_as_if_each_were_scored() -> None:
@@ -126,20 +126,20 @@ def test_equal_codes_are_ranked_as_if_each_were_scored() -> None:
 def test_an_upload_is_searched_sketched_and_tagged(make: Callable[..., Any]) -> None:
     app = make()
     buffer = io.BytesIO()
-    digit = app.state.studio.rooms.search.get()._asked_images[0]
+    digit = app.state.studio.demo.search.get()._asked_images[0]
     Image.fromarray(digit).resize((200, 200)).save(buffer, "PNG")
     client, kind = Client(app), {"content-type": "image/png"}
-    by_upload = client.post("/api/search/upload?epsilon=8&k=5", content=buffer.getvalue(), headers=kind).json()
+    by_upload = client.post("/api/demo/search/upload?epsilon=8&k=5", content=buffer.getvalue(), headers=kind).json()
     assert len(by_upload["hits"]) == 5
-    shown = client.post("/api/sketch/upload?setting=Q12", content=buffer.getvalue(), headers=kind).json()
+    shown = client.post("/api/demo/sketch/upload?setting=Q12", content=buffer.getvalue(), headers=kind).json()
     assert shown["psnr"] > 30
-    assert client.post("/api/tags/upload", content=buffer.getvalue(), headers=kind).json()["spent"] > 0
+    assert client.post("/api/demo/tags/upload", content=buffer.getvalue(), headers=kind).json()["spent"] > 0
     run(app.state.studio.decoders.close())
 
 
 def test_q3_hides_more_than_q6(make: Callable[..., Any]) -> None:
     client = Client(make())
-    hidden, shown = (client.post(f"/api/sketch/show?query=2&setting={q}").json() for q in ("Q3", "Q6"))
+    hidden, shown = (client.post(f"/api/demo/sketch/show?query=2&setting={q}").json() for q in ("Q3", "Q6"))
     assert hidden["psnr"] < shown["psnr"]
     assert hidden["right"] < shown["right"]
     assert hidden["recovered_prior"].startswith("data:image/png")
@@ -147,15 +147,15 @@ def test_q3_hides_more_than_q6(make: Callable[..., Any]) -> None:
 
 def test_pages_say_what_leaves_the_numbers_and_the_balance(make: Callable[..., Any]) -> None:
     client = Client(make())
-    for page in ("search", "sketch", "federation", "metric", "tags", "ledger"):
-        text = client.get(f"/{page}").text
+    for page in ("search", "sketch", "federation", "metric", "tags", "papers"):
+        text = client.get(f"/demo/{page}").text
         for words in (
-            "Leaves this machine",
-            "claimed",
+            "What leaves this machine",
+            "promised",
             "proven",
-            "audited",
+            "reached by attack",
             "Budget left",
-            "API keys are off",
+            "Keys are off",
             "Skip to",
         ):
             assert words in text, (page, words)
@@ -166,22 +166,22 @@ def test_pages_say_what_leaves_the_numbers_and_the_balance(make: Callable[..., A
 
 def test_what_is_not_prepared_says_so(tmp_path: Any, make: Callable[..., Any]) -> None:
     client = Client(make(state=tmp_path / "empty"))
-    for address in ("/api/search", "/api/tags", "/api/sketch/curves.svg"):
+    for address in ("/api/demo/search", "/api/demo/tags", "/api/demo/sketch/curves.svg"):
         answer = client.get(address)
         assert (answer.status_code, answer.json()["error"]) == (503, "preparing")
         assert "retry-after" in answer.headers
-    assert "being prepared" in client.get("/search").text
+    assert "being prepared" in client.get("/demo/search").text
 
 
 def test_what_could_not_be_prepared_says_so(tmp_path: Any, make: Callable[..., Any]) -> None:
     app = make(state=tmp_path / "empty")
-    job = app.state.studio.jobs.add("tags", {}, "studio")
+    job = app.state.studio.jobs.add("demo-tags", {}, "studio")
     with app.state.studio.database.begin() as connection:
         connection.execute(sql.update(JOBS).where(JOBS.c.id == job["id"]).values(state="failed"))
-    answer = Client(app).get("/api/tags")
+    answer = Client(app).get("/api/demo/tags")
     assert (answer.status_code, answer.json()["error"]) == (503, "not_prepared")
     assert "retry-after" not in answer.headers
-    assert Client(app).get("/api/search").json()["error"] == "preparing"
+    assert Client(app).get("/api/demo/search").json()["error"] == "preparing"
 
 
 def test_another_index_is_searched_by_upload_and_shows_names(tmp_path: Any, make: Callable[..., Any]) -> None:
@@ -198,10 +198,10 @@ def test_another_index_is_searched_by_upload_and_shows_names(tmp_path: Any, make
     assert CliRunner().invoke(command, order).exit_code == 0
     app = make(index=str(tmp_path / "index"))
     client, kind = Client(app), {"content-type": "image/png"}
-    assert client.get("/api/search").json()["stored"] == 40
-    assert client.post("/api/search/ask?query=0&epsilon=8").status_code == 422
+    assert client.get("/api/demo/search").json()["stored"] == 40
+    assert client.post("/api/demo/search/ask?query=0&epsilon=8").status_code == 422
     photo = (tmp_path / "photos" / "p3.png").read_bytes()
-    found = client.post("/api/search/upload?epsilon=8&k=6", content=photo, headers=kind).json()["hits"]
+    found = client.post("/api/demo/search/upload?epsilon=8&k=6", content=photo, headers=kind).json()["hits"]
     assert all(hit["id"].endswith(".png") for hit in found)
     assert found[0]["probability"] > 0.9
     assert spent(app, "local", "record") == 8.0
@@ -212,8 +212,8 @@ def test_another_index_is_searched_by_upload_and_shows_names(tmp_path: Any, make
     MilvusIndex.load(PhotoFolder.read(tmp_path / "index").codes, milvus).close()
     app = make(index=str(tmp_path / "index"), codes=milvus)
     client = Client(app)
-    assert client.get("/api/search").json()["stored"] == 40
-    there = client.post("/api/search/upload?epsilon=8&k=6", content=photo, headers=kind).json()["hits"]
+    assert client.get("/api/demo/search").json()["stored"] == 40
+    there = client.post("/api/demo/search/upload?epsilon=8&k=6", content=photo, headers=kind).json()["hits"]
     assert {hit["id"] for hit in there} <= {f"p{n}.png" for n in range(40)}
     # The embedded way looks up the cells' own probabilities, Milvus the model of distances stored with the codes.
     assert [hit["probability"] for hit in there] == pytest.approx([hit["probability"] for hit in found], abs=0.05)
@@ -223,6 +223,6 @@ def test_another_index_is_searched_by_upload_and_shows_names(tmp_path: Any, make
 def test_a_prepared_part_of_another_version_counts_as_not_prepared(make: Callable[..., Any], state: Any) -> None:
     (state / "prepared" / "tags" / "tagger.safetensors").write_bytes(b"from another time")
     app = make()
-    answer = Client(app).post("/api/tags/ask?query=1")
+    answer = Client(app).post("/api/demo/tags/ask?query=1")
     assert (answer.status_code, answer.json()["error"]) == (503, "preparing")
-    assert app.state.studio.rooms.tags.broken
+    assert app.state.studio.demo.tags.broken

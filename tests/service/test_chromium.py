@@ -14,7 +14,8 @@ import pytest
 from PIL import Image
 
 pytestmark = pytest.mark.real
-PAGES = ("search", "sketch", "federation", "metric", "tags", "ledger")
+DEMO = tuple(f"demo/{name}" for name in ("search", "sketch", "federation", "metric", "tags", "papers"))
+PAGES = ("", "protect", "search", "tags", "compare", "together", "send", "budget", "demo", *DEMO)
 WAIT = 60_000
 
 
@@ -75,7 +76,7 @@ def digit_file(folder: Path) -> Path:
 
 
 def test_search_ranks_by_budget_and_threshold_and_takes_an_upload(visit: Visit, tmp_path: Path) -> None:
-    page = visit.go("search")
+    page = visit.go("demo/search")
     page.wait_for_selector("#hits img")
     assert page.locator("#hits li").count() == 12
     assert page.locator("#open-hits li").count() == 12
@@ -94,7 +95,7 @@ def test_search_ranks_by_budget_and_threshold_and_takes_an_upload(visit: Visit, 
 
 
 def test_sketch_shows_what_is_sent_and_what_comes_back(visit: Visit, tmp_path: Path) -> None:
-    page = visit.go("sketch")
+    page = visit.go("demo/sketch")
     page.wait_for_selector("#recovered:visible")
     assert page.locator("#prior").is_visible()
     hidden = visit.text("#verdict")
@@ -108,7 +109,7 @@ def test_sketch_shows_what_is_sent_and_what_comes_back(visit: Visit, tmp_path: P
 
 
 def test_a_federation_runs_and_its_rounds_show(visit: Visit) -> None:
-    page = visit.go("federation")
+    page = visit.go("demo/federation")
     page.locator("#users").fill("4")
     page.locator("#rounds").fill("2")
     page.locator("#dropout").fill("0.3")
@@ -121,7 +122,7 @@ def test_a_federation_runs_and_its_rounds_show(visit: Visit) -> None:
 
 
 def test_a_metric_is_learned_and_its_price_shows(visit: Visit) -> None:
-    page = visit.go("metric")
+    page = visit.go("demo/metric")
     page.locator("#pairs").fill("90")
     page.get_by_role("button", name="Learn").click()
     for picture in ("#graph", "#accuracy", "#before", "#after"):
@@ -131,7 +132,7 @@ def test_a_metric_is_learned_and_its_price_shows(visit: Visit) -> None:
 
 
 def test_tags_are_answered_and_charged(visit: Visit) -> None:
-    page = visit.go("tags")
+    page = visit.go("demo/tags")
     page.locator("#gallery button").nth(2).click()
     page.wait_for_selector("#tags li")
     first = visit.text("[data-remaining]")
@@ -142,18 +143,8 @@ def test_tags_are_answered_and_charged(visit: Visit) -> None:
     assert float(visit.text("[data-remaining]")) < float(first)
 
 
-def test_the_ledger_shows_and_its_chain_holds(visit: Visit) -> None:
-    page = visit.go("ledger")
-    page.wait_for_selector("#entries tr")
-    page.get_by_role("button", name="Verify the chain").click()
-    page.wait_for_selector("#chains .fine")
-    assert page.locator("#chains .refuted").count() == 0
-    assert "gallery mnist5k" in visit.text("#accounts")
-    assert page.get_by_role("button", name="Run an audit").is_visible()
-
-
 def test_an_audit_is_started_followed_and_shown(visit: Visit, live: Any) -> None:
-    page = visit.go("ledger")
+    page = visit.go("demo/papers")
     page.get_by_role("button", name="Run an audit").click()
     page.wait_for_selector("#bar:visible")
     job = live.finish_audit()

@@ -36,10 +36,10 @@ def test_neither_secrets_nor_pixels_are_logged(make: Callable[..., Any], caplog:
     key = app.state.studio.keys.make("ann", "owner")
     client = Client(app, Authorization=f"Bearer {key}")
     with caplog.at_level(logging.DEBUG, logger="blindsight"):
-        client.post("/api/search/ask?query=7&epsilon=8")
+        client.post("/api/demo/search/ask?query=7&epsilon=8")
         client.get("/api/jobs/0123456789abcdef")
-        client.post("/api/sketch/upload?setting=Q3", content=b"PIXELS", headers={"content-type": "image/png"})
+        client.post("/api/demo/sketch/upload?setting=Q3", content=b"PIXELS", headers={"content-type": "image/png"})
         client.get("/search", headers={"Cookie": "blindsight_session=hush"})
-    assert "POST /api/search/ask 200" in caplog.text
+    assert "POST /api/demo/search/ask 200" in caplog.text
     for secret in (key, "query=7", "0123456789abcdef", "PIXELS", "hush", "ann"):
         assert secret not in caplog.text

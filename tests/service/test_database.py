@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from blindsight.core.errors import InvalidParameter
-from blindsight.service.database import Database
+from blindsight.service.infra.database import Database
 from privacy.ledger.conftest import postgresql  # noqa: F401
 from service.asgi import Client
 
@@ -18,10 +18,10 @@ def test_a_studio_lives_in_postgresql(make: Callable[..., Any], postgresql: str)
     app = make(database=postgresql, keys="required")
     key = app.state.studio.keys.make("ann", "analyst")
     client = Client(app, Authorization=f"Bearer {key}")
-    assert client.post("/api/tags/ask?query=1").status_code == 200
+    assert client.post("/api/demo/tags/ask?query=1").status_code == 200
     assert [line["kind"] for line in client.get("/api/ledger/entries").json()] == ["charge", "grant", "grant"]
     assert client.get("/health").status_code == 200
-    job = app.state.studio.jobs.add("federation", {}, "ann")["id"]
+    job = app.state.studio.jobs.add("demo-federation", {}, "ann")["id"]
     assert client.get(f"/api/jobs/{job}").json()["state"] == "queued"
     assert not (app.state.studio.settings.state / "studio.db").exists()
 

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from blindsight.service.problems import PROBLEMS
-from blindsight.service.traffic import Buckets
+from blindsight.service.infra.problems import PROBLEMS
+from blindsight.service.infra.traffic import Buckets
 from service.asgi import BASE, Client
 
 client = Client
+TOKEN = "a-secret-of-this-start-up"
 
 
 @pytest.fixture
@@ -27,7 +28,7 @@ def bearer(app: Any, key: str) -> Client:
 
 def test_without_a_key_nothing_is_told(keyed: Any) -> None:
     app, _ = keyed
-    for address in ("/api/search", "/api/jobs", "/api/ledger/accounts", "/metrics"):
+    for address in ("/api/demo/search", "/api/jobs", "/api/ledger/accounts", "/metrics"):
         answer = client(app).get(address)
         assert answer.status_code == 401
         assert answer.json() == {"error": "key_needed", "message": PROBLEMS["key_needed"][1]}
@@ -38,12 +39,12 @@ def test_without_a_key_nothing_is_told(keyed: Any) -> None:
 @pytest.mark.parametrize(
     ("address", "method", "allowed"),
     [
-        ("/api/search", "GET", {"owner", "analyst"}),
-        ("/api/tags", "GET", {"owner", "analyst"}),
-        ("/api/sketch", "GET", {"owner", "analyst", "aggregator"}),
-        ("/api/federation", "POST", {"owner", "aggregator"}),
-        ("/api/metric", "POST", {"owner"}),
-        ("/api/audit", "POST", {"owner"}),
+        ("/api/demo/search", "GET", {"owner", "analyst"}),
+        ("/api/demo/tags", "GET", {"owner", "analyst"}),
+        ("/api/demo/sketch", "GET", {"owner", "analyst", "aggregator"}),
+        ("/api/demo/federation", "POST", {"owner", "aggregator"}),
+        ("/api/demo/metric", "POST", {"owner"}),
+        ("/api/demo/audit", "POST", {"owner"}),
         ("/api/ledger/export.json", "GET", {"owner"}),
         ("/metrics", "GET", {"owner"}),
     ],
@@ -61,7 +62,7 @@ def test_keys_are_stored_as_digests_and_end_when_revoked(keyed: Any) -> None:
     raw = b"".join(path.read_bytes() for path in studio.settings.state.glob("studio.db*"))
     assert not any(key.encode() in raw for key in keys.values())
     studio.keys.revoke("the analyst")
-    assert bearer(app, keys["analyst"]).get("/api/search").status_code == 401
+    assert bearer(app, keys["analyst"]).get("/api/demo/search").status_code == 401
 
 
 def test_a_page_is_reached_by_signing_in_and_left_by_signing_out(keyed: Any) -> None:
@@ -71,7 +72,7 @@ def test_a_page_is_reached_by_signing_in_and_left_by_signing_out(keyed: Any) -> 
     form = {"csrf": visitor.cookies["blindsight_csrf"], "key": "wrong"}
     assert visitor.post("/login", data=form).status_code == 401
     assert visitor.post("/login", data={**form, "csrf": "x", "key": keys["owner"]}).status_code == 403
-    assert visitor.post("/login", data={**form, "key": keys["owner"]}).url.path == "/search"
+    assert visitor.post("/login", data={**form, "key": keys["owner"]}).url.path == "/"
     flags = visitor.get("/search").request.headers["cookie"]
     assert "blindsight_session" in flags
     assert visitor.post("/logout").status_code == 403
@@ -108,6 +109,79 @@ def test_a_strange_host_is_refused_where_keys_are_off(make: Callable[..., Any]) 
         assert client(app).get("/health", headers={"Host": host}).status_code == status
 
 
+def test_any_other_host_is_refused_where_no_further_name_was_set(make: Callable[..., Any]) -> None:
+    for mode in ("off", "auto"):
+        app = make(keys=mode, token=None if mode == "off" else TOKEN)
+        for host in ("evil.example", "evil.example:8731", "", "127.0.0.1.evil.example"):
+            assert client(app).get("/health", headers={"Host": host}).status_code == 400, (mode, host)
+
+
+@pytest.mark.parametrize("header", ["X-Forwarded-For", "X-Forwarded-Host", "X-Real-IP", "Forwarded", "Via"])
+def test_a_forwarded_request_is_refused_where_the_owner_needs_no_key(make: Callable[..., Any], header: str) -> None:
+    for mode in ("off", "auto"):
+        app = make(keys=mode, token=None if mode == "off" else TOKEN)
+        answer = client(app).get("/api/jobs", headers={header: "203.0.113.9"})
+        assert (answer.status_code, answer.json()["error"]) == (400, "forwarded")
+    assert client(make(proxies=("127.0.0.1",))).get("/api/jobs", headers={header: "203.0.113.9"}).status_code == 200
+
+
+def test_a_forwarding_header_buys_no_further_requests(make: Callable[..., Any]) -> None:
+    app = make(keys="required", rate=1, burst=3)
+    found = [client(app).get("/api/jobs", headers={"X-Forwarded-For": f"10.0.0.{n}"}).status_code for n in range(5)]
+    assert found == [401, 401, 401, 429, 429]
+
+
+def test_a_page_of_a_neighbouring_site_cannot_act_even_with_the_token(make: Callable[..., Any]) -> None:
+    token = {"Cookie": "blindsight_csrf=abc", "X-CSRF-Token": "abc"}
+    for site, status in (("same-site", 403), ("cross-site", 403), ("same-origin", 200), ("none", 200)):
+        answer = client(make()).post("/api/ledger/verify", headers={**token, "Sec-Fetch-Site": site})
+        assert answer.status_code == status, site
+
+
+def test_a_key_that_nobody_has_does_not_excuse_from_the_check_of_origin(make: Callable[..., Any]) -> None:
+    headers = {"Authorization": "Bearer bs_nobody", "Origin": "http://evil.example"}
+    answer = client(make()).post("/api/ledger/verify", headers=headers)
+    assert (answer.status_code, answer.json()["error"]) == (403, "cross_site")
+
+
+def test_a_path_with_dots_is_refused_also_where_it_ends_inside(make: Callable[..., Any]) -> None:
+    app = make()
+    assert client(app).get("/static/studio.css").status_code == 200
+    answer = client(app).get("/static/none/%2e%2e/studio.css")
+    assert answer.status_code == 404
+    assert answer.headers["content-type"] == "application/json"
+
+
+def test_the_owner_of_this_machine_comes_by_the_link_that_was_printed(make: Callable[..., Any]) -> None:
+    app = make(keys="auto", token=TOKEN)
+    assert client(app).get("/api/jobs").status_code == 401
+    assert client(app).get("/").url.path == "/login"
+    assert client(app).get("/?token=" + "x" * 24, follow_redirects=False).headers["location"] == "/login"
+    visitor = client(app)
+    answer = visitor.get(f"/?token={TOKEN}")
+    assert TOKEN not in str(answer.url)
+    assert visitor.get("/api/jobs").status_code == 200
+    assert bearer(app, TOKEN).get("/metrics").status_code == 200
+    # A session outlives the process, and ends where keys are required.
+    cookie = {"Cookie": f"blindsight_session={visitor.cookies['blindsight_session']}"}
+    assert client(make(keys="auto", token="y" * 24)).get("/api/jobs", headers=cookie).status_code == 200
+    assert client(make(keys="required")).get("/api/jobs", headers=cookie).status_code == 401
+
+
+def test_keys_are_looked_up_only_for_callers_within_their_rate(make: Callable[..., Any]) -> None:
+    app = make(keys="required", rate=1, burst=4)
+    looked, real = [], app.state.studio.keys.identify
+
+    def identify(key: str) -> Any:
+        looked.append(key)
+        return real(key)
+
+    app.state.studio.keys.identify = identify
+    found = [bearer(app, f"bs_{n}").get("/api/jobs").status_code for n in range(10)]
+    assert found == [401] * 4 + [429] * 6
+    assert len(looked) == 4
+
+
 @pytest.mark.parametrize("address", ["/search", "/api/jobs", "/static/studio.css", "/nothing", "/docs", "/health"])
 def test_every_answer_carries_the_headers(make: Callable[..., Any], address: str) -> None:
     found = client(make()).get(address).headers
@@ -121,7 +195,7 @@ def test_every_answer_carries_the_headers(make: Callable[..., Any], address: str
 @pytest.mark.parametrize(
     "address",
     [
-        "/static/../settings.py",
+        "/static/../app.py",
         "/static/%2e%2e/settings.py",
         "/static/..%5csettings.py",
         "/api/jobs/0123456789abcdef/files/..%2fx",
@@ -160,24 +234,24 @@ def test_an_allowance_grows_back() -> None:
 
 def test_a_body_beyond_its_limit_is_refused_also_without_a_length(make: Callable[..., Any]) -> None:
     app = make(body_bytes=1000)
-    assert client(app).post("/api/audit", content=b"x" * 1001).status_code == 413
+    assert client(app).post("/api/demo/audit", content=b"x" * 1001).status_code == 413
 
     async def pieces() -> Any:
         for _ in range(20):
             yield b" " * 100
 
-    assert client(app).post("/api/audit", content=pieces()).status_code == 413
+    assert client(app).post("/api/demo/audit", content=pieces()).status_code == 413
 
 
 def test_errors_are_the_same_whatever_the_data(make: Callable[..., Any]) -> None:
     app = client(make())
     bodies = {
-        app.post("/api/federation", json=body).text
+        app.post("/api/demo/federation", json=body).text
         for body in ({"users": 1}, {"users": "Ann"}, {"patient": "Ann"}, [], {"epsilon": -1}, {"users": 10**30})
     }
     assert len(bodies) == 1
     assert "Ann" not in bodies.pop()
-    assert app.post("/api/audit", content=b"{", headers={"content-type": "application/json"}).status_code == 422
+    assert app.post("/api/demo/audit", content=b"{", headers={"content-type": "application/json"}).status_code == 422
 
 
 def test_a_mistake_of_ours_is_told_without_its_words(make: Callable[..., Any], caplog: Any) -> None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import httpx
 import sqlalchemy as sql
 
-from blindsight.service.database import JOBS
+from blindsight.service.infra.database import JOBS
+from blindsight.service.infra.jobs import JobContext
 from service.asgi import Client, run
 
 SMALL = {"users": 3, "rounds": 2, "dropout": 0.0, "encrypt": False}
@@ -26,8 +29,8 @@ def wait(url: str, job: str, *states: str) -> dict[str, Any]:
 
 def test_a_job_is_taken_up_after_a_stop_and_after_a_crash(serve: Callable[..., Any]) -> None:
     first = serve()
-    long = httpx.post(f"{first.url}/api/federation", json={"users": 40, "rounds": 20, "encrypt": True}).json()["id"]
-    small = httpx.post(f"{first.url}/api/federation", json=SMALL).json()["id"]
+    long = httpx.post(f"{first.url}/api/demo/federation", json={"users": 40, "rounds": 20, "encrypt": True}).json()["id"]
+    small = httpx.post(f"{first.url}/api/demo/federation", json=SMALL).json()["id"]
     wait(first.url, long, "running")
     first.kill()
     second = serve()
@@ -52,7 +55,7 @@ def test_a_job_is_taken_up_after_a_stop_and_after_a_crash(serve: Callable[..., A
 def test_a_job_that_dies_again_and_again_is_marked_and_can_be_run_again(make: Callable[..., Any]) -> None:
     app = make()
     jobs = app.state.studio.jobs
-    job = jobs.add("federation", SMALL, "local")["id"]
+    job = jobs.add("demo-federation", SMALL, "local")["id"]
     with app.state.studio.database.begin() as connection:
         connection.execute(sql.update(JOBS).values(state="running", attempts=3))
     jobs._stopping = True  # look at the start only, run nothing
@@ -64,9 +67,43 @@ def test_a_job_that_dies_again_and_again_is_marked_and_can_be_run_again(make: Ca
     assert Client(app).post(f"/api/jobs/{job}/rerun").status_code == 409
 
 
+def test_of_many_workbenches_one_gets_a_job(make: Callable[..., Any], tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'shared.db'}"
+    apps = [make(state=tmp_path / name, database=url) for name in "abcd"]
+    jobs = [app.state.studio.jobs for app in apps]
+    assert len({each.runner for each in jobs}) == 4
+    made = {jobs[0].add("federation", SMALL, "local", limited=False)["id"] for _ in range(12)}
+    with ThreadPoolExecutor(8) as pool:
+        got = [row["id"] for row in pool.map(lambda n: jobs[n % 4].claim(), range(40)) if row is not None]
+    assert sorted(got) == sorted(made)
+
+
+def test_a_lease_that_runs_out_frees_the_job_and_its_old_process_writes_nothing(
+    make: Callable[..., Any], tmp_path: Path
+) -> None:
+    url = f"sqlite:///{tmp_path / 'shared.db'}"
+    one, other = (make(state=tmp_path / name, database=url).state.studio for name in "ab")
+    job = one.jobs.add("demo-federation", SMALL, "local")["id"]
+    assert one.jobs.claim()["id"] == job
+    old = JobContext(one.settings, job, 1)
+    other.jobs._take_up(own=True)
+    assert other.jobs.claim() is None  # the lease still runs
+    with one.database.begin() as connection:
+        connection.execute(sql.update(JOBS).values(lease=time.time() - 1))
+    other.jobs._take_up()
+    assert other.jobs.claim()["attempts"] == 2
+    assert not one.jobs._set(job, only="running", owned=True, lease=time.time() + 60)
+    old.finish({"late": True})
+    assert one.jobs.get(job)["state"] == "running"
+    assert one.jobs.get(job)["result"] is None
+    JobContext(other.settings, job, 2).finish({"rounds": []})
+    answer = Client(make(state=tmp_path / "a", database=url)).get(f"/api/jobs/{job}/files/accuracy.svg")
+    assert (answer.status_code, answer.json()["error"]) == (409, "elsewhere")
+
+
 def test_the_queue_has_an_end(make: Callable[..., Any]) -> None:
     client = Client(make(job_limit=2))
-    found = [client.post("/api/federation", json=SMALL).status_code for _ in range(3)]
+    found = [client.post("/api/demo/federation", json=SMALL).status_code for _ in range(3)]
     assert found == [202, 202, 429]
 
 
@@ -74,7 +111,7 @@ def test_an_aggregator_does_not_see_a_users_update(make: Callable[..., Any]) -> 
     app = make(keys="required")
     studio = app.state.studio
     key = studio.keys.make("sum", "aggregator")
-    job = studio.jobs.add("federation", SMALL, "sum")["id"]
+    job = studio.jobs.add("demo-federation", SMALL, "sum")["id"]
     views = '{"views": {"has": "secret", "sees": "noise"}, "rounds": []}'
     with studio.database.begin() as connection:
         connection.execute(sql.update(JOBS).values(state="done", result=views))

@@ -14,13 +14,14 @@ import httpx
 from blindsight.privacy.ledger import Ledger
 
 ADDRESSES = (
-    ("POST", "/api/search/ask?query={n}&epsilon=8"),
-    ("POST", "/api/search/ask?query={n}&epsilon=2&threshold=0.3&beside=true"),
-    ("GET", "/search"),
+    ("POST", "/api/demo/search/ask?query={n}&epsilon=8"),
+    ("POST", "/api/demo/search/ask?query={n}&epsilon=2&threshold=0.3&beside=true"),
+    ("GET", "/"),
+    ("GET", "/demo/search"),
     ("GET", "/api/jobs"),
-    ("POST", "/api/sketch/show?query=1&setting=Q3"),
+    ("POST", "/api/demo/sketch/show?query=1&setting=Q3"),
     ("GET", "/static/studio.css"),
-    ("POST", "/api/tags/ask?query=3"),
+    ("POST", "/api/demo/tags/ask?query=3"),
     ("GET", "/nothing"),
 )
 
@@ -71,7 +72,7 @@ def test_after_kill_9_the_ledger_holds_every_answer_that_left(serve: Callable[..
                 while True:
                     try:
                         # One scene: different ones would not add up.
-                        answer = await client.post("/api/tags/ask?query=1")
+                        answer = await client.post("/api/demo/tags/ask?query=1")
                     except httpx.HTTPError:
                         return
                     if answer.status_code == 200 and answer.json()["tags"] is not None:

@@ -27,7 +27,14 @@ def app(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
 
     state = tmp_path_factory.mktemp("schema") / "state"
     shutil.copytree(prepared, state)
-    options: Any = {"prepare": False, "rate": 10**9, "burst": 10**9, "job_limit": 3, "query_budget": 40.0}
+    options: Any = {
+        "prepare": False,
+        "keys": "off",
+        "rate": 10**9,
+        "burst": 10**9,
+        "job_limit": 3,
+        "query_budget": 40.0,
+    }
     made = create_app(Settings(state=state, **options))
     yield made
     made.state.studio.budgets.close()

@@ -29,11 +29,29 @@ def test_a_file_with_a_mistake_is_refused(tmp_path: Path, text: str) -> None:
 
 
 def test_keys_are_off_on_loopback_only() -> None:
-    assert Settings().open
+    assert Settings(keys="off").open
+    assert not Settings().open
+    assert Settings().local
+    assert not Settings(host="192.0.2.1").local
     assert not Settings(host="0.0.0.0").open  # noqa: S104
     assert not Settings(keys="required").open
     with pytest.raises(InvalidParameter, match="loopback"):
         Settings(host="192.0.2.1", keys="off")
+
+
+def test_a_misspelt_name_is_refused_wherever_it_stands() -> None:
+    with pytest.raises(InvalidParameter, match="no setting"):
+        Settings.read(environment={"BLINDSIGHT_STUDIO_KEY": "required"})
+    with pytest.raises(InvalidParameter, match="port must be at most 65535, got 80000"):
+        Settings(port=80_000)
+    with pytest.raises(InvalidParameter, match="keys must be 'auto', 'required' or 'off', got 'no'"):
+        Settings(keys="no")
+
+
+def test_a_short_secret_is_refused_and_not_repeated() -> None:
+    with pytest.raises(InvalidParameter) as found:
+        Settings(token="guessable")
+    assert "guessable" not in str(found.value)
 
 
 def test_a_password_is_not_in_the_repr() -> None:
@@ -42,4 +60,4 @@ def test_a_password_is_not_in_the_repr() -> None:
 
 def test_settings_survive_the_way_to_a_job() -> None:
     settings = Settings(port=1, hosts=("x",), query_budget=3.0)
-    assert Settings.from_mapping(settings.to_fields(), source="a job") == settings
+    assert Settings(**settings.to_fields()) == settings

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import io
+import json
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,9 +17,9 @@ from PIL import Image
 
 from benchmarks.service.hostile_images import bombs, mutations
 from blindsight.service import Settings
-from blindsight.service.problems import Problem
-from blindsight.service.traffic import Metrics
-from blindsight.service.uploads import Decoders
+from blindsight.service.infra.problems import Problem
+from blindsight.service.infra.traffic import Metrics
+from blindsight.service.infra.uploads import Decoders
 from service.asgi import Client, run
 
 MEMORY = 512 << 20
@@ -76,6 +79,70 @@ def test_slow_work_is_ended_and_the_next_image_is_read() -> None:
     run(decoders.close())
 
 
+@pytest.mark.parametrize("options", [{}, {"progressive": True}])
+def test_a_photo_of_24_million_pixels_is_read(decoders: Decoders, options: Any) -> None:
+    rough = np.random.default_rng(0).integers(0, 255, (400, 600, 3), dtype=np.uint8)
+    buffer = io.BytesIO()
+    Image.fromarray(rough).resize((6000, 4000)).save(buffer, "JPEG", quality=90, **options)
+    assert run(decoders.pixels(buffer.getvalue())).shape == (341, 512, 3)
+    assert all(peak(process) <= MEMORY for process in decoders.processes())
+
+
+def test_a_photo_is_turned_as_its_camera_says(decoders: Decoders) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6  # lies on its side
+    pixels = np.zeros((600, 900, 3), np.uint8)
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, "JPEG", exif=exif)
+    assert run(decoders.pixels(buffer.getvalue())).shape == (512, 341, 3)
+
+
+INSIDE = """
+import json, os, socket, subprocess, sys
+sys.path[:] = json.loads(sys.argv[1])
+from blindsight.service.infra.sandbox import confine
+walls = confine(1 << 30, 5.0)
+def refused(attempt):
+    try:
+        attempt()
+    except OSError as error:
+        return error.errno in (1, 13)
+    return False
+print(json.dumps({
+    "walls": walls,
+    "environment": sorted(set(os.environ) - {"LC_CTYPE"}),
+    "read": refused(lambda: open("/etc/hostname")),
+    "list": refused(lambda: os.listdir("/")),
+    "write": refused(lambda: open("/tmp/x", "w")),
+    "socket": refused(lambda: socket.create_connection(("127.0.0.1", 9), 1)),
+    "local socket": refused(lambda: socket.socketpair()),
+    "program": refused(lambda: os.execv("/bin/true", ["true"])),
+    "child": refused(os.fork),
+    "signal": refused(lambda: os.kill(os.getppid(), 0)),
+}))
+"""
+
+
+def test_the_process_that_opens_images_reaches_nothing() -> None:
+    command = [sys.executable, "-I", "-c", INSIDE, json.dumps(sys.path)]
+    done = subprocess.run(command, capture_output=True, text=True, env={}, check=True)
+    found = json.loads(done.stdout)
+    walls = set(found.pop("walls"))
+    if not {"landlock", "seccomp"} <= walls:
+        pytest.skip(f"this kernel gives {sorted(walls)} only")
+    assert found.pop("environment") == []
+    assert all(found.values()), found
+
+
+def test_the_decoders_say_what_confines_them_and_inherit_no_environment(
+    decoders: Decoders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BLINDSIGHT_STUDIO_DATABASE", "postgresql://u:hush@h/d")
+    assert "limits" in run(decoders.walls())
+    for process in decoders.processes():
+        assert b"hush" not in Path(f"/proc/{process}/environ").read_bytes()
+
+
 def test_metadata_stay_behind(decoders: Decoders) -> None:
     exif = Image.Exif()
     exif[0x010E] = "Ann's flat"
@@ -99,7 +166,7 @@ def test_metadata_stay_behind(decoders: Decoders) -> None:
 )
 def test_the_content_type_must_be_true(make: Callable[..., Any], kind: str, data: bytes, status: int) -> None:
     app = make()
-    answer = Client(app).post("/api/sketch/upload", content=data, headers={"content-type": kind})
+    answer = Client(app).post("/api/demo/sketch/upload", content=data, headers={"content-type": kind})
     assert answer.status_code == status, answer.text
     run(app.state.studio.decoders.close())
 
@@ -107,8 +174,8 @@ def test_the_content_type_must_be_true(make: Callable[..., Any], kind: str, data
 def test_an_upload_beyond_its_limits_is_refused(make: Callable[..., Any]) -> None:
     app = make(upload_bytes=5000, upload_pixels=900)
     ask = {"content-type": "image/png"}
-    assert Client(app).post("/api/sketch/upload", content=bytes(5001), headers=ask).status_code == 413
-    assert Client(app).post("/api/sketch/upload", content=png(), headers=ask).status_code == 422
+    assert Client(app).post("/api/demo/sketch/upload", content=bytes(5001), headers=ask).status_code == 413
+    assert Client(app).post("/api/demo/sketch/upload", content=png(), headers=ask).status_code == 422
     run(app.state.studio.decoders.close())
 
 
@@ -116,7 +183,7 @@ def test_a_refusal_says_the_same_of_every_image(make: Callable[..., Any]) -> Non
     app = make()
     ask = {"content-type": "application/octet-stream"}
     bodies = {
-        Client(app).post("/api/sketch/upload", content=data, headers=ask).text
+        Client(app).post("/api/demo/sketch/upload", content=data, headers=ask).text
         for data in (b"x", png()[:60], bombs()["a PNG of 60,000 x 60,000"])
     }
     assert len(bodies) == 1

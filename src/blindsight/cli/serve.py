@@ -1,4 +1,4 @@
-"""`blindsight serve`: the studio's pages and API; `blindsight serve key` makes, lists and revokes API keys."""
+"""`blindsight serve`: the workbench's pages and API; `blindsight serve key` makes, lists and revokes API keys."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Json = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
 
 def register(app: typer.Typer) -> None:
     """Add the verb."""
-    verbs = typer.Typer(help="Start the studio: pages and API, on this machine and with no set-up.")
+    verbs = typer.Typer(help="Start the workbench: pages and API, on this machine and with no set-up.")
     verbs.callback(invoke_without_command=True)(serve)
     keys = typer.Typer(help="API keys, with the roles owner, analyst and aggregator.", no_args_is_help=True)
     keys.command("add")(add_key)
@@ -37,21 +37,29 @@ def serve(
     state: State = None,
     database: Url = None,
     ledger: Annotated[str | None, typer.Option(help="The ledger's file or URL.")] = None,
-    index: Annotated[str | None, typer.Option(help="mnist5k (built in), or a folder made by blindsight hash.")] = None,
+    index: Annotated[
+        str | None,
+        typer.Option(help="What the demo searches: mnist5k (built in), or a folder made by blindsight hash."),
+    ] = None,
     codes: Annotated[str | None, typer.Option(help="Milvus URI that holds the index's codes.")] = None,
-    keys: Annotated[str | None, typer.Option(help="auto (off on loopback only), required or off.")] = None,
+    photos: Annotated[
+        list[Path] | None, typer.Option(help="A folder whose photos may be protected from the pages; repeat it.")
+    ] = None,
+    keys: Annotated[
+        str | None, typer.Option(help="auto (a secret link on loopback, keys elsewhere), required or off.")
+    ] = None,
 ) -> None:
-    """Start the studio and print its address. Ctrl-C stops it; jobs go on at the next start."""
+    """Start the workbench and print its address. Ctrl-C stops it; jobs go on at the next start."""
     if context.invoked_subcommand is not None:
         return
     from blindsight.core.checks import optional_module
 
     optional_module("fastapi", extra="service")
     optional_module("uvicorn", extra="service")
-    from blindsight.service.settings import Settings
+    from blindsight.service.infra.settings import Settings
 
     given: dict[str, Any] = {"host": host, "port": port, "state": state, "database": database, "ledger": ledger}
-    _run(Settings.read(config, **given, index=index, codes=codes, keys=keys))
+    _run(Settings.read(config, **given, index=index, codes=codes, photos=photos or None, keys=keys))
 
 
 def add_key(
@@ -93,41 +101,42 @@ def revoke_key(
 
 
 def _keys(config: Path | None, state: Path | None, database: str | None) -> Any:
-    from blindsight.service.database import Database
-    from blindsight.service.identity import Keys
-    from blindsight.service.settings import Settings
+    from blindsight.service.infra.database import Database
+    from blindsight.service.infra.identity import Keys
+    from blindsight.service.infra.settings import Settings
 
     return Keys(Database(Settings.read(config, state=state, database=database).database_url))
 
 
 def _run(settings: Any) -> None:
     import logging
+    import os
+    import secrets
     import signal
     import sys
 
-    import uvicorn
-
     from blindsight.service.app import create_app
+    from blindsight.service.infra.server import check_index, listening_socket, lock_state, serve
 
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    # What cannot work is said first, before folders, databases and models are made.
+    check_index(settings)
+    listener = listening_socket(settings)
+    os.umask(0o077)
+    lock = lock_state(settings)
+    if settings.local and settings.token is None:
+        settings = settings.model_copy(update={"token": secrets.token_urlsafe(24)})
     app = create_app(settings)
     keys = app.state.studio.keys
-    if not settings.open and not any(row["revoked"] is None and row["role"] == "owner" for row in keys.listed()):
+    owners = any(row["revoked"] is None and row["role"] == "owner" for row in keys.listed())
+    if not (settings.open or settings.local or owners):
         errors.print(f"owner key, shown once: {keys.make('owner', 'owner')}", markup=False, soft_wrap=True)
     if settings.open:
-        errors.print("API keys are off: anyone on this machine is the owner.", markup=False)
-    host = f"[{settings.host}]" if ":" in settings.host else settings.host
-    errors.print(f"Blindsight studio: http://{host}:{settings.port}", markup=False, soft_wrap=True)
+        errors.print("Keys are off: anyone on this machine is the owner.", markup=False)
+    host, port = f"[{settings.host}]" if ":" in settings.host else settings.host, listener.getsockname()[1]
+    link = f"/?token={settings.token}" if settings.local else ""
+    errors.print(f"Blindsight workbench: http://{host}:{port}{link}", markup=False, soft_wrap=True)
     # uvicorn stops in good order and then raises the signal again: that is an end as wished, not a failure.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    uvicorn.run(
-        app,
-        host=settings.host,
-        port=settings.port,
-        log_level="warning",
-        access_log=False,  # the studio logs routes, never addresses with their queries
-        server_header=False,
-        timeout_graceful_shutdown=5,
-        timeout_keep_alive=20,
-        h11_max_incomplete_event_size=32 * 1024,
-    )
+    serve(app, settings, listener)
+    lock.close()

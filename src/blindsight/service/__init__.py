@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from blindsight.service.app import create_app
-    from blindsight.service.settings import Settings
+    from blindsight.service.infra.settings import Settings
 
 __all__ = ["Settings", "create_app"]
 
@@ -21,7 +21,7 @@ def __getattr__(name: str) -> Any:
 
         return create_app
     if name == "Settings":
-        from blindsight.service.settings import Settings
+        from blindsight.service.infra.settings import Settings
 
         return Settings
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

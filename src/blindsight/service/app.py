@@ -19,18 +19,38 @@ from starlette.staticfiles import StaticFiles
 
 from blindsight import __version__
 from blindsight.core.errors import BlindsightError
-from blindsight.service.access import Studio
-from blindsight.service.budgets import Budgets
-from blindsight.service.database import Database
-from blindsight.service.guard import Guard
-from blindsight.service.identity import Keys
-from blindsight.service.jobs import Jobs
-from blindsight.service.problems import Problem, problem_for
-from blindsight.service.rooms import Rooms
-from blindsight.service.routes import jobs, ledger, pages, search, sketch, system, tags, training
-from blindsight.service.settings import Settings
-from blindsight.service.traffic import Metrics
-from blindsight.service.uploads import Decoders
+from blindsight.service.infra.access import Studio
+from blindsight.service.infra.budgets import Budgets
+from blindsight.service.infra.database import Database
+from blindsight.service.infra.datasets import DataSets
+from blindsight.service.infra.guard import Guard
+from blindsight.service.infra.identity import Keys
+from blindsight.service.infra.jobs import Jobs
+from blindsight.service.infra.problems import Problem, problem_for
+from blindsight.service.infra.settings import Settings
+from blindsight.service.infra.shell import error_page
+from blindsight.service.infra.traffic import Metrics
+from blindsight.service.infra.uploads import Decoders
+from blindsight.service.pages import (
+    budget,
+    compare,
+    home,
+    jobs,
+    ledger,
+    protect,
+    search,
+    send,
+    sign_in,
+    system,
+    tags,
+    together,
+)
+from blindsight.service.pages.demo import pages as demo_pages
+from blindsight.service.pages.demo import search as demo_search
+from blindsight.service.pages.demo import sketch as demo_sketch
+from blindsight.service.pages.demo import start as demo_start
+from blindsight.service.pages.demo import tags as demo_tags
+from blindsight.service.pages.demo.live import DemoAnswers
 
 __all__ = ["create_app"]
 
@@ -43,8 +63,11 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     """The studio: pages, API, and its background."""
     settings = Settings.read() if settings is None else settings
     settings.state.mkdir(parents=True, exist_ok=True, mode=0o700)
+    settings.state.chmod(0o700)
+    for path in settings.state.glob("*.db*"):  # of an earlier version, or copied here
+        path.chmod(0o600)
     database, metrics = Database(settings.database_url), Metrics()
-    keys = Keys(database)
+    keys = Keys(database, token=settings.token if settings.local else None)
     studio = Studio(
         settings=settings,
         database=database,
@@ -53,12 +76,14 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         budgets=Budgets(settings, metrics),
         jobs=Jobs(database, settings),
         decoders=Decoders(settings, metrics),
-        rooms=Rooms(settings),
+        demo=DemoAnswers(settings),
+        datasets=DataSets(settings),
+        searches=search.Searches(),
     )
     app = FastAPI(
-        title="Blindsight studio",
+        title="Blindsight workbench",
         version=__version__,
-        summary="Search, sketch, train, compare and tag images that nobody gets to see.",
+        summary="Protect images: give away what they know, and keep the images.",
         lifespan=_lifespan,
         docs_url=None,
         redoc_url=None,
@@ -66,11 +91,13 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     )
     app.state.studio = studio
     app.state.templates = Jinja2Templates(_HERE / "templates")
-    for module in (system, search, sketch, tags, training, jobs, ledger):
+    own = (system, home, protect, search, tags, compare, together, send, budget, jobs, ledger)
+    for module in (*own, demo_search, demo_sketch, demo_tags, demo_start):
         app.include_router(module.router)
     app.mount("/static/swagger", StaticFiles(directory=_swagger()), name="swagger")
     app.mount("/static", StaticFiles(directory=_HERE / "static"), name="static")
-    app.include_router(pages.router)
+    for module in (demo_pages, sign_in):
+        app.include_router(module.router)
     _answer_errors(app, studio)
     _document_keys(app)
     app.add_middleware(Guard, settings=settings, keys=keys, metrics=metrics, routes=app.routes)
@@ -100,23 +127,23 @@ async def _prepare(studio: Studio) -> None:
     prepared = studio.settings.state / "prepared"
     wanted = {room: n for room, n in _PREPARED.items() if room != "search" or studio.settings.index == "mnist5k"}
     for room, parts in wanted.items():
-        later = getattr(studio.rooms, room)
+        later = getattr(studio.demo, room)
         await asyncio.to_thread(later.get)
         if later.broken:
             await asyncio.to_thread(shutil.rmtree, prepared / room, ignore_errors=True)
             later.forget()
-        if len(list((prepared / room).rglob("facts.json"))) < parts and not _waiting(studio, room):
-            studio.jobs.add(room, {}, "studio", limited=False)
-    if studio.jobs.latest("metric") is None:
+        if len(list((prepared / room).rglob("facts.json"))) < parts and not _waiting(studio, f"demo-{room}"):
+            studio.jobs.add(f"demo-{room}", {}, "workbench", limited=False)
+    if studio.jobs.latest("demo-metric") is None:
         order = {"epsilon": 2.0, "unit": "pair", "pairs": 300, "cycles": True}
-        studio.jobs.add("metric", order, "studio", limited=False)
+        studio.jobs.add("demo-metric", order, "workbench", limited=False)
     seen = dict.fromkeys(wanted, 0)
     while any(seen[room] < parts for room, parts in wanted.items()):
         for room in wanted:
             found = len(list((prepared / room).rglob("facts.json")))
             if found > seen[room]:
                 seen[room] = found
-                later = getattr(studio.rooms, room)
+                later = getattr(studio.demo, room)
                 later.forget()
                 await asyncio.to_thread(later.get)
         await asyncio.sleep(0.5)
@@ -138,7 +165,7 @@ def _answer_errors(app: FastAPI, studio: Studio) -> None:
     async def refuse(request: Request, error: Exception) -> Response:
         problem = _problem(error)
         if _for_people(request):
-            return await asyncio.to_thread(pages.not_found_page, request, studio, problem)
+            return await asyncio.to_thread(error_page, request, studio, problem)
         headers = dict(problem.headers or {})
         if isinstance(error, HTTPException) and error.headers:
             headers |= dict(error.headers)

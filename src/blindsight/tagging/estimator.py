@@ -363,7 +363,7 @@ class PrivateTagger(Protected):
 class Paid:
     """Stands where a ledger would: what was charged before covers these answers."""
 
-    def charge(self, cost: Cost, *, what: str) -> None:
+    def charge(self, cost: Any, *, what: str, key: str | None = None) -> None:
         """Nothing is due."""
 
 

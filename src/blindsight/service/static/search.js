@@ -1,74 +1,57 @@
-// Search: choose or upload, re-rank by budget and threshold, side by side with the open ranking.
-import { ask, askWhenReady, attempt, byId, element, fill, gallery, isOwner, percent, picture, pause, refreshBudget, row, say } from "./studio.js";
+// Search: by a picture or a stored photo; another order asks by name and sends nothing again.
+import { ask, attempt, byId, element, fill, picture, say } from "./studio.js";
 
-let budgets = [], query = null, turn = 0;
-const slider = byId("epsilon"), threshold = byId("threshold"), file = byId("file");
-const epsilon = () => budgets[Number(slider.value)].epsilon;
+const dataset = byId("search").dataset.dataset, rerank = byId("rerank"), file = byId("file"), base = `/api/search/${dataset}`;
+let query = null, anyway = false;
+const address = (photo) => `/api/datasets/${dataset}/photos/${photo}`;
 
-function showHits(list, hits) {
-  fill(list, hits.map((hit, rank) => element("li", {},
-    hit.picture ? element("img", { src: hit.picture, alt: `Hit ${rank + 1}` }) : element("span", { class: "name" }, String(hit.id)),
-    element("progress", { class: "bar", max: "1", value: String(hit.probability), "aria-label": `Probability ${percent(hit.probability)}` }),
-    percent(hit.probability))));
-}
-
-function showBudget() {
-  const budget = budgets[Number(slider.value)];
-  byId("epsilon-out").textContent = `ε = ${budget.epsilon}`;
-  document.querySelector("[data-proven]").textContent = `ε = ${budget.epsilon}`;
-  if (budget.audited !== null) document.querySelector("[data-audited]").textContent = `ε ≥ ${budget.audited}`;
-  if (budget.map !== null) picture(byId("curve"), `/api/search/curves.svg?epsilon=${budget.epsilon}`);
-  fill(byId("budgets"), budgets.map((b) => row(
-    [b.epsilon, b.map === null ? "–" : b.map.toFixed(3), b.leak === null ? "–" : percent(b.leak), b.audited === null ? "–" : `ε ≥ ${b.audited}`],
-    { "aria-current": b === budget ? "true" : null })));
-}
-
-async function search() {
-  if (query === null || !budgets.length) return;
-  const mine = ++turn;
-  await attempt(async () => {
-    const options = new URLSearchParams({ epsilon: epsilon(), k: 12, threshold: threshold.value / 100, beside: isOwner });
-    let found;
-    if (query instanceof Blob) found = await ask("POST", `/api/search/upload?${options}`, query);
-    else { options.set("query", query); found = await ask("POST", `/api/search/ask?${options}`); }
-    if (mine !== turn) return;
-    say("");
-    showHits(byId("hits"), found.hits);
-    byId("hits-note").textContent = found.hits.length
-      ? `The best ${found.hits.length} of ${found.searched.toLocaleString("en")} noisy codes at ε = ${found.epsilon}, with the probability of a match.`
-      : "No hit reaches this probability at this budget.";
-    if (byId("open-hits") && found.open_hits) showHits(byId("open-hits"), found.open_hits);
-    await refreshBudget("record");
+function group(found) {
+  const photos = found.photos.map((hit) => {
+    const button = element("button", { type: "button", class: "again", "aria-label": `Search with ${hit.name}` }, element("img", { src: address(hit.id), alt: "", loading: "lazy" }));
+    button.addEventListener("click", () => byPhoto(hit.id, hit.name));
+    return element("li", {}, button, element("span", { class: "name" }, hit.name));
   });
+  const more = found.count - found.photos.length;
+  return element("section", { class: "card" }, element("div", { class: "card-head" }, element("h2", {}, found.title), element("span", { class: "pill stays" }, "only you see this")),
+    found.expect === null ? null : element("p", {}, element("b", {}, `Expect about ${found.expect} of these ${found.count} to be like your picture. `), element("span", { class: "quiet" }, "The code cannot tell them apart, so their order means nothing.")),
+    element("ul", { class: "photos" }, ...photos), more > 0 ? element("p", { class: "quiet" }, `and ${more.toLocaleString("en")} more`) : null);
 }
 
-function takeBudgets(found) {
-  const before = budgets.length ? epsilon() : 8;
-  budgets = found;
-  slider.max = String(budgets.length - 1);
-  slider.value = String(Math.max(0, budgets.findIndex((b) => b.epsilon === before)));
-  slider.disabled = false;
-  fill(byId("epsilon-steps"), budgets.map((b, i) => element("option", { value: i, label: `ε = ${b.epsilon}` })));
-  showBudget();
+function show(found) {
+  say("");
+  query = found.query;
+  byId("nothing").hidden = !found.nothing || anyway;
+  byId("nothing-says").textContent = found.nothing ?? "";
+  fill(byId("groups"), found.nothing && !anyway ? [] : found.groups.map(group));
+  byId("start").hidden = true;
+  byId("rerank-note").textContent = found.reranked ? "Sorted by the photos in your vault: only you can see this order. Nothing leaves, nothing is spent."
+    : "Sorts the first candidates by the photos in your vault. Only you can do this; nothing leaves, nothing is spent. Now you see what others would see.";
 }
 
-slider.addEventListener("input", () => { showBudget(); search(); });
-threshold.addEventListener("input", () => { byId("threshold-out").textContent = `${threshold.value}%`; search(); });
+async function byPhoto(photo, name) {
+  anyway = false;
+  picture(byId("asked"), address(photo));
+  byId("asked-note").textContent = `${name} · stored here`;
+  await attempt(async () => show(await ask("POST", `${base}/photo/${photo}?rerank=${rerank.checked}`)));
+  byId("main").focus();
+}
 
-await attempt(async () => {
-  const about = await askWhenReady("GET", "/api/search", "The gallery is being prepared.");
-  takeBudgets(about.budgets);
-  if (about.name !== "mnist5k") {
-    // An index of one's own has no pictures here: it is asked by upload and shows names.
-    for (const id of ["gallery", "open-card", "curves-card"]) if (byId(id)) byId(id).hidden = true;
-    byId("hits-note").textContent = `Upload a picture to search ${about.stored.toLocaleString("en")} codes of ${about.name}.`;
-  }
-  const pictures = await ask("GET", "/api/search/pictures?count=40");
-  const release = gallery(byId("gallery"), pictures, (i) => { query = i; file.value = ""; search(); }, "Picture");
-  file.addEventListener("change", () => { if (file.files[0]) { query = file.files[0]; release(); search(); } });
-  byId("gallery").querySelector("button")?.click();
-  for (let n = 0; about.name === "mnist5k" && budgets.length < 5 && n < 120; n += 1) {
-    await pause(1500);
-    takeBudgets((await ask("GET", "/api/search")).budgets);
-  }
+for (const button of document.querySelectorAll("[data-photo]")) button.addEventListener("click", () => byPhoto(button.dataset.photo, button.getAttribute("aria-label").replace("Search with ", "")));
+file.addEventListener("change", () => attempt(async () => {
+  const chosen = file.files[0];
+  if (!chosen) return;
+  anyway = false;
+  picture(byId("asked"), URL.createObjectURL(chosen));
+  byId("asked-note").textContent = `${chosen.name} · used here, kept nowhere`;
+  say("Searching.");
+  show(await ask("POST", `${base}/upload?rerank=${rerank.checked}`, chosen));
+}));
+const again = () => { if (query) attempt(async () => show(await ask("POST", `${base}/again/${query}?rerank=${rerank.checked}`))); };
+rerank.addEventListener("change", again);
+byId("anyway").addEventListener("click", () => { anyway = true; again(); });
+byId("own-look").addEventListener("click", () => { rerank.checked = true; again(); });
+document.addEventListener("keydown", (event) => {
+  if (event.target.matches("input:not([type=checkbox]), select") || event.ctrlKey || event.metaKey || event.altKey) return;
+  if (event.key === "/") { event.preventDefault(); file.click(); }
+  if (event.key === "r" || event.key === "R") { rerank.checked = !rerank.checked; again(); }
 });

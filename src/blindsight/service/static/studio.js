@@ -17,8 +17,8 @@ export class Refusal extends Error {
   constructor(code, message) { super(message); this.code = code; }
 }
 
-export async function ask(method, address, body) {
-  const headers = { "X-CSRF-Token": token, Accept: "application/json" };
+export async function ask(method, address, body, more = {}) {
+  const headers = { "X-CSRF-Token": token, Accept: "application/json", ...more };
   let sent = body;
   if (body instanceof Blob) headers["Content-Type"] = body.type || "application/octet-stream";
   else if (body !== undefined) { headers["Content-Type"] = "application/json"; sent = JSON.stringify(body); }
@@ -139,3 +139,28 @@ document.querySelector("[data-logout]")?.addEventListener("click", () => attempt
   await ask("POST", "/logout");
   location.assign("/login");
 }));
+
+// A form that asks: its fields as JSON; then the page goes where the answer says.
+for (const form of document.querySelectorAll("form[data-post]")) {
+  form.addEventListener("submit", (event) => {
+    event.preventDefault();
+    const order = {};
+    for (const [name, value] of new FormData(form)) order[name] = value === "true" ? true : form.elements[name]?.type === "number" || name === "epsilon" ? Number(value) : value;
+    const button = form.querySelector("[type=submit]");
+    if (button) button.disabled = true;
+    attempt(async () => go(await ask("POST", form.dataset.post, order))).finally(() => { if (button) button.disabled = false; });
+  });
+}
+for (const button of document.querySelectorAll("[data-ask]")) button.addEventListener("click", () => attempt(async () => go(await ask("POST", button.dataset.ask))));
+for (const choice of document.querySelectorAll("select[data-go]")) choice.addEventListener("change", () => location.assign(`${choice.dataset.go}?dataset=${choice.value}`));
+for (const choice of document.querySelectorAll("select[data-release]")) choice.addEventListener("change", () => location.assign(`/budget?release=${choice.value}#attack`));
+
+function go(answer) { if (answer?.next && new URL(answer.next, location).pathname + new URL(answer.next, location).search !== location.pathname + location.search) location.assign(answer.next); else location.reload(); }
+
+// A job that the page waits for: its progress, then the page anew.
+const waiting = document.querySelector("[data-job]");
+if (waiting) attempt(async () => {
+  const again = waiting.querySelector("[data-again]");
+  const job = await follow(waiting.dataset.job, showProgress);
+  if (job.state === "done") location.reload(); else if (again) again.hidden = false;
+});

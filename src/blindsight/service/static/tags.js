@@ -1,36 +1,35 @@
-// Tags: ask, see the answer that leaves beside what it hides, and what asking on would reveal.
-import { ask, askWhenReady, attempt, byId, element, fill, gallery, isOwner, percent, refreshBudget, row, say } from "./studio.js";
+// Tags: a page of photos, the least certain first; a press corrects.
+import { ask, attempt, byId, element, fill } from "./studio.js";
 
-let query = null;
-const file = byId("file"), again = byId("again");
+const dataset = byId("tags").dataset.dataset;
+let start = 0, total = 0;
 
-const listed = (parent, tags) => fill(parent, tags.length ? tags.map((t) => element("li", {}, t.tag)) : [element("li", {}, "none")]);
-
-async function answer() {
-  await attempt(async () => {
-    const found = query instanceof Blob
-      ? await ask("POST", `/api/tags/upload?beside=${isOwner}`, query)
-      : await ask("POST", `/api/tags/ask?query=${query}&beside=${isOwner}`);
-    say("");
-    listed(byId("tags"), found.tags);
-    byId("spent").textContent = `Spent ε = ${found.spent} for this answer; ${found.answers_left.toLocaleString("en")} answers are left.`;
-    again.hidden = false;
-    if (found.open_tags) listed(byId("open-tags"), found.open_tags);
-    if (found.repeats) fill(byId("repeats"), found.repeats.map(([n, share]) => row([n, percent(share),
-      element("td", { class: "bar-cell" }, element("progress", { max: "1", value: String(share), "aria-label": percent(share) })),
-      `ε = ${n * found.spent}`])));
-    await refreshBudget("query");
-  });
+function tag(photo, found) {
+  const button = element("button", { type: "button", class: found.own && found.on ? "own" : found.on ? "sure" : "unsure", "aria-pressed": String(found.on), "aria-label": `${found.name} on ${photo.name}` },
+    found.on ? (found.own ? `✓ ${found.name}` : found.name) : found.sure > 0.2 ? `${found.name}?` : `+ ${found.name}`);
+  button.addEventListener("click", () => attempt(async () => {
+    const changed = await ask("POST", `/api/tags/${dataset}`, { photo: photo.id, tag: found.name, on: !found.on });
+    document.querySelector(`[data-photo="${photo.id}"]`).replaceWith(card(changed));
+  }));
+  return element("li", {}, button);
 }
 
-again.addEventListener("click", answer);
-await attempt(async () => {
-  const about = await askWhenReady("GET", "/api/tags", "The tagger is being trained.");
-  const proven = about.guarantee, trained = about.training;
-  document.querySelector("[data-proven]").textContent = `ε = ${proven.epsilon}`;
-  document.querySelector("[data-audited]").textContent = `ε ≥ ${about.audited}`;
-  const facts = { "labels right, private answer": percent(about.answers), "without noise": percent(about.labels), "saying nothing": percent(about.nothing), "training, per record": `ε = ${trained.epsilon.toFixed(2)}, δ = ${trained.delta}` };
-  fill(byId("quality-list"), Object.entries(facts).map(([name, value]) => element("div", {}, element("dt", {}, name), element("dd", {}, value))));
-  const release = gallery(byId("gallery"), await ask("GET", "/api/tags/pictures"), (i) => { query = i; file.value = ""; answer(); }, "Scene");
-  file.addEventListener("change", () => { if (file.files[0]) { query = file.files[0]; release(); answer(); } });
-});
+function card(photo) {
+  const order = [...photo.tags].sort((a, b) => Number(b.on) - Number(a.on) || b.sure - a.sure);
+  const first = order.filter((t) => t.on || t.sure > 0.2), rest = order.filter((t) => !first.includes(t));
+  const more = element("details", {}, element("summary", { "aria-label": `More labels for ${photo.name}` }, "+"), element("ul", { class: "kinds" }, ...rest.map((t) => tag(photo, t))));
+  return element("li", { "data-photo": photo.id }, element("img", { src: `/api/datasets/${dataset}/photos/${photo.id}`, alt: photo.name, loading: "lazy" }),
+    element("ul", { class: "kinds" }, ...first.map((t) => tag(photo, t))), rest.length ? more : null);
+}
+
+async function show() {
+  const found = await ask("GET", `/api/tags/${dataset}?start=${start}`);
+  total = found.total;
+  fill(byId("photos"), found.photos.map(card));
+  byId("where").textContent = `${start + 1} to ${start + found.photos.length} of ${total.toLocaleString("en")} photos`;
+}
+
+const next = () => attempt(async () => { start = start + 12 < total ? start + 12 : 0; await show(); });
+byId("next").addEventListener("click", next);
+document.addEventListener("keydown", (event) => { if (event.key === "Enter" && !event.target.matches("input, button, a, summary, select")) next(); });
+await attempt(show);

@@ -1,0 +1,71 @@
+"""What a route may ask for: the studio's parts, and an identity that may do this."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any
+
+from fastapi import Depends, Request
+
+from blindsight.service.infra.identity import Identity, Role
+from blindsight.service.infra.problems import Problem
+from blindsight.service.infra.traffic import Lane
+
+if TYPE_CHECKING:
+    from blindsight.service.infra.budgets import Budgets
+    from blindsight.service.infra.database import Database
+    from blindsight.service.infra.datasets import DataSets
+    from blindsight.service.infra.identity import Keys
+    from blindsight.service.infra.jobs import Jobs
+    from blindsight.service.infra.settings import Settings
+    from blindsight.service.infra.traffic import Metrics
+    from blindsight.service.infra.uploads import Decoders
+
+__all__ = ["Analyst", "Anyone", "Asker", "Owner", "Studio", "Trainer", "studio_of"]
+
+
+@dataclass
+class Studio:
+    """The parts that live as long as the studio does."""
+
+    settings: Settings
+    database: Database
+    keys: Keys
+    metrics: Metrics
+    budgets: Budgets
+    jobs: Jobs
+    decoders: Decoders
+    demo: Any
+    datasets: DataSets
+    searches: Any
+    #: threads for what touches the ledger, and for the answer to "are you well?"
+    ledger_lane: Lane = field(default_factory=lambda: Lane(threads=8, waiting=120))
+    health_lane: Lane = field(default_factory=lambda: Lane(threads=2, waiting=16))
+
+
+# Dependencies are async although they wait for nothing: FastAPI sends plain functions to a thread, which costs more.
+async def studio_of(request: Request) -> Studio:
+    """The studio that answers this request."""
+    found: Studio = request.app.state.studio
+    return found
+
+
+def _holder(*roles: Role) -> Callable[[Request], Awaitable[Identity]]:
+    async def check(request: Request) -> Identity:
+        identity: Identity | None = request.state.identity
+        if identity is None:
+            raise Problem("key_needed")
+        if not identity.may(*roles):
+            raise Problem("not_allowed")
+        return identity
+
+    return check
+
+
+Parts = Annotated[Any, Depends(studio_of)]
+Asker = Annotated[Identity, Depends(_holder("analyst", "aggregator"))]
+Analyst = Annotated[Identity, Depends(_holder("analyst"))]
+Trainer = Annotated[Identity, Depends(_holder("aggregator"))]
+Owner = Annotated[Identity, Depends(_holder())]
+Anyone = Parts

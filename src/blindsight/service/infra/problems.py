@@ -1,0 +1,104 @@
+"""What a client is told when something is refused: a code and a fixed sentence, the same whatever the data."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import HTTPException
+from pydantic import BaseModel
+
+from blindsight.core.errors import (
+    BlindsightError,
+    BudgetExceeded,
+    HostileFile,
+    InvalidData,
+    InvalidParameter,
+    LedgerError,
+    MissingData,
+    MissingDependency,
+    NotProven,
+    UnitMismatch,
+)
+
+__all__ = ["PROBLEMS", "Problem", "ProblemBody", "documented", "problem_for"]
+
+# code: (status, sentence). Nothing of a request or of the data is ever put into these.
+PROBLEMS: dict[str, tuple[int, str]] = {
+    "bad_request": (400, "The request cannot be read."),
+    "forwarded": (400, "This workbench takes no forwarded requests; name your proxy in its settings (proxies)."),
+    "key_needed": (401, "A valid API key is needed."),
+    "not_allowed": (403, "This key's role may not do this."),
+    "cross_site": (403, "The request did not come from the studio's own pages."),
+    "not_found": (404, "There is nothing here."),
+    "wrong_method": (405, "This address does not take that method."),
+    "budget": (409, "The privacy budget does not cover this answer; nothing was released."),
+    "conflict": (409, "That cannot be done in the present state."),
+    "too_large": (413, "The request is larger than allowed."),
+    "wrong_type": (415, "The content type is not one that is taken here."),
+    "refused_image": (422, "The image was refused: it is damaged, too large, too slow, or not an image."),
+    "invalid": (422, "The request is not what this address expects; see /docs."),
+    "not_of_the_kind": (422, "This image is not of the kind that this model knows; nothing was answered or charged."),
+    "elsewhere": (409, "This file lies on another workbench, the one that ran the job."),
+    "needs_torch": (501, "This part needs PyTorch: pip install 'blindsight[torch]'."),
+    "needs_cluster": (501, "This part needs more packages: pip install 'blindsight[cluster]'."),
+    "too_many": (429, "Too many requests; wait a little."),
+    "failed": (500, "Something went wrong here; nothing was released."),
+    "ledger": (503, "The ledger cannot be written or trusted; nothing was released."),
+    "preparing": (503, "This part is still being prepared; try again in a moment."),
+    "not_prepared": (503, "Preparing this part failed; an owner can run its job again: POST /api/jobs/JOB/rerun."),
+    "busy": (429, "Too much is waiting already; try again in a moment."),
+}
+
+
+class ProblemBody(BaseModel):
+    """The body of every error."""
+
+    error: str
+    message: str
+
+
+class Problem(HTTPException):
+    """A refusal by its code."""
+
+    def __init__(self, code: str) -> None:
+        self.code = code
+        status, _ = PROBLEMS[code]
+        waits = {"too_many": "5", "preparing": "2", "busy": "5"}
+        headers = {"Retry-After": waits[code]} if code in waits else None
+        if code == "key_needed":
+            headers = {"WWW-Authenticate": "Bearer"}
+        super().__init__(status_code=status, headers=headers)
+
+    @property
+    def body(self) -> dict[str, str]:
+        """What is sent."""
+        return {"error": self.code, "message": PROBLEMS[self.code][1]}
+
+
+def problem_for(error: BlindsightError) -> Problem:
+    """The fixed answer for an error of ours; its own message may speak of the data and stays inside."""
+    if isinstance(error, MissingDependency):
+        return Problem("needs_cluster" if "[cluster]" in str(error) else "needs_torch")
+    kinds: tuple[tuple[type[BlindsightError], str], ...] = (
+        (BudgetExceeded, "budget"),
+        (NotProven, "budget"),
+        (UnitMismatch, "budget"),
+        (HostileFile, "failed"),
+        (LedgerError, "ledger"),
+        (MissingData, "not_found"),
+        (InvalidData, "invalid"),
+        (InvalidParameter, "invalid"),
+    )
+    return Problem(next((code for kind, code in kinds if isinstance(error, kind)), "failed"))
+
+
+def documented(*codes: str) -> dict[int | str, dict[str, Any]]:
+    """Responses for OpenAPI: the named problems and those that any request may meet."""
+    always = ("bad_request", "key_needed", "not_allowed", "wrong_method", "too_large", "wrong_type", "invalid")
+    found: dict[int | str, dict[str, Any]] = {}
+    for code in (*always, "too_many", "failed", *codes):
+        status, sentence = PROBLEMS[code]
+        # Not by `model`: FastAPI would file it under the media type of the good answer, which may be a drawing.
+        content = {"application/json": {"schema": ProblemBody.model_json_schema()}}
+        found.setdefault(status, {"description": sentence, "content": content})
+    return found

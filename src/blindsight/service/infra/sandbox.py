@@ -1,0 +1,118 @@
+"""Walls around the process that opens images, built by the kernel: no files, no network, no further programs.
+
+Landlock takes away the file system and, where the kernel is new enough, TCP; a seccomp filter refuses sockets, opening
+files, starting programs and signalling or tracing others. Where the kernel has neither, a user namespace without a
+network takes their place as far as it goes; resource limits hold everywhere. `confine` says which walls stand.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import resource
+import struct
+
+__all__ = ["confine"]
+
+_NO_NEW_PRIVILEGES, _SET_SECCOMP, _FILTER = 38, 22, 2
+_CREATE_RULESET, _RESTRICT_SELF = 444, 446
+_LANDLOCK_VERSION = 1
+# Every right over files of Landlock's first version (13), then one more each in versions 2, 3 and 5.
+_FILE_RIGHTS = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1, 4: (1 << 15) - 1}
+_ALL_FILE_RIGHTS = (1 << 16) - 1
+_TCP_RIGHTS = 0b11
+_NEW_USER, _NEW_NET, _NEW_IPC = 0x10000000, 0x40000000, 0x08000000
+# Calls by name, numbered as each architecture numbers them.
+_REFUSED: dict[str, dict[str, tuple[int, ...]]] = {
+    "x86_64": {
+        "audit": (0xC000003E,),
+        "calls": (
+            *(2, 85, 257, 437),  # open, creat, openat, openat2
+            *(41, 53, 42, 49, 50, 43, 288, 44, 46),  # socket, socketpair, connect, bind, listen, accept, send
+            *(56, 57, 58, 435, 59, 322),  # clone, fork, vfork, clone3, execve, execveat
+            *(62, 200, 234, 101, 310, 311),  # kill, tkill, tgkill, ptrace, process_vm_readv, process_vm_writev
+            *(82, 264, 316, 87, 263, 83, 84, 86, 88, 165, 272, 308, 321, 425),  # renames, links, mount, bpf, io_uring
+        ),
+    },
+    "aarch64": {
+        "audit": (0xC00000B7,),
+        "calls": (
+            *(56, 437),
+            *(198, 199, 203, 200, 201, 202, 242, 206, 211),
+            *(220, 435, 221, 281),
+            *(129, 130, 131, 117, 270, 271),
+            *(38, 276, 35, 34, 36, 37, 40, 97, 268, 280, 425),
+        ),
+    },
+}
+_ERRNO_EPERM = 0x00050000 | 1
+_ALLOW, _KILL = 0x7FFF0000, 0x80000000
+
+
+def confine(memory: int, seconds: float) -> tuple[str, ...]:
+    """Build the walls around this process, for good, and name those that stand."""
+    _limits(memory, seconds)
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0)
+    walls = ["limits"]
+    if _landlock(libc):
+        walls.append("landlock")
+    if len(walls) == 1 and _namespace(libc):
+        walls.append("namespace")
+    if _seccomp(libc):
+        walls.append("seccomp")
+    return tuple(walls)
+
+
+def _limits(memory: int, seconds: float) -> None:
+    """Address space, no written files, few descriptors, no core dump; processor time as a last resort."""
+    resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (32, 32))
+    # A worker serves many images; the parent keeps the time of each, this only ends a runaway.
+    hard = int(seconds * 400) + 60
+    resource.setrlimit(resource.RLIMIT_CPU, (hard, hard))
+
+
+def _landlock(libc: ctypes.CDLL) -> bool:
+    """A rule set that handles every right and grants none."""
+    version = libc.syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), _LANDLOCK_VERSION)
+    if version < 1:
+        return False
+    files = _FILE_RIGHTS.get(version, _ALL_FILE_RIGHTS)
+    rights = struct.pack("=QQ", files, _TCP_RIGHTS) if version >= 4 else struct.pack("=Q", files)
+    ruleset = libc.syscall(_CREATE_RULESET, rights, ctypes.c_size_t(len(rights)), 0)
+    if ruleset < 0:
+        return False
+    try:
+        return bool(libc.syscall(_RESTRICT_SELF, ruleset, 0) == 0)
+    finally:
+        os.close(ruleset)
+
+
+def _namespace(libc: ctypes.CDLL) -> bool:
+    """A user namespace with a network of its own, in which nothing is reached."""
+    return bool(libc.unshare(_NEW_USER | _NEW_NET | _NEW_IPC) == 0)
+
+
+def _seccomp(libc: ctypes.CDLL) -> bool:
+    """A filter of refused calls; they fail with EPERM, and another architecture's calls end the process."""
+    known = _REFUSED.get(platform.machine())
+    if known is None:
+        return False
+    calls = known["calls"]
+    program = [_step(0x20, 0, 0, 4), _step(0x15, 1, 0, *known["audit"]), _step(0x06, 0, 0, _KILL), _step(0x20, 0, 0, 0)]
+    if platform.machine() == "x86_64":
+        program += [_step(0x35, 0, 1, 0x40000000), _step(0x06, 0, 0, _KILL)]  # the x32 way round the numbers
+    for place, call in enumerate(calls):
+        program.append(_step(0x15, len(calls) - place, 0, call))
+    program += [_step(0x06, 0, 0, _ALLOW), _step(0x06, 0, 0, _ERRNO_EPERM)]
+    code = ctypes.create_string_buffer(b"".join(program))
+    header = struct.pack("@HxxxxxxP", len(program), ctypes.addressof(code))
+    return bool(libc.prctl(_SET_SECCOMP, _FILTER, ctypes.c_char_p(header), 0, 0) == 0)
+
+
+def _step(code: int, if_true: int, if_false: int, value: int) -> bytes:
+    return struct.pack("=HBBI", code, if_true, if_false, value)

@@ -1,0 +1,208 @@
+"""Budget and audit: what is left, whether the books are in order, and "attack what I gave away"."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Annotated, Any
+
+import numpy as np
+from fastapi import APIRouter, Path, Request
+from fastapi.responses import Response
+
+from blindsight.core.errors import LedgerError, LedgerTampered
+from blindsight.privacy.ledger import datasets as accounts_in
+from blindsight.service.infra.access import Owner, Parts, Studio
+from blindsight.service.infra.datasets import DataSet, DataSets, Release, today
+from blindsight.service.infra.jobs import JobContext
+from blindsight.service.infra.problems import Problem, documented
+from blindsight.service.infra.shell import bar_of, counted, plain, render
+from blindsight.service.pages.home import budget_of
+from blindsight.service.pages.photo_library import encoder, kinds, measure, released_codes, rows_of
+from blindsight.service.pages.protect import Next
+
+__all__ = ["router", "run"]
+
+router = APIRouter(tags=["budget"])
+_TRIALS = 60_000
+_PAIRS = 4
+
+
+@router.get("/budget", include_in_schema=False)
+async def page(request: Request, studio: Parts, release: str | None = None) -> Response:
+    """Opening it spends nothing."""
+    return await studio.ledger_lane.run(_page, request, studio, release)
+
+
+@router.post(
+    "/api/releases/{release}/attack",
+    status_code=202,
+    summary="Attack a release of one's own",
+    responses=documented("not_found", "busy"),
+)
+def attack(
+    release: Annotated[str, Path(pattern="^[0-9a-f]{12}$", description="A release's number.")],
+    studio: Parts,
+    asker: Owner,
+) -> Next:
+    """With the photos in the vault as the truth; nothing leaves, nothing is spent."""
+    one, found = _release(studio.datasets, release)
+    job = studio.jobs.add("attack", {"dataset": one.id, "release": found.id}, asker.name)
+    return Next(next=f"/budget?release={found.id}#attack", job=job["id"])
+
+
+def run(arguments: dict[str, Any], place: JobContext) -> dict[str, Any]:
+    """What a stranger who holds the release makes of it, measured against the photos it stands for."""
+    from blindsight.audit.target import audit_file
+
+    datasets = DataSets(place.settings)
+    one, release = _release(datasets, arguments["release"])
+    place.say(0, 4, "reading what was given away")
+    ids, codes, made = released_codes(datasets, one, release)
+    photos, rows = datasets.photos(one), rows_of(datasets, one)
+    where = {photo.id: i for i, photo in enumerate(photos)}
+    held = np.array([where[number] for number in ids])
+    shows, folders = kinds(datasets, one, rows)
+    place.say(1, 4, "guessing what the photos show, and finding single ones")
+    found = measure(made, rows[held], shows[held], codes)
+    place.say(2, 4, "attacking the mechanism")
+    audited = audit_file(datasets.folder(release) / "hasher.safetensors", trials=_TRIALS).card.audited  # type: ignore[union-attr]
+    place.say(3, 4, "trying other budgets on these photos")
+    other = _smaller(one, release, rows[held], shows[held])
+    reached = 0.0 if audited is None else round(float(audited.epsilon), 2)
+    result = {
+        "when": today(),
+        "epsilon": reached,
+        "refuted": reached > release.epsilon,
+        "photos": len(ids),
+        "folders": folders,
+        "pairs": _pairs(made, codes, ids, found["guessed"]),
+        "smaller": other,
+        **{name: found[name] for name in ("hits", "near", "guess", "luck", "singled")},
+    }
+    datasets.keep_release(one, replace(datasets.get(one.id).release(release.id), attack=result))
+    return {"guess": result["guess"], "refuted": result["refuted"]}
+
+
+def _smaller(one: DataSet, release: Release, rows: Any, shows: Any) -> dict[str, Any] | None:
+    """The same photos at half the budget, for advice."""
+    if release.epsilon <= 2:
+        return None
+    found = measure(encoder(release.epsilon / 2, one.features), rows, shows)
+    return {"epsilon": release.epsilon / 2, "guess": found["guess"], "hits": found["hits"]}
+
+
+def _pairs(made: Any, codes: Any, ids: list[str], guessed: list[bool]) -> list[dict[str, Any]]:
+    """Photos drawn at random, each beside another one with the same code: what the code cannot tell apart."""
+    rng = np.random.default_rng()
+    _, group = np.unique(codes, axis=0, return_inverse=True)
+    group = group.ravel()
+    pairs: list[dict[str, Any]] = []
+    for row in rng.permutation(len(ids)):
+        others = np.flatnonzero((group == group[row]) & (np.arange(len(ids)) != row))
+        if len(others) and len(pairs) < _PAIRS:
+            pairs.append({"yours": ids[row], "same": ids[int(rng.choice(others))], "right": guessed[row]})
+    return pairs
+
+
+def _release(datasets: DataSets, number: str) -> tuple[DataSet, Release]:
+    for one in datasets.listed():
+        for release in one.releases:
+            if release.id == number and release.kind == "search":
+                return one, release
+    raise Problem("not_found")
+
+
+def _page(request: Request, studio: Studio, release: str | None) -> Response:
+    identity = request.state.identity
+    context: dict[str, Any] = {"title": "Budget and audit", "sets": [], "releases": [], "release": None}
+    if identity is not None:
+        owner = identity.role == "owner"
+        sets = studio.datasets.listed() if owner else []
+        context["sets"] = [(one, budget_of(studio, one)) for one in sets]
+        context["own"] = None if owner else bar_of(studio.budgets.ledger(identity).balance("record"))
+        context["releases"] = [(one, r) for one in sets for r in one.releases if r.kind == "search"]
+        chosen = next(((o, r) for o, r in context["releases"] if r.id == release), None)
+        if release is not None and chosen is None:
+            raise Problem("not_found")
+        chosen = chosen or next(iter(context["releases"]), None)
+        if chosen is not None:
+            context["one"], context["release"] = chosen
+            context["job"] = _job(studio, chosen[1])
+            context["advice"] = _advice(chosen[1])
+        context["books"] = _books(studio, sets) if owner else []
+        context["order"] = _in_order(studio, sets) if owner else None
+    return render(request, studio, "budget.html", context, roles=("analyst", "aggregator"))
+
+
+def _job(studio: Studio, release: Release) -> dict[str, Any] | None:
+    found = next((j for j in studio.jobs.listed("attack") if j["arguments"]["release"] == release.id), None)
+    return found if found is not None and found["state"] != "done" else None
+
+
+def _advice(release: Release) -> str | None:
+    """Driven by what was measured; a bound that holds is no comfort where the attack succeeds."""
+    attack = release.attack
+    if attack is None:
+        return None
+    if attack["refuted"]:
+        return "The promise does not hold. Do not give this release away, and report it."
+    words = []
+    if attack["guess"] >= 2 * attack["luck"] and attack["guess"] >= 30:
+        words.append("If the kind of photo is itself a secret (a diagnosis, say), do not give away more of this index.")
+    if attack["singled"] >= 0.1:
+        words.append(
+            "Somebody who has a copy of a photo can often find its entry: give it only to people who may know."
+        )
+    if attack["smaller"]:
+        smaller = attack["smaller"]
+        words.append(
+            f"ε {plain(smaller['epsilon'])} would bring {attack['guess']} guesses in 100 to {smaller['guess']}, and "
+            f"{plain(attack['hits'])} of ten hits to {plain(smaller['hits'])}."
+        )
+    words.append("What is out cannot be called back.")
+    return " ".join(words)
+
+
+def _in_order(studio: Studio, sets: list[DataSet]) -> dict[str, Any]:
+    """Every chain of the ledger, from the first entry to the head."""
+    entries, broken = 0, []
+    place = studio.settings.ledger_place
+    try:
+        names = accounts_in(place)
+    except LedgerError:
+        names = []
+    for name in names:
+        try:
+            entries += studio.budgets.named(name).verify().sequence
+        except LedgerTampered:
+            broken.append(name)
+    return {"entries": counted(entries, "entry").replace("entrys", "entries"), "broken": broken}
+
+
+def _books(studio: Studio, sets: list[DataSet]) -> list[dict[str, Any]]:
+    """What happened to the data sets, newest first, in plain words."""
+    lines = []
+    for one in sets:
+        left = 0.0
+        for entry in studio.budgets.named(one.account, create=True).entries():
+            price = entry.amount.epsilon
+            granted = entry.kind == "grant"
+            left = price if granted else left - price
+            what = "Budget set by you" if granted else _what(one, entry.what)
+            lines.append(
+                {
+                    "time": entry.time[:16].replace("T", " "),
+                    "what": what,
+                    "set": one.name,
+                    "price": "–" if granted else plain(price),
+                    "left": plain(max(0.0, left)),
+                    "order": (entry.time, entry.sequence),
+                }
+            )
+    return sorted(lines, key=lambda line: line["order"], reverse=True)[:200]
+
+
+def _what(one: DataSet, words: str) -> str:
+    if "index" in words:
+        return "Search index given away"
+    return words[:1].upper() + words[1:]

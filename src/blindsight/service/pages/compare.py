@@ -1,0 +1,252 @@
+"""Compare: pairs of photos, two keys; a private way to compare is learned from the answers, and its effect shown."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import threading
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from fastapi import APIRouter, Path, Request
+from fastapi.responses import Response
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field
+
+from blindsight.core.storage import write_atomically
+from blindsight.privacy import Cost, Ledger
+from blindsight.service.infra.access import Owner, Parts, Studio
+from blindsight.service.infra.datasets import DataSet, DataSets, Release, today
+from blindsight.service.infra.jobs import JobContext
+from blindsight.service.infra.problems import Problem, documented
+from blindsight.service.infra.shell import Bar, Strip, bar_of, plain, render
+from blindsight.service.pages.home import chosen
+from blindsight.service.pages.photo_library import rows_of
+from blindsight.service.pages.protect import Next
+
+__all__ = ["router", "run"]
+
+router = APIRouter(tags=["compare"])
+DataSetId = Annotated[str, Path(pattern="^[0-9a-f]{12}$", description="A data set's number.")]
+EPSILON, BUDGET = 1.0, 6.0
+LEAST, WANTED = 40, 200
+_COLUMNS = 12
+_writing = threading.Lock()
+
+
+class Pair(BaseModel):
+    """Two photos to compare, and how far the answers are."""
+
+    one: str
+    other: str
+    answered: int
+    same: int
+    different: int
+    unsure: int
+
+
+class Answer(BaseModel):
+    """The owner's word on a pair; `undo` takes the last one back."""
+
+    model_config = ConfigDict(extra="forbid")
+    one: Annotated[str, Field(pattern="^[0-9a-f]{12}$")]
+    other: Annotated[str, Field(pattern="^[0-9a-f]{12}$")]
+    says: Literal["same", "different", "unsure", "undo"]
+
+
+@router.get("/compare", include_in_schema=False)
+async def page(request: Request, studio: Parts, dataset: str | None = None) -> Response:
+    """Answering is free; learning has a price."""
+    return await studio.ledger_lane.run(_page, request, studio, dataset)
+
+
+@router.get("/api/compare/{dataset}", summary="The next pair", responses=documented("not_found", "conflict"))
+def next_pair(dataset: DataSetId, studio: Parts, asker: Owner) -> Pair:
+    """Half of them near each other by the network, half at random."""
+    return _next(studio.datasets, _scanned(studio, dataset))
+
+
+@router.post("/api/compare/{dataset}", summary="Answer a pair", responses=documented("not_found", "conflict"))
+def answer(dataset: DataSetId, order: Answer, studio: Parts, asker: Owner) -> Pair:
+    """Kept in the vault; nothing leaves."""
+    one = _scanned(studio, dataset)
+    known = {photo.id for photo in studio.datasets.photos(one)}
+    if not {order.one, order.other} <= known or order.one == order.other:
+        raise Problem("not_found")
+    with _writing:
+        answers = _answers(studio.datasets, one)
+        if order.says == "undo":
+            answers = answers[:-1]
+        else:
+            answers.append([order.one, order.other, order.says])
+        write_atomically(studio.datasets.vault(one) / "pairs.json", json.dumps(answers).encode())
+    return _next(studio.datasets, one)
+
+
+@router.post(
+    "/api/compare/{dataset}/learn",
+    status_code=202,
+    summary="Learn from the answers",
+    responses=documented("not_found", "conflict", "busy", "budget"),
+)
+def learn(dataset: DataSetId, studio: Parts, asker: Owner) -> Next:
+    """Charged once, per pair, before anything is learned."""
+    one = _scanned(studio, dataset)
+    if len(_said(_answers(studio.datasets, one))) < LEAST:
+        raise Problem("conflict")
+    if _bar(studio, one).left < EPSILON:
+        raise Problem("budget")
+    order = {"dataset": one.id, "release": secrets.token_hex(6)}
+    job = studio.jobs.add("compare", order, asker.name)
+    return Next(next=f"/compare?dataset={one.id}", job=job["id"])
+
+
+def run(arguments: dict[str, Any], place: JobContext) -> dict[str, Any]:
+    """Learn with a fifth of the pairs kept aside, and see how often the answers to those are met, before and after."""
+    from blindsight.metric import DPPMetric
+
+    datasets = DataSets(place.settings)
+    one = datasets.get(arguments["dataset"])
+    place.say(0, 3, "reading your answers")
+    where = {photo.id: i for i, photo in enumerate(datasets.photos(one))}
+    said = _said(_answers(datasets, one))
+    pairs = np.array([[where[a], where[b]] for a, b, _ in said if a in where and b in where])
+    labels = np.array([word == "same" for a, b, word in said if a in where and b in where])
+    points = _columns(rows_of(datasets, one))
+    aside = np.random.default_rng(len(pairs)).permutation(len(pairs))
+    held, used = aside[: len(aside) // 5], aside[len(aside) // 5 :]
+    place.say(1, 3, "learning, with noise for each pair")
+    metric = DPPMetric(epsilon=EPSILON, unit="pair", preprocessor=points)
+    with Ledger(place.settings.ledger_place, dataset=one.account) as ledger:
+        if not any(balance.unit == "pair" for balance in ledger.balances()):
+            ledger.grant(Cost(epsilon=BUDGET, delta=1e-4, unit="pair"), what="budget for answers, set by you")
+        metric.fit(pairs[used], labels[used], ledger=ledger)
+    place.say(2, 3, "comparing before and after")
+    release = Release(
+        arguments["release"],
+        "metric",
+        datasets.new_folder(one, "compare", EPSILON),
+        EPSILON,
+        len(used),
+        today(),
+        False,
+    )
+    folder = datasets.folder(release)
+    folder.mkdir(parents=True, exist_ok=True)
+    metric.save(folder / "metric.safetensors")
+    (folder / "card.txt").write_text(metric.guarantee_.card() + "\n", encoding="utf-8")
+    datasets.keep_release(one, release)
+    after = np.asarray(metric.transform(points))
+    found = {
+        "pairs": len(used),
+        "held": len(held),
+        "before": _met(points, pairs[used], labels[used], pairs[held], labels[held]),
+        "after": _met(after, pairs[used], labels[used], pairs[held], labels[held]),
+        "when": today(),
+    }
+    write_atomically(datasets.vault(one) / "compared.json", json.dumps(found).encode())
+    return found
+
+
+def _columns(rows: NDArray[Any]) -> NDArray[np.float64]:
+    """Few columns, by directions that no photo was asked about: drawn once, the same for everybody."""
+    directions = np.random.default_rng(12).normal(size=(rows.shape[1], 4 * _COLUMNS))
+    basis = np.linalg.qr(directions)[0]
+    return (rows @ basis)[:, :_COLUMNS] * np.sqrt(rows.shape[1] / _COLUMNS)
+
+
+def _met(space: Any, pairs: Any, labels: Any, held: Any, truth: Any) -> int:
+    """How many held pairs fall on the right side of the distance that separates the others best."""
+
+    def far(rows: Any) -> NDArray[np.float64]:
+        return np.linalg.norm(space[rows[:, 0]] - space[rows[:, 1]], axis=1)
+
+    known = far(pairs)
+    cuts = np.quantile(known, np.linspace(0, 1, 51))
+    best = max(cuts, key=lambda cut: np.mean((known <= cut) == labels))
+    return int(np.sum((far(held) <= best) == truth))
+
+
+def _page(request: Request, studio: Studio, dataset: str | None) -> Response:
+    context: dict[str, Any] = {"title": "Compare", "sets": [], "one": None}
+    if request.state.identity is not None:
+        sets, one = chosen(studio, dataset)
+        context |= {"sets": sets, "one": one, "least": LEAST, "wanted": WANTED, "epsilon": EPSILON}
+        if one is not None:
+            bar, path = _bar(studio, one), studio.datasets.vault(one) / "compared.json"
+            answers = _said(_answers(studio.datasets, one))
+            job = next((j for j in studio.jobs.listed("compare") if j["arguments"]["dataset"] == one.id), None)
+            context["job"] = job if job is not None and job["state"] != "done" else None
+            context["last"] = json.loads(path.read_bytes()) if path.exists() else None
+            context["busiest"] = _busiest(answers)
+            context["bar"] = bar
+            context["strip"] = Strip(
+                leaves="After learning: one table of weights. Never a pair, never a photo.",
+                stays="The photos and every answer you give.",
+                promised=f"ε {plain(EPSILON)}",
+                proven=f"ε {plain(EPSILON)}",
+                attacked="not yet",
+                says="per answered pair, for one learning; smaller is safer",
+                bar=bar,
+                note=f"Answering is free; learning costs {plain(EPSILON)}.",
+            )
+    return render(request, studio, "compare.html", context)
+
+
+def _scanned(studio: Studio, dataset: str) -> DataSet:
+    one = studio.datasets.get(dataset)
+    if not one.scanned or one.photos < 2:
+        raise Problem("conflict")
+    return one
+
+
+def _bar(studio: Studio, one: DataSet) -> Bar:
+    ledger = studio.budgets.named(one.account, create=True)
+    if not any(balance.unit == "pair" for balance in ledger.balances()):
+        return Bar(BUDGET, 0.0, "pair")
+    return bar_of(ledger.balance("pair"))
+
+
+def _answers(datasets: DataSets, one: DataSet) -> list[list[str]]:
+    path = datasets.vault(one) / "pairs.json"
+    return json.loads(path.read_bytes()) if path.exists() else []
+
+
+def _said(answers: list[list[str]]) -> list[list[str]]:
+    return [row for row in answers if row[2] != "unsure"]
+
+
+def _busiest(answers: list[list[str]]) -> int:
+    counts: dict[str, int] = {}
+    for a, b, _ in answers:
+        counts[a] = counts.get(a, 0) + 1
+        counts[b] = counts.get(b, 0) + 1
+    return max(counts.values(), default=0)
+
+
+def _next(datasets: DataSets, one: DataSet) -> Pair:
+    photos, answers = datasets.photos(one), _answers(datasets, one)
+    done = {frozenset(row[:2]) for row in answers}
+    rng = np.random.default_rng()
+    rows = rows_of(datasets, one)
+    first = second = 0
+    for attempt in range(40):
+        first = int(rng.integers(len(photos)))
+        second = int(rng.integers(len(photos)))
+        if attempt % 2 == 0:  # near by the network: those answers teach most
+            alike = rows @ rows[first]
+            alike[first] = -np.inf
+            second = int(rng.choice(np.argsort(-alike)[:10]))
+        if first != second and frozenset((photos[first].id, photos[second].id)) not in done:
+            break
+    if first == second:
+        second = (first + 1) % len(photos)
+    words = [row[2] for row in answers]
+    return Pair(
+        one=photos[first].id,
+        other=photos[second].id,
+        answered=len(words),
+        same=words.count("same"),
+        different=words.count("different"),
+        unsure=words.count("unsure"),
+    )

@@ -1,0 +1,115 @@
+"""Home: the data sets on this machine, what is left of each budget, what was given away, and one button."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, Path, Request
+from fastapi.responses import FileResponse, RedirectResponse, Response
+
+from blindsight.privacy import Cost
+from blindsight.service.infra.access import Owner, Parts, Studio
+from blindsight.service.infra.datasets import DataSet
+from blindsight.service.infra.problems import Problem, documented
+from blindsight.service.infra.shell import Bar, Strip, bar_of, plain, render
+from blindsight.service.pages.sign_in import signed_in
+
+__all__ = ["budget_of", "chosen", "open_account", "router", "search_strip"]
+
+router = APIRouter()
+
+
+@router.get("/", include_in_schema=False)
+async def home(request: Request, studio: Parts, token: str | None = None) -> Response:
+    """The first page; with the secret of the link that was printed at the start, the way in."""
+    if token is not None:
+        return await signed_in(request, studio, token) or RedirectResponse("/login", status_code=303)
+    identity = request.state.identity
+    if identity is not None and identity.role != "owner":
+        return RedirectResponse("/budget", status_code=303)
+    return await studio.ledger_lane.run(_home, request, studio)
+
+
+@router.get(
+    "/api/datasets/{dataset}/photos/{photo}",
+    tags=["data sets"],
+    summary="A photo's small picture, for the owner",
+    response_class=FileResponse,
+    responses=documented("not_found") | {200: {"content": {"image/jpeg": {}}}},
+)
+def thumbnail(
+    studio: Parts,
+    asker: Owner,
+    dataset: str = Path(pattern="^[0-9a-f]{12}$"),
+    photo: str = Path(pattern="^[0-9a-f]{12}$"),
+) -> FileResponse:
+    """From the vault; nobody else can ask for it."""
+    path = studio.datasets.thumbnail(studio.datasets.get(dataset), photo)
+    if not path.is_file():
+        raise Problem("not_found")
+    return FileResponse(path, media_type="image/jpeg", headers={"Cache-Control": "private, max-age=600"})
+
+
+def _home(request: Request, studio: Studio) -> Response:
+    sets = studio.datasets.listed() if request.state.identity is not None else []
+    shown = [_card(studio, one) for one in sets]
+    newest = max((r for one in sets for r in one.releases), key=lambda r: r.made, default=None)
+    owner = next((one for one in sets if newest in one.releases), None)
+    context: dict[str, Any] = {
+        "title": "Your images",
+        "menu_word": "Home",
+        "cards": shown,
+        "roots": [str(root) for root in studio.settings.photos],
+        "newest": newest,
+        "newest_set": owner,
+        "keep": studio.datasets.vault(owner) if owner else "",
+        "give": studio.datasets.folder(newest) if newest else "",
+    }
+    return render(request, studio, "home.html", context)
+
+
+def _card(studio: Studio, one: DataSet) -> dict[str, Any]:
+    last = next((r for r in reversed(one.releases) if r.attack), None)
+    return {
+        "set": one,
+        "bar": budget_of(studio, one),
+        "film": studio.datasets.photos(one)[:6],
+        "releases": [r for r in one.releases if r.kind != "send"],
+        "attacked": last,
+        "waiting": [r for r in one.releases if r.kind == "search" and not r.attack],
+    }
+
+
+def open_account(studio: Studio, one: DataSet) -> None:
+    """A new data set's budget, before any photo is looked at."""
+    budget = Cost(epsilon=studio.settings.photo_budget, unit="record")
+    studio.budgets.named(one.account, create=True).grant(budget, what="budget set by you")
+
+
+def budget_of(studio: Studio, one: DataSet, *, this: float = 0.0) -> Bar:
+    """Where the data set's account stands."""
+    return bar_of(studio.budgets.named(one.account, create=True).balance("record"), this=this)
+
+
+def chosen(studio: Studio, number: str | None, *, released: bool = False) -> tuple[list[DataSet], DataSet | None]:
+    """The data sets that a page can work on, and the one that was asked for (or the newest)."""
+    sets = [one for one in studio.datasets.listed() if one.scanned and (one.releases or not released)]
+    found = next((one for one in sets if one.id == number), None)
+    if number is not None and found is None:
+        raise Problem("not_found")
+    return sets, found or next(iter(sets), None)
+
+
+def search_strip(studio: Studio, one: DataSet, epsilon: float, attack: dict[str, Any] | None, note: str) -> Strip:
+    """What is said of a search index, on the pages that use one."""
+    reached = f"≥ {plain(attack['epsilon'])}" if attack and attack.get("epsilon") else "not yet"
+    return Strip(
+        leaves="Nothing while you search. The index that was given away holds one code for each photo.",
+        stays="Your question, the photos, these thumbnails.",
+        promised=f"ε {plain(epsilon)}",
+        proven=f"ε {plain(epsilon)}",
+        attacked=reached,
+        says="per photo, for the index; smaller is safer",
+        bar=budget_of(studio, one),
+        note=note,
+    )

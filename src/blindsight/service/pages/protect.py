@@ -1,0 +1,386 @@
+"""Protect: choose photos, see what a release would tell, confirm; then a folder to keep and one to give away."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets
+import threading
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from typing import Annotated, Any, Literal
+from urllib.parse import unquote
+
+import numpy as np
+from fastapi import APIRouter, Path, Request
+from fastapi.responses import FileResponse, Response
+from pydantic import BaseModel, ConfigDict, Field
+
+from blindsight.core.storage import write_atomically
+from blindsight.privacy import Ledger
+from blindsight.service.infra.access import Owner, Parts, Studio
+from blindsight.service.infra.datasets import DataSet, DataSets, Release, today
+from blindsight.service.infra.jobs import JobContext
+from blindsight.service.infra.problems import Problem, documented
+from blindsight.service.infra.shell import Strip, plain, render
+from blindsight.service.infra.uploads import read_drop
+from blindsight.service.pages.home import budget_of, open_account
+from blindsight.service.pages.photo_library import (
+    EPSILONS,
+    Coding,
+    codings,
+    encoder,
+    kinds,
+    measure,
+    measure_plain,
+    release_photos,
+    rows_of,
+    scan,
+)
+
+__all__ = ["router", "run"]
+
+router = APIRouter(tags=["protect"])
+DataSetId = Annotated[str, Path(pattern="^[0-9a-f]{12}$", description="A data set's number.")]
+_DROP = {"requestBody": {"required": True, "content": {"application/octet-stream": {"schema": {"type": "string"}}}}}
+_names = threading.Lock()
+
+
+class Next(BaseModel):
+    """Where the page goes on."""
+
+    next: str
+    job: str | None = None
+
+
+class Folder(BaseModel):
+    """A folder under one of the allowed roots, by its path within the root; and a name for it."""
+
+    model_config = ConfigDict(extra="forbid")
+    folder: Annotated[str, Field(max_length=1000)]
+    name: Annotated[str, Field(max_length=60)] = ""
+
+
+class Name(BaseModel):
+    """A name for what will be dropped."""
+
+    model_config = ConfigDict(extra="forbid")
+    name: Annotated[str, Field(max_length=60)] = "Dropped photos"
+
+
+class Choice(BaseModel):
+    """What is to be released, with the owner's word that a release cannot be called back."""
+
+    model_config = ConfigDict(extra="forbid")
+    epsilon: Annotated[float, Field(gt=0, le=64)]
+    sure: Literal[True]
+
+
+class Dropped(BaseModel):
+    """How many of what was sent are photos."""
+
+    taken: int
+    refused: int
+
+
+@router.get("/protect", include_in_schema=False)
+async def choose_page(request: Request, studio: Parts) -> Response:
+    """First step: a folder, or a drop."""
+
+    def show() -> Response:
+        context = {"title": "Choose photos", "menu_word": "Protect", "folders": list(_folders(studio))}
+        return render(request, studio, "protect.html", context)
+
+    return await studio.ledger_lane.run(show)
+
+
+@router.get("/protect/{dataset}", include_in_schema=False)
+async def preview_page(dataset: DataSetId, request: Request, studio: Parts) -> Response:
+    """Second step: what others would find, and find out."""
+    return await studio.ledger_lane.run(_preview, request, studio, dataset)
+
+
+@router.get("/protect/{dataset}/{release}", include_in_schema=False)
+async def made_page(dataset: DataSetId, release: DataSetId, request: Request, studio: Parts) -> Response:
+    """Third step: two folders and a card."""
+    return await studio.ledger_lane.run(_made, request, studio, dataset, release)
+
+
+@router.post("/api/protect/folder", status_code=202, summary="Read a folder", responses=documented("not_found", "busy"))
+def take_folder(order: Folder, studio: Parts, asker: Owner) -> Next:
+    """Every photo under it is read once, here; nothing is released."""
+    folder = studio.datasets.allowed(order.folder)
+    one = studio.datasets.add(order.name or folder.name, folder)
+    open_account(studio, one)
+    job = studio.jobs.add("protect", {"step": "scan", "dataset": one.id}, asker.name)
+    return Next(next=f"/protect/{one.id}", job=job["id"])
+
+
+@router.post("/api/protect/new", status_code=201, summary="A data set for dropped photos", responses=documented())
+def take_name(order: Name, studio: Parts, asker: Owner) -> Next:
+    """Then send photos to `/api/protect/NUMBER/drop`, and end with `/api/protect/NUMBER/scan`."""
+    one = studio.datasets.add(order.name, None)
+    open_account(studio, one)
+    return Next(next=f"/protect/{one.id}", job=None)
+
+
+@router.post(
+    "/api/protect/{dataset}/drop",
+    summary="Photos, or a zip of photos",
+    openapi_extra=_DROP,
+    responses=documented("not_found", "conflict", "busy"),
+)
+async def take_drop(dataset: DataSetId, request: Request, studio: Parts, asker: Owner) -> Dropped:
+    """Each is opened by a confined process; what is kept is its pixels, at most 512 on a side, in the vault."""
+    one = studio.datasets.get(dataset)
+    if not one.dropped or one.scanned:
+        raise Problem("conflict")
+    taken = refused = 0
+    name = unquote(request.headers.get("x-file-name", "photo"))[:200]
+    async for file, pixels in read_drop(request, studio.decoders, studio.settings, name):
+        if pixels is None:
+            refused += 1
+        else:
+            await studio.ledger_lane.run(_store, studio.datasets, one, file, pixels)
+            taken += 1
+    return Dropped(taken=taken, refused=refused)
+
+
+@router.post(
+    "/api/protect/{dataset}/scan", status_code=202, summary="Read the photos", responses=documented("not_found", "busy")
+)
+def start_scan(dataset: DataSetId, studio: Parts, asker: Owner) -> Next:
+    """Once all were dropped, or after a folder changed."""
+    one = studio.datasets.get(dataset)
+    job = studio.jobs.add("protect", {"step": "scan", "dataset": one.id}, asker.name)
+    return Next(next=f"/protect/{one.id}", job=job["id"])
+
+
+@router.post(
+    "/api/protect/{dataset}/look",
+    status_code=202,
+    summary="Measure on these very photos",
+    responses=documented("not_found", "busy"),
+)
+def look(dataset: DataSetId, studio: Parts, asker: Owner) -> Next:
+    """Stays here; from then on cards say that epsilon was chosen after looking."""
+    one = _scanned(studio, dataset)
+    studio.datasets.save(replace(one, looked=True))
+    job = studio.jobs.add("protect", {"step": "look", "dataset": one.id}, asker.name)
+    return Next(next=f"/protect/{one.id}?look=own", job=job["id"])
+
+
+@router.post(
+    "/api/protect/{dataset}/release",
+    status_code=202,
+    summary="Make a release",
+    responses=documented("not_found", "busy", "budget", "ledger"),
+)
+def release(dataset: DataSetId, order: Choice, studio: Parts, asker: Owner) -> Next:
+    """Charged once, before anything is made; it goes on after a restart."""
+    one = _scanned(studio, dataset)
+    if order.epsilon > budget_of(studio, one).left:
+        raise Problem("budget")
+    made = Release(
+        secrets.token_hex(6),
+        "search",
+        studio.datasets.new_folder(one, "search", order.epsilon),
+        order.epsilon,
+        0,
+        today(),
+        one.looked,
+    )
+    job = studio.jobs.add("protect", {"step": "release", "dataset": one.id, "release": asdict(made)}, asker.name)
+    return Next(next=f"/protect/{one.id}/{made.id}", job=job["id"])
+
+
+@router.get(
+    "/api/releases/{dataset}/{release}/card.txt",
+    summary="A release's card",
+    response_class=FileResponse,
+    responses=documented("not_found") | {200: {"content": {"text/plain": {}}}},
+)
+def card(dataset: DataSetId, release: DataSetId, studio: Parts, asker: Owner) -> FileResponse:
+    """What is promised, to whom, and what it rests on."""
+    path = studio.datasets.folder(studio.datasets.get(dataset).release(release)) / "card.txt"
+    if not path.is_file():
+        raise Problem("not_found")
+    return FileResponse(path, media_type="text/plain", filename="card.txt")
+
+
+def run(arguments: dict[str, Any], place: JobContext) -> dict[str, Any]:
+    """One step in the background: read, measure, or release."""
+    datasets = DataSets(place.settings)
+    one = datasets.get(arguments["dataset"])
+    if arguments["step"] == "scan":
+        one = scan(datasets, one, place.say)
+        return {"photos": one.photos, "refused": len(one.refused)}
+    if arguments["step"] == "look":
+        return _look(datasets, one, place)
+    with Ledger(place.settings.ledger_place, dataset=one.account) as ledger:
+        one = release_photos(datasets, one, Release(**arguments["release"]), ledger, place.say)
+    return {"photos": one.release(arguments["release"]["id"]).photos}
+
+
+def _look(datasets: DataSets, one: DataSet, place: JobContext) -> dict[str, Any]:
+    rows = rows_of(datasets, one)
+    shows, _ = kinds(datasets, one, rows)
+    asked = np.random.default_rng().permutation(len(rows))[:60]
+    found: dict[str, Any] = {"plain": measure_plain(rows, shows, asked)}
+    for done, epsilon in enumerate(EPSILONS):
+        place.say(done, len(EPSILONS), f"measuring at ε {plain(epsilon)}")
+        measured = measure(encoder(epsilon, one.features), rows, shows, asked=asked)
+        del measured["guessed"]
+        found[f"{epsilon:g}"] = measured
+    write_atomically(datasets.vault(one) / "preview.json", json.dumps(found).encode())
+    return {"measured": len(EPSILONS)}
+
+
+def _folders(studio: Studio) -> Iterator[dict[str, str]]:
+    """The roots, and the folders right under them."""
+    for root in studio.settings.photos:
+        if root.is_dir():
+            yield {"path": str(root), "name": root.name, "says": str(root)}
+            for path in sorted(root.iterdir())[:200]:
+                if path.is_dir() and not path.name.startswith(".") and not path.is_symlink():
+                    yield {"path": str(path), "name": path.name, "says": str(path)}
+
+
+def _scanned(studio: Studio, dataset: str) -> DataSet:
+    one = studio.datasets.get(dataset)
+    if not one.scanned or not one.photos:
+        raise Problem("conflict")
+    return one
+
+
+def _preview(request: Request, studio: Studio, dataset: str) -> Response:
+    if request.state.identity is None:
+        return render(request, studio, "protect_preview.html", {})
+    one = studio.datasets.get(dataset)
+    job = _job(studio, one)
+    context: dict[str, Any] = {
+        "title": "How much may the release tell?",
+        "menu_word": "Protect",
+        "one": one,
+        "job": job,
+    }
+    if one.scanned and one.photos:
+        bar = budget_of(studio, one)
+        path = studio.datasets.vault(one) / "preview.json"
+        own = request.query_params.get("look") == "own" and one.looked and path.exists()
+        measured = json.loads(path.read_bytes()) if own else {}
+        photos = studio.datasets.photos(one)
+        says = codings(studio.datasets, one)
+        options = [_option(one, each, measured.get(f"{each.epsilon:g}"), photos, bar.left) for each in says]
+        best = next((o for o in options if o["epsilon"] == 8.0 and o["affordable"]), None)
+        best = best or next((o for o in reversed(options) if o["affordable"]), None)
+        plainly = measured.get("plain", {"guess": 0, "film": []})
+        context |= {"options": options, "own": own, "best": best, "bar": bar, "near": measured.get("8")}
+        context["unprotected"] = plainly | {"film": _film(plainly["film"], photos)}
+        if best is not None:
+            context["strip"] = _strip(best, bar, studio, one)
+            context["keep"] = studio.datasets.vault(one)
+            context["give"] = studio.datasets.given / studio.datasets.new_folder(one, "search", best["epsilon"])
+    return render(request, studio, "protect_preview.html", context)
+
+
+def _option(
+    one: DataSet, says: Coding, measured: dict[str, Any] | None, photos: list[Any], left: float
+) -> dict[str, Any]:
+    epsilon = says.epsilon
+    singled = says.singled_out(one.photos) if measured is None else measured["singled"]
+    film = [] if measured is None else _film(measured["film"], photos)
+    return {
+        "epsilon": epsilon,
+        "says": says,
+        "measured": measured,
+        "singled": singled,
+        "one_in": max(1, round(1 / singled)) if singled > 0 else None,
+        "film": film,
+        "affordable": epsilon <= left,
+        "whole": epsilon == left,
+        "wrong": max(1, round(100 * (1 - says.right))) if says.right < 0.995 else 0,
+    }
+
+
+def _film(rows: list[Any], photos: list[Any]) -> list[tuple[str, bool]]:
+    return [(photos[row].id, hit) for row, hit in rows if row < len(photos)]
+
+
+def _strip(option: dict[str, Any], bar: Any, studio: Studio, one: DataSet) -> Strip:
+    says = option["says"]
+    named = f"one number from 1 to {says.cells}" if says.named == 1 else f"{says.named} numbers from 1 to {says.cells}"
+    wrong = f"wrong on purpose for {option['wrong']} photos in 100" if option["wrong"] else "almost never wrong"
+    return Strip(
+        leaves=f"For each photo {named}: roughly what kind of photo it is, and {wrong}.",
+        stays="Photos, file names, dates, the numbers’ meaning.",
+        promised=f"ε {plain(says.epsilon)}",
+        proven=f"ε {plain(says.epsilon)}",
+        attacked="not yet",
+        says="per photo, at your choice below; smaller is safer. Attacks run once the release exists.",
+        bar=bar,
+        note=f"{plain(max(0.0, bar.left - says.epsilon))} after this release",
+    )
+
+
+def _made(request: Request, studio: Studio, dataset: str, release: str) -> Response:
+    if request.state.identity is None:
+        return render(request, studio, "protect_made.html", {})
+    one = studio.datasets.get(dataset)
+    job = next((j for j in studio.jobs.listed("protect") if _of(j, dataset, release)), None)
+    found = next((r for r in one.releases if r.id == release), None)
+    if found is None and job is None:
+        raise Problem("not_found")
+    given = Release(**job["arguments"]["release"]) if found is None and job is not None else found
+    context = {
+        "title": "Two folders" if found else "Making the release",
+        "menu_word": "Protect",
+        "one": one,
+        "release": found,
+        "job": None if found else job,
+        "epsilon": given.epsilon if given else 0.0,
+        "bar": budget_of(studio, one),
+        "keep": studio.datasets.vault(one),
+        "give": studio.datasets.folder(given) if given else "",
+    }
+    return render(request, studio, "protect_made.html", context)
+
+
+def _of(job: dict[str, Any], dataset: str, release: str) -> bool:
+    arguments = job["arguments"]
+    return arguments.get("dataset") == dataset and arguments.get("release", {}).get("id") == release
+
+
+def _job(studio: Studio, one: DataSet) -> dict[str, Any] | None:
+    """The job that this page waits for, if there is one."""
+    for job in studio.jobs.listed("protect"):
+        if job["arguments"].get("dataset") == one.id and job["arguments"].get("step") in ("scan", "look"):
+            return None if job["state"] == "done" else job
+    return None
+
+
+def _store(datasets: DataSets, one: DataSet, name: str, pixels: Any) -> None:
+    """Pixels of a dropped photo under a number of their own; its name goes into the vault's list."""
+    from PIL import Image
+
+    vault = datasets.vault(one)
+    file = hashlib.sha256(pixels.tobytes()).hexdigest()[:32] + ".png"
+    path = vault / "photos" / file
+    if not path.exists():
+        Image.fromarray(pixels).save(path, "PNG", compress_level=1)
+        path.chmod(0o600)
+    with _names:
+        known = vault / "names.json"
+        listed = json.loads(known.read_bytes()) if known.exists() else {}
+        listed.setdefault(file, _plain_name(name, set(listed.values())))
+        write_atomically(known, json.dumps(listed).encode())
+
+
+def _plain_name(name: str, taken: set[str]) -> str:
+    """The last two parts of a name, printable; a second of the same name gets a number."""
+    parts = [part for part in name.replace("\\", "/").split("/") if part not in ("", ".", "..")][-2:]
+    base = "/".join("".join(c for c in part if c.isprintable())[:80] for part in parts) or "photo"
+    found, n = base, 2
+    while found in taken:
+        found, n = f"{base} ({n})", n + 1
+    return found

@@ -1,0 +1,292 @@
+"""Search: among the codes of a release, as somebody would who was given it; the photos are for the owner only."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Annotated, Any
+
+import numpy as np
+from fastapi import APIRouter, Path, Query, Request
+from fastapi.responses import Response
+from numpy.typing import NDArray
+from pydantic import BaseModel
+
+from blindsight.service.infra.access import Owner, Parts, Studio
+from blindsight.service.infra.datasets import DataSet, Release
+from blindsight.service.infra.problems import Problem, documented
+from blindsight.service.infra.shell import plain, render
+from blindsight.service.infra.uploads import UPLOAD, read_upload
+from blindsight.service.pages.home import chosen, search_strip
+from blindsight.service.pages.photo_library import Coding, coding, released_codes, rows_of
+
+__all__ = ["Searches", "router"]
+
+router = APIRouter(tags=["search"])
+DataSetId = Annotated[str, Path(pattern="^[0-9a-f]{12}$", description="A data set's number.")]
+Rerank = Annotated[bool, Query(description="Sort the first candidates by the photos in the vault.")]
+_CANDIDATES, _SHOWN = 200, 60
+
+
+class Hit(BaseModel):
+    """A photo, for the owner."""
+
+    id: str
+    name: str
+
+
+class Group(BaseModel):
+    """Photos that the codes cannot tell apart, with how many of them are expected to be like the picture."""
+
+    title: str
+    expect: int | None
+    count: int
+    luck: int
+    photos: list[Hit]
+
+
+class Found(BaseModel):
+    """An answer; `query` asks again with the same picture, which is kept nowhere but in memory."""
+
+    query: str
+    nothing: str | None
+    groups: list[Group]
+    searched: int
+    reranked: bool
+
+
+@router.get("/search", include_in_schema=False)
+async def page(request: Request, studio: Parts, dataset: str | None = None) -> Response:
+    """Opening it spends nothing."""
+    return await studio.ledger_lane.run(_page, request, studio, dataset)
+
+
+@router.post(
+    "/api/search/{dataset}/upload",
+    summary="Search with a picture",
+    openapi_extra=UPLOAD,
+    responses=documented("not_found", "conflict", "refused_image", "busy", "needs_torch"),
+)
+async def upload(dataset: DataSetId, request: Request, studio: Parts, asker: Owner, rerank: Rerank = False) -> Found:
+    """Decoded in a confined process, used for this search, kept nowhere."""
+    index = await studio.ledger_lane.run(_index, studio, dataset)
+    pixels = await read_upload(request, studio.decoders)
+    row = await studio.ledger_lane.run(index.row_of, pixels)
+    return await studio.ledger_lane.run(_answer, studio, index, studio.searches.remember(row), rerank)
+
+
+@router.post(
+    "/api/search/{dataset}/photo/{photo}",
+    summary="Search with a stored photo",
+    responses=documented("not_found", "conflict", "busy"),
+)
+async def by_photo(
+    dataset: DataSetId,
+    photo: Annotated[str, Path(pattern="^[0-9a-f]{12}$", description="A photo's number.")],
+    studio: Parts,
+    asker: Owner,
+    rerank: Rerank = False,
+) -> Found:
+    """The photo's own features, from the vault."""
+
+    def look() -> Found:
+        index = _index(studio, dataset)
+        if photo not in index.place:
+            raise Problem("not_found")
+        return _answer(studio, index, studio.searches.remember(index.rows[index.place[photo]]), rerank, own=photo)
+
+    return await studio.ledger_lane.run(look)
+
+
+@router.post(
+    "/api/search/{dataset}/again/{query}",
+    summary="The same picture again",
+    responses=documented("not_found", "conflict", "busy"),
+)
+async def again(
+    dataset: DataSetId,
+    query: Annotated[str, Path(pattern="^[0-9a-f]{16}$", description="The answer's `query`.")],
+    studio: Parts,
+    asker: Owner,
+    rerank: Rerank = False,
+) -> Found:
+    """No second upload for another order."""
+    return await studio.ledger_lane.run(lambda: _answer(studio, _index(studio, dataset), query, rerank))
+
+
+@dataclass(frozen=True)
+class Index:
+    """A release, as whoever was given it has it, and beside it the owner's features and names."""
+
+    one: DataSet
+    ids: list[str]
+    codes: NDArray[np.uint8]
+    made: Any
+    rows: NDArray[np.float32]
+    names: dict[str, str]
+    place: dict[str, int]
+
+    @cached_property
+    def says(self) -> Coding:
+        """What one code says."""
+        return coding(self.made)
+
+    @cached_property
+    def named(self) -> NDArray[np.bool_]:
+        """(n, cells): which cells each code names."""
+        from blindsight.core.codes import unpack
+
+        return unpack(self.codes, self.says.cells).astype(bool)
+
+    def row_of(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
+        """A picture's features, as the photos' were made."""
+        from blindsight.data import to_rgb
+        from blindsight.index.encoder import vectors
+
+        return vectors(to_rgb(pixels, self.made.recipe.size)[None], self.made.recipe.features)[0].astype(np.float32)
+
+    def expected(self, cell: int) -> tuple[int, float, float]:
+        """How many codes name a cell, how many would by chance alone, and how many photos are of it by estimate.
+
+        Each photo of the cell is named with probability `right`, each other one with `wrong`: solve for their number.
+        """
+        says, n = self.says, len(self.ids)
+        count = int(self.named[:, cell].sum())
+        true = (count - n * says.wrong) / max(1e-9, says.right - says.wrong)
+        return count, n * says.wrong, float(np.clip(true, 0, n))
+
+
+class Searches:
+    """Loaded releases and asked pictures, a few of each, in memory only."""
+
+    def __init__(self) -> None:
+        self._indexes: OrderedDict[str, Index] = OrderedDict()
+        self._asked: OrderedDict[str, NDArray[np.float32]] = OrderedDict()
+        self._guard = threading.Lock()
+
+    def index(self, studio: Studio, one: DataSet, release: Release) -> Index:
+        """A release, read once."""
+        with self._guard:
+            if release.id in self._indexes:
+                self._indexes.move_to_end(release.id)
+                return self._indexes[release.id]
+        ids, codes, made = released_codes(studio.datasets, one, release)
+        photos = studio.datasets.photos(one)
+        place = {photo.id: i for i, photo in enumerate(photos)}
+        names = {photo.id: photo.name for photo in photos}
+        found = Index(one, ids, codes, made, rows_of(studio.datasets, one), names, place)
+        with self._guard:
+            self._indexes[release.id] = found
+            if len(self._indexes) > 4:
+                self._indexes.popitem(last=False)
+        return found
+
+    def remember(self, row: NDArray[np.float32]) -> str:
+        """A name under which the same picture can be asked again."""
+        name = secrets.token_hex(8)
+        with self._guard:
+            self._asked[name] = row
+            if len(self._asked) > 64:
+                self._asked.popitem(last=False)
+        return name
+
+    def asked(self, name: str) -> NDArray[np.float32]:
+        """What was asked; `Problem("not_found")` once it is forgotten."""
+        with self._guard:
+            if name not in self._asked:
+                raise Problem("not_found")
+            return self._asked[name]
+
+
+def _page(request: Request, studio: Studio, dataset: str | None) -> Response:
+    context: dict[str, Any] = {"title": "Search", "sets": [], "one": None}
+    if request.state.identity is not None:
+        sets, one = chosen(studio, dataset, released=True)
+        context |= {"sets": [s for s in sets if _newest(s)], "one": one if one and _newest(one) else None}
+        if context["one"] is not None:
+            release = _newest(one)
+            assert release is not None  # noqa: S101  (looked at in the line above)
+            context["release"] = release
+            context["strip"] = search_strip(studio, one, release.epsilon, release.attack, "Searching spends nothing.")
+            context["film"] = studio.datasets.photos(one)[:24]
+    return render(request, studio, "search.html", context)
+
+
+def _newest(one: DataSet | None) -> Release | None:
+    releases = [] if one is None else [r for r in one.releases if r.kind == "search"]
+    return max(releases, key=lambda r: r.made, default=None)
+
+
+def _index(studio: Studio, dataset: str) -> Index:
+    one = studio.datasets.get(dataset)
+    release = _newest(one)
+    if release is None:
+        raise Problem("conflict")
+    found: Index = studio.searches.index(studio, one, release)
+    return found
+
+
+def _answer(studio: Studio, index: Index, query: str, rerank: bool, own: str | None = None) -> Found:
+    row = studio.searches.asked(query)
+    hasher = index.made.hasher
+    similarity = np.asarray(hasher.similarity(row[None]))[0]
+    order = np.argsort(-similarity, kind="stable")
+    first = int(hasher.assign(row[None])[0])
+    order = np.array([first, *order[order != first]])
+    count, chance, true = index.expected(first)
+    nothing = None
+    if count <= chance + 2 * max(1.0, chance) ** 0.5 and true < 2:
+        nothing = (
+            f"{_codes(count)} your picture’s kind. Among {len(index.ids):,} photos, the protection alone puts "
+            f"{_about(chance)} there by chance. So there is no sign that even one photo is like yours."
+        )
+    groups = _groups(index, order, own)
+    if rerank:
+        groups = [_by_photos(index, groups, row)]
+        nothing = None
+    return Found(query=query, nothing=nothing, groups=groups, searched=len(index.ids), reranked=rerank)
+
+
+def _groups(index: Index, order: NDArray[Any], own: str | None) -> list[Group]:
+    """One group for each cell in the order of likeness, each photo in the first that its code names."""
+    groups: list[Group] = []
+    free = np.array([number != own for number in index.ids])
+    words = ("Nearest", "Next", "Further")
+    total = 0
+    for cell in order:
+        members = np.flatnonzero(index.named[:, cell] & free)
+        if not len(members):
+            continue
+        free[members] = False
+        count, _, true = index.expected(int(cell))
+        share = min(1.0, true * index.says.right / max(1, count))
+        word = words[min(len(groups), 2)]
+        code = "one and the same code" if index.says.named == 1 else "a code that names this kind"
+        luck = round(len(members) / max(1, index.says.cells))
+        title = f"{word}: {len(members):,} {'photo' if len(members) == 1 else 'photos'} with {code}"
+        shown = [Hit(id=index.ids[i], name=index.names.get(index.ids[i], "")) for i in members[:_SHOWN]]
+        expect = round(share * len(members)) if len(groups) == 0 else None
+        groups.append(Group(title=title, expect=expect, count=len(members), luck=luck, photos=shown))
+        total += len(members)
+        if total >= _CANDIDATES or len(groups) == 4:
+            break
+    return groups
+
+
+def _by_photos(index: Index, groups: list[Group], row: NDArray[Any]) -> Group:
+    hits = [hit for group in groups for hit in group.photos if hit.id in index.place][:_CANDIDATES]
+    scores = {hit.id: float(index.rows[index.place[hit.id]] @ row) for hit in hits}
+    hits.sort(key=lambda hit: -scores[hit.id])
+    title = f"{len(hits):,} candidates, sorted by your own photos"
+    return Group(title=title, expect=None, count=len(hits), luck=0, photos=hits[:_SHOWN])
+
+
+def _codes(count: int) -> str:
+    return {0: "No stored code names", 1: "1 stored code names"}.get(count, f"{count:,} stored codes name")
+
+
+def _about(chance: float) -> str:
+    return "none or one" if chance < 1 else f"about {plain(round(chance))}"

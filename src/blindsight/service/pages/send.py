@@ -1,0 +1,165 @@
+"""Send: sketches of photos, for somebody who wants to train on them, and beside each what three attackers get back."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from fastapi import APIRouter, Path, Query, Request
+from fastapi.responses import Response
+from numpy.typing import NDArray
+
+from blindsight.core.storage import write_atomically
+from blindsight.service.infra.access import Owner, Parts, Studio
+from blindsight.service.infra.datasets import DataSet, DataSets, today
+from blindsight.service.infra.jobs import JobContext
+from blindsight.service.infra.pictures import data_uri
+from blindsight.service.infra.problems import Problem, documented
+from blindsight.service.infra.shell import Strip, render
+from blindsight.service.pages.home import budget_of, chosen
+from blindsight.service.pages.photo_library import rows_of
+from blindsight.service.pages.protect import Next
+
+__all__ = ["SETTINGS", "router", "run"]
+
+router = APIRouter(tags=["send"])
+DataSetId = Annotated[str, Path(pattern="^[0-9a-f]{12}$", description="A data set's number.")]
+SETTINGS = {"coarse": "Q3", "medium": "Q6", "fine": "Q9"}
+_SIDE, _SHOWN, _PUBLIC = 64, 6, 400
+_ATTACKERS = ("anybody", "patient", "trained")
+
+
+@router.get("/send", include_in_schema=False)
+async def page(
+    request: Request,
+    studio: Parts,
+    dataset: str | None = None,
+    how: Annotated[Literal["coarse", "medium", "fine"], Query()] = "medium",
+) -> Response:
+    """Looking sends nothing."""
+    return await studio.ledger_lane.run(_page, request, studio, dataset, how)
+
+
+@router.post(
+    "/api/send/{dataset}/try", status_code=202, summary="Sketch and attack", responses=documented("not_found", "busy")
+)
+def attempt(dataset: DataSetId, studio: Parts, asker: Owner) -> Next:
+    """A few photos, picked at random; everything stays here."""
+    one = studio.datasets.get(dataset)
+    if not one.scanned or not one.photos:
+        raise Problem("conflict")
+    job = studio.jobs.add("send", {"dataset": one.id}, asker.name)
+    return Next(next=f"/send?dataset={one.id}", job=job["id"])
+
+
+def run(arguments: dict[str, Any], place: JobContext) -> dict[str, Any]:
+    """Sketches at three settings, and what three attackers make of them, judged by a search among all photos."""
+    datasets = DataSets(place.settings)
+    one = datasets.get(arguments["dataset"])
+    photos, rows = datasets.photos(one), rows_of(datasets, one)
+    picked = np.random.default_rng().permutation(len(photos))[:_SHOWN]
+    squares = np.stack([_square(datasets, one, photos[i].id) for i in picked])
+    found: dict[str, Any] = {"when": today(), "photos": [photos[i].id for i in picked], "among": len(photos)}
+    for done, (word, setting) in enumerate(SETTINGS.items()):
+        place.say(done, len(SETTINGS), f"sketching and attacking: {word}")
+        sent, back = attack(squares, setting)
+        known = {name: _recognised(pictures, picked, rows, one.features) for name, pictures in back.items()}
+        best = max(known, key=lambda name: sum(known[name]))
+        found[word] = {
+            "sent": [data_uri(image) for image in sent],
+            "back": {name: [data_uri(image) for image in pictures] for name, pictures in back.items()},
+            "known": known,
+            "best": best,
+            "recognised": sum(known[best]),
+        }
+    write_atomically(datasets.vault(one) / "send.json", json.dumps(found).encode())
+    return {"recognised": {word: found[word]["recognised"] for word in SETTINGS}}
+
+
+def attack(squares: NDArray[np.uint8], setting: str) -> tuple[NDArray[Any], dict[str, NDArray[Any]]]:
+    """What is sent of grey squares, and what comes back: evened out, smoothed, and by one who saw public pictures."""
+    from scipy.ndimage import gaussian_filter, median_filter
+
+    from blindsight.index.public_images import built_in_images
+    from blindsight.sketching import NegativeSketcher
+
+    public = _grey(built_in_images(_PUBLIC, _SIDE))
+    sketcher = NegativeSketcher(setting, n_jobs=1).fit(squares)
+    sketch = sketcher.sketch(squares)
+    plain = sketch.pictures().astype(np.float64)
+    smooth = np.stack([gaussian_filter(median_filter(image, 5), 1.2) for image in plain])
+    seen = sketcher.sketch(public).pictures().reshape(len(public), -1).astype(np.float64)
+    trained = _ridge(seen, public.reshape(len(public), -1), smooth.reshape(len(squares), -1))
+    sent = np.stack([_sent(counts) for counts in sketch.counts[:, 0]])
+    back = {"anybody": plain, "patient": smooth, "trained": trained.reshape(squares.shape)}
+    return sent, {name: np.clip(pictures, 0, 255) for name, pictures in back.items()}
+
+
+def _ridge(seen: NDArray[Any], truth: NDArray[Any], asked: NDArray[Any]) -> NDArray[np.float64]:
+    """Regression from smoothed sketches of public pictures to the pictures, in their own span: few, so it is quick."""
+    from scipy.ndimage import gaussian_filter, median_filter
+
+    smooth = np.stack([gaussian_filter(median_filter(row.reshape(_SIDE, _SIDE), 5), 1.2).ravel() for row in seen])
+    centre, middle = smooth.mean(axis=0), truth.mean(axis=0)
+    kernel = (smooth - centre) @ (smooth - centre).T
+    strength = 0.1 * np.trace(kernel) / len(kernel)
+    weights = np.linalg.solve(kernel + strength * np.eye(len(kernel)), truth - middle)
+    return middle + ((asked - centre) @ (smooth - centre).T) @ weights
+
+
+def _recognised(pictures: NDArray[Any], picked: NDArray[Any], rows: NDArray[Any], features: str) -> list[bool]:
+    """Whether a search among all photos with what came back finds the photo itself first."""
+    from blindsight.data import to_rgb
+    from blindsight.index.encoder import SIZES, vectors
+
+    images = np.stack([to_rgb(np.rint(image).astype(np.uint8), SIZES[features]) for image in pictures])
+    scores = vectors(images, features) @ rows.T
+    return [bool(first == own) for first, own in zip(scores.argmax(axis=1), picked, strict=True)]
+
+
+def _square(datasets: DataSets, one: DataSet, photo: str) -> NDArray[np.uint8]:
+    from PIL import Image
+
+    with Image.open(datasets.thumbnail(one, photo)) as image:
+        return np.asarray(image.convert("L").resize((_SIDE, _SIDE), Image.Resampling.BILINEAR))
+
+
+def _grey(images: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    return np.rint(images @ np.array([0.299, 0.587, 0.114])).astype(np.uint8)
+
+
+def _sent(counts: NDArray[Any]) -> NDArray[np.uint8]:
+    """The first bit's counts of ones among all sightings: numbers, shown as grey."""
+    zeros, ones = counts[0].astype(np.float64)
+    return np.rint(255.0 * ones / np.maximum(zeros + ones, 1)).astype(np.uint8)
+
+
+def _page(request: Request, studio: Studio, dataset: str | None, how: str) -> Response:
+    context: dict[str, Any] = {"title": "Send", "sets": [], "one": None, "how": how, "settings": SETTINGS}
+    if request.state.identity is not None:
+        sets, one = chosen(studio, dataset)
+        context |= {"sets": sets, "one": one}
+        if one is not None:
+            path = studio.datasets.vault(one) / "send.json"
+            found = json.loads(path.read_bytes()) if path.exists() else None
+            job = next((j for j in studio.jobs.listed("send") if j["arguments"]["dataset"] == one.id), None)
+            context["job"] = job if job is not None and job["state"] != "done" else None
+            context |= {"found": found, "shown": found[how] if found else None, "attackers": _ATTACKERS}
+            context["strip"] = _strip(studio, one, found, how)
+    return render(request, studio, "send.html", context)
+
+
+def _strip(studio: Studio, one: DataSet, found: dict[str, Any] | None, how: str) -> Strip:
+    known = f"{found[how]['recognised']} of {len(found['photos'])}" if found else "not yet"
+    return Strip(
+        leaves="One sketch for each photo: a coarse picture, most of it noise.",
+        stays="The photos, names, dates.",
+        promised="none",
+        proven="none",
+        attacked=known,
+        says="photos of yours, by the best attacker below; fewer is safer",
+        bar=budget_of(studio, one),
+        note="Sketches have no ε that means anything.",
+        attacked_word="recognised by attack",
+    )

@@ -1,0 +1,26 @@
+// Dropped images or a zip: sent one by one, then read; the page goes on where the answer says.
+import { ask, attempt, byId, say } from "./studio.js";
+
+async function take(files) {
+  if (!files.length) return;
+  const bar = byId("bar");
+  const first = await ask("POST", "/api/protect/new", { name: files.length === 1 ? files[0].name.replace(/\.\w+$/, "") : "Dropped photos" });
+  const base = `/api${first.next}`;
+  let taken = 0, refused = 0;
+  for (const [done, file] of [...files].entries()) {
+    say(`Sending ${file.name}, ${done + 1} of ${files.length}.`);
+    if (bar) { bar.hidden = false; bar.max = files.length; bar.value = done; }
+    const found = await ask("POST", `${base}/drop`, file, { "X-File-Name": encodeURIComponent(file.webkitRelativePath || file.name).slice(0, 200) });
+    taken += found.taken;
+    refused += found.refused;
+  }
+  if (!taken) { say(`None of ${refused} could be read as an image. Choose others.`, true); if (bar) bar.hidden = true; return; }
+  location.assign((await ask("POST", `${base}/scan`)).next);
+}
+
+for (const place of document.querySelectorAll("[data-drop]")) {
+  place.addEventListener("dragover", (event) => { event.preventDefault(); place.classList.add("over"); });
+  place.addEventListener("dragleave", () => place.classList.remove("over"));
+  place.addEventListener("drop", (event) => { event.preventDefault(); place.classList.remove("over"); attempt(() => take(event.dataTransfer.files)); });
+}
+byId("files")?.addEventListener("change", (event) => attempt(() => take(event.target.files)));

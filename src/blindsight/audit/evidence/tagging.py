@@ -125,9 +125,7 @@ def _repeats(model: Any, X: NDArray[Any], seed: int) -> Figure:
     logits = model.logits(X[_TRAIN : _TRAIN + 40])
     points = []
     for repeats in (1, 3, 10, 30, 100):
-        result = repeated_queries(
-            lambda rows: _answered(model, rows, rng), logits, logits, repeats=repeats
-        )
+        result = repeated_queries(lambda rows: _answered(model, rows, rng), logits, logits, repeats=repeats)
         points.append((float(repeats), result.value))
     return Figure(
         "What asking again reveals",

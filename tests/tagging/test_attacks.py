@@ -112,9 +112,7 @@ def test_paper_noise_is_refuted_and_proven_noise_is_not():
 def test_repeats_cost_what_composition_says():
     # Two words, epsilon 0.5 a query: ten answers are told apart beyond one answer's epsilon, within ten's.
     way = CodebookAnswers(0.5, words=Codebook(np.eye(2), np.ones(2)))
-    audited = distinguish_images(
-        noisy(way, 2), np.array([5.0, -5.0]), np.array([-5.0, 5.0]), trials=4000, repeats=10
-    )
+    audited = distinguish_images(noisy(way, 2), np.array([5.0, -5.0]), np.array([-5.0, 5.0]), trials=4000, repeats=10)
     assert 0.5 < audited.epsilon <= 5.0
 
 

@@ -230,7 +230,8 @@ def test_values_are_checked_at_birth(bad):
 
 
 @pytest.mark.parametrize(
-    "bad", [{"training": "dp"}, {"answers": "exact"}, {"prior": np.eye(8)}, {"classes": "names"}, {"classes": ["a"] * 8}]
+    "bad",
+    [{"training": "dp"}, {"answers": "exact"}, {"prior": np.eye(8)}, {"classes": "names"}, {"classes": ["a"] * 8}],
 )
 def test_bad_parameters_are_refused(problem, bad):
     with pytest.raises(InvalidParameter):

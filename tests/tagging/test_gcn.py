@@ -73,7 +73,9 @@ def test_loss_is_the_negative_log_likelihood_summed_over_labels():
     assert robust == pytest.approx(by_hand + 0.5 * 5, rel=1e-6)  # Equation 14: plus, not minus
 
 
-@pytest.mark.parametrize(("penalty", "robust", "decay"), [("ridge", 0.001, 0.0), ("mean", 0.5, 0.0), ("decay", 0.0, 0.5)])
+@pytest.mark.parametrize(
+    ("penalty", "robust", "decay"), [("ridge", 0.001, 0.0), ("mean", 0.5, 0.0), ("decay", 0.0, 0.5)]
+)
 def test_lambda_weighs_against_the_sum_of_the_records_unless_told_otherwise(penalty, robust, decay):
     loss = TaggingLoss.of(0.5, penalty, n_records=500)
     assert (loss.robust, loss.decay) == (robust, decay)

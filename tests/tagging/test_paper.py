@@ -74,7 +74,9 @@ def test_rp2_is_p2_with_a_penalty(problem):
 
 def test_the_graph_of_the_published_code_is_another(problem):
     made = [
-        Tagger(head=GraphHead(hidden=8, label_vectors="random", form=form, threshold=0.2), schedule=SHORT, random_state=0)
+        Tagger(
+            head=GraphHead(hidden=8, label_vectors="random", form=form, threshold=0.2), schedule=SHORT, random_state=0
+        )
         for form in ("text", "code")
     ]
     assert not np.array_equal(*(model.fit(*problem).weights_ for model in made))

@@ -6,12 +6,12 @@
 | `CodebookAnswers` | one of k typical answers, by k-ary response | ε, exact sampler |
 | `TopTags` | the names of k tags, noisy top-k over logits clipped to ±B | ε |
 | `LaplaceAnswers` | all logits clipped to ±B, discrete Laplace for l1 sensitivity 2BC | ε, exact sampler |
-| `GaussianAnswers` | all logits clipped to ±B, discrete Gaussian for l2 sensitivity 2B sqrt(C) | (ε, δ), exact sampler |
+| `GaussianAnswers` | all logits clipped to ±B, discrete Gaussian, l2 sensitivity 2B sqrt(C) | (ε, δ), exact sampler |
 | `PaperLaplace` | Lap(S_b S/ε) on raw logits, S = C (text) or 1 (code) | none; clipped to ±B: 2BC / scale |
 
-Noise is for *publishing tags of private images*: neighbours are any two images that might have been asked about, and each
-further answer about the same image costs as much again. Where training is private and the asked images are not secret,
-noise on answers buys nothing.
+Noise is for *publishing tags of private images*: neighbours are any two images that might have been asked about, and
+each further answer about the same image costs as much again. Where training is private and the asked images are not
+secret, noise on answers buys nothing.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 Each in two ways. As the paper describes them (`paper=True`): Laplace noise of scale 1/ε, on the gradients [1] or on the
 features [45], with no bound that would give a sensitivity; nothing is proven. And proven: noisy descent at (ε, δ) per
-record (`descent`), or features clipped to an l1 ball of radius B, whose Laplace noise of scale 2B/ε makes each row ε-private.
+record (`PrivateTagger`), or features clipped to an l1 ball of radius B, whose Laplace noise of scale 2B/ε makes each
+row ε-private.
 """
 
 from __future__ import annotations

@@ -4,9 +4,9 @@ With C labels and noise on each, a budget of epsilon is torn into C pieces. A co
 of k typical answers is nearest? k-ary response then tells the truth with probability e^ε/(e^ε + k - 1), which at ε = 10
 is above 0.95 for k = 1,000.
 
-Words also say how sure the model is, which is what mean average precision rewards: they are the centres of simulated
-answers, drawn from their released spread or taken from public images (`answer_spread`). Words, their number and their values come from released
-numbers only, so the codebook costs nothing more, and is public.
+Words also say how sure the model is, which is what mean average precision rewards: they are the centres of answers
+that are simulated from their released spread, or given to public images (`answer_spread`). Words, their number and
+their values come from released numbers only, so the codebook costs nothing more, and is public.
 
 What a word stands for is the posterior mean of the labels given that it was released, lies included: under a small
 budget the answer falls back to the labels' rates instead of repeating a lie. The number of words is the one with which
@@ -81,7 +81,7 @@ class Codebook:
 def choose_codebook(
     spread: AnswerSpread | PublicAnswers, *, epsilon: float, size: int | None = None, rng: np.random.Generator
 ) -> Codebook:
-    """The codebook for a budget, from the answers' spread; `size=None` takes as many words as explain most, lies included.
+    """The codebook for a budget; `size=None` takes as many words as explain most of the answers, lies included.
 
     `rng` draws simulated answers of public numbers: it protects nobody, and may be fixed.
     """

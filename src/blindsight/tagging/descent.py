@@ -2,8 +2,8 @@
 
 The score of label c on an image is log-odds of its rate + α times its public score + w_c x; only w is learned. A
 record's gradient is (residual) x', of norm |residual| |x|, so gradients are clipped and summed without being laid out.
-Residuals are weighted by rate^-g: rare labels, which mean average precision counts as much as frequent ones, get more of
-the clipping bound. The mean of the second half's weights is kept; it is steadier than the last.
+Residuals are weighted by rate^-g: rare labels, which mean average precision counts as much as frequent ones, get more
+of the clipping bound. The mean of the second half's weights is kept; it is steadier than the last.
 
 Guarantee: given a `total` that clips each record's gradient to `CLIP` and adds noise, everything here is
 post-processing of what it returns.
@@ -28,10 +28,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class Head:
-    """What is learned with: label rates, public scores' weight, step size, ridge, and how much rare labels count.
-
-    `offset` (n, C) is what scores start from.
-    """
+    """What the head is trained with: label rates, step size, how much rare labels count, and ridge."""
 
     rates: Matrix
     step: float

@@ -3,8 +3,8 @@
     tagger = PrivateTagger(training=DPTraining(epsilon=2), classes=names, public=features).fit(X, Y, ledger=ledger)
     tagger.predict(X_asked)          # exact answers, as many as you like: the weights were paid for, once
 
-With `answers=CodebookAnswers(epsilon=10)` (or other noise) each answer also protects the image that was asked about, for
-publishing tags of private images; that is charged per image.
+With `answers=CodebookAnswers(epsilon=10)` (or other noise) each answer also protects the image that was asked about,
+for publishing tags of private images; that is charged per image.
 """
 
 from __future__ import annotations
@@ -158,7 +158,8 @@ class PrivateTagger(Protected):
         counted, more = self._counted(feature_rows(X), ledger)
         answers = self.noisy(logits, times=more, ledger=ledger if more or ledger is None else Paid())
         if ledger is not None:
-            vars(self).setdefault("_asked", WeakKeyDictionary())[ledger] = counted
+            self._asked: WeakKeyDictionary[Any, Counter[bytes]] = getattr(self, "_asked", WeakKeyDictionary())
+            self._asked[ledger] = counted
         return answers
 
     def noisy(self, logits: Any, *, ledger: Any = None, times: int = 1) -> Answers:
@@ -187,7 +188,7 @@ class PrivateTagger(Protected):
         return self.way_.probabilities(self.answer(X, ledger=ledger).scores)
 
     def score(self, X: Any, y: Any) -> float:
-        """Mean average precision on labelled images; a number about those images, for the owner unless they are public."""
+        """Mean average precision on labelled images: a number about those images, as private as they are."""
         return mean_average_precision(label_rows(y), self.decision_function(X))
 
     def query_cost(self, n: int = 1) -> Cost:
@@ -213,9 +214,9 @@ class PrivateTagger(Protected):
             raise InvalidParameter(f"answers must be one of {named}, got {self.answers!r}.")
         if self.prior is not None and not isinstance(self.prior, Prior):
             raise InvalidParameter(f"prior must be a Prior (see imagenet_prior), got {type(self.prior).__name__}.")
-        if isinstance(self.training, Untrained) and isinstance(self.answers, CodebookAnswers):
-            if self.answers.words is None:
-                raise InvalidParameter("CodebookAnswers learn their words from records: give words= or train.")
+        learns_words = isinstance(self.answers, CodebookAnswers) and self.answers.words is None
+        if isinstance(self.training, Untrained) and learns_words:
+            raise InvalidParameter("CodebookAnswers learn their words from records: give words= or train.")
 
     def _set_public(self, n_records: int, n_features: int, names: tuple[str, ...]) -> None:
         """Everything that is known before the records are looked at."""
@@ -299,9 +300,7 @@ class PrivateTagger(Protected):
         assert isinstance(self.answers, CodebookAnswers)  # noqa: S101  (only they have words)
         # Simulated answers of released numbers: their randomness protects nobody, and a fixed one keeps files equal.
         public_rng = np.random.default_rng(0)
-        return _book_fields(
-            choose_codebook(spread, epsilon=self.answers.epsilon, size=self.answers.k, rng=public_rng)
-        )
+        return _book_fields(choose_codebook(spread, epsilon=self.answers.epsilon, size=self.answers.k, rng=public_rng))
 
     def _settle(self) -> None:
         public, released = self.public_, self.released_
@@ -325,7 +324,8 @@ class PrivateTagger(Protected):
             book = Codebook(told["words"], told["word_weights"], float(told["threshold"]), values)
             self.way_ = self.answers.with_words(book)
         if isinstance(self.way_, CodebookAnswers):
-            if self.way_.words is None or self.way_.words.words.shape[1] != self.n_labels_:
+            columns = 0 if self.way_.words is None else self.way_.words.words.shape[1]
+            if columns != self.n_labels_:
                 raise InvalidData(f"a codebook of answers must have {self.n_labels_} columns.")
         self.answer_guarantee_ = promise.of_answers(self.way_, self.n_labels_, entropy=self.entropy_)
 
@@ -335,7 +335,7 @@ class PrivateTagger(Protected):
         Different images do not add up, the same one does. The count is in memory: where it is lost, counting starts
         anew, and what is charged in all still covers every image.
         """
-        known = vars(self).get("_asked", {})
+        known = getattr(self, "_asked", {})
         before = known.get(ledger, Counter()) if ledger is not None else Counter()
         counted = before + Counter(row.tobytes() for row in np.ascontiguousarray(rows))
         return counted, max(counted.values()) - max(before.values(), default=0)

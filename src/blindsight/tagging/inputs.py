@@ -41,7 +41,7 @@ def finite_rows(x: Any, *, n_features: int | None = None) -> tuple[NDArray[np.fl
     _check_shape(rows.shape, n_features)
     with np.errstate(over="ignore"):
         rows = rows.astype(np.float32)
-    whole = np.isfinite(rows).all(axis=1)
+    whole: NDArray[np.bool_] = np.asarray(np.isfinite(rows).all(axis=1))
     return np.where(whole[:, None], rows, np.float32(0)), int((~whole).sum())
 
 

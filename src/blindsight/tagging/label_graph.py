@@ -5,9 +5,9 @@ P_ij = P(L_j | L_i) = M_ij / N_i. Rare coincidences are cut at a threshold tau (
 binary matrix is re-weighted so that smoothing does not drown a label in its neighbours: A'_ij = p / sum_j A_ij off the
 diagonal, 1 - p on it. The graph convolution uses D^-1/2 A' D^-1/2.
 
-The counts come from private labels, and a record with s labels touches s² of them. `LabelGraph.released` scales a record
-with more than m labels down, so that its part of the counts has an l2 norm of at most m, and adds discrete Gaussian noise
-to their sum.
+The counts come from private labels, and a record with s labels touches s² of them. `LabelGraph.released` scales a
+record with more than m labels down, so that its part of the counts has an l2 norm of at most m, and adds discrete
+Gaussian noise to their sum.
 """
 
 from __future__ import annotations

@@ -3,11 +3,14 @@
 image,labels
 beach/001.jpg,person;dog
 002.png,
+
+The vocabulary is given apart, one word per line: names that are read off private labels are private themselves.
 """
 
 from __future__ import annotations
 
 import csv
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -15,20 +18,59 @@ import numpy as np
 from blindsight.core.errors import InvalidData, MissingData
 from blindsight.data import LIMITS, Files, MultiLabelSet
 
-__all__ = ["read_labels"]
+__all__ = ["read_labels", "read_vocabulary"]
 
 _LARGEST = 256 * 2**20
 _MOST_LABELS = 5_000
 
 
-def read_labels(path: Path, images: Path) -> MultiLabelSet:
-    """The images of a CSV file, read on demand, with their labels in alphabetical order."""
+def read_labels(path: Path, images: Path, vocabulary: Sequence[str] | None = None) -> MultiLabelSet:
+    """The images of a CSV file, read on demand, with their labels in the vocabulary's order.
+
+    Labels outside the vocabulary are left out: refusing them would tell that there is one. Without a vocabulary the
+    labels are those of the file, in alphabetical order.
+    """
+    names, sets = _rows(path, images.resolve())
+    classes = sorted(set().union(*sets)) if vocabulary is None and sets else list(vocabulary or ())
+    if not names or not classes:
+        raise InvalidData(f"{path.name} names no {'images' if not names else 'labels'}.")
+    if len(classes) > _MOST_LABELS:
+        raise InvalidData(f"{path.name} names {len(classes)} labels; at most {_MOST_LABELS} are taken.")
+    column = {label: index for index, label in enumerate(classes)}
+    labels = np.zeros((len(sets), len(classes)), np.uint8)
+    for row, chosen in enumerate(sets):
+        labels[row, [column[label] for label in chosen if label in column]] = 1
+    files = Files([images.resolve() / name for name in names], limits=LIMITS)
+    return MultiLabelSet(labels, files, None, tuple(classes), np.array(names), name=path.stem)
+
+
+def read_vocabulary(words: str) -> list[str]:
+    """Label names: of a text file with one per line, or parted by commas."""
+    path = Path(words)
+    if path.is_file():
+        if path.stat().st_size > _LARGEST:
+            raise InvalidData(f"{path} must be a text file of at most {_LARGEST >> 20} MB.")
+        try:
+            listed = path.read_text(encoding="utf-8").splitlines()
+        except UnicodeDecodeError as error:
+            raise InvalidData(f"{path.name} is not text in UTF-8: {error}.") from error
+    elif path.suffix:
+        raise MissingData(f"{path} does not exist. Give a file with one word per line, or words parted by commas.")
+    else:
+        listed = words.split(",")
+    found = list(dict.fromkeys(word.strip() for word in listed if word.strip()))
+    if not found or len(found) > _MOST_LABELS:
+        raise InvalidData(f"a vocabulary must have 1 to {_MOST_LABELS} words, got {len(found)}.")
+    return found
+
+
+def _rows(path: Path, root: Path) -> tuple[list[str], list[set[str]]]:
     if not path.is_file():
         raise MissingData(f"{path} does not exist. Check the path.")
     if path.stat().st_size > _LARGEST:
         raise InvalidData(f"{path} must be a CSV file of at most {_LARGEST >> 20} MB.")
-    root = images.resolve()
-    names, sets = [], []
+    names: list[str] = []
+    sets: list[set[str]] = []
     try:
         with path.open(newline="", encoding="utf-8") as file:
             reader = csv.DictReader(file)
@@ -39,28 +81,10 @@ def read_labels(path: Path, images: Path) -> MultiLabelSet:
                 sets.append({word.strip() for word in (line["labels"] or "").split(";")} - {""})
     except (UnicodeDecodeError, csv.Error) as error:
         raise InvalidData(f"{path.name} is not a CSV file in UTF-8: {error}.") from error
-    _check_there(root, names, path.name)
-    classes = sorted(set().union(*sets)) if sets else []
-    if not classes:
-        raise InvalidData(f"{path.name} names no labels.")
-    if len(classes) > _MOST_LABELS:
-        raise InvalidData(f"{path.name} names {len(classes)} labels; at most {_MOST_LABELS} are taken.")
-    column = {label: index for index, label in enumerate(classes)}
-    labels = np.zeros((len(sets), len(classes)), np.uint8)
-    for row, chosen in enumerate(sets):
-        labels[row, [column[label] for label in chosen]] = 1
-    files = Files([root / name for name in names], limits=LIMITS)
-    return MultiLabelSet(labels, files, None, tuple(classes), np.array(names), name=path.stem)
-
-
-def _check_there(root: Path, names: list[str], source: str) -> None:
-    """A folder without the images is the commonest mistake: say so before anything is read."""
     missing = sum(not (root / name).is_file() for name in names)
     if missing:
-        raise MissingData(
-            f"{missing} of the {len(names)} images that {source} names are not in {root}. "
-            "Give the folder they are in with --images."
-        )
+        raise MissingData(f"{missing} of the {len(names)} images that {path.name} names are not in {root}.")
+    return names, sets
 
 
 def _inside(root: Path, name: str, source: str) -> str:

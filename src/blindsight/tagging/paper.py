@@ -26,7 +26,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from blindsight.core import checks, storage
-from blindsight.core.errors import HostileFile, InvalidData
+from blindsight.core.errors import HostileFile, InvalidData, InvalidParameter
 from blindsight.privacy.entropy import source_of, training_rng
 from blindsight.privacy.guarantee import Guarantee
 from blindsight.tagging import promise
@@ -35,7 +35,7 @@ from blindsight.tagging.inputs import PaperInputs, feature_rows
 from blindsight.tagging.label_graph import LabelGraph, label_matrix
 from blindsight.tagging.label_vectors import label_vectors
 
-__all__ = ["Corollary", "GraphHead", "P2MLGCN", "Penalty", "RP2MLGCN", "Schedule", "Tagger"]
+__all__ = ["P2MLGCN", "RP2MLGCN", "Corollary", "GraphHead", "Penalty", "Schedule", "Tagger"]
 
 Penalty = Literal["ridge", "mean", "decay"]
 
@@ -103,7 +103,8 @@ class Corollary:
     factor: float = 0.1
 
     def __post_init__(self) -> None:
-        checks.one_of("number", self.number, (1, 2))
+        if self.number not in (1, 2):
+            raise InvalidParameter(f"number of a corollary must be 1 or 2, got {self.number!r}.")
         checks.positive("gamma", self.gamma)
         checks.positive("factor", self.factor)
 
@@ -157,7 +158,7 @@ class _GraphModel(BaseEstimator):
         held_out = None
         if validation is not None:
             held_out = (inputs(feature_rows(validation[0], n_features=rows.shape[1])), validation[1])
-        self.curves_ = train(
+        self.curves_: Any = train(
             head, inputs(rows), labels, loss, self.schedule, rng=rng, validation=held_out, progress=progress
         )
         self.weights_ = classifier_array(head)

@@ -102,7 +102,7 @@ class Ordinary:
     step_size: float = 16.0
     components: int = 512
     prior_weight: float = 0.5
-    ridge: float = 3e-4
+    ridge: float = 1e-4
 
     def __post_init__(self) -> None:
         checks.whole("steps", self.steps)

@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-EXTRAS := torch,service,cluster,bench,docs,dev
+EXTRAS := all,bench,docs,dev
 STAMP := $(VENV)/.installed
 
 .PHONY: run test check serve bench docs clean apt

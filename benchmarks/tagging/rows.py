@@ -23,6 +23,7 @@ from benchmarks.tagging.sets import Problem, load_sets, mean_scores, scenes, spr
 from blindsight.core import checks
 from blindsight.core.errors import MissingDependency
 from blindsight.evaluation.multilabel import MultiLabelScores, evaluate, top_k
+from blindsight.features.network import DIMENSIONS
 from blindsight.tagging import (
     CodebookAnswers,
     DPTraining,
@@ -36,6 +37,7 @@ from blindsight.tagging import (
     Schedule,
     Tagger,
     TopTags,
+    imagenet_prior,
 )
 from blindsight.tagging.label_graph import conditional, cooccurrence
 
@@ -98,7 +100,8 @@ def coco_rows(problem: Problem, *, seeds: tuple[int, ...]) -> Iterator[Row]:
         models = [_fit(problem, DPTraining(epsilon=epsilon), random_state=seed, **common) for seed in seeds]
         note = f"ε = {models[0].guarantee_.epsilon:.4g}, δ = {models[0].guarantee_.delta:g} per record in all"
         yield from _score_rows("coco", f"total_eps{epsilon:g}", models, problem, seeds, note)
-    alone = [_fit(problem, DPTraining(epsilon=2.0), random_state=seed, **names) for seed in seeds[:2]]
+    blind = {"classes": problem.classes, "prior": _prior_without_images(problem)}
+    alone = [_fit(problem, DPTraining(epsilon=2.0), random_state=seed, **blind) for seed in seeds[:2]]
     yield from _score_rows("coco", "total_eps2_no_public_images", alone, problem, seeds, "with the prior only")
     plain = [_fit(problem, DPTraining(epsilon=2.0), random_state=seed, classes=problem.classes, public=problem.public)
              for seed in seeds[:2]]  # fmt: skip
@@ -107,6 +110,11 @@ def coco_rows(problem: Problem, *, seeds: tuple[int, ...]) -> Iterator[Row]:
     yield from _score_rows("coco", "nonprivate", [ceiling], problem, seeds[:1], "ordinary training, with the prior")
     yield from _published_tags(problem, seeds, common)
     yield from _speed_rows(problem, common)
+
+
+def _prior_without_images(problem: Problem) -> Any:
+    """The prior as it is where nobody has public images."""
+    return imagenet_prior(problem.classes) if problem.train.shape[1] == DIMENSIONS else problem.prior
 
 
 def _score_rows(

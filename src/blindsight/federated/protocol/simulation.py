@@ -20,7 +20,6 @@ from blindsight.federated.messages import (
     HEADER_BYTES,
     KEYGEN,
     Code,
-    Kind,
     Outgoing,
     Purpose,
     Refused,

@@ -16,18 +16,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from blindsight.federated.packing import Packing
-from blindsight.federated.protocol.enrolment import Setup
-from blindsight.federated.threshold import deal
 from numpy.typing import NDArray
 
 from benchmarks.harness import Row
 from blindsight.core.checks import optional_module
 from blindsight.federated import keys
 from blindsight.federated.messages import AGGREGATOR, Header, Kind, Message
+from blindsight.federated.packing import Packing
 from blindsight.federated.paillier import PrivateKey
 from blindsight.federated.protocol import Settings, User, enrol
+from blindsight.federated.protocol.enrolment import Setup
 from blindsight.federated.randomisers import RandomiserPool
+from blindsight.federated.threshold import deal
 
 __all__ = ["DIMENSION", "PAPER_SECONDS", "SHARDS", "SPARSITIES", "crypto_rows", "table2_update"]
 

@@ -158,7 +158,8 @@ def discloses(settings: Settings) -> Disclosure:
         *_openers(settings),
         ("another user", f"{a_sum}, hence the sum of all others"),
         (
-            f"the aggregator with up to {settings.colluders} users",
+            "the aggregator with up to "
+            f"{settings.colluders} users",
             f"sums of at least {(settings.least_users if settings.group == 1 else settings.group or 1) - settings.colluders}"
             " other users; it can also show a false sum, which a poisoning user can do anyway",
         ),
@@ -166,9 +167,7 @@ def discloses(settings: Settings) -> Disclosure:
     if settings.least_per_coordinate > 1:
         sees.append(("the aggregator and the users", "how many users changed each weight, before any weight is sent"))
     if settings.group == 1 and not noise:
-        sees.append(
-            ("whoever sees two rounds", "by their difference, nearly the update of one user who was missing in one")
-        )
+        sees.append(("whoever sees two rounds", "by their difference, nearly the update of one user who was missing in one"))
     if noise:
         sees.append(("anybody with the model", "noisy sums; the guarantee bounds what they tell of a user or a record"))
     else:

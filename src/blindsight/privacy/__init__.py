@@ -39,14 +39,7 @@ __all__ = [
     "Vault",
 ]
 
-_LATER = {
-    "Balance": "ledger",
-    "Entry": "ledger",
-    "Ledger": "ledger",
-    "Door": "door",
-    "Protected": "estimator",
-    "Vault": "vault",
-}
+_LATER = {"Balance": "ledger", "Entry": "ledger", "Ledger": "ledger", "Door": "door", "Protected": "estimator", "Vault": "vault"}
 
 
 def __getattr__(name: str) -> Any:

@@ -310,9 +310,7 @@ class Vault:
                 yield connection
         except sqlite3.DatabaseError as error:
             if isinstance(error, sqlite3.OperationalError):
-                raise InvalidData(
-                    f"the vault {self.path} cannot be used ({error}). Nothing more is released."
-                ) from None
+                raise InvalidData(f"the vault {self.path} cannot be used ({error}). Nothing more is released.") from None
             raise HostileFile(f"the vault {self.path} is damaged ({error}). Restore it from a copy.") from None
 
     @contextmanager

@@ -20,6 +20,7 @@ from blindsight.federated.messages import (
     HEADER_BYTES,
     KEYGEN,
     Code,
+    Kind,
     Outgoing,
     Purpose,
     Refused,

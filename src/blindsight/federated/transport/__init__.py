@@ -4,3 +4,4 @@ from blindsight.federated.transport.shares import Sharing
 from blindsight.federated.transport.slots import Slots
 
 __all__ = ["Sharing", "Slots"]
+

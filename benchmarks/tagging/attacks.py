@@ -14,25 +14,23 @@ __all__ = ["attack_rows"]
 
 def attack_rows(*, quick: bool, seed: int) -> Iterator[Row]:
     """Repeats and membership, with no protection, under paper calibration, and proven."""
-    from blindsight.tagging import PrivateTagger
+    from blindsight.tagging import P2MLGCN, DPTraining, GraphHead, PrivateTagger, Schedule, Tagger
 
     rng = np.random.default_rng(seed)
     count = 200 if quick else 400
     x = rng.normal(size=(2 * count, 200)).astype(np.float32)
     y = (x @ rng.normal(size=(200, 8)) + 6 * rng.normal(size=(2 * count, 8)) > 4).astype(np.uint8)
     included = np.arange(2 * count) < count
-    common = {"hidden": 128, "epochs": 30, "learning_rate": 3e-3}
-    plain = PrivateTagger(10.0, calibration="paper", train_noise=False, random_state=rng, **common)
-    paper = PrivateTagger(10.0, calibration="paper", random_state=rng, **common)
-    proven = PrivateTagger(10.0, training_epsilon=1.0, random_state=rng)
-    for tagger in (plain, paper, proven):
-        tagger.fit(x[included], y[included])
-    cost = proven.training_guarantee_.cost
+    common = {"head": GraphHead(hidden=128), "schedule": Schedule(30, learning_rate=3e-3)}
+    plain = Tagger(random_state=rng, **common).fit(x[included], y[included])
+    paper = P2MLGCN(10.0, random_state=rng, **common).fit(x[included], y[included])
+    proven = PrivateTagger(DPTraining(epsilon=1.0), classes=8, random_state=rng).fit(x[included], y[included])
+    cost = proven.guarantee_.cost
     views = (
         ("unprotected", plain.logits, 1, None),
         ("paper.once", paper.decision_function, 1, None),
         ("paper.100_repeats", paper.decision_function, 100, None),
-        ("proven.100_repeats", proven.decision_function, 100, largest_auc(cost.epsilon, cost.delta)),
+        ("proven.exact", proven.decision_function, 1, largest_auc(cost.epsilon, cost.delta)),
     )
     for name, ask, repeats, bound in views:
         found = membership_from_answers(ask, x, y, included, repeats=repeats)

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.stats import t
 
 from benchmarks.harness import Row
 from blindsight import data
 from blindsight.core.errors import BlindsightError, MissingData, MissingDependency
+from blindsight.evaluation.multilabel import MultiLabelScores
+from blindsight.tagging import Prior, imagenet_prior
 
-__all__ = ["Problem", "load_sets", "scene_features", "scenes"]
+__all__ = ["Problem", "load_sets", "mean_scores", "scene_features", "scenes", "spread_note"]
 
 Matrix = NDArray[np.float32]
 # catalogue entry -> (epochs at which Figures 1 and 2 look, directions of public features for DP-SGD)
 REAL: dict[str, tuple[tuple[int, ...], int]] = {
-    "coco-subset": ((10, 15, 20, 25), 64),
+    "coco-subset": ((10, 15, 20, 25), 96),
     "scene": ((40, 60, 80, 100), 64),
     "corel5k": ((10, 15, 20, 25), 64),
     "voc2007": ((40, 60, 80, 100), 64),
@@ -28,7 +32,7 @@ REAL: dict[str, tuple[tuple[int, ...], int]] = {
 
 @dataclass(frozen=True)
 class Problem:
-    """Features and labels to train and test on; `public` features help private training where there are any."""
+    """Features and labels to train and test on; `public` features and a `prior` help where there are any."""
 
     name: str
     train: Matrix
@@ -39,6 +43,22 @@ class Problem:
     public: Matrix | None = None
     components: int = 64
     looks: tuple[int, ...] = (10, 15, 20, 25)
+    prior: Prior | None = None
+
+
+def spread_note(values: Sequence[float]) -> str:
+    """How many seeds, and the 95% interval of their mean."""
+    if len(values) < 2:
+        return "one seed"
+    half = float(t.ppf(0.975, len(values) - 1)) * float(np.std(values, ddof=1)) / math.sqrt(len(values))
+    return f"mean of {len(values)} seeds, 95% within {half:.3f}"
+
+
+def mean_scores(scores: Sequence[MultiLabelScores]) -> MultiLabelScores:
+    """Every metric's mean."""
+    tables = [one.to_dict() for one in scores]
+    mean = {name: float(np.mean([table[name] for table in tables])) for name in tables[0]}
+    return MultiLabelScores(**{**mean, "labels_counted": scores[0].labels_counted})  # type: ignore[arg-type]
 
 
 def scene_features(images: NDArray[np.uint8], *, width: int = 512, seed: int = 0) -> Matrix:
@@ -102,6 +122,9 @@ def load_sets(*, quick: bool) -> Iterator[Problem | Row]:
 
 def _load(name: str, looks: tuple[int, ...], components: int) -> Problem:
     train, test = data.load(name, split="train"), data.load(name, split="test")
+    photos = train.features is None
+    public = _public() if photos else None
+    prior = imagenet_prior(train.classes, public=public) if photos else None
     return Problem(
         name,
         _features(train),
@@ -109,9 +132,10 @@ def _load(name: str, looks: tuple[int, ...], components: int) -> Problem:
         _features(test),
         test.labels,
         train.classes,
-        public=_public() if train.features is None else None,
+        public=public,
         components=components,
         looks=looks,
+        prior=prior,
     )
 
 

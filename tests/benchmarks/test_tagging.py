@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 pytest.importorskip("torch")
 
-from benchmarks.tagging.figures import PAPER, figure_rows
-from benchmarks.tagging.rows import headline_rows
+from benchmarks.tagging.figures import PAPER, figure_rows, rp2_rows
+from benchmarks.tagging.published import published_rows
+from benchmarks.tagging.rows import coco_rows, headline_rows
 from benchmarks.tagging.sets import Problem, scene_features, scenes
+from blindsight.tagging import Prior
+
+pytestmark = pytest.mark.filterwarnings("ignore::blindsight.core.errors.UnchargedRelease")
 
 
 @pytest.fixture(scope="module")
@@ -31,18 +36,44 @@ def test_headline_rows_are_there_and_drawn(toy, tmp_path):
 
 
 def test_every_figure_has_its_rows_and_the_paper_s_numbers(toy, tmp_path):
-    rows = list(figure_rows(toy, seed=0, out=tmp_path, hidden=8))
+    rows = list(figure_rows(toy, seeds=(0, 1), out=tmp_path, hidden=8))
     ids = {row.id for row in rows}
     for part in ("fig2.coco-toy.p2.SC.eps8.epoch4.OP", "fig2.coco-toy.p2.S1.eps30.epoch1.mAP",
-                 "fig3a.coco-toy.lambda0.9.OP", "fig3b.coco-toy.sb0.75.OP", "fig4.coco-toy.rp2-sb.OF1",
+                 "fig3a.coco-toy.lambda0.9.OP", "fig3b.coco-toy.S1.sb0.75.OP", "fig4.coco-toy.S1.rp2-sb.OF1",
                  "fig5.coco-toy.corollary1.eps1.OP", "fig5.coco-toy.weights-proven.eps0.1.CF1"):  # fmt: skip
         assert f"tagging.{part}" in ids
     beside = {row.id: row.paper for row in rows if row.paper is not None}
     assert beside["tagging.fig4.coco-toy.rp2.OP"] == PAPER["fig4"]["rp2"][1] == 0.7842
     assert beside["tagging.fig3a.coco-toy.lambda0.5.OP"] == "0.7793 (VOC2007)"
-    assert sum(row.id.endswith("reproduces") for row in rows) == 6
+    assert sum(row.id.endswith("reproduces") for row in rows) == 10
     metrics = json.loads((tmp_path / "tagging-figures-coco-toy.json").read_text())
-    assert {"mAP", "CP3", "OF13"} <= metrics["fig4.p2"].keys()
+    assert {"mAP", "CP3", "OF13", "OF13passing"} <= metrics["fig4.p2"].keys()
+
+
+def test_users_rows_are_there(toy):
+    x = np.random.default_rng(1).normal(size=(60, 16))
+    rng = np.random.default_rng(2)
+    with_prior = replace(toy, public=np.abs(x).astype(np.float32), prior=Prior(rng.normal(size=(5, 16)), np.zeros(5)))
+    rows = {row.id: row.value for row in coco_rows(with_prior, seeds=(0, 1))}
+    for name in ("eps0", "total_eps1", "total_eps2", "total_eps8", "nonprivate"):
+        assert 0 <= rows[f"tagging.coco_map_{name}"] <= 1
+    assert rows["tagging.coco_answer_ms"] > 0
+    assert 0 <= rows["tagging.published_tags_of1_eps10"] <= 1
+
+
+def test_rp2_is_compared_seed_by_seed(toy):
+    rows = {row.id: row for row in rp2_rows(toy, seeds=(0, 1), hidden=8)}
+    assert "mean of 2 seeds" in rows["tagging.rp2_minus_p2_map.coco-toy"].note
+    assert -1 <= rows["tagging.rp2_minus_p2_op.coco-toy"].value <= 1
+
+
+def test_the_authors_sheet_is_checked_where_it_is(tmp_path, monkeypatch):
+    monkeypatch.setenv("BLINDSIGHT_DATA", str(tmp_path))
+    (row,) = published_rows()
+    assert row.unit == "skipped"
+    (tmp_path / "p2_results").mkdir()
+    (tmp_path / "p2_results" / "results.csv").write_text("row,OP,OR,OF1\nML-GCN,0.5,0.5,0.5\nP2-ML-GCN,0.6,0.4,0.55\n")
+    assert [row.value for row in published_rows()] == [1.0, 0.0, 1.0]
 
 
 def test_scene_features_do_not_depend_on_where_a_digit_lies():

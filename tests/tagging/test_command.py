@@ -1,4 +1,4 @@
-"""`blindsight tag`: train, answer, spend, refuse; and images that are not what they say."""
+"""`blindsight tag`: train, start from words, apply; what is private stays, and images that are not what they say."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import json
 import numpy as np
 import pytest
 from PIL import Image
-
-pytest.importorskip("torch")
-
 from typer.testing import CliRunner
 
 from blindsight.cli.main import app
-from blindsight.core.errors import BudgetExceeded, HostileFile, InvalidData, InvalidParameter
-from blindsight.tagging.labels_file import read_labels
+from blindsight.core.errors import BudgetExceeded, HostileFile, InvalidData, InvalidParameter, MissingData
+from blindsight.privacy import Cost, Ledger
+from blindsight.tagging import Prior, PrivateTagger
+from blindsight.tagging.labels_file import read_labels, read_vocabulary
 
+pytestmark = pytest.mark.filterwarnings("ignore::blindsight.core.errors.UnchargedRelease")
 COLOURS = {"red": (220, 30, 30), "green": (30, 200, 40), "blue": (40, 40, 230)}
 
 
@@ -36,91 +36,141 @@ def photos(tmp_path_factory):
     return folder
 
 
+def run(*words):
+    return CliRunner().invoke(app, ["tag", *map(str, words)], catch_exceptions=False)
+
+
+def made_up_prior(names, *, public):
+    return Prior(np.eye(len(names), 8), np.zeros(len(names)))
+
+
+def train(photos, out, *words):
+    labels = ("--labels", photos / "labels.csv", "--features", "pixels", "--size", 6)
+    return run("train", photos, *labels, "--out", out, *words)
+
+
 @pytest.fixture(scope="module")
 def model(photos, tmp_path_factory):
     path = tmp_path_factory.mktemp("models") / "colours.safetensors"
-    result = run("train", str(photos / "labels.csv"), "--out", str(path), "--budget", "25", "--json")
-    report = json.loads(result.stdout)
+    report = json.loads(train(photos, path, "--epsilon", 8, "--vocabulary", "red,green,blue", "--json").stdout)
     assert report["labels"] == 3
-    assert report["ledger"]["answers_left"] == 2
-    assert "record" in report["training"]["card"]["unit of privacy"]
+    assert report["training"]["epsilon"].startswith("7.9")
+    assert report["owner_only"]["mAP"] > 0.5
     return path
 
 
-def run(*words):
-    if words[0] == "train":
-        words = (*words, "--features", "pixels", "--size", "6", "--epochs", "2", "--training-epsilon", "8")
-    return CliRunner().invoke(app, ["tag", *words], catch_exceptions=False)
+def test_exact_answers_cost_nothing_more_and_can_be_corrected_and_trained_on(photos, model, tmp_path):
+    shown = run("apply", model, photos / "000.png")
+    assert "cost nothing more" in shown.stdout
+    found = json.loads(run("apply", model, photos, "--json").stdout)
+    assert len(found["answers"]) == 120
+    assert found["per_photo"] == 0
+    written = run("apply", model, photos, "--csv").stdout
+    (tmp_path / "tags.csv").write_text(written)
+    again = read_labels(tmp_path / "tags.csv", photos, ["red", "green", "blue"])
+    assert len(again) == 120
 
 
-def test_answers_are_shown_with_what_they_cost_and_refused_when_the_budget_is_used_up(photos, model):
-    asked = [str(photos / "000.png")]
-    first = json.loads(run(*asked, "--model", str(model), "--json").stdout)
-    assert first["spent"]["spent"] == pytest.approx(10.0)
-    assert first["spent"]["answers_left"] == 1
-    assert set(first["answers"][0]["tags"]) <= set(COLOURS)
-    with pytest.raises(BudgetExceeded, match="1 more answer would fit"):
-        run(*asked, *asked, "--model", str(model))
-    second = run(*asked, "--model", str(model))
-    assert "20 of 25" in second.stdout
-    with pytest.raises(BudgetExceeded, match="0 more answers would fit"):
-        run(*asked, "--model", str(model))
+def test_the_file_holds_no_word_that_only_a_record_has(photos, tmp_path):
+    folder = tmp_path / "ward"
+    folder.mkdir()
+    lines = (photos / "labels.csv").read_text().splitlines()
+    for name in [line.split(",")[0] for line in lines[1:]]:
+        (folder / name).write_bytes((photos / name).read_bytes())
+    lines[5] += ";hiv-positive"
+    (folder / "labels.csv").write_text("\n".join(lines))
+    out = tmp_path / "ward.safetensors"
+    train(folder, out, "--vocabulary", "red,green,blue", "--epsilon", 8)
+    assert b"hiv" not in out.read_bytes()
+    assert PrivateTagger.load(out).guarantee_.epsilon < 8.01
+    report = json.loads(train(folder, out, "--epsilon", 8, "--json").stdout)
+    assert report["training"]["proven"].startswith("none")
+    assert "--vocabulary" in report["training"]["not proven"]
 
 
-def test_training_shows_its_curve_and_both_cards(photos, tmp_path):
-    out = tmp_path / "paper.safetensors"
-    result = run("train", str(photos / "labels.csv"), "--out", str(out), "--calibration", "paper", "--robust", "0.001")
-    assert "learning curve" in result.stdout
-    assert "unit of privacy" in result.stdout
-    answered = run(str(photos / "001.png"), "--model", str(out))
-    assert answered.exit_code == 0
-    assert not out.with_name("paper.safetensors.ledger.db").exists()
+def test_features_of_private_photos_are_kept_nowhere(photos, tmp_path, monkeypatch):
+    seen = []
+
+    class Spy:
+        def __init__(self, size, *, cache):
+            seen.append(cache)
+
+        def transform(self, images, progress=None):
+            return np.random.default_rng(0).random((len(images), 8)).astype(np.float32)
+
+    monkeypatch.setattr("blindsight.features.EfficientNet", Spy)
+    monkeypatch.setattr(
+        "blindsight.tagging.photos.imagenet_prior", lambda names, public: Prior(np.eye(3, 8), np.zeros(3))
+    )
+    out = tmp_path / "net.safetensors"
+    words = ("--labels", photos / "labels.csv", "--vocabulary", "red,green,blue", "--out", out)
+    run("train", photos, *words, "--public", photos)
+    run("apply", out, photos / "000.png")
+    assert seen == [False, True, False]  # private, public, private
 
 
-def test_training_again_does_not_refill_the_budget(photos, tmp_path):
-    out = tmp_path / "twice.safetensors"
-    for _ in range(2):
-        result = run("train", str(photos / "labels.csv"), "--out", str(out), "--budget", "10", "--json")
-        left = json.loads(result.stdout)["ledger"]["answers_left"]
-        if left:
-            run(str(photos / "001.png"), "--model", str(out))
-    assert left == 0
+def test_words_alone_start_a_tagger_at_epsilon_zero(tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        "blindsight.tagging.photos.imagenet_prior", lambda names, public: Prior(np.eye(2, 8), np.zeros(2))
+    )
+    out = tmp_path / "words.safetensors"
+    report = json.loads(run("start", "dog,beach", "--out", out, "--json").stdout)
+    assert report["training"]["epsilon"] == "0"
+    assert PrivateTagger.load(out).classes_.tolist() == ["dog", "beach"]
+
+
+def test_published_tags_are_charged_per_photo_and_refused_when_the_budget_is_used_up(photos, tmp_path):
+    out, place = tmp_path / "public.safetensors", str(tmp_path / "ledger.db")
+    train(photos, out, "--epsilon", 8, "--vocabulary", "red,green,blue", "--publish", 6)
+    Ledger(place, dataset="public").grant(Cost(epsilon=12.0, unit="query"))
+    different = list({path.read_bytes(): path for path in sorted(photos.glob("*.png"))}.values())
+    assert len(different) == 8
+    assert "each photo's tags" in run("apply", out, *different, "--ledger", place).stdout
+    run("apply", out, different[0], "--ledger", place)
+    with pytest.raises(BudgetExceeded):
+        run("apply", out, different[0], "--ledger", place)
+
+
+def test_answers_that_say_nothing_are_not_sold(photos, tmp_path):
+    out = tmp_path / "none.safetensors"
+    with pytest.raises(InvalidData, match="Nothing was written"):
+        train(photos, out, "--epsilon", 0.01, "--vocabulary", "red,green,blue", "--publish", 0.01, "--seed", 3)
+    assert not out.exists()
 
 
 @pytest.mark.parametrize(
     "content", [b"", b"not an image", b"\x89PNG\r\n\x1a\n" + bytes(30), b"\xff\xd8\xff\xe0" + bytes(100)]
 )
-def test_hostile_images_are_refused_before_anything_is_spent(model, tmp_path, content):
+def test_hostile_images_are_refused(model, tmp_path, content):
     bad = tmp_path / "bad.png"
     bad.write_bytes(content)
-    from blindsight.privacy import Ledger
-
-    ledger = Ledger(model.with_name(f"{model.name}.ledger.db"), dataset=model.stem)
-    before = ledger.balance("query").spent
     with pytest.raises(HostileFile):
-        run(str(bad), "--model", str(model))
-    assert ledger.balance("query").spent == before
+        run("apply", model, bad)
 
 
 def test_a_bomb_is_refused(model, tmp_path):
     bomb = tmp_path / "bomb.png"
     Image.new("1", (12_000, 9_000)).save(bomb)
     with pytest.raises(HostileFile):
-        run(str(bomb), "--model", str(model))
+        run("apply", model, bomb)
 
 
 def test_a_model_that_is_not_one_is_refused(photos, tmp_path):
     fake = tmp_path / "fake.safetensors"
     fake.write_bytes(b"{}")
     with pytest.raises(HostileFile):
-        run(str(photos / "000.png"), "--model", str(fake))
+        run("apply", fake, photos / "000.png")
+    with pytest.raises(MissingData, match="tag train"):
+        run("apply", tmp_path / "none.safetensors", photos / "000.png")
 
 
-def test_words_that_mean_nothing_are_refused(photos):
+def test_what_cannot_be_trained_on_is_refused(photos, tmp_path):
     with pytest.raises(InvalidParameter, match="features"):
-        CliRunner().invoke(
-            app, ["tag", "train", str(photos / "labels.csv"), "--features", "magic"], catch_exceptions=False
-        )
+        run("train", photos, "--labels", photos / "labels.csv", "--features", "magic")
+    with pytest.raises(InvalidParameter, match="--labels"):
+        run("train", photos)
+    with pytest.raises(MissingData, match="--labels"):
+        run("train", photos / "labels.csv")
     with pytest.raises(InvalidData, match="multi-label"):
         run("train", "digits")
 
@@ -136,8 +186,18 @@ def test_label_files_that_are_wrong_are_refused(tmp_path, text):
         read_labels(path, tmp_path)
 
 
-def test_label_files_give_sorted_classes_and_empty_rows(photos):
-    labelled = read_labels(photos / "labels.csv", photos)
-    assert labelled.classes == ("blue", "green", "red")
-    assert len(labelled) == 120
+def test_label_files_follow_the_vocabulary_and_leave_out_what_it_does_not_name(photos):
+    assert read_labels(photos / "labels.csv", photos).classes == ("blue", "green", "red")
+    labelled = read_labels(photos / "labels.csv", photos, ["red", "yellow"])
+    assert labelled.classes == ("red", "yellow")
+    assert labelled.labels[:, 1].sum() == 0
     assert (labelled.labels.sum(axis=1) == 0).any()
+
+
+def test_a_vocabulary_is_a_file_or_words(tmp_path):
+    (tmp_path / "words.txt").write_text("dog\n\n cat \ndog\n")
+    assert read_vocabulary(str(tmp_path / "words.txt")) == ["dog", "cat"]
+    assert read_vocabulary("dog, cat") == ["dog", "cat"]
+    for wrong, error in ((" , ", InvalidData), ("missing.txt", MissingData)):
+        with pytest.raises(error):
+            read_vocabulary(wrong)

@@ -1,13 +1,13 @@
-"""`blindsight tag train` and `blindsight tag IMAGE...`: a tagger with private answers, and its answers."""
+"""`blindsight tag`: train a tagger on labelled photos, start one from words alone, and tag photos with it."""
 
 from __future__ import annotations
 
+import csv
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import click
 import typer
-from typer.core import TyperGroup
 
 from blindsight.cli.terminal import console, emit_json, errors, progress_bar, table
 
@@ -15,259 +15,222 @@ if TYPE_CHECKING:
     from blindsight.data import MultiLabelSet
     from blindsight.privacy import Ledger
     from blindsight.tagging import PrivateTagger
+    from blindsight.tagging.photos import Extractor, Quality
 
 __all__ = ["register"]
 
-Model = Annotated[Path, typer.Option("--model", help="The trained tagger.")]
-Where = Annotated[
+Out = Annotated[Path, typer.Option("--out", help="The model's file.")]
+Words = Annotated[
     str | None,
-    typer.Option("--ledger", envvar="BLINDSIGHT_LEDGER", help="The ledger (default: beside the model)."),
+    typer.Option("--vocabulary", help="The labels: a file with one per line, or words parted by commas."),
 ]
+Public = Annotated[Path | None, typer.Option("--public", help="A folder of public photos of any subject.")]
 Json = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
-_ANSWER = "answer"
-
-
 _FEW_RECORDS = 500
-
-
-class _ImagesOrVerb(TyperGroup):
-    """`tag photo.jpg` means `tag answer photo.jpg`: images are the usual thing to give."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        if args and args[0] not in self.commands and args[0] not in ("--help", "-h"):
-            args = [_ANSWER, *args]
-        return super().parse_args(ctx, args)
 
 
 def register(app: typer.Typer) -> None:
     """Add the verbs."""
     verbs = typer.Typer(
-        cls=_ImagesOrVerb,
-        help="Tags of images, with private answers: `tag train ...`, then `tag IMAGE...`.",
+        help="Tags of photos: `tag start WORDS` or `tag train FOLDER`, then `tag apply MODEL IMAGES...`.",
         no_args_is_help=True,
     )
     verbs.command("train")(train)
-    verbs.command(_ANSWER, help="Answer for images (`tag IMAGE...` is short for this).")(answer)
+    verbs.command("start")(start)
+    verbs.command("apply")(apply)
     app.add_typer(verbs, name="tag")
 
 
 def train(
-    source: Annotated[str, typer.Argument(help="A data set's name, or a CSV file with columns image and labels.")],
-    images: Annotated[Path | None, typer.Option(help="Folder of the CSV's images (default: where it lies).")] = None,
-    out: Annotated[Path, typer.Option("--out", help="The model.")] = Path("tagger.safetensors"),
-    epsilon: Annotated[float, typer.Option(help="Budget of one answer.")] = 10.0,
-    budget: Annotated[float, typer.Option(help="All answers together: the ledger's grant per query unit.")] = 1000.0,
-    training_epsilon: Annotated[float, typer.Option(help="DP-SGD per training record; 0 trains without.")] = 2.0,
-    calibration: Annotated[str, typer.Option(help="proven or paper.")] = "proven",
-    release: Annotated[str, typer.Option(help="codebook, laplace, gaussian or top-k.")] = "codebook",
-    top: Annotated[int, typer.Option(help="How many tags top-k names.", min=1)] = 3,
-    robust: Annotated[float, typer.Option(help="λ of RP2-ML-GCN (paper calibration).", min=0.0)] = 0.0,
-    sensitivity: Annotated[str, typer.Option(help="The paper's S: C (text) or 1 (code).")] = "C",
-    bound_factor: Annotated[float, typer.Option(help="The paper's S_b.")] = 1.0,
-    epochs: Annotated[int | None, typer.Option(help="Passes over the data.", min=1)] = None,
+    source: Annotated[str, typer.Argument(help="A folder of photos, or a data set's name.")],
+    labels: Annotated[Path | None, typer.Option(help="CSV with columns image and labels (a;b;c).")] = None,
+    vocabulary: Words = None,
+    epsilon: Annotated[float, typer.Option(help="In all, per training photo; 0 trains without privacy.")] = 2.0,
+    delta: Annotated[float, typer.Option(help="Below one over the number of photos.")] = 1e-5,
+    public: Public = None,
+    publish: Annotated[
+        float | None, typer.Option(help="For publishing tags of private photos: noise at this epsilon per photo.")
+    ] = None,
+    out: Out = Path("tagger.safetensors"),
     features: Annotated[str, typer.Option(help="efficientnet or pixels.")] = "efficientnet",
-    size: Annotated[int | None, typer.Option(help="Images are scaled to size x size (224; pixels 16).")] = None,
-    ledger: Where = None,
+    size: Annotated[int | None, typer.Option(help="Photos are scaled to size x size (224; pixels 16).")] = None,
+    ledger: Annotated[str | None, typer.Option(envvar="BLINDSIGHT_LEDGER", help="A ledger that is charged.")] = None,
     seed: Annotated[int | None, typer.Option(help="Fixed noise, for trials: marked as a simulation.")] = None,
     json: Json = False,
 ) -> None:
-    """Train a tagger on labelled images, and open the ledger that its answers are charged to."""
-    from blindsight.tagging import PrivateTagger
+    """Train a tagger on labelled photos; epsilon is the total of all that is learned from them."""
+    from blindsight.core.errors import InvalidData
+    from blindsight.tagging import CodebookAnswers, DPTraining, Exact, FromLabels, Ordinary, PrivateTagger
+    from blindsight.tagging.labels_file import read_vocabulary
+    from blindsight.tagging.photos import Extractor, public_knowledge, quality
 
-    chosen = _training_set(source, images)
-    extractor = {"kind": features, "size": size or (16 if features == "pixels" else 224)}
-    with progress_bar("features") as progress:
-        x = chosen.features if chosen.features is not None else _features(chosen.images, extractor, progress)
-    if chosen.features is not None:
-        extractor = {"kind": "none", "size": 0}
+    words = None if vocabulary is None else read_vocabulary(vocabulary)
+    chosen, stated = _training_set(source, labels, words)
+    extractor = Extractor(features, size or (16 if features == "pixels" else 224))  # type: ignore[arg-type]
+    rows, extractor = _features(chosen, extractor)
+    seen = None if public is None else _public(public, extractor)
+    prior, reason = public_knowledge(chosen.classes, extractor, seen)
     tagger = PrivateTagger(
-        epsilon,
-        calibration=calibration,  # type: ignore[arg-type]
-        release=release,
-        k=top,
-        training_epsilon=training_epsilon or None,
-        robust=robust,
-        sensitivity=sensitivity,  # type: ignore[arg-type]
-        bound_factor=bound_factor,
-        epochs=epochs,
-        classes=list(chosen.classes),
+        DPTraining(epsilon=epsilon, delta=delta) if epsilon else Ordinary(),
+        Exact() if publish is None else CodebookAnswers(publish),
+        classes=chosen.classes if stated else FromLabels(tuple(chosen.classes)),
+        public=seen,
+        prior=prior,
         random_state=seed,
     )
-    book = _open_ledger(ledger, out) if calibration == "proven" else None
-    # A ledger that guards the training records is charged for training too.
-    guards = book is not None and any(balance.unit == "record" for balance in book.balances())
     with progress_bar("training") as progress:
-        tagger.fit(x, chosen.labels, ledger=book if guards else None, progress=progress)
-    tagger.extractor_ = extractor
+        tagger.fit(rows, chosen.labels, ledger=_ledger(ledger, out), progress=progress)
+    found = quality(tagger, rows, chosen.labels)
+    if publish is not None and not found.worth_it:
+        raise InvalidData(
+            f"answers at ε = {publish:g} per photo would say no more than how frequent each label is (mAP "
+            f"{found.mAP:.3f} against {found.rates_mAP:.3f}; for your eyes only). Nothing was written: give a larger "
+            "--publish, more photos, or --public photos."
+        )
+    tagger.public_["extractor"] = {"kind": extractor.kind, "size": extractor.size}
     tagger.save(out)
-    if book is not None:
-        _grant(book, tagger, budget)
-    _report(tagger, out, book, json)
+    _report(tagger, out, found, reason, json)
 
 
-def answer(
-    images: Annotated[list[Path], typer.Argument(help="The images to tag.")],
-    model: Model = Path("tagger.safetensors"),
-    ledger: Where = None,
+def start(
+    words: Annotated[str, typer.Argument(help="The labels: words parted by commas, or a file with one per line.")],
+    public: Public = None,
+    out: Out = Path("tagger.safetensors"),
     json: Json = False,
 ) -> None:
-    """Tag images. Every answer is charged to the ledger before it is shown; when the budget is used up, none is."""
-    from blindsight.core.errors import BudgetExceeded, InvalidParameter, MissingData
-    from blindsight.data import read_image
+    """Start from words alone: public knowledge about these labels, no photo of yours, epsilon 0."""
+    from blindsight.core.errors import MissingData
     from blindsight.tagging import PrivateTagger
+    from blindsight.tagging.labels_file import read_vocabulary
+    from blindsight.tagging.photos import Extractor, public_knowledge
+
+    extractor, names = Extractor(), read_vocabulary(words)
+    seen = None if public is None else _public(public, extractor)
+    prior, reason = public_knowledge(names, extractor, seen)
+    if prior is None:
+        raise MissingData(f"there is no public knowledge about these labels: {reason}")
+    tagger = PrivateTagger.from_public(names, prior)
+    tagger.public_["extractor"] = {"kind": extractor.kind, "size": extractor.size}
+    tagger.save(out)
+    _report(tagger, out, None, None, json)
+
+
+def apply(
+    model: Annotated[Path, typer.Argument(help="A tagger that `train` or `start` wrote.")],
+    images: Annotated[list[Path], typer.Argument(help="Photos, or folders of photos.")],
+    as_csv: Annotated[bool, typer.Option("--csv", help="As labels.csv: correct it and train again.")] = False,
+    ledger: Annotated[str | None, typer.Option(envvar="BLINDSIGHT_LEDGER", help="A ledger that is charged.")] = None,
+    json: Json = False,
+) -> None:
+    """Tag photos. Exact answers cost nothing more; noisy ones are charged per photo, before they are shown."""
+    from blindsight.core.errors import MissingData
+    from blindsight.data import Files, read_image
+    from blindsight.tagging import PrivateTagger
+    from blindsight.tagging.photos import Extractor, image_files
 
     if not model.exists():
-        raise MissingData(f"there is no tagger at {model}. Train one with `blindsight tag train`, or give --model.")
-    images = _files(images)
+        raise MissingData(f"there is no tagger at {model}. Make one with `tag train` or `tag start`.")
     tagger = PrivateTagger.load(model)
-    extractor = tagger.extractor_
-    if extractor is None or extractor["kind"] == "none":
-        raise InvalidParameter("this tagger was trained on ready features, not on images; use it from Python.")
-    for path in images:
+    extractor = Extractor(**tagger.public_.get("extractor", {"kind": "none", "size": 0}))
+    files = image_files(images)
+    for path in files:
         read_image(path)  # a broken image is refused before anything is spent
-    from blindsight.data import Files
-
     with progress_bar("features") as progress:
-        x = _features(Files(images), extractor, progress)
-    book = _open_ledger(ledger, model) if tagger.guarantee_.calibration == "proven" else None
-    try:
-        answers = tagger.answer(x, ledger=book)
-    except BudgetExceeded as refused:
-        raise BudgetExceeded(f"{refused} {_left(book, tagger)}") from refused
-    rows = [_row(tagger, path, answers.tags[i], answers.scores[i]) for i, path in enumerate(images)]
+        rows = extractor(Files(files), progress=progress)
+    answers = tagger.answer(rows, ledger=_ledger(ledger, model) if tagger.answer_guarantee_ is not None else None)
+    found = [_row(tagger, path, answers.tags[i], answers.scores[i]) for i, path in enumerate(files)]
     if json:
-        emit_json({"answers": rows, "spent": _spent(book, tagger, len(images))})
-        return
-    table("tags", ("image", "tags"), [(row["image"], ", ".join(row["tags"]) or "none") for row in rows])
-    _say(_spent(book, tagger, len(images)))
+        emit_json({"answers": found, "per_photo": tagger.query_cost().epsilon, "record": tagger.guarantee_.epsilon})
+    elif as_csv:
+        writer = csv.writer(sys.stdout, lineterminator="\n")
+        writer.writerow(("image", "labels"))
+        root = images[0] if len(images) == 1 and images[0].is_dir() else None
+        for path, row in zip(files, found, strict=True):
+            writer.writerow((path.relative_to(root) if root else path, ";".join(row["tags"])))
+    else:
+        table("tags", ("image", "tags"), [(row["image"], ", ".join(row["tags"]) or "none") for row in found])
+        console.print(_price(tagger))
 
 
-def _files(images: list[Path]) -> list[Path]:
-    """The images as given; a misspelt verb or a folder is told apart from a missing image."""
-    from blindsight.core.errors import InvalidParameter
-
-    first = images[0]
-    if not first.suffix and not first.exists():
-        raise InvalidParameter(f"{first} is neither an image nor a verb. Use `tag train ...` or `tag IMAGE...`.")
-    folder = next((path for path in images if path.is_dir()), None)
-    if folder is not None:
-        raise InvalidParameter(f"{folder} is a folder. Name its images: `tag {folder}/*.jpg`; each answer is charged.")
-    return images
-
-
-def _training_set(source: str, images: Path | None) -> MultiLabelSet:
+def _training_set(source: str, labels: Path | None, words: list[str] | None) -> tuple[MultiLabelSet, bool]:
+    """The labelled photos, and whether the labels' names are stated apart from them."""
     from blindsight import data
-    from blindsight.core.errors import InvalidData
+    from blindsight.core.errors import InvalidData, InvalidParameter, MissingData
     from blindsight.tagging.labels_file import read_labels
 
-    if source.endswith(".csv"):
-        path = Path(source)
-        return read_labels(path, images or path.parent)
+    folder = Path(source)
+    if labels is not None:
+        return read_labels(labels, folder, words), words is not None
+    if folder.is_dir():
+        raise InvalidParameter(f"say which labels the photos in {folder} have: --labels labels.csv.")
+    if folder.suffix:
+        raise MissingData(f"{folder} is no folder. Use `tag train FOLDER --labels {folder.name}`.")
     chosen = data.load(source, split="train")
     if not isinstance(chosen, data.MultiLabelSet):
-        raise InvalidData(f"{source} has no multi-label annotation. Try coco-subset, scene, corel5k or a CSV file.")
-    return chosen
+        raise InvalidData(f"{source} has no multi-label annotation. Try coco-subset, scene, corel5k or a folder.")
+    return chosen, True  # a published set's classes are public
 
 
-def _features(images: Any, extractor: dict[str, Any], progress: Any) -> Any:
-    from blindsight.core import checks
-    from blindsight.features import EfficientNet, pixels
+def _features(chosen: MultiLabelSet, extractor: Extractor) -> tuple[Any, Extractor]:
+    from blindsight.tagging.photos import Extractor
 
-    checks.one_of("features", extractor["kind"], ("efficientnet", "pixels"))
-    if extractor["kind"] == "pixels":
-        return pixels(images, size=int(extractor["size"]))
-    return EfficientNet(int(extractor["size"])).transform(images, progress=progress)
+    if chosen.features is not None:
+        return chosen.features, Extractor("none", 0)
+    with progress_bar("features") as progress:
+        return extractor(chosen.images, progress=progress), extractor
 
 
-def _open_ledger(where: str | None, model: Path) -> Ledger:
+def _public(folder: Path, extractor: Extractor) -> Any:
+    with progress_bar("public photos") as progress:
+        return extractor.of_folder(folder, progress=progress)
+
+
+def _ledger(where: str | None, model: Path) -> Ledger | None:
     from blindsight.privacy import Ledger
 
-    return Ledger(where or str(model.with_name(f"{model.name}.ledger.db")), dataset=model.stem)
-
-
-def _grant(book: Ledger, tagger: PrivateTagger, budget: float) -> None:
-    """The answers' budget, once: training again does not refill it."""
-    import math
-
-    from blindsight.privacy import Cost
-
-    granted = {(balance.unit, balance.neighbours) for balance in book.balances()}
-    cost = tagger.guarantee_.cost
-    if (cost.unit, cost.neighbours) not in granted:
-        slack = min(0.5, cost.delta * math.ceil(budget / cost.epsilon))
-        book.grant(Cost(epsilon=budget, delta=slack, unit=cost.unit, neighbours=cost.neighbours), what="answers")
-
-
-def _spent(book: Ledger | None, tagger: PrivateTagger, count: int) -> dict[str, Any]:
-    cost = tagger.guarantee_.cost
-    if book is None:
-        claimed = tagger.guarantee_.claimed
-        return {"proven": "none", "claimed_per_answer": claimed, "answers": count, "charged": False}
-    balance = book.balance("query")
-    return {
-        "per_answer": cost.epsilon,
-        "answers": count,
-        "unit": "query",
-        "spent": float(balance.spent.epsilon),
-        "budget": float(balance.budget.epsilon),
-        "answers_left": int(float(balance.remaining.epsilon) / cost.epsilon + 1e-9),
-    }
-
-
-def _left(book: Ledger | None, tagger: PrivateTagger) -> str:
-    left = _spent(book, tagger, 0).get("answers_left", 0)
-    return f"{left} more answer{'' if left == 1 else 's'} would fit."
-
-
-def _say(spent: dict[str, Any]) -> None:
-    if "spent" not in spent:
-        errors.print(f"Paper calibration: claimed ε = {spent['claimed_per_answer']:g} an answer, nothing is proven.")
-        return
-    console.print(
-        f"spent ε = {spent['answers'] * spent['per_answer']:g} per query unit for {spent['answers']} answers; "
-        f"{spent['spent']:g} of {spent['budget']:g} so far, {spent['answers_left']} answers left."
-    )
+    return None if where is None else Ledger(where, dataset=model.stem)
 
 
 def _row(tagger: PrivateTagger, path: Path, tags: Any, scores: Any) -> dict[str, Any]:
-    names = [str(tagger.classes_[i]) for i in scores.argsort()[::-1] if tags[i]]
+    order = [int(i) for i in scores.argsort()[::-1] if tags[i]]
+    chances = tagger.way_.probabilities(scores)
     return {
         "image": str(path),
-        "tags": names,
-        "scores": {str(tagger.classes_[i]): round(float(scores[i]), 4) for i in scores.argsort()[::-1] if tags[i]},
+        "tags": [str(tagger.classes_[i]) for i in order],
+        "scores": {str(tagger.classes_[i]): round(float(chances[i]), 4) for i in order},
     }
 
 
-def _report(tagger: PrivateTagger, out: Path, book: Ledger | None, json: bool) -> None:
-    curve = tagger.curves_.loss if tagger.curves_ is not None else []
+def _price(tagger: PrivateTagger) -> str:
+    if tagger.answer_guarantee_ is not None:
+        return f"each photo's tags: {tagger.answer_guarantee_.cost}; asking again about a photo costs as much again."
+    return f"these answers cost nothing more: the model itself is {tagger.guarantee_.cost}."
+
+
+def _report(tagger: PrivateTagger, out: Path, found: Quality | None, reason: str | None, json: bool) -> None:
+    answers = tagger.answer_guarantee_
     if json:
         emit_json(
             {
                 "model": str(out),
                 "labels": len(tagger.classes_),
-                "loss": curve,
-                "answers": {"card": dict(tagger.guarantee_.rows())},
-                "training": {"card": dict(tagger.training_guarantee_.rows())},
-                "ledger": None if book is None else _spent(book, tagger, 0),
+                "training": dict(tagger.guarantee_.rows()),
+                "answers": None if answers is None else dict(answers.rows()),
+                "owner_only": None if found is None else {"mAP": found.mAP, "OF1": found.OF1},
             }
         )
         return
-    console.print(f"learning curve (yours alone, not private): {_spark(curve)} loss {curve[0]:.3g} to {curve[-1]:.3g}")
-    table("answers", ("field", "value"), tagger.guarantee_.rows())
-    table("training", ("field", "value"), tagger.training_guarantee_.rows())
-    console.print(f"model: {out}")
-    if book is not None:
-        spent = _spent(book, tagger, 0)
-        console.print(f"budget: ε = {spent['budget']:g} in the ledger, {spent['answers_left']} answers left.")
-    if tagger.training_epsilon is not None and tagger.learned_.n_records < _FEW_RECORDS:
-        errors.print(
-            f"Only {tagger.learned_.n_records} records: at ε = {tagger.training_epsilon:g} a record little is learned. "
-            "Give more images, or a larger --training-epsilon (0 trains without protection of the records)."
+    table("training", ("field", "value"), tagger.guarantee_.rows())
+    if answers is not None:
+        table("answers", ("field", "value"), answers.rows())
+    if found is not None:
+        console.print(
+            f"quality on the training photos (yours alone, not private): mAP {found.mAP:.3f}, OF1 {found.OF1:.3f}; "
+            f"label rates alone give {found.rates_mAP:.3f} and {found.rates_OF1:.3f}."
         )
-
-
-def _spark(values: list[float]) -> str:
-    """A learning curve in one line of text."""
-    low, high = min(values), max(values)
-    steps = "▁▂▃▄▅▆▇█"
-    return "".join(steps[round((v - low) / (high - low or 1.0) * (len(steps) - 1))] for v in values)
+    if reason is not None:
+        errors.print(f"Without public knowledge about the labels: {reason}")
+    records = int(tagger.public_["n_records"])
+    if 0 < records < _FEW_RECORDS:
+        errors.print(f"Only {records} photos: little is learned from so few with privacy.")
+    console.print(f"model: {out}. Tag photos with `blindsight tag apply {out} IMAGES...`.")

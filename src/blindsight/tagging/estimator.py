@@ -255,15 +255,15 @@ class PrivateTagger(Protected):
         if self.prior is not None:
             offset = offset + training.prior_weight * self.prior(rows)
         if isinstance(training, DPTraining):
-            head = Head(rates, training.step_size(facts), training.power)
+            head, steps = Head(rates, training.step_size(facts), training.power), training.steps_for(facts)
         else:
-            head = Head(rates, training.step_size, 0.0, training.ridge)
+            head, steps = Head(rates, training.step_size, 0.0, training.ridge), training.steps
         found["weights"] = descend(
             head,
             x,
             labels,
             offset,
-            steps=training.steps,
+            steps=steps,
             total=lambda residuals, inputs: total(GRADIENT, Outer(residuals, inputs)),
             progress=progress,
         )
@@ -375,6 +375,7 @@ def _facts(public: dict[str, Any]) -> Facts:
         width=int(public["width"]),
         centred=bool(public["centred"]),
         spread=bool(public["spread"]),
+        informed="prior_weights" in public,
     )
 
 

@@ -36,6 +36,7 @@ class Facts:
     width: int
     centred: bool
     spread: bool
+    informed: bool
 
     @property
     def directions(self) -> int:
@@ -50,7 +51,7 @@ class DPTraining:
     Parameters
     ----------
     epsilon, delta: the total of everything that is learned from the records.
-    steps: of the descent, over all records each.
+    steps: of the descent, over all records each; None takes 24 where a prior is there to start from, else 60.
     components: in how many directions of public features the head works.
     prior_weight: how much a label's public score counts to begin with.
     power: residuals are weighted by rate^-power, for the sake of rare labels.
@@ -59,7 +60,7 @@ class DPTraining:
 
     epsilon: float = 2.0
     delta: float = 1e-5
-    steps: int = 24
+    steps: int | None = None
     components: int = 96
     prior_weight: float = 0.6
     power: float = 0.3
@@ -68,7 +69,7 @@ class DPTraining:
     def __post_init__(self) -> None:
         checks.positive("epsilon", self.epsilon)
         checks.positive("delta", checks.probability("delta", self.delta, below_one=True))
-        for name in ("steps", "components", "max_labels"):
+        for name in ("components", "max_labels") if self.steps is None else ("steps", "components", "max_labels"):
             checks.whole(name, getattr(self, name))
         checks.non_negative("prior_weight", self.prior_weight)
         checks.non_negative("power", self.power)
@@ -77,10 +78,14 @@ class DPTraining:
         """Everything that will be released, with the least noise that keeps the total."""
         return _plan(self, facts)
 
+    def steps_for(self, facts: Facts) -> int:
+        """How many steps there will be."""
+        return self.steps if self.steps is not None else (24 if facts.informed else 60)
+
     def step_size(self, facts: Facts) -> float:
         """Larger where the noise of a mean gradient is smaller: records many, budget large."""
         gradient = next(item for item in self.plan(facts) if item.what == GRADIENT)
-        ratio = CLIP / gradient.mechanism.sigma * math.sqrt(self.steps)  # type: ignore[attr-defined]
+        ratio = CLIP / gradient.mechanism.sigma * math.sqrt(gradient.count)  # type: ignore[attr-defined]
         return min(_LARGEST_STEP, _STEP * ratio * facts.n_records / 1000)
 
 
@@ -140,7 +145,7 @@ def _plan(training: DPTraining, facts: Facts) -> Plan:
         COUNTS: (math.sqrt(training.max_labels), facts.n_labels, 1),
         CENTRE: (1.0, facts.n_features, 1),
         SPREAD: (SENSITIVITY, (facts.directions + 1) ** 2, 1),
-        GRADIENT: (CLIP, facts.n_labels * facts.width, training.steps),
+        GRADIENT: (CLIP, facts.n_labels * facts.width, training.steps_for(facts)),
     }
 
     def at(noise: float) -> Plan:

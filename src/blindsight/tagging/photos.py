@@ -1,0 +1,107 @@
+"""Photos to features, public knowledge about their labels, and how good a tagger is for its owner."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from blindsight.core import checks
+from blindsight.core.errors import BlindsightError, InvalidData, InvalidParameter, MissingData
+from blindsight.data import load_folder
+from blindsight.evaluation.multilabel import evaluate
+from blindsight.tagging.estimator import Paid, PrivateTagger
+from blindsight.tagging.labels import label_rows
+from blindsight.tagging.prior import Prior, imagenet_prior
+
+__all__ = ["Extractor", "Quality", "image_files", "public_knowledge", "quality"]
+
+Progress = Callable[[int, int], None]
+_IMAGES = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".dcm"}
+
+
+@dataclass(frozen=True)
+class Extractor:
+    """How images become features: "efficientnet" (the default network) or "pixels", at `size` x `size`."""
+
+    kind: Literal["efficientnet", "pixels", "none"] = "efficientnet"
+    size: int = 224
+
+    def __post_init__(self) -> None:
+        checks.one_of("features", self.kind, ("efficientnet", "pixels", "none"))
+        checks.whole("size", self.size, least=0)
+
+    def __call__(self, images: Any, *, public: bool = False, progress: Progress | None = None) -> NDArray[np.float32]:
+        """Features (n, D). Those of private images are kept nowhere; those of public ones may be cached."""
+        from blindsight.features import EfficientNet, pixels
+
+        if self.kind == "none":
+            raise InvalidParameter("this tagger was trained on ready features, not on images; use it from Python.")
+        if self.kind == "pixels":
+            return pixels(images, size=self.size)
+        return EfficientNet(self.size, cache=public).transform(images, progress=progress)
+
+    def of_folder(self, folder: Path, *, progress: Progress | None = None) -> NDArray[np.float32]:
+        """Features of a folder of public images."""
+        found = load_folder(folder)
+        return self(found.images, public=True, progress=progress)
+
+
+def image_files(given: Iterable[Path]) -> list[Path]:
+    """The images that are named, and those in folders that are named."""
+    files: list[Path] = []
+    for path in given:
+        if path.is_dir():
+            files += sorted(item for item in path.rglob("*") if item.suffix.lower() in _IMAGES and item.is_file())
+        elif path.exists():
+            files.append(path)
+        else:
+            raise MissingData(f"{path} does not exist. Name images, or folders of images.")
+    if not files:
+        raise MissingData("there is no image in what was named.")
+    return files
+
+
+def public_knowledge(names: Sequence[str], extractor: Extractor, public: Any = None) -> tuple[Prior | None, str | None]:
+    """The prior for these labels; or None, and why there is none."""
+    if extractor.kind != "efficientnet":
+        return None, "only EfficientNet's features come with public knowledge about labels"
+    try:
+        return imagenet_prior(names, public=public), None
+    except BlindsightError as error:
+        return None, str(error)
+
+
+@dataclass(frozen=True)
+class Quality:
+    """How good answers are on images with known labels, beside what the label rates alone would give."""
+
+    mAP: float
+    OF1: float
+    rates_mAP: float
+    rates_OF1: float
+
+    @property
+    def worth_it(self) -> bool:
+        """Whether the answers gain a tenth of what there is to gain over saying how frequent each label is."""
+        return self.mAP > self.rates_mAP + 0.1 * (1 - self.rates_mAP)
+
+
+def quality(tagger: PrivateTagger, rows: Any, labels: Any) -> Quality:
+    """Measured on these images: a private number, for the owner only, and never saved."""
+    truth = label_rows(labels)
+    if not truth.any():
+        raise InvalidData("no image has a label of the vocabulary.")
+    logits = tagger.logits(rows)
+    noisy = tagger.answer_guarantee_ is not None
+    # A trial that leaves nothing: its noise is thrown away with it.
+    answers = tagger.noisy(logits, ledger=Paid()) if noisy else tagger.answer(rows)
+    found = evaluate(truth, answers.scores, decisions=answers.tags)
+    rates = truth.mean(axis=0)
+    named = [evaluate(truth, np.tile(rates, (len(truth), 1)), decisions=np.tile(rates >= t, (len(truth), 1)))
+             for t in np.quantile(rates[rates > 0], (0.5, 0.8, 0.95, 1.0))]  # fmt: skip
+    return Quality(found.mAP, found.OF1, named[0].mAP, max(one.OF1 for one in named))

@@ -36,6 +36,7 @@ __all__ = [
     "kinds",
     "measure",
     "measure_plain",
+    "paid",
     "release_photos",
     "released_codes",
     "rows_of",
@@ -238,7 +239,7 @@ def release_photos(datasets: DataSets, one: DataSet, release: Release, ledger: L
         for start in range(0, len(missing), _RELEASED):
             batch = missing[start : start + _RELEASED]
             names = [ids[i] for i in batch]
-            with _paid():
+            with paid():
                 index.add(release_named(made.hasher, names, rows[batch]), ids=names)
             done = len(ids) - len(missing) + start + len(batch)
             say(done, len(ids), f"protecting {done:,} of {len(ids):,} photos")
@@ -277,13 +278,13 @@ def _card(one: DataSet, release: Release, made: PhotoEncoder, stored: int) -> st
 
 def _drawn(hasher: Any, rows: NDArray[Any]) -> NDArray[np.uint8]:
     """Codes as a release would draw them, for a look that stays here."""
-    with _paid():
+    with paid():
         found: NDArray[np.uint8] = hasher.transform(rows)
     return found
 
 
 @contextmanager
-def _paid() -> Iterator[None]:
+def paid() -> Iterator[None]:
     """No word of caution: the release was charged before, or there is none."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UnchargedRelease)

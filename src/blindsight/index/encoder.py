@@ -235,7 +235,9 @@ def _hasher(recipe: Recipe) -> Any:
     from blindsight import hashing
 
     if recipe.method == "codebook":
-        return hashing.CodebookHasher(epsilon=recipe.epsilon, n_cells=recipe.bits, random_state=recipe.seed)
+        return hashing.CodebookHasher(
+            epsilon=recipe.epsilon, n_cells=recipe.bits, learned_from="public", random_state=recipe.seed
+        )
     bases = {
         "phashing-itq": lambda: hashing.ITQ(recipe.bits),
         "phashing-sh": lambda: hashing.SH(recipe.bits),

@@ -224,8 +224,11 @@ class Jobs:
             await asyncio.sleep(_RENEWAL)
             with contextlib.suppress(sql.exc.SQLAlchemyError):
                 lease = time.time() + _LEASE
-                if not await asyncio.to_thread(self._set, job, only="running", owned=True, lease=lease):
-                    await self._end_process()
+                if await asyncio.to_thread(self._set, job, only="running", owned=True, lease=lease):
+                    continue
+                if (await asyncio.to_thread(self.get, job))["state"] not in ("done", "failed"):
+                    await self._end_process()  # stopped, or another's by now
+                return
 
     async def _end_process(self) -> None:
         process = self._process

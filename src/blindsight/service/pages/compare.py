@@ -21,7 +21,7 @@ from blindsight.service.infra.jobs import JobContext
 from blindsight.service.infra.problems import Problem, documented
 from blindsight.service.infra.shell import Bar, Strip, bar_of, plain, render
 from blindsight.service.pages.home import chosen
-from blindsight.service.pages.photo_library import rows_of
+from blindsight.service.pages.photo_library import paid, rows_of
 from blindsight.service.pages.protect import Next
 
 __all__ = ["router", "run"]
@@ -119,8 +119,11 @@ def run(arguments: dict[str, Any], place: JobContext) -> dict[str, Any]:
     metric = DPPMetric(epsilon=EPSILON, unit="pair", preprocessor=points)
     with Ledger(place.settings.ledger_place, dataset=one.account) as ledger:
         if not any(balance.unit == "pair" for balance in ledger.balances()):
-            ledger.grant(Cost(epsilon=BUDGET, delta=1e-4, unit="pair"), what="budget for answers, set by you")
-        metric.fit(pairs[used], labels[used], ledger=ledger)
+            ledger.grant(_price(BUDGET), what="budget for answers, set by you")
+        # Under the release's own number: run again after a crash, it is paid already.
+        ledger.charge(_price(EPSILON), what="way to compare", key=arguments["release"])
+    with paid():
+        metric.fit(pairs[used], labels[used])
     place.say(2, 3, "comparing before and after")
     release = Release(
         arguments["release"],
@@ -146,6 +149,10 @@ def run(arguments: dict[str, Any], place: JobContext) -> dict[str, Any]:
     }
     write_atomically(datasets.vault(one) / "compared.json", json.dumps(found).encode())
     return found
+
+
+def _price(epsilon: float) -> Cost:
+    return Cost(epsilon=epsilon, delta=1e-5 * epsilon / EPSILON, unit="pair", neighbours="add or remove one")
 
 
 def _columns(rows: NDArray[Any]) -> NDArray[np.float64]:

@@ -82,7 +82,7 @@ def _card(studio: Studio, one: DataSet) -> dict[str, Any]:
 
 def open_account(studio: Studio, one: DataSet) -> None:
     """A new data set's budget, before any photo is looked at."""
-    budget = Cost(epsilon=studio.settings.photo_budget, unit="record")
+    budget = Cost(epsilon=studio.settings.photo_budget, delta=1e-3, unit="record")
     studio.budgets.named(one.account, create=True).grant(budget, what="budget set by you")
 
 

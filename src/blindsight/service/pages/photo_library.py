@@ -8,7 +8,9 @@ from __future__ import annotations
 import hashlib
 import json
 import secrets
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -18,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blindsight.core import storage
-from blindsight.core.errors import HostileFile
+from blindsight.core.errors import HostileFile, UnchargedRelease
 from blindsight.service.infra.datasets import DataSet, DataSets, Photo, Release, today
 
 if TYPE_CHECKING:
@@ -34,6 +36,7 @@ __all__ = [
     "kinds",
     "measure",
     "measure_plain",
+    "paid",
     "release_photos",
     "released_codes",
     "rows_of",
@@ -173,7 +176,7 @@ def measure(
     """
     hasher, n = made.hasher, len(rows)
     rng = np.random.default_rng()
-    codes = hasher.transform(rows) if codes is None else codes
+    codes = _drawn(hasher, rows) if codes is None else codes
     posterior, cells = hasher.posterior(codes), hasher.assign(rows)
     table = np.zeros((hasher.n_cells_, int(shows.max(initial=0)) + 1))
     np.add.at(table, (cells, shows), 1.0)
@@ -236,7 +239,8 @@ def release_photos(datasets: DataSets, one: DataSet, release: Release, ledger: L
         for start in range(0, len(missing), _RELEASED):
             batch = missing[start : start + _RELEASED]
             names = [ids[i] for i in batch]
-            index.add(release_named(made.hasher, names, rows[batch]), ids=names)
+            with paid():
+                index.add(release_named(made.hasher, names, rows[batch]), ids=names)
             done = len(ids) - len(missing) + start + len(batch)
             say(done, len(ids), f"protecting {done:,} of {len(ids):,} photos")
         stored = len(index)
@@ -270,6 +274,21 @@ def _card(one: DataSet, release: Release, made: PhotoEncoder, stored: int) -> st
         "under a random number, without name, path or date.\n"
         f"{looked}\n\n{made.guarantee.card()}\n"
     )
+
+
+def _drawn(hasher: Any, rows: NDArray[Any]) -> NDArray[np.uint8]:
+    """Codes as a release would draw them, for a look that stays here."""
+    with paid():
+        found: NDArray[np.uint8] = hasher.transform(rows)
+    return found
+
+
+@contextmanager
+def paid() -> Iterator[None]:
+    """No word of caution: the release was charged before, or there is none."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UnchargedRelease)
+        yield
 
 
 def _plain_first(rows: NDArray[Any], asked: NDArray[Any], near: int) -> list[set[int]]:

@@ -335,7 +335,7 @@ def _stuck(real: Any) -> Any:
 )
 def test_noise_that_is_not_what_it_states_is_caught(make: Any, mechanism: Any, bug: Any) -> None:
     with mock.patch.object(mechanism, "release", bug(mechanism.release)):
-        found = _audited(make)
+        found = _audited(make, rolls=200_000)
     assert {finding.kind for finding in found.findings} & {"noise", "price"}, str(found)
 
 

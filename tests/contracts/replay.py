@@ -20,9 +20,6 @@ from blindsight.audit.engine import DoorAudit, Neighbour, audit_door, neighbours
 
 __all__ = ["ReplayContract"]
 
-# What never leaves: the owner's own notes, and the parameter that chooses the entropy.
-_KEPT = {"owner_only_", "random_state"}
-
 
 class ReplayContract:
     """What leaves depends on the data only through what passed the door, and neighbours move that little enough.
@@ -36,6 +33,8 @@ class ReplayContract:
     records: ClassVar[Sequence[int]] = (0,)
     sampled: ClassVar[bool] = False
     seeds: ClassVar[Sequence[int]] = (0,)
+    # What never leaves: the owner's own notes, and the parameter that chooses the entropy.
+    kept: ClassVar[Sequence[str]] = ("owner_only_", "random_state")
 
     def make(self) -> Any:
         raise AssertionError("say how to make one, with the entropy of production")
@@ -51,7 +50,7 @@ class ReplayContract:
         """Everything that leaves: learned attributes, answers, and the saved file."""
         fitted = self.make().fit(*(data if isinstance(data, tuple) else (data,)))
         fitted.save(folder / "model.safetensors")
-        learned = {name: value for name, value in vars(fitted).items() if name not in _KEPT}
+        learned = {name: value for name, value in vars(fitted).items() if name not in self.kept}
         return {"learned": learned, "answers": self.answers(fitted)}
 
     def removed(self) -> bool:

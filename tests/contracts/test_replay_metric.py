@@ -89,7 +89,7 @@ class TestRecord(ReplayContract):
 
 
 class TestLabels(ReplayContract):
-    """Only the labels are private: kappa, groups and refusals rest on who was compared with whom, not on the answers."""
+    """Only the labels are private: kappa, groups and refusals rest on who was compared with whom alone."""
 
     unit = "kappa pairs"
     triangle: ClassVar[list[list[int]]] = [[0, 1], [1, 2], [0, 2], [3, 4], [5, 6], [7, 8]]

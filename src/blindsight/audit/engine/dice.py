@@ -91,7 +91,7 @@ def _same(one: Array, other: Array) -> bool:
 
 def _additive_problems(mechanism: Any, noise: Array, shape: tuple[int, ...]) -> Iterator[str]:
     """Mean, spread, whole distribution, coordinates one by one, and neighbours in the vector."""
-    points, mass = _stated_law(mechanism, float(noise.std()))
+    points, mass = _stated_law(mechanism, noise)
     if abs(mass.sum() - 1) > 0.01:
         yield f"its log_prob does not sum to 1 (but to {mass.sum():.3g}): the noise is not on its scale"
         return
@@ -103,6 +103,9 @@ def _additive_problems(mechanism: Any, noise: Array, shape: tuple[int, ...]) -> 
     spread = math.sqrt(max(fourth - variance**2, 1e-300) / n)
     if abs(found - variance) > _SIGMAS * spread:
         yield f"its noise has standard deviation {math.sqrt(found):.4g}, its law {math.sqrt(variance):.4g}"
+        return
+    if abs(_likelihood_score(mechanism, noise, points, mass)) > _SIGMAS:
+        yield "its noise is likelier, or less likely, under its law than draws of that law are"
         return
     ordered = np.sort(noise.ravel())
     at = points[:: max(1, len(points) // 2000)]
@@ -121,10 +124,24 @@ def _additive_problems(mechanism: Any, noise: Array, shape: tuple[int, ...]) -> 
             return
 
 
-def _stated_law(mechanism: Any, scale: float) -> tuple[Array, Array]:
-    """Points and probabilities of a mechanism's noise at zero, from its `log_prob`."""
+def _likelihood_score(mechanism: Any, noise: Array, points: Array, mass: Array) -> float:
+    """How far the mean of ln Pr(noise) is from what the law says, in standard deviations: sharp for heavy tails."""
+    kept = mass > 0
+    stated = np.asarray(mechanism.log_prob(points[kept], np.zeros(int(kept.sum()))))
+    mean = float(mass[kept] @ stated)
+    deviation = math.sqrt(max(float(mass[kept] @ (stated - mean) ** 2), 1e-300))
+    flat = noise.ravel()
+    found = np.asarray(mechanism.log_prob(flat, np.zeros(flat.size)))
+    return float((found.mean() - mean) / deviation * math.sqrt(flat.size))
+
+
+def _stated_law(mechanism: Any, noise: Array) -> tuple[Array, Array]:
+    """Points and probabilities of a mechanism's noise at zero, from its `log_prob`; exact noise lies on a grid."""
+    reach = 40 * float(noise.std()) or 1.0
     grid = getattr(mechanism, "grid", None)
-    reach = 40 * scale if scale > 0 else 1.0
+    if grid is None and mechanism.sampler == "exact":
+        gaps = np.diff(np.unique(noise))
+        grid = float(gaps[gaps > 1e-9 * reach].min(initial=reach))
     if grid is None:
         points = np.linspace(-reach, reach, 400_001)
         step = points[1] - points[0]

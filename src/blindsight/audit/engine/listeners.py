@@ -7,10 +7,12 @@ data draw the same batches and the same noise. What the door would have drawn fr
 from __future__ import annotations
 
 import hashlib
+import os
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
+from unittest import mock
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +24,7 @@ from blindsight.privacy.plan import Planned
 __all__ = ["Entry", "Opening", "RecordingListener", "ReplayListener"]
 
 Array = NDArray[Any]
+_URANDOM = os.urandom
 
 
 @dataclass(frozen=True)
@@ -63,9 +66,11 @@ class _Streams:
 
     def stream(self, label: str, *, exact: bool) -> np.random.Generator:
         """The stream of this label; a label that is asked for again goes on, unless its noise is meant to repeat."""
-        own = self._opening.source.stream(label, exact=exact)
         self._opening.labels.append((label, exact))
-        self._opening.starts.append(bytes(own.bytes(16)))
+        # From the system's own entropy: taking frozen bytes here would shift them for the run.
+        with mock.patch("os.urandom", _URANDOM):
+            own = self._opening.source.stream(label, exact=exact)
+            self._opening.starts.append(bytes(own.bytes(16)))
         turn = 0 if self.name == "keyed" else self._asked[label]
         self._asked[label] += 1
         digest = hashlib.sha256(f"{self._seed}/{self._number}/{turn}/{label}".encode()).digest()

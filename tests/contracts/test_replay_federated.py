@@ -1,0 +1,52 @@
+"""The replay contract of federated learning with noise: the sums of a round are the only thing that leaves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from blindsight.audit.engine import Neighbour
+from blindsight.federated import FederatedClassifier
+from contracts.replay import ReplayContract
+
+RNG = np.random.default_rng(3)
+X = RNG.normal(size=(20, 3))
+Y = RNG.permutation(np.arange(20) % 3)
+OWNERS = np.repeat(np.arange(5), 4)
+QUERIES = np.random.default_rng(4).normal(size=(6, 3))
+
+
+class TestFederatedClassifier(ReplayContract):
+    """Noise on every round's sum, per user."""
+
+    kept = ("random_state", "rounds_")  # the rounds' logs are exact, for the owner: no file has them
+
+    def make(self) -> Any:
+        return FederatedClassifier(classes=[0, 1, 2], rounds=2, epsilon=8.0, encrypt=False)
+
+    def data(self) -> Any:
+        return (X, Y, OWNERS)
+
+    def answers(self, fitted: Any) -> Any:
+        return fitted.predict(QUERIES), fitted.decision_function(QUERIES)
+
+    def neighbours(self) -> list[Neighbour]:
+        """A whole user replaced, and one record of one."""
+        mine = OWNERS == 2
+        found = []
+        for name, rows in (("far", 1e3), ("opposite", -1.0), ("zero", 0.0)):
+            for label in (0, 2):
+                other, labels = X.copy(), Y.copy()
+                other[mine], labels[mine] = rows * X[mine], label
+                found.append(Neighbour(f"a user {name}, labels {label}", (other, labels, OWNERS)))
+        one = X.copy()
+        one[0] *= 1e4
+        return [*found, Neighbour("a record far out", (one, Y, OWNERS))]
+
+    def strangers(self) -> list[Any]:
+        rng = np.random.default_rng(9)
+        return [
+            (rng.normal(size=X.shape) * 10, rng.integers(0, 3, len(X)), OWNERS),
+            (np.zeros_like(X), np.ones_like(Y), OWNERS),
+        ]

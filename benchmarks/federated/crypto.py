@@ -2,11 +2,12 @@
 
 Table 2's times fit shards x M encryptions with M = ceil(0.1 D NC) = 20,685 and 10, 3, 1 shards: that count is what
 python-paillier is charged for, extrapolated from a sample of at least 200 of its encryptions. Ours is the whole of what
-a user does: fixed point, packing, tags, encryption, both permutations, serialising and signing.
+a user does: fixed point, tag, pad, the key under Paillier, serialising and signing; it does not depend on the sparsity.
 """
 
 from __future__ import annotations
 
+import secrets
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -15,19 +16,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import gmpy2
 import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.harness import Row
 from blindsight.core.checks import optional_module
 from blindsight.federated import keys
+from blindsight.federated.enrolment import Setup, enrol
 from blindsight.federated.messages import AGGREGATOR, Header, Kind, Message
-from blindsight.federated.packing import Packing
 from blindsight.federated.paillier import PrivateKey
-from blindsight.federated.protocol import Settings, User, enrol
-from blindsight.federated.protocol.enrolment import Setup
+from blindsight.federated.protocol import Aggregator, KeyHolder, Settings, User, rules
 from blindsight.federated.randomisers import RandomiserPool
-from blindsight.federated.threshold import deal
 
 __all__ = ["DIMENSION", "PAPER_SECONDS", "SHARDS", "SPARSITIES", "crypto_rows", "table2_update"]
 
@@ -82,12 +82,13 @@ class _Contributor:
         enrolment = self._aggregator
         header = Header(
             kind=Kind.OPEN,
-            key_id=enrolment.public.key_id,
+            agreement=enrolment.agreement,
             round=self._round,
             model=bytes(32),
             sender=AGGREGATOR,
+            length=enrolment.settings.dimension,
         )
-        self.user.receive(Message.make(header, enrolment.settings.digest, enrolment.identity).encode())
+        self.user.receive(Message.make(header, b"", enrolment.identity).encode())
 
     def contribute(self, update: NDArray[np.float64]) -> int:
         """One contribution; its size in bytes."""
@@ -97,10 +98,8 @@ class _Contributor:
 def crypto_rows(
     *, quick: bool, seed: int = 0, out: Path, progress: Callable[[int, int], None] | None = None
 ) -> Iterator[Row]:
-    """The rows that need no data set: speed and size of encryption, decryption and shared keys."""
-    stages = (
-        [_one_value, _table2, _sizes, _decryption] if quick else [_one_value, _table2, _sizes, _decryption, _shared]
-    )
+    """The rows that need no data set: speed and size of what users and key holders do."""
+    stages = [_one_value, _table2, _sizes, _openers]
     key = keys.generate(2048)
     for done, stage in enumerate(stages, start=1):
         yield from stage(key, quick=quick, seed=seed)
@@ -152,8 +151,10 @@ def _table2(key: PrivateKey, *, quick: bool, seed: int) -> Iterator[Row]:
     updates = {name: table2_update(sparsity, seed=seed) for name, sparsity in SPARSITIES.items()}
     both, one, online = _Contributor(setup, 2), _Contributor(setup, 1), _Contributor(setup, 2)
     online.user.pool = RandomiserPool(key.public)
-    blocks = settings.places(key.public)
+    blocks = rules.slots(settings, key.public, settings.pad(DIMENSION).degree).blocks
     _ = key.public.fixed_base
+    one.prepare()
+    one.contribute(updates["956"])  # tables and compiled code, once
     peer = _Times()
     wall = {name: _Times() for name in SPARSITIES}
     cpu = {name: _Times() for name in SPARSITIES}
@@ -211,64 +212,68 @@ def _table2(key: PrivateKey, *, quick: bool, seed: int) -> Iterator[Row]:
 
 
 def _sizes(key: PrivateKey, *, quick: bool, seed: int) -> Iterator[Row]:
-    """Bytes a weight in a whole contribution, header and signature included."""
-    settings = Settings(dimension=DIMENSION, users=5)
-    size = settings.contribution_bytes(key.public, settings.places(key.public))
-    yield Row(
-        id="federated.bytes_per_weight",
-        value=size / DIMENSION,
-        unit="bytes",
-        seed=seed,
-        note=f"N = 5, 16-bit values, contributors counted per coordinate; {size:,} bytes in all",
-    )
-    width = (key.public.bits + 7) // 8
-    for s, users, count in ((3, 5, "coordinate"), (1, 128, "block"), (3, 128, "block"), (1, 128, "coordinate")):
-        packing = Packing(plaintext_bits=s * key.public.bits - 1, value_bits=16, users=users, count=count)  # type: ignore[arg-type]
-        total = packing.blocks(DIMENSION) * (s + 1) * width + 145
-        yield Row(
-            id=f"federated.bytes_per_weight_s{s}_n{users}_{count}",
-            value=total / DIMENSION,
-            unit="bytes",
-            seed=seed,
-            note=f"Damgård-Jurik s = {s}, N <= {users}, contributors counted per {count}",
-        )
+    """Bytes per weight in a whole contribution: key, header and signature included."""
+    for users in (5, 100, 1_000, 10_000):
+        for name, holders in (("", None), ("_holders", (3, 5))):
+            settings = Settings(dimension=DIMENSION, users=users, holders=holders)
+            yield Row(
+                id=f"federated.bytes_per_weight{name}_n{users}",
+                value=rules.contribution_bytes(settings, DIMENSION) / DIMENSION,
+                unit="bytes",
+                seed=seed,
+                note="key under Paillier, 2048 bits" if holders is None else "key shared among 5 holders, 3 needed",
+            )
 
 
-def _decryption(key: PrivateKey, *, quick: bool, seed: int) -> Iterator[Row]:
-    """Opening the sum: all weights one by one against packed blocks, CPU seconds."""
-    phe = optional_module("phe", extra="bench")
-    public, private = phe.generate_paillier_keypair(n_length=key.public.bits)
-    theirs = [public.encrypt(float(x)) for x in np.random.default_rng(seed).uniform(-1, 1, 20)]
-    blocks = Settings(dimension=DIMENSION, users=5).places(key.public)
-    ours = key.public.encrypt_many(range(20), workers=1)
-    mine, other = _Times(), _Times()
-    for _ in range(5 if quick else 10):
-        other.run(lambda: [private.decrypt(c) for c in theirs], times=len(theirs))
-        mine.run(lambda: key.decrypt_many(ours, workers=1), times=len(ours))
+def _openers(key: PrivateKey, *, quick: bool, seed: int) -> Iterator[Row]:
+    """What opens a sum of 100 users: before, a holder's power of every packed block; now, its summed shares."""
+    users = 20 if quick else 100
+    settings = Settings(dimension=DIMENSION, users=users, holders=(3, 5))
+    simulation_users = enrol(settings)
+    update = table2_update(0.956, seed=seed)
+    roles = _round_of(simulation_users, update)
+    share = _Times()
+    share.run(lambda: roles[0].receive(roles[1]))
+    # Before: c^(2 Δ f(i)) modulo n² for each of the packed blocks, an exponent of twice the modulus' bits.
+    slots = (key.public.plaintext_bits - 56 - 7) // (16 + 7 + 7)
+    blocks = -(-DIMENSION // slots)
+    sample = [key.public.encrypt(i) for i in range(5 if quick else 20)]
+    exponent = gmpy2.mpz(secrets.randbits(2 * key.public.bits)) | 1
+    power = _Times()
+    power.run(lambda: gmpy2.powmod_base_list(sample, exponent, key.public.modulus), times=len(sample))
+    before = blocks * power.median_cpu
+    now = share.median_cpu * 100 / users
     yield Row(
-        id="federated.decrypt_vs_phe",
-        value=DIMENSION * other.median_cpu / (blocks * mine.median_cpu),
+        id="federated.key_holder_cpu_vs_before",
+        value=before / now,
         unit="times",
-        peer="python-paillier",
         seed=seed,
-        seconds=blocks * mine.median_cpu,
-        note=f"CPU, one core, extrapolated: {DIMENSION:,} values against {blocks:,} blocks",
+        seconds=now,
+        note=f"CPU for 100 users; before: {before:.1f} s for {blocks:,} packed blocks, from a sample of {len(sample)}",
     )
-
-
-def _shared(key: PrivateKey, *, quick: bool, seed: int) -> Iterator[Row]:
-    """What a key holder spends on its part of Table 2's sum, 2 of 3 needed."""
-    share = deal(key, needed=2, holders=3)[0]
-    ciphertexts = key.public.encrypt_many(range(40))
-    times = _Times()
-    for _ in range(3):
-        times.run(lambda: share.partial(ciphertexts, workers=2), times=len(ciphertexts))
-    blocks = Settings(dimension=DIMENSION, users=5).places(key.public)
+    enough = Settings(dimension=DIMENSION, users=5)
+    layout = rules.slots(enough, key.public, enough.pad(DIMENSION).degree)
+    ciphertexts = key.public.encrypt_many(range(layout.blocks), workers=1)
+    opened = _Times()
+    opened.run(lambda: key.decrypt_many(ciphertexts, workers=1))
     yield Row(
-        id="federated.holder_seconds",
-        value=blocks * times.median_wall,
+        id="federated.key_generator_seconds",
+        value=opened.median_cpu,
         unit="seconds",
         seed=seed,
-        seconds=blocks * times.median_wall,
-        note=f"wall, both cores, extrapolated from {len(ciphertexts)} of {blocks:,} blocks",
+        seconds=opened.median_cpu,
+        note=f"CPU, one core: {layout.blocks} ciphertexts of a summed key for 5 users, whatever the vector",
     )
+
+
+def _round_of(setup: Setup, update: NDArray[np.float64]) -> tuple[KeyHolder, bytes]:
+    """A holder, and what it is asked to collect after all users contributed."""
+    aggregator = Aggregator(setup.aggregator)
+    [opening, *_] = aggregator.open_round(1, bytes(32))
+    for enrolment in setup.users:
+        user = User(enrolment)
+        user.receive(opening.data)
+        aggregator.receive(user.contribute(update)[0].data)
+    holder = KeyHolder(setup.holders[2])
+    [asked] = [message for message in aggregator.close() if message.to == holder.number]
+    return holder, asked.data

@@ -67,8 +67,8 @@ def plan(rates: Mapping[str, float], *, images: int = IMAGES, users: int = USERS
         (blocks * rates["growth.rate.aggregator_bytes_block"] + rates["growth.rate.aggregator_bytes_once"]) / 1e9,
         "GB of the aggregator's memory", "growth.rate.aggregator_bytes_block", "growth.rate.aggregator_bytes_once",
         "growth.rate.update_blocks")  # fmt: skip
-    add("decryption_seconds", blocks * rates["growth.rate.decrypt_block"], "CPU s of the key holder a round",
-        "growth.rate.decrypt_block", "growth.rate.update_blocks")  # fmt: skip
+    add("decryption_seconds", rates["growth.rate.key_blocks"] * rates["growth.rate.decrypt_block"],
+        "CPU s of the key generator a round", "growth.rate.decrypt_block", "growth.rate.key_blocks")  # fmt: skip
     return rows
 
 
@@ -82,6 +82,12 @@ def rate_rows(*, quick: bool, seed: int = 0) -> Iterator[Row]:
     )
     yield Row(
         id="growth.rate.update_bytes", value=agreed.message_bytes, unit="bytes", note="header and signature included"
+    )
+    yield Row(
+        id="growth.rate.key_blocks",
+        value=agreed.key_blocks,
+        unit="ciphertexts",
+        note="of a summed key, whatever the number of weights",
     )
     private = agreed.key
     sealed = private.public.encrypt_many(range(40), workers=1)
@@ -152,13 +158,18 @@ def _aggregator_rates(quick: bool, seed: int) -> Iterator[Row]:
     for message in messages[1:]:
         aggregator.receive(message)
     each = (time.process_time() - start) / (len(messages) - 1)
-    yield Row(id="growth.rate.add_block", value=each / some.blocks, unit="CPU s", note="checked, decoded, multiplied")
-    count = 200 if quick else 1000
+    yield Row(
+        id="growth.rate.add_block",
+        value=each / some.blocks,
+        unit="CPU s",
+        note="checked, unpacked, added; the key multiplied",
+    )
+    count = 20 if quick else 100
     block, once = _held_by(USERS, count)
     measured = f"for {USERS:,} users, measured with {count:,}"
     yield Row(
         id="growth.rate.aggregator_bytes_block",
-        value=block + some.key.public.ciphertext_bytes,
+        value=block,
         unit="bytes",
         note=f"the aggregator's memory a block, {measured}",
     )
@@ -173,17 +184,17 @@ def _aggregator_rates(quick: bool, seed: int) -> Iterator[Row]:
 def _held_by(users: int, count: int) -> tuple[float, float]:
     """Bytes a block and bytes beside, for `users`, from the memory of `count` at two numbers of blocks.
 
-    What is kept of a user beside the blocks grows with the users; of a user in a block one bit is kept.
+    What is kept of a user beside the sum grows with the users; the sum itself does not.
     """
-    few, many = 1, 17
+    few, many = 1, 3
     first, second = _memory(few, count), _memory(many, count)
     block = max(0.0, (second - first) / (many - few))
-    return block + (users - count) / 8, (first - few * block) * users / count
+    return block, max(0.0, first - few * block) * users / count
 
 
 def _memory(blocks: int, count: int) -> int:
-    """Bytes that an aggregator holds after `count` contributions of some blocks; ciphertexts are not counted."""
-    size = blocks * federation(dimension=1).slots
+    """Bytes that an aggregator holds after `count` contributions of some blocks."""
+    size = blocks * federation(dimension=DIMENSION).slots
     small = federation(dimension=size)
     sent = [small.contribute(user, np.full(size, 0.5)) for user in range(1, count + 1)]
     aggregator = small.aggregator()
@@ -204,28 +215,38 @@ class Federation:
         from blindsight.federated.protocol import Settings, enrol
 
         self.key = _key()
-        self.settings = Settings(dimension=dimension, users=USERS)
+        self.settings = Settings(dimension=dimension, users=USERS, group=1)
         self._setup = enrol(self.settings, self.key)
         self._round = 0
         _ = self.key.public.fixed_base
 
     @property
     def blocks(self) -> int:
-        """Ciphertexts of a dense update."""
-        return self.settings.places(self.key.public)
+        """Blocks of a padded update."""
+        return self.settings.pad(self.settings.dimension).blocks(self.settings.dimension)
 
     @property
     def slots(self) -> int:
         """Weights a block."""
-        return self.settings.packing(self.key.public).slots
+        return self.settings.pad(self.settings.dimension).block
+
+    @property
+    def key_blocks(self) -> int:
+        """Ciphertexts of a key."""
+        from blindsight.federated.protocol import rules
+
+        degree = self.settings.pad(self.settings.dimension).degree
+        return rules.slots(self.settings, self.key.public, degree).blocks
 
     @property
     def message_bytes(self) -> int:
-        """Bytes of a dense update."""
-        return self.settings.contribution_bytes(self.key.public, self.blocks)
+        """Bytes of an update."""
+        from blindsight.federated.protocol import rules
+
+        return rules.contribution_bytes(self.settings, self.settings.dimension)
 
     def contribute(self, user: int, update: ArrayLike) -> bytes:
-        """A user's whole part in a round: fixed point, packing, encryption on one core, permutations, signing."""
+        """A user's whole part in a round: fixed point, tag, pad, its key under Paillier on one core, signing."""
         from blindsight.federated.protocol import User
 
         member = User(self._setup.users[user - 1], workers=1)
@@ -244,8 +265,15 @@ class Federation:
         from blindsight.federated.messages import AGGREGATOR, Header, Kind, Message
 
         enrolment = self._setup.aggregator
-        header = Header(kind=Kind.OPEN, key_id=enrolment.public.key_id, round=1, model=bytes(32), sender=AGGREGATOR)
-        return Message.make(header, self.settings.digest, enrolment.identity).encode()
+        header = Header(
+            kind=Kind.OPEN,
+            agreement=enrolment.agreement,
+            round=1,
+            model=bytes(32),
+            sender=AGGREGATOR,
+            length=self.settings.dimension,
+        )
+        return Message.make(header, b"", enrolment.identity).encode()
 
 
 def federation(*, dimension: int) -> Federation:

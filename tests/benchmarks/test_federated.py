@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.federated import attacks, peers, scale
 from benchmarks.federated import crypto as federated_crypto
-from benchmarks.federated import peers
+from blindsight.federated.protocol import Settings, rules
 
 
 def test_crypto_rows_have_their_names(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -21,7 +22,7 @@ def test_crypto_rows_have_their_names(monkeypatch: pytest.MonkeyPatch, tmp_path:
             quick=True, out=tmp_path, progress=lambda done, total: seen.append((done, total))
         )
     }
-    wanted = {"encrypt_vs_phe_2048", "bytes_per_weight", "table2_online_vs_phe_0001", "decrypt_vs_phe"}
+    wanted = {"encrypt_vs_phe_2048", "bytes_per_weight_n100", "table2_online_vs_phe_0001", "key_holder_cpu_vs_before"}
     wanted |= {f"table2{kind}_vs_phe_{name}" for kind in ("", "_cpu") for name in ("0001", "791", "956")}
     assert {f"federated.{name}" for name in wanted} <= rows.keys()
     assert all(math.isfinite(row.value) and row.value > 0 for row in rows.values())
@@ -41,9 +42,39 @@ def test_a_user_of_each_peer_spends_something(monkeypatch: pytest.MonkeyPatch) -
     update = federated_crypto.table2_update(0.956)[:5000]
     for measure in (
         lambda: peers._tenseal(update),
+        lambda: peers._tenseal_bfv(update),
         lambda: peers._phe(1024, update, sample=2),
     ):
         seconds, size, note = measure()
         assert seconds > 0
         assert size > 5000
         assert note
+
+
+def test_every_attack_is_stopped_by_the_rule_for_it() -> None:
+    found = {name: attack() for name, attack in attacks.ATTACKS.items()}
+    assert found == {
+        "two rounds on one model": "CHAIN",
+        "two sets in one round": "ROUND",
+        "a set without one user": "GROUP",
+        "more proofs than ciphertexts": "TAG",
+        "one user passed off as the sum": "TAG",
+        "a ciphertext that cancels the others": "TAG",
+        "a key generator put back in time": "CONFIRM",
+        "raised counters": "SUM",
+        "a two-faced key holder": "VOTES",
+        "a false sum shown to users": "SUM",
+    }
+
+
+def test_a_large_run_is_measured_and_exact() -> None:
+    run = scale.measure(4, 3000)
+    assert run.keys() == {"user", "add", "keygen", "open", "check", "bytes", "megabytes"}
+    assert min(run.values()) > 0
+
+
+def test_bytes_per_weight_stay_below_what_is_promised() -> None:
+    for users, most in ((5, 2.9), (100, 3.6), (1_000, 4.1), (10_000, 4.6)):
+        for holders in (None, (3, 5)):
+            settings = Settings(dimension=federated_crypto.DIMENSION, users=users, holders=holders)
+            assert rules.contribution_bytes(settings, settings.dimension) / settings.dimension <= most

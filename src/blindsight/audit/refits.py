@@ -6,7 +6,6 @@ pairs. Its parameters are the file's; sizes are kept small, which favours the at
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 

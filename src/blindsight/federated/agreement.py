@@ -1,4 +1,4 @@
-"""A federation's settings from a classifier's parameters, with noise the mechanism that goes with them, and the cards."""
+"""A federation's settings from a classifier's parameters, the mechanism of its noise, and the cards."""
 
 from __future__ import annotations
 
@@ -153,21 +153,23 @@ def discloses(settings: Settings) -> Disclosure:
         )
     a_sum = "the noisy sum of a round" if noise else "the exact sum of a round"
     whose = "users" if settings.group == 1 else f"whole groups of at least {settings.group} users"
+    fewest = settings.least_users if settings.group in (None, 1) else settings.group
     sees = [
         ("the aggregator", f"who takes part, and {a_sum} over {whose}"),
         *_openers(settings),
         ("another user", f"{a_sum}, hence the sum of all others"),
         (
-            "the aggregator with up to "
-            f"{settings.colluders} users",
-            f"sums of at least {(settings.least_users if settings.group == 1 else settings.group or 1) - settings.colluders}"
-            " other users; it can also show a false sum, which a poisoning user can do anyway",
+            f"the aggregator with up to {settings.colluders} users",
+            f"sums of at least {fewest - settings.colluders} other users; it can also show a false sum, which a poisoning "
+            "user can do anyway",
         ),
     ]
     if settings.least_per_coordinate > 1:
         sees.append(("the aggregator and the users", "how many users changed each weight, before any weight is sent"))
     if settings.group == 1 and not noise:
-        sees.append(("whoever sees two rounds", "by their difference, nearly the update of one user who was missing in one"))
+        sees.append(
+            ("whoever sees two rounds", "by their difference, nearly the update of one user who was missing in one")
+        )
     if noise:
         sees.append(("anybody with the model", "noisy sums; the guarantee bounds what they tell of a user or a record"))
     else:

@@ -249,9 +249,9 @@ def enrol(
         user_seeds=places if settings.mode == "paper" else {},
         identity=signing[AGGREGATOR],
     )
-    keygen = key and KeygenEnrolment(
-        **common, private=key, shared_seed=shared, own_seeds=own, identity=signing[KEYGEN]
-    )
+    keygen = None
+    if key is not None:
+        keygen = KeygenEnrolment(**common, private=key, shared_seed=shared, own_seeds=own, identity=signing[KEYGEN])
     holders = tuple(
         HolderEnrolment(**common, index=j, private=private[j], identity=signing[holder(j)]) for j in indices
     )

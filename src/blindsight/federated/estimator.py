@@ -141,10 +141,10 @@ class FederatedClassifier(ClassifierMixin, Protected):
             capacity=self.capacity,
         )
 
-    def promise(self, *, users: int, classes: list[Any], named: bool, features: int, **public: Any) -> Guarantee:
-        """What will be promised, from parameters and public facts only."""
-        found = self.agreement(users=users, classes=len(classes), features=features)
-        return found.guarantee(self.rounds, entropy=self.entropy_, unproven=() if named else (_NO_CLASSES,))
+    def promise(self, **public: Any) -> Guarantee:
+        """What will be promised, from parameters and public facts only: users, classes, named, features."""
+        found = self.agreement(users=public["users"], classes=len(public["classes"]), features=public["features"])
+        return found.guarantee(self.rounds, entropy=self.entropy_, unproven=() if public["named"] else (_NO_CLASSES,))
 
     def fit(
         self,

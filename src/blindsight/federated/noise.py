@@ -1,8 +1,8 @@
 """Noise for what the sum itself reveals: each user adds a share of discrete Gaussian noise before it pads its update.
 
-*One share* is `convolved_gaussian(levels)`, a discrete Gaussian of standard deviation w = width(levels) >= 6.4 steps, up
-to a factor that `DiscreteGaussian` allows for. *The sum of h shares* is nearly the discrete Gaussian of variance h w²
-(compare Kairouz, Liu and Steinke 2021):
+*One share* is `convolved_gaussian(levels)`, a discrete Gaussian of standard deviation w = width(levels) >= 6.4 steps,
+up to a factor that `DiscreteGaussian` allows for. *The sum of h shares* is nearly the discrete Gaussian of variance
+h w² (compare Kairouz, Liu and Steinke 2021):
 
 *Lemma.* Let X ~ N_Z(0, a) and Y ~ N_Z(0, b) be independent discrete Gaussians with variances a, b and r = ab/(a+b). The
 law of X + Y is within the factor e^(±t) of N_Z(0, a+b) at every point, t = ln((1+e)/(1-e)), e = 2 Σ_k≥1 exp(-2π² r k²).

@@ -31,7 +31,9 @@ def test_what_is_agreed_costs_no_more_than_asked(epsilon: float, rounds: int, us
     assert noise is not None
     assert noise.step <= noise.clip / (16 * math.sqrt(dimension))
     assert agreed.settings.code.grid == pytest.approx(noise.step, rel=1e-12)
-    assert agreed.settings.clip / agreed.settings.code.grid + largest_share(noise.levels) <= agreed.settings.code.largest
+    assert (
+        agreed.settings.clip / agreed.settings.code.grid + largest_share(noise.levels) <= agreed.settings.code.largest
+    )
 
 
 @given(st.lists(st.floats(-100, 100), min_size=1, max_size=40), st.floats(0.01, 10))

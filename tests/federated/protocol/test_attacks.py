@@ -11,7 +11,15 @@ import pytest
 from blindsight.federated.messages import AGGREGATOR, KEYGEN, Code, Kind, Message, Outgoing, Proof, holder
 from blindsight.federated.pad import PadSum, bits
 from blindsight.federated.protocol import KeyGenerator, KeyHolder, rules
-from blindsight.federated.protocol.bodies import Collect, Contribution, Result, SumRequest, sum_id, to_members, write_list
+from blindsight.federated.protocol.bodies import (
+    Collect,
+    Contribution,
+    Result,
+    SumRequest,
+    sum_id,
+    to_members,
+    write_list,
+)
 from blindsight.federated.wire import Writer
 from federated.protocol.conftest import MODEL, Started, decoded, refusal, resigned
 
@@ -90,10 +98,14 @@ def test_a_round_that_does_not_go_on_from_the_last_sum(start: Callable) -> None:
 
 def test_a_set_that_leaves_one_user_out(start: Callable) -> None:
     started = start()
-    assert refusal(ask(started, replace(asked(started, (1, 2, 3)), members=to_members((1, 2, 3, 4, 5), 6)))) is Code.GROUP
+    assert (
+        refusal(ask(started, replace(asked(started, (1, 2, 3)), members=to_members((1, 2, 3, 4, 5), 6)))) is Code.GROUP
+    )
     assert refusal(ask(started, replace(asked(started, (1, 2, 3)), members=to_members((1, 2), 6)))) is Code.FEW
     # Nor does a user confirm it.
-    request = started.simulation.aggregator._send(0, Kind.CONFIRM_REQUEST, to_members((1, 2, 3, 4, 5), 6), started.header)
+    request = started.simulation.aggregator._send(
+        0, Kind.CONFIRM_REQUEST, to_members((1, 2, 3, 4, 5), 6), started.header
+    )
     assert refusal(started.simulation.users[1].receive(request.data)) is Code.GROUP
 
 
@@ -163,7 +175,12 @@ def test_borrowed_and_missing_proofs(start: Callable) -> None:
     started = start()
     whole = asked(started, (1, 2, 3, 4, 5, 6))
     forged = replace(whole.proofs[0], digest=bytes(32))
-    for proofs in (whole.proofs[:-1], whole.proofs[::-1], (*whole.proofs[:-1], whole.proofs[0]), (forged, *whole.proofs[1:])):
+    for proofs in (
+        whole.proofs[:-1],
+        whole.proofs[::-1],
+        (*whole.proofs[:-1], whole.proofs[0]),
+        (forged, *whole.proofs[1:]),
+    ):
         assert refusal(ask(started, replace(whole, proofs=proofs))) is Code.PROOFS
     assert opened(ask(started, whole))  # none of these spent the round
 
@@ -176,7 +193,10 @@ def test_a_user_whose_ciphertext_cancels_the_others(start: Callable) -> None:
         user: public.from_bytes(Contribution.decode(decoded(started.sent[user][0].data).body, most=1).keys[0])
         for user in started.sent
     }
-    evil = [pow(int(np.prod([1])) * b * c * d * e, -1, public.modulus) for b, c, d, e in zip(*(parts[u] for u in (2, 3, 4, 5)), strict=True)]
+    evil = [
+        pow(int(np.prod([1])) * b * c * d * e, -1, public.modulus)
+        for b, c, d, e in zip(*(parts[u] for u in (2, 3, 4, 5)), strict=True)
+    ]
     message = decoded(started.sent[6][0].data)
     body = Contribution.decode(message.body, most=1)
     bad = Contribution((public.to_bytes(evil),), body.padded).encode()
@@ -395,7 +415,9 @@ def test_only_the_aggregator_opens_and_asks(start: Callable) -> None:
     message = Message.decode(opening.data, largest=10_000)
     forged = resigned(message, simulation.users[2].identity, sender=2, round=9)
     assert refusal(simulation.users[1].receive(forged)) is Code.TURN
-    assert refusal(simulation.users[1].receive(resigned(message, simulation.users[2].identity, round=9))) is Code.SIGNATURE
+    assert (
+        refusal(simulation.users[1].receive(resigned(message, simulation.users[2].identity, round=9))) is Code.SIGNATURE
+    )
     request = simulation.aggregator._send(KEYGEN, Kind.SUM_REQUEST, asked(started, (1, 2, 3)).encode(), started.header)
     forged = resigned(decoded(request.data), simulation.users[1].identity, sender=1)
     assert refusal(simulation.keygen.receive(forged)) is Code.TURN

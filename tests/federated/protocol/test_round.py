@@ -87,7 +87,9 @@ def test_whole_groups_finish_a_round_without_the_others(start: Callable, holders
     started.deliver(1, 2, 3, 5)
     np.testing.assert_array_equal(started.finish(), started.expected(1, 2, 3))
     assert started.simulation.aggregator.result.contributors == (1, 2, 3)
-    np.testing.assert_array_equal(started.simulation.users[6].result.values, started.simulation.aggregator.result.values)
+    np.testing.assert_array_equal(
+        started.simulation.users[6].result.values, started.simulation.aggregator.result.values
+    )
 
 
 def test_too_few_whole_groups_open_nothing(start: Callable) -> None:

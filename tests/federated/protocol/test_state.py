@@ -158,4 +158,4 @@ def test_a_message_for_the_models_round_is_needed(start: Callable) -> None:
     started.deliver()
     seen = started.route(started.simulation.aggregator.close())
     assert any(m.data[5] == 5 for m in seen)  # user 1 confirms no round on a model it did not compute
-    assert MODEL != bytes(32)
+    assert bytes(32) != MODEL

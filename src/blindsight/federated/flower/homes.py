@@ -20,9 +20,9 @@ from typing import Any
 
 from blindsight.core import storage
 from blindsight.core.errors import HostileFile, InvalidData, InvalidParameter
+from blindsight.federated.enrolment import enrol
 from blindsight.federated.flower.certificates import make_node_key, make_server_files
 from blindsight.federated.flower.plan import Plan
-from blindsight.federated.enrolment import enrol
 from blindsight.federated.paillier import PrivateKey
 from blindsight.federated.settings import Settings
 

@@ -1,4 +1,4 @@
-"""Users, key generator and key holders as durable services: a message in, messages out, the state on disk in between."""
+"""Users, key generator and holders as durable services: a message in, messages out, the state on disk in between."""
 
 from __future__ import annotations
 
@@ -23,7 +23,16 @@ from blindsight.federated.protocol import Durable, KeyGenerator, KeyHolder, User
 from blindsight.federated.settings import Settings
 from blindsight.federated.wire import Reader, Writer, read_sealed, seal, unseal, write_sealed
 
-__all__ = ["Announcement", "HolderService", "KeygenService", "Service", "UserService", "alone", "open_service", "settings_of"]
+__all__ = [
+    "Announcement",
+    "HolderService",
+    "KeygenService",
+    "Service",
+    "UserService",
+    "alone",
+    "open_service",
+    "settings_of",
+]
 
 
 @contextmanager
@@ -181,8 +190,6 @@ class UserService:
         writer.number("d", self.trainer.strength).number("Q", self.turn).field(self.weights.astype("<f8").tobytes())
         writer.field(vector.astype("<f8").tobytes()).field(np.packbits(support).tobytes())
         write_sealed(self.home.state, seal(b"FLUS", bytes(writer)))
-
-
 
 
 class KeygenService:

@@ -2,8 +2,8 @@
 
 Everything on secrets is branch-free and takes no remainder by division: products with a known factor w go by Shoup's
 trick (w' = ⌊w 2^32 / p⌋; x w - ⌊x w' / 2^32⌋ p lies in [0, 2p) for any x < 2^32), others by Barrett's reduction, and
-the last subtraction of p is masked. A transform leaves its values in bit-reversed order; all parties agree on it, because
-they only multiply and add values in that order.
+the last subtraction of p is masked. A transform leaves its values in bit-reversed order; all parties agree on it,
+because they only multiply and add values in that order.
 """
 
 from __future__ import annotations

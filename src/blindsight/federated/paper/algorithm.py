@@ -15,8 +15,8 @@ from blindsight.federated.opened import Opened
 from blindsight.federated.paillier import PublicKey
 from blindsight.federated.paper.bodies import Shard
 from blindsight.federated.permutation import inverse, permutation
-from blindsight.federated.settings import Settings
 from blindsight.federated.randomisers import RandomiserPool
+from blindsight.federated.settings import Settings
 
 __all__ = [
     "combine",

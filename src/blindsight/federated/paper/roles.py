@@ -279,7 +279,9 @@ class PaperAggregator(Role):
             raise Refused(Code.TURN, "no sum was asked for.")
         if self.phase == "closed":
             # The key generator is only told how many users there are.
-            self.result = replace(Opened.decode(message.body, users=self.settings.users), contributors=self.contributors)
+            self.result = replace(
+                Opened.decode(message.body, users=self.settings.users), contributors=self.contributors
+            )
             self.phase = "done"
 
     def results(self, *users: int, after: int | None = None) -> list[Outgoing]:

@@ -350,7 +350,7 @@ class Aggregator(Role):
         self._end(Result(self._members, proofs, bits.pack(raw.astype(np.uint64), self._size.slot_bits)))
 
     def _spoil(self) -> None:
-        """Opened, and no sum in it: somebody sent nonsense. Users are shown that it was opened, and the chain goes on."""
+        """Opened, and no sum in it: somebody sent nonsense. Users see that it was opened, and the chain goes on."""
         self.result, self.spoilt = None, True
         proofs = tuple(self._votes.values()) if self.settings.holders else self._opened_by
         if self._ended and self._ended[-1][0] == self.round:

@@ -99,7 +99,9 @@ class KeyHolder(Role):
             part.require(Kind.SHARE, self.agreement)
             part.require_context(header)
             if part.header.sender != user or part.body[:1] != bytes([self.enrolment.index]):
-                raise Refused(Code.SHARES, "there must be one share for each user of the set, in order, for this holder.")
+                raise Refused(
+                    Code.SHARES, "there must be one share for each user of the set, in order, for this holder."
+                )
             part.require_signature(self.enrolment.verifiers)
             bound = header.context + user.to_bytes(4, "little")
             try:
@@ -142,4 +144,3 @@ class KeyHolder(Role):
         role._unread = tuple(np.frombuffer(unread, dtype="<u4").tolist())
         reader.end()
         return role
-

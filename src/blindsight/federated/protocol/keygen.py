@@ -1,8 +1,8 @@
 """The key generator: opens one summed key a round, of a set of users that enough users confirmed.
 
 It sees one product of ciphertexts, never a vector and never one user's key. Before it decrypts: the round goes on from
-the last sum it opened, the set is large enough and made of whole groups, each of its users signed a contribution to this
-round, and so many users confirmed this set and no other that no second set can have as many. After: the checks inside
+the last sum it opened, the set is large enough and made of whole groups, each of its users signed a contribution to
+this round, and so many users confirmed this set and no other that no second set can have as many. After: the checks in
 the plaintexts hold for exactly these users (`blindsight.federated.transport.slots`). A check that does not hold spends
 the round; the third one ends the federation.
 """

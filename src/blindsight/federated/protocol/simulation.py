@@ -20,7 +20,6 @@ from blindsight.federated.messages import (
     HEADER_BYTES,
     KEYGEN,
     Code,
-    Kind,
     Outgoing,
     Purpose,
     Refused,
@@ -312,7 +311,7 @@ class Simulation:
     def _timing(self, stage: str) -> Any:
         start = time.perf_counter()
         yield
-        self._seconds[stage] += time.perf_counter() - start
+        self._seconds[stage] = self._seconds.get(stage, 0.0) + time.perf_counter() - start
 
     def _result(self, opened: Opened, shown: NDArray[np.bool_] | None, present: int) -> RoundResult:
         revealed = np.ones(self.settings.dimension, dtype=bool) if shown is None else shown.copy()

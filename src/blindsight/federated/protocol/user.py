@@ -56,8 +56,8 @@ class User(Role):
     """User n of Algorithm 1, under a pad.
 
     `receive` an opening, `contribute` an update (a vector of weights), `receive` the result. Where the owner computes
-    the model itself, `expect` its hash: then no round on another model is joined. `mask` is set between a round of votes
-    and its round of values, `revealed` after the latter.
+    the model itself, `expect` its hash: then no round on another model is joined. `mask` is set between a round of
+    votes and its round of values, `revealed` after the latter.
     """
 
     def __init__(
@@ -118,7 +118,9 @@ class User(Role):
     def _require_chain(self, header: Header) -> None:
         """The round must go on from the last sum that we checked, and on the model that we computed from it."""
         if header.parent != self._parent:
-            raise Refused(Code.CHAIN, f"the last sum known here is that of round {self._ended}, not the round's parent.")
+            raise Refused(
+                Code.CHAIN, f"the last sum known here is that of round {self._ended}, not the round's parent."
+            )
         if self._expected is not None and header.model != self._expected:
             raise Refused(Code.CHAIN, "the round's model is not the one that the last sum gives.")
         votes = header.purpose is Purpose.VOTES
@@ -138,7 +140,9 @@ class User(Role):
         self._require_chain(header)
         rules.round_pad(self.settings, header)
         if self._contributed >= self.settings.rounds:
-            raise Refused(Code.ROUND, f"{self.settings.rounds} rounds were agreed on, and that many were contributed to.")
+            raise Refused(
+                Code.ROUND, f"{self.settings.rounds} rounds were agreed on, and that many were contributed to."
+            )
         self._open = header
         return []
 

@@ -4,4 +4,3 @@ from blindsight.federated.transport.shares import Sharing
 from blindsight.federated.transport.slots import Slots
 
 __all__ = ["Sharing", "Slots"]
-

@@ -89,7 +89,9 @@ class Slots:
         plaintexts = []
         for row, product, mask in zip(rows, self._products(rows, shared, context), masks, strict=True):
             check = mpz((product + int(mask)) % MODULUS)
-            bits = np.unpackbits(row.astype("<u8")[:, None].view(np.uint8), axis=1, count=self.slot_bits, bitorder="little")
+            bits = np.unpackbits(
+                row.astype("<u8")[:, None].view(np.uint8), axis=1, count=self.slot_bits, bitorder="little"
+            )
             slots = mpz.from_bytes(np.packbits(bits.ravel(), bitorder="little").tobytes(), "little")
             plaintexts.append(slots | check << body)
         return plaintexts

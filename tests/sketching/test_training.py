@@ -12,7 +12,8 @@ import torch
 from blindsight import data
 from blindsight.core.errors import HostileFile, InvalidData, InvalidParameter, ProtocolError
 from blindsight.sketching import NegativeSketcher, NegDL, Server, SketchDataset, SketchSet, User
-from blindsight.sketching.networks import ResNet50, SmallResNet, build
+from blindsight.sketching.augmentation import cropped
+from blindsight.sketching.networks import ResNet50, SmallResNet, Whitened, build
 
 
 @pytest.fixture(scope="module")
@@ -65,22 +66,101 @@ def test_sketches_made_otherwise_than_the_models_are_refused(digits):
         model.predict(other)
 
 
-def test_onnx_gives_the_networks_logits(digits, tmp_path):
+def colour(n, seed=0):
+    """Colour images of 32 x 32 pixels in three classes, told by a bright square's place."""
+    rng = np.random.default_rng(seed)
+    images, labels = rng.integers(0, 120, (n, 32, 32, 3)), np.arange(n) % 3
+    for image, label in zip(images, labels, strict=True):
+        image[8 * label + 2 : 8 * label + 10, 10:22, label] += 130
+    return images.astype(np.uint8), labels
+
+
+@pytest.mark.parametrize("network", ["lenet5", "whitened"])
+def test_onnx_gives_the_networks_logits_in_the_runtime(network, digits, tmp_path):
     import onnx
-    from onnx.reference import ReferenceEvaluator
 
-    train, test = sketched("Q6", digits)
-    model = NegDL(epochs=1, random_state=0).fit(train[:200])
+    runtime = pytest.importorskip("onnxruntime")
+    if network == "lenet5":
+        train, test = sketched("Q6", digits)
+    else:
+        images, labels = colour(40)
+        train = test = NegativeSketcher("Q6", random_state=0).fit(images).sketch(images, labels)
+    model = NegDL(network, epochs=1, batch_size=20, random_state=0).fit(train[:200])
     model.export_onnx(tmp_path / "m.onnx")
-    graph = onnx.load(tmp_path / "m.onnx")
-    onnx.checker.check_model(graph)
-    logits = ReferenceEvaluator(graph).run(
-        None, {"x": SketchDataset(test[:5], inputs=model.inputs).batch(range(5)).numpy()}
-    )[0]
-    assert logits == pytest.approx(model.decision_function(test[:5]), abs=1e-4)
+    onnx.checker.check_model(onnx.load(tmp_path / "m.onnx"))
+    session = runtime.InferenceSession(tmp_path / "m.onnx", providers=["CPUExecutionProvider"])
+    given = SketchDataset(test[:5], inputs=model.recipe_.inputs).batch(range(5)).numpy()
+    assert session.run(None, {"x": given})[0] == pytest.approx(model.decision_function(test[:5]), abs=1e-4)
 
 
-@pytest.mark.parametrize("name", ["lenet5", "resnet"])
+def test_colour_of_32_pixels_gets_the_whitened_network_and_learns(tmp_path):
+    images, labels = colour(300)
+    sketcher = NegativeSketcher("Q6", random_state=0).fit(images)
+    train, test = sketcher.sketch(images[:240], labels[:240]), sketcher.sketch(images[240:], labels[240:])
+    model = NegDL(epochs=6, batch_size=40, random_state=0).fit(train)
+    assert model.network_ == "whitened" and model.recipe_.inputs == "mean" and model.recipe_.bfloat16
+    assert {value.dtype for value in model.module_.parameters()} == {torch.float32}
+    assert model.score(test) > 0.8  # chance is a third
+    model.save(tmp_path / "m")
+    again = NegDL.load(tmp_path / "m")
+    assert np.array_equal(again.decision_function(test), model.decision_function(test))
+
+
+def test_whitened_patches_are_white():
+    images = torch.from_numpy(np.random.default_rng(0).normal(size=(50, 3, 16, 16)).cumsum(axis=3)).float()
+    network = Whitened(3, 16, 16, 2)
+    network.prepare(images)
+    patches = network.whiten(images)[:, :12].movedim(1, -1).reshape(-1, 12)
+    covariance = torch.cov(patches.T)
+    assert torch.allclose(covariance, torch.eye(12), atol=0.05)
+    assert not network.whiten.weight.requires_grad
+
+
+def test_every_image_of_a_batch_has_a_crop_of_its_own():
+    x = torch.arange(144.0).reshape(1, 1, 12, 12).repeat(64, 1, 1, 1)
+    moved = cropped(x, np.random.default_rng(0), 2)
+    assert moved.shape == x.shape and len({tuple(image.flatten().tolist()) for image in moved}) > 15
+    middle = {float(image[0, 6, 6]) for image in moved}
+    assert middle <= {78.0 + 12 * down + right for down in range(-2, 3) for right in range(-2, 3)}
+
+
+def test_a_single_class_is_refused(digits):
+    train, _ = sketched("Q6", digits)
+    with pytest.raises(InvalidData, match="two classes"):
+        NegDL().fit(train[:30], np.zeros(30, int))
+
+
+def test_an_item_costs_about_its_share_of_a_batch(digits):
+    import time
+
+    images = np.tile(digits[0][:64], (1, 4, 4))
+    data = SketchDataset(NegativeSketcher("Q6").fit(images).sketch(images), inputs="both", cache=False)
+    data.batch(np.arange(64)), data[0]
+
+    def cost(work):
+        best = []
+        for _ in range(5):
+            start = time.process_time()
+            work()
+            best.append(time.process_time() - start)
+        return min(best)
+
+    together, apart = cost(lambda: data.__getitems__(list(range(64)))), cost(lambda: [data[k] for k in range(64)])
+    assert apart < 8 * together  # 27 times before the table was kept
+
+
+def test_torchs_loader_is_served_batch_by_batch(digits, monkeypatch):
+    from torch.utils.data import DataLoader
+
+    train, _ = sketched("Q6", digits)
+    data, asked = SketchDataset(train[:16], cache=False), []
+    batch = SketchDataset.batch
+    monkeypatch.setattr(SketchDataset, "batch", lambda self, rows: asked.append(len(rows)) or batch(self, rows))
+    parts = list(DataLoader(data, batch_size=8))
+    assert asked == [8, 8] and torch.equal(torch.cat([x for x, _ in parts]), batch(data, np.arange(16)))
+
+
+@pytest.mark.parametrize("name", ["lenet5", "resnet", "whitened"])
 def test_networks_take_any_shape(name):
     for shape in [(1, 28, 28), (24, 32, 32), (3, 8, 8)]:
         assert build(name, *shape, 7).eval()(torch.zeros(2, *shape)).shape == (2, 7)

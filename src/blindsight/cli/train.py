@@ -23,13 +23,21 @@ def train(
     ],
     out: Annotated[Path | None, typer.Option(help="Write the model here (safetensors).")] = None,
     test: Annotated[Path | None, typer.Option(help="Sketches to test on; else a tenth is held out.")] = None,
-    network: Annotated[str, typer.Option(help="lenet5, resnet or resnet50.")] = "lenet5",
-    inputs: Annotated[str, typer.Option(help="both, bits (posteriors of all bits) or mean (the paper's).")] = "both",
-    optimizer: Annotated[str, typer.Option(help="adam or sgd.")] = "adam",
-    learning_rate: Annotated[float | None, typer.Option(help="Default 0.001 (adam), 0.1 (sgd).")] = None,
+    network: Annotated[
+        str,
+        typer.Option(help="auto (by the images' shape), lenet5, whitened, whitened-wide, resnet or resnet50."),
+    ] = "auto",
+    inputs: Annotated[
+        str | None,
+        typer.Option(help="both, bits (posteriors of bits) or mean (the paper's); else the network's own."),
+    ] = None,
+    optimizer: Annotated[str | None, typer.Option(help="adam, sgd or nesterov; else the network's own.")] = None,
+    learning_rate: Annotated[float | None, typer.Option(help="Else the network's own.")] = None,
     epochs: Annotated[int, typer.Option(help="Passes over the set.", min=1)] = 5,
-    batch_size: Annotated[int, typer.Option(help="Sketches a step.", min=1)] = 128,
-    augment: Annotated[bool, typer.Option("--augment", help="Random crops and flips.")] = False,
+    batch_size: Annotated[int | None, typer.Option(help="Sketches a step; else the network's own.", min=1)] = None,
+    augment: Annotated[
+        bool | None, typer.Option("--augment/--no-augment", help="Random crops and flips; else the network's own.")
+    ] = None,
     onnx: Annotated[Path | None, typer.Option(help="Also export as ONNX.")] = None,
     seed: Annotated[int | None, typer.Option(help="Fixed seed.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Machine-readable output.")] = False,
@@ -69,6 +77,7 @@ def train(
         "trained_on": len(training),
         "tested_on": len(testing),
         "parameters": held.parameters.name,
+        "network": model.network_,
         "loss": model.losses_,
         "model": None if out is None else str(out),
     }

@@ -2,8 +2,8 @@
 
 The paper's twelve settings were chosen by hand. Here the goal is a bound, on the PSNR of every attacker or on the
 implied epsilon per pixel, and what is maximised is the information in the bits that a network can use: weighted by
-their worth, or, against the informed attacker, what neighbouring pixels share (`informed`). With mu = K/2 (the default here)
-a bit with q = 1/L leaks nothing, so the leak can be put where it is useful.
+their worth, or, against the informed attacker, what neighbouring pixels share (`informed`). With mu = K/2 (the default
+here) a bit with q = 1/L leaks nothing, so the leak can be put where it is useful.
 """
 
 from __future__ import annotations

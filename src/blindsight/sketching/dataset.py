@@ -60,6 +60,10 @@ class SketchDataset(Dataset):  # type: ignore[type-arg]
     def __getitem__(self, row: int) -> tuple[Tensor, Tensor]:
         return self.batch(np.array([row]))[0], self.labels[row]
 
+    def __getitems__(self, rows: list[int]) -> list[tuple[Tensor, Tensor]]:
+        """A batch for torch's loader, estimated at once."""
+        return list(zip(self.batch(np.asarray(rows)), self.labels[torch.as_tensor(rows)], strict=True))
+
     def batch(self, rows: Any) -> Tensor:
         """The inputs at these rows, estimated together."""
         if self._cached is not None:

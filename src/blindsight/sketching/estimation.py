@@ -8,6 +8,7 @@ paper's sum as the tests' oracle.
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -29,6 +30,8 @@ __all__ = [
     "posterior_of_one",
     "posterior_table",
 ]
+
+SMALL = 1 << 17  # counts that one thread deals with at once
 
 
 def log_odds(p_diff: ArrayLike) -> NDArray[np.float64]:
@@ -99,6 +102,9 @@ def _each(
     out: NDArray[Any],
     n_jobs: int | None,
 ) -> None:
+    if counts.size <= SMALL or n_jobs == 1:
+        kernel(counts, table, out)  # threads cost more than they bring
+        return
     step = max(1, min(256, -(-len(counts) // 4)))
     with ThreadPoolExecutor(n_jobs or os.cpu_count() or 1) as pool:
         starts = range(0, len(counts), step)
@@ -109,7 +115,15 @@ def _table_for(counts: NDArray[Any], parameters: Law) -> NDArray[np.float32]:
     """A table that no stored count can fall outside of, hostile counts included."""
     if counts.dtype not in (np.dtype(np.uint8), np.dtype(np.uint16)):
         raise InvalidData(f"a sketch's counts must be uint8 or uint16, got {counts.dtype}.")
-    return posterior_table(parameters.p_diff, int(np.iinfo(counts.dtype).max))
+    return _kept_table(tuple(parameters.p_diff), int(np.iinfo(counts.dtype).max))
+
+
+@functools.lru_cache(maxsize=16)
+def _kept_table(p_diff: tuple[float, ...], top: int) -> NDArray[np.float32]:
+    """The table, made once a setting: a single sketch must not pay for it."""
+    table = posterior_table(p_diff, top)
+    table.flags.writeable = False
+    return table
 
 
 def bit_posteriors(counts: NDArray[Any], parameters: Law, *, n_jobs: int | None = None) -> NDArray[np.float32]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +19,16 @@ from torch import Tensor, nn
 from blindsight.core import checks, storage
 from blindsight.core.errors import HostileFile, InvalidData, InvalidParameter
 from blindsight.privacy.entropy import training_rng
+from blindsight.sketching.augmentation import cropped, flipped
 from blindsight.sketching.dataset import INPUTS, SketchDataset
 from blindsight.sketching.flips import law_from_dict
-from blindsight.sketching.networks import NETWORKS, build
+from blindsight.sketching.networks import NETWORKS, Recipe, Whitened, build, default_network, recipe_of
 from blindsight.sketching.sketches import SketchSet
 
 __all__ = ["NegDL"]
 
 Progress = Callable[[int, int], None] | None
+RATES = {"adam": 1e-3, "sgd": 0.1, "nesterov": 0.1}  # where a recipe has another optimiser
 
 
 class NegDL(ClassifierMixin, BaseEstimator):
@@ -33,26 +36,30 @@ class NegDL(ClassifierMixin, BaseEstimator):
 
     Parameters
     ----------
-    network: "lenet5", "resnet", "resnet50", or a function (channels, height, width, classes) -> torch module.
+    network: "lenet5", "whitened", "whitened-wide", "resnet", "resnet50", or a function (channels, height, width,
+        classes) -> torch module; "auto" is "whitened" for colour of 32 x 32 pixels, else "lenet5".
     inputs: "mean" (the paper: posterior means of pixels), "bits" (posteriors of all bits as channels) or "both".
     scaling: "standard" (mean 0, deviation 1 a plane) or "unit" ([0, 1], as the paper).
-    optimizer: "adam" or "sgd" (momentum 0.9, weight decay 5e-4); schedule: "cosine" or "constant".
-    learning_rate: None for 1e-3 (adam) or 0.1 (sgd), the paper's.
+    optimizer: "adam", "sgd" (momentum 0.9, weight decay 5e-4) or "nesterov" (0.85); schedule: "cosine", "triangle"
+        (up, then down) or "constant".
+    learning_rate: None for the recipe's, 1e-3 (adam) or 0.1 (sgd), the paper's.
     augment: random crops and horizontal flips of the estimates, as the paper does for CIFAR-10.
+
+    What is None is taken from the network's recipe (`networks.Recipe`), kept as `recipe_`.
     """
 
     def __init__(
         self,
-        network: str | Callable[[int, int, int, int], nn.Module] = "lenet5",
+        network: str | Callable[[int, int, int, int], nn.Module] = "auto",
         *,
-        inputs: str = "both",
+        inputs: str | None = None,
         scaling: str = "standard",
-        optimizer: str = "adam",
-        schedule: str = "cosine",
+        optimizer: str | None = None,
+        schedule: str | None = None,
         learning_rate: float | None = None,
-        batch_size: int = 128,
+        batch_size: int | None = None,
         epochs: int = 5,
-        augment: bool = False,
+        augment: bool | None = None,
         random_state: Any = None,
     ) -> None:
         self.network = network
@@ -74,10 +81,13 @@ class NegDL(ClassifierMixin, BaseEstimator):
             raise InvalidData(f"training needs one label a sketch ({len(sketches)}).")
         self._check()
         self.classes_, targets = np.unique(labels, return_inverse=True)
+        if len(self.classes_) < 2:
+            raise InvalidData("training needs sketches of at least two classes, got one.")
+        self._settle_recipe(sketches.image_shape)
         self.parameters_ = sketches.parameters
         self.image_shape_ = sketches.image_shape
         rng, self.simulation_ = training_rng(self.random_state)
-        data = SketchDataset(sketches, inputs=self.inputs)
+        data = SketchDataset(sketches, inputs=self.recipe_.inputs)
         self.input_shape_ = data.shape
         # Weights are initialised by torch's own generator: seeded inside a fork, so that the caller's is untouched.
         with torch.random.fork_rng(devices=[]):
@@ -87,29 +97,49 @@ class NegDL(ClassifierMixin, BaseEstimator):
         planes = data.shape[0]
         self.shift_ = mean.expand(planes).clone().reshape(1, planes, 1, 1)
         self.scale_ = deviation.expand(planes).clone().reshape(1, planes, 1, 1)
+        if isinstance(self.module_, Whitened):
+            first = data.batch(np.arange(min(len(data), 2000)))
+            self.module_.prepare((first - self.shift_) / self.scale_)
         self.losses_: list[float] = []
         self._train(data, torch.from_numpy(targets.astype(np.int64)), rng, progress)
         return self
 
     def _check(self) -> None:
-        checks.one_of("inputs", self.inputs, INPUTS)
         checks.one_of("scaling", self.scaling, ("standard", "unit"))
-        checks.one_of("optimizer", self.optimizer, ("adam", "sgd"))
-        checks.one_of("schedule", self.schedule, ("cosine", "constant"))
-        checks.whole("batch_size", self.batch_size)
+        for name, choices in (
+            ("inputs", INPUTS),
+            ("optimizer", ("adam", "sgd", "nesterov")),
+            ("schedule", ("cosine", "triangle", "constant")),
+        ):
+            if getattr(self, name) is not None:
+                checks.one_of(name, getattr(self, name), choices)
         checks.whole("epochs", self.epochs)
+        if self.batch_size is not None:
+            checks.whole("batch_size", self.batch_size)
         if self.learning_rate is not None:
             checks.positive("learning_rate", self.learning_rate)
 
+    def _settle_recipe(self, image_shape: tuple[int, int, int]) -> None:
+        """The network's name and its recipe, with whatever was given in its place."""
+        self.network_ = default_network(*image_shape) if self.network == "auto" else self.network
+        own = recipe_of(self.network_)
+        names = ("inputs", "optimizer", "schedule", "batch_size", "augment")
+        given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        if self.learning_rate is not None:
+            given |= {"learning_rate": self.learning_rate, "per_sample": False}
+        elif given.get("optimizer", own.optimizer) != own.optimizer:
+            given |= {"learning_rate": RATES[given["optimizer"]], "per_sample": False}
+        self.recipe_: Recipe = replace(own, **given)
+
     def _network(self, classes: int) -> nn.Module:
-        if isinstance(self.network, str):
-            return build(self.network, *self.input_shape_, classes)
+        if isinstance(self.network_, str):
+            return build(self.network_, *self.input_shape_, classes)
         if isinstance(self.network, nn.Module) or not callable(self.network):
             raise InvalidParameter(
                 f"network must be one of {', '.join(NETWORKS)} or a function (channels, height, width, classes) "
                 f"that makes a module, got {type(self.network).__name__}."
             )
-        return self.network(*self.input_shape_, classes)
+        return self.network_(*self.input_shape_, classes)
 
     def _sketches(self, X: Any) -> SketchSet:
         if not isinstance(X, SketchSet):
@@ -121,15 +151,27 @@ class NegDL(ClassifierMixin, BaseEstimator):
         return X
 
     def _optimizer(self, steps: int) -> tuple[torch.optim.Optimizer, Callable[[int], float]]:
-        weights = self.module_.parameters()
-        if self.optimizer == "adam":
-            chosen: torch.optim.Optimizer = torch.optim.Adam(weights, lr=self.learning_rate or 1e-3)
+        """The optimiser and, step by step, the factor of its rates."""
+        recipe = self.recipe_
+        weights = [value for value in self.module_.parameters() if value.requires_grad]
+        rate = recipe.learning_rate * (recipe.batch_size if recipe.per_sample else 1)
+        if recipe.optimizer == "adam":
+            chosen: torch.optim.Optimizer = torch.optim.Adam(weights, lr=rate)
+        elif recipe.optimizer == "sgd":
+            chosen = torch.optim.SGD(weights, lr=rate, momentum=0.9, weight_decay=5e-4)
         else:
-            chosen = torch.optim.SGD(weights, lr=self.learning_rate or 0.1, momentum=0.9, weight_decay=5e-4)
-        top = chosen.param_groups[0]["lr"]
-        if self.schedule == "constant":
-            return chosen, lambda step: top
-        return chosen, lambda step: 0.5 * top * (1 + math.cos(math.pi * step / steps))
+            # Where norms have no scale, their shifts carry the work: they move faster, and decay as little.
+            shifts = [value for value in weights if value.ndim == 1]
+            groups = [
+                {"params": [value for value in weights if value.ndim > 1], "lr": rate, "weight_decay": 1.3e-3},
+                {"params": shifts, "lr": 64 * rate, "weight_decay": 2e-5},
+            ]
+            chosen = torch.optim.SGD([group for group in groups if group["params"]], momentum=0.85, nesterov=True)
+        if recipe.schedule == "constant":
+            return chosen, lambda step: 1.0
+        if recipe.schedule == "cosine":
+            return chosen, lambda step: 0.5 * (1 + math.cos(math.pi * step / steps))
+        return chosen, lambda step: float(np.interp(step / steps, [0, 0.23, 1], [0.2, 1, 0.07]))
 
     def _train(
         self,
@@ -138,19 +180,19 @@ class NegDL(ClassifierMixin, BaseEstimator):
         rng: np.random.Generator,
         progress: Callable[[int, int], None] | None,
     ) -> None:
-        per_epoch = -(-len(data) // self.batch_size)
+        recipe = self.recipe_
+        per_epoch = -(-len(data) // recipe.batch_size)
         steps = self.epochs * per_epoch
-        optimizer, rate = self._optimizer(steps)
+        optimizer, factor = self._optimizer(steps)
+        tops = [group["lr"] for group in optimizer.param_groups]
         self.module_.train()
         step = 0
         for _ in range(self.epochs):
             total = 0.0
             for rows in self._batches(len(data), rng):
-                optimizer.param_groups[0]["lr"] = rate(step)
-                x = (data.batch(rows) - self.shift_) / self.scale_
-                if self.augment:
-                    x = _augmented(x, rng)
-                loss = nn.functional.cross_entropy(self.module_(x), targets[rows])  # steps 6 and 7
+                for group, top in zip(optimizer.param_groups, tops, strict=True):
+                    group["lr"] = top * factor(step)
+                loss = self._loss(data.batch(rows), targets[rows], rng)  # steps 6 and 7
                 optimizer.zero_grad(set_to_none=True)
                 loss.backward()  # step 8
                 optimizer.step()  # step 9
@@ -161,26 +203,38 @@ class NegDL(ClassifierMixin, BaseEstimator):
             self.losses_.append(total / len(data))
         self.module_.eval()
 
+    def _loss(self, given: Tensor, targets: Tensor, rng: np.random.Generator) -> Tensor:
+        recipe = self.recipe_
+        x = (given - self.shift_) / self.scale_
+        if recipe.augment:
+            x = flipped(cropped(x, rng, recipe.shift), rng)
+        if recipe.bfloat16:
+            x = x.contiguous(memory_format=torch.channels_last)
+        # Weights stay in single precision; what runs in bfloat16 is a copy of them.
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=recipe.bfloat16):
+            logits = self.module_(x)
+        return nn.functional.cross_entropy(logits.float(), targets, label_smoothing=recipe.smoothing)
+
     def _batches(self, n: int, rng: np.random.Generator) -> Iterator[NDArray[np.int64]]:
-        order = rng.permutation(n)
-        for start in range(0, n, self.batch_size):
+        order, size = rng.permutation(n), self.recipe_.batch_size
+        for start in range(0, n, size):
             # A batch of one has no variance to normalise by: it joins the next epoch instead.
             if n - start > 1 or n == 1:
-                yield order[start : start + self.batch_size]
+                yield order[start : start + size]
 
     def decision_function(self, X: SketchSet) -> NDArray[np.float32]:
         """Logits (n, classes) for sketches of new images, made with the same parameters."""
         check_is_fitted(self, "module_")
         sketches = self._sketches(X)
         sketches.require(self.parameters_, self.image_shape_)
-        data = SketchDataset(sketches, inputs=self.inputs, cache=False)
-        self.module_.eval()
+        data = SketchDataset(sketches, inputs=self.recipe_.inputs, cache=False)
+        answer = self._answer()
         with torch.inference_mode():
-            parts = [
-                self.module_((data.batch(np.arange(a, min(a + 512, len(data)))) - self.shift_) / self.scale_)
-                for a in range(0, len(data), 512)
-            ]
+            parts = [answer(data.batch(np.arange(a, min(a + 512, len(data))))) for a in range(0, len(data), 512)]
         return torch.cat(parts).numpy()
+
+    def _answer(self) -> nn.Module:
+        return _Answer(self.module_, self.shift_, self.scale_, self.recipe_.flips and self.recipe_.augment).eval()
 
     def predict_proba(self, X: SketchSet) -> NDArray[np.float32]:
         """Class probabilities."""
@@ -205,7 +259,7 @@ class NegDL(ClassifierMixin, BaseEstimator):
         plain = {k: v for k, v in self.get_params(deep=False).items() if k not in ("network", "random_state")}
         fields = {
             "settings": plain,
-            "network": self.network if isinstance(self.network, str) else None,
+            "network": self.network_ if isinstance(self.network_, str) else None,
             "parameters": self.parameters_.to_dict(),
             "image_shape": list(self.image_shape_),
             "input_shape": list(self.input_shape_),
@@ -226,6 +280,7 @@ class NegDL(ClassifierMixin, BaseEstimator):
             model.parameters_ = law_from_dict(fields["parameters"])
             channels, height, width = (checks.whole("image_shape", size) for size in fields["image_shape"])
             model.image_shape_ = (channels, height, width)
+            model._settle_recipe(model.image_shape_)
             planes, height, width = (checks.whole("input_shape", size) for size in fields["input_shape"])
             model.input_shape_ = (planes, height, width)
             model.classes_ = arrays["classes"]
@@ -244,7 +299,7 @@ class NegDL(ClassifierMixin, BaseEstimator):
         """Write the network as ONNX: input "x", estimates (n, planes, h, w) of `SketchDataset`; output "logits"."""
         check_is_fitted(self, "module_")
         checks.optional_module("onnx", extra="torch")
-        whole = nn.Sequential(_Scaled(self.shift_, self.scale_), self.module_).eval()
+        whole = self._answer()
         example = torch.zeros(2, *self.input_shape_)
         with warnings.catch_warnings():
             # The exporter that needs no further package announces its retirement.
@@ -255,21 +310,16 @@ class NegDL(ClassifierMixin, BaseEstimator):
             )  # fmt: skip
 
 
-class _Scaled(nn.Module):
-    def __init__(self, shift: Tensor, scale: Tensor) -> None:
+class _Answer(nn.Module):
+    """From estimates to logits: scaled, and averaged with those of the mirrored image where the recipe has flips."""
+
+    def __init__(self, module: nn.Module, shift: Tensor, scale: Tensor, flips: bool) -> None:
         super().__init__()
+        self.module, self.flips = module, flips
         self.register_buffer("shift", shift)
         self.register_buffer("scale", scale)
 
     def forward(self, x: Tensor) -> Tensor:
-        return (x - self.shift) / self.scale
-
-
-def _augmented(x: Tensor, rng: np.random.Generator) -> Tensor:
-    """The same random crop (padded by 1/8) for the batch, and a flip of each image by a coin."""
-    n, _, height, width = x.shape
-    pad = max(1, min(height, width) // 8)
-    top, left = (int(rng.integers(2 * pad + 1)) for _ in range(2))
-    x = nn.functional.pad(x, (pad, pad, pad, pad))[:, :, top : top + height, left : left + width]
-    flips = torch.from_numpy(rng.random(n) < 0.5)
-    return torch.where(flips[:, None, None, None], x.flip(3), x)
+        x = (x - self.shift) / self.scale
+        logits = self.module(x)
+        return (logits + self.module(x.flip(3))) / 2 if self.flips else logits

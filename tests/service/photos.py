@@ -13,7 +13,7 @@ from blindsight.service.infra.datasets import DataSet, DataSets
 from blindsight.service.pages import photo_library
 from blindsight.service.pages.home import open_account
 
-__all__ = ["ALBUM", "album", "photo", "scanned"]
+__all__ = ["ALBUM", "album", "as_bytes", "photo", "scanned"]
 
 ALBUM = ("dusk", "grass", "night", "sand")
 _GROUNDS = {"dusk": (200, 90, 60), "grass": (60, 150, 50), "night": (15, 20, 60), "sand": (220, 190, 130)}

@@ -17,6 +17,7 @@ from blindsight.privacy import Ledger
 from blindsight.service.infra.database import JOBS
 from blindsight.service.pages.demo.cells import CellIndex
 from service.asgi import Client, run
+from service.photos import as_bytes, photo
 
 
 @pytest.fixture
@@ -134,6 +135,19 @@ def test_an_upload_is_searched_sketched_and_tagged(make: Callable[..., Any]) -> 
     shown = client.post("/api/demo/sketch/upload?setting=Q12", content=buffer.getvalue(), headers=kind).json()
     assert shown["psnr"] > 30
     assert client.post("/api/demo/tags/upload", content=buffer.getvalue(), headers=kind).json()["spent"] > 0
+    run(app.state.studio.decoders.close())
+
+
+def test_a_photo_is_no_digit_and_that_is_said_without_a_charge(keyed: Any) -> None:
+    app, owner, _ = keyed
+    kind = {"content-type": "image/jpeg"}
+    for number, ground in enumerate(("dusk", "grass", "night", "sand")):
+        content = as_bytes(photo(ground, number))
+        for address in ("/api/demo/search/upload?epsilon=8", "/api/demo/tags/upload"):
+            answer = owner.post(address, content=content, headers=kind)
+            assert (answer.status_code, answer.json()["error"]) == (422, "not_of_the_kind"), (ground, address)
+    assert spent(app, "owner", "record") == 0
+    assert spent(app, "owner", "query") == 0
     run(app.state.studio.decoders.close())
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import shutil
+import subprocess
+import tarfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
+
+from service.photos import album
 
 pytestmark = pytest.mark.real
 DEMO = tuple(f"demo/{name}" for name in ("search", "sketch", "federation", "metric", "tags", "papers"))
@@ -167,10 +171,14 @@ def test_the_api_page_works_without_a_network(visit: Visit) -> None:
 
 @pytest.mark.parametrize(
     "visit",
-    [{"viewport": {"width": 390, "height": 844}}, {"color_scheme": "dark", "viewport": {"width": 390, "height": 844}}],
+    [
+        {"viewport": {"width": 390, "height": 844}},
+        {"color_scheme": "dark", "viewport": {"width": 390, "height": 844}},
+        {"viewport": {"width": 1600, "height": 900}},
+    ],
     indirect=True,
 )
-def test_pages_fit_a_phone_light_or_dark(visit: Visit) -> None:
+def test_pages_fit_the_screen_light_or_dark(visit: Visit) -> None:
     for name in PAGES:
         page = visit.go(name)
         page.wait_for_load_state("load")
@@ -180,6 +188,17 @@ def test_pages_fit_a_phone_light_or_dark(visit: Visit) -> None:
             "getComputedStyle(document.body).backgroundColor])"
         )
         assert _contrast(light, dark) > 7
+
+
+@pytest.mark.parametrize("visit", [{"viewport": {"width": 390, "height": 844}}], indirect=True)
+def test_a_phone_reaches_every_page_by_its_menu(visit: Visit) -> None:
+    page = visit.go("")
+    page.locator(".menu summary").click()
+    words = page.locator(".menu a").all_inner_texts()
+    assert words[0] == "Home"
+    assert words[-1] == "Budget and audit"
+    page.locator(".menu a", has_text="Budget and audit").click()
+    page.wait_for_url("**/budget")
 
 
 def test_every_control_is_reached_by_keyboard_and_has_a_name(visit: Visit) -> None:
@@ -211,6 +230,108 @@ def test_a_page_is_there_within_a_second(visit: Visit) -> None:
         seconds.append(time.perf_counter() - start)
     # A busy machine is not the page's fault: the median is what is promised.
     assert sorted(seconds)[len(seconds) // 2] < 1.0
+
+
+def test_a_newcomer_protects_a_folder_searches_compares_and_attacks(
+    browser: Any, serve: Any, tmp_path: Path, axe: str | None
+) -> None:
+    """From an empty home to a release, its search with own thumbnails, tags, compare, and an audit of it."""
+    here = album(tmp_path / "Coast archive", each=20)
+    server = serve(PHOTOS=here.parent, KEYS="auto", TOKEN="a-secret-of-this-start-up", RATE=100_000, BURST=100_000)
+    visit = Visit(browser, server, bypass_csp=axe is not None)
+    page = visit.go("?token=a-secret-of-this-start-up")
+    assert "Share what your images know" in visit.text("main")
+    clean(page, axe)
+    page.locator("main a", has_text="Protect a folder").click()
+    page.locator("#folder").select_option(label=str(here))
+    page.get_by_role("button", name="Read this folder").click()
+    page.wait_for_selector("input[name=epsilon]", timeout=4 * WAIT)
+    assert "80 photos read, 1 could not be" in visit.text("main")
+    clean(page, axe)
+    page.get_by_role("button", name="my own photos").click()
+    page.wait_for_selector(".film img", timeout=4 * WAIT)
+    clean(page, axe)
+    page.locator("input[name=epsilon][value='4.0']").check()
+    assert "ε 4" in visit.text("#choice-title")
+    page.get_by_role("button", name="Make the release").click()
+    assert page.url.endswith("look=own"), "nothing happens before the box is ticked"
+    page.locator("#sure").check()
+    page.get_by_role("button", name="Make the release").click()
+    page.wait_for_selector(".folder.leaves", timeout=4 * WAIT)
+    assert "12 of ε 16 are left" in visit.text("main")
+    with page.expect_download() as waiting:
+        page.get_by_role("link", name="The card").click()
+    assert "after looking" in Path(waiting.value.path()).read_text()
+    clean(page, axe)
+    page.get_by_role("link", name="Search in it").click()
+    page.locator("[data-photo]").first.click()
+    page.wait_for_selector("#groups img")
+    before = len([url for url in visit.asked if url.endswith("/upload")])
+    page.locator("#rerank").check()
+    page.wait_for_selector("text=sorted by your own photos")
+    assert len([url for url in visit.asked if url.endswith("/upload")]) == before
+    clean(page, axe)
+    page = visit.go("tags")
+    page.locator("#photos .kinds button").first.click()
+    page.wait_for_selector("#photos img")
+    clean(page, axe)
+    page = visit.go("compare")
+    page.wait_for_function("() => document.querySelector('#left').complete")
+    for key in ("ArrowLeft", "ArrowRight", "Space"):
+        was = visit.text("#count")
+        page.keyboard.press(key)
+        page.wait_for_function("was => document.querySelector('#count').innerText !== was", arg=was)
+    assert "3 answered: 1 same, 1 different, 1 not sure" in visit.text("#tally")
+    clean(page, axe)
+    page = visit.go("budget")
+    page.get_by_role("button", name="Attack it now").click()
+    page.wait_for_selector(".verdict", timeout=4 * WAIT)
+    assert "The promise held" in visit.text(".verdict")
+    assert "Yes" in visit.text("main")
+    clean(page, axe)
+    assert "no promise refuted" in visit.go("").locator("main").inner_text()
+    own = [url for url in visit.asked if not url.startswith((visit.url, "data:", "blob:"))]
+    visit.context.close()
+    assert own == [], "a page asked another host"
+    assert visit.complaints == []
+
+
+@pytest.fixture(scope="module")
+def axe(tmp_path_factory: pytest.TempPathFactory) -> str | None:
+    """axe-core's text, from npm where it can be reached; it is not part of the project."""
+    where = tmp_path_factory.mktemp("axe")
+    npm = shutil.which("npm")
+    if npm is None:
+        return None
+    done = subprocess.run([npm, "pack", "axe-core@4", "--silent"], cwd=where, capture_output=True, timeout=60)
+    packed = next(where.glob("*.tgz"), None)
+    if done.returncode or packed is None:
+        return None
+    with tarfile.open(packed) as archive:
+        found = archive.extractfile("package/axe.min.js")
+        return None if found is None else found.read().decode()
+
+
+def clean(page: Any, axe: str | None) -> None:
+    """No violation that axe-core finds; where it cannot be had, the other tests of names and contrast remain."""
+    if axe is not None:
+        page.evaluate(axe)
+        found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")["violations"]
+        assert [(one["id"], one["nodes"][0]["target"]) for one in found] == [], page.url
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing_on_any_page(browser: Any, live: Any, axe: str | None, scheme: str) -> None:
+    if axe is None:
+        pytest.skip("axe-core cannot be had from npm here")
+    for width in (390, 1400):
+        options = {"viewport": {"width": width, "height": 900}, "color_scheme": scheme, "bypass_csp": True}
+        visit = Visit(browser, live, **options)
+        for name in PAGES:
+            page = visit.go(name)
+            page.wait_for_load_state("load")
+            clean(page, axe)
+        visit.context.close()
 
 
 def _contrast(one: str, other: str) -> float:

@@ -29,7 +29,9 @@ def wait(url: str, job: str, *states: str) -> dict[str, Any]:
 
 def test_a_job_is_taken_up_after_a_stop_and_after_a_crash(serve: Callable[..., Any]) -> None:
     first = serve()
-    long = httpx.post(f"{first.url}/api/demo/federation", json={"users": 40, "rounds": 20, "encrypt": True}).json()["id"]
+    long = httpx.post(f"{first.url}/api/demo/federation", json={"users": 40, "rounds": 20, "encrypt": True}).json()[
+        "id"
+    ]
     small = httpx.post(f"{first.url}/api/demo/federation", json=SMALL).json()["id"]
     wait(first.url, long, "running")
     first.kill()

@@ -213,11 +213,11 @@ async def read_drop(
             raise Problem("too_large")
         left = 4 * settings.drop_bytes
         for entry in listed:
-            data = await asyncio.to_thread(_unpacked, packed, entry, min(settings.upload_bytes, left))
-            left -= len(data or b"")
+            content = await asyncio.to_thread(_unpacked, packed, entry, min(settings.upload_bytes, left))
+            left -= len(content or b"")
             if left <= 0:
                 raise Problem("too_large")
-            yield entry.filename[:400], None if data is None else await _or_none(decoders, data, settings)
+            yield entry.filename[:400], None if content is None else await _or_none(decoders, content, settings)
 
 
 def _unpacked(packed: zipfile.ZipFile, entry: zipfile.ZipInfo, most: int) -> bytes | None:

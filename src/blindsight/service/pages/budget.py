@@ -181,7 +181,7 @@ def _in_order(studio: Studio, sets: list[DataSet]) -> dict[str, Any]:
 
 def _books(studio: Studio, sets: list[DataSet]) -> list[dict[str, Any]]:
     """What happened to the data sets, newest first, in plain words."""
-    lines = []
+    lines: list[dict[str, Any]] = []
     for one in sets:
         left = 0.0
         for entry in studio.budgets.named(one.account, create=True).entries():

@@ -205,13 +205,11 @@ def _page(request: Request, studio: Studio, dataset: str | None) -> Response:
     context: dict[str, Any] = {"title": "Search", "sets": [], "one": None}
     if request.state.identity is not None:
         sets, one = chosen(studio, dataset, released=True)
-        context |= {"sets": [s for s in sets if _newest(s)], "one": one if one and _newest(one) else None}
-        if context["one"] is not None:
-            release = _newest(one)
-            assert release is not None  # noqa: S101  (looked at in the line above)
-            context["release"] = release
+        release = _newest(one)
+        context["sets"] = [s for s in sets if _newest(s)]
+        if one is not None and release is not None:
+            context |= {"one": one, "release": release, "film": studio.datasets.photos(one)[:24]}
             context["strip"] = search_strip(studio, one, release.epsilon, release.attack, "Searching spends nothing.")
-            context["film"] = studio.datasets.photos(one)[:24]
     return render(request, studio, "search.html", context)
 
 

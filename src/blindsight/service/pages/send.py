@@ -26,8 +26,8 @@ __all__ = ["SETTINGS", "router", "run"]
 router = APIRouter(tags=["send"])
 DataSetId = Annotated[str, Path(pattern="^[0-9a-f]{12}$", description="A data set's number.")]
 SETTINGS = {"coarse": "Q3", "medium": "Q6", "fine": "Q9"}
-_SIDE, _SHOWN, _PUBLIC = 64, 6, 400
-_ATTACKERS = ("anybody", "patient", "trained")
+_SIDE, _SHOWN = 64, 6
+_ATTACKERS = {"anybody": "posterior mean", "patient": "smoothing", "clever": "second reading"}
 
 
 @router.get("/send", include_in_schema=False)
@@ -78,34 +78,14 @@ def run(arguments: dict[str, Any], place: JobContext) -> dict[str, Any]:
 
 
 def attack(squares: NDArray[np.uint8], setting: str) -> tuple[NDArray[Any], dict[str, NDArray[Any]]]:
-    """What is sent of grey squares, and what comes back: evened out, smoothed, and by one who saw public pictures."""
-    from scipy.ndimage import gaussian_filter, median_filter
-
-    from blindsight.index.public_images import built_in_images
+    """What is sent of grey squares, and what attackers get back who know the setting and how photos look."""
     from blindsight.sketching import NegativeSketcher
+    from blindsight.sketching.attackers import Suite
 
-    public = _grey(built_in_images(_PUBLIC, _SIDE))
-    sketcher = NegativeSketcher(setting, n_jobs=1).fit(squares)
-    sketch = sketcher.sketch(squares)
-    plain = sketch.pictures().astype(np.float64)
-    smooth = np.stack([gaussian_filter(median_filter(image, 5), 1.2) for image in plain])
-    seen = sketcher.sketch(public).pictures().reshape(len(public), -1).astype(np.float64)
-    trained = _ridge(seen, public.reshape(len(public), -1), smooth.reshape(len(squares), -1))
-    sent = np.stack([_sent(counts) for counts in sketch.counts[:, 0]])
-    back = {"anybody": plain, "patient": smooth, "trained": trained.reshape(squares.shape)}
-    return sent, {name: np.clip(pictures, 0, 255) for name, pictures in back.items()}
-
-
-def _ridge(seen: NDArray[Any], truth: NDArray[Any], asked: NDArray[Any]) -> NDArray[np.float64]:
-    """Regression from smoothed sketches of public pictures to the pictures, in their own span: few, so it is quick."""
-    from scipy.ndimage import gaussian_filter, median_filter
-
-    smooth = np.stack([gaussian_filter(median_filter(row.reshape(_SIDE, _SIDE), 5), 1.2).ravel() for row in seen])
-    centre, middle = smooth.mean(axis=0), truth.mean(axis=0)
-    kernel = (smooth - centre) @ (smooth - centre).T
-    strength = 0.1 * np.trace(kernel) / len(kernel)
-    weights = np.linalg.solve(kernel + strength * np.eye(len(kernel)), truth - middle)
-    return middle + ((asked - centre) @ (smooth - centre).T) @ weights
+    sketches = NegativeSketcher(setting, n_jobs=1).fit(squares).sketch(squares)
+    found = Suite(sketches.parameters).recover(sketches)
+    sent = np.stack([_sent(counts) for counts in sketches.counts[:, 0]])
+    return sent, {name: np.clip(found[word], 0, 255) for name, word in _ATTACKERS.items()}
 
 
 def _recognised(pictures: NDArray[Any], picked: NDArray[Any], rows: NDArray[Any], features: str) -> list[bool]:
@@ -125,10 +105,6 @@ def _square(datasets: DataSets, one: DataSet, photo: str) -> NDArray[np.uint8]:
         return np.asarray(image.convert("L").resize((_SIDE, _SIDE), Image.Resampling.BILINEAR))
 
 
-def _grey(images: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    return np.rint(images @ np.array([0.299, 0.587, 0.114])).astype(np.uint8)
-
-
 def _sent(counts: NDArray[Any]) -> NDArray[np.uint8]:
     """The first bit's counts of ones among all sightings: numbers, shown as grey."""
     zeros, ones = counts[0].astype(np.float64)
@@ -145,7 +121,7 @@ def _page(request: Request, studio: Studio, dataset: str | None, how: str) -> Re
             found = json.loads(path.read_bytes()) if path.exists() else None
             job = next((j for j in studio.jobs.listed("send") if j["arguments"]["dataset"] == one.id), None)
             context["job"] = job if job is not None and job["state"] != "done" else None
-            context |= {"found": found, "shown": found[how] if found else None, "attackers": _ATTACKERS}
+            context |= {"found": found, "shown": found[how] if found else None, "attackers": list(_ATTACKERS)}
             context["strip"] = _strip(studio, one, found, how)
     return render(request, studio, "send.html", context)
 

@@ -2,6 +2,7 @@
 import { ask, attempt, byId, element, fill, picture, say } from "./studio.js";
 
 const dataset = byId("search").dataset.dataset, rerank = byId("rerank"), file = byId("file"), base = `/api/search/${dataset}`;
+const FIRST = 12;
 let query = null, anyway = false;
 const address = (photo) => `/api/datasets/${dataset}/photos/${photo}`;
 
@@ -11,10 +12,13 @@ function group(found) {
     button.addEventListener("click", () => byPhoto(hit.id, hit.name));
     return element("li", {}, button, element("span", { class: "name" }, hit.name));
   });
-  const more = found.count - found.photos.length;
+  const hidden = photos.slice(FIRST), rest = found.count - found.photos.length;
+  const list = element("ul", { class: "photos" }, ...photos.slice(0, FIRST));
+  const more = element("button", { type: "button", class: "plain small" }, `${hidden.length.toLocaleString("en")} more`);
+  more.addEventListener("click", () => { list.append(...hidden); more.remove(); });
   return element("section", { class: "card" }, element("div", { class: "card-head" }, element("h2", {}, found.title), element("span", { class: "pill stays" }, "only you see this")),
     found.expect === null ? null : element("p", {}, element("b", {}, `Expect about ${found.expect} of these ${found.count} to be like your picture. `), element("span", { class: "quiet" }, "The code cannot tell them apart, so their order means nothing.")),
-    element("ul", { class: "photos" }, ...photos), more > 0 ? element("p", { class: "quiet" }, `and ${more.toLocaleString("en")} more`) : null);
+    list, hidden.length ? element("div", { class: "buttons" }, more) : null, rest > 0 ? element("p", { class: "quiet" }, `and ${rest.toLocaleString("en")} beyond these`) : null);
 }
 
 function show(found) {

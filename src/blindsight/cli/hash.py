@@ -32,11 +32,21 @@ def hash_folder(
     epsilon: Annotated[float | None, typer.Option(help="Budget per unit (default 8).")] = None,
     unit: Annotated[str | None, typer.Option(help="record (a whole photo, default) or bit.")] = None,
     calibration: Annotated[str | None, typer.Option(help="proven (default) or paper.")] = None,
-    bits: Annotated[int | None, typer.Option(help="Bits of a code, or cells (default: by budget).")] = None,
-    features: Annotated[str | None, typer.Option(help="efficientnet (default where installed) or pixels.")] = None,
+    bits: Annotated[
+        int | None, typer.Option(help="Bits of a flipped code, or a codebook's cells (default: by budget).")
+    ] = None,
+    features: Annotated[
+        str | None,
+        typer.Option(
+            help="efficientnet (default where installed), efficientnet-reduced (camera photos), lite2 or pixels."
+        ),
+    ] = None,
     public: Annotated[
         str | None,
-        typer.Option(help="Public images to learn the hash function from: a folder, or a data set's name."),
+        typer.Option(help="Public pictures like the photos: a folder (best: a subfolder per class), or a set's name."),
+    ] = None,
+    first_page: Annotated[
+        bool | None, typer.Option("--first-page", help="More cells: better first ten hits, worse order of the rest.")
     ] = None,
     prior: Annotated[float | None, typer.Option(help="Share of photos that match a query beforehand (0.01).")] = None,
     ledger: Annotated[
@@ -60,6 +70,7 @@ def hash_folder(
     from blindsight.index.encoder import load_encoder, make_encoder
     from blindsight.index.header import Header
     from blindsight.index.photos import PhotoFolder, photo_names
+    from blindsight.index.public_images import refuse_private
 
     asked = {
         "method": method,
@@ -69,6 +80,7 @@ def hash_folder(
         "bits": bits,
         "features": features,
         "public": public,
+        "first_page": first_page,
         "prior": prior,
         "seed": seed,
     }
@@ -77,6 +89,7 @@ def hash_folder(
     if place is None and not names:
         raise InvalidData(f"{folder} holds no photos ({', '.join(sorted(SUFFIXES))}). Check the path.")
     recipe = _recipe(asked, place)
+    refuse_private(recipe.public, folder, names)
     if place is not None and place.codes.exists():
         encoder = load_encoder(recipe, out, Header.of(place.codes).decoding)
     else:
@@ -93,7 +106,7 @@ def hash_folder(
         with progress_bar("hashing photos") as progress:
             done = hash_to(
                 index,
-                _photos(folder, names),
+                _photos(folder, names, recipe.image.at_least),
                 encoder.release,
                 spool=out / "shards",
                 about=place.number,
@@ -105,14 +118,16 @@ def hash_folder(
     _report(place, recipe, encoder, done, total, charged, json)
 
 
-def _photos(folder: Path, names: list[str]) -> ImageSet:
+def _photos(folder: Path, names: list[str], at_least: int | None) -> ImageSet:
     """The photos under their names, read one by one by whoever works on them."""
     import numpy as np
 
     from blindsight.data import ImageSet
     from blindsight.data.sources import Files
 
-    return ImageSet(Files([folder.resolve() / name for name in names]), names=np.array(names, dtype=np.str_))
+    return ImageSet(
+        Files([folder.resolve() / name for name in names], at_least=at_least), names=np.array(names, dtype=np.str_)
+    )
 
 
 def _recipe(asked: dict[str, Any], place: PhotoFolder | None) -> Recipe:

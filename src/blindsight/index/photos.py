@@ -95,7 +95,7 @@ class PhotoFolder:
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise HostileFile(f"{about} is not what it should be. Restore it from a copy.") from error
 
-    def open(self, *, n_bits: int, guarantee: Guarantee, decoding: MatchModel) -> HammingIndex:
+    def open(self, *, n_bits: int, guarantee: Guarantee, decoding: MatchModel | None) -> HammingIndex:
         """The codes, for adding to them; a new file where there is none yet."""
         if not self.codes.exists():
             return HammingIndex.create(self.codes, n_bits, names=True, guarantee=guarantee, decoding=decoding)

@@ -58,7 +58,7 @@ def scan(datasets: DataSets, one: DataSet, say: Say) -> DataSet:
     from blindsight.index.photos import photo_names
 
     folder, features = Path(one.source), default_features()
-    names = list(photo_names(folder, SUFFIXES, leave_out=datasets.settings.state))[: datasets.settings.drop_files]
+    names = list(photo_names(folder, SUFFIXES, leave_out=(datasets.settings.state,)))[: datasets.settings.drop_files]
     known = {photo.name: photo.id for photo in datasets.photos(one)}
     shown = _dropped_names(datasets, one)
     found: dict[str, Photo] = {}
@@ -214,33 +214,34 @@ def measure_plain(rows: NDArray[Any], shows: NDArray[np.int64], asked: NDArray[n
 
 def release_photos(datasets: DataSets, one: DataSet, release: Release, ledger: Ledger, say: Say) -> DataSet:
     """Charge once, then release each photo's code under its random number; continued where a crash stopped it."""
+    from blindsight.index import album, photos
     from blindsight.index.bulk import release_named
-    from blindsight.index.encoder import load_encoder
-    from blindsight.index.header import Header
-    from blindsight.index.photos import PhotoFolder, charge_once
+    from blindsight.index.encoder import load_encoder, make_encoder
+    from blindsight.privacy.vault import Vault
 
-    folder, photos = datasets.folder(release), datasets.photos(one)
-    say(0, len(photos), "learning the model from public data")
-    made = encoder(release.epsilon, one.features)
-    place = PhotoFolder.find(folder)
-    if place is not None and place.codes.exists():
-        made = load_encoder(made.recipe, folder, Header.of(place.codes).decoding)
-    # The source stays in the vault: what is given away names no folder. The number is the release's own.
-    place = place or PhotoFolder(folder, made.recipe.to_fields(), "", release.id)
+    folder, listed = datasets.folder(release), datasets.photos(one)
+    say(0, len(listed), "learning the model from public data")
+    safe = Vault.open_or_create(datasets.vault(one) / "records")
+    made = photos.function_of(safe, encoder(release.epsilon, one.features).recipe, make_encoder, load_encoder)
+    guarantee = photos.stated(made.guarantee, names="random")
+    law = photos.law_of(made, guarantee)
+    number = safe.release_of(law)
+    album.charge(guarantee, safe, number, ledger)
+    place = photos.PhotoFolder.find(folder)
+    place = place or photos.PhotoFolder(folder, made.recipe.to_fields(), safe.number, number)
     folder.mkdir(parents=True, exist_ok=True)
     place.write()
-    charge_once(place, made.guarantee, ledger)
-    if not place.codes.exists():
-        made.save(folder)
-    ids, rows = [photo.id for photo in photos], rows_of(datasets, one)
-    with place.open(n_bits=made.n_bits, guarantee=made.guarantee, decoding=made.decoding) as index:
-        # What is in the index stays as it is: a second code of the same photo would cost its epsilon again.
+    made.save(folder)
+    ids, rows = [photo.id for photo in listed], rows_of(datasets, one)
+    with place.open(n_bits=made.n_bits, guarantee=guarantee, decoding=made.decoding) as index:
+        # A photo's noise is the vault's, and what was released of it stays: a second code would cost epsilon again.
         missing = [i for i, number in enumerate(ids) if number not in index]
         for start in range(0, len(missing), _RELEASED):
             batch = missing[start : start + _RELEASED]
             names = [ids[i] for i in batch]
             with paid():
-                index.add(release_named(made.hasher, names, rows[batch]), ids=names)
+                drawn = release_named(made.hasher, names, rows[batch], safe.source(names, about=law))
+            index.add(safe.keep_codes(number, names, drawn), ids=names)
             done = len(ids) - len(missing) + start + len(batch)
             say(done, len(ids), f"protecting {done:,} of {len(ids):,} photos")
         stored = len(index)

@@ -8,9 +8,22 @@ drawn a second time.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from blindsight.index.bulk.hashing import hash_to, release_named
 from blindsight.index.bulk.pools import HERE, Here, OnRay, Pool, pool_at
-from blindsight.index.bulk.sketching import sketch_to
 from blindsight.index.bulk.spool import Spool
 
 __all__ = ["HERE", "Here", "OnRay", "Pool", "Spool", "hash_to", "pool_at", "release_named", "sketch_to"]
+
+if TYPE_CHECKING:
+    from blindsight.index.bulk.sketching import sketch_to
+
+
+def __getattr__(name: str) -> Any:
+    # Sketching brings seconds of imports that hashing has no use for.
+    if name == "sketch_to":
+        from blindsight.index.bulk.sketching import sketch_to
+
+        return sketch_to
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -8,9 +8,10 @@ loses nothing and nothing is drawn a second time.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from blindsight.index.bulk.hashing import Released, Wanted, hash_to, records_of, release_named
 from blindsight.index.bulk.pools import HERE, Here, OnRay, Pool, pool_at
-from blindsight.index.bulk.sketching import sketch_to
 from blindsight.index.bulk.spool import Spool
 
 __all__ = [
@@ -27,3 +28,15 @@ __all__ = [
     "release_named",
     "sketch_to",
 ]
+
+if TYPE_CHECKING:
+    from blindsight.index.bulk.sketching import sketch_to
+
+
+def __getattr__(name: str) -> Any:
+    # Sketching brings seconds of imports that hashing has no use for.
+    if name == "sketch_to":
+        from blindsight.index.bulk.sketching import sketch_to
+
+        return sketch_to
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

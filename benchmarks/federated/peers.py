@@ -2,8 +2,8 @@
 
 All hide an update of 206,848 weights (95.6% zeros) in a sum of N, on one core. `paper`, python-paillier and pypaillier
 are extrapolated from a sample, one ciphertext per weight; the others do the whole. Not the same protection: Flower's
-masks need every pair of users to agree on keys and draw each mask from 32 bits of seed; CKKS sums are approximate and their
-key holder can open any one user.
+masks need every pair of users to agree on keys and draw each mask from 32 bits of seed; CKKS sums are approximate and
+their key holder can open any one user.
 """
 
 from __future__ import annotations

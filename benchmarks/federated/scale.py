@@ -121,7 +121,7 @@ def scale_rows(
             unit="exponent",
             seed=seed,
             seconds=grown[last][what],
-            note=f"CPU, 3 users, {first:,} to {last:,} weights: {grown[first][what]:.4f} s to {grown[last][what]:.3f} s",
+            note=f"CPU, 3 users, {first:,} to {last:,} weights: {grown[first][what]:.4f} to {grown[last][what]:.3f} s",
         )
     for users, weights in () if quick else _RUNS:
         run = _apart(users, weights, seed)

@@ -18,8 +18,8 @@ from blindsight.audit.sketches import propagate_beliefs
 from blindsight.sketching import PAPER_Q, NegativeSketcher, QKParameters
 from blindsight.sketching.attackers import Recovered, Suite, measure
 from blindsight.sketching.bits import to_bits
+from blindsight.sketching.estimator import FlippedBits
 from blindsight.sketching.gallery import draw_gallery
-from blindsight.sketching.local import FlippedBits
 from blindsight.sketching.qk_hidden import hide_image
 
 __all__ = ["Attacked", "attack", "attack_rows", "public_images"]

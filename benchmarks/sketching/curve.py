@@ -21,7 +21,7 @@ from benchmarks.sketching.common import Halves, canvas, halves, train_sketches
 from blindsight.sketching import PAPER_Q, NegativeSketcher, QKParameters, leak_of
 from blindsight.sketching.attackers import measure
 from blindsight.sketching.calibration import calibrate
-from blindsight.sketching.local import CodebookClassifier, CodebookSketcher, FlippedBits
+from blindsight.sketching.estimator import CodebookClassifier, CodebookSketcher, FlippedBits
 
 __all__ = ["above_the_curve", "curve_rows"]
 

@@ -23,6 +23,40 @@ class TestSummed(ReplayContract):
         return X
 
 
+class TestGaussian(TestSummed):
+    """In floating point, for what stays inside."""
+
+    floats = ("sum",)
+    kind = "gaussian"
+
+    def make(self) -> Any:
+        return Summed(self.kind)
+
+
+class TestLaplace(TestGaussian):
+    """In floating point."""
+
+    kind = "laplace"
+
+
+class TestDiscreteLaplace(TestGaussian):
+    """Exact."""
+
+    kind = "discrete laplace"
+
+
+class TestStaircase(TestGaussian):
+    """In floating point."""
+
+    kind = "staircase"
+
+
+class TestTop(TestGaussian):
+    """Only indices leave."""
+
+    kind = "top"
+
+
 class TestCounted(ReplayContract):
     """Counts over public classes."""
 
@@ -41,6 +75,34 @@ class TestLocal(ReplayContract):
 
     def data(self) -> Any:
         return X
+
+
+class TestFlips(TestLocal):
+    """Bits."""
+
+    floats = ("answers",)
+    kind = "flip"
+
+    def make(self) -> Any:
+        return Local(self.kind)
+
+
+class TestSubset(TestFlips):
+    """Subsets of cells."""
+
+    kind = "subset"
+
+
+class TestDuchi(TestFlips):
+    """Corners of a box."""
+
+    kind = "duchi"
+
+
+class TestPrivUnit(TestFlips):
+    """Directions."""
+
+    kind = "privunit"
 
 
 class TestDescent(ReplayContract):

@@ -14,7 +14,7 @@ RNG = np.random.default_rng(3)
 PAIRS = RNG.normal(size=(12, 2, 3))
 SAME = RNG.permutation(np.arange(12) % 2)
 RECORDS = RNG.normal(size=(10, 3))
-TABLE = np.stack([np.arange(0, 10, 2), np.arange(1, 10, 2)], axis=1)
+TABLE = np.array([[0, 1], [0, 2], [0, 3], [4, 5], [6, 7]])
 QUERIES = np.random.default_rng(4).normal(size=(5, 3))
 
 
@@ -26,6 +26,9 @@ class _Metric(ReplayContract):
 
     def data(self) -> Any:
         return (PAIRS, SAME)
+
+    def removed(self) -> bool:
+        return True
 
     def answers(self, fitted: Any) -> Any:
         return fitted.transform(QUERIES), fitted.describe(kept="for the file")

@@ -71,7 +71,7 @@ class TestLabelGraph(ReplayContract):
         return True
 
     def run(self, data: Any, folder: Path) -> Any:
-        graph = LabelGraph.released(data, epsilon=2.0, delta=1e-5)
+        graph = LabelGraph.released(data, epsilon=2.0, delta=1e-5, max_labels=2)
         return graph, graph.adjacency
 
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 
 from blindsight.sketching import NegativeSketcher, NegDL
-from blindsight.sketching.local import CodebookSketcher, FlippedBits
+from blindsight.sketching.estimator import CodebookSketcher, FlippedBits
 from contracts.estimator import EstimatorContract
 
 IMAGES = np.random.default_rng(0).integers(0, 256, size=(24, 6, 6)).astype(np.uint8)
@@ -59,5 +59,8 @@ class TestFlippedBits(_Local):
 
 
 class TestCodebookSketcher(_Local):
+    def data(self):
+        return (np.random.default_rng(1).integers(0, 256, size=(120, 6, 6)).astype(np.uint8),)
+
     def make(self, **params):
         return CodebookSketcher(3.0, k=5, **params)

@@ -121,7 +121,7 @@ def attack_pixel(parameters: Any, *, trials: int, seed: int) -> Attack:
 def sketch_card(parameters: Any, shape: tuple[int, int, int]) -> tuple[Disclosure, float]:
     """The disclosure of sketches with these parameters, and the epsilon per pixel that they imply."""
     from blindsight.sketching import leak_of
-    from blindsight.sketching.sketcher import disclosure_of
+    from blindsight.sketching.paper import disclosure_of
 
     leak = leak_of(parameters)
     return disclosure_of(parameters, leak, shape), leak.epsilon_pixel

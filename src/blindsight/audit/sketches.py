@@ -21,8 +21,8 @@ from blindsight.privacy import Disclosure, Recovery
 from blindsight.sketching.attackers import Suite, measured_verdict
 from blindsight.sketching.bits import as_images, from_bits
 from blindsight.sketching.negative_database import NegativeDatabase
+from blindsight.sketching.paper import NegativeSketcher
 from blindsight.sketching.parameters import QKParameters
-from blindsight.sketching.sketcher import NegativeSketcher
 
 __all__ = ["attack_card", "propagate_beliefs", "reverse"]
 

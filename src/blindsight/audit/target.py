@@ -227,7 +227,7 @@ def _federated(model: Any, name: str, trials: int, seed: int) -> Audit:
 def _sketches(subject: Any, name: str, trials: int, seed: int) -> Audit:
     """Sketches claim no epsilon: what they imply is computed, and measured on one pixel; flipped bits do claim one."""
     from blindsight.sketching import FlipParameters
-    from blindsight.sketching.local import flips_guarantee
+    from blindsight.sketching.promise import flips_guarantee
 
     parameters = subject.parameters if hasattr(subject, "parameters") else subject.parameters_
     shape = subject.image_shape if hasattr(subject, "image_shape") else subject.image_shape_

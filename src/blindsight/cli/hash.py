@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from blindsight.cli.terminal import console, emit_json, errors, progress_bar, table
 
 if TYPE_CHECKING:
-    from blindsight.data import ImageSet
-    from blindsight.index.encoder import PhotoEncoder, Recipe
-    from blindsight.index.photos import PhotoFolder, Released
+    from blindsight.index.album import Step
+    from blindsight.index.encoder import Recipe
+    from blindsight.index.photos import PhotoFolder
     from blindsight.privacy import Guarantee
+    from blindsight.privacy.vault import Vault
 
 __all__ = ["register"]
 
@@ -44,6 +46,18 @@ def hash_folder(
         typer.Option("--ledger", envvar="BLINDSIGHT_LEDGER", help="Charge this ledger before anything is released."),
     ] = None,
     dataset: Annotated[str | None, typer.Option(help="The photos' name in the ledger (default: the folder's).")] = None,
+    vault: Annotated[
+        Path | None, typer.Option(help="What you keep: key, names, what was released (default: OUT.vault).")
+    ] = None,
+    prune: Annotated[bool, typer.Option("--prune", help="Take out codes whose photos are gone, for good.")] = False,
+    names: Annotated[str | None, typer.Option(help="random ids (default), or keep: the photos' own names.")] = None,
+    person: Annotated[
+        str | None, typer.Option(help="Whose photos: folder (first subfolder), dicom (PatientID) or FILE.csv:COLUMN.")
+    ] = None,
+    most: Annotated[int | None, typer.Option(help="With --person: most images of one person (default 1).")] = None,
+    new_release: Annotated[
+        bool, typer.Option("--new-release", help="Start anew where the vault was lost: all photos are released again.")
+    ] = False,
     seed: Annotated[int | None, typer.Option(help="Fixed noise, for trials: marked as a simulation.")] = None,
     ray: Annotated[
         str | None, typer.Option(help="Workers that share the work: local, or a Ray cluster's address.")
@@ -52,14 +66,15 @@ def hash_folder(
 ) -> None:
     """Turn a folder of photos into an index of noisy codes that can be searched without the photos.
 
-    Stop it at any time and run it again: photos that are in the index are neither released nor charged twice.
+    Run it again whenever the folder has changed, or after a stop: a photo has one code for good, however it is moved,
+    renamed, copied or brought back, and is charged once. Two folders come of it: OUT to give away, and a vault to keep.
     """
-    from blindsight.core.errors import InvalidData
+    from blindsight.core.errors import BudgetExceeded, InvalidData, InvalidParameter, NotProven, UnitMismatch
     from blindsight.data.reading import SUFFIXES
-    from blindsight.index.bulk import hash_to, pool_at
+    from blindsight.index import photos
+    from blindsight.index.album import keep_in_step
+    from blindsight.index.bulk import pool_at
     from blindsight.index.encoder import load_encoder, make_encoder
-    from blindsight.index.header import Header
-    from blindsight.index.photos import PhotoFolder, photo_names
 
     asked = {
         "method": method,
@@ -72,50 +87,84 @@ def hash_folder(
         "prior": prior,
         "seed": seed,
     }
-    names = list(photo_names(folder, SUFFIXES, leave_out=out))
-    place = PhotoFolder.find(out)
-    if place is None and not names:
+    if most is not None and person is None:
+        raise InvalidParameter("--most is a number of images of one person: say whose they are, with --person.")
+    kept = vault or photos.vault_beside(out)
+    listed = list(photos.photo_names(folder, SUFFIXES, leave_out=(out, kept)))
+    place = photos.PhotoFolder.find(out)
+    old = place if new_release else None
+    if old is not None:
+        place, kept = None, _free(kept)
+    if place is None and not listed:
         raise InvalidData(f"{folder} holds no photos ({', '.join(sorted(SUFFIXES))}). Check the path.")
-    recipe = _recipe(asked, place)
-    if place is not None and place.codes.exists():
-        encoder = load_encoder(recipe, out, Header.of(place.codes).decoding)
-    else:
+    fresh = not (kept / "key").exists()
+    safe = photos.open_vault(kept, place)
+    asking = False
+    try:
+        recipe = _recipe(asked, place, safe)
+        chosen, limit = _choices(place, names, person, most)
         with progress_bar("learning from public data"):
-            encoder = make_encoder(recipe)
-    place = place or PhotoFolder(out, recipe.to_fields(), str(folder.resolve()))
-    if not json:
-        _say_guarantee(encoder.guarantee)
-    charged = _charge(place, encoder.guarantee, ledger, dataset or folder.resolve().name)
-    if not place.codes.exists():
-        place.write()
-        encoder.save(out)
-    with place.open(n_bits=encoder.n_bits, guarantee=encoder.guarantee, decoding=encoder.decoding) as index:
-        with progress_bar("hashing photos") as progress:
-            done = hash_to(
-                index,
-                _photos(folder, names),
-                encoder.release,
-                spool=out / "shards",
-                about=place.number,
-                size=recipe.size,
-                pool=pool_at(ray),
-                progress=progress,
+            encoder = photos.function_of(safe, recipe, make_encoder, load_encoder)
+        guarantee = photos.stated(encoder.guarantee, names=chosen, most=limit)
+        law = photos.law_of(encoder, guarantee)
+        number = safe.release_of(law)
+        if place is not None and place.release != number:
+            raise InvalidParameter(
+                f"{out} was made by another hash function or mechanism than this machine makes now; the two together "
+                "would be two releases. Restore its files from a copy, or choose another --out (charged again)."
             )
-        total = len(index)
-    _report(place, recipe, encoder, done, total, charged, json)
+        whose = None if person is None else photos.persons_of(folder, listed, person)
+        with progress_bar("recognising photos") as progress:
+            found = photos.scan(folder, listed, safe, persons=whose, progress=progress)
+        if not json:
+            _say_guarantee(guarantee)
+        asking = True
+        charged = _charge(safe, number, guarantee, ledger, dataset or folder.resolve().name)
+    except BaseException as error:
+        # A vault that was asked to pay stays, unless it was plainly refused: its key is how the charge is known again.
+        if fresh and (not asking or isinstance(error, (BudgetExceeded, UnitMismatch, NotProven))):
+            shutil.rmtree(kept, ignore_errors=True)
+        raise
+    if old is not None:
+        old.clear()
+    place = place or photos.PhotoFolder(out, recipe.to_fields(), safe.number, number, chosen, limit)
+    safe.note(source=str(folder.resolve()), **{f"recipe {number}": recipe.to_fields()})
+    place.write()
+    encoder.save(out)
+    with progress_bar("hashing photos") as progress:
+        done = keep_in_step(
+            place, folder, found, safe, encoder, guarantee, law, prune=prune, pool=pool_at(ray), progress=progress
+        )
+    _report(place, safe, recipe, guarantee, done, charged, json)
 
 
-def _photos(folder: Path, names: list[str]) -> ImageSet:
-    """The photos under their names, read one by one by whoever works on them."""
-    import numpy as np
-
-    from blindsight.data import ImageSet
-    from blindsight.data.sources import Files
-
-    return ImageSet(Files([folder.resolve() / name for name in names]), names=np.array(names, dtype=np.str_))
+def _free(kept: Path) -> Path:
+    """A vault's place that is not taken: what an earlier vault holds is never written over."""
+    place, number = kept, 2
+    while place.exists():
+        place, number = kept.with_name(f"{kept.name}-{number}"), number + 1
+    return place
 
 
-def _recipe(asked: dict[str, Any], place: PhotoFolder | None) -> Recipe:
+def _choices(
+    place: PhotoFolder | None, names: str | None, person: str | None, most: int | None
+) -> tuple[Literal["random", "keep"], int]:
+    """Names and persons as asked for; a release keeps what it was begun with."""
+    from blindsight.core import checks
+    from blindsight.core.errors import InvalidParameter
+
+    limit = 0 if person is None else checks.whole("--most", 1 if most is None else most)
+    if place is None:
+        return checks.one_of("--names", names or "random", ("random", "keep")), limit  # type: ignore[return-value]
+    if names is not None and names != place.names:
+        raise InvalidParameter(f"{place.path} was made with --names {place.names}. Choose another --out to change it.")
+    if limit != place.most:
+        was = f"at most {place.most} images of one person" if place.most else "no persons"
+        raise InvalidParameter(f"{place.path} was made with {was}. Give the same --person and --most to continue.")
+    return place.names, limit
+
+
+def _recipe(asked: dict[str, Any], place: PhotoFolder | None, vault: Vault) -> Recipe:
     """What was asked for, or what the index was made with; the two must agree."""
     from blindsight.core.errors import InvalidParameter
     from blindsight.index.encoder import BUILT_IN, Recipe, default_bits, default_features
@@ -124,7 +173,9 @@ def _recipe(asked: dict[str, Any], place: PhotoFolder | None) -> Recipe:
     if "public" in given and Path(given["public"]).is_dir():
         given["public"] = str(Path(given["public"]).resolve())
     if place is not None:
-        recipe = Recipe.from_fields(place.recipe)
+        # The owner's copy knows the folder of public images; the one that is given away does not.
+        own = vault.fact(f"recipe {place.release}") or {}
+        recipe = Recipe.from_fields({**place.recipe, "public": own.get("public", place.recipe.get("public"))})
         for name, value in given.items():
             if getattr(recipe, name) != value:
                 raise InvalidParameter(
@@ -141,23 +192,18 @@ def _recipe(asked: dict[str, Any], place: PhotoFolder | None) -> Recipe:
     return Recipe(**merged)
 
 
-def _charge(place: PhotoFolder, guarantee: Guarantee, ledger: str | None, dataset: str) -> str:
-    """Charge before anything is released; a refusal leaves nothing behind."""
-    from blindsight.index.photos import charge_once
+def _charge(vault: Vault, number: str, guarantee: Guarantee, ledger: str | None, dataset: str) -> str:
+    """Charge before anything is released, by the release's number: however often it is tried, once."""
+    from blindsight.index.album import charge
     from blindsight.privacy.ledger import Ledger
 
+    noted = vault.fact("ledger")
+    if ledger is None and isinstance(noted, str) and Path(noted).is_file():
+        ledger, dataset = noted, vault.fact("dataset") or dataset  # the one that earlier releases were charged to
     if ledger is None:
         return "not charged: no --ledger was given"
-    fresh = not (place.path / "about.json").exists()
-    # Written first, so that a crash right after the charge does not make the next run charge again.
-    place.write()
-    try:
-        with Ledger(ledger, dataset=dataset) as opened:
-            now = charge_once(place, guarantee, opened)
-    except BaseException:
-        if fresh:
-            place.forget()
-        raise
+    with Ledger(ledger, dataset=dataset) as opened:
+        now = charge(guarantee, vault, number, opened)
     return f"{guarantee.cost} charged to {dataset}" if now else f"charged to {dataset} by an earlier run"
 
 
@@ -166,7 +212,7 @@ def _say_guarantee(guarantee: Guarantee) -> None:
 
 
 def _report(
-    place: PhotoFolder, recipe: Recipe, encoder: PhotoEncoder, done: Released, total: int, charged: str, json: bool
+    place: PhotoFolder, vault: Vault, recipe: Recipe, guarantee: Guarantee, done: Step, charged: str, json: bool
 ) -> None:
     import json as text
 
@@ -174,20 +220,37 @@ def _report(
         emit_json(
             {
                 "index": str(place.path),
+                "vault": str(vault.path),
                 "released": done.released,
+                "restored": done.restored,
                 "known": done.known,
                 "refused": [{"name": name, "why": why} for name, why in done.refused],
-                "stored": total,
+                "copies": done.copies,
+                "left_out": done.left_out,
+                "vanished": done.vanished,
+                "pruned": done.pruned,
+                "stored": done.stored,
                 "ledger": charged,
                 "recipe": recipe.to_fields(),
-                "guarantee": text.loads(encoder.guarantee.to_json()),
+                "guarantee": text.loads(guarantee.to_json()),
             }
         )
         return
     for name, why in done.refused:
         errors.print(f"left out {name}: {why}", markup=False)
-    console.print(
-        f"{done.released} photos released, {done.known} were there already, {len(done.refused)} could not be read; "
-        f"{place.path} holds {total}.\nLedger: {charged}.",
-        markup=False,
-    )
+    lines = [
+        f"{done.released} images released, {done.known} were there already, {len(done.refused)} could not be read."
+    ]
+    if done.copies:
+        lines.append(f"{done.copies} files are copies of others: they share a code.")
+    if done.left_out:
+        lines.append(f"{done.left_out} images were left out: their person has {place.most} released already.")
+    if done.pruned:
+        lines.append(f"{done.pruned} codes were taken out.")
+    if done.vanished:
+        lines.append(f"{done.vanished} codes have no photo any more: --prune takes them out.")
+    lines.append(f"Ledger: {charged}.")
+    named = ", with the photos' names" if place.names == "keep" else ""
+    lines.append(f"Give away: {place.path} ({done.stored} codes{named}).")
+    lines.append(f"Keep, and give to nobody: {vault.path} (the key behind the noise, and the names).")
+    console.print("\n".join(lines), markup=False)

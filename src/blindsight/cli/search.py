@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from blindsight.index import Hit, Hits
     from blindsight.index.encoder import PhotoEncoder
     from blindsight.index.milvus import MilvusIndex
+    from blindsight.index.photos import PhotoFolder
 
 __all__ = ["register"]
 
@@ -40,6 +41,9 @@ def search_index(
     html: Annotated[Path | None, typer.Option(help="Write a contact sheet: one page, thumbnails inside.")] = None,
     folder: Annotated[
         Path | None, typer.Option(help="Where the photos are, for the contact sheet (default: where they were).")
+    ] = None,
+    vault: Annotated[
+        Path | None, typer.Option(help="The owner's vault, which knows the photos' names (default: INDEX.vault).")
     ] = None,
     milvus: Annotated[
         str | None, typer.Option(help="Search on Milvus at this URI; a collection that is not there yet is filled.")
@@ -75,13 +79,14 @@ def search_index(
             hits = encoder.within(stored, squeezed, radius)
         if min_probability is not None:
             hits = hits.at_least(checks.probability("min_probability", min_probability))
+        known = _Names(place, vault, hits)
         if html is not None:
-            _write_sheet(html, queries, pixels, hits, stored, folder or Path(place.source), encoder)
+            _write_sheet(html, queries, pixels, hits, stored, folder or known.source, encoder, known)
         if json:
-            _emit(queries, hits, stored, encoder.meaning, html)
+            _emit(queries, hits, stored, encoder.meaning, html, known)
             return
         for query, found in zip(queries, hits, strict=True):
-            _show(query, found, encoder.match_word)
+            _show(query, found, encoder.match_word, known)
         console.print(f"{encoder.match_word}: {encoder.meaning}", markup=False)
         if stored.guarantee is not None:
             console.print(f"codes: {stored.guarantee.line()}", markup=False)
@@ -100,23 +105,43 @@ def _on_milvus(codes: Path, uri: str, collection: str, token: str) -> MilvusInde
         return MilvusIndex.load(codes, uri, collection=collection, token=token)
 
 
-def _show(query: Path, found: list[Hit], word: str) -> None:
+class _Names:
+    """What the owner calls the hits: names from the vault, if it is here and this index's; else the ids."""
+
+    def __init__(self, place: PhotoFolder, vault: Path | None, hits: Hits) -> None:
+        from blindsight.index.photos import vault_beside
+        from blindsight.privacy.vault import Vault
+
+        at = vault or vault_beside(place.path)
+        opened = Vault(at) if vault is not None or (at / "key").exists() else None
+        mine = opened is not None and opened.number == place.vault
+        self.source = Path(str(opened.fact("source") or "")) if opened is not None and mine else None
+        self._names: dict[str, list[str]] = {}
+        if opened is not None and mine and place.names == "random":
+            self._names = opened.names_of({str(hit.id) for found in hits for hit in found})
+
+    def of(self, key: object) -> list[str]:
+        """The files that show a record, or its id where they are not known."""
+        return self._names.get(str(key), [str(key)])
+
+
+def _show(query: Path, found: list[Hit], word: str, known: _Names) -> None:
     from blindsight.index.contact_sheet import percent
 
     rows = [
-        (rank, str(hit.id), hit.distance, round(hit.score, 4), percent(hit.probability or 0.0))
+        (rank, ", ".join(known.of(hit.id)), hit.distance, round(hit.score, 4), percent(hit.probability or 0.0))
         for rank, hit in enumerate(found, start=1)
     ]
     table(f"{query.name}: {len(rows)} hits", ("rank", "photo", "distance", "score", word), rows)
 
 
-def _emit(queries: list[Path], hits: Hits, stored: Any, meaning: str, html: Path | None) -> None:
+def _emit(queries: list[Path], hits: Hits, stored: Any, meaning: str, html: Path | None, known: _Names) -> None:
     import json as text
 
     emit_json(
         {
             "queries": [
-                {"query": str(query), "hits": [hit._asdict() for hit in found]}
+                {"query": str(query), "hits": [{**hit._asdict(), "names": known.of(hit.id)} for hit in found]}
                 for query, found in zip(queries, hits, strict=True)
             ],
             "stored": len(stored),
@@ -128,7 +153,14 @@ def _emit(queries: list[Path], hits: Hits, stored: Any, meaning: str, html: Path
 
 
 def _write_sheet(
-    target: Path, queries: list[Path], pixels: list[Any], hits: Hits, stored: Any, folder: Path, encoder: PhotoEncoder
+    target: Path,
+    queries: list[Path],
+    pixels: list[Any],
+    hits: Hits,
+    stored: Any,
+    folder: Path | None,
+    encoder: PhotoEncoder,
+    known: _Names,
 ) -> None:
     from blindsight.core.errors import BlindsightError
     from blindsight.core.storage import write_atomically
@@ -136,6 +168,8 @@ def _write_sheet(
     from blindsight.index.contact_sheet import Sheet, contact_sheet
 
     def original(name: str) -> bytes | None:
+        if folder is None:
+            return None
         path = folder / name
         # A name from an index must not lead out of the folder.
         if not path.resolve().is_relative_to(folder.resolve()):
@@ -146,14 +180,15 @@ def _write_sheet(
             return None
 
     thumbnails: dict[str, bytes] = {}
-    for found in hits:
+    shown = [[hit._replace(id=known.of(hit.id)[0]) for hit in found] for found in hits]
+    for found in shown:
         for hit in found:
             name = str(hit.id)
             if name not in thumbnails and (picture := original(name)) is not None:
                 thumbnails[name] = picture
     sheets = [
         Sheet(query.name, _thumbnail(image), found, thumbnails)
-        for query, image, found in zip(queries, pixels, hits, strict=True)
+        for query, image, found in zip(queries, pixels, shown, strict=True)
     ]
     page = contact_sheet(sheets, stored.guarantee, stored=len(stored), word=encoder.match_word, meaning=encoder.meaning)
     write_atomically(target, page.encode())

@@ -216,7 +216,7 @@ def _flip(
     """Flipped bits into a file: the ledger is charged once, before the first block."""
     from blindsight.index.bulk import pool_at, sketch_to
     from blindsight.privacy import Ledger
-    from blindsight.sketching.local import FlippedBits
+    from blindsight.sketching.estimator import FlippedBits
 
     flipper = FlippedBits(epsilon, random_state=seed).fit(prepare(images[:1]))
     account = None if ledger is None else Ledger(ledger, dataset=dataset)

@@ -1,4 +1,4 @@
-"""Federated classifiers under doubly permuted homomorphic encryption (Yonetani, Boddeti, Kitani and Sato 2017)."""
+"""Federated classifiers: updates are added up under pads, or by the paper's encryption (Yonetani et al. 2017)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _PROTOCOL = ("Settings", "Simulation", "simulate_round")
 
 
 def __getattr__(name: str) -> Any:
-    """Import on first use: a client's process starts anew for every message and needs no scikit-learn."""
+    """Import on first use: a party's process needs no scikit-learn."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     part = "estimator" if name == "FederatedClassifier" else "protocol" if name in _PROTOCOL else "learning"

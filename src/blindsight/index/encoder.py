@@ -26,6 +26,7 @@ from blindsight.index import CodeIndex, Hits
 from blindsight.index.photos import photo_names
 from blindsight.index.public_images import built_in_images, edited
 from blindsight.privacy import Guarantee
+from blindsight.privacy.vault import RecordSource
 
 __all__ = ["FEATURES", "METHODS", "PhotoEncoder", "Recipe", "default_features", "load_encoder", "make_encoder"]
 
@@ -95,11 +96,7 @@ class PhotoEncoder:
         learned = {
             BUILT_IN: "the hash function was learned from public data (network weights, built-in pictures)",
         }.get(self.recipe.public, "the images given as public are public, and none of them is protected")
-        rests_on = (
-            *(() if self.recipe.method == "phashing-lsh" else (learned,)),
-            "one photo is one record: whoever is on several photos, or on a copy, pays for each",
-            "names of photos and their number are stored as they are",
-        )
+        rests_on = (*(() if self.recipe.method == "phashing-lsh" else (learned,)),)
         stated: Guarantee = self.hasher.guarantee_
         return dataclasses.replace(stated, assumptions=(*stated.assumptions, *rests_on))
 
@@ -126,11 +123,11 @@ class PhotoEncoder:
             f"given the distance of its noisy code, where {self.recipe.prior:.3g} of the photos match beforehand."
         )
 
-    def release(self, names: list[str], images: Images) -> NDArray[np.uint8]:
-        """The noisy codes of a batch of photos; a simulation's noise hangs on its seed and the photo's name."""
+    def release(self, names: list[str], images: Images, source: RecordSource | None = None) -> NDArray[np.uint8]:
+        """The noisy codes of a batch of photos: noise by a vault's source and the record's id, or by a seed."""
         from blindsight.index.bulk import release_named
 
-        return release_named(self.hasher, names, vectors(images, self.recipe.features))
+        return release_named(self.hasher, names, vectors(images, self.recipe.features), source)
 
     def search(self, index: CodeIndex, images: Images, k: int, *, ranking: str = "soft") -> Hits:
         """The best k of an index for queries, which carry no noise and stay here.

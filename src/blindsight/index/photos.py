@@ -1,52 +1,77 @@
-"""A folder of photos as a private index, filled in a stream, continued where it stopped.
+"""A folder of photos and what is released of it: one folder to give away, one to keep.
 
-    INDEX/codes.index   the released codes under the photos' names: what may be given away
-    INDEX/about.json    how they were made, from which folder, and the number the ledger knows the index by
+    OUT/codes.index    the released codes, each under a random id      give away
+    OUT/about.json     how they were made                              give away
+    OUT/...            the hash function, which is public              give away
+    OUT.vault/         key, names, what was released                   keep (`blindsight.privacy.vault`)
 
-A photo is released once. What is in the index already is neither released nor charged again when the work is
-continued: a second code of the same photo with fresh noise would cost its epsilon a second time, for the two together
-tell more than one. That is also why one charge covers the folder: every photo pays its own epsilon, once.
+Nothing in OUT names a photo, says where it lay or when it was taken, unless the owner asks for names. A record is a
+distinct image, and is released once: what was moved, renamed, copied, removed and put back, or lost with the index,
+has the same code as before, and the ledger is charged by the release's number, once.
 """
 
 from __future__ import annotations
 
+import csv
+import dataclasses
+import hashlib
 import json
 import os
-import secrets
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from blindsight.core import storage
+from blindsight.core import checks, durable, storage
 from blindsight.core.decoding import MatchModel
-from blindsight.core.errors import HostileFile, InvalidData
+from blindsight.core.errors import BlindsightError, HostileFile, InvalidData
 from blindsight.index.hamming import HammingIndex
-from blindsight.privacy import Guarantee, Ledger
+from blindsight.index.header import Header
+from blindsight.privacy import Guarantee
+from blindsight.privacy.guarantee import Assumption
+from blindsight.privacy.plan import plan_to_fields
+from blindsight.privacy.vault import Photo, Vault, content_digest
 
-__all__ = ["PhotoFolder", "Progress", "Released", "charge_once", "photo_names"]
+__all__ = [
+    "PhotoFolder",
+    "Scan",
+    "function_of",
+    "law_of",
+    "open_vault",
+    "persons_of",
+    "photo_names",
+    "scan",
+    "stated",
+    "vault_beside",
+]
 
-Progress = Callable[[int, int], None]
-
+Names = Literal["random", "keep"]
+_FORMAT = "blindsight photos 2"
 _LARGEST_ABOUT = 1 << 20
 
 
 @dataclass(frozen=True)
 class PhotoFolder:
-    """The folder an index lives in.
+    """The folder that is given away.
 
     Parameters
     ----------
     path: the folder.
-    recipe: how photos become codes, as plain values; whoever continues must use the same.
-    source: where the photos were, for showing them beside the hits.
-    number: a random number by which the ledger knows this index.
+    recipe: how photos become codes, as plain values without paths; whoever continues must use the same.
+    vault: the number of the vault that was kept.
+    release: the release's number, by which the ledger knows it.
+    names: "random" ids, or "keep" for the photos' own names.
+    most: the most records of one person that are released, 0 where persons are not known.
     """
 
     path: Path
     recipe: dict[str, Any]
-    source: str
-    number: str = field(default_factory=lambda: secrets.token_hex(8))
+    vault: str
+    release: str
+    names: Names = "random"
+    most: int = 0
 
     @property
     def codes(self) -> Path:
@@ -56,18 +81,14 @@ class PhotoFolder:
     def write(self) -> None:
         """Put about.json in place: it holds nothing of the photos."""
         about = {
-            "format": "blindsight photos 1",
-            "number": self.number,
-            "recipe": self.recipe,
-            "source": self.source,
+            "format": _FORMAT,
+            "vault": self.vault,
+            "release": self.release,
+            "names": self.names,
+            "most": self.most,
+            "recipe": without_paths(self.recipe),
         }
         storage.write_atomically(self.path / "about.json", json.dumps(about, indent=2).encode() + b"\n")
-
-    def forget(self) -> None:
-        """Undo `write` for an index that never came to be (its charge was refused)."""
-        (self.path / "about.json").unlink(missing_ok=True)
-        if self.path.is_dir() and not any(self.path.iterdir()):
-            self.path.rmdir()
 
     @classmethod
     def find(cls, path: Path) -> PhotoFolder | None:
@@ -89,9 +110,18 @@ class PhotoFolder:
             if about.stat().st_size > _LARGEST_ABOUT:
                 raise HostileFile(f"{about} is too large to be true.")
             fields = json.loads(about.read_bytes())
-            if fields["format"] != "blindsight photos 1" or not isinstance(fields["recipe"], dict):
+            if fields["format"] == "blindsight photos 1":
+                raise InvalidData(
+                    f"{path} was made by an earlier version: it holds the photos' names and where they lay, and has no "
+                    "vault. Make a new release with another --out, and do not give this one away."
+                )
+            if fields["format"] != _FORMAT or not isinstance(fields["recipe"], dict):
                 raise HostileFile(f"{about} is not in a format this version reads.")
-            return cls(path, fields["recipe"], str(fields["source"]), str(fields["number"]))
+            names = checks.one_of("names", fields["names"], ("random", "keep"))
+            most = checks.whole("most", fields["most"], least=0)
+            return cls(path, fields["recipe"], str(fields["vault"]), str(fields["release"]), names, most)
+        except InvalidData:
+            raise
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise HostileFile(f"{about} is not what it should be. Restore it from a copy.") from error
 
@@ -105,34 +135,237 @@ class PhotoFolder:
             raise HostileFile(f"{self.codes} was not made as {self.path / 'about.json'} says. Restore it from a copy.")
         return index
 
-
-@dataclass(frozen=True)
-class Released:
-    """What one run did: photos released now, those that were there before, and those that could not be read."""
-
-    released: int
-    known: int
-    refused: tuple[tuple[str, str], ...]
+    def clear(self) -> None:
+        """Delete the codes, to make way for a new release under the same name."""
+        for left in (self.codes, self.path / "about.json"):
+            durable.remove(left)
 
 
-def photo_names(folder: Path, suffixes: frozenset[str], *, leave_out: Path | None = None) -> Iterator[str]:
+def without_paths(recipe: Mapping[str, Any]) -> dict[str, Any]:
+    """A recipe as it may leave: a folder of one's own public images is not named."""
+    return {
+        name: "own images" if isinstance(value, str) and os.path.isabs(value) else value
+        for name, value in recipe.items()
+    }
+
+
+def vault_beside(out: Path) -> Path:
+    """Where the vault of a release is kept, unless the owner says otherwise."""
+    return out.with_name(out.name + ".vault")
+
+
+def open_vault(path: Path, place: PhotoFolder | None) -> Vault:
+    """The vault of a release; a new one only where there is no release yet.
+
+    A release whose vault is lost cannot be continued: its photos would not be recognised, and each would be released
+    a second time.
+    """
+    if place is None:
+        return Vault.open_or_create(path)
+    if (path / "key").exists() and (found := Vault(path)).number == place.vault:
+        return found
+    raise InvalidData(
+        f"{place.path} was made with vault {place.vault}, which is not at {path}. Without it no photo can be "
+        "recognised, so every one would be released again. Restore the vault (--vault says where it is), or make a new "
+        "release of all photos, charged again: --new-release, which deletes the codes here, or another --out. Copies "
+        "that were given away stay what they are."
+    )
+
+
+def stated(guarantee: Guarantee, *, names: Names, most: int = 0) -> Guarantee:
+    """An encoder's guarantee as it holds for a folder: with the vault's noise, what a record is, and persons."""
+    rests_on = [
+        Assumption(
+            "distinct images",
+            "a record is a distinct image: copies share one id and one code, and how many distinct images there are is "
+            "public; whoever is on several different images is protected per person only",
+        )
+    ]
+    if guarantee.entropy != "seed":
+        rests_on.append(
+            Assumption(
+                "keyed noise",
+                "ids and noise come from a secret key by HMAC-SHA-256 and AES-256, which nobody can tell from random; "
+                "the vault that holds the key is not given away",
+            )
+        )
+    if names == "keep":
+        rests_on.append(Assumption("names", "names of photos are stored as they are, by the owner's wish"))
+    also = guarantee.also
+    if most:
+        cost = guarantee.cost.per("person", times=most) if guarantee.unit == "record" else None
+        also = (*also, *(() if cost is None else (cost,)))
+        rests_on.append(
+            Assumption("persons", f"every photo's person is known, and at most {most} images of one are released")
+        )
+    entropy = guarantee.entropy if guarantee.entropy == "seed" else "keyed"
+    # What the encoder says of photos and names as such is said here, as it is.
+    kept = [item for item in guarantee.assumptions if item.name not in ("photos", "names of photos")]
+    return dataclasses.replace(guarantee, assumptions=(*kept, *rests_on), also=also, entropy=entropy)
+
+
+def function_of(
+    vault: Vault, recipe: Any, make: Callable[[Any], Any], load: Callable[[Any, Path, MatchModel | None], Any]
+) -> Any:
+    """The encoder of a recipe, learned once for a vault and kept in it.
+
+    Learning again may give another function, and the codes of two functions are two releases.
+    """
+    text = json.dumps(recipe.to_fields(), sort_keys=True)
+    folder = vault.path / "functions" / hashlib.sha256(text.encode()).hexdigest()[:16]
+    if not folder.is_dir():
+        encoder = make(recipe)
+        durable.make_folder(folder.parent)
+        unfinished = Path(tempfile.mkdtemp(dir=folder.parent, prefix="."))
+        encoder.save(unfinished)
+        header = Header(n_bits=encoder.n_bits, names=True, decoding=encoder.decoding)
+        durable.write_file(unfinished / "header.json", json.dumps(header.to_fields()).encode())
+        try:
+            os.rename(unfinished, folder)  # another process may have been faster: then its function stands
+            durable.sync_folder(folder.parent)
+        except OSError:
+            shutil.rmtree(unfinished)
+    try:
+        fields = json.loads((folder / "header.json").read_bytes())
+    except (OSError, ValueError) as error:
+        raise HostileFile(f"{folder} does not hold a hash function. Restore the vault from a copy.") from error
+    return load(recipe, folder, Header.from_fields(fields).decoding)
+
+
+def law_of(encoder: Any, guarantee: Guarantee) -> str:
+    """Mechanism and function as text: what makes one release another. The function is known by its file's bytes."""
+    with tempfile.TemporaryDirectory() as folder:
+        encoder.save(Path(folder))
+        digest = hashlib.sha256()
+        for path in sorted(Path(folder).rglob("*")):
+            if path.is_file():
+                digest.update(path.name.encode() + b"\0" + hashlib.sha256(path.read_bytes()).digest())
+    recipe = {name: value for name, value in encoder.recipe.to_fields().items() if name not in ("prior", "public")}
+    fields = {
+        "function": digest.hexdigest(),
+        "recipe": recipe,
+        "mechanism": guarantee.mechanism,
+        "releases": plan_to_fields(guarantee.releases),
+        "epsilon": repr(guarantee.epsilon),
+        "unit": guarantee.unit,
+    }
+    return json.dumps(fields, sort_keys=True)
+
+
+def photo_names(folder: Path, suffixes: frozenset[str], *, leave_out: Iterable[Path] = ()) -> Iterator[str]:
     """The photos of a folder and its subfolders as relative names, in order; links are not followed."""
     if not folder.is_dir():
         raise InvalidData(f"{folder} is not a folder. Check the path.")
-    hidden = None if leave_out is None else leave_out.resolve()
+    hidden = {path.resolve() for path in leave_out}
     for root, folders, files in os.walk(folder):
         here = Path(root)
-        folders[:] = sorted(name for name in folders if (here / name).resolve() != hidden)
+        folders[:] = sorted(name for name in folders if (here / name).resolve() not in hidden)
         for name in sorted(files):
             path = here / name
             if path.suffix.lower() in suffixes and not path.is_symlink():
                 yield path.relative_to(folder).as_posix()
 
 
-def charge_once(folder: PhotoFolder, guarantee: Guarantee, ledger: Ledger) -> bool:
-    """Charge the index's guarantee unless the ledger has it already; True if it was charged now."""
-    mark = f"index {folder.number}"
-    if any(entry.kind == "charge" and entry.what.endswith(mark) for entry in ledger.entries()):
-        return False
-    ledger.charge(guarantee.cost, what=f"codes of photos, each released once, {mark}")
-    return True
+@dataclass(frozen=True)
+class Scan:
+    """What a folder holds: its photos with their records, those that could not be read, and those that are gone."""
+
+    photos: tuple[Photo, ...]
+    refused: tuple[tuple[str, str], ...]
+    gone: tuple[Photo, ...]
+
+    @property
+    def records(self) -> dict[str, list[str]]:
+        """The names of each distinct image, in order."""
+        found: dict[str, list[str]] = {}
+        for photo in self.photos:
+            found.setdefault(photo.record, []).append(photo.name)
+        return found
+
+
+def scan(
+    folder: Path,
+    names: Sequence[str],
+    vault: Vault,
+    *,
+    persons: Mapping[str, str] | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Scan:
+    """Recognise the photos of a folder, and note in the vault which file is which record.
+
+    A file whose size and time of change are as they were is taken for what it was; when a code is made of it, its
+    bytes are looked at again.
+    """
+    before = vault.photos()
+    found: list[Photo] = []
+    refused: list[tuple[str, str]] = []
+    for number, name in enumerate(names):
+        person = "" if persons is None else vault.person_key(persons[name])
+        try:
+            found.append(_recognise(folder / name, name, person, before.get(name), vault))
+        except (OSError, BlindsightError) as error:
+            why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+            refused.append((name, f"{name} cannot be read: {why}"))
+        if progress is not None:
+            progress(number + 1, len(names))
+    seen = {photo.name for photo in found} | {name for name, _ in refused}
+    gone = tuple(before[name] for name in sorted(before.keys() - seen))
+    changed = [photo for photo in found if before.get(photo.name) != photo]
+    if changed or gone:
+        vault.keep_photos(changed, gone=[photo.name for photo in gone])
+    return Scan(tuple(found), tuple(refused), gone)
+
+
+def _recognise(path: Path, name: str, person: str, known: Photo | None, vault: Vault) -> Photo:
+    from blindsight.data.limits import LIMITS, read_bytes
+
+    facts = path.stat()
+    size, changed = facts.st_size, facts.st_mtime_ns
+    if known is not None and (known.size, known.changed) == (size, changed):
+        return Photo(name, known.record, person, size, changed)
+    content = read_bytes(path, largest=LIMITS.image_bytes)
+    return Photo(name, vault.record_of(content_digest(content)), person, size, changed)
+
+
+def persons_of(folder: Path, names: Sequence[str], rule: str) -> dict[str, str]:
+    """Whose each photo is: "folder" (its first subfolder), "dicom" (PatientID), or FILE.csv:COLUMN.
+
+    The table's first column holds the photos' names, relative to the folder. A photo without a person is refused: it
+    could not be counted.
+    """
+    if rule == "folder":
+        found = {name: name.partition("/")[0] if "/" in name else "" for name in names}
+    elif rule == "dicom":
+        found = {name: _patient(folder / name) for name in names}
+    else:
+        found = _from_table(rule)
+    missing = [name for name in names if not found.get(name)]
+    if missing:
+        raise InvalidData(
+            f"{len(missing)} of {len(names)} photos have no person by --person {rule}. Every photo needs one."
+        )
+    return {name: found[name] for name in names}
+
+
+def _from_table(rule: str) -> dict[str, str]:
+    path, colon, column = rule.rpartition(":")
+    if not colon or not path.lower().endswith(".csv"):
+        raise InvalidData(f"--person must be folder, dicom or FILE.csv:COLUMN, got {rule!r}.")
+    try:
+        with open(path, newline="", encoding="utf-8") as file:
+            reader = csv.DictReader(file)
+            columns = list(reader.fieldnames or ())
+            if not columns or column not in columns:
+                raise InvalidData(f"{path} has no column {column!r}. It has: {', '.join(columns) or 'none'}.")
+            return {str(row[columns[0]]): str(row[column] or "").strip() for row in reader}
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise InvalidData(f"{path} cannot be read as a table ({type(error).__name__}).") from error
+
+
+def _patient(path: Path) -> str:
+    pydicom: Any = checks.optional_module("pydicom", extra="dicom")
+    try:
+        found = pydicom.dcmread(path, stop_before_pixels=True, specific_tags=["PatientID"])
+        return str(found.get("PatientID", "") or "").strip()
+    except (OSError, ValueError, AttributeError, pydicom.errors.InvalidDicomError):
+        return ""

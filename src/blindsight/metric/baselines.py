@@ -177,7 +177,7 @@ class InputPerturbation(ContrastiveMetric):
             also=(Cost(epsilon=on_record + degree * on_label, unit="record"),),
         )
         if ledger is not None:
-            ledger.charge(self.guarantee_.cost, what=f"perturbed input of {len(graph)} pairs")
+            ledger.charge(self.guarantee_.costs, what=f"perturbed input of {len(graph)} pairs")
         noise = Laplace.calibrate(on_record, sensitivity=2.0, unit="record")
         rows = noise.release(normalised(records, "l1"), rng=rng)
         flips = BitFlip.proven(on_label, n_bits=1, unit="bit")

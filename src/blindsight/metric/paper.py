@@ -76,7 +76,7 @@ class _Algorithm1(LinearMetric):
         """Charge, and only then hand out what noise is drawn from."""
         source = source_of(self.random_state)
         if ledger is not None:
-            ledger.charge(guarantee.cost, what=f"metric from {pairs} pairs")
+            ledger.charge(guarantee.costs, what=f"metric from {pairs} pairs")
         self.guarantee_ = guarantee
         return source.stream("Algorithm 1", exact=False)
 

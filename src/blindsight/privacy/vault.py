@@ -186,13 +186,18 @@ class Vault:
         """
         return _keyed(self._key, "release", law.encode()).hex()[:32]
 
-    def stream(self, record: str, law: str) -> RecordStream:
-        """The permanent noise of a record under a mechanism, given as text (its JSON, and what it is applied to)."""
-        return self.source([record]).stream(f"{record}/{law}")
+    def stream(self, record: str, law: str, *, about: str = "") -> RecordStream:
+        """The permanent noise of a record under a mechanism, given as text (its JSON); see `source`."""
+        return self.source([record], about=about).stream(f"{record}/{law}")
 
-    def source(self, records: Iterable[str]) -> RecordSource:
-        """The noise of these records, to be drawn here or elsewhere."""
-        return RecordSource({record: _keyed(self._key, "noise of", record.encode()) for record in records})
+    def source(self, records: Iterable[str], *, about: str = "") -> RecordSource:
+        """The noise of these records, to be drawn here or elsewhere.
+
+        `about` says what the mechanism is applied to (a digest of the hash function, say). The same noise on two
+        different values of a record would show how they differ, so another function must have other noise.
+        """
+        function = about.encode()
+        return RecordSource({record: _keyed(self._key, "noise of", record.encode(), function) for record in records})
 
     def person_key(self, person: str) -> str:
         """A person's name or number as a keyed hash: the vault does not store it as it is."""
@@ -310,7 +315,9 @@ class Vault:
                 yield connection
         except sqlite3.DatabaseError as error:
             if isinstance(error, sqlite3.OperationalError):
-                raise InvalidData(f"the vault {self.path} cannot be used ({error}). Nothing more is released.") from None
+                raise InvalidData(
+                    f"the vault {self.path} cannot be used ({error}). Nothing more is released."
+                ) from None
             raise HostileFile(f"the vault {self.path} is damaged ({error}). Restore it from a copy.") from None
 
     @contextmanager

@@ -6,12 +6,12 @@ import importlib
 from typing import Any
 
 from blindsight.sketching.calibration import calibrate
+from blindsight.sketching.estimator import CodebookClassifier, CodebookSketcher, FlippedBits
 from blindsight.sketching.flips import FlipParameters
 from blindsight.sketching.leak import Leak, leak_of
-from blindsight.sketching.local import CodebookClassifier, CodebookSketcher, FlippedBits
 from blindsight.sketching.negative_database import NegativeDatabase
+from blindsight.sketching.paper import NegativeSketcher
 from blindsight.sketching.parameters import PAPER_Q, QKParameters
-from blindsight.sketching.sketcher import NegativeSketcher
 from blindsight.sketching.sketches import SketchSet
 
 __all__ = [

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from blindsight.core.errors import InvalidData
 from blindsight.sketching.bits import pixels_of
+from blindsight.sketching.paper import NegativeSketcher
 from blindsight.sketching.parameters import PAPER_P, PAPER_Q, PAPER_R
-from blindsight.sketching.sketcher import NegativeSketcher
 
 __all__ = ["draw_gallery", "settings_gallery"]
 

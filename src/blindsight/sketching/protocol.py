@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blindsight.core.errors import ProtocolError
-from blindsight.sketching.sketcher import NegativeSketcher
+from blindsight.sketching.paper import NegativeSketcher
 from blindsight.sketching.sketches import SketchSet
 from blindsight.sketching.trainer import NegDL
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import functools
 import json
 import os
+import secrets
 import signal
+import sqlite3
 from pathlib import Path
 
 import numpy as np
@@ -19,11 +21,12 @@ from blindsight.core.errors import BudgetExceeded, InvalidData, InvalidParameter
 from blindsight.data import ImageSet
 from blindsight.hashing import LSH, CodebookHasher, PHashing
 from blindsight.index import HammingIndex
-from blindsight.index.bulk import HERE, Here, OnRay, hash_to, release_named, sketch_to
+from blindsight.index.bulk import HERE, Here, OnRay, hash_to, records_of, release_named, sketch_to
 from blindsight.index.bulk.pools import _make, reach
 from blindsight.index.bulk.spool import Spool
 from blindsight.privacy import Cost, Ledger
 from blindsight.privacy.entropy import part_state
+from blindsight.privacy.vault import Vault, content_digest
 from blindsight.sketching import FlippedBits, NegativeSketcher, SketchSet
 
 pytestmark = pytest.mark.xdist_group("ray")
@@ -37,16 +40,20 @@ def _hasher(seed=None, epsilon=6.0):
     return hasher.fit(PIXELS.reshape(len(PIXELS), -1) / 16.0)
 
 
-def _release(hasher, names, images):
-    return release_named(hasher, names, images.reshape(len(images), -1) / 16.0)
+def _release(hasher, names, images, source):
+    return release_named(hasher, names, images.reshape(len(images), -1) / 16.0, source)
 
 
-def _hashed(tmp_path, seed, pool, hasher=None):
+def _hashed(tmp_path, seed, pool, hasher=None, vault=None):
     index = HammingIndex(16, names=True)
-    done = hash_to(index, DIGITS, functools.partial(_release, hasher or _hasher(seed)), spool=tmp_path / "s", pool=pool)
-    assert (done.released, done.known, done.refused) == (len(DIGITS), 0, ())
+    vault = vault or Vault.create(tmp_path / secrets.token_hex(4))
+    release = functools.partial(_release, hasher or _hasher(seed))
+    options = {"number": "1", "spool": tmp_path / "s", "pool": pool, "keyed": seed is None}
+    done = hash_to(index, DIGITS, release, vault, **options)
+    records = records_of(DIGITS, vault)
+    assert (done.released, done.known, done.refused) == (len(set(records)), 0, ())
     assert not (tmp_path / "s").exists()
-    return index.codes_of([str(i) for i in range(len(DIGITS))])
+    return index.codes_of([record for record in dict.fromkeys(records)])
 
 
 def _sketched(path, pool, *, seed=5, **options):
@@ -85,14 +92,30 @@ def test_flipped_bits_have_other_dice_in_every_block(tmp_path):
     assert (counts[:30] != counts[30:60]).any()
 
 
-def test_workers_without_a_seed_have_dice_of_their_own(ray_cluster, tmp_path):
-    one, two = (_hashed(tmp_path, None, RAY) for _ in range(2))
-    assert (one != two).any()
-    same = ImageSet(np.repeat(PIXELS[:1], 60, axis=0))
+def test_workers_make_the_codes_of_the_vault(ray_cluster, tmp_path):
+    vault, other = Vault.create(tmp_path / "v"), Vault.create(tmp_path / "w")
+    hasher = _hasher()
+    here = _hashed(tmp_path, None, HERE, hasher, vault)
+    again = Vault(tmp_path / "v")
+    with sqlite3.connect(tmp_path / "v" / "records.db") as connection:
+        connection.execute("DELETE FROM codes")  # the key alone must be enough
+    connection.close()
+    assert (_hashed(tmp_path, None, RAY, hasher, again) == here).all()
+    assert (_hashed(tmp_path, None, RAY, hasher, other) != here).any()
+
+
+def test_copies_share_a_code_and_different_images_do_not_share_noise(tmp_path):
+    vault = Vault.create(tmp_path / "v")
+    images = ImageSet(np.repeat(PIXELS[:1], 60, axis=0))
     index = HammingIndex(16, names=True)
-    hash_to(index, same, functools.partial(_release, _hasher()), spool=tmp_path / "s", pool=OnRay(shard=1))
-    codes = index.codes_of([str(i) for i in range(60)])
-    assert len(np.unique(codes, axis=0)) > 20  # 60 draws of 16 flipped bits, all alike if workers shared their dice
+    release = functools.partial(_release, _hasher())
+    hash_to(index, images, release, vault, number="1", spool=tmp_path / "s")
+    assert len(index) == 1
+    flat = PIXELS[:1].repeat(60, axis=0)
+    flat[:, 0, 0] = np.arange(60)  # hardly different, and yet other records
+    hash_to(index, ImageSet(flat), release, vault, number="1", spool=tmp_path / "s")
+    codes = np.concatenate([rows for _, rows in index.items()])
+    assert len(index) >= 60 and len(np.unique(codes, axis=0)) > 20
 
 
 class Dies:
@@ -226,14 +249,23 @@ def test_a_job_that_cannot_be_paid_for_leaves_nothing(tmp_path):
 
 
 def test_finished_shards_of_a_dead_run_are_taken_in_not_redrawn(tmp_path):
-    spool = Spool.begin(tmp_path / "s", "job")
+    vault = Vault.create(tmp_path / "v")
+    records = records_of(DIGITS, vault)
+    spool = Spool.begin(tmp_path / "s", "1")
     old = np.full((2, 2), 9, np.uint8)
-    spool.publish("000", {"codes": old}, {"names": ["0", "3"], "refused": []})
+    digests = [
+        content_digest(repr((image.shape, str(image.dtype))).encode() + image.tobytes()).hex() for image in PIXELS
+    ]
+    fields = {"names": ["0", "3"], "records": [records[0], records[3]], "digests": [digests[0], digests[3]]}
+    spool.publish("000", {"codes": old}, {**fields, "refused": []})
+    spool.publish(
+        "001", {"codes": old[:1]}, {"names": ["5"], "records": [records[5]], "digests": digests[:1], "refused": []}
+    )
     index = HammingIndex(16, names=True)
-    release = functools.partial(_release, _hasher())
-    done = hash_to(index, DIGITS, release, spool=tmp_path / "s", about="job")
-    assert (done.released, done.known) == (len(DIGITS) - 2, 2)
-    assert (index.codes_of(["0", "3"]) == old).all()
+    done = hash_to(index, DIGITS, functools.partial(_release, _hasher()), vault, number="1", spool=tmp_path / "s")
+    assert (index.codes_of([records[0], records[3]]) == old).all()
+    assert [name for name, _ in done.refused] == ["5"], "noise of one image on another's content does not leave"
+    assert len(index) == len(set(records))
 
 
 def test_a_shared_generator_is_refused(tmp_path):
@@ -270,7 +302,21 @@ def test_the_verbs_take_workers(ray_cluster, tmp_path):
     for options in ([], ["--ray", "local"]):
         out = tmp_path / f"index{len(options)}"
         done = run.invoke(
-            app, ["hash", str(photos), "--out", str(out), "--features", "pixels", "--seed", "3", "--json", *options]
+            app,
+            [
+                "hash",
+                str(photos),
+                "--out",
+                str(out),
+                "--features",
+                "pixels",
+                "--seed",
+                "3",
+                "--names",
+                "keep",
+                "--json",
+                *options,
+            ],
         )
         assert done.exit_code == 0, done.output
         report = json.loads(done.stdout)

@@ -163,6 +163,7 @@ def audit_door(
     _samplers(audit, exact, set(floats))
     _dice(audit, simulated, rolls)
     _coins(audit, data)
+    _other_noise(audit, data)
     reached = tuple(Reached(what, *found) for what, found in audit.reached.items())
     return DoorAudit(tuple(audit.findings.values()), reached, len(here.log), audit.replays, tuple(notes))
 
@@ -299,6 +300,9 @@ def _dice(audit: _Audit, simulated: bool, rolls: int) -> None:
     for opening in _one_of_each(audit.here.openings, lambda opening: type(opening.source)):
         for says in dice.source_problems(opening.source, simulated=simulated):
             audit.find("entropy", f"{opening.title!r}", says)
+    for entry in audit.here.log:
+        if not entry.streams:
+            audit.find("entropy", f"{entry.planned.what!r} of {entry.title!r}", "no stream of the door was drawn from")
     _reused(audit)
     _batches(audit)
 
@@ -319,6 +323,19 @@ def _reused(audit: _Audit) -> None:
                 audit.find("entropy", f"{opening.title!r}", f"{label!r} and {other!r} draw from one stream")
             elif other != label:
                 audit.find("entropy", f"{opening.title!r}", "two names have one stream under the key")
+
+
+def _other_noise(audit: _Audit, data: Any) -> None:
+    """With other streams at the door the noise is other, too; whole numbers may come out equal by chance."""
+    again = RecordingListener(audit.seed + 1)
+    take(audit.run, data, again, seed=audit.seed)
+    for one, other in zip(audit.here.log, again.log, strict=False):
+        if one.released.dtype.kind != "f" or one.released.shape != one.value.shape or one.value.size < 2:
+            continue
+        if np.array_equal(one.released - one.value, other.released - other.value):
+            where = f"{one.planned.what!r} of {one.title!r}"
+            audit.find("entropy", where, "the noise is the same whatever stream the door draws it from")
+            return
 
 
 def _coins(audit: _Audit, data: Any) -> None:

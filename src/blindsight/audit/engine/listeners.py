@@ -29,7 +29,7 @@ _URANDOM = os.urandom
 
 @dataclass(frozen=True)
 class Entry:
-    """One value that passed: through which door (by its number), by which planned release, before and after."""
+    """One value that passed: through which door, by which planned release, before and after, from how many streams."""
 
     door: int
     title: str
@@ -37,6 +37,7 @@ class Entry:
     number: int
     value: Array
     released: Array
+    streams: int = 1
 
     @property
     def name(self) -> str:
@@ -106,12 +107,15 @@ class RecordingListener(_Ear):
     def __init__(self, seed: int = 0, *, absent: Sequence[int] = ()) -> None:
         super().__init__(seed, absent)
         self.log: list[Entry] = []
+        self._heard = 0
 
     def passing(self, passage: Passage) -> None:
         """Let it draw."""
 
     def passed(self, passage: Passage, released: Array) -> None:
         """Take note."""
+        asked = sum(len(opening.labels) for opening in self.openings)
+        streams, self._heard = asked - self._heard, asked
         self.log.append(
             Entry(
                 self._door_of(passage),
@@ -120,6 +124,7 @@ class RecordingListener(_Ear):
                 passage.number,
                 np.array(passage.value),
                 np.array(released),
+                streams,
             )
         )
 

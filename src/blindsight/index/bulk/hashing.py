@@ -1,10 +1,12 @@
-"""Bulk hashing: images of a set or a folder to noisy codes in an index, each image released once."""
+"""Bulk hashing: images of a set or a folder to noisy codes in an index, each distinct image released once."""
 
 from __future__ import annotations
 
 import copy
-import hashlib
-from collections.abc import Callable, Iterator
+import dataclasses
+import inspect
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,68 +14,172 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from blindsight.core.errors import BlindsightError
+from blindsight.core.errors import BlindsightError, InvalidParameter
 from blindsight.data import ImageSet, to_rgb
+from blindsight.data.reading import decode_image
 from blindsight.index import CodeIndex
 from blindsight.index.bulk.pools import HERE, Pool
 from blindsight.index.bulk.spool import Contents, Spool
-from blindsight.index.photos import Progress, Released
 from blindsight.privacy.entropy import part_state
+from blindsight.privacy.mechanisms import to_fields
+from blindsight.privacy.vault import RecordSource, Vault, content_digest
 
-__all__ = ["Release", "hash_to", "release_named"]
+__all__ = ["Release", "Released", "Wanted", "hash_to", "records_of", "release_named"]
 
-Release = Callable[[list[str], NDArray[np.uint8]], NDArray[np.uint8]]
+Release = Callable[[list[str], NDArray[np.uint8], RecordSource | None], NDArray[np.uint8]]
+Progress = Callable[[int, int], None]
 
 
-def release_named(hasher: Any, names: list[str], rows: NDArray[Any]) -> NDArray[np.uint8]:
-    """The noisy codes of feature rows. In a simulation each image's noise hangs on the seed and its name alone."""
-    if hasher.random_state is None:
+@dataclass(frozen=True)
+class Wanted:
+    """One code that an index should hold: under which id, of which record, and which image of the set shows it."""
+
+    key: str
+    record: str
+    row: int
+
+
+@dataclass(frozen=True)
+class Released:
+    """What one run did: records released now, those that were there before, and images that could not be read."""
+
+    released: int
+    known: int
+    refused: tuple[tuple[str, str], ...]
+
+
+def records_of(images: ImageSet, vault: Vault) -> list[str]:
+    """The record of each image, by its content: the file's bytes, or shape and pixels where it is in memory."""
+    return [vault.record_of(_digest(images.images, row)) for row in range(len(images))]
+
+
+def release_named(
+    hasher: Any, names: list[str], rows: NDArray[Any], source: RecordSource | None = None
+) -> NDArray[np.uint8]:
+    """The noisy codes of feature rows: each one's noise depends on its name and a vault's source, or a seed, alone.
+
+    With neither, every call draws fresh noise, and is a further release.
+    """
+    if source is None and hasher.random_state is None:
         return hasher.transform(rows)
-    return np.concatenate([_own_dice(hasher, name).transform(row[None]) for name, row in zip(names, rows, strict=True)])
+    own = copy.copy(hasher)
+    if source is not None:
+        own.random_state = source
+        own.guarantee_ = dataclasses.replace(hasher.guarantee_, entropy="keyed")
+    if "names" in inspect.signature(hasher.transform).parameters:
+        return own.transform(rows, names=names)
+    law = json.dumps(to_fields(hasher.mechanism_), sort_keys=True)
+    codes = []
+    for name, row in zip(names, rows, strict=True):
+        own.random_state = _seeded(hasher, name) if source is None else source.stream(f"{name}/{law}")
+        codes.append(own.transform(row[None]))
+    return np.concatenate(codes)
 
 
 def hash_to(
     index: CodeIndex,
     images: ImageSet,
     release: Release,
+    vault: Vault,
     *,
+    number: str,
     spool: str | Path,
+    wanted: Sequence[Wanted] | None = None,
     about: str = "",
+    keyed: bool = True,
     size: int | None = None,
     pool: Pool = HERE,
     progress: Progress | None = None,
 ) -> Released:
-    """Release the codes of all images that are not in the index yet, under their names (row numbers without).
+    """Release the codes of all records that are not in the index yet; what was released before is taken from the vault.
 
-    Charge the ledger before you call this: one charge covers the set, because every image is released once, however
-    often the job is stopped and continued, and whoever makes the shards.
+    Charge the ledger before you call this, under `number`: one charge covers the set, because every distinct image is
+    released once, however often the job is stopped and continued, whoever makes the shards, and whatever is lost.
 
     Parameters
     ----------
-    release: names and images of a batch to noisy packed codes; it travels to the workers.
+    release: ids, images and a vault's source to noisy packed codes; it travels to the workers.
+    number: the release's (`Vault.release_of`); another mechanism or function has another.
     spool: a folder for unfinished business, which the workers must see; it is gone when all is done.
-    about: what distinguishes this job, so that another's leftovers are not taken for its own.
+    wanted: which codes the index should hold; by default one for each distinct image, under its record's id.
+    about: what the mechanism is applied to, for the noise (`Vault.source`).
+    keyed: draw the vault's permanent noise; False leaves the dice to `release` (a simulation's seed).
     size: images are made RGB of this side; None if they are of one shape already.
-    pool: `Here()`, or `OnRay(...)`.
+    pool: `Here()`, or `OnRay(...)`. Workers get the keys of their records' noise, never the vault's.
     """
-    held = Spool.begin(spool, about)
+    listed = _distinct(records_of(images, vault)) if wanted is None else sorted(wanted, key=lambda each: each.record)
+    held = Spool.begin(spool, number)
+    kept = vault.codes(number)
+    taking = _Taking(index, vault, number, {each.record: each for each in listed})
     for key in list(held.finished()):
-        _take_in(index, held.read(key))
+        taking.take(held.read(key))
         held.taken(key)
-    named = _names(images)
-    missing = np.array([i for i, name in enumerate(named) if name not in index], dtype=np.int64)
-    known = done = len(named) - len(missing)
-    released, refused = 0, []
-    if progress is not None:
-        progress(done, len(named))
-    for contents in pool.run(_Encode(release, size), _parts(images, named, missing, pool.shard), held):
-        released += _take_in(index, contents)
-        refused += [(str(name), str(why)) for name, why in contents[1]["refused"]]
-        done += len(contents[1]["names"]) + len(contents[1]["refused"])
-        if progress is not None:
-            progress(done, len(named))
+    missing = [each for each in listed if each.key not in index]
+    known = len(listed) - len(missing)
+    taking.restore([each for each in missing if each.record in kept], kept)
+    missing = [each for each in missing if each.key not in index]
+    done = len(listed) - len(missing)
+    report = progress or (lambda done, total: None)
+    report(done, len(listed))
+    names = images.names if images.names is not None else np.arange(len(images)).astype(str)
+    parts = _parts(images, names, missing, pool.shard, vault, about if keyed else None)
+    for contents in pool.run(_Encode(release, size), parts, held):
+        done += taking.take(contents)
+        report(done, len(listed))
     held.close()
-    return Released(released, known, tuple(sorted(refused)))
+    return Released(len(listed) - known - len(taking.refused), known, tuple(sorted(taking.refused)))
+
+
+class _Taking:
+    """Takes finished shards in: checked, noted in the vault, and only then stored."""
+
+    def __init__(self, index: CodeIndex, vault: Vault, number: str, wanted: Mapping[str, Wanted]) -> None:
+        self.index, self.vault, self.number, self.wanted = index, vault, number, wanted
+        self.refused: list[tuple[str, str]] = []
+
+    def take(self, contents: Contents) -> int:
+        """Store a shard's codes; returns how many images it settles."""
+        arrays, fields = contents
+        rows = []
+        for row, (record, digest, name) in enumerate(
+            zip(fields["records"], fields["digests"], fields["names"], strict=True)
+        ):
+            # The noise belongs to what the file held when it was listed; on other content it would be used twice.
+            if self.vault.record_of(bytes.fromhex(digest)) == record:
+                rows.append(row)
+            else:
+                self.refused.append((str(name), f"{name} changed while it was read. Run the command again."))
+        self.refused += [(str(name), str(why)) for name, why in fields["refused"]]
+        records = [fields["records"][row] for row in rows]
+        if records:
+            codes = self.vault.keep_codes(self.number, records, arrays["codes"][rows])
+            self._store(records, codes)
+        return len(fields["records"]) + len(fields["refused"])
+
+    def restore(self, missing: Sequence[Wanted], kept: Mapping[str, bytes]) -> None:
+        """Put back what was released before and is not in the index: the same codes, at no further cost."""
+        if missing:
+            codes = np.stack([np.frombuffer(kept[each.record], np.uint8) for each in missing])
+            self._store([each.record for each in missing], codes)
+
+    def _store(self, records: Iterable[str], codes: NDArray[np.uint8]) -> None:
+        new = [
+            (self.wanted[record].key, row)
+            for row, record in enumerate(records)
+            if record in self.wanted and self.wanted[record].key not in self.index
+        ]
+        if new:
+            self.index.add(codes[[row for _, row in new]], ids=[key for key, _ in new])
+
+
+@dataclass(frozen=True)
+class _Part:
+    """One shard of work: plain values that travel."""
+
+    names: list[str]
+    records: list[str]
+    images: Any
+    source: RecordSource | None
 
 
 @dataclass(frozen=True)
@@ -83,45 +189,62 @@ class _Encode:
     release: Release
     size: int | None
 
-    def __call__(self, part: tuple[list[str], Any]) -> Contents:
-        names, images = part
-        kept: list[str] = []
+    def __call__(self, part: _Part) -> Contents:
+        kept: list[int] = []
+        digests: list[str] = []
         read: list[NDArray[np.uint8]] = []
         refused: list[tuple[str, str]] = []
-        for i, name in enumerate(names):
+        for row, name in enumerate(part.names):
             try:
-                image = images[i]
+                digest, image = _read(part.images, row, name)
                 read.append(image if self.size is None else to_rgb(image, self.size))
-                kept.append(name)
+                kept.append(row)
+                digests.append(digest.hex())
             except BlindsightError as error:
                 refused.append((name, str(error)))
-        codes = self.release(kept, np.stack(read)) if kept else np.empty((0, 1), np.uint8)
-        return {"codes": codes}, {"names": kept, "refused": refused}
+        # A simulation goes by what an image shows, so that it is the same in every vault.
+        labels = digests if part.source is None else [part.records[row] for row in kept]
+        codes = self.release(labels, np.stack(read), part.source) if kept else np.empty((0, 1), np.uint8)
+        names, records = [part.names[row] for row in kept], [part.records[row] for row in kept]
+        return {"codes": codes}, {"names": names, "records": records, "digests": digests, "refused": refused}
 
 
 def _parts(
-    images: ImageSet, named: list[str], missing: NDArray[np.int64], shard: int
-) -> Iterator[tuple[str, tuple[list[str], Any]]]:
+    images: ImageSet, names: Any, missing: list[Wanted], shard: int, vault: Vault, about: str | None
+) -> Iterator[tuple[str, _Part]]:
     for number, start in enumerate(range(0, len(missing), shard)):
-        rows = missing[start : start + shard]
-        yield f"{number:09d}", ([named[i] for i in rows], images.take(rows).images)
+        chosen = missing[start : start + shard]
+        records = [each.record for each in chosen]
+        rows = np.array([each.row for each in chosen], np.int64)
+        source = None if about is None else vault.source(records, about=about)
+        named = [str(names[row]) for row in rows]
+        yield f"{number:09d}", _Part(named, records, images.take(rows).images, source)
 
 
-def _take_in(index: CodeIndex, contents: Contents) -> int:
-    """Store a shard's codes, but for names that a crash left both in the index and in the shard."""
-    arrays, fields = contents
-    new = [i for i, name in enumerate(fields["names"]) if name not in index]
-    if new:
-        index.add(arrays["codes"][new], ids=[fields["names"][i] for i in new])
-    return len(new)
+def _distinct(records: Sequence[str]) -> list[Wanted]:
+    """One code for each distinct image, in the order of the ids: where a code stands says nothing of its image."""
+    first: dict[str, int] = {}
+    for row, record in enumerate(records):
+        first.setdefault(record, row)
+    return [Wanted(record, record, first[record]) for record in sorted(first)]
 
 
-def _names(images: ImageSet) -> list[str]:
-    return [str(i) for i in range(len(images))] if images.names is None else images.names.tolist()
+def _digest(images: Any, row: int) -> bytes:
+    if hasattr(images, "content"):
+        return content_digest(images.content(row))
+    array = np.ascontiguousarray(images[row])
+    return content_digest(repr((array.shape, str(array.dtype))).encode() + array.tobytes())
 
 
-def _own_dice(hasher: Any, name: str) -> Any:
-    own = copy.copy(hasher)
-    number = int.from_bytes(hashlib.sha256(name.encode(errors="surrogateescape")).digest()[:8], "big")
-    own.random_state = part_state(hasher.random_state, number)
-    return own
+def _read(images: Any, row: int, name: str) -> tuple[bytes, NDArray[np.uint8]]:
+    """An image and its digest, both of the same bytes: a file may change between two looks at it."""
+    if not hasattr(images, "content"):
+        return _digest(images, row), images[row]
+    content = images.content(row)
+    return content_digest(content), decode_image(content, name=Path(name).name, limits=images.limits)
+
+
+def _seeded(hasher: Any, name: str) -> Any:
+    if hasher.random_state is None:
+        raise InvalidParameter("a simulation needs a seed.")
+    return part_state(hasher.random_state, int(content_digest(name.encode())[:8].hex(), 16))

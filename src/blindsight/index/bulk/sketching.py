@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blindsight.core import durable
-from blindsight.core.errors import InvalidParameter
+from blindsight.core.errors import InvalidParameter, UnchargedRelease
 from blindsight.index.bulk.pools import HERE, Pool
 from blindsight.index.bulk.spool import Contents, Spool
 from blindsight.privacy import Ledger
@@ -65,7 +66,8 @@ def sketch_to(
     missing = writer.missing()
     done = len(X) - sum(rows.stop - rows.start for rows in missing)
     parts = ((f"{rows.start:012d}", (rows.start, rows.start // writer.block, X[rows])) for rows in missing)
-    for contents in pool.run(_Draw(sketcher, prepare or pixels_of, pool.threads), parts, held):
+    draw = _Draw(sketcher, prepare or pixels_of, pool.threads, charged=ledger is not None)
+    for contents in pool.run(draw, parts, held):
         done += _take_in(writer, contents)
         if progress is not None:
             progress(done, len(X))
@@ -81,13 +83,17 @@ class _Draw:
     sketcher: Any
     prepare: Prepare
     threads: int | None
+    charged: bool
 
     def __call__(self, part: tuple[int, int, Any]) -> Contents:
         start, number, images = part
         drawer = copy.copy(self.sketcher)
         drawer.random_state = part_state(self.sketcher.random_state, number)
         drawer.n_jobs = self.threads or getattr(drawer, "n_jobs", None)
-        return {"counts": drawer.transform(self.prepare(images))}, {"start": start}
+        with warnings.catch_warnings():
+            if self.charged:  # once, for all blocks
+                warnings.simplefilter("ignore", UnchargedRelease)
+            return {"counts": drawer.transform(self.prepare(images))}, {"start": start}
 
 
 def _take_in(writer: SketchWriter, contents: Contents) -> int:

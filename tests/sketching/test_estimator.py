@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import math
 
 import numpy as np
@@ -10,10 +11,13 @@ from hypothesis import strategies as st
 from blindsight import data
 from blindsight.core.errors import BudgetExceeded, InvalidData, InvalidParameter
 from blindsight.privacy import Cost, Ledger
-from blindsight.sketching.bits import to_bits
+from blindsight.privacy.mechanisms import from_fields, to_fields
+from blindsight.sketching.bits import from_bits, to_bits
+from blindsight.sketching.estimator import CodebookClassifier, CodebookSketcher, FlippedBits
 from blindsight.sketching.flips import FlipParameters, law_from_dict
-from blindsight.sketching.local import CodebookClassifier, CodebookSketcher, FlippedBits
+from blindsight.sketching.promise import PixelFlip
 
+MANY = np.random.default_rng(1).integers(0, 256, size=(120, 9, 9)).astype(np.uint8)
 IMAGES = np.random.default_rng(0).integers(0, 256, size=(40, 9, 9)).astype(np.uint8)
 
 
@@ -104,9 +108,102 @@ def test_a_codebook_classifies_private_digits():
     assert sketcher.pictures([0, 1]).shape == (2, 28, 28)
 
 
+def test_public_labels_make_classes_of_the_cells_and_tell_more_at_small_budgets():
+    images = data.load("mnist5k")
+    x, y = images.array(), images.labels
+    order = np.random.default_rng(0).permutation(len(x))
+    public, private = order[:1000], order[1000:3000]
+    scores = []
+    for labels in (None, y[public]):
+        book = CodebookSketcher(4.0, random_state=0).fit(x[public], labels)
+        released = book.transform(x[private])
+        model = CodebookClassifier().fit(released[:1500], y[private[:1500]])
+        scores.append((model.predict(released[1500:]) == y[private[1500:]]).mean())
+    assert book.mechanism_.k == 10 and scores[1] > scores[0] + 0.05
+    with pytest.raises(InvalidParameter, match="k must be None"):
+        CodebookSketcher(4.0, k=7).fit(x[public], y[public])
+
+
+@pytest.mark.parametrize("make", [lambda: FlippedBits(2.0), lambda: CodebookSketcher(3.0, k=5)])
+def test_the_card_says_that_labels_go_in_clear(make):
+    guarantee = make().fit(MANY).guarantee_
+    assert guarantee.assumes("labels in clear")
+    assert "labels" in guarantee.card() and "covers the image, not its label" in guarantee.card()
+
+
+def test_every_budget_hears_of_flipped_bits(tmp_path):
+    ledger = Ledger(tmp_path / "l.db", dataset="x")
+    ledger.grant(Cost(epsilon=5.0, unit="pixel"))
+    ledger.grant(Cost(epsilon=5.0 * 81, unit="record"))
+    FlippedBits(2.0).fit(IMAGES).transform(IMAGES, ledger=ledger)
+    assert float(ledger.balance("pixel").remaining.epsilon) == pytest.approx(3.0)
+    assert float(ledger.balance("record").remaining.epsilon) == pytest.approx(3.0 * 81)
+
+
+def test_no_private_value_is_refused():
+    flipper = FlippedBits(2.0).fit(IMAGES)
+    wild = IMAGES[:2].astype(float)
+    wild[0, 0, :5] = [np.nan, np.inf, -np.inf, 1e9, 0.5]
+    assert flipper.transform(wild).shape == flipper.transform(IMAGES[:2]).shape
+    book = CodebookSketcher(3.0, k=5).fit(MANY)
+    assert book.transform(wild).shape == (2,)
+
+
+@pytest.mark.parametrize("make", [lambda: FlippedBits(2.0), lambda: CodebookSketcher(3.0, k=5)])
+def test_a_file_holds_nothing_of_private_images(make, tmp_path):
+    """Both are made of public facts alone: what is released later does not touch them."""
+    fitted = make().fit(MANY)
+    fitted.save(tmp_path / "a")
+    fitted.transform(IMAGES)
+    fitted.save(tmp_path / "b")
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+    assert fitted.released_ == {}
+
+
+def test_what_arrives_at_the_door_is_what_leaves_before_noise():
+    from blindsight.privacy.door import listening
+
+    class Ear:
+        def __init__(self):
+            self.seen = []
+
+        def opened(self, door):
+            return None
+
+        def passing(self, passage):
+            self.seen.append(passage)
+            return passage.value
+
+        def passed(self, passage, released):
+            pass
+
+        def absent(self, n):
+            return None
+
+    with listening(Ear()) as ear:
+        counts = FlippedBits(2.0).fit(IMAGES).transform(IMAGES)
+    assert (from_bits(np.moveaxis(counts[:, 0, :, 1], 1, -1)) == IMAGES).all()
+    assert [passage.planned.mechanism.unit for passage in ear.seen] == ["pixel"]
+
+
+@given(st.lists(st.floats(0.01, 0.5), min_size=1, max_size=5))
+def test_a_pixels_flips_cost_what_its_worst_pair_shows(beta):
+    mechanism = PixelFlip(beta=beta)
+    outputs = np.arange(2 ** len(beta))
+    a, b = mechanism.worst_pair()
+    loss = mechanism.log_prob(outputs, np.broadcast_to(a, outputs.shape)) - mechanism.log_prob(
+        outputs, np.broadcast_to(b, outputs.shape)
+    )
+    assert np.abs(loss).max() == pytest.approx(mechanism.cost.epsilon, rel=1e-9)
+    assert np.exp(mechanism.log_prob(outputs, np.zeros_like(outputs))).sum() == pytest.approx(1)
+    assert from_fields(json.loads(json.dumps(to_fields(mechanism)))) == mechanism
+
+
 def test_a_codebook_larger_than_its_public_images_is_refused():
     with pytest.raises(InvalidData, match="public images"):
         CodebookSketcher(8.0, k=41).fit(IMAGES)
+    with pytest.raises(InvalidData, match="at least 100 public pictures"):
+        CodebookSketcher(8.0).fit(IMAGES)
 
 
 def test_numbers_never_seen_get_the_commonest_class():

@@ -1,0 +1,119 @@
+"""Privacy bugs written into a copy of the package, each audited in a process of its own: which ones are caught?
+
+    python -m benchmarks.audit.mutants                 # all of them; --late for those written after the engine
+    python -m benchmarks.audit.mutants door-no-clip    # some, by name
+
+A mutant is one replacement of text in one file. It is caught when the audit at the door refutes one of its scenes (the
+replay contracts of `tests/contracts`); an import that fails or a scene that raises is a broken mutant, not a catch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.audit.mutations import EARLY, LATE, Mutant
+
+__all__ = ["Outcome", "audit_scene", "outcomes"]
+
+ROOT = Path(__file__).parents[2]
+_SECONDS = 300
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What the audit said of one mutant: "caught", "missed" or "broken", and in which words."""
+
+    mutant: Mutant
+    word: str
+    says: str
+
+
+def outcomes(mutants: Iterable[Mutant], *, workers: int = 1) -> Iterator[Outcome]:
+    """Audit each mutant; in order."""
+    with ThreadPoolExecutor(workers) as pool:
+        yield from pool.map(_outcome, mutants)
+
+
+def _outcome(mutant: Mutant) -> Outcome:
+    with tempfile.TemporaryDirectory() as place:
+        source = _mutated(mutant, Path(place))
+        says = []
+        for scene in mutant.scenes:
+            done = audit_scene(scene, source)
+            if done.get("findings"):
+                return Outcome(mutant, "caught", "; ".join(done["findings"]))
+            says += done.get("notes", [])
+    return Outcome(mutant, "broken" if says else "missed", "; ".join(says))
+
+
+def _mutated(mutant: Mutant, place: Path) -> Path:
+    """A copy of the package with the one replacement made."""
+    source = place / "src"
+    shutil.copytree(ROOT / "src" / "blindsight", source / "blindsight", ignore=shutil.ignore_patterns("__pycache__"))
+    path = source / "blindsight" / mutant.path
+    path.write_text(mutant.applied(path.read_text()))
+    return source
+
+
+def audit_scene(scene: str, source: Path = ROOT / "src", *, seed: int = 0) -> dict[str, list[str]]:
+    """The findings on one scene ("hashing:TestPITQ") with the package at `source`, from a process of its own."""
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(map(str, (source, ROOT / "tests", ROOT))),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "OMP_NUM_THREADS": "1",
+        "BLINDSIGHT_AUDIT_ROLLS": "60000",
+    }
+    command = [sys.executable, "-W", "ignore", "-m", "benchmarks.audit.mutants", "--scene", scene, "--seed", str(seed)]
+    try:
+        done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=_SECONDS)
+    except subprocess.TimeoutExpired:
+        return {"notes": [f"{scene} took more than {_SECONDS} s"]}
+    if done.returncode:
+        return {"notes": [f"{scene}: {(done.stderr.strip().splitlines() or ['no word'])[-1]}"]}
+    found: dict[str, list[str]] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def _scene(name: str, seed: int) -> dict[str, list[str]]:
+    room, case = name.split(":")
+    module = importlib.import_module(f"contracts.test_replay{'' if room == 'privacy' else '_' + room}")
+    found = getattr(module, case)().audit(seed)
+    notes = [note for note in found.notes if "raised" in note or not found.passages]
+    return {"findings": [str(finding) for finding in found.findings], "notes": notes}
+
+
+def main() -> None:
+    """Print one line for each mutant, and the sums."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--late", action="store_true")
+    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--scene")
+    parser.add_argument("--seed", type=int, default=0)
+    given = parser.parse_args()
+    if given.scene:
+        print(json.dumps(_scene(given.scene, given.seed)))
+        return
+    chosen = LATE if given.late else (*EARLY, *LATE)
+    chosen = tuple(mutant for mutant in chosen if not given.names or mutant.name in given.names)
+    counts: dict[str, int] = {}
+    for outcome in outcomes(chosen, workers=given.workers):
+        counts[outcome.word] = counts.get(outcome.word, 0) + 1
+        print(f"{outcome.word:7} {outcome.mutant.name:34} {outcome.says[:150]}", flush=True)
+    print(", ".join(f"{count} {word}" for word, count in counts.items()))
+
+
+if __name__ == "__main__":
+    main()

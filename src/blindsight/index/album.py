@@ -1,0 +1,126 @@
+"""A folder of photos kept in step with its release: new photos added, vanished ones pruned, all else left alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from blindsight.data import ImageSet
+from blindsight.data.sources import Files
+from blindsight.index.bulk.hashing import Wanted, hash_to
+from blindsight.index.bulk.pools import HERE, Pool
+from blindsight.index.hamming import HammingIndex
+from blindsight.index.photos import PhotoFolder, Scan
+from blindsight.privacy import Guarantee, Ledger
+from blindsight.privacy.vault import Vault
+
+__all__ = ["Step", "charge", "keep_in_step"]
+
+
+@dataclass(frozen=True)
+class Step:
+    """What one run did, in distinct images unless it says otherwise.
+
+    Parameters
+    ----------
+    released: new in the index now, of which `restored` had been released before and cost nothing.
+    known: in the index before.
+    refused: photos that could not be read, with the reason.
+    copies: files that show what another file shows.
+    left_out: not released because their person has enough images released.
+    vanished: still in the index though no photo shows them any more (prune them).
+    pruned: taken out, from the file's bytes too.
+    stored: in the index now.
+    """
+
+    released: int
+    restored: int
+    known: int
+    refused: tuple[tuple[str, str], ...]
+    copies: int
+    left_out: int
+    vanished: int
+    pruned: int
+    stored: int
+
+
+def charge(guarantee: Guarantee, vault: Vault, number: str, ledger: Ledger) -> bool:
+    """Charge a release by its number; True if it was charged now, False if it had been paid before."""
+    before = ledger.head()
+    entry = ledger.charge(guarantee.costs, what="codes of photos, each released once", key=f"release {number}")
+    vault.note(ledger=ledger.where, dataset=ledger.dataset)
+    return entry.sequence > before.sequence
+
+
+def keep_in_step(
+    place: PhotoFolder,
+    folder: Path,
+    found: Scan,
+    vault: Vault,
+    encoder: Any,
+    guarantee: Guarantee,
+    law: str,
+    *,
+    prune: bool = False,
+    pool: Pool = HERE,
+    progress: Callable[[int, int], None] | None = None,
+) -> Step:
+    """Bring a release up to date with what a folder holds. Charge first."""
+    names = [photo.name for photo in found.photos]
+    rows = {name: row for row, name in enumerate(names)}
+    records = found.records
+    chosen = set(records) if not place.most else vault.chosen(place.release, records, place.most)
+    keep = place.names == "keep"
+    wanted = [
+        Wanted(records[record][0] if keep else record, record, rows[records[record][0]]) for record in sorted(chosen)
+    ]
+    images = ImageSet(Files([folder.resolve() / name for name in names]), names=np.array(names, dtype=np.str_))
+    released_before = set(vault.codes(place.release))
+    with place.open(n_bits=encoder.n_bits, guarantee=guarantee, decoding=encoder.decoding) as index:
+        there = set(index.ids.tolist())
+        done = hash_to(
+            index,
+            images,
+            encoder.release,
+            vault,
+            number=place.release,
+            spool=vault.path / "shards",
+            wanted=wanted,
+            about=law,
+            keyed=guarantee.entropy == "keyed",
+            size=encoder.recipe.size,
+            pool=pool,
+            progress=progress,
+        )
+        renamed = {photo.name for photo in found.gone if keep and photo.record in chosen}
+        pruned, vanished = _prune(index, wanted, there, renamed, prune=prune)
+        if pruned or (there and done.released):
+            index.compact()  # old bytes leave the disk, and the order says nothing of who came when
+        stored = len(index)
+    new = [each for each in wanted if each.key not in there]
+    return Step(
+        released=done.released,
+        restored=sum(each.record in released_before for each in new),
+        known=done.known,
+        refused=(*found.refused, *done.refused),
+        copies=len(names) - len(records),
+        left_out=len(records) - len(chosen),
+        vanished=vanished,
+        pruned=pruned,
+        stored=stored,
+    )
+
+
+def _prune(
+    index: HammingIndex, wanted: list[Wanted], there: set[str], renamed: set[str], *, prune: bool
+) -> tuple[int, int]:
+    """Take out what no photo shows; a code under an old name always goes, for it stands under the new one."""
+    stale = there - {each.key for each in wanted}
+    out = stale if prune else stale & renamed
+    if out:
+        index.remove(sorted(out))
+    return len(out), len(stale - out)

@@ -1,0 +1,112 @@
+"""What the proven inputs promise: as data, before any image is seen.
+
+Sketches promise nothing (`paper`); their disclosure says what they give away.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from blindsight.privacy import Assumption, Cost, Guarantee, Planned
+from blindsight.privacy.cost import Neighbours, Sampler, Unit
+from blindsight.privacy.entropy import EntropyName, Rng
+from blindsight.privacy.mechanisms import BitFlip, KaryResponse, register
+from blindsight.privacy.mechanisms.domain import Cells
+from blindsight.sketching.bits import from_bits, to_bits
+from blindsight.sketching.flips import FlipParameters
+
+__all__ = ["CELL", "PIXEL", "PixelFlip", "codebook_guarantee", "flips_guarantee"]
+
+#: the names by which the door knows the two releases.
+PIXEL, CELL = "pixel", "cell"
+
+_ONCE = Assumption("released once", "each image is sent once; each further time adds to the cost")
+_LABELS = Assumption(
+    "labels in clear",
+    "labels that are sent beside the images for training go in clear: this epsilon covers the image, not its label",
+)
+_ONE_VALUE = Assumption("a pixel is one value", "a pixel is one value of one channel")
+_PUBLIC = Assumption("public cells", "the prototypes, and their labels if given, were learned from public images")
+
+
+@register
+@dataclass(frozen=True, kw_only=True)
+class PixelFlip:
+    """Flip bit j of a pixel's value with probability beta_j, bits independently: randomised response with L coins.
+
+    Guarantee: the sum over bits of |ln((1 - beta_j)/beta_j)| per pixel, pure, in the local model; exact sampler.
+    """
+
+    beta: tuple[float, ...]
+    unit: ClassVar[Unit] = "pixel"
+    neighbours: ClassVar[Neighbours] = "replace one"
+    sampler: ClassVar[Sampler] = "exact"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "beta", FlipParameters(beta=self.beta).beta)
+
+    @property
+    def _bits(self) -> list[BitFlip]:
+        return [BitFlip(beta=beta) for beta in self.beta]
+
+    @property
+    def says(self) -> str:
+        """In a few words."""
+        return f"random flipping of each of {len(self.beta)} bits of a pixel"
+
+    @property
+    def cost(self) -> Cost:
+        """All bits of a pixel may differ: their epsilons add."""
+        return Cost(epsilon=math.fsum(bit.epsilon_per_bit for bit in self._bits), unit="pixel")
+
+    @property
+    def domain(self) -> Cells:
+        """Whole numbers of so many bits."""
+        return Cells(2 ** len(self.beta))
+
+    def worst_pair(self) -> tuple[NDArray[Any], NDArray[Any]]:
+        """All bits off, all bits on."""
+        return np.array([0]), np.array([2 ** len(self.beta) - 1])
+
+    def release(self, x: Any, *, rng: Rng) -> NDArray[Any]:
+        """One value for each value given; same shape, same integer type."""
+        values = np.asarray(x)
+        planes = to_bits(values, len(self.beta))
+        for j, bit in enumerate(self._bits):
+            planes[..., j] = bit.release(planes[..., j], rng=rng)
+        return from_bits(planes).astype(values.dtype)
+
+    def log_prob(self, released: Any, x: Any) -> NDArray[np.float64]:
+        """ln Pr(released | x), pixel by pixel."""
+        seen, true = (to_bits(np.asarray(value), len(self.beta)) for value in (released, x))
+        parts = [bit.log_prob(seen[..., j], true[..., j]) for j, bit in enumerate(self._bits)]
+        return np.sum(parts, axis=0)
+
+
+def flips_guarantee(
+    parameters: FlipParameters, image_shape: tuple[int, int, int], *, entropy: EntropyName = "system"
+) -> Guarantee:
+    """What flipped bits promise, per pixel and per image of (channels, height, width)."""
+    mechanism = PixelFlip(beta=parameters.beta)
+    return Guarantee(
+        releases=(Planned(what=PIXEL, mechanism=mechanism),),
+        model="local",
+        assumptions=(_ONE_VALUE, _ONCE, _LABELS),
+        entropy=entropy,
+        also=(mechanism.cost.per("record", times=math.prod(image_shape)),),
+    )
+
+
+def codebook_guarantee(mechanism: KaryResponse, *, entropy: EntropyName = "system") -> Guarantee:
+    """What one of k prototypes promises, per image."""
+    return Guarantee(
+        releases=(Planned(what=CELL, mechanism=mechanism),),
+        model="local",
+        assumptions=(_PUBLIC, _ONCE, _LABELS),
+        entropy=entropy,
+    )

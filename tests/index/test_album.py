@@ -1,0 +1,268 @@
+"""A folder of photos and its release in step: one code per distinct image, whatever happens to the files."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import stat
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+from blindsight.cli.main import app
+from blindsight.core.errors import BudgetExceeded, InvalidData, InvalidParameter
+from blindsight.index import HammingIndex
+from blindsight.privacy import Cost, Ledger
+from blindsight.privacy.vault import Vault, content_digest
+
+FAST = ["--features", "pixels", "--json"]
+
+
+def picture(path: Path, shade: int) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pixels = np.random.default_rng(shade).integers(0, 255, (12, 12, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(path)
+
+
+@pytest.fixture
+def album(tmp_path):
+    for number in range(6):
+        picture(tmp_path / "album" / f"Mueller Anna {number}.png", number)
+    with Ledger(tmp_path / "ledger.db", dataset="album") as ledger:
+        ledger.grant(Cost(epsilon=8, unit="record"))
+    return tmp_path / "album"
+
+
+def hash_folder(album: Path, *options: object, out: str = "ix") -> dict:
+    words = ["hash", album, "--out", album.parent / out, "--ledger", album.parent / "ledger.db", "--dataset", "album"]
+    done = CliRunner().invoke(app, [str(word) for word in (*words, *FAST, *options)], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return json.loads(done.stdout)
+
+
+def codes(album: Path, out: str = "ix") -> dict[str, bytes]:
+    found = HammingIndex.load(album.parent / out / "codes.index")
+    return {key: code.tobytes() for ids, rows in found.items() for key, code in zip(ids, rows, strict=True)}
+
+
+def spent(album: Path, unit: str = "record") -> float:
+    with Ledger(album.parent / "ledger.db", dataset="album") as ledger:
+        return ledger.balance(unit).spent.epsilon
+
+
+def test_a_lost_index_comes_back_with_the_same_codes_at_no_cost(album):
+    hash_folder(album)
+    before = codes(album)
+    for lost in ("codes.index", "about.json", "hasher.safetensors", None):
+        if lost is None:
+            shutil.rmtree(album.parent / "ix")
+        else:
+            (album.parent / "ix" / lost).unlink()
+            if lost == "about.json":  # the rest is then in the way: move it aside
+                shutil.rmtree(album.parent / "ix")
+        again = hash_folder(album)
+        assert codes(album) == before and spent(album) == 8
+        assert again["released"] == again["restored"] or lost == "hasher.safetensors"
+
+
+def test_moving_renaming_copying_and_bringing_back_release_nothing_new(album):
+    hash_folder(album)
+    before = codes(album)
+    (album / "Mueller Anna 0.png").rename(album / "b.png")
+    (album / "trip").mkdir()
+    (album / "Mueller Anna 1.png").rename(album / "trip" / "c.png")
+    shutil.copy(album / "Mueller Anna 2.png", album / "copy.png")
+    made = hash_folder(album)
+    assert (made["released"], made["known"], made["copies"], made["vanished"]) == (0, 6, 1, 0)
+    assert codes(album) == before
+    taken = (album / "Mueller Anna 3.png").read_bytes()
+    (album / "Mueller Anna 3.png").unlink()
+    assert hash_folder(album)["vanished"] == 1
+    assert hash_folder(album, "--prune")["pruned"] == 1
+    left = codes(album)
+    (gone,) = set(before) - set(left)
+    assert gone.encode() not in (album.parent / "ix" / "codes.index").read_bytes()
+    (album / "back.png").write_bytes(taken)
+    made = hash_folder(album)
+    assert made["released"] == made["restored"] == 1
+    assert codes(album) == before and spent(album) == 8
+
+
+def test_nothing_that_is_given_away_names_a_photo_or_a_place(album):
+    hash_folder(album, "--prune")
+    for path in (album.parent / "ix").rglob("*"):
+        content = path.read_bytes() + path.name.encode()
+        assert b"Mueller" not in content and b"Anna" not in content and str(album.parent).encode() not in content
+    assert all(len(key) == 32 and int(key, 16) for key in codes(album))
+
+
+def test_a_folder_of_public_images_is_not_named_either(album):
+    for number in range(100, 220):
+        picture(album.parent / "Anna public" / f"{number}.png", number)
+    options = ["--method", "phashing-itq", "--bits", "8", "--public", album.parent / "Anna public"]
+    hash_folder(album, *options)
+    assert "Anna" not in (album.parent / "ix" / "about.json").read_text()
+    assert hash_folder(album)["known"] == 6
+    assert hash_folder(album, *options)["known"] == 6
+
+
+def test_names_are_kept_on_demand_and_the_card_says_so(album):
+    made = hash_folder(album, "--names", "keep")
+    assert set(codes(album)) == {f"Mueller Anna {number}.png" for number in range(6)}
+    assert any(item["name"] == "names" for item in made["guarantee"]["assumptions"])
+    before = codes(album)
+    (album / "Mueller Anna 0.png").rename(album / "b.png")
+    hash_folder(album)
+    after = codes(album)
+    assert after.pop("b.png") == before.pop("Mueller Anna 0.png") and after == before
+    with pytest.raises(InvalidParameter, match="--names keep"):
+        hash_folder(album, "--names", "random")
+
+
+def test_the_vault_is_its_owners_alone(album):
+    made = hash_folder(album)
+    vault = Path(made["vault"])
+    assert vault == album.parent / "ix.vault" and stat.S_IMODE(vault.stat().st_mode) == 0o700
+    modes = {(path.is_dir(), stat.S_IMODE(path.stat().st_mode)) for path in vault.rglob("*")}
+    assert modes == {(False, 0o600), (True, 0o700)}
+    assert Vault(vault).fact("ledger") == str(album.parent / "ledger.db")
+    names = Vault(vault).names_of(codes(album))
+    assert sorted(name for found in names.values() for name in found) == sorted(path.name for path in album.iterdir())
+
+
+def test_a_lost_vault_means_a_new_release_that_is_charged(album):
+    hash_folder(album)
+    before = codes(album)
+    shutil.rmtree(album.parent / "ix.vault")
+    with pytest.raises(InvalidData, match="--new-release"):
+        hash_folder(album)
+    assert codes(album) == before
+    with pytest.raises(BudgetExceeded):
+        hash_folder(album, "--new-release")
+    assert codes(album) == before
+    with Ledger(album.parent / "ledger.db", dataset="album") as ledger:
+        ledger.grant(Cost(epsilon=16, unit="record"))
+    made = hash_folder(album, "--new-release")
+    assert made["released"] == 6 and made["restored"] == 0
+    assert spent(album) == 16 and not set(codes(album)) & set(before)
+
+
+def test_another_epsilon_is_another_release_with_other_noise(album):
+    with Ledger(album.parent / "ledger.db", dataset="album") as ledger:
+        ledger.grant(Cost(epsilon=13, unit="record"))
+    hash_folder(album)
+    hash_folder(album, "--epsilon", 5, "--vault", album.parent / "ix.vault", out="iy")
+    assert set(codes(album)) == set(codes(album, "iy")) and spent(album) == 13
+    with pytest.raises(BudgetExceeded):
+        hash_folder(album, "--epsilon", 6, "--vault", album.parent / "ix.vault", out="iz")
+
+
+def test_a_photo_that_changed_is_another_record(album):
+    hash_folder(album)
+    before = codes(album)
+    picture(album / "Mueller Anna 0.png", 77)
+    made = hash_folder(album, "--prune")
+    assert (made["released"], made["restored"], made["pruned"]) == (1, 0, 1)
+    assert len(set(codes(album)) & set(before)) == 5
+
+
+def test_a_photo_that_changes_while_it_is_read_is_not_released(album, monkeypatch):
+    from blindsight.index.bulk import hashing
+
+    first = hashing._read
+
+    def changed(images, row, name):
+        if not name.endswith("0.png"):
+            return first(images, row, name)
+        picture(album / "Mueller Anna 0.png", 78)
+        return first(images, row, name)
+
+    monkeypatch.setattr(hashing, "_read", changed)
+    made = hash_folder(album)
+    assert made["released"] == 5 and "changed while it was read" in made["refused"][0]["why"]
+    monkeypatch.undo()
+    assert hash_folder(album)["stored"] == 6
+
+
+def test_at_most_m_images_of_a_person_are_released_ever(album):
+    with Ledger(album.parent / "ledger.db", dataset="album") as ledger:
+        ledger.grant(Cost(epsilon=16, unit="person"))
+    for person in ("p1", "p2"):
+        for number in range(4):
+            picture(album / person / f"{number}.png", 500 + 10 * number + (person == "p2"))
+    for path in album.glob("*.png"):
+        path.unlink()
+    options = ["--person", "folder", "--most", 2]
+    made = hash_folder(album, *options)
+    assert (made["released"], made["left_out"]) == (4, 4)
+    assert spent(album) == 8 and spent(album, "person") == 16
+    # Those that were chosen leave the folder: their places are not free for others.
+    names = Vault(made["vault"]).names_of(codes(album))
+    for found in names.values():
+        (album / found[0]).unlink()
+    made = hash_folder(album, *options, "--prune")
+    assert (made["released"], made["left_out"], made["stored"]) == (0, 4, 0)
+    with pytest.raises(InvalidParameter, match="at most 2"):
+        hash_folder(album)
+
+
+def test_persons_from_a_table(album):
+    table = album.parent / "persons.csv"
+    table.write_text("photo,patient\n" + "".join(f"Mueller Anna {n}.png,{n // 3}\n" for n in range(6)))
+    with Ledger(album.parent / "ledger.db", dataset="album") as ledger:
+        ledger.grant(Cost(epsilon=8, unit="person"))
+    made = hash_folder(album, "--person", f"{table}:patient")
+    assert (made["released"], made["left_out"]) == (2, 4)
+    table.write_text("photo,patient\nx.png,1\n")
+    with pytest.raises(InvalidData, match="6 of 6 photos have no person"):
+        hash_folder(album, "--person", f"{table}:patient", out="iy")
+
+
+@pytest.mark.parametrize("seed", [1])
+def test_random_operations_agree_with_a_model(album, seed):
+    """Move, copy, rename, delete, re-add, prune, crash: one code per distinct content, and one charge."""
+    rng = random.Random(seed)
+    hash_folder(album)
+    truth: dict[bytes, bytes] = {}  # content -> code, once seen for ever
+    shelf = [path.read_bytes() for path in album.iterdir()]
+    for _ in range(25):
+        for _ in range(rng.randrange(1, 12)):
+            act(rng, album, shelf)
+        prune = rng.random() < 0.4
+        if rng.random() < 0.2:
+            shutil.rmtree(album.parent / "ix")
+        made = hash_folder(album, *(["--prune"] if prune else []))
+        vault = Vault(made["vault"])
+        stored = codes(album)
+        contents = {path.read_bytes() for path in album.rglob("*.png")}
+        for record, names in vault.names_of(stored).items():
+            content = (album / names[0]).read_bytes()
+            assert truth.setdefault(content, stored[record]) == stored[record], "a second code of one image"
+            assert all((album / name).read_bytes() == content for name in names)
+        assert {vault.record_of(content_digest(content)) for content in contents} <= set(stored)
+        if prune:
+            assert len(stored) == len(contents)
+    assert spent(album) == 8
+
+
+def act(rng: random.Random, album: Path, shelf: list[bytes]) -> None:
+    """One thing that people do with photos."""
+    there = sorted(album.rglob("*.png"))
+    kind = rng.choice(["move", "copy", "delete", "back", "new"])
+    target = album / rng.choice(["", "a", "b/c"]) / f"{rng.randrange(30)}.png"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if kind in ("move", "copy") and there:
+        source = rng.choice(there)
+        if source != target:
+            (shutil.move if kind == "move" else shutil.copy)(source, target)
+    elif kind == "delete" and len(there) > 2:
+        rng.choice(there).unlink()
+    elif kind == "back":
+        target.write_bytes(rng.choice(shelf))
+    else:
+        picture(target, 1000 + rng.randrange(40))
+        shelf.append(target.read_bytes())

@@ -137,8 +137,8 @@ async def _crowd(url: str, *, users: int, seconds: float, pause: float) -> list[
         n = user
         while time.monotonic() < until:
             begin = time.perf_counter()
-            ask = f"POST /api/demo/search/ask?query={n % 400}&epsilon={EPSILON:g}&k=12 HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
-            writer.write(ask.encode())
+            address = f"/api/demo/search/ask?query={n % 400}&epsilon={EPSILON:g}&k=12"
+            writer.write(f"POST {address} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
             await _read(reader)
             found.append(1000 * (time.perf_counter() - begin))
             n += users

@@ -132,7 +132,6 @@ export async function refreshBudget(unit) {
   const own = accounts.find((account) => account.unit === unit && account.dataset.startsWith("key "));
   if (!own) return;
   setBudget(own.remaining);
-  document.querySelector("[data-spent]").value = own.budget ? Math.round((100 * own.spent) / own.budget) : 0;
 }
 
 document.querySelector("[data-logout]")?.addEventListener("click", () => attempt(async () => {

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
+import signal
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +20,11 @@ from blindsight.data import to_rgb
 from blindsight.data.reading import SUFFIXES, read_image
 from blindsight.index import HammingIndex, photos
 from blindsight.index.album import charge, keep_in_step
+from blindsight.index.bulk import sketch_to
 from blindsight.index.encoder import Recipe, load_encoder, make_encoder
 from blindsight.privacy import Cost, Ledger
 from blindsight.privacy.vault import Vault, content_digest
+from blindsight.sketching import FlippedBits
 
 __all__ = ["Album", "album_rows"]
 
@@ -31,6 +35,8 @@ def album_rows(*, quick: bool, seed: int = 0) -> Iterator[Row]:
         yield _overhead(Path(folder), 64 if quick else 256, repeats=3 if quick else 5)
     with tempfile.TemporaryDirectory(prefix="blindsight-album-") as folder:
         yield _model(Path(folder), 500 if quick else 10_000, seed)
+    with tempfile.TemporaryDirectory(prefix="blindsight-album-") as folder:
+        yield _kills(Path(folder), 20 if quick else 200, seed)
 
 
 class Album:
@@ -45,7 +51,7 @@ class Album:
         self.law = photos.law_of(self.encoder, self.guarantee)
         self.number = self.vault.release_of(self.law)
         self.ledger = Ledger(base / "ledger.db", dataset="album")
-        self.ledger.grant(Cost(epsilon=1000, unit="record"))
+        self.ledger.grant(Cost(epsilon=10**6, unit="record"))
 
     def step(self, *, prune: bool = False) -> None:
         """Charge, and bring the release up to date."""
@@ -129,6 +135,73 @@ def _model(base: Path, operations: int, seed: int) -> Row:
         seconds=time.perf_counter() - start,
         note=f"{len(truth):,} distinct images met, one charge of {spent:g}",
     )
+
+
+def _kills(base: Path, kills: int, seed: int) -> Row:
+    """kill -9 in the middle of hashing and of sketching: what is stored stays as it is, and each job is charged once."""
+    rng = random.Random(seed)
+    album = Album(base, Recipe(features="pixels", method="codebook"))
+    pixels = np.random.default_rng(seed).integers(0, 255, (120, 8, 8), dtype=np.uint8)
+    flipper = FlippedBits(4.0).fit(pixels)
+    album.ledger.grant(Cost(epsilon=10**6, unit="pixel"))
+    number = job = done = 0
+    codes: dict[str, bytes] = {}
+    start = time.perf_counter()
+    while done < kills:
+        if rng.random() < 0.5:
+            for _ in range(40):
+                _picture(album.folder / f"{number}.png", number)
+                number += 1
+            done += _killed(rng, album.step)
+            kept = album.vault.codes(album.number)
+            if not codes.items() <= kept.items():
+                raise AssertionError("a released code changed")
+            codes = kept
+        else:
+            target = base / f"sketches {job}"
+            done += _killed(rng, lambda target=target: _sketch(target, pixels, flipper, album.ledger))  # type: ignore[misc]
+            if target.exists():
+                job += 1
+    album.step()
+    if album.codes() != album.vault.codes(album.number) or len(album.codes()) != number:
+        raise AssertionError("the index does not hold what was released")
+    _sketch(base / f"sketches {job}", pixels, flipper, album.ledger)
+    charged = [entry.key for entry in album.ledger.entries() if entry.kind == "charge"]
+    jobs = {key for key in charged if key.startswith("sketches")}
+    if charged.count(f"release {album.number}") != 1 or len(jobs) != job + 1:
+        raise AssertionError(f"{job + 2} jobs were charged {len(charged)} times")
+    album.ledger.verify()
+    album.ledger.close()
+    return Row(
+        id="index.kills_survived",
+        value=float(done),
+        unit="kill -9, nothing released twice or changed, each job charged once",
+        seed=seed,
+        seconds=time.perf_counter() - start,
+        note=f"{number:,} photos and {job + 1} files of sketches",
+    )
+
+
+def _sketch(target: Path, pixels: Any, flipper: Any, ledger: Ledger) -> None:
+    sketch_to(target, pixels, flipper, block=6, ledger=ledger)
+
+
+def _killed(rng: random.Random, work: Callable[[], object]) -> int:
+    """Run the work in a child that is killed at a random moment; 1 if it was killed before it ended by itself."""
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            work()
+            code = 0
+        finally:
+            os._exit(code)
+    time.sleep(rng.uniform(0.0, 0.25))
+    os.kill(child, signal.SIGKILL)
+    status = os.waitpid(child, 0)[1]
+    if os.WIFEXITED(status) and os.WEXITSTATUS(status):
+        raise AssertionError("the work failed before it was killed")
+    return int(os.WIFSIGNALED(status))
 
 
 def _act(rng: random.Random, folder: Path, shelf: list[bytes]) -> None:

@@ -141,7 +141,7 @@ def _model(base: Path, operations: int, seed: int) -> Row:
 
 
 def _kills(base: Path, kills: int, seed: int) -> Row:
-    """kill -9 in the middle of hashing and of sketching: what is stored stays as it is, and each job is charged once."""
+    """kill -9 in the middle of hashing and of sketching: what is stored stays as it is, each job is charged once."""
     rng = random.Random(seed)
     album = Album(base, Recipe(features="pixels", method="codebook"))
     pixels = np.random.default_rng(seed).integers(0, 255, (120, 8, 8), dtype=np.uint8)

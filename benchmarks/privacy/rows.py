@@ -21,7 +21,7 @@ _TIMES = "x the time of numpy's uniforms (lower is better)"
 
 
 def rows(*, quick: bool, seed: int = 0, out: Path, progress: Callable[[int, int], None] | None = None) -> Iterator[Row]:
-    """Noise draws against numpy's own uniforms, in turns and by CPU time; then the ledger, the features and the vault."""
+    """Noise draws against numpy's own uniforms, in turns and by CPU time; then ledger, features and vault."""
     step = progress or (lambda done, total: None)
     rng = np.random.default_rng(seed)
     parts = 6

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import secrets
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,11 +20,12 @@ from numpy.typing import NDArray
 
 from blindsight.core import storage
 from blindsight.core.errors import HostileFile, UnchargedRelease
+from blindsight.privacy.vault import Vault
 from blindsight.service.infra.datasets import DataSet, DataSets, Photo, Release, today
 
 if TYPE_CHECKING:
     from blindsight.index.encoder import PhotoEncoder
-    from blindsight.privacy import Ledger
+    from blindsight.privacy import Guarantee, Ledger
 
 __all__ = [
     "EPSILONS",
@@ -59,7 +59,7 @@ def scan(datasets: DataSets, one: DataSet, say: Say) -> DataSet:
 
     folder, features = Path(one.source), default_features()
     names = list(photo_names(folder, SUFFIXES, leave_out=(datasets.settings.state,)))[: datasets.settings.drop_files]
-    known = {photo.name: photo.id for photo in datasets.photos(one)}
+    safe = Vault.open_or_create(datasets.vault(one) / "records")
     shown = _dropped_names(datasets, one)
     found: dict[str, Photo] = {}
     refused: list[tuple[str, str]] = []
@@ -75,7 +75,8 @@ def scan(datasets: DataSets, one: DataSet, say: Say) -> DataSet:
         digest = hashlib.sha256(str(pixels.shape).encode() + pixels.tobytes()).hexdigest()
         if digest in found:
             continue  # a copy: the same record
-        photo = Photo(known.get(shown.get(name, name), secrets.token_hex(6)), shown.get(name, name))
+        # By content and the vault's key: a photo that is moved or renamed keeps its number, an edited one gets another.
+        photo = Photo(safe.record_of(bytes.fromhex(digest))[:12], shown.get(name, name))
         found[digest] = photo
         _thumbnail(pixels, datasets.thumbnail(one, photo.id))
         waiting.append(to_rgb(pixels, SIZES[features]))
@@ -217,7 +218,6 @@ def release_photos(datasets: DataSets, one: DataSet, release: Release, ledger: L
     from blindsight.index import album, photos
     from blindsight.index.bulk import release_named
     from blindsight.index.encoder import load_encoder, make_encoder
-    from blindsight.privacy.vault import Vault
 
     folder, listed = datasets.folder(release), datasets.photos(one)
     say(0, len(listed), "learning the model from public data")
@@ -245,7 +245,7 @@ def release_photos(datasets: DataSets, one: DataSet, release: Release, ledger: L
             done = len(ids) - len(missing) + start + len(batch)
             say(done, len(ids), f"protecting {done:,} of {len(ids):,} photos")
         stored = len(index)
-    (folder / "card.txt").write_text(_card(one, release, made, stored), encoding="utf-8")
+    (folder / "card.txt").write_text(_card(one, release, made, guarantee, stored), encoding="utf-8")
     return datasets.keep_release(one, replace(release, photos=stored, made=today()))
 
 
@@ -262,7 +262,7 @@ def released_codes(datasets: DataSets, one: DataSet, release: Release) -> tuple[
     return [str(name) for name in names], codes, made
 
 
-def _card(one: DataSet, release: Release, made: PhotoEncoder, stored: int) -> str:
+def _card(one: DataSet, release: Release, made: PhotoEncoder, guarantee: Guarantee, stored: int) -> str:
     says = coding(made)
     looked = (
         "Epsilon was chosen after looking at measurements on these very photos."
@@ -273,7 +273,7 @@ def _card(one: DataSet, release: Release, made: PhotoEncoder, stored: int) -> st
         f"Search index of {stored:,} photos\n\n"
         f"For each photo: {says.named} of {says.cells} kinds, the true one named {100 * says.right:.0f} times in 100; "
         "under a random number, without name, path or date.\n"
-        f"{looked}\n\n{made.guarantee.card()}\n"
+        f"{looked}\n\n{guarantee.card()}\n"
     )
 
 

@@ -490,4 +490,238 @@ EARLY: tuple[Mutant, ...] = (
     *_FEDERATED,
 )
 #: written after it was finished, and never used to change it.
-LATE: tuple[Mutant, ...] = ()
+LATE: tuple[Mutant, ...] = (
+    *_in(
+        "privacy/door.py",
+        ("late-door-clips-the-sum", "weights *= 1 - 1e-12", "weights = np.ones_like(weights)", "privacy:TestSummed"),
+        (
+            "late-door-forgets-the-last-row",
+            "released = mechanism.release(value, rng=rng)\n        if",
+            "released = mechanism.release(value, rng=rng)\n        released.flat[-1] = value.flat[-1]\n        if",
+            "privacy:TestSummed",
+        ),
+        (
+            "late-door-rounds-noise-away",
+            "released = mechanism.release(value, rng=rng)\n        if",
+            "released = value + np.sign(mechanism.release(value, rng=rng) - value)\n        if",
+            "privacy:TestSummed",
+        ),
+        (
+            "late-door-sample-halves",
+            "return np.flatnonzero(drawn)",
+            "return np.flatnonzero(drawn | np.roll(drawn, 1))",
+            "privacy:TestDescent",
+        ),
+        (
+            "late-door-outer-norm",
+            "np.linalg.norm(self.left, ord=order, axis=1) * np",
+            "np.abs(self.left).max(axis=1) * np",
+            "tagging:TestLabelGraph",
+        ),
+    ),
+    *_in(
+        "privacy/mechanisms/gaussian.py",
+        ("late-gaussian-2%-small", "noise *= self.sigma", "noise *= 0.98 * self.sigma", "privacy:TestGaussian"),
+        (
+            "late-gaussian-shares-noise",
+            "noise = rng.standard_normal(values.shape)",
+            "noise = rng.standard_normal(values.shape[:-1])[..., None] * np.ones(values.shape)",
+            "privacy:TestGaussian",
+        ),
+        (
+            "late-discrete-noise-twice",
+            "convolved_gaussian(self.levels, units.size, rng=rng)",
+            "convolved_gaussian(self.levels - 1, units.size, rng=rng)",
+            "privacy:TestSummed",
+        ),
+    ),
+    *_in(
+        "privacy/mechanisms/privunit.py",
+        (
+            "late-privunit-cap-more-often",
+            "inside = rng.random(len(u)) < p",
+            "inside = rng.random(len(u)) < 1.02 * p",
+            "privacy:TestPrivUnit",
+        ),
+    ),
+    *_in(
+        "privacy/mechanisms/kary.py",
+        (
+            "late-subset-twice-epsilon",
+            "lie_threshold(self.epsilon, Fraction",
+            "lie_threshold(2 * self.epsilon, Fraction",
+            "privacy:TestSubset",
+        ),
+    ),
+    *_in(
+        "privacy/mechanisms/laplace.py",
+        (
+            "late-discrete-laplace-rounding-uncounted",
+            "(self.sensitivity - self.dimensions) * self.grid, 1)",
+            "self.sensitivity * self.grid, 1)",
+            "privacy:TestDiscreteLaplace",
+        ),
+    ),
+    *_in(
+        "privacy/accounting.py",
+        (
+            "late-account-pure-is-free",
+            "epsilon += _gaussian_plan_epsilon(tuple(gaussian), left)",
+            "epsilon += 0.9 * _gaussian_plan_epsilon(tuple(gaussian), left)",
+            "privacy:TestSummed",
+        ),
+    ),
+    *_in(
+        "privacy/estimator.py",
+        (
+            "late-save-writes-attributes",
+            'fields: dict[str, Any] = {"parameters": self._saved_parameters()}',
+            'fields: dict[str, Any] = {"parameters": self._saved_parameters()}\n        arrays["owner"] = np.atleast_1d(np.asarray(list(getattr(self, "owner_only_", {}).values()), float))',
+            "tagging:TestTraining",
+        ),
+    ),
+    *_in(
+        "hashing/codebook.py",
+        (
+            "late-codebook-true-cells",
+            "return codes.pack(door.release(CODE, cells) if names is None else",
+            "released = door.release(CODE, cells)\n        released[np.arange(len(cells)), cells] = True\n        return codes.pack(released if names is None else",
+            "hashing:TestCodebookHasher",
+        ),
+        (
+            "late-codebook-noise-by-count",
+            "k = self._private_cells(len(X))",
+            "k = min(self._private_cells(len(X)), len(np.unique(X, axis=0)))",
+            "hashing:TestPrivateCodebook",
+        ),
+    ),
+    *_in(
+        "hashing/cells.py",
+        (
+            "late-cells-start-from-the-data",
+            "moments.clusters(points, _start(points.shape[1], k, link, rng), _STEPS, door)",
+            "moments.clusters(points, points[:k], _STEPS, door)",
+            "hashing:TestPrivateCodebook",
+        ),
+    ),
+    *_in(
+        "hashing/pitq.py",
+        (
+            "late-pitq-cross-sensitivity",
+            "2 * math.sqrt(self.n_bits) * self.clip, axes",
+            "math.sqrt(self.n_bits) * self.clip / 2, axes",
+            "hashing:TestPITQ",
+        ),
+        (
+            "late-pitq-mean-of-the-data",
+            "self.mean_ = moments.mean(X, door)",
+            "self.mean_ = moments.mean(X, door) + 1e-3 * X[0]",
+            "hashing:TestPITQ",
+        ),
+    ),
+    *_in(
+        "metric/estimator.py",
+        (
+            "late-metric-scale-from-pairs",
+            "prepared = data.prepared(self._stretch(columns), self._norm())",
+            'prepared = data.prepared(self._stretch(columns) / (1 + np.abs(data.records).max()), "none")',
+            "metric:TestContrastive",
+        ),
+        (
+            "late-metric-typical-from-data",
+            'typical=1.0 if loss == "moments" else _typical(W))',
+            "typical=float(np.abs(prepared.differences).mean()) + 1e-6)",
+            "metric:TestMoments",
+        ),
+        (
+            "late-metric-title-tells",
+            'what=f"metric from {len(data)} pairs"',
+            'what=f"metric from {int(data.alike.sum())} pairs"',
+            "metric:TestContrastive",
+        ),
+    ),
+    *_in(
+        "metric/moments.py",
+        (
+            "late-metric-count-unbounded",
+            "counts.append(COUNT * weight.sum())",
+            "counts.append(8 * COUNT * weight.sum())",
+            "metric:TestMoments",
+        ),
+    ),
+    *_in(
+        "tagging/estimator.py",
+        (
+            "late-tagging-last-gradient-bare",
+            'found["weights"] = descend(',
+            'found["start"] = (labels.T @ rows[:, :1]).astype(float)\n        found["weights"] = descend(',
+            "tagging:TestTraining",
+        ),
+        (
+            "late-tagging-rates-exact",
+            'rates = _rates(found["counts"], facts.n_records)',
+            "rates = _rates(labels.sum(axis=0), facts.n_records)",
+            "tagging:TestTraining",
+        ),
+    ),
+    *_in(
+        "tagging/answer_spread.py",
+        (
+            "late-tagging-spread-unclipped",
+            "inside = clip_norm(away / (_REACH * math.sqrt(len(directions))), 1.0)",
+            "inside = away",
+            "tagging:TestTrainingOfWords",
+        ),
+    ),
+    *_in(
+        "federated/noise.py",
+        (
+            "late-federated-levels",
+            "convolved_gaussian(self.levels, steps.size, rng=rng)",
+            "convolved_gaussian(max(1, self.levels - 1), steps.size, rng=rng)",
+            "federated:TestFederatedClassifier",
+        ),
+        (
+            "late-federated-one-user-unclipped",
+            "norm = float(np.linalg.norm(update)) * (1 + 1e-9)",
+            "norm = float(np.abs(update).max()) * (1 + 1e-9)",
+            "federated:TestFederatedClassifier",
+        ),
+    ),
+    *_in(
+        "sketching/estimator.py",
+        (
+            "late-sketching-plain-cell",
+            "return door.release(CELL, cells)",
+            "door.release(CELL, cells)\n        return cells",
+            "sketching:TestCodebookSketcher",
+        ),
+        (
+            "late-sketching-low-bits-bare",
+            "ones = np.moveaxis(to_bits(door.release(PIXEL, images), self.parameters_.depth), -1, 2)",
+            "ones = np.moveaxis(to_bits((door.release(PIXEL, images) & 14) | (images & 1), self.parameters_.depth), -1, 2)",
+            "sketching:TestFlippedBits",
+        ),
+        (
+            "late-sketching-shape-by-content",
+            '"image_shape": [int(size) for size in self._inside(X).shape[1:]]}',
+            '"image_shape": [int(size) for size in self._inside(X).shape[1:]]}\n        self.released_mean_ = 0\n        self.epsilon = float(self.epsilon) + 1e-6 * float(np.mean(X))',
+            "sketching:TestFlippedBits",
+        ),
+    ),
+    *_in(
+        "sketching/promise.py",
+        (
+            "late-sketching-one-bit-priced",
+            "math.fsum(bit.epsilon_per_bit for bit in self._bits)",
+            "max(bit.epsilon_per_bit for bit in self._bits)",
+            "sketching:TestFlippedBits",
+        ),
+        (
+            "late-sketching-first-bit-bare",
+            "for j, bit in enumerate(self._bits):\n            planes",
+            "for j, bit in list(enumerate(self._bits))[1:]:\n            planes",
+            "sketching:TestFlippedBits",
+        ),
+    ),
+)

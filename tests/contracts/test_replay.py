@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from blindsight.audit.engine import Neighbour
 from contracts.replay import ReplayContract
-from contracts.toys import Counted, Descent, Local, Summed
+from contracts.toys import Counted, Descent, Grouped, Local, Summed
 
 X = np.random.default_rng(0).normal(size=(14, 3))
 Y = np.random.default_rng(1).permutation(np.arange(14) % 3)
@@ -55,6 +56,24 @@ class TestTop(TestGaussian):
     """Only indices leave."""
 
     kind = "top"
+
+
+class TestGrouped(ReplayContract):
+    """Units of two rows: both go to extremes."""
+
+    def make(self) -> Any:
+        return Grouped()
+
+    def data(self) -> Any:
+        return X
+
+    def neighbours(self) -> list[Neighbour]:
+        found = []
+        for sign in (1, -1):
+            other = X.copy()
+            other[:2] = 1e6 * sign
+            found.append(Neighbour(f"far {sign}", other, record=0))
+        return found
 
 
 class TestCounted(ReplayContract):

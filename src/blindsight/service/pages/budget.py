@@ -203,6 +203,6 @@ def _books(studio: Studio, sets: list[DataSet]) -> list[dict[str, Any]]:
 
 
 def _what(one: DataSet, words: str) -> str:
-    if "index" in words:
+    if words.startswith("codes of photos"):
         return "Search index given away"
     return words[:1].upper() + words[1:]

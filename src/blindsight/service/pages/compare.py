@@ -49,8 +49,8 @@ class Answer(BaseModel):
     """The owner's word on a pair; `undo` takes the last one back."""
 
     model_config = ConfigDict(extra="forbid")
-    one: Annotated[str, Field(pattern="^[0-9a-f]{12}$")]
-    other: Annotated[str, Field(pattern="^[0-9a-f]{12}$")]
+    one: Annotated[str, Field(pattern="^[0-9a-f]{32}$")]
+    other: Annotated[str, Field(pattern="^[0-9a-f]{32}$")]
     says: Literal["same", "different", "unsure", "undo"]
 
 

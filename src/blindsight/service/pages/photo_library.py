@@ -5,9 +5,7 @@ Whatever is computed here from photos stays in the vault, or goes through `index
 
 from __future__ import annotations
 
-import hashlib
 import json
-import secrets
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,8 +22,10 @@ from blindsight.core.errors import HostileFile, UnchargedRelease
 from blindsight.service.infra.datasets import DataSet, DataSets, Photo, Release, today
 
 if TYPE_CHECKING:
-    from blindsight.index.encoder import PhotoEncoder
-    from blindsight.privacy import Ledger
+    from blindsight.index.encoder import PhotoEncoder, Recipe
+    from blindsight.index.photos import Scan
+    from blindsight.privacy import Guarantee, Ledger
+    from blindsight.privacy.vault import Vault
 
 __all__ = [
     "EPSILONS",
@@ -46,38 +46,33 @@ __all__ = [
 Say = Callable[[int, int, str], None]
 EPSILONS = (2.0, 4.0, 8.0, 16.0)
 _THUMBNAIL = 320
-_BATCH, _RELEASED = 32, 256
+_BATCH = 32
+_UNREADABLE = "damaged, too large, or not an image"
 _WORDS = {2.0: "says very little", 4.0: "a rough idea", 8.0: "the kind of photo", 16.0: "nearly the photo itself"}
 
 
 def scan(datasets: DataSets, one: DataSet, say: Say) -> DataSet:
     """Read every photo once: thumbnails and features into the vault, and a list of what could not be read."""
     from blindsight.data import read_image, to_rgb
-    from blindsight.data.reading import SUFFIXES
     from blindsight.index.encoder import SIZES, default_features, vectors
-    from blindsight.index.photos import photo_names
 
     folder, features = Path(one.source), default_features()
-    names = list(photo_names(folder, SUFFIXES, leave_out=datasets.settings.state))[: datasets.settings.drop_files]
-    known = {photo.name: photo.id for photo in datasets.photos(one)}
-    shown = _dropped_names(datasets, one)
-    found: dict[str, Photo] = {}
-    refused: list[tuple[str, str]] = []
+    found, shown = _recognised(datasets, one), _dropped_names(datasets, one)
+    records = found.records
+    photos: list[Photo] = []
+    refused = [(shown.get(name, name), _UNREADABLE) for name, _ in found.refused]
     waiting: list[NDArray[np.uint8]] = []
     blocks: list[NDArray[Any]] = []
-    for done, name in enumerate(names):
-        say(done, len(names), f"reading {done:,} of {len(names):,} photos")
+    for done, (record, names) in enumerate(records.items()):
+        say(done, len(records), f"reading {done:,} of {len(records):,} photos")
+        name = shown.get(names[0], names[0])
         try:
-            pixels = read_image(folder / name)
+            pixels = read_image(folder / names[0])
         except HostileFile:
-            refused.append((shown.get(name, name), "damaged, too large, or not an image"))
+            refused.append((name, _UNREADABLE))
             continue
-        digest = hashlib.sha256(str(pixels.shape).encode() + pixels.tobytes()).hexdigest()
-        if digest in found:
-            continue  # a copy: the same record
-        photo = Photo(known.get(shown.get(name, name), secrets.token_hex(6)), shown.get(name, name))
-        found[digest] = photo
-        _thumbnail(pixels, datasets.thumbnail(one, photo.id))
+        photos.append(Photo(record, name))
+        _thumbnail(pixels, datasets.thumbnail(one, record))
         waiting.append(to_rgb(pixels, SIZES[features]))
         if len(waiting) == _BATCH:
             blocks.append(vectors(np.stack(waiting), features).astype(np.float32))
@@ -85,14 +80,13 @@ def scan(datasets: DataSets, one: DataSet, say: Say) -> DataSet:
     if waiting:
         blocks.append(vectors(np.stack(waiting), features).astype(np.float32))
     # In the order of their random numbers: a release in this order tells nothing of folders and dates.
-    photos = list(found.values())
     order = sorted(range(len(photos)), key=lambda i: photos[i].id)
     rows = np.concatenate(blocks)[order] if blocks else np.zeros((0, 1), np.float32)
     vault = datasets.vault(one)
     storage.save(vault / "features.safetensors", kind="workbench-features", arrays={"rows": rows}, fields={})
     listed = [[photos[i].id, photos[i].name] for i in order]
     storage.write_atomically(vault / "photos.json", json.dumps(listed).encode())
-    say(len(names), len(names), "learning the models from public data")
+    say(len(records), len(records), "learning the models from public data")
     says = [asdict(coding(encoder(epsilon, features))) for epsilon in EPSILONS]
     storage.write_atomically(vault / "coding.json", json.dumps(says).encode())
     one = replace(datasets.get(one.id), photos=len(photos), refused=tuple(refused), scanned=True, features=features)
@@ -133,9 +127,9 @@ class Coding:
 @lru_cache(maxsize=16)
 def encoder(epsilon: float, features: str) -> PhotoEncoder:
     """The public model for a budget: learned from public data only, so it is the same for everybody."""
-    from blindsight.index.encoder import Recipe, default_bits, make_encoder
+    from blindsight.index.encoder import make_encoder
 
-    return make_encoder(Recipe(epsilon=epsilon, features=features, bits=default_bits("codebook", "record", epsilon)))
+    return make_encoder(_recipe(epsilon, features))
 
 
 def coding(made: PhotoEncoder) -> Coding:
@@ -214,37 +208,29 @@ def measure_plain(rows: NDArray[Any], shows: NDArray[np.int64], asked: NDArray[n
 
 def release_photos(datasets: DataSets, one: DataSet, release: Release, ledger: Ledger, say: Say) -> DataSet:
     """Charge once, then release each photo's code under its random number; continued where a crash stopped it."""
-    from blindsight.index.bulk import release_named
-    from blindsight.index.encoder import load_encoder
-    from blindsight.index.header import Header
-    from blindsight.index.photos import PhotoFolder, charge_once
+    from blindsight.index.album import charge, keep_in_step
+    from blindsight.index.encoder import load_encoder, make_encoder
+    from blindsight.index.photos import PhotoFolder, function_of, law_of, stated
 
-    folder, photos = datasets.folder(release), datasets.photos(one)
-    say(0, len(photos), "learning the model from public data")
-    made = encoder(release.epsilon, one.features)
-    place = PhotoFolder.find(folder)
-    if place is not None and place.codes.exists():
-        made = load_encoder(made.recipe, folder, Header.of(place.codes).decoding)
-    # The source stays in the vault: what is given away names no folder. The number is the release's own.
-    place = place or PhotoFolder(folder, made.recipe.to_fields(), "", release.id)
+    folder, vault = datasets.folder(release), _vault(datasets, one)
+    say(0, one.photos, "learning the model from public data")
+    recipe = _recipe(release.epsilon, one.features)
+    made = function_of(vault, recipe, make_encoder, load_encoder)
+    guarantee = stated(made.guarantee, names="random")
+    law = law_of(made, guarantee)
+    number = vault.release_of(law)
+    charge(guarantee, vault, number, ledger)
+    place = PhotoFolder.find(folder) or PhotoFolder(folder, recipe.to_fields(), vault.number, number)
     folder.mkdir(parents=True, exist_ok=True)
     place.write()
-    charge_once(place, made.guarantee, ledger)
-    if not place.codes.exists():
-        made.save(folder)
-    ids, rows = [photo.id for photo in photos], rows_of(datasets, one)
-    with place.open(n_bits=made.n_bits, guarantee=made.guarantee, decoding=made.decoding) as index:
-        # What is in the index stays as it is: a second code of the same photo would cost its epsilon again.
-        missing = [i for i, number in enumerate(ids) if number not in index]
-        for start in range(0, len(missing), _RELEASED):
-            batch = missing[start : start + _RELEASED]
-            names = [ids[i] for i in batch]
-            with paid():
-                index.add(release_named(made.hasher, names, rows[batch]), ids=names)
-            done = len(ids) - len(missing) + start + len(batch)
-            say(done, len(ids), f"protecting {done:,} of {len(ids):,} photos")
-        stored = len(index)
-    (folder / "card.txt").write_text(_card(one, release, made, stored), encoding="utf-8")
+    made.save(folder)
+
+    def step(done: int, total: int) -> None:
+        say(done, total, f"protecting {done:,} of {total:,} photos")
+
+    found = _recognised(datasets, one)
+    stored = keep_in_step(place, Path(one.source), found, vault, made, guarantee, law, progress=step).stored
+    (folder / "card.txt").write_text(_card(release, made, guarantee, stored), encoding="utf-8")
     return datasets.keep_release(one, replace(release, photos=stored, made=today()))
 
 
@@ -261,7 +247,31 @@ def released_codes(datasets: DataSets, one: DataSet, release: Release) -> tuple[
     return [str(name) for name in names], codes, made
 
 
-def _card(one: DataSet, release: Release, made: PhotoEncoder, stored: int) -> str:
+def _vault(datasets: DataSets, one: DataSet) -> Vault:
+    """The data set's secret key, and which photo is which record."""
+    from blindsight.privacy.vault import Vault
+
+    return Vault.open_or_create(datasets.vault(one) / "vault")
+
+
+def _recognised(datasets: DataSets, one: DataSet) -> Scan:
+    """The photos of the folder by what they show: copies are one record, and a moved photo is the same."""
+    from blindsight.data.reading import SUFFIXES
+    from blindsight.index.photos import photo_names, scan
+
+    folder = Path(one.source)
+    hidden = () if one.dropped else (datasets.settings.state,)
+    names = list(photo_names(folder, SUFFIXES, leave_out=hidden))[: datasets.settings.drop_files]
+    return scan(folder, names, _vault(datasets, one))
+
+
+def _recipe(epsilon: float, features: str) -> Recipe:
+    from blindsight.index.encoder import Recipe, default_bits
+
+    return Recipe(epsilon=epsilon, features=features, bits=default_bits("codebook", "record", epsilon))
+
+
+def _card(release: Release, made: PhotoEncoder, guarantee: Guarantee, stored: int) -> str:
     says = coding(made)
     looked = (
         "Epsilon was chosen after looking at measurements on these very photos."
@@ -272,7 +282,7 @@ def _card(one: DataSet, release: Release, made: PhotoEncoder, stored: int) -> st
         f"Search index of {stored:,} photos\n\n"
         f"For each photo: {says.named} of {says.cells} kinds, the true one named {100 * says.right:.0f} times in 100; "
         "under a random number, without name, path or date.\n"
-        f"{looked}\n\n{made.guarantee.card()}\n"
+        f"{looked}\n\n{guarantee.card()}\n"
     )
 
 

@@ -85,7 +85,7 @@ async def upload(dataset: DataSetId, request: Request, studio: Parts, asker: Own
 )
 async def by_photo(
     dataset: DataSetId,
-    photo: Annotated[str, Path(pattern="^[0-9a-f]{12}$", description="A photo's number.")],
+    photo: Annotated[str, Path(pattern="^[0-9a-f]{32}$", description="A photo's number.")],
     studio: Parts,
     asker: Owner,
     rerank: Rerank = False,

@@ -70,7 +70,7 @@ class Change(BaseModel):
     """A label put on a photo or taken off."""
 
     model_config = ConfigDict(extra="forbid")
-    photo: Annotated[str, Field(pattern="^[0-9a-f]{12}$")]
+    photo: Annotated[str, Field(pattern="^[0-9a-f]{32}$")]
     tag: Annotated[str, Field(min_length=1, max_length=40)]
     on: bool
 

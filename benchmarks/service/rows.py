@@ -186,8 +186,8 @@ async def _uploads(url: str, *, seconds: float) -> list[float]:
     async def one(client: httpx.AsyncClient) -> None:
         while time.monotonic() < until:
             begin = time.perf_counter()
-            options = {"content": buffer.getvalue(), "headers": {"content-type": "image/jpeg"}}
-            answer = await client.post(f"/api/demo/search/upload?epsilon={EPSILON:g}", **options)
+            address, kind = f"/api/demo/search/upload?epsilon={EPSILON:g}", {"content-type": "image/jpeg"}
+            answer = await client.post(address, content=buffer.getvalue(), headers=kind)
             if answer.status_code not in (200, 422):
                 raise RuntimeError(f"an upload was answered with {answer.status_code}")
             found.append(1000 * (time.perf_counter() - begin))

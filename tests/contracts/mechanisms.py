@@ -24,6 +24,7 @@ from blindsight.privacy.mechanisms import (
     Staircase,
     SubsetSelection,
 )
+from blindsight.sketching.promise import PixelFlip
 
 __all__ = ["CASES", "Case"]
 
@@ -161,6 +162,14 @@ CASES = [
         np.array([2]),
         np.array([5]),
         np.arange(6)[:, None],
+    ),
+    Case(
+        "pixel flips",
+        PixelFlip,
+        {"beta": (0.2, 0.4)},
+        np.array([0]),
+        np.array([3]),
+        np.arange(4)[:, None],
     ),
     Case(
         "subset",

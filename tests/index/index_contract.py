@@ -143,7 +143,7 @@ class IndexContract:
         index = make(8)
         index.add(random_codes(3, 8))
         assert all(hit.probability is None for hit in index.search(random_codes(1, 8), k=3)[0])
-        with pytest.raises(InvalidParameter, match="no match probabilities"):
+        with pytest.raises(InvalidParameter, match="no probabilities"):
             index.search(random_codes(1, 8), min_probability=0.5)
 
     def test_a_saved_file_brings_everything_back(self, make, tmp_path):

@@ -105,6 +105,24 @@ def test_the_hub_reaches_what_the_record_was_promised(tmp_path):
     assert moved["second moments"] == pytest.approx(1.0) and moved["distances"] == pytest.approx(1.0)
 
 
+@pytest.mark.parametrize("loss", ["moments", "contrastive"])
+@pytest.mark.parametrize("scale", [None, "private", (np.full(4, -1e-3), np.full(4, 1e-3))])
+@pytest.mark.parametrize("far", [1e308, -1e308, 1e-308])
+def test_a_record_at_the_end_of_all_numbers_does_no_more_than_its_share(tmp_path, loss, scale, far):
+    records = X.copy()
+    records[0] = far
+    records[1] = -far
+    parameters = {"loss": loss, "scale": scale, "unit": "record"}
+    first = Listener()
+    run(tmp_path, records, SIMILAR, first, **parameters)
+    second = Listener(first.left, absent=(PAIRS == 0).any(axis=1))
+    run(tmp_path, records, SIMILAR, second, **parameters)
+    for here, there in zip(first.seen, second.seen, strict=True):
+        domain = here.planned.mechanism.domain
+        assert np.isfinite(here.value).all()
+        assert domain.distance(here.value, there.value) <= domain.reach * (1 + 1e-9)
+
+
 @pytest.mark.parametrize(
     "similar",
     [

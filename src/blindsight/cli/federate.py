@@ -55,6 +55,7 @@ def keys(
     key_bits: Annotated[int, typer.Option(help="2048, or 3072 for the long term.")] = 2048,
     host: Annotated[str, typer.Option(help="The aggregator's host name or address.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="The aggregator's port.")] = 9092,
+    carrier: Annotated[str, typer.Option(help="mailbox (HTTPS), or flower where sites run Flower.")] = "mailbox",
     json: Json = False,
 ) -> None:
     """Make keys, and a folder and an invitation for each party. Hand them out, keep your own, delete the rest."""
@@ -85,7 +86,7 @@ def keys(
         key = None if holders else paillier.generate(key_bits)
         progress(2, 3)
         plan = _plan(start, scale, found, rounds, send, sparsity, learner, strength, patience)
-        homes = make_homes(folder, agreement.settings, key, plan, host=host, port=port)
+        homes = make_homes(folder, agreement.settings, key, plan, host=host, port=port, carrier=carrier)
         for home in homes:
             invite(home, folder / f"{home.path.name}.invitation")
     guarantee, disclosure = agreement.guarantee(rounds), agreement.disclosure()
@@ -180,28 +181,28 @@ def aggregator(
     json: Json = False,
 ) -> None:
     """Run the aggregator until the last round; after a kill, run it again and it goes on."""
+    from blindsight.federated.flower import running as over_flower
     from blindsight.federated.flower.homes import Home
-    from blindsight.federated.flower.running import run_aggregator
+    from blindsight.federated.mailbox import running as over_https
 
     home = Home(folder).require("aggregator")
+    run = over_flower.run_aggregator if home.about["carrier"] == "flower" else over_https.run_aggregator
     errors.print(f"aggregator at {home.about['address']}; the model goes to {folder / 'model.safetensors'}")
-    _show(run_aggregator(home, test=test, bind=bind), json=json)
+    _show(run(home, test=test, bind=bind), json=json)
 
 
 def keygen(folder: Folder, port: Port = None) -> None:
     """Run the key generator's node until it is stopped."""
     from blindsight.federated.flower.homes import Home
-    from blindsight.federated.flower.running import keep_node
 
-    keep_node(Home(folder).require("keygen"), port=port)
+    _keep(Home(folder).require("keygen"), port=port)
 
 
 def holder(folder: Folder, port: Port = None) -> None:
     """Run a key holder's node until it is stopped."""
     from blindsight.federated.flower.homes import Home
-    from blindsight.federated.flower.running import keep_node
 
-    keep_node(Home(folder).require("holder"), port=port)
+    _keep(Home(folder).require("holder"), port=port)
 
 
 def user(
@@ -212,11 +213,21 @@ def user(
     """Run a user's node until it is stopped; started again, it goes on."""
     from blindsight.federated.flower.homes import Home
     from blindsight.federated.flower.plan import read_rows
-    from blindsight.federated.flower.running import keep_node
 
     home = Home(folder).require("user")
     home.plan.trainer(*read_rows(data), user=home.number)  # refuse bad rows now, not in the first round
-    keep_node(home, data=data, port=port)
+    _keep(home, data=data, port=port)
+
+
+def _keep(home: Any, *, data: Path | None = None, port: int | None = None) -> None:
+    """Run a party over the carrier that its federation chose, until it is stopped."""
+    if home.about["carrier"] == "flower":
+        from blindsight.federated.flower.running import keep_node
+
+        keep_node(home, data=data, port=port)
+    from blindsight.federated.mailbox.party import keep_party
+
+    keep_party(home, data=data, say=errors.print)
 
 
 def watch(

@@ -34,11 +34,21 @@ def hash_folder(
     epsilon: Annotated[float | None, typer.Option(help="Budget per unit (default 8).")] = None,
     unit: Annotated[str | None, typer.Option(help="record (a whole photo, default) or bit.")] = None,
     calibration: Annotated[str | None, typer.Option(help="proven (default) or paper.")] = None,
-    bits: Annotated[int | None, typer.Option(help="Bits of a code, or cells (default: by budget).")] = None,
-    features: Annotated[str | None, typer.Option(help="efficientnet (default where installed) or pixels.")] = None,
+    bits: Annotated[
+        int | None, typer.Option(help="Bits of a flipped code, or a codebook's cells (default: by budget).")
+    ] = None,
+    features: Annotated[
+        str | None,
+        typer.Option(
+            help="efficientnet (default where installed), efficientnet-reduced (camera photos), lite2 or pixels."
+        ),
+    ] = None,
     public: Annotated[
         str | None,
-        typer.Option(help="Public images to learn the hash function from: a folder, or a data set's name."),
+        typer.Option(help="Public pictures like the photos: a folder (best: a subfolder per class), or a set's name."),
+    ] = None,
+    first_page: Annotated[
+        bool | None, typer.Option("--first-page", help="More cells: better first ten hits, worse order of the rest.")
     ] = None,
     prior: Annotated[float | None, typer.Option(help="Share of photos that match a query beforehand (0.01).")] = None,
     ledger: Annotated[
@@ -75,6 +85,7 @@ def hash_folder(
     from blindsight.index.album import keep_in_step
     from blindsight.index.bulk import pool_at
     from blindsight.index.encoder import load_encoder, make_encoder
+    from blindsight.index.public_images import refuse_private
 
     asked = {
         "method": method,
@@ -84,6 +95,7 @@ def hash_folder(
         "bits": bits,
         "features": features,
         "public": public,
+        "first_page": first_page,
         "prior": prior,
         "seed": seed,
     }
@@ -102,6 +114,7 @@ def hash_folder(
     asking = False
     try:
         recipe = _recipe(asked, place, safe)
+        refuse_private(recipe.public, folder, listed)
         chosen, limit = _choices(place, names, person, most)
         with progress_bar("learning from public data"):
             encoder = photos.function_of(safe, recipe, make_encoder, load_encoder)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,10 +11,10 @@ import typer
 from blindsight.cli.terminal import console, emit_json, table
 
 if TYPE_CHECKING:
-    from blindsight.index import Hit, Hits
+    from blindsight.index import CodeIndex, Hit, Hits
     from blindsight.index.encoder import PhotoEncoder
     from blindsight.index.milvus import MilvusIndex
-    from blindsight.index.photos import PhotoFolder
+    from blindsight.index.photos import OwnNames
 
 __all__ = ["register"]
 
@@ -27,20 +28,33 @@ def register(app: typer.Typer) -> None:
 
 def search_index(
     index: Annotated[Path, typer.Argument(help="An index made by blindsight hash.")],
-    queries: Annotated[list[Path], typer.Argument(help="One or more photos to look for.", metavar="QUERY...")],
+    queries: Annotated[
+        list[Path] | None, typer.Argument(help="Photos to look for, or a folder of them.", metavar="[QUERY]...")
+    ] = None,
+    words: Annotated[
+        list[str] | None, typer.Option("--words", help='Look for what words say: "dog on a beach". May be repeated.')
+    ] = None,
+    like: Annotated[list[str] | None, typer.Option(help="Look for what is like this stored photo (its id).")] = None,
     k: Annotated[int, typer.Option("-k", help="How many hits.")] = 12,
+    rerank: Annotated[
+        int | None,
+        typer.Option(help="The owner's way: take this many candidates and order them by the photos themselves."),
+    ] = None,
+    inside: Annotated[
+        str | None, typer.Option("--in", help="Only photos whose name begins so: a subfolder, say trips/2024/.")
+    ] = None,
     radius: Annotated[
-        int | None, typer.Option(help="All photos within this Hamming distance, instead of the best k.")
+        int | None, typer.Option(help="All photos within this Hamming distance; for flipped codes only.")
     ] = None,
     ranking: Annotated[
         str, typer.Option(help="soft (finds what looks alike) or distance (finds the very same photo).")
     ] = "soft",
     min_probability: Annotated[
-        float | None, typer.Option(help="Only hits that are a match with at least this probability.")
+        float | None, typer.Option(help="Only hits that are a match, or relevant, with at least this probability.")
     ] = None,
     html: Annotated[Path | None, typer.Option(help="Write a contact sheet: one page, thumbnails inside.")] = None,
     folder: Annotated[
-        Path | None, typer.Option(help="Where the photos are, for the contact sheet (default: where they were).")
+        Path | None, typer.Option(help="Where the photos are, for the owner (default: where they were).")
     ] = None,
     vault: Annotated[
         Path | None, typer.Option(help="The owner's vault, which knows the photos' names (default: INDEX.vault).")
@@ -56,42 +70,148 @@ def search_index(
     json: Annotated[bool, typer.Option("--json", help="Machine-readable output.")] = False,
 ) -> None:
     """Find the photos of an index that look like a query. The query stays on this machine and carries no noise."""
-    import numpy as np
-
     from blindsight.core import checks
-    from blindsight.data import read_image, to_rgb
-    from blindsight.index import CodeIndex, HammingIndex
     from blindsight.index.encoder import Recipe, load_encoder
-    from blindsight.index.photos import PhotoFolder
+    from blindsight.index.header import Header
+    from blindsight.index.photos import OwnNames, PhotoFolder
 
+    _check_order(index, queries or [])
     place = PhotoFolder.read(index)
-    recipe = Recipe.from_fields(place.recipe)
-    stored: CodeIndex = (
-        HammingIndex.load(place.codes) if milvus is None else _on_milvus(place.codes, milvus, collection, token)
-    )
+    encoder = load_encoder(Recipe.from_fields(place.recipe), index, Header.of(place.codes).decoding)
+    stored = encoder.load(place.codes) if milvus is None else _on_milvus(place.codes, milvus, collection, token)
+    names = OwnNames(place, vault)
+    album = Album(names, folder or names.source, encoder)
     with stored:
-        encoder = load_encoder(recipe, index, stored.decoding)
-        pixels = [read_image(query) for query in queries]
-        squeezed = np.stack([to_rgb(image, recipe.size) for image in pixels])
-        if radius is None:
-            hits = encoder.search(stored, squeezed, k, ranking=ranking)
-        else:
-            hits = encoder.within(stored, squeezed, radius)
+        asked = _asked(encoder, stored, queries or [], words or [], [names.record(name) for name in like or []])
+        wanted = k if rerank is None and inside is None else max(k, rerank or 0, len(stored) if inside else 0)
+        hits = _search(encoder, stored, asked, wanted, ranking, radius)
+        if inside is not None:
+            hits = hits.only(_begins(hits, inside, names))
         if min_probability is not None:
             hits = hits.at_least(checks.probability("min_probability", min_probability))
-        known = _Names(place, vault, hits)
+        found = _first(hits, wanted if rerank is not None else k)
+        if rerank is not None:
+            found = album.rerank(asked, found, k)
         if html is not None:
-            _write_sheet(html, queries, pixels, hits, stored, folder or known.source, encoder, known)
+            _write_sheet(html, asked, found, stored, album, encoder)
         if json:
-            _emit(queries, hits, stored, encoder.meaning, html, known)
+            _emit(asked, found, stored, encoder.meaning, html, names)
             return
-        for query, found in zip(queries, hits, strict=True):
-            _show(query, found, encoder.match_word, known)
-        console.print(f"{encoder.match_word}: {encoder.meaning}", markup=False)
-        if stored.guarantee is not None:
-            console.print(f"codes: {stored.guarantee.line()}", markup=False)
-        if html is not None:
-            console.print(f"contact sheet: {html}", markup=False)
+        for query, present, ranked in zip(asked.titles, asked.present, found, strict=True):
+            _show(query, ranked, encoder.match_word, names, present=present)
+        _explain(found, stored, encoder, html)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The queries of one call: titles, their pictures where they are pictures, and how they fit the cells."""
+
+    titles: list[str]
+    pixels: list[Any]
+    squeezed: Any | None
+    similarity: Any | None
+    present: list[bool]
+
+
+@dataclass(frozen=True)
+class Album:
+    """The owner's photos, where they are at hand."""
+
+    names: OwnNames
+    folder: Path | None
+    encoder: PhotoEncoder
+
+    def original(self, key: Any) -> Any | None:
+        """The photo of a hit as pixels; None where it is gone, or its name leads out of the folder."""
+        from blindsight.core.errors import BlindsightError
+        from blindsight.data import read_image
+
+        if self.folder is None:
+            return None
+        path = self.folder / self.names.of(key)[0]
+        if not path.resolve().is_relative_to(self.folder.resolve()):
+            return None
+        try:
+            return read_image(path)
+        except (BlindsightError, OSError):
+            return None
+
+    def squeezed(self, key: Any) -> Any | None:
+        """The same, as the network sees it."""
+        from blindsight.data import to_rgb
+
+        image = self.original(key)
+        return None if image is None else to_rgb(image, self.encoder.recipe.size)
+
+    def rerank(self, asked: Asked, found: list[list[Hit]], k: int) -> list[list[Hit]]:
+        """Candidates in the order of the photos themselves."""
+        from blindsight.core.errors import InvalidParameter
+
+        if asked.squeezed is None:
+            raise InvalidParameter("--rerank compares with a query picture: give one, not --words or --like.")
+        by_id = [{hit.id: hit for hit in hits} for hits in found]
+        ordered = self.encoder.rerank(asked.squeezed, found, self.squeezed, k)
+        return [
+            [hits[key]._replace(score=value, tied=1) for key, value in pairs]
+            for hits, pairs in zip(by_id, ordered, strict=True)
+        ]
+
+
+def _check_order(index: Path, queries: list[Path]) -> None:
+    """The mistakes that people make: index and query swapped, a file where the index is expected."""
+    from blindsight.core.errors import InvalidData
+
+    if index.is_file() and any((query / "about.json").is_file() for query in queries):
+        raise InvalidData(f"{index} is a photo and {queries[0]} an index: the index comes first.")
+    if index.is_file():
+        raise InvalidData(f"{index} is a file. The first argument is the index: the folder that blindsight hash made.")
+
+
+def _asked(encoder: PhotoEncoder, stored: CodeIndex, queries: list[Path], words: list[str], like: list[str]) -> Asked:
+    import numpy as np
+
+    from blindsight.core.errors import InvalidParameter
+    from blindsight.data import read_image, to_rgb
+    from blindsight.data.reading import SUFFIXES
+    from blindsight.index.photos import photo_names
+
+    if sum(map(bool, (queries, words, like))) != 1:
+        raise InvalidParameter("ask by photos, by --words or by --like: by one of them.")
+    if queries:
+        paths = [
+            path / name if path.is_dir() else path
+            for path in queries
+            for name in (photo_names(path, SUFFIXES) if path.is_dir() else [""])
+        ]
+        pixels = [read_image(path) for path in paths]
+        squeezed = np.stack([to_rgb(image, encoder.recipe.size) for image in pixels]) if pixels else None
+        if squeezed is None:
+            raise InvalidParameter(f"{queries[0]} holds no photos to look for.")
+        return Asked([str(path) for path in paths], pixels, squeezed, None, encoder.present(stored, squeezed).tolist())
+    similarity = encoder.similarity_of_words(words) if words else encoder.similarity_of_stored(stored, like)
+    return Asked(words or like, [], None, similarity, [True] * len(similarity))
+
+
+def _search(encoder: PhotoEncoder, stored: CodeIndex, asked: Asked, k: int, ranking: str, radius: int | None) -> Hits:
+    from blindsight.core.errors import InvalidParameter
+
+    if asked.squeezed is None:
+        if radius is not None:
+            raise InvalidParameter("--radius needs a query picture and flipped codes.")
+        return encoder.search_like(stored, asked.similarity, k)  # type: ignore[arg-type]
+    if radius is not None:
+        return encoder.within(stored, asked.squeezed, radius)
+    return encoder.search(stored, asked.squeezed, k, ranking=ranking)
+
+
+def _begins(hits: Hits, inside: str, names: OwnNames) -> Any:
+    import numpy as np
+
+    return np.array([any(name.startswith(inside) for name in names.of(key)) for key in hits.ids], dtype=bool)
+
+
+def _first(hits: Hits, k: int) -> list[list[Hit]]:
+    return [found[:k] if hits.distances is None else found for found in hits]
 
 
 def _on_milvus(codes: Path, uri: str, collection: str, token: str) -> MilvusIndex:
@@ -105,44 +225,40 @@ def _on_milvus(codes: Path, uri: str, collection: str, token: str) -> MilvusInde
         return MilvusIndex.load(codes, uri, collection=collection, token=token)
 
 
-class _Names:
-    """What the owner calls the hits: names from the vault, if it is here and this index's; else the ids."""
-
-    def __init__(self, place: PhotoFolder, vault: Path | None, hits: Hits) -> None:
-        from blindsight.index.photos import vault_beside
-        from blindsight.privacy.vault import Vault
-
-        at = vault or vault_beside(place.path)
-        opened = Vault(at) if vault is not None or (at / "key").exists() else None
-        mine = opened is not None and opened.number == place.vault
-        self.source = Path(str(opened.fact("source") or "")) if opened is not None and mine else None
-        self._names: dict[str, list[str]] = {}
-        if opened is not None and mine and place.names == "random":
-            self._names = opened.names_of({str(hit.id) for found in hits for hit in found})
-
-    def of(self, key: object) -> list[str]:
-        """The files that show a record, or its id where they are not known."""
-        return self._names.get(str(key), [str(key)])
-
-
-def _show(query: Path, found: list[Hit], word: str, known: _Names) -> None:
+def _show(query: str, found: list[Hit], word: str, names: OwnNames, *, present: bool) -> None:
     from blindsight.index.contact_sheet import percent
 
-    rows = [
-        (rank, ", ".join(known.of(hit.id)), hit.distance, round(hit.score, 4), percent(hit.probability or 0.0))
-        for rank, hit in enumerate(found, start=1)
-    ]
-    table(f"{query.name}: {len(rows)} hits", ("rank", "photo", "distance", "score", word), rows)
+    title = Path(query).name
+    if not present:
+        console.print(f"{title}: nothing like this here, as far as the noisy cells tell. The nearest:", markup=False)
+    codes = any(hit.distance is not None for hit in found)
+    rows = []
+    for rank, hit in enumerate(found, start=1):
+        shown = hit.trust if hit.probability is None else hit.probability
+        place = hit.distance if codes else (f"with {hit.tied - 1:,} others" if hit.tied > 1 else "alone")
+        name = ", ".join(names.of(hit.id))
+        rows.append((rank, name, place, round(hit.score, 4), "" if shown is None else percent(shown)))
+    table(f"{title}: {len(rows)} hits", ("rank", "photo", "distance" if codes else "in its cell", "score", word), rows)
 
 
-def _emit(queries: list[Path], hits: Hits, stored: Any, meaning: str, html: Path | None, known: _Names) -> None:
+def _explain(found: list[list[Hit]], stored: Any, encoder: PhotoEncoder, html: Path | None) -> None:
+    console.print(f"{encoder.match_word}: {encoder.meaning}", markup=False)
+    if any(hit.tied > 1 for hits in found for hit in hits):
+        console.print("Photos of one cell have one score: their order among themselves means nothing.", markup=False)
+    if stored.guarantee is not None:
+        console.print(f"codes: {stored.guarantee.line()}", markup=False)
+    if html is not None:
+        console.print(f"contact sheet: {html}", markup=False)
+
+
+def _emit(asked: Asked, found: list[list[Hit]], stored: Any, meaning: str, html: Path | None, names: OwnNames) -> None:
     import json as text
 
     emit_json(
         {
             "queries": [
-                {"query": str(query), "hits": [{**hit._asdict(), "names": known.of(hit.id)} for hit in found]}
-                for query, found in zip(queries, hits, strict=True)
+                {"query": query, "present": present, "hits": [_plain(hit, names) for hit in hits]}
+                for query, present, hits in zip(asked.titles, asked.present, found, strict=True)
             ],
             "stored": len(stored),
             "match": meaning,
@@ -152,43 +268,25 @@ def _emit(queries: list[Path], hits: Hits, stored: Any, meaning: str, html: Path
     )
 
 
+def _plain(hit: Hit, names: OwnNames) -> dict[str, Any]:
+    return {**hit._asdict(), "names": names.of(hit.id)}
+
+
 def _write_sheet(
-    target: Path,
-    queries: list[Path],
-    pixels: list[Any],
-    hits: Hits,
-    stored: Any,
-    folder: Path | None,
-    encoder: PhotoEncoder,
-    known: _Names,
+    target: Path, asked: Asked, found: list[list[Hit]], stored: Any, album: Album, encoder: PhotoEncoder
 ) -> None:
-    from blindsight.core.errors import BlindsightError
     from blindsight.core.storage import write_atomically
-    from blindsight.data import read_image
     from blindsight.index.contact_sheet import Sheet, contact_sheet
 
-    def original(name: str) -> bytes | None:
-        if folder is None:
-            return None
-        path = folder / name
-        # A name from an index must not lead out of the folder.
-        if not path.resolve().is_relative_to(folder.resolve()):
-            return None
-        try:
-            return _thumbnail(read_image(path))
-        except (BlindsightError, OSError):
-            return None
-
     thumbnails: dict[str, bytes] = {}
-    shown = [[hit._replace(id=known.of(hit.id)[0]) for hit in found] for found in hits]
-    for found in shown:
-        for hit in found:
-            name = str(hit.id)
-            if name not in thumbnails and (picture := original(name)) is not None:
-                thumbnails[name] = picture
+    for key in {str(hit.id) for hits in found for hit in hits}:
+        if (picture := album.original(key)) is not None:
+            thumbnails[album.names.of(key)[0]] = _thumbnail(picture)
+    found = [[hit._replace(id=album.names.of(hit.id)[0]) for hit in hits] for hits in found]
+    shown = [_thumbnail(image) for image in asked.pixels] or [None] * len(found)
     sheets = [
-        Sheet(query.name, _thumbnail(image), found, thumbnails)
-        for query, image, found in zip(queries, pixels, shown, strict=True)
+        Sheet(Path(query).name, picture, hits, thumbnails)
+        for query, picture, hits in zip(asked.titles, shown, found, strict=True)
     ]
     page = contact_sheet(sheets, stored.guarantee, stored=len(stored), word=encoder.match_word, meaning=encoder.meaning)
     write_atomically(target, page.encode())

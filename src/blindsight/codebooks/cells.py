@@ -23,6 +23,7 @@ Ints = NDArray[np.int64]
 
 # Temperature of the soft maximum over the atoms of a group; the second atom's weight beside the first.
 _ATOMS, _SECOND = 0.1, 0.6
+_NEVER = -30.0  # ln of a probability not worth telling from 0
 
 
 class Cells(Protocol):
@@ -39,6 +40,9 @@ class Cells(Protocol):
 
     def similarity(self, points: Floats) -> Floats:
         """How well each point fits each cell (m, k); larger is better."""
+
+    def likeness(self, cells: Ints) -> Floats:
+        """How well something that lies in the middle of these cells fits each cell (m, k)."""
 
     def coarse(self) -> tuple[Ints, int]:
         """For each cell the group whose share of the stored images can be told apart, and how many groups."""
@@ -81,6 +85,10 @@ class GroupCells:
         sums = np.add.reduceat(weight, starts, axis=1)
         size = np.bincount(self.group, minlength=self.k).astype(np.float32)
         return np.float32(_ATOMS) * np.log(sums / size)
+
+    def likeness(self, cells: Ints) -> Floats:
+        """As of the groups' centres."""
+        return self.similarity(self.centres[cells])
 
     def coarse(self) -> tuple[Ints, int]:
         """Every group by itself."""
@@ -139,6 +147,12 @@ class PairCells:
         both += np.float32(_SECOND) * near[:, self.neighbours.ravel()]
         return both / self.norms
 
+    def likeness(self, cells: Ints) -> Floats:
+        """As of the pairs' own directions."""
+        first, place = np.divmod(cells, self.neighbours.shape[1])
+        second = self.atoms[self.neighbours[first, place]]
+        return self.similarity(unit_rows(self.atoms[first] + np.float32(_SECOND) * second))
+
     def coarse(self) -> tuple[Ints, int]:
         """The first atom: pairs are too many to estimate the share of each."""
         return np.repeat(np.arange(len(self.atoms)), self.neighbours.shape[1]), len(self.atoms)
@@ -174,6 +188,10 @@ class ClassCells:
         z = points @ self.coefficients.T + self.intercept
         z -= z.max(axis=1, keepdims=True)
         return np.asarray(z - np.log(np.exp(z).sum(axis=1, keepdims=True)), dtype=np.float32)
+
+    def likeness(self, cells: Ints) -> Floats:
+        """Certainly of that class."""
+        return np.where(np.arange(self.k) == cells[:, None], 0.0, _NEVER).astype(np.float32)
 
     def coarse(self) -> tuple[Ints, int]:
         """Every class by itself."""

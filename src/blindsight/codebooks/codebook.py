@@ -106,6 +106,10 @@ class Codebook:
         """How well queries (m, d), which are not private, fit each cell (m, k)."""
         return self.cells.similarity(self.embedding(X))
 
+    def likeness(self, cells: NDArray[Any]) -> NDArray[np.float32]:
+        """How well the middle of these (released) cells fits each cell (m, k): to search by what is stored."""
+        return self.cells.likeness(np.asarray(cells, dtype=np.int64))
+
     def reading(self, counts: NDArray[Any]) -> Reading:
         """How to read an index with these counts (k,) of released cells."""
         group, groups = self.cells.coarse()

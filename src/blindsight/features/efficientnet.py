@@ -38,7 +38,8 @@ class EfficientNet(TransformerMixin, BaseEstimator):
         threads: The network's threads. One is best when the machine is shared.
         cache: False (the default) keeps no traces. For public images only: True for the folder `features` of the
             cache, or a folder of your own.
-        engine: "onnxruntime" or "torch"; by default the first where it is installed. The features agree to 2e-5 of the largest.
+        engine: "onnxruntime" or "torch"; by default the first where it is installed. Their features agree to 2e-5 of
+            the largest.
     """
 
     def __init__(

@@ -3,7 +3,7 @@
 | name | network | side | JPEG |
 |---|---|---|---|
 | `efficientnet` | EfficientNet-Lite0 | 128 | decoded whole |
-| `efficientnet-reduced` | EfficientNet-Lite0 | 128 | decoded at reduced scale: for camera photos, about ten times faster |
+| `efficientnet-reduced` | EfficientNet-Lite0 | 128 | at reduced scale: for camera photos |
 | `lite2` | EfficientNet-Lite2 | 224 | decoded whole |
 | `pixels` | none | 16 | decoded whole |
 

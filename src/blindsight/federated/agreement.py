@@ -160,8 +160,8 @@ def discloses(settings: Settings) -> Disclosure:
         ("another user", f"{a_sum}, hence the sum of all others"),
         (
             f"the aggregator with up to {settings.colluders} users",
-            f"sums of at least {fewest - settings.colluders} other users; it can also show a false sum, which a poisoning "
-            "user can do anyway",
+            f"sums of at least {fewest - settings.colluders} other users; it can also show a false sum, which a "
+            "poisoning user can do anyway",
         ),
     ]
     if settings.least_per_coordinate > 1:

@@ -17,6 +17,7 @@ log(1 + pz) = pz - (pz)²/2 + (pz)³/3 - ..., where everything past the s-th ter
 from __future__ import annotations
 
 import hashlib
+import operator
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
@@ -31,6 +32,7 @@ from blindsight.federated.randomisers import FixedBase, RandomiserPool
 
 __all__ = ["PrivateKey", "PublicKey", "padic_log"]
 
+_SMALL_PRIMES = gmpy2.primorial(1 << 16)
 _TEST_BITS = 128  # below this not even a test's plaintext fits
 
 
@@ -46,19 +48,30 @@ def padic_log(unit: mpz, base: mpz, s: int) -> mpz:
     return total % modulus
 
 
+def _whole(what: str, value: Any) -> int:
+    """A whole number; 1.5 is none, and rounding it would encrypt something else."""
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise InvalidData(f"{what} must be a whole number, got {type(value).__name__}.") from None
+
+
 class PublicKey:
     """What everybody may hold: the modulus n, the randomisers' base h, and the degree s. It encrypts and adds."""
 
     def __init__(self, n: int, h: int, s: int = 1) -> None:
-        self.n = mpz(n)
-        self.h = mpz(h)
+        self.n = mpz(_whole("a public modulus", n))
+        self.h = mpz(_whole("the randomisers' base", h))
         self.s = checks.whole("s", s)
         self.bits = self.n.bit_length()
         if self.bits < _TEST_BITS or not gmpy2.is_odd(self.n):
             raise InvalidData(f"a public modulus must be odd and of at least {_TEST_BITS} bits, got {self.bits} bits.")
-        # -1 has Jacobi symbol +1 when p = q = 3 mod 4, so h = -y² must have it too.
-        if not 1 < self.h < self.n or gmpy2.jacobi(self.h, self.n) != 1:
-            raise InvalidData("the randomisers' base must be a unit modulo n with Jacobi symbol 1.")
+        # Whoever made a modulus that others can factor would have everybody's updates read by everybody.
+        if gmpy2.gcd(self.n, _SMALL_PRIMES) != 1 or gmpy2.is_power(self.n) or gmpy2.is_prime(self.n, 25):
+            raise InvalidData("a public modulus must be a product of large primes: no prime, no power, no small factor.")
+        # -1 has Jacobi symbol +1 when p = q = 3 mod 4, so h = -y² must have it too; ±1 would randomise nothing.
+        if not 1 < self.h < self.n - 1 or gmpy2.jacobi(self.h, self.n) != 1 or self.h**2 % self.n == 1:
+            raise InvalidData("the randomisers' base must be a unit modulo n with Jacobi symbol 1, and of large order.")
         self.plaintext_modulus = self.n**self.s
         self.modulus = self.n ** (self.s + 1)
         self.plaintext_bits = self.plaintext_modulus.bit_length() - 1
@@ -87,7 +100,7 @@ class PublicKey:
 
     def raw(self, plaintext: int) -> mpz:
         """(1 + n)^x mod n^(s+1) by the binomial theorem: a ciphertext without a randomiser, which hides nothing."""
-        x = mpz(plaintext)
+        x = mpz(_whole("a plaintext", plaintext))
         if not 0 <= x < self.plaintext_modulus:
             raise InvalidData(f"a plaintext must be a whole number in [0, n^{self.s}).")
         total = 1 + self.n * x

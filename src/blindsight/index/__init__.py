@@ -1,4 +1,4 @@
-"""Search over released codes: the embedded `HammingIndex` (faiss) and `MilvusIndex` for clusters, one interface."""
+"""Search over released codes: the embedded `HammingIndex` and `CodebookIndex`, `MilvusIndex` for clusters."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from blindsight.index.hits import Hit, Hits
 from blindsight.index.interface import CodeIndex
 from blindsight.index.structure import HNSW, IVF, Flat
 
-__all__ = ["HNSW", "IVF", "CodeIndex", "Flat", "HammingIndex", "Hit", "Hits", "MilvusIndex"]
+__all__ = ["HNSW", "IVF", "CodeIndex", "CodebookIndex", "Flat", "HammingIndex", "Hit", "Hits", "MilvusIndex"]
 
 
 def __getattr__(name: str) -> Any:
@@ -17,4 +17,8 @@ def __getattr__(name: str) -> Any:
         from blindsight.index.milvus import MilvusIndex
 
         return MilvusIndex
+    if name == "CodebookIndex":
+        from blindsight.index.codebook import CodebookIndex
+
+        return CodebookIndex
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

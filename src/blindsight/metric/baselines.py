@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,9 +17,14 @@ from blindsight.metric.linear import LinearMetric
 from blindsight.metric.promise import STRUCTURE
 from blindsight.metric.records import normalised, read_tuples
 from blindsight.privacy.cost import Cost
+from blindsight.privacy.door import Door
 from blindsight.privacy.entropy import training_rng
 from blindsight.privacy.guarantee import Guarantee
-from blindsight.privacy.mechanisms import BitFlip, Laplace
+from blindsight.privacy.mechanisms import KaryResponse, Laplace
+from blindsight.privacy.plan import Planned
+
+if TYPE_CHECKING:
+    from blindsight.privacy.ledger import Ledger
 
 __all__ = ["ContrastiveMetric", "EuclideanMetric", "InputPerturbation"]
 
@@ -155,7 +160,7 @@ class InputPerturbation(ContrastiveMetric):
         self.epsilon = epsilon
         self.calibration = calibration
 
-    def fit(self, pairs: Any, y: Any, *, trace: Trace | None = None, ledger: Any = None) -> Self:
+    def fit(self, pairs: Any, y: Any, *, trace: Trace | None = None, ledger: Ledger | None = None) -> Self:
         """Perturb, then learn; features are noised once a record, however many pairs it is in."""
         checks.one_of("calibration", self.calibration, ("paper", "proven"))
         epsilon = checks.positive("epsilon", self.epsilon)
@@ -165,10 +170,12 @@ class InputPerturbation(ContrastiveMetric):
         records, numbers = read_tuples(pairs, self.preprocessor)
         graph = PairGraph.from_pairs(numbers, y, n_nodes=len(records))
         degree = int(graph.degrees.max())
-        self.guarantee_ = Guarantee(
+        # A pair is two records, each of which moves by at most 2.
+        features = Laplace(scale=2.0 / on_record, sensitivity=4.0, unit="pair")
+        labels = KaryResponse(epsilon=on_label, k=2, unit="pair")
+        guarantee = Guarantee(
+            releases=(Planned(what="features", mechanism=features), Planned(what="labels", mechanism=labels)),
             mechanism="Laplace noise on features, Warner's flipping of labels",
-            unit="pair",
-            epsilon=2 * on_record + on_label,
             model="local",
             claimed=epsilon if self.calibration == "paper" else None,
             calibration=self.calibration,  # type: ignore[arg-type]
@@ -176,10 +183,9 @@ class InputPerturbation(ContrastiveMetric):
             simulation=simulation,
             also=(Cost(epsilon=on_record + degree * on_label, unit="record"),),
         )
-        if ledger is not None:
-            ledger.charge(self.guarantee_.costs, what=f"perturbed input of {len(graph)} pairs")
-        noise = Laplace.calibrate(on_record, sensitivity=2.0, unit="record")
-        rows = noise.release(normalised(records, "l1"), rng=rng)
-        flips = BitFlip.proven(on_label, n_bits=1, unit="bit")
-        similar = flips.release(graph.similar[:, None], rng=rng)[:, 0].astype(bool)
+        what = f"perturbed input of {len(graph)} pairs"
+        door = Door(guarantee, what=what, ledger=ledger, random_state=self.random_state)
+        self.guarantee_ = guarantee
+        rows = door.release("features", normalised(records, "l1"))
+        similar = door.release("labels", graph.similar.astype(np.int64)).astype(bool)
         return self._learn(rows, PairGraph(graph.n_nodes, graph.edges, similar), trace, rng)

@@ -19,6 +19,7 @@ __all__ = ["BUCKETS", "SMALLEST", "Comparisons", "Counts"]
 Floats = NDArray[np.float64]
 # Powers of two that differences of a column are sorted into: 2^-24 to 2^39, and what is smaller is left out.
 SMALLEST, BUCKETS = -24, 64
+_FARTHEST = 1e100
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,8 +68,13 @@ class Comparisons:
         return self.records[self.numbers[:, :1]] - self.records[self.numbers[:, 1:]]
 
     def prepared(self, stretch: Floats, norm: Norm) -> Comparisons:
-        """The same with columns multiplied by `stretch` and records then normalised."""
-        return Comparisons(normalised(self.records * stretch, norm), self.numbers, self.alike)
+        """The same with columns multiplied by `stretch` and records then normalised.
+
+        Numbers stay below 1e100, so that no square overflows and one record's infinity cannot blot out a sum.
+        """
+        with np.errstate(over="ignore"):
+            records = np.clip(self.records * stretch, -_FARTHEST, _FARTHEST)
+        return Comparisons(normalised(records, norm), self.numbers, self.alike)
 
     def far(self) -> Floats:
         """(m, 2) half the mean distance of dissimilar ones (at most 1), and whether there is one: norm up to root 2."""
@@ -80,9 +86,11 @@ class Comparisons:
 
     def spread(self) -> Counts:
         """For each column the power of two just above the difference: norm at most the root of the columns."""
-        _, exponent = np.frexp(self.differences)
+        with np.errstate(over="ignore"):
+            differences = self.differences
+        _, exponent = np.frexp(np.clip(differences, -_FARTHEST, _FARTHEST))
         m, others, columns = exponent.shape
-        kept = (self.differences != 0) & (exponent >= SMALLEST)
+        kept = (differences != 0) & (exponent >= SMALLEST)
         row, _, column = np.nonzero(kept)
         bucket = np.minimum(exponent[kept] - SMALLEST, BUCKETS - 1)
         size = np.full(len(row), 1 / others)

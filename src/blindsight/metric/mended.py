@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -10,54 +10,64 @@ from numpy.typing import NDArray
 
 from blindsight.metric.algorithm1 import StepRule, step_sizes
 from blindsight.metric.outer import TupleLoss
+from blindsight.privacy.door import Door
 from blindsight.privacy.guarantee import Unit
 from blindsight.privacy.mechanisms import Duchi, Laplace, Staircase
+from blindsight.privacy.plan import Planned
 
-__all__ = ["PureMechanism", "pure_descent"]
+__all__ = ["GRADIENT", "Batches", "PureMechanism", "pure_descent", "pure_plan"]
 
 PureMechanism = Literal["laplace", "scdf", "duchi"]
 Floats = NDArray[np.float64]
+Batches = Sequence[Sequence[NDArray[np.int64]]]
+GRADIENT = "gradients"
+
+
+def pure_plan(
+    mechanism: PureMechanism, batches: Batches, *, epsilon: float, group: int, clip: float, size: int, unit: Unit
+) -> Planned:
+    """`epsilon` for a unit of `group` pairs over all epochs, neighbours "add or remove one".
+
+    The gradient of a pair is one vector of `size` coordinates, clipped to l1 norm `clip`. Batches of an epoch are
+    disjoint and epochs add up. Laplace noise is linear in the distance, so a group spread over batches pays no more
+    than a group in one; the other two mechanisms charge each touched batch in full, and the staircase each coordinate.
+    """
+    epochs, total = len(batches), sum(len(epoch) for epoch in batches)
+    touched = 1 if mechanism == "laplace" else min(group, max(len(epoch) for epoch in batches))
+    count = epochs * touched
+    share = epsilon / count
+    common: Any = {"unit": unit, "neighbours": "add or remove one"}
+    noise: Any
+    if mechanism == "laplace":
+        noise = Laplace.calibrate(share, sensitivity=group * clip, **common)
+    elif mechanism == "scdf":
+        noise = Staircase.calibrate(share, sensitivity=group * clip, dimensions=size, **common)
+    else:
+        noise = Duchi(epsilon=share, dimensions=size, bound=clip, **common)
+    return Planned(what=GRADIENT, mechanism=noise, count=count, group=group, parts=-(-total // count))
 
 
 def pure_descent(
     loss: TupleLoss,
     W: Floats,
-    batches: Callable[[], Iterable[NDArray[np.int64]]],
+    batches: Batches,
+    door: Door,
     *,
-    mechanism: PureMechanism,
-    epsilon: float,
-    group: int,
-    epochs: int,
     clip: float,
-    rng: np.random.Generator,
-    unit: Unit = "pair",
+    boxed: bool,
     step_rule: StepRule = "root",
     progress: Callable[[int, int], None] | None = None,
 ) -> Floats:
-    """`epsilon` for a unit of `group` pairs over all epochs, neighbours "add or remove one".
-
-    The gradient of a pair is one vector of d' d coordinates, clipped to l1 norm `clip`. Batches of an epoch are
-    disjoint and epochs add up. Laplace noise is linear in the distance, so a group spread over batches pays no more
-    than a group in one; the other two mechanisms charge each touched batch in full, and the staircase each coordinate.
-    """
-    plan = [list(batches()) for _ in range(epochs)]
-    share = epsilon / epochs
-    touched = min(group, max(len(epoch) for epoch in plan))
-    total = sum(len(epoch) for epoch in plan)
-    sizes = step_sizes(step_rule, total)
-    common: Any = {"unit": unit, "neighbours": "add or remove one"}
-    for done, batch in enumerate((batch for epoch in plan for batch in epoch), start=1):
-        mean = loss.take(batch).clipped_sum(W, clip, order=1) / len(batch)
-        reach = clip / len(batch)
-        if mechanism == "laplace":
-            noisy = Laplace.calibrate(share, sensitivity=group * reach, **common).release(mean, rng=rng)
-        elif mechanism == "scdf":
-            noise = Staircase.calibrate(share / touched, sensitivity=group * reach, dimensions=mean.size, **common)
-            noisy = noise.release(mean, rng=rng)
+    """Descend along what the door lets through: noisy sums over batches, or with `boxed` (Duchi) noisy means."""
+    listed = [batch for epoch in batches for batch in epoch]
+    sizes = step_sizes(step_rule, len(listed))
+    for done, batch in enumerate(listed):
+        total = loss.take(batch).clipped_sum(W, clip, order=1)
+        if boxed:  # Duchi's mechanism needs a box: a mean of clipped rows lies in [-clip, clip]^d
+            mean = door.release(GRADIENT, (total / len(batch)).reshape(1, -1)).reshape(W.shape)
         else:
-            box = Duchi(epsilon=share / touched, dimensions=mean.size, bound=clip, **common)
-            noisy = box.release(np.clip(mean.ravel(), -clip, clip), rng=rng).reshape(mean.shape)
-        W = W - sizes[done - 1] * noisy
+            mean = door.release(GRADIENT, total) / len(batch)
+        W = W - sizes[done] * mean
         if progress is not None:
-            progress(done, total)
+            progress(done + 1, len(listed))
     return W

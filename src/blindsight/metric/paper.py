@@ -21,11 +21,12 @@ from blindsight.metric.graph import PairGraph, pair_labels
 from blindsight.metric.kappa import kappa as count_kappa
 from blindsight.metric.linear import LinearMetric
 from blindsight.metric.losses import group_size
-from blindsight.metric.mended import pure_descent
+from blindsight.metric.mended import pure_descent, pure_plan
 from blindsight.metric.promise import ABSENT, KAPPA, STRUCTURE, paper_guarantee
 from blindsight.metric.records import normalised, read_tuples
 from blindsight.privacy.cost import Cost
-from blindsight.privacy.entropy import source_of
+from blindsight.privacy.door import Door
+from blindsight.privacy.entropy import source_of, training_rng
 from blindsight.privacy.guarantee import Guarantee
 
 if TYPE_CHECKING:
@@ -242,12 +243,24 @@ class MendedDML(_Algorithm1):
         groups = {other: group_size(graph.edges, other, kappa=self.kappa_) for other in others}
         epsilon = checks.positive("epsilon", self.epsilon)
         linear = mechanism == "laplace"  # in the number of pairs
+        width, clip = self._width(records.shape[1]), checks.positive("clip", self.clip)
+        # Where learning starts and how pairs are dealt to batches protects nobody.
+        rng, _ = training_rng(self.random_state)
+        deal = self._batches(graph, rng)
+        batches = [list(deal()) for _ in range(checks.whole("epochs", self.epochs))]
+        planned = pure_plan(
+            mechanism,  # type: ignore[arg-type]
+            batches,
+            epsilon=epsilon,
+            group=groups[unit],
+            clip=clip,
+            size=width * records.shape[1],
+            unit=unit,
+        )
         guarantee = Guarantee(
+            releases=(planned,),
             mechanism=f"Algorithm 1 with the whole matrix as one vector, {mechanism} noise, up to {groups[unit]} "
             f"{'pairs' if groups[unit] > 1 else 'pair'} per unit",
-            unit=unit,
-            epsilon=epsilon,
-            neighbours="add or remove one",
             model="central",
             accountant="epochs composed; batches of an epoch are disjoint",
             assumptions=(STRUCTURE, ABSENT, *((KAPPA,) if unit == "kappa pairs" else ())),
@@ -258,19 +271,16 @@ class MendedDML(_Algorithm1):
                 if linear and other != unit
             ),
         )
-        rng = self._charge(guarantee, ledger, len(graph))
-        width = self._width(records.shape[1])
+        what = f"metric from {len(graph)} pairs"
+        door = Door(guarantee, what=what, ledger=ledger, random_state=self.random_state)
+        self.guarantee_ = guarantee
         W = pure_descent(
             self._loss(records, graph, "l1", self.margin),
             rng.standard_normal((width, records.shape[1])) / math.sqrt(records.shape[1]),
-            self._batches(graph, rng),
-            mechanism=mechanism,  # type: ignore[arg-type]
-            epsilon=epsilon,
-            group=groups[unit],
-            epochs=checks.whole("epochs", self.epochs),
-            clip=checks.positive("clip", self.clip),
-            rng=rng,
-            unit=unit,
+            batches,
+            door,
+            clip=clip,
+            boxed=mechanism == "duchi",
             progress=progress,
         )
         # To 2^-16: the low bits of floating-point noise can betray what it hides, and nobody needs them.

@@ -39,7 +39,12 @@ __all__ = [
     "Vault",
 ]
 
-_LATER = {"Balance": "ledger", "Entry": "ledger", "Ledger": "ledger", "Door": "door", "Protected": "estimator", "Vault": "vault"}
+_LATER = {
+    **dict.fromkeys(("Balance", "Entry", "Ledger"), "ledger"),
+    "Door": "door",
+    "Protected": "estimator",
+    "Vault": "vault",
+}
 
 
 def __getattr__(name: str) -> Any:

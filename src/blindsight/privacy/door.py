@@ -254,10 +254,9 @@ class Door:
 
     def _next(self, what: str) -> Planned:
         planned = self._find(what)
-        if self._used[what] >= planned.count:
-            raise NotPlanned(
-                f"{what!r} was planned {planned.count} times and has passed as often. Nothing more was released."
-            )
+        most = planned.count * planned.parts
+        if self._used[what] >= most:
+            raise NotPlanned(f"{what!r} was planned {most} times and has passed as often. Nothing more was released.")
         self._used[what] += 1
         return planned
 

@@ -197,8 +197,6 @@ def release_rng(random_state: RandomState) -> tuple[Rng, bool]:
     """The operating system's numbers, or a seeded generator and the word that it makes a simulation."""
     if random_state is None:
         return SystemEntropy(), False
-    if isinstance(random_state, SystemEntropy):  # a vault's stream: secret, so a protection
-        return random_state, False
     return training_rng(random_state)
 
 

@@ -25,6 +25,8 @@ class Planned:
     count: how often it is released about the same unit.
     rate: Poisson sampling of rows before each release; 1 takes all. Needs "add or remove one".
     group: how many rows (pairs, photos) of one unit may be in the sum.
+    parts: rows are dealt to so many parts by public facts, and each release is about one of them: `count` is how often
+        one unit is touched, and as many as count x parts releases may pass.
     """
 
     what: str
@@ -32,6 +34,7 @@ class Planned:
     count: int = 1
     rate: float = 1.0
     group: int = 1
+    parts: int = 1
 
     def __post_init__(self) -> None:
         if not isinstance(self.what, str) or not self.what.strip():
@@ -43,6 +46,7 @@ class Planned:
             )
         checks.whole("count", self.count)
         checks.whole("group", self.group)
+        checks.whole("parts", self.parts)
         if not 0 < checks.probability("rate", self.rate) <= 1:
             raise InvalidParameter("rate must be above 0: nothing would be released.")
         if self.rate < 1 and self.mechanism.neighbours != "add or remove one":
@@ -58,7 +62,8 @@ class Planned:
         often = f", {self.count:,} times" if self.count > 1 else ""
         sampled = f", each row with probability {self.rate:.3g}" if self.rate < 1 else ""
         rows = f", up to {self.group} rows per {self.mechanism.unit}" if self.group > 1 else ""
-        return f"{self.what}: {self.mechanism.says}{often}{sampled}{rows}"
+        parts = f", on {self.parts:,} disjoint parts" if self.parts > 1 else ""
+        return f"{self.what}: {self.mechanism.says}{often}{sampled}{rows}{parts}"
 
 
 Plan: TypeAlias = tuple[Planned, ...]
@@ -73,6 +78,7 @@ def plan_to_fields(plan: Iterable[Planned]) -> list[dict[str, Any]]:
             "count": item.count,
             "rate": item.rate,
             "group": item.group,
+            "parts": item.parts,
         }
         for item in plan
     ]

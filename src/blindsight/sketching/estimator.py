@@ -14,8 +14,10 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
+from blindsight.codebooks.cells import GroupCells, ward_groups
 from blindsight.codebooks.codebook import Codebook, number_of_cells
-from blindsight.codebooks.making import from_classes, from_pictures
+from blindsight.codebooks.embedding import Embedding
+from blindsight.codebooks.making import from_classes
 from blindsight.core import checks
 from blindsight.core.errors import InvalidData, InvalidParameter
 from blindsight.privacy import Door, Guarantee
@@ -141,7 +143,9 @@ class CodebookSketcher(TransformerMixin, Protected):
             k = fitting if self.k is None else checks.whole("k", self.k, least=2)
             if k > len(flat):
                 raise InvalidData(f"a codebook of {k} prototypes needs as many public images, got {len(flat)}.")
-            book = from_pictures(flat, epsilon, network=None, n_cells=k)
+            embedding = Embedding.plain(flat.shape[1]).around(flat)
+            atoms = embedding(flat)
+            book = Codebook(embedding, GroupCells(atoms, ward_groups(atoms, k)), epsilon, "pictures")
         cells = book.assign(flat)
         sums = np.zeros((book.k, flat.shape[1]))
         np.add.at(sums, cells, flat)

@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from blindsight.core import checks
 from blindsight.privacy import Assumption, Cost, Guarantee, Planned
-from blindsight.privacy.cost import Neighbours, Sampler, Unit
+from blindsight.privacy.cost import Neighbours, Sampler
 from blindsight.privacy.entropy import EntropyName, Rng
 from blindsight.privacy.mechanisms import BitFlip, KaryResponse, register
 from blindsight.privacy.mechanisms.domain import Cells
+from blindsight.privacy.mechanisms.kary import check_cells
 from blindsight.sketching.bits import from_bits, to_bits
 from blindsight.sketching.flips import FlipParameters
 
@@ -43,12 +45,13 @@ class PixelFlip:
     """
 
     beta: tuple[float, ...]
-    unit: ClassVar[Unit] = "pixel"
+    unit: Literal["pixel"] = "pixel"
     neighbours: ClassVar[Neighbours] = "replace one"
     sampler: ClassVar[Sampler] = "exact"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "beta", FlipParameters(beta=self.beta).beta)
+        checks.one_of("unit", self.unit, ("pixel",))
 
     @property
     def _bits(self) -> list[BitFlip]:
@@ -75,7 +78,7 @@ class PixelFlip:
 
     def release(self, x: Any, *, rng: Rng) -> NDArray[Any]:
         """One value for each value given; same shape, same integer type."""
-        values = np.asarray(x)
+        values = check_cells(x, 2 ** len(self.beta))
         planes = to_bits(values, len(self.beta))
         for j, bit in enumerate(self._bits):
             planes[..., j] = bit.release(planes[..., j], rng=rng)

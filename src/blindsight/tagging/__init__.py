@@ -14,6 +14,28 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
+__all__ = [
+    "P2MLGCN",
+    "RP2MLGCN",
+    "CodebookAnswers",
+    "Corollary",
+    "DPTraining",
+    "Exact",
+    "FromLabels",
+    "GaussianAnswers",
+    "GraphHead",
+    "LabelGraph",
+    "LaplaceAnswers",
+    "Ordinary",
+    "Prior",
+    "PrivateTagger",
+    "Schedule",
+    "Tagger",
+    "TopTags",
+    "Untrained",
+    "imagenet_prior",
+]
+
 _HOMES = {
     "CodebookAnswers": "answers",
     "Corollary": "paper",
@@ -35,8 +57,6 @@ _HOMES = {
     "Untrained": "regimes",
     "imagenet_prior": "prior",
 }
-
-__all__ = sorted(_HOMES)
 
 
 def __getattr__(name: str) -> Any:

@@ -51,7 +51,7 @@ class DPTraining:
     Parameters
     ----------
     epsilon, delta: the total of everything that is learned from the records.
-    steps: of the descent, over all records each; None takes 24 where a prior is there to start from, else 60.
+    steps: of the descent, over all records each; None takes 24 where a prior is there to start from, else 40.
     components: in how many directions of public features the head works.
     prior_weight: how much a label's public score counts to begin with.
     power: residuals are weighted by rate^-power, for the sake of rare labels.
@@ -80,7 +80,7 @@ class DPTraining:
 
     def steps_for(self, facts: Facts) -> int:
         """How many steps there will be."""
-        return self.steps if self.steps is not None else (24 if facts.informed else 60)
+        return self.steps if self.steps is not None else (24 if facts.informed else 40)
 
     def step_size(self, facts: Facts) -> float:
         """Larger where the noise of a mean gradient is smaller: records many, budget large."""

@@ -123,3 +123,33 @@ def test_ciphertexts_travel_as_bytes_of_known_length(small_key: PrivateKey) -> N
 def test_a_real_key_works_the_same(real_key: PrivateKey) -> None:
     xs = [0, 1, int(real_key.public.n) - 1]
     assert real_key.decrypt_many(real_key.public.encrypt_many(xs)) == xs
+
+
+@pytest.mark.parametrize("bad", [1.5, 2.0, "7", None])
+def test_only_whole_numbers_are_encrypted(small_key: PrivateKey, bad: object) -> None:
+    with pytest.raises(InvalidData, match="whole number"):
+        small_key.public.encrypt(bad)  # type: ignore[arg-type]
+    with pytest.raises(InvalidData, match="whole number"):
+        small_key.public.encrypt_many([1, bad])  # type: ignore[list-item]
+
+
+def test_moduli_that_anybody_can_factor_are_refused(small_key: PrivateKey) -> None:
+    p, q = (int(prime) for prime in small_key.factors())
+    n, h = p * q, int(small_key.public.h)
+    prime = int(gmpy2.next_prime(1 << 400))
+    for name, modulus in {
+        "even": 2 * n,
+        "prime": prime,
+        "square": p * p,
+        "power": p**3,
+        "small factor": 65_521 * n,
+    }.items():
+        with pytest.raises(InvalidData):
+            PublicKey(modulus, 4)
+        assert name
+    for base in (0, 1, n - 1, n, -h, p, n + h):
+        with pytest.raises(InvalidData):
+            PublicKey(n, base)
+    root = int(gmpy2.invert(p, q)) * p * 2 - 1  # a square root of 1 that is not ±1: it would give n's factors away
+    with pytest.raises(InvalidData):
+        PublicKey(n, root % n)

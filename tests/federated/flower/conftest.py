@@ -27,7 +27,7 @@ def rows() -> dict[str, tuple[np.ndarray, np.ndarray]]:
 def federation(tmp_path: Path, small_key, rows):
     """Make folders and data files for a plan with the given changes; a small key keeps processes quick."""
 
-    def make(port: int = 9092, agreed: dict | None = None, **changes) -> dict[str, Home]:
+    def make(port: int = 9092, agreed: dict | None = None, carrier: str = "mailbox", **changes) -> dict[str, Home]:
         scale = np.vstack([np.zeros(64), np.full(64, 16.0)])
         X, y = rows["public"]
         start = initial_weights(X / 16, y, classes=10)
@@ -35,7 +35,7 @@ def federation(tmp_path: Path, small_key, rows):
         # Any users, so that one may be missing; groups are the protocol's own tests' business.
         settings = Settings(**{"dimension": 650, "users": USERS, "bound": 4.0, "group": 1, **(agreed or {})})
         key = None if settings.holders else small_key
-        homes = make_homes(tmp_path / "parties", settings, key, plan, port=port)
+        homes = make_homes(tmp_path / "parties", settings, key, plan, port=port, carrier=carrier)
         for name, (rows_, labels) in rows.items():
             np.savez(tmp_path / f"{name}.npz", X=rows_, y=labels)
         return {home.path.name: home for home in homes}

@@ -84,7 +84,7 @@ def status(home: Home) -> dict:
 
 
 def test_a_run_survives_killed_users_and_a_killed_aggregator(federation, simulated, fleet, tmp_path: Path) -> None:
-    homes = federation(port=free_port(), least_users=4, rounds=2, patience=40.0)
+    homes = federation(port=free_port(), agreed={"least_users": 4}, rounds=2, patience=40.0, carrier="flower")
     aggregator = homes["aggregator"]
 
     def start(name: str) -> None:
@@ -118,7 +118,7 @@ def test_a_run_survives_killed_users_and_a_killed_aggregator(federation, simulat
 
     contributors: list[tuple[int, ...]] = [tuple(entry["contributors"]) for entry in status(aggregator)["rounds"]]
     assert 5 in contributors[1]  # killed, restarted, and back
-    settings = Settings(dimension=650, users=5, bound=4.0, least_users=4)
+    settings = Settings(dimension=650, users=5, bound=4.0, least_users=4, group=1)
     saved, _ = storage.load(aggregator.path / "model.safetensors", kind="federated weights")
     np.testing.assert_array_equal(saved["weights"], simulated(aggregator.plan, settings, contributors))
     assert status(aggregator)["rounds"][1]["accuracy"] > 0.8

@@ -53,7 +53,7 @@ def _hashed(tmp_path, seed, pool, hasher=None, vault=None):
     records = records_of(DIGITS, vault)
     assert (done.released, done.known, done.refused) == (len(set(records)), 0, ())
     assert not (tmp_path / "s").exists()
-    return index.codes_of([record for record in dict.fromkeys(records)])
+    return index.codes_of(list(dict.fromkeys(records)))
 
 
 def _sketched(path, pool, *, seed=5, **options):

@@ -11,14 +11,16 @@ channel, keep your own, and delete the rest. Every folder is readable by its own
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import secrets
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from blindsight.core import storage
+from blindsight.core import checks, storage
 from blindsight.core.errors import HostileFile, InvalidData, InvalidParameter
 from blindsight.federated.enrolment import enrol
 from blindsight.federated.flower.certificates import make_node_key, make_server_files
@@ -28,6 +30,7 @@ from blindsight.federated.settings import Settings
 
 __all__ = ["Home", "make_homes", "write_secret"]
 
+CARRIERS = ("mailbox", "flower")
 ROLES = ("aggregator", "keygen", "holder", "user")
 
 
@@ -42,7 +45,13 @@ class Home:
         """Role, number and the aggregator's address."""
         try:
             about = json.loads((self.path / "party.json").read_text(encoding="utf-8"))
-            if about["role"] not in ROLES or not isinstance(about["address"], str) or about["number"] < 0:
+            about.setdefault("carrier", "mailbox")
+            if (
+                about["carrier"] not in CARRIERS
+                or about["role"] not in ROLES
+                or not isinstance(about["address"], str)
+                or about["number"] < 0
+            ):
                 raise ValueError("fields")
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise HostileFile(f"{self.path} is no party's folder: make one with `blindsight federate keys`.") from error
@@ -95,6 +104,7 @@ def make_homes(
     *,
     host: str = "127.0.0.1",
     port: int = 9092,
+    carrier: str = "mailbox",
 ) -> list[Home]:
     """Lines 1 and 2 of Algorithm 1 for runs across machines: a folder for each party. Key holders need no `key`."""
     root = Path(root)
@@ -105,6 +115,7 @@ def make_homes(
     setup = enrol(settings, key)
     server = make_server_files(host)
     address = f"{host}:{port}"
+    checks.one_of("carrier", carrier, CARRIERS)
     aggregator = _home(root / "aggregator", "aggregator", 0, address, setup.aggregator.dump(), server.authority, plan)
     write_secret(aggregator.path / "server.pem", server.certificate)
     write_secret(aggregator.path / "server.key", server.key)
@@ -117,11 +128,20 @@ def make_homes(
     for enrolment in setup.users:
         path = root / f"user-{enrolment.number}"
         homes.append(_home(path, "user", enrolment.number, address, enrolment.dump(), server.authority, plan))
+    tokens: dict[str, str] = {}
+    for home in homes:
+        about = {**home.about, "carrier": carrier}
+        write_secret(home.path / "party.json", json.dumps(about).encode())
+        home.__dict__.pop("about", None)  # what was read before is out of date
     for home in homes[1:]:
+        token = secrets.token_urlsafe(32)
+        tokens[home.path.name] = hashlib.sha256(token.encode()).hexdigest()
+        write_secret(home.path / "token", token.encode())
         node = make_node_key()
         write_secret(home.path / "node.key", node.private)
         write_secret(home.path / "node.pub", node.public)
         write_secret(aggregator.path / "nodes" / f"{home.path.name}.pub", node.public)
+    write_secret(aggregator.path / "tokens.json", json.dumps(tokens).encode())
     return homes
 
 

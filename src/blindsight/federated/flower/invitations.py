@@ -20,6 +20,8 @@ _NAMES = frozenset(
         "server.key",
         "node.key",
         "node.pub",
+        "token",
+        "tokens.json",
     }
 )
 _MOST_FILES = 1 << 17

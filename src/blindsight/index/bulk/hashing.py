@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import inspect
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,14 +12,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from blindsight.core.errors import BlindsightError, InvalidParameter
+from blindsight.core.errors import BlindsightError
 from blindsight.data import ImageSet, to_rgb
 from blindsight.data.reading import decode_image
 from blindsight.index import CodeIndex
 from blindsight.index.bulk.pools import HERE, Pool
 from blindsight.index.bulk.spool import Contents, Spool
-from blindsight.privacy.entropy import part_state
-from blindsight.privacy.mechanisms import to_fields
 from blindsight.privacy.vault import RecordSource, Vault, content_digest
 
 __all__ = ["Release", "Released", "Wanted", "hash_to", "records_of", "release_named"]
@@ -66,14 +62,8 @@ def release_named(
     if source is not None:
         own.random_state = source
         own.guarantee_ = dataclasses.replace(hasher.guarantee_, entropy="keyed")
-    if "names" in inspect.signature(hasher.transform).parameters:
-        return own.transform(rows, names=names)
-    law = json.dumps(to_fields(hasher.mechanism_), sort_keys=True)
-    codes = []
-    for name, row in zip(names, rows, strict=True):
-        own.random_state = _seeded(hasher, name) if source is None else source.stream(f"{name}/{law}")
-        codes.append(own.transform(row[None]))
-    return np.concatenate(codes)
+    codes: NDArray[np.uint8] = own.transform(rows, names=names)
+    return codes
 
 
 def hash_to(
@@ -241,10 +231,5 @@ def _read(images: Any, row: int, name: str) -> tuple[bytes, NDArray[np.uint8]]:
     if not hasattr(images, "content"):
         return _digest(images, row), images[row]
     content = images.content(row)
-    return content_digest(content), decode_image(content, name=Path(name).name, limits=images.limits)
-
-
-def _seeded(hasher: Any, name: str) -> Any:
-    if hasher.random_state is None:
-        raise InvalidParameter("a simulation needs a seed.")
-    return part_state(hasher.random_state, int(content_digest(name.encode())[:8].hex(), 16))
+    scale = getattr(images, "at_least", None)
+    return content_digest(content), decode_image(content, name=Path(name).name, limits=images.limits, at_least=scale)

@@ -304,7 +304,8 @@ class Ledger:
         self, transaction: Transaction, costs: Sequence[Cost]
     ) -> tuple[Head, dict[tuple[str, str], Entry | None]]:
         """The chain's end, locked, and the last entry of each account that one of the costs is for."""
-        first, *others = [(cost.unit, cost.neighbours) for cost in costs]
+        wanted: list[tuple[str, str]] = [(cost.unit, cost.neighbours) for cost in costs]
+        first, *others = wanted
         head, before = self._locked(transaction, first)
         found = {first: before}
         if head != EMPTY:
@@ -404,9 +405,9 @@ def _some_costs(costs: Any) -> tuple[Cost, ...]:
 
 def _paid_before(paid: list[Entry], costs: Sequence[Cost], key: str) -> Entry:
     """The earlier entry of a key, if these are its costs."""
-    given = {(cost.unit, cost.neighbours): cost for cost in costs}
+    given: dict[tuple[str, str], Cost] = {(cost.unit, cost.neighbours): cost for cost in costs}
     for entry in paid:
-        cost = given.get((entry.unit, entry.neighbours))  # type: ignore[call-overload]
+        cost = given.get(entry.account)
         if cost is None or cost_amount(cost, entry.composition) != entry.amount:
             raise LedgerError(
                 f"key {key!r} was charged at {entry.time[:19]} as {entry.amount} per {entry.unit}, and now stands for "

@@ -55,17 +55,18 @@ class SigningKey:
             return cls("hmac", secret, None)
         serialization = checks.optional_module("cryptography.hazmat.primitives.serialization", extra="cluster")
         ed25519 = checks.optional_module("cryptography.hazmat.primitives.asymmetric.ed25519", extra="cluster")
+        private: Any = None
         try:
             if b"PRIVATE KEY" in content:
-                secret = serialization.load_pem_private_key(content, password=None)
-                public = secret.public_key()
+                private = serialization.load_pem_private_key(content, password=None)
+                public = private.public_key()
             else:
-                secret, public = None, serialization.load_pem_public_key(content)
+                public = serialization.load_pem_public_key(content)
         except (ValueError, TypeError):
             raise InvalidParameter(f"{path} is not a key that blindsight ledger key makes.") from None
         if not isinstance(public, ed25519.Ed25519PublicKey):
             raise InvalidParameter(f"{path} holds a key of another kind than Ed25519.")
-        return cls("ed25519", secret, public)
+        return cls("ed25519", private, public)
 
     @property
     def fingerprint(self) -> str:

@@ -22,6 +22,7 @@ from blindsight.core.errors import HostileFile, UnchargedRelease
 from blindsight.service.infra.datasets import DataSet, DataSets, Photo, Release, today
 
 if TYPE_CHECKING:
+    from blindsight.codebooks import Codebook
     from blindsight.index.encoder import PhotoEncoder, Recipe
     from blindsight.index.photos import Scan
     from blindsight.privacy import Guarantee, Ledger
@@ -32,13 +33,14 @@ __all__ = [
     "Coding",
     "coding",
     "codings",
+    "directions",
     "encoder",
     "kinds",
     "measure",
     "measure_plain",
     "paid",
     "release_photos",
-    "released_codes",
+    "released_cells",
     "rows_of",
     "scan",
 ]
@@ -54,9 +56,11 @@ _WORDS = {2.0: "says very little", 4.0: "a rough idea", 8.0: "the kind of photo"
 def scan(datasets: DataSets, one: DataSet, say: Say) -> DataSet:
     """Read every photo once: thumbnails and features into the vault, and a list of what could not be read."""
     from blindsight.data import read_image, to_rgb
-    from blindsight.index.encoder import SIZES, default_features, vectors
+    from blindsight.features import feature_recipe
+    from blindsight.index.encoder import default_features
 
     folder, features = Path(one.source), default_features()
+    recipe = feature_recipe(features)
     found, shown = _recognised(datasets, one), _dropped_names(datasets, one)
     records = found.records
     photos: list[Photo] = []
@@ -73,12 +77,12 @@ def scan(datasets: DataSets, one: DataSet, say: Say) -> DataSet:
             continue
         photos.append(Photo(record, name))
         _thumbnail(pixels, datasets.thumbnail(one, record))
-        waiting.append(to_rgb(pixels, SIZES[features]))
+        waiting.append(to_rgb(pixels, recipe.size))
         if len(waiting) == _BATCH:
-            blocks.append(vectors(np.stack(waiting), features).astype(np.float32))
+            blocks.append(recipe.rows(np.stack(waiting)).astype(np.float32))
             waiting = []
     if waiting:
-        blocks.append(vectors(np.stack(waiting), features).astype(np.float32))
+        blocks.append(recipe.rows(np.stack(waiting)).astype(np.float32))
     # In the order of their random numbers: a release in this order tells nothing of folders and dates.
     order = sorted(range(len(photos)), key=lambda i: photos[i].id)
     rows = np.concatenate(blocks)[order] if blocks else np.zeros((0, 1), np.float32)
@@ -99,17 +103,22 @@ def rows_of(datasets: DataSets, one: DataSet) -> NDArray[np.float32]:
     return arrays["rows"]
 
 
+def directions(rows: NDArray[Any]) -> NDArray[np.float32]:
+    """Features as unit vectors about their own mean: their products say how alike photos are without protection."""
+    centred = rows - rows.mean(axis=1, keepdims=True)
+    unit: NDArray[np.float32] = centred / np.maximum(np.linalg.norm(centred, axis=1, keepdims=True), 1e-12)
+    return unit.astype(np.float32)
+
+
 @dataclass(frozen=True)
 class Coding:
     """What one code says, whatever the photos: known before any is looked at.
 
-    cells: how many kinds there are. named: how many of them a code names. right: how often it names the true one.
-    wrong: how often it names a given other one.
+    cells: how many kinds there are. right: how often a code names the true one. wrong: how often a given other one.
     """
 
     epsilon: float
     cells: int
-    named: int
     right: float
     wrong: float
 
@@ -134,11 +143,9 @@ def encoder(epsilon: float, features: str) -> PhotoEncoder:
 
 def coding(made: PhotoEncoder) -> Coding:
     """What its codes say."""
-    hasher, model = made.hasher, made.decoding
-    named = int(hasher.mechanism_.size)
-    return Coding(
-        made.recipe.epsilon, int(hasher.n_cells_), named, float(model.match[named - 1]), float(model.other[named - 1])
-    )
+    book = _book(made)
+    right = float(book.mechanism.truth_probability)
+    return Coding(made.recipe.epsilon, book.k, right, (1 - right) / (book.k - 1))
 
 
 def codings(datasets: DataSets, one: DataSet) -> list[Coding]:
@@ -152,54 +159,47 @@ def kinds(datasets: DataSets, one: DataSet, rows: NDArray[Any]) -> tuple[NDArray
     names, found = np.unique(folders, return_inverse=True)
     if 2 <= len(names) <= len(folders) // 2:
         return found.astype(np.int64), True
-    made = encoder(16.0, one.features)
-    return made.hasher.assign(rows).astype(np.int64), False
+    return _book(encoder(4.0, one.features)).assign(rows).astype(np.int64), False
 
 
 def measure(
     made: PhotoEncoder,
     rows: NDArray[Any],
     shows: NDArray[np.int64],
-    codes: Any = None,
+    cells: NDArray[np.int64] | None = None,
     *,
     asked: NDArray[np.int64] | None = None,
 ) -> dict[str, Any]:
     """What others find and find out, on these very photos: computed here, and kept here.
 
-    Without codes they are drawn anew, as a release would draw them. `asked` are the rows to search with.
+    Without released cells they are drawn anew, as a release would draw them. `asked` are the rows to search with.
     """
-    hasher, n = made.hasher, len(rows)
-    rng = np.random.default_rng()
-    codes = _drawn(hasher, rows) if codes is None else codes
-    posterior, cells = hasher.posterior(codes), hasher.assign(rows)
-    table = np.zeros((hasher.n_cells_, int(shows.max(initial=0)) + 1))
-    np.add.at(table, (cells, shows), 1.0)
-    table /= np.maximum(table.sum(axis=1, keepdims=True), 1.0)
-    guess = (posterior @ table).argmax(axis=1) == shows
-    best = posterior.max(axis=0)
-    ties = np.isclose(posterior, best, rtol=1e-6, atol=0).sum(axis=0)
-    own = posterior[np.arange(n), cells]
-    found = np.isclose(own, best[cells], rtol=1e-6, atol=0) / ties[cells]
+    n, rng = len(rows), np.random.default_rng()
+    released = _drawn(made, rows) if cells is None else cells
+    true = _book(made).assign(rows)
+    guess = _guessed(coding(made), true, released, shows) == shows
+    same = np.bincount(released, minlength=int(true.max(initial=0)) + 1)[true]  # entries that name a photo's true cell
+    found = np.where(same > 0, (released == true) / np.maximum(same, 1), 1 / max(1, n))
     asked = rng.permutation(n)[:60] if asked is None else asked
-    near = np.clip(n // 20, min(10, n - 1), 100)
-    alike, ranked = _plain_first(rows, asked, int(near)), _protected_first(hasher, rows, codes, asked, rng)
+    near = int(np.clip(n // 20, min(10, n - 1), 100))
+    alike, ranked = _plain_first(rows, asked, near), _protected_first(made, rows, released, asked, rng)
     met = [[row in true for row in first] for true, first in zip(alike, ranked, strict=True)]
     return {
         "hits": round(float(np.mean([sum(flags) for flags in met])), 1),
-        "hits_luck": round(10 * float(near) / max(1, n - 1), 1),
-        "near": int(near),
+        "hits_luck": round(10 * near / max(1, n - 1), 1),
+        "near": near,
         "guess": round(100 * float(guess.mean())),
         "luck": round(100 * float(np.bincount(shows).max(initial=0) / max(1, n))),
         "singled": float(found.mean()),
         "film": [[int(row), bool(flag)] for row, flag in zip(ranked[0], met[0], strict=True)] if ranked else [],
-        "asked": int(asked[0]) if n else None,
         "guessed": [bool(flag) for flag in guess],
     }
 
 
 def measure_plain(rows: NDArray[Any], shows: NDArray[np.int64], asked: NDArray[np.int64]) -> dict[str, Any]:
     """The same without protection: a stranger who holds the features guesses by the nearest other photo."""
-    alike = rows @ rows.T
+    points = directions(rows)
+    alike = points @ points.T
     np.fill_diagonal(alike, -np.inf)
     first = np.argsort(-alike[asked[0]])[:10].tolist() if len(asked) else []
     guess = shows[alike.argmax(axis=1)] == shows if len(rows) > 1 else np.zeros(0)
@@ -234,17 +234,20 @@ def release_photos(datasets: DataSets, one: DataSet, release: Release, ledger: L
     return datasets.keep_release(one, replace(release, photos=stored, made=today()))
 
 
-def released_codes(datasets: DataSets, one: DataSet, release: Release) -> tuple[list[str], NDArray[np.uint8], Any]:
-    """The numbers, codes and model of a release: what somebody has who was given it."""
-    from blindsight.index import HammingIndex
+def released_cells(datasets: DataSets, release: Release) -> tuple[list[str], NDArray[np.int64], PhotoEncoder]:
+    """The numbers, cells and model of a release: what somebody has who was given it."""
+    from blindsight.index.cell_lists import from_codes
     from blindsight.index.encoder import Recipe, load_encoder
     from blindsight.index.photos import PhotoFolder
 
     place = PhotoFolder.read(datasets.folder(release))
-    index = HammingIndex.load(place.codes)
-    names, codes = next(iter(index.items()))
-    made = load_encoder(Recipe.from_fields(place.recipe), place.path, index.decoding)
-    return [str(name) for name in names], codes, made
+    made = load_encoder(Recipe.from_fields(place.recipe), place.path, None)
+    ids: list[str] = []
+    cells: list[NDArray[np.int64]] = []
+    for names, codes in made.load(place.codes).items():
+        ids += [str(name) for name in names]
+        cells.append(from_codes(codes).astype(np.int64))
+    return ids, np.concatenate(cells) if cells else np.zeros(0, np.int64), made
 
 
 def _vault(datasets: DataSets, one: DataSet) -> Vault:
@@ -280,16 +283,38 @@ def _card(release: Release, made: PhotoEncoder, guarantee: Guarantee, stored: in
     )
     return (
         f"Search index of {stored:,} photos\n\n"
-        f"For each photo: {says.named} of {says.cells} kinds, the true one named {100 * says.right:.0f} times in 100; "
+        f"For each photo: one of {says.cells:,} kinds, the true one {100 * says.right:.0f} times in 100; "
         "under a random number, without name, path or date.\n"
         f"{looked}\n\n{guarantee.card()}\n"
     )
 
 
-def _drawn(hasher: Any, rows: NDArray[Any]) -> NDArray[np.uint8]:
-    """Codes as a release would draw them, for a look that stays here."""
+def _book(made: PhotoEncoder) -> Codebook:
+    book = made.codebook
+    assert book is not None  # noqa: S101  (every recipe here is a codebook's)
+    return book
+
+
+def _drawn(made: PhotoEncoder, rows: NDArray[Any]) -> NDArray[np.int64]:
+    """Cells as a release would draw them, for a look that stays here."""
+    from blindsight.index.cell_lists import from_codes
+
     with paid():
-        found: NDArray[np.uint8] = hasher.transform(rows)
+        return from_codes(made.hasher.transform(rows)).astype(np.int64)
+
+
+def _guessed(
+    says: Coding, true: NDArray[np.int64], released: NDArray[np.int64], shows: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """The likeliest kind given a released cell, by one who knows how such photos are spread over cells and kinds.
+
+    P(kind | r) is proportional to right * n(r, kind) + wrong * (n(kind) - n(r, kind)).
+    """
+    present, inverse = np.unique(np.concatenate([true, released]), return_inverse=True)
+    table = np.zeros((len(present), int(shows.max(initial=0)) + 1))
+    np.add.at(table, (inverse[: len(true)], shows), 1.0)
+    weights = says.right * table + says.wrong * (table.sum(axis=0) - table)
+    found: NDArray[np.int64] = weights.argmax(axis=1)[inverse[len(true) :]]
     return found
 
 
@@ -302,19 +327,24 @@ def paid() -> Iterator[None]:
 
 
 def _plain_first(rows: NDArray[Any], asked: NDArray[Any], near: int) -> list[set[int]]:
-    alike = rows[asked] @ rows.T
+    points = directions(rows)
+    alike = points[asked] @ points.T
     alike[np.arange(len(asked)), asked] = -np.inf
     return [set(np.argsort(-row)[:near].tolist()) for row in alike]
 
 
 def _protected_first(
-    hasher: Any, rows: NDArray[Any], codes: Any, asked: NDArray[Any], rng: np.random.Generator
+    made: PhotoEncoder, rows: NDArray[Any], cells: NDArray[np.int64], asked: NDArray[Any], rng: np.random.Generator
 ) -> list[list[int]]:
     """The first ten by code alone; equal codes come in random order, for theirs means nothing."""
-    scores = np.array(hasher.scores(rows[asked], codes), dtype=np.float64)
-    scores += rng.random(scores.shape) * 1e-9
-    scores[np.arange(len(asked)), asked] = -np.inf
-    return [np.argsort(-row)[:10].tolist() for row in scores]
+    book = _book(made)
+    by_cell = book.reading(np.bincount(cells, minlength=book.k)).scores(book.similarity(rows[asked]))
+    scores = np.asarray(by_cell, np.float64)[:, cells]
+    ranked = []
+    for row, own in zip(scores, asked, strict=True):
+        order = np.lexsort((rng.random(len(row)), -row))
+        ranked.append([int(i) for i in order if i != own][:10])
+    return ranked
 
 
 def _thumbnail(pixels: NDArray[np.uint8], path: Path) -> None:

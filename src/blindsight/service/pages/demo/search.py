@@ -170,26 +170,23 @@ class PhotoIndex:
     asked = 0
 
     def __init__(self, folder: Path, codes: str | None = None) -> None:
-        from blindsight.index import HammingIndex
         from blindsight.index.encoder import Recipe, load_encoder
+        from blindsight.index.header import Header
         from blindsight.index.photos import PhotoFolder
 
         place = PhotoFolder.read(folder)
         self.name = folder.name
         self._recipe = Recipe.from_fields(place.recipe)
+        self._encoder = load_encoder(self._recipe, folder, Header.of(place.codes).decoding)
         stored: Any
         if codes is None:
-            stored = HammingIndex.load(place.codes)
+            stored = self._encoder.load(place.codes)
         else:
             from blindsight.index import MilvusIndex
 
             stored = MilvusIndex(codes)
-        self._index, self._encoder = stored, load_encoder(self._recipe, folder, stored.decoding)
+        self._index = stored
         self.size = len(stored)
-        self._cells, self._names = None, None
-        if self._recipe.method == "codebook" and codes is None:
-            names, found = next(iter(stored.items()))
-            self._cells, self._names = CellIndex(self._encoder.hasher, found), names
 
     def facts(self) -> list[dict[str, Any]]:
         """The one budget that the index was made with."""
@@ -205,20 +202,16 @@ class PhotoIndex:
     def ask(self, epsilon: float, query: int | NDArray[Any], k: int, least: float) -> list[dict[str, Any]]:
         """Hits by name."""
         from blindsight.data import to_rgb
-        from blindsight.index.encoder import vectors
 
         self.guarantee(epsilon)
         if isinstance(query, int):
             raise InvalidParameter("this index is asked by upload.")
         found: list[dict[str, Any]]
         image = to_rgb(query, self._recipe.size)[None]
-        if self._cells is not None and self._names is not None:
-            hasher, rows = self._encoder.hasher, vectors(image, self._recipe.features)
-            ranked = self._cells.rank(hasher.similarity(rows)[0], k, least, cell=int(hasher.assign(rows)[0]))
-            pairs = zip(ranked.rows, ranked.chances, strict=True)
-            return [{"id": str(self._names[row]), "probability": _share(chance)} for row, chance in pairs]
         hits = self._encoder.search(self._index, image, k)[0]
-        found = [{"id": str(hit.id), "probability": _share(hit.probability or 0.0)} for hit in hits]
+        # Without labelled public pictures a codebook has no probability of relevance, only the trust in its cell.
+        chances = [hit.trust if hit.probability is None else hit.probability for hit in hits]
+        found = [{"id": str(hit.id), "probability": _share(p or 0.0)} for hit, p in zip(hits, chances, strict=True)]
         return [hit for hit in found if hit["probability"] >= least]
 
     def check(self, query: int | NDArray[Any]) -> None:

@@ -22,8 +22,9 @@ from benchmarks.service.hostile_images import bombs, mutations
 
 __all__ = ["hostile_rows", "rows", "search_rows"]
 
-USERS = 50
+USERS, UPLOADERS = 50, 4
 EPSILON = 8.0
+PAGES = ("", "protect", "search", "tags", "compare", "together", "send", "budget", "demo", "demo/search", "demo/tags")
 
 
 def rows(*, quick: bool, seed: int = 0, out: Path, progress: Callable[[int, int], None] | None = None) -> Iterator[Row]:
@@ -43,15 +44,23 @@ def search_rows(*, stored: int, seconds: float, seed: int = 0) -> Iterator[Row]:
         _gallery(state, stored, seed)
         with _Server(state) as server:
             asyncio.run(_crowd(server.url, users=5, seconds=1.0, pause=0.0))
+            before = server.descriptors()
             calm = asyncio.run(_crowd(server.url, users=USERS, seconds=seconds, pause=1.0))
             hurry = asyncio.run(_crowd(server.url, users=USERS, seconds=seconds / 2, pause=0.0))
             pages = asyncio.run(_pages(server.url))
+            uploads = asyncio.run(_uploads(server.url, seconds=seconds / 2))
+            after = server.descriptors()
     note = f"{len(calm):,} searches over {stored:,} codes, {USERS} users, one a second each, loopback"
     yield Row(id="service.search_p95_ms", value=_percentile(calm, 95), unit="ms", seed=seed, seconds=seconds, note=note)
     yield Row(id="service.search_median_ms", value=_percentile(calm, 50), unit="ms", seed=seed, note=note)
     note = f"{len(hurry) / (seconds / 2):,.0f} searches a second; the same users without a pause"
     yield Row(id="service.search_p95_ms_no_pause", value=_percentile(hurry, 95), unit="ms", seed=seed, note=note)
-    yield Row(id="service.page_ms", value=_percentile(pages, 95), unit="ms", note="p95 over the six pages")
+    yield Row(id="service.page_ms", value=_percentile(pages, 95), unit="ms", note=f"p95 over {len(PAGES)} pages")
+    note = f"{len(uploads):,} uploads of a 12-megapixel JPEG to the demo's search, {UPLOADERS} users"
+    yield Row(id="service.upload_p95_ms", value=_percentile(uploads, 95), unit="ms", seed=seed, note=note)
+    grown = after - before
+    note = f"open descriptors of the server: {before} before, {after} after {len(calm) + len(hurry):,} searches"
+    yield Row(id="service.descriptors_grown", value=float(grown), unit="descriptors", seed=seed, note=note)
 
 
 def hostile_rows(count: int, *, seed: int = 0) -> Iterator[Row]:
@@ -71,7 +80,7 @@ class _Server:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
         self.url = f"http://127.0.0.1:{port}"
-        given = {"PREPARE": "no", "STATE": state, "PORT": port, "RATE": 10**8, "BURST": 10**8}
+        given = {"PREPARE": "no", "KEYS": "off", "STATE": state, "PORT": port, "RATE": 10**8, "BURST": 10**8}
         self.environment = {**os.environ, **{f"BLINDSIGHT_STUDIO_{name}": str(value) for name, value in given.items()}}
 
     def __enter__(self) -> _Server:
@@ -87,6 +96,10 @@ class _Server:
             except httpx.HTTPError:
                 time.sleep(0.1)
         raise RuntimeError("the studio did not start")
+
+    def descriptors(self) -> int:
+        """How many files and connections the server has open."""
+        return len(os.listdir(f"/proc/{self.process.pid}/fd"))
 
     def __exit__(self, *_: object) -> None:
         self.process.terminate()
@@ -157,15 +170,43 @@ async def _read(reader: asyncio.StreamReader) -> None:
     await reader.readexactly(int(length.partition(b":")[2]))
 
 
+async def _uploads(url: str, *, seconds: float) -> list[float]:
+    """Milliseconds of every upload of a photo as a camera makes it; what it shows does not matter here."""
+    import io
+
+    import httpx
+    from PIL import Image
+
+    rough = np.random.default_rng(0).integers(0, 255, (300, 400, 3), dtype=np.uint8)
+    buffer = io.BytesIO()
+    Image.fromarray(rough).resize((4000, 3000)).save(buffer, "JPEG", quality=85)
+    found: list[float] = []
+    until = time.monotonic() + seconds
+
+    async def one(client: httpx.AsyncClient) -> None:
+        while time.monotonic() < until:
+            begin = time.perf_counter()
+            address, kind = f"/api/demo/search/upload?epsilon={EPSILON:g}", {"content-type": "image/jpeg"}
+            answer = await client.post(address, content=buffer.getvalue(), headers=kind)
+            if answer.status_code not in (200, 422):
+                raise RuntimeError(f"an upload was answered with {answer.status_code}")
+            found.append(1000 * (time.perf_counter() - begin))
+            await asyncio.sleep(1.0)
+
+    async with httpx.AsyncClient(base_url=url, timeout=60) as client:
+        await asyncio.gather(*(one(client) for _ in range(UPLOADERS)))
+    return found
+
+
 async def _pages(url: str) -> list[float]:
     import httpx
 
     found = []
     async with httpx.AsyncClient(base_url=url, timeout=60) as client:
         for _ in range(5):
-            for page in ("search", "sketch", "federation", "metric", "tags", "ledger"):
+            for page in PAGES:
                 begin = time.perf_counter()
-                await client.get(f"/{page}")
+                (await client.get(f"/{page}")).raise_for_status()
                 found.append(1000 * (time.perf_counter() - begin))
     return found
 

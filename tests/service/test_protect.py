@@ -100,7 +100,7 @@ def test_a_release_holds_no_name_no_path_and_no_order_of_the_photos(make: Callab
     given = b"".join(path.read_bytes() for path in datasets.folder(release).rglob("*") if path.is_file())
     for secret in ("IMG_", "coast", str(folder), *ALBUM):
         assert secret.encode() not in given, secret
-    ids, _, _ = photo_library.released_codes(datasets, one, release)
+    ids, _, _ = photo_library.released_cells(datasets, release)
     assert sorted(ids) == ids
     assert {photo.id for photo in datasets.photos(one)} == set(ids)
     for path in datasets.vault(one).rglob("*"):
@@ -112,9 +112,9 @@ def test_a_release_is_charged_once_however_often_its_job_runs(make: Callable[...
     app = make()
     one = scanned(app, folder)
     first = released(app, one)
-    _, codes, _ = photo_library.released_codes(app.state.studio.datasets, one, first)
+    _, codes, _ = photo_library.released_cells(app.state.studio.datasets, first)
     released(app, one)
-    _, again, _ = photo_library.released_codes(app.state.studio.datasets, one, first)
+    _, again, _ = photo_library.released_cells(app.state.studio.datasets, first)
     np.testing.assert_array_equal(codes, again)
     with Ledger(app.state.studio.settings.ledger_place, dataset=one.account) as ledger:
         assert ledger.balance("record").spent.epsilon == 8
@@ -202,16 +202,13 @@ def test_nothing_like_this_is_said_where_chance_explains_all_codes(make: Callabl
     one = scanned(app, folder)
     release = released(app, one)
     index = app.state.studio.searches.index(app.state.studio, one, release)
-    free = int(np.flatnonzero(index.named.sum(axis=0) == 0)[0])
-    centre = index.made.hasher.cells_.centres[free]
-    rows = np.random.default_rng(0).normal(size=(4000, index.rows.shape[1])).astype(np.float32)
-    cells = index.made.hasher.assign(rows)
-    empty = [row for row, cell in zip(rows, cells, strict=True) if index.named[:, cell].sum() == 0]
-    assert empty, "no random direction falls into an empty cell"
-    query = app.state.studio.searches.remember(empty[0])
+    book = index.made.codebook
+    rows = np.random.default_rng(0).normal(128, 60, (4000, index.rows.shape[1])).astype(np.float32)
+    there = index.reading.present(book.similarity(rows), index.counts)
+    assert not there.all(), "every random picture looks like something stored"
+    query = app.state.studio.searches.remember(rows[np.flatnonzero(~there)[0]])
     found = Client(app).post(f"/api/search/{one.id}/again/{query}").json()
     assert "no sign that even one photo" in found["nothing"]
-    assert centre is not None
 
 
 def test_a_zip_is_bounded_and_its_paths_are_only_words(make: Callable[..., Any]) -> None:

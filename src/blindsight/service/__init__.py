@@ -1,4 +1,4 @@
-"""The studio: the web pages and the API, on FastAPI. `blindsight serve` starts it with no set-up."""
+"""The workbench: the web pages and the API, on FastAPI. `blindsight serve` starts it with no set-up."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ _BY_STATUS = {400: "bad_request", 404: "not_found", 405: "wrong_method", 413: "t
 
 
 def create_app(settings: Settings | None = None) -> FastAPI:
-    """The studio: pages, API, and its background."""
+    """The workbench: pages, API, and its background."""
     settings = Settings.read() if settings is None else settings
     settings.state.mkdir(parents=True, exist_ok=True, mode=0o700)
     settings.state.chmod(0o700)
@@ -109,9 +109,13 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     studio: Studio = app.state.studio
     await studio.jobs.start()
     watch = asyncio.create_task(_prepare(studio)) if studio.settings.prepare else None
+    warm = asyncio.create_task(studio.decoders.walls())  # the first upload should not wait for it
     try:
         yield
     finally:
+        warm.cancel()
+        with contextlib.suppress(asyncio.CancelledError, OSError, TimeoutError):
+            await warm
         if watch is not None:
             watch.cancel()
             with contextlib.suppress(asyncio.CancelledError):

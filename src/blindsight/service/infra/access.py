@@ -1,4 +1,4 @@
-"""What a route may ask for: the studio's parts, and an identity that may do this."""
+"""What a route may ask for: the workbench's parts, and an identity that may do this."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = ["Analyst", "Anyone", "Asker", "Owner", "Studio", "Trainer", "studio_o
 
 @dataclass
 class Studio:
-    """The parts that live as long as the studio does."""
+    """The parts that live as long as the workbench does."""
 
     settings: Settings
     database: Database
@@ -46,7 +46,7 @@ class Studio:
 
 # Dependencies are async although they wait for nothing: FastAPI sends plain functions to a thread, which costs more.
 async def studio_of(request: Request) -> Studio:
-    """The studio that answers this request."""
+    """The workbench that answers this request."""
     found: Studio = request.app.state.studio
     return found
 

@@ -1,4 +1,4 @@
-"""The studio's own tables (keys, sessions, jobs) on SQLite or PostgreSQL; the ledger keeps its own."""
+"""The workbench's own tables (keys, sessions, jobs) on SQLite or PostgreSQL; the ledger keeps its own."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Database:
         except sql.exc.SQLAlchemyError as error:
             # The cause may quote the URL, password and all.
             kind = type(error).__name__
-            raise InvalidParameter(f"the studio's database at {place} cannot be used ({kind}).") from None
+            raise InvalidParameter(f"the workbench's database at {place} cannot be used ({kind}).") from None
 
     @contextmanager
     def begin(self) -> Iterator[sql.Connection]:

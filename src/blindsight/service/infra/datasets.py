@@ -1,6 +1,6 @@
 """The data sets on this machine: for each a vault that stays and releases that may be given away.
 
-    STATE/vaults/ID/      about.json, the names behind random numbers, thumbnails, features: never leaves
+    STATE/vaults/ID/      the key, the names behind random numbers, thumbnails, features: never leaves
     STATE/releases/NAME/  codes under random numbers, the public model, the card: no name, no path, no time of a photo
 
 Everything in a vault is for the owner. Files are written in one piece, so that a crash leaves the old or the new.
@@ -24,7 +24,7 @@ from blindsight.service.infra.settings import Settings
 
 __all__ = ["DataSet", "DataSets", "Photo", "Release", "today"]
 
-_ID = re.compile(r"[0-9a-f]{12}")
+_ID, _RECORD = re.compile(r"[0-9a-f]{12}"), re.compile(r"[0-9a-f]{32}")
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ class DataSets:
 
     def thumbnail(self, one: DataSet, photo: str) -> Path:
         """A small picture for the owner."""
-        if not _ID.fullmatch(photo):
+        if not _RECORD.fullmatch(photo):
             raise Problem("not_found")
         return self.vault(one) / "thumbnails" / f"{photo}.jpg"
 

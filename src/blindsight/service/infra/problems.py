@@ -28,7 +28,7 @@ PROBLEMS: dict[str, tuple[int, str]] = {
     "forwarded": (400, "This workbench takes no forwarded requests; name your proxy in its settings (proxies)."),
     "key_needed": (401, "A valid API key is needed."),
     "not_allowed": (403, "This key's role may not do this."),
-    "cross_site": (403, "The request did not come from the studio's own pages."),
+    "cross_site": (403, "The request did not come from the workbench's own pages."),
     "not_found": (404, "There is nothing here."),
     "wrong_method": (405, "This address does not take that method."),
     "budget": (409, "The privacy budget does not cover this answer; nothing was released."),

@@ -105,7 +105,7 @@ class _Worker:
             env={"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "1"},
             cwd="/",
             limit=_LARGEST_ANSWER + 4096,
-            start_new_session=True,  # Ctrl-C is for the studio, which then stops its workers
+            start_new_session=True,  # Ctrl-C is for the workbench, which then stops its workers
         )
         self.served = 0
         assert self.process.stdout  # noqa: S101  (a pipe was asked for)
@@ -165,6 +165,10 @@ class Decoders:
                 return worker.walls
             finally:
                 self._idle.append(worker)
+
+    def known_walls(self) -> tuple[str, ...]:
+        """What confines the workers, as far as one has been started."""
+        return next((worker.walls for worker in self._all if worker.walls), ())
 
     def processes(self) -> list[int]:
         """The workers' process ids."""

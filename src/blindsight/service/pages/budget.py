@@ -17,7 +17,7 @@ from blindsight.service.infra.jobs import JobContext
 from blindsight.service.infra.problems import Problem, documented
 from blindsight.service.infra.shell import bar_of, counted, plain, render
 from blindsight.service.pages.home import budget_of
-from blindsight.service.pages.photo_library import encoder, kinds, measure, released_codes, rows_of
+from blindsight.service.pages.photo_library import encoder, kinds, measure, released_cells, rows_of
 from blindsight.service.pages.protect import Next
 
 __all__ = ["router", "run"]
@@ -57,15 +57,15 @@ def run(arguments: dict[str, Any], place: JobContext) -> dict[str, Any]:
     datasets = DataSets(place.settings)
     one, release = _release(datasets, arguments["release"])
     place.say(0, 4, "reading what was given away")
-    ids, codes, made = released_codes(datasets, one, release)
+    ids, cells, made = released_cells(datasets, release)
     photos, rows = datasets.photos(one), rows_of(datasets, one)
     where = {photo.id: i for i, photo in enumerate(photos)}
     held = np.array([where[number] for number in ids])
     shows, folders = kinds(datasets, one, rows)
     place.say(1, 4, "guessing what the photos show, and finding single ones")
-    found = measure(made, rows[held], shows[held], codes)
+    found = measure(made, rows[held], shows[held], cells)
     place.say(2, 4, "attacking the mechanism")
-    audited = audit_file(datasets.folder(release) / "hasher.safetensors", trials=_TRIALS).card.audited  # type: ignore[union-attr]
+    audited = audit_file(datasets.folder(release), trials=_TRIALS).card.audited  # type: ignore[union-attr]
     place.say(3, 4, "trying other budgets on these photos")
     other = _smaller(one, release, rows[held], shows[held])
     reached = 0.0 if audited is None else round(float(audited.epsilon), 2)
@@ -75,7 +75,7 @@ def run(arguments: dict[str, Any], place: JobContext) -> dict[str, Any]:
         "refuted": reached > release.epsilon,
         "photos": len(ids),
         "folders": folders,
-        "pairs": _pairs(made, codes, ids, found["guessed"]),
+        "pairs": _pairs(cells, ids, found["guessed"]),
         "smaller": other,
         **{name: found[name] for name in ("hits", "near", "guess", "luck", "singled")},
     }
@@ -91,14 +91,12 @@ def _smaller(one: DataSet, release: Release, rows: Any, shows: Any) -> dict[str,
     return {"epsilon": release.epsilon / 2, "guess": found["guess"], "hits": found["hits"]}
 
 
-def _pairs(made: Any, codes: Any, ids: list[str], guessed: list[bool]) -> list[dict[str, Any]]:
+def _pairs(cells: Any, ids: list[str], guessed: list[bool]) -> list[dict[str, Any]]:
     """Photos drawn at random, each beside another one with the same code: what the code cannot tell apart."""
     rng = np.random.default_rng()
-    _, group = np.unique(codes, axis=0, return_inverse=True)
-    group = group.ravel()
     pairs: list[dict[str, Any]] = []
     for row in rng.permutation(len(ids)):
-        others = np.flatnonzero((group == group[row]) & (np.arange(len(ids)) != row))
+        others = np.flatnonzero((cells == cells[row]) & (np.arange(len(ids)) != row))
         if len(others) and len(pairs) < _PAIRS:
             pairs.append({"yours": ids[row], "same": ids[int(rng.choice(others))], "right": guessed[row]})
     return pairs
@@ -203,6 +201,6 @@ def _books(studio: Studio, sets: list[DataSet]) -> list[dict[str, Any]]:
 
 
 def _what(one: DataSet, words: str) -> str:
-    if "index" in words:
+    if words.startswith("codes of photos"):
         return "Search index given away"
     return words[:1].upper() + words[1:]

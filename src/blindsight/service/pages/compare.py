@@ -21,7 +21,7 @@ from blindsight.service.infra.jobs import JobContext
 from blindsight.service.infra.problems import Problem, documented
 from blindsight.service.infra.shell import Bar, Strip, bar_of, plain, render
 from blindsight.service.pages.home import chosen
-from blindsight.service.pages.photo_library import paid, rows_of
+from blindsight.service.pages.photo_library import directions, paid, rows_of
 from blindsight.service.pages.protect import Next
 
 __all__ = ["router", "run"]
@@ -49,8 +49,8 @@ class Answer(BaseModel):
     """The owner's word on a pair; `undo` takes the last one back."""
 
     model_config = ConfigDict(extra="forbid")
-    one: Annotated[str, Field(pattern="^[0-9a-f]{12}$")]
-    other: Annotated[str, Field(pattern="^[0-9a-f]{12}$")]
+    one: Annotated[str, Field(pattern="^[0-9a-f]{32}$")]
+    other: Annotated[str, Field(pattern="^[0-9a-f]{32}$")]
     says: Literal["same", "different", "unsure", "undo"]
 
 
@@ -112,7 +112,7 @@ def run(arguments: dict[str, Any], place: JobContext) -> dict[str, Any]:
     said = _said(_answers(datasets, one))
     pairs = np.array([[where[a], where[b]] for a, b, _ in said if a in where and b in where])
     labels = np.array([word == "same" for a, b, word in said if a in where and b in where])
-    points = _columns(rows_of(datasets, one))
+    points = _columns(directions(rows_of(datasets, one)))
     aside = np.random.default_rng(len(pairs)).permutation(len(pairs))
     held, used = aside[: len(aside) // 5], aside[len(aside) // 5 :]
     place.say(1, 3, "learning, with noise for each pair")
@@ -235,7 +235,7 @@ def _next(datasets: DataSets, one: DataSet) -> Pair:
     photos, answers = datasets.photos(one), _answers(datasets, one)
     done = {frozenset(row[:2]) for row in answers}
     rng = np.random.default_rng()
-    rows = rows_of(datasets, one)
+    rows = directions(rows_of(datasets, one))
     first = second = 0
     for attempt in range(40):
         first = int(rng.integers(len(photos)))

@@ -41,7 +41,7 @@ def thumbnail(
     studio: Parts,
     asker: Owner,
     dataset: str = Path(pattern="^[0-9a-f]{12}$"),
-    photo: str = Path(pattern="^[0-9a-f]{12}$"),
+    photo: str = Path(pattern="^[0-9a-f]{32}$"),
 ) -> FileResponse:
     """From the vault; nobody else can ask for it."""
     path = studio.datasets.thumbnail(studio.datasets.get(dataset), photo)

@@ -5,7 +5,6 @@ Whatever is computed here from photos stays in the vault, or goes through `index
 
 from __future__ import annotations
 
-import hashlib
 import json
 import warnings
 from collections.abc import Callable, Iterator
@@ -20,25 +19,28 @@ from numpy.typing import NDArray
 
 from blindsight.core import storage
 from blindsight.core.errors import HostileFile, UnchargedRelease
-from blindsight.privacy.vault import Vault
 from blindsight.service.infra.datasets import DataSet, DataSets, Photo, Release, today
 
 if TYPE_CHECKING:
-    from blindsight.index.encoder import PhotoEncoder
+    from blindsight.codebooks import Codebook
+    from blindsight.index.encoder import PhotoEncoder, Recipe
+    from blindsight.index.photos import Scan
     from blindsight.privacy import Guarantee, Ledger
+    from blindsight.privacy.vault import Vault
 
 __all__ = [
     "EPSILONS",
     "Coding",
     "coding",
     "codings",
+    "directions",
     "encoder",
     "kinds",
     "measure",
     "measure_plain",
     "paid",
     "release_photos",
-    "released_codes",
+    "released_cells",
     "rows_of",
     "scan",
 ]
@@ -46,54 +48,49 @@ __all__ = [
 Say = Callable[[int, int, str], None]
 EPSILONS = (2.0, 4.0, 8.0, 16.0)
 _THUMBNAIL = 320
-_BATCH, _RELEASED = 32, 256
+_BATCH = 32
+_UNREADABLE = "damaged, too large, or not an image"
 _WORDS = {2.0: "says very little", 4.0: "a rough idea", 8.0: "the kind of photo", 16.0: "nearly the photo itself"}
 
 
 def scan(datasets: DataSets, one: DataSet, say: Say) -> DataSet:
     """Read every photo once: thumbnails and features into the vault, and a list of what could not be read."""
     from blindsight.data import read_image, to_rgb
-    from blindsight.data.reading import SUFFIXES
-    from blindsight.index.encoder import SIZES, default_features, vectors
-    from blindsight.index.photos import photo_names
+    from blindsight.features import feature_recipe
+    from blindsight.index.encoder import default_features
 
     folder, features = Path(one.source), default_features()
-    names = list(photo_names(folder, SUFFIXES, leave_out=(datasets.settings.state,)))[: datasets.settings.drop_files]
-    safe = Vault.open_or_create(datasets.vault(one) / "records")
-    shown = _dropped_names(datasets, one)
-    found: dict[str, Photo] = {}
-    refused: list[tuple[str, str]] = []
+    recipe = feature_recipe(features)
+    found, shown = _recognised(datasets, one), _dropped_names(datasets, one)
+    records = found.records
+    photos: list[Photo] = []
+    refused = [(shown.get(name, name), _UNREADABLE) for name, _ in found.refused]
     waiting: list[NDArray[np.uint8]] = []
     blocks: list[NDArray[Any]] = []
-    for done, name in enumerate(names):
-        say(done, len(names), f"reading {done:,} of {len(names):,} photos")
+    for done, (record, names) in enumerate(records.items()):
+        say(done, len(records), f"reading {done:,} of {len(records):,} photos")
+        name = shown.get(names[0], names[0])
         try:
-            pixels = read_image(folder / name)
+            pixels = read_image(folder / names[0])
         except HostileFile:
-            refused.append((shown.get(name, name), "damaged, too large, or not an image"))
+            refused.append((name, _UNREADABLE))
             continue
-        digest = hashlib.sha256(str(pixels.shape).encode() + pixels.tobytes()).hexdigest()
-        if digest in found:
-            continue  # a copy: the same record
-        # By content and the vault's key: a photo that is moved or renamed keeps its number, an edited one gets another.
-        photo = Photo(safe.record_of(bytes.fromhex(digest))[:12], shown.get(name, name))
-        found[digest] = photo
-        _thumbnail(pixels, datasets.thumbnail(one, photo.id))
-        waiting.append(to_rgb(pixels, SIZES[features]))
+        photos.append(Photo(record, name))
+        _thumbnail(pixels, datasets.thumbnail(one, record))
+        waiting.append(to_rgb(pixels, recipe.size))
         if len(waiting) == _BATCH:
-            blocks.append(vectors(np.stack(waiting), features).astype(np.float32))
+            blocks.append(recipe.rows(np.stack(waiting)).astype(np.float32))
             waiting = []
     if waiting:
-        blocks.append(vectors(np.stack(waiting), features).astype(np.float32))
+        blocks.append(recipe.rows(np.stack(waiting)).astype(np.float32))
     # In the order of their random numbers: a release in this order tells nothing of folders and dates.
-    photos = list(found.values())
     order = sorted(range(len(photos)), key=lambda i: photos[i].id)
     rows = np.concatenate(blocks)[order] if blocks else np.zeros((0, 1), np.float32)
     vault = datasets.vault(one)
     storage.save(vault / "features.safetensors", kind="workbench-features", arrays={"rows": rows}, fields={})
     listed = [[photos[i].id, photos[i].name] for i in order]
     storage.write_atomically(vault / "photos.json", json.dumps(listed).encode())
-    say(len(names), len(names), "learning the models from public data")
+    say(len(records), len(records), "learning the models from public data")
     says = [asdict(coding(encoder(epsilon, features))) for epsilon in EPSILONS]
     storage.write_atomically(vault / "coding.json", json.dumps(says).encode())
     one = replace(datasets.get(one.id), photos=len(photos), refused=tuple(refused), scanned=True, features=features)
@@ -106,17 +103,22 @@ def rows_of(datasets: DataSets, one: DataSet) -> NDArray[np.float32]:
     return arrays["rows"]
 
 
+def directions(rows: NDArray[Any]) -> NDArray[np.float32]:
+    """Features as unit vectors about their own mean: their products say how alike photos are without protection."""
+    centred = rows - rows.mean(axis=1, keepdims=True)
+    unit: NDArray[np.float32] = centred / np.maximum(np.linalg.norm(centred, axis=1, keepdims=True), 1e-12)
+    return unit.astype(np.float32)
+
+
 @dataclass(frozen=True)
 class Coding:
     """What one code says, whatever the photos: known before any is looked at.
 
-    cells: how many kinds there are. named: how many of them a code names. right: how often it names the true one.
-    wrong: how often it names a given other one.
+    cells: how many kinds there are. right: how often a code names the true one. wrong: how often a given other one.
     """
 
     epsilon: float
     cells: int
-    named: int
     right: float
     wrong: float
 
@@ -134,18 +136,16 @@ class Coding:
 @lru_cache(maxsize=16)
 def encoder(epsilon: float, features: str) -> PhotoEncoder:
     """The public model for a budget: learned from public data only, so it is the same for everybody."""
-    from blindsight.index.encoder import Recipe, default_bits, make_encoder
+    from blindsight.index.encoder import make_encoder
 
-    return make_encoder(Recipe(epsilon=epsilon, features=features, bits=default_bits("codebook", "record", epsilon)))
+    return make_encoder(_recipe(epsilon, features))
 
 
 def coding(made: PhotoEncoder) -> Coding:
     """What its codes say."""
-    hasher, model = made.hasher, made.decoding
-    named = int(hasher.mechanism_.size)
-    return Coding(
-        made.recipe.epsilon, int(hasher.n_cells_), named, float(model.match[named - 1]), float(model.other[named - 1])
-    )
+    book = _book(made)
+    right = float(book.mechanism.truth_probability)
+    return Coding(made.recipe.epsilon, book.k, right, (1 - right) / (book.k - 1))
 
 
 def codings(datasets: DataSets, one: DataSet) -> list[Coding]:
@@ -159,54 +159,47 @@ def kinds(datasets: DataSets, one: DataSet, rows: NDArray[Any]) -> tuple[NDArray
     names, found = np.unique(folders, return_inverse=True)
     if 2 <= len(names) <= len(folders) // 2:
         return found.astype(np.int64), True
-    made = encoder(16.0, one.features)
-    return made.hasher.assign(rows).astype(np.int64), False
+    return _book(encoder(4.0, one.features)).assign(rows).astype(np.int64), False
 
 
 def measure(
     made: PhotoEncoder,
     rows: NDArray[Any],
     shows: NDArray[np.int64],
-    codes: Any = None,
+    cells: NDArray[np.int64] | None = None,
     *,
     asked: NDArray[np.int64] | None = None,
 ) -> dict[str, Any]:
     """What others find and find out, on these very photos: computed here, and kept here.
 
-    Without codes they are drawn anew, as a release would draw them. `asked` are the rows to search with.
+    Without released cells they are drawn anew, as a release would draw them. `asked` are the rows to search with.
     """
-    hasher, n = made.hasher, len(rows)
-    rng = np.random.default_rng()
-    codes = _drawn(hasher, rows) if codes is None else codes
-    posterior, cells = hasher.posterior(codes), hasher.assign(rows)
-    table = np.zeros((hasher.n_cells_, int(shows.max(initial=0)) + 1))
-    np.add.at(table, (cells, shows), 1.0)
-    table /= np.maximum(table.sum(axis=1, keepdims=True), 1.0)
-    guess = (posterior @ table).argmax(axis=1) == shows
-    best = posterior.max(axis=0)
-    ties = np.isclose(posterior, best, rtol=1e-6, atol=0).sum(axis=0)
-    own = posterior[np.arange(n), cells]
-    found = np.isclose(own, best[cells], rtol=1e-6, atol=0) / ties[cells]
+    n, rng = len(rows), np.random.default_rng()
+    released = _drawn(made, rows) if cells is None else cells
+    true = _book(made).assign(rows)
+    guess = _guessed(coding(made), true, released, shows) == shows
+    same = np.bincount(released, minlength=int(true.max(initial=0)) + 1)[true]  # entries that name a photo's true cell
+    found = np.where(same > 0, (released == true) / np.maximum(same, 1), 1 / max(1, n))
     asked = rng.permutation(n)[:60] if asked is None else asked
-    near = np.clip(n // 20, min(10, n - 1), 100)
-    alike, ranked = _plain_first(rows, asked, int(near)), _protected_first(hasher, rows, codes, asked, rng)
+    near = int(np.clip(n // 20, min(10, n - 1), 100))
+    alike, ranked = _plain_first(rows, asked, near), _protected_first(made, rows, released, asked, rng)
     met = [[row in true for row in first] for true, first in zip(alike, ranked, strict=True)]
     return {
         "hits": round(float(np.mean([sum(flags) for flags in met])), 1),
-        "hits_luck": round(10 * float(near) / max(1, n - 1), 1),
-        "near": int(near),
+        "hits_luck": round(10 * near / max(1, n - 1), 1),
+        "near": near,
         "guess": round(100 * float(guess.mean())),
         "luck": round(100 * float(np.bincount(shows).max(initial=0) / max(1, n))),
         "singled": float(found.mean()),
         "film": [[int(row), bool(flag)] for row, flag in zip(ranked[0], met[0], strict=True)] if ranked else [],
-        "asked": int(asked[0]) if n else None,
         "guessed": [bool(flag) for flag in guess],
     }
 
 
 def measure_plain(rows: NDArray[Any], shows: NDArray[np.int64], asked: NDArray[np.int64]) -> dict[str, Any]:
     """The same without protection: a stranger who holds the features guesses by the nearest other photo."""
-    alike = rows @ rows.T
+    points = directions(rows)
+    alike = points @ points.T
     np.fill_diagonal(alike, -np.inf)
     first = np.argsort(-alike[asked[0]])[:10].tolist() if len(asked) else []
     guess = shows[alike.argmax(axis=1)] == shows if len(rows) > 1 else np.zeros(0)
@@ -215,54 +208,73 @@ def measure_plain(rows: NDArray[Any], shows: NDArray[np.int64], asked: NDArray[n
 
 def release_photos(datasets: DataSets, one: DataSet, release: Release, ledger: Ledger, say: Say) -> DataSet:
     """Charge once, then release each photo's code under its random number; continued where a crash stopped it."""
-    from blindsight.index import album, photos
-    from blindsight.index.bulk import release_named
+    from blindsight.index.album import charge, keep_in_step
     from blindsight.index.encoder import load_encoder, make_encoder
+    from blindsight.index.photos import PhotoFolder, function_of, law_of, stated
 
-    folder, listed = datasets.folder(release), datasets.photos(one)
-    say(0, len(listed), "learning the model from public data")
-    safe = Vault.open_or_create(datasets.vault(one) / "records")
-    made = photos.function_of(safe, encoder(release.epsilon, one.features).recipe, make_encoder, load_encoder)
-    guarantee = photos.stated(made.guarantee, names="random")
-    law = photos.law_of(made, guarantee)
-    number = safe.release_of(law)
-    album.charge(guarantee, safe, number, ledger)
-    place = photos.PhotoFolder.find(folder)
-    place = place or photos.PhotoFolder(folder, made.recipe.to_fields(), safe.number, number)
+    folder, vault = datasets.folder(release), _vault(datasets, one)
+    say(0, one.photos, "learning the model from public data")
+    recipe = _recipe(release.epsilon, one.features)
+    made = function_of(vault, recipe, make_encoder, load_encoder)
+    guarantee = stated(made.guarantee, names="random")
+    law = law_of(made, guarantee)
+    number = vault.release_of(law)
+    charge(guarantee, vault, number, ledger)
+    place = PhotoFolder.find(folder) or PhotoFolder(folder, recipe.to_fields(), vault.number, number)
     folder.mkdir(parents=True, exist_ok=True)
     place.write()
     made.save(folder)
-    ids, rows = [photo.id for photo in listed], rows_of(datasets, one)
-    with place.open(n_bits=made.n_bits, guarantee=guarantee, decoding=made.decoding) as index:
-        # A photo's noise is the vault's, and what was released of it stays: a second code would cost epsilon again.
-        missing = [i for i, number in enumerate(ids) if number not in index]
-        for start in range(0, len(missing), _RELEASED):
-            batch = missing[start : start + _RELEASED]
-            names = [ids[i] for i in batch]
-            with paid():
-                drawn = release_named(made.hasher, names, rows[batch], safe.source(names, about=law))
-            index.add(safe.keep_codes(number, names, drawn), ids=names)
-            done = len(ids) - len(missing) + start + len(batch)
-            say(done, len(ids), f"protecting {done:,} of {len(ids):,} photos")
-        stored = len(index)
-    (folder / "card.txt").write_text(_card(one, release, made, guarantee, stored), encoding="utf-8")
+
+    def step(done: int, total: int) -> None:
+        say(done, total, f"protecting {done:,} of {total:,} photos")
+
+    found = _recognised(datasets, one)
+    stored = keep_in_step(place, Path(one.source), found, vault, made, guarantee, law, progress=step).stored
+    (folder / "card.txt").write_text(_card(release, made, guarantee, stored), encoding="utf-8")
     return datasets.keep_release(one, replace(release, photos=stored, made=today()))
 
 
-def released_codes(datasets: DataSets, one: DataSet, release: Release) -> tuple[list[str], NDArray[np.uint8], Any]:
-    """The numbers, codes and model of a release: what somebody has who was given it."""
-    from blindsight.index import HammingIndex
+def released_cells(datasets: DataSets, release: Release) -> tuple[list[str], NDArray[np.int64], PhotoEncoder]:
+    """The numbers, cells and model of a release: what somebody has who was given it."""
+    from blindsight.index.cell_lists import from_codes
     from blindsight.index.encoder import Recipe, load_encoder
     from blindsight.index.photos import PhotoFolder
 
     place = PhotoFolder.read(datasets.folder(release))
-    index = HammingIndex.load(place.codes)
-    names, codes = next(iter(index.items()))
-    made = load_encoder(Recipe.from_fields(place.recipe), place.path, index.decoding)
-    return [str(name) for name in names], codes, made
+    made = load_encoder(Recipe.from_fields(place.recipe), place.path, None)
+    ids: list[str] = []
+    cells: list[NDArray[np.int64]] = []
+    for names, codes in made.load(place.codes).items():
+        ids += [str(name) for name in names]
+        cells.append(from_codes(codes).astype(np.int64))
+    return ids, np.concatenate(cells) if cells else np.zeros(0, np.int64), made
 
 
-def _card(one: DataSet, release: Release, made: PhotoEncoder, guarantee: Guarantee, stored: int) -> str:
+def _vault(datasets: DataSets, one: DataSet) -> Vault:
+    """The data set's secret key, and which photo is which record."""
+    from blindsight.privacy.vault import Vault
+
+    return Vault.open_or_create(datasets.vault(one) / "vault")
+
+
+def _recognised(datasets: DataSets, one: DataSet) -> Scan:
+    """The photos of the folder by what they show: copies are one record, and a moved photo is the same."""
+    from blindsight.data.reading import SUFFIXES
+    from blindsight.index.photos import photo_names, scan
+
+    folder = Path(one.source)
+    hidden = () if one.dropped else (datasets.settings.state,)
+    names = list(photo_names(folder, SUFFIXES, leave_out=hidden))[: datasets.settings.drop_files]
+    return scan(folder, names, _vault(datasets, one))
+
+
+def _recipe(epsilon: float, features: str) -> Recipe:
+    from blindsight.index.encoder import Recipe, default_bits
+
+    return Recipe(epsilon=epsilon, features=features, bits=default_bits("codebook", "record", epsilon))
+
+
+def _card(release: Release, made: PhotoEncoder, guarantee: Guarantee, stored: int) -> str:
     says = coding(made)
     looked = (
         "Epsilon was chosen after looking at measurements on these very photos."
@@ -271,16 +283,38 @@ def _card(one: DataSet, release: Release, made: PhotoEncoder, guarantee: Guarant
     )
     return (
         f"Search index of {stored:,} photos\n\n"
-        f"For each photo: {says.named} of {says.cells} kinds, the true one named {100 * says.right:.0f} times in 100; "
+        f"For each photo: one of {says.cells:,} kinds, the true one {100 * says.right:.0f} times in 100; "
         "under a random number, without name, path or date.\n"
         f"{looked}\n\n{guarantee.card()}\n"
     )
 
 
-def _drawn(hasher: Any, rows: NDArray[Any]) -> NDArray[np.uint8]:
-    """Codes as a release would draw them, for a look that stays here."""
+def _book(made: PhotoEncoder) -> Codebook:
+    book = made.codebook
+    assert book is not None  # noqa: S101  (every recipe here is a codebook's)
+    return book
+
+
+def _drawn(made: PhotoEncoder, rows: NDArray[Any]) -> NDArray[np.int64]:
+    """Cells as a release would draw them, for a look that stays here."""
+    from blindsight.index.cell_lists import from_codes
+
     with paid():
-        found: NDArray[np.uint8] = hasher.transform(rows)
+        return from_codes(made.hasher.transform(rows)).astype(np.int64)
+
+
+def _guessed(
+    says: Coding, true: NDArray[np.int64], released: NDArray[np.int64], shows: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """The likeliest kind given a released cell, by one who knows how such photos are spread over cells and kinds.
+
+    P(kind | r) is proportional to right * n(r, kind) + wrong * (n(kind) - n(r, kind)).
+    """
+    present, inverse = np.unique(np.concatenate([true, released]), return_inverse=True)
+    table = np.zeros((len(present), int(shows.max(initial=0)) + 1))
+    np.add.at(table, (inverse[: len(true)], shows), 1.0)
+    weights = says.right * table + says.wrong * (table.sum(axis=0) - table)
+    found: NDArray[np.int64] = weights.argmax(axis=1)[inverse[len(true) :]]
     return found
 
 
@@ -293,19 +327,24 @@ def paid() -> Iterator[None]:
 
 
 def _plain_first(rows: NDArray[Any], asked: NDArray[Any], near: int) -> list[set[int]]:
-    alike = rows[asked] @ rows.T
+    points = directions(rows)
+    alike = points[asked] @ points.T
     alike[np.arange(len(asked)), asked] = -np.inf
     return [set(np.argsort(-row)[:near].tolist()) for row in alike]
 
 
 def _protected_first(
-    hasher: Any, rows: NDArray[Any], codes: Any, asked: NDArray[Any], rng: np.random.Generator
+    made: PhotoEncoder, rows: NDArray[Any], cells: NDArray[np.int64], asked: NDArray[Any], rng: np.random.Generator
 ) -> list[list[int]]:
     """The first ten by code alone; equal codes come in random order, for theirs means nothing."""
-    scores = np.array(hasher.scores(rows[asked], codes), dtype=np.float64)
-    scores += rng.random(scores.shape) * 1e-9
-    scores[np.arange(len(asked)), asked] = -np.inf
-    return [np.argsort(-row)[:10].tolist() for row in scores]
+    book = _book(made)
+    by_cell = book.reading(np.bincount(cells, minlength=book.k)).scores(book.similarity(rows[asked]))
+    scores = np.asarray(by_cell, np.float64)[:, cells]
+    ranked = []
+    for row, own in zip(scores, asked, strict=True):
+        order = np.lexsort((rng.random(len(row)), -row))
+        ranked.append([int(i) for i in order if i != own][:10])
+    return ranked
 
 
 def _thumbnail(pixels: NDArray[np.uint8], path: Path) -> None:

@@ -309,7 +309,7 @@ def _film(rows: list[Any], photos: list[Any]) -> list[tuple[str, bool]]:
 
 def _strip(option: dict[str, Any], bar: Any, studio: Studio, one: DataSet) -> Strip:
     says = option["says"]
-    named = f"one number from 1 to {says.cells}" if says.named == 1 else f"{says.named} numbers from 1 to {says.cells}"
+    named = f"one number from 1 to {says.cells:,}"
     wrong = f"wrong on purpose for {option['wrong']} photos in 100" if option["wrong"] else "almost never wrong"
     return Strip(
         leaves=f"For each photo {named}: roughly what kind of photo it is, and {wrong}.",

@@ -21,14 +21,14 @@ from blindsight.service.infra.problems import Problem, documented
 from blindsight.service.infra.shell import plain, render
 from blindsight.service.infra.uploads import UPLOAD, read_upload
 from blindsight.service.pages.home import chosen, search_strip
-from blindsight.service.pages.photo_library import Coding, coding, released_codes, rows_of
+from blindsight.service.pages.photo_library import Coding, coding, directions, released_cells, rows_of
 
 __all__ = ["Searches", "router"]
 
 router = APIRouter(tags=["search"])
 DataSetId = Annotated[str, Path(pattern="^[0-9a-f]{12}$", description="A data set's number.")]
 Rerank = Annotated[bool, Query(description="Sort the first candidates by the photos in the vault.")]
-_CANDIDATES, _SHOWN = 200, 60
+_CANDIDATES, _SHOWN, _GROUPS = 200, 60, 8
 
 
 class Hit(BaseModel):
@@ -39,12 +39,11 @@ class Hit(BaseModel):
 
 
 class Group(BaseModel):
-    """Photos that the codes cannot tell apart, with how many of them are expected to be like the picture."""
+    """Photos that the codes cannot tell apart, with how many of them are expected to be of the code's kind."""
 
     title: str
     expect: int | None
     count: int
-    luck: int
     photos: list[Hit]
 
 
@@ -85,7 +84,7 @@ async def upload(dataset: DataSetId, request: Request, studio: Parts, asker: Own
 )
 async def by_photo(
     dataset: DataSetId,
-    photo: Annotated[str, Path(pattern="^[0-9a-f]{12}$", description="A photo's number.")],
+    photo: Annotated[str, Path(pattern="^[0-9a-f]{32}$", description="A photo's number.")],
     studio: Parts,
     asker: Owner,
     rerank: Rerank = False,
@@ -123,7 +122,7 @@ class Index:
 
     one: DataSet
     ids: list[str]
-    codes: NDArray[np.uint8]
+    cells: NDArray[np.int64]
     made: Any
     rows: NDArray[np.float32]
     names: dict[str, str]
@@ -135,18 +134,26 @@ class Index:
         return coding(self.made)
 
     @cached_property
-    def named(self) -> NDArray[np.bool_]:
-        """(n, cells): which cells each code names."""
-        from blindsight.core.codes import unpack
+    def counts(self) -> NDArray[np.int64]:
+        """How many codes name each cell."""
+        return np.bincount(self.cells, minlength=self.says.cells)
 
-        return unpack(self.codes, self.says.cells).astype(bool)
+    @cached_property
+    def reading(self) -> Any:
+        """How to read the codes as they stand."""
+        return self.made.codebook.reading(self.counts)
+
+    @cached_property
+    def points(self) -> NDArray[np.float32]:
+        """The photos' features as directions: for the owner's own order."""
+        return directions(self.rows)
 
     def row_of(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
         """A picture's features, as the photos' were made."""
         from blindsight.data import to_rgb
-        from blindsight.index.encoder import vectors
 
-        return vectors(to_rgb(pixels, self.made.recipe.size)[None], self.made.recipe.features)[0].astype(np.float32)
+        found: NDArray[np.float32] = self.made.rows(to_rgb(pixels, self.made.recipe.size)[None])[0].astype(np.float32)
+        return found
 
     def expected(self, cell: int) -> tuple[int, float, float]:
         """How many codes name a cell, how many would by chance alone, and how many photos are of it by estimate.
@@ -154,7 +161,7 @@ class Index:
         Each photo of the cell is named with probability `right`, each other one with `wrong`: solve for their number.
         """
         says, n = self.says, len(self.ids)
-        count = int(self.named[:, cell].sum())
+        count = int(self.counts[cell])
         true = (count - n * says.wrong) / max(1e-9, says.right - says.wrong)
         return count, n * says.wrong, float(np.clip(true, 0, n))
 
@@ -173,11 +180,11 @@ class Searches:
             if release.id in self._indexes:
                 self._indexes.move_to_end(release.id)
                 return self._indexes[release.id]
-        ids, codes, made = released_codes(studio.datasets, one, release)
+        ids, cells, made = released_cells(studio.datasets, release)
         photos = studio.datasets.photos(one)
         place = {photo.id: i for i, photo in enumerate(photos)}
         names = {photo.id: photo.name for photo in photos}
-        found = Index(one, ids, codes, made, rows_of(studio.datasets, one), names, place)
+        found = Index(one, ids, cells, made, rows_of(studio.datasets, one), names, place)
         with self._guard:
             self._indexes[release.id] = found
             if len(self._indexes) > 4:
@@ -229,57 +236,53 @@ def _index(studio: Studio, dataset: str) -> Index:
 
 def _answer(studio: Studio, index: Index, query: str, rerank: bool, own: str | None = None) -> Found:
     row = studio.searches.asked(query)
-    hasher = index.made.hasher
-    similarity = np.asarray(hasher.similarity(row[None]))[0]
-    order = np.argsort(-similarity, kind="stable")
-    first = int(hasher.assign(row[None])[0])
-    order = np.array([first, *order[order != first]])
-    count, chance, true = index.expected(first)
+    book = index.made.codebook
+    similarity = book.similarity(row[None])
+    scores = np.asarray(index.reading.scores(similarity))[0]
+    first = int(book.assign(row[None])[0])
     nothing = None
-    if count <= chance + 2 * max(1.0, chance) ** 0.5 and true < 2:
+    if not bool(np.asarray(index.reading.present(similarity, index.counts))[0]):
+        count, chance, _ = index.expected(first)
         nothing = (
             f"{_codes(count)} your picture’s kind. Among {len(index.ids):,} photos, the protection alone puts "
             f"{_about(chance)} there by chance. So there is no sign that even one photo is like yours."
         )
-    groups = _groups(index, order, own)
+    groups = _groups(index, scores, own)
     if rerank:
-        groups = [_by_photos(index, groups, row)]
+        groups = [_by_photos(index, groups, directions(row[None])[0])]
         nothing = None
     return Found(query=query, nothing=nothing, groups=groups, searched=len(index.ids), reranked=rerank)
 
 
-def _groups(index: Index, order: NDArray[Any], own: str | None) -> list[Group]:
-    """One group for each cell in the order of likeness, each photo in the first that its code names."""
+def _groups(index: Index, scores: NDArray[Any], own: str | None) -> list[Group]:
+    """One group for each cell that codes name, in the order of likeness."""
     groups: list[Group] = []
-    free = np.array([number != own for number in index.ids])
     words = ("Nearest", "Next", "Further")
+    present = np.flatnonzero(index.counts)
     total = 0
-    for cell in order:
-        members = np.flatnonzero(index.named[:, cell] & free)
-        if not len(members):
+    for cell in present[np.argsort(-scores[present], kind="stable")]:
+        members = [i for i in np.flatnonzero(index.cells == cell) if index.ids[i] != own]
+        if not members:
             continue
-        free[members] = False
         count, _, true = index.expected(int(cell))
         share = min(1.0, true * index.says.right / max(1, count))
         word = words[min(len(groups), 2)]
-        code = "one and the same code" if index.says.named == 1 else "a code that names this kind"
-        luck = round(len(members) / max(1, index.says.cells))
-        title = f"{word}: {len(members):,} {'photo' if len(members) == 1 else 'photos'} with {code}"
+        title = f"{word}: {len(members):,} {'photo' if len(members) == 1 else 'photos'} with one and the same code"
         shown = [Hit(id=index.ids[i], name=index.names.get(index.ids[i], "")) for i in members[:_SHOWN]]
-        expect = round(share * len(members)) if len(groups) == 0 else None
-        groups.append(Group(title=title, expect=expect, count=len(members), luck=luck, photos=shown))
+        expect = round(share * len(members)) if not groups else None
+        groups.append(Group(title=title, expect=expect, count=len(members), photos=shown))
         total += len(members)
-        if total >= _CANDIDATES or len(groups) == 4:
+        if total >= _CANDIDATES or len(groups) == _GROUPS:
             break
     return groups
 
 
 def _by_photos(index: Index, groups: list[Group], row: NDArray[Any]) -> Group:
     hits = [hit for group in groups for hit in group.photos if hit.id in index.place][:_CANDIDATES]
-    scores = {hit.id: float(index.rows[index.place[hit.id]] @ row) for hit in hits}
+    scores = {hit.id: float(index.points[index.place[hit.id]] @ row) for hit in hits}
     hits.sort(key=lambda hit: -scores[hit.id])
     title = f"{len(hits):,} candidates, sorted by your own photos"
-    return Group(title=title, expect=None, count=len(hits), luck=0, photos=hits[:_SHOWN])
+    return Group(title=title, expect=None, count=len(hits), photos=hits[:_SHOWN])
 
 
 def _codes(count: int) -> str:

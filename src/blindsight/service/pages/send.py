@@ -18,7 +18,7 @@ from blindsight.service.infra.pictures import data_uri
 from blindsight.service.infra.problems import Problem, documented
 from blindsight.service.infra.shell import Strip, render
 from blindsight.service.pages.home import budget_of, chosen
-from blindsight.service.pages.photo_library import rows_of
+from blindsight.service.pages.photo_library import directions, rows_of
 from blindsight.service.pages.protect import Next
 
 __all__ = ["SETTINGS", "router", "run"]
@@ -57,7 +57,7 @@ def run(arguments: dict[str, Any], place: JobContext) -> dict[str, Any]:
     """Sketches at three settings, and what three attackers make of them, judged by a search among all photos."""
     datasets = DataSets(place.settings)
     one = datasets.get(arguments["dataset"])
-    photos, rows = datasets.photos(one), rows_of(datasets, one)
+    photos, rows = datasets.photos(one), directions(rows_of(datasets, one))
     picked = np.random.default_rng().permutation(len(photos))[:_SHOWN]
     squares = np.stack([_square(datasets, one, photos[i].id) for i in picked])
     found: dict[str, Any] = {"when": today(), "photos": [photos[i].id for i in picked], "among": len(photos)}
@@ -91,10 +91,11 @@ def attack(squares: NDArray[np.uint8], setting: str) -> tuple[NDArray[Any], dict
 def _recognised(pictures: NDArray[Any], picked: NDArray[Any], rows: NDArray[Any], features: str) -> list[bool]:
     """Whether a search among all photos with what came back finds the photo itself first."""
     from blindsight.data import to_rgb
-    from blindsight.index.encoder import SIZES, vectors
+    from blindsight.features import feature_recipe
 
-    images = np.stack([to_rgb(np.rint(image).astype(np.uint8), SIZES[features]) for image in pictures])
-    scores = vectors(images, features) @ rows.T
+    recipe = feature_recipe(features)
+    images = np.stack([to_rgb(np.rint(image).astype(np.uint8), recipe.size) for image in pictures])
+    scores = directions(recipe.rows(images)) @ rows.T
     return [bool(first == own) for first, own in zip(scores.argmax(axis=1), picked, strict=True)]
 
 

@@ -19,17 +19,18 @@ router = APIRouter(tags=["system"])
 
 
 class Health(BaseModel):
-    """Whether the studio can work."""
+    """Whether the workbench can work."""
 
     status: str
     version: str
+    decoder: list[str]
 
 
-@router.get("/health", summary="Is the studio well?", responses=documented("ledger"))
+@router.get("/health", summary="Is the workbench well?", responses=documented("ledger"))
 async def health(studio: Parts) -> Health:
     """Answers once the database can be read; on threads of its own, so that no other work delays it."""
     await studio.health_lane.run(studio.jobs.counts)
-    return Health(status="ok", version=__version__)
+    return Health(status="ok", version=__version__, decoder=list(studio.decoders.known_walls()))
 
 
 @router.get("/metrics", response_class=PlainTextResponse, summary="Counts for Prometheus", responses=documented())

@@ -24,7 +24,7 @@ from blindsight.service.infra.jobs import JobContext
 from blindsight.service.infra.problems import Problem, documented
 from blindsight.service.infra.shell import Strip, plain, render
 from blindsight.service.pages.home import budget_of, chosen
-from blindsight.service.pages.photo_library import paid, rows_of
+from blindsight.service.pages.photo_library import directions, paid, rows_of
 from blindsight.service.pages.protect import Next
 
 __all__ = ["router", "run"]
@@ -70,7 +70,7 @@ class Change(BaseModel):
     """A label put on a photo or taken off."""
 
     model_config = ConfigDict(extra="forbid")
-    photo: Annotated[str, Field(pattern="^[0-9a-f]{12}$")]
+    photo: Annotated[str, Field(pattern="^[0-9a-f]{32}$")]
     tag: Annotated[str, Field(min_length=1, max_length=40)]
     on: bool
 
@@ -183,7 +183,8 @@ def run(arguments: dict[str, Any], place: JobContext) -> dict[str, Any]:
     datasets = DataSets(place.settings)
     one = datasets.get(arguments["dataset"])
     place.say(0, 3, "reading your labels")
-    kept, photos, rows = _kept(datasets, one), datasets.photos(one), rows_of(datasets, one)
+    kept, photos = _kept(datasets, one), datasets.photos(one)
+    rows = directions(rows_of(datasets, one))
     names = kept["names"]
     where = {photo.id: i for i, photo in enumerate(photos)}
     given = [(where[number], tags) for number, tags in sorted(kept["given"].items()) if number in where]

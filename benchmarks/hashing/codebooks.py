@@ -86,12 +86,18 @@ def codebook_rows(*, quick: bool, seed: int = 0) -> Iterator[Row]:
     rng = np.random.default_rng(seed)
     some = rng.choice(len(photos.stored), 100, replace=False)
     five = np.concatenate(
-        [rng.choice(np.flatnonzero(photos.stored_classes == c), 5, replace=False) for c in np.unique(photos.query_classes)]
+        [
+            rng.choice(np.flatnonzero(photos.stored_classes == c), 5, replace=False)
+            for c in np.unique(photos.query_classes)
+        ]
     )
     ways: dict[str, tuple[Photos, Callable[[float], Codebook]]] = {
         "": (photos, lambda e: from_head("lite0", e)),
         "_first_page": (photos, lambda e: from_head("lite0", e, first_page=True)),
-        "_public_folder_of_100": (photos.without(some), lambda e: from_pictures(photos.stored[some], e, network="lite0")),
+        "_public_folder_of_100": (
+            photos.without(some),
+            lambda e: from_pictures(photos.stored[some], e, network="lite0"),
+        ),
         "_public_folder": (photos.without(five), lambda e: from_pictures(photos.stored[five], e, network="lite0")),
         "_labelled_folder": (
             photos.without(five),
@@ -191,11 +197,8 @@ def lists_rows(*, quick: bool, seed: int = 0) -> Iterator[Row]:
                 for _ in range(20):
                     index.best(scores, 12)
 
-            def scan(cells: Array = cells, scores: Array = scores) -> Array:
-                return _scan(cells, scores[0], float(epsilon))
-
             start = time.process_time()
-            scan()
+            _scan(cells, scores[0], float(epsilon))
             scanned = time.process_time() - start
             start = time.process_time()
             lists()

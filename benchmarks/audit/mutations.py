@@ -120,8 +120,8 @@ _MECHANISMS = (
         ("convolved-powers-of-two", "powers = 3 ** np", "powers = 2 ** np", "privacy:TestSummed"),
         (
             "convolved-10%-narrow",
-            "/ (2 * BASE_VARIANCE)).exp()",
-            "/ (2 * BASE_VARIANCE - 16)).exp()",
+            "return math.sqrt(BASE_VARIANCE * (9**levels - 1) / 8)",
+            "return 1.1 * math.sqrt(BASE_VARIANCE * (9**levels - 1) / 8)",
             "privacy:TestSummed",
         ),
     ),

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.audit.mutants import audit_scene, outcomes
+from benchmarks.audit.mutations import EARLY, LATE
 from benchmarks.audit.planted_bugs import PLANTED, SURE
 from benchmarks.harness import Row
 from blindsight.audit.blackbox import distinguish
@@ -64,6 +66,33 @@ def rows(*, quick: bool, seed: int = 0, out: Path, progress: Callable[[int, int]
         note=f"stated rate: at most {1 - SURE:.0e} a verdict",
     )
     yield from _growth(quick, seed)
+    yield from _source(quick, seed)
+
+
+def _source(quick: bool, seed: int) -> Iterator[Row]:
+    """Bugs written into the package itself, and the sound package again and again."""
+    for name, mutants in (("source_mutants_caught", EARLY), ("late_source_mutants_caught", LATE)):
+        start = time.perf_counter()
+        found = list(outcomes(mutants[::8] if quick else mutants, workers=2))
+        left = [outcome for outcome in found if outcome.word != "caught"]
+        yield Row(
+            id=f"audit.{name}",
+            value=len(found) - len(left),
+            unit=f"of {len(found)}",
+            seed=seed,
+            seconds=time.perf_counter() - start,
+            note="not caught: " + (", ".join(f"{outcome.mutant.name} ({outcome.word})" for outcome in left) or "none"),
+        )
+    scenes = sorted({scene for mutant in (*EARLY, *LATE) for scene in mutant.scenes})
+    tried = [(scene, seed + again) for again in range(1 if quick else 20) for scene in scenes[:: 4 if quick else 1]]
+    alarms = [scene for scene, turn in tried if audit_scene(scene, seed=turn).get("findings")]
+    yield Row(
+        id="audit.source_false_alarms",
+        value=len(alarms),
+        unit=f"of {len(tried)} audits of the sound package",
+        seed=seed,
+        note=", ".join(sorted(set(alarms))),
+    )
 
 
 def _releasing(mechanism: Any) -> Callable[[Any, np.random.Generator], Any]:

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -71,17 +72,17 @@ def measure(users: int, weights: int, *, seed: int = 0) -> dict[str, float]:
         expected += settings.code.encode(update)
         user = User(enrolment)
         user.receive(opening.data)
-        [sent] = cpu("user", lambda user=user, update=update: user.contribute(update))
+        [sent] = cpu("user", partial(user.contribute, update))
         size = len(sent.data)
-        cpu("add", lambda sent=sent: aggregator.receive(sent.data))
+        cpu("add", partial(aggregator.receive, sent.data))
     keygen = KeyGenerator(setup.keygen, workers=1)
     for request in aggregator.close():
         if len(aggregator._confirmed) >= settings.confirmations:
             break
         [confirmed] = User(setup.users[request.to - 1]).receive(request.data)
         for asked in aggregator.receive(confirmed.data):
-            [answer] = cpu("keygen", lambda asked=asked: keygen.receive(asked.data))
-            cpu("open", lambda answer=answer: aggregator.receive(answer.data))
+            [answer] = cpu("keygen", partial(keygen.receive, asked.data))
+            cpu("open", partial(aggregator.receive, answer.data))
     found = aggregator.result
     if found is None or not np.array_equal(found.values, expected):
         raise AssertionError("the sum is not exact")

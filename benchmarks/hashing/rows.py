@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.harness import Row, race
+from benchmarks.hashing.codebooks import codebook_rows, lists_rows, words_rows
 from benchmarks.hashing.index import search_rows
 from benchmarks.hashing.records import record_rows
 from benchmarks.hashing.sets import Collection, collections, small_collection
@@ -25,7 +26,7 @@ Progress = Callable[[int, int], None]
 def rows(*, quick: bool, seed: int = 0, out: Path, progress: Progress | None = None) -> Iterator[Row]:
     """Every row; quick stays on MNIST 5,000 and within a minute."""
     out.mkdir(parents=True, exist_ok=True)
-    stages = 4 if quick else 6
+    stages = 5 if quick else 7
 
     def tell(done: int) -> None:
         if progress is not None:
@@ -34,16 +35,20 @@ def rows(*, quick: bool, seed: int = 0, out: Path, progress: Progress | None = N
     yield _map_vs_argsort(1_000 if quick else 10_000, seed)
     tell(1)
     yield from search_rows(quick=quick, seed=seed)
+    yield from lists_rows(quick=quick, seed=seed)
     tell(2)
+    yield from codebook_rows(quick=quick, seed=seed)
+    yield from words_rows(seed=seed)
+    tell(3)
     if quick:
         small = small_collection()
         yield from table_1(small, out, bases=("ITQ", "SDH", "HashNet"), bits=(12, 48))
         yield from table_2(small, bits=(12,))
-        tell(3)
-        yield from record_rows(small, out, epsilons=(2.0, 8.0), n_queries=200, main=True)
         tell(4)
+        yield from record_rows(small, out, epsilons=(2.0, 8.0), n_queries=200, main=True)
+        tell(5)
         return
-    for done, found in enumerate(collections(), start=3):
+    for done, found in enumerate(collections(), start=4):
         if isinstance(found, Row):
             yield found
         else:

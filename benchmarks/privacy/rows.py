@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.harness import Row, race
+from benchmarks.privacy.album import album_rows
 from benchmarks.privacy.features import feature_rows
 from benchmarks.privacy.ledger import ledger_rows
 from blindsight.privacy.mechanisms import BitFlip, DiscreteGaussian, DiscreteLaplace, Laplace
@@ -20,10 +21,10 @@ _TIMES = "x the time of numpy's uniforms (lower is better)"
 
 
 def rows(*, quick: bool, seed: int = 0, out: Path, progress: Callable[[int, int], None] | None = None) -> Iterator[Row]:
-    """Noise draws against numpy's own uniforms, in turns and by CPU time; then the ledger and the features."""
+    """Noise draws against numpy's own uniforms, in turns and by CPU time; then ledger, features and vault."""
     step = progress or (lambda done, total: None)
     rng = np.random.default_rng(seed)
-    parts = 5
+    parts = 6
     step(0, parts)
     yield from _noise_rows(rng, seed, quick)
     step(2, parts)
@@ -33,6 +34,8 @@ def rows(*, quick: bool, seed: int = 0, out: Path, progress: Callable[[int, int]
     step(4, parts)
     yield from feature_rows(quick=quick, seed=seed)
     step(5, parts)
+    yield from album_rows(quick=quick, seed=seed)
+    step(6, parts)
 
 
 def _noise_rows(rng: np.random.Generator, seed: int, quick: bool) -> Iterator[Row]:

@@ -85,7 +85,7 @@ def _points(sets: Halves, whole: Halves, seed: int) -> Iterator[_Point]:
         flipper = FlippedBits(epsilon, random_state=seed)
         promise = f"epsilon {epsilon:g} per pixel proven"
         yield _trained("flips", f"eps{epsilon:g}", flipper, sets, attack(epsilon, seed=seed), promise, seed, OURS)
-    for epsilon in (2.0, 4.0, 8.0):
+    for epsilon in (2.0, 4.0, 8.0, 16.0):
         book = CodebookSketcher(epsilon, random_state=seed).fit(public_images(whole))
         # Training and test images under different dice, both private.
         model = CodebookClassifier().fit(book.transform(sets.x), sets.y)

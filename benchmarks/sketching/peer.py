@@ -1,25 +1,30 @@
-"""Table 4 on MNIST: NegDL on the network of Abadi et al., and DP-SGD (Opacus) at epsilon 0.5, 2 and 8."""
+"""Table 4 on MNIST: NegDL on the network of Abadi et al., and noisy gradient descent at the epsilons of the paper."""
 
 from __future__ import annotations
 
+import math
 import time
-import warnings
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
+from scipy.ndimage import uniform_filter
 
 from benchmarks.harness import Row
-from benchmarks.sketching.common import Halves, halves, train_pixels, train_sketches
+from benchmarks.sketching.common import halves, train_pixels, train_sketches
 from blindsight.core import checks
+from blindsight.privacy import Door, Guarantee, Planned
+from blindsight.privacy.door import Outer
+from blindsight.privacy.mechanisms import Gaussian
 from blindsight.sketching import NegativeSketcher
 
-__all__ = ["peer_rows", "table_4_rows"]
+__all__ = ["noisy_descent", "oriented_gradients", "peer_rows", "table_4_rows"]
 
 PAPER = {0.5: 90.0, 2.0: 95.0, 8.0: 97.0}
-# Larger budgets bear more and larger steps.
-EPOCHS, BATCH, RATE = 3, 512, {0.5: 0.25, 2.0: 0.5, 8.0: 0.5}
-
+# Larger budgets bear more steps.
+STEPS = {0.5: 40, 1.0: 60, 2.0: 100, 3.0: 100, 8.0: 100}
+RATE, DIRECTIONS = 16.0, 8
 
 NEGDL = {"original": 98.50, "Q1": 98.11, "Q6": 98.28, "Q12": 98.46}
 COMPONENTS, HIDDEN, TABLE_EPOCHS = 60, 1000, 6
@@ -69,51 +74,60 @@ def _projected(pictures: Any) -> Any:
 
 
 def peer_rows(*, seed: int) -> Iterator[Row]:
-    """Another unit than a sketch's leak: DP-SGD protects training records from the model, not from the server."""
-    checks.optional_module("opacus", extra="torch")
+    """Another unit than a sketch's leak: noisy gradients protect records from the model, not from the server."""
     sets = halves("mnist", seed=seed)
-    for epsilon, paper in PAPER.items():
+    features, tests = oriented_gradients(sets.x), oriented_gradients(sets.x_test)
+    for epsilon, steps in STEPS.items():
         start = time.perf_counter()
-        accuracy = _dp_sgd(sets, epsilon, seed)
+        weights, guarantee = noisy_descent(features, sets.y, epsilon=epsilon, steps=steps, seed=seed)
+        accuracy = 100 * float(((tests @ weights).argmax(axis=1) == sets.y_test).mean())
         yield Row(
-            id=f"sketching.dpsgd_accuracy_eps{epsilon:g}", value=accuracy, unit="%", paper=paper, seed=seed,
-            peer="Opacus", seconds=time.perf_counter() - start,
-            note=f"LeNet-5, {EPOCHS} epochs on {len(sets.x):,} images, delta 1e-5, add or remove one record; the "
-            "server sees the pixels (paper: PCA-60 and more epochs)",
+            id=f"sketching.dpsgd_accuracy_eps{epsilon:g}", value=accuracy, unit="%", paper=PAPER.get(epsilon),
+            seed=seed, peer="noisy gradient descent", seconds=time.perf_counter() - start,
+            note=f"a linear model on oriented gradients, {steps} steps on all {len(sets.x):,} images of {sets.name}, "
+            f"proven epsilon {guarantee.epsilon:.3g} per record at delta 1e-5, add or remove one; the server sees the "
+            "pixels; steps and rate chosen on 5,000 training images left out",
         )  # fmt: skip
 
 
-def _dp_sgd(sets: Halves, epsilon: float, seed: int) -> float:
-    import torch
-    from opacus import PrivacyEngine
-    from torch import nn
-    from torch.utils.data import DataLoader, TensorDataset
+def oriented_gradients(images: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """How strong edges of each of eight directions are around each place, as unit rows: nothing learned from data."""
+    x = images.astype(np.float32) / 255
+    across, down = np.zeros_like(x), np.zeros_like(x)
+    across[:, :, 1:-1] = x[:, :, 2:] - x[:, :, :-2]
+    down[:, 1:-1] = x[:, 2:] - x[:, :-2]
+    turn = np.arctan2(down, across) % (2 * np.pi) / (2 * np.pi) * DIRECTIONS
+    below, share = np.floor(turn).astype(np.int64) % DIRECTIONS, turn - np.floor(turn)
+    strength, planes = np.hypot(across, down), []
+    for direction in range(DIRECTIONS):
+        part = strength * ((below == direction) * (1 - share) + ((below + 1) % DIRECTIONS == direction) * share)
+        planes.append(uniform_filter(part, (0, 7, 7))[:, 2::3, 2::3])
+    cells = np.stack(planes, axis=-1)
+    cells /= np.linalg.norm(cells, axis=-1, keepdims=True) + 0.02
+    rows = cells.reshape(len(cells), -1)
+    return rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-6)
 
-    from blindsight.sketching.networks import LeNet5
 
-    x = torch.from_numpy(sets.x[:, None].astype(np.float32) / 255)
-    x_test = torch.from_numpy(sets.x_test[:, None].astype(np.float32) / 255)
-    shift, scale = float(x.mean()), float(x.std())
-    generator = torch.Generator().manual_seed(seed)
-    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Opacus warns of its own hooks and of its random generator
-        torch.manual_seed(seed)
-        model: Any = LeNet5(1, 28, 28, 10)
-        loader: Any = DataLoader(TensorDataset((x - shift) / scale, torch.from_numpy(sets.y)), BATCH)
-        optimizer: Any = torch.optim.SGD(model.parameters(), lr=RATE[epsilon], momentum=0.0)
-        model, optimizer, loader = PrivacyEngine(accountant="prv").make_private_with_epsilon(
-            module=model, optimizer=optimizer, data_loader=loader, epochs=EPOCHS, target_epsilon=epsilon,
-            target_delta=1e-5, max_grad_norm=1.0, noise_generator=generator,
-        )  # fmt: skip
-        for _ in range(EPOCHS):
-            for inputs, labels in loader:
-                if not len(labels):
-                    continue
-                loss = nn.functional.cross_entropy(model(inputs), labels)
-                optimizer.zero_grad()
-                loss.backward()
-                optimizer.step()
-        model.eval()
-        with torch.inference_mode():
-            guesses = torch.cat([model((part - shift) / scale).argmax(1) for part in x_test.split(1000)])
-    return 100 * float((guesses.numpy() == sets.y_test).mean())
+def noisy_descent(
+    features: NDArray[Any], labels: NDArray[Any], *, epsilon: float, steps: int, seed: int
+) -> tuple[NDArray[np.float64], Guarantee]:
+    """Logistic regression over ten classes by clipped, noisy gradients of all records, through the door."""
+    record = {"unit": "record", "neighbours": "add or remove one", "sensitivity": 1.0, "delta": 1e-5}
+    one = Gaussian.calibrate(epsilon, **record)
+    gradient = Gaussian(sigma=one.sigma * math.sqrt(steps), **record)
+    guarantee = Guarantee(
+        releases=(Planned(what="gradient", mechanism=gradient, count=steps),), delta=1e-5, model="central",
+        entropy="seed",
+    )  # fmt: skip
+    door = Door(guarantee, what="a linear model", random_state=seed)
+    truth = np.eye(10)[labels]
+    weights = np.zeros((features.shape[1], 10))
+    moved = np.zeros_like(weights)
+    for _ in range(steps):
+        logits = features @ weights
+        odds = np.exp(logits - logits.max(axis=1, keepdims=True))
+        wrong = odds / odds.sum(axis=1, keepdims=True) - truth
+        # The number of images is public here, as the paper's peers have it.
+        moved = 0.9 * moved + door.total("gradient", Outer(features, wrong)) / len(features)
+        weights -= RATE * moved
+    return weights, guarantee

@@ -1,4 +1,4 @@
-"""The replay contract of the inputs with a proven guarantee: what leaves is what passed the door, and nothing else."""
+"""The replay contract of private sketches: flipped bits per pixel, prototypes per image."""
 
 from __future__ import annotations
 
@@ -7,45 +7,43 @@ from typing import Any
 
 import numpy as np
 
+from blindsight.audit.engine import Neighbour
 from blindsight.sketching import CodebookSketcher, FlippedBits
 from contracts.replay import ReplayContract
 
-PUBLIC = np.random.default_rng(0).integers(0, 256, (120, 5, 5)).astype(np.uint8)
-PRIVATE = np.random.default_rng(1).integers(0, 256, (6, 5, 5)).astype(np.float64)
+RNG = np.random.default_rng(3)
+PUBLIC = RNG.integers(0, 16, (40, 1, 3, 3)).astype(np.uint8)
+IMAGES = RNG.integers(0, 16, (6, 1, 3, 3)).astype(np.uint8)
 
 
-class _Sent(ReplayContract):
-    bounds = (0, 255)
+class TestFlippedBits(ReplayContract):
+    """Per pixel: one value changes."""
 
     def data(self) -> Any:
-        return PRIVATE
+        return IMAGES
+
+    def neighbours(self) -> list[Neighbour]:
+        found = []
+        for value in (0, 15, int(15 - IMAGES[0, 0, 1, 1])):
+            other = IMAGES.copy()
+            other[0, 0, 1, 1] = value
+            found.append(Neighbour(f"a pixel of {value}", other, record=0))
+        return found
 
     def run(self, data: Any, folder: Path) -> Any:
-        fitted = self.make().fit(PUBLIC)
-        sent = fitted.transform(data)
-        fitted.save(folder / "model.safetensors")
-        return {"sent": sent}
+        sketcher = FlippedBits(6.0, depth=4).fit(data)
+        sketcher.save(folder / "flips.safetensors")
+        return sketcher.transform(data), sketcher.guarantee_
 
 
-class TestCodebookSketcher(_Sent):
-    """One of k prototypes per image."""
+class TestCodebookSketcher(ReplayContract):
+    """Per image: one of k public prototypes."""
 
-    def make(self) -> Any:
-        return CodebookSketcher(3.0, k=5)
+    def data(self) -> Any:
+        return IMAGES
 
-
-class TestFlippedBits(_Sent):
-    """A pixel is the unit: neighbours are images that differ in one."""
-
-    def make(self) -> Any:
-        return FlippedBits(3.0)
-
-    def neighbours(self) -> Any:
-        from blindsight.audit.engine import Neighbour
-
-        found = []
-        for value in (0.0, 255.0):
-            other = PRIVATE.copy()
-            other[0, 2, 3] = value
-            found.append(Neighbour(f"one pixel at {value:g}", other))
-        return found
+    def run(self, data: Any, folder: Path) -> Any:
+        sketcher = CodebookSketcher(4.0, k=5).fit(PUBLIC)
+        released = sketcher.transform(data)
+        sketcher.save(folder / "prototypes.safetensors")
+        return released, sketcher.pictures(released)

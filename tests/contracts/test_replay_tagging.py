@@ -114,18 +114,18 @@ class TestTopTags(_Answers):
     """The likeliest tags."""
 
     floats = ("answer",)
-    way = TopTags(epsilon=3.0)
+    way = TopTags(epsilon=3.0, bound=0.05)
 
 
 class TestGaussianAnswers(_Answers):
     """Noise on logits."""
 
     floats = ("answer",)
-    way = GaussianAnswers(epsilon=3.0)
+    way = GaussianAnswers(epsilon=3.0, bound=0.05)
 
 
 class TestLaplaceAnswers(_Answers):
     """Noise on logits."""
 
     floats = ("answer",)
-    way = LaplaceAnswers(epsilon=3.0)
+    way = LaplaceAnswers(epsilon=3.0, bound=0.05)

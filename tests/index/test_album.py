@@ -149,6 +149,20 @@ def test_a_lost_vault_means_a_new_release_that_is_charged(album):
     assert spent(album) == 16 and not set(codes(album)) & set(before)
 
 
+def test_what_a_crash_left_half_written_is_swept_up(album):
+    (album.parent / "ix").mkdir()
+    (album.parent / "ix" / ".about.json.0123456789abcdef.part").write_bytes(b"{")
+    hash_folder(album)
+    with HammingIndex.open(album.parent / "ix" / "codes.index") as index:
+        gone = index.ids[0]
+        (album / Vault(album.parent / "ix.vault").names_of([gone])[gone][0]).unlink()
+        index.remove([gone])  # and killed before the compaction
+    (album.parent / "ix" / ".codes.index.compact").write_bytes(b"BSIGHTIX")
+    hash_folder(album, "--prune")
+    assert gone.encode() not in (album.parent / "ix" / "codes.index").read_bytes()
+    assert not list((album.parent / "ix").glob(".*"))
+
+
 def test_another_epsilon_is_another_release_with_other_noise(album):
     with Ledger(album.parent / "ledger.db", dataset="album") as ledger:
         ledger.grant(Cost(epsilon=13, unit="record"))

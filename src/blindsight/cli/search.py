@@ -283,7 +283,8 @@ def _write_sheet(
         if (picture := album.original(key)) is not None:
             thumbnails[album.names.of(key)[0]] = _thumbnail(picture)
     found = [[hit._replace(id=album.names.of(hit.id)[0]) for hit in hits] for hits in found]
-    shown = [_thumbnail(image) for image in asked.pixels] or [None] * len(found)
+    shown: list[bytes | None] = [_thumbnail(image) for image in asked.pixels]
+    shown = shown or [None] * len(found)
     sheets = [
         Sheet(Path(query).name, picture, hits, thumbnails)
         for query, picture, hits in zip(asked.titles, shown, found, strict=True)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import csv
 import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -78,7 +81,7 @@ def train(
         prior=prior,
         random_state=seed,
     )
-    with progress_bar("training") as progress:
+    with progress_bar("training") as progress, _uncharged(ledger):
         tagger.fit(rows, chosen.labels, ledger=_ledger(ledger, out), progress=progress)
     found = quality(tagger, rows, chosen.labels)
     if publish is not None and not found.worth_it:
@@ -137,7 +140,9 @@ def apply(
         read_image(path)  # a broken image is refused before anything is spent
     with progress_bar("features") as progress:
         rows = extractor(Files(files), progress=progress)
-    answers = tagger.answer(rows, ledger=_ledger(ledger, model) if tagger.answer_guarantee_ is not None else None)
+    noisy = tagger.answer_guarantee_ is not None
+    with _uncharged(ledger if noisy else ""):
+        answers = tagger.answer(rows, ledger=_ledger(ledger, model) if noisy else None)
     found = [_row(tagger, path, answers.tags[i], answers.scores[i]) for i, path in enumerate(files)]
     if json:
         emit_json({"answers": found, "per_photo": tagger.query_cost().epsilon, "record": tagger.guarantee_.epsilon})
@@ -189,6 +194,18 @@ def _ledger(where: str | None, model: Path) -> Ledger | None:
     from blindsight.privacy import Ledger
 
     return None if where is None else Ledger(where, dataset=model.stem)
+
+
+@contextmanager
+def _uncharged(ledger: str | None) -> Iterator[None]:
+    """Without a ledger a line says that nobody keeps count, instead of Python's warning."""
+    from blindsight.core.errors import UnchargedRelease
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UnchargedRelease)
+        yield
+    if ledger is None:
+        errors.print("No ledger was named (--ledger), so nobody keeps count of what was spent.")
 
 
 def _row(tagger: PrivateTagger, path: Path, tags: Any, scores: Any) -> dict[str, Any]:

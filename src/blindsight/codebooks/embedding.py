@@ -69,7 +69,7 @@ class Embedding:
         # By the eigenvectors A of W W': a third of the time of a singular value decomposition, and V = W'A / S.
         squares, A = np.linalg.eigh(W @ W.T)
         S, A = np.sqrt(np.maximum(squares[::-1], 0)), A[:, ::-1]
-        kept = S > 1e-4 * S[0]
+        kept = 1e-4 * S[0] < S
         axes = (W.T @ A[:, kept] / S[kept] * np.sqrt(S[kept] / S[0])).astype(np.float32)
         return cls(axes, np.zeros(axes.shape[1], dtype=np.float32))
 

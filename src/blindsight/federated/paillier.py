@@ -68,7 +68,9 @@ class PublicKey:
             raise InvalidData(f"a public modulus must be odd and of at least {_TEST_BITS} bits, got {self.bits} bits.")
         # Whoever made a modulus that others can factor would have everybody's updates read by everybody.
         if gmpy2.gcd(self.n, _SMALL_PRIMES) != 1 or gmpy2.is_power(self.n) or gmpy2.is_prime(self.n, 25):
-            raise InvalidData("a public modulus must be a product of large primes: no prime, no power, no small factor.")
+            raise InvalidData(
+                "a public modulus must be a product of large primes: no prime, no power, no small factor."
+            )
         # -1 has Jacobi symbol +1 when p = q = 3 mod 4, so h = -y² must have it too; ±1 would randomise nothing.
         if not 1 < self.h < self.n - 1 or gmpy2.jacobi(self.h, self.n) != 1 or self.h**2 % self.n == 1:
             raise InvalidData("the randomisers' base must be a unit modulo n with Jacobi symbol 1, and of large order.")

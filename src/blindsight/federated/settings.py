@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Literal, get_args
 
 from blindsight.core import checks
@@ -139,7 +140,7 @@ class Settings:
         size = self.group or 1
         count = self.users // size
         starts = [1 + i * size for i in range(count)] + [self.users + 1]
-        return [range(a, b) for a, b in zip(starts, starts[1:], strict=False)]
+        return [range(a, b) for a, b in pairwise(starts)]
 
     def whole_groups(self, present: set[int]) -> tuple[int, ...]:
         """Those of the users present whose groups are complete."""

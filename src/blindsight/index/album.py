@@ -99,8 +99,10 @@ def keep_in_step(
         )
         renamed = {photo.name for photo in found.gone if keep and photo.record in chosen}
         pruned, vanished = _prune(index, wanted, there, renamed, prune=prune)
-        if pruned or (there and done.released):
-            index.compact()  # old bytes leave the disk, and the order says nothing of who came when
+        if prune or pruned or (there and done.released):
+            # Old bytes leave the disk, also those that a crash before a compaction left; and the order of the codes
+            # says nothing of who came when.
+            index.compact()
         stored = len(index)
     new = [each for each in wanted if each.key not in there]
     return Step(

@@ -80,7 +80,9 @@ class PhotoFolder:
         return self.path / "codes.index"
 
     def write(self) -> None:
-        """Put about.json in place: it holds nothing of the photos."""
+        """Put about.json in place: it holds nothing of the photos. What a crash left half-written is swept up."""
+        for left in _unfinished(self.path):
+            durable.remove(left)
         about = {
             "format": _FORMAT,
             "vault": self.vault,
@@ -96,7 +98,7 @@ class PhotoFolder:
         """The index in a folder, None where there is nothing; anything else there is refused."""
         about = path / "about.json"
         if not about.exists():
-            if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            if path.exists() and (not path.is_dir() or set(path.iterdir()) - set(_unfinished(path))):
                 raise InvalidData(f"{path} is not an index of photos. Choose another --out.")
             return None
         return cls.read(path)
@@ -140,6 +142,11 @@ class PhotoFolder:
         """Delete the codes, to make way for a new release under the same name."""
         for left in (self.codes, self.path / "about.json"):
             durable.remove(left)
+
+
+def _unfinished(folder: Path) -> list[Path]:
+    """Files of ours that a crash left before they got their names."""
+    return [path for end in ("part", "compact") for path in folder.glob(f".*.{end}")]
 
 
 def without_paths(recipe: Mapping[str, Any]) -> dict[str, Any]:

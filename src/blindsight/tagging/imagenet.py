@@ -44,9 +44,12 @@ def class_names() -> tuple[str, ...]:
         MissingData: They are not in the cache, and the registry could not be reached.
     """
     source = (fetch.get(_RECIPE.name, recipe=_RECIPE) / _FILE).read_text(encoding="utf-8")
-    for statement in ast.parse(source).body:
-        if isinstance(statement, ast.Assign) and getattr(statement.targets[0], "id", None) == _NAME:
-            names = ast.literal_eval(statement.value)
-            if len(names) == _COUNT and all(isinstance(name, str) for name in names):
-                return tuple(names)
+    try:
+        for statement in ast.parse(source).body:
+            if isinstance(statement, ast.Assign) and getattr(statement.targets[0], "id", None) == _NAME:
+                names = ast.literal_eval(statement.value)
+                if len(names) == _COUNT and all(isinstance(name, str) for name in names):
+                    return tuple(names)
+    except (SyntaxError, ValueError) as error:
+        raise HostileFile(f"{_FILE} is not the list of names that was expected: {error}.") from error
     raise HostileFile(f"{_FILE} does not hold the {_COUNT} class names that were expected.")

@@ -126,6 +126,16 @@ def test_baselines_learn_when_privacy_is_loose_and_not_at_the_papers_epsilon(dig
     assert really > 1.0  # what counting one class at a time really costs
 
 
+@pytest.mark.parametrize("baseline", [prr10, ra12])
+def test_rows_left_long_cost_what_their_length_says(digits, baseline) -> None:
+    def epsilon(calibration: str) -> float:
+        return baseline(
+            _shares(digits), classes=10, calibration=calibration, strength=1.0, rng=np.random.default_rng(0)
+        ).guarantee.epsilon
+
+    assert epsilon("unclipped") > 10 * epsilon("paper") > 10 * epsilon("proven")
+
+
 def test_plain_averaging_is_what_encryption_reproduces(digits) -> None:
     model = fitted(digits)
     scaled = [(model._scaled(X), y) for X, y in _shares(digits)]

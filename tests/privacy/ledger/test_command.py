@@ -88,3 +88,32 @@ def test_an_export_can_be_verified_without_the_ledger(run, tmp_path):
     run("verify", "--file", str(out), code=1)
     run("export", "--out", str(tmp_path / "export.csv"))
     assert (tmp_path / "export.csv").read_text().splitlines()[1].startswith("1.0,1e-06,ward-7,1,")
+
+
+def test_a_witness_elsewhere_and_a_backup_from_the_command_line(run, tmp_path):
+    grant(run)
+    run("key", "--out", str(tmp_path / "keeper.key"))
+    signed = ["--key", str(tmp_path / "keeper.key")]
+    (tmp_path / "elsewhere").mkdir()
+    run("witness", "--to", str(tmp_path / "elsewhere"), *signed)
+    run("charge", "--dataset", "ward-7", "--epsilon", "0.25", "--what", "codes", "--key", "index 1")
+    again = run("charge", "--dataset", "ward-7", "--epsilon", "0.25", "--what", "codes", "--key", "index 1", "--json")
+    assert again["balance"]["spent"]["epsilon"] == 0.25
+    run("witness", "--to", str(tmp_path / "elsewhere"), *signed)
+    seen = ["--witness", str(tmp_path / "elsewhere"), "--key", str(tmp_path / "keeper.key.pub")]
+    assert "2 entries hold" in run("verify", *seen)
+    run("backup", "--out", str(tmp_path / "copy.db"))
+    assert "2 entries hold" in run("verify", "--ledger", str(tmp_path / "copy.db"), *seen)
+    for left in tmp_path.glob("ledger.db*"):
+        left.unlink()
+    grant(run)  # another ledger in its place
+    (result,) = run("verify", *seen, "--json", code=1)["datasets"]
+    assert "rewritten" in result["problem"]
+
+
+def test_a_budget_in_zcdp_is_granted_and_shown(run):
+    granted = run("grant", "--dataset", "w", "--epsilon", "2", "--delta", "1e-6", "--composition", "zcdp", "--json")
+    assert granted["balance"]["composition"] == "zcdp" and granted["balance"]["budget"]["rho"] > 0
+    spent = run("charge", "--dataset", "w", "--epsilon", "0.1", "--what", "laplace", "--json")["balance"]["spent"]
+    assert spent["rho"] == 0.005
+    assert "7%" in run("show") or "6%" in run("show")

@@ -83,7 +83,7 @@ def _composed(parts: Sequence[Gauss | Pure], delta: float, swapped: bool) -> flo
     mean = sum(count * float(losses @ mass) for losses, mass, count in singles)
     variance = sum(count * float((losses**2) @ mass - (losses @ mass) ** 2) for losses, mass, count in singles)
     top = max(float(np.abs(losses).max()) for losses, _, _ in singles)
-    width = abs(mean) + 12 * math.sqrt(variance) + top + 2
+    width = abs(mean) + 12 * math.sqrt(max(variance, 0.0)) + top + 2
     step = max(_STEP if max(p.count for p in parts) == 1 else _STEP / 8, width * 2.0**-20)
     size = 2 ** math.ceil(math.log2(2 * width / step))
     spectrum: Any = np.ones(size // 2 + 1, np.complex128)

@@ -12,6 +12,7 @@ It refutes; it does not prove.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -48,9 +49,10 @@ class Neighbour:
     absent: tuple[int, ...] = ()
     removed: bool = False
 
-    def steps(self, relation: str) -> int:
-        """How many neighbours away, under the relation."""
-        return 2 if relation == "add or remove one" and not self.removed and not self.absent else 1
+    @property
+    def lacks(self) -> bool:
+        """Whether the unit is not there at all."""
+        return self.removed or bool(self.absent)
 
 
 @dataclass(frozen=True)
@@ -111,6 +113,8 @@ class _Audit:
     findings: dict[tuple[str, str], Finding] = field(default_factory=dict)
     reached: dict[str, tuple[float, float]] = field(default_factory=dict)
     moved: dict[int, NDArray[np.bool_]] = field(default_factory=dict)
+    # What stood at the doors on neighbours in the same record, which are neighbours of each other.
+    stood: dict[int, list[tuple[Neighbour, list[Any]]]] = field(default_factory=dict)
     unsteady: set[str] = field(default_factory=set)
     replays: int = 0
 
@@ -156,6 +160,7 @@ def audit_door(
     _same_again(audit, data)
     for neighbour in neighbours:
         _neighbour(audit, neighbour)
+    _among_neighbours(audit)
     for number, stranger in enumerate(strangers):
         listener, left = audit.replay(stranger)
         _compare(audit, f"stranger {number}", listener, left)
@@ -185,40 +190,53 @@ def _neighbour(audit: _Audit, neighbour: Neighbour) -> None:
     moved = np.zeros(len(audit.here.log), bool)
     for position, (entry, value) in enumerate(zip(audit.here.log, listener.values, strict=False)):
         moved[position] = not np.array_equal(entry.value, value)
-        _sensitivity(audit, neighbour, entry, value)
+        _sensitivity(audit, entry, entry.value, value, 1 if neighbour.lacks else 2, f"neighbour {neighbour.name!r}")
     if neighbour.record is not None:
+        audit.stood.setdefault(neighbour.record, []).append((neighbour, listener.values))
         before = audit.moved.get(neighbour.record)
         audit.moved[neighbour.record] = moved if before is None else before | moved
     _compare(audit, f"neighbour {neighbour.name!r}", listener, left)
 
 
-def _sensitivity(audit: _Audit, neighbour: Neighbour, entry: Entry, value: Any) -> None:
+def _among_neighbours(audit: _Audit) -> None:
+    """Two that differ from the audited data in the same record are neighbours too: extremes against extremes."""
+    for stood in audit.stood.values():
+        for (one, here), (other, there) in itertools.combinations(stood, 2):
+            if one.lacks and other.lacks:
+                continue
+            steps = 1 if one.lacks or other.lacks else 2
+            for entry, value, changed in zip(audit.here.log, here, there, strict=False):
+                _sensitivity(audit, entry, value, changed, steps, f"{one.name!r} against {other.name!r}")
+
+
+def _sensitivity(audit: _Audit, entry: Entry, here: Any, value: Any, removals: int, who: str) -> None:
+    """`removals`: how many times a unit is taken away or put in between the two."""
     domain = entry.planned.mechanism.domain
-    steps = neighbour.steps(entry.planned.mechanism.neighbours)
-    distance, reach = domain.distance(entry.value, value) / steps, domain.reach
+    steps = removals if entry.planned.mechanism.neighbours == "add or remove one" else 1
+    distance, reach = domain.distance(here, value) / steps, domain.reach
     what = entry.planned.what
     audit.reached[what] = max(audit.reached.get(what, (0.0, reach)), (distance, reach))
     if distance > reach * _HAIR:
         audit.find(
             "sensitivity",
             f"{what!r} of {entry.title!r}",
-            f"moved by {distance:.4g} where {reach:.4g} is allowed (neighbour {neighbour.name!r})",
+            f"moved by {distance:.4g} where {reach:.4g} is allowed ({who})",
         )
     elif distance > 0:
-        _likelihood(audit, entry, value, steps)
+        _likelihood(audit, entry, here, value, steps)
 
 
-def _likelihood(audit: _Audit, entry: Entry, value: Any, steps: int) -> None:
+def _likelihood(audit: _Audit, entry: Entry, here: Any, value: Any, steps: int) -> None:
     """Pure releases: what was released may be e^epsilon times as likely here as on the neighbour, never more."""
     mechanism = entry.planned.mechanism
     cost = mechanism.cost
     if cost.delta > 0 or math.isinf(cost.epsilon):
         return
     rng = np.random.default_rng(audit.seed)
-    outcomes = [entry.released, *(mechanism.release(side, rng=rng) for side in (entry.value, value) for _ in range(6))]
+    outcomes = [entry.released, *(mechanism.release(side, rng=rng) for side in (here, value) for _ in range(3))]
     for outcome in outcomes:
         with np.errstate(invalid="ignore"):
-            change = np.nan_to_num(mechanism.log_prob(outcome, entry.value) - mechanism.log_prob(outcome, value))
+            change = np.nan_to_num(mechanism.log_prob(outcome, here) - mechanism.log_prob(outcome, value))
         ratio = abs(float(np.sum(change))) / steps
         if ratio > cost.epsilon * _HAIR + 1e-9:
             audit.find(

@@ -42,7 +42,8 @@ def neighbours_of(
                 array[record] = row
             found.append(Neighbour(f"{name}, record {record}", whole(changed), record=record % len(arrays[0])))
         if removed:
-            found.append(Neighbour(f"absent, record {record}", data, absent=(record % len(arrays[0]),)))
+            place = record % len(arrays[0])
+            found.append(Neighbour(f"absent, record {record}", data, record=place, absent=(place,)))
     return found
 
 

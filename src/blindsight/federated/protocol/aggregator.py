@@ -71,7 +71,8 @@ class Aggregator(Role):
         self.settings, self.agreement, self.identity = enrolment.settings, enrolment.agreement, enrolment.identity
         self.public = enrolment.public
         self.largest_message = rules.largest_contribution(self.settings, self.public)
-        self._group = {user: i for i, group in enumerate(self.settings.groups()) for user in group}
+        self._groups = self.settings.groups()
+        self._group = {user: i for i, group in enumerate(self._groups) for user in group}
         self._parent = bytes(32)
         self._certificate: tuple[bytes, ...] = ()  # the votes that opened the parent
         self._ended: list[tuple[int, bytes]] = []  # rounds and their RESULT messages
@@ -180,7 +181,7 @@ class Aggregator(Role):
             raise Refused(Code.ROUND, f"user {user} has contributed to round {self.round} already.")
         body = Contribution.decode(message.body, most=max(1, (self.settings.holders or (0, 0))[1]))
         self._require_key(body)
-        group = self.settings.groups()[self._group[user]]
+        group = self._groups[self._group[user]]
         waiting = {u: self._pending[u] for u in group if u in self._pending}
         if len(waiting) + 1 < len(group):
             self._total.check(body.padded)

@@ -1,7 +1,7 @@
 """Small numbers in Paillier plaintexts, each plaintext with a check that only the right sum passes.
 
-A plaintext holds, from the lowest bit up, k slots of 7 + g bits (g = ⌈log2 users⌉ spare bits for the sum) and a check of
-61 + g bits:
+A plaintext holds, from the lowest bit up, k slots of 7 + g bits (g = ⌈log2 users⌉ spare bits for the sum) and a check
+of 61 + g bits:
 
     check of user i, block b  =  ρ_ib + Σ_j κ_bj · slot_j   modulo 2^61 - 1
 

@@ -18,6 +18,7 @@ from blindsight.data.reading import decode_image
 from blindsight.index import CodeIndex
 from blindsight.index.bulk.pools import HERE, Pool
 from blindsight.index.bulk.spool import Contents, Spool
+from blindsight.privacy.entropy import Source
 from blindsight.privacy.vault import RecordSource, Vault, content_digest
 
 __all__ = ["Release", "Released", "Wanted", "hash_to", "records_of", "release_named"]
@@ -49,9 +50,7 @@ def records_of(images: ImageSet, vault: Vault) -> list[str]:
     return [vault.record_of(_digest(images.images, row)) for row in range(len(images))]
 
 
-def release_named(
-    hasher: Any, names: list[str], rows: NDArray[Any], source: RecordSource | None = None
-) -> NDArray[np.uint8]:
+def release_named(hasher: Any, names: list[str], rows: NDArray[Any], source: Source | None = None) -> NDArray[np.uint8]:
     """The noisy codes of feature rows: each one's noise depends on its name and a vault's source, or a seed, alone.
 
     With neither, every call draws fresh noise, and is a further release.

@@ -74,7 +74,7 @@ UNION ALL SELECT 'inheritance ' || inhrelid::regclass FROM pg_inherits
 UNION ALL SELECT 'row security' FROM pg_class WHERE oid IN ({ours}) AND (relrowsecurity OR relkind <> 'r')
 UNION ALL SELECT 'index ' || relname FROM pg_index JOIN pg_class ON oid = indexrelid
     WHERE indrelid IN ({ours}) AND NOT (relname = ANY (ARRAY[{indexes}]) AND indisvalid)
-""".format(
+""".format(  # noqa: S608  (names of our own)
     ours=", ".join(f"to_regclass('{table.name}')" for table in (ENTRIES, HEADS)),
     indexes=", ".join(
         f"'{name}'"

@@ -64,7 +64,8 @@ class Budgets:
 
         def charge() -> None:
             if what not in self._seen[ledger.dataset]:
-                ledger.charge(cost, what=what)
+                # By a key, for another studio may share the ledger and be asked the same at the same moment.
+                ledger.charge(cost, what=what, key=f"once: {what}")
                 self._metrics.count("charges")
                 self._seen[ledger.dataset].add(what)
 

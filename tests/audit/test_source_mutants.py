@@ -1,0 +1,43 @@
+"""Bugs written into copies of the package are caught: some of them here, all in `benchmarks.audit.mutants`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.audit.mutants import outcomes
+from benchmarks.audit.mutations import EARLY, LATE
+
+SOME = {
+    "door-no-clip",
+    "entropy-32-bits",
+    "flip-per-bit-for-per-record",
+    "kary-truth-at-twice-epsilon",
+    "phashing-first-code-bare",
+    "metric-exact-distances",
+    "tagging-exact-counts",
+    "federated-one-share",
+    "late-sketching-low-bits-bare",
+}
+ALL = (*EARLY, *LATE)
+SOURCE = Path(__file__).parents[2] / "src" / "blindsight"
+
+
+@pytest.mark.parametrize("mutant", ALL, ids=lambda mutant: mutant.name)
+def test_every_mutant_can_still_be_written(mutant) -> None:
+    text = (SOURCE / mutant.path).read_text()
+    changed = mutant.applied(text)
+    assert changed != text
+    compile(changed, mutant.path, "exec")
+
+
+@pytest.mark.parametrize("mutant", [m for m in ALL if m.name in SOME], ids=lambda mutant: mutant.name)
+def test_a_bug_in_the_source_is_caught(mutant) -> None:
+    (outcome,) = outcomes([mutant])
+    assert outcome.word == "caught", f"{outcome.word}: {outcome.says}"
+
+
+def test_mutants_have_names_of_their_own_and_a_third_came_late() -> None:
+    assert len({mutant.name for mutant in ALL}) == len(ALL) >= 60
+    assert len(LATE) >= len(ALL) * 0.3

@@ -52,7 +52,7 @@ def attack(
 
 def run(arguments: dict[str, Any], place: JobContext) -> dict[str, Any]:
     """What a stranger who holds the release makes of it, measured against the photos it stands for."""
-    from blindsight.audit.target import audit_file
+    from blindsight.audit.target import audit
 
     datasets = DataSets(place.settings)
     one, release = _release(datasets, arguments["release"])
@@ -65,7 +65,7 @@ def run(arguments: dict[str, Any], place: JobContext) -> dict[str, Any]:
     place.say(1, 4, "guessing what the photos show, and finding single ones")
     found = measure(made, rows[held], shows[held], cells)
     place.say(2, 4, "attacking the mechanism")
-    audited = audit_file(datasets.folder(release), trials=_TRIALS).card.audited  # type: ignore[union-attr]
+    audited = getattr(audit(made.hasher.mechanism_, trials=_TRIALS).card, "audited", None)
     place.say(3, 4, "trying other budgets on these photos")
     other = _smaller(one, release, rows[held], shows[held])
     reached = 0.0 if audited is None else round(float(audited.epsilon), 2)

@@ -156,7 +156,7 @@ def _permutation_reused(broken: bool) -> bool:
 
 
 def _single_user_decrypted(broken: bool) -> bool:
-    # The paper's key generator opens whatever it is handed; under a pad it asks for signed contributions of several users.
+    # The paper's key generator opens whatever it is handed; under a pad it wants several signed users.
     return single_user_decryption("paper" if broken else "pad").value > 0.0
 
 

@@ -210,10 +210,10 @@ def test_streams_differ_between_releases_and_runs_but_not_for_a_key_or_a_seed() 
 def test_a_records_noise_depends_on_its_name_and_the_mechanism_only() -> None:
     names, values = ["a", "b", "c"], np.array([1, 2, 3])
 
-    def release(order: list[int], key: bytes, mechanism: KaryResponse = CELLS) -> dict[str, int]:
+    def release(order: list[int], key: bytes, mechanism: KaryResponse = CELLS, about: str = "f") -> dict[str, int]:
         guarantee = _guarantee(Planned(what="cells", mechanism=mechanism), entropy="keyed")
         door = Door(guarantee, what=f"run {order}", random_state=KeyedSource(key))
-        out = door.release_each("cells", values[order], [names[i] for i in order])
+        out = door.release_each("cells", values[order], [names[i] for i in order], about=about)
         return {names[i]: int(v) for i, v in zip(order, out, strict=True)}
 
     whole = release([0, 1, 2], b"k" * 32)
@@ -222,6 +222,8 @@ def test_a_records_noise_depends_on_its_name_and_the_mechanism_only() -> None:
     assert len({tuple(found.values()) for found in others}) > 10
     wider = [release([0, 1, 2], bytes([i]) * 32, KaryResponse(epsilon=2.5, k=8, unit="record")) for i in range(40)]
     assert wider != others
+    # Another function of the same records has noise of its own: its difference to the first must not show.
+    assert [release([0, 1, 2], bytes([i]) * 32, about="g") for i in range(40)] != others
 
 
 def test_an_auditor_can_hand_out_other_releases_and_take_records_away() -> None:

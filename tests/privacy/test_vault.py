@@ -123,7 +123,9 @@ def test_copies_are_names_of_one_record(vault):
 
 def test_the_key_never_shows(vault, tmp_path):
     secret = vault._key.hex()
-    shown = repr(vault) + str(vault) + repr(vault.source(["a"])) + repr(vault.stream("a", LAW)) + vault.number
+    shown = (
+        repr(vault) + str(vault) + repr(vault.source(["a"], about="f")) + repr(vault.stream("a", LAW)) + vault.number
+    )
     assert secret not in shown and vault.number not in secret
     with pytest.raises(InvalidParameter, match="cannot be copied"):
         pickle.dumps(vault)

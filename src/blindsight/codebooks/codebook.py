@@ -151,6 +151,10 @@ class Codebook:
             raise HostileFile(f"not a codebook that can be used ({type(error).__name__}). Make it again.") from error
         return book
 
+    def digest(self) -> str:
+        """Tells this codebook from others: noise by name must differ between two of them."""
+        return storage.digest(KIND, self.to_parts()[0])
+
     def save(self, path: str | Path) -> None:
         """Write it to one file without pickle; everything in it is public."""
         arrays, fields = self.to_parts()

@@ -6,6 +6,7 @@ Writing is atomic: a reader finds the old file or the new one, never half of eit
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 from blindsight.core import durable
 from blindsight.core.errors import HostileFile, InvalidData, InvalidParameter, MissingData
 
-__all__ = ["load", "load_any", "save", "write_atomically"]
+__all__ = ["digest", "load", "load_any", "save", "write_atomically"]
 
 _VERSION = 1
 _LARGEST_HEADER = 64 * 2**20
@@ -28,6 +29,15 @@ def write_atomically(path: str | Path, content: bytes) -> None:
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
     durable.write_file(target, content)
+
+
+def digest(kind: str, arrays: Mapping[str, NDArray[Any]]) -> str:
+    """The SHA-256 of named arrays: the same for the same function, whatever file it came from."""
+    found = hashlib.sha256(kind.encode())
+    for name in sorted(arrays):
+        value = np.ascontiguousarray(arrays[name])
+        found.update(f"{name} {value.dtype.str} {value.shape}".encode() + value.tobytes())
+    return found.hexdigest()
 
 
 def save(path: str | Path, *, kind: str, arrays: Mapping[str, NDArray[Any]], fields: Mapping[str, Any]) -> None:

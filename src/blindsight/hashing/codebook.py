@@ -136,7 +136,11 @@ class CodebookHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         cells = self.assign(X)
         what = f"cells of {len(cells)} images, {self.n_cells_} cells"
         door = Door(self._codes(self.n_cells_), what=what, ledger=ledger, random_state=self.random_state)
-        return codes.pack(door.release(CODE, cells) if names is None else door.release_each(CODE, cells, names))
+        return codes.pack(
+            door.release(CODE, cells)
+            if names is None
+            else door.release_each(CODE, cells, names, about=saving.fingerprint(self))
+        )
 
     def assign(self, X: Any) -> NDArray[np.int64]:
         """The true cells, without noise: keep them to yourself."""

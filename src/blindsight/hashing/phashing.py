@@ -102,7 +102,11 @@ class PHashing(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
 
     def _release(self, bits: Array, what: str, ledger: Ledger | None, names: Sequence[str] | None) -> Array:
         door = Door(self.guarantee_, what=what, ledger=ledger, random_state=self.random_state)
-        return door.release(CODE, bits) if names is None else door.release_each(CODE, bits, names)
+        return (
+            door.release(CODE, bits)
+            if names is None
+            else door.release_each(CODE, bits, names, about=saving.fingerprint(self))
+        )
 
     def query(self, X: Any) -> NDArray[np.uint8]:
         """The plain packed codes of queries, without noise: keep them to yourself."""

@@ -22,7 +22,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from blindsight.core import checks, codes
 from blindsight.core.errors import InvalidParameter
-from blindsight.hashing import moments, paper
+from blindsight.hashing import moments, paper, saving
 from blindsight.hashing.base import Hasher
 from blindsight.hashing.moments import NoNoise, Share, Sums
 from blindsight.hashing.projection import principal_axes, procrustes, random_rotation
@@ -128,7 +128,11 @@ class PITQ(Hasher):
         else:
             what = f"{len(bits)} flipped codes of {self.n_bits} bits"
             door = Door(self._codes(), what=what, ledger=ledger, random_state=self.random_state)
-            bits = door.release(CODE, bits) if names is None else door.release_each(CODE, bits, names)
+            bits = (
+                door.release(CODE, bits)
+                if names is None
+                else door.release_each(CODE, bits, names, about=saving.fingerprint(self))
+            )
         return 2 * bits.astype(np.int8) - 1 if signs else codes.pack(bits)
 
     def fit_transform(self, X: Any, y: Any = None, *, ledger: Ledger | None = None) -> Array:

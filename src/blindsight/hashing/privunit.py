@@ -79,7 +79,11 @@ class PrivUnitHasher(Hasher):
         u = self.query(X)
         what = f"{len(u)} noisy directions in {u.shape[1]} dimensions"
         door = Door(self.guarantee_, what=what, ledger=ledger, random_state=self.random_state)
-        return (door.release(CODE, u) if names is None else door.release_each(CODE, u, names)).astype(np.float32)
+        return (
+            door.release(CODE, u)
+            if names is None
+            else door.release_each(CODE, u, names, about=saving.fingerprint(self))
+        ).astype(np.float32)
 
     def query(self, X: Any) -> NDArray[np.float64]:
         """The plain directions of queries: keep them to yourself."""

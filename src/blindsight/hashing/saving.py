@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from blindsight.core import storage
 from blindsight.core.errors import HostileFile, InvalidParameter
 
-__all__ = ["describe", "load", "rebuild", "require", "save", "take"]
+__all__ = ["describe", "fingerprint", "load", "rebuild", "require", "save", "take"]
 
 KIND = "hasher"
 T = TypeVar("T")
@@ -31,6 +31,12 @@ def describe(hasher: Any) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
     arrays, learned = hasher.state()
     params = {key: value for key, value in hasher.get_params(deep=False).items() if _plain(value)}
     return arrays, {"class": type(hasher).__name__, "params": params, "learned": learned}
+
+
+def fingerprint(hasher: Any) -> str:
+    """A digest of what a fitted hasher computes: noise by name must differ between two functions of one record."""
+    arrays, fields = describe(hasher)
+    return storage.digest(str(fields["class"]), arrays)
 
 
 def rebuild(arrays: dict[str, NDArray[Any]], fields: dict[str, Any]) -> Any:

@@ -111,7 +111,11 @@ class CellRelease:
         cells = self.codebook.assign(X)
         what = f"cells of {len(cells)} images"
         door = Door(self.guarantee_, what=what, ledger=ledger, random_state=self.random_state)
-        released = door.release(CELL, cells) if names is None else door.release_each(CELL, cells, names)
+        released = (
+            door.release(CELL, cells)
+            if names is None
+            else door.release_each(CELL, cells, names, about=self.codebook.digest())
+        )
         return to_codes(released, self.codebook.k)
 
     def save(self, path: Path) -> None:

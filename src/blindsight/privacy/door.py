@@ -207,10 +207,12 @@ class Door:
             drawn = drawn if absent is None else drawn & ~absent
         return np.flatnonzero(drawn)
 
-    def release_each(self, what: str, values: Any, names: Sequence[str]) -> Array:
-        """Every record's value by itself, with noise that depends on its name and the mechanism only.
+    def release_each(self, what: str, values: Any, names: Sequence[str], *, about: str) -> Array:
+        """Every record's value by itself, with noise that depends on its name, the mechanism and `about` only.
 
-        With a vault's source a record gets the same release whenever it is asked for, alone or among others.
+        With a vault's source a record gets the same release whenever it is asked for, alone or among others. `about`
+        tells which function the values are of (a digest of it): the same noise on two functions of one record would
+        show how they differ.
         """
         planned = self._next(what)
         inside = planned.mechanism.domain.project(values)
@@ -218,7 +220,7 @@ class Door:
             raise InvalidParameter(f"got {len(names)} names for {len(inside)} records.")
         if self._source.name == "system" and self._listener is None:
             return self._pass(planned, inside)
-        law = str(sorted(to_fields(planned.mechanism).items()))
+        law = f"{about}/{sorted(to_fields(planned.mechanism).items())}"
         exact = planned.mechanism.sampler == "exact"
         forced = None if self._listener is None else self._listener.passing(self._passage(planned, inside))
         if forced is not None:

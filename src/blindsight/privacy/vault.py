@@ -190,7 +190,7 @@ class Vault:
         """The permanent noise of a record under a mechanism, given as text (its JSON); see `source`."""
         return self.source([record], about=about).stream(f"{record}/{law}")
 
-    def source(self, records: Iterable[str], *, about: str = "") -> RecordSource:
+    def source(self, records: Iterable[str], *, about: str) -> RecordSource:
         """The noise of these records, to be drawn here or elsewhere.
 
         `about` says what the mechanism is applied to (a digest of the hash function, say). The same noise on two

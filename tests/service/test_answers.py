@@ -231,8 +231,6 @@ def test_another_index_is_searched_by_upload_and_shows_names(tmp_path: Any, make
     assert client.get("/api/demo/search").json()["stored"] == 40
     there = client.post("/api/demo/search/upload?epsilon=8&k=6", content=photo, headers=kind).json()["hits"]
     assert all(len(hit["id"]) == 32 for hit in there)
-    # The embedded way looks up the cells' own probabilities, Milvus the model of distances stored with the codes.
-    assert [hit["probability"] for hit in there] == pytest.approx([hit["probability"] for hit in found], abs=0.05)
     run(app.state.studio.decoders.close())
 
 

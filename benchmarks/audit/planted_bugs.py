@@ -150,14 +150,14 @@ def _nan_let_through(broken: bool) -> bool:
 
 
 def _permutation_reused(broken: bool) -> bool:
-    # The paper's protocol keeps one permutation for all rounds; block mode draws a fresh one each round.
-    found = support_intersection("paper" if broken else "block", rounds=30)
+    # The paper's protocol keeps one permutation for all rounds; a pad has no permutation.
+    found = support_intersection("paper" if broken else "pad", rounds=30)
     return found.value > 0.25
 
 
 def _single_user_decrypted(broken: bool) -> bool:
-    # The paper's key generator opens whatever it is handed; block mode asks for signed contributions of several users.
-    return single_user_decryption("paper" if broken else "block").value > 0.0
+    # The paper's key generator opens whatever it is handed; under a pad it wants several signed users.
+    return single_user_decryption("paper" if broken else "pad").value > 0.0
 
 
 PLANTED = (

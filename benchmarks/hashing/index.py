@@ -66,7 +66,7 @@ def _against_faiss(
         work = race(
             lambda: index.search(queries, _K), lambda: raw.search(queries, _K), repeats=5, clock=time.process_time
         )
-        agree = bool((index.search(queries, _K).distances.reshape(-1, _K) == raw.search(queries, _K)[0]).all())
+        agree = bool((_distances(index, queries) == raw.search(queries, _K)[0]).all())
     yield Row(
         id="hashing.index_vs_faiss",
         value=outcome.ratio,
@@ -90,7 +90,7 @@ def _against_usearch(codes: NDArray[np.uint8], queries: NDArray[np.uint8], *, se
         return usearch.search(codes, queries, _K, usearch.MetricKind.Hamming, exact=True, threads=1)
 
     outcome = race(lambda: index.search(queries, _K), peer, repeats=3)
-    mine = index.search(queries, _K).distances.reshape(-1, _K)
+    mine = _distances(index, queries)
     agree = bool((mine == np.asarray(peer().distances).astype(np.int64)).all())
     yield Row(
         id="hashing.index_vs_usearch",
@@ -102,6 +102,10 @@ def _against_usearch(codes: NDArray[np.uint8], queries: NDArray[np.uint8], *, se
         note=f"1,000,000 codes of {_BITS} bits, k = {_K}, {len(queries)} queries, one thread; "
         f"distances {'equal' if agree else 'DIFFER'}",
     )
+
+
+def _distances(index: HammingIndex, queries: NDArray[np.uint8]) -> NDArray[np.int64]:
+    return np.asarray(index.search(queries, _K).distances).reshape(-1, _K)
 
 
 def _durable(codes: NDArray[np.uint8], folder: Path, *, seed: int) -> Iterator[Row]:
@@ -170,7 +174,7 @@ def _structures(codes: NDArray[np.uint8], queries: NDArray[np.uint8], *, seed: i
     exact.add(clustered)
     fast.add(clustered)
     outcome = race(lambda: fast.search(probes, _K), lambda: exact.search(probes, _K), repeats=3)
-    worst = exact.search(probes, _K).distances.reshape(-1, _K)[:, -1]
+    worst = _distances(exact, probes)[:, -1]
     found = fast.search(probes, _K)
     hits = sum(hit.distance <= worst[row] for row, listed in enumerate(found) for hit in listed)
     yield Row(

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.harness import Row, race
-from benchmarks.hashing.codebooks import codebook_rows, lists_rows, words_rows
+from benchmarks.hashing.codebooks import codebook_rows, deep_rows, lists_rows, words_rows
 from benchmarks.hashing.index import search_rows
 from benchmarks.hashing.records import record_rows
 from benchmarks.hashing.sets import Collection, collections, small_collection
@@ -39,6 +39,7 @@ def rows(*, quick: bool, seed: int = 0, out: Path, progress: Progress | None = N
     tell(2)
     yield from codebook_rows(quick=quick, seed=seed)
     yield from words_rows(seed=seed)
+    yield from deep_rows(seed=seed)
     tell(3)
     if quick:
         small = small_collection()

@@ -112,7 +112,7 @@ def noisy_descent(
     features: NDArray[Any], labels: NDArray[Any], *, epsilon: float, steps: int, seed: int
 ) -> tuple[NDArray[np.float64], Guarantee]:
     """Logistic regression over ten classes by clipped, noisy gradients of all records, through the door."""
-    record = {"unit": "record", "neighbours": "add or remove one", "sensitivity": 1.0, "delta": 1e-5}
+    record: Any = {"unit": "record", "neighbours": "add or remove one", "sensitivity": 1.0, "delta": 1e-5}
     one = Gaussian.calibrate(epsilon, **record)
     gradient = Gaussian(sigma=one.sigma * math.sqrt(steps), **record)
     guarantee = Guarantee(

@@ -91,21 +91,21 @@ class TestPITQ(_Learned):
     """Projection, rotation and codes in one budget."""
 
     def make(self) -> Any:
-        return PITQ(n_bits=4, epsilon=60.0, n_iterations=2)
+        return PITQ(n_bits=4, epsilon=40.0, n_iterations=2)
 
 
 class TestPrivateCodebook(_Learned):
     """Cells from the protected images."""
 
     def make(self) -> Any:
-        return CodebookHasher(epsilon=60.0, n_cells=4, n_components=3)
+        return CodebookHasher(epsilon=40.0, n_cells=4, n_components=3)
 
 
 class TestPrivateSupervisedCodebook(_Learned):
     """Cells from the protected images and their labels, the label space being public."""
 
     def make(self) -> Any:
-        return CodebookHasher(epsilon=60.0, n_cells=4, n_components=3, supervised=True, classes=(0, 1, 2))
+        return CodebookHasher(epsilon=40.0, n_cells=4, n_components=3, supervised=True, classes=(0, 1, 2))
 
     def data(self) -> Any:
         return (X, Y)

@@ -250,9 +250,9 @@ class PhotoEncoder:
         """
         hits = list(hits)
         wanted = {hit.id: original(hit.id) for found in hits for hit in found}
-        known = [key for key, image in wanted.items() if image is not None]
-        stored = _centred(self.recipe.image.rows(np.stack([wanted[key] for key in known]))) if known else None  # type: ignore[arg-type]
-        row_of = {key: row for row, key in enumerate(known)}
+        there = {key: image for key, image in wanted.items() if image is not None}
+        stored = _centred(self.recipe.image.rows(np.stack(list(there.values())))) if there else None
+        row_of = {key: row for row, key in enumerate(there)}
         ordered = []
         for query, found in zip(_centred(self.recipe.image.rows(images)), hits, strict=True):
             here = [hit.id for hit in found if hit.id in row_of]

@@ -8,9 +8,9 @@ counts components anew for each node, which is O(V (V + E)).
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from blindsight.core.compiled import njit
 from blindsight.metric.graph import PairGraph
 
 __all__ = ["block_counts", "bridges", "worth"]

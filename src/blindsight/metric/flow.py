@@ -8,9 +8,9 @@ the cautious reading. Whichever set is taken, the bounds of `kappa` hold.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from blindsight.core.compiled import njit
 from blindsight.metric.graph import PairGraph
 
 __all__ = ["disjoint_paths"]

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from blindsight.core import checks
+from blindsight.core.compiled import njit
 from blindsight.core.errors import InvalidData
 
 __all__ = ["PairGraph", "connected", "pair_labels"]

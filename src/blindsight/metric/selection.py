@@ -9,10 +9,10 @@ long as the structure is public.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from blindsight.core import checks
+from blindsight.core.compiled import njit
 from blindsight.metric.graph import PairGraph
 
 __all__ = ["SELECTIONS", "bounded_degree", "matching", "select", "spanning_forest"]

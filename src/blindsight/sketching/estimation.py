@@ -15,10 +15,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import expit, xlogy
 
+from blindsight.core.compiled import njit
 from blindsight.core.errors import InvalidData
 from blindsight.sketching.flips import Law
 

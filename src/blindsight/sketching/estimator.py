@@ -22,6 +22,7 @@ from blindsight.core import checks
 from blindsight.core.errors import InvalidData, InvalidParameter
 from blindsight.privacy import Door, Guarantee
 from blindsight.privacy.estimator import Protected
+from blindsight.privacy.mechanisms import KaryResponse
 from blindsight.sketching.bits import as_images, pixels_of, to_bits
 from blindsight.sketching.flips import FlipParameters
 from blindsight.sketching.promise import CELL, PIXEL, codebook_guarantee, flips_guarantee
@@ -56,9 +57,9 @@ class FlippedBits(TransformerMixin, Protected):
         self.depth = depth
         self.random_state = random_state
 
-    def promise(self, *, image_shape: Any) -> Guarantee:
-        """What will be promised of images of (channels, height, width)."""
-        channels, height, width = (checks.whole("image_shape", size) for size in image_shape)
+    def promise(self, **public: Any) -> Guarantee:
+        """What will be promised of images with public `image_shape` (channels, height, width)."""
+        channels, height, width = (checks.whole("image_shape", size) for size in public["image_shape"])
         parameters = FlipParameters.proven(self.epsilon, depth=self.depth)
         return flips_guarantee(parameters, (channels, height, width), entropy=self.entropy_)
 
@@ -122,11 +123,10 @@ class CodebookSketcher(TransformerMixin, Protected):
         self.k = k
         self.random_state = random_state
 
-    def promise(self, *, k: int, **public: Any) -> Guarantee:
-        """What will be promised of one of k prototypes."""
-        from blindsight.privacy.mechanisms import KaryResponse
-
-        return codebook_guarantee(KaryResponse(epsilon=float(self.epsilon), k=k, unit="record"), entropy=self.entropy_)
+    def promise(self, **public: Any) -> Guarantee:
+        """What will be promised of one of `k` prototypes, their public number."""
+        mechanism = KaryResponse(epsilon=float(self.epsilon), k=public["k"], unit="record")
+        return codebook_guarantee(mechanism, entropy=self.entropy_)
 
     def fit(self, X: Any, y: Any = None) -> CodebookSketcher:
         """Learn the prototypes from *public* images; from their labels too, where given (public as well).

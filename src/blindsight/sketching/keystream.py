@@ -13,8 +13,9 @@ import os
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from blindsight.core.compiled import njit
 
 __all__ = ["WORDS", "fill", "fresh_key", "seeded_key"]
 

@@ -21,9 +21,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from blindsight.core.compiled import njit
 from blindsight.sketching.keystream import WORDS, fill, fresh_key, seeded_key
 from blindsight.sketching.parameters import QKParameters
 

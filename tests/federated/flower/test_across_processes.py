@@ -69,7 +69,7 @@ def fleet(tmp_path: Path) -> Iterator[Fleet]:
     started.stop()
 
 
-def until(what: str, happened: Callable[[], object], seconds: float = 150.0) -> None:
+def until(what: str, happened: Callable[[], object], seconds: float = 400.0) -> None:
     end = time.monotonic() + seconds
     while not happened():
         assert time.monotonic() < end, f"waited {seconds:g} s for {what}"

@@ -319,6 +319,9 @@ def _dice(audit: _Audit, simulated: bool, rolls: int) -> None:
         for says in dice.source_problems(opening.source, simulated=simulated):
             audit.find("entropy", f"{opening.title!r}", says)
     for entry in audit.here.log:
+        if entry.streams == 1 and not np.array_equal(entry.redrawn(), entry.released):
+            where = f"{entry.planned.what!r} of {entry.title!r}"
+            audit.find("noise", where, "what was handed out is not what the mechanism draws from the door's stream")
         if not entry.streams:
             audit.find("entropy", f"{entry.planned.what!r} of {entry.title!r}", "no stream of the door was drawn from")
     _reused(audit)

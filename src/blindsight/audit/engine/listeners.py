@@ -38,6 +38,11 @@ class Entry:
     value: Array
     released: Array
     streams: int = 1
+    stream: int = 0
+
+    def redrawn(self) -> Array:
+        """What the mechanism draws from the same stream at the same value."""
+        return np.asarray(self.planned.mechanism.release(self.value, rng=np.random.default_rng(self.stream)))
 
     @property
     def name(self) -> str:
@@ -55,6 +60,7 @@ class Opening:
     source: Any
     labels: list[tuple[str, bool]] = field(default_factory=list)
     starts: list[bytes] = field(default_factory=list)
+    last: int = 0
 
 
 class _Streams:
@@ -75,7 +81,8 @@ class _Streams:
         turn = 0 if self.name == "keyed" else self._asked[label]
         self._asked[label] += 1
         digest = hashlib.sha256(f"{self._seed}/{self._number}/{turn}/{label}".encode()).digest()
-        return np.random.default_rng(int.from_bytes(digest[:16], "big"))
+        self._opening.last = int.from_bytes(digest[:16], "big")
+        return np.random.default_rng(self._opening.last)
 
 
 class _Ear:
@@ -125,6 +132,7 @@ class RecordingListener(_Ear):
                 np.array(passage.value),
                 np.array(released),
                 streams,
+                self.openings[self._door_of(passage)].last,
             )
         )
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
+
+from blindsight.core.compiled import njit
 
 __all__ = ["pack", "unpack"]
 
 
-@numba.njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True)
 def _pack(x: NDArray[np.uint64], bits: int, out: NDArray[np.uint8]) -> None:
     held, filled, at = np.uint64(0), np.uint64(0), 0
     width, eight = np.uint64(bits), np.uint64(8)
@@ -25,7 +26,7 @@ def _pack(x: NDArray[np.uint64], bits: int, out: NDArray[np.uint8]) -> None:
         out[at] = np.uint8(held & np.uint64(255))
 
 
-@numba.njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True)
 def _unpack(data: NDArray[np.uint8], bits: int, out: NDArray[np.uint64]) -> np.uint64:
     held, filled, at, largest = np.uint64(0), np.uint64(0), 0, np.uint64(0)
     width, eight = np.uint64(bits), np.uint64(8)

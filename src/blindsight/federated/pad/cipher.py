@@ -11,10 +11,10 @@ from __future__ import annotations
 import hashlib
 from functools import lru_cache
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from blindsight.core.compiled import njit
 from blindsight.core.errors import ProtocolError
 from blindsight.federated.pad import bits, ring
 from blindsight.federated.pad.parameters import Parameters
@@ -37,7 +37,7 @@ def _header_key(header: bytes) -> bytes:
     return hashlib.sha256(b"blindsight pad a" + header).digest()[:16]
 
 
-@numba.njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True)
 def _accept(words: NDArray[np.uint32], mask: int, prime: int, out: NDArray[np.uint32], start: int) -> int:
     filled = start
     for word in words:
@@ -72,7 +72,7 @@ def _factors(parameters: Parameters, which: int) -> NDArray[np.uint64]:
     return np.array(slots + tail, dtype=np.uint64)
 
 
-@numba.njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True)
 def _fill(values: NDArray[np.uint64], errors: NDArray[np.int8], factors: NDArray[np.uint64], out: NDArray) -> None:
     """Σ slot_j 2^(slot_bits j) + t e, modulo p: below 2^61 before the one reduction."""
     n, slots = out.shape[0], factors.shape[0] - 6
@@ -86,7 +86,7 @@ def _fill(values: NDArray[np.uint64], errors: NDArray[np.int8], factors: NDArray
         out[i] = np.uint32(ring._less(ring._lazy(x, np.uint64(1), one, p), p))
 
 
-@numba.njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True)
 def _signed(s: NDArray[np.int8], prime: int, out: NDArray[np.uint32]) -> None:
     p = np.uint64(prime)
     for i in range(out.shape[0]):
@@ -191,7 +191,7 @@ def _chinese(parameters: Parameters) -> tuple[NDArray[np.uint64], NDArray[np.uin
     )
 
 
-@numba.njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True)
 def _read(
     x: NDArray[np.uint32],
     primes: NDArray[np.uint64],

@@ -11,9 +11,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
+
+from blindsight.core.compiled import njit
 
 __all__ = ["Field", "add_into", "field", "forward", "inverse", "multiply_add", "multiply_subtract", "shoup"]
 
@@ -72,20 +73,20 @@ def field(prime: int, degree: int) -> Field:
     )
 
 
-@numba.njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True)
 def _lazy(x: np.uint64, w: np.uint64, companion: np.uint64, p: np.uint64) -> np.uint64:
     """x w modulo p, in [0, 2p), for x < 2^32."""
     return (x * w - ((x * companion) >> _32) * p) & _LOW
 
 
-@numba.njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True)
 def _less(x: np.uint64, p: np.uint64) -> np.uint64:
     """x - p where that is not negative, else x; without a branch."""
     y = x - p
     return y + (p & (_ZERO - (y >> _63)))
 
 
-@numba.njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True)
 def _forward(x: Residues, roots: NDArray[np.uint32], prime: int) -> None:
     """Harvey's butterflies (Cooley and Tukey): values stay below 4p until the last pass."""
     n = x.shape[0]
@@ -107,7 +108,7 @@ def _forward(x: Residues, roots: NDArray[np.uint32], prime: int) -> None:
         x[i] = np.uint32(_less(_less(np.uint64(x[i]), p2), p))
 
 
-@numba.njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True)
 def _inverse(x: Residues, roots: NDArray[np.uint32], prime: int, scale: int, companion_of_scale: int) -> None:
     """Gentleman and Sande's butterflies, values below 2p; then divided by N."""
     n = x.shape[0]
@@ -139,7 +140,7 @@ def inverse(x: Residues, at: Field) -> None:
     _inverse(x, at.inverses, at.prime, *at.scale)
 
 
-@numba.njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True)
 def _product(x: np.uint64, y: np.uint64, p: np.uint64, barrett: np.uint64, shift: np.uint64) -> np.uint64:
     """x y modulo p: barrett = ⌊2^(2 shift) / p⌋ with p < 2^shift <= 2^30; the quotient is off by at most 2."""
     z = x * y
@@ -147,7 +148,7 @@ def _product(x: np.uint64, y: np.uint64, p: np.uint64, barrett: np.uint64, shift
     return _less(_less(z - guess * p, p), p)
 
 
-@numba.njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True)
 def _multiply_add(a: Residues, s: Residues, x: Residues, prime: int, barrett: int, bits: int, minus: bool) -> None:
     p, b, shift = np.uint64(prime), np.uint64(barrett), np.uint64(bits)
     for i in range(x.shape[0]):
@@ -169,7 +170,7 @@ def multiply_subtract(a: Residues, s: Residues, x: Residues, prime: int) -> None
     _multiply_add(a, s, x, prime, (1 << (2 * bits)) // prime, bits, True)
 
 
-@numba.njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True)
 def add_into(total: Residues, x: Residues, prime: int) -> None:
     """total += x."""
     p = np.uint64(prime)

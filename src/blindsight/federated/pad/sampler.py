@@ -10,10 +10,10 @@ from decimal import Decimal, localcontext
 from functools import lru_cache
 from typing import Final
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from blindsight.core.compiled import njit
 from blindsight.federated.pad.stream import secret_words
 
 __all__ = ["LARGEST", "SIGMA", "secret", "thresholds"]
@@ -44,7 +44,7 @@ def _table() -> NDArray[np.uint64]:
     return np.array([(t >> _HALF_BITS, t & mask) for t in thresholds()], dtype=np.uint64)
 
 
-@numba.njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True)
 def _scan(words: NDArray[np.uint64], table: NDArray[np.uint64], out: NDArray[np.int8]) -> None:
     one, top = np.uint64(1), np.uint64(63)
     for i in range(out.shape[0]):

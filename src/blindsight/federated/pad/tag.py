@@ -10,10 +10,10 @@ from __future__ import annotations
 import hashlib
 from typing import Final
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from blindsight.core.compiled import njit
 from blindsight.federated.pad.stream import expand
 
 __all__ = ["DIGITS", "DIGIT_BITS", "MODULUS", "from_digits", "tag", "to_digits"]
@@ -26,12 +26,12 @@ _LOW31 = np.uint64((1 << 31) - 1)
 _CHUNK = 1 << 20
 
 
-@numba.njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True)
 def _fold(x: np.uint64) -> np.uint64:
     return (x & _P) + (x >> _61)
 
 
-@numba.njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True)
 def _dot(keys: NDArray[np.uint64], values: NDArray[np.uint64]) -> tuple[np.uint64, np.uint64]:
     """Σ high halves and Σ low halves of the keys times values below 2^32."""
     high, low = np.uint64(0), np.uint64(0)

@@ -19,7 +19,6 @@ from functools import cached_property
 from itertools import combinations
 
 import gmpy2
-import numba
 import numpy as np
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
@@ -29,6 +28,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from numpy.typing import NDArray
 
 from blindsight.core import checks
+from blindsight.core.compiled import njit
 from blindsight.core.errors import InvalidParameter, ProtocolError
 from blindsight.federated.pad import bits
 from blindsight.federated.pad.ring import _less
@@ -46,7 +46,7 @@ def public_of(private: bytes) -> bytes:
     return X25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw()
 
 
-@numba.njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True)
 def _accept(words: NDArray[np.uint32], mask: int, prime: int, out: NDArray[np.int64], filled: int) -> int:
     for word in words:
         value = np.int64(word & np.uint32(mask))
@@ -56,7 +56,7 @@ def _accept(words: NDArray[np.uint32], mask: int, prime: int, out: NDArray[np.in
     return filled
 
 
-@numba.njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True)
 def _combine(points: NDArray[np.int64], weights: NDArray[np.int64], prime: int, barrett: int, width: int) -> NDArray:
     """Σ_k weights[k] · points[k] modulo the prime, without a division: shares are secrets."""
     p, factor = np.uint64(prime), np.uint64(barrett)

@@ -24,6 +24,19 @@ END = (
     .where(HEADS.c.dataset == sql.bindparam("dataset"))
 )
 LOCK = HEAD.with_for_update()
+# What a write must find when it looks back: the head, and the totals of the entry that it names.
+STANDS = (
+    sql.select(
+        HEADS.c.sequence,
+        HEADS.c.hash,
+        ENTRIES.c.hash,
+        ENTRIES.c.spent_micro_epsilon,
+        ENTRIES.c.spent_atto_delta,
+        ENTRIES.c.spent_pico_rho,
+    )
+    .select_from(HEADS.join(ENTRIES, (ENTRIES.c.dataset == HEADS.c.dataset) & (ENTRIES.c.sequence == HEADS.c.sequence)))
+    .where(HEADS.c.dataset == sql.bindparam("dataset"))
+)
 LAST = (
     sql.select(ENTRIES)
     .where(
@@ -136,14 +149,16 @@ class Transaction:
     def append(self, entries: Sequence[Entry]) -> None:
         """Write entries, move the head to the last, and read all of it back: what was written is what stands there."""
         last = entries[-1]
-        self.connection.execute(APPEND, [entry.to_dict() for entry in entries])
+        rows = [entry.to_dict() for entry in entries]
+        self.connection.execute(APPEND, rows if len(rows) > 1 else rows[0])
         self.connection.execute(MOVE, {"of": last.dataset, "to": last.sequence, "digest": last.hash})
-        head, end = self.locked_end(last.dataset)
+        stands = self.connection.execute(STANDS, {"dataset": last.dataset}).one_or_none()
         others = all(
             self.connection.execute(AT, {"dataset": entry.dataset, "sequence": entry.sequence}).scalar() == entry.hash
             for entry in entries[:-1]
         )
-        if head != last.head or end != last or not others:
+        expected = (*last.head, last.hash, last.spent_micro_epsilon, last.spent_atto_delta, last.spent_pico_rho)
+        if stands is None or tuple(stands) != expected or not others:
             raise LedgerTampered(
                 "the database did not keep what was written to it; nothing was charged. Something acts on its tables."
             )

@@ -163,7 +163,9 @@ class SubsetSelection:
         holds = np.take_along_axis(members, np.asarray(x, np.int64)[..., None], axis=-1)[..., 0]
         size, truth = self._width, self.truth_probability
         log_in = math.log(truth) - math.log(math.comb(self.k - 1, size - 1))
-        log_out = math.log1p(-truth) - math.log(math.comb(self.k - 1, size))
+        # ln(1 - truth) by way of the odds: above epsilon = 37 the truth itself rounds to 1.
+        log_lie = math.log(truth) + math.log((self.k - size) / size) - self.epsilon
+        log_out = log_lie - math.log(math.comb(self.k - 1, size))
         return np.where(holds, log_in, log_out)
 
 

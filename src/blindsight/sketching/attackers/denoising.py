@@ -47,7 +47,7 @@ def _pass(
     def grid(image: NDArray[np.float32], top: int, left: int) -> NDArray[np.float32]:
         part = image[:, top : top + rows, left : left + columns]
         blocks = part.reshape(channels, rows // side, side, columns // side, side).transpose(0, 1, 3, 2, 4)
-        return basis @ blocks @ basis.T
+        return np.asarray(basis @ blocks @ basis.T, np.float32)
 
     def laid(blocks: NDArray[np.float32]) -> NDArray[np.float32]:
         full = np.broadcast_to(blocks, (channels, rows // side, columns // side, side, side))
@@ -86,8 +86,8 @@ def denoise(values: NDArray[np.float32], noise: float) -> tuple[NDArray[np.float
     across = _cosines(len(values))
     # Colours of a photo move together: brightness has most of the signal, and the noise stays white.
     turned = np.tensordot(across, values, 1)
-    pilot: NDArray[np.float32] | None = None
-    for _ in range(3):
+    pilot, error = _pass(turned, noise, side, None)
+    for _ in range(2):
         pilot, error = _pass(turned, noise, side, pilot)
     return np.tensordot(across.T, pilot, 1), np.sqrt(np.tensordot(across.T**2, error, 1))
 

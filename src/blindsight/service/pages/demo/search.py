@@ -131,8 +131,10 @@ class Gallery:
         return self._hits(Ranked(best, scores[best].astype(np.float64)))
 
     def _row(self, pixels: NDArray[Any]) -> NDArray[Any]:
-        row = self._features.transform(as_digit(pixels)[None])
-        if not self.knows(row[0]):
+        digit = as_digit(pixels)
+        row = self._features.transform(digit[None])
+        # Strokes on an even ground, and near other digits; a photo is neither.
+        if (digit < 25).mean() < 0.5 or digit.max() < 150 or not self.knows(row[0]):
             raise Problem("not_of_the_kind")
         return row
 

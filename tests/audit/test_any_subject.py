@@ -11,7 +11,7 @@ import pytest
 from blindsight.audit import audit, audit_file
 from blindsight.audit.advice import changes
 from blindsight.audit.mechanisms import worst_inputs
-from blindsight.core.errors import BlindsightError, HostileFile, InvalidData
+from blindsight.core.errors import BlindsightError, HostileFile, InvalidData, InvalidParameter
 from blindsight.federated import FederatedClassifier
 from blindsight.hashing import LSH, PITQ, CodebookHasher, PHashing, PrivUnitHasher, SampledPHashing
 from blindsight.index import HammingIndex
@@ -135,22 +135,18 @@ def test_sketches_flipped_and_negative_are_read_from_a_file(tmp_path: Path) -> N
     assert audit_file(tmp_path / "sketcher", trials=TRIALS).verdict.setting.startswith("Q3")
 
 
-def test_an_index_is_judged_by_what_it_states(tmp_path: Path) -> None:
+def test_an_index_is_attacked_by_the_mechanism_that_it_names(tmp_path: Path) -> None:
     import dataclasses
 
     hasher = CodebookHasher(epsilon=2.0, n_cells=8, learned_from="public").fit(X)
-    lie = dataclasses.replace(hasher.guarantee_, epsilon=0.5)
-    for name, promise in (("honest", hasher.guarantee_), ("lying", lie)):
-        folder = tmp_path / name
-        folder.mkdir()
-        with HammingIndex.create(folder / "codes.index", 8, guarantee=promise) as index:
-            index.add(hasher.transform(X))
-        alone = audit_file(folder / "codes.index", trials=TRIALS)
-        hasher.save(folder / "hasher.safetensors")
-        beside = audit_file(folder, trials=TRIALS)
-        assert beside.verdict.refuted is (name == "lying")
-        # Alone, the header is all there is, and its own epsilon makes the mechanism.
-        assert not alone.verdict.refuted
+    with pytest.raises(InvalidParameter, match="the releases cost 2"):  # a lie cannot even be written
+        dataclasses.replace(hasher.guarantee_, epsilon=0.5)
+    with HammingIndex.create(tmp_path / "codes.index", 8, guarantee=hasher.guarantee_) as index:
+        index.add(hasher.transform(X))
+    found = audit_file(tmp_path / "codes.index", trials=TRIALS)
+    assert found.subject == hasher.guarantee_.releases[0].mechanism
+    assert found.verdict is not None
+    assert not found.verdict.refuted
 
 
 @pytest.mark.parametrize("damage", ["half", "flipped", "text"])

@@ -24,7 +24,7 @@ class _Metric(ReplayContract):
     params: ClassVar[dict[str, Any]]
 
     def make(self) -> Any:
-        return DPPMetric(epsilon=200.0, **self.params)
+        return DPPMetric(epsilon=5000.0, **self.params)
 
     def data(self) -> Any:
         return (PAIRS, SAME)
@@ -87,7 +87,7 @@ class TestRecord(ReplayContract):
         return RECORDS
 
     def run(self, data: Any, folder: Path) -> Any:
-        fitted = DPPMetric(epsilon=200.0, unit="record", preprocessor=data).fit(TABLE, [1, 0, 1, 0, 1])
+        fitted = DPPMetric(epsilon=5000.0, unit="record", preprocessor=data).fit(TABLE, [1, 0, 1, 0, 1])
         fitted.save(folder / "model.safetensors")
         learned = {name: value for name, value in vars(fitted).items() if name.endswith("_") and name != "owner_only_"}
         return learned, fitted.transform(QUERIES)
@@ -103,7 +103,7 @@ class TestLabels(ReplayContract):
         return np.array([1, 1, 1, 0, 1, 0])
 
     def run(self, data: Any, folder: Path) -> Any:
-        fitted = DPPMetric(epsilon=200.0, unit=self.unit, preprocessor=RECORDS).fit(self.triangle, data)
+        fitted = DPPMetric(epsilon=5000.0, unit=self.unit, preprocessor=RECORDS).fit(self.triangle, data)
         fitted.save(folder / "model.safetensors")
         return fitted.kappa_, fitted.public_, fitted.released_, fitted.guarantee_
 

@@ -11,7 +11,6 @@ must also follow from the numbers stored beside it.
 from __future__ import annotations
 
 import importlib
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from operator import attrgetter
@@ -105,7 +104,7 @@ def _hasher(hasher: Any, name: str, trials: int, seed: int) -> Audit:
     guarantee: Guarantee = hasher.guarantee_
     attacks, notes = [], [_SAME]
     learned = getattr(hasher, "learned_from_", None) or getattr(hasher, "learned_from", "public")
-    if guarantee.accountant.startswith("none"):  # Algorithm 3 releases its codes as they are
+    if not guarantee.releases:  # Algorithm 3 releases its codes as they are
         notes.append("The flips inside Algorithm 3 were not attacked: they are never released; the plain codes are.")
     else:
         attacks.append(attack_mechanism(hasher.mechanism_, unit=guarantee.unit, trials=trials, seed=seed))
@@ -160,16 +159,13 @@ def _released(source: Path, guarantee: Guarantee) -> Any:
     """The mechanism that a header describes; None if it does not."""
     from blindsight.index.header import Header
 
-    header = Header.of(source)
-    cells = re.match(r"one of (\d+) cells by subset selection, (\d+) of", guarantee.mechanism)
-    if cells is not None:
-        k, size = int(cells[1]), int(cells[2])
-        if not 0 < size < k <= header.n_bits or not 0 < guarantee.epsilon < 1000:
-            raise HostileFile(f"{source} describes a release that does not fit its codes.")
-        return SubsetSelection(epsilon=guarantee.epsilon, k=k, size=size, unit="record")
-    if "flipping" in guarantee.mechanism and header.decoding is not None:
-        return BitFlip(beta=header.decoding.beta, n_bits=header.n_bits, unit="record")
-    return None
+    named = [item.mechanism for item in guarantee.releases if isinstance(item.mechanism, (BitFlip, SubsetSelection))]
+    if len(named) != 1:
+        return None
+    (mechanism,) = named
+    if (mechanism.n_bits if isinstance(mechanism, BitFlip) else mechanism.k) > Header.of(source).n_bits:
+        raise HostileFile(f"{source} describes a release that does not fit its codes.")
+    return mechanism
 
 
 def _metric(metric: Any, name: str, trials: int, seed: int) -> Audit:

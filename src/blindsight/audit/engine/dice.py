@@ -134,7 +134,7 @@ def _likelihood_score(mechanism: Any, noise: Array, points: Array, mass: Array) 
     kept = mass > 0
     stated = np.asarray(mechanism.log_prob(points[kept], np.zeros(int(kept.sum()))))
     mean = float(mass[kept] @ stated)
-    deviation = math.sqrt(max(float(mass[kept] @ (stated - mean) ** 2), 1e-300))
+    deviation = max(math.sqrt(max(float(mass[kept] @ (stated - mean) ** 2), 0.0)), 1e-2)
     flat = noise.ravel()
     found = np.asarray(mechanism.log_prob(flat, np.zeros(flat.size)))
     return float((found.mean() - mean) / deviation * math.sqrt(flat.size))

@@ -84,10 +84,10 @@ def frozen(seed: int) -> Iterator[None]:
 
 def parts_of(value: Any, name: str = "returned") -> Iterator[tuple[str, bytes]]:
     """(name, bytes) of everything inside a value: arrays, containers, dataclasses and attributes of objects."""
-    yield from _walk(value, name, set())
+    yield from _walk(value, name, {})
 
 
-def _walk(value: Any, name: str, seen: set[int]) -> Iterator[tuple[str, bytes]]:
+def _walk(value: Any, name: str, seen: dict[int, Any]) -> Iterator[tuple[str, bytes]]:
     if value is None or isinstance(value, (bool, int, float, complex, str, bytes, Path)):
         yield name, f"{type(value).__name__} {value!r}".encode()
         return
@@ -96,7 +96,7 @@ def _walk(value: Any, name: str, seen: set[int]) -> Iterator[tuple[str, bytes]]:
         return
     if id(value) in seen:
         return
-    seen.add(id(value))
+    seen[id(value)] = value  # kept alive: the id of a list that is gone may be given to the next one
     if isinstance(value, (np.ndarray, np.generic)) and value.dtype != object:
         yield name, f"{value.dtype} {value.shape} ".encode() + value.tobytes()
     elif type(value).__module__.split(".")[0] == "torch" and hasattr(value, "detach"):
@@ -144,7 +144,7 @@ def _contents(path: Path, name: str) -> Iterator[tuple[str, bytes]]:
         yield name, path.read_bytes()
         return
     # The order of arrays in memory is the reader's, not the file's.
-    yield from _walk({"kind": kind, **dict(sorted(arrays.items())), **fields}, name, set())
+    yield from _walk({"kind": kind, **dict(sorted(arrays.items())), **fields}, name, {})
     yield f"{name}, its bytes", path.read_bytes()
 
 

@@ -277,8 +277,8 @@ _HASHING = (
         "hashing/phashing.py",
         (
             "phashing-plain-codes",
-            "return door.release(CODE, bits) if names is None",
-            "return bits if names is None",
+            "            door.release(CODE, bits)\n            if names is None",
+            "            bits\n            if names is None",
             "hashing:TestPHashing",
         ),
         (
@@ -307,8 +307,8 @@ _HASHING = (
         "hashing/privunit.py",
         (
             "privunit-a-millionth-of-the-truth",
-            "return (door.release(CODE, u) if",
-            "return (door.release(CODE, u) + 1e-6 * u if",
+            "            door.release(CODE, u)\n            if names is None",
+            "            door.release(CODE, u) + 1e-6 * u\n            if names is None",
             "hashing:TestPrivUnitHasher",
         ),
     ),
@@ -584,8 +584,8 @@ LATE: tuple[Mutant, ...] = (
         "hashing/codebook.py",
         (
             "late-codebook-true-cells",
-            "return codes.pack(door.release(CODE, cells) if names is None else",
-            "released = door.release(CODE, cells)\n        released[np.arange(len(cells)), cells] = True\n        return codes.pack(released if names is None else",
+            "return codes.pack(\n            door.release(CODE, cells)\n",
+            "released = door.release(CODE, cells)\n        released[np.arange(len(cells)), cells] = True\n        return codes.pack(\n            released\n",
             "hashing:TestCodebookHasher",
         ),
         (

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from blindsight.federated.noise import GaussianShares
 from blindsight.privacy.mechanisms import (
     BitFlip,
     DiscreteGaussian,
@@ -136,6 +137,14 @@ CASES = [
         np.array([0.0]),
         np.array([1.0]),
         np.arange(-400, 401)[:, None] * DiscreteGaussian(**_COARSE).grid,
+    ),
+    Case(
+        "shares",
+        GaussianShares,
+        {"clip": 0.5, "step": 0.25, "levels": 1, "shares": 2, "delta": 1e-3, "unit": "user"},
+        np.array([0.0]),
+        np.array([1.0]),
+        np.arange(-400, 401)[:, None] * 0.25,
     ),
     Case(
         "duchi, odd",

@@ -37,6 +37,7 @@ from blindsight.federated.fixedpoint import FixedPoint
 from blindsight.privacy.cost import Cost, Neighbours, Sampler, Unit
 from blindsight.privacy.entropy import Rng
 from blindsight.privacy.mechanisms import Gaussian
+from blindsight.privacy.mechanisms.additive import keep_dtype
 from blindsight.privacy.mechanisms.convolved import convolved_gaussian, width
 from blindsight.privacy.mechanisms.domain import Reals
 from blindsight.privacy.mechanisms.named import register
@@ -141,12 +142,12 @@ class GaussianShares:
 
     def release(self, x: Any, *, rng: Rng) -> NDArray[Any]:
         """The sum, rounded toward zero to the grid, plus all shares."""
-        values = np.asarray(x, dtype=np.float64)
+        values = checks.finite_array("x", x)
         # A sum of whole steps may have lost an ulp on its way through floats.
         steps = np.trunc(values / self.step * (1 + 1e-12)).astype(np.int64)
         for _ in range(self.shares):
             steps = steps + convolved_gaussian(self.levels, steps.size, rng=rng).reshape(steps.shape)
-        return steps * self.step
+        return keep_dtype(steps * self.step, x)
 
     def log_prob(self, released: Any, x: Any) -> NDArray[np.float64]:
         """Log-probability of every coordinate's grid point."""

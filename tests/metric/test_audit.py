@@ -12,7 +12,8 @@ from blindsight.audit import distinguish
 from blindsight.audit.pairs import flip_hub, flip_pair, match_conjectures
 from blindsight.metric import Contrastive, DPPMetric, PairGraph, algorithm1, kappa
 from blindsight.metric.descent import descend, noisy_descent, orthogonal
-from blindsight.metric.mended import pure_descent
+from blindsight.metric.mended import pure_descent, pure_plan
+from blindsight.privacy import Door, Guarantee
 from blindsight.privacy.mechanisms import DiscreteGaussian
 
 SURE = 1 - 1e-6
@@ -102,10 +103,14 @@ def test_a_noise_scale_from_the_batch_is_refuted_even_for_one_row():
 
 @pytest.mark.parametrize("mechanism", ["laplace", "scdf", "duchi"])
 def test_the_whole_matrix_as_one_vector_is_not_refuted(mechanism):
+    batches = [list(one_batch()())]
+    planned = pure_plan(mechanism, batches, epsilon=1.0, group=1, clip=H, size=START.size, unit="pair")
+    guarantee = Guarantee(releases=(planned,), model="central", entropy="seed")
+
     def run(data, rng):
         loss = Contrastive(*data, margin=10.0)
-        W = pure_descent(loss, START, one_batch(), mechanism=mechanism, epsilon=1.0, group=1, epochs=1, clip=H, rng=rng)
-        return START - W
+        door = Door(guarantee, what="a metric", random_state=rng)
+        return START - pure_descent(loss, START, batches, door, clip=H, boxed=mechanism == "duchi")
 
     audited = distinguish(run, SIMILAR, DISSIMILAR, trials=1200, confidence=SURE, statistic=toward_first)
     # The two labels are two steps of "add or remove one" apart.

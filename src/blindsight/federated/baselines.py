@@ -23,7 +23,7 @@ from blindsight.core import checks
 from blindsight.core.errors import InvalidData
 from blindsight.federated.learning import linear
 from blindsight.federated.learning.losses import LOSSES
-from blindsight.privacy import Guarantee
+from blindsight.privacy import Assumption, Guarantee
 from blindsight.privacy.clipping import clip_norm
 from blindsight.privacy.mechanisms import Gaussian, Laplace
 
@@ -77,7 +77,7 @@ def prr10(
         model="central",
         claimed=epsilon,
         calibration="proven" if calibration == "proven" else "paper",
-        assumptions=(f"rows are no longer than {norm:.3g}", "local minimisers are found exactly"),
+        assumptions=(_rows_within(norm), Assumption("exact minimisers", "local minimisers are found exactly")),
         simulation=simulation,
     )
     return Baseline(np.asarray(noise.release(average, rng=rng)), guarantee, average.size)
@@ -133,7 +133,7 @@ def ra12(
         claimed=epsilon,
         calibration="proven" if calibration == "proven" else "paper",
         accountant="Gaussian mechanism, exact",
-        assumptions=(f"rows are no longer than {norm:.3g}",),
+        assumptions=(_rows_within(norm),),
         simulation=simulation,
     )
     return Baseline(weights, guarantee)
@@ -185,3 +185,7 @@ def _logistic(X: NDArray[Any], signs: Matrix, strength: float, norm: float, iter
         after = ahead - step * (slope(signs * (gram @ ahead)) * signs / len(data) + strength * ahead)
         now, ahead = after, after + momentum * (after - now)
     return now.T @ data
+
+
+def _rows_within(norm: float) -> Assumption:
+    return Assumption("bounded rows", f"rows are no longer than {norm:.3g}")

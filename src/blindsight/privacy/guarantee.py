@@ -11,7 +11,7 @@ import dataclasses
 import json
 import math
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 from blindsight.core import checks
 from blindsight.core.errors import InvalidData, InvalidParameter
@@ -115,7 +115,7 @@ class Guarantee:
     claimed: float | None = None
     calibration: Calibration = "proven"
     accountant: str = ""
-    assumptions: tuple[Any, ...] = ()
+    assumptions: tuple[Assumption, ...] = ()
     sampler: Sampler = ""  # type: ignore[assignment]
     entropy: EntropyName = "system"
     simulation: bool = False
@@ -126,7 +126,8 @@ class Guarantee:
         for name in ("releases", "unproven", "assumptions", "also"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
         for name in ("unproven", "assumptions"):
-            object.__setattr__(self, name, tuple(_assumption(item) for item in getattr(self, name)))
+            if not all(isinstance(item, Assumption) for item in getattr(self, name)):
+                raise InvalidParameter(f"{name} must be Assumption(name, says) values, so that code can ask for them.")
         if not all(isinstance(item, Planned) for item in self.releases):
             raise InvalidParameter("releases must be planned releases (blindsight.privacy.plan.Planned).")
         self._price()
@@ -294,9 +295,3 @@ class Guarantee:
             return build(cls, fields)  # type: ignore[no-any-return]
         except InvalidParameter as error:
             raise InvalidData(f"not a guarantee: {error}") from error
-
-
-def _assumption(item: Any) -> Assumption:
-    if isinstance(item, Assumption):
-        return item
-    return Assumption("stated", item)

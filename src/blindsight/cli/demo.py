@@ -45,7 +45,7 @@ def demo(
     console.quiet = json
     try:
         place = Place(out)
-        found = {
+        found: dict[str, Any] = {
             "protected": _protect(place),
             "searched": _search(place),
             "words": _words(place),

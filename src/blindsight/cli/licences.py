@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from importlib import metadata
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
@@ -94,7 +94,7 @@ def _plain(name: str) -> str:
 
 def _licence(one: metadata.Distribution) -> str:
     """The SPDX expression where there is one, else what the classifiers or the licence field say."""
-    said = one.metadata
+    said: Any = one.metadata  # a mapping with get, which its protocol does not list
     if expression := said.get("License-Expression"):
         return str(expression)
     classes = [line.rpartition(" :: ")[2] for line in said.get_all("Classifier", []) if line.startswith("License")]

@@ -289,7 +289,8 @@ def pictures(place: Place, found: dict[str, Any]) -> list[Figure]:
     from blindsight.core.storage import write_atomically
 
     sheet = film(
-        ("query", "first hits without protection", "first hits of the protected index, epsilon 8"), _strips(place, found)
+        ("query", "first hits without protection", "first hits of the protected index, epsilon 8"),
+        _strips(place, found),
     )
     write_atomically(place.out / "search.jpg", sheet)
     picture = f'<img alt="" style="max-width:100%" src="data:image/jpeg;base64,{base64.b64encode(sheet).decode()}">'

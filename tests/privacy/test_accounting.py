@@ -13,6 +13,7 @@ from scipy import stats
 
 from blindsight.core.errors import BlindsightError, InvalidParameter, NotProven, UnitMismatch
 from blindsight.privacy import Cost, accounting
+from blindsight.privacy.ledger.zcdp import epsilon_of
 from blindsight.privacy.mechanisms import Gaussian, KaryResponse
 from blindsight.privacy.plan import Plan, Planned
 
@@ -40,7 +41,7 @@ def test_pure_releases_add_and_their_rho_covers_the_exact_binomial(epsilon: floa
     flips = Planned(what="bits", mechanism=KaryResponse(epsilon=epsilon, k=2, unit="record"), count=count)
     cost = accounting.price((flips,))
     assert cost.epsilon == pytest.approx(count * epsilon) and cost.delta == 0
-    assert _binomial_delta(epsilon, count, accounting.zcdp_epsilon(count * epsilon**2 / 2, delta)) <= delta
+    assert _binomial_delta(epsilon, count, epsilon_of(count * epsilon**2 / 2, delta)) <= delta
 
 
 def _binomial_delta(epsilon: float, count: int, total: float) -> float:

@@ -12,15 +12,13 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from scipy.optimize import minimize_scalar
-
 from blindsight.core import checks
 from blindsight.core.errors import InvalidParameter, UnitMismatch
 from blindsight.privacy.cost import Cost
 from blindsight.privacy.mechanisms.gaussian import gaussian_epsilon as closed_form
 from blindsight.privacy.plan import Plan, Planned
 
-__all__ = ["compose", "least_noise", "price", "zcdp_epsilon"]
+__all__ = ["compose", "least_noise", "price"]
 
 
 # Beyond this epsilon the finer accountant would need a huge grid, for a promise not worth keeping.
@@ -157,15 +155,3 @@ def _quiet() -> Iterator[None]:
         yield
     finally:
         log.setLevel(level)
-
-
-def zcdp_epsilon(rho: float, delta: float) -> float:
-    """The best epsilon at `delta` that rho-concentrated privacy gives (Canonne, Kamath and Steinke 2020, Cor. 13)."""
-
-    def at(log_order: float) -> float:
-        order = 1 + math.exp(log_order)
-        return rho * order + (-math.log(order * delta)) / (order - 1) + math.log1p(-1 / order)
-
-    best = minimize_scalar(at, bounds=(-30, 30), method="bounded", options={"xatol": 1e-10})
-    # Any order gives a valid bound, so a search that stops early only rounds toward privacy.
-    return max(0.0, float(best.fun))

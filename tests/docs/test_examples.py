@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-EXAMPLES = sorted((Path(__file__).parents[1] / "docs" / "examples").glob("*.py"))
+EXAMPLES = sorted((Path(__file__).parents[2] / "docs" / "examples").glob("*.py"))
 ROOMS = ("hashing", "federated", "metric", "sketching", "tagging", "audit")
 # Thirty seconds on a core of its own; a busy machine may take a few times that.
 PATIENCE = 180

@@ -68,6 +68,13 @@ def test_the_reference_names_all_that_is_public(room: str, page_name: str) -> No
     assert set(importlib.import_module(f"blindsight.{room}").__all__) <= shown
 
 
+def test_every_public_name_is_shown_with_an_example() -> None:
+    import blindsight
+
+    page = (ROOT / "docs" / "reference" / "names.md").read_text()
+    assert [name for name in blindsight.__all__ if f"`{name}`" not in page] == []
+
+
 def test_every_verb_has_a_how_to() -> None:
     from blindsight.cli.main import VERBS
 

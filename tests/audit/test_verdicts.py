@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import pytest
 from typer.testing import CliRunner
 
-from blindsight.audit.verdict import Verdict
+from blindsight.audit.report.verdict import Verdict
 from blindsight.cli.main import app
 from blindsight.privacy import Audited
 
@@ -67,7 +67,7 @@ def test_the_page_shows_table_figures_advice_and_cards(demo: Demo) -> None:
     assert demo.page.count("<figure>") == 5
     assert "What comes back of an image" in demo.page
     assert demo.page.count('class="refuted"') == sum(v["verdict"] == "REFUTED" for v in demo.verdicts)
-    assert "What to change to be safe" in demo.page
+    assert "What to change" in demo.page
     assert 'class="card"' in demo.page
 
 

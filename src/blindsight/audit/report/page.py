@@ -53,7 +53,7 @@ class Report:
 
     The figures' pictures are trusted; everything else is escaped. `changes` are sentences on what to change beyond
     the verdicts' own advice; `summary` stands in for the headline where counts of verdicts would not say it;
-    `broken` are findings that no epsilon expresses.
+    `broken` are findings that no epsilon expresses; figures in `lead` come first.
     """
 
     title: str
@@ -64,6 +64,7 @@ class Report:
     changes: Sequence[str] = ()
     summary: str = ""
     broken: Sequence[str] = ()
+    lead: Sequence[Figure] = ()
 
     @property
     def refuted(self) -> bool:
@@ -104,7 +105,9 @@ class Report:
             "verdicts": [verdict.to_dict() for verdict in self.verdicts],
             "advice": self.advice(),
             "broken": list(self.broken),
-            "figures": [{"title": f.title, "caption": f.caption, "rows": list(f.rows)} for f in self.figures],
+            "figures": [
+                {"title": f.title, "caption": f.caption, "rows": list(f.rows)} for f in (*self.lead, *self.figures)
+            ],
             "notes": list(self.notes),
             "cards": cards,
         }
@@ -113,7 +116,7 @@ class Report:
     def to_markdown(self) -> str:
         """The answer, what to change, the numbers behind the pictures, the table and the cards."""
         lines = [f"# {self.title}", self.headline(), "", "## What to change", *(f"- {s}" for s in self._sentences())]
-        for figure in self.figures:
+        for figure in (*self.lead, *self.figures):
             if figure.rows:
                 lines += ["", f"## {figure.title}", figure.caption, "", *text.markdown(figure.rows)]
         lines += ["", "## Claimed, proven, audited", text.NOT_REFUTED, "", *text.markdown(text.lines_of(self.verdicts))]
@@ -127,7 +130,7 @@ class Report:
         lines = [*text.wrapped(self.headline(), width), ""]
         for sentence in self._sentences():
             lines += text.wrapped(sentence, width, first="- ", rest="  ")
-        for figure in self.figures:
+        for figure in (*self.lead, *self.figures):
             if figure.rows:
                 lines += ["", figure.title, *text.columns(figure.rows, width)]
         for verdict in self.verdicts:
@@ -155,7 +158,7 @@ class Report:
         yield f'<p class="{tone}">{html.escape(self.headline())}</p>'
         items = "".join(f"<li>{html.escape(sentence)}</li>" for sentence in self._sentences())
         yield f"<h2>What to change</h2><ul>{items}</ul>"
-        for figure in self.figures:
+        for figure in (*self.lead, *self.figures):
             shown = figure.picture or _html_rows(figure.rows)
             words = f"<figcaption>{html.escape(figure.caption)}</figcaption>"
             yield f"<h2>{html.escape(figure.title)}</h2><figure>{shown}{words}</figure>"

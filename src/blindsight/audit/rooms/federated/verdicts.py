@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -100,10 +101,11 @@ def _verdict(
 
 def attack_sum(model: Any, *, trials: int, seed: int) -> Attack:
     """One coordinate of a round's sum under the model's settings with six users: one sends its bound, or minus it."""
+    from blindsight.federated import Pad
     from blindsight.federated.agreement import agree
 
-    names = ("epsilon", "delta", "clip", "colluders")
-    agreed = agree(dimension=4, users=6, rounds=model.rounds, **{name: getattr(model, name) for name in names})
+    asked, colluders = dataclasses.asdict(model.noise), (model.sums or Pad()).colluders
+    agreed = agree(dimension=4, users=6, rounds=model.rounds, colluders=colluders, **asked)
     noise: Any = agreed.noise
 
     def release(values: NDArray[Any], rng: np.random.Generator) -> NDArray[Any]:

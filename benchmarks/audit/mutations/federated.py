@@ -24,8 +24,8 @@ EARLY: tuple[Mutant, ...] = (
         ),
         (
             "federated-unclipped",
-            "update * min(1.0, clip / norm) if norm > 0 else update",
-            "update * min(1.0, 2 * clip / norm) if norm > 0 else update",
+            "values * min(1.0, self.clip / norm) if norm > 0 else values",
+            "values * min(1.0, 2 * self.clip / norm) if norm > 0 else values",
             "federated:TestFederatedClassifier",
         ),
     ),
@@ -58,8 +58,8 @@ LATE: tuple[Mutant, ...] = (
         ),
         (
             "late-federated-one-user-unclipped",
-            "norm = float(np.linalg.norm(update)) * (1 + 1e-9)",
-            "norm = float(np.abs(update).max()) * (1 + 1e-9)",
+            "norm = float(np.linalg.norm(values)) * (1 + 1e-9)",
+            "norm = float(np.abs(values).max()) * (1 + 1e-9)",
             "federated:TestFederatedClassifier",
         ),
     ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -54,11 +55,14 @@ def made(photos, tmp_path_factory):
     return make
 
 
-@pytest.fixture(autouse=True)
-def few_budgets(monkeypatch) -> None:
-    monkeypatch.setattr(module, "_EPSILONS", (2.0,))
+@pytest.fixture(autouse=True, scope="module")
+def few_budgets():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "_EPSILONS", (2.0,))
+        yield
 
 
+@cache
 def attacked(out: Path, **options) -> ReleaseAudit:
     return audit_release(out, out.with_name(out.name + ".vault"), trials=2000, **options)
 
@@ -139,7 +143,7 @@ def test_the_command_prints_lines_that_fit_and_writes_a_page(made, tmp_path) -> 
     assert max(map(len, printed.splitlines())) <= 80
     assert printed.count("Not refuted:") == 1
     page = (tmp_path / "report" / "report.html").read_text()
-    assert page.index("times in 100") < page.index("<figure>") < page.index("Claimed, proven, audited")
+    assert page.index("of 100 cases") < page.index("<figure>") < page.index("Claimed, proven, audited")
     assert "data:image/png;base64," in page
     assert "holiday" not in page
     measured = json.loads((tmp_path / "report" / "report.json").read_text())["measured"]

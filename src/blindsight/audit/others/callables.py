@@ -43,7 +43,7 @@ def audit_callable(
     statistic: answers (one row each) to numbers, larger for `data`; by default a linear discriminant is learned.
     """
     trials = checks.whole("trials", trials, least=100)
-    label = name or getattr(run, "__name__", type(run).__name__)
+    label = name or str(getattr(run, "__name__", type(run).__name__))
     answers = [_numbers([run(given) for _ in range(trials)], label) for given in (data, neighbour)]
     if answers[0].shape != answers[1].shape:
         raise InvalidData(f"{label} gives answers of other shapes on the neighbour: that alone tells them apart.")

@@ -75,7 +75,7 @@ def audit_training(
     watched = _Watched(dataset, inputs[included], classes[included])
     with _watching(watched) as steps:
         engine, model = train(watched)
-    accountant = getattr(engine, "accountant", engine)
+    accountant: Any = getattr(engine, "accountant", engine)
     history = [tuple(map(float, entry)) for entry in accountant.history]
     if not steps or not history:
         raise InvalidData("no step of an Opacus optimizer was seen, or its accountant was told of none.")

@@ -60,9 +60,9 @@ class ReleaseAudit:
     def answer(self) -> str:
         """Two sentences: what a stranger finds out, and what search still finds."""
         s, g, found = self.singled, self.guessed, self.searched
-        known = "" if g is None else f", and guesses what a photo shows {_often(g.share)} ({_often(g.luck)} by luck)"
+        known = "" if g is None else f", and guesses what a photo shows {_often(g.share)} ({_of_100(g.luck)} by luck)"
         first = (
-            f"Somebody who has a copy of a photo finds its entry {_often(s.top1)} ({_often(s.chance)} by luck){known}."
+            f"Somebody who has a copy of a photo finds its entry {_often(s.top1)} ({_of_100(s.chance)} by luck){known}."
         )
         if self.problems:
             first = f"Do not give this away: {self.problems[0]}."
@@ -204,11 +204,13 @@ def _row(
     }
 
 
+def _of_100(share: float) -> str:
+    """A share as cases of a hundred: whole from ten on, else with one decimal."""
+    return f"{100 * share:.0f}" if share >= 0.095 else f"{100 * share:.1f}"
+
+
 def _often(share: float) -> str:
-    """A share in words that say what it is a share of."""
-    if share >= 0.095:
-        return f"{100 * share:.0f} times in 100"
-    return f"{1000 * share:.0f} times in 1,000" if share >= 0.00095 else "less than once in 1,000"
+    return f"in {_of_100(share)} of 100 cases"
 
 
 def _gained(found: float, chance: float, full: float) -> float:
@@ -225,7 +227,7 @@ def _advice(audit: ReleaseAudit) -> Iterator[str]:
     if s.top1 >= _OFTEN and _gained(s.top1, s.chance, s.plain_top1) >= _AS_GOOD:
         yield (
             f"lower epsilon: a photo is found by its copy {_often(s.top1)}, nearly as often as from codes without "
-            f"noise ({_often(s.plain_top1)}), whatever epsilon says{_at_most(audit, 'top1', s.top1 / 2)}"
+            f"noise ({_of_100(s.plain_top1)}), whatever epsilon says{_at_most(audit, 'top1', s.top1 / 2)}"
         )
     elif s.top1 >= _OFTEN:
         lower = _at_most(audit, "top1", s.top1 / 2)
@@ -233,7 +235,7 @@ def _advice(audit: ReleaseAudit) -> Iterator[str]:
     if g is not None and g.share - g.luck > 0.05 and _gained(g.share, g.luck, g.plain) >= _AS_GOOD:
         yield (
             f"take this for what it is: what a photo shows is guessed {_often(g.share)}, as well as from codes without "
-            f"noise ({_often(g.plain)}){_at_most(audit, 'guess', (g.share + g.luck) / 2)}"
+            f"noise ({_of_100(g.plain)}){_at_most(audit, 'guess', (g.share + g.luck) / 2)}"
         )
     if r.plain - r.mean > 0.5 and _gained(r.psnr, r.mean, r.plain) >= _AS_GOOD:
         yield (

@@ -87,7 +87,7 @@ def curves(
         for text, point in _apart(labels or {}).items():
             axes.annotate(text, point, xytext=(4, -11), textcoords="offset points", fontsize=7, color=INK)
 
-    return plots.draw(paint, width=7, height=3.6)
+    return plots.draw(paint, width=5.4, height=3.4)
 
 
 def _apart(labels: Mapping[str, tuple[float, float]]) -> dict[str, tuple[float, float]]:

@@ -49,7 +49,7 @@ def run(arguments: dict[str, Any], place: JobContext) -> dict[str, Any]:
     """Learn, measure, save."""
 
     from blindsight import data
-    from blindsight.audit.tagging import distinguish_images
+    from blindsight.audit.rooms.tagging.attacks import distinguish_images
     from blindsight.tagging import CodebookAnswers, DPTraining, Exact, PrivateTagger
     from blindsight.tagging.estimator import Paid
 

@@ -49,7 +49,12 @@ class _Training(ReplayContract):
 
 
 class TestTraining(_Training):
-    """Counts, centre and gradients."""
+    """Counts, centre and gradients; a record that is not finite counts as zero, and that it is there shows nowhere."""
+
+    def neighbours(self) -> list[Neighbour]:
+        spoilt = X.copy()
+        spoilt[0] = np.nan
+        return [*super().neighbours(), Neighbour("not finite, record 0", (spoilt, Y), record=0)]
 
 
 class TestTrainingOnPublicDirections(_Training):

@@ -41,6 +41,9 @@ class Cells(Protocol):
     def similarity(self, points: Floats) -> Floats:
         """How well each point fits each cell (m, k); larger is better."""
 
+    def middle(self, cells: Ints) -> Floats:
+        """A point in the middle of each of these cells (m, d): what a cell alone says of an image."""
+
     def likeness(self, cells: Ints) -> Floats:
         """How well something that lies in the middle of these cells fits each cell (m, k)."""
 
@@ -86,9 +89,13 @@ class GroupCells:
         size = np.bincount(self.group, minlength=self.k).astype(np.float32)
         return np.float32(_ATOMS) * np.log(sums / size)
 
+    def middle(self, cells: Ints) -> Floats:
+        """The groups' centres."""
+        return self.centres[cells]
+
     def likeness(self, cells: Ints) -> Floats:
         """As of the groups' centres."""
-        return self.similarity(self.centres[cells])
+        return self.similarity(self.middle(cells))
 
     def coarse(self) -> tuple[Ints, int]:
         """Every group by itself."""
@@ -147,11 +154,15 @@ class PairCells:
         both += np.float32(_SECOND) * near[:, self.neighbours.ravel()]
         return both / self.norms
 
-    def likeness(self, cells: Ints) -> Floats:
-        """As of the pairs' own directions."""
+    def middle(self, cells: Ints) -> Floats:
+        """The pairs' own directions."""
         first, place = np.divmod(cells, self.neighbours.shape[1])
         second = self.atoms[self.neighbours[first, place]]
-        return self.similarity(unit_rows(self.atoms[first] + np.float32(_SECOND) * second))
+        return unit_rows(self.atoms[first] + np.float32(_SECOND) * second)
+
+    def likeness(self, cells: Ints) -> Floats:
+        """As of the pairs' own directions."""
+        return self.similarity(self.middle(cells))
 
     def coarse(self) -> tuple[Ints, int]:
         """The first atom: pairs are too many to estimate the share of each."""
@@ -188,6 +199,10 @@ class ClassCells:
         z = points @ self.coefficients.T + self.intercept
         z -= z.max(axis=1, keepdims=True)
         return np.asarray(z - np.log(np.exp(z).sum(axis=1, keepdims=True)), dtype=np.float32)
+
+    def middle(self, cells: Ints) -> Floats:
+        """The classes' own directions."""
+        return unit_rows(self.coefficients[cells])
 
     def likeness(self, cells: Ints) -> Floats:
         """Certainly of that class."""

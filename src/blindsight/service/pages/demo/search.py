@@ -104,7 +104,8 @@ class Gallery:
 
     def guarantee(self, epsilon: float) -> Guarantee:
         """What was promised when these codes were released."""
-        return self._index(epsilon).hasher.guarantee_
+        promised: Guarantee = self._index(epsilon).hasher.guarantee_
+        return promised
 
     def ask(self, epsilon: float, query: int | NDArray[Any], k: int, least: float) -> list[dict[str, Any]]:
         """Hits among released codes, with the probability to show the same digit."""

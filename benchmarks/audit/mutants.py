@@ -24,7 +24,7 @@ from pathlib import Path
 
 from benchmarks.audit.mutations import EARLY, LATE, Mutant
 
-__all__ = ["Outcome", "audit_scene", "outcomes"]
+__all__ = ["ROOT", "Outcome", "audit_scene", "outcomes"]
 
 ROOT = Path(__file__).parents[2]
 _SECONDS = 300

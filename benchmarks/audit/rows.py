@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from benchmarks.audit.mutants import Outcome, audit_scene, outcomes
+from benchmarks.audit.mutants import ROOT, Outcome, audit_scene, outcomes
 from benchmarks.audit.mutations import EARLY, LATE, NOT_CAUGHT
 from benchmarks.harness import Row
 
@@ -18,45 +18,65 @@ _RUNS = 20
 
 
 def rows(*, quick: bool, seed: int = 0, out: Path, progress: Callable[[int, int], None] | None = None) -> Iterator[Row]:
-    """Mutants early, late and all; then false alarms. What is known so far stands in mutants.jsonl."""
+    """Mutants early, late and all; then false alarms. A run that was stopped goes on, as long as no source changed."""
     step = progress or (lambda done, total: None)
     chosen = [mutant for mutants in (EARLY, LATE) for mutant in (mutants[::8] if quick else mutants)]
     scenes = sorted({scene for mutant in (*EARLY, *LATE) for scene in mutant.scenes})[:: 4 if quick else 1]
-    total, start = len(chosen) + len(scenes), time.perf_counter()
-    found: list[Outcome] = []
-    with open(out / "mutants.jsonl", "w", encoding="utf-8") as log:
-        for outcome in outcomes(chosen, workers=2):
-            found.append(outcome)
-            log.write(json.dumps([outcome.mutant.name, outcome.word, outcome.says[:300]]) + "\n")
-            log.flush()
-            step(len(found), total)
-        seconds = time.perf_counter() - start
-        late = {mutant.name for mutant in LATE}
-        for name, some in (
-            ("source_mutants_caught", found),
-            ("early_source_mutants_caught", [o for o in found if o.mutant.name not in late]),
-            ("late_source_mutants_caught", [o for o in found if o.mutant.name in late]),
-        ):
-            yield _row(name, some, seed, seconds if some is found else None)
-        alarms: list[str] = []
-        runs = 1 if quick else _RUNS
-        for number, scene in enumerate(scenes):
+    runs, total, log = 1 if quick else _RUNS, len(chosen) + len(scenes), _Log(out / "mutants.jsonl")
+    found = [Outcome(mutant, *log.known[mutant.name]) for mutant in chosen if mutant.name in log.known]
+    for outcome in outcomes([mutant for mutant in chosen if mutant.name not in log.known], workers=2):
+        found.append(outcome)
+        log.add(outcome.mutant.name, [outcome.word, outcome.says[:300]])
+        step(len(found), total)
+    late = {mutant.name for mutant in LATE}
+    yield _row("source_mutants_caught", found, seed)
+    yield _row("early_source_mutants_caught", [o for o in found if o.mutant.name not in late], seed)
+    yield _row("late_source_mutants_caught", [o for o in found if o.mutant.name in late], seed)
+    alarms: list[str] = []
+    for number, scene in enumerate(scenes):
+        name = f"{scene}, seeds {seed} to {seed + runs - 1}"
+        if name not in log.known:
             told = audit_scene(scene, seed=seed, runs=runs)
-            log.write(json.dumps([scene, f"{runs} runs", told]) + "\n")
-            log.flush()
-            alarms += [f"{scene}: {word}" for word in (*told.get("findings", ()), *told.get("notes", ()))]
-            step(len(chosen) + number + 1, total)
+            log.add(name, [*told.get("findings", ()), *told.get("notes", ())])
+        alarms += [f"{scene}: {words}" for words in log.known[name]]
+        step(len(chosen) + number + 1, total)
     yield Row(
         id="audit.source_false_alarms",
         value=len(alarms),
         unit=f"in {runs * len(scenes)} audits of the sound package",
         seed=seed,
-        seconds=time.perf_counter() - start - seconds,
         note=f"{len(scenes)} scenes, {runs} seeds each" + "".join(f"; {alarm}" for alarm in alarms[:5]),
     )
 
 
-def _row(name: str, found: list[Outcome], seed: int, seconds: float | None) -> Row:
+class _Log:
+    """What was found out already about this very source, one line each."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.known = path, dict[str, list[str]]()
+        self._source = _digest()
+        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+        for line in lines:
+            source, name, words = json.loads(line)
+            if source == self._source:
+                self.known[name] = words
+
+    def add(self, name: str, words: list[str]) -> None:
+        self.known[name] = words
+        with open(self.path, "a", encoding="utf-8") as log:
+            log.write(json.dumps([self._source, name, words]) + "\n")
+
+
+def _digest() -> str:
+    """Tells this source from any other: the package, the contracts and the mutants."""
+    found = hashlib.sha256()
+    for folder in ("src/blindsight", "tests/contracts", "benchmarks/audit"):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            found.update(path.read_bytes())
+    return found.hexdigest()[:16]
+
+
+def _row(name: str, found: list[Outcome], seed: int) -> Row:
     parts = Counter(outcome.mutant.part for outcome in found)
     caught = Counter(outcome.mutant.part for outcome in found if outcome.word == "caught")
     left = [outcome for outcome in found if outcome.word != "caught"]
@@ -67,6 +87,5 @@ def _row(name: str, found: list[Outcome], seed: int, seconds: float | None) -> R
         value=len(found) - len(left),
         unit=f"of {len(found)}",
         seed=seed,
-        seconds=seconds,
         note=told + why,
     )

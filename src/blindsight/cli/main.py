@@ -34,6 +34,7 @@ VERBS = (
     "data",
     "hash",
     "search",
+    "index",
     "federate",
     "metric",
     "sketch",

@@ -8,9 +8,16 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import linalg
 
-__all__ = ["principal_axes", "procrustes", "random_rotation", "second_moment"]
+__all__ = ["principal_axes", "procrustes", "random_rotation", "second_moment", "unit_rows"]
 
 Array = NDArray[Any]
+
+
+def unit_rows(X: Array) -> NDArray[np.float64]:
+    """Every row scaled to norm 1; rows of zeros stay."""
+    rows = np.asarray(X, dtype=np.float64)
+    norm = np.linalg.norm(rows, axis=1, keepdims=True)
+    return np.asarray(rows / np.where(norm > 0, norm, 1))
 
 
 def second_moment(X: Array, mean: Array, *, block: int = 8192) -> NDArray[np.float64]:

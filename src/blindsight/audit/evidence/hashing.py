@@ -71,7 +71,7 @@ def _twin(subject: Any, seed: int) -> Any:
         bits = min(int(base.n_bits), _WIDEST)
         twin.set_params(base=base.set_params(n_bits=bits, random_state=seed) if plain else ITQ(bits, random_state=seed))
     elif isinstance(twin, CodebookHasher):
-        twin.set_params(n_cells=min(int(subject.n_cells_), 1000), supervised=False, n_components=None)
+        twin.set_params(n_cells=min(int(subject.n_cells_), 1000), supervised=False)
     elif hasattr(twin, "n_bits"):
         twin.set_params(n_bits=min(int(twin.n_bits), _WIDEST))
     return twin

@@ -6,6 +6,7 @@ pairs. Its parameters are the file's; sizes are kept small, which favours the at
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -105,10 +106,11 @@ def pair_settings(metric: Any) -> dict[str, Any]:
 
 def attack_sum(model: Any, *, trials: int, seed: int) -> Attack:
     """One coordinate of a round's sum under the model's settings with six users: one sends its bound, or minus it."""
+    from blindsight.federated import Pad
     from blindsight.federated.agreement import agree
 
-    names = ("epsilon", "delta", "clip", "colluders")
-    agreed = agree(dimension=4, users=6, rounds=model.rounds, **{name: getattr(model, name) for name in names})
+    asked, colluders = dataclasses.asdict(model.noise), (model.sums or Pad()).colluders
+    agreed = agree(dimension=4, users=6, rounds=model.rounds, colluders=colluders, **asked)
     noise: Any = agreed.noise
 
     def release(values: NDArray[Any], rng: np.random.Generator) -> NDArray[Any]:

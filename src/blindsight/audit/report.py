@@ -52,7 +52,8 @@ class Report:
     """What was audited and what came of it.
 
     The figures' pictures are trusted; everything else is escaped. `changes` are sentences on what to change beyond
-    the verdicts' own advice; `summary` stands in for the headline where counts of verdicts would not say it.
+    the verdicts' own advice; `summary` stands in for the headline where counts of verdicts would not say it. Figures in
+    `lead` come before the table, the others after it.
     """
 
     title: str
@@ -62,6 +63,7 @@ class Report:
     notes: Sequence[str] = field(default_factory=tuple)
     changes: Sequence[str] = ()
     summary: str = ""
+    lead: Sequence[Figure] = ()
 
     @property
     def refuted(self) -> bool:
@@ -106,7 +108,9 @@ class Report:
             "headline": self.headline(),
             "verdicts": [verdict.to_dict() for verdict in self.verdicts],
             "advice": self.advice(),
-            "figures": [{"title": f.title, "caption": f.caption, "rows": list(f.rows)} for f in self.figures],
+            "figures": [
+                {"title": f.title, "caption": f.caption, "rows": list(f.rows)} for f in (*self.lead, *self.figures)
+            ],
             "notes": list(self.notes),
             "cards": cards,
         }
@@ -116,7 +120,7 @@ class Report:
         """The table, the advice and the cards as plain Markdown."""
         lines = [f"# {self.title}", self.headline(), "", *self.notes, "", *_markdown_table(self.verdicts)]
         lines += ["", "## What to change to be safe", *(f"- {sentence}." for sentence in self.advice() or [_NOTHING])]
-        for figure in self.figures:
+        for figure in (*self.lead, *self.figures):
             if figure.rows:
                 lines += ["", f"## {figure.title}", figure.caption, "", *_markdown_rows(figure.rows)]
         for name, card in self.cards:
@@ -134,12 +138,11 @@ class Report:
         yield f'<p class="lead">{html.escape(self.headline())}</p>'
         for note in self.notes:
             yield f'<p class="quiet">{html.escape(note)}</p>'
+        yield from map(_html_figure, self.lead)
         yield "<h2>Claimed, proven, audited</h2>" + _html_table(self.verdicts)
         items = "".join(f"<li>{html.escape(sentence)}.</li>" for sentence in self.advice() or [_NOTHING])
         yield f"<h2>What to change to be safe</h2><ul>{items}</ul>"
-        for figure in self.figures:
-            words = f"<figcaption>{html.escape(figure.caption)}</figcaption>"
-            yield f"<h2>{html.escape(figure.title)}</h2><figure>{figure.picture}{words}</figure>"
+        yield from map(_html_figure, self.figures)
         if self.cards:
             yield '<h2>Cards</h2><div class="cards">'
             for name, card in self.cards:
@@ -152,6 +155,11 @@ class Report:
 
 def _of(verdicts: Sequence[Verdict]) -> str:
     return f"{sum(v.refuted for v in verdicts)} of {len(verdicts)}"
+
+
+def _html_figure(figure: Figure) -> str:
+    words = f"<figcaption>{html.escape(figure.caption)}</figcaption>"
+    return f"<h2>{html.escape(figure.title)}</h2><figure>{figure.picture}{words}</figure>"
 
 
 def _html_table(verdicts: Sequence[Verdict]) -> str:

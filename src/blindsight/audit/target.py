@@ -212,7 +212,7 @@ def _codebook_sketches(sketcher: Any, name: str, trials: int, seed: int) -> Audi
 
 def _federated(model: Any, name: str, trials: int, seed: int) -> Audit:
     notes = ["Not attacked here: the encrypted messages; blindsight audit --all attacks the protocol."]
-    if model.epsilon is None:
+    if model.noise is None:
         notes.insert(0, "Not attacked: the sums carry no noise, and whoever opens one sees it as it is.")
         return _judged(model, name, "federated", model.guarantee_, [], notes=notes)
     notes.insert(0, "Attacked: what one round's sum tells about one user, with the model's settings and six users.")

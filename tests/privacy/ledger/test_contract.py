@@ -43,7 +43,7 @@ def crowd(*arguments: object) -> dict[str, int]:
 class LedgerContract:
     """Subclasses give `where`; each test gets a data set of its own."""
 
-    processes, times, kills = 64, 40, 60
+    processes, times, kills = 64, 12, 40
 
     @pytest.fixture
     def ledger(self, where):
@@ -393,7 +393,7 @@ class TestSQLite(LedgerContract):
 
     @pytest.fixture
     def crowded(self, where):
-        """In memory where there is such a folder: 30,000 commits test the locks, not the patience of a slow disk."""
+        """In memory where there is such a folder: many commits test the locks, not the patience of a slow disk."""
         memory = Path("/dev/shm")
         if not (memory.is_dir() and os.access(memory, os.W_OK)):
             yield where

@@ -336,7 +336,7 @@ class Ledger:
             cost_amount(costs[0])  # refuses, and says why
         if accounts:
             return teaching.unit_mismatch(costs[0], self._dataset, accounts)
-        return teaching.ungranted(costs[0], self._dataset)
+        return teaching.ungranted(costs[0], self._dataset, self.where)
 
     def _entry(
         self,

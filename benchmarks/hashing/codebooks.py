@@ -28,6 +28,13 @@ __all__ = ["Photos", "codebook_rows", "deep_rows", "kept", "lists_rows", "words_
 Array = NDArray[Any]
 _SIZE = features.feature_recipe("efficientnet").size
 _SEEDS = 3
+_MADE_FROM = {
+    "": "public weights only",
+    "_first_page": "public weights only",
+    "_public_folder_of_100": "100 public pictures, taken at random",
+    "_public_folder": "250 public pictures, 5 of each class, their classes not told",
+    "_labelled_folder": "250 public pictures, 5 of each class, with their classes",
+}
 
 
 @dataclass(frozen=True)
@@ -117,8 +124,9 @@ def codebook_rows(*, quick: bool, seed: int = 0) -> Iterator[Row]:
                 unit="share of mAP above chance",
                 seed=seed,
                 seconds=time.process_time() - start,
-                note=f"{book.k:,} cells, P@10 {first:.3f} (unprotected mAP {base:.3f}, P@10 {ten:.3f}); "
-                f"calibration error of the {shown} {gap:.3f}; {_SEEDS} noise seeds",
+                note=f"{_MADE_FROM[way]}; {book.k:,} cells, P@10 {first:.3f} "
+                f"(unprotected mAP {base:.3f}, P@10 {ten:.3f}); calibration error of the {shown} {gap:.3f}; "
+                f"{_SEEDS} noise seeds",
             )
     yield from _rerank_rows(photos, seed)
     yield from _nothing_rows(photos, seed)

@@ -41,6 +41,15 @@ def album(tmp_path_factory):
     return base
 
 
+def given_away(album, tmp_path):
+    """The index as somebody has it who has no vault."""
+    moved = tmp_path / "given"
+    moved.mkdir()
+    for part in (album / "ix").iterdir():
+        (moved / part.name).write_bytes(part.read_bytes())
+    return moved
+
+
 def test_groups_are_what_is_connected():
     rows = np.array([[1.0, 0.0], [0.8, 0.6], [0.28, 0.96], [-1.0, 0.0], [0.0, -1.0]])
     assert groups_alike(rows, 0.79) == [[0, 1, 2]]  # 0 and 2 through 1
@@ -52,8 +61,9 @@ def test_nearly_equal_photos_are_found_and_copies_are_named(album, tmp_path):
     found = json.loads(run("index", "duplicates", album / "ix", "--alike", 0.97, "--json"))
     assert [["00.jpg"], ["again.jpg"]] in [sorted(group) for group in found["groups"]]
     assert found["copies"] == []
-    with pytest.raises(InvalidData, match="vault"):
-        run("index", "duplicates", album / "ix", "--vault", tmp_path)
+    moved = given_away(album, tmp_path)
+    with pytest.raises(InvalidData, match="only the owner"):
+        run("index", "duplicates", moved)
 
 
 def test_hits_are_filtered_by_the_day_they_were_taken(album):
@@ -72,11 +82,7 @@ def test_thumbnails_are_the_owner_s_and_outlive_the_photos(album, tmp_path):
     elsewhere = ["--folder", tmp_path]  # where no photo is
     run("search", album / "ix", album / "photos" / "05.jpg", "-k", 3, "--html", page, *elsewhere)
     assert page.read_text().count("data:image/jpeg") == 4
-    moved = tmp_path / "given"
-    moved.mkdir()
-    for part in (album / "ix").iterdir():
-        (moved / part.name).write_bytes(part.read_bytes())
-    run("search", moved, album / "photos" / "05.jpg", "-k", 3, "--html", page)  # whoever was given the index
+    run("search", given_away(album, tmp_path), album / "photos" / "05.jpg", "-k", 3, "--html", page)
     assert page.read_text().count("data:image/jpeg") == 1
 
 

@@ -187,7 +187,7 @@ def _choices(
 
     limit = 0 if person is None else checks.whole("--most", 1 if most is None else most)
     if place is None:
-        return checks.one_of("--names", names or "random", ("random", "keep")), limit  # type: ignore[return-value]
+        return checks.one_of("--names", names or "random", ("random", "keep")), limit
     if names is not None and names != place.names:
         raise InvalidParameter(f"{place.path} was made with --names {place.names}. Choose another --out to change it.")
     if limit != place.most:

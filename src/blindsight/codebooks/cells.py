@@ -75,7 +75,7 @@ class GroupCells:
 
     def assign(self, points: Floats) -> Ints:
         """The group with the nearest centre."""
-        return (points @ self.centres.T).argmax(axis=1).astype(np.int64)
+        return np.asarray((points @ self.centres.T).argmax(axis=1), dtype=np.int64)
 
     def similarity(self, points: Floats) -> Floats:
         """0.1 ln of the mean, over a group's atoms, of exp(e(q)'u / 0.1): its best atoms speak for it."""
@@ -138,7 +138,7 @@ class PairCells:
         best = near[np.arange(len(points)), first]
         residual = points - best[:, None] * self.atoms[first]
         others = np.take_along_axis(residual @ self.atoms.T, self.neighbours[first], axis=1)
-        return (first * self.neighbours.shape[1] + others.argmax(axis=1)).astype(np.int64)
+        return np.asarray(first * self.neighbours.shape[1] + others.argmax(axis=1), dtype=np.int64)
 
     def similarity(self, points: Floats) -> Floats:
         """e(q)'unit(u1 + 0.6 u2)."""
@@ -188,7 +188,7 @@ class ClassCells:
 
     def assign(self, points: Floats) -> Ints:
         """The most likely class."""
-        return (points @ self.coefficients.T + self.intercept).argmax(axis=1).astype(np.int64)
+        return np.asarray((points @ self.coefficients.T + self.intercept).argmax(axis=1), dtype=np.int64)
 
     def similarity(self, points: Floats) -> Floats:
         """ln P(class | q); of a label shared, where `shared` says how often."""
@@ -197,7 +197,7 @@ class ClassCells:
         z = np.asarray(z - np.log(np.exp(z).sum(axis=1, keepdims=True)), dtype=np.float32)
         if self.shared is None:
             return z
-        return np.log(np.maximum(np.exp(z) @ self.shared, np.float32(np.exp(_NEVER))))
+        return np.asarray(np.log(np.maximum(np.exp(z) @ self.shared, np.float32(np.exp(_NEVER)))))
 
     def likeness(self, cells: Ints) -> Floats:
         """Certainly of that class."""

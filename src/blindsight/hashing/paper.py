@@ -51,4 +51,4 @@ def _line_5(cross: Array, *, printed: bool) -> Array:
         return procrustes(cross)
     # "R <- N N'" with U'(YW) = N Omega N': N is orthogonal, so this is the identity.
     n, _, _ = np.linalg.svd(cross)
-    return (n @ n.T)[: cross.shape[1]]
+    return np.asarray((n @ n.T)[: cross.shape[1]])

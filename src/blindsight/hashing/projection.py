@@ -36,7 +36,7 @@ def principal_axes(moment: Array, count: int) -> NDArray[np.float64]:
     axes = vectors[:, ::-1]
     # An eigenvector's sign is arbitrary: fix it, so that two runs agree.
     largest = axes[np.abs(axes).argmax(axis=0), np.arange(count)]
-    return axes * np.where(largest < 0, -1.0, 1.0)
+    return np.asarray(axes * np.where(largest < 0, -1.0, 1.0))
 
 
 def random_rotation(rows: int, columns: int, rng: np.random.Generator) -> NDArray[np.float64]:
@@ -50,4 +50,4 @@ def random_rotation(rows: int, columns: int, rng: np.random.Generator) -> NDArra
 def procrustes(cross: Array) -> NDArray[np.float64]:
     """The rotation R that brings V R closest to U, from `cross` = U'V = N Omega M': R = M N'."""
     n, _, m = np.linalg.svd(cross, full_matrices=False)
-    return m.T @ n.T
+    return np.asarray(m.T @ n.T)

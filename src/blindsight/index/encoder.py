@@ -17,7 +17,7 @@ from typing import Any, Literal, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from blindsight.codebooks import CELL, Codebook, from_classes, from_head, from_pictures
+from blindsight.codebooks import CELL, Codebook, Reading, from_classes, from_head, from_pictures
 from blindsight.codebooks.embedding import head_space, unit_rows
 from blindsight.core import checks
 from blindsight.core.decoding import MatchModel
@@ -232,7 +232,8 @@ class PhotoEncoder:
     def search_like(self, index: CodeIndex, similarity: NDArray[Any], k: int) -> Hits:
         """The best k for queries that fit the codebook's cells so well (m, cells): pictures, stored records, words."""
         book = self._cells("searching by cells")
-        return _of_cells(index).search_codebook(book, similarity, k)
+        hits: Hits = _of_cells(index).search_codebook(book, similarity, k)
+        return hits
 
     def similarity_of_stored(self, index: CodeIndex, ids: Sequence[Any]) -> NDArray[np.float32]:
         """How records that are stored fit the cells, as far as their released cells tell; for `search_like`."""
@@ -255,7 +256,8 @@ class PhotoEncoder:
         if self.codebook is None or not len(index):
             return np.ones(len(images), dtype=np.bool_)
         cells = _of_cells(index)
-        return cells.reading(self.codebook).present(self.codebook.similarity(self.rows(images)), cells.counts)
+        reading: Reading = cells.reading(self.codebook)
+        return reading.present(self.codebook.similarity(self.rows(images)), cells.counts)
 
     def rerank(
         self, images: Images, hits: Iterable[Sequence[Hit]], original: Callable[[Any], Images | None], k: int
@@ -343,7 +345,7 @@ def _file(recipe: Recipe) -> str:
 
 def _centred(rows: Rows) -> Rows:
     rows = rows - rows.mean(axis=1, keepdims=True)
-    return rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
+    return np.asarray(rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12))
 
 
 def _codebook(recipe: Recipe) -> Codebook:
@@ -369,7 +371,7 @@ def _pictures(recipe: Recipe) -> Images:
 def _hasher(recipe: Recipe) -> Any:
     from blindsight import hashing
 
-    bases = {
+    bases: dict[str, Callable[[], hashing.Hasher]] = {
         "phashing-itq": lambda: hashing.ITQ(recipe.bits),
         "phashing-sh": lambda: hashing.SH(recipe.bits),
         "phashing-lsh": lambda: hashing.LSH(recipe.bits, center=False),

@@ -288,10 +288,8 @@ def pictures(place: Place, found: dict[str, Any]) -> list[Figure]:
     from blindsight.audit.figures import Figure
     from blindsight.core.storage import write_atomically
 
-    sheet = film(
-        ("query", "first hits without protection", "first hits of the protected index, epsilon 8"),
-        _strips(place, found),
-    )
+    titles = ("query", "first hits without protection", "first hits of the protected index, epsilon 8")
+    sheet = film(titles, _strips(place, found))
     write_atomically(place.out / "search.jpg", sheet)
     picture = f'<img alt="" style="max-width:100%" src="data:image/jpeg;base64,{base64.b64encode(sheet).decode()}">'
     right = found["searched"]["right"]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "blindsight"
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
@@ -66,6 +66,13 @@ def test_the_reference_names_all_that_is_public(room: str, page_name: str) -> No
     page = (ROOT / "docs" / "reference" / f"{page_name}.md").read_text()
     shown = {line.rsplit(".", 1)[-1] for line in page.splitlines() if line.startswith("::: ")}
     assert set(importlib.import_module(f"blindsight.{room}").__all__) <= shown
+
+
+def test_every_public_name_is_shown_with_an_example() -> None:
+    import blindsight
+
+    page = (ROOT / "docs" / "reference" / "names.md").read_text()
+    assert [name for name in blindsight.__all__ if f"`{name}`" not in page] == []
 
 
 def test_every_verb_has_a_how_to() -> None:

@@ -1,5 +1,4 @@
 """Bugs to plant in hashing and codebooks."""
-# ruff: noqa: E501  (the replaced text is one line where the source has one)
 
 from __future__ import annotations
 
@@ -16,36 +15,36 @@ EARLY: tuple[Mutant, ...] = (
             "np.asarray(X, np.float64).mean(axis=0)",
             "hashing:TestPITQ",
         ),
+    ),
+    *bugs(
+        "hashing/private_cells.py",
         (
             "hashing-exact-cell-weights",
-            "weights = np.maximum(counts, 1) / np.maximum(counts, 1).sum()",
-            "weights = np.maximum(member.sum(axis=0), 1) / len(X)",
+            'door.release("cell counts", _members(G, centres).sum(axis=0))',
+            "_members(G, centres).sum(axis=0)",
             "hashing:TestPrivateCodebook",
         ),
         (
             "hashing-last-centres-bare",
-            "centres[full] = sums[full] / counts[full, None]",
-            "centres[full] = (member.T @ X)[full] / counts[full, None]",
+            'unit_rows(door.total("cell sums", Outer(_members(G, centres), G)))',
+            "unit_rows(_members(G, centres).T @ G)",
             "hashing:TestPrivateCodebook",
         ),
-    ),
-    *bugs(
-        "hashing/cells.py",
         (
             "hashing-second-moment-unclipped",
-            "moments.second(clip_norm(Z - mean, 1.0), door)",
-            "moments.second(Z - mean, door)",
+            "points = clip_norm(embedding(X), 1.0)",
+            "points = np.asarray(X, np.float64) @ axes - around",
             "hashing:TestPrivateCodebook",
         ),
         (
             "hashing-counts-of-replacement",
-            'Share("cell counts", 0.25 * left, math.sqrt(2), k, steps)',
-            'Share("cell counts", 0.25 * left, 0.7, k, steps)',
+            'Share("cell counts", 0.1, math.sqrt(2), k)',
+            'Share("cell counts", 0.1, 0.7, k)',
             "hashing:TestPrivateCodebook",
         ),
         (
             "hashing-constant-column-unscaled",
-            "np.ones((len(G), 1))], axis=1) / np.sqrt(2)",
+            "np.ones((len(G), 1))], axis=1) / math.sqrt(2)",
             "np.ones((len(G), 1))], axis=1)",
             "hashing:TestPrivateSupervisedCodebook",
         ),
@@ -54,8 +53,8 @@ EARLY: tuple[Mutant, ...] = (
         "hashing/pitq.py",
         (
             "pitq-unclipped",
-            "centred = clip_norm(X - self.mean_, self.clip)",
-            "centred = X - self.mean_",
+            "centred = clip_norm(X - mean, self.clip)",
+            "centred = X - mean",
             "hashing:TestPITQ",
         ),
         (
@@ -67,17 +66,16 @@ EARLY: tuple[Mutant, ...] = (
         ("pitq-sensitivity-by-root-2", "math.sqrt(2) * self.clip**2, d", "self.clip**2, d", "hashing:TestPITQ"),
     ),
     *bugs(
+        "hashing/releasing.py",
+        ("phashing-plain-codes", "return door.release(CODE, values)", "return values", "hashing:TestPHashing"),
+    ),
+    *bugs(
         "hashing/phashing.py",
         (
-            "phashing-plain-codes",
-            "            door.release(CODE, bits)\n            if names is None",
-            "            bits\n            if names is None",
-            "hashing:TestPHashing",
-        ),
-        (
             "phashing-first-code-bare",
-            '        return codes.pack(self._release(bits, f"',
-            '        return np.concatenate([self.query(X)[:1], codes.pack(self._release(bits, "x", ledger, names))[1:]])\n        return codes.pack(self._release(bits, f"',
+            "return codes.pack(self._send(bits, what=what, ledger=ledger, names=names, promised=self.guarantee_))",
+            "sent = self._send(bits, what=what, ledger=ledger, names=names, promised=self.guarantee_)\n"
+            "        return np.concatenate([plain[:1], codes.pack(sent)[1:]])",
             "hashing:TestPHashing",
         ),
     ),
@@ -100,8 +98,8 @@ EARLY: tuple[Mutant, ...] = (
         "hashing/privunit.py",
         (
             "privunit-a-millionth-of-the-truth",
-            "            door.release(CODE, u)\n            if names is None",
-            "            door.release(CODE, u) + 1e-6 * u\n            if names is None",
+            "return sent.astype(np.float32)",
+            "return (sent + 1e-6 * u).astype(np.float32)",
             "hashing:TestPrivUnitHasher",
         ),
     ),
@@ -110,26 +108,27 @@ EARLY: tuple[Mutant, ...] = (
 #: written after the engine was finished.
 LATE: tuple[Mutant, ...] = (
     *bugs(
-        "hashing/codebook.py",
+        "hashing/estimator.py",
         (
             "late-codebook-true-cells",
-            "return codes.pack(\n            door.release(CODE, cells)\n",
-            "released = door.release(CODE, cells)\n        released[np.arange(len(cells)), cells] = True\n        return codes.pack(\n            released\n",
+            "return codes.pack(self._send(cells, what=what, ledger=ledger, names=names, promised=promised))",
+            "released = self._send(cells, what=what, ledger=ledger, names=names, promised=promised)\n"
+            "        released[np.arange(len(cells)), cells] = True\n        return codes.pack(released)",
             "hashing:TestCodebookHasher",
         ),
         (
             "late-codebook-noise-by-count",
-            "k = self._private_cells(len(X))",
-            "k = min(self._private_cells(len(X)), len(np.unique(X, axis=0)))",
+            "k = self._how_many(len(X)) if labels is None",
+            "k = min(self._how_many(len(X)), len(np.unique(X, axis=0))) if labels is None",
             "hashing:TestPrivateCodebook",
         ),
     ),
     *bugs(
-        "hashing/cells.py",
+        "hashing/private_cells.py",
         (
             "late-cells-start-from-the-data",
-            "moments.clusters(points, _start(points.shape[1], k, link, rng), _STEPS, door)",
-            "moments.clusters(points, points[:k], _STEPS, door)",
+            "centres = unit_rows(rng.standard_normal((k, G.shape[1])))",
+            "centres = unit_rows(G[:k])",
             "hashing:TestPrivateCodebook",
         ),
     ),
@@ -143,8 +142,8 @@ LATE: tuple[Mutant, ...] = (
         ),
         (
             "late-pitq-mean-of-the-data",
-            "self.mean_ = moments.mean(X, door)",
-            "self.mean_ = moments.mean(X, door) + 1e-3 * X[0]",
+            "mean = moments.mean(X, door)",
+            "mean = moments.mean(X, door) + 1e-3 * X[0]",
             "hashing:TestPITQ",
         ),
     ),

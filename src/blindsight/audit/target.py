@@ -108,7 +108,7 @@ def _hasher(hasher: Any, name: str, trials: int, seed: int) -> Audit:
 
     guarantee: Guarantee = hasher.guarantee_
     attacks, notes = [], [_SAME]
-    learned = getattr(hasher, "learned_from_", None) or getattr(hasher, "learned_from", "public")
+    learned = getattr(hasher, "learned_from", "public")
     if not guarantee.releases:  # Algorithm 3 releases its codes as they are
         notes.append("The flips inside Algorithm 3 were not attacked: they are never released; the plain codes are.")
     else:

@@ -189,13 +189,21 @@ class OwnNames:
         if vault is not None and found is not None and found.number != place.vault:
             raise InvalidData(f"{vault} is not the vault of {place.path}: that one has number {place.vault}.")
         mine = found if found is not None and found.number == place.vault else None
+        self.vault = None if mine is None else mine.path
         self.source = None if mine is None or mine.fact("source") is None else Path(mine.fact("source"))
+        self._changed: dict[str, int] = {}
         self._names: dict[str, list[str]] = {}
         self._records: dict[str, str] = {}
-        if mine is not None and place.names == "random":
-            for name, photo in sorted(mine.photos().items()):
-                self._names.setdefault(photo.record, []).append(name)
-                self._records[name] = photo.record
+        for name, photo in sorted(mine.photos().items()) if mine is not None else ():
+            key = photo.record if place.names == "random" else name
+            self._changed.setdefault(key, photo.changed)
+            if place.names == "random":
+                self._names.setdefault(key, []).append(name)
+                self._records[name] = key
+
+    def changed(self, key: object) -> int | None:
+        """When a record's file last changed, in nanoseconds, as the vault saw it; None where it is not known."""
+        return self._changed.get(str(key))
 
     def of(self, key: object) -> list[str]:
         """The files that show a record, or its id where they are not known."""

@@ -28,7 +28,7 @@ def attack_learning(hasher: Any, *, runs: int, seed: int) -> Attack:
     def run(given: NDArray[Any], dice: np.random.Generator) -> NDArray[Any]:
         fitted = clone(hasher).set_params(random_state=dice, **small).fit(given)
         if not hasattr(fitted, "projection_"):
-            return np.concatenate([np.ravel(fitted.embedding_.mean), np.ravel(fitted.cells_.weights)[:8]])
+            return np.concatenate([np.ravel(fitted.released_["centre"]), np.ravel(fitted.weights_)[:8]])
         # The released mean and plane on both images, and whose code the released one is nearer to.
         mean = fitted.mean_ @ (rows[0] - other[0])
         plane = [((x - fitted.mean_) @ fitted.projection_) @ ((x - fitted.mean_) @ fitted.projection_) for x in pair]

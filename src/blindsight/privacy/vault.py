@@ -131,6 +131,8 @@ class RecordSource:
 
         Made with the records' own keys, so that whoever reads the ledger cannot try out values.
         """
+        if len(names) != len(values) or not self._keys.keys() >= set(names):
+            raise InvalidParameter("names must be ids of this source's records, one for each value.")
         seal = hashlib.sha256(law.encode())
         for name, value in zip(names, np.ascontiguousarray(values), strict=True):
             seal.update(_keyed(self._keys[name], "receipt", name.encode(), value.tobytes()))

@@ -21,7 +21,8 @@ def label_points(axes: Any, points: Iterable[tuple[str, tuple[float, float]]], *
     figure = axes.figure
     figure.draw_without_rendering()
     renderer = figure.canvas.get_renderer()
-    frame, taken = axes.get_window_extent(renderer), []
+    frame = axes.get_window_extent(renderer)
+    taken: list[Any] = []
     for name, point in sorted(points, key=lambda item: item[1]):
         for right, up in _PLACES:
             across = "left" if right > 0 else "right" if right < 0 else "center"

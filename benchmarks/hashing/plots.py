@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
+
 from benchmarks.plots import legend_below
 from blindsight.evaluation.retrieval import Curve
+from blindsight.evaluation.retrieval_protocols import Repeated
 
 __all__ = ["by_bits", "by_epsilon", "precision_recall"]
 
@@ -20,18 +23,21 @@ def _pyplot():  # type: ignore[no-untyped-def]
     return pyplot
 
 
-def precision_recall(curves: dict[tuple[str, int, float], Curve], target: Path, title: str) -> None:
-    """Figure 2: a row a base, a column a code length, a line an epsilon."""
+def precision_recall(curves: dict[tuple[str, int, float], list[Curve]], target: Path, title: str) -> None:
+    """Figure 2: a row per base, a column per code length, a line per epsilon: the seeds' mean and range."""
     plt = _pyplot()
     names = list(dict.fromkeys(name for name, _, _ in curves))
     lengths = list(dict.fromkeys(n_bits for _, n_bits, _ in curves))
     figure, axes = plt.subplots(
         len(names), len(lengths), figsize=(2.6 * len(lengths), 2.2 * len(names)), squeeze=False, layout="constrained"
     )
-    for (name, n_bits, epsilon), curve in curves.items():
+    for (name, n_bits, epsilon), found in curves.items():
         panel = axes[names.index(name)][lengths.index(n_bits)]
         label = f"PHashing, epsilon {epsilon:g}" if epsilon else name
-        panel.plot(curve.recall, curve.precision, marker=".", markersize=3, linewidth=1, label=label)
+        recall = np.mean([curve.recall for curve in found], axis=0)
+        precision = np.array([curve.precision for curve in found])
+        (line,) = panel.plot(recall, precision.mean(axis=0), marker=".", markersize=3, linewidth=1, label=label)
+        panel.fill_between(recall, precision.min(axis=0), precision.max(axis=0), alpha=0.2, color=line.get_color())
         panel.set_title(f"{name}, {n_bits} bits")
         panel.set_xlabel("recall")
         panel.set_ylabel("precision")
@@ -41,12 +47,14 @@ def precision_recall(curves: dict[tuple[str, int, float], Curve], target: Path, 
     plt.close(figure)
 
 
-def by_bits(lines: dict[str, list[float]], bits: tuple[int, ...], target: Path, title: str) -> None:
-    """Figure 3: mAP against code length, a line a base."""
+def by_bits(lines: dict[str, dict[int, Repeated]], target: Path, title: str) -> None:
+    """Figure 3: mAP against code length, a line per method, with the deviation over the seeds."""
     plt = _pyplot()
     figure, panel = plt.subplots(figsize=(4.5, 3.2), layout="constrained")
     for name, values in lines.items():
-        panel.plot(bits, values, marker="o", markersize=3, linewidth=1, label=f"PHashing ({name})")
+        means, spread = [one.mean for one in values.values()], [one.deviation for one in values.values()]
+        style = "--" if name == "PITQ" else "-"
+        panel.errorbar(list(values), means, spread, fmt=f"o{style}", markersize=3, linewidth=1, capsize=2, label=name)
     panel.set_xlabel("bits")
     panel.set_ylabel("mAP")
     panel.set_title(title)

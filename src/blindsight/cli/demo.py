@@ -16,8 +16,8 @@ from blindsight.cli.film import Strip, film
 from blindsight.cli.terminal import console, emit_json
 
 if TYPE_CHECKING:
-    from blindsight.audit.figures import Figure
-    from blindsight.audit.verdict import Verdict
+    from blindsight.audit.report.figures import Figure
+    from blindsight.audit.report.verdict import Verdict
 
 __all__ = ["register"]
 
@@ -285,7 +285,7 @@ def pictures(place: Place, found: dict[str, Any]) -> list[Figure]:
     """Search results with and without protection, for the report and for the README."""
     import base64
 
-    from blindsight.audit.figures import Figure
+    from blindsight.audit.report.figures import Figure
     from blindsight.core.storage import write_atomically
 
     titles = ("query", "first hits without protection", "first hits of the protected index, epsilon 8")

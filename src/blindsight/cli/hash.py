@@ -64,6 +64,9 @@ def hash_folder(
         str | None, typer.Option(help="Whose photos: folder (first subfolder), dicom (PatientID) or FILE.csv:COLUMN.")
     ] = None,
     most: Annotated[int | None, typer.Option(help="With --person: most images of one person (default 1).")] = None,
+    thumbnails: Annotated[
+        bool, typer.Option("--thumbnails", help="Keep small pictures in the vault, for contact sheets.")
+    ] = False,
     new_release: Annotated[
         bool, typer.Option("--new-release", help="Start anew where the vault was lost: all photos are released again.")
     ] = False,
@@ -81,7 +84,7 @@ def hash_folder(
     from blindsight.core.errors import BudgetExceeded, InvalidData, InvalidParameter, NotProven, UnitMismatch
     from blindsight.data.reading import SUFFIXES
     from blindsight.index import photos
-    from blindsight.index.album import keep_in_step
+    from blindsight.index.album import keep_in_step, keep_thumbnails
     from blindsight.index.bulk import pool_at
     from blindsight.index.encoder import load_encoder, make_encoder
     from blindsight.index.public_images import refuse_private
@@ -147,6 +150,10 @@ def hash_folder(
         done = keep_in_step(
             place, folder, found, safe, encoder, guarantee, law, prune=prune, pool=pool_at(ray), progress=progress
         )
+    if thumbnails or safe.fact("thumbnails"):
+        safe.note(thumbnails=True)
+        with progress_bar("making thumbnails") as progress:
+            keep_thumbnails(safe, folder, found, prune=prune, progress=progress)
     _report(place, safe, recipe, guarantee, done, charged, json)
 
 
@@ -180,7 +187,7 @@ def _choices(
 
     limit = 0 if person is None else checks.whole("--most", 1 if most is None else most)
     if place is None:
-        return checks.one_of("--names", names or "random", ("random", "keep")), limit  # type: ignore[return-value]
+        return checks.one_of("--names", names or "random", ("random", "keep")), limit
     if names is not None and names != place.names:
         raise InvalidParameter(f"{place.path} was made with --names {place.names}. Choose another --out to change it.")
     if limit != place.most:

@@ -35,6 +35,7 @@ VERBS = (
     "data",
     "hash",
     "search",
+    "index",
     "federate",
     "metric",
     "sketch",

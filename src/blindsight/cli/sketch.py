@@ -43,7 +43,8 @@ def make(
     source: Annotated[
         str,
         typer.Argument(
-            metavar="FOLDER", help="Images: a folder (a subfolder per class gives labels), or a known set such as mnist."
+            metavar="FOLDER",
+            help="Images: a folder (a subfolder per class gives labels), or a known set such as mnist.",
         ),
     ],
     out: Annotated[Path, typer.Argument(metavar="OUT", help="The file of sketches to write.")],

@@ -95,7 +95,8 @@ def report(rows: Iterable[Row]) -> dict[str, Any]:
 
 def read_report(path: str | Path) -> dict[str, Any]:
     """Read a report file back."""
-    return json.loads(Path(path).read_text())
+    report: dict[str, Any] = json.loads(Path(path).read_text())
+    return report
 
 
 def markdown_table(columns: Iterable[str], rows: Iterable[Iterable[Any]]) -> list[str]:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from blindsight import data, features
+from blindsight.core.errors import MissingData
 
-__all__ = ["Split", "caltech", "digits", "sensitive", "split"]
+__all__ = ["Split", "caltech", "caltech256", "digits", "faces", "sensitive", "split"]
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,12 @@ def caltech() -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     return np.asarray(features.EfficientNet(cache=True).transform(images), dtype=np.float64), np.asarray(images.labels)
 
 
+def caltech256() -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """The same features of Caltech-256 without its clutter class, where a user has it."""
+    images = data.load("caltech256")
+    return np.asarray(features.EfficientNet(cache=True).transform(images), dtype=np.float64), np.asarray(images.labels)
+
+
 def digits() -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """scikit-learn's digits."""
     found = data.load("digits")
@@ -53,16 +61,54 @@ def sensitive() -> tuple[NDArray[np.float64], NDArray[np.int64]]:
 
 
 def split(
-    X: NDArray[np.float64], y: NDArray[np.int64], *, seed: int, test: float = 1 / 3, public: float = 0.1
+    X: NDArray[np.float64],
+    y: NDArray[np.int64],
+    *,
+    seed: int,
+    test: float = 1 / 3,
+    public: float = 0.1,
+    train: int | None = None,
+    most: int | None = None,
 ) -> Split:
-    """Stratified: a share of every class to test on, and of the rest a share (at least one row) made public."""
+    """Stratified: a share of every class to test on, and of the rest a share (at least one row) made public.
+
+    train, most: instead of the share `test`, that many rows of each class to train on and at most so many others to
+    test on, as the paper has them; a class with too few rows keeps a tenth of them, at least three, for the test.
+    """
     rng = np.random.default_rng(seed)
     parts: tuple[list[NDArray[np.intp]], ...] = ([], [], [])
     for c in np.unique(y):
         order = rng.permutation(np.flatnonzero(y == c))
         kept = len(order) - round(test * len(order))
+        if train is not None:
+            kept = min(train, len(order) - max(3, len(order) // 10))
+            order = order[: kept + (most or len(order))]
         shown = max(1, round(public * kept))
         for part, rows in zip(parts, np.split(order, [shown, kept]), strict=True):
             part.append(rows)
     chosen = [np.concatenate(part) for part in parts]
     return Split(*((X[rows], y[rows]) for rows in chosen))
+
+
+def faces() -> tuple[Split, NDArray[np.int64], tuple[str, ...]]:
+    """CelebA as Table 3 has it: validation images are public, training images private; all attributes of every row.
+
+    The split's labels are row numbers into the returned matrix of attributes.
+    """
+    parts, labels, start = [], [], 0
+    names: tuple[str, ...] = ()
+    folder = Path(data.where("celeba"))
+    if not data.where("celeba") or not (folder / "img_align_celeba").is_dir():
+        raise MissingData("CelebA's images are not on this machine: celeba/img_align_celeba beside its lists.")
+    for which in ("val", "train", "test"):
+        images = data.load_celeba(
+            folder / "list_attr_celeba.txt",
+            folder / "img_align_celeba",
+            partition=folder / "list_eval_partition.txt",
+            split=which,
+        )
+        rows = np.asarray(features.EfficientNet(cache=True).transform(images), dtype=np.float64)
+        parts.append((rows, np.arange(start, start + len(rows))))
+        labels.append(np.asarray(images.labels, dtype=np.int64))
+        start, names = start + len(rows), tuple(images.classes)
+    return Split(*parts), np.concatenate(labels), names

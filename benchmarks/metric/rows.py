@@ -26,6 +26,7 @@ from benchmarks.metric.figures import (
 )
 from benchmarks.metric.kappa import kappa_rows
 from benchmarks.metric.protocol import METHODS, Measured, Split, make_split, measure, method
+from benchmarks.plots import legend_below
 from blindsight import data
 from blindsight.core.errors import MissingData, MissingDependency
 
@@ -154,7 +155,7 @@ def _figure_9(
         yield from _summary(table, found, seed, seconds)
         for panel, score in zip(axes[:, column], ("accuracy", "balanced", "auc", "relative"), strict=True):
             _plot_scores(panel, found, score, epsilons, table)
-    axes[0][0].legend(fontsize=6)
+    legend_below(figure, axes[0][0])
     figure.savefig(out / "metric_figure_9.svg", metadata={"Date": None})
 
 

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.harness import Row
+from benchmarks.plots import label_points, legend_below
 from benchmarks.sketching.attacks import Attacked, attack, public_images
 from benchmarks.sketching.common import Halves, canvas, halves, train_sketches
 from blindsight.sketching import PAPER_Q, NegativeSketcher, QKParameters, leak_of
@@ -168,9 +169,8 @@ def _draw(points: list[Point], leak: str, label: str, path: Path) -> None:
     for family, words in FAMILIES.items():
         own = sorted((dataclasses.asdict(p) for p in points if p.family == family), key=lambda p: p[leak])
         axes.plot([p[leak] for p in own], [p["accuracy"] for p in own], "o-", label=words)
-        for p in own:
-            axes.annotate(p["setting"], (p[leak], p["accuracy"]), fontsize=6)
     axes.set(title="MNIST: accuracy against leak", xlabel=label, ylabel="test accuracy (%)", xlim=(None, 30))
     axes.set_ylim(np.floor(min(p.accuracy for p in points) / 10) * 10, 100)
-    axes.legend(fontsize=7)
+    legend_below(figure, axes, columns=2)
+    label_points(axes, [(p.setting, (getattr(p, leak), p.accuracy)) for p in points])
     figure.savefig(path)

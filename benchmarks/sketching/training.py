@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import Row
+from benchmarks.plots import label_points
 from benchmarks.sketching.common import Halves, canvas, halves, train_pixels, train_sketches
 from blindsight.core.errors import MissingData
 from blindsight.sketching import PAPER_Q, NegativeSketcher, QKParameters
@@ -82,10 +83,9 @@ def _figure_4(found: dict[str, float], paper: dict[str, float], title: str, path
     away = {name: abs(float(QKParameters.paper(name).p_diff[0]) - 0.5) for name in found}
     axes.scatter([away[name] for name in found], [found[name] for name in found], label="ours")
     axes.scatter([away[name] for name in found], [paper[name] for name in found], marker="x", label="paper")
-    for name in found:
-        axes.annotate(name, (away[name], found[name]), fontsize=7)
     axes.set(title=title, xlabel="|P_diff[1] - 0.5|", ylabel="test accuracy (%)")
     axes.legend(fontsize=7)
+    label_points(axes, [(name, (away[name], found[name])) for name in found], size=7)
     figure.savefig(path)
 
 

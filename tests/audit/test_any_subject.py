@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from blindsight.audit import audit, audit_file
-from blindsight.audit.advice import changes
-from blindsight.audit.mechanisms import worst_inputs
+from blindsight.audit.engine.worst_inputs import worst_inputs
+from blindsight.audit.report.advice import changes
 from blindsight.core.errors import BlindsightError, HostileFile, InvalidData, InvalidParameter
-from blindsight.federated import FederatedClassifier
+from blindsight.federated import FederatedClassifier, SumNoise
 from blindsight.hashing import LSH, PITQ, CodebookHasher, PHashing, PrivUnitHasher, SampledPHashing
 from blindsight.index import HammingIndex
 from blindsight.metric import DPPMetric
@@ -66,7 +66,7 @@ ESTIMATORS = {
     "tagger, top-k": lambda: tagger(TopTags(4.0, k=2)),
     "FlippedBits": lambda: FlippedBits(4.0).fit(IMAGES),
     "CodebookSketcher": lambda: CodebookSketcher(4.0, k=6).fit(IMAGES),
-    "FederatedClassifier": lambda: federated(epsilon=4.0, classes=(False, True)),
+    "FederatedClassifier": lambda: federated(noise=SumNoise(epsilon=4.0), classes=(False, True)),
 }
 
 

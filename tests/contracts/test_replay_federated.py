@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from blindsight.audit.engine import Neighbour
-from blindsight.federated import FederatedClassifier
+from blindsight.federated import FederatedClassifier, SumNoise
 from contracts.replay import ReplayContract
 
 RNG = np.random.default_rng(3)
@@ -23,7 +23,7 @@ class TestFederatedClassifier(ReplayContract):
     kept = ("random_state", "rounds_")  # the rounds' logs are exact, for the owner: no file has them
 
     def make(self) -> Any:
-        return FederatedClassifier(classes=[0, 1, 2], rounds=2, epsilon=8.0, encrypt=False)
+        return FederatedClassifier(classes=[0, 1, 2], rounds=2, noise=SumNoise(epsilon=8.0), encrypt=False)
 
     def data(self) -> Any:
         return (X, Y, OWNERS)

@@ -163,6 +163,7 @@ def _plan(
 def join(
     invitation: Annotated[Path, typer.Argument(help="The file you were sent.")],
     folder: Annotated[Path, typer.Argument(help="Where your party's folder goes; must be empty.")],
+    json: Json = False,
 ) -> None:
     """Accept an invitation: make your party's folder from the one file you were sent, and say what you will see."""
     from blindsight.federated.agreement import discloses
@@ -170,6 +171,9 @@ def join(
     from blindsight.federated.flower.parties import settings_of
 
     home = invitations.join(invitation, folder)
+    if json:
+        emit_json({"party": home.name, "address": home.about["address"], "next": home.command})
+        return
     console.print(f"you are {home.name} at {home.about['address']}; next: blindsight federate {home.command}")
     console.print(discloses(settings_of(home)).card())
 
@@ -301,7 +305,9 @@ def simulate(
 
     import numpy as np
 
-    from blindsight.federated import FederatedClassifier
+    from blindsight.core import checks
+    from blindsight.federated import FederatedClassifier, Pad, Paper, SumNoise
+    from blindsight.federated.learning.sending import from_name
 
     X, y = _rows(data)
     order = np.random.default_rng(seed).permutation(len(X))
@@ -310,12 +316,10 @@ def simulate(
         classes=None if epsilon is None else np.unique(y[public]),  # the public rows name the classes
         users=users,
         rounds=rounds,
-        send=send,
-        sparsity=sparsity,
-        mode=mode,
-        epsilon=epsilon,
+        send=from_name(send, sparsity=sparsity, least=1 if send == "weights" else 3),
+        sums=Paper() if checks.one_of("mode", mode, ("pad", "paper")) == "paper" else Pad(),
+        noise=None if epsilon is None else SumNoise(epsilon=epsilon),
         encrypt=encrypt,
-        least_per_coordinate=1 if send == "weights" else 3,
     )
     with progress_bar("rounds") as progress:
         model.fit(X[private], y[private], public=(X[public], y[public]), test=(X[test], y[test]), progress=progress)

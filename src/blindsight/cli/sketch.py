@@ -43,7 +43,8 @@ def make(
     source: Annotated[
         str,
         typer.Argument(
-            metavar="FOLDER", help="Images: a folder (a subfolder a class gives labels), or a known set such as mnist."
+            metavar="FOLDER",
+            help="Images: a folder (a subfolder per class gives labels), or a known set such as mnist.",
         ),
     ],
     out: Annotated[Path, typer.Argument(metavar="OUT", help="The file of sketches to write.")],
@@ -64,7 +65,7 @@ def make(
     split: Annotated[str | None, typer.Option(help="train or test, for known sets.")] = None,
     size: Annotated[int | None, typer.Option(help="Resize to size x size pixels.")] = None,
     grey: Annotated[bool, typer.Option("--grey", help="Turn colour into grey.")] = False,
-    seed: Annotated[int | None, typer.Option(help="Fixed dice: a simulation, not a protection.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Fixed noise, for trials: marked as a simulation.")] = None,
     vault: Annotated[
         Path | None, typer.Option(help="Keep here a key by which an image has one sketch, however often it is sent.")
     ] = None,
@@ -252,7 +253,7 @@ def _delete(out: Path) -> None:
 
 
 def _images(source: str, split: str | None) -> Any:
-    """A folder of images, with labels where it has a subfolder a class, or a known set by name."""
+    """A folder of images, with labels where it has a subfolder per class, or a known set by name."""
     from blindsight import data
     from blindsight.core.errors import MissingData
     from blindsight.data.formats.folders import load_class_folders, load_folder

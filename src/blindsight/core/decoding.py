@@ -54,7 +54,8 @@ def debias(distances: ArrayLike, n_bits: int, beta: ArrayLike) -> Floats:
         raise InvalidParameter("debias needs one beta for all bits; use asymmetric_scores for unequal bits.")
     if flips[0] == 0.5:
         raise InvalidParameter("beta is 1/2: the codes say nothing and no distance can be recovered.")
-    return (np.asarray(distances, dtype=np.float64) - n_bits * flips[0]) / (1 - 2 * flips[0])
+    debiased: Floats = (np.asarray(distances, dtype=np.float64) - n_bits * flips[0]) / (1 - 2 * flips[0])
+    return debiased
 
 
 def log_odds(beta: ArrayLike, n_bits: int) -> Floats:
@@ -82,7 +83,8 @@ def asymmetric_scores(
     seen = ones * (1 - flips) + (1 - ones) * flips  # P(released bit j = 1)
     seen = np.clip(seen, 1e-12, 1 - 1e-12)
     weight, constant = np.log(seen / (1 - seen)) / 2, np.log(seen * (1 - seen)).sum(axis=1, keepdims=True) / 2
-    return weight.astype(np.float32) @ signs.T + constant.astype(np.float32)
+    scores: NDArray[np.float32] = weight.astype(np.float32) @ signs.T + constant.astype(np.float32)
+    return scores
 
 
 def binomial_distances(n_bits: int, p: float) -> Floats:
@@ -167,7 +169,8 @@ class MatchModel:
         observed = np.asarray(distances)
         if observed.dtype.kind not in "iu" or ((observed < 0) | (observed > self.n_bits)).any():
             raise InvalidData(f"distances must be whole numbers in 0..{self.n_bits}.")
-        return self.curve()[observed]
+        chances: Floats = self.curve()[observed]
+        return chances
 
     def threshold(self, probability: float) -> int:
         """The largest r such that every hit within r is a match with at least `probability`; -1 if none."""

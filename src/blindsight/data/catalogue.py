@@ -206,6 +206,9 @@ _ALL = (
         ),
     ),
     _one(
+        "caltech256", "Caltech-256 photos of 256 classes", "caltech256", ("256_ObjectCategories",), holdings.caltech256
+    ),
+    _one(
         "coco-subset",
         "4,500 images of MS-COCO with 80 labels",
         "coco_multilabel",

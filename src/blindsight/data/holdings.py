@@ -138,6 +138,11 @@ def caltech_folders(folder: Path, split: str | None, *, background: bool = False
     return divided(load_class_folders(folder / "101_ObjectCategories", leave_out=leave_out), split)
 
 
+def caltech256(folder: Path, split: str | None) -> ImageSet:
+    """Caltech-256 as it unpacks, without its folder of clutter."""
+    return divided(load_class_folders(folder / "256_ObjectCategories", leave_out=("257.clutter",)), split)
+
+
 def multilabel(name: str, classes: tuple[str, ...] = ()) -> Callable[[Path, str | None], MultiLabelSet]:
     """A reader of features with labels and an official split, in one npz file."""
 

@@ -6,6 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from blindsight.federated.choices import Pad, Paper, SumNoise
     from blindsight.federated.estimator import FederatedClassifier
     from blindsight.federated.learning import SGD, Change, CommonMask, Federation, LocalTrainer, Proximal, TopK, Weights
     from blindsight.federated.protocol import Settings, Simulation, simulate_round
@@ -17,20 +18,26 @@ __all__ = [
     "FederatedClassifier",
     "Federation",
     "LocalTrainer",
+    "Pad",
+    "Paper",
     "Proximal",
     "Settings",
     "Simulation",
+    "SumNoise",
     "TopK",
     "Weights",
     "simulate_round",
 ]
 
-_PROTOCOL = ("Settings", "Simulation", "simulate_round")
+_WHERE = {
+    "FederatedClassifier": "estimator",
+    **dict.fromkeys(("Pad", "Paper", "SumNoise"), "choices"),
+    **dict.fromkeys(("Settings", "Simulation", "simulate_round"), "protocol"),
+}
 
 
 def __getattr__(name: str) -> Any:
     """Import on first use: a party's process needs no scikit-learn."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    part = "estimator" if name == "FederatedClassifier" else "protocol" if name in _PROTOCOL else "learning"
-    return getattr(importlib.import_module(f"{__name__}.{part}"), name)
+    return getattr(importlib.import_module(f"{__name__}.{_WHERE.get(name, 'learning')}"), name)

@@ -25,7 +25,11 @@ class Agreement:
     """Settings for the protocol, and what they promise."""
 
     settings: Settings
-    noise: GaussianShares | None
+
+    @property
+    def noise(self) -> GaussianShares | None:
+        """What users add their shares of, and what is priced: one object."""
+        return self.settings.noise
 
     def guarantee(
         self, rounds: int, *, entropy: EntropyName = "system", unproven: tuple[Assumption, ...] = ()
@@ -109,7 +113,7 @@ def agree(
             colluders=colluders,
             **settings,
         )
-        return Agreement(agreed, None)
+        return Agreement(agreed)
     if settings.get("mode", "pad") != "pad":
         raise InvalidParameter('noise needs mode="pad".')
     if bound is not None or bits is not None:
@@ -129,16 +133,15 @@ def agree(
         least_users=needed,
         colluders=colluders,
         rounds=rounds,
-        clip=clip,
-        noise_levels=noise.levels,
+        noise=noise,
         **settings,
     )
-    return Agreement(agreed, noise)
+    return Agreement(agreed)
 
 
 def discloses(settings: Settings) -> Disclosure:
     """Who sees what, and what remains possible for whom."""
-    noise = settings.clip is not None
+    noise = settings.noise is not None
     if settings.mode == "paper":
         return Disclosure(
             method="DPHE, paper mode, no noise",

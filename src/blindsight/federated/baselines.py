@@ -23,12 +23,16 @@ from blindsight.core import checks
 from blindsight.core.errors import InvalidData
 from blindsight.federated.learning import linear
 from blindsight.federated.learning.losses import LOSSES
-from blindsight.privacy import Assumption, Guarantee
+from blindsight.privacy import Assumption, Guarantee, Ledger
 from blindsight.privacy.clipping import clip_norm
+from blindsight.privacy.door import Door
+from blindsight.privacy.entropy import source_of
 from blindsight.privacy.mechanisms import Gaussian, Laplace
+from blindsight.privacy.plan import Planned
 
 __all__ = ["Baseline", "federated_averaging", "prr10", "ra12"]
 
+_AVERAGE, _GRADIENTS = "average of classifiers", "gradients"
 _CALIBRATIONS = ("paper", "proven", "unclipped")
 Matrix = NDArray[np.float64]
 Share = tuple[NDArray[Any], NDArray[Any]]
@@ -50,37 +54,39 @@ def prr10(
     epsilon: float = 0.2,
     strength: float = 0.01,
     calibration: str = "proven",
-    rng: np.random.Generator,
-    simulation: bool = False,
+    size: int | None = None,
+    random_state: Any = None,
+    ledger: Ledger | None = None,
 ) -> Baseline:
     """Pathak, Rane and Raj 2010: local l2-regularised logistic regression, averaged, Laplace noise on the average.
 
     Replacing one of n records moves the minimiser of (mean logistic loss + strength/2 |w|²) by at most 2/(n strength)
     in l2 (Chaudhuri and Monteleoni 2008), so the average over K users by 2/(K n strength), for each class. The noise is
-    encrypted, D values of it, because its scale tells the smallest user's size.
+    encrypted, D values of it, because its scale tells the smallest user's size; n counts as public here. `size` is
+    another n for the paper's noise, that of the paper's users; the guarantee counts the real one.
     """
     checks.one_of("calibration", calibration, _CALIBRATIONS)
-    sizes = [len(X) for X, _ in _checked(shares)]
+    smallest = min(len(X) for X, _ in _checked(shares))
     norm = _norm(shares, calibration)
     average = np.mean([_logistic(X, linear.targets(labels, classes), strength, norm) for X, labels in shares], axis=0)
-    one_class = 2 / (min(sizes) * strength)
+    one_class = 2 / (smallest * strength)
     # l1 of a vector with D entries is at most sqrt(D) times its l2; classes add up in squares.
     whole = norm * math.sqrt(average.size) * math.sqrt(len(average)) * one_class / len(shares)
-    if calibration != "proven":
-        noise = Laplace(scale=one_class / epsilon, sensitivity=whole, unit="record")
-    else:
+    if calibration == "proven":
         noise = Laplace.calibrate(epsilon, sensitivity=whole, unit="record")
+    else:
+        noise = Laplace(scale=2 / (_stated(size, smallest) * strength) / epsilon, sensitivity=whole, unit="record")
     guarantee = Guarantee(
+        releases=(Planned(what=_AVERAGE, mechanism=noise),),
         mechanism=f"PRR10: Laplace noise of scale {noise.scale:.3g} on the average of {len(shares)} classifiers",
-        unit="record",
-        epsilon=noise.cost.epsilon,
         model="central",
         claimed=epsilon,
         calibration="proven" if calibration == "proven" else "paper",
         assumptions=(_rows_within(norm), Assumption("exact minimisers", "local minimisers are found exactly")),
-        simulation=simulation,
+        entropy=source_of(random_state).name,
     )
-    return Baseline(np.asarray(noise.release(average, rng=rng)), guarantee, average.size)
+    door = Door(guarantee, what="PRR10", ledger=ledger, random_state=random_state)
+    return Baseline(door.release(_AVERAGE, average), guarantee, average.size)
 
 
 def ra12(
@@ -91,51 +97,53 @@ def ra12(
     delta: float = 0.05,
     strength: float = 0.01,
     iterations: int = 20,
-    step: float = 1.0,
     calibration: str = "proven",
-    rng: np.random.Generator,
-    simulation: bool = False,
+    size: int | None = None,
+    random_state: Any = None,
+    ledger: Ledger | None = None,
 ) -> Baseline:
     """Rajkumar and Agarwal 2012: gradient steps on an l2-regularised SVM, averaged over users in every iteration.
 
     Each user's objective gets a random linear term once (Laplace) and its gradient fresh Gaussian noise every time. The
-    guarantee counts the Gaussian noise: everything a user sends is made from its noisy gradients.
+    guarantee counts the Gaussian noise: everything a user sends is made from its noisy gradients. A step is 1/sqrt(t)
+    for unit rows, and shorter by as much as rows may be longer.
     """
     checks.one_of("calibration", calibration, _CALIBRATIONS)
     rows, norm = linear.rows_of(classes), _norm(shares, calibration)
     data = [(_bounded(X, norm), linear.targets(labels, classes)) for X, labels in _checked(shares)]
     smallest = min(len(X) for X, _ in data)
-    one_class = 2 / smallest  # hinge: one record's gradient is no longer than its row
-    whole = norm * math.sqrt(rows) * one_class
-    if calibration != "proven":
-        sigma = math.sqrt(2 * math.log(1.25 / delta)) * one_class / epsilon
-        linear_scale = one_class / epsilon
-    else:
+    # Hinge: one record's gradient is no longer than its row.
+    whole = norm * math.sqrt(rows) * 2 / smallest
+    if calibration == "proven":
         sigma = math.sqrt(iterations) * Gaussian.calibrate(epsilon, delta=delta, sensitivity=whole, unit="record").sigma
         linear_scale = math.sqrt(rows * data[0][0].shape[1]) * whole / epsilon
-    spent = Gaussian(sigma=sigma / math.sqrt(iterations), sensitivity=whole, delta=delta, unit="record").cost
+    else:
+        linear_scale = 2 / _stated(size, smallest) / epsilon
+        sigma = math.sqrt(2 * math.log(1.25 / delta)) * linear_scale
+    # A record is in one user's gradients, once in every iteration.
     noise = Gaussian(sigma=sigma, sensitivity=whole, delta=delta, unit="record")
-    weights = np.zeros((rows, data[0][0].shape[1]))
-    term = Laplace(scale=linear_scale, sensitivity=1.0, unit="record")
-    terms = [np.asarray(term.release(np.zeros_like(weights), rng=rng)) for _ in data]
-    for t in range(1, iterations + 1):
-        gradients = [
-            np.asarray(noise.release(_hinge_gradient(X, signs, weights), rng=rng)) + extra
-            for (X, signs), extra in zip(data, terms, strict=True)
-        ]
-        weights = weights - step / math.sqrt(t) * (np.mean(gradients, axis=0) + strength * weights)
     guarantee = Guarantee(
-        mechanism=f"RA12: {iterations} noisy gradients a user, Gaussian of deviation {sigma:.3g}",
-        unit="record",
-        epsilon=spent.epsilon,
+        releases=(Planned(what=_GRADIENTS, mechanism=noise, count=iterations, parts=len(data)),),
         delta=delta,
+        mechanism=f"RA12: {iterations} noisy gradients a user, Gaussian of deviation {sigma:.3g}",
         model="local",
         claimed=epsilon,
         calibration="proven" if calibration == "proven" else "paper",
-        accountant="Gaussian mechanism, exact",
         assumptions=(_rows_within(norm),),
-        simulation=simulation,
+        entropy=source_of(random_state).name,
     )
+    door = Door(guarantee, what="RA12", ledger=ledger, random_state=random_state)
+    weights = np.zeros((rows, data[0][0].shape[1]))
+    # The linear terms are noise alone, of no record: they pass no door, and nothing is charged for them.
+    term = Laplace(scale=linear_scale, sensitivity=1.0, unit="record")
+    rng = source_of(random_state).stream("linear terms", exact=False)
+    terms = [np.asarray(term.release(np.zeros_like(weights), rng=rng)) for _ in data]
+    for t in range(1, iterations + 1):
+        gradients = [
+            door.release(_GRADIENTS, _hinge_gradient(X, signs, weights)) + extra
+            for (X, signs), extra in zip(data, terms, strict=True)
+        ]
+        weights = weights - (np.mean(gradients, axis=0) + strength * weights) / (norm * math.sqrt(t))
     return Baseline(weights, guarantee)
 
 
@@ -156,6 +164,11 @@ def _checked(shares: Sequence[Share]) -> Sequence[Share]:
     if len(shares) < 3 or any(len(X) == 0 or len(X) != len(labels) for X, labels in shares):
         raise InvalidData("a baseline needs at least 3 users, each with rows and a label for each.")
     return shares
+
+
+def _stated(size: int | None, smallest: int) -> int:
+    """n in the paper's noise: a user's records, or as many as the paper's users had."""
+    return smallest if size is None else checks.whole("size", size)
 
 
 def _norm(shares: Sequence[Share], calibration: str) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any, ClassVar
 
 import numpy as np
@@ -13,17 +14,17 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from blindsight.core import checks
 from blindsight.core.errors import HostileFile, InvalidData, InvalidParameter
-from blindsight.federated.agreement import SUM, Agreement, agree
+from blindsight.federated.agreement import Agreement, agree
+from blindsight.federated.choices import Pad, Paper, SumNoise
 from blindsight.federated.learning import linear
 from blindsight.federated.learning.federation import Federation, RoundLog
 from blindsight.federated.learning.local import LocalTrainer, initial_weights
 from blindsight.federated.learning.proximal import Proximal
-from blindsight.federated.learning.sending import Sending, from_name
+from blindsight.federated.learning.sending import Change, CommonMask, Sending, TopK, Weights
 from blindsight.federated.learning.sgd import SGD
 from blindsight.federated.protocol import Simulation
 from blindsight.privacy import Guarantee, Ledger
-from blindsight.privacy.door import Door
-from blindsight.privacy.entropy import release_rng, training_rng
+from blindsight.privacy.entropy import training_rng
 from blindsight.privacy.estimator import Protected
 from blindsight.privacy.guarantee import Assumption
 
@@ -32,7 +33,12 @@ __all__ = ["FederatedClassifier"]
 _NO_CLASSES = Assumption(
     "classes", "classes were taken from the private labels: name them, classes=[...], and they are public"
 )
-_LEARNERS: dict[str, Proximal | SGD] = {"proximal": Proximal(strength=1e-3), "sgd": SGD()}
+_VALUES: dict[str, tuple[type, ...]] = {
+    "learner": (Proximal, SGD),
+    "send": (Change, Weights, TopK, CommonMask),
+    "sums": (Pad, Paper),
+    "noise": (SumNoise,),
+}
 
 
 class FederatedClassifier(ClassifierMixin, Protected):
@@ -44,19 +50,12 @@ class FederatedClassifier(ClassifierMixin, Protected):
         epsilon is proven: which classes occur would be in the file.
     users: how many owners rows are dealt to when `fit` gets no `groups`.
     rounds: how often weights are shared, updated and averaged.
-    learner: "proximal", "sgd" (the paper's), or a `Proximal` or `SGD` with its own settings.
-    send: "change" (the whole change), "weights" (the paper: the sparse classifier itself), "top-k" (the largest
-        changes, with error feedback), "mask" (a random support common to all users), or a `Sending`.
-    sparsity: with "weights" the share of zeros that the elastic net's strength adapts to; with "top-k" and "mask" the
-        share that is not sent.
-    mode: "pad", or "paper" for Algorithm 1 to the letter.
-    least_per_coordinate: with "weights" and "top-k", how many users must have a coordinate in their support before
-        anybody sends it; above 1 a round of votes comes first.
-    group, least_users, colluders, holders, bound, bits, capacity: the protocol's settings (`Settings`).
+    learner: a `Proximal`, or an `SGD` (the paper's). None: `Proximal(strength=1e-3)`.
+    send: `Change()` (the whole change; None), `Weights()` (the paper: the sparse classifier itself), `TopK(share)` (the
+        largest changes, with error feedback) or `CommonMask(share, seed)` (a random support common to all users).
+    sums: `Pad()` (None), or `Paper()` for Algorithm 1 to the letter.
+    noise: `SumNoise(epsilon=...)` on every sum; None: no noise, and `guarantee_` says so.
     encrypt: False computes the same numbers without the cryptography.
-    key_bits: 2048, or 3072 for the long term.
-    epsilon, delta, clip: noise on the sum: at most (epsilon, delta) per user over all rounds, updates clipped to l2
-        norm `clip`. None: no noise, and `guarantee_` says so.
 
     Attributes
     ----------
@@ -68,7 +67,7 @@ class FederatedClassifier(ClassifierMixin, Protected):
 
     Guarantee
     ---------
-    With `epsilon`, per user and per record, replace one. Without, none: the exact sums are published.
+    With `noise`, per user and per record, replace one. Without, none: the exact sums are published.
     """
 
     _kind: ClassVar[str] = "federated classifier"
@@ -79,23 +78,11 @@ class FederatedClassifier(ClassifierMixin, Protected):
         classes: Any = None,
         users: int = 5,
         rounds: int = 3,
-        learner: Any = "proximal",
-        send: Any = "change",
-        sparsity: float | None = None,
-        mode: str = "pad",
-        group: int | None = None,
-        least_users: int | None = None,
-        least_per_coordinate: int = 3,
-        colluders: int = 1,
-        holders: tuple[int, int] | None = None,
-        bound: float | None = None,
-        bits: int | None = None,
-        capacity: int | None = None,
+        learner: Proximal | SGD | None = None,
+        send: Sending | None = None,
+        sums: Pad | Paper | None = None,
+        noise: SumNoise | None = None,
         encrypt: bool = True,
-        key_bits: int = 2048,
-        epsilon: float | None = None,
-        delta: float = 1e-5,
-        clip: float = 1.0,
         random_state: Any = None,
     ) -> None:
         self.classes = classes
@@ -103,43 +90,50 @@ class FederatedClassifier(ClassifierMixin, Protected):
         self.rounds = rounds
         self.learner = learner
         self.send = send
-        self.sparsity = sparsity
-        self.mode = mode
-        self.group = group
-        self.least_users = least_users
-        self.least_per_coordinate = least_per_coordinate
-        self.colluders = colluders
-        self.holders = holders
-        self.bound = bound
-        self.bits = bits
-        self.capacity = capacity
+        self.sums = sums
+        self.noise = noise
         self.encrypt = encrypt
-        self.key_bits = key_bits
-        self.epsilon = epsilon
-        self.delta = delta
-        self.clip = clip
         self.random_state = random_state
 
     def agreement(self, *, users: int, classes: int, features: int) -> Agreement:
         """The settings of a federation of that shape."""
-        votes = self.mode == "pad" and self.epsilon is None and self.send in ("weights", "top-k")
+        for name, kinds in _VALUES.items():
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, kinds):
+                wanted = " or ".join(kind.__name__ for kind in kinds)
+                raise InvalidParameter(f"{name} must be a {wanted}, got {value!r}.")
+        if not isinstance(self.encrypt, bool):
+            raise InvalidParameter(f"encrypt must be True or False, got {self.encrypt!r}.")
+        if self.noise is not None and not isinstance(self._send, Change):
+            raise InvalidParameter("noise needs send=Change(): every coordinate carries noise.")
+        common: dict[str, Any] = {
+            "dimension": linear.rows_of(classes) * (features + 1),
+            "users": users,
+            "rounds": self.rounds,
+            "bound": self._sums.bound,
+            "bits": self._sums.bits,
+            "least_per_coordinate": self._send.least,
+        }
+        if self.noise is not None:
+            common |= asdict(self.noise)
+        sums = self._sums
+        if isinstance(sums, Paper):
+            return agree(**common, mode="paper", capacity=sums.capacity, colluders=0)
         return agree(
-            dimension=linear.rows_of(classes) * (features + 1),
-            users=users,
-            rounds=self.rounds,
-            epsilon=self.epsilon,
-            delta=self.delta,
-            clip=self.clip,
-            bound=self.bound,
-            bits=self.bits,
-            least_users=self.least_users,
-            colluders=min(self.colluders, users - 2),
-            mode=self.mode,
-            group=self.group,
-            holders=self.holders,
-            least_per_coordinate=min(self.least_per_coordinate, users) if votes else 1,
-            capacity=self.capacity,
+            **common,
+            group=sums.group,
+            least_users=sums.least_users,
+            colluders=sums.colluders,
+            holders=sums.holders,
         )
+
+    @property
+    def _send(self) -> Sending:
+        return Change() if self.send is None else self.send
+
+    @property
+    def _sums(self) -> Pad | Paper:
+        return Pad() if self.sums is None else self.sums
 
     def promise(self, **public: Any) -> Guarantee:
         """What will be promised, from parameters and public facts only: users, classes, named, features."""
@@ -175,39 +169,22 @@ class FederatedClassifier(ClassifierMixin, Protected):
             "scale": _scale(public, X.shape[1]),
         }
         agreement = self.agreement(users=owners, classes=len(classes), features=X.shape[1])
-        sending = self._sending()
         door = self._open(ledger, what=f"federated classifier, {self.rounds} rounds")
         X = self._scaled(X)
         start = self._start(public, classes, agreement.settings.dimension)
+        simulation = Simulation(
+            agreement.settings, encrypt=self.encrypt, key_bits=self._sums.key_bits or 2048, door=door
+        )
         federation = Federation(
-            self._simulation(agreement, door),
-            self._trainers(X, labels, owner, owners, len(classes), sending),
+            simulation,
+            self._trainers(X, labels, owner, owners, len(classes)),
             initial=start,
-            sending=sending,
+            sending=self._send,
             accuracy=self._judge(X, labels, classes, test),
         )
         self.rounds_: list[RoundLog] = federation.run(self.rounds, progress=progress)
         self.released_ = {"weights": linear.shaped(federation.weights, X.shape[1])}
         return self._settle_in()
-
-    def _simulation(self, agreement: Agreement, door: Door) -> Simulation:
-        noise, rng = agreement.noise, release_rng(self.random_state)[0]
-        if noise is None or self.encrypt:
-            # Under encryption each user draws its own share, and nobody ever holds the sum without noise.
-            return Simulation(agreement.settings, encrypt=self.encrypt, rng=rng, key_bits=self.key_bits)
-        step = noise.step
-
-        def release(steps: NDArray[np.int64]) -> NDArray[np.int64]:
-            return np.rint(door.release(SUM, steps * step) / step).astype(np.int64)
-
-        return Simulation(
-            agreement.settings,
-            encrypt=False,
-            rng=rng,
-            key_bits=self.key_bits,
-            release=release,
-            counted=noise.shares,
-        )
 
     def _labels(self, y: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.intp]]:
         """The classes, from the parameter where it is given and else from the labels; and class numbers."""
@@ -252,34 +229,13 @@ class FederatedClassifier(ClassifierMixin, Protected):
             raise InvalidData("public rows must have classes that are among `classes`, or among the users' labels.")
         return initial_weights(self._scaled(np.asarray(rows, dtype=np.float64)), labels, classes=len(classes))
 
-    def _sending(self) -> Sending:
-        if isinstance(self.send, Sending):
-            return self.send
-        if self.epsilon is not None and self.send != "change":
-            raise InvalidParameter('noise needs send="change": every coordinate carries noise.')
-        rng, _ = training_rng(self.random_state)
-        return from_name(self.send, sparsity=self.sparsity, seed=int(rng.integers(1 << 62)))
-
     def _trainers(
-        self,
-        X: NDArray[Any],
-        labels: NDArray[Any],
-        owner: NDArray[np.intp],
-        owners: int,
-        classes: int,
-        sending: Sending,
+        self, X: NDArray[Any], labels: NDArray[Any], owner: NDArray[np.intp], owners: int, classes: int
     ) -> dict[int, LocalTrainer]:
-        if isinstance(self.learner, str):
-            learner = _LEARNERS[checks.one_of("learner", self.learner, tuple(_LEARNERS))]
-        elif isinstance(self.learner, (Proximal, SGD)):
-            learner = self.learner
-        else:
-            raise InvalidParameter(f'learner must be "proximal", "sgd", a Proximal or an SGD, got {self.learner!r}.')
-        target = self.sparsity if sending.replaces else None
         rng, _ = training_rng(self.random_state)
-        seed = int(rng.integers(1 << 62))
+        seed, learner = int(rng.integers(1 << 62)), self.learner or Proximal(strength=1e-3)
         return {
-            n + 1: LocalTrainer(X[owner == n], labels[owner == n], classes, learner, target, [seed, n])
+            n + 1: LocalTrainer(X[owner == n], labels[owner == n], classes, learner, self._send.sparsity, [seed, n])
             for n in range(owners)
         }
 
@@ -319,7 +275,19 @@ class FederatedClassifier(ClassifierMixin, Protected):
 
     def _saved_parameters(self) -> dict[str, Any]:
         found = super()._saved_parameters()
+        for name in _VALUES:
+            value = getattr(self, name)
+            found[name] = None if value is None else {"type": type(value).__name__, **asdict(value)}
         return found if self.classes is None else {**found, "classes": np.unique(np.asarray(self.classes)).tolist()}
+
+    @classmethod
+    def _read_parameters(cls, fields: dict[str, Any]) -> dict[str, Any]:
+        found = super()._read_parameters(fields)
+        for name, kinds in _VALUES.items():
+            if found[name] is not None:
+                given = dict(found[name])
+                found[name] = {kind.__name__: kind for kind in kinds}[given.pop("type")](**given)
+        return found
 
     def decision_function(self, X: ArrayLike) -> NDArray[np.float64]:
         """Scores: (n,) for two classes, (n, classes) otherwise."""

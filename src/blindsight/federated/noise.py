@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,24 +42,9 @@ from blindsight.privacy.mechanisms.convolved import convolved_gaussian, width
 from blindsight.privacy.mechanisms.domain import Reals
 from blindsight.privacy.mechanisms.named import register
 
-if TYPE_CHECKING:
-    from blindsight.federated.settings import Settings
-
-__all__ = ["GaussianShares", "clipped_numbers", "largest_share", "noise_share"]
+__all__ = ["GaussianShares", "largest_share"]
 
 _FINENESS = 16  # steps of the grid in clip / sqrt(dimension): rounding toward zero then costs a few per cent of a clip
-
-
-def clipped_numbers(update: NDArray[np.float64], clip: float, code: FixedPoint) -> NDArray[np.int64]:
-    """Clip to l2 norm `clip`, then to whole numbers toward zero; the result is shorter than clip/grid for certain."""
-    # Scaled into the ball by a hair more than needed: float rounding must not lengthen it.
-    norm = float(np.linalg.norm(update)) * (1 + 1e-9)
-    return code.encode(update * min(1.0, clip / norm) if norm > 0 else update, toward_zero=True)
-
-
-def noise_share(settings: Settings, size: int, *, rng: Rng) -> NDArray[np.int64]:
-    """One user's noise in grid steps."""
-    return convolved_gaussian(settings.noise_levels, size, rng=rng)
 
 
 def largest_share(levels: int) -> int:
@@ -139,6 +124,19 @@ class GaussianShares:
     def worst_pair(self) -> tuple[NDArray[Any], NDArray[Any]]:
         """Two neighbouring inputs that meet the stated epsilon."""
         return np.array([-self.clip]), np.array([self.clip])
+
+    def clipped(self, update: Any) -> NDArray[np.int64]:
+        """An update inside the clip in whole steps toward zero: shorter than clip/step for certain."""
+        values = checks.finite_array("update", update, ndim=1)
+        # Scaled into the ball by a hair more than needed: float rounding must not lengthen it.
+        norm = float(np.linalg.norm(values)) * (1 + 1e-9)
+        inside = values * min(1.0, self.clip / norm) if norm > 0 else values
+        return np.trunc(inside / self.step).astype(np.int64)
+
+    def share(self, update: Any, *, rng: Rng) -> NDArray[np.int64]:
+        """What one user sends, in steps: its clipped update and its own share of the noise."""
+        inside = self.clipped(update)
+        return inside + convolved_gaussian(self.levels, inside.size, rng=rng)
 
     def release(self, x: Any, *, rng: Rng) -> NDArray[Any]:
         """The sum, rounded toward zero to the grid, plus all shares."""

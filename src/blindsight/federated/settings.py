@@ -10,7 +10,7 @@ from typing import Literal, get_args
 from blindsight.core import checks
 from blindsight.core.errors import InvalidParameter
 from blindsight.federated.fixedpoint import FixedPoint
-from blindsight.federated.noise import largest_share
+from blindsight.federated.noise import GaussianShares
 from blindsight.federated.pad.cipher import MOST_VALUE_BITS
 from blindsight.federated.pad.parameters import LONGEST, Parameters, choose
 from blindsight.federated.wire import Reader, Writer
@@ -41,8 +41,8 @@ class Settings:
     rounds: R, to how many rounds a user contributes at most.
     holders: None for one key generator, or (needed, holders): so many of so many key holders open a round together.
     capacity: M of the paper; None is the paper's ceil(0.1 D).
-    clip, noise_levels: with noise, the l2 bound of an update and the levels of one user's share
-        (`blindsight.federated.noise`); None and 0 without.
+    noise: what every user adds its share of, the very object that the guarantee prices
+        (`blindsight.federated.noise`); `bound` and `bits` are then those of its code. None: no noise.
     """
 
     dimension: int
@@ -57,8 +57,7 @@ class Settings:
     rounds: int = _NO_LIMIT
     holders: tuple[int, int] | None = None
     capacity: int | None = None
-    clip: float | None = None
-    noise_levels: int = 0
+    noise: GaussianShares | None = None
 
     def __post_init__(self) -> None:
         checks.whole("dimension", self.dimension)
@@ -89,7 +88,7 @@ class Settings:
         if checks.whole("colluders", self.colluders, least=0) > self.users - 2:
             raise InvalidParameter(f"colluders must be at most {self.users - 2}, got {self.colluders}.")
         if self.group is None:
-            whole = self.mode == "pad" and self.clip is None
+            whole = self.mode == "pad" and self.noise is None
             object.__setattr__(self, "group", max(3, self.colluders + 2) if whole else 1)
         group = checks.whole("group", self.group)
         if group != 1 and not max(3, self.colluders + 2) <= group <= self.users:
@@ -110,16 +109,20 @@ class Settings:
             object.__setattr__(self, "holders", (needed, total))
 
     def _check_noise(self) -> None:
-        if (self.clip is None) != (checks.whole("noise_levels", self.noise_levels, least=0) == 0):
-            raise InvalidParameter("clip and noise_levels go together: give both or neither.")
-        if self.clip is None:
+        if self.noise is None:
             return
-        checks.positive("clip", self.clip)
+        if not isinstance(self.noise, GaussianShares):
+            raise InvalidParameter(f"noise must be a GaussianShares or None, got {type(self.noise).__name__}.")
         if self.mode != "pad" or self.least_per_coordinate > 1:
             raise InvalidParameter('noise needs mode="pad" and no votes: every coordinate carries noise.')
         # A sum of all shares that leaves its slot would spoil the whole sum, so the widest share must fit.
-        if self.clip / self.code.grid + largest_share(self.noise_levels) > self.code.largest:
-            raise InvalidParameter(f"noise of {self.noise_levels} levels does not fit {self.bits}-bit values.")
+        if self.code != self.noise.code():
+            raise InvalidParameter("with noise, bound and bits must be those of its code.")
+        if self.noise.shares > self.least_users - self.colluders:
+            raise InvalidParameter(
+                f"the noise counts {self.noise.shares} shares, but of {self.least_users} contributors {self.colluders} "
+                "may tell theirs."
+            )
 
     @cached_property
     def code(self) -> FixedPoint:
@@ -167,7 +170,11 @@ class Settings:
         writer.number("I", self.group or 1).number("I", self.least_per_coordinate).number("Q", self.rounds)
         needed, total = self.holders or (0, 0)
         writer.number("B", needed).number("B", total).number("Q", self.capacity or 0)
-        writer.number("d", self.clip or 0.0).number("B", self.noise_levels)
+        noise = self.noise
+        writer.number("B", noise is not None)
+        if noise is not None:
+            writer.number("d", noise.clip).number("d", noise.step).number("B", noise.levels)
+            writer.number("I", noise.shares).number("d", noise.delta)
         return bytes(writer)
 
     @classmethod
@@ -187,8 +194,7 @@ class Settings:
             rounds=reader.number("Q"),
             holders=_pair(reader.number("B"), reader.number("B")),
             capacity=reader.number("Q") or None,
-            clip=reader.real() or None,
-            noise_levels=reader.number("B"),
+            noise=_noise(reader) if reader.number("B") else None,
         )
         reader.end()
         return settings
@@ -196,3 +202,13 @@ class Settings:
 
 def _pair(needed: int, total: int) -> tuple[int, int] | None:
     return (needed, total) if needed else None
+
+
+def _noise(reader: Reader) -> GaussianShares:
+    return GaussianShares(
+        clip=reader.real(),
+        step=reader.real(),
+        levels=reader.number("B"),
+        shares=reader.number("I"),
+        delta=reader.real(),
+    )

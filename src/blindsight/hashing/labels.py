@@ -25,7 +25,7 @@ def as_indicator(y: Any, classes: Sequence[Any] | None = None) -> NDArray[np.flo
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
     if labels.ndim == 1 and classes is not None:
-        return (labels[:, None] == np.asarray(classes)[None, :]).astype(np.float32)
+        return np.asarray(labels[:, None] == np.asarray(classes)[None, :], dtype=np.float32)
     if labels.ndim == 1:
         found, index = np.unique(labels, return_inverse=True)
         return np.eye(len(found), dtype=np.float32)[index]

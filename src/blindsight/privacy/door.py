@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -206,6 +206,33 @@ class Door:
             absent = self._listener.absent(n)
             drawn = drawn if absent is None else drawn & ~absent
         return np.flatnonzero(drawn)
+
+    def together(self, what: str, values: Sequence[Any], add: Callable[[list[Array]], Array]) -> Array:
+        """A sum whose noise several parties draw, each its own share: nobody sees the sum without it.
+
+        Each value is clipped and gets its party's share by the planned mechanism (`share`, in whole steps); `add` is
+        handed these and brings them together, by whatever protocol. It counts as one release.
+        """
+        planned = self._next(what)
+        mechanism: Any = planned.mechanism
+        if not hasattr(mechanism, "share"):
+            raise InvalidParameter(f"{what!r} is released by {planned.mechanism.says}, which is not drawn in shares.")
+        passage = None
+        if self._listener is not None:
+            exact = np.sum([mechanism.clipped(value) for value in values], axis=0) * mechanism.step
+            passage = self._passage(planned, mechanism.domain.project(exact))
+            forced = self._listener.passing(passage)
+            if forced is not None:
+                return forced
+        label = f"{self.what}/{what}/{self._used[what]}"
+        drawn = [
+            mechanism.share(value, rng=self._source.stream(f"{label}/{place}", exact=True)) * mechanism.step
+            for place, value in enumerate(values)
+        ]
+        released = add(drawn)
+        if self._listener is not None and passage is not None:
+            self._listener.passed(passage, released)
+        return released
 
     def release_each(self, what: str, values: Any, names: Sequence[str], *, about: str) -> Array:
         """Every record's value by itself, with noise that depends on its name, the mechanism and `about` only.

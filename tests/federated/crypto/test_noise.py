@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from blindsight.core.errors import InvalidParameter
 from blindsight.federated.agreement import agree
-from blindsight.federated.fixedpoint import FixedPoint
-from blindsight.federated.noise import GaussianShares, clipped_numbers, largest_share
+from blindsight.federated.noise import GaussianShares, largest_share
 from blindsight.federated.protocol import Simulation
 from blindsight.privacy.mechanisms import from_fields, to_fields
 from blindsight.privacy.mechanisms.convolved import convolved_gaussian, width
@@ -31,17 +30,15 @@ def test_what_is_agreed_costs_no_more_than_asked(epsilon: float, rounds: int, us
     assert noise is not None
     assert noise.step <= noise.clip / (16 * math.sqrt(dimension))
     assert agreed.settings.code.grid == pytest.approx(noise.step, rel=1e-12)
-    assert (
-        agreed.settings.clip / agreed.settings.code.grid + largest_share(noise.levels) <= agreed.settings.code.largest
-    )
+    assert noise.clip / agreed.settings.code.grid + largest_share(noise.levels) <= agreed.settings.code.largest
 
 
 @given(st.lists(st.floats(-100, 100), min_size=1, max_size=40), st.floats(0.01, 10))
 @settings(max_examples=100, deadline=None)
 def test_clipped_numbers_never_exceed_the_sensitivity(values: list[float], clip: float) -> None:
-    code = FixedPoint(bound=max(1.0, clip), bits=24)
-    numbers = clipped_numbers(np.array(values), clip, code)
-    assert math.sqrt(sum(int(x) ** 2 for x in numbers)) <= clip / code.grid
+    noise = GaussianShares(clip=clip, step=clip / 1000, levels=2, shares=2, delta=1e-5)
+    numbers = noise.clipped(np.array(values))
+    assert math.sqrt(sum(int(x) ** 2 for x in numbers)) <= clip / noise.step
 
 
 def test_a_share_never_leaves_its_slot() -> None:

@@ -8,12 +8,25 @@ import numpy as np
 import pytest
 
 from blindsight.core.errors import InvalidData, InvalidParameter, NotProven
-from blindsight.federated import FederatedClassifier, Proximal
+from blindsight.federated import (
+    SGD,
+    CommonMask,
+    FederatedClassifier,
+    Pad,
+    Paper,
+    Proximal,
+    SumNoise,
+    TopK,
+    Weights,
+)
+from blindsight.federated.agreement import SUM
 from blindsight.federated.baselines import federated_averaging, prr10, ra12
 from blindsight.federated.learning import LocalTrainer, linear
 from blindsight.federated.protocol.rules import contribution_bytes
 from blindsight.federated.settings import Settings
 from blindsight.privacy import Cost, Ledger
+from blindsight.privacy.door import listening
+from blindsight.privacy.mechanisms.convolved import width
 
 
 def fitted(digits, **params) -> FederatedClassifier:
@@ -31,12 +44,12 @@ def fitted(digits, **params) -> FederatedClassifier:
     ("params", "least"),
     [
         ({}, 0.88),
-        ({"learner": "sgd"}, 0.88),
+        ({"learner": SGD()}, 0.88),
         ({"learner": Proximal(loss="logistic", strength=1e-4, iterations=40)}, 0.86),
-        ({"send": "weights", "sparsity": 0.7, "least_per_coordinate": 1}, 0.84),
-        ({"send": "weights", "sparsity": 0.7, "mode": "paper"}, 0.84),
-        ({"send": "top-k", "sparsity": 0.8}, 0.84),
-        ({"send": "mask", "sparsity": 0.8}, 0.83),
+        ({"send": Weights(0.7, least=1)}, 0.84),
+        ({"send": Weights(0.7, least=1), "sums": Paper()}, 0.84),
+        ({"send": TopK(0.2)}, 0.84),
+        ({"send": CommonMask(0.2)}, 0.83),
     ],
     ids=["change", "sgd", "logistic", "weights", "paper", "top-k", "mask"],
 )
@@ -53,7 +66,7 @@ def test_encryption_changes_nothing(digits) -> None:
 
 
 def test_every_round_is_logged(digits) -> None:
-    model = fitted(digits, send="weights", sparsity=0.9, least_per_coordinate=1)
+    model = fitted(digits, send=Weights(0.9, least=1))
     assert [entry.round for entry in model.rounds_] == [1, 2, 3]
     for entry in model.rounds_:
         assert entry.users == 5
@@ -79,7 +92,7 @@ def test_without_noise_the_guarantee_says_so(digits, tmp_path) -> None:
 
 def test_with_noise_users_and_records_are_covered(digits) -> None:
     model = FederatedClassifier(
-        users=60, rounds=1, epsilon=8.0, clip=0.5, encrypt=False, random_state=0, classes=range(10)
+        users=60, rounds=1, noise=SumNoise(epsilon=8.0, clip=0.5), encrypt=False, random_state=0, classes=range(10)
     ).fit(
         digits["X"], digits["y"], public=(digits["public"], digits["public_y"]), test=(digits["test"], digits["test_y"])
     )
@@ -98,10 +111,83 @@ def test_two_owners_are_too_few(digits) -> None:
 
 
 def test_noise_and_sparse_sending_exclude_each_other(digits) -> None:
-    with pytest.raises(InvalidParameter, match="change"):
-        FederatedClassifier(encrypt=False, epsilon=1.0, send="top-k", sparsity=0.9).fit(digits["X"], digits["y"])
+    noise = SumNoise(epsilon=1.0)
+    with pytest.raises(InvalidParameter, match="Change"):
+        FederatedClassifier(encrypt=False, noise=noise, send=TopK(0.1)).fit(digits["X"], digits["y"])
     with pytest.raises(InvalidParameter, match="pad"):
-        FederatedClassifier(encrypt=False, epsilon=1.0, mode="paper").fit(digits["X"], digits["y"])
+        FederatedClassifier(encrypt=False, noise=noise, sums=Paper()).fit(digits["X"], digits["y"])
+
+
+@pytest.mark.parametrize(
+    ("params", "match"),
+    [
+        ({"sums": Paper(), "send": TopK(0.1)}, "votes"),
+        ({"sums": Pad(bits=16), "noise": SumNoise(epsilon=1.0)}, "leave them out"),
+        ({"sums": "pad"}, "sums must be"),
+        ({"learner": "sgd"}, "learner must be"),
+        ({"send": "change"}, "send must be"),
+        ({"noise": 1.0}, "noise must be"),
+        ({"encrypt": "no"}, "encrypt"),
+    ],
+)
+def test_nothing_that_is_given_is_ignored(digits, params, match: str) -> None:
+    with pytest.raises(InvalidParameter, match=match):
+        FederatedClassifier(**{"encrypt": False, **params}).fit(digits["X"], digits["y"])
+
+
+def test_values_refuse_what_they_cannot_mean() -> None:
+    for make in (
+        lambda: SumNoise(epsilon=0),
+        lambda: SumNoise(epsilon=1, delta=1),
+        lambda: Pad(holders=(3, 5), key_bits=2048),
+        lambda: Weights(1.0),
+    ):
+        with pytest.raises(InvalidParameter):
+            make()
+
+
+def test_a_saved_model_keeps_its_values(digits, tmp_path) -> None:
+    model = fitted(digits, rounds=1, send=TopK(0.3, least=2), sums=Pad(holders=(3, 5)), learner=SGD(epochs=1))
+    model.save(tmp_path / "model")
+    loaded = FederatedClassifier.load(tmp_path / "model")
+    for name in ("send", "sums", "learner", "noise", "rounds", "encrypt"):
+        assert getattr(loaded, name) == getattr(model, name)
+    np.testing.assert_array_equal(loaded.coef_, model.coef_)
+
+
+@pytest.mark.parametrize("encrypt", [False, True])
+def test_every_noisy_sum_passes_the_door(digits, encrypt: bool) -> None:
+    """Also where each user draws its own share under encryption: the sum is released as the plan says, and priced."""
+
+    class Listener:
+        def __init__(self) -> None:
+            self.passages: list = []
+
+        def opened(self, door):
+            return None
+
+        def passing(self, passage):
+            return None
+
+        def passed(self, passage, released) -> None:
+            self.passages.append((passage, released))
+
+        def absent(self, n):
+            return None
+
+    listener = Listener()
+    with listening(listener):
+        model = FederatedClassifier(
+            classes=range(10), rounds=2, noise=SumNoise(epsilon=50.0), encrypt=encrypt, random_state=0
+        ).fit(digits["X"][:100], digits["y"][:100])
+    assert [passage.planned.what for passage, _ in listener.passages] == [SUM, SUM]
+    [planned] = model.guarantee_.releases
+    for passage, released in listener.passages:
+        assert passage.planned is planned or passage.planned == planned
+        noise = np.rint((released - passage.value) / planned.mechanism.step)
+        # All five users' shares, of which the guarantee counts three.
+        expected = np.sqrt(5) * width(planned.mechanism.levels)
+        assert abs(np.std(noise) / expected - 1) < 5 / np.sqrt(2 * len(noise))
 
 
 def _shares(digits) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -111,9 +197,7 @@ def _shares(digits) -> list[tuple[np.ndarray, np.ndarray]]:
 @pytest.mark.parametrize("baseline", [prr10, ra12])
 def test_baselines_learn_when_privacy_is_loose_and_not_at_the_papers_epsilon(digits, baseline) -> None:
     def accuracy(epsilon: float, calibration: str = "proven") -> tuple[float, float]:
-        found = baseline(
-            _shares(digits), classes=10, epsilon=epsilon, calibration=calibration, rng=np.random.default_rng(0)
-        )
+        found = baseline(_shares(digits), classes=10, epsilon=epsilon, calibration=calibration, random_state=0)
         right = np.mean(linear.predicted(found.weights, digits["test"]) == digits["test_y"])
         return float(right), found.guarantee.epsilon
 
@@ -130,7 +214,7 @@ def test_baselines_learn_when_privacy_is_loose_and_not_at_the_papers_epsilon(dig
 def test_rows_left_long_cost_what_their_length_says(digits, baseline) -> None:
     def epsilon(calibration: str) -> float:
         return baseline(
-            _shares(digits), classes=10, calibration=calibration, strength=1.0, rng=np.random.default_rng(0)
+            _shares(digits), classes=10, calibration=calibration, strength=1.0, random_state=0
         ).guarantee.epsilon
 
     assert epsilon("unclipped") > 10 * epsilon("paper") > 10 * epsilon("proven")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from blindsight.federated import FederatedClassifier
+from blindsight.federated import FederatedClassifier, SumNoise
 from contracts.estimator import EstimatorContract
 
 
@@ -31,7 +31,14 @@ class TestNoisyFederatedClassifier(EstimatorContract):
 
     def make(self, **params):
         return FederatedClassifier(
-            **{"encrypt": False, "users": 10, "rounds": 1, "epsilon": 8.0, "classes": (0, 1, 2), **params}
+            **{
+                "encrypt": False,
+                "users": 10,
+                "rounds": 1,
+                "noise": SumNoise(epsilon=8.0),
+                "classes": (0, 1, 2),
+                **params,
+            }
         )
 
     def data(self):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from blindsight.core.errors import InvalidData, NotProven
-from blindsight.federated import FederatedClassifier, Federation
+from blindsight.federated import FederatedClassifier, Federation, SumNoise
 from blindsight.privacy import Cost, Ledger
 
 CLASSES = ("cat", "dog", "fox")
@@ -23,7 +23,7 @@ def rows(seed: int, names: tuple[str, ...] = CLASSES) -> tuple[np.ndarray, np.nd
 
 def noisy(**params) -> FederatedClassifier:
     return FederatedClassifier(
-        **{"users": 10, "rounds": 2, "epsilon": 8.0, "encrypt": False, "classes": CLASSES, **params}
+        **{"users": 10, "rounds": 2, "noise": SumNoise(epsilon=8.0), "encrypt": False, "classes": CLASSES, **params}
     )
 
 

@@ -12,8 +12,11 @@ from hypothesis import strategies as st
 from blindsight.core.errors import InvalidData, InvalidParameter, ProtocolError
 from blindsight.federated import keys
 from blindsight.federated.messages import Code, Refused
+from blindsight.federated.noise import GaussianShares
 from blindsight.federated.paillier import PrivateKey
 from blindsight.federated.protocol import Settings, Simulation, simulate_round
+
+NOISE = GaussianShares(clip=1.0, step=0.1, levels=1, shares=2, delta=1e-5)
 
 quick = settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 HOLDERS = {"one key generator": None, "3 of 5 holders": (3, 5)}
@@ -209,8 +212,9 @@ def test_updates_are_checked(small_key: PrivateKey) -> None:
         ({"holders": (3, 4)}, "holders"),
         ({"holders": (1, 5)}, "holders"),
         ({"mode": "paper", "holders": (3, 5)}, "pad"),
-        ({"clip": 1.0}, "noise_levels"),
-        ({"clip": 1.0, "noise_levels": 9}, "does not fit"),
+        ({"noise": 1.0}, "noise"),
+        ({"noise": NOISE}, "bound and bits"),
+        ({"noise": NOISE, "bound": NOISE.code().bound, "bits": NOISE.code().bits, "colluders": 2}, "shares"),
         ({"least_per_coordinate": 7}, "least_per_coordinate"),
         ({"capacity": 99}, "capacity"),
     ],

@@ -43,7 +43,7 @@ def crowd(*arguments: object) -> dict[str, int]:
 class LedgerContract:
     """Subclasses give `where`; each test gets a data set of its own."""
 
-    processes, times, kills = 64, 40, 60
+    processes, times, kills = 64, 12, 40
 
     @pytest.fixture
     def ledger(self, where):
@@ -307,6 +307,14 @@ class LedgerContract:
             other_set.grant(TENTH)
             other_set.charge(TENTH, what="keys are the data set's own", key="index 1")
 
+    def test_a_ledger_under_a_key_is_charged_once_and_keeps_the_same_books(self, granted):
+        named = granted.under("release 7")
+        entry = named.charge(TENTH, what="codes")
+        assert named.charge(TENTH, what="codes, again") == entry
+        assert granted.under("release 7").charge(TENTH, what="codes") == entry
+        assert granted.charge(TENTH, what="something else").sequence == entry.sequence + 1
+        assert granted.balance("record") == named.balance("record")
+
     def test_a_key_that_was_paid_is_paid_even_when_nothing_is_left(self, granted):
         everything = Cost(epsilon=1, unit="record")
         entry = granted.charge(everything, what="codes", key="index 1")
@@ -393,7 +401,7 @@ class TestSQLite(LedgerContract):
 
     @pytest.fixture
     def crowded(self, where):
-        """In memory where there is such a folder: 30,000 commits test the locks, not the patience of a slow disk."""
+        """In memory where there is such a folder: many commits test the locks, not the patience of a slow disk."""
         memory = Path("/dev/shm")
         if not (memory.is_dir() and os.access(memory, os.W_OK)):
             yield where

@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from blindsight.core.errors import InvalidData, InvalidParameter, ProtocolError
 from blindsight.federated import keys
+from blindsight.federated.agreement import SUM
 from blindsight.federated.enrolment import enrol
 from blindsight.federated.messages import (
     AGGREGATOR,
@@ -32,10 +33,11 @@ from blindsight.federated.protocol import rules
 from blindsight.federated.protocol.aggregator import Aggregator
 from blindsight.federated.protocol.holder import KeyHolder
 from blindsight.federated.protocol.keygen import KeyGenerator
-from blindsight.federated.protocol.user import User, encode_clipped, encode_update
+from blindsight.federated.protocol.user import User, encode_update
 from blindsight.federated.role import Role
 from blindsight.federated.settings import Settings
 from blindsight.federated.signatures import SIGNATURE_BYTES, Identity
+from blindsight.privacy.door import Door
 from blindsight.privacy.entropy import Rng, SystemEntropy
 
 __all__ = ["RoundResult", "Simulation", "Transcript", "simulate_round"]
@@ -91,9 +93,9 @@ class Simulation:
     """A federation in one process; keys and tables are made once and serve every round.
 
     `encrypt=False` computes the very same result in plain integers (rounding, groups, votes and noise included), for
-    experiments over many rounds where the cryptography is not the question. `release` then adds the noise of `counted`
-    shares to a sum, in the place of that many users. `keep_messages=False` leaves the transcript
-    empty: at full size a round of 100 users is 70 MB.
+    experiments over many rounds where the cryptography is not the question. With a `door` the users' shares of noise
+    are drawn there, as its plan says; without one each user draws its own, as it does on its own machine.
+    `keep_messages=False` leaves the transcript empty: at full size a round of 100 users is 70 MB.
     """
 
     def __init__(
@@ -107,11 +109,10 @@ class Simulation:
         rng: Rng | None = None,
         keep_messages: bool = True,
         key_bits: int = 2048,
-        release: Callable[[NDArray[np.int64]], NDArray[np.int64]] | None = None,
-        counted: int = 0,
+        door: Door | None = None,
     ) -> None:
         self.settings, self.encrypt, self.keep_messages = settings, encrypt, keep_messages
-        self._release, self._counted = release, counted
+        self._door = door
         self.key_bits = key_bits if key is None else key.public.bits
         self._rng: Rng = SystemEntropy() if rng is None else rng
         self._messages: list[tuple[int, int, bytes]] = []
@@ -206,13 +207,40 @@ class Simulation:
         """One protocol round."""
         self._round += 1
         length = len(next(iter(vectors.values()), ())) if mask is None else int(mask.sum())
+        if self._door is None or self.settings.noise is None:
+            return self._protocol(model, purpose, vectors, chosen, mask, length, progress, noisy=False)
+        grid, present = self.settings.code.grid, list(vectors)
+        opened: list[Opened] = []
+
+        def add(shares: list[NDArray[Any]]) -> NDArray[Any]:
+            ready = dict(zip(present, shares, strict=True))
+            opened.append(self._protocol(model, purpose, ready, chosen, mask, length, progress, noisy=True))
+            return opened[0].values * grid
+
+        released = self._door.together(SUM, list(vectors.values()), add)
+        # Where the door handed out something else, that is what was released.
+        users = opened[0].contributors if opened else self.settings.whole_groups(set(present))
+        return Opened(users, np.rint(released / grid).astype(np.int64))
+
+    def _protocol(
+        self,
+        model: bytes,
+        purpose: Purpose,
+        vectors: dict[int, NDArray[np.float64]],
+        chosen: dict[int, NDArray[np.bool_]],
+        mask: NDArray[np.bool_] | None,
+        length: int,
+        progress: Callable[[int, int], None] | None,
+        *,
+        noisy: bool,
+    ) -> Opened:
         if not self.encrypt:
-            return self._plain_sum(purpose, vectors, chosen, mask, length)
-        users = self.users
+            return self._plain_sum(purpose, vectors, chosen, mask, length, noisy=noisy)
+        users, ready = self.users, {"noisy": True} if noisy else {}
         self._deliver(self.aggregator.open_round(self._round, model, length=max(1, length), purpose=purpose), vectors)
         for done, (number, vector) in enumerate(vectors.items(), start=1):
             with self._timing("users"):
-                sent = users[number].contribute(vector, support=chosen[number])
+                sent = users[number].contribute(vector, support=chosen[number], **ready)
             self._route(sent, number, vectors)
             if progress is not None:
                 progress(done, len(vectors))
@@ -244,23 +272,23 @@ class Simulation:
         chosen: dict[int, NDArray[np.bool_]],
         mask: NDArray[np.bool_] | None,
         length: int,
+        *,
+        noisy: bool,
     ) -> Opened:
         votes = purpose is Purpose.VOTES
         users = self._require_enough(vectors)
         numbers = {}
-        for place, (u, v) in enumerate(vectors.items()):
+        for u, v in vectors.items():
             if votes:
                 numbers[u] = chosen[u].astype(np.int64)
-            elif self._release is not None and place < self._counted:
-                numbers[u] = encode_clipped(self.settings, v)
             else:
-                numbers[u] = encode_update(self.settings, v if mask is None else v[mask], length, rng=self._rng)
+                sent = v if mask is None else v[mask]
+                numbers[u] = encode_update(self.settings, sent, length, rng=self._rng, noisy=noisy)
         size = rules.contribution_bytes(self.settings, length, votes=votes, key_bits=self.key_bits)
         for user in vectors:
             extra = _CONFIRM_BYTES if self.settings.holders is None else 0
             self._sent[user] = self._sent.get(user, 0) + size + extra
-        total = np.sum([numbers[u] for u in users], axis=0)
-        return Opened(users, total if self._release is None else self._release(total))
+        return Opened(users, np.sum([numbers[u] for u in users], axis=0))
 
     def _require_enough(self, present: Collection[int]) -> tuple[int, ...]:
         users = self.settings.whole_groups(set(present))

@@ -23,7 +23,6 @@ from blindsight.federated.messages import (
     holder,
     is_holder,
 )
-from blindsight.federated.noise import clipped_numbers, noise_share
 from blindsight.federated.opened import Opened
 from blindsight.federated.pad import bits, new_secret, pad, tag
 from blindsight.federated.protocol import rules
@@ -34,22 +33,22 @@ from blindsight.federated.settings import Settings
 from blindsight.federated.wire import Writer, seal, unseal
 from blindsight.privacy.entropy import Rng, SystemEntropy
 
-__all__ = ["User", "encode_clipped", "encode_update"]
+__all__ = ["User", "encode_update"]
 
 
-def encode_clipped(settings: Settings, update: NDArray[np.float64]) -> NDArray[np.int64]:
-    """The whole numbers of an update inside the clip, without noise."""
-    return clipped_numbers(update, settings.clip or 0.0, settings.code)
+def encode_update(
+    settings: Settings, update: ArrayLike, length: int, *, rng: Rng, noisy: bool = False
+) -> NDArray[np.int64]:
+    """The whole numbers that go under the pad, clipped and with this user's share of noise where there is any.
 
-
-def encode_update(settings: Settings, update: ArrayLike, length: int, *, rng: Rng) -> NDArray[np.int64]:
-    """The whole numbers that go under the pad, clipped and with noise where the settings have it."""
+    `noisy`: the share is in the update already, drawn at a door.
+    """
     values = checks.finite_array("update", update, ndim=1)
     if len(values) != length:
         raise InvalidData(f"an update must have {length} weights, got {len(values)}.")
-    if settings.clip is None:
+    if settings.noise is None or noisy:
         return settings.code.encode(values)
-    return encode_clipped(settings, values) + noise_share(settings, len(values), rng=rng)
+    return settings.noise.share(values, rng=rng)
 
 
 class User(Role):
@@ -146,10 +145,13 @@ class User(Role):
         self._open = header
         return []
 
-    def contribute(self, update: ArrayLike, *, support: NDArray[np.bool_] | None = None) -> list[Outgoing]:
+    def contribute(
+        self, update: ArrayLike, *, support: NDArray[np.bool_] | None = None, noisy: bool = False
+    ) -> list[Outgoing]:
         """Pad an update for the open round. With votes, the whole vector both times: what is not sent is left out here.
 
-        `support`: the coordinates counted as contributed; by default, where the update is not zero.
+        `support`: the coordinates counted as contributed; by default, where the update is not zero. `noisy`: it carries
+        its share of noise already.
         """
         if self._open is None:
             raise ProtocolError(f"user {self.number} has no open round to contribute to.")
@@ -157,7 +159,7 @@ class User(Role):
         if settings.least_per_coordinate > 1:
             numbers = self._voted(np.asarray(update), support, header)
         else:
-            numbers = encode_update(settings, update, header.length, rng=self._rng)
+            numbers = encode_update(settings, update, header.length, rng=self._rng, noisy=noisy)
         if header.purpose is Purpose.VALUES:
             numbers = numbers + (1 << (settings.bits - 1))
             self._contributed += 1
@@ -234,7 +236,7 @@ class User(Role):
 
     def _take_spoilt(self, header: Header, body: Result, which: bytes) -> None:
         """A round that was opened and gave no sum. Only where another sum on the same model tells nothing new."""
-        if self.settings.group == 1 and self.settings.clip is None:
+        if self.settings.group == 1 and self.settings.noise is None:
             raise Refused(Code.SUM, "without groups and noise no round follows on a sum that is not shown.")
         if self.settings.holders is None:
             self._key_sum(header, body, body.members)

@@ -56,7 +56,8 @@ def release_named(hasher: Any, names: list[str], rows: NDArray[Any], source: Sou
     With neither, every call draws fresh noise, and is a further release.
     """
     if source is None and hasher.random_state is None:
-        return hasher.transform(rows)
+        fresh: NDArray[np.uint8] = hasher.transform(rows)
+        return fresh
     own = copy.copy(hasher)
     if source is not None:
         own.random_state = source

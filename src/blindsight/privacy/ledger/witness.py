@@ -80,7 +80,8 @@ class SigningKey:
             raise InvalidParameter("this is a public key: it can check heads, not sign them.")
         if self.kind == "hmac":
             return hmac.digest(self._secret, message, "sha256").hex()
-        return self._secret.sign(message).hex()
+        signature: bytes = self._secret.sign(message)
+        return signature.hex()
 
     def holds(self, message: bytes, signature: str) -> bool:
         """Whether the signature is this key's."""

@@ -14,8 +14,8 @@ from functools import lru_cache
 from typing import Any, ClassVar
 
 import numpy as np
+import scipy  # its parts are imported when they are used: they take half a second
 from numpy.typing import NDArray
-from scipy.special import log_ndtr
 
 from blindsight.core import checks
 from blindsight.core.errors import InvalidParameter
@@ -257,7 +257,7 @@ def _delta(epsilon: float, ratio: float) -> float:
     """The exact privacy curve for sigma = ratio x sensitivity."""
     half, shift = 0.5 / ratio, epsilon * ratio
     # The second term in logarithms: e^epsilon alone overflows.
-    return float(np.exp(log_ndtr(half - shift)) - np.exp(epsilon + log_ndtr(-half - shift)))
+    return float(np.exp(scipy.special.log_ndtr(half - shift)) - np.exp(epsilon + scipy.special.log_ndtr(-half - shift)))
 
 
 def gaussian_epsilon(mu: float, delta: float) -> float:

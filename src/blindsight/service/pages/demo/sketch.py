@@ -75,7 +75,7 @@ def _ridge(seen: NDArray[Any], targets: NDArray[Any], strength: float = 4e6) -> 
 
 def _apply(weights: NDArray[Any], seen: NDArray[Any]) -> NDArray[np.float64]:
     rows = np.column_stack([seen.reshape(len(seen), -1), np.full(len(seen), 255.0)])
-    return rows @ weights
+    return np.asarray(rows @ weights, np.float64)
 
 
 SETTINGS = tuple(f"Q{n}" for n in range(1, 13))

@@ -60,7 +60,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "blindsight tag apply tagger.safetensors photos/",
         "blindsight tag apply tagger.safetensors photos/ --csv",
     ),
-    "audit": ("blindsight audit index --out out/audit", "blindsight audit --all"),
+    "audit": ("blindsight audit index --vault index.vault --out out/audit", "blindsight audit --all"),
     "ledger grant": ("blindsight ledger grant --ledger budget.db --dataset holiday --epsilon 8",),
     "ledger charge": (
         'blindsight ledger charge --ledger budget.db --dataset holiday --epsilon 1 --what "counts" --key counts',

@@ -77,9 +77,9 @@ def training(*, poisson: bool = True, clip: float | None = 1.0, told: float | No
 
     def train(dataset: Any) -> Any:
         model = torch.nn.Sequential(torch.nn.Linear(20, 24), torch.nn.Tanh(), torch.nn.Linear(24, 3))
-        engine: Any = PrivacyEngine(accountant="rdp")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
+            engine: Any = PrivacyEngine(accountant="rdp")
             model, optimizer, loader = engine.make_private(
                 module=model,
                 optimizer=torch.optim.SGD(model.parameters(), lr=0.1),

@@ -48,7 +48,7 @@ def all_verdicts(
         hashing.verdicts(rows, trials=trials, seed=seed, workers=workers),
         federated.verdicts(seed=seed),
         metric.verdicts(trials=trials, seed=seed, workers=workers),
-        sketching.verdicts(pictures[:: len(pictures) // 20][:20], trials=4 * trials, seed=seed),
+        sketching.verdicts(pictures[:: len(pictures) // 8][:8], trials=4 * trials, seed=seed),
         tagging.verdicts(trials=trials, seed=seed),
     ]
     found: list[Verdict] = []

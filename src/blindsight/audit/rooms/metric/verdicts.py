@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from blindsight.audit.engine.blackbox import distinguish
 from blindsight.audit.report.verdict import Verdict
 from blindsight.audit.rooms.metric.attacks import attack_metric
-from blindsight.metric import Contrastive, DPPMetric, algorithm1
+from blindsight.metric import Contrastive, DPPMetric, RowNoise, algorithm1
 from blindsight.metric.promise import paper_guarantee
 
 __all__ = ["verdicts"]
@@ -22,6 +22,7 @@ _START = np.full((_ROWS, _COLUMNS), 2.0)
 _PAIR = np.array([[0.4, 0.1, 0.0, 0.0]])
 _FAR = np.eye(1, 64)
 _DELTA = 1e-5
+_ONE = [[np.arange(1)]]  # one epoch of one batch of one pair
 
 
 def verdicts(*, trials: int, seed: int = 0, workers: int = 1) -> Iterator[Verdict]:
@@ -36,14 +37,13 @@ def verdicts(*, trials: int, seed: int = 0, workers: int = 1) -> Iterator[Verdic
 
 def _paper_promise(*, rows: int, columns: int, reduction: bool) -> Any:
     return paper_guarantee(
-        mechanism="laplace",
+        RowNoise(reduced=reduction),
+        _ONE,
         epsilon=1.0,
-        delta=0.0,
-        epochs=1,
-        n_components=rows,
-        n_features=columns,
+        lipschitz=_H,
         kappa=1,
-        reduction=reduction,
+        rows=rows,
+        columns=columns,
         margin_from_data=False,
         simulation=True,
     )
@@ -55,16 +55,7 @@ def _epoch(
     """One epoch of Algorithm 1 at claimed epsilon 1; returns the noisy gradient, which is all there is to see."""
     loss = Contrastive(difference, np.array([dissimilar]), margin=options.pop("margin"))
     learned = algorithm1(
-        loss,
-        lambda: [np.arange(1)],
-        n_components=len(start),
-        lipschitz=_H,
-        kappa=1,
-        epsilon=1.0,
-        epochs=1,
-        rng=rng,
-        start=start,
-        **options,
+        loss, _ONE, n_components=len(start), rng=rng, noise=RowNoise(**options), lipschitz=_H, start=start
     )
     return start - learned
 
@@ -100,7 +91,7 @@ def _rows_compose(*, trials: int, seed: int, workers: int) -> Verdict:
 def _scale_of_the_batch(*, trials: int, seed: int, workers: int) -> Verdict:
     start = np.full((1, 64), 2.0)
     audited = distinguish(
-        lambda far, rng: _epoch(_FAR, far, rng, start=start, margin=1.0, reduction=True),
+        lambda far, rng: _epoch(_FAR, far, rng, start=start, margin=1.0, reduced=True),
         True,
         False,
         trials=trials,

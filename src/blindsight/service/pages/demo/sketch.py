@@ -55,7 +55,7 @@ def run(arguments: dict[str, Any], place: JobContext) -> dict[str, Any]:
             "psnr_prior": float(mean_psnr(images[asked], guess, peak=255.0)),
             "right": float(leak.pixels_right),
             "epsilon": None if np.isinf(leak.epsilon_pixel) else float(leak.epsilon_pixel),
-            "verdict": leak.verdict,
+            "verdict": leak.verdict_at(images[0].shape),
         }
         storage.save(
             folder / f"{name}.safetensors",
@@ -139,7 +139,7 @@ class LiveSketches:
             "right": round(leak.pixels_right, 4),
             "first_bit": round(leak.bits_right[0], 4),
             "epsilon_pixel": None if np.isinf(leak.epsilon_pixel) else round(leak.epsilon_pixel, 2),
-            "verdict": leak.verdict,
+            "verdict": leak.verdict_at(image.shape),
         }
         if image.shape == (28, 28) and (self._folder / f"{setting}.safetensors").exists() and self.prepared:
             row = np.append(guess.ravel(), 255.0)

@@ -33,6 +33,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         'blindsight search index --words "dog on a beach" -k 20',
         "blindsight search index query.jpg --rerank 200 --html hits.html",
     ),
+    "index duplicates": ("blindsight index duplicates index",),
     "federate keys": ("blindsight federate keys parties --public public.npz --users 5 --host aggregator.example",),
     "federate join": ("blindsight federate join user-1.invitation here",),
     "federate aggregator": ("blindsight federate aggregator parties/aggregator --test test.npz",),

@@ -342,4 +342,5 @@ def _rows(data: Path | None) -> tuple[Any, Any]:
         return read_rows(data)
     from sklearn.datasets import load_digits
 
-    return load_digits(return_X_y=True)
+    rows, labels = load_digits(return_X_y=True)
+    return rows, labels

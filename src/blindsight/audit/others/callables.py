@@ -36,11 +36,12 @@ def audit_callable(
 ) -> Audit:
     """A lower bound on the epsilon of `run(data)`, which draws its own noise, against what is stated for it.
 
-    Parameters
-    ----------
-    data, neighbour: two inputs that one unit apart differ as much as they can: extremes show most.
-    epsilon, delta: what is stated.
-    statistic: answers (one row each) to numbers, larger for `data`; by default a linear discriminant is learned.
+    Parameters:
+        data: two inputs that one unit apart differ as much as they can: extremes show most.
+        neighbour: two inputs that one unit apart differ as much as they can: extremes show most.
+        epsilon: what is stated.
+        delta: what is stated.
+        statistic: answers (one row each) to numbers, larger for `data`; by default a linear discriminant is learned.
     """
     trials = checks.whole("trials", trials, least=100)
     label = name or str(getattr(run, "__name__", type(run).__name__))

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.plots import legend_below
 from blindsight.evaluation.retrieval import Curve
 from blindsight.evaluation.retrieval_protocols import Repeated
 
@@ -57,7 +58,7 @@ def by_bits(lines: dict[str, dict[int, Repeated]], target: Path, title: str) -> 
     panel.set_xlabel("bits")
     panel.set_ylabel("mAP")
     panel.set_title(title)
-    panel.legend(fontsize=6)
+    legend_below(figure, panel)
     figure.savefig(target, metadata={"Date": None})
     plt.close(figure)
 
@@ -69,13 +70,12 @@ def by_epsilon(lines: dict[str, dict[float, float]], levels: dict[str, float], t
     for index, (name, values) in enumerate(lines.items()):
         style = {"marker": "osv^D<>ph*X"[index % 11], "color": plt.colormaps["tab20"](index % 20)}
         panel.plot(list(values), list(values.values()), markersize=4, linewidth=1, label=name, **style)
-    for name, level in levels.items():
-        panel.axhline(level, linestyle="--", linewidth=0.8, color="gray")
-        panel.annotate(name, (1.0, level), fontsize=6, color="gray", va="bottom")
+    for (name, level), dashes in zip(levels.items(), ("--", ":", "-."), strict=False):
+        panel.axhline(level, linestyle=dashes, linewidth=0.8, color="gray", label=name)
     panel.set_xscale("log", base=2)
     panel.set_xlabel("proven epsilon per record")
     panel.set_ylabel("mAP")
     panel.set_title(title)
-    panel.legend(fontsize=6)
+    legend_below(figure, panel)
     figure.savefig(target, metadata={"Date": None})
     plt.close(figure)

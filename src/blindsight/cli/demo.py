@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json as text
+import textwrap
+import warnings
 from collections.abc import Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass
@@ -13,17 +15,23 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from blindsight.cli.film import Strip, film
-from blindsight.cli.terminal import console, emit_json
+from blindsight.cli.terminal import console, emit_json, progress_bar
 
 if TYPE_CHECKING:
-    from blindsight.audit.figures import Figure
-    from blindsight.audit.verdict import Verdict
+    from blindsight.audit.release import ReleaseAudit
+    from blindsight.audit.report.figures import Figure
+    from blindsight.audit.report.verdict import Verdict
 
 __all__ = ["register"]
 
 _FIRST, _ACROSS = 10, 6
 _SHOWN = ("cat", "retina", "tissue")
 _WORDS = {"a cat": "cat", "a cup of coffee": "coffee", "a rocket": "rocket", "a motorcycle": "motorcycle"}
+_COLUMNS = ("method", "per", "claimed", "proven", "audited", "refuted")
+_NUMBERS = (
+    "A red diamond to the right of the blue bar is a refuted claim. Audited numbers have a ceiling set by the number "
+    "of trials, so a gap to the proven one is not a gap in the proof."
+)
 _TAGS = ("cat", "coffee", "motorcycle", "rocket", "flower", "temple")
 
 
@@ -50,9 +58,10 @@ def demo(
             "searched": _search(place),
             "words": _words(place),
             "tagged": _tag(place),
-            "attacked": _attack(place),
         }
-        found["numbers"] = _numbers(place, found, papers=papers, seed=seed)
+        attacked = _attack(place)
+        found["attacked"] = attacked.to_dict()
+        found["numbers"] = _report(place, found, attacked, papers=papers, seed=seed)
     finally:
         console.quiet = False
     if json:
@@ -94,7 +103,8 @@ def run_verb(*words: str | Path) -> dict[str, Any]:
 def _step(number: int, title: str, *commands: str) -> None:
     console.print(f"\n[bold]{number}  {title}[/bold]")
     for command in commands:
-        console.print(f"   [dim]$ blindsight {command}[/dim]", soft_wrap=True)
+        lines = textwrap.wrap(f"$ blindsight {command}", 76, break_long_words=False, break_on_hyphens=False)
+        console.print("   " + " \\\n       ".join(lines), style="dim", markup=False)
 
 
 def _say(*lines: str) -> None:
@@ -112,7 +122,7 @@ def _protect(place: Place) -> dict[str, Any]:
         1,
         "Protect an album",
         f"ledger grant --ledger {place.out}/budget.db --dataset album --epsilon 8",
-        f"hash {album} --out {place.index} --ledger {place.out}/budget.db --dataset album",
+        f"hash {album} --out {place.index} --ledger {place.out}/budget.db",
     )
     count = write_album(place)
     budget = place.out / "budget.db"
@@ -129,23 +139,23 @@ def _protect(place: Place) -> dict[str, Any]:
 
 
 def write_album(place: Place) -> int:
-    """The built-in album as files: the last view of each photograph is a query, all others are the album."""
+    """The built-in album as files, a folder per photograph; the last view of each is a query, not in the album."""
     from PIL import Image
 
     from blindsight import data
 
     album = data.load("album")
-    names = [str(name) for name in album.names]
-    last = {name.rpartition("-")[0]: name for name in names}
-    for folder in (place.photos, place.queries):
-        folder.mkdir(parents=True, exist_ok=True)
+    last = {str(name).rpartition("-")[0]: str(name) for name in album.names}
+    place.queries.mkdir(parents=True, exist_ok=True)
     stored = 0
-    for pixels, name in zip(album.array(), names, strict=True):
-        asked = last[name.rpartition("-")[0]] == name
-        path = (place.queries if asked else place.photos) / f"{name}.png"
+    for pixels, name in zip(album.array(), map(str, album.names), strict=True):
+        kind, _, number = name.rpartition("-")
+        asked = last[kind] == name
+        path = place.queries / f"{kind}.jpg" if asked else place.photos / kind / f"{number}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
         stored += not asked
         if not path.exists():
-            Image.fromarray(pixels).save(path)
+            Image.fromarray(pixels).save(path, quality=92)
     return stored
 
 
@@ -156,19 +166,19 @@ def _kinds() -> list[str]:
 
 
 def _kind(name: str) -> str:
-    """What a view shows, by its file's name."""
-    return Path(name).stem.rpartition("-")[0]
+    """What a view shows: the name of its folder."""
+    return Path(name).parent.name
 
 
 def _search(place: Place) -> dict[str, Any]:
     """By picture: what the codes find, and beside it what the photographs themselves would."""
     _step(2, "Search it by picture", f"search {place.index} {place.queries} -k {_FIRST}")
     ways = {
-        "without protection": ("--rerank", str(len(list(place.photos.iterdir())))),
+        "without protection": ("--rerank", str(len(list(place.photos.glob("*/*"))))),
         "protected": (),
     }
     found = {
-        way: {_kind(one["query"]): [hit["names"][0] for hit in one["hits"]] for one in answer["queries"]}
+        way: {Path(one["query"]).stem: [hit["names"][0] for hit in one["hits"]] for one in answer["queries"]}
         for way, more in ways.items()
         for answer in [run_verb("search", place.index, place.queries, "-k", str(_FIRST), *more)]
     }
@@ -220,7 +230,9 @@ def _tag(place: Place) -> dict[str, Any] | None:
     except (MissingData, MissingDependency) as error:
         _say(f"Left out: {error}")
         return None
-    answers = {_kind(one["image"]): one["tags"] for one in run_verb("tag", "apply", model, place.queries)["answers"]}
+    answers = {
+        Path(one["image"]).stem: one["tags"] for one in run_verb("tag", "apply", model, place.queries)["answers"]
+    }
     right = sum(answers[name] == [name] for name in _TAGS)
     silent = sum(not tags for name, tags in answers.items() if name not in _TAGS)
     _say(
@@ -231,46 +243,74 @@ def _tag(place: Place) -> dict[str, Any] | None:
     return {"tags": answers}
 
 
-def _attack(place: Place) -> dict[str, Any]:
-    """The owner attacks what was given away: who has a copy of a photograph looks for its entry."""
-    _step(5, "Attack it")
-    return {}
+def _attack(place: Place) -> ReleaseAudit:
+    """The owner attacks what was given away, with the photographs as the truth."""
+    from blindsight.audit.release import audit_release
+
+    vault = Path(f"{place.index}.vault")
+    _step(5, "Attack it, as its owner can", f"audit {place.index} --vault {vault}")
+    with progress_bar("attacking") as progress:
+        found = audit_release(
+            place.index, vault, photos=place.photos, progress=lambda done, total, _: progress(done, total)
+        )
+    _say(found.answer, f"Epsilon {found.epsilon:g} proven, {found.verdict.cells()[5]} measured: {found.verdict.word}.")
+    return found
 
 
-def _numbers(place: Place, found: dict[str, Any], *, papers: bool, seed: int) -> list[dict[str, Any]]:
-    """The three numbers of every method, and the report."""
+def _report(
+    place: Place, found: dict[str, Any], attacked: ReleaseAudit, *, papers: bool, seed: int
+) -> list[dict[str, Any]]:
+    """The three numbers of every method, then the papers, and the report."""
     from dataclasses import replace
 
-    from blindsight.cli.audit import audit_everything
+    from blindsight.audit.report.figures import Figure, three_numbers
 
-    _step(6, "Claimed, proven, audited", "audit --all")
-    report = audit_everything(deep=False, workers=1, seed=seed)
-    ours = [verdict for verdict in report.verdicts if not verdict.published]
-    theirs = [verdict for verdict in report.verdicts if verdict.published]
-    show_numbers(ours, theirs)
-    _say(report.headline())
-    report = replace(report, title="An album, protected and attacked", lead=pictures(place, found))
-    written = report.write(place.out)
+    report = attacked.report()
+    verdicts: list[Verdict] = _judged(seed) if papers else []
+    lead = [*pictures(place, found), *report.figures]
+    rows = [dict(zip(_COLUMNS, _cells(verdict), strict=True)) for verdict in verdicts]
+    drawn = [Figure("Three numbers per method", _NUMBERS, three_numbers(verdicts), rows)] if verdicts else []
+    page = replace(report, title="An album, protected and attacked", lead=lead, figures=drawn)
+    written = page.write(place.out)
     console.print(f"\nOpen {written[0]} in a browser.", markup=False)
-    return [verdict.to_dict() for verdict in report.verdicts]
+    return [verdict.to_dict() for verdict in (*report.verdicts, *verdicts)]
 
 
-def show_numbers(*groups: Sequence[Verdict]) -> None:
+def _judged(seed: int) -> list[Verdict]:
+    from blindsight.audit.papers import all_verdicts
+    from blindsight.core.errors import UnchargedRelease
+
+    _step(6, "Three numbers per method: claimed, proven, audited", "audit --all")
+    with warnings.catch_warnings(), progress_bar("auditing five methods") as progress:
+        warnings.simplefilter("ignore", UnchargedRelease)  # an attacker's own runs, on data of its own
+        verdicts = all_verdicts(seed=seed, progress=progress)
+    ours = [verdict for verdict in verdicts if not verdict.published]
+    theirs = [verdict for verdict in verdicts if verdict.published]
+    show_numbers("as Blindsight runs them", ours)
+    _step(7, "And what five papers promise")
+    show_numbers("as printed", theirs)
+    _say(f"{sum(v.refuted for v in theirs)} of {len(theirs)} published claims refuted; of our own, "
+         f"{sum(v.refuted for v in ours)} of {len(ours)} (not refuted is not a proof).")  # fmt: skip
+    return verdicts
+
+
+def show_numbers(title: str, verdicts: Sequence[Verdict]) -> None:
     """One line per method, in the setting that an attack got furthest with; 80 columns are enough."""
     from rich import box
     from rich.table import Table
 
     shown = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    for column in ("method", "per", "claimed", "proven", "audited", "refuted"):
+    for column in (title, *_COLUMNS[1:]):
         shown.add_column(column, no_wrap=column != "claimed", min_width=12 if column == "claimed" else None)
-    for group in groups:
-        for verdict in _worst(group):
-            method, _, unit, claimed, proven, audited, *_ = verdict.cells()
-            audited = audited.replace("PSNR in dB", "dB").replace(" recovered", " back")
-            row = (method.removesuffix(" (ours)"), unit, claimed, proven, audited)
-            shown.add_row(*row, "yes" if verdict.refuted else "no")
-        shown.add_section()
+    for verdict in _worst(verdicts):
+        shown.add_row(*_cells(verdict))
     console.print(shown)
+
+
+def _cells(verdict: Verdict) -> tuple[str, ...]:
+    method, _, unit, claimed, proven, audited, *_ = verdict.cells()
+    audited = audited.replace("PSNR in dB", "dB").replace(" recovered", " back")
+    return method.removesuffix(" (ours)"), unit, claimed, proven, audited, "yes" if verdict.refuted else "no"
 
 
 def _worst(verdicts: Sequence[Verdict]) -> list[Verdict]:
@@ -285,7 +325,7 @@ def pictures(place: Place, found: dict[str, Any]) -> list[Figure]:
     """Search results with and without protection, for the report and for the README."""
     import base64
 
-    from blindsight.audit.figures import Figure
+    from blindsight.audit.report.figures import Figure
     from blindsight.core.storage import write_atomically
 
     titles = ("query", "first hits without protection", "first hits of the protected index, epsilon 8")
@@ -317,6 +357,6 @@ def _strips(place: Place, found: dict[str, Any]) -> list[Strip]:
     ways = found["searched"]["hits"]
     worst = min(ways["protected"], key=lambda kind: sum(_kind(name) == kind for name in ways["protected"][kind]))
     return [
-        Strip(read_image(next(place.queries.glob(f"{kind}-*"))), [tiles(ways[way][kind], kind) for way in ways])
+        Strip(read_image(place.queries / f"{kind}.jpg"), [tiles(ways[way][kind], kind) for way in ways])
         for kind in dict.fromkeys((*_SHOWN, worst))
     ]

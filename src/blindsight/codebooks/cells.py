@@ -41,6 +41,9 @@ class Cells(Protocol):
     def similarity(self, points: Floats) -> Floats:
         """How well each point fits each cell (m, k); larger is better."""
 
+    def middle(self, cells: Ints) -> Floats:
+        """A point in the middle of each of these cells (m, d): what a cell alone says of an image."""
+
     def likeness(self, cells: Ints) -> Floats:
         """How well something that lies in the middle of these cells fits each cell (m, k)."""
 
@@ -86,9 +89,13 @@ class GroupCells:
         size = np.bincount(self.group, minlength=self.k).astype(np.float32)
         return np.float32(_ATOMS) * np.log(sums / size)
 
+    def middle(self, cells: Ints) -> Floats:
+        """The groups' centres."""
+        return self.centres[cells]
+
     def likeness(self, cells: Ints) -> Floats:
         """As of the groups' centres."""
-        return self.similarity(self.centres[cells])
+        return self.similarity(self.middle(cells))
 
     def coarse(self) -> tuple[Ints, int]:
         """Every group by itself."""
@@ -147,11 +154,15 @@ class PairCells:
         both += np.float32(_SECOND) * near[:, self.neighbours.ravel()]
         return both / self.norms
 
-    def likeness(self, cells: Ints) -> Floats:
-        """As of the pairs' own directions."""
+    def middle(self, cells: Ints) -> Floats:
+        """The pairs' own directions."""
         first, place = np.divmod(cells, self.neighbours.shape[1])
         second = self.atoms[self.neighbours[first, place]]
-        return self.similarity(unit_rows(self.atoms[first] + np.float32(_SECOND) * second))
+        return unit_rows(self.atoms[first] + np.float32(_SECOND) * second)
+
+    def likeness(self, cells: Ints) -> Floats:
+        """As of the pairs' own directions."""
+        return self.similarity(self.middle(cells))
 
     def coarse(self) -> tuple[Ints, int]:
         """The first atom: pairs are too many to estimate the share of each."""
@@ -198,6 +209,10 @@ class ClassCells:
         if self.shared is None:
             return z
         return np.asarray(np.log(np.maximum(np.exp(z) @ self.shared, np.float32(np.exp(_NEVER)))))
+
+    def middle(self, cells: Ints) -> Floats:
+        """The classes' own directions."""
+        return unit_rows(self.coefficients[cells])
 
     def likeness(self, cells: Ints) -> Floats:
         """Certainly of that class."""

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from blindsight.core import checks
 
-__all__ = ["Reading", "prior_from_counts"]
+__all__ = ["Reading", "own_share", "prior_from_counts"]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -47,6 +47,16 @@ def prior_from_counts(counts: NDArray[Any], *, truth: float, k: int) -> Floats:
         prior = prior * (keep * ratio + lie * size * ratio.sum()) / n
         prior /= prior.sum()
     return prior
+
+
+def own_share(prior: NDArray[Any], *, truth: float, k: int) -> Floats:
+    """How much of a released cell's meaning is its own, for cells of these shares: the rest is the average's.
+
+    The probability that the release was no lie, counting a lie that happens to hit the true cell as one.
+    """
+    lie = (1 - truth) / (k - 1)
+    true = (truth - lie) * np.asarray(prior, dtype=np.float64)
+    return np.asarray(true / (true + lie), dtype=np.float64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,9 +113,7 @@ class Reading:
 
     @cached_property
     def _own(self) -> Floats:
-        """How much of a stored cell's score is its own: its true share over its true share and the lies."""
-        true = (self.truth - self.lie) * self.prior
-        return true / (true + self.lie)
+        return own_share(self.prior, truth=self.truth, k=len(self.prior))
 
     def relevance(self, similarity: NDArray[Any]) -> Floats:
         """P(an image of the cell is relevant to the query) (m, k): a logistic of the similarity whose level is

@@ -367,11 +367,11 @@ def _recognise(path: Path, name: str, person: str, known: Photo | None, vault: V
     return Photo(name, vault.record_of(content_digest(content)), person, size, changed)
 
 
-def persons_of(folder: Path, names: Sequence[str], rule: str) -> dict[str, str]:
+def persons_of(folder: Path, names: Sequence[str], rule: str, *, all_known: bool = True) -> dict[str, str]:
     """Whose each photo is: "folder" (its first subfolder), "dicom" (PatientID), or FILE.csv:COLUMN.
 
-    The table's first column holds the photos' names, relative to the folder. A photo without a person is refused: it
-    could not be counted.
+    The table's first column holds the photos' names, relative to the folder. A photo without a person could not be
+    counted: it is refused, or left out where not `all_known` are asked for.
     """
     if rule == "folder":
         found = {name: name.partition("/")[0] if "/" in name else "" for name in names}
@@ -380,11 +380,11 @@ def persons_of(folder: Path, names: Sequence[str], rule: str) -> dict[str, str]:
     else:
         found = _from_table(rule)
     missing = [name for name in names if not found.get(name)]
-    if missing:
+    if missing and all_known:
         raise InvalidData(
             f"{len(missing)} of {len(names)} photos have no person by --person {rule}. Every photo needs one."
         )
-    return {name: found[name] for name in names}
+    return {name: found[name] for name in names if found.get(name)}
 
 
 def _from_table(rule: str) -> dict[str, str]:

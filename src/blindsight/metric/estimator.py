@@ -246,13 +246,6 @@ class DPPMetric(LinearMetric, Protected):
                 stacklevel=3,
             )
 
-    def _width(self, columns: int) -> int:
-        if self.n_components is None:
-            return columns
-        if checks.whole("n_components", self.n_components) > columns:
-            raise InvalidParameter(f"n_components must be at most the {columns} columns of X, got {self.n_components}.")
-        return self.n_components
-
     def _norm(self) -> Any:
         return "l2" if check_scale(self.scale) is None else "none"
 

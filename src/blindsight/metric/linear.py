@@ -126,6 +126,15 @@ class LinearMetric(TransformerMixin, BaseEstimator):
         check_is_fitted(self)
         return self.components_.T @ self.components_
 
+    def _width(self, columns: int) -> int:
+        """The rows of the map: `n_components`, or as many as there are columns."""
+        asked: int | None = getattr(self, "n_components", None)
+        if asked is None:
+            return columns
+        if checks.whole("n_components", asked) > columns:
+            raise InvalidParameter(f"n_components must be at most the {columns} columns of X, got {asked}.")
+        return asked
+
     def _prepared(self, rows: Floats) -> Floats:
         return normalised(rows * self.stretch_, self.norm_)  # type: ignore[arg-type]
 

@@ -141,6 +141,7 @@ class Guarantee:
 
     def _price(self) -> None:
         """epsilon, unit and neighbours from the releases; or as they are stated where there are none."""
+        checks.probability("delta", self.delta, below_one=True)
         unit, neighbours = self.unit, self.neighbours
         if self.releases:
             first = self.releases[0].mechanism
@@ -159,6 +160,11 @@ class Guarantee:
                 )
             rho = due.rho
             object.__setattr__(self, "delta", due.delta)
+        elif not self.unproven and 0 < checks.number("epsilon", epsilon) < math.inf:
+            raise InvalidParameter(
+                f"epsilon is stated as {epsilon:.6g}, but nothing says what was released: pass the planned releases, "
+                "from which it is computed, or say in `unproven` why there is no proof."
+            )
         cost = Cost(epsilon=epsilon, delta=self.delta, unit=unit, neighbours=neighbours or "replace one", rho=rho)
         for name in ("epsilon", "delta", "unit", "neighbours"):
             object.__setattr__(self, name, getattr(cost, name))

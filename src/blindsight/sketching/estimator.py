@@ -25,6 +25,7 @@ from blindsight.privacy.estimator import Protected
 from blindsight.privacy.mechanisms import KaryResponse
 from blindsight.sketching.bits import as_images, pixels_of, to_bits
 from blindsight.sketching.flips import FlipParameters
+from blindsight.sketching.permanent import Permanent
 from blindsight.sketching.promise import CELL, PIXEL, codebook_guarantee, flips_guarantee
 from blindsight.sketching.sketches import SketchSet
 
@@ -43,6 +44,7 @@ class FlippedBits(TransformerMixin, Protected):
     ----------
     epsilon: per pixel; spent on the bits of a pixel where it lowers the squared error most.
     depth: bits a pixel. Values outside are clipped, fractions rounded.
+    random_state: None, a seed for a simulation, or `Permanent(vault)`: an image is then released, and charged, once.
 
     Guarantee
     ---------
@@ -93,9 +95,21 @@ class FlippedBits(TransformerMixin, Protected):
                 f"images must have (channels, height, width) {self.image_shape_} as in fit, got {images.shape[1:]}."
             )
         what = f"flipped bits of {len(images)} images"
-        door = Door(self.guarantee_, what=what, ledger=ledger, random_state=self.random_state)
-        ones = np.moveaxis(to_bits(door.release(PIXEL, images), self.parameters_.depth), -1, 2)
+        state = self.random_state
+        kept = isinstance(state, Permanent)
+        key = state.key(self.release_law_) if kept else None
+        door = Door(self.guarantee_, what=what, ledger=ledger, random_state=state, key=key)
+        if kept:
+            released = door.release_each(PIXEL, images, state.names(images), about="pixels")
+        else:
+            released = door.release(PIXEL, images)
+        ones = np.moveaxis(to_bits(released, self.parameters_.depth), -1, 2)
         return np.stack([1 - ones, ones], axis=3)
+
+    @property
+    def release_law_(self) -> str:
+        """What tells this release of images from others under a vault."""
+        return f"{self.parameters_.fingerprint} {self.image_shape_}"
 
     def sketch(self, X: Any, y: Any = None, *, ledger: Ledger | None = None) -> SketchSet:
         """`transform`, with labels, in clear, and parameters beside it: what `NegDL` trains on."""

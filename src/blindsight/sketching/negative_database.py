@@ -4,8 +4,8 @@ A string belongs to the hidden database exactly when no record matches it. Recor
 positions, values), so a record of 3 specified bits costs 3 entries however long the string is.
 
 The records themselves must not leave their owner: belief propagation reads the hidden string out of them (see
-`blindsight.audit.sketches`), whatever the hardness of the general problem. Only sketches are sent; `save` therefore
-asks for `unsafe_records=True`.
+`blindsight.audit.rooms.sketching.attacks`), whatever the hardness of the general problem. Only sketches are sent;
+`save` therefore asks for `unsafe_records=True`.
 """
 
 from __future__ import annotations

@@ -86,7 +86,7 @@ class DPTraining:
         """Larger where the noise of a mean gradient is smaller: records many, budget large."""
         gradient = next(item for item in self.plan(facts) if item.what == GRADIENT)
         ratio = CLIP / gradient.mechanism.sigma * math.sqrt(gradient.count)  # type: ignore[attr-defined]
-        return min(_LARGEST_STEP, _STEP * ratio * facts.n_records / 1000)
+        return min(_LARGEST_STEP, _STEP * float(ratio) * facts.n_records / 1000)
 
 
 # Chosen on a third of the COCO subset's training images.

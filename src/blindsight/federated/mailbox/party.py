@@ -91,15 +91,22 @@ def keep_party(
     data: str | Path | None = None,
     say: Callable[[str], None] = _log.warning,
     stop: Callable[[], bool] = lambda: False,
+    after: Callable[[Service, int], None] | None = None,
 ) -> None:
-    """Serve one party until it is stopped; an aggregator that is away is waited for, and that is said now and then."""
+    """Serve one party until it is stopped; an aggregator that is away is waited for, and that is said now and then.
+
+    `after` is told of every message that was handled: the party as it is now, and how many bytes it answered.
+    """
     with alone(home), contextlib.closing(Client(home)) as client:
         service: Service = open_service(home, data)
         said, wait = 0.0, 0.1
         while not stop():
             try:
                 for place, message, announced in client.fetch():
-                    client.answer([out.data for out in service.handle(message, announced)], place)
+                    answers = [out.data for out in service.handle(message, announced)]
+                    client.answer(answers, place)
+                    if after is not None:
+                        after(service, sum(map(len, answers)))
                 wait = 0.1
             except (OSError, http.client.HTTPException) as error:
                 now = time.monotonic()

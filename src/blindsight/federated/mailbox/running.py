@@ -20,6 +20,7 @@ __all__ = ["run_aggregator"]
 def run_aggregator(home: Home, *, test: str | Path | None = None, bind: str | None = None) -> Iterator[Status | None]:
     """Open the boxes and run the rounds that are left; yield the status until the last one is done.
 
+    `seen` in it are the addresses of the parties that have asked for their messages since the start.
     Started again after a kill, it goes on with the round it was in.
     """
     with alone(home):
@@ -37,12 +38,17 @@ def run_aggregator(home: Home, *, test: str | Path | None = None, bind: str | No
             thread = threading.Thread(target=work, name="rounds", daemon=True)
             thread.start()
             while thread.is_alive():
-                yield read_status(home)
+                yield _status(home, link)
                 thread.join(0.2)
             if failed:
                 raise failed[0]
-            yield read_status(home)
+            yield _status(home, link)
             _empty(link)  # the last result should reach those who are there
+
+
+def _status(home: Home, link: MailboxLink) -> Status | None:
+    status = read_status(home)
+    return None if status is None else {**status, "seen": sorted(link.seen)}
 
 
 def _empty(link: MailboxLink, seconds: float = 3.0) -> None:

@@ -99,7 +99,6 @@ class Ledger:
     ) -> None:
         self._dataset = _text("dataset", dataset)
         self._place = Place(where)
-        self._key = ""
         timeout = checks.positive("timeout", timeout)
         self._store = _open(self._place, create=create, timeout=timeout, readonly=readonly)
 
@@ -149,16 +148,6 @@ class Ledger:
             transaction.append([entry])
             return entry
 
-    def under(self, key: str) -> Ledger:
-        """This ledger for one release: whatever is charged through it goes under this key, and so is paid once.
-
-        For noise that is drawn once per record, from a vault: released again, it tells nothing new.
-        """
-        named = Ledger.__new__(Ledger)
-        named.__dict__.update(self.__dict__)  # one store: not a second copy of the books
-        named._key = _text("key", key)
-        return named
-
     def charge(self, costs: Cost | Sequence[Cost], *, what: str, key: str | None = None) -> Entry:
         """Take a release's cost from every budget that it is stated for, durably, before anything is released.
 
@@ -175,7 +164,7 @@ class Ledger:
         cost) or `LedgerError` (not written). Whatever it raises, nothing is charged that you may release on.
         """
         listed, what = _some_costs(costs), _text("what", what)
-        key = self._key if key is None else _text("key", key)
+        key = "" if key is None else _text("key", key)
         with self._store.write(self._dataset) as transaction:
             head, befores = self._accounts(transaction, listed)
             if key and (paid := transaction.paid(self._dataset, key)):

@@ -64,7 +64,8 @@ class Settings(BaseModel):
     rate, burst: requests a minute for each key or address, and how many may come at once.
     upload_*: what an uploaded image may be at most, and what its decoder may use; drop_*: what a zip may be.
     query_budget, record_budget: what a key may spend on the demo's answers, and see of its codes.
-    photo_budget: the first budget of a data set, per photo. gallery_budget: of the demo's gallery.
+    photo_budget, person_budget: the first budgets of a data set, per photo and per person.
+    gallery_budget: of the demo's gallery.
     job_limit: how many jobs may wait at once. prepare: get the demo's models ready in the background at start.
     """
 
@@ -98,6 +99,7 @@ class Settings(BaseModel):
     query_budget: Amount = 1000.0
     record_budget: Amount = 64.0
     photo_budget: Amount = 16.0
+    person_budget: Amount = 24.0
     gallery_budget: Amount = 64.0
     job_limit: Count = 16
     prepare: bool = True

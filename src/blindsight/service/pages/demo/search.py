@@ -104,7 +104,8 @@ class Gallery:
 
     def guarantee(self, epsilon: float) -> Guarantee:
         """What was promised when these codes were released."""
-        return self._index(epsilon).hasher.guarantee_
+        promised: Guarantee = self._index(epsilon).hasher.guarantee_
+        return promised
 
     def ask(self, epsilon: float, query: int | NDArray[Any], k: int, least: float) -> list[dict[str, Any]]:
         """Hits among released codes, with the probability to show the same digit."""
@@ -124,9 +125,7 @@ class Gallery:
         """The ranking that would need the pictures' own features: for the owner's eyes."""
         if self._stored_points is None:
             return None
-        point = (
-            self._asked_points[query] if isinstance(query, int) else np.exp(self._book.similarity(self._row(query)))[0]
-        )
+        point = self._asked_points[query] if isinstance(query, int) else self._chances(self._row(query))[0]
         scores = point @ self._stored_points.T
         best = np.argpartition(-scores, k)[:k]
         best = best[np.argsort(-scores[best], kind="stable")]

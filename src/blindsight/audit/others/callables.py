@@ -15,11 +15,12 @@ from blindsight.audit.report.verdict import Verdict
 from blindsight.audit.target import Audit
 from blindsight.core import checks
 from blindsight.core.errors import InvalidData
-from blindsight.privacy import Guarantee
+from blindsight.privacy import Assumption, Guarantee
 
 __all__ = ["audit_callable", "audit_measurement"]
 
 Statistic = Callable[[NDArray[Any]], NDArray[np.float64]]
+_THEIRS = Assumption("somebody else's word", "what is stated for this code was not derived here, only attacked")
 
 
 def audit_callable(
@@ -52,7 +53,9 @@ def audit_callable(
     stated = Guarantee(
         mechanism=label,
         unit=unit,  # type: ignore[arg-type]  # the guarantee checks it
-        epsilon=checks.non_negative("epsilon", epsilon, infinite=True),
+        claimed=checks.non_negative("epsilon", epsilon, infinite=True),
+        calibration="paper",
+        unproven=(_THEIRS,),
         delta=delta,
         neighbours="replace one",
         model="central",

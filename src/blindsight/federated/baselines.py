@@ -26,7 +26,7 @@ from blindsight.federated.learning.losses import LOSSES
 from blindsight.privacy import Assumption, Guarantee, Ledger
 from blindsight.privacy.clipping import clip_norm
 from blindsight.privacy.door import Door
-from blindsight.privacy.entropy import release_rng, source_of
+from blindsight.privacy.entropy import source_of
 from blindsight.privacy.mechanisms import Gaussian, Laplace
 from blindsight.privacy.plan import Planned
 
@@ -135,7 +135,8 @@ def ra12(
     door = Door(guarantee, what="RA12", ledger=ledger, random_state=random_state)
     weights = np.zeros((rows, data[0][0].shape[1]))
     # The linear terms are noise alone, of no record: they pass no door, and nothing is charged for them.
-    term, rng = Laplace(scale=linear_scale, sensitivity=1.0, unit="record"), release_rng(random_state)[0]
+    term = Laplace(scale=linear_scale, sensitivity=1.0, unit="record")
+    rng = source_of(random_state).stream("RA12/linear terms", exact=False)
     terms = [np.asarray(term.release(np.zeros_like(weights), rng=rng)) for _ in data]
     for t in range(1, iterations + 1):
         gradients = [
@@ -181,7 +182,7 @@ def _bounded(X: NDArray[Any], norm: float) -> Matrix:
 
 
 def _hinge_gradient(X: Matrix, signs: Matrix, weights: Matrix) -> Matrix:
-    return (LOSSES["hinge"].slope(signs * (X @ weights.T)) * signs).T @ X / len(X)
+    return np.asarray((LOSSES["hinge"].slope(signs * (X @ weights.T)) * signs).T @ X / len(X))
 
 
 def _logistic(X: NDArray[Any], signs: Matrix, strength: float, norm: float, iterations: int = 400) -> Matrix:

@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 EXTRAS := all,bench,docs,dev
 STAMP := $(VENV)/.installed
 
-.PHONY: run test check serve bench docs clean apt
+.PHONY: run test check serve bench docs examples clean apt
 run: $(STAMP)
 	$(BIN)/blindsight demo
 
@@ -25,6 +25,11 @@ bench: $(STAMP)
 
 docs: $(STAMP)
 	$(BIN)/mkdocs build --strict
+
+# What the gallery shows under each example; and the README's picture, from the last demo.
+examples: $(STAMP)
+	for f in docs/examples/*.py; do $(BIN)/python $$f > $${f%.py}.txt || exit 1; done
+	cp out/search.jpg docs/images/search.jpg
 
 # PyTorch first and by its exact version, so that a CPU build is taken where there is one.
 $(STAMP): pyproject.toml constraints.txt

@@ -48,7 +48,7 @@ def bench(
 
 def _all(*, quick: bool, out: Path, results: Path, fresh: bool, seed: int) -> None:
     """Every room in turn; what a stopped run has finished is kept and not measured again."""
-    from benchmarks.results import write_results
+    from benchmarks.results import collect, write_results
 
     for room in ROOMS:
         target = out / f"{room}.json"
@@ -58,8 +58,8 @@ def _all(*, quick: bool, out: Path, results: Path, fresh: bool, seed: int) -> No
         report = _measure(room, quick=quick, out=out, seed=seed, quiet=False)
         _show(room, report)
         _write(target, report)
-    rooms = write_results(out, results)
-    console.print(f"wrote {results} ({', '.join(rooms)})")
+    collect(out, results.parent / "results")
+    console.print(f"wrote {results} ({', '.join(write_results(results))})")
 
 
 def _done(target: Path, *, quick: bool, seed: int) -> bool:

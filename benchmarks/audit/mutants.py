@@ -24,7 +24,7 @@ from pathlib import Path
 
 from benchmarks.audit.mutations import EARLY, LATE, Mutant
 
-__all__ = ["Outcome", "audit_scene", "outcomes"]
+__all__ = ["ROOT", "Outcome", "audit_scene", "outcomes"]
 
 ROOT = Path(__file__).parents[2]
 _SECONDS = 300
@@ -66,8 +66,11 @@ def _mutated(mutant: Mutant, place: Path) -> Path:
     return source
 
 
-def audit_scene(scene: str, source: Path = ROOT / "src", *, seed: int = 0) -> dict[str, list[str]]:
-    """The findings on one scene ("hashing:TestPITQ") with the package at `source`, from a process of its own."""
+def audit_scene(scene: str, source: Path = ROOT / "src", *, seed: int = 0, runs: int = 1) -> dict[str, list[str]]:
+    """The findings on one scene ("hashing:TestPITQ") with the package at `source`, from a process of its own.
+
+    With several `runs` the seeds count on from `seed`.
+    """
     environment = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(map(str, (source, ROOT / "tests", ROOT))),
@@ -75,23 +78,30 @@ def audit_scene(scene: str, source: Path = ROOT / "src", *, seed: int = 0) -> di
         "OMP_NUM_THREADS": "1",
         "BLINDSIGHT_AUDIT_ROLLS": "60000",
     }
-    command = [sys.executable, "-W", "ignore", "-m", "benchmarks.audit.mutants", "--scene", scene, "--seed", str(seed)]
+    module = [sys.executable, "-W", "ignore", "-m", "benchmarks.audit.mutants"]
+    command = [*module, "--scene", scene, "--seed", str(seed), "--runs", str(runs)]
+    limit = _SECONDS * runs
     try:
-        done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=_SECONDS)
+        done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=limit)
     except subprocess.TimeoutExpired:
-        return {"notes": [f"{scene} took more than {_SECONDS} s"]}
+        return {"notes": [f"{scene} took more than {limit} s"]}
     if done.returncode:
         return {"notes": [f"{scene}: {(done.stderr.strip().splitlines() or ['no word'])[-1]}"]}
     found: dict[str, list[str]] = json.loads(done.stdout.splitlines()[-1])
     return found
 
 
-def _scene(name: str, seed: int) -> dict[str, list[str]]:
+def _scene(name: str, seeds: range) -> dict[str, list[str]]:
     room, case = name.split(":")
     module = importlib.import_module(f"contracts.test_replay{'' if room == 'privacy' else '_' + room}")
-    found = getattr(module, case)().audit(seed)
-    broken = [note for note in found.notes if "raised" in note]
-    return {"findings": [] if broken else [str(finding) for finding in found.findings], "notes": broken}
+    findings: list[str] = []
+    notes: list[str] = []
+    for seed in seeds:
+        found = getattr(module, case)().audit(seed)
+        broken = [note for note in found.notes if "raised" in note]
+        notes += broken
+        findings += [] if broken else [str(finding) for finding in found.findings]
+    return {"findings": findings, "notes": notes}
 
 
 def main() -> None:
@@ -102,9 +112,10 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--scene")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--runs", type=int, default=1)
     given = parser.parse_args()
     if given.scene:
-        print(json.dumps(_scene(given.scene, given.seed)))
+        print(json.dumps(_scene(given.scene, range(given.seed, given.seed + given.runs))))
         return
     chosen = LATE if given.late else (*EARLY, *LATE)
     chosen = tuple(mutant for mutant in chosen if not given.names or mutant.name in given.names)

@@ -1,114 +1,91 @@
-"""The audit measured on itself: planted bugs caught, sound mechanisms spared, cost against the number of trials."""
+"""The audit measured on itself: bugs written into copies of the package, and the sound package again and again."""
 
 from __future__ import annotations
 
-import time
+import hashlib
+import json
+from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-
-from benchmarks.audit.mutants import audit_scene, outcomes
-from benchmarks.audit.mutations import EARLY, LATE
-from benchmarks.audit.planted_bugs import PLANTED, SURE
+from benchmarks.audit.mutants import ROOT, Outcome, audit_scene, outcomes
+from benchmarks.audit.mutations import EARLY, LATE, NOT_CAUGHT
 from benchmarks.harness import Row
-from blindsight.audit.blackbox import distinguish
-from blindsight.privacy.mechanisms import BitFlip, DiscreteLaplace, KaryResponse, Laplace, NoisyTopK, Staircase
 
 __all__ = ["rows"]
 
-_SOUND = (
-    (BitFlip.proven(2.0, n_bits=8, unit="record"), np.zeros(8, np.uint8), np.ones(8, np.uint8)),
-    (Laplace.calibrate(1.0, sensitivity=1.0, unit="record"), np.zeros(1), np.ones(1)),
-    (Staircase(epsilon=1.0, sensitivity=1.0, unit="record"), np.zeros(1), np.ones(1)),
-    (DiscreteLaplace.calibrate(1.0, sensitivity=1.0, grid=0.125, dimensions=0, unit="query"), np.zeros(1), np.ones(1)),
-    (KaryResponse(epsilon=1.0, k=8, unit="record"), np.array([0]), np.array([1])),
-    (NoisyTopK(epsilon=1.0, k=2, sensitivity=1.0, unit="query"), np.array([1.0, 0, 0]), np.array([0, 1.0, 0])),
-)
+_RUNS = 20
 
 
 def rows(*, quick: bool, seed: int = 0, out: Path, progress: Callable[[int, int], None] | None = None) -> Iterator[Row]:
-    """Twelve planted bugs and their sound twins, then honest mechanisms many times over."""
-    step, total = progress or (lambda done, total: None), len(PLANTED) + 1
-    caught = alarms = 0
-    start = time.perf_counter()
-    for done, bug in enumerate(PLANTED):
-        step(done, total)
-        caught += bug.audited(True)
-        alarms += bug.audited(False)
-    yield Row(
-        id="audit.planted_bugs_caught",
-        value=caught,
-        unit=f"of {len(PLANTED)}",
-        seed=seed,
-        seconds=time.perf_counter() - start,
-    )
-    verdicts = len(PLANTED)
-    for again in range(2 if quick else 20):
-        for mechanism, x, neighbour in _SOUND:
-            found = distinguish(
-                _releasing(mechanism),
-                x,
-                neighbour,
-                trials=2000,
-                seed=seed + again,
-                confidence=SURE,
-            )
-            alarms += found.epsilon > mechanism.cost.epsilon
-            verdicts += 1
-    step(total, total)
-    yield Row(
-        id="audit.false_alarms",
-        value=alarms,
-        unit=f"of {verdicts} verdicts on sound pipelines",
-        seed=seed,
-        note=f"stated rate: at most {1 - SURE:.0e} a verdict",
-    )
-    yield from _growth(quick, seed)
-    yield from _source(quick, seed)
-
-
-def _source(quick: bool, seed: int) -> Iterator[Row]:
-    """Bugs written into the package itself, and the sound package again and again."""
-    for name, mutants in (("source_mutants_caught", EARLY), ("late_source_mutants_caught", LATE)):
-        start = time.perf_counter()
-        found = list(outcomes(mutants[::8] if quick else mutants, workers=2))
-        left = [outcome for outcome in found if outcome.word != "caught"]
-        yield Row(
-            id=f"audit.{name}",
-            value=len(found) - len(left),
-            unit=f"of {len(found)}",
-            seed=seed,
-            seconds=time.perf_counter() - start,
-            note="not caught: " + (", ".join(f"{outcome.mutant.name} ({outcome.word})" for outcome in left) or "none"),
-        )
-    scenes = sorted({scene for mutant in (*EARLY, *LATE) for scene in mutant.scenes})
-    tried = [(scene, seed + again) for again in range(1 if quick else 20) for scene in scenes[:: 4 if quick else 1]]
-    alarms = [scene for scene, turn in tried if audit_scene(scene, seed=turn).get("findings")]
+    """Mutants early, late and all; then false alarms. A run that was stopped goes on, as long as no source changed."""
+    step = progress or (lambda done, total: None)
+    chosen = [mutant for mutants in (EARLY, LATE) for mutant in (mutants[::8] if quick else mutants)]
+    scenes = sorted({scene for mutant in (*EARLY, *LATE) for scene in mutant.scenes})[:: 4 if quick else 1]
+    runs, total, log = 1 if quick else _RUNS, len(chosen) + len(scenes), _Log(out / "mutants.jsonl")
+    found = [Outcome(mutant, *log.known[mutant.name]) for mutant in chosen if mutant.name in log.known]
+    for outcome in outcomes([mutant for mutant in chosen if mutant.name not in log.known], workers=2):
+        found.append(outcome)
+        log.add(outcome.mutant.name, [outcome.word, outcome.says[:300]])
+        step(len(found), total)
+    late = {mutant.name for mutant in LATE}
+    yield _row("source_mutants_caught", found, seed)
+    yield _row("early_source_mutants_caught", [o for o in found if o.mutant.name not in late], seed)
+    yield _row("late_source_mutants_caught", [o for o in found if o.mutant.name in late], seed)
+    names = {scene: f"{scene}, seeds {seed} to {seed + runs - 1}" for scene in scenes}
+    left = [scene for scene, name in names.items() if name not in log.known]
+    with ThreadPoolExecutor(2) as pool:
+        for scene, told in zip(left, pool.map(lambda one: audit_scene(one, seed=seed, runs=runs), left), strict=True):
+            log.add(names[scene], [*told.get("findings", ()), *told.get("notes", ())])
+            step(len(log.known), total)
+    alarms = [f"{scene}: {words}" for scene, name in names.items() for words in log.known[name]]
     yield Row(
         id="audit.source_false_alarms",
         value=len(alarms),
-        unit=f"of {len(tried)} audits of the sound package",
+        unit=f"in {runs * len(scenes)} audits of the sound package",
         seed=seed,
-        note=", ".join(sorted(set(alarms))),
+        note=f"{len(scenes)} scenes, {runs} seeds each" + "".join(f"; {alarm}" for alarm in alarms[:5]),
     )
 
 
-def _releasing(mechanism: Any) -> Callable[[Any, np.random.Generator], Any]:
-    return lambda x, rng: mechanism.release(x, rng=rng)
+class _Log:
+    """What was found out already about this very source, one line each."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.known = path, dict[str, list[str]]()
+        self._source = _digest()
+        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+        for line in lines:
+            source, name, words = json.loads(line)
+            if source == self._source:
+                self.known[name] = words
+
+    def add(self, name: str, words: list[str]) -> None:
+        self.known[name] = words
+        with open(self.path, "a", encoding="utf-8") as log:
+            log.write(json.dumps([self._source, name, words]) + "\n")
 
 
-def _growth(quick: bool, seed: int) -> Iterator[Row]:
-    """Cost against trials, and the fitted exponent."""
-    noise = Laplace.calibrate(1.0, sensitivity=1.0, unit="record")
-    sizes = [100, 1000, 10_000] if quick else [100, 1000, 10_000, 100_000]
-    seconds = []
-    for trials in sizes:
-        start = time.perf_counter()
-        distinguish(_releasing(noise), np.zeros(1), np.ones(1), trials=trials, seed=seed)
-        seconds.append(time.perf_counter() - start)
-        yield Row(id=f"audit.growth.{trials}_trials", value=seconds[-1], unit="s", seed=seed)
-    # The smallest size is all set-up; the slope of the rest is the growth.
-    slope = np.polyfit(np.log(sizes[1:]), np.log(seconds[1:]), 1)[0]
-    yield Row(id="audit.growth_exponent", value=float(slope), unit="exponent (1 is linear)", seed=seed)
+def _digest() -> str:
+    """Tells this source from any other: the package, the contracts and the mutants."""
+    found = hashlib.sha256()
+    for folder in ("src/blindsight", "tests/contracts", "benchmarks/audit"):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            found.update(path.read_bytes())
+    return found.hexdigest()[:16]
+
+
+def _row(name: str, found: list[Outcome], seed: int) -> Row:
+    parts = Counter(outcome.mutant.part for outcome in found)
+    caught = Counter(outcome.mutant.part for outcome in found if outcome.word == "caught")
+    left = [outcome for outcome in found if outcome.word != "caught"]
+    told = ", ".join(f"{part} {caught[part]} of {count}" for part, count in parts.items())
+    why = "".join(f"; not caught: {o.mutant.name} ({NOT_CAUGHT.get(o.mutant.name, o.word)})" for o in left)
+    return Row(
+        id=f"audit.{name}",
+        value=len(found) - len(left),
+        unit=f"of {len(found)}",
+        seed=seed,
+        note=told + why,
+    )

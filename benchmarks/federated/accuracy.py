@@ -147,16 +147,16 @@ def _table1(
             scores.setdefault(which, []).append(_per_class(_predicted(values), split.test[1]))
             proven[which] = epsilon
     papers = {"dphe": 74.7, "prr10": 55.9, "ra12": 68.0} if key else {"dphe": 89.3, "prr10": 41.6, "ra12": 83.8}
-    for which, values in scores.items():
+    for which, found in scores.items():
         extra = f"; claimed epsilon 0.2, proven {proven[which]:.3g} per record" if which in proven else ""
         noise = f", noise as for {_PAPERS_SIZE} images a user" if which.endswith("n848") else ""
         yield Row(
             id=f"federated.table1{key}_{which}",
-            value=100 * float(np.mean(values)),
+            value=100 * float(np.mean(found)),
             unit="% accuracy",
             paper=papers.get(which.partition("_")[0]),
             seed=seed,
-            note=f"{name}, mean of {len(values)} splits, deviation {100 * float(np.std(values)):.2f}, "
+            note=f"{name}, mean of {len(found)} splits, deviation {100 * float(np.std(found)):.2f}, "
             f"{len(split.private[1]) + len(split.public[1]):,} training images{noise}{extra}",
         )
 
@@ -330,16 +330,16 @@ def _table4(seed: int) -> Iterator[Row]:
             found.setdefault(which, []).append(mean_average_precision(truth, values))
             proven[which] = epsilon
     papers = {"dphe": 0.729, "prr10": 0.546, "ra12": 0.704}
-    for which, values in found.items():
+    for which, precisions in found.items():
         extra = f"; claimed epsilon 0.2, proven {proven[which]:.3g} per record" if which in proven else ""
         yield Row(
             id=f"federated.table4_{which}",
-            value=float(np.mean(values)),
+            value=float(np.mean(precisions)),
             unit="average precision",
             paper=papers.get(which.partition("_")[0]),
             seed=seed,
             note=f"bathrooms and screens in {len(y):,} COCO images, {y.mean():.1%} of them (chance), mean of "
-            f"{len(values)} splits, deviation {float(np.std(values)):.3f}{extra}",
+            f"{len(precisions)} splits, deviation {float(np.std(precisions)):.3f}{extra}",
         )
 
 

@@ -153,7 +153,7 @@ def _encryption(size: int, seed: int) -> Work:
 
 
 def _audit(size: int, seed: int) -> Work:
-    from blindsight.audit.blackbox import distinguish
+    from blindsight.audit.engine.blackbox import distinguish
     from blindsight.privacy.mechanisms import Laplace
 
     noise = Laplace.calibrate(1.0, sensitivity=1.0, unit="record")

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
+
+from benchmarks.plots import legend_below
 from blindsight.evaluation.retrieval import Curve
+from blindsight.evaluation.retrieval_protocols import Repeated
 
 __all__ = ["by_bits", "by_epsilon", "precision_recall"]
 
@@ -19,18 +23,21 @@ def _pyplot():  # type: ignore[no-untyped-def]
     return pyplot
 
 
-def precision_recall(curves: dict[tuple[str, int, float], Curve], target: Path, title: str) -> None:
-    """Figure 2: a row a base, a column a code length, a line an epsilon."""
+def precision_recall(curves: dict[tuple[str, int, float], list[Curve]], target: Path, title: str) -> None:
+    """Figure 2: a row per base, a column per code length, a line per epsilon: the seeds' mean and range."""
     plt = _pyplot()
     names = list(dict.fromkeys(name for name, _, _ in curves))
     lengths = list(dict.fromkeys(n_bits for _, n_bits, _ in curves))
     figure, axes = plt.subplots(
         len(names), len(lengths), figsize=(2.6 * len(lengths), 2.2 * len(names)), squeeze=False, layout="constrained"
     )
-    for (name, n_bits, epsilon), curve in curves.items():
+    for (name, n_bits, epsilon), found in curves.items():
         panel = axes[names.index(name)][lengths.index(n_bits)]
         label = f"PHashing, epsilon {epsilon:g}" if epsilon else name
-        panel.plot(curve.recall, curve.precision, marker=".", markersize=3, linewidth=1, label=label)
+        recall = np.mean([curve.recall for curve in found], axis=0)
+        precision = np.array([curve.precision for curve in found])
+        (line,) = panel.plot(recall, precision.mean(axis=0), marker=".", markersize=3, linewidth=1, label=label)
+        panel.fill_between(recall, precision.min(axis=0), precision.max(axis=0), alpha=0.2, color=line.get_color())
         panel.set_title(f"{name}, {n_bits} bits")
         panel.set_xlabel("recall")
         panel.set_ylabel("precision")
@@ -40,16 +47,18 @@ def precision_recall(curves: dict[tuple[str, int, float], Curve], target: Path, 
     plt.close(figure)
 
 
-def by_bits(lines: dict[str, list[float]], bits: tuple[int, ...], target: Path, title: str) -> None:
-    """Figure 3: mAP against code length, a line a base."""
+def by_bits(lines: dict[str, dict[int, Repeated]], target: Path, title: str) -> None:
+    """Figure 3: mAP against code length, a line per method, with the deviation over the seeds."""
     plt = _pyplot()
     figure, panel = plt.subplots(figsize=(4.5, 3.2), layout="constrained")
     for name, values in lines.items():
-        panel.plot(bits, values, marker="o", markersize=3, linewidth=1, label=f"PHashing ({name})")
+        means, spread = [one.mean for one in values.values()], [one.deviation for one in values.values()]
+        style = "--" if name == "PITQ" else "-"
+        panel.errorbar(list(values), means, spread, fmt=f"o{style}", markersize=3, linewidth=1, capsize=2, label=name)
     panel.set_xlabel("bits")
     panel.set_ylabel("mAP")
     panel.set_title(title)
-    panel.legend(fontsize=6)
+    legend_below(figure, panel)
     figure.savefig(target, metadata={"Date": None})
     plt.close(figure)
 
@@ -61,13 +70,12 @@ def by_epsilon(lines: dict[str, dict[float, float]], levels: dict[str, float], t
     for index, (name, values) in enumerate(lines.items()):
         style = {"marker": "osv^D<>ph*X"[index % 11], "color": plt.colormaps["tab20"](index % 20)}
         panel.plot(list(values), list(values.values()), markersize=4, linewidth=1, label=name, **style)
-    for name, level in levels.items():
-        panel.axhline(level, linestyle="--", linewidth=0.8, color="gray")
-        panel.annotate(name, (1.0, level), fontsize=6, color="gray", va="bottom")
+    for (name, level), dashes in zip(levels.items(), ("--", ":", "-."), strict=False):
+        panel.axhline(level, linestyle=dashes, linewidth=0.8, color="gray", label=name)
     panel.set_xscale("log", base=2)
     panel.set_xlabel("proven epsilon per record")
     panel.set_ylabel("mAP")
     panel.set_title(title)
-    panel.legend(fontsize=6)
+    legend_below(figure, panel)
     figure.savefig(target, metadata={"Date": None})
     plt.close(figure)

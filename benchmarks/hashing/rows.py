@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,11 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.harness import Row, race
+from benchmarks.hashing import paper
 from benchmarks.hashing.codebooks import codebook_rows, deep_rows, lists_rows, words_rows
 from benchmarks.hashing.index import search_rows
 from benchmarks.hashing.records import record_rows
 from benchmarks.hashing.sets import Collection, collections, small_collection
-from benchmarks.hashing.tables import BASES, table_1, table_2
+from benchmarks.hashing.tables import BASES, tables
 from blindsight.core import codes
 from blindsight.evaluation import retrieval
 
@@ -43,8 +45,7 @@ def rows(*, quick: bool, seed: int = 0, out: Path, progress: Progress | None = N
     tell(3)
     if quick:
         small = small_collection()
-        yield from table_1(small, out, bases=("ITQ", "SDH", "HashNet"), bits=(12, 48))
-        yield from table_2(small, bits=(12,))
+        yield from tables(small, out, bases=("ITQ", "SDH", "HashNet"), bits=(12, 48))
         tell(4)
         yield from record_rows(small, out, epsilons=(2.0, 8.0), n_queries=200, main=True)
         tell(5)
@@ -59,10 +60,9 @@ def rows(*, quick: bool, seed: int = 0, out: Path, progress: Progress | None = N
 
 def _all(collection: Collection, out: Path) -> Iterator[Row]:
     if collection.name != "mnist5k":
-        # CIFAR-10 is the paper's; the two others show the ends of its range.
-        bits = (12, 24, 32, 48) if collection.name == "cifar10" else (12, 48)
-        yield from table_1(collection, out, bases=BASES, bits=bits)
-        yield from table_2(collection, bits=bits)
+        # Five seeds; where time is short, fewer for the deep hashers, and every row says how many it had.
+        deep = os.environ.get("BLINDSIGHT_BENCH_DEEP_SEEDS")
+        yield from tables(collection, out, bases=BASES, bits=paper.BITS, deep_seeds=int(deep) if deep else None)
     epsilons = (1.0, 2.0, 4.0, 8.0, 16.0)
     yield from record_rows(collection, out, epsilons=epsilons, n_queries=400, main=collection.name == "cifar10")
 

@@ -33,6 +33,7 @@ class Collection:
     database_labels: NDArray[Any]
     seeds: tuple[int, ...]
     paper: paper.Table | None = None
+    raw: tuple[NDArray[np.float32], NDArray[np.float32]] | None = None  # all features, for the deep hashers
 
     @property
     def public(self) -> NDArray[np.int64]:
@@ -68,22 +69,54 @@ def small_collection(seeds: tuple[int, ...] = (0, 1)) -> Collection:
 def collections() -> Iterator[Collection | Row]:
     """Every protocol whose images are here; for the others a row that says how to get them."""
     yield small_collection((0, 1, 2, 3, 4))
-    for name, size, table in (
-        ("cifar10", 96, paper.CIFAR10),
-        ("fashion-mnist", 96, None),
-        ("coco-subset", 224, paper.NUS_WIDE),
+    for name, size, table, load in (
+        ("cifar10", 96, paper.CIFAR10, _pinned),
+        ("coco-subset", 224, paper.NUS_WIDE, _pinned),
+        ("caltech101", 128, None, _caltech),
+        ("fashion-mnist", 96, None, _pinned),
+        ("imagenet", 128, paper.IMAGENET, _own_folders),
+        ("cub", 128, None, _own_folders),
+        ("aircraft", 128, None, _own_folders),
     ):
-        protocol = PROTOCOLS[name]
         try:
-            asked, searched = data.load(protocol.data, split="test"), data.load(protocol.data, split="train")
+            asked, searched = load(name)
             network = features.EfficientNet(size=size, cache=True)
             vectors = np.concatenate([network.transform(asked), network.transform(searched)])
         except (MissingData, MissingDependency) as error:
             yield Row(id=f"hashing.skipped.{name}", value=0, unit="skipped", note=str(error))
             continue
-        protocol.check(asked.labels, searched.labels)
         labels = np.concatenate([np.asarray(asked.labels), np.asarray(searched.labels)])
-        yield _collection(name, vectors, labels, len(asked), protocol.seeds, table)
+        yield _collection(name, vectors, labels, len(asked), (0, 1, 2, 3, 4), table)
+
+
+def _pinned(name: str) -> tuple[Any, Any]:
+    """Queries and database of a protocol, checked to be its own."""
+    protocol = PROTOCOLS[name]
+    asked, searched = data.load(protocol.data, split="test"), data.load(protocol.data, split="train")
+    protocol.check(asked.labels, searched.labels)
+    return asked, searched
+
+
+def _caltech(name: str) -> tuple[Any, Any]:
+    """A hundred classes: 5 photos of each ask, the others are searched."""
+    images = data.load(name)
+    labels, rng = np.asarray(images.labels), np.random.default_rng(0)
+    asks = np.sort(np.concatenate([rng.choice(np.flatnonzero(labels == c), 5, False) for c in np.unique(labels)]))
+    return images[asks], images[np.setdiff1d(np.arange(len(labels)), asks)]
+
+
+def _own_folders(name: str) -> tuple[Any, Any]:
+    """The paper's other sets, where a user has them: a folder per class in NAME/queries and in NAME/database."""
+    root = data.data_folder()
+    places = [None if root is None else root / name / part for part in ("queries", "database")]
+    if any(place is None or not place.is_dir() for place in places):
+        raise MissingData(
+            f"put {name} as one folder per class into {name}/queries and {name}/database of BLINDSIGHT_DATA."
+        )
+    asked, searched = (data.load_class_folders(place) for place in places)  # type: ignore[arg-type]
+    if asked.classes != searched.classes:
+        raise MissingData(f"{name}/queries and {name}/database must hold the same classes.")
+    return asked, searched
 
 
 def _collection(
@@ -94,12 +127,13 @@ def _collection(
     seeds: tuple[int, ...],
     table: paper.Table | None,
 ) -> Collection:
-    database = vectors[n_queries:].astype(np.float32)
+    vectors = vectors.astype(np.float32)
+    database = vectors[n_queries:]
+    raw = (vectors[:n_queries], database)
     if database.shape[1] > COMPONENTS:
         known = database[public_rows(len(database))]
         mean = known.mean(axis=0)
         axes = principal_axes(second_moment(known, mean), COMPONENTS).astype(np.float32)
         vectors = (vectors - mean) @ axes
-    vectors = vectors.astype(np.float32)
     asked, searched = vectors[:n_queries], vectors[n_queries:]
-    return Collection(name, asked, searched, labels[:n_queries], labels[n_queries:], seeds, table)
+    return Collection(name, asked, searched, labels[:n_queries], labels[n_queries:], seeds, table, raw)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +18,12 @@ from blindsight.evaluation.retrieval_protocols import Repeated
 from blindsight.hashing import ADSH, DPSH, DSH, ITQ, KSH, LSH, PITQ, SDH, SH, HashNet
 from blindsight.privacy.mechanisms import BitFlip
 
-__all__ = ["BASES", "table_1", "table_2"]
+__all__ = ["BASES", "DEEP", "tables"]
 
 BASES: tuple[str, ...] = ("LSH", "ITQ", "SH", "KSH", "SDH", "DPSH", "DSH", "HashNet", "ADSH")
 EPSILONS = (1.0, 2.0, 4.0)
 FIGURE_2 = ("ITQ", "KSH", "DSH")
+DEEP = ("DPSH", "DSH", "HashNet", "ADSH")
 # About 600 batches of 128 train a head; ADSH counts rounds of 5,000 images instead.
 _BATCHES = 600
 
@@ -37,59 +38,83 @@ def make(name: str, n_bits: int, seed: int, n_images: int) -> Any:
     return {"LSH": LSH, "ITQ": ITQ, "SH": SH, "KSH": KSH, "SDH": SDH}[name](n_bits, random_state=seed)
 
 
-def table_1(collection: Collection, out: Path, *, bases: tuple[str, ...], bits: tuple[int, ...]) -> Iterator[Row]:
-    """mAP of each base without noise and under PHashing (paper calibration), over the seeds.
+def tables(
+    collection: Collection, out: Path, *, bases: tuple[str, ...], bits: tuple[int, ...], deep_seeds: int | None = None
+) -> Iterator[Row]:
+    """Tables 1 and 2, then Figure 2 (precision-recall by radius, over the seeds) and Figure 3 (mAP at epsilon 1).
 
-    As in the paper, the hash function is learned from the database itself. Writes Figure 2 (precision-recall by
-    radius) and Figure 3 (mAP at epsilon 1).
+    `deep_seeds`: how many of the seeds the deep hashers get, where not all.
     """
-    curves: dict[tuple[str, int, float], retrieval.Curve] = {}
-    at_one: dict[str, list[float]] = {}
+    curves: dict[tuple[str, int, float], list[retrieval.Curve]] = {}
+    at_one: dict[str, dict[int, Repeated]] = {}
     for name in bases:
         for n_bits in bits:
-            found: dict[float, list[float]] = {epsilon: [] for epsilon in (0.0, *EPSILONS)}
-            bounds = (0.0, 0.0)
-            for seed in collection.seeds:
-                query, stored = _codes(collection, name, n_bits, seed)
-                for epsilon in found:
-                    counts = _counts(collection, query, _flipped(stored, epsilon, n_bits, seed))
-                    precision = retrieval.average_precisions(counts)
-                    found[epsilon].append(precision.mean)
-                    if seed == collection.seeds[0]:
-                        if name in FIGURE_2:
-                            curves[name, n_bits, epsilon] = retrieval.precision_recall(counts, n_bits)
-                        if epsilon == 0:
-                            bounds = precision.bounds
-            yield from _rows(collection, name, n_bits, found, bounds)
-            at_one.setdefault(name, []).append(Repeated(tuple(found[1.0])).mean)
+            seeds = collection.seeds[: deep_seeds if name in DEEP else None]
+            yield from _table_1(collection, name, n_bits, seeds, curves, at_one)
+    for n_bits in bits:
+        yield from _table_2(collection, n_bits, at_one)
     if curves:
         plots.precision_recall(curves, out / f"figure-2-{collection.name}.svg", collection.name)
-    plots.by_bits(at_one, bits, out / f"figure-3-{collection.name}.svg", f"{collection.name}, epsilon 1 (paper's)")
+    plots.by_bits(at_one, out / f"figure-3-{collection.name}.svg", f"{collection.name}, epsilon 1 (paper's)")
 
 
-def table_2(collection: Collection, *, bits: tuple[int, ...], n_images: int = 10_000) -> Iterator[Row]:
+def _table_1(
+    collection: Collection,
+    name: str,
+    n_bits: int,
+    seeds: Sequence[int],
+    curves: dict[tuple[str, int, float], list[retrieval.Curve]],
+    at_one: dict[str, dict[int, Repeated]],
+) -> Iterator[Row]:
+    """mAP of a base without noise and under PHashing (paper calibration). As in the paper, the hash function is learned
+    from the database itself."""
+    found: dict[float, list[float]] = {epsilon: [] for epsilon in (0.0, *EPSILONS)}
+    said = ""
+    for seed in seeds:
+        query, stored = _codes(collection, name, n_bits, seed)
+        for epsilon in found:
+            counts = _counts(collection, query, _flipped(stored, epsilon, n_bits, seed))
+            precision = retrieval.average_precisions(counts)
+            found[epsilon].append(precision.mean)
+            if name in FIGURE_2:
+                curves.setdefault((name, n_bits, epsilon), []).append(retrieval.precision_recall(counts, n_bits))
+            if epsilon == 0 and seed == seeds[0]:
+                said = f"by tie order {precision.bounds[0]:.3f} to {precision.bounds[1]:.3f}"
+                if name == "ADSH":
+                    said += f"; its learned U has {len(np.unique(stored, axis=0))} distinct codes"
+    yield from _rows(collection, name, n_bits, found, said)
+    at_one.setdefault(f"PHashing ({name})", {})[n_bits] = Repeated(tuple(found[1.0]))
+
+
+def _table_2(
+    collection: Collection, n_bits: int, at_one: dict[str, dict[int, Repeated]], n_images: int = 10_000
+) -> Iterator[Row]:
     """PITQ to the letter beside ITQ; W and R are learned from the first `n_images` of the database."""
     learn = collection.database[:n_images]
-    for n_bits in bits:
-        for epsilon in (0.0, 0.25, 0.5, 1.0, 4.0):
-            values = []
-            for seed in collection.seeds:
-                hasher: Any = ITQ(n_bits, random_state=seed)
-                if epsilon:
-                    hasher = PITQ(n_bits, epsilon=epsilon, calibration="paper", random_state=seed)
-                hasher.fit(learn)
-                counts = _counts(
-                    collection, hasher.transform(collection.queries), hasher.transform(collection.database)
-                )
-                values.append(retrieval.average_precisions(counts).mean)
-            name = "PITQ" if epsilon else "ITQ"
-            yield _row(collection, f"table2.{name}", name, n_bits, epsilon, Repeated(tuple(values)), "")
+    for epsilon in (0.0, 0.25, 0.5, 1.0, 4.0):
+        values = []
+        for seed in collection.seeds:
+            hasher: Any = ITQ(n_bits, random_state=seed)
+            if epsilon:
+                hasher = PITQ(n_bits, epsilon=epsilon, calibration="paper", random_state=seed)
+            hasher.fit(learn)
+            counts = _counts(collection, hasher.transform(collection.queries), hasher.transform(collection.database))
+            values.append(retrieval.average_precisions(counts).mean)
+        name, repeated = "PITQ" if epsilon else "ITQ", Repeated(tuple(values))
+        if epsilon == 1.0:
+            at_one.setdefault("PITQ", {})[n_bits] = repeated
+        yield _row(collection, f"table2.{name}", name, n_bits, epsilon, repeated, "")
 
 
 def _codes(collection: Collection, name: str, n_bits: int, seed: int) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    """(queries' codes, U): h of the database, or ADSH's learned codes, which Algorithm 2 flips."""
     hasher = make(name, n_bits, seed, len(collection.database))
-    hasher.fit(collection.database, collection.database_labels if hasher.supervised else None)
-    return hasher.transform(collection.queries), hasher.transform(collection.database)
+    # Deep hashers see all features; principal components, whitened or not, cost DSH and DPSH much.
+    whole = name in DEEP and collection.raw is not None
+    queries, database = collection.raw if whole else (collection.queries, collection.database)  # type: ignore[misc]
+    hasher.fit(database, collection.database_labels if hasher.supervised else None)
+    learned = getattr(hasher, "database_codes_", None)
+    return hasher.transform(queries), hasher.transform(database) if learned is None else learned
 
 
 def _flipped(stored: NDArray[np.uint8], epsilon: float, n_bits: int, seed: int) -> NDArray[np.uint8]:
@@ -102,14 +127,12 @@ def _counts(collection: Collection, query: NDArray[np.uint8], stored: NDArray[np
     return retrieval.distance_counts(query, stored, collection.query_labels, collection.database_labels)
 
 
-def _rows(
-    collection: Collection, name: str, n_bits: int, found: dict[float, list[float]], bounds: tuple[float, float]
-) -> Iterator[Row]:
+def _rows(collection: Collection, name: str, n_bits: int, found: dict[float, list[float]], said: str) -> Iterator[Row]:
     plain = Repeated(tuple(found[0.0])).mean
     for epsilon, values in found.items():
         repeated = Repeated(tuple(values))
         if epsilon == 0:
-            note = f"by tie order {bounds[0]:.3f} to {bounds[1]:.3f}"
+            note = said
         else:
             cost = BitFlip.paper(epsilon, n_bits=n_bits).cost.epsilon
             kept = (repeated.mean - collection.chance) / max(plain - collection.chance, 1e-9)

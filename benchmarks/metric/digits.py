@@ -16,8 +16,18 @@ from benchmarks.harness import Row
 from benchmarks.metric.figures import budgets, canvas
 from benchmarks.metric.protocol import Split, make_split, measure
 from blindsight import data
-from blindsight.audit.pairs import flip_hub, flip_pair, match_conjectures
-from blindsight.metric import DPPDML, Contrastive, ContrastiveMetric, DPPMetric, EuclideanMetric, MendedDML
+from blindsight.audit.rooms.metric.attacks import flip_hub, flip_pair, match_conjectures
+from blindsight.metric import (
+    DPPDML,
+    Contrastive,
+    ContrastiveMetric,
+    Descent,
+    DPPMetric,
+    EuclideanMetric,
+    MendedDML,
+    RowNoise,
+    Steps,
+)
 from blindsight.metric.descent import descend, orthogonal
 from blindsight.metric.records import normalised
 from blindsight.metric.scoring import nearest_neighbours
@@ -90,12 +100,12 @@ def _runs(split: Split, seed: int) -> dict[str, Callable[[], Any]]:
     runs: dict[str, Callable[[], Any]] = {
         "euclidean": lambda: EuclideanMetric().fit(X),
         "untrained": lambda: EuclideanMetric(16, random_state=seed).fit(X),
-        "nonprivate": lambda: ContrastiveMetric(margin="mean", step_size=6.0, preprocessor=X, random_state=seed).fit(
-            *pairs
-        ),
+        "nonprivate": lambda: ContrastiveMetric(
+            margin="mean", steps=Descent(size=6.0), preprocessor=X, random_state=seed
+        ).fit(*pairs),
         "paper_eps4": paper(),
-        "paper_root_eps4": paper(step_rule="root"),
-        "paper_s_eps4": paper(step_rule="root", sensitivity_reduction=True),
+        "paper_root_eps4": paper(steps=Steps(rule="root")),
+        "paper_s_eps4": paper(steps=Steps(rule="root"), noise=RowNoise(reduced=True)),
         "mended_eps1": mended(n_components=16, epsilon=1.0),
         "mended_eps4": mended(n_components=16, epsilon=4.0),
         "mended_full_eps1": mended(epsilon=1.0),
@@ -278,7 +288,7 @@ def deep_rows(*, seed: int, progress: Any = None) -> Iterator[Row]:
     split = make_split(X, images.labels, nodes=3500, rng=np.random.default_rng(seed), tested=1400)
     runs = {
         "euclidean": EuclideanMetric().fit(X),
-        "nonprivate": ContrastiveMetric(margin="mean", step_size=6.0, preprocessor=X, random_state=seed).fit(
+        "nonprivate": ContrastiveMetric(margin="mean", steps=Descent(size=6.0), preprocessor=X, random_state=seed).fit(
             split.pairs, split.similar
         ),
         "proven_eps1": DPPMetric(preprocessor=X, random_state=seed).fit(split.pairs, split.similar),

@@ -17,6 +17,8 @@ from blindsight.metric import (
     DPPMetric,
     MendedDML,
     PairGraph,
+    RowNoise,
+    Steps,
     Trace,
     algorithm1,
     kappa,
@@ -71,22 +73,20 @@ def toy_rows(*, quick: bool, seed: int, out: Path) -> Iterator[Row]:
     loss = Contrastive(differences, ~graph.similar, margin=1.0)
     start = np.random.default_rng(seed).standard_normal((2, 2)) / np.sqrt(2)
     maps, traces = {}, {}
-    runs = (("NonPriv", "none", False), ("DPP", "laplace", False), ("DPP-S", "laplace", True))
-    for name, mechanism, reduction in runs:
+    runs = (("NonPriv", None), ("DPP", RowNoise()), ("DPP-S", RowNoise(reduced=True)))
+    for name, noise in runs:
         rng = np.random.default_rng(seed + 1)
         traces[name] = Trace()
         maps[name] = algorithm1(
             loss,
-            lambda rng=rng: graph.batches(30, rng=rng),  # type: ignore[misc]
+            [list(graph.batches(30, rng=rng)) for _ in range(10)],
             n_components=2,
             lipschitz=0.5,
             kappa=kappa(graph, "bound"),
             epsilon=2.0,
-            epochs=10,
             rng=rng,
-            mechanism=mechanism,  # type: ignore[arg-type]
-            reduction=reduction,
-            step_rule="root",
+            noise=noise,
+            rule="root",
             start=start,
             trace=traces[name],
         )
@@ -138,19 +138,20 @@ def _letter_loss(split: Split, ratio: float = 1.0) -> tuple[Contrastive, PairGra
 def _curve(loss: Contrastive, graph: PairGraph, seed: int, **changes: Any) -> list[float]:
     """The objective over iterations of Algorithm 1 with the paper's settings, on a sample of the pairs for speed."""
     rng = np.random.default_rng(seed)
-    settings = {
+    settings: dict[str, Any] = {
         "n_components": min(ROWS, loss.differences.shape[1]),
         "lipschitz": LIPSCHITZ,
         "kappa": kappa(graph, "bound"),
         "epsilon": 4.0,
         "epochs": 1,
-        "step_rule": "root",
+        "rule": "root",
         "batch_size": BATCH,
         **changes,
     }
-    size = settings.pop("batch_size")
+    size, epochs = settings.pop("batch_size"), settings.pop("epochs")
+    batches = [list(graph.batches(size, rng=rng)) for _ in range(epochs)]
     trace = Trace(sample=loss.take(rng.choice(len(loss), min(len(loss), 2000), replace=False)))
-    algorithm1(loss, lambda: graph.batches(size, rng=rng), rng=rng, trace=trace, **settings)
+    algorithm1(loss, batches, rng=rng, trace=trace, **settings)
     return trace.objective
 
 
@@ -162,9 +163,8 @@ def mechanism_rows(
     for panel, (name, split) in zip(axes[0], splits.items(), strict=False):
         loss, graph = _letter_loss(split)
         ends: dict[str, list[float]] = {}
-        for label, mechanism, reduction in _MECHANISMS:
-            changes = {"mechanism": mechanism, "reduction": reduction, "epsilon": epsilon}
-            curves = [_curve(loss, graph, seed + i, **changes) for i in range(seeds)]
+        for label, noise in _MECHANISMS:
+            curves = [_curve(loss, graph, seed + i, noise=noise, epsilon=epsilon) for i in range(seeds)]
             ends[label] = [float(np.mean(curve[-10:])) for curve in curves]
             panel.plot(np.mean(curves, axis=0), label=label)
             low, high = _interval(ends[label])
@@ -184,11 +184,11 @@ def mechanism_rows(
 
 
 _MECHANISMS = (
-    ("Lap", "laplace", False),
-    ("Lap-S", "laplace", True),
-    ("SCDF", "scdf", False),
-    ("Duchi", "duchi", False),
-    ("Gaussian", "gaussian", False),
+    ("Lap", RowNoise()),
+    ("Lap-S", RowNoise(reduced=True)),
+    ("SCDF", RowNoise(family="scdf")),
+    ("Duchi", RowNoise(family="duchi")),
+    ("Gaussian", RowNoise(family="gaussian")),
 )
 
 
@@ -229,7 +229,7 @@ def parameter_rows(split: Split, *, quick: bool, seed: int, out: Path) -> Iterat
     for column, parameter, values in ((0, "h", (0.1, 0.5, 1.0, 2.0)), (1, "batch", (10, 50, 100, 200))):
         for value in values:
             change = {"lipschitz": value} if parameter == "h" else {"batch_size": value}
-            curve = _curve(loss, graph, seed, mechanism="laplace", epochs=epochs, **change)
+            curve = _curve(loss, graph, seed, noise=RowNoise(), epochs=epochs, **change)
             axes[0][column].plot(np.linspace(0, epochs, len(curve)), curve, label=f"{parameter} = {value:g}")
             yield Row(
                 id=f"metric.parameter_{parameter}_{value:g}",
@@ -248,10 +248,13 @@ def parameter_rows(split: Split, *, quick: bool, seed: int, out: Path) -> Iterat
     for column, parameter, sweep in sweeps:
         means = []
         for value in sweep:
-            change = {"margin_ratio": value} if parameter == "rho" else {"n_components": int(value)}
-            found = [
-                measure(method("nonprivate", 1.0, split, seed + i, epochs=epochs, **change), split) for i in repeats
-            ]
+            other: dict[str, Any] = (
+                {"margin": value * loss.margin}
+                if parameter == "rho"
+                else {"n_components": min(int(value), split.X.shape[1])}
+            )
+            other["steps"] = Steps(epochs=epochs, batch_size=BATCH, rule="root")
+            found = [measure(method("nonprivate", 1.0, split, seed + i, **other), split) for i in repeats]
             means.append(float(np.mean([m.accuracy for m in found])))
             yield Row(
                 id=f"metric.parameter_{parameter}_{value:g}",
@@ -271,7 +274,7 @@ def proven_mechanism_rows(splits: dict[str, Split], *, seed: int, epsilon: float
         width = min(ROWS, split.X.shape[1])
         common: dict[str, Any] = {"epsilon": epsilon, "preprocessor": split.X, "random_state": seed}
         made: dict[str, Any] = {
-            mechanism: MendedDML(width, mechanism=mechanism, epochs=EPOCHS, **common)
+            mechanism: MendedDML(width, mechanism=mechanism, steps=Steps(epochs=EPOCHS, rule="root"), **common)
             for mechanism in ("laplace", "scdf", "duchi")
         }
         made["gaussian"] = DPPMetric(width, **common)

@@ -77,7 +77,7 @@ def kappa_rows(*, quick: bool, seed: int, out: Path) -> Iterator[Row]:
     for size in sizes:
         graph = random_graph(size, seed=seed)
         took, _ = _timed(
-            lambda graph=graph: kappa(_fresh(graph), "bound"), repeats=(1 if size > 1e6 else 3) if quick else 5
+            lambda graph=graph: kappa(_fresh(graph), "bound"), repeats=1 if size > 1e6 else 3 if quick else 5
         )
         seconds.append(took)
         yield Row(id=f"metric.kappa_seconds_{size}", value=took, unit="s", seed=seed, note="kappa', |E|/|V| = 2")

@@ -22,6 +22,8 @@ from blindsight.metric import (
     EuclideanMetric,
     InputPerturbation,
     MendedDML,
+    RowNoise,
+    Steps,
     mean_dissimilar_distance,
 )
 from blindsight.metric.scoring import nearest_neighbours
@@ -112,16 +114,16 @@ def method(name: str, epsilon: float, split: Split, seed: int, **changes: Any) -
     if name == "untrained":
         return EuclideanMetric(normalize="l1", **common).fit(split.X)
     common["preprocessor"] = split.X
-    letter: dict[str, Any] = {"epochs": EPOCHS, "batch_size": BATCH}
+    letter: dict[str, Any] = {"steps": Steps(epochs=EPOCHS, batch_size=BATCH, rule="root")}
     made: Any
     if name == "nonprivate":
-        letter |= {"step_rule": "root", "how": "paper", "normalize": "l1", "margin": "mean", "step_size": 1.0}
+        letter |= {"normalize": "l1", "margin": "mean"}
         made = ContrastiveMetric(**{**common, **letter, **changes})
     elif name == "input":
-        made = InputPerturbation(epsilon=epsilon, step_rule="root", **{**common, **letter, **changes})
+        made = InputPerturbation(epsilon=epsilon, **{**common, **letter, **changes})
     elif name in ("dpp", "dpp_s", "node"):
-        letter |= {"step_rule": "root", "clip": LIPSCHITZ, "epsilon": epsilon}
-        extra = {"sensitivity_reduction": name == "dpp_s", "kappa": "node" if name == "node" else "bound"}
+        letter |= {"clip": LIPSCHITZ, "epsilon": epsilon}
+        extra = {"noise": RowNoise(reduced=name == "dpp_s"), "kappa": "node" if name == "node" else "bound"}
         made = DPPDML(**{**common, **letter, **extra, **changes})
     elif name == "mended":
         made = MendedDML(epsilon=epsilon, **{**common, **letter, **changes})

@@ -26,6 +26,7 @@ from benchmarks.metric.figures import (
 )
 from benchmarks.metric.kappa import kappa_rows
 from benchmarks.metric.protocol import METHODS, Measured, Split, make_split, measure, method
+from benchmarks.plots import legend_below
 from blindsight import data
 from blindsight.core.errors import MissingData, MissingDependency
 
@@ -40,6 +41,8 @@ TABLES: dict[str, tuple[str, dict[str, Any], int]] = {
     "ipums-us": ("ipums-us", {}, 31_104),
 }
 EPSILONS = (0.25, 0.5, 1.0, 2.0, 4.0)
+FRESH = 1000  # the closed form's constants were picked on the first splits; it is judged on splits from here on
+REPEATS = 5
 
 
 def rows(*, quick: bool, seed: int = 0, out: Path, progress: Progress | None = None) -> Iterator[Row]:
@@ -90,11 +93,14 @@ def _split(X: Any, y: Any, nodes: int, seed: int, quick: bool) -> Split:
 
 
 def _learner_rows(tables: dict[str, tuple[Any, Any, int]], *, quick: bool, seed: int) -> Iterator[Row]:
-    """The closed form against descent at epsilon 1 per pair, with all of the table's pairs and columns, also scaled."""
+    """The closed form against descent at epsilon 1 per pair, with all of the table's pairs and columns, also scaled.
+
+    On splits that no constant was picked on.
+    """
     gains: dict[str, list[float]] = {"": [], "_scaled": []}
     for table, (X, y, nodes) in tables.items():
         found: dict[tuple[str, Any], list[Measured]] = {}
-        for repeat in range(seed, seed + (1 if quick else 5)):
+        for repeat in range(seed + FRESH, seed + FRESH + (1 if quick else REPEATS)):
             split = _split(X, y, nodes, repeat, quick=False)
             for loss in ("moments", "contrastive"):
                 for scale in (None, "private"):
@@ -117,7 +123,8 @@ def _learner_rows(tables: dict[str, tuple[Any, Any, int]], *, quick: bool, seed:
                 note=f"{len(split.pairs):,} pairs, epsilon 1 per pair{', columns scaled privately' if scale else ''}: "
                 f"AUC {auc['moments']:.3f} against {auc['contrastive']:.3f}, kNN {knn['moments']:.3f} against "
                 f"{knn['contrastive']:.3f}, balanced {fair['moments']:.3f} against {fair['contrastive']:.3f}; "
-                f"{len(both['moments'])} repetitions",
+                f"{len(both['moments'])} fresh splits, smallest gain in AUC "
+                f"{min(m.auc - c.auc for m, c in zip(both['moments'], both['contrastive'], strict=True)):+.3f}",
             )
     note = f"mean over {', '.join(tables)}, each with all of its pairs"
     yield Row(
@@ -128,9 +135,9 @@ def _learner_rows(tables: dict[str, tuple[Any, Any, int]], *, quick: bool, seed:
 def _figure_9(
     tables: dict[str, tuple[Any, Any, int]], *, quick: bool, seed: int, out: Path, progress: Progress | None
 ) -> Iterator[Row]:
-    """kNN accuracy, balanced accuracy, held-out pair AUC and objective against epsilon; 20 repetitions in full."""
+    """kNN accuracy, balanced accuracy, held-out pair AUC and objective against epsilon; the paper repeats 20 times."""
     epsilons = (1.0, 4.0) if quick else EPSILONS
-    repeats = 1 if quick else 20
+    repeats = 1 if quick else REPEATS
     total, done = len(tables) * repeats, 0
     figure, axes = canvas(4, len(tables), (4 * len(tables), 11))
     for column, (table, (X, y, nodes)) in enumerate(tables.items()):
@@ -148,7 +155,7 @@ def _figure_9(
         yield from _summary(table, found, seed, seconds)
         for panel, score in zip(axes[:, column], ("accuracy", "balanced", "auc", "relative"), strict=True):
             _plot_scores(panel, found, score, epsilons, table)
-    axes[0][0].legend(fontsize=6)
+    legend_below(figure, axes[0][0])
     figure.savefig(out / "metric_figure_9.svg", metadata={"Date": None})
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from benchmarks.harness import Row
 from benchmarks.sketching.common import Halves, halves
-from blindsight.audit.sketches import propagate_beliefs
+from blindsight.audit.rooms.sketching.attacks import propagate_beliefs
 from blindsight.sketching import PAPER_Q, NegativeSketcher, QKParameters
 from blindsight.sketching.attackers import Recovered, Suite, measure
 from blindsight.sketching.bits import to_bits
@@ -25,7 +25,7 @@ from blindsight.sketching.qk_hidden import hide_image
 __all__ = ["Attacked", "attack", "attack_rows", "public_images"]
 
 PUBLIC = 3000
-STEPS = 300
+STEPS = 100
 
 
 def public_images(sets: Halves) -> NDArray[np.uint8]:
@@ -61,27 +61,27 @@ class Attacked:
 def attack(setting: str | QKParameters | float, *, seed: int, quick: bool = False) -> Attacked:
     """Sketch (a name or parameters) or flip (an epsilon per pixel) test images, and attack them; remembered."""
     sets = halves("mnist", seed=seed)
-    private = sets.x_test[: 50 if quick else 300]
+    private = sets.x_test[: 50 if quick else 200]
     public = public_images(sets)[: 800 if quick else None]
     kind: Any = FlippedBits if isinstance(setting, float) else NegativeSketcher
     sketches = kind(setting, random_state=seed).fit(private).sketch(private)
     start = time.perf_counter()
-    suite = Suite(sketches.parameters, public=public, steps=60 if quick else STEPS, random_state=seed)
+    suite = Suite(sketches.parameters, public=public, steps=20 if quick else STEPS, random_state=seed)
     guesses = suite.recover(sketches)
     found = {name: measure(name, private, guess) for name, guess in guesses.items()}
     shown = {name: guess[:8] for name, guess in guesses.items()}
     return Attacked(found=found, guesses=shown, seconds=time.perf_counter() - start)
 
 
-def attack_rows(*, quick: bool, seed: int, out: Path) -> Iterator[Row]:
-    """Every attacker at Q1 to Q12 beside the posterior mean, and records reversed at three r."""
+def attack_rows(*, quick: bool, seed: int, out: Path, names: Sequence[str] = tuple(PAPER_Q)) -> Iterator[Row]:
+    """Every attacker at these settings beside the posterior mean, and records reversed at three r."""
     private = halves("mnist", seed=seed).x_test
     shown: list[tuple[str, Any]] = [("original", private[:8])]
-    for name in ("Q3",) if quick else tuple(PAPER_Q):
+    for name in ("Q3",) if quick else names:
         found = attack(name, seed=seed, quick=quick)
         weak, network, best, low = found.weak, found.found["network"], found.best, name.lower()
         shown += [(f"{name}, {attacker}", found.guesses[attacker]) for attacker in ("posterior mean", "network")]
-        note = f"{800 if quick else PUBLIC:,} public images, {60 if quick else STEPS} steps; posterior mean "
+        note = f"{800 if quick else PUBLIC:,} public images, {20 if quick else STEPS} steps; posterior mean "
         note += f"{weak.psnr:.2f} dB, SSIM {weak.ssim:.3f}"
         yield Row(
             id=f"sketching.best_attacker_psnr_{low}", value=best.psnr, unit="dB", seed=seed,

@@ -1,13 +1,14 @@
 """Accuracy against leak: the paper's way, the same sketches read better, calibrated q, and proven inputs.
 
 One network, one schedule, the same images for every family; the leak is measured on sketches made as those that are
-trained on, by the paper's attacker and by the stronger of it and a learned prior. Calibration sees public images only,
+trained on, by the paper's attacker and by the best of all of them. Calibration sees public images only,
 which are neither trained nor tested on.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.harness import Row
+from benchmarks.plots import label_points, legend_below
 from benchmarks.sketching.attacks import Attacked, attack, public_images
 from benchmarks.sketching.common import Halves, canvas, halves, train_sketches
 from blindsight.sketching import PAPER_Q, NegativeSketcher, QKParameters, leak_of
@@ -23,7 +25,7 @@ from blindsight.sketching.attackers import measure
 from blindsight.sketching.calibration import calibrate
 from blindsight.sketching.estimator import CodebookClassifier, CodebookSketcher, FlippedBits
 
-__all__ = ["above_the_curve", "curve_rows"]
+__all__ = ["Point", "above_the_curve", "codebook_points", "curve_rows", "point_row"]
 
 EPOCHS, IMAGES = 4, 12_000
 GOALS = (11.0, 11.5, 12.5, 14.0, 16.0, 18.0, 20.0)  # of the informed attacker, in dB; a blind guess has 10.2
@@ -37,11 +39,11 @@ FAMILIES = {
     "flips": "flipped bits, proven per pixel",
     "codebook": "codebook, proven per image",
 }
-ATTACKERS = {"mean": "the paper's attacker", "strong": "the stronger of it and the learned prior"}
+ATTACKERS = {"mean": "the paper's attacker", "strong": "the best of all attackers"}
 
 
 @dataclass(frozen=True)
-class _Point:
+class Point:
     family: str
     setting: str
     accuracy: float
@@ -56,20 +58,25 @@ def curve_rows(*, seed: int, out: Path) -> Iterator[Row]:
     kept = len(whole.x) - len(public_images(whole))
     sets = whole.first(min(IMAGES, kept))
     points = []
-    for point in _points(sets, whole, seed):
+    for point in itertools.chain(_points(sets, whole, seed), codebook_points(sets, whole, seed)):
         points.append(point)
-        how = "counted" if point.family == "codebook" else f"LeNet-5, {EPOCHS} epochs"
-        yield Row(
-            id=f"sketching.curve.{point.family}.{point.setting}", value=point.accuracy, unit="%", seed=seed,
-            note=f"{point.promise}; PSNR {point.mean:.2f} dB ({ATTACKERS['mean']}), {point.strong:.2f} dB "
-            f"({ATTACKERS['strong']}); {how} on {len(sets.x):,} images",
-        )  # fmt: skip
+        yield point_row(point, sets, seed)
     yield from _claims(points, seed)
     for attacker, words in ATTACKERS.items():
         _draw(points, attacker, f"PSNR of {words} (dB)", out / f"sketching-accuracy-leak-{attacker}.svg")
 
 
-def _points(sets: Halves, whole: Halves, seed: int) -> Iterator[_Point]:
+def point_row(point: Point, sets: Halves, seed: int) -> Row:
+    """A point of the curve: its accuracy, with what it promises and what attackers see in the note."""
+    how = "counted" if point.family == "codebook" else f"LeNet-5, {EPOCHS} epochs"
+    return Row(
+        id=f"sketching.curve.{point.family}.{point.setting}", value=point.accuracy, unit="%", seed=seed,
+        note=f"{point.promise}; PSNR {point.mean:.2f} dB ({ATTACKERS['mean']}), {point.strong:.2f} dB "
+        f"({ATTACKERS['strong']}); {how} on {len(sets.x):,} images",
+    )  # fmt: skip
+
+
+def _points(sets: Halves, whole: Halves, seed: int) -> Iterator[Point]:
     for name in PAPER_Q:
         sketcher, attacked = NegativeSketcher(name, random_state=seed), attack(name, seed=seed)
         promise = f"epsilon {leak_of(QKParameters.paper(name)).epsilon_pixel:.3g} per pixel implied"
@@ -85,6 +92,10 @@ def _points(sets: Halves, whole: Halves, seed: int) -> Iterator[_Point]:
         flipper = FlippedBits(epsilon, random_state=seed)
         promise = f"epsilon {epsilon:g} per pixel proven"
         yield _trained("flips", f"eps{epsilon:g}", flipper, sets, attack(epsilon, seed=seed), promise, seed, OURS)
+
+
+def codebook_points(sets: Halves, whole: Halves, seed: int) -> Iterator[Point]:
+    """One of k public prototypes per image, proven; training and test images are both private."""
     for epsilon in (2.0, 4.0, 8.0, 16.0):
         book = CodebookSketcher(epsilon, random_state=seed).fit(public_images(whole))
         # Training and test images under different dice, both private.
@@ -93,15 +104,15 @@ def _points(sets: Halves, whole: Halves, seed: int) -> Iterator[_Point]:
         released = book.transform(sets.x_test)
         accuracy = 100 * float((model.predict(released) == sets.y_test).mean())
         seen = measure("codebook", sets.x_test[:300], book.pictures(released[:300])).psnr
-        yield _Point("codebook", f"eps{epsilon:g}", accuracy, seen, seen, f"epsilon {epsilon:g} per image proven")
+        yield Point("codebook", f"eps{epsilon:g}", accuracy, seen, seen, f"epsilon {epsilon:g} per image proven")
 
 
 def _trained(
     family: str, setting: str, sketcher: Any, sets: Halves, attacked: Attacked, promise: str, seed: int,
     options: dict[str, Any],
-) -> _Point:  # fmt: skip
+) -> Point:  # fmt: skip
     found = train_sketches(sketcher, sets, epochs=EPOCHS, random_state=seed, **options)
-    return _Point(family, setting, found.accuracy, attacked.weak.psnr, attacked.strongest, promise)
+    return Point(family, setting, found.accuracy, attacked.weak.psnr, attacked.strongest, promise)
 
 
 def above_the_curve(
@@ -117,7 +128,7 @@ def above_the_curve(
     return (np.asarray(accuracy) - np.interp(leak, np.asarray(paper_leak, float)[order], best)).tolist()
 
 
-def _claims(points: list[_Point], seed: int) -> Iterator[Row]:
+def _claims(points: list[Point], seed: int) -> Iterator[Row]:
     """The claims, so that they can fail: same sketch, more accuracy; same leak, more accuracy."""
     own = {family: [p for p in points if p.family == family] for family in FAMILIES}
     gains = {b.setting: b.accuracy - p.accuracy for p, b in zip(own["paper"], own["both"], strict=True)}
@@ -153,14 +164,13 @@ def _claims(points: list[_Point], seed: int) -> Iterator[Row]:
     )  # fmt: skip
 
 
-def _draw(points: list[_Point], leak: str, label: str, path: Path) -> None:
+def _draw(points: list[Point], leak: str, label: str, path: Path) -> None:
     figure, axes = canvas()
     for family, words in FAMILIES.items():
         own = sorted((dataclasses.asdict(p) for p in points if p.family == family), key=lambda p: p[leak])
         axes.plot([p[leak] for p in own], [p["accuracy"] for p in own], "o-", label=words)
-        for p in own:
-            axes.annotate(p["setting"], (p[leak], p["accuracy"]), fontsize=6)
     axes.set(title="MNIST: accuracy against leak", xlabel=label, ylabel="test accuracy (%)", xlim=(None, 30))
     axes.set_ylim(np.floor(min(p.accuracy for p in points) / 10) * 10, 100)
-    axes.legend(fontsize=7)
+    legend_below(figure, axes, columns=2)
+    label_points(axes, [(p.setting, (getattr(p, leak), p.accuracy)) for p in points])
     figure.savefig(path)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from benchmarks.harness import Row
-from blindsight.audit.tagging import largest_auc, membership_from_answers, repeated_queries
+from blindsight.audit.rooms.tagging.attacks import largest_auc, membership_from_answers, repeated_queries
 
 __all__ = ["attack_rows"]
 

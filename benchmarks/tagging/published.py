@@ -1,28 +1,63 @@
-"""The result sheet that the paper's authors publish with their code: its arithmetic, where the sheet is at hand."""
+"""The result sheet that the authors publish with their code, where it is at hand: its numbers and its arithmetic."""
 
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Iterator
 
 from benchmarks.harness import Row
 from blindsight.data import data_folder
 
-__all__ = ["published_rows"]
+__all__ = ["paper_numbers", "published_rows"]
 
 _PLACE = ("p2_results", "results.csv")
 _ROUNDING = 1e-3
+_MODELS = {
+    "ML-GCN": "ml-gcn",
+    "R-ML-GCN": "r-ml-gcn",
+    "P2-ML-GCN": "p2",
+    "RP2-ML-GCN": "rp2",
+    "P2-ML-GCN with S_b": "p2-sb",
+    "RP2-ML-GCN with S_b": "rp2-sb",
+    "P2-ML-GCN (Corollary 1)": "corollary1",
+    "P2-ML-GCN (Corollary 2)": "corollary2",
+    "Approach [1]": "weights",
+    "Approach [42]": "features",
+}
+
+
+def paper_numbers(data: str) -> dict[str, dict[str, float]]:
+    """The authors' OP, OF1 and CF1 on "Voc2007" or "MS-COCO", by our rows' names; Figure 3 has the former only."""
+    found = {}
+    for line in _sheet():
+        name = _name(line)
+        if line["setting"].startswith(data) or name.startswith("fig3"):
+            found[name] = {metric: float(line[metric]) for metric in ("OP", "OF1", "CF1")}
+    return found
+
+
+def _name(line: dict[str, str]) -> str:
+    """Which of our rows a line of the sheet stands beside."""
+    number, setting, row = line["figure"].removeprefix("Figure "), line["setting"], line["row"]
+    if number == "3":
+        return f"fig3a.lambda{row}" if "Lambda" in setting else f"fig3b.sb{row}"
+    if number == "4":
+        return f"fig4.{_MODELS[row]}"
+    epsilon = re.search(r"Epsilon = ([\d.]+)", setting)
+    assert epsilon is not None  # noqa: S101  (the sheet's own words)
+    if number == "5":
+        return f"fig5.{_MODELS[row]}.eps{epsilon[1]}"
+    noise = "" if row == "ML-GCN" else f"eps{epsilon[1]}."
+    return f"fig{number}.{_MODELS[row]}.{noise}{line['epoch'].lower().replace(' ', '')}"
 
 
 def published_rows() -> Iterator[Row]:
     """In how many rows of the sheet OF1 is the harmonic mean of OP and OR, with noise and without."""
-    folder = data_folder()
-    path = None if folder is None else folder.joinpath(*_PLACE)
-    if path is None or not path.is_file():
+    sheet = _sheet()
+    if not sheet:
         yield Row(id="tagging.skipped.published", value=0, unit="skipped", note="the authors' sheet is not here")
         return
-    with path.open(newline="", encoding="utf-8") as file:
-        sheet = list(csv.DictReader(file))
     plain = [line for line in sheet if line["row"] in ("ML-GCN", "R-ML-GCN")]
     noisy = [line for line in sheet if line not in plain]
     for name, lines in (("without_noise", plain), ("with_noise", noisy)):
@@ -31,6 +66,15 @@ def published_rows() -> Iterator[Row]:
     above = sum(float(line["OF1"]) > (float(line["OP"]) + float(line["OR"])) / 2 + _ROUNDING for line in sheet)
     yield Row(id="tagging.published.f1_above_the_mean", value=float(above), unit=f"of {len(sheet)} rows",
               note="no F1 can be above the mean of precision and recall")  # fmt: skip
+
+
+def _sheet() -> list[dict[str, str]]:
+    folder = data_folder()
+    path = None if folder is None else folder.joinpath(*_PLACE)
+    if path is None or not path.is_file():
+        return []
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
 
 
 def _harmonic(line: dict[str, str]) -> bool:

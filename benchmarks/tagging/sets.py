@@ -17,7 +17,7 @@ from blindsight.core.errors import BlindsightError, MissingData, MissingDependen
 from blindsight.evaluation.multilabel import MultiLabelScores
 from blindsight.tagging import Prior, imagenet_prior
 
-__all__ = ["Problem", "load_sets", "mean_scores", "scene_features", "scenes", "spread_note"]
+__all__ = ["Problem", "half_width", "load_sets", "mean_scores", "scene_features", "scenes", "spread_note"]
 
 Matrix = NDArray[np.float32]
 # catalogue entry -> (epochs at which Figures 1 and 2 look, directions of public features for DP-SGD)
@@ -32,7 +32,10 @@ REAL: dict[str, tuple[tuple[int, ...], int]] = {
 
 @dataclass(frozen=True)
 class Problem:
-    """Features and labels to train and test on; `public` features and a `prior` help where there are any."""
+    """Features and labels to train and test on; `public` features and a `prior` help where there are any.
+
+    `looks` are the epochs of Figures 1 and 2, `lambdas` and `bound_factors` the grids of Figure 3.
+    """
 
     name: str
     train: Matrix
@@ -43,6 +46,8 @@ class Problem:
     public: Matrix | None = None
     components: int = 64
     looks: tuple[int, ...] = (10, 15, 20, 25)
+    lambdas: tuple[float, ...] = (0.1, 0.3, 0.5, 0.7, 0.9)
+    bound_factors: tuple[float, ...] = (0.75, 0.8, 0.85, 0.9, 0.95, 1.0)
     prior: Prior | None = None
 
 
@@ -50,8 +55,14 @@ def spread_note(values: Sequence[float]) -> str:
     """How many seeds, and the 95% interval of their mean."""
     if len(values) < 2:
         return "one seed"
-    half = float(t.ppf(0.975, len(values) - 1)) * float(np.std(values, ddof=1)) / math.sqrt(len(values))
-    return f"mean of {len(values)} seeds, 95% within {half:.3f}"
+    return f"mean of {len(values)} seeds, 95% within {half_width(values):.3f}"
+
+
+def half_width(values: Sequence[float]) -> float:
+    """Half of the 95% interval of the mean, by Student's t; 0 for one value."""
+    if len(values) < 2:
+        return 0.0
+    return float(t.ppf(0.975, len(values) - 1)) * float(np.std(values, ddof=1)) / math.sqrt(len(values))
 
 
 def mean_scores(scores: Sequence[MultiLabelScores]) -> MultiLabelScores:

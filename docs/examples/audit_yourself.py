@@ -7,10 +7,13 @@ Run it: python docs/examples/audit_yourself.py
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 
-from blindsight.audit import distinguish, exact_epsilon, replay
-from blindsight.privacy.mechanisms import BitFlip, Laplace
+from blindsight.audit import audit_door, distinguish, exact_epsilon, neighbours_of
+from blindsight.privacy import Door, Guarantee, Planned
+from blindsight.privacy.mechanisms import BitFlip, DiscreteGaussian, Laplace
 
 
 def flips() -> None:
@@ -32,22 +35,22 @@ def half_the_noise(x: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     return Laplace.calibrate(1.0, sensitivity=0.5, unit="record").release(x, rng=rng)
 
 
-def forgot_to_clip(x: np.ndarray, rng: np.random.Generator, ledger: object) -> np.ndarray:
-    """Noise for values up to 1; but who says that they are?"""
-    noise = Laplace.calibrate(1.0, sensitivity=1.0, unit="record")
-    ledger.charge(noise.cost, what="sum")  # type: ignore[attr-defined]
-    return noise.release(x.sum(axis=0), rng=rng)
+NOISE = DiscreteGaussian.calibrate(1.0, delta=1e-5, sensitivity=2.0, dimensions=1, unit="record")
+PROMISE = Guarantee(releases=(Planned(what="sum", mechanism=NOISE),), delta=1e-5, model="central")
+
+
+def with_its_maximum(rows: np.ndarray, folder: Path) -> tuple[np.ndarray, float]:
+    """The sum goes through the door; the largest value slips out beside it."""
+    return Door(PROMISE, what="a sum").total("sum", rows), float(rows.max())
 
 
 def main() -> float:
-    """Exact, by sampling, and by replaying with the noise frozen."""
+    """Exact, by sampling, and at the door."""
     flips()
     measured = distinguish(half_the_noise, np.zeros(1), np.ones(1), trials=20_000, seed=0)
     print(f"half the noise: stated epsilon 1, {measured}")
-    data = np.full((10, 1), 0.5)
-    outlier = data.copy()
-    outlier[-1] = 90.0
-    print(f"forgot to clip: {replay(forgot_to_clip, data, outlier)}")
+    rows = np.random.default_rng(0).normal(size=(30, 1))
+    print(f"with its maximum: {audit_door(with_its_maximum, rows, neighbours=neighbours_of(rows))}")
     return measured.epsilon
 
 

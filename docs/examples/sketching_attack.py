@@ -24,14 +24,14 @@ def as_text(image: np.ndarray) -> list[str]:
 def main() -> dict[str, float]:
     """Accuracy and what is recovered at Q3, the paper's strongest setting; and the same with a promise instead."""
     digits = data.load("mnist5k")
-    public, train, test = digits[::8], digits[1::2], digits[2::20]
+    public, train, test = digits[::8], digits[1::4], digits[2::50]
 
     sketcher = NegativeSketcher("Q3", random_state=0).fit(train)
     sent = sketcher.sketch(test)
-    model = NegDL(epochs=3, batch_size=64, random_state=0).fit(sketcher.sketch(train))
+    model = NegDL(epochs=3, batch_size=32, random_state=0).fit(sketcher.sketch(train))
     found = {"network on sketches": model.score(sent)}
 
-    suite = Suite(sketcher.parameters_, public=public.array(), steps=150)
+    suite = Suite(sketcher.parameters_, public=public.array(), steps=15, width=12)
     guesses = suite.recover(sent)
     results = [measure(name, test.array(), guess) for name, guess in guesses.items()]
     for result in results:

@@ -9,14 +9,11 @@ import pytest
 
 @pytest.fixture(autouse=True, scope="package")
 def small() -> Iterator[None]:
-    """Fewer public images, fewer points on a curve."""
-    from blindsight.audit.evidence import hashing, sketching, tagging
+    """Fewer public images, and fewer steps of the attacker that learns from them."""
+    from blindsight.audit.rooms.sketching import figures
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(hashing, "_PUBLIC", 400)
-        patch.setattr(hashing, "_EPSILONS", (2.0, 8.0))
-        patch.setattr(sketching, "_TRAIN", 200)
-        patch.setattr(sketching, "_TEST", 60)
-        patch.setattr(tagging, "_WORDS", {4.0: 8, 10.0: 32})
-        patch.setattr(tagging, "_TRAIN", 200)
+        patch.setattr(figures, "_TRAIN", 200)
+        patch.setattr(figures, "_TEST", 30)
+        patch.setattr(figures, "_STEPS", 10)
         yield

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from blindsight.audit import audit, audit_file
-from blindsight.audit.advice import changes
-from blindsight.audit.mechanisms import worst_inputs
+from blindsight.audit.engine.worst_inputs import worst_inputs
+from blindsight.audit.report.advice import changes
 from blindsight.core.errors import BlindsightError, HostileFile, InvalidData, InvalidParameter
 from blindsight.federated import FederatedClassifier, SumNoise
 from blindsight.hashing import LSH, PITQ, CodebookHasher, PHashing, PrivUnitHasher, SampledPHashing

@@ -5,15 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from blindsight.audit.federation import (
-    attack_all,
+from blindsight.audit.rooms.federated.attacks import (
     match_activity,
     single_contributors,
     single_user_decryption,
     subset_subtraction,
     support_intersection,
 )
+from blindsight.audit.rooms.federated.cheats import CHEATS
 from blindsight.federated import keys
+from blindsight.federated.messages import Code
 from blindsight.federated.paillier import PrivateKey
 
 
@@ -44,9 +45,8 @@ def test_single_contributors_are_rarer_among_many_users(key: PrivateKey) -> None
 
 
 @pytest.mark.parametrize("attack", [subset_subtraction, single_user_decryption])
-def test_dishonest_requests_open_an_update_in_paper_mode_only(key: PrivateKey, attack: object) -> None:
-    assert attack("paper", key=key).value == 1.0  # type: ignore[operator]
-    assert attack("pad", key=key).value == 0.0  # type: ignore[operator]
+def test_dishonest_requests_open_an_update_in_paper_mode(key: PrivateKey, attack: object) -> None:
+    assert attack(key=key).value == 1.0  # type: ignore[operator]
 
 
 def test_matching_needs_a_unique_explanation() -> None:
@@ -56,8 +56,6 @@ def test_matching_needs_a_unique_explanation() -> None:
     assert match_activity(activity[:1], published[:1]).tolist() == [-1, -1, -1, -1]
 
 
-def test_the_disclosure_carries_every_attack_and_a_verdict(key: PrivateKey) -> None:
-    for mode, word in (("paper", "Not safe"), ("pad", "No attack tried here")):
-        disclosure = attack_all(mode, key=key)
-        assert len(disclosure.recovered) == 4
-        assert disclosure.verdict.startswith(word)
+@pytest.mark.parametrize("cheat", CHEATS)
+def test_a_cheating_party_is_stopped_by_a_rule(cheat: str) -> None:
+    assert CHEATS[cheat]() in Code.__members__

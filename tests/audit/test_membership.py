@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from blindsight.audit.membership import infer_membership, roc
-from blindsight.audit.reconstruction import reconstruct
+from blindsight.audit.engine.membership import infer_membership, roc
+from blindsight.audit.engine.reconstruction import reconstruct
 from blindsight.core.errors import InvalidData
 from blindsight.privacy.mechanisms import Gaussian
 

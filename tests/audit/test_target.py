@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from blindsight.audit.figures import Figure, gallery, three_numbers
-from blindsight.audit.report import Report
+from blindsight.audit.report.figures import Figure, gallery, three_numbers
+from blindsight.audit.report.page import Report
 from blindsight.audit.target import audit_file
 from blindsight.cli.main import app
 from blindsight.core.errors import BlindsightError, InvalidData
@@ -43,8 +43,8 @@ def test_paper_flips_are_refuted_and_exit_with_1(saved, tmp_path: Path) -> None:
     assert json.loads(done.stdout)["verdicts"][0]["verdict"] == "REFUTED"
     page = (tmp_path / "out" / "report.html").read_text()
     assert "REFUTED" in page
-    assert page.count("<figure>") == 4
-    assert "data:image/png;base64," in page
+    assert page.count("<figure>") == 2
+    assert page.index("is claimed per record") < page.index("<figure>") < page.index("Claimed, proven, audited")
 
 
 @pytest.mark.parametrize(
@@ -133,5 +133,5 @@ def test_the_report_is_self_contained_and_escapes_what_it_is_told(saved) -> None
     )
     assert 'src="http' not in page
     assert "data:image/png;base64," in page
-    assert "1 of 1 published claims REFUTED" in report.to_markdown()
+    assert "1 of 1 published claims are REFUTED" in report.to_markdown()
     assert json.loads(report.to_json())["advice"] == report.advice()

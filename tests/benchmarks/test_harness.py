@@ -14,8 +14,8 @@ import pytest
 
 from benchmarks.__main__ import ROOMS
 from benchmarks.harness import Row, race, report
-from benchmarks.papers import glance, races
-from benchmarks.results import write_results
+from benchmarks.papers import glance, losses, races
+from benchmarks.results import collect, write_results
 
 ROOT = Path(__file__).parents[2]
 
@@ -61,13 +61,23 @@ def test_the_results_page_is_made_of_the_reports(tmp_path: Path) -> None:
     (tmp_path / "bench" / "toy").mkdir(parents=True)
     (tmp_path / "bench" / "toy" / "curve.svg").write_text("<svg/>")
     (tmp_path / "bench" / "toy.json").write_text(json.dumps(report(rows)))
-    assert write_results(tmp_path / "bench", tmp_path / "docs" / "RESULTS.md") == ["toy"]
-    page = (tmp_path / "docs" / "RESULTS.md").read_text()
-    assert "| toy.table.a | 0.25 | mAP | 0.3 |" in page
-    assert "a \\| b" in page
-    assert "(results/toy-curve.svg)" in page
-    assert (tmp_path / "docs" / "results" / "toy-curve.svg").exists()
-    assert json.loads((tmp_path / "docs" / "results" / "toy.json").read_text())["rows"][1]["value"] == 2
+    docs = tmp_path / "docs"
+    assert collect(tmp_path / "bench", docs / "results") == ["toy"]
+    (docs / "results" / "strange.json").write_text("[1, 2")
+    assert write_results(docs / "RESULTS.md") == ["toy"]
+    assert "(results/toy.md): 2 rows, 1 pictures" in (docs / "RESULTS.md").read_text()
+    behind = (docs / "results" / "toy.md").read_text()
+    assert "| toy.table.a | 0.25 | mAP | 0.3 |" in behind
+    assert "a \\| b" in behind
+    assert "(toy-curve.svg)" in behind
+    assert json.loads((docs / "results" / "toy.json").read_text())["rows"][1]["value"] == 2
+    before = (docs / "RESULTS.md").read_bytes()
+    write_results(docs / "RESULTS.md")
+    assert (docs / "RESULTS.md").read_bytes() == before
+
+
+def test_the_page_of_results_is_read_in_one_sitting() -> None:
+    assert len((ROOT / "docs" / "RESULTS.md").read_text().splitlines()) <= 150
 
 
 @pytest.mark.parametrize("room", ROOMS)
@@ -77,16 +87,23 @@ def test_every_room_can_be_measured(room: str) -> None:
 
 
 def test_the_glance_shows_only_what_was_measured() -> None:
-    faithful = {"id": "sketching.psnr_q1", "value": 15.034, "paper": 15.04}
-    lines = glance({"sketching.psnr_q1": faithful, "sketching.curve.codebook.eps8": {"value": 1.0, "paper": None}})
-    assert [line for line in lines if "15.03" in line] == ["| Table 3, MNIST, Q1 (PSNR, dB) | 15.04 | 15.03 |  |  |"]
+    faithful = {"id": "sketching.psnr_q3", "value": 7.471, "paper": 7.27}
+    lines = glance({"sketching.psnr_q3": faithful, "sketching.curve.codebook.eps8": {"value": 1.0, "paper": None}})
+    assert [line for line in lines if "7.471" in line] == ["| Table 3, MNIST, Q3 (PSNR, dB) | 7.27 | 7.471 |  |  |"]
     assert not any("Figure 3" in line or "DPHE" in line for line in lines)
 
 
-def test_every_row_against_a_peer_is_in_the_table_of_races() -> None:
+def test_races_are_ratios_against_peers() -> None:
     row = {"id": "a.b", "value": 2.0, "unit": "x", "peer": "them | us", "note": None}
     assert any("them \\| us" in line for line in races([row, {**row, "peer": None, "id": "c"}]))
     assert races([{**row, "peer": None}]) == []
+
+
+def test_what_others_do_better_is_listed_and_nothing_else() -> None:
+    ours, lda = "metric.auc_proven_eps1", "metric.auc_lda"
+    row = {"paper": None, "peer": None, "unit": "pair AUC"}
+    assert any("0.97" in line for line in losses({ours: {**row, "value": 0.92}, lda: {**row, "value": 0.97}}))
+    assert losses({ours: {**row, "value": 0.98}, lda: {**row, "value": 0.97}}) == []
 
 
 def test_an_unknown_room_is_refused_with_the_list() -> None:

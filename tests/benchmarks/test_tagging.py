@@ -10,8 +10,8 @@ import pytest
 
 pytest.importorskip("torch")
 
-from benchmarks.tagging.figures import PAPER, figure_rows, rp2_rows
-from benchmarks.tagging.published import published_rows
+from benchmarks.tagging.figures import figure_rows, rp2_rows
+from benchmarks.tagging.published import paper_numbers, published_rows
 from benchmarks.tagging.rows import coco_rows, headline_rows
 from benchmarks.tagging.sets import Problem, scene_features, scenes
 from blindsight.tagging import Prior
@@ -35,19 +35,50 @@ def test_headline_rows_are_there_and_drawn(toy, tmp_path):
     assert (tmp_path / "tagging-coco-toy-dpsgd2.svg").read_text().startswith("<?xml")
 
 
-def test_every_figure_has_its_rows_and_the_paper_s_numbers(toy, tmp_path):
-    rows = list(figure_rows(toy, seeds=(0, 1), out=tmp_path, hidden=8))
+SHEET = """figure,setting,epoch,row,OP,OR,OF1,CP,CR,CF1
+Figure 2,"MS-COCO, 80, Epsilon = 8",Epoch 10,P2-ML-GCN,0.61,0.4,0.55,0.6,0.4,0.5
+Figure 2,"MS-COCO, 80, Epsilon = 8",Epoch 10,ML-GCN,0.7,0.4,0.55,0.6,0.4,0.5
+Figure 3,"Voc2007, 20, Different Lambda",,0.5,0.7793,0.4,0.55,0.6,0.4,0.5
+Figure 4,"Voc2007, 20",,RP2-ML-GCN,0.7793,0.4,0.55,0.6,0.4,0.5
+Figure 4,"MS-COCO, 80",,RP2-ML-GCN,0.7842,0.4,0.55,0.6,0.4,0.66
+Figure 5,"MS-COCO, 80, Epsilon = 0.1",,Approach [42],0.7614,0.4,0.55,0.6,0.4,0.6258
+"""
+
+
+def with_sheet(folder, monkeypatch, text):
+    monkeypatch.setenv("BLINDSIGHT_DATA", str(folder))
+    (folder / "p2_results").mkdir()
+    (folder / "p2_results" / "results.csv").write_text(text)
+
+
+def test_the_authors_numbers_go_by_the_names_of_our_rows(tmp_path, monkeypatch):
+    monkeypatch.setenv("BLINDSIGHT_DATA", str(tmp_path))
+    assert paper_numbers("MS-COCO") == {}
+    with_sheet(tmp_path, monkeypatch, SHEET)
+    assert paper_numbers("MS-COCO").keys() == {
+        "fig2.p2.eps8.epoch10", "fig2.ml-gcn.epoch10", "fig3a.lambda0.5", "fig4.rp2", "fig5.features.eps0.1"
+    }  # fmt: skip
+    assert paper_numbers("Voc2007")["fig4.rp2"] == {"OP": 0.7793, "OF1": 0.55, "CF1": 0.5}
+
+
+def test_every_figure_has_its_rows_and_the_authors_numbers(toy, tmp_path, monkeypatch):
+    with_sheet(tmp_path, monkeypatch, SHEET)
+    small = replace(toy, lambdas=(0.5, 0.9), bound_factors=(0.75, 1.0))
+    rows = list(figure_rows(small, seeds=(0, 1), out=tmp_path, hidden=8))
     ids = {row.id for row in rows}
     for part in ("fig2.coco-toy.p2.SC.eps8.epoch4.OP", "fig2.coco-toy.p2.S1.eps30.epoch1.mAP",
                  "fig3a.coco-toy.lambda0.9.OP", "fig3b.coco-toy.S1.sb0.75.OP", "fig4.coco-toy.S1.rp2-sb.OF1",
                  "fig5.coco-toy.corollary1.eps1.OP", "fig5.coco-toy.weights-proven.eps0.1.CF1"):  # fmt: skip
         assert f"tagging.{part}" in ids
     beside = {row.id: row.paper for row in rows if row.paper is not None}
-    assert beside["tagging.fig4.coco-toy.rp2.OP"] == PAPER["fig4"]["rp2"][1] == 0.7842
+    assert beside["tagging.fig4.coco-toy.S1.rp2.CF1"] == beside["tagging.fig4.coco-toy.rp2.CF1"] == 0.66
     assert beside["tagging.fig3a.coco-toy.lambda0.5.OP"] == "0.7793 (VOC2007)"
+    assert "tagging.rp2_minus_p2_op.SC.coco-toy" in ids
     assert sum(row.id.endswith("reproduces") for row in rows) == 10
     metrics = json.loads((tmp_path / "tagging-figures-coco-toy.json").read_text())
     assert {"mAP", "CP3", "OF13", "OF13passing"} <= metrics["fig4.p2"].keys()
+    assert metrics["fig4.p2"]["mAP"]["within"] > 0
+    assert (tmp_path / "tagging-figures-coco-toy.svg").read_text().startswith("<?xml")
 
 
 def test_users_rows_are_there(toy):
@@ -59,6 +90,7 @@ def test_users_rows_are_there(toy):
         assert 0 <= rows[f"tagging.coco_map_{name}"] <= 1
     assert rows["tagging.coco_answer_ms"] > 0
     assert 0 <= rows["tagging.published_tags_of1_eps10"] <= 1
+    assert 0 <= rows["tagging.published_tags_map_eps30_one_stage"] <= 1
 
 
 def test_rp2_is_compared_seed_by_seed(toy):
@@ -71,8 +103,7 @@ def test_the_authors_sheet_is_checked_where_it_is(tmp_path, monkeypatch):
     monkeypatch.setenv("BLINDSIGHT_DATA", str(tmp_path))
     (row,) = published_rows()
     assert row.unit == "skipped"
-    (tmp_path / "p2_results").mkdir()
-    (tmp_path / "p2_results" / "results.csv").write_text("row,OP,OR,OF1\nML-GCN,0.5,0.5,0.5\nP2-ML-GCN,0.6,0.4,0.55\n")
+    with_sheet(tmp_path, monkeypatch, "row,OP,OR,OF1\nML-GCN,0.5,0.5,0.5\nP2-ML-GCN,0.6,0.4,0.55\n")
     assert [row.value for row in published_rows()] == [1.0, 0.0, 1.0]
 
 

@@ -250,3 +250,20 @@ def test_two_classes_are_enough() -> None:
 def test_the_number_of_cells_never_falls_with_the_budget() -> None:
     counts = [number_of_cells(e) for e in np.linspace(0.01, 40, 200)]
     assert counts[0] == 2 and counts == sorted(counts)
+
+
+def test_trust_is_true_on_average_and_not_shown_where_noise_prevails():
+    """Shifted log-odds: over all records the mean is p, also where few records meet many cells."""
+    few = np.random.default_rng(5).normal(size=(300, 12)).astype(np.float32)
+    book = from_pictures(few[:200], 6.0, network=None, n_cells=120)
+    true = book.assign(few)
+    gaps = []
+    for seed in range(40):
+        released = book.mechanism.release(true, rng=np.random.default_rng(seed))
+        trust = book.reading(np.bincount(released, minlength=book.k)).trust[released]
+        assert trust.mean() == pytest.approx(book.mechanism.truth_probability, abs=1e-6)
+        gaps.append((released == true).mean() - trust.mean())
+    p = book.mechanism.truth_probability
+    assert abs(np.mean(gaps)) < 6 * np.sqrt(p * (1 - p) / (40 * len(few)))
+    assert book.trusted
+    assert not from_pictures(few[:200], 3.0, network=None, n_cells=120).trusted

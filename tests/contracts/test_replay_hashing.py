@@ -67,7 +67,7 @@ class TestSupervisedCodebookHasher(_Codes):
     """Cells from public labels."""
 
     def make(self) -> Any:
-        return CodebookHasher(epsilon=4.0, n_cells=6, learned_from="public", supervised=True, classes=(0, 1, 2))
+        return CodebookHasher(epsilon=4.0, learned_from="public", supervised=True, classes=(0, 1, 2))
 
     def fitted(self) -> Any:
         return self.make().fit(PUBLIC, LABELS)
@@ -98,14 +98,14 @@ class TestPrivateCodebook(_Learned):
     """Cells from the protected images."""
 
     def make(self) -> Any:
-        return CodebookHasher(epsilon=40.0, n_cells=4, n_components=3)
+        return CodebookHasher(epsilon=40.0, n_cells=4)
 
 
 class TestPrivateSupervisedCodebook(_Learned):
     """Cells from the protected images and their labels, the label space being public."""
 
     def make(self) -> Any:
-        return CodebookHasher(epsilon=40.0, n_cells=4, n_components=3, supervised=True, classes=(0, 1, 2))
+        return CodebookHasher(epsilon=40.0, supervised=True, classes=(0, 1, 2))
 
     def data(self) -> Any:
         return (X, Y)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
@@ -11,6 +12,7 @@ import numpy as np
 from blindsight.audit.engine import Neighbour
 from blindsight.audit.engine.listeners import RecordingListener
 from blindsight.privacy.door import listening
+from blindsight.privacy.vault import Vault
 from blindsight.tagging import (
     CodebookAnswers,
     DPTraining,
@@ -20,6 +22,7 @@ from blindsight.tagging import (
     PrivateTagger,
     TopTags,
 )
+from blindsight.tagging.publishing import publish
 from contracts.replay import ReplayContract
 
 RNG = np.random.default_rng(3)
@@ -46,7 +49,12 @@ class _Training(ReplayContract):
 
 
 class TestTraining(_Training):
-    """Counts, centre and gradients."""
+    """Counts, centre and gradients; a record that is not finite counts as zero, and that it is there shows nowhere."""
+
+    def neighbours(self) -> list[Neighbour]:
+        spoilt = X.copy()
+        spoilt[0] = np.nan
+        return [*super().neighbours(), Neighbour("not finite, record 0", (spoilt, Y), record=0)]
 
 
 class TestTrainingOnPublicDirections(_Training):
@@ -110,6 +118,32 @@ class TestCodebookAnswers(_Answers):
     """One of k words."""
 
     way = CodebookAnswers(epsilon=3.0, k=4)
+
+
+class TestPublishing(_Answers):
+    """One answer per photo by the noise of a vault's key; the vault itself is kept, and its ids are random."""
+
+    way = CodebookAnswers(epsilon=3.0, k=4)
+
+    def neighbours(self) -> list[Neighbour]:
+        return ReplayContract.neighbours(self)  # ids tell the photos apart, whether they are equal or not
+
+    def strangers(self) -> list[Any]:
+        return ReplayContract.strangers(self)
+
+    def run(self, data: Any, folder: Path) -> Any:
+        records = [f"{number:032x}" for number in range(len(data))]
+        with tempfile.TemporaryDirectory() as kept:
+            vault = Vault.create(Path(kept) / "vault")
+            first = publish(_model(self.way), records, lambda places: data[places], vault=vault)
+            again = publish(_model(self.way), records, lambda places: data[places], vault=vault)
+        return first.tags, first.scores, again.scores
+
+
+class TestPublishingByLaplace(TestPublishing):
+    """Noise on logits, permanent."""
+
+    way = LaplaceAnswers(epsilon=3.0)
 
 
 class TestTopTags(_Answers):

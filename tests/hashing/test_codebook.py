@@ -13,7 +13,6 @@ from blindsight.core import codes
 from blindsight.core.errors import HostileFile, InvalidParameter
 from blindsight.evaluation import retrieval
 from blindsight.hashing import ITQ, CodebookHasher, PHashing
-from blindsight.hashing.choosing import cells_by_rule
 from blindsight.privacy import Cost, Ledger
 
 DATA = load_digits()
@@ -60,7 +59,7 @@ def test_at_record_epsilon_eight_it_keeps_what_flipped_bits_lose():
 
 
 def test_supervised_scores_are_probabilities_of_a_match():
-    hasher = CodebookHasher(epsilon=4.0, supervised=True, n_cells=10, random_state=0, learned_from="public").fit(
+    hasher = CodebookHasher(epsilon=4.0, supervised=True, random_state=0, learned_from="public").fit(
         X[STORED], Y[STORED]
     )
     released = hasher.transform(X[STORED])
@@ -77,8 +76,7 @@ def test_more_budget_buys_more_cells():
     chosen = [
         CodebookHasher(epsilon=e, random_state=0, learned_from="public").fit(X).n_cells_ for e in (1.0, 4.0, 16.0)
     ]
-    assert chosen[0] <= chosen[1] < chosen[2]  # the rehearsal has noise of its own
-    assert [cells_by_rule(e) for e in (0.1, 1.0, 2.0, 8.0, 99.0)] == [6, 6, 8, 64, 128]
+    assert chosen == [4, 29, 150]
 
 
 def test_learning_from_private_images_is_composed_and_charged(tmp_path):
@@ -108,13 +106,13 @@ def test_what_leaves_of_private_images_lies_on_a_coarse_grid():
     """The low bits of a float's noise would tell what was added to it."""
     hasher = CodebookHasher(epsilon=4.0, n_cells=8, learned_from="private").fit(X)
     (planned,) = (item for item in hasher.guarantee_.releases if item.what == "mean")
-    steps = hasher.embedding_.mean * len(X) / planned.mechanism.grid
+    steps = hasher.codebook_.embedding.centre.astype(float) * len(X) / planned.mechanism.grid
     np.testing.assert_allclose(steps, np.round(steps), atol=1e-3)
     assert all(item.mechanism.sampler == "exact" for item in hasher.guarantee_.releases)
 
 
 def test_private_labels_need_a_public_label_space():
-    settings = {"epsilon": 8.0, "n_cells": 10, "supervised": True, "learned_from": "private", "random_state": 0}
+    settings = {"epsilon": 8.0, "supervised": True, "learned_from": "private", "random_state": 0}
     assert math.isinf(CodebookHasher(**settings).fit(X, Y).guarantee_.epsilon)
     named = CodebookHasher(**settings, classes=range(12)).fit(X, Y)
     assert named.guarantee_.epsilon == pytest.approx(8.0, rel=1e-2)
@@ -122,8 +120,7 @@ def test_private_labels_need_a_public_label_space():
     odd = Y.copy()
     odd[0] = 99
     fewer = CodebookHasher(**settings, classes=range(12)).fit(X, np.minimum(odd, 3))
-    assert fewer.embedding_.link == named.embedding_.link
-    assert fewer.embedding_.coefficients.shape == named.embedding_.coefficients.shape
+    assert fewer.released_["coefficients"].shape == named.released_["coefficients"].shape
     assert fewer.guarantee_ == named.guarantee_
 
 
@@ -154,9 +151,9 @@ def test_a_file_with_a_better_guarantee_than_its_numbers_is_refused(tmp_path):
     hasher = CodebookHasher(epsilon=8.0, n_cells=8, random_state=0, learned_from="public").fit(X)
     hasher.save(tmp_path / "book")
     arrays, fields = storage.load(tmp_path / "book", kind="hasher")
-    fields["learned"]["guarantee"] = fields["learned"]["guarantee"].replace("8.0", "0.1")
+    fields["guarantee"]["epsilon"] = 7.9
     storage.save(tmp_path / "book", kind="hasher", arrays=arrays, fields=fields)
-    with pytest.raises(HostileFile, match="guarantee"):
+    with pytest.raises(HostileFile):
         CodebookHasher.load(tmp_path / "book")
 
 

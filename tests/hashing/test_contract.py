@@ -128,9 +128,7 @@ class TestCodebookHasher(TestPHashing):
 
 class TestSupervisedCodebookHasher(TestPHashing):
     def make(self, **params):
-        return CodebookHasher(
-            epsilon=4.0, n_cells=4, mechanism="k-ary", supervised=True, learned_from="public", **params
-        )
+        return CodebookHasher(epsilon=4.0, mechanism="k-ary", supervised=True, learned_from="public", **params)
 
     def data(self):
         return blobs()

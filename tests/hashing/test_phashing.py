@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from blindsight.core import codes
+from blindsight.core.decoding import flip_kernel
 from blindsight.core.errors import InvalidData, InvalidParameter, NotProven
 from blindsight.hashing import ITQ, LSH, PHashing
-from blindsight.privacy import Cost, Ledger
+from blindsight.privacy import Cost, Ledger, Vault
 from blindsight.privacy.mechanisms import BitFlip
 
 X = np.random.default_rng(0).normal(size=(200, 6))
@@ -55,6 +56,31 @@ def test_expected_squared_change_is_lemma_five():
     change = np.square(codes.to_signs(released, c).astype(float) - (2 * bits - 1)).sum()
     deviation = 4 * math.sqrt(n * c * beta * (1 - beta))
     assert abs(change - 4 * beta * n * c) < 5 * deviation  # five deviations: below 1e-6
+
+
+def test_lemma_seven_holds_and_is_looser_than_the_trivial_bound_for_many_records():
+    """E|d - d'| exactly: of d differing bits Bin(d, beta) come to agree, of the others Bin(c - d, beta) to differ."""
+    c, n = 16, 200
+    for epsilon in (0.5, 1.0, 2.0, 4.0):
+        beta = math.exp(-epsilon)
+        moved = flip_kernel(c, min(beta, 0.5)) if beta <= 0.5 else flip_kernel(c, 1 - beta)[::-1]
+        change = np.abs(np.arange(c + 1)[:, None] - np.arange(c + 1))
+        worst = n * float((moved * change).sum(axis=1).max())
+        assert worst <= n * c * beta + 1e-9  # one flip moves a distance by one
+        lemma = n**1.5 * c * math.sqrt(beta)
+        assert worst <= lemma
+        assert lemma >= n * c  # no two distances differ by more than c: with n >= 1/beta the lemma says nothing
+
+
+def test_algorithm_two_flips_the_codes_that_adsh_learned():
+    from blindsight.hashing import ADSH
+
+    y = np.arange(200) % 2
+    rows = X + 4 * y[:, None]
+    hasher = PHashing(ADSH(8, n_epochs=2, hidden=8), epsilon=40.0, calibration="paper", unit="bit", random_state=0)
+    released = hasher.fit_transform(rows, y)
+    assert np.array_equal(released, hasher.base_.database_codes_)  # beta = e^-40: U as it was learned
+    assert len(np.unique(released, axis=0)) < 20  # and it is little more than the labels
 
 
 def test_packed_release_equals_unpacked_release_in_distribution():
@@ -161,3 +187,32 @@ def test_a_record_s_noise_can_depend_on_its_name_alone():
     together = hasher.transform(X, names=names)
     np.testing.assert_array_equal(hasher.transform(X[5:6], names=names[5:6]), together[5:6])
     assert not np.array_equal(hasher.transform(X[5:6], names=["another"]), together[5:6])
+
+
+def test_under_a_vault_the_same_release_is_paid_once_and_any_other_by_itself(tmp_path):
+    vault, ledger = Vault.create(tmp_path / "vault"), Ledger(tmp_path / "ledger.db", dataset="ward")
+    ledger.grant(Cost(epsilon=100, unit="record"))
+    names = [vault.record_of(row.tobytes()) for row in X]
+
+    def released(rows=X, names=names, seed=1, epsilon=8.0):
+        noise = vault.source(names, about="features")
+        base = LSH(8, center=False, random_state=seed)
+        hasher = PHashing(base, epsilon=epsilon, random_state=noise).fit(rows)
+        found = hasher.transform(rows, names=names, ledger=ledger)
+        return found, ledger.balance("record").spent.epsilon
+
+    first, spent = released()
+    again, still = released()
+    np.testing.assert_array_equal(first, again)
+    assert spent == still == 8.0
+    assert released(seed=2)[1] == 16.0  # another function of the same records
+    assert released(names=names[::-1])[1] == 24.0  # the same records under other names: other noise
+    assert released(X[:50], names[:50])[1] == 32.0  # not the release that was paid for
+    assert released(epsilon=4.0)[1] == 36.0
+    ledger.close()
+
+
+def test_noise_by_name_is_refused_for_a_function_that_cannot_be_told_from_others():
+    hasher = PHashing(Parity(), random_state=3).fit(X)
+    with pytest.raises(InvalidParameter, match="cannot be told from another"):
+        hasher.transform(X, names=[str(i) for i in range(len(X))])

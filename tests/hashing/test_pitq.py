@@ -77,7 +77,7 @@ def test_public_learning_costs_nothing_and_equals_iterative_quantisation():
 def test_learning_and_codes_add_up_to_the_budget():
     guarantee = PITQ(8, epsilon=2.0, learning_share=0.5).fit(X).guarantee_
     assert 1.98 < guarantee.epsilon <= 2.0 and guarantee.delta == 1e-5
-    assert guarantee.releases == PITQ(8, epsilon=2.0, learning_share=0.5).plan(X.shape[1])
+    assert guarantee.releases == PITQ(8, epsilon=2.0, learning_share=0.5).plan(n_features=X.shape[1])
 
 
 def test_what_leaves_is_drawn_exactly():

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
+import shutil
 import threading
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from blindsight.core import durable
 from blindsight.core.codes import hamming
 from blindsight.core.errors import InvalidData, InvalidParameter
 from blindsight.index import HNSW, IVF, Flat, HammingIndex
@@ -167,6 +171,22 @@ def test_one_writer_at_a_time(tmp_path):
         index.add(random_codes(2, 8))
         assert len(HammingIndex.load(path)) == 2  # readers may come
     HammingIndex.open(path).close()
+
+
+def test_a_lock_on_a_file_that_was_just_replaced_is_no_lock(tmp_path, monkeypatch):
+    """Between opening and locking, another writer may compact: what is appended to the old file would be lost."""
+    path = tmp_path / "x.index"
+    HammingIndex.create(path, 8).close()
+    lock = fcntl.flock
+
+    def late(descriptor, how):
+        lock(descriptor, how)
+        shutil.copy(path, tmp_path / "new")
+        os.replace(tmp_path / "new", path)
+
+    monkeypatch.setattr(durable.fcntl, "flock", late)
+    with pytest.raises(InvalidData, match="being replaced"):
+        HammingIndex.open(path)
 
 
 def test_a_closed_index_answers_but_does_not_change(tmp_path):

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from blindsight.metric import Contrastive, Trace, algorithm1, step_sizes
+from blindsight.metric import Contrastive, RowNoise, Trace, algorithm1, step_sizes
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(40, 6))
@@ -29,11 +29,12 @@ def learn(**changes):
         "lipschitz": 0.5,
         "kappa": 4,
         "epsilon": 2.0,
-        "epochs": 2,
+        "noise": RowNoise(),
         "rng": np.random.default_rng(1),
         "start": START,
     }
-    return algorithm1(LOSS, batches, **{**settings, **changes})
+    epochs = changes.pop("epochs", 2)
+    return algorithm1(LOSS, [batches()] * epochs, **{**settings, **changes})
 
 
 def transcription(*, h, epochs, reduction, kappa, epsilon, rule):
@@ -65,14 +66,14 @@ def transcription(*, h, epochs, reduction, kappa, epsilon, rule):
 @pytest.mark.parametrize("reduction", [False, True])
 def test_the_algorithm_equals_its_transcription_when_the_budget_is_endless(rule, reduction):
     expected, _ = transcription(h=0.5, epochs=2, reduction=reduction, kappa=1, epsilon=1e12, rule=rule)
-    found = learn(epsilon=1e12, kappa=1, reduction=reduction, step_rule=rule)
+    found = learn(epsilon=1e12, kappa=1, noise=RowNoise(reduced=reduction), rule=rule)
     np.testing.assert_allclose(found, expected, atol=1e-8)
 
 
 def test_the_sensitivity_of_the_first_step_is_that_of_the_theorems():
     for reduction in (False, True):
         trace = Trace()
-        learn(trace=trace, reduction=reduction, epochs=1)
+        learn(trace=trace, noise=RowNoise(reduced=reduction), epochs=1)
         _, scales = transcription(h=0.5, epochs=1, reduction=reduction, kappa=4, epsilon=2.0, rule="compound")
         np.testing.assert_allclose(trace.sensitivity[0] / 2.0, scales[0])
 
@@ -80,7 +81,7 @@ def test_the_sensitivity_of_the_first_step_is_that_of_the_theorems():
 def test_reduction_never_raises_the_sensitivity():
     plain, reduced = Trace(), Trace()
     learn(trace=plain)
-    learn(trace=reduced, reduction=True)
+    learn(trace=reduced, noise=RowNoise(reduced=True))
     assert all((s <= p + 1e-12).all() for s, p in zip(reduced.sensitivity, plain.sensitivity, strict=True))
     assert np.allclose(plain.sensitivity[0], 4 * 2 * 0.5 / 15)
 
@@ -91,14 +92,12 @@ def test_noise_has_no_bias_and_the_stated_spread(mechanism):
     start = np.zeros((20, 50))
     noise = -algorithm1(
         loss,
-        lambda: [np.arange(10)],
+        [[np.arange(10)]],
         n_components=20,
         lipschitz=0.5,
         kappa=3,
-        epsilon=1.0,
-        epochs=1,
         rng=np.random.default_rng(3),
-        mechanism=mechanism,
+        noise=RowNoise(family=mechanism),
         start=start,
     )
     sensitivity = 3 * 2 * 0.5 / 10
@@ -125,7 +124,7 @@ def test_the_compounding_step_stops_learning():
 
 def test_the_objective_is_recorded_before_each_step():
     trace = Trace()
-    learn(trace=trace, mechanism="none", step_rule="root")
+    learn(trace=trace, noise=None, rule="root")
     assert len(trace.objective) == 4
     assert trace.objective[0] == pytest.approx(LOSS.mean(START))
     assert trace.objective[-1] < trace.objective[0]

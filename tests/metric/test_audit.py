@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from blindsight.audit import distinguish
-from blindsight.audit.pairs import flip_hub, flip_pair, match_conjectures
-from blindsight.metric import Contrastive, DPPMetric, PairGraph, algorithm1, kappa
+from blindsight.audit.rooms.metric.attacks import flip_hub, flip_pair, match_conjectures
+from blindsight.metric import Contrastive, DPPMetric, PairGraph, RowNoise, algorithm1, kappa
 from blindsight.metric.descent import descend, noisy_descent, orthogonal
 from blindsight.metric.mended import pure_descent, pure_plan
 from blindsight.privacy import Door, Guarantee
@@ -26,7 +26,7 @@ DISSIMILAR = (SIMILAR[0], np.array([True]))
 
 
 def one_batch(n=1):
-    return lambda: [np.arange(n)]
+    return [np.arange(n)]
 
 
 def rowwise(data, rng, *, rows=ROWS, reduction=False):
@@ -35,14 +35,11 @@ def rowwise(data, rng, *, rows=ROWS, reduction=False):
     start = START[:rows]
     W = algorithm1(
         loss,
-        one_batch(),
+        [one_batch()],
         n_components=rows,
         lipschitz=H,
-        kappa=1,
-        epsilon=1.0,
-        epochs=1,
         rng=rng,
-        reduction=reduction,
+        noise=RowNoise(reduced=reduction),
         start=start,
     )
     return start - W  # the noisy gradient: all there is to see
@@ -82,14 +79,11 @@ def test_a_noise_scale_from_the_batch_is_refuted_even_for_one_row():
         loss = Contrastive(wide, np.array([far]), margin=1.0)
         W = algorithm1(
             loss,
-            one_batch(),
+            [one_batch()],
             n_components=1,
             lipschitz=H,
-            kappa=1,
-            epsilon=1.0,
-            epochs=1,
             rng=rng,
-            reduction=True,
+            noise=RowNoise(reduced=True),
             start=start,
         )
         return start - W
@@ -103,7 +97,7 @@ def test_a_noise_scale_from_the_batch_is_refuted_even_for_one_row():
 
 @pytest.mark.parametrize("mechanism", ["laplace", "scdf", "duchi"])
 def test_the_whole_matrix_as_one_vector_is_not_refuted(mechanism):
-    batches = [list(one_batch()())]
+    batches = [one_batch()]
     planned = pure_plan(mechanism, batches, epsilon=1.0, group=1, clip=H, size=START.size, unit="pair")
     guarantee = Guarantee(releases=(planned,), model="central", entropy="seed")
 

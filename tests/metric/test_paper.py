@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 
 import numpy as np
@@ -9,8 +10,20 @@ import pytest
 from sklearn.datasets import load_digits
 
 from blindsight.core.errors import InvalidParameter, NotProven
-from blindsight.metric import DPPDML, ContrastiveMetric, InputPerturbation, MendedDML, PairGraph, Trace, kappa
-from blindsight.privacy import Cost, Ledger
+from blindsight.metric import (
+    DPPDML,
+    ContrastiveMetric,
+    Descent,
+    InputPerturbation,
+    MendedDML,
+    PairGraph,
+    RowNoise,
+    Steps,
+    Trace,
+    kappa,
+)
+from blindsight.privacy import Cost, Guarantee, Ledger
+from blindsight.privacy.door import listening
 
 
 def small(n=60, d=5, seed=0):
@@ -22,6 +35,7 @@ def small(n=60, d=5, seed=0):
 
 
 X, PAIRS, SIMILAR = small()
+BATCHES = 3  # of 50 pairs in an epoch: as many of kappa = 7 pairs' batches as there can be
 
 
 def letter(**changes):
@@ -33,26 +47,61 @@ def letter(**changes):
 def test_rows_compose():
     metric = letter(n_components=4)
     guarantee = metric.guarantee_
-    assert (guarantee.claimed, guarantee.epsilon, guarantee.unit) == (1.0, 4.0, "kappa pairs")
+    assert (guarantee.claimed, guarantee.unit) == (1.0, "kappa pairs") and guarantee.epsilon == pytest.approx(4.0)
     assert guarantee.also[0].epsilon == pytest.approx(4.0 / metric.kappa_)
 
 
-@pytest.mark.parametrize("change", [{"sensitivity_reduction": True}, {"margin": "mean"}])
+@pytest.mark.parametrize("change", [{"noise": RowNoise(reduced=True)}, {"margin": "mean"}])
 def test_what_depends_on_data_without_noise_has_no_epsilon(change):
     guarantee = letter(**change).guarantee_
     assert math.isinf(guarantee.epsilon) and guarantee.claimed == 1.0 and guarantee.unproven
 
 
 @pytest.mark.parametrize(
-    ("mechanism", "factor"), [("laplace", 3.0), ("scdf", 3.0 * 5 * 7), ("duchi", 3.0 * 7), ("gaussian", None)]
+    ("mechanism", "factor"),
+    [("laplace", 3.0), ("scdf", 3.0 * 5 * BATCHES), ("duchi", 3.0 * BATCHES), ("gaussian", None)],
 )
 def test_each_mechanism_of_the_paper_is_charged_for_what_it_really_does(mechanism, factor):
-    guarantee = letter(mechanism=mechanism, kappa=7).guarantee_
+    guarantee = letter(noise=RowNoise(family=mechanism), kappa=7).guarantee_
     if factor is not None:
         assert guarantee.epsilon == pytest.approx(factor)
     else:
         # Added in squares over rows and epochs, Gaussian noise does keep the paper's claim here.
         assert 0 < guarantee.epsilon < 1.0 and guarantee.delta == 1e-5
+
+
+@pytest.mark.parametrize("family", ["laplace", "scdf", "duchi", "gaussian"])
+def test_what_the_paper_draws_passes_the_door_as_planned(family):
+    class Heard:
+        passed_by = 0
+
+        def opened(self, door):
+            assert door.guarantee.releases and door.guarantee.entropy == "seed"
+
+        def passing(self, passage):
+            self.passed_by += 1
+
+        def passed(self, passage, released):
+            assert passage.number <= passage.planned.count * passage.planned.parts
+
+        def absent(self, n):
+            return None
+
+    with listening(Heard()) as heard:
+        metric = letter(noise=RowNoise(family=family), steps=Steps(epochs=2))
+    assert heard.passed_by == (3 if family == "duchi" else 1) * 2 * BATCHES
+    assert Guarantee.from_json(metric.guarantee_.to_json()) == metric.guarantee_
+
+
+@pytest.mark.parametrize("estimator", [DPPDML, MendedDML, ContrastiveMetric, InputPerturbation])
+def test_no_constructor_has_more_than_ten_parameters(estimator):
+    assert len(inspect.signature(estimator).parameters) <= 10
+
+
+def test_a_step_of_the_wrong_kind_gets_a_sentence():
+    for estimator, wrong in ((DPPDML, Descent()), (MendedDML, 3), (ContrastiveMetric, "paper")):
+        with pytest.raises(InvalidParameter, match="steps must be"):
+            estimator(steps=wrong, preprocessor=X, random_state=0).fit(PAIRS, SIMILAR)
 
 
 def test_node_privacy_is_the_largest_degree():
@@ -61,7 +110,7 @@ def test_node_privacy_is_the_largest_degree():
 
 def test_a_delta_that_nothing_would_spend_is_refused():
     with pytest.raises(InvalidParameter, match="gaussian"):
-        letter(delta=1e-6)
+        RowNoise(delta=1e-6)
 
 
 def test_a_claim_without_a_proof_cannot_be_charged(tmp_path):
@@ -73,7 +122,7 @@ def test_a_claim_without_a_proof_cannot_be_charged(tmp_path):
 
 def test_a_trace_records_objective_and_sensitivity():
     trace = Trace()
-    DPPDML(3, margin=1.0, epochs=2, preprocessor=X, random_state=0).fit(PAIRS, SIMILAR, trace=trace)
+    DPPDML(3, margin=1.0, steps=Steps(epochs=2), preprocessor=X, random_state=0).fit(PAIRS, SIMILAR, trace=trace)
     assert len(trace.objective) == len(trace.sensitivity) > 2
 
 
@@ -106,7 +155,7 @@ def test_the_non_private_learner_lowers_the_objective():
     pairs = pairs[pairs[:, 0] != pairs[:, 1]]
     similar = classes[pairs[:, 0]] == classes[pairs[:, 1]]
     trace = Trace()
-    metric = ContrastiveMetric(how="paper", margin="mean", step_size=1.0, epochs=4, preprocessor=digits, random_state=0)
+    metric = ContrastiveMetric(steps=Steps(epochs=4, rule="root"), margin="mean", preprocessor=digits, random_state=0)
     metric.fit(pairs, similar, trace=trace)
     assert trace.objective[-1] < trace.objective[0]
     ours = ContrastiveMetric(preprocessor=digits, random_state=0).fit(pairs, similar)

@@ -18,7 +18,7 @@ import httpx
 import pytest
 import sqlalchemy as sql
 
-from blindsight.audit.table import COLUMNS
+from blindsight.audit.report.verdict import COLUMNS
 from blindsight.service import Settings, create_app
 from blindsight.service.infra.database import JOBS, Database
 from blindsight.service.pages.demo import gallery, sketch, tags

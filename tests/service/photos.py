@@ -7,16 +7,30 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from PIL import Image
 
 from blindsight.service.infra.datasets import DataSet, DataSets
 from blindsight.service.pages import photo_library
 from blindsight.service.pages.home import open_account
 
-__all__ = ["ALBUM", "album", "as_bytes", "photo", "scanned"]
+__all__ = ["ALBUM", "album", "as_bytes", "light", "photo", "scanned", "state"]
 
 ALBUM = ("dusk", "grass", "night", "sand")
 _GROUNDS = {"dusk": (200, 90, 60), "grass": (60, 150, 50), "night": (15, 20, 60), "sand": (220, 190, 130)}
+
+
+@pytest.fixture(autouse=True)
+def light(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Features of pixels: the network is not what is tested here."""
+    monkeypatch.setattr("blindsight.index.encoder.default_features", lambda: "pixels")
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Path:
+    """An empty state: nothing of the demo is needed here."""
+    (tmp_path / "state").mkdir()
+    return tmp_path / "state"
 
 
 def photo(kind: str, number: int) -> Image.Image:

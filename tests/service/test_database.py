@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sql
 
 from blindsight.core.errors import InvalidParameter
-from blindsight.service.infra.database import Database
+from blindsight.privacy import Cost, Ledger
+from blindsight.service.infra.database import JOBS, Database
+from blindsight.service.infra.datasets import Release, today
+from blindsight.service.infra.jobs import JobContext
+from blindsight.service.pages import protect
 from privacy.ledger.conftest import postgresql  # noqa: F401
 from service.asgi import Client
+from service.photos import album, scanned
 
 
 @pytest.mark.real
@@ -30,3 +38,40 @@ def test_a_database_that_cannot_be_reached_is_named_without_its_password() -> No
     with pytest.raises(InvalidParameter) as found:
         Database("postgresql://ann:secret@127.0.0.1:1/none")
     assert "secret" not in str(found.value)
+
+
+@pytest.mark.real
+def test_several_studios_on_one_postgresql_charge_once_and_leave_each_others_photos_alone(
+    make: Callable[..., Any],
+    postgresql: str,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("blindsight.index.encoder.default_features", lambda: "pixels")
+    studios = [make(state=tmp_path / name, database=postgresql, keys="required").state.studio for name in "abc"]
+    key = studios[0].keys.make("ben", "analyst")
+    asker = studios[1].keys.identify(key)
+    with ThreadPoolExecutor(12) as pool:
+        cost = Cost(epsilon=2.0, unit="record")
+        list(pool.map(lambda n: studios[n % 3].budgets.charge_once(asker, cost, "codes at 2"), range(24)))
+    charges = [entry for entry in studios[2].budgets.ledger(asker).entries() if entry.kind == "charge"]
+    assert [entry.what for entry in charges] == ["codes at 2"]
+
+    app = make(state=tmp_path / "a", database=postgresql, keys="required")
+    one = scanned(app, album(tmp_path / "coast", each=4))
+    datasets, jobs = app.state.studio.datasets, app.state.studio.jobs
+    made = Release("ab" * 6, "search", datasets.new_folder(one, "search", 4.0), 4.0, 0, today(), False)
+    order = {"step": "release", "dataset": one.id, "release": made.__dict__}
+    job = jobs.add("protect", order, "local")["id"]
+    assert studios[1].jobs.claim() is None, "a workbench took work on photos that it does not have"
+    assert studios[0].jobs.claim()["id"] == job
+    protect.run(order, JobContext(app.state.studio.settings, job, 1))
+    # Its lease is lost in the middle and it is run again, by the same workbench after a restart.
+    with studios[1].database.begin() as connection:
+        connection.execute(sql.update(JOBS).where(JOBS.c.id == job).values(lease=0.0, state="running"))
+    studios[1].jobs._take_up()
+    assert studios[2].jobs.claim() is None
+    assert studios[0].jobs.claim()["attempts"] == 2
+    protect.run(order, JobContext(app.state.studio.settings, job, 2))
+    with Ledger(postgresql, dataset=one.account) as ledger:
+        assert [entry.kind for entry in ledger.entries()] == ["grant", "charge"]

@@ -22,18 +22,12 @@ from blindsight.service.infra.datasets import Release, today
 from blindsight.service.infra.jobs import JobContext
 from blindsight.service.pages import budget, photo_library, protect
 from service.asgi import Client, run
-from service.photos import ALBUM, album, as_bytes, photo, scanned
+from service.photos import ALBUM, album, as_bytes, light, photo, scanned, state  # noqa: F401
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return album(tmp_path_factory.mktemp("photos") / "coast")
-
-
-@pytest.fixture(autouse=True)
-def light(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Features of pixels: the network is not what is tested here."""
-    monkeypatch.setattr("blindsight.index.encoder.default_features", lambda: "pixels")
 
 
 def work(app: Any, kind: Any, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -206,7 +200,7 @@ def test_nothing_like_this_is_said_where_chance_explains_all_codes(make: Callabl
     rows = np.random.default_rng(0).normal(128, 60, (4000, index.rows.shape[1])).astype(np.float32)
     there = index.reading.present(book.similarity(rows), index.counts)
     assert not there.all(), "every random picture looks like something stored"
-    query = app.state.studio.searches.remember(rows[np.flatnonzero(~there)[0]])
+    query = app.state.studio.searches.remember(index.asked(rows[np.flatnonzero(~there)[0]]))
     found = Client(app).post(f"/api/search/{one.id}/again/{query}").json()
     assert "no sign that even one photo" in found["nothing"]
 
@@ -258,7 +252,9 @@ def test_an_analyst_reaches_no_photo_and_no_page_of_the_owner(make: Callable[...
 
 
 def test_kill_9_in_the_middle_of_protecting_and_a_restart_end_in_one_release_and_one_charge(
-    serve: Callable[..., Any], state: Path, tmp_path: Path
+    serve: Callable[..., Any],
+    state: Path,  # noqa: F811
+    tmp_path: Path,
 ) -> None:
     here = album(tmp_path / "many", each=40)
     first = serve(PHOTOS=here)
@@ -281,10 +277,10 @@ def test_kill_9_in_the_middle_of_protecting_and_a_restart_end_in_one_release_and
         assert ledger.verify().sequence == 2
 
 
-def wait(url: str, job: str, state: str) -> None:
+def wait(url: str, job: str, wanted: str) -> None:
     for _ in range(1200):
         found = httpx.get(f"{url}/api/jobs/{job}", timeout=20).json()
-        if found["state"] == state:
+        if found["state"] == wanted:
             return
         assert found["state"] in ("queued", "running"), found
         time.sleep(0.1)

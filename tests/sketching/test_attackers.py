@@ -10,17 +10,17 @@ from blindsight import data
 from blindsight.core.errors import InvalidData
 from blindsight.sketching import FlipParameters, FlippedBits, NegativeSketcher, QKParameters
 from blindsight.sketching.attackers import ATTACKS, Suite, measure
-from blindsight.sketching.attackers.denoising import denoise, read_again
+from blindsight.sketching.attackers.denoising import denoise, read, read_again
 from blindsight.sketching.attackers.rehearsal import rehearse
 from blindsight.sketching.attackers.smoothing import WIDTHS, _filtered, smooth
-from blindsight.sketching.attackers.unbiased import bit_moments, unbiased
+from blindsight.sketching.leak import bit_moments
 
 
 @pytest.fixture(scope="module")
 def photos():
-    """Colour photos of 128 x 128 pixels: parts of those that come with scikit-learn."""
+    """Colour photos of 96 x 96 pixels: parts of those that come with scikit-learn."""
     china, flower = (image[::2, ::2] for image in load_sample_images().images)
-    return np.stack([part[:128, left : left + 128] for part in (china[60:], flower[60:]) for left in (40, 150)])
+    return np.stack([part[:96, left : left + 96] for part in (china[60:], flower[60:]) for left in (40, 150)])
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +41,8 @@ LAWS = [QKParameters.paper(name) for name in ("Q1", "Q3", "Q5", "Q6", "Q12")] + 
 def test_unbiased_values_are_unbiased_and_their_noise_is_as_stated(law):
     rng = np.random.default_rng(1)
     images = rng.integers(0, 256, (6, 64, 64)).astype(np.uint8)
-    values, noise = unbiased(rehearse(images, law, rng=rng))
+    reading = read(rehearse(images, law, rng=rng))
+    values, noise = reading.values, reading.noise
     error = (values[:, 0] - images).ravel()
     # 24,576 pixels; trailing bits are shrunk, which is a small bias within a pixel and none on average
     assert abs(error.mean()) < 5 * max(noise, 1) / np.sqrt(error.size)
@@ -85,12 +86,14 @@ def test_a_second_reading_is_bayes_rule_over_all_values():
         likelihood = np.prod([p if bit else 1 - p for bit, p in zip(bits, (0.9, 0.2, 0.7), strict=True)])
         weights.append(likelihood * np.exp(-((value - 2) ** 2) / (2 * (1.2 * 1.5) ** 2)))
     expected = np.average(np.arange(8), weights=weights)
-    assert read_again(posteriors, prior, deviation).item() == pytest.approx(expected, rel=1e-4)
+    spread = np.sqrt(np.average((np.arange(8) - expected) ** 2, weights=weights))
+    mean, doubt = read_again(posteriors, prior, deviation)
+    assert (mean.item(), doubt.item()) == pytest.approx((expected, spread), rel=1e-4)
 
 
-@pytest.mark.parametrize("name", ["Q1", "Q2", "Q3", "Q4"])
+@pytest.mark.parametrize("name", ["Q2", "Q3"])
 def test_photos_are_undone_without_any_public_image(photos, name):
-    found = attacked(QKParameters.paper(name), photos)
+    found = attacked(QKParameters.paper(name), photos[::2])
     mean, best = found["posterior mean"], next(iter(found.values()))
     # measured: 5 to 9 dB more, SSIM from 0.2 to 0.5 and above
     assert best.psnr > mean.psnr + 4 and best.ssim > mean.ssim + 0.15
@@ -111,29 +114,35 @@ def test_where_bits_are_certain_the_second_reading_keeps_them(photos):
 
 def test_one_who_knows_digits_sees_more_of_them_than_anyone_else(digits):
     private, public = digits
-    found = attacked(QKParameters.paper("Q3"), private, public=public, steps=60, width=12)
+    found = attacked(QKParameters.paper("Q3"), private, public=public, steps=40, width=12)
     others = max(result.psnr for name, result in found.items() if name != "network")
-    assert found["network"].psnr > found["posterior mean"].psnr + 5 and found["network"].psnr > others + 1
+    assert found["network"].psnr > max(others, found["posterior mean"].psnr + 5)
 
 
 @pytest.mark.parametrize("name", ["Q6", "Q12"])
-def test_the_network_starts_as_the_posterior_mean_and_does_not_fall_below(digits, name):
+def test_the_network_starts_as_the_best_estimate_without_learning_and_does_not_fall_below(digits, name):
     private, public = digits[0][:40], digits[1][:300]
     found = attacked(QKParameters.paper(name), private, public=public, steps=8, width=8)
-    assert found["network"].psnr > found["posterior mean"].psnr - 0.2
+    others = max(found[other].psnr for other in ("posterior mean", "second reading"))
+    assert found["network"].psnr > others - 0.2
+
+
+@pytest.mark.parametrize("name", ["Q3", "Q6"])
+def test_on_photos_the_network_is_not_below_those_who_learned_nothing(photos, name):
+    known, private = photos[1:, :64, :64], photos[:1, :64, :64]
+    found = attacked(QKParameters.paper(name), private, public=known, steps=10, width=8)
+    assert found["network"].psnr > found["second reading"].psnr - 0.1
 
 
 def test_a_network_that_does_not_help_is_shut(digits):
     torch = pytest.importorskip("torch")
     from blindsight.sketching.attackers.learned import LearnedPrior, _Tiles
 
-    learner = LearnedPrior(steps=1, width=4).fit(digits[1][:20], QKParameters.paper("Q6"))
+    parameters = QKParameters.paper("Q6")
+    learner = LearnedPrior(steps=1, width=4).fit(digits[1][:20], parameters)
     with torch.no_grad():
-        learner.module_.last.bias.fill_(3.0)  # it now says: brighter, everywhere
-    tiles = _Tiles(255 - digits[1][:20, None] // 8, np.random.default_rng(0))
-    with torch.no_grad():
-        learner.module_.last.bias.fill_(30.0)
-    gate = learner._best_gate(tiles, np.random.default_rng(0))
+        learner.module_.last.bias.fill_(30.0)  # it now says: brighter, everywhere
+    gate = learner._best_gate(_Tiles(255 - digits[1][:20, None] // 8, parameters, np.random.default_rng(0)))
     assert 0 <= gate < 0.5
 
 

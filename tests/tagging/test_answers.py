@@ -113,11 +113,36 @@ def test_a_word_stands_for_the_mean_label_given_its_release():
     way = CodebookAnswers(1.5, words=words)
     cells = way.noise(4).release(way.value(logits), rng=rng)
     means = np.stack([sigmoid(logits[cells == word]).mean(axis=0) for word in range(len(words))])
-    np.testing.assert_allclose(means, words.values, atol=0.03)
+    np.testing.assert_allclose(means, words.decode(np.arange(len(words)), 1.5), atol=0.03)
 
 
 def test_under_a_tiny_budget_every_word_falls_back_to_the_rates():
-    assert np.ptp(book(epsilon=0.01).values, axis=0).max() < 0.02
+    words = book(epsilon=0.01)
+    assert np.ptp(words.decode(np.arange(len(words)), 0.01), axis=0).max() < 0.02
+
+
+def test_a_word_of_several_stages_is_one_cell_and_nearer_to_the_answer():
+    logits = spread(6).sample(500, rng=np.random.default_rng(5))
+    missed = {}
+    for epsilon in (10.0, 24.0):
+        words = book(6, epsilon=epsilon)
+        cells = words.encode(logits)
+        assert cells.max() < len(words) == np.prod(words.sizes)
+        missed[len(words.sizes)] = np.abs(words.decode(cells, epsilon) - sigmoid(logits)).mean()
+        way = CodebookAnswers(epsilon, words=words)
+        assert way.noise(6).k == len(words)  # one question with the whole budget
+    assert missed[3] < 0.5 * missed[1]
+
+
+def test_each_stage_is_read_back_as_it_was_written():
+    stages = np.vstack([np.eye(3), [[-0.1, 0.0, 0.0], [0.0, 0.1, 0.0]]])
+    words = Codebook(stages, np.ones(3), sizes=(3, 2))
+    every = words.decode(np.arange(6), 5.0)
+    np.testing.assert_allclose(every[1], [1.0, 0.1, 0.0])
+    np.testing.assert_allclose(every[2], [0.0, 1.0, 0.0])
+    np.testing.assert_array_equal(words.nearest(every[[1, 5]]), [1, 5])
+    again = Codebook.from_fields(words.to_fields())
+    np.testing.assert_array_equal(again.decode(np.arange(6), 5.0), every)
 
 
 def test_spread_rows_lie_within_the_sensitivity_whatever_the_record():
@@ -143,6 +168,8 @@ def test_what_cannot_be_a_codebook_or_an_answer_is_refused():
     with pytest.raises(InvalidData):
         Codebook(np.array([[0.5, 2.0], [0.0, 1.0]]), np.ones(2))
     with pytest.raises(InvalidData):
+        Codebook(np.zeros((4, 2)), np.ones(2), sizes=(2, 3))
+    with pytest.raises(InvalidParameter):
         Codebook(np.zeros((1, 2)), np.ones(2))
     with pytest.raises(InvalidParameter):
         PaperLaplace(epsilon=1.0, n_labels=3, sensitivity="2")

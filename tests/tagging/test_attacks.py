@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from blindsight.audit.tagging import (
+from blindsight.audit.rooms.tagging.attacks import (
     average_answers,
     distinguish_images,
     largest_auc,

@@ -40,7 +40,7 @@ def run(*words):
     return CliRunner().invoke(app, ["tag", *map(str, words)], catch_exceptions=False)
 
 
-def made_up_prior(names, *, public):
+def made_up_prior(names, *, public, synonyms):
     return Prior(np.eye(len(names), 8), np.zeros(len(names)))
 
 
@@ -99,9 +99,7 @@ def test_features_of_private_photos_are_kept_nowhere(photos, tmp_path, monkeypat
             return np.random.default_rng(0).random((len(images), 8)).astype(np.float32)
 
     monkeypatch.setattr("blindsight.features.EfficientNet", Spy)
-    monkeypatch.setattr(
-        "blindsight.tagging.photos.imagenet_prior", lambda names, public: Prior(np.eye(3, 8), np.zeros(3))
-    )
+    monkeypatch.setattr("blindsight.tagging.photos.imagenet_prior", made_up_prior)
     out = tmp_path / "net.safetensors"
     words = ("--labels", photos / "labels.csv", "--vocabulary", "red,green,blue", "--out", out)
     run("train", photos, *words, "--public", photos)
@@ -110,30 +108,86 @@ def test_features_of_private_photos_are_kept_nowhere(photos, tmp_path, monkeypat
 
 
 def test_words_alone_start_a_tagger_at_epsilon_zero(tmp_path, monkeypatch):
-    monkeypatch.setattr(
-        "blindsight.tagging.photos.imagenet_prior", lambda names, public: Prior(np.eye(2, 8), np.zeros(2))
-    )
+    monkeypatch.setattr("blindsight.tagging.photos.imagenet_prior", made_up_prior)
     out = tmp_path / "words.safetensors"
     report = json.loads(run("start", "dog,beach", "--out", out, "--json").stdout)
     assert report["training"]["epsilon"] == "0"
     assert PrivateTagger.load(out).classes_.tolist() == ["dog", "beach"]
 
 
-def test_published_tags_are_charged_per_photo_and_refused_when_the_budget_is_used_up(photos, tmp_path):
-    out, place = tmp_path / "public.safetensors", str(tmp_path / "ledger.db")
+@pytest.fixture(scope="module")
+def published(photos, tmp_path_factory):
+    """A model for publishing tags, and its vault."""
+    out = tmp_path_factory.mktemp("published") / "public.safetensors"
     train(photos, out, "--epsilon", 8, "--vocabulary", "red,green,blue", "--publish", 6)
-    Ledger(place, dataset="public").grant(Cost(epsilon=12.0, unit="query"))
-    different = list({path.read_bytes(): path for path in sorted(photos.glob("*.png"))}.values())
-    assert len(different) == 8
-    assert "each photo's tags" in run("apply", out, *different, "--ledger", place).stdout
-    run("apply", out, different[0], "--ledger", place)
+    return out
+
+
+def answers(*words):
+    return {row["image"]: row["scores"] for row in json.loads(run("apply", *words, "--json").stdout)["answers"]}
+
+
+def test_a_photo_s_tags_are_published_once_and_charged_once_whatever_happens_to_it(photos, published, tmp_path):
+    place, vault = str(tmp_path / "ledger.db"), ("--vault", tmp_path / "vault")
+    ledger = Ledger(place, dataset="public")
+    ledger.grant(Cost(epsilon=6.0, unit="query"))
+    ledger.grant(Cost(epsilon=6.0, unit="record"))
+    first = answers(published, photos, *vault, "--ledger", place)
+    moved = tmp_path / "moved"
+    moved.mkdir()
+    for number in (3, 5, 7):
+        (moved / f"new-{number}.png").write_bytes((photos / f"{number:03}.png").read_bytes())
+    again = answers(published, moved, photos / "000.png", *vault)  # the vault knows the ledger
+    assert again[str(photos / "000.png")] == first["000.png"]
+    for number in (3, 5, 7):
+        assert again[str(moved / f"new-{number}.png")] == first[f"{number:03}.png"]
+    for unit in ("query", "record"):
+        assert ledger.balance(unit).spent.epsilon == pytest.approx(6.0)
+    assert len(list(ledger.entries())) == 4  # two grants, and one release in two units
+    other = Ledger(place, dataset="other")
+    other.grant(Cost(epsilon=5.0, unit="query"))
     with pytest.raises(BudgetExceeded):
-        run("apply", out, different[0], "--ledger", place)
+        run("apply", published, photos, "--vault", tmp_path / "new", "--ledger", place, "--dataset", "other")
+
+
+def test_what_is_given_away_may_have_random_ids(photos, published, model, tmp_path):
+    vault = ("--vault", tmp_path / "vault")
+    shown = run("apply", published, photos, *vault, "--ids", "--csv").stdout
+    assert ".png" not in shown
+    listed = [line.split(",")[0] for line in shown.splitlines()[1:]]
+    assert listed == sorted(set(listed))  # an order that tells nothing of the files
+    assert len(listed) == 8  # distinct images, however many copies there are
+    with pytest.raises(InvalidParameter, match="exact"):
+        run("apply", model, photos, "--ids")
+
+
+def test_the_same_training_run_again_gives_the_same_model_and_is_charged_once(photos, tmp_path):
+    out, place = tmp_path / "m.safetensors", str(tmp_path / "ledger.db")
+    ledger = Ledger(place, dataset=photos.name)
+    ledger.grant(Cost(epsilon=9.0, delta=1e-4, unit="record", neighbours="add or remove one"))
+    words = ("--epsilon", 8, "--vocabulary", "red,green,blue", "--ledger", place)
+    shown = train(photos, out, *words).stdout
+    assert "Keep" in shown and "step by step" in shown
+    first = out.read_bytes()
+    out.unlink()
+    train(photos, out, *words)
+    assert out.read_bytes() == first
+    assert ledger.balance("record", "add or remove one").spent.epsilon == pytest.approx(8.0, abs=0.1)
+    with pytest.raises(BudgetExceeded):
+        train(photos, out, *words, "--delta", 1e-6)
+
+
+def test_photos_in_a_folder_that_cannot_be_read_are_named_and_left_out(photos, model, tmp_path):
+    (tmp_path / "good.png").write_bytes((photos / "000.png").read_bytes())
+    (tmp_path / "bad.png").write_bytes(b"no picture")
+    done = run("apply", model, tmp_path)
+    assert "good.png" in done.stdout
+    assert "left out" in done.stderr and "bad.png" in done.stderr
 
 
 def test_answers_that_say_nothing_are_not_sold(photos, tmp_path):
     out = tmp_path / "none.safetensors"
-    with pytest.raises(InvalidData, match="Nothing was written"):
+    with pytest.raises(InvalidData, match="No model was written"):
         train(photos, out, "--epsilon", 0.01, "--vocabulary", "red,green,blue", "--publish", 0.01, "--seed", 3)
     assert not out.exists()
 
@@ -196,8 +250,8 @@ def test_label_files_follow_the_vocabulary_and_leave_out_what_it_does_not_name(p
 
 def test_a_vocabulary_is_a_file_or_words(tmp_path):
     (tmp_path / "words.txt").write_text("dog\n\n cat \ndog\n")
-    assert read_vocabulary(str(tmp_path / "words.txt")) == ["dog", "cat"]
-    assert read_vocabulary("dog, cat") == ["dog", "cat"]
+    assert list(read_vocabulary(str(tmp_path / "words.txt"))) == ["dog", "cat"]
+    assert read_vocabulary("dog, tv = television / screen") == {"dog": (), "tv": ("television", "screen")}
     for wrong, error in ((" , ", InvalidData), ("missing.txt", MissingData)):
         with pytest.raises(error):
             read_vocabulary(wrong)

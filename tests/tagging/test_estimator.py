@@ -81,6 +81,17 @@ def test_exact_answers_are_the_model_s_own_and_cost_nothing_more(problem, tmp_pa
     assert tagger.query_cost(5).epsilon == 0
 
 
+def test_training_is_charged_to_a_budget_for_replaced_records_too(problem, tmp_path):
+    x, y, *_ = problem
+    ledger = Ledger(tmp_path / "ledger.db", dataset="photos")
+    ledger.grant(Cost(epsilon=8.0, delta=1e-4, unit="record"))
+    tagger = PrivateTagger(QUICK, classes=8).fit(x, y, ledger=ledger)
+    spent = ledger.balance("record").spent
+    assert spent.delta == tagger.guarantee_.delta
+    # Twice the sensitivity: above twice epsilon, and below what group privacy pays in delta for it.
+    assert 2 * tagger.guarantee_.epsilon < spent.epsilon < 2.5 * tagger.guarantee_.epsilon
+
+
 def test_training_is_charged_per_record_before_it_starts(problem, tmp_path):
     x, y, *_ = problem
     ledger = Ledger(tmp_path / "ledger.db", dataset="photos")
@@ -138,15 +149,32 @@ def test_different_images_do_not_add_up_and_the_same_one_does(problem, tmp_path)
     asked = problem[2]
     ledger = Ledger(tmp_path / "ledger.db", dataset="answers")
     ledger.grant(Cost(epsilon=6.0, unit="query"))
-    tagger.predict(asked[:300], ledger=ledger)
-    tagger.predict(asked[300:600], ledger=ledger)
+    tagger.predict(asked[:300], ledger=ledger, images=range(300))
+    tagger.predict(asked[300:600], ledger=ledger, images=range(300, 600))
     assert ledger.balance("query").spent.epsilon == pytest.approx(2.0)
-    tagger.predict(asked[:2], ledger=ledger)
+    tagger.predict(asked[:2], ledger=ledger, images=[0, 1])
     assert ledger.balance("query").spent.epsilon == pytest.approx(4.0)
     with pytest.raises(BudgetExceeded):
-        tagger.predict(np.repeat(asked[:1], 2, axis=0), ledger=ledger)  # four times in all
-    tagger.predict(asked[:1], ledger=ledger)  # three times: a refusal was not counted
+        tagger.predict(asked[:2], ledger=ledger, images=[0, 0])  # four times in all
+    tagger.predict(asked[:1], ledger=ledger, images=[0])  # three times: a refusal was not counted
     assert ledger.balance("query").remaining.epsilon == pytest.approx(0.0, abs=1e-9)
+    with pytest.raises(InvalidParameter, match="images must name"):
+        tagger.predict(asked[:2], ledger=ledger, images=[0])
+
+
+@pytest.mark.parametrize("images", [None, "names"])
+def test_what_is_charged_does_not_depend_on_which_private_images_are_equal(problem, tmp_path, images):
+    tagger = fitted(problem, answers=TopTags(2.0), random_state=None)
+    different, equal = problem[2][:4], np.repeat(problem[2][:1], 4, axis=0)
+    spent = []
+    for number, asked in enumerate((different, equal)):
+        ledger = Ledger(tmp_path / f"{number}.db", dataset="answers")
+        ledger.grant(Cost(epsilon=100.0, unit="query"))
+        for call in range(3):
+            named = None if images is None else [f"{call}-{row}" for row in range(4)]
+            tagger.predict(asked, ledger=ledger, images=named)
+        spent.append(ledger.balance("query").spent.epsilon)
+    assert spent[0] == spent[1] == pytest.approx(6.0 if images is None else 2.0)
 
 
 def test_answers_without_a_ledger_do_not_make_later_ones_cheaper(problem, tmp_path):
@@ -176,6 +204,19 @@ def test_ordinary_training_learns_best_and_promises_nothing_per_record(problem):
     assert math.isinf(tagger.guarantee_.epsilon)
     assert tagger.score(*problem[2:4]) > fitted(problem, DPTraining(epsilon=4.0)).score(*problem[2:4])
     assert fitted(problem, Ordinary(steps=5), TopTags(3.0)).answer_guarantee_.epsilon == 3.0
+
+
+def test_the_learning_curve_is_of_images_that_are_not_learned_from_and_stays_with_their_owner(problem, tmp_path):
+    x, y, asked, truth, _ = problem
+    with_curve = PrivateTagger(QUICK, classes=8, random_state=0).fit(x, y, validation=(asked, truth))
+    curve = with_curve.owner_only_["learning curve"]
+    assert len(curve) == 4
+    assert curve[-1] == pytest.approx(with_curve.score(asked, truth))
+    with_curve.save(tmp_path / "with")
+    fitted(problem).save(tmp_path / "without")
+    assert (tmp_path / "with").read_bytes() == (tmp_path / "without").read_bytes()
+    with pytest.raises(InvalidData, match="validation"):
+        PrivateTagger(QUICK, classes=8).fit(x, y, validation=(asked, truth[:3]))
 
 
 def test_it_is_a_scikit_learn_estimator(problem):

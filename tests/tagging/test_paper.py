@@ -9,10 +9,13 @@ import pytest
 
 pytest.importorskip("torch")
 
-from blindsight.core.errors import InvalidParameter
+from blindsight.core.errors import BudgetExceeded, InvalidParameter, NotProven
+from blindsight.privacy import Cost, Ledger
+from blindsight.privacy.door import listening
 from blindsight.tagging import P2MLGCN, RP2MLGCN, Corollary, GraphHead, Schedule, Tagger
 from blindsight.tagging.inputs import PaperInputs
 
+pytestmark = pytest.mark.filterwarnings("ignore::blindsight.core.errors.UnchargedRelease")
 SMALL, SHORT = GraphHead(hidden=8, label_vectors="random"), Schedule(epochs=2)
 
 
@@ -30,6 +33,56 @@ def test_there_is_a_claim_and_no_proof(problem):
     assert model.guarantee_.calibration == "paper"
     assert math.isinf(model.guarantee_.epsilon)
     assert math.isinf(model.training_guarantee_.epsilon)
+
+
+class Listener:
+    """Keeps every passage and what was released."""
+
+    def __init__(self):
+        self.passed_by = []
+
+    def opened(self, door):
+        return None
+
+    def absent(self, n):
+        return None
+
+    def passing(self, passage):
+        return None
+
+    def passed(self, passage, released):
+        self.passed_by.append((passage, np.asarray(released, np.float64) - passage.value))
+
+
+@pytest.mark.parametrize("model", [P2MLGCN, RP2MLGCN])
+@pytest.mark.parametrize(("sensitivity", "scale"), [("C", 0.8 * 6 / 10), ("1", 0.8 / 10)])
+def test_what_is_drawn_in_training_and_in_answers_is_what_is_planned(problem, model, sensitivity, scale):
+    settings = {"sensitivity": sensitivity, "bound_factor": 0.8, "head": SMALL, "schedule": Schedule(30, 64)}
+    with listening(Listener()) as heard:
+        fitted = model(10.0, **settings).fit(*problem)
+        answered = fitted.decision_function(problem[0])
+    *trained, (last, noise) = heard.passed_by
+    (planned,) = fitted.training_guarantee_.releases
+    assert planned.count == len(trained) == 30 * 7
+    assert planned.mechanism.scale == last.planned.mechanism.scale == pytest.approx(scale)
+    np.testing.assert_array_equal(answered, last.value + noise)
+    for drawn in (np.concatenate([noise.ravel() for _, noise in trained]), noise.ravel()):
+        # |Laplace(b)| has mean and deviation b: six deviations of the mean, a false alarm in 10^8.
+        assert abs(np.abs(drawn).mean() - scale) < 6 * scale / math.sqrt(drawn.size)
+    assert fitted.training_guarantee_.entropy == "system"
+
+
+def test_a_ledger_refuses_what_has_no_finite_price(problem, tmp_path):
+    ledger = Ledger(tmp_path / "ledger.db", dataset="photos")
+    ledger.grant(Cost(epsilon=1e6, delta=0.1, unit="record", neighbours="add or remove one"))
+    ledger.grant(Cost(epsilon=250.0, unit="query"))
+    with pytest.raises(NotProven):
+        P2MLGCN(10.0, head=SMALL, schedule=SHORT).fit(*problem, ledger=ledger)
+    model = P2MLGCN(10.0, clip=5.0, head=SMALL, schedule=SHORT).fit(*problem)
+    for _ in range(2):
+        model.predict(problem[0][:5], ledger=ledger)  # 100 each, where the paper claims 10
+    with pytest.raises(BudgetExceeded):
+        model.predict(problem[0][:5], ledger=ledger)
 
 
 def test_clipped_logits_have_a_number(problem):

@@ -1,31 +1,59 @@
-"""The attacks, and the table of claimed, proven and audited.
+"""The audit: what really runs, what was given away, and the papers' claims.
 
 An audit can refute a promise, never prove one: its words are "not refuted" and "REFUTED".
 
-- `exact`: likelihood ratios from a mechanism's own distribution.
-- `blackbox`: any `run(data, rng)` on two neighbours, told apart.
-- `onerun`: one training with canaries.
-- `replay`: the same run on a neighbour with the noise frozen.
-- `target`: any fitted estimator, mechanism or file, unchanged: `audit`, `audit_file`; `evidence` makes its report.
-- `bounds`: from counts to a lower bound on epsilon.
+- `audit`, `audit_file`: any fitted estimator, mechanism or file, unchanged (`target`).
+- `audit_release`: a release, with its owner's photos as the truth (`release`).
+- `audit_door`: what really runs, at the door and by replay (`engine`).
+- `audit_callable`, `audit_measurement`, `audit_training`: what others built (`others`).
+- `distinguish`, `audit_in_one_run`, `exact_epsilon`, `likelihood_ratio`: the attacks by themselves (`engine`).
+- `rooms/`: attacks, verdicts and figures of each part; `papers`: the table of all five; `report/`: what is said.
 """
 
 from __future__ import annotations
 
-from blindsight.audit.blackbox import distinguish
-from blindsight.audit.exact import exact_epsilon, likelihood_ratio
-from blindsight.audit.onerun import audit_in_one_run
-from blindsight.audit.replay import refuses_nan, replay
-from blindsight.audit.target import Audit, audit, audit_file
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from blindsight.audit.engine import audit_door, neighbours_of, strangers_of
+    from blindsight.audit.engine.blackbox import distinguish
+    from blindsight.audit.engine.exact import exact_epsilon, likelihood_ratio
+    from blindsight.audit.engine.onerun import audit_in_one_run
+    from blindsight.audit.others import audit_callable, audit_measurement, audit_training
+    from blindsight.audit.release import audit_release
+    from blindsight.audit.target import Audit, audit, audit_file
 
 __all__ = [
     "Audit",
     "audit",
+    "audit_callable",
+    "audit_door",
     "audit_file",
     "audit_in_one_run",
+    "audit_measurement",
+    "audit_release",
+    "audit_training",
     "distinguish",
     "exact_epsilon",
     "likelihood_ratio",
-    "refuses_nan",
-    "replay",
+    "neighbours_of",
+    "strangers_of",
 ]
+
+_HOMES = {
+    **dict.fromkeys(("audit_door", "neighbours_of", "strangers_of"), "engine"),
+    "distinguish": "engine.blackbox",
+    **dict.fromkeys(("exact_epsilon", "likelihood_ratio"), "engine.exact"),
+    "audit_in_one_run": "engine.onerun",
+    **dict.fromkeys(("audit_callable", "audit_measurement", "audit_training"), "others"),
+    "audit_release": "release",
+    **dict.fromkeys(("Audit", "audit", "audit_file"), "target"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    # Imported when asked for: an audit of a file needs no training, and the workbench only one of them.
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -17,15 +17,17 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from blindsight.audit import refits, releases
-from blindsight.audit.mechanisms import Attack, attack_mechanism
-from blindsight.audit.verdict import Room, Verdict
+from blindsight.audit.engine.worst_inputs import Attack, attack_mechanism
+from blindsight.audit.report.verdict import Room, Verdict
+from blindsight.codebooks import Codebook
 from blindsight.core import storage
 from blindsight.core.errors import HostileFile, InvalidData
+from blindsight.index.cell_lists import cell_bits
 from blindsight.privacy import Disclosure, Guarantee
-from blindsight.privacy.mechanisms import BitFlip, SubsetSelection
+from blindsight.privacy.mechanisms import BitFlip, KaryResponse, SubsetSelection
+from blindsight.privacy.plan import Planned
 
-__all__ = ["Audit", "audit", "audit_file"]
+__all__ = ["Audit", "attacked_index", "audit", "audit_file"]
 
 _SAME = (
     "What was attacked is the release that the file describes, on the worst inputs there are; no private data needed."
@@ -60,6 +62,8 @@ def audit(subject: Any, *, name: str | None = None, trials: int = 200_000, seed:
 
     if isinstance(subject, (SketchSet, NegativeSketcher)):
         return _sketches(subject, name, trials, seed)
+    if isinstance(subject, Codebook):
+        return _codebook(subject, name, trials, seed)
     guarantee = getattr(subject, "guarantee_", None)
     if not isinstance(guarantee, Guarantee):
         raise InvalidData(f"{name} is a {type(subject).__name__}: it releases plain values and promises nothing.")
@@ -86,30 +90,24 @@ def audit_file(path: str | Path, *, trials: int = 200_000, seed: int = 0) -> Aud
 
 
 def _mechanism(mechanism: Any, name: str, trials: int, seed: int) -> Audit:
-    cost = mechanism.cost
-    promise = Guarantee(
-        mechanism=repr(mechanism),
-        unit=cost.unit,
-        epsilon=cost.epsilon,
-        delta=cost.delta,
-        neighbours=cost.neighbours,
-        model="central",
-        sampler=mechanism.sampler,
-    )
+    planned = Planned(what="value", mechanism=mechanism)
+    promise = Guarantee(releases=(planned,), mechanism=repr(mechanism), delta=mechanism.cost.delta, model="central")
     attack = attack_mechanism(mechanism, trials=trials, seed=seed)
     return _judged(mechanism, name, "privacy", promise, [attack], notes=("The mechanism as it is was attacked.",))
 
 
 def _hasher(hasher: Any, name: str, trials: int, seed: int) -> Audit:
+    from blindsight.audit.rooms.hashing.attacks import attack_learning
+
     guarantee: Guarantee = hasher.guarantee_
     attacks, notes = [], [_SAME]
-    learned = getattr(hasher, "learned_from_", None) or getattr(hasher, "learned_from", "public")
+    learned = getattr(hasher, "learned_from", "public")
     if not guarantee.releases:  # Algorithm 3 releases its codes as they are
         notes.append("The flips inside Algorithm 3 were not attacked: they are never released; the plain codes are.")
     else:
         attacks.append(attack_mechanism(hasher.mechanism_, unit=guarantee.unit, trials=trials, seed=seed))
     if guarantee.model == "central" and guarantee.unit == "record":
-        attacks.append(refits.attack_hasher(hasher, runs=max(100, trials // 1000), seed=seed))
+        attacks.append(attack_learning(hasher, runs=max(100, trials // 1000), seed=seed))
         notes.append("What learning releases was attacked by learning again from 100 digits, one of them replaced.")
     elif learned == "private":
         notes.append("Not attacked: what learning from the protected images releases.")
@@ -118,13 +116,31 @@ def _hasher(hasher: Any, name: str, trials: int, seed: int) -> Audit:
     return _judged(hasher, name, "hashing", guarantee, attacks, notes=notes)
 
 
+def _codebook(book: Codebook, name: str, trials: int, seed: int) -> Audit:
+    attack = attack_mechanism(book.mechanism, trials=trials, seed=seed)
+    notes = (_SAME, "Not attacked: the cells, which rest on public knowledge by the file's own word.")
+    return _judged(book, name, "hashing", book.guarantee(), [attack], notes=notes)
+
+
 def _folder(source: Path, trials: int, seed: int) -> Audit:
-    hashers = sorted(source.glob("*.safetensors"))
-    if not hashers:
-        raise InvalidData(f"{source} is no index: it holds no saved hasher. Make one with blindsight hash.")
-    found = audit(_read("hasher", hashers[0]), name=str(source), trials=trials, seed=seed)
-    stored = source / "codes.index"
-    return _stated(found, stored) if stored.exists() else found
+    for path in sorted(source.glob("*.safetensors")):
+        kind, _, _ = storage.load_any(path)
+        if kind in ("hasher", "codebook"):
+            found = audit(_read(kind, path), name=source.name, trials=trials, seed=seed)
+            stored = source / "codes.index"
+            return _stated(found, stored) if stored.exists() else found
+    raise InvalidData(f"{source} is no index: it holds no saved hasher or codebook. Make one with blindsight hash.")
+
+
+def attacked_index(
+    source: Path, mechanism: Any, guarantee: Guarantee, trials: int, seed: int
+) -> tuple[Verdict, Guarantee]:
+    """The verdict on an index whose mechanism is known, and its card with what the attack measured."""
+    attack = attack_mechanism(mechanism, unit=guarantee.unit, trials=trials, seed=seed)
+    found = _judged(mechanism, source.name, "hashing", guarantee, [attack], notes=(), method="index")
+    assert found.verdict is not None  # noqa: S101  (_judged makes one)
+    assert isinstance(found.card, Guarantee)  # noqa: S101  (a guarantee was given)
+    return found.verdict, found.card
 
 
 def _index(source: Path, trials: int, seed: int) -> Audit:
@@ -134,9 +150,10 @@ def _index(source: Path, trials: int, seed: int) -> Audit:
     guarantee = Header.of(source).guarantee
     if guarantee is None:
         raise InvalidData(f"{source} is an index of plain codes: it promises nothing.")
-    beside = source.parent / "hasher.safetensors"
-    if beside.exists():
-        return _stated(audit(_read("hasher", beside), name=source.name, trials=trials, seed=seed), source)
+    for kind in ("hasher", "codebook"):
+        beside = source.parent / f"{kind}.safetensors"
+        if beside.exists():
+            return _stated(audit(_read(kind, beside), name=source.name, trials=trials, seed=seed), source)
     mechanism = _released(source, guarantee)
     if mechanism is None:
         notes = ("Not attacked: the index does not say how its codes were released.",)
@@ -159,17 +176,23 @@ def _released(source: Path, guarantee: Guarantee) -> Any:
     """The mechanism that a header describes; None if it does not."""
     from blindsight.index.header import Header
 
-    named = [item.mechanism for item in guarantee.releases if isinstance(item.mechanism, (BitFlip, SubsetSelection))]
+    kinds = (BitFlip, SubsetSelection, KaryResponse)
+    named = [item.mechanism for item in guarantee.releases if isinstance(item.mechanism, kinds)]
     if len(named) != 1:
         return None
     (mechanism,) = named
-    if (mechanism.n_bits if isinstance(mechanism, BitFlip) else mechanism.k) > Header.of(source).n_bits:
+    needed = mechanism.n_bits if isinstance(mechanism, BitFlip) else mechanism.k
+    if isinstance(mechanism, KaryResponse):
+        needed = cell_bits(mechanism.k)
+    if needed > Header.of(source).n_bits:
         raise HostileFile(f"{source} describes a release that does not fit its codes.")
     return mechanism
 
 
 def _metric(metric: Any, name: str, trials: int, seed: int) -> Audit:
-    attack = refits.attack_metric(metric, runs=max(100, 3 * trials // 2000), seed=seed)
+    from blindsight.audit.rooms.metric.attacks import attack_metric
+
+    attack = attack_metric(metric, runs=max(100, 3 * trials // 2000), seed=seed)
     notes = [
         "Attacked by learning again from 4 pairs of which one changes its label, with the file's own settings.",
         "Not attacked: who was compared with whom, which is public by assumption.",
@@ -178,13 +201,15 @@ def _metric(metric: Any, name: str, trials: int, seed: int) -> Audit:
 
 
 def _tagger(tagger: Any, name: str, trials: int, seed: int) -> Audit:
+    from blindsight.audit.rooms.tagging.attacks import attack_answers, attack_plan
+
     if tagger.answer_guarantee_ is None:
-        attacks = releases.attack_plan(tagger.guarantee_, trials=max(1000, trials // 5), seed=seed)
+        attacks = attack_plan(tagger.guarantee_, trials=max(1000, trials // 5), seed=seed)
         notes: tuple[str, ...] = ("Attacked: all that training releases together, a record in or out, at its worst.",)
         if not attacks:
             notes = ("Not attacked: training has no noise, or looks at no record.",)
         return _judged(tagger, name, "tagging", tagger.guarantee_, attacks, notes=notes)
-    attacks = releases.attack_answers(tagger.way_, tagger.n_labels_, trials=trials, seed=seed)
+    attacks = attack_answers(tagger.way_, tagger.n_labels_, trials=trials, seed=seed)
     notes = (
         "One answer about one image was attacked: logits at opposite ends, and beyond the clipping bound.",
         "Not attacked: training; its own promise is the second card.",
@@ -194,14 +219,18 @@ def _tagger(tagger: Any, name: str, trials: int, seed: int) -> Audit:
 
 
 def _printed_tagger(model: Any, name: str, trials: int, seed: int) -> Audit:
-    attacks = [releases.attack_printed(model.release_, trials=trials, seed=seed)]
+    from blindsight.audit.rooms.tagging.attacks import attack_printed
+
+    attacks = [attack_printed(model.release_, trials=trials, seed=seed)]
     notes = ("One answer about one image was attacked: logits at opposite ends.",)
     found = _judged(model, name, "tagging", model.guarantee_, attacks, notes=notes)
     return replace(found, others=(("Training records", model.training_guarantee_),))
 
 
 def _flips(flipper: Any, name: str, trials: int, seed: int) -> Audit:
-    attack = releases.attack_pixel(flipper.parameters_, trials=trials, seed=seed)
+    from blindsight.audit.rooms.sketching.attacks import attack_pixel
+
+    attack = attack_pixel(flipper.parameters_, trials=trials, seed=seed)
     return _judged(flipper, name, "sketching", flipper.guarantee_, [attack], notes=("One pixel, 0 or all ones.",))
 
 
@@ -211,28 +240,31 @@ def _codebook_sketches(sketcher: Any, name: str, trials: int, seed: int) -> Audi
 
 
 def _federated(model: Any, name: str, trials: int, seed: int) -> Audit:
+    from blindsight.audit.rooms.federated.verdicts import attack_sum
+
     notes = ["Not attacked here: the encrypted messages; blindsight audit --all attacks the protocol."]
     if model.noise is None:
         notes.insert(0, "Not attacked: the sums carry no noise, and whoever opens one sees it as it is.")
         return _judged(model, name, "federated", model.guarantee_, [], notes=notes)
     notes.insert(0, "Attacked: what one round's sum tells about one user, with the model's settings and six users.")
-    attack = refits.attack_sum(model, trials=max(1000, trials // 20), seed=seed)
+    attack = attack_sum(model, trials=max(1000, trials // 20), seed=seed)
     return _judged(model, name, "federated", model.guarantee_, [attack], notes=notes)
 
 
 def _sketches(subject: Any, name: str, trials: int, seed: int) -> Audit:
     """Sketches claim no epsilon: what they imply is computed, and measured on one pixel; flipped bits do claim one."""
+    from blindsight.audit.rooms.sketching.attacks import attack_pixel, sketch_card
     from blindsight.sketching import FlipParameters
     from blindsight.sketching.promise import flips_guarantee
 
     parameters = subject.parameters if hasattr(subject, "parameters") else subject.parameters_
     shape = subject.image_shape if hasattr(subject, "image_shape") else subject.image_shape_
-    attack = releases.attack_pixel(parameters, trials=min(trials, 200_000), seed=seed)
+    attack = attack_pixel(parameters, trials=min(trials, 200_000), seed=seed)
     notes = ("Attacked: the counts of one pixel, 0 or all ones, and the pictures below.",)
     if isinstance(parameters, FlipParameters):
         promise = flips_guarantee(parameters, shape)
         return _judged(subject, name, "sketching", promise, [attack], notes=notes, method="flipped bits")
-    card, implied = releases.sketch_card(parameters, shape)
+    card, implied = sketch_card(parameters, shape)
     verdict = Verdict(
         room="sketching",
         method="sketch",
@@ -291,6 +323,7 @@ _HANDLERS: tuple[tuple[Callable[[Any], bool], Callable[[Any, str, int, int], Aud
 # What a file of each kind is read by: a module and a name in it. Only the room that is asked for is imported.
 _READERS = {
     "hasher": ("blindsight.hashing", "load"),
+    "codebook": ("blindsight.codebooks", "Codebook.load"),
     "metric": ("blindsight.metric", "DPPMetric.load"),
     "private tagger": ("blindsight.tagging", "PrivateTagger.load"),
     "p2-ml-gcn": ("blindsight.tagging", "P2MLGCN.load"),

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from blindsight.cli.terminal import console, emit_json, progress_bar, table
+from blindsight.cli.terminal import console, emit_json, progress_bar
 from blindsight.core.errors import InvalidParameter
 
 __all__ = ["audit_everything", "register", "show_verdicts"]
@@ -19,23 +19,38 @@ def register(app: typer.Typer) -> None:
 
 
 def audit(
-    target: Annotated[Path | None, typer.Argument(help="A saved model, sketches, or an index.")] = None,
+    target: Annotated[Path | None, typer.Argument(help="A saved model, sketches, or a release.")] = None,
     everything: Annotated[bool, typer.Option("--all", help="Judge the five papers' claims, and ours.")] = False,
+    vault: Annotated[
+        Path | None, typer.Option(help="The release's vault: attack it with your own photos as the truth.")
+    ] = None,
+    photos: Annotated[Path | None, typer.Option(help="With --vault: the photos' folder, if it moved.")] = None,
+    labels: Annotated[
+        str | None, typer.Option(help="With --vault: what the photos show: folder, or FILE.csv:COLUMN.")
+    ] = None,
     deep: Annotated[bool, typer.Option("--deep", help="Ten times the trials.")] = False,
     out: Annotated[Path | None, typer.Option(help="Folder for report.html, report.md and report.json.")] = None,
     workers: Annotated[int, typer.Option(help="Processes for the attacks that run something many times.", min=1)] = 1,
     seed: Annotated[int, typer.Option(help="Seed of the attacks.", min=0)] = 0,
     json: Annotated[bool, typer.Option("--json", help="Machine-readable output.")] = False,
 ) -> None:
-    """Attack a model or an index of yours, or with --all the claims of all five methods.
+    """Attack what you made or gave away, or with --all the claims of all five methods.
 
-    Ends with exit code 1 where a claim is refuted. "not refuted" is not a proof.
+    With --vault the attack runs on your own photos, on this computer: how well one is singled out, what it shows
+    guessed, what is rebuilt of it, and what search still finds. Ends with exit code 1 where a promise is refuted.
     """
     if everything == (target is not None):
-        raise InvalidParameter("give either a model or an index to audit, or --all.")
-    report = (
-        audit_everything(deep=deep, workers=workers, seed=seed) if everything else _one(target, deep=deep, seed=seed)
-    )
+        raise InvalidParameter("give either a model or a release to audit, or --all.")
+    if vault is None and (photos is not None or labels is not None):
+        raise InvalidParameter("--photos and --labels say more of a release whose --vault is given.")
+    trials = 2_000_000 if deep else 200_000
+    report: Any
+    if target is None:
+        report = audit_everything(deep=deep, workers=workers, seed=seed)
+    elif vault is not None:
+        report = _release(target, vault, photos=photos, labels=labels, trials=trials, seed=seed)
+    else:
+        report = _one(target, trials=trials, seed=seed)
     if json:
         emit_json_text(report.to_json())
     else:
@@ -43,7 +58,7 @@ def audit(
     if out is not None:
         written = report.write(out)
         if not json:
-            console.print(f"wrote {', '.join(str(path) for path in written)}", markup=False)
+            console.print(f"wrote {', '.join(str(path) for path in written)}", markup=False, soft_wrap=True)
     raise typer.Exit(1 if report.refuted else 0)
 
 
@@ -55,27 +70,13 @@ def emit_json_text(text: str) -> None:
 
 
 def show_verdicts(report: Any) -> None:
-    """The table, the headline and the advice on the terminal."""
-    from blindsight.audit.table import COLUMNS
-
-    if report.verdicts:
-        keep = [
-            COLUMNS.index(name) for name in ("method", "setting", "unit", "claimed", "proven", "audited", "verdict")
-        ]
-        rows = [[verdict.cells()[i] for i in keep] for verdict in report.verdicts]
-        table(report.title, [COLUMNS[i] for i in keep], rows)
-    console.print(report.headline(), markup=False)
-    for sentence in report.advice():
-        console.print(f"  change  {sentence}", markup=False)
-    if len(report.verdicts) == 1:
-        for _, card in report.cards:
-            console.print(card.card(), markup=False)
+    """The answer, what to change, and the numbers, in lines that fit the terminal."""
+    console.print(report.to_text(min(console.width, 100)), markup=False, soft_wrap=True, end="")
 
 
 def audit_everything(*, deep: bool, workers: int, seed: int) -> Any:
     """The report on all five methods."""
-    from blindsight.audit.showcase import report_on_all
-    from blindsight.audit.table import all_verdicts
+    from blindsight.audit.papers import all_verdicts, report_on_all
 
     with progress_bar("auditing five methods") as progress:
         verdicts = all_verdicts(deep=deep, seed=seed, workers=workers, progress=progress)
@@ -83,11 +84,26 @@ def audit_everything(*, deep: bool, workers: int, seed: int) -> Any:
         return report_on_all(verdicts, seed=seed)
 
 
-def _one(target: Any, *, deep: bool, seed: int) -> Any:
-    from blindsight.audit.evidence import report_of
+def _one(target: Path, *, trials: int, seed: int) -> Any:
+    from blindsight.audit.report.of_file import report_of
     from blindsight.audit.target import audit_file
 
     with progress_bar(f"attacking {target}"):
-        found = audit_file(target, trials=2_000_000 if deep else 200_000, seed=seed)
-    with progress_bar("measuring what it costs and what comes back"):
+        found = audit_file(target, trials=trials, seed=seed)
+    with progress_bar("drawing"):
         return report_of(found, seed=seed)
+
+
+def _release(target: Path, vault: Path, *, photos: Path | None, labels: str | None, trials: int, seed: int) -> Any:
+    from blindsight.audit.release import audit_release
+
+    with progress_bar("attacking your release") as progress:
+        return audit_release(
+            target,
+            vault,
+            photos=photos,
+            labels=labels,
+            trials=trials,
+            seed=seed,
+            progress=lambda done, total, _: progress(done, total),
+        )

@@ -162,6 +162,7 @@ def _plan(
 def join(
     invitation: Annotated[Path, typer.Argument(help="The file you were sent.")],
     folder: Annotated[Path, typer.Argument(help="Where your party's folder goes; must be empty.")],
+    json: Json = False,
 ) -> None:
     """Accept an invitation: make your party's folder from the one file you were sent, and say what you will see."""
     from blindsight.federated.agreement import discloses
@@ -169,6 +170,9 @@ def join(
     from blindsight.federated.flower.parties import settings_of
 
     home = invitations.join(invitation, folder)
+    if json:
+        emit_json({"party": home.name, "address": home.about["address"], "next": home.command})
+        return
     console.print(f"you are {home.name} at {home.about['address']}; next: blindsight federate {home.command}")
     console.print(discloses(settings_of(home)).card())
 
@@ -338,5 +342,5 @@ def _rows(data: Path | None) -> tuple[Any, Any]:
         return read_rows(data)
     from sklearn.datasets import load_digits
 
-    X, y = load_digits(return_X_y=True)
-    return X, y
+    rows, labels = load_digits(return_X_y=True)
+    return rows, labels

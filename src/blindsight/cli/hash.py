@@ -34,9 +34,8 @@ def hash_folder(
     epsilon: Annotated[float | None, typer.Option(help="Budget per unit (default 8).")] = None,
     unit: Annotated[str | None, typer.Option(help="record (a whole photo, default) or bit.")] = None,
     calibration: Annotated[str | None, typer.Option(help="proven (default) or paper.")] = None,
-    bits: Annotated[
-        int | None, typer.Option(help="Bits of a flipped code, or a codebook's cells (default: by budget).")
-    ] = None,
+    cells: Annotated[int | None, typer.Option(help="With codebook: how many cells (default: by budget).")] = None,
+    bits: Annotated[int | None, typer.Option(help="With phashing: bits of a code (default: by budget).")] = None,
     features: Annotated[
         str | None,
         typer.Option(
@@ -65,6 +64,9 @@ def hash_folder(
         str | None, typer.Option(help="Whose photos: folder (first subfolder), dicom (PatientID) or FILE.csv:COLUMN.")
     ] = None,
     most: Annotated[int | None, typer.Option(help="With --person: most images of one person (default 1).")] = None,
+    thumbnails: Annotated[
+        bool, typer.Option("--thumbnails", help="Keep small pictures in the vault, for contact sheets.")
+    ] = False,
     new_release: Annotated[
         bool, typer.Option("--new-release", help="Start anew where the vault was lost: all photos are released again.")
     ] = False,
@@ -82,7 +84,7 @@ def hash_folder(
     from blindsight.core.errors import BudgetExceeded, InvalidData, InvalidParameter, NotProven, UnitMismatch
     from blindsight.data.reading import SUFFIXES
     from blindsight.index import photos
-    from blindsight.index.album import keep_in_step
+    from blindsight.index.album import keep_in_step, keep_thumbnails
     from blindsight.index.bulk import pool_at
     from blindsight.index.encoder import load_encoder, make_encoder
     from blindsight.index.public_images import refuse_private
@@ -92,7 +94,6 @@ def hash_folder(
         "epsilon": epsilon,
         "unit": unit,
         "calibration": calibration,
-        "bits": bits,
         "features": features,
         "public": public,
         "first_page": first_page,
@@ -104,6 +105,7 @@ def hash_folder(
     kept = vault or photos.vault_beside(out)
     listed = list(photos.photo_names(folder, SUFFIXES, leave_out=(out, kept)))
     place = photos.PhotoFolder.find(out)
+    asked["bits"] = _code_size(method or (place.recipe.get("method") if place else None), cells, bits)
     old = place if new_release else None
     if old is not None:
         place, kept = None, _free(kept)
@@ -129,8 +131,6 @@ def hash_folder(
         whose = None if person is None else photos.persons_of(folder, listed, person)
         with progress_bar("recognising photos") as progress:
             found = photos.scan(folder, listed, safe, persons=whose, progress=progress)
-        if not json:
-            _say_guarantee(guarantee)
         asking = True
         charged = _charge(safe, number, guarantee, ledger, dataset or folder.resolve().name)
     except BaseException as error:
@@ -138,6 +138,8 @@ def hash_folder(
         if fresh and (not asking or isinstance(error, (BudgetExceeded, UnitMismatch, NotProven))):
             shutil.rmtree(kept, ignore_errors=True)
         raise
+    if not json:
+        table("Privacy card: each photo's code", ("field", "value"), guarantee.rows())
     if old is not None:
         old.clear()
     place = place or photos.PhotoFolder(out, recipe.to_fields(), safe.number, number, chosen, limit)
@@ -148,7 +150,24 @@ def hash_folder(
         done = keep_in_step(
             place, folder, found, safe, encoder, guarantee, law, prune=prune, pool=pool_at(ray), progress=progress
         )
+    if thumbnails or safe.fact("thumbnails"):
+        safe.note(thumbnails=True)
+        with progress_bar("making thumbnails") as progress:
+            keep_thumbnails(safe, folder, found, prune=prune, progress=progress)
     _report(place, safe, recipe, guarantee, done, charged, json)
+
+
+def _code_size(method: str | None, cells: int | None, bits: int | None) -> int | None:
+    """Cells of a codebook or bits of a flipped code, each under its own name."""
+    from blindsight.core.errors import InvalidParameter
+
+    if method in (None, "codebook"):
+        if bits is not None:
+            raise InvalidParameter("a codebook has cells, not bits: say --cells, or choose a phashing --method.")
+        return cells
+    if cells is not None:
+        raise InvalidParameter(f"{method} has bits, not cells: say --bits.")
+    return bits
 
 
 def _free(kept: Path) -> Path:
@@ -168,7 +187,7 @@ def _choices(
 
     limit = 0 if person is None else checks.whole("--most", 1 if most is None else most)
     if place is None:
-        return checks.one_of("--names", names or "random", ("random", "keep")), limit  # type: ignore[return-value]
+        return checks.one_of("--names", names or "random", ("random", "keep")), limit
     if names is not None and names != place.names:
         raise InvalidParameter(f"{place.path} was made with --names {place.names}. Choose another --out to change it.")
     if limit != place.most:
@@ -191,8 +210,9 @@ def _recipe(asked: dict[str, Any], place: PhotoFolder | None, vault: Vault) -> R
         recipe = Recipe.from_fields({**place.recipe, "public": own.get("public", place.recipe.get("public"))})
         for name, value in given.items():
             if getattr(recipe, name) != value:
+                option = "cells" if name == "bits" and recipe.method == "codebook" else name.replace("_", "-")
                 raise InvalidParameter(
-                    f"{place.path} was made with --{name} {getattr(recipe, name)}, now {value} is asked for. "
+                    f"{place.path} was made with --{option} {getattr(recipe, name)}, now {value} is asked for. "
                     "Leave the option out to continue, or choose another --out (a second release, charged again)."
                 )
         return recipe
@@ -218,10 +238,6 @@ def _charge(vault: Vault, number: str, guarantee: Guarantee, ledger: str | None,
     with Ledger(ledger, dataset=dataset) as opened:
         now = charge(guarantee, vault, number, opened)
     return f"{guarantee.cost} charged to {dataset}" if now else f"charged to {dataset} by an earlier run"
-
-
-def _say_guarantee(guarantee: Guarantee) -> None:
-    table("Privacy card: each photo's code", ("field", "value"), guarantee.rows())
 
 
 def _report(

@@ -1,7 +1,7 @@
 """`blindsight`: the verbs, and what happens when one fails.
 
 Exit codes: 0 done; 1 an audit refuted a claim; 2 bad usage or input; 3 the privacy budget would be exceeded;
-4 data or an optional package is missing; 70 a mistake of ours.
+4 data or an optional package is missing, or a file cannot be read or written; 130 stopped by Ctrl-C.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ threads.limit()
 import typer  # noqa: E402
 from typer.core import TyperGroup  # noqa: E402
 
+from blindsight.cli.examples import EXAMPLES, FIRST  # noqa: E402
 from blindsight.core.errors import (  # noqa: E402
     BlindsightError,
     BudgetExceeded,
@@ -34,6 +35,7 @@ VERBS = (
     "data",
     "hash",
     "search",
+    "index",
     "federate",
     "metric",
     "sketch",
@@ -42,7 +44,9 @@ VERBS = (
     "audit",
     "ledger",
     "serve",
+    "licences",
 )
+_CODES = "Exit codes: 0 done, 1 a claim was refuted, 2 bad usage or input, 3 no budget, 4 something is missing."
 
 
 class _InOrder(TyperGroup):
@@ -56,8 +60,8 @@ app = typer.Typer(
     name="blindsight",
     cls=_InOrder,
     help="Learn from images, and search them, without anyone getting to see them.",
-    no_args_is_help=True,
-    add_completion=False,
+    epilog=_CODES,
+    invoke_without_command=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
@@ -73,16 +77,38 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def _main(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Say the version.")
     ] = False,
 ) -> None:
     """Learn from images, and search them, without anyone getting to see them."""
+    if context.invoked_subcommand is None:
+        typer.echo(FIRST)
+
+
+def _teach(verbs: typer.Typer, path: str) -> None:
+    """Examples under the help of every verb; and one "Did you mean", which click says by itself."""
+    verbs.suggest_commands = False
+    for command in verbs.registered_commands:
+        name = command.name or getattr(command.callback, "__name__", "")
+        command.epilog = _epilog(f"{path} {name}".strip())
+    for group in verbs.registered_groups:
+        name = f"{path} {group.name or ''}".strip()
+        group.epilog = _epilog(name)
+        if group.typer_instance is not None:
+            _teach(group.typer_instance, name)
+
+
+def _epilog(path: str) -> str | None:
+    shown = EXAMPLES.get(path)
+    return None if shown is None else "\n\n".join(["[bold]Examples[/bold]", *(f"  {line}" for line in shown)])
 
 
 for _verb in VERBS:
     if importlib.util.find_spec(f"blindsight.cli.{_verb}") is not None:
         importlib.import_module(f"blindsight.cli.{_verb}").register(app)
+_teach(app, "")
 
 
 def run() -> None:
@@ -93,6 +119,25 @@ def run() -> None:
         code = next(code for kind, code in EXIT_CODES.items() if isinstance(error, kind))
         typer.echo(f"blindsight: {error}", err=True)
         sys.exit(code)
+    except OSError as error:
+        typer.echo(f"blindsight: {_unusable(error)}", err=True)
+        sys.exit(4)
     except KeyboardInterrupt:
         typer.echo("blindsight: stopped.", err=True)
         sys.exit(130)
+
+
+def _unusable(error: OSError) -> str:
+    """What the operating system refused, as a sentence with the file's name."""
+    if error.filename is None:
+        return f"the operating system refused: {error.strerror or error}."
+    named = error.filename if isinstance(error.filename, str) else str(error.filename)
+    if isinstance(error, IsADirectoryError):
+        return f"{named} is a folder, and a file is needed here. Name the file in it."
+    if isinstance(error, NotADirectoryError):
+        return f"{named} is not a folder, and one is needed here. Check the path."
+    if isinstance(error, FileNotFoundError):
+        return f"{named} does not exist. Check the path."
+    if isinstance(error, PermissionError):
+        return f"{named} may not be read or written by this user. Check its permissions."
+    return f"{named}: {error.strerror}."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,12 +14,10 @@ from blindsight.cli.terminal import console, emit_json, table
 if TYPE_CHECKING:
     from blindsight.index import CodeIndex, Hit, Hits
     from blindsight.index.encoder import PhotoEncoder
-    from blindsight.index.milvus import MilvusIndex
+    from blindsight.index.owner import OwnPhotos
     from blindsight.index.photos import OwnNames
 
 __all__ = ["register"]
-
-_THUMBNAIL = 320
 
 
 def register(app: typer.Typer) -> None:
@@ -42,6 +41,12 @@ def search_index(
     ] = None,
     inside: Annotated[
         str | None, typer.Option("--in", help="Only photos whose name begins so: a subfolder, say trips/2024/.")
+    ] = None,
+    since: Annotated[
+        datetime | None, typer.Option(formats=["%Y-%m-%d"], help="Only photos taken on this day or later (YYYY-MM-DD).")
+    ] = None,
+    until: Annotated[
+        datetime | None, typer.Option(formats=["%Y-%m-%d"], help="Only photos taken on this day or before.")
     ] = None,
     radius: Annotated[
         int | None, typer.Option(help="All photos within this Hamming distance; for flipped codes only.")
@@ -73,27 +78,35 @@ def search_index(
     from blindsight.core import checks
     from blindsight.index.encoder import Recipe, load_encoder
     from blindsight.index.header import Header
+    from blindsight.index.owner import OwnPhotos
     from blindsight.index.photos import OwnNames, PhotoFolder
 
     _check_order(index, queries or [])
     place = PhotoFolder.read(index)
     encoder = load_encoder(Recipe.from_fields(place.recipe), index, Header.of(place.codes).decoding)
-    stored = encoder.load(place.codes) if milvus is None else _on_milvus(place.codes, milvus, collection, token)
     names = OwnNames(place, vault)
-    album = Album(names, folder or names.source, encoder)
+    own = OwnPhotos(names, folder or names.source, encoder)
+    stored = (
+        encoder.load(place.codes)
+        if milvus is None
+        else encoder.on_milvus(milvus, codes=place.codes, collection=collection, token=token)
+    )
     with stored:
         asked = _asked(encoder, stored, queries or [], words or [], [names.record(name) for name in like or []])
-        wanted = k if rerank is None and inside is None else max(k, rerank or 0, len(stored) if inside else 0)
+        filtered = inside is not None or since is not None or until is not None
+        wanted = max(k, rerank or 0, len(stored) if filtered else 0)
         hits = _search(encoder, stored, asked, wanted, ranking, radius)
         if inside is not None:
             hits = hits.only(_begins(hits, inside, names))
+        if since is not None or until is not None:
+            hits = hits.only(own.between(hits, since and since.date(), until and until.date()))
         if min_probability is not None:
             hits = hits.at_least(checks.probability("min_probability", min_probability))
-        found = _first(hits, wanted if rerank is not None else k)
+        found = _first(hits, k if rerank is None else max(k, rerank))
         if rerank is not None:
-            found = album.rerank(asked, found, k)
+            found = _rerank(own, asked, found, k)
         if html is not None:
-            _write_sheet(html, asked, found, stored, album, encoder)
+            _write_sheet(html, asked, found, stored, own)
         if json:
             _emit(asked, found, stored, encoder.meaning, html, names)
             return
@@ -111,58 +124,39 @@ class Asked:
     squeezed: Any | None
     similarity: Any | None
     present: list[bool]
+    stored: bool = False
 
 
-@dataclass(frozen=True)
-class Album:
-    """The owner's photos, where they are at hand."""
+def _rerank(own: OwnPhotos, asked: Asked, found: list[list[Hit]], k: int) -> list[list[Hit]]:
+    """Candidates in the order of the photos themselves; a stored query is looked up among the owner's photos."""
+    import numpy as np
 
-    names: OwnNames
-    folder: Path | None
-    encoder: PhotoEncoder
+    from blindsight.core.errors import InvalidParameter
 
-    def original(self, key: Any) -> Any | None:
-        """The photo of a hit as pixels; None where it is gone, or its name leads out of the folder."""
-        from blindsight.core.errors import BlindsightError
-        from blindsight.data import read_image
-
-        if self.folder is None:
-            return None
-        path = self.folder / self.names.of(key)[0]
-        if not path.resolve().is_relative_to(self.folder.resolve()):
-            return None
-        try:
-            return read_image(path)
-        except (BlindsightError, OSError):
-            return None
-
-    def squeezed(self, key: Any) -> Any | None:
-        """The same, as the network sees it."""
-        from blindsight.data import to_rgb
-
-        image = self.original(key)
-        return None if image is None else to_rgb(image, self.encoder.recipe.size)
-
-    def rerank(self, asked: Asked, found: list[list[Hit]], k: int) -> list[list[Hit]]:
-        """Candidates in the order of the photos themselves."""
-        from blindsight.core.errors import InvalidParameter
-
-        if asked.squeezed is None:
-            raise InvalidParameter("--rerank compares with a query picture: give one, not --words or --like.")
-        by_id = [{hit.id: hit for hit in hits} for hits in found]
-        ordered = self.encoder.rerank(asked.squeezed, found, self.squeezed, k)
-        return [
-            [hits[key]._replace(score=value, tied=1) for key, value in pairs]
-            for hits, pairs in zip(by_id, ordered, strict=True)
-        ]
+    squeezed = asked.squeezed
+    if squeezed is None and asked.stored:
+        pictures = [picture for key in asked.titles if (picture := own.squeezed(key)) is not None]
+        squeezed = np.stack(pictures) if len(pictures) == len(asked.titles) else None
+    if squeezed is None:
+        raise InvalidParameter(
+            "--rerank compares pictures: give a query picture, or --like with a photo that is here (see --folder)."
+        )
+    by_id = [{hit.id: hit for hit in hits} for hits in found]
+    ordered = own.encoder.rerank(squeezed, found, own.squeezed, k)
+    return [
+        [hits[key]._replace(score=value, tied=1) for key, value in pairs]
+        for hits, pairs in zip(by_id, ordered, strict=True)
+    ]
 
 
 def _check_order(index: Path, queries: list[Path]) -> None:
     """The mistakes that people make: index and query swapped, a file where the index is expected."""
     from blindsight.core.errors import InvalidData
 
-    if index.is_file() and any((query / "about.json").is_file() for query in queries):
-        raise InvalidData(f"{index} is a photo and {queries[0]} an index: the index comes first.")
+    if not (index / "about.json").is_file() and any((query / "about.json").is_file() for query in queries):
+        raise InvalidData(f"{queries[0]} is the index, and comes first; then what to look for.")
+    if (index / "key").is_file():
+        raise InvalidData(f"{index} is a vault, which is the owner's alone. The index is the folder beside it.")
     if index.is_file():
         raise InvalidData(f"{index} is a file. The first argument is the index: the folder that blindsight hash made.")
 
@@ -189,7 +183,7 @@ def _asked(encoder: PhotoEncoder, stored: CodeIndex, queries: list[Path], words:
             raise InvalidParameter(f"{queries[0]} holds no photos to look for.")
         return Asked([str(path) for path in paths], pixels, squeezed, None, encoder.present(stored, squeezed).tolist())
     similarity = encoder.similarity_of_words(words) if words else encoder.similarity_of_stored(stored, like)
-    return Asked(words or like, [], None, similarity, [True] * len(similarity))
+    return Asked(words or like, [], None, similarity, [True] * len(similarity), stored=bool(like))
 
 
 def _search(encoder: PhotoEncoder, stored: CodeIndex, asked: Asked, k: int, ranking: str, radius: int | None) -> Hits:
@@ -212,17 +206,6 @@ def _begins(hits: Hits, inside: str, names: OwnNames) -> Any:
 
 def _first(hits: Hits, k: int) -> list[list[Hit]]:
     return [found[:k] if hits.distances is None else found for found in hits]
-
-
-def _on_milvus(codes: Path, uri: str, collection: str, token: str) -> MilvusIndex:
-    """The collection, or a new one with the index's codes; Milvus then holds what the index file holds, no more."""
-    from blindsight.core.errors import InvalidParameter
-    from blindsight.index.milvus import MilvusIndex
-
-    try:
-        return MilvusIndex(uri, collection=collection, token=token)
-    except InvalidParameter:  # not there yet
-        return MilvusIndex.load(codes, uri, collection=collection, token=token)
 
 
 def _show(query: str, found: list[Hit], word: str, names: OwnNames, *, present: bool) -> None:
@@ -272,34 +255,20 @@ def _plain(hit: Hit, names: OwnNames) -> dict[str, Any]:
     return {**hit._asdict(), "names": names.of(hit.id)}
 
 
-def _write_sheet(
-    target: Path, asked: Asked, found: list[list[Hit]], stored: Any, album: Album, encoder: PhotoEncoder
-) -> None:
+def _write_sheet(target: Path, asked: Asked, found: list[list[Hit]], stored: Any, own: OwnPhotos) -> None:
     from blindsight.core.storage import write_atomically
     from blindsight.index.contact_sheet import Sheet, contact_sheet
+    from blindsight.index.thumbnails import thumbnail
 
-    thumbnails: dict[str, bytes] = {}
-    for key in {str(hit.id) for hits in found for hit in hits}:
-        if (picture := album.original(key)) is not None:
-            thumbnails[album.names.of(key)[0]] = _thumbnail(picture)
-    found = [[hit._replace(id=album.names.of(hit.id)[0]) for hit in hits] for hits in found]
-    shown: list[bytes | None] = [_thumbnail(image) for image in asked.pixels]
-    shown = shown or [None] * len(found)
+    encoder = own.encoder
+    small = own.thumbnails({hit.id for hits in found for hit in hits} | set(asked.titles if asked.stored else ()))
+    thumbnails = {own.names.of(key)[0]: picture for key, picture in small.items()}
+    found = [[hit._replace(id=own.names.of(hit.id)[0]) for hit in hits] for hits in found]
+    shown: list[bytes | None] = [thumbnail(image) for image in asked.pixels]
+    shown = shown or [small.get(title) for title in asked.titles]
     sheets = [
         Sheet(Path(query).name, picture, hits, thumbnails)
         for query, picture, hits in zip(asked.titles, shown, found, strict=True)
     ]
     page = contact_sheet(sheets, stored.guarantee, stored=len(stored), word=encoder.match_word, meaning=encoder.meaning)
     write_atomically(target, page.encode())
-
-
-def _thumbnail(pixels: Any) -> bytes:
-    import io
-
-    from PIL import Image
-
-    picture = Image.fromarray(pixels).convert("RGB")
-    picture.thumbnail((_THUMBNAIL, _THUMBNAIL))
-    buffer = io.BytesIO()
-    picture.save(buffer, "JPEG", quality=82)
-    return buffer.getvalue()

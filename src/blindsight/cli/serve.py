@@ -94,9 +94,13 @@ def revoke_key(
     config: Config = None,
     state: State = None,
     database: Url = None,
+    json: Json = False,
 ) -> None:
     """End a key for good, and its sessions."""
     _keys(config, state, database).revoke(name)
+    if json:
+        emit_json({"name": name, "revoked": True})
+        return
     console.print(f"{name}: revoked", markup=False)
 
 

@@ -14,7 +14,7 @@ from blindsight.cli.terminal import console, emit_json, progress_bar, table
 
 __all__ = ["register"]
 
-MOST_VALUES = 20_000_000  # pixels times channels that `recover` attacks: about a minute
+MOST_VALUES = 4_000_000  # pixels times channels that `recover` attacks: about a minute
 MOST_PUBLIC = 3000  # public images that the learning attacker is given
 
 
@@ -43,7 +43,8 @@ def make(
     source: Annotated[
         str,
         typer.Argument(
-            metavar="FOLDER", help="Images: a folder (a subfolder a class gives labels), or a known set such as mnist."
+            metavar="FOLDER",
+            help="Images: a folder (a subfolder per class gives labels), or a known set such as mnist.",
         ),
     ],
     out: Annotated[Path, typer.Argument(metavar="OUT", help="The file of sketches to write.")],
@@ -64,7 +65,10 @@ def make(
     split: Annotated[str | None, typer.Option(help="train or test, for known sets.")] = None,
     size: Annotated[int | None, typer.Option(help="Resize to size x size pixels.")] = None,
     grey: Annotated[bool, typer.Option("--grey", help="Turn colour into grey.")] = False,
-    seed: Annotated[int | None, typer.Option(help="Fixed dice: a simulation, not a protection.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Fixed noise, for trials: marked as a simulation.")] = None,
+    vault: Annotated[
+        Path | None, typer.Option(help="Keep here a key by which an image has one sketch, however often it is sent.")
+    ] = None,
     ledger: Annotated[Path | None, typer.Option(help="Ledger to charge (with --flip-epsilon).")] = None,
     dataset: Annotated[str, typer.Option(help="The data set's name in the ledger.")] = "images",
     unsafe_records: Annotated[
@@ -86,12 +90,15 @@ def make(
 
     if sum(goal is not None for goal in (max_psnr, epsilon_per_pixel, flip_epsilon)) > 1:
         raise InvalidParameter("give at most one of --max-psnr, --epsilon-per-pixel and --flip-epsilon.")
+    if vault is not None and (seed is not None or ray is not None):
+        raise InvalidParameter("--vault goes with neither --seed nor --ray: its key is the dice, and it stays here.")
     images = _images(source, split)
     prepare = _preparation(size, grey)
+    dice = seed if vault is None else _permanent(vault)
     if force and out.exists():
         _delete(out)
     if flip_epsilon is not None:
-        _flip(images, prepare, out, flip_epsilon, seed, ledger, dataset, ray, json)
+        _flip(images, prepare, out, flip_epsilon, dice, ledger, dataset, ray, json)
         return
     from blindsight.index.bulk import pool_at, sketch_to
     from blindsight.sketching import NegativeSketcher
@@ -106,7 +113,7 @@ def make(
         )
     else:
         parameters = resolve(q if q.startswith("Q") else _numbers("q", q), p=_numbers("p", p), r=r)
-    sketcher = NegativeSketcher(parameters, random_state=seed).fit(prepare(images[:1]))
+    sketcher = NegativeSketcher(parameters, random_state=dice).fit(prepare(images[:1]))
     with progress_bar("sketching") as progress:
         sketches = sketch_to(out, images, sketcher, prepare=prepare, pool=pool_at(ray), progress=progress)
     if unsafe_records:
@@ -139,7 +146,7 @@ def recover(
     count: Annotated[int, typer.Option(help="How many sketches to attack, at most.", min=1)] = 100,
     size: Annotated[int | None, typer.Option(help="Size that the originals were brought to.")] = None,
     grey: Annotated[bool, typer.Option("--grey", help="The originals were turned to grey.")] = False,
-    steps: Annotated[int, typer.Option(help="Steps of the learning attacker: bounds its time.", min=1)] = 300,
+    steps: Annotated[int, typer.Option(help="Steps of the learning attacker: bounds its time.", min=1)] = 120,
     gallery: Annotated[
         Path | None, typer.Option(help="Draw original and recovered images here (.svg or .png).")
     ] = None,
@@ -207,7 +214,7 @@ def _flip(
     prepare: Callable[[Any], Any],
     out: Path,
     epsilon: float,
-    seed: int | None,
+    dice: Any,
     ledger: Path | None,
     dataset: str,
     ray: str | None,
@@ -218,7 +225,7 @@ def _flip(
     from blindsight.privacy import Ledger
     from blindsight.sketching.estimator import FlippedBits
 
-    flipper = FlippedBits(epsilon, random_state=seed).fit(prepare(images[:1]))
+    flipper = FlippedBits(epsilon, random_state=dice).fit(prepare(images[:1]))
     account = None if ledger is None else Ledger(ledger, dataset=dataset)
     with progress_bar("flipping") as progress:
         sketch_to(out, images, flipper, prepare=prepare, ledger=account, pool=pool_at(ray), progress=progress)
@@ -227,6 +234,14 @@ def _flip(
         return
     console.print(f"{len(images):,} images in {out}")
     console.print(flipper.guarantee_.card(), markup=False, soft_wrap=True)
+
+
+def _permanent(folder: Path) -> Any:
+    """The noise of the vault in this folder, which is made where there is none."""
+    from blindsight.privacy.vault import Vault
+    from blindsight.sketching.permanent import Permanent
+
+    return Permanent(Vault.open_or_create(folder))
 
 
 def _delete(out: Path) -> None:
@@ -238,7 +253,7 @@ def _delete(out: Path) -> None:
 
 
 def _images(source: str, split: str | None) -> Any:
-    """A folder of images, with labels where it has a subfolder a class, or a known set by name."""
+    """A folder of images, with labels where it has a subfolder per class, or a known set by name."""
     from blindsight import data
     from blindsight.core.errors import MissingData
     from blindsight.data.formats.folders import load_class_folders, load_folder

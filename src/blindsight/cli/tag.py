@@ -5,9 +5,10 @@ from __future__ import annotations
 import csv
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from textwrap import fill
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -17,7 +18,9 @@ from blindsight.cli.terminal import console, emit_json, errors, progress_bar, ta
 if TYPE_CHECKING:
     from blindsight.data import MultiLabelSet
     from blindsight.privacy import Ledger
+    from blindsight.privacy.vault import Vault
     from blindsight.tagging import PrivateTagger
+    from blindsight.tagging.answers import Answers
     from blindsight.tagging.photos import Extractor, Quality
 
 __all__ = ["register"]
@@ -25,11 +28,20 @@ __all__ = ["register"]
 Out = Annotated[Path, typer.Option("--out", help="The model's file.")]
 Words = Annotated[
     str | None,
-    typer.Option("--vocabulary", help="The labels: a file with one per line, or words parted by commas."),
+    typer.Option(
+        "--vocabulary",
+        help="The labels: a file with one per line, or words parted by commas; tv=television/screen adds other names.",
+    ),
 ]
 Public = Annotated[Path | None, typer.Option("--public", help="A folder of public photos of any subject.")]
 Json = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
+Card = Annotated[bool, typer.Option("--card", help="Print the whole privacy card.")]
+LedgerPlace = Annotated[str | None, typer.Option("--ledger", envvar="BLINDSIGHT_LEDGER", help="A ledger to charge.")]
+VaultPlace = Annotated[
+    Path | None, typer.Option("--vault", help="What you keep of a release (default: MODEL.vault).", show_default=False)
+]
 _FEW_RECORDS = 500
+_BARS = "▁▂▃▄▅▆▇█"
 
 
 def register(app: typer.Typer) -> None:
@@ -57,22 +69,30 @@ def train(
     out: Out = Path("tagger.safetensors"),
     features: Annotated[str, typer.Option(help="efficientnet or pixels.")] = "efficientnet",
     size: Annotated[int | None, typer.Option(help="Photos are scaled to size x size (224; pixels 16).")] = None,
-    ledger: Annotated[str | None, typer.Option(envvar="BLINDSIGHT_LEDGER", help="A ledger that is charged.")] = None,
+    ledger: LedgerPlace = None,
+    dataset: Annotated[str | None, typer.Option(help="The photos' name in the ledger (default: the folder's).")] = None,
+    vault: VaultPlace = None,
     seed: Annotated[int | None, typer.Option(help="Fixed noise, for trials: marked as a simulation.")] = None,
+    card: Card = False,
     json: Json = False,
 ) -> None:
-    """Train a tagger on labelled photos; epsilon is the total of all that is learned from them."""
+    """Train a tagger on labelled photos; epsilon is the total of all that is learned from them.
+
+    A tenth of the photos is held out, and what the tagger is worth is measured on them, for you alone.
+
+    With a ledger or a vault the same training run again, after a crash too, is the same model, charged once.
+    """
     from blindsight.core.errors import InvalidData
     from blindsight.tagging import CodebookAnswers, DPTraining, Exact, FromLabels, Ordinary, PrivateTagger
     from blindsight.tagging.labels_file import read_vocabulary
-    from blindsight.tagging.photos import Extractor, public_knowledge, quality
+    from blindsight.tagging.photos import Extractor, public_knowledge, quality, split
 
     words = None if vocabulary is None else read_vocabulary(vocabulary)
-    chosen, stated = _training_set(source, labels, words)
+    chosen, stated = _training_set(source, labels, None if words is None else list(words))
     extractor = Extractor(features, size or (16 if features == "pixels" else 224))  # type: ignore[arg-type]
     rows, extractor = _features(chosen, extractor)
     seen = None if public is None else _public(public, extractor)
-    prior, reason = public_knowledge(chosen.classes, extractor, seen)
+    prior, reason = public_knowledge(chosen.classes, extractor, seen, words)
     tagger = PrivateTagger(
         DPTraining(epsilon=epsilon, delta=delta) if epsilon else Ordinary(),
         Exact() if publish is None else CodebookAnswers(publish),
@@ -81,24 +101,28 @@ def train(
         prior=prior,
         random_state=seed,
     )
+    used, held = split(len(rows))
+    validation = (rows[held], chosen.labels[held]) if chosen.labels[held].any() else None
+    safe = _vault(vault, out) if ledger is not None or vault is not None or publish is not None else None
+    opened = _ledger(ledger, dataset or Path(source).resolve().name, safe)
+    notes = {"extractor": {"kind": extractor.kind, "size": extractor.size}}
     with progress_bar("training") as progress, _uncharged(ledger):
-        tagger.fit(rows, chosen.labels, ledger=_ledger(ledger, out), progress=progress)
-    found = quality(tagger, rows, chosen.labels)
-    if publish is not None and not found.worth_it:
-        raise InvalidData(
-            f"answers at ε = {publish:g} per photo would say no more than how frequent each label is (mAP "
-            f"{found.mAP:.3f} against {found.rates_mAP:.3f}; for your eyes only). Nothing was written: give a larger "
-            "--publish, more photos, or --public photos."
-        )
-    tagger.public_["extractor"] = {"kind": extractor.kind, "size": extractor.size}
+        tagger = _fit(tagger, rows[used], chosen.labels[used], opened, safe, notes, validation, progress)
+    found = None if validation is None else quality(tagger, *validation)
+    if publish is not None and (found is None or not found.worth_it):
+        raise InvalidData(_not_worth_it(publish, found))
     tagger.save(out)
-    _report(tagger, out, found, reason, json)
+    _report(tagger, out, safe, found, len(held), reason, card, json)
 
 
 def start(
-    words: Annotated[str, typer.Argument(help="The labels: words parted by commas, or a file with one per line.")],
+    words: Annotated[
+        str,
+        typer.Argument(help="The labels: words parted by commas, or a file with one per line; tv=television/screen."),
+    ],
     public: Public = None,
     out: Out = Path("tagger.safetensors"),
+    card: Card = False,
     json: Json = False,
 ) -> None:
     """Start from words alone: public knowledge about these labels, no photo of yours, epsilon 0."""
@@ -107,27 +131,35 @@ def start(
     from blindsight.tagging.labels_file import read_vocabulary
     from blindsight.tagging.photos import Extractor, public_knowledge
 
-    extractor, names = Extractor(), read_vocabulary(words)
+    extractor, known = Extractor(), read_vocabulary(words)
     seen = None if public is None else _public(public, extractor)
-    prior, reason = public_knowledge(names, extractor, seen)
+    prior, reason = public_knowledge(list(known), extractor, seen, known)
     if prior is None:
         raise MissingData(f"there is no public knowledge about these labels: {reason}")
-    tagger = PrivateTagger.from_public(names, prior)
+    tagger = PrivateTagger.from_public(list(known), prior)
     tagger.public_["extractor"] = {"kind": extractor.kind, "size": extractor.size}
     tagger.save(out)
-    _report(tagger, out, None, None, json)
+    _report(tagger, out, None, None, 0, None, card, json)
 
 
 def apply(
     model: Annotated[Path, typer.Argument(help="A tagger that `train` or `start` wrote.")],
     images: Annotated[list[Path], typer.Argument(help="Photos, or folders of photos.")],
     as_csv: Annotated[bool, typer.Option("--csv", help="As labels.csv: correct it and train again.")] = False,
-    ledger: Annotated[str | None, typer.Option(envvar="BLINDSIGHT_LEDGER", help="A ledger that is charged.")] = None,
+    ids: Annotated[bool, typer.Option("--ids", help="Random ids instead of file names, for giving away.")] = False,
+    ledger: LedgerPlace = None,
+    dataset: Annotated[str | None, typer.Option(help="The photos' name in the ledger (default: the model's).")] = None,
+    vault: VaultPlace = None,
     json: Json = False,
 ) -> None:
-    """Tag photos. Exact answers cost nothing more; noisy ones are charged per photo, before they are shown."""
-    from blindsight.core.errors import MissingData
-    from blindsight.data import Files, read_image
+    """Tag photos. Exact answers cost nothing more.
+
+    Answers with noise (`train --publish`) are released once per photo, kept in the vault, and charged once in all.
+
+    A photo then has the same tags whenever it is asked about, however it was moved, renamed or copied.
+    """
+    from blindsight.core.errors import InvalidParameter, MissingData
+    from blindsight.data import Files
     from blindsight.tagging import PrivateTagger
     from blindsight.tagging.photos import Extractor, image_files
 
@@ -135,26 +167,76 @@ def apply(
         raise MissingData(f"there is no tagger at {model}. Make one with `tag train` or `tag start`.")
     tagger = PrivateTagger.load(model)
     extractor = Extractor(**tagger.public_.get("extractor", {"kind": "none", "size": 0}))
-    files = image_files(images)
-    for path in files:
-        read_image(path)  # a broken image is refused before anything is spent
-    with progress_bar("features") as progress:
-        rows = extractor(Files(files), progress=progress)
     noisy = tagger.answer_guarantee_ is not None
-    with _uncharged(ledger if noisy else ""):
-        answers = tagger.answer(rows, ledger=_ledger(ledger, model) if noisy else None)
-    found = [_row(tagger, path, answers.tags[i], answers.scores[i]) for i, path in enumerate(files)]
+    if not noisy and (ids or vault is not None):
+        raise InvalidParameter("these answers are exact: --ids and --vault are for a model made with --publish.")
+    files, left_out = image_files(images)
+    listed = list(files)
+    with progress_bar("features") as progress:
+
+        def rows(places: list[int]) -> Any:
+            return extractor(Files([listed[place] for place in places]), progress=progress)
+
+        if noisy:
+            safe = _vault(vault, model)
+            records = [safe.record_of(digest) for digest in files.values()]
+            answers = _published(tagger, records, rows, safe, ledger, dataset or model.stem)
+        else:
+            answers = tagger.answer(rows(list(range(len(listed)))))
+    names = records if ids else _names(listed, images)
+    found = [_row(tagger, name, answers.tags[i], answers.scores[i]) for i, name in enumerate(names)]
+    if ids:  # one row per distinct image, in an order that tells nothing of the files
+        found = sorted({row["image"]: row for row in found}.values(), key=lambda row: str(row["image"]))
+    for path, why in left_out:
+        errors.print(f"left out {path}: {why}", markup=False)
     if json:
         emit_json({"answers": found, "per_photo": tagger.query_cost().epsilon, "record": tagger.guarantee_.epsilon})
     elif as_csv:
         writer = csv.writer(sys.stdout, lineterminator="\n")
         writer.writerow(("image", "labels"))
-        root = images[0] if len(images) == 1 and images[0].is_dir() else None
-        for path, row in zip(files, found, strict=True):
-            writer.writerow((path.relative_to(root) if root else path, ";".join(row["tags"])))
+        writer.writerows((row["image"], ";".join(row["tags"])) for row in found)
     else:
-        table("tags", ("image", "tags"), [(row["image"], ", ".join(row["tags"]) or "none") for row in found])
-        console.print(_price(tagger))
+        table("", ("image", "tags"), [(row["image"], ", ".join(row["tags"]) or "-") for row in found])
+        console.print(_price(tagger), markup=False)
+
+
+def _fit(
+    tagger: PrivateTagger,
+    rows: Any,
+    labels: Any,
+    ledger: Ledger | None,
+    vault: Vault | None,
+    notes: dict[str, Any],
+    validation: Any,
+    progress: Any,
+) -> PrivateTagger:
+    from blindsight.tagging.publishing import train_once
+
+    if vault is not None:
+        options = {"validation": validation, "progress": progress}
+        return train_once(tagger, rows, labels, vault=vault, ledger=ledger, notes=notes, **options)
+    tagger.fit(rows, labels, ledger=ledger, validation=validation, progress=progress)
+    tagger.public_ |= notes
+    return tagger
+
+
+def _published(
+    tagger: PrivateTagger, records: Sequence[str], rows: Any, vault: Vault, ledger: str | None, dataset: str
+) -> Answers:
+    """Answers of a release: charged to the ledger that is named, or to the one that paid for it before."""
+    from blindsight.tagging.publishing import publish
+
+    noted = vault.fact("ledger")
+    if ledger is None and isinstance(noted, str) and Path(noted).is_file():
+        ledger, dataset = noted, vault.fact("dataset") or dataset
+    with _uncharged(ledger):
+        return publish(tagger, records, rows, vault=vault, ledger=_ledger(ledger, dataset, vault))
+
+
+def _names(files: Sequence[Path], given: Sequence[Path]) -> list[str]:
+    """Paths as the labels' file names them: relative to the one folder that was given, or as they were given."""
+    root = given[0] if len(given) == 1 and given[0].is_dir() else None
+    return [path.relative_to(root).as_posix() if root else str(path) for path in files]
 
 
 def _training_set(source: str, labels: Path | None, words: list[str] | None) -> tuple[MultiLabelSet, bool]:
@@ -190,10 +272,23 @@ def _public(folder: Path, extractor: Extractor) -> Any:
         return extractor.of_folder(folder, progress=progress)
 
 
-def _ledger(where: str | None, model: Path) -> Ledger | None:
+def _vault(given: Path | None, model: Path) -> Vault:
+    from blindsight.index.photos import vault_beside
+    from blindsight.privacy.vault import Vault
+
+    return Vault.open_or_create(given or vault_beside(model))
+
+
+def _ledger(where: str | None, dataset: str, vault: Vault | None) -> Ledger | None:
+    """The ledger, noted in the vault so that what follows is charged to it too."""
     from blindsight.privacy import Ledger
 
-    return None if where is None else Ledger(where, dataset=model.stem)
+    if where is None:
+        return None
+    opened = Ledger(where, dataset=dataset)
+    if vault is not None:
+        vault.note(ledger=opened.where, dataset=dataset)
+    return opened
 
 
 @contextmanager
@@ -208,11 +303,11 @@ def _uncharged(ledger: str | None) -> Iterator[None]:
         errors.print("No ledger was named (--ledger), so nobody keeps count of what was spent.")
 
 
-def _row(tagger: PrivateTagger, path: Path, tags: Any, scores: Any) -> dict[str, Any]:
+def _row(tagger: PrivateTagger, name: str, tags: Any, scores: Any) -> dict[str, Any]:
     order = [int(i) for i in scores.argsort()[::-1] if tags[i]]
     chances = tagger.way_.probabilities(scores)
     return {
-        "image": str(path),
+        "image": name,
         "tags": [str(tagger.classes_[i]) for i in order],
         "scores": {str(tagger.classes_[i]): round(float(chances[i]), 4) for i in order},
     }
@@ -220,34 +315,100 @@ def _row(tagger: PrivateTagger, path: Path, tags: Any, scores: Any) -> dict[str,
 
 def _price(tagger: PrivateTagger) -> str:
     if tagger.answer_guarantee_ is not None:
-        return f"each photo's tags: {tagger.answer_guarantee_.cost}; asking again about a photo costs as much again."
-    return f"these answers cost nothing more: the model itself is {tagger.guarantee_.cost}."
+        return (
+            f"Each photo's tags: ε = {tagger.answer_guarantee_.epsilon:.4g} per photo, paid once; asked about again, a "
+            "photo has the same tags."
+        )
+    return f"These answers cost nothing more: the model itself is {tagger.guarantee_.cost}."
 
 
-def _report(tagger: PrivateTagger, out: Path, found: Quality | None, reason: str | None, json: bool) -> None:
+def _not_worth_it(epsilon: float, found: Quality | None) -> str:
+    if found is None:
+        return (
+            "whether answers with noise are worth publishing cannot be measured: at least 100 labelled photos are "
+            "needed for that. No model was written."
+        )
+    return (
+        f"answers at ε = {epsilon:g} per photo would say no more than how frequent each label is (mAP {found.mAP:.3f} "
+        f"against {found.rates_mAP:.3f} on held-out photos; for your eyes only). No model was written: give a larger "
+        "--publish, more photos, or --public photos."
+    )
+
+
+def _report(
+    tagger: PrivateTagger,
+    out: Path,
+    vault: Vault | None,
+    found: Quality | None,
+    held: int,
+    reason: str | None,
+    card: bool,
+    json: bool,
+) -> None:
     answers = tagger.answer_guarantee_
+    curve = [round(float(value), 4) for value in tagger.owner_only_.get("learning curve", ())]
     if json:
+        owned = None
+        if found is not None:
+            owned = {"held_out": held, "mAP": found.mAP, "OF1": found.OF1, "learning_curve": curve}
+            owned |= {"label_rates_mAP": found.rates_mAP, "label_rates_OF1": found.rates_OF1}
         emit_json(
             {
                 "model": str(out),
+                "vault": None if vault is None else str(vault.path),
                 "labels": len(tagger.classes_),
                 "training": dict(tagger.guarantee_.rows()),
                 "answers": None if answers is None else dict(answers.rows()),
-                "owner_only": None if found is None else {"mAP": found.mAP, "OF1": found.OF1},
+                "owner_only": owned,
             }
         )
         return
-    table("training", ("field", "value"), tagger.guarantee_.rows())
-    if answers is not None:
-        table("answers", ("field", "value"), answers.rows())
-    if found is not None:
-        console.print(
-            f"quality on the training photos (yours alone, not private): mAP {found.mAP:.3f}, OF1 {found.OF1:.3f}; "
-            f"label rates alone give {found.rates_mAP:.3f} and {found.rates_OF1:.3f}."
-        )
+    if card:
+        table("Privacy card: training", ("field", "value"), tagger.guarantee_.rows())
+        if answers is not None:
+            table("Privacy card: each answer", ("field", "value"), answers.rows())
+    for title, text in _lines(tagger, out, vault, found, held, curve):
+        indent = f"{title:<11}", " " * 11
+        filled = fill(text, min(console.width, 100), initial_indent=indent[0], subsequent_indent=indent[1])
+        console.print(filled, markup=False, soft_wrap=True)
     if reason is not None:
-        errors.print(f"Without public knowledge about the labels: {reason}")
+        errors.print(f"Without public knowledge about the labels: {reason}", markup=False)
     records = int(tagger.public_["n_records"])
     if 0 < records < _FEW_RECORDS:
         errors.print(f"Only {records} photos: little is learned from so few with privacy.")
-    console.print(f"model: {out}. Tag photos with `blindsight tag apply {out} IMAGES...`.")
+
+
+def _lines(
+    tagger: PrivateTagger, out: Path, vault: Vault | None, found: Quality | None, held: int, curve: list[float]
+) -> Iterator[tuple[str, str]]:
+    """What was made, promised and measured, and what to do next: (title, text)."""
+    records, promised = int(tagger.public_["n_records"]), tagger.guarantee_
+    learned = f"learned from {records:,} photos" if records else "from public knowledge, with no photo of yours"
+    yield "Made", f"a tagger for {len(tagger.classes_)} labels, {learned}."
+    if promised.unproven:
+        yield "Promised", "nothing: " + "; ".join(item.says for item in promised.unproven) + "."
+    else:
+        yield "Promised", f"{promised.cost}, for the model and all of its answers together (--card says more)."
+    if tagger.answer_guarantee_ is not None:
+        yield "Published", f"ε = {tagger.answer_guarantee_.epsilon:.4g} for each photo whose tags are published, once."
+    if found is not None:
+        worth = "" if found.worth_it else " That is hardly better than saying how frequent each label is."
+        yield (
+            "Measured",
+            (
+                f"mAP {found.mAP:.3f}, OF1 {found.OF1:.3f} on {held} photos held out; label rates alone give "
+                f"{found.rates_mAP:.3f} and {found.rates_OF1:.3f}.{worth} These numbers are yours alone: not private."
+            ),
+        )
+    if curve:
+        yield "", f"{_sparkline(curve)} mAP step by step, from {curve[0]:.3f} to {curve[-1]:.3f}."
+    yield "Model", str(out)
+    if vault is not None:
+        yield "Keep", f"{vault.path}, and give it to nobody."
+    yield "Next", f"blindsight tag apply {out} IMAGES..."
+
+
+def _sparkline(values: list[float]) -> str:
+    low, high = min(values), max(values)
+    span = max(high - low, 1e-9)
+    return "".join(_BARS[min(7, int(8 * (value - low) / span))] for value in values)

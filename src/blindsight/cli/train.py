@@ -34,7 +34,7 @@ def train(
     optimizer: Annotated[str | None, typer.Option(help="adam, sgd or nesterov; else the network's own.")] = None,
     learning_rate: Annotated[float | None, typer.Option(help="Else the network's own.")] = None,
     epochs: Annotated[int, typer.Option(help="Passes over the set.", min=1)] = 5,
-    batch_size: Annotated[int | None, typer.Option(help="Sketches a step; else the network's own.", min=1)] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Sketches per step; else the network's own.", min=1)] = None,
     augment: Annotated[
         bool | None, typer.Option("--augment/--no-augment", help="Random crops and flips; else the network's own.")
     ] = None,
@@ -54,7 +54,7 @@ def train(
 
     held = SketchSet.open(sketches)
     if held.labels is None:
-        raise InvalidData(f"{sketches} has no labels. Sketch a folder with a subfolder a class, or a labelled set.")
+        raise InvalidData(f"{sketches} has no labels. Sketch a folder with a subfolder per class, or a labelled set.")
     if test is not None:
         training, testing = held, SketchSet.open(test)
     else:

@@ -41,6 +41,9 @@ class Cells(Protocol):
     def similarity(self, points: Floats) -> Floats:
         """How well each point fits each cell (m, k); larger is better."""
 
+    def middle(self, cells: Ints) -> Floats:
+        """A point in the middle of each of these cells (m, d): what a cell alone says of an image."""
+
     def likeness(self, cells: Ints) -> Floats:
         """How well something that lies in the middle of these cells fits each cell (m, k)."""
 
@@ -75,7 +78,7 @@ class GroupCells:
 
     def assign(self, points: Floats) -> Ints:
         """The group with the nearest centre."""
-        return (points @ self.centres.T).argmax(axis=1).astype(np.int64)
+        return np.asarray((points @ self.centres.T).argmax(axis=1), dtype=np.int64)
 
     def similarity(self, points: Floats) -> Floats:
         """0.1 ln of the mean, over a group's atoms, of exp(e(q)'u / 0.1): its best atoms speak for it."""
@@ -86,9 +89,13 @@ class GroupCells:
         size = np.bincount(self.group, minlength=self.k).astype(np.float32)
         return np.float32(_ATOMS) * np.log(sums / size)
 
+    def middle(self, cells: Ints) -> Floats:
+        """The groups' centres."""
+        return self.centres[cells]
+
     def likeness(self, cells: Ints) -> Floats:
         """As of the groups' centres."""
-        return self.similarity(self.centres[cells])
+        return self.similarity(self.middle(cells))
 
     def coarse(self) -> tuple[Ints, int]:
         """Every group by itself."""
@@ -138,7 +145,7 @@ class PairCells:
         best = near[np.arange(len(points)), first]
         residual = points - best[:, None] * self.atoms[first]
         others = np.take_along_axis(residual @ self.atoms.T, self.neighbours[first], axis=1)
-        return (first * self.neighbours.shape[1] + others.argmax(axis=1)).astype(np.int64)
+        return np.asarray(first * self.neighbours.shape[1] + others.argmax(axis=1), dtype=np.int64)
 
     def similarity(self, points: Floats) -> Floats:
         """e(q)'unit(u1 + 0.6 u2)."""
@@ -147,11 +154,15 @@ class PairCells:
         both += np.float32(_SECOND) * near[:, self.neighbours.ravel()]
         return both / self.norms
 
-    def likeness(self, cells: Ints) -> Floats:
-        """As of the pairs' own directions."""
+    def middle(self, cells: Ints) -> Floats:
+        """The pairs' own directions."""
         first, place = np.divmod(cells, self.neighbours.shape[1])
         second = self.atoms[self.neighbours[first, place]]
-        return self.similarity(unit_rows(self.atoms[first] + np.float32(_SECOND) * second))
+        return unit_rows(self.atoms[first] + np.float32(_SECOND) * second)
+
+    def likeness(self, cells: Ints) -> Floats:
+        """As of the pairs' own directions."""
+        return self.similarity(self.middle(cells))
 
     def coarse(self) -> tuple[Ints, int]:
         """The first atom: pairs are too many to estimate the share of each."""
@@ -164,15 +175,22 @@ class PairCells:
 
 @dataclass(frozen=True, eq=False)
 class ClassCells:
-    """The most likely class of a public labelled folder."""
+    """The most likely class of a public labelled folder.
+
+    Where pictures have several labels each, a class is a group of label sets, and `shared` (k, k) says how often
+    pictures of two groups share a label; without it, classes share nothing.
+    """
 
     kind: ClassVar[str] = "classes"
     coefficients: Floats  # (classes, d)
     intercept: Floats  # (classes,)
+    shared: Floats | None = None
 
     def __post_init__(self) -> None:
         if self.coefficients.ndim != 2 or self.intercept.shape != self.coefficients.shape[:1]:
             raise HostileFile("the classifier of a codebook has shapes that do not fit. Make it again.")
+        if self.shared is not None and (self.shared.shape != (self.k, self.k) or self.shared.min() < 0):
+            raise HostileFile("the shared labels of a codebook do not fit its classes. Make it again.")
 
     @property
     def k(self) -> int:
@@ -181,13 +199,20 @@ class ClassCells:
 
     def assign(self, points: Floats) -> Ints:
         """The most likely class."""
-        return (points @ self.coefficients.T + self.intercept).argmax(axis=1).astype(np.int64)
+        return np.asarray((points @ self.coefficients.T + self.intercept).argmax(axis=1), dtype=np.int64)
 
     def similarity(self, points: Floats) -> Floats:
-        """ln P(class | q)."""
+        """ln P(class | q); of a label shared, where `shared` says how often."""
         z = points @ self.coefficients.T + self.intercept
         z -= z.max(axis=1, keepdims=True)
-        return np.asarray(z - np.log(np.exp(z).sum(axis=1, keepdims=True)), dtype=np.float32)
+        z = np.asarray(z - np.log(np.exp(z).sum(axis=1, keepdims=True)), dtype=np.float32)
+        if self.shared is None:
+            return z
+        return np.asarray(np.log(np.maximum(np.exp(z) @ self.shared, np.float32(np.exp(_NEVER)))))
+
+    def middle(self, cells: Ints) -> Floats:
+        """The classes' own directions."""
+        return unit_rows(self.coefficients[cells])
 
     def likeness(self, cells: Ints) -> Floats:
         """Certainly of that class."""
@@ -199,7 +224,8 @@ class ClassCells:
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """The classifier."""
-        return {"coefficients": self.coefficients, "intercept": self.intercept}
+        shared = {} if self.shared is None else {"shared": self.shared}
+        return {"coefficients": self.coefficients, "intercept": self.intercept, **shared}
 
 
 def ward_groups(points: Floats, k: int) -> Ints:
@@ -208,6 +234,13 @@ def ward_groups(points: Floats, k: int) -> Ints:
         return np.arange(len(points))
     from scipy.cluster.hierarchy import fcluster, linkage
 
-    found = fcluster(linkage(points.astype(np.float64), method="ward"), k, criterion="maxclust")
+    # Distances by one product of matrices: pair by pair, as scipy would have them, they take most of the time.
+    rows = points.astype(np.float64)
+    squares = np.square(rows).sum(axis=1)
+    left, right = np.triu_indices(len(rows), 1)
+    apart = np.sqrt(np.maximum((squares[:, None] + squares - 2 * rows @ rows.T)[left, right], 0))
+    found = fcluster(linkage(apart, method="ward"), k, criterion="maxclust")
     _, first, group = np.unique(found, return_index=True, return_inverse=True)
+    if len(first) == 1:  # all points are equal; two cells are the least that a response can be about
+        group[1:], first = 1, np.array([0, 1])
     return np.argsort(np.argsort(first))[group].astype(np.int64)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -30,12 +31,13 @@ __all__ = ["CELL", "Codebook", "Source", "number_of_cells"]
 
 CELL = "cell"
 KIND = "codebook"
-Source = Literal["network", "pictures", "labelled pictures"]
+Source = Literal["network", "pictures", "labelled pictures", "protected images"]
 _CELLS: dict[str, type[Any]] = {cells.kind: cells for cells in (GroupCells, PairCells, ClassCells)}
 _RESTS_ON = {
     "network": Assumption("public cells", "the cells were made from a public network's weights"),
     "pictures": Assumption("public cells", "the pictures that the cells were made from are public"),
     "labelled pictures": Assumption("public cells", "the labelled pictures that the cells were made from are public"),
+    "protected images": Assumption("private cells", "the cells were learned from the protected images with noise"),
 }
 _ONCE = Assumption("released once", "an image's cell is released once; each further release adds to the cost")
 
@@ -43,8 +45,9 @@ _ONCE = Assumption("released once", "an image's cell is released once; each furt
 def number_of_cells(epsilon: float) -> int:
     """K = 2 e^(2 epsilon / 3), at least 2: with perfect cells e^epsilon - 1 would be best; real ones pay less.
 
-    >>> [number_of_cells(e) for e in (2, 4, 8, 12)]
-    [8, 29, 414, 5962]
+    Examples:
+        >>> [number_of_cells(e) for e in (2, 4, 8, 12)]
+        [8, 29, 414, 5962]
     """
     return max(2, round(2 * math.exp(2 * min(checks.positive("epsilon", epsilon), 24.0) / 3)))
 
@@ -53,14 +56,14 @@ def number_of_cells(epsilon: float) -> int:
 class Codebook:
     """Public cells and the budget with which one of them is released per image.
 
-    Parameters
-    ----------
-    embedding, cells: see their modules.
-    epsilon: per record, pure, in the local model.
-    source: what the cells were made from.
-    slope: how relevance grows with similarity, fitted on a labelled public folder; None where there is none, and
-        then no probability of relevance may be shown.
-    classes: the names of a labelled folder's classes.
+    Parameters:
+        embedding: see their modules.
+        cells: see their modules.
+        epsilon: per record, pure, in the local model.
+        source: what the cells were made from.
+        slope: how relevance grows with similarity, fitted on a labelled public folder; None where there is none, and
+            then no probability of relevance may be shown.
+        classes: the names of a labelled folder's classes.
     """
 
     embedding: Embedding
@@ -87,7 +90,12 @@ class Codebook:
     @property
     def calibrated(self) -> bool:
         """Whether scores are probabilities of relevance (a labelled public folder was there to check them on)."""
-        return self.slope is not None
+        return self.slope is not None and self.source == "labelled pictures"
+
+    @property
+    def trusted(self) -> bool:
+        """Whether `Reading.trust` may be shown: where the truth is told less than half the time it was off by .09."""
+        return self.mechanism.truth_probability >= 0.5
 
     def plan(self) -> Plan:
         """One cell per image."""
@@ -115,11 +123,16 @@ class Codebook:
         group, groups = self.cells.coarse()
         truth = self.mechanism.truth_probability
         shares = prior_from_counts(np.bincount(group, weights=counts, minlength=groups), truth=truth, k=self.k)
-        prior = (shares / np.bincount(group, minlength=groups))[group]
+        return self.reading_of((shares / np.bincount(group, minlength=groups))[group], np.asarray(counts))
+
+    def reading_of(self, prior: NDArray[Any], counts: NDArray[Any] | None = None) -> Reading:
+        """How to read an index whose images spread over the true cells so (k,)."""
+        truth = self.mechanism.truth_probability
         if not isinstance(self.cells, ClassCells):
-            return Reading(prior, truth, slope=self.slope)
-        # Two stored images share their class this often: the share that is relevant to a query of the same kind.
-        return Reading(prior, truth, relevant=float(np.clip(prior @ prior, 1e-4, 0.5)), slope=self.slope)
+            return Reading(prior, truth, slope=self.slope, counts=counts)
+        # Two stored images share a label this often: the share that is relevant to a query of the same kind.
+        often = prior @ (prior if self.cells.shared is None else self.cells.shared @ prior)
+        return Reading(prior, truth, float(np.clip(often, 1e-4, 0.9)), self.slope, counts)
 
     def to_parts(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
         """(arrays, fields) that rebuild it."""
@@ -153,6 +166,10 @@ class Codebook:
 
     def digest(self) -> str:
         """Tells this codebook from others: noise by name must differ between two of them."""
+        return self._digest
+
+    @cached_property
+    def _digest(self) -> str:
         return storage.digest(KIND, self.to_parts()[0])
 
     def save(self, path: str | Path) -> None:

@@ -15,13 +15,15 @@ from numpy.typing import NDArray
 
 from blindsight.core import checks
 
-__all__ = ["Reading", "prior_from_counts"]
+__all__ = ["Reading", "own_share", "prior_from_counts"]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 _STEPS = 30
 _BINS = 1024
+# How much worse than the best cell a filled one may fit and still show something like the query.
+_FAR = 0.08
 
 
 def prior_from_counts(counts: NDArray[Any], *, truth: float, k: int) -> Floats:
@@ -47,23 +49,34 @@ def prior_from_counts(counts: NDArray[Any], *, truth: float, k: int) -> Floats:
     return prior
 
 
+def own_share(prior: NDArray[Any], *, truth: float, k: int) -> Floats:
+    """How much of a released cell's meaning is its own, for cells of these shares: the rest is the average's.
+
+    The probability that the release was no lie, counting a lie that happens to hit the true cell as one.
+    """
+    lie = (1 - truth) / (k - 1)
+    true = (truth - lie) * np.asarray(prior, dtype=np.float64)
+    return np.asarray(true / (true + lie), dtype=np.float64)
+
+
 @dataclass(frozen=True, eq=False)
 class Reading:
     """What an index of released cells says: `prior` (k,) shares of the true cells, how often the truth is told.
 
-    Parameters
-    ----------
-    prior: the share of stored images in each cell, estimated from the released ones.
-    truth: p, the probability that a released cell is the true one beforehand.
-    relevant: the share of stored images taken to be relevant to a query; ranking hardly depends on it.
-    slope: how sharply relevance grows with similarity; 5 ln(1/relevant) fits sets without labels, a labelled
-        public folder fits its own.
+    Parameters:
+        prior: the share of stored images in each cell, estimated from the released ones.
+        truth: p, the probability that a released cell is the true one beforehand.
+        relevant: the share of stored images taken to be relevant to a query; ranking hardly depends on it.
+        slope: how sharply relevance grows with similarity; 5 ln(1/relevant) fits sets without labels, a labelled
+            public folder fits its own.
+        counts: how many records were released in each cell (k,), to set the level of `trust` by.
     """
 
     prior: Floats
     truth: float
     relevant: float = 0.05
     slope: float | None = None
+    counts: NDArray[Any] | None = None
 
     def __post_init__(self) -> None:
         checks.probability("relevant", self.relevant)
@@ -76,15 +89,30 @@ class Reading:
 
     @cached_property
     def trust(self) -> Floats:
-        """For each cell: the probability that an image stored under it truly lies in it."""
+        """For each cell: the probability that an image stored under it truly lies in it.
+
+        Over all records it is p on average, whatever they show; but cells that noise filled look full, and so the prior
+        trusts them too much. With `counts`, all log-odds are shifted until the average over the records is p.
+        """
         told = self.truth * self.prior
-        return told / ((self.truth - self.lie) * self.prior + self.lie)
+        trust = np.clip(told / ((self.truth - self.lie) * self.prior + self.lie), 1e-9, 1 - 1e-9)
+        if self.counts is None or not self.counts.sum():
+            return trust
+        odds = np.log(trust / (1 - trust))
+        share = self.counts / self.counts.sum()
+        low, high = -30.0, 30.0
+        for _ in range(50):
+            middle = 0.5 * (low + high)
+            if float(share @ (1 / (1 + np.exp(-(odds + middle))))) > self.truth:
+                high = middle
+            else:
+                low = middle
+        shifted: Floats = 1 / (1 + np.exp(-(odds + 0.5 * (low + high))))
+        return shifted
 
     @cached_property
     def _own(self) -> Floats:
-        """How much of a stored cell's score is its own: its true share over its true share and the lies."""
-        true = (self.truth - self.lie) * self.prior
-        return true / (true + self.lie)
+        return own_share(self.prior, truth=self.truth, k=len(self.prior))
 
     def relevance(self, similarity: NDArray[Any]) -> Floats:
         """P(an image of the cell is relevant to the query) (m, k): a logistic of the similarity whose level is
@@ -99,17 +127,18 @@ class Reading:
         return self.relevant + self._own.astype(np.float32) * (self.relevance(similarity) - np.float32(self.relevant))
 
     def present(self, similarity: NDArray[Any], counts: NDArray[Any]) -> NDArray[np.bool_]:
-        """Whether anything like each query is stored (m,): whether the cells that fit it best hold more records than
-        lies alone would put there.
+        """Whether anything like each query is stored (m,), as far as the noise lets tell.
 
-        The cells that fit are those at least half as relevant as the best one. Lies put a record into each of them
-        with probability q0; "nothing" means no more than two standard deviations above that.
+        A cell is filled if it holds more records than lies alone would put there. With classes, "nothing" means that
+        the query's likeliest class is not filled; else, that every filled cell fits the query worse than the best cell
+        of all by more than `_FAR`, which was true for one in twenty tuning photos whose like was stored.
         """
-        seen = np.asarray(counts, dtype=np.float64)
-        chance = self.relevance(similarity)
-        near = chance >= 0.5 * chance.max(axis=1, keepdims=True)
-        expected = seen.sum() * self.lie * near.sum(axis=1)
-        result: NDArray[np.bool_] = near @ seen > expected + 2 * np.sqrt(expected)
+        seen, fit = np.asarray(counts, dtype=np.float64), np.asarray(similarity)
+        lies = seen.sum() * self.lie
+        classes = self.slope is not None
+        filled = seen > (lies + 2 * np.sqrt(lies) if classes else lies + 3 * np.sqrt(lies) + 0.5)
+        best = np.where(filled, fit, -np.inf).max(axis=1)
+        result: NDArray[np.bool_] = fit.max(axis=1) - best <= (0.0 if classes else _FAR)
         return result
 
 

@@ -79,9 +79,9 @@ def whole(name: str, value: Any, *, least: int = 1) -> int:
 
 
 def one_of(name: str, value: T, allowed: Collection[T]) -> T:
-    """One of a few words."""
+    """One of a few words, which an error names in their own order."""
     if value not in allowed:
-        words = ", ".join(repr(word) for word in sorted(allowed))
+        words = ", ".join(repr(word) for word in (sorted(allowed) if isinstance(allowed, set | frozenset) else allowed))
         raise _refuse(name, f"one of {words}", value)
     return value
 

@@ -108,7 +108,7 @@ def class_weights(text: str) -> Floats:
         raise InvalidParameter("words must say something, got an empty text.")
     z = (_class_vectors() @ sentence_vectors([text])[0]) / _SHARPNESS
     weight = np.exp(z - z.max())
-    return (weight / weight.sum()).astype(np.float32)
+    return np.asarray(weight / weight.sum(), dtype=np.float32)
 
 
 def sentence_vectors(texts: list[str]) -> Floats:
@@ -169,7 +169,7 @@ def _vectors(tokens: NDArray[np.int64], w: dict[str, Floats]) -> Floats:
         inner = _gelu(_linear(x, w, f"{part}intermediate.dense"))
         x = _normalised(x + _linear(inner, w, f"{part}output.dense"), w, f"{part}output.LayerNorm")
     mean = x.mean(axis=1)
-    return (mean / np.linalg.norm(mean, axis=1, keepdims=True)).astype(np.float32)
+    return np.asarray(mean / np.linalg.norm(mean, axis=1, keepdims=True), dtype=np.float32)
 
 
 def _linear(x: Floats, w: dict[str, Floats], name: str) -> Floats:
@@ -183,10 +183,10 @@ def _heads(x: Floats) -> Floats:
 def _normalised(x: Floats, w: dict[str, Floats], name: str) -> Floats:
     centred = x - x.mean(axis=-1, keepdims=True)
     spread = np.sqrt(np.square(centred).mean(axis=-1, keepdims=True) + 1e-12)
-    return centred / spread * w[f"{name}.weight"] + w[f"{name}.bias"]
+    return np.asarray(centred / spread * w[f"{name}.weight"] + w[f"{name}.bias"])
 
 
 def _gelu(x: Floats) -> Floats:
     from scipy.special import erf
 
-    return (0.5 * x * (1 + erf(x / np.sqrt(2)))).astype(np.float32)
+    return np.asarray(0.5 * x * (1 + erf(x / np.sqrt(2))), dtype=np.float32)

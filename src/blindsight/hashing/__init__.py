@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from blindsight.hashing.adsh import ADSH
     from blindsight.hashing.base import Hasher
-    from blindsight.hashing.codebook import CodebookHasher
     from blindsight.hashing.deep import DPSH, DSH, HashNet
+    from blindsight.hashing.estimator import CodebookHasher
     from blindsight.hashing.itq import ITQ
     from blindsight.hashing.ksh import KSH
     from blindsight.hashing.lsh import LSH
@@ -65,7 +65,7 @@ _HOMES = {
     "PITQ": "pitq",
     "SampledPHashing": "sampling",
     "PrivUnitHasher": "privunit",
-    "CodebookHasher": "codebook",
+    "CodebookHasher": "estimator",
 }
 
 #: the estimators that can be saved, and loaded by `load`.

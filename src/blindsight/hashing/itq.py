@@ -52,4 +52,4 @@ class ITQ(Hasher):
         self.rotation_ = R
 
     def _project(self, X: Array) -> Array:
-        return (X - self.mean_) @ self.projection_ @ self.rotation_
+        return np.asarray((X - self.mean_) @ self.projection_ @ self.rotation_)

@@ -45,4 +45,4 @@ def _squared_distances(X: Array, anchors: Array) -> Array:
     distances = X @ (-2 * anchors.T)
     distances += np.square(X).sum(axis=1)[:, None]
     distances += np.square(anchors).sum(axis=1)
-    return np.maximum(distances, 0, out=distances)
+    return np.asarray(np.maximum(distances, 0, out=distances))

@@ -71,7 +71,7 @@ def _spectral(K: Array, gram: Array, residue: Array) -> Array:
     top = len(gram) - 1
     _, vectors = linalg.eigh(K.T @ residue @ K, gram, subset_by_index=(top, top))
     a = vectors[:, 0]
-    return a * np.sqrt(len(K) / max(float(a @ gram @ a), 1e-300))
+    return np.asarray(a * np.sqrt(len(K) / max(float(a @ gram @ a), 1e-300)))
 
 
 def _refine(K: Array, residue: Array, a: Array, n_steps: int) -> Array:

@@ -18,14 +18,15 @@ def as_indicator(y: Any, classes: Sequence[Any] | None = None) -> NDArray[np.flo
 
     With `classes`, a column for each of them, seen or not; a label that is none of them is a row of zeros.
 
-    >>> as_indicator(["cat", "dog", "cat"]).tolist()
-    [[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]]
+    Examples:
+        >>> as_indicator(["cat", "dog", "cat"]).tolist()
+        [[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]]
     """
     labels = np.asarray(y)
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
     if labels.ndim == 1 and classes is not None:
-        return (labels[:, None] == np.asarray(classes)[None, :]).astype(np.float32)
+        return np.asarray(labels[:, None] == np.asarray(classes)[None, :], dtype=np.float32)
     if labels.ndim == 1:
         found, index = np.unique(labels, return_inverse=True)
         return np.eye(len(found), dtype=np.float32)[index]

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Protocol
 
 import numpy as np
@@ -24,7 +25,7 @@ from blindsight.privacy.accounting import price
 from blindsight.privacy.door import Outer
 from blindsight.privacy.mechanisms import DiscreteGaussian, Gaussian
 
-__all__ = ["NoNoise", "Share", "Sums", "clusters", "cross", "mean", "plan_for", "second"]
+__all__ = ["NoNoise", "Share", "Sums", "cross", "mean", "plan_for", "second"]
 
 Array = NDArray[Any]
 Floats = NDArray[np.float64]
@@ -65,6 +66,11 @@ class NoNoise:
 
 def plan_for(shares: Sequence[Share], *, epsilon: float, delta: float) -> Plan:
     """Discrete Gaussian releases that together cost at most (epsilon, delta) per record."""
+    return _plan_for(tuple(shares), epsilon, delta)
+
+
+@lru_cache(maxsize=64)  # asked for the promise, and again for the door
+def _plan_for(shares: tuple[Share, ...], epsilon: float, delta: float) -> Plan:
     whole = Gaussian.calibrate(epsilon, delta=delta, sensitivity=1.0, unit="record").sigma
 
     def planned(sigma: float) -> Plan:
@@ -107,22 +113,3 @@ def second(X: Array, door: Sums, *, what: str = "second moment") -> Floats:
 def cross(U: Array, V: Array, door: Sums, *, what: str = "cross moment") -> Floats:
     """U'V, each record's u v' clipped to the bound."""
     return door.total(what, Outer(U, V))
-
-
-def clusters(X: Array, centres: Array, steps: int, door: Sums) -> tuple[Floats, Floats]:
-    """Lloyd's algorithm on rows of norm at most 1, with noisy sums and counts: (centres, weights)."""
-    centres = np.array(centres, dtype=np.float64)
-    weights = np.full(len(centres), 1 / len(centres))
-    for _ in range(steps):
-        nearest = np.argmin(np.square(centres).sum(axis=1) - 2 * X @ centres.T, axis=1)
-        member = np.zeros((len(X), len(centres)))
-        member[np.arange(len(X)), nearest] = 1
-        sums = door.total("cell sums", Outer(member, X))
-        counts = door.release("cell counts", member.sum(axis=0))
-        # A cell that noise left (nearly) empty keeps its centre.
-        full = counts > 1
-        centres[full] = sums[full] / counts[full, None]
-        # The true centre lies in the unit ball: what noise threw out of it comes back to its border.
-        centres /= np.maximum(np.linalg.norm(centres, axis=1, keepdims=True), 1)
-        weights = np.maximum(counts, 1) / np.maximum(counts, 1).sum()
-    return centres, weights

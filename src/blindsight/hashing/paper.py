@@ -1,13 +1,13 @@
 """The algorithms of Wang, Lu and Zhang (2020) to the letter, for study: claimed, not proven.
 
-Algorithm 2 (PHashing) is `PHashing(base, calibration="paper")`: learn h, flip every bit of U = h(X) with beta = e^-eps
-(Theorem 4). For ADSH, whose database codes are learned rather than computed, U is the learned V: `algorithm_2` flips
-those. They are little more than labels (10 to 17 distinct codes on ten classes), so releasing them releases labels.
+Algorithm 2 is `PHashing(base, calibration="paper").fit_transform(Y, S)`: learn h and U, flip every bit of U with
+beta = e^-eps (Theorems 4 and 6). For ADSH, whose database codes are learned rather than computed, U is what it learned.
 
 Algorithm 3 (PITQ) is `algorithm_3`, with its line numbers.
 
-Lemma 5 is exact for the squared norm, E|U' - U|_F^2 = 4 beta n c. Lemma 7 bounds what flips in one iteration can do to
-the rotation; it says nothing of the final codes, which leave without noise, so it proves no epsilon.
+Lemma 5 is exact for the squared norm, E|U' - U|_F^2 = 4 beta n c. Lemma 7 holds and says little: a flipped bit moves a
+distance by one, so E|d - d'|_1 <= n c beta, which the lemma's n^(3/2) c sqrt(beta) exceeds by sqrt(n / beta); and once
+n >= 1 / beta it is above n c, which no distances can differ by.
 """
 
 from __future__ import annotations
@@ -17,28 +17,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from blindsight.core import codes
-from blindsight.core.errors import InvalidParameter
 from blindsight.hashing.projection import principal_axes, procrustes, random_rotation, second_moment
 from blindsight.privacy.mechanisms import BitFlip
 
-__all__ = ["algorithm_2", "algorithm_3"]
+__all__ = ["algorithm_3"]
 
 Array = NDArray[Any]
-
-
-def algorithm_2(fitted: Any, X: Any, *, epsilon: float, rng: np.random.Generator) -> NDArray[np.uint8]:
-    """The flipped codes U' of the images that a base hasher was fitted on; for ADSH, of its learned database codes.
-
-    A simulation of the paper's release: nothing is charged, and no epsilon per record is proven.
-    """
-    flips = BitFlip.paper(epsilon, n_bits=fitted.n_bits)
-    plain = getattr(fitted, "database_codes_", None)
-    if plain is None:
-        plain = fitted.transform(X)  # step 1: U = h(X)
-    elif len(plain) != len(X):
-        raise InvalidParameter(f"learned codes are of the {len(plain)} images of fit, got {len(X)}.")
-    return codes.pack(flips.release(codes.unpack(plain, fitted.n_bits), rng=rng))  # step 2: U' = flip(U)
 
 
 def algorithm_3(
@@ -67,4 +51,4 @@ def _line_5(cross: Array, *, printed: bool) -> Array:
         return procrustes(cross)
     # "R <- N N'" with U'(YW) = N Omega N': N is orthogonal, so this is the identity.
     n, _, _ = np.linalg.svd(cross)
-    return (n @ n.T)[: cross.shape[1]]
+    return np.asarray((n @ n.T)[: cross.shape[1]])

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin, clone
+from sklearn.base import clone
 from sklearn.utils.validation import check_is_fitted
 
 from blindsight.core import checks, codes
 from blindsight.core.errors import InvalidParameter, NotProven
 from blindsight.hashing import saving
 from blindsight.hashing.itq import ITQ
-from blindsight.hashing.promise import CODE, Source, flip_guarantee
-from blindsight.privacy import Door, Guarantee
-from blindsight.privacy.entropy import RandomState, source_of, training_rng
+from blindsight.hashing.promise import Source, fact, flip_guarantee
+from blindsight.hashing.releasing import ReleasesCodes
+from blindsight.privacy import Guarantee
+from blindsight.privacy.entropy import RandomState, training_rng
 from blindsight.privacy.mechanisms import BitFlip
 
 if TYPE_CHECKING:
@@ -30,31 +30,29 @@ Array = NDArray[Any]
 CodeUnit = Literal["bit", "record"]
 
 
-class PHashing(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+class PHashing(ReleasesCodes):
     """Algorithm 2: learn a hash function with `base`, then release its codes through random flipping.
 
     `fit` learns and releases nothing. `transform` releases: it flips, and charges a ledger if one is given.
-    `query` gives the plain code of a query, which stays with whoever searches.
+    `query` gives the plain code of a query, which stays with whoever searches. `fit_transform` is Algorithm 2 itself:
+    it flips U, the codes of the images that were learned from. ADSH learns those apart from the hash function, and they
+    are little more than labels (10 to 17 distinct codes on ten classes): releasing them, even flipped, releases labels.
 
-    Parameters
-    ----------
-    base: any of the nine hashers, or one of your own with `fit`, `transform` to packed codes and `n_bits`.
-    epsilon: the budget per `unit`.
-    calibration: "proven" (beta = 1/(1+e^epsilon) per bit, 1/(1+e^(epsilon/c)) per record) or "paper"
-        (beta = e^-epsilon, Theorem 4, whatever the unit).
-    unit: "record" (a person's whole code) or "bit" (one bit of it: the paper's Definition 1).
-    beta: the flip probability itself, in place of the one from epsilon; above 1/2 only under "paper".
-    learned_from: "public" if `fit` sees images that need no protection; "private" (the default) if it sees those whose
-        codes are released. Then one person's image moves the hash function, and through it everyone's code, and no
-        finite epsilon per record is proven (unless the base never looks at the images: `LSH(center=False)`).
+    Parameters:
+        base: any of the nine hashers, or one of your own with `fit`, `transform` to packed codes and `n_bits`.
+        epsilon: the budget per `unit`.
+        calibration: "proven" (beta = 1/(1+e^epsilon) per bit, 1/(1+e^(epsilon/c)) per record) or "paper"
+            (beta = e^-epsilon, Theorem 4, whatever the unit).
+        unit: "record" (a person's whole code) or "bit" (one bit of it: the paper's Definition 1).
+        beta: the flip probability itself, in place of the one from epsilon; above 1/2 only under "paper".
+        learned_from: "public" if `fit` sees images that need no protection; "private" (the default) if it sees those
+            whose codes are released. Then one person's image moves the hash function, and through it everyone's code,
+            and no finite epsilon per record is proven (unless the base never looks at the images: `LSH(center=False)`).
 
-    Guarantee
-    ---------
-    Local model, pure epsilon: |ln((1-beta)/beta)| per bit, c times that per record; `guarantee_` states both
-    units, the claim of the paper (-ln beta) and the assumptions. The hash function itself is not protected.
+    Guarantee:
+        Local model, pure epsilon: |ln((1-beta)/beta)| per bit, c times that per record; `guarantee_` states both
+        units, the claim of the paper (-ln beta) and the assumptions. The hash function itself is not protected.
     """
-
-    guarantee_: Guarantee
 
     def __init__(
         self,
@@ -75,20 +73,34 @@ class PHashing(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
         self.learned_from = learned_from
         self.random_state = random_state
 
+    def promise(self, **public: Any) -> Guarantee:
+        """What codes of `n_bits` promise; nothing else matters."""
+        return flip_guarantee(
+            self._mechanism(fact(public, "n_bits")),
+            calibration=self.calibration,
+            entropy=self.entropy_,
+            independent=self._independent,
+        )
+
     def fit(self, X: Any, y: Any = None) -> Self:
         """Train: learn the hash function h (step 1 of Algorithm 2)."""
         base = ITQ() if self.base is None else self.base
         checks.one_of("learned_from", self.learned_from, ("public", "private"))
-        self._mechanism(checks.whole("n_bits", base.n_bits))  # refuse bad parameters before learning for minutes
+        self.guarantee_ = self.promise(n_bits=base.n_bits)  # refuses bad parameters before learning for minutes
         self.base_ = seeded(clone(base), self.random_state).fit(X, y)
         if hasattr(self.base_, "feature_names_in_"):
             self.feature_names_in_ = self.base_.feature_names_in_
-        self._calibrate(self.learned_from)
-        return self
+        self.public_, self.released_ = {"n_bits": int(base.n_bits)}, {}
+        if hasattr(self.base_, "state"):  # one of ours: can be saved
+            arrays, fields = saving.describe(self.base_)
+            part = self.public_ if self._independent else self.released_
+            part |= {"base": fields, **{f"base.{name}": value for name, value in arrays.items()}}
+        return self._settle_in()
 
     def fit_transform(self, X: Any, y: Any = None, *, ledger: Ledger | None = None) -> Array:
-        """Algorithm 2: learn, then release the codes of the very images that were learned from."""
-        return self.fit(X, y).transform(X, ledger=ledger)
+        """Algorithm 2: learn, then release the codes U of the very images that were learned from."""
+        learned = getattr(self.fit(X, y).base_, "database_codes_", None)
+        return self._flipped(self.query(X) if learned is None else learned, ledger, None)
 
     def transform(
         self, X: Any, *, ledger: Ledger | None = None, names: Sequence[str] | None = None
@@ -97,16 +109,12 @@ class PHashing(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
 
         With `names`, a record's noise depends on its name and the source alone: a vault's key, or a seed.
         """
-        bits = codes.unpack(self.query(X), self.n_bits_)
-        return codes.pack(self._release(bits, f"{len(bits)} flipped codes of {self.n_bits_} bits", ledger, names))
+        return self._flipped(self.query(X), ledger, names)
 
-    def _release(self, bits: Array, what: str, ledger: Ledger | None, names: Sequence[str] | None) -> Array:
-        door = Door(self.guarantee_, what=what, ledger=ledger, random_state=self.random_state)
-        return (
-            door.release(CODE, bits)
-            if names is None
-            else door.release_each(CODE, bits, names, about=saving.fingerprint(self))
-        )
+    def _flipped(self, plain: Array, ledger: Ledger | None, names: Sequence[str] | None) -> NDArray[np.uint8]:
+        bits = codes.unpack(plain, self.n_bits_)
+        what = f"{len(bits)} flipped codes of {self.n_bits_} bits"
+        return codes.pack(self._send(bits, what=what, ledger=ledger, names=names, promised=self.guarantee_))
 
     def query(self, X: Any) -> NDArray[np.uint8]:
         """The plain packed codes of queries, without noise: keep them to yourself."""
@@ -118,42 +126,20 @@ class PHashing(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
         check_is_fitted(self)
         if not hasattr(self.base_, "decision_function"):
             raise InvalidParameter(f"{type(self.base_).__name__} has no decision_function; rank by query() instead.")
-        return self.base_.decision_function(X)
+        values: Array = self.base_.decision_function(X)
+        return values
 
     def save(self, path: str | Path) -> None:
-        """Write the whole, base and guarantee included, to one file without pickle."""
+        """Write parameters, guarantee and the hash function to one file without pickle."""
         check_is_fitted(self)
-        saving.save(path, self)
-
-    @classmethod
-    def load(cls, path: str | Path) -> Self:
-        """Read it back; anything else is refused."""
-        return saving.load(path, cls)
-
-    def state(self) -> tuple[dict[str, Array], dict[str, Any]]:
-        """Learned arrays and JSON-able fields; `restore` reads them back."""
-        arrays, fields = saving.describe(self.base_)
-        learned = {"base": fields, "guarantee": self.guarantee_.to_json(), "from": self.learned_from_}
-        return {f"base.{name}": value for name, value in arrays.items()}, learned
-
-    def restore(self, arrays: dict[str, Array], fields: dict[str, Any]) -> None:
-        """Take the learned state from what `state` gave."""
-        inner = {name.removeprefix("base."): value for name, value in arrays.items()}
-        self.base_ = saving.rebuild(inner, fields["base"])
-        self.base = clone(self.base_)
-        self._calibrate(checks.one_of("from", fields["from"], ("public", "private")))
-        saved = Guarantee.from_json(fields["guarantee"])
-        # What a file says it guarantees must be what its numbers give; an audit may have been added to it.
-        due = self.guarantee_
-        stated = dataclasses.replace(saved, audited=None, entropy=due.entropy, simulation=due.simulation)
-        saving.require(stated == due, "its guarantee is not that of its parameters")
-        self.guarantee_ = saved
+        saving.describe(self.base_)  # a hasher of the user's own is refused here
+        super().save(path)
 
     @property
     def n_features_in_(self) -> int:
         """Features seen in fit."""
         check_is_fitted(self)
-        return self.base_.n_features_in_
+        return int(self.base_.n_features_in_)
 
     @property
     def _n_features_out(self) -> int:
@@ -161,26 +147,36 @@ class PHashing(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.non_deterministic = True
         tags.target_tags.required = getattr(self.base, "supervised", False)
         tags.target_tags.multi_output = tags.target_tags.required
-        tags.transformer_tags.preserves_dtype = []
         return tags
+
+    @property
+    def _independent(self) -> bool:
+        """Whether the hash function does not depend on the released records."""
+        return self.learned_from == "public" or bool(getattr(self.base, "data_free", False))
 
     def _mechanism(self, n_bits: int) -> BitFlip:
         return flip_mechanism(self, n_bits)
 
-    def _calibrate(self, learned_from: Source) -> None:
-        self.n_bits_ = int(self.base_.n_bits)
-        self.learned_from_ = learned_from
+    def _settle(self) -> None:
+        self.n_bits_ = checks.whole("n_bits", self.public_["n_bits"])
         self.mechanism_ = self._mechanism(self.n_bits_)
-        independent = learned_from == "public" or bool(getattr(self.base_, "data_free", False))
-        self.guarantee_ = flip_guarantee(
-            self.mechanism_,
-            calibration=self.calibration,
-            entropy=source_of(self.random_state).name,
-            independent=independent,
-        )
+        if not hasattr(self, "base_"):  # read from a file
+            part = self.public_ if self._independent else self.released_
+            arrays = {key.removeprefix("base."): part[key] for key in part if key.startswith("base.")}
+            self.base_ = saving.rebuild(arrays, part["base"])
+            saving.require(self.base_.n_bits == self.n_bits_, "its codes have another number of bits")
+
+    def _saved_parameters(self) -> dict[str, Any]:
+        base = {"class": type(self.base_).__name__, "params": saving.plain_parameters(self.base_)}
+        return {**super()._saved_parameters(), "base": base}
+
+    @classmethod
+    def _read_parameters(cls, fields: dict[str, Any]) -> dict[str, Any]:
+        given = dict(fields)
+        base = given.pop("base")
+        return {**super()._read_parameters(given), "base": saving.make(base["class"], base["params"])}
 
 
 def seeded(estimator: Any, random_state: RandomState) -> Any:

@@ -11,10 +11,9 @@ images that are public, W and R cost nothing and the whole budget goes to the co
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,15 +21,15 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from blindsight.core import checks, codes
 from blindsight.core.errors import InvalidParameter
-from blindsight.hashing import moments, paper, saving
-from blindsight.hashing.base import Hasher
+from blindsight.hashing import moments, paper
 from blindsight.hashing.moments import NoNoise, Share, Sums
 from blindsight.hashing.projection import principal_axes, procrustes, random_rotation
-from blindsight.hashing.promise import CODE, ONCE, PUBLIC_NUMBER, Source, flip_guarantee
+from blindsight.hashing.promise import ONCE, PUBLIC_NUMBER, Source, fact, flip_guarantee
+from blindsight.hashing.releasing import ReleasesCodes
 from blindsight.hashing.saving import require
-from blindsight.privacy import Assumption, Cost, Door, Guarantee, Plan
+from blindsight.privacy import Assumption, Cost, Door, Guarantee
 from blindsight.privacy.clipping import clip_norm
-from blindsight.privacy.entropy import RandomState, source_of, training_rng
+from blindsight.privacy.entropy import RandomState, training_rng
 from blindsight.privacy.mechanisms import BitFlip
 
 if TYPE_CHECKING:
@@ -41,28 +40,24 @@ __all__ = ["PITQ"]
 Array = NDArray[Any]
 
 
-class PITQ(Hasher):
+class PITQ(ReleasesCodes):
     """Private iterative quantisation.
 
-    Parameters
-    ----------
-    epsilon, delta: the whole budget per record; delta is spent on learning W and R.
-    calibration: "proven", or "paper" for Algorithm 3.
-    procrustes: "correct" (R = M N' from U'(YW) = N Omega M') or "printed" (R = N N', the identity; "paper" only).
-    learned_from: "private" if `fit` sees the protected images, "public" if it sees others.
-    learning_share: the share of epsilon that learning W and R may spend, when it is private.
-    clip: rows are scaled into the ball of this radius; with clip below the rows' norms, onto it.
-    n_iterations: E; by default 50 to the letter, 5 proven (each iteration has its price).
+    Parameters:
+        epsilon: the whole budget per record; delta is spent on learning W and R.
+        delta: the whole budget per record; delta is spent on learning W and R.
+        calibration: "proven", or "paper" for Algorithm 3.
+        procrustes: "correct" (R = M N' from U'(YW) = N Omega M') or "printed" (R = N N', the identity; "paper" only).
+        learned_from: "private" if `fit` sees the protected images, "public" if it sees others.
+        learning_share: the share of epsilon that learning W and R may spend, when it is private.
+        clip: rows are scaled into the ball of this radius; with clip below the rows' norms, onto it.
+        n_iterations: E; by default 50 to the letter, 5 proven (each iteration has its price).
 
-    Guarantee
-    ---------
-    Proven: (epsilon, delta) per record, replace one, for W, R and the codes together. `fit` charges the ledger for
-    learning, `transform` for the codes. The sums that leave have discrete Gaussian noise, so nothing hangs on the low
-    bits of a float. Paper: claimed epsilon, proven none.
+    Guarantee:
+        Proven: (epsilon, delta) per record, replace one, for W, R and the codes together. `fit` charges the ledger for
+        learning, `transform` for the codes. The sums that leave have discrete Gaussian noise, so nothing hangs on the
+        low bits of a float. Paper: claimed epsilon, proven none.
     """
-
-    _learned: ClassVar[tuple[str, ...]] = ("mean_", "projection_", "rotation_")
-    guarantee_: Guarantee
 
     def __init__(
         self,
@@ -93,24 +88,21 @@ class PITQ(Hasher):
         """Learn W and R, charging `ledger` first for what learning from private images costs."""
         self._check()
         X = validate_data(self, X, dtype=(np.float64, np.float32), ensure_min_samples=2)
-        self.guarantee_ = self._guarantee(X.shape[1])
+        self.public_ = {"n_features": X.shape[1]}
+        self.guarantee_ = self.promise(**self.public_)
         rng, _ = training_rng(self.random_state if self.entropy_ == "seed" else None)
         if self.calibration == "paper":
             Door(self.guarantee_, what="Algorithm 3's rotation", ledger=ledger, random_state=self.random_state)
-            self.mean_, self.projection_, self.rotation_, self.turns_ = paper.algorithm_3(
+            *learned, turns = paper.algorithm_3(
                 X, self.n_bits, self.mechanism_, self._steps, printed=self.procrustes == "printed", rng=rng
             )
-            return self
-        door: Sums = NoNoise()
-        if self.learned_from == "private":
-            door = Door(
-                self._learning(X.shape[1]),
-                what=f"projection and rotation for {self.n_bits} bits",
-                ledger=ledger,
-                random_state=self.random_state,
-            )
-        self._rotate(self._clipped(X), door, rng)
-        return self
+            self.turns_ = turns
+        else:
+            learned = self._rotate(clip_norm(X, self.clip), self._door(X.shape[1], ledger), rng)
+        found = dict(zip(("mean", "projection", "rotation"), learned, strict=True))
+        self.released_ = found if self._private else {}
+        self.public_ |= {} if self._private else found
+        return self._settle_in()
 
     def transform(
         self,
@@ -121,18 +113,12 @@ class PITQ(Hasher):
         names: Sequence[str] | None = None,
     ) -> Array:
         """The codes that are released: flipped, or under "paper" the plain sign(YWR) of Algorithm 3's last line."""
-        check_is_fitted(self)
-        bits = codes.unpack(super().transform(X), self.n_bits)
+        bits = (self.decision_function(X) >= 0).astype(np.uint8)
         if self.calibration == "paper":  # charged, and so refused by a ledger: none is proven
             Door(self.guarantee_, what="Algorithm 3's codes", ledger=ledger, random_state=self.random_state)
         else:
             what = f"{len(bits)} flipped codes of {self.n_bits} bits"
-            door = Door(self._codes(), what=what, ledger=ledger, random_state=self.random_state)
-            bits = (
-                door.release(CODE, bits)
-                if names is None
-                else door.release_each(CODE, bits, names, about=saving.fingerprint(self))
-            )
+            bits = self._send(bits, what=what, ledger=ledger, names=names, promised=self._codes())
         return 2 * bits.astype(np.int8) - 1 if signs else codes.pack(bits)
 
     def fit_transform(self, X: Any, y: Any = None, *, ledger: Ledger | None = None) -> Array:
@@ -141,11 +127,14 @@ class PITQ(Hasher):
 
     def query(self, X: Any) -> NDArray[np.uint8]:
         """The plain packed codes of queries, without noise: keep them to yourself."""
-        return super().transform(X)
+        return codes.pack(self.decision_function(X) >= 0)
 
     def decision_function(self, X: Any) -> Array:
         """The rotated values (n, c) whose signs are the plain bits; not protected."""
-        return super().decision_function(X)
+        check_is_fitted(self)
+        rows = validate_data(self, X, dtype=(np.float64, np.float32), reset=False)
+        rows = rows if self.calibration == "paper" else clip_norm(rows, self.clip)
+        return np.asarray((rows - self.mean_) @ self.projection_ @ self.rotation_)
 
     @property
     def mechanism_(self) -> BitFlip:
@@ -154,29 +143,40 @@ class PITQ(Hasher):
             return BitFlip.paper(self.epsilon / self._steps, n_bits=self.n_bits)
         return BitFlip.proven(self.epsilon * (1 - self._share), n_bits=self.n_bits)
 
-    @property
-    def entropy_(self) -> Any:
-        """What the noise is made of."""
-        return source_of(self.random_state).name
-
-    def state(self) -> tuple[dict[str, Array], dict[str, Any]]:
-        """Learned arrays and JSON-able fields."""
-        arrays, fields = super().state()
-        return arrays, {**fields, "guarantee": self.guarantee_.to_json()}
-
-    def restore(self, arrays: dict[str, Array], fields: dict[str, Any]) -> None:
-        """Take the learned state from what `state` gave."""
+    def promise(self, **public: Any) -> Guarantee:
+        """What W, R and the codes of images with `n_features` promise together, before any image is seen."""
         self._check()
-        super().restore(arrays, fields)
-        saved, due = Guarantee.from_json(fields["guarantee"]), self._guarantee(self.n_features_in_)
-        stated = dataclasses.replace(saved, audited=None, entropy=due.entropy, simulation=due.simulation)
-        require(stated == due, "its guarantee is not that of its parameters")
-        self.guarantee_ = saved
+        if self.calibration == "paper":
+            return Guarantee(
+                unproven=(_NO_NOISE,),
+                mechanism=f"PITQ, {self._steps} iterations flipping with beta = {self.mechanism_.beta:.4g}",
+                unit="record",
+                model="central",
+                claimed=self.epsilon,
+                calibration="paper",
+                assumptions=(_NO_NOISE,),
+                sampler="exact",
+                entropy=self.entropy_,
+                also=(Cost(epsilon=math.inf, unit="bit"),),
+            )
+        if self.learned_from == "public":
+            return self._codes()
+        return Guarantee(
+            releases=(*self._learning(fact(public, "n_features")).releases, *self._codes().releases),
+            delta=self.delta,
+            model="central",
+            assumptions=(PUBLIC_NUMBER, ONCE),
+            entropy=self.entropy_,
+        )
 
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.non_deterministic = True
-        return tags
+    @property
+    def _n_features_out(self) -> int:
+        return codes.n_bytes(self.n_bits)
+
+    @property
+    def _private(self) -> bool:
+        """Whether what was learned left through a door, or without one under "paper"."""
+        return self.calibration == "paper" or self.learned_from == "private"
 
     @property
     def _steps(self) -> int:
@@ -199,29 +199,33 @@ class PITQ(Hasher):
         if not 0 < checks.number("learning_share", self.learning_share) < 1:
             raise InvalidParameter(f"learning_share must lie strictly between 0 and 1, got {self.learning_share!r}.")
 
-    def _clipped(self, X: Array) -> Array:
-        return clip_norm(X, self.clip)
+    def _door(self, d: int, ledger: Ledger | None) -> Sums:
+        if self.learned_from == "public":
+            return NoNoise()
+        what = f"projection and rotation for {self.n_bits} bits"
+        return Door(self._learning(d), what=what, ledger=ledger, random_state=self.random_state)
 
-    def _rotate(self, X: Array, door: Sums, rng: np.random.Generator) -> None:
-        self.mean_ = moments.mean(X, door)
-        centred = clip_norm(X - self.mean_, self.clip)
+    def _rotate(self, X: Array, door: Sums, rng: np.random.Generator) -> list[Array]:
+        mean = moments.mean(X, door)
+        centred = clip_norm(X - mean, self.clip)
         axes = min(self.n_bits, X.shape[1])
-        self.projection_ = principal_axes(moments.second(centred, door), axes)
-        V = centred @ self.projection_
+        projection = principal_axes(moments.second(centred, door), axes)
+        V = centred @ projection
         R = random_rotation(axes, self.n_bits, rng)
         for _ in range(self._steps):
             U = np.where(V @ R >= 0, 1.0, -1.0)
             R = procrustes(moments.cross(U, V, door))
-        self.rotation_ = R
+        return [mean, projection, R]
 
-    def _project(self, X: Array) -> Array:
-        rows = X if self.calibration == "paper" else self._clipped(X)
-        return (rows - self.mean_) @ self.projection_ @ self.rotation_
-
-    def plan(self, n_features: int) -> Plan:
-        """What will be released, before any image is seen."""
-        self._check()
-        return self._guarantee(checks.whole("n_features", n_features)).releases
+    def _settle(self) -> None:
+        part = self.released_ if self._private else self.public_
+        self.mean_, self.projection_, self.rotation_ = (
+            np.asarray(part[name], dtype=np.float64) for name in ("mean", "projection", "rotation")
+        )
+        d = self.n_features_in_ = checks.whole("n_features", self.public_["n_features"])
+        wanted = ((d,), (d, *self.rotation_.shape[:1]), (*self.projection_.shape[1:], self.n_bits))
+        found = (self.mean_.shape, self.projection_.shape, self.rotation_.shape)
+        require(found == wanted, "the learned arrays do not fit the number of bits")
 
     def _learning(self, d: int) -> Guarantee:
         """A tenth of the learning budget for the mean, half for W, the rest over the iterations of R."""
@@ -239,30 +243,6 @@ class PITQ(Hasher):
 
     def _codes(self) -> Guarantee:
         return flip_guarantee(self.mechanism_, calibration="proven", entropy=self.entropy_, independent=True)
-
-    def _guarantee(self, d: int) -> Guarantee:
-        if self.calibration == "paper":
-            return Guarantee(
-                unproven=(_NO_NOISE,),
-                mechanism=f"PITQ, {self._steps} iterations flipping with beta = {self.mechanism_.beta:.4g}",
-                unit="record",
-                model="central",
-                claimed=self.epsilon,
-                calibration="paper",
-                assumptions=(_NO_NOISE,),
-                sampler="exact",
-                entropy=self.entropy_,
-                also=(Cost(epsilon=math.inf, unit="bit"),),
-            )
-        if self.learned_from == "public":
-            return self._codes()
-        return Guarantee(
-            releases=(*self._learning(d).releases, *self._codes().releases),
-            delta=self.delta,
-            model="central",
-            assumptions=(PUBLIC_NUMBER, ONCE),
-            entropy=self.entropy_,
-        )
 
 
 _NO_NOISE = Assumption("no noise", "the final codes and the projection are released without noise: nothing is proven")

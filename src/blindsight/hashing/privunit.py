@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from blindsight.core import checks
-from blindsight.hashing import saving
-from blindsight.hashing.base import Hasher
-from blindsight.hashing.cells import unit_rows
-from blindsight.hashing.projection import principal_axes, second_moment
-from blindsight.hashing.promise import CODE, LEARNED, ONCE, PUBLIC, Source
-from blindsight.privacy import Door, Guarantee, Planned
-from blindsight.privacy.entropy import RandomState, source_of
+from blindsight.hashing.projection import principal_axes, second_moment, unit_rows
+from blindsight.hashing.promise import CODE, LEARNED, ONCE, PUBLIC, Source, fact
+from blindsight.hashing.releasing import ReleasesCodes
+from blindsight.hashing.saving import require
+from blindsight.privacy import Guarantee, Planned
+from blindsight.privacy.entropy import RandomState
 from blindsight.privacy.mechanisms import PrivUnit
 
 if TYPE_CHECKING:
@@ -27,19 +26,15 @@ __all__ = ["PrivUnitHasher"]
 Array = NDArray[Any]
 
 
-class PrivUnitHasher(Hasher):
+class PrivUnitHasher(ReleasesCodes):
     """Principal components of features to a unit vector, released by PrivUnit; search by inner product.
 
     `transform` gives float32 vectors (n, n_components), not bits. `n_components="auto"` takes 4 + epsilon/4,
     up to 48: more coordinates describe an image better and are told less truly.
 
-    Guarantee
-    ---------
-    `epsilon` per record, pure, local, given that `fit` saw public images (`learned_from="public"`); none otherwise.
+    Guarantee:
+        `epsilon` per record, pure, local, given that `fit` saw public images (`learned_from="public"`); none otherwise.
     """
-
-    _learned: ClassVar[tuple[str, ...]] = ("mean_", "axes_")
-    guarantee_: Guarantee
 
     def __init__(
         self,
@@ -54,84 +49,65 @@ class PrivUnitHasher(Hasher):
         self.learned_from = learned_from
         self.random_state = random_state
 
+    def promise(self, **public: Any) -> Guarantee:
+        """What a direction in `n_components` dimensions promises."""
+        noise = PrivUnit(epsilon=self.epsilon, dimensions=fact(public, "n_components"), unit="record")
+        proven = checks.one_of("learned_from", self.learned_from, ("public", "private")) == "public"
+        return Guarantee(
+            releases=(Planned(what=CODE, mechanism=noise),),
+            unproven=() if proven else (LEARNED,),
+            model="local",
+            assumptions=(PUBLIC if proven else LEARNED, ONCE),
+            entropy=self.entropy_,
+        )
+
     def fit(self, X: Any, y: Any = None) -> Self:
         """Learn the mean and the principal components."""
         checks.positive("epsilon", self.epsilon)
-        checks.one_of("learned_from", self.learned_from, ("public", "private"))
         X = validate_data(self, X, dtype=(np.float64, np.float32), ensure_min_samples=2)
         wanted = min(48, round(4 + self.epsilon / 4)) if self.n_components == "auto" else self.n_components
         Z = unit_rows(X)
-        self.mean_ = Z.mean(axis=0)
-        axes = principal_axes(second_moment(Z, self.mean_), min(checks.whole("n_components", wanted), X.shape[1]))
+        mean = Z.mean(axis=0)
+        axes = principal_axes(second_moment(Z, mean), min(checks.whole("n_components", wanted), X.shape[1]))
         # One feature has no direction to speak of: a second, empty axis keeps the sphere a sphere.
-        self.axes_ = np.pad(axes, ((0, 0), (0, max(0, 2 - axes.shape[1]))))
-        self._calibrate(self.learned_from)
-        return self
+        axes = np.pad(axes, ((0, 0), (0, max(0, 2 - axes.shape[1]))))
+        self.public_, self.released_ = {"n_components": axes.shape[1]}, {}
+        self.guarantee_ = self.promise(**self.public_)
+        part = self.public_ if self.learned_from == "public" else self.released_
+        part |= {"mean": mean, "axes": axes}
+        return self._settle_in()
 
     def fit_transform(self, X: Any, y: Any = None, *, ledger: Ledger | None = None) -> NDArray[np.float32]:
         """Learn, and release the vectors of the same images."""
         return self.fit(X, y).transform(X, ledger=ledger)
 
-    def transform(  # type: ignore[override]
+    def transform(
         self, X: Any, *, ledger: Ledger | None = None, names: Sequence[str] | None = None
     ) -> NDArray[np.float32]:
         """Release noisy directions, charging `ledger` first; with `names`, noise by name (see `PHashing`)."""
         u = self.query(X)
         what = f"{len(u)} noisy directions in {u.shape[1]} dimensions"
-        door = Door(self.guarantee_, what=what, ledger=ledger, random_state=self.random_state)
-        return (
-            door.release(CODE, u)
-            if names is None
-            else door.release_each(CODE, u, names, about=saving.fingerprint(self))
-        ).astype(np.float32)
+        sent = self._send(u, what=what, ledger=ledger, names=names, promised=self.guarantee_)
+        return sent.astype(np.float32)
 
     def query(self, X: Any) -> NDArray[np.float64]:
         """The plain directions of queries: keep them to yourself."""
         check_is_fitted(self)
-        return self._project(validate_data(self, X, dtype=(np.float64, np.float32), reset=False))
+        rows = validate_data(self, X, dtype=(np.float64, np.float32), reset=False)
+        return unit_rows((unit_rows(rows) - self.mean_) @ self.axes_)
 
     def scores(self, X: Any, released: Any) -> NDArray[np.float32]:
         """Debiased inner products (m, n) of queries with released directions."""
         query = (self.query(X) / self.mechanism_.inner_product).astype(np.float32)
-        return query @ np.asarray(released, dtype=np.float32).T
-
-    def state(self) -> tuple[dict[str, Array], dict[str, Any]]:
-        """Learned arrays and JSON-able fields."""
-        arrays = {name: getattr(self, name) for name in self._learned}
-        fields = {"from": self.learned_from_, "n_features_in_": int(self.n_features_in_)}
-        return arrays, fields | {"guarantee": self.guarantee_.to_json()}
-
-    def restore(self, arrays: dict[str, Array], fields: dict[str, Any]) -> None:
-        """Take the learned state from what `state` gave."""
-        saving.take(self, arrays, self._learned)
-        self.n_features_in_ = checks.whole("n_features_in_", fields["n_features_in_"])
-        saving.require(self.axes_.ndim == 2 and self.axes_.shape[0] == self.n_features_in_, "its axes do not fit")
-        self._calibrate(checks.one_of("from", fields["from"], ("public", "private")))
-        saving.require(
-            Guarantee.from_json(fields["guarantee"]).cost == self.guarantee_.cost, "its guarantee does not fit"
-        )
-        self.guarantee_ = Guarantee.from_json(fields["guarantee"])
-        self._project(np.zeros((1, self.n_features_in_)))
+        return np.asarray(query @ np.asarray(released, dtype=np.float32).T)
 
     @property
     def _n_features_out(self) -> int:
-        return self.axes_.shape[1]
+        return int(self.axes_.shape[1])
 
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.non_deterministic = True
-        return tags
-
-    def _calibrate(self, source: Source) -> None:
-        self.learned_from_ = source
+    def _settle(self) -> None:
+        part = self.public_ if self.learned_from == "public" else self.released_
+        self.mean_, self.axes_ = (np.asarray(part[name], dtype=np.float64) for name in ("mean", "axes"))
+        require(self.axes_.shape == (len(self.mean_), self.public_["n_components"]), "its axes do not fit")
+        self.n_features_in_ = len(self.mean_)
         self.mechanism_ = PrivUnit(epsilon=self.epsilon, dimensions=self.axes_.shape[1], unit="record")
-        self.guarantee_ = Guarantee(
-            releases=(Planned(what=CODE, mechanism=self.mechanism_),),
-            unproven=() if source == "public" else (LEARNED,),
-            model="local",
-            assumptions=(PUBLIC if source == "public" else LEARNED, ONCE),
-            entropy=source_of(self.random_state).name,
-        )
-
-    def _project(self, X: Array) -> Array:
-        return unit_rows((unit_rows(X) - self.mean_) @ self.axes_)

@@ -8,9 +8,16 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import linalg
 
-__all__ = ["principal_axes", "procrustes", "random_rotation", "second_moment"]
+__all__ = ["principal_axes", "procrustes", "random_rotation", "second_moment", "unit_rows"]
 
 Array = NDArray[Any]
+
+
+def unit_rows(X: Array) -> NDArray[np.float64]:
+    """Every row scaled to norm 1; rows of zeros stay."""
+    rows = np.asarray(X, dtype=np.float64)
+    norm = np.linalg.norm(rows, axis=1, keepdims=True)
+    return np.asarray(rows / np.where(norm > 0, norm, 1))
 
 
 def second_moment(X: Array, mean: Array, *, block: int = 8192) -> NDArray[np.float64]:
@@ -29,7 +36,7 @@ def principal_axes(moment: Array, count: int) -> NDArray[np.float64]:
     axes = vectors[:, ::-1]
     # An eigenvector's sign is arbitrary: fix it, so that two runs agree.
     largest = axes[np.abs(axes).argmax(axis=0), np.arange(count)]
-    return axes * np.where(largest < 0, -1.0, 1.0)
+    return np.asarray(axes * np.where(largest < 0, -1.0, 1.0))
 
 
 def random_rotation(rows: int, columns: int, rng: np.random.Generator) -> NDArray[np.float64]:
@@ -43,4 +50,4 @@ def random_rotation(rows: int, columns: int, rng: np.random.Generator) -> NDArra
 def procrustes(cross: Array) -> NDArray[np.float64]:
     """The rotation R that brings V R closest to U, from `cross` = U'V = N Omega M': R = M N'."""
     n, _, m = np.linalg.svd(cross, full_matrices=False)
-    return m.T @ n.T
+    return np.asarray(m.T @ n.T)

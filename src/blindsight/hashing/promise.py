@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
+from blindsight.core import checks
+from blindsight.core.errors import InvalidParameter
 from blindsight.privacy import Assumption, Cost, Guarantee, Planned
 from blindsight.privacy.entropy import EntropyName
 from blindsight.privacy.mechanisms import BitFlip
 
-__all__ = ["CODE", "LEARNED", "ONCE", "PUBLIC", "PUBLIC_NUMBER", "Source", "flip_guarantee"]
+__all__ = ["CODE", "LEARNED", "ONCE", "PUBLIC", "PUBLIC_NUMBER", "Source", "fact", "flip_guarantee"]
 
 #: the name by which the door knows the release of codes.
 CODE = "code"
@@ -27,6 +30,13 @@ LEARNED = Assumption(
 PUBLIC_NUMBER = Assumption("public number", "the number of images is public")
 _ONE_BIT = Assumption("one bit", "neighbours differ in one bit of one code, the paper's Definition 1")
 _COMPLEMENT = Assumption("complement", "beta is above one half: the codes are complemented more than hidden")
+
+
+def fact(public: Mapping[str, Any], name: str) -> int:
+    """A public number that a promise hangs on."""
+    if name not in public:
+        raise InvalidParameter(f"say {name}= to know what will be promised: it is a public fact.")
+    return checks.whole(name, public[name])
 
 
 def flip_guarantee(

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.utils.validation import check_is_fitted
 
 from blindsight.core import checks, codes
 from blindsight.core.errors import InvalidData, InvalidParameter
@@ -37,9 +36,8 @@ class SampledPHashing(PHashing):
     positions: uint8 (n, 2 ceil(c/8)). `scores` reads them with real-valued queries. `n_sampled="auto"` takes
     epsilon / 2.18.
 
-    Guarantee
-    ---------
-    As `PHashing`, for `n_sampled` bits; the positions are independent of the image.
+    Guarantee:
+        As `PHashing`, for `n_sampled` bits; the positions are independent of the image.
     """
 
     def __init__(
@@ -65,16 +63,13 @@ class SampledPHashing(PHashing):
         )
         self.n_sampled = n_sampled
 
-    def transform(
-        self, X: Any, *, ledger: Ledger | None = None, names: Sequence[str] | None = None
-    ) -> NDArray[np.uint8]:
-        """Release the drawn bits, flipped, and which were drawn, charging `ledger` first."""
-        check_is_fitted(self)
-        bits = codes.unpack(self.query(X), self.n_bits_)
+    def _flipped(self, plain: Any, ledger: Ledger | None, names: Sequence[str] | None) -> NDArray[np.uint8]:
+        bits = codes.unpack(plain, self.n_bits_)
         drawn = self._positions(len(bits), names)
         what = f"{self.mechanism_.n_bits} flipped bits of {len(bits)} codes"
         # Only the drawn bits reach the door.
-        released = self._release(np.take_along_axis(bits, drawn, axis=1), what, ledger, names)
+        told = np.take_along_axis(bits, drawn, axis=1)
+        released = self._send(told, what=what, ledger=ledger, names=names, promised=self.guarantee_)
         mask, flipped = np.zeros((2, *bits.shape), dtype=np.uint8)
         np.put_along_axis(mask, drawn, 1, axis=1)
         np.put_along_axis(flipped, drawn, released, axis=1)

@@ -1,4 +1,7 @@
-"""Hashers to one file and back, through `blindsight.core.storage`: arrays and plain fields, never pickle."""
+"""Hashers to one file and back, through `blindsight.core.storage`: arrays and plain fields, never pickle.
+
+Plain hashers write all they learned; private ones (`releasing`) what is public and what was released.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from numpy.typing import NDArray
 from blindsight.core import storage
 from blindsight.core.errors import HostileFile, InvalidParameter
 
-__all__ = ["describe", "fingerprint", "load", "rebuild", "require", "save", "take"]
+__all__ = ["KIND", "describe", "load", "make", "rebuild", "require", "save", "take"]
 
 KIND = "hasher"
 T = TypeVar("T")
@@ -25,29 +28,33 @@ def require(holds: bool, what: str) -> None:
 
 
 def describe(hasher: Any) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
-    """(arrays, fields) that rebuild a fitted hasher."""
+    """(arrays, fields) that rebuild a fitted plain hasher."""
     if not hasattr(hasher, "state") or type(hasher).__name__ not in _names():
         raise InvalidParameter(f"only Blindsight's own hashers can be saved, got {type(hasher).__name__}.")
     arrays, learned = hasher.state()
-    params = {key: value for key, value in hasher.get_params(deep=False).items() if _plain(value)}
-    return arrays, {"class": type(hasher).__name__, "params": params, "learned": learned}
+    return arrays, {"class": type(hasher).__name__, "params": plain_parameters(hasher), "learned": learned}
 
 
-def fingerprint(hasher: Any) -> str:
-    """A digest of what a fitted hasher computes: noise by name must differ between two functions of one record."""
-    arrays, fields = describe(hasher)
-    return storage.digest(str(fields["class"]), arrays)
+def plain_parameters(hasher: Any) -> dict[str, Any]:
+    """The parameters that are plain values; a seed that is a generator is not."""
+    return {key: value for key, value in hasher.get_params(deep=False).items() if _plain(value)}
+
+
+def make(name: Any, params: Any) -> Any:
+    """An unfitted plain hasher from its class's name and its parameters."""
+    require(isinstance(name, str) and name in _names(), "it names no known class")
+    require(isinstance(params, dict), "its parameters are missing")
+    cls = getattr(importlib.import_module("blindsight.hashing"), str(name))
+    require(hasattr(cls, "restore"), "it names no plain hasher")
+    return cls(**{key: tuple(value) if isinstance(value, list) else value for key, value in params.items()})
 
 
 def rebuild(arrays: dict[str, NDArray[Any]], fields: dict[str, Any]) -> Any:
     """The inverse of `describe`; refuses what does not fit together."""
-    name, params, learned = fields.get("class"), fields.get("params"), fields.get("learned")
-    require(isinstance(name, str) and name in _names(), "it names no known class")
-    require(isinstance(params, dict) and isinstance(learned, dict), "its fields are missing")
-    cls = getattr(importlib.import_module("blindsight.hashing"), str(name))
+    require(isinstance(fields.get("learned"), dict), "its fields are missing")
     try:
-        hasher = cls(**{key: tuple(v) if isinstance(v, list) else v for key, v in (params or {}).items()})
-        hasher.restore(arrays, learned or {})
+        hasher = make(fields.get("class"), fields.get("params"))
+        hasher.restore(arrays, fields["learned"])
     except HostileFile:
         raise
     except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
@@ -56,18 +63,23 @@ def rebuild(arrays: dict[str, NDArray[Any]], fields: dict[str, Any]) -> Any:
 
 
 def save(path: str | Path, hasher: Any) -> None:
-    """Write a fitted hasher to `path`."""
+    """Write a fitted plain hasher to `path`."""
     arrays, fields = describe(hasher)
     storage.save(path, kind=KIND, arrays=arrays, fields=fields)
 
 
 def load(path: str | Path, cls: type[T] | None = None) -> T:
-    """Read a hasher from `path`, of class `cls` if given."""
+    """Read a hasher, plain or private, from `path`; of class `cls` if given."""
     arrays, fields = storage.load(path, kind=KIND)
-    hasher = rebuild(arrays, fields)
+    if isinstance(fields.get("parameters"), dict):
+        name = fields["parameters"].get("class")
+        require(isinstance(name, str) and name in _names(), "it names no known class")
+        hasher = getattr(importlib.import_module("blindsight.hashing"), str(name)).load(path)
+    else:
+        hasher = rebuild(arrays, fields)
     if cls is not None and not isinstance(hasher, cls):
         raise HostileFile(f"the file holds a {type(hasher).__name__}, not a {cls.__name__}.")
-    return hasher
+    return hasher  # type: ignore[no-any-return]
 
 
 def take(target: Any, arrays: dict[str, NDArray[Any]], names: tuple[str, ...]) -> None:
@@ -80,7 +92,8 @@ def take(target: Any, arrays: dict[str, NDArray[Any]], names: tuple[str, ...]) -
 
 
 def _names() -> tuple[str, ...]:
-    return importlib.import_module("blindsight.hashing").ESTIMATORS
+    names: tuple[str, ...] = importlib.import_module("blindsight.hashing").ESTIMATORS
+    return names
 
 
 def _plain(value: Any) -> bool:

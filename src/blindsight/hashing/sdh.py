@@ -65,7 +65,7 @@ class SDH(Hasher):
 
     def _project(self, X: Array) -> Array:
         kernel = AnchorKernel(self.anchors_, self.width_.item(), self.kernel_mean_)
-        return kernel(X) @ self.weights_
+        return np.asarray(kernel(X) @ self.weights_)
 
 
 def _cyclic_descent(B: Array, Q: Array, gram: Array, *, n_sweeps: int = 5) -> Array:

@@ -43,4 +43,4 @@ class SH(Hasher):
 
     def _project(self, X: NDArray[Any]) -> NDArray[Any]:
         V = (X - self.mean_) @ self.projection_
-        return np.sin(np.pi / 2 + (V - self.low_) * self.frequency_)
+        return np.asarray(np.sin(np.pi / 2 + (V - self.low_) * self.frequency_))

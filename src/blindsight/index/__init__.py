@@ -9,7 +9,18 @@ from blindsight.index.hits import Hit, Hits
 from blindsight.index.interface import CodeIndex
 from blindsight.index.structure import HNSW, IVF, Flat
 
-__all__ = ["HNSW", "IVF", "CodeIndex", "CodebookIndex", "Flat", "HammingIndex", "Hit", "Hits", "MilvusIndex"]
+__all__ = [
+    "HNSW",
+    "IVF",
+    "CodeIndex",
+    "CodebookIndex",
+    "Flat",
+    "HammingIndex",
+    "Hit",
+    "Hits",
+    "MilvusCodebookIndex",
+    "MilvusIndex",
+]
 
 
 def __getattr__(name: str) -> Any:
@@ -17,6 +28,10 @@ def __getattr__(name: str) -> Any:
         from blindsight.index.milvus import MilvusIndex
 
         return MilvusIndex
+    if name == "MilvusCodebookIndex":
+        from blindsight.index.milvus_cells import MilvusCodebookIndex
+
+        return MilvusCodebookIndex
     if name == "CodebookIndex":
         from blindsight.index.codebook import CodebookIndex
 

@@ -9,32 +9,35 @@ from typing import Any
 
 import numpy as np
 
-from blindsight.data import ImageSet
+from blindsight.core.errors import BlindsightError
+from blindsight.data import ImageSet, read_image
 from blindsight.data.sources import Files
 from blindsight.index.bulk.hashing import Wanted, hash_to
 from blindsight.index.bulk.pools import HERE, Pool
 from blindsight.index.hamming import HammingIndex
 from blindsight.index.photos import PhotoFolder, Scan
+from blindsight.index.thumbnails import Thumbnails, thumbnail
 from blindsight.privacy import Guarantee, Ledger
 from blindsight.privacy.vault import Vault
 
-__all__ = ["Step", "charge", "keep_in_step"]
+__all__ = ["Step", "charge", "keep_in_step", "keep_thumbnails"]
+
+_AT_ONCE = 64
 
 
 @dataclass(frozen=True)
 class Step:
     """What one run did, in distinct images unless it says otherwise.
 
-    Parameters
-    ----------
-    released: new in the index now, of which `restored` had been released before and cost nothing.
-    known: in the index before.
-    refused: photos that could not be read, with the reason.
-    copies: files that show what another file shows.
-    left_out: not released because their person has enough images released.
-    vanished: still in the index though no photo shows them any more (prune them).
-    pruned: taken out, from the file's bytes too.
-    stored: in the index now.
+    Parameters:
+        released: new in the index now, of which `restored` had been released before and cost nothing.
+        known: in the index before.
+        refused: photos that could not be read, with the reason.
+        copies: files that show what another file shows.
+        left_out: not released because their person has enough images released.
+        vanished: still in the index though no photo shows them any more (prune them).
+        pruned: taken out, from the file's bytes too.
+        stored: in the index now.
     """
 
     released: int
@@ -116,6 +119,37 @@ def keep_in_step(
         pruned=pruned,
         stored=stored,
     )
+
+
+def keep_thumbnails(
+    vault: Vault,
+    folder: Path,
+    found: Scan,
+    *,
+    prune: bool = False,
+    progress: Callable[[int, int], None] | None = None,
+) -> int:
+    """Small pictures of all records that have none yet, into the vault; with `prune`, those of gone photos go."""
+    kept = Thumbnails(vault.path)
+    records = found.records
+    there = kept.records()
+    missing = sorted(records.keys() - there)
+    for start in range(0, len(missing), _AT_ONCE):
+        part = missing[start : start + _AT_ONCE]
+        pictures = ((record, _small(folder / records[record][0])) for record in part)
+        kept.keep((record, small) for record, small in pictures if small is not None)
+        if progress is not None:
+            progress(start + len(part), len(missing))
+    if prune:
+        kept.forget(sorted(there - records.keys()))
+    return len(missing)
+
+
+def _small(path: Path) -> bytes | None:
+    try:
+        return thumbnail(read_image(path))
+    except (BlindsightError, OSError):
+        return None
 
 
 def _prune(

@@ -13,23 +13,23 @@ from numpy.typing import NDArray
 from blindsight.codebooks import Codebook, Reading
 from blindsight.core import checks
 from blindsight.core.errors import HostileFile, InvalidData, InvalidParameter
-from blindsight.index.cell_lists import CellLists, cell_bits, from_codes, to_codes
+from blindsight.index.cell_lists import Best, CellLists, cell_bits, from_codes, to_codes
 from blindsight.index.hamming import HammingIndex
 from blindsight.index.header import Header
 from blindsight.index.hits import Hits
 from blindsight.index.journal import fresh_file
 from blindsight.privacy import Guarantee
 
-__all__ = ["CodebookIndex"]
+__all__ = ["CodebookIndex", "cells_of", "hits_of"]
 
 
 class CodebookIndex(HammingIndex):
     """An index of released cells: a query ranks cells, and the records of the best cells are its hits.
 
-    Parameters
-    ----------
-    k: how many cells.
-    names, guarantee: see `CodeIndex`.
+    Parameters:
+        k: how many cells.
+        names: see `CodeIndex`.
+        guarantee: see `CodeIndex`.
 
     A search reads the lists of the best cells and nothing else, so its time hardly depends on the number of records:
     a few milliseconds at ten million. Adding and removing copy nothing large.
@@ -62,7 +62,7 @@ class CodebookIndex(HammingIndex):
 
     @classmethod
     def _from_header(cls, header: Header) -> CodebookIndex:
-        return cls(_cells_of(header), names=header.names, guarantee=header.guarantee)
+        return cls(cells_of(header), names=header.names, guarantee=header.guarantee)
 
     @property
     def ids(self) -> NDArray[Any]:
@@ -89,12 +89,13 @@ class CodebookIndex(HammingIndex):
         """The best k records for queries with these similarities (m, cells), best first.
 
         Hits have a probability of relevance only where a labelled public folder calibrated the codebook; `trust` is
-        how likely the stored cell is the true one, and `tied` how many records share it.
+        how likely the stored cell is the true one, where the budget lets tell, and `tied` how many records share it.
         """
         if codebook.k != self.k:
             raise InvalidParameter(f"the codebook has {codebook.k} cells, the index {self.k}.")
         reading = self.reading(codebook)
-        return self.best(reading.scores(similarity), k, trust=reading.trust, calibrated=codebook.calibrated)
+        trust = reading.trust if codebook.trusted else None
+        return self.best(reading.scores(similarity), k, trust=trust, calibrated=codebook.calibrated)
 
     def reading(self, codebook: Codebook) -> Reading:
         """How to read the released cells as they stand."""
@@ -111,21 +112,7 @@ class CodebookIndex(HammingIndex):
         if values.ndim != 2 or values.shape[1] != self.k:
             raise InvalidData(f"scores must have shape (m, {self.k}), got {values.shape}.")
         found = [self._lists.best(row, checks.whole("k", k)) for row in values]
-        limits = np.concatenate([[0], np.cumsum([len(one.ids) for one in found])]).astype(np.int64)
-        at = np.concatenate([one.cells for one in found]) if found else np.empty(0, dtype=np.int64)
-        query = np.repeat(np.arange(len(found)), np.diff(limits))
-        ranked_by = values[query, at]
-        empty: NDArray[Any] = np.empty(0, dtype=object if self.names else np.int64)
-        return Hits(
-            np.concatenate([empty, *(one.ids for one in found)]),
-            None,
-            ranked_by if calibrated else None,
-            ranked_by,
-            limits,
-            cells=at,
-            trust=None if trust is None else np.asarray(trust)[at],
-            tied=np.concatenate([np.empty(0, dtype=np.int64), *(one.tied for one in found)]),
-        )
+        return hits_of(found, values, names=self.names, trust=trust, calibrated=calibrated)
 
     def items(self) -> Iterator[tuple[NDArray[Any], NDArray[np.uint8]]]:
         """All ids and codes as they stood when the walk began."""
@@ -165,7 +152,27 @@ class CodebookIndex(HammingIndex):
         return f"CodebookIndex({self.k} cells, {len(self)} records, {where})"
 
 
-def _cells_of(header: Header) -> int:
+def hits_of(
+    found: list[Best], scores: NDArray[Any], *, names: bool, trust: NDArray[Any] | None, calibrated: bool
+) -> Hits:
+    """The records of the best cells, for queries with these scores (m, cells)."""
+    limits = np.concatenate([[0], np.cumsum([len(one.ids) for one in found])]).astype(np.int64)
+    at = np.concatenate([np.empty(0, dtype=np.int64), *(one.cells for one in found)])
+    ranked_by = scores[np.repeat(np.arange(len(found)), np.diff(limits)), at]
+    empty: NDArray[Any] = np.empty(0, dtype=object if names else np.int64)
+    return Hits(
+        np.concatenate([empty, *(one.ids for one in found)]),
+        None,
+        ranked_by if calibrated else None,
+        ranked_by,
+        limits,
+        cells=at,
+        trust=None if trust is None else np.asarray(trust)[at],
+        tied=np.concatenate([np.empty(0, dtype=np.int64), *(one.tied for one in found)]),
+    )
+
+
+def cells_of(header: Header) -> int:
     """k as the guarantee's mechanism has it; without a guarantee, all that the bits can say."""
     releases = () if header.guarantee is None else header.guarantee.releases
     k = next((item.mechanism.k for item in releases if hasattr(item.mechanism, "k")), 1 << header.n_bits)

@@ -17,7 +17,7 @@ from typing import Any, Literal, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from blindsight.codebooks import CELL, Codebook, from_classes, from_head, from_pictures
+from blindsight.codebooks import CELL, Codebook, Reading, from_classes, from_head, from_pictures
 from blindsight.codebooks.embedding import head_space, unit_rows
 from blindsight.core import checks
 from blindsight.core.decoding import MatchModel
@@ -171,6 +171,11 @@ class PhotoEncoder:
                 "The probability that the photo is of the query's class, calibrated on the labelled public pictures "
                 "that the cells were made from; it holds as far as the photos are like those."
             )
+        if not self.codebook.trusted:
+            return (
+                "No number: at this budget a stored cell is more often noise than true, and which ones cannot be told "
+                "well enough. The order is what the index has to say."
+            )
         return (
             "The probability that the stored cell is the photo's true one rather than noise. It says nothing about "
             "how well the photo fits the query: for that, make the index with labelled public pictures."
@@ -190,9 +195,24 @@ class PhotoEncoder:
         rows = self.recipe.image.rows(images)
         return rows if self.codebook is not None else _centred(rows)
 
+    def described(self, images: Images) -> Rows:
+        """Unit rows whose inner product says how alike two photos look: for the owner's eyes only."""
+        return _centred(self.recipe.image.rows(images))
+
     def load(self, path: Path) -> CodeIndex:
         """The index of a file that this encoder made, in memory."""
         return HammingIndex.load(path) if self.codebook is None else CodebookIndex.load(path)
+
+    def on_milvus(self, uri: str, *, codes: Path, collection: str = "blindsight", token: str = "") -> CodeIndex:
+        """The index on Milvus: the collection, or a new one filled with the codes of the file, no more than these."""
+        from blindsight.index.milvus import MilvusIndex
+        from blindsight.index.milvus_cells import MilvusCodebookIndex
+
+        kind = MilvusIndex if self.codebook is None else MilvusCodebookIndex
+        try:
+            return kind(uri, collection=collection, token=token)
+        except InvalidParameter:  # not there yet
+            return kind.load(codes, uri, collection=collection, token=token)
 
     def search(self, index: CodeIndex, images: Images, k: int, *, ranking: str = "soft") -> Hits:
         """The best k of an index for queries, which carry no noise and stay here.
@@ -212,15 +232,8 @@ class PhotoEncoder:
     def search_like(self, index: CodeIndex, similarity: NDArray[Any], k: int) -> Hits:
         """The best k for queries that fit the codebook's cells so well (m, cells): pictures, stored records, words."""
         book = self._cells("searching by cells")
-        if isinstance(index, CodebookIndex):
-            return index.search_codebook(book, similarity, k)
-        counts = np.zeros(book.k, dtype=np.int64)
-        for _, codes in index.items():
-            counts += np.bincount(from_codes(codes), minlength=book.k)
-        scores = book.reading(counts).scores(similarity)
-        return index.rank_by(
-            lambda codes: scores[:, from_codes(codes)], np.zeros((len(scores), index.width), np.uint8), k
-        )
+        hits: Hits = _of_cells(index).search_codebook(book, similarity, k)
+        return hits
 
     def similarity_of_stored(self, index: CodeIndex, ids: Sequence[Any]) -> NDArray[np.float32]:
         """How records that are stored fit the cells, as far as their released cells tell; for `search_like`."""
@@ -240,10 +253,11 @@ class PhotoEncoder:
 
     def present(self, index: CodeIndex, images: Images) -> NDArray[np.bool_]:
         """Whether anything like each query is stored; True where the codes cannot tell."""
-        if self.codebook is None or not isinstance(index, CodebookIndex) or not len(index):
+        if self.codebook is None or not len(index):
             return np.ones(len(images), dtype=np.bool_)
-        reading = index.reading(self.codebook)
-        return reading.present(self.codebook.similarity(self.rows(images)), index.counts)
+        cells = _of_cells(index)
+        reading: Reading = cells.reading(self.codebook)
+        return reading.present(self.codebook.similarity(self.rows(images)), cells.counts)
 
     def rerank(
         self, images: Images, hits: Iterable[Sequence[Hit]], original: Callable[[Any], Images | None], k: int
@@ -255,10 +269,10 @@ class PhotoEncoder:
         hits = list(hits)
         wanted = {hit.id: original(hit.id) for found in hits for hit in found}
         there = {key: image for key, image in wanted.items() if image is not None}
-        stored = _centred(self.recipe.image.rows(np.stack(list(there.values())))) if there else None
+        stored = self.described(np.stack(list(there.values()))) if there else None
         row_of = {key: row for row, key in enumerate(there)}
         ordered = []
-        for query, found in zip(_centred(self.recipe.image.rows(images)), hits, strict=True):
+        for query, found in zip(self.described(images), hits, strict=True):
             here = [hit.id for hit in found if hit.id in row_of]
             values = [] if stored is None else (stored[[row_of[key] for key in here]] @ query).tolist()
             ordered.append(sorted(zip(here, values, strict=True), key=lambda pair: -pair[1])[:k])
@@ -278,6 +292,12 @@ class PhotoEncoder:
         if self.codebook is None:
             raise InvalidParameter(f"{what} needs an index made with --method codebook.")
         return self.codebook
+
+
+def _of_cells(index: CodeIndex) -> Any:
+    if not hasattr(index, "search_codebook"):
+        raise InvalidParameter("the index does not know its cells: open it with CodebookIndex or MilvusCodebookIndex.")
+    return index
 
 
 def default_features() -> str:
@@ -325,7 +345,7 @@ def _file(recipe: Recipe) -> str:
 
 def _centred(rows: Rows) -> Rows:
     rows = rows - rows.mean(axis=1, keepdims=True)
-    return rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
+    return np.asarray(rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12))
 
 
 def _codebook(recipe: Recipe) -> Codebook:
@@ -351,7 +371,7 @@ def _pictures(recipe: Recipe) -> Images:
 def _hasher(recipe: Recipe) -> Any:
     from blindsight import hashing
 
-    bases = {
+    bases: dict[str, Callable[[], hashing.Hasher]] = {
         "phashing-itq": lambda: hashing.ITQ(recipe.bits),
         "phashing-sh": lambda: hashing.SH(recipe.bits),
         "phashing-lsh": lambda: hashing.LSH(recipe.bits, center=False),

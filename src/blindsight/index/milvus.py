@@ -18,7 +18,7 @@ import warnings
 from collections.abc import Iterator
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,15 +44,20 @@ _TEXT = 60_000
 class MilvusIndex(CodeIndex):
     """An index of codes in a Milvus collection: made if it is not there, opened if it is.
 
-    Parameters
-    ----------
-    uri: a cluster's address, or a path ending in .db for the embedded Milvus Lite.
-    n_bits, names, guarantee, decoding: see `CodeIndex`; an existing collection keeps its own, and `n_bits` may be
-        left out.
-    collection: the collection's name (letters, digits, underscores).
-    token: "user:password" or an API key, where the cluster asks for one.
-    candidates: how many nearest codes a soft ranking re-ranks.
+    Parameters:
+        uri: a cluster's address, or a path ending in .db for the embedded Milvus Lite.
+        n_bits: see `CodeIndex`; an existing collection keeps its own, and `n_bits` may be
+            left out.
+        names: as `n_bits`.
+        guarantee: as `n_bits`.
+        decoding: as `n_bits`.
+        collection: the collection's name (letters, digits, underscores).
+        token: "user:password" or an API key, where the cluster asks for one.
+        candidates: how many nearest codes a soft ranking re-ranks.
     """
+
+    # Whole numbers kept beside a code, to filter by.
+    _scalars: ClassVar[tuple[str, ...]] = ()
 
     def __init__(
         self,
@@ -93,7 +98,7 @@ class MilvusIndex(CodeIndex):
         *,
         collection: str = "blindsight",
         token: str = "",
-    ) -> MilvusIndex:
+    ) -> Self:
         """Put a saved index file, checked before use, into a collection that must not exist yet."""
         with reading(Path(path)) as (fields, records):
             header = Header.from_fields(fields)
@@ -174,7 +179,9 @@ class MilvusIndex(CodeIndex):
             else:
                 schema.add_field("id", DataType.INT64, is_primary=True)
             schema.add_field("code", DataType.BINARY_VECTOR, dim=8 * self.width)
-            self._create(self.collection, schema, "code")
+            for name in self._scalars:
+                schema.add_field(name, DataType.INT64)
+            self._create(self.collection, schema, "code", self._scalars)
         if not client.has_collection(self._about):
             schema = client.create_schema(auto_id=False, enable_dynamic_field=False)
             schema.add_field("part", DataType.INT64, is_primary=True)
@@ -188,9 +195,12 @@ class MilvusIndex(CodeIndex):
                 [{"part": part, "text": piece, "unused": b"\0"} for part, piece in enumerate(parts)],
             )
 
-    def _create(self, name: str, schema: Any, vector: str) -> None:
+    def _create(self, name: str, schema: Any, vector: str, scalars: tuple[str, ...] = ()) -> None:
         params = self._client.prepare_index_params()
         params.add_index(vector, index_type="BIN_FLAT", metric_type="HAMMING")
+        if not self.uri.endswith(".db"):  # Milvus Lite filters without
+            for scalar in scalars:
+                params.add_index(scalar, index_type="INVERTED")
         self._client.create_collection(name, schema=schema, consistency_level="Strong")
         # Without sync, or the client sleeps half a second to see a finished index over nothing.
         self._client.create_index(name, params, sync=False)
@@ -202,10 +212,7 @@ class MilvusIndex(CodeIndex):
             ids = np.arange(first, first + len(codes), dtype=np.int64)
         for start in range(0, len(ids), _BATCH):
             part = slice(start, start + _BATCH)
-            rows = [
-                {**self._key(key), "code": code.tobytes()}
-                for key, code in zip(ids[part].tolist(), codes[part], strict=True)
-            ]
+            rows = [self._row(key, code) for key, code in zip(ids[part].tolist(), codes[part], strict=True)]
             self._client.upsert(self.collection, rows)
         return ids
 
@@ -290,6 +297,9 @@ class MilvusIndex(CodeIndex):
         if isinstance(key, str):
             return {"id": hashlib.sha256(key.encode()).hexdigest(), "name": key}
         return {"id": key}
+
+    def _row(self, key: int | str, code: NDArray[np.uint8]) -> dict[str, Any]:
+        return {**self._key(key), "code": code.tobytes()}
 
     def _fields(self, *others: str) -> list[str]:
         return ["name" if self.names else "id", *others]

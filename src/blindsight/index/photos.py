@@ -57,14 +57,13 @@ _LARGEST_ABOUT = 1 << 20
 class PhotoFolder:
     """The folder that is given away.
 
-    Parameters
-    ----------
-    path: the folder.
-    recipe: how photos become codes, as plain values without paths; whoever continues must use the same.
-    vault: the number of the vault that was kept.
-    release: the release's number, by which the ledger knows it.
-    names: "random" ids, or "keep" for the photos' own names.
-    most: the most records of one person that are released, 0 where persons are not known.
+    Parameters:
+        path: the folder.
+        recipe: how photos become codes, as plain values without paths; whoever continues must use the same.
+        vault: the number of the vault that was kept.
+        release: the release's number, by which the ledger knows it.
+        names: "random" ids, or "keep" for the photos' own names.
+        most: the most records of one person that are released, 0 where persons are not known.
     """
 
     path: Path
@@ -189,13 +188,21 @@ class OwnNames:
         if vault is not None and found is not None and found.number != place.vault:
             raise InvalidData(f"{vault} is not the vault of {place.path}: that one has number {place.vault}.")
         mine = found if found is not None and found.number == place.vault else None
+        self.vault = None if mine is None else mine.path
         self.source = None if mine is None or mine.fact("source") is None else Path(mine.fact("source"))
+        self._changed: dict[str, int] = {}
         self._names: dict[str, list[str]] = {}
         self._records: dict[str, str] = {}
-        if mine is not None and place.names == "random":
-            for name, photo in sorted(mine.photos().items()):
-                self._names.setdefault(photo.record, []).append(name)
-                self._records[name] = photo.record
+        for name, photo in sorted(mine.photos().items()) if mine is not None else ():
+            key = photo.record if place.names == "random" else name
+            self._changed.setdefault(key, photo.changed)
+            if place.names == "random":
+                self._names.setdefault(key, []).append(name)
+                self._records[name] = key
+
+    def changed(self, key: object) -> int | None:
+        """When a record's file last changed, in nanoseconds, as the vault saw it; None where it is not known."""
+        return self._changed.get(str(key))
 
     def of(self, key: object) -> list[str]:
         """The files that show a record, or its id where they are not known."""
@@ -359,11 +366,11 @@ def _recognise(path: Path, name: str, person: str, known: Photo | None, vault: V
     return Photo(name, vault.record_of(content_digest(content)), person, size, changed)
 
 
-def persons_of(folder: Path, names: Sequence[str], rule: str) -> dict[str, str]:
+def persons_of(folder: Path, names: Sequence[str], rule: str, *, all_known: bool = True) -> dict[str, str]:
     """Whose each photo is: "folder" (its first subfolder), "dicom" (PatientID), or FILE.csv:COLUMN.
 
-    The table's first column holds the photos' names, relative to the folder. A photo without a person is refused: it
-    could not be counted.
+    The table's first column holds the photos' names, relative to the folder. A photo without a person could not be
+    counted: it is refused, or left out where not `all_known` are asked for.
     """
     if rule == "folder":
         found = {name: name.partition("/")[0] if "/" in name else "" for name in names}
@@ -372,11 +379,11 @@ def persons_of(folder: Path, names: Sequence[str], rule: str) -> dict[str, str]:
     else:
         found = _from_table(rule)
     missing = [name for name in names if not found.get(name)]
-    if missing:
+    if missing and all_known:
         raise InvalidData(
             f"{len(missing)} of {len(names)} photos have no person by --person {rule}. Every photo needs one."
         )
-    return {name: found[name] for name in names}
+    return {name: found[name] for name in names if found.get(name)}
 
 
 def _from_table(rule: str) -> dict[str, str]:

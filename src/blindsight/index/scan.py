@@ -28,7 +28,8 @@ def nearest_rows(
     faiss: Any = importlib.import_module("faiss")  # imported late: it takes a quarter of a second
     step = max(1, _COUNTER_BYTES // (8 * k * (8 * codes.shape[1] + 1)))
     if len(queries) <= step:
-        return faiss.knn_hamming(queries, codes, k, variant="mc")
+        distances, rows = faiss.knn_hamming(queries, codes, k, variant="mc")
+        return distances, rows
     parts = [
         faiss.knn_hamming(queries[start : start + step], codes, k, variant="mc")
         for start in range(0, len(queries), step)

@@ -60,7 +60,8 @@ def from_fields(fields: Any) -> Structure:
     if not isinstance(fields, dict) or fields.get("name") not in _BY_NAME:
         raise InvalidData("the structure must be flat, ivf or hnsw.")
     try:
-        return _BY_NAME[fields["name"]](**{key: value for key, value in fields.items() if key != "name"})
+        made: Structure = _BY_NAME[fields["name"]](**{key: value for key, value in fields.items() if key != "name"})
+        return made
     except TypeError as error:
         raise InvalidData(f"the structure {fields['name']} has other parameters: {error}.") from error
 

@@ -13,7 +13,7 @@ for comparing. What it really guarantees is worked out in `promise`:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
@@ -21,14 +21,115 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blindsight.core import checks
+from blindsight.core.errors import InvalidParameter
 from blindsight.metric.contrastive import Contrastive
+from blindsight.privacy.door import Door
+from blindsight.privacy.guarantee import Assumption, Guarantee
 from blindsight.privacy.mechanisms import Duchi, Gaussian, Laplace, Staircase
+from blindsight.privacy.plan import Planned
 
-__all__ = ["PaperMechanism", "StepRule", "Trace", "algorithm1", "step_sizes"]
+__all__ = [
+    "AS_MEANT",
+    "LAPLACE",
+    "PRINTED",
+    "ROWS_OF_GRADIENTS",
+    "SCALE",
+    "Batches",
+    "RowNoise",
+    "StepRule",
+    "Steps",
+    "Trace",
+    "algorithm1",
+    "step_sizes",
+]
 
-PaperMechanism = Literal["laplace", "scdf", "duchi", "gaussian", "none"]
 StepRule = Literal["compound", "root", "constant"]
 Floats = NDArray[np.float64]
+Batches = Sequence[Sequence[NDArray[np.int64]]]  # a partition of the pairs for each epoch
+ROWS_OF_GRADIENTS = "gradient rows"
+SCALE = Assumption("scale from the data", "the noise scale of DPP-S is the batch's own peak")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Steps:
+    """The descent of Algorithm 1: |B| pairs a batch, T_max epochs, and how the step size falls from eta_0.
+
+    rule: "compound" as printed in line 5, or "root" for eta_0 / sqrt(tau), as it must have been meant.
+    """
+
+    batch_size: int = 50
+    epochs: int = 10
+    rule: StepRule = "compound"
+    first: float = 1.0
+
+    def __post_init__(self) -> None:
+        checks.whole("batch_size", self.batch_size)
+        checks.whole("epochs", self.epochs)
+        checks.one_of("rule", self.rule, get_args(StepRule))
+        checks.positive("first", self.first)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowNoise:
+    """Noise on every row of the gradient by itself, as the paper adds it.
+
+    family: "laplace", "scdf", "duchi", or "gaussian" (Appendix C, l2 norms instead of l1).
+    delta: of Gaussian noise, and only there; 1e-5 if not given.
+    reduced: DPP-S, Theorem 2 (Corollary 1 for "gaussian") in place of Theorem 1: the scale is then data.
+    """
+
+    family: str = "laplace"
+    delta: float | None = None
+    reduced: bool = False
+
+    def __post_init__(self) -> None:
+        checks.one_of("family", self.family, ("laplace", "scdf", "duchi", "gaussian"))
+        if self.delta is not None and self.family != "gaussian":
+            raise InvalidParameter("delta is spent by family='gaussian' only; leave it out.")
+        if self.delta is not None:
+            checks.positive("delta", self.delta)
+
+    @property
+    def order(self) -> Literal[1, 2]:
+        """Of the norm that rows are clipped in."""
+        return 2 if self.family == "gaussian" else 1
+
+    @property
+    def spent(self) -> float:
+        """The delta that this noise spends."""
+        return 0.0 if self.family != "gaussian" else 1e-5 if self.delta is None else self.delta
+
+    def plan(
+        self, batches: Batches, *, epsilon: float, lipschitz: float, kappa: int, rows: int, columns: int
+    ) -> Planned:
+        """What passes the door: sums over batches, whose rows each have noise for epsilon' = epsilon / epochs.
+
+        A unit is kappa pairs, which may lie in as many batches of an epoch. Laplace and Gaussian noise charge by how
+        far a sum moves, so all of them in one batch is the worst; the other two charge every touched batch in full.
+        """
+        share = epsilon / len(batches)  # line 1
+        touched = len(batches) * min(kappa, max(len(epoch) for epoch in batches))
+        passes, reach = sum(len(epoch) for epoch in batches), 1.0 if self.reduced else 2 * kappa * lipschitz
+        common: Any = {"unit": "kappa pairs", "neighbours": "replace one"}
+        mechanism: Any
+        count = len(batches)
+        if self.family == "laplace":
+            mechanism = Laplace(scale=reach / share, sensitivity=rows * reach, **common)
+        elif self.family == "gaussian":
+            # Appendix C: sigma = sqrt(2 ln(1.25/delta)) Delta / epsilon.
+            sigma = math.sqrt(2 * math.log(1.25 / self.spent)) * reach / share
+            mechanism = Gaussian(sigma=sigma, sensitivity=math.sqrt(rows) * reach, delta=self.spent, **common)
+        elif self.family == "scdf":
+            # Any change of a coordinate below one step already costs a full epsilon', and all may change a little.
+            mechanism, count = Staircase(epsilon=share, sensitivity=reach, dimensions=rows * columns, **common), touched
+        else:
+            mechanism = Duchi(epsilon=share, dimensions=columns, bound=lipschitz, **common)
+            count, passes = rows * touched, rows * passes
+        return Planned(what=ROWS_OF_GRADIENTS, mechanism=mechanism, count=count, group=kappa, parts=-(-passes // count))
+
+
+#: Algorithm 1 as printed, with Laplace noise; and with the step size that it must have been meant to have.
+PRINTED, AS_MEANT, LAPLACE = Steps(), Steps(rule="root"), RowNoise()
 
 
 @dataclass
@@ -46,8 +147,9 @@ class Trace:
 def step_sizes(rule: StepRule, count: int, *, first: float = 1.0) -> Floats:
     """The step sizes of `count` iterations: compounding as printed, eta_0 / sqrt(tau), or constant.
 
-    >>> step_sizes("root", 4).round(3).tolist(), step_sizes("compound", 4).round(3).tolist()
-    ([1.0, 0.707, 0.577, 0.5], [1.0, 0.707, 0.408, 0.204])
+    Examples:
+        >>> step_sizes("root", 4).round(3).tolist(), step_sizes("compound", 4).round(3).tolist()
+        ([1.0, 0.707, 0.577, 0.5], [1.0, 0.707, 0.408, 0.204])
     """
     checks.one_of("step_rule", rule, get_args(StepRule))
     fall: Any = np.arange(1, count + 1) ** -0.5
@@ -60,56 +162,55 @@ def step_sizes(rule: StepRule, count: int, *, first: float = 1.0) -> Floats:
 
 def algorithm1(
     loss: Contrastive,
-    batches: Callable[[], Iterable[NDArray[np.int64]]],
+    batches: Batches,
     *,
     n_components: int,
-    lipschitz: float,
-    kappa: int,
-    epsilon: float,
-    epochs: int,
     rng: np.random.Generator,
-    mechanism: PaperMechanism = "laplace",
-    delta: float = 1e-5,
-    reduction: bool = False,
-    step_rule: StepRule = "compound",
-    step_size: float = 1.0,
+    noise: RowNoise | None = None,
+    lipschitz: float = math.inf,
+    kappa: int = 1,
+    epsilon: float = 1.0,
+    rule: StepRule = "compound",
+    first: float = 1.0,
     start: Floats | None = None,
+    door: Door | None = None,
     trace: Trace | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Floats:
     """Learn W (d' x d).
 
-    Parameters
-    ----------
-    batches: gives a partition of the pairs, anew for each epoch.
-    lipschitz: h, the clipping bound of each row (l1; l2 for "gaussian").
-    epsilon: the budget as the paper counts it; each epoch gets epsilon' = epsilon / epochs.
-    mechanism: whose noise; "none" is the non-private learner (no clipping either).
-    reduction: DPP-S, Theorem 2 (Corollary 1 for "gaussian") in place of Theorem 1.
+    Parameters:
+        rng: of the start, and of a simulation's noise.
+        noise: whose; None is the non-private learner (no clipping either).
+        lipschitz: h, the clipping bound of each row (l1; l2 for Gaussian noise).
+        epsilon: the budget as the paper counts it; each epoch gets epsilon' = epsilon / epochs.
+        door: what `noise.plan` passes through; None opens one for a simulation.
     """
     d = loss.differences.shape[1]
     W = rng.standard_normal((n_components, d)) / math.sqrt(d) if start is None else start.copy()
-    plan = [batch for _ in range(checks.whole("epochs", epochs)) for batch in batches()]
-    sizes = step_sizes(step_rule, len(plan), first=step_size)
-    share = epsilon / epochs  # line 1: epsilon' for an epoch; batches of an epoch are disjoint
-    for tau, (eta, batch) in enumerate(zip(sizes, plan, strict=True)):
+    if noise is not None and door is None:
+        facts = {"epsilon": epsilon, "lipschitz": lipschitz, "kappa": kappa, "rows": n_components, "columns": d}
+        releases = (noise.plan(batches, **facts),)  # type: ignore[arg-type]
+        unproven = (SCALE,) if noise.reduced else ()
+        promise = Guarantee(releases=releases, unproven=unproven, delta=noise.spent, model="central", entropy="seed")
+        door = Door(promise, what="Algorithm 1", random_state=rng)
+    listed = [batch for epoch in batches for batch in epoch]
+    for tau, (eta, batch) in enumerate(zip(step_sizes(rule, len(listed), first=first), listed, strict=True)):
         if trace is not None:
             trace.objective.append((trace.sample or loss).mean(W))
         part = loss.take(batch)
-        if mechanism == "none":
+        if noise is None or door is None:
             W = W - eta * part.sum(W) / len(batch)
         else:
-            order: Literal[1, 2] = 2 if mechanism == "gaussian" else 1
-            total, peak = part.clipped_rows(W, lipschitz, order=order)
-            counterpart = _counterpart(W, lipschitz, loss.margin, order) if reduction else lipschitz
-            width = (peak if reduction else lipschitz) + counterpart  # g'_r + g''_r, or 2h
+            total, peak = part.clipped_rows(W, lipschitz, order=noise.order)
+            counterpart = _counterpart(W, lipschitz, loss.margin, noise.order) if noise.reduced else lipschitz
+            width = (peak if noise.reduced else lipschitz) + counterpart  # g'_r + g''_r, or 2h
             sensitivity = np.broadcast_to(kappa * width / len(batch), (n_components,))
-            mean = total / len(batch)
-            W = W - eta * _noisy_rows(mean, sensitivity, share, delta, mechanism, lipschitz, rng)
+            W = W - eta * _noisy_mean(door, noise, total, len(batch), sensitivity, lipschitz)
             if trace is not None:
                 trace.sensitivity.append(np.array(sensitivity))
         if progress is not None:
-            progress(tau + 1, len(plan))
+            progress(tau + 1, len(listed))
     return W
 
 
@@ -119,29 +220,14 @@ def _counterpart(W: Floats, h: float, margin: float, order: Literal[1, 2]) -> Fl
     return np.minimum(h, np.maximum(4 * np.linalg.norm(W, ord=order, axis=1), inactive))
 
 
-def _noisy_rows(
-    mean: Floats,
-    sensitivity: Floats,
-    epsilon: float,
-    delta: float,
-    mechanism: PaperMechanism,
-    h: float,
-    rng: np.random.Generator,
-) -> Floats:
-    """Line 10, row by row. Unit and cost of these values are the paper's claim for one row, not ours for the step."""
-    if mechanism == "duchi":
+def _noisy_mean(door: Door, noise: RowNoise, total: Floats, n: int, sensitivity: Floats, h: float) -> Floats:
+    """Line 10: the mean gradient of a batch of n pairs with noise on each row, through the door."""
+    if noise.family == "duchi":
         # Duchi's mechanism needs a box, not a sensitivity: a mean of clipped rows lies in [-h, h]^d.
-        box = Duchi(epsilon=epsilon, dimensions=mean.shape[1], bound=h, unit="kappa pairs")
-        return box.release(np.clip(mean, -h, h), rng=rng)
-    # Noise of sensitivity 1, each row then stretched to its own: all three families scale. A row without sensitivity
-    # (every gradient zero, under DPP-S) gets none, as printed.
-    still = np.zeros_like(mean)
-    if mechanism == "laplace":
-        noise = Laplace(scale=1 / epsilon, sensitivity=1.0, unit="kappa pairs").release(still, rng=rng)
-    elif mechanism == "scdf":
-        noise = Staircase(epsilon=epsilon, sensitivity=1.0, unit="kappa pairs").release(still, rng=rng)
-    else:
-        # Appendix C: sigma = sqrt(2 ln(1.25/delta)) Delta / epsilon.
-        sigma = math.sqrt(2 * math.log(1.25 / delta)) / epsilon
-        noise = Gaussian(sigma=sigma, sensitivity=1.0, delta=delta, unit="kappa pairs").release(still, rng=rng)
-    return mean + sensitivity[:, None] * noise
+        mean = np.clip(total / n, -h, h)
+        return np.concatenate([door.release(ROWS_OF_GRADIENTS, row[None]) for row in mean])
+    if noise.reduced:
+        # Noise of sensitivity 1, each row then stretched to its own: the families scale. A row without sensitivity
+        # (every gradient zero) gets none, as printed.
+        return total / n + sensitivity[:, None] * door.release(ROWS_OF_GRADIENTS, np.zeros_like(total))
+    return door.release(ROWS_OF_GRADIENTS, total) / n

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from blindsight.core import checks
-from blindsight.metric.algorithm1 import Trace, algorithm1
-from blindsight.metric.contrastive import Contrastive, mean_dissimilar_distance
+from blindsight.core.errors import InvalidParameter
+from blindsight.metric.algorithm1 import AS_MEANT, Steps, Trace, algorithm1
+from blindsight.metric.contrastive import contrastive_of
 from blindsight.metric.descent import descend, orthogonal, reduce_rank
 from blindsight.metric.graph import PairGraph
 from blindsight.metric.linear import LinearMetric
@@ -26,7 +27,7 @@ from blindsight.privacy.plan import Planned
 if TYPE_CHECKING:
     from blindsight.privacy.ledger import Ledger
 
-__all__ = ["ContrastiveMetric", "EuclideanMetric", "InputPerturbation"]
+__all__ = ["ContrastiveMetric", "Descent", "EuclideanMetric", "InputPerturbation"]
 
 Floats = NDArray[np.float64]
 
@@ -49,73 +50,63 @@ class EuclideanMetric(LinearMetric):
         return self
 
 
+@dataclass(frozen=True, kw_only=True)
+class Descent:
+    """Our descent: so many steps over all pairs, which together move the map by at most `size` times its norm."""
+
+    steps: int = 20
+    size: float = 12.0
+
+    def __post_init__(self) -> None:
+        checks.whole("steps", self.steps)
+        checks.positive("size", self.size)
+
+
+OURS = Descent()
+
+
 class ContrastiveMetric(LinearMetric):
-    """The contrastive metric without privacy: by Algorithm 1 without noise ("paper"), or by our descent ("ours")."""
+    """The contrastive metric without privacy: by our `Descent`, or by Algorithm 1's `Steps` without noise."""
 
     def __init__(
         self,
         n_components: int | None = None,
         *,
-        how: str = "ours",
+        steps: Descent | Steps = OURS,
         normalize: str = "l2",
         margin: float | str = 1.0,
-        margin_ratio: float = 1.0,
-        epochs: int = 20,
-        step_size: float = 12.0,
-        step_rule: str = "root",
-        batch_size: int = 50,
         preprocessor: Any = None,
         random_state: Any = None,
     ) -> None:
         self.n_components = n_components
-        self.how = how
+        self.steps = steps
         self.normalize = normalize
         self.margin = margin
-        self.margin_ratio = margin_ratio
-        self.epochs = epochs
-        self.step_size = step_size
-        self.step_rule = step_rule
-        self.batch_size = batch_size
         self.preprocessor = preprocessor
         self.random_state = random_state
 
     def fit(self, pairs: Any, y: Any, *, trace: Trace | None = None) -> Self:
         """Learn from pairs as `DPPMetric` does, with no protection at all."""
-        checks.one_of("how", self.how, ("ours", "paper"))
         records, numbers = read_tuples(pairs, self.preprocessor)
         rng, _ = training_rng(self.random_state)
         graph = PairGraph.from_pairs(numbers, y, n_nodes=len(records))
         return self._learn(records, graph, trace, rng)
 
     def _learn(self, records: Floats, graph: PairGraph, trace: Trace | None, rng: np.random.Generator) -> Self:
-        rows: Any = normalised(records, self.normalize)  # type: ignore[arg-type]
-        differences, dissimilar = rows[graph.edges[:, 0]] - rows[graph.edges[:, 1]], ~graph.similar
-        margin: Any = self.margin
-        if margin == "mean":
-            order: Any = 1 if self.normalize == "l1" else 2
-            margin = self.margin_ratio * mean_dissimilar_distance(differences, dissimilar, order=order)
-        loss = Contrastive(differences, dissimilar, margin=checks.positive("margin", margin))
-        columns = rows.shape[1]
-        width = columns if self.n_components is None else checks.whole("n_components", self.n_components)
-        if self.how == "ours":
-            W = descend(loss, orthogonal(columns, columns, rng=rng), steps=self.epochs, step_size=self.step_size)
+        loss = contrastive_of(records, graph, self.normalize, self.margin)
+        columns = records.shape[1]
+        width, steps = self._width(columns), self.steps
+        if isinstance(steps, Descent):
+            W = descend(loss, orthogonal(columns, columns, rng=rng), steps=steps.steps, step_size=steps.size)
             self.components_ = reduce_rank(W, width)
-        else:
+        elif isinstance(steps, Steps):
+            batches = [list(graph.batches(steps.batch_size, rng=rng)) for _ in range(steps.epochs)]
             self.components_ = algorithm1(
-                loss,
-                lambda: graph.batches(self.batch_size, rng=rng),
-                n_components=width,
-                lipschitz=math.inf,
-                kappa=1,
-                epsilon=1.0,
-                epochs=self.epochs,
-                rng=rng,
-                mechanism="none",
-                step_rule=self.step_rule,  # type: ignore[arg-type]
-                step_size=self.step_size,
-                trace=trace,
+                loss, batches, n_components=width, rng=rng, rule=steps.rule, first=steps.first, trace=trace
             )
-        self.margin_, self.norm_, self.n_features_in_ = margin, self.normalize, columns
+        else:
+            raise InvalidParameter(f"steps must be a Descent or the paper's Steps, got {type(steps).__name__}.")
+        self.margin_, self.norm_, self.n_features_in_ = loss.margin, self.normalize, columns
         self.stretch_ = np.ones(columns)
         return self
 
@@ -134,29 +125,15 @@ class InputPerturbation(ContrastiveMetric):
         *,
         epsilon: float = 1.0,
         calibration: str = "proven",
-        how: str = "paper",
+        steps: Descent | Steps = AS_MEANT,
         margin: float | str = "mean",
-        margin_ratio: float = 1.0,
-        epochs: int = 10,
-        step_size: float = 1.0,
-        step_rule: str = "root",
-        batch_size: int = 50,
         preprocessor: Any = None,
         random_state: Any = None,
     ) -> None:
         super().__init__(
-            n_components,
-            how=how,
-            normalize="l1",
-            margin=margin,
-            margin_ratio=margin_ratio,
-            epochs=epochs,
-            step_size=step_size,
-            step_rule=step_rule,
-            batch_size=batch_size,
-            preprocessor=preprocessor,
+            n_components, steps=steps, normalize="l1", margin=margin, preprocessor=preprocessor,
             random_state=random_state,
-        )
+        )  # fmt: skip
         self.epsilon = epsilon
         self.calibration = calibration
 

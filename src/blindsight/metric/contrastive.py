@@ -11,9 +11,12 @@ from typing import Any, Literal, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from blindsight.core import checks
+from blindsight.metric.graph import PairGraph
 from blindsight.metric.outer import TupleLoss
+from blindsight.metric.records import normalised
 
-__all__ = ["Contrastive", "mean_dissimilar_distance"]
+__all__ = ["Contrastive", "contrastive_of", "mean_dissimilar_distance"]
 
 Floats = NDArray[np.float64]
 
@@ -68,3 +71,12 @@ def mean_dissimilar_distance(differences: Floats, dissimilar: NDArray[np.bool_],
     if not dissimilar.any():
         return 1.0
     return float(np.linalg.norm(differences[dissimilar], ord=order, axis=1).mean())
+
+
+def contrastive_of(records: Floats, graph: PairGraph, norm: Any, margin: float | str) -> Contrastive:
+    """The loss of a graph's pairs on normalised records; margin "mean" is the mean distance of dissimilar ones."""
+    rows = normalised(records, norm)
+    differences = rows[graph.edges[:, 0]] - rows[graph.edges[:, 1]]
+    if margin == "mean":
+        margin = mean_dissimilar_distance(differences, ~graph.similar, order=1 if norm == "l1" else 2)
+    return Contrastive(differences, ~graph.similar, margin=checks.positive("margin", margin))

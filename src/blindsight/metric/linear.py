@@ -102,10 +102,9 @@ class LinearMetric(TransformerMixin, BaseEstimator):
     def calibrate_threshold(self, pairs: Any, y: Any, *, strategy: str = "accuracy", min_rate: float = 0.9) -> Self:
         """Choose `threshold_` by labelled *public* pairs: for private ones it would be a release without a price.
 
-        Parameters
-        ----------
-        strategy: "accuracy"; "balanced" (both kinds count the same); "max_tpr", the most similar pairs found while at
-            least `min_rate` of the dissimilar ones are told apart; "max_tnr", the other way round.
+        Parameters:
+            strategy: "accuracy"; "balanced" (both kinds count the same); "max_tpr", the most similar pairs found while
+                at least `min_rate` of the dissimilar ones are told apart; "max_tnr", the other way round.
         """
         found = best_threshold(self.pair_distance(pairs), pair_labels(y), strategy=strategy, min_rate=min_rate)
         return self.set_threshold(found)
@@ -125,6 +124,15 @@ class LinearMetric(TransformerMixin, BaseEstimator):
         """M = W'W, positive semidefinite, on prepared records."""
         check_is_fitted(self)
         return self.components_.T @ self.components_
+
+    def _width(self, columns: int) -> int:
+        """The rows of the map: `n_components`, or as many as there are columns."""
+        asked: int | None = getattr(self, "n_components", None)
+        if asked is None:
+            return columns
+        if checks.whole("n_components", asked) > columns:
+            raise InvalidParameter(f"n_components must be at most the {columns} columns of X, got {asked}.")
+        return asked
 
     def _prepared(self, rows: Floats) -> Floats:
         return normalised(rows * self.stretch_, self.norm_)  # type: ignore[arg-type]

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from blindsight.metric.algorithm1 import StepRule, step_sizes
+from blindsight.metric.algorithm1 import AS_MEANT, Batches, Steps, step_sizes
 from blindsight.metric.outer import TupleLoss
 from blindsight.privacy.door import Door
 from blindsight.privacy.guarantee import Unit
 from blindsight.privacy.mechanisms import Duchi, Laplace, Staircase
 from blindsight.privacy.plan import Planned
 
-__all__ = ["GRADIENT", "Batches", "PureMechanism", "pure_descent", "pure_plan"]
+__all__ = ["GRADIENT", "PureMechanism", "pure_descent", "pure_plan"]
 
 PureMechanism = Literal["laplace", "scdf", "duchi"]
 Floats = NDArray[np.float64]
-Batches = Sequence[Sequence[NDArray[np.int64]]]
 GRADIENT = "gradients"
 
 
@@ -55,12 +54,12 @@ def pure_descent(
     *,
     clip: float,
     boxed: bool,
-    step_rule: StepRule = "root",
+    steps: Steps = AS_MEANT,
     progress: Callable[[int, int], None] | None = None,
 ) -> Floats:
     """Descend along what the door lets through: noisy sums over batches, or with `boxed` (Duchi) noisy means."""
     listed = [batch for epoch in batches for batch in epoch]
-    sizes = step_sizes(step_rule, len(listed))
+    sizes = step_sizes(steps.rule, len(listed), first=steps.first)
     for done, batch in enumerate(listed):
         total = loss.take(batch).clipped_sum(W, clip, order=1)
         if boxed:  # Duchi's mechanism needs a box: a mean of clipped rows lies in [-clip, clip]^d

@@ -11,7 +11,7 @@ import math
 from functools import lru_cache
 from typing import Any
 
-from blindsight.metric.algorithm1 import PaperMechanism
+from blindsight.metric.algorithm1 import SCALE, Batches, RowNoise
 from blindsight.metric.comparisons import BUCKETS
 from blindsight.metric.descent import CLIP, STEPS
 from blindsight.metric.moments import release_size
@@ -57,11 +57,10 @@ def metric_plan(
 ) -> Plan:
     """The releases of `DPPMetric`: `noise` is what a single release of sensitivity 1 would need.
 
-    Parameters
-    ----------
-    scaled: whether column sizes are released too.
-    rows: of the map that descent moves.
-    group: how many pairs or tuples one unit may be in.
+    Parameters:
+        scaled: whether column sizes are released too.
+        rows: of the map that descent moves.
+        group: how many pairs or tuples one unit may be in.
     """
     tuples = loss in ("triplet", "npair")
     sizes: dict[str, tuple[float, int]] = {}  # name -> norm of one pair's row, coordinates
@@ -145,58 +144,49 @@ def _cost(mu: float, delta: float, unit: Any) -> Cost:
 
 
 def paper_guarantee(
+    noise: RowNoise,
+    batches: Batches,
     *,
-    mechanism: PaperMechanism,
     epsilon: float,
-    delta: float,
-    epochs: int,
-    n_components: int,
-    n_features: int,
+    lipschitz: float,
     kappa: int,
-    reduction: bool,
+    rows: int,
+    columns: int,
     margin_from_data: bool,
     simulation: bool,
 ) -> Guarantee:
     """Algorithm 1's claim and what is true of it, per kappa pairs (and per pair under `also`)."""
     unproven = []
-    if reduction:
-        unproven.append(Assumption("scale from the data", "the noise scale of DPP-S is the batch's own peak"))
+    if noise.reduced:
+        unproven.append(SCALE)
     if margin_from_data:
         says = "the margin is the mean distance of the private pairs, released through W"
         unproven.append(Assumption("margin from the data", says))
-    per_kappa, per_pair = _paper_epsilons(mechanism, epsilon, delta, epochs, n_components, n_features, kappa)
-    spent = delta if mechanism == "gaussian" and not unproven else 0.0
-    name = {"laplace": "Laplace", "scdf": "staircase", "duchi": "Duchi", "gaussian": "Gaussian"}[mechanism]
+    name = {"laplace": "Laplace", "scdf": "staircase", "duchi": "Duchi", "gaussian": "Gaussian"}[noise.family]
+    facts: Any = {"epsilon": epsilon, "lipschitz": lipschitz, "rows": rows, "columns": columns}
+    spent = 0.0 if unproven else noise.spent
+    per_pair = _per_pair(noise, noise.plan(batches, kappa=1, **facts), kappa)
     return Guarantee(
-        mechanism=f"Algorithm 1{' with sensitivity reduction (DPP-S)' if reduction else ''}, {name} noise on "
-        f"{n_components} rows, kappa = {kappa}",
+        releases=(noise.plan(batches, kappa=kappa, **facts),),
+        mechanism=f"Algorithm 1{' with sensitivity reduction (DPP-S)' if noise.reduced else ''}, {name} noise on "
+        f"{rows} rows, kappa = {kappa}",
         unproven=tuple(unproven),
-        unit="kappa pairs",
-        epsilon=per_kappa,
         delta=spent,
-        neighbours="replace one",
         model="central",
         claimed=epsilon,
         calibration="paper",
-        accountant="rows and epochs composed; batches of an epoch are disjoint",
+        accountant="" if unproven else "rows and epochs composed; batches of an epoch are disjoint",
         assumptions=(STRUCTURE, KAPPA),
         simulation=simulation,
         also=() if unproven else (Cost(epsilon=per_pair, delta=spent, unit="pair"),),
     )
 
 
-def _paper_epsilons(
-    mechanism: PaperMechanism, epsilon: float, delta: float, epochs: int, rows: int, columns: int, kappa: int
-) -> tuple[float, float]:
-    """(per kappa pairs, per pair) over all epochs, for a scale that does not depend on data."""
-    if mechanism == "laplace":
-        return rows * epsilon, rows * epsilon / kappa
-    if mechanism == "scdf":
-        # Any change of a coordinate below one step already costs a full epsilon', and all may change a little;
-        # kappa pairs in as many batches pay in each.
-        return kappa * rows * columns * epsilon, rows * columns * epsilon
-    if mechanism == "duchi":
-        return kappa * rows * epsilon, rows * epsilon
-    # Gaussian: rows * epochs releases of sensitivity / sigma = epsilon' / sqrt(2 ln(1.25/delta)), which add in squares.
-    mu = math.sqrt(rows * epochs) * (epsilon / epochs) / math.sqrt(2 * math.log(1.25 / delta))
-    return gaussian_epsilon(mu, delta), gaussian_epsilon(mu / kappa, delta)
+def _per_pair(noise: RowNoise, planned: Planned, kappa: int) -> float:
+    """What one pair pays for noise made for kappa of them; `planned` is the plan for kappa = 1."""
+    mechanism: Any = planned.mechanism
+    if noise.family == "gaussian":
+        return gaussian_epsilon(math.sqrt(planned.count) * mechanism.mu / kappa, noise.spent)
+    alone = planned.count * float(mechanism.cost.epsilon)
+    # Of these only Laplace noise gets cheaper with the distance.
+    return alone / kappa if noise.family == "laplace" else alone

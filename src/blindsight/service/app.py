@@ -23,6 +23,7 @@ from blindsight.service.infra.access import Studio
 from blindsight.service.infra.budgets import Budgets
 from blindsight.service.infra.database import Database
 from blindsight.service.infra.datasets import DataSets
+from blindsight.service.infra.federations import Federations
 from blindsight.service.infra.guard import Guard
 from blindsight.service.infra.identity import Keys
 from blindsight.service.infra.jobs import Jobs
@@ -78,6 +79,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         decoders=Decoders(settings, metrics),
         demo=DemoAnswers(settings),
         datasets=DataSets(settings),
+        federations=Federations(settings),
         searches=search.Searches(),
     )
     app = FastAPI(
@@ -108,6 +110,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     studio: Studio = app.state.studio
     await studio.jobs.start()
+    await studio.federations.open()
     watch = asyncio.create_task(_prepare(studio)) if studio.settings.prepare else None
     warm = asyncio.create_task(studio.decoders.walls())  # the first upload should not wait for it
     try:
@@ -121,6 +124,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
             with contextlib.suppress(asyncio.CancelledError):
                 await watch
         await studio.jobs.close()
+        await studio.federations.close()
         await studio.decoders.close()
         studio.budgets.close()
         studio.database.close()

@@ -12,6 +12,7 @@ from blindsight.sketching.leak import Leak, leak_of
 from blindsight.sketching.negative_database import NegativeDatabase
 from blindsight.sketching.paper import NegativeSketcher
 from blindsight.sketching.parameters import PAPER_Q, QKParameters
+from blindsight.sketching.permanent import Permanent
 from blindsight.sketching.sketches import SketchSet
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "NegDL",
     "NegativeDatabase",
     "NegativeSketcher",
+    "Permanent",
     "QKParameters",
     "Server",
     "SketchDataset",

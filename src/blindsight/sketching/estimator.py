@@ -25,6 +25,7 @@ from blindsight.privacy.estimator import Protected
 from blindsight.privacy.mechanisms import KaryResponse
 from blindsight.sketching.bits import as_images, pixels_of, to_bits
 from blindsight.sketching.flips import FlipParameters
+from blindsight.sketching.permanent import Permanent
 from blindsight.sketching.promise import CELL, PIXEL, codebook_guarantee, flips_guarantee
 from blindsight.sketching.sketches import SketchSet
 
@@ -39,15 +40,15 @@ _PER_CELL = 6  # public images that a cell is made of, on average
 class FlippedBits(TransformerMixin, Protected):
     """Images to flipped bits, stored as sketches with one sighting a bit.
 
-    Parameters
-    ----------
-    epsilon: per pixel; spent on the bits of a pixel where it lowers the squared error most.
-    depth: bits a pixel. Values outside are clipped, fractions rounded.
+    Parameters:
+        epsilon: per pixel; spent on the bits of a pixel where it lowers the squared error most.
+        depth: bits a pixel. Values outside are clipped, fractions rounded.
+        random_state: None, a seed for a simulation, or `Permanent(vault)`: an image is then released, and charged,
+            once.
 
-    Guarantee
-    ---------
-    Pure local epsilon per pixel, proven (randomised response); times the number of pixels and channels per image.
-    `transform` is the release: hand it the ledger. Labels that are sent beside go in clear.
+    Guarantee:
+        Pure local epsilon per pixel, proven (randomised response); times the number of pixels and channels per image.
+        `transform` is the release: hand it the ledger. Labels that are sent beside go in clear.
     """
 
     _kind = "flipped-bits"
@@ -93,9 +94,21 @@ class FlippedBits(TransformerMixin, Protected):
                 f"images must have (channels, height, width) {self.image_shape_} as in fit, got {images.shape[1:]}."
             )
         what = f"flipped bits of {len(images)} images"
-        door = Door(self.guarantee_, what=what, ledger=ledger, random_state=self.random_state)
-        ones = np.moveaxis(to_bits(door.release(PIXEL, images), self.parameters_.depth), -1, 2)
+        state = self.random_state
+        kept = isinstance(state, Permanent)
+        key = state.key(self.release_law_) if kept else None
+        door = Door(self.guarantee_, what=what, ledger=ledger, random_state=state, key=key)
+        if kept:
+            released = door.release_each(PIXEL, images, state.names(images), about="pixels")
+        else:
+            released = door.release(PIXEL, images)
+        ones = np.moveaxis(to_bits(released, self.parameters_.depth), -1, 2)
         return np.stack([1 - ones, ones], axis=3)
+
+    @property
+    def release_law_(self) -> str:
+        """What tells this release of images from others under a vault."""
+        return f"{self.parameters_.fingerprint} {self.image_shape_}"
 
     def sketch(self, X: Any, y: Any = None, *, ledger: Ledger | None = None) -> SketchSet:
         """`transform`, with labels, in clear, and parameters beside it: what `NegDL` trains on."""
@@ -106,14 +119,12 @@ class FlippedBits(TransformerMixin, Protected):
 class CodebookSketcher(TransformerMixin, Protected):
     """Images to one of k public prototypes, answered with k-ary response: the per-image guarantee.
 
-    Parameters
-    ----------
-    epsilon: per image. k: prototypes; None for a number that fits epsilon and the public images.
+    Parameters:
+        epsilon: per image. k: prototypes; None for a number that fits epsilon and the public images.
 
-    Guarantee
-    ---------
-    Pure local epsilon per record (image), proven, given that `fit` sees public images only. `transform` is the
-    release: hand it the ledger. Labels that are sent beside go in clear: epsilon covers the image only.
+    Guarantee:
+        Pure local epsilon per record (image), proven, given that `fit` sees public images only. `transform` is the
+        release: hand it the ledger. Labels that are sent beside go in clear: epsilon covers the image only.
     """
 
     _kind = "codebook-sketcher"

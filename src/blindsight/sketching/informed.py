@@ -20,9 +20,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from blindsight.core.errors import InvalidParameter
 from blindsight.sketching.bits import to_bits
-from blindsight.sketching.parameters import QKParameters
 
-__all__ = ["Kind", "informed_psnr", "signal"]
+__all__ = ["Kind", "signal"]
 
 
 def signal(differing: ArrayLike, agreeing: float) -> NDArray[np.float64]:
@@ -88,8 +87,3 @@ class Kind:
         strength = signal(differing, agreeing)
         own = np.maximum(np.diag(self.bits) - self.loadings**2, 0)
         return 0.5 * math.log2(1 + float((strength * self.loadings**2 / (1 + strength * own)).sum()))
-
-
-def informed_psnr(parameters: QKParameters, reference: Any) -> float:
-    """The PSNR that an attacker reaches who knows `reference` and looks at one pixel at a time."""
-    return Kind.of(reference, parameters.depth).psnr(parameters.differing_rate, parameters.agreeing_rate)

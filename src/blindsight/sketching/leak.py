@@ -19,14 +19,17 @@ from scipy.stats import skellam
 
 from blindsight.core import checks
 from blindsight.sketching.estimation import posterior_of_one
+from blindsight.sketching.flips import FlipParameters, Law
 from blindsight.sketching.parameters import QKParameters
 
-__all__ = ["BitLaw", "Leak", "bit_law", "leak_of", "pixel_epsilon", "pixel_epsilon_rdp"]
+__all__ = ["BitLaw", "Gains", "Leak", "bit_law", "bit_moments", "leak_of", "pixel_epsilon", "pixel_epsilon_rdp"]
 
 ORDERS = np.concatenate([1 + np.geomspace(1e-3, 1, 60), np.linspace(2, 64, 125), np.geomspace(65, 4096, 60)])
 GRID = 0.01  # of the discretised privacy loss; losses are rounded up, so epsilon is never understated
 DELTA = 1e-5
 PARTS = 16  # of a picture's side: what people still recognise in a thumbnail of that many pixels
+LEADING = 3  # bits whose lean is always removed: neighbours agree on them, so their noise averages out
+HOPELESS = 400.0  # noise of a bit, in units of its own square, beyond which no neighbourhood averages it out
 
 
 @dataclass(frozen=True)
@@ -216,6 +219,44 @@ class Leak:
         return self.verdict
 
 
+def bit_moments(parameters: Law) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Mean and variance, a bit, of the posterior that an attacker gives to the bit's true value."""
+    if isinstance(parameters, FlipParameters):
+        wrong = np.asarray(parameters.beta)
+        mean = (1 - wrong) ** 2 + wrong**2
+        return mean, (1 - wrong) ** 3 + wrong**3 - mean**2
+    laws = [bit_law(float(rate), parameters.agreeing_rate) for rate in parameters.differing_rate]
+    return np.array([law.mean for law in laws]), np.array([law.variance for law in laws])
+
+
+@dataclass(frozen=True)
+class Gains:
+    """What each bit's centred posterior is multiplied by to give a pixel's value, and the noise that is left.
+
+    A posterior leans towards one half by a factor that does not depend on the image: given the true bit, its mean is
+    1/2 +- (m_j - 1/2), with m_j the expected posterior of the truth. Dividing by 2 m_j - 1 takes the lean away, and
+    leaves noise whose variance is the same for either value of the bit and independent from pixel to pixel. So a
+    sketch is the image plus white noise of a size that the public parameters tell.
+    """
+
+    factors: NDArray[np.float64]
+    noise: float
+
+    @classmethod
+    def of(cls, parameters: Law) -> Gains:
+        """The lean is removed in full from leading bits; trailing ones, which look like noise anyway, are shrunk."""
+        mean, variance = bit_moments(parameters)
+        weights = 2.0 ** np.arange(parameters.depth - 1, -1, -1)
+        lean = np.maximum(2 * mean - 1, 1e-4)
+        # A bit that tells nothing always has the posterior one half: no variance, and no way to remove its lean.
+        noise = np.where(2 * mean - 1 > 1e-4, variance / lean**2, np.inf)
+        kept = 0.25 / (0.25 + noise)  # Wiener's gain for a fair bit
+        kept[:LEADING] = 1.0
+        kept[noise > HOPELESS] = 0.0
+        left = np.where(kept > 0, kept**2 * np.minimum(noise, HOPELESS), 0) + (1 - kept) ** 2 / 4
+        return cls(weights * kept / lean, float(np.sqrt((weights**2 * left).sum())))
+
+
 def leak_of(parameters: QKParameters, *, delta: float = DELTA) -> Leak:
     """The leak of sketches made with these parameters."""
     delta = checks.probability("delta", delta, below_one=True)
@@ -230,14 +271,5 @@ def leak_of(parameters: QKParameters, *, delta: float = DELTA) -> Leak:
         guess_bits=sum(law.guess_bits for law in laws),
         bits_right=tuple(law.right for law in laws),
         information=sum(law.information for law in laws),
-        noise=_noise(laws),
+        noise=Gains.of(parameters).noise / (2.0**parameters.depth - 1),
     )
-
-
-def _noise(laws: list[BitLaw]) -> float:
-    """Deviation of a pixel's unbiased value, from its three leading bits, in units of the largest value."""
-    weights = 2.0 ** -np.arange(1, len(laws) + 1)
-    lean = np.array([2 * law.mean - 1 for law in laws])
-    variance = np.array([law.variance for law in laws])
-    spread = np.divide(variance, lean**2, out=np.full(len(laws), 1e9), where=lean > 1e-4)
-    return float(np.sqrt((weights**2 * np.where(np.arange(len(laws)) < 3, spread, np.minimum(spread, 0.25))).sum()))

@@ -4,8 +4,8 @@ A string belongs to the hidden database exactly when no record matches it. Recor
 positions, values), so a record of 3 specified bits costs 3 entries however long the string is.
 
 The records themselves must not leave their owner: belief propagation reads the hidden string out of them (see
-`blindsight.audit.sketches`), whatever the hardness of the general problem. Only sketches are sent; `save` therefore
-asks for `unsafe_records=True`.
+`blindsight.audit.rooms.sketching.attacks`), whatever the hardness of the general problem. Only sketches are sent;
+`save` therefore asks for `unsafe_records=True`.
 """
 
 from __future__ import annotations
@@ -29,11 +29,12 @@ class NegativeDatabase:
     Insert, delete and update speak of the *hidden* database: inserting a string takes it out of what the records
     match. They are exact: the set of matched strings changes by that string and nothing else.
 
-    >>> db = NegativeDatabase.complement(["000", "101", "010"])
-    >>> db.contains("101"), db.contains("111")
-    (True, False)
-    >>> db.delete("101").contains("101")
-    False
+    Examples:
+        >>> db = NegativeDatabase.complement(["000", "101", "010"])
+        >>> db.contains("101"), db.contains("111")
+        (True, False)
+        >>> db.delete("101").contains("101")
+        False
     """
 
     def __init__(self, length: int, offsets: ArrayLike, positions: ArrayLike, values: ArrayLike) -> None:

@@ -16,11 +16,11 @@ from sklearn.utils.validation import check_is_fitted
 from blindsight.core import storage
 from blindsight.core.errors import HostileFile, InvalidData, InvalidParameter
 from blindsight.privacy import Disclosure, Recovery
-from blindsight.privacy.entropy import part_state
 from blindsight.sketching.bits import as_images, pixels_of
 from blindsight.sketching.leak import Leak, leak_of
 from blindsight.sketching.negative_database import NegativeDatabase
 from blindsight.sketching.parameters import PAPER_P, PAPER_R, QKParameters, resolve
+from blindsight.sketching.permanent import Permanent, state_of
 from blindsight.sketching.qk_hidden import hide_image
 from blindsight.sketching.sampler import Dice, draw_sketches
 from blindsight.sketching.sketches import SketchSet
@@ -32,18 +32,18 @@ __all__ = ["NegativeSketcher", "disclosure_of"]
 class NegativeSketcher(TransformerMixin, BaseEstimator):
     """Turns images into sketches of their negative databases (Algorithms 1 and 2), drawn directly as counts.
 
-    Parameters
-    ----------
-    q: "Q1" to "Q12", a sequence of q_j (one a bit, most significant first), or `QKParameters` (then p and r are
-        those). Q3 hides most, Q12 hands the image over: read `leak_` and `disclosure_`.
-    p, r: types of records and records a bit, as in the paper.
-    n_jobs: threads; None for all cores.
-    random_state: None draws from the operating system. A seed makes every call repeat its dice: for simulations.
+    Parameters:
+        q: "Q1" to "Q12", a sequence of q_j (one a bit, most significant first), or `QKParameters` (then p and r are
+            those). Q3 hides most, Q12 hands the image over: read `leak_` and `disclosure_`.
+        p: types of records and records a bit, as in the paper.
+        r: types of records and records a bit, as in the paper.
+        n_jobs: threads; None for all cores.
+        random_state: None draws from the operating system; `Permanent(vault)` gives an image one sketch, however often
+            it is asked for. A seed makes every call repeat its dice: for simulations.
 
-    Guarantee
-    ---------
-    None. A sketch is obfuscation: `leak_` says what it implies (local epsilon a bit and a pixel, the paper's G) and
-    `disclosure_` who sees what. For a proven guarantee see `FlippedBits` and `CodebookSketcher`.
+    Guarantee:
+        None. A sketch is obfuscation: `leak_` says what it implies (local epsilon a bit and a pixel, the paper's G) and
+        `disclosure_` who sees what. For a proven guarantee see `FlippedBits` and `CodebookSketcher`.
     """
 
     def __init__(
@@ -87,8 +87,22 @@ class NegativeSketcher(TransformerMixin, BaseEstimator):
         n, channels, height, width = images.shape
         # Each channel is a string of its own, as in the paper's CIFAR-10 experiment.
         strings = images.reshape(n * channels, height * width)
-        counts = draw_sketches(strings, self.parameters_, dice=Dice.throw(self.random_state), n_jobs=self.n_jobs)
+        if isinstance(self.random_state, Permanent):
+            counts = self._permanent(images, self.random_state)
+        else:
+            counts = draw_sketches(strings, self.parameters_, dice=Dice.throw(self.random_state), n_jobs=self.n_jobs)
         return counts.reshape(n, channels, self.parameters_.depth, 2, height, width)
+
+    def _permanent(self, images: NDArray[Any], state: Permanent) -> NDArray[Any]:
+        """Counts under dice of each image's own."""
+        law, parameters = self.parameters_.fingerprint, self.parameters_
+        each = [
+            draw_sketches(
+                image.reshape(len(image), -1), parameters, dice=Dice.keyed(state.stream(f"{name}/{law}")), n_jobs=1
+            )
+            for name, image in zip(state.names(images), images, strict=True)
+        ]
+        return np.stack(each) if each else np.empty(0, parameters.dtype)
 
     def sketch(self, X: Any, y: Any = None, *, classes: Sequence[str] = ()) -> SketchSet:
         """`transform`, with labels and parameters beside the counts: the set that is sent."""
@@ -115,7 +129,7 @@ class NegativeSketcher(TransformerMixin, BaseEstimator):
         for rows in writer.missing():
             # Dice of its own for every block: a job that was stopped ends as one that was not.
             drawer = copy.copy(self)
-            drawer.random_state = part_state(self.random_state, rows.start // writer.block)
+            drawer.random_state = state_of(self.random_state, rows.start // writer.block)
             writer.write(rows, drawer.transform((prepare or pixels_of)(X[rows])))
             if progress is not None:
                 progress(rows.stop, len(X))
@@ -130,7 +144,8 @@ class NegativeSketcher(TransformerMixin, BaseEstimator):
             )
         check_is_fitted(self, "parameters_")
         channels = as_images(np.asarray(image)[None], self.parameters_.depth)[0]
-        return [hide_image(channel, self.parameters_, random_state=self.random_state) for channel in channels]
+        state = None if isinstance(self.random_state, Permanent) else self.random_state
+        return [hide_image(channel, self.parameters_, random_state=state) for channel in channels]
 
     def save(self, path: str | Path) -> None:
         """Write parameters and shape; there are no secrets in them."""

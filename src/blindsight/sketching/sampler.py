@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blindsight.core.compiled import njit
+from blindsight.privacy.vault import RecordStream
 from blindsight.sketching.keystream import WORDS, fill, fresh_key, seeded_key
 from blindsight.sketching.parameters import QKParameters
 
@@ -50,6 +51,12 @@ class Dice:
             return cls(fresh_key(), np.random.default_rng(), False)
         rng = np.random.default_rng(random_state)
         return cls(seeded_key(rng), rng, True)
+
+    @classmethod
+    def keyed(cls, stream: RecordStream) -> Dice:
+        """From a vault's stream: the same dice whenever the stream is opened."""
+        key = np.frombuffer(stream.bytes(32), "<u4").astype(np.uint32)
+        return cls(key, np.random.Generator(np.random.PCG64(int.from_bytes(stream.bytes(16), "little"))), False)
 
     def __repr__(self) -> str:
         return f"Dice(simulation={self.simulation})"

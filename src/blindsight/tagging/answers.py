@@ -78,7 +78,7 @@ class Exact:
 class CodebookAnswers:
     """The nearest word of a public codebook, by k-ary response: one question instead of C.
 
-    `k` is the number of words (None: as many as pay at this epsilon); `words` may be your own public codebook.
+    `k` is the number of words (None: as many as this epsilon pays for); `words` may be your own public codebook.
     """
 
     epsilon: float = 10.0
@@ -107,7 +107,7 @@ class CodebookAnswers:
     def read(self, released: Any) -> Answers:
         """The released word's values; a label is a tag where its value is above the codebook's threshold."""
         assert self.words is not None  # noqa: S101
-        scores = self.words.decode(released)
+        scores = self.words.decode(released, self.epsilon)
         return Answers(scores > self.words.threshold, scores)
 
     def probabilities(self, scores: Matrix) -> Matrix:
@@ -225,8 +225,11 @@ class PaperLaplace:
     @property
     def scale(self) -> float:
         """S_b S / ε."""
-        size = float(self.n_labels) if self.sensitivity == "C" else 1.0
-        return self.bound_factor * size / self.epsilon
+        return self.bound_factor * self._stated / self.epsilon
+
+    @property
+    def _stated(self) -> float:
+        return float(self.n_labels) if self.sensitivity == "C" else 1.0
 
     @property
     def claimed(self) -> float:
@@ -235,9 +238,14 @@ class PaperLaplace:
 
     @property
     def noise(self) -> Laplace:
-        """As a mechanism: for logits within ±clip, or within nothing."""
-        reach = 1.0 if self.clip is None else 2 * self.clip * self.n_labels
+        """As a mechanism: for logits within ±clip; or with the sensitivity S that the paper states, which is none."""
+        reach = self._stated if self.clip is None else 2 * self.clip * self.n_labels
         return Laplace(scale=self.scale, sensitivity=reach, unit="query")
+
+    @property
+    def training_noise(self) -> Laplace:
+        """The same noise on the outputs that training sees (Equation 8), for whom it protects nothing."""
+        return replace(self.noise, unit="record", neighbours="add or remove one")
 
     @property
     def cost(self) -> Cost:
@@ -246,10 +254,16 @@ class PaperLaplace:
             return Cost(epsilon=math.inf, unit="query")
         return self.noise.cost
 
-    def answer(self, logits: Any, *, rng: np.random.Generator) -> Answers:
-        """Noisy logits; a label is a tag where its noisy logit is above 0."""
+    def value(self, logits: Any) -> Matrix:
+        """The logits, clipped where there is a bound."""
         values = checks.finite_array("logits", logits, ndim=2)
-        if self.clip is not None:
-            values = np.clip(values, -self.clip, self.clip)
-        noisy = np.asarray(self.noise.release(values, rng=rng), np.float64)
+        return values if self.clip is None else np.clip(values, -self.clip, self.clip)
+
+    def read(self, released: Any) -> Answers:
+        """A label is a tag where its noisy logit is above 0."""
+        noisy = np.asarray(released, np.float64)
         return Answers(noisy > 0, noisy)
+
+    def answer(self, logits: Any, *, rng: np.random.Generator) -> Answers:
+        """Noisy logits, drawn outside the door: for trials."""
+        return self.read(self.noise.release(self.value(logits), rng=rng))

@@ -19,8 +19,8 @@ from blindsight.core import checks
 from blindsight.privacy.clipping import clip_norm
 from blindsight.privacy.guarantee import Cost
 from blindsight.privacy.mechanisms import Laplace
-from blindsight.tagging.gcn import MLGCN, torch_generator
-from blindsight.tagging.losses import TaggingLoss, laplace_noise
+from blindsight.tagging.gcn import MLGCN
+from blindsight.tagging.losses import TaggingLoss
 from blindsight.tagging.paper import Schedule
 
 __all__ = ["FeatureNoise", "noisy_weights"]
@@ -62,8 +62,8 @@ def noisy_weights(
     rng: np.random.Generator,
 ) -> None:
     """The paper's reading of [1]: Laplace noise of scale 1/ε on every batch's gradient sum, and no clipping."""
-    scale = 1 / checks.positive("epsilon", epsilon)
-    generator, loss = torch_generator(rng), TaggingLoss()
+    noise = Laplace(scale=1 / checks.positive("epsilon", epsilon), sensitivity=1.0, unit="record")
+    loss = TaggingLoss()
     x = torch.as_tensor(np.ascontiguousarray(features, np.float32))
     y = torch.as_tensor(np.ascontiguousarray(labels, np.float32))
     optimiser = torch.optim.Adam(head.parameters(), lr=schedule.learning_rate)
@@ -71,8 +71,9 @@ def noisy_weights(
         for batch in torch.as_tensor(rng.permutation(len(x))).split(schedule.batch_size):
             weights = head.classifier()
             optimiser.zero_grad(set_to_none=True)
-            loss(x[batch] @ weights.T, y[batch], weights, generator).backward()
+            loss(x[batch] @ weights.T, y[batch], weights).backward()
             for parameter in head.parameters():
                 assert parameter.grad is not None  # noqa: S101  (every parameter is in the loss)
-                parameter.grad += laplace_noise(parameter.grad.shape, scale / len(batch), generator)
+                drawn = noise.release(np.zeros(parameter.shape, np.float32), rng=rng)
+                parameter.grad += torch.from_numpy(drawn) / len(batch)
             optimiser.step()

@@ -18,7 +18,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["CLIP", "Head", "descend", "log_odds", "sigmoid"]
+from blindsight.core.errors import InvalidData
+from blindsight.evaluation.multilabel import mean_average_precision
+from blindsight.tagging.inputs import finite_rows
+from blindsight.tagging.labels import label_rows
+
+__all__ = ["CLIP", "Head", "Held", "descend", "log_odds", "sigmoid"]
 
 Matrix = NDArray[np.float64]
 CLIP = 0.7
@@ -42,6 +47,28 @@ class Head:
         return np.asarray(raw / np.sqrt((raw**2 * self.rates * (1 - self.rates)).sum()))
 
 
+@dataclass(frozen=True)
+class Held:
+    """Images with labels that training does not look at: what is measured on them is their owner's."""
+
+    rows: NDArray[np.float32]
+    labels: NDArray[np.uint8]
+
+    @classmethod
+    def of(cls, validation: Any, n_features: int) -> Held | None:
+        """Of a pair of features and labels, or of None."""
+        if validation is None:
+            return None
+        rows, labels = finite_rows(validation[0], n_features=n_features)[0], label_rows(validation[1])
+        if len(rows) != len(labels):
+            raise InvalidData(f"validation must have as many labels as rows, got {len(labels)} and {len(rows)}.")
+        return cls(rows, labels)
+
+    def looking(self, x: Matrix, offset: Matrix, curve: list[float]) -> Callable[[Matrix], None]:
+        """Notes the mean average precision of weights, for inputs `x` and scores `offset` to start from."""
+        return lambda learned: curve.append(mean_average_precision(self.labels, offset + x @ learned.T))
+
+
 def sigmoid(x: Any) -> Matrix:
     """1 / (1 + e^-x), without overflow."""
     return 1.0 / (1.0 + np.exp(-np.clip(np.asarray(x, np.float64), -500, 500)))
@@ -61,9 +88,13 @@ def descend(
     *,
     steps: int,
     total: Callable[[Matrix, Matrix], Matrix],
+    look: Callable[[Matrix], None] | None = None,
     progress: Progress | None = None,
 ) -> Matrix:
-    """The learned weights (C, width). `total(residuals, x)` sums the records' gradients, residual x'."""
+    """The learned weights (C, width). `total(residuals, x)` sums the records' gradients, residual x'.
+
+    `look` sees what would be kept if a step were the last.
+    """
     n, labelled = len(x), np.asarray(labels, np.float64)
     learned = np.zeros((labelled.shape[1], x.shape[1]))
     speed, mean = np.zeros_like(learned), np.zeros_like(learned)
@@ -74,6 +105,8 @@ def descend(
         learned = learned - head.step * speed
         if number >= half:
             mean += learned / (steps - half)
+        if look is not None:
+            look(mean * ((steps - half) / (number + 1 - half)) if number >= half else learned)
         if progress is not None:
             progress(number + 1, steps)
     return mean

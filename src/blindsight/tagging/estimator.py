@@ -10,8 +10,7 @@ for publishing tags of private images; that is charged per image.
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Self
 from weakref import WeakKeyDictionary
 
@@ -30,8 +29,9 @@ from blindsight.tagging import answers as ways
 from blindsight.tagging import promise, regimes
 from blindsight.tagging.answer_spread import AnswerSpread, PublicAnswers, main_directions, spread_rows
 from blindsight.tagging.answers import Answers, CodebookAnswers, Exact, TopTags
+from blindsight.tagging.asking import Asked, Paid
 from blindsight.tagging.codebook import Codebook, choose_codebook
-from blindsight.tagging.descent import Head, descend, log_odds
+from blindsight.tagging.descent import Head, Held, descend, log_odds
 from blindsight.tagging.inputs import Inputs, feature_rows, finite_rows, unit_rows
 from blindsight.tagging.labels import FromLabels, label_names, label_rows
 from blindsight.tagging.prior import Prior
@@ -40,9 +40,10 @@ from blindsight.tagging.regimes import CENTRE, COUNTS, GRADIENT, SPREAD, DPTrain
 if TYPE_CHECKING:
     from blindsight.privacy.ledger import Ledger
 
-__all__ = ["Paid", "PrivateTagger"]
+__all__ = ["TRAINING", "Paid", "PrivateTagger"]
 
 Matrix = NDArray[np.float64]
+TRAINING = "training a tagger"
 _TRAININGS = (DPTraining, Ordinary, Untrained)
 _WAYS = (Exact, CodebookAnswers, TopTags, ways.LaplaceAnswers, ways.GaussianAnswers)
 
@@ -50,21 +51,19 @@ _WAYS = (Exact, CodebookAnswers, TopTags, ways.LaplaceAnswers, ways.GaussianAnsw
 class PrivateTagger(Protected):
     """Tags for images, from features, learned with differential privacy.
 
-    Parameters
-    ----------
-    training: `DPTraining(epsilon=2)` (one total per training record), `Ordinary()` or `Untrained()`.
-    answers: `Exact()`, or noise on each answer: `CodebookAnswers`, `TopTags`, `GaussianAnswers`, `LaplaceAnswers`.
-    classes: the labels' names (or how many there are), known without looking at the records. None takes the columns
-        of y, and `FromLabels(names)` names read off the records: nothing is proven then.
-    public: features of public images of any subject; the head works in their main directions.
-    prior: public scores of the labels (`imagenet_prior`), which training starts from.
-    random_state: None draws from the operating system; a seed makes a simulation.
+    Parameters:
+        training: `DPTraining(epsilon=2)` (one total per training record), `Ordinary()` or `Untrained()`.
+        answers: `Exact()`, or noise on each answer: `CodebookAnswers`, `TopTags`, `GaussianAnswers`, `LaplaceAnswers`.
+        classes: the labels' names (or how many there are), known without looking at the records. None takes the columns
+            of y, and `FromLabels(names)` names read off the records: nothing is proven then.
+        public: features of public images of any subject; the head works in their main directions.
+        prior: public scores of the labels (`imagenet_prior`), which training starts from.
+        random_state: None draws from the operating system; a seed makes a simulation.
 
-    Guarantee
-    ---------
-    `guarantee_`, per training record, one added or removed: the weights and everything computed from them, so all
-    answers together, however many. `answer_guarantee_`, per query, where answers have noise: whatever two images might
-    have been asked about. Answers about the same image add up; answers about different images do not.
+    Guarantee:
+        `guarantee_`, per training record, one added or removed: the weights and everything computed from them, so all
+        answers together, however many. `answer_guarantee_`, per query, where answers have noise: whatever two images
+        might have been asked about. Answers about the same image add up; answers about different images do not.
     """
 
     _kind = "private tagger"
@@ -92,12 +91,17 @@ class PrivateTagger(Protected):
         y: Any,
         *,
         ledger: Ledger | None = None,
+        key: str | None = None,
+        validation: Any = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> Self:
         """Learn from features (n, D) and labels (n, C) of 0 and 1, dense or sparse; charged per record before training.
 
         Records that are not finite count as zeros, and labels are 1 where they are above a half: private values are
-        never a reason to refuse.
+        never a reason to refuse. `key` names the release for the ledger, which then charges it once however often it
+        is tried: for noise that is the same each time (a vault's). `validation` (features, labels) are images that
+        are not learned from; the mean average precision on them after each step is the learning curve in
+        `owner_only_`, which no file holds.
         """
         self._check()
         if isinstance(self.training, Untrained):
@@ -107,15 +111,15 @@ class PrivateTagger(Protected):
         if len(rows) != len(labels):
             raise InvalidData(f"X and y must have as many rows, got {len(rows)} and {len(labels)}.")
         self._set_public(len(rows), rows.shape[1], label_names(self.classes, labels.shape[1]))
-        self.owner_only_ = {"records that were not finite": spoiled}
+        self.owner_only_ = {"records that were not finite": spoiled, "learning curve": []}
         self.guarantee_ = self.promise(**self.public_)
+        total = _sum_exactly
         if isinstance(self.training, DPTraining):
-            door = Door(self.guarantee_, what="training a tagger", ledger=ledger, random_state=self.random_state)
-            self.released_ = self._learn(rows, labels, door.total, progress)
-        else:
-            if ledger is not None:
-                ledger.charge(self.guarantee_.cost, what="training a tagger")
-            self.released_ = self._learn(rows, labels, _sum_exactly, progress)
+            state = self.random_state
+            total = Door(self.guarantee_, what=TRAINING, ledger=ledger, random_state=state, key=key).total
+        elif ledger is not None:
+            ledger.charge(self.guarantee_.costs, what=TRAINING, key=key)
+        self.released_ = self._learn(rows, labels, total, Held.of(validation, rows.shape[1]), progress)
         self._settle()
         return self
 
@@ -150,16 +154,24 @@ class PrivateTagger(Protected):
             scores += self.training.prior_weight * self.prior_(rows)
         return scores
 
-    def answer(self, X: Any, *, ledger: Ledger | None = None) -> Answers:
-        """Tags and scores. Where answers have noise, the ledger is charged per image before anything is released."""
+    def answer(self, X: Any, *, ledger: Ledger | None = None, images: Sequence[Any] | None = None) -> Answers:
+        """Tags and scores. Where answers have noise, the ledger is charged per image before anything is released.
+
+        `images` names the rows, so that answers about different images do not add up; names must not depend on what
+        the images show. Without names the rows of one call are taken for different images, and every call for the
+        same ones. Counted in memory: a count that is lost starts anew, and what is charged in all still covers every
+        image. `publishing.publish` gives one answer per image for good.
+        """
         logits = self.logits(X)
         if self.answer_guarantee_ is None:
             return self.way_.read(logits)
-        counted, more = self._counted(feature_rows(X), ledger)
+        if images is not None and len(images) != len(logits):
+            raise InvalidParameter(f"images must name {len(logits)} rows, got {len(images)} names.")
+        asked = self._asked_of(ledger).plus(images)
+        more = asked.most - self._asked_of(ledger).most
         answers = self.noisy(logits, times=more, ledger=ledger if more or ledger is None else Paid())
         if ledger is not None:
-            self._asked: WeakKeyDictionary[Any, Counter[bytes]] = getattr(self, "_asked", WeakKeyDictionary())
-            self._asked[ledger] = counted
+            self._asked[ledger] = asked
         return answers
 
     def noisy(self, logits: Any, *, ledger: Any = None, times: int = 1) -> Answers:
@@ -175,17 +187,19 @@ class PrivateTagger(Protected):
         released = door.release(promise.ANSWER, way.value(np.asarray(logits, np.float64)))
         return way.read(released, self.n_labels_) if isinstance(way, TopTags) else way.read(released)
 
-    def predict(self, X: Any, *, ledger: Ledger | None = None) -> NDArray[np.uint8]:
+    def predict(
+        self, X: Any, *, ledger: Ledger | None = None, images: Sequence[Any] | None = None
+    ) -> NDArray[np.uint8]:
         """Tags (n, C) of 0 and 1."""
-        return self.answer(X, ledger=ledger).tags.astype(np.uint8)
+        return self.answer(X, ledger=ledger, images=images).tags.astype(np.uint8)
 
-    def decision_function(self, X: Any, *, ledger: Ledger | None = None) -> Matrix:
+    def decision_function(self, X: Any, *, ledger: Ledger | None = None, images: Sequence[Any] | None = None) -> Matrix:
         """Scores (n, C) that rank the labels."""
-        return self.answer(X, ledger=ledger).scores
+        return self.answer(X, ledger=ledger, images=images).scores
 
-    def predict_proba(self, X: Any, *, ledger: Ledger | None = None) -> Matrix:
+    def predict_proba(self, X: Any, *, ledger: Ledger | None = None, images: Sequence[Any] | None = None) -> Matrix:
         """Probabilities (n, C), one per label."""
-        return self.way_.probabilities(self.answer(X, ledger=ledger).scores)
+        return self.way_.probabilities(self.answer(X, ledger=ledger, images=images).scores)
 
     def score(self, X: Any, y: Any) -> float:
         """Mean average precision on labelled images: a number about those images, as private as they are."""
@@ -233,7 +247,7 @@ class PrivateTagger(Protected):
             self.public_ |= {"centre": inputs.centre, "directions": inputs.directions}
             self.public_["width"], self.public_["centred"] = inputs.width, False
         if isinstance(self.answers, CodebookAnswers) and self.answers.words is not None:
-            self.public_ |= _book_fields(self.answers.words)
+            self.public_ |= self.answers.words.to_fields()
         if self.prior is not None:
             if self.prior.weights.shape != (len(names), n_features):
                 raise InvalidData(
@@ -242,7 +256,12 @@ class PrivateTagger(Protected):
             self.public_ |= {"prior_weights": self.prior.weights, "prior_offset": self.prior.offset}
 
     def _learn(
-        self, rows: NDArray[np.float32], labels: NDArray[np.uint8], total: Callable[[str, Any], Matrix], progress: Any
+        self,
+        rows: NDArray[np.float32],
+        labels: NDArray[np.uint8],
+        total: Callable[[str, Any], Matrix],
+        held: Held | None,
+        progress: Any,
     ) -> dict[str, Any]:
         """What came through the door, and what is computed from it. `total` sums records' rows."""
         training, facts = self.training, _facts(self.public_)
@@ -251,9 +270,15 @@ class PrivateTagger(Protected):
         if facts.centred:
             found["centre"] = total(CENTRE, unit_rows(rows)) / facts.n_records
         rates = _rates(found["counts"], facts.n_records)
-        x, offset = _inputs(self.public_, found)(rows), np.broadcast_to(log_odds(rates), labels.shape)
-        if self.prior is not None:
-            offset = offset + training.prior_weight * self.prior(rows)
+        inputs = _inputs(self.public_, found)
+
+        def seen(given: Any) -> tuple[Matrix, Matrix]:
+            """The head's input, and the score that it starts from."""
+            start = np.broadcast_to(log_odds(rates), (len(given), labels.shape[1]))
+            return inputs(given), start if self.prior is None else start + training.prior_weight * self.prior(given)
+
+        x, offset = seen(rows)
+        look = None if held is None else held.looking(*seen(held.rows), self.owner_only_["learning curve"])
         if isinstance(training, DPTraining):
             head, steps = Head(rates, training.step_size(facts), training.power), training.steps_for(facts)
         else:
@@ -264,18 +289,16 @@ class PrivateTagger(Protected):
             labels,
             offset,
             steps=steps,
-            total=lambda residuals, inputs: total(GRADIENT, Outer(residuals, inputs)),
+            total=lambda residuals, given: total(GRADIENT, Outer(residuals, given)),
+            look=look,
             progress=progress,
         )
         if facts.spread:
             spread = self._spread(facts, rates, offset + x @ found["weights"].T, found["weights"], total)
             found |= self._words(spread)
         elif isinstance(self.answers, CodebookAnswers) and self.answers.words is None:
-            seen = feature_rows(self.public)
-            answers = log_odds(rates) + _inputs(self.public_, found)(seen) @ found["weights"].T
-            if self.prior is not None:
-                answers = answers + training.prior_weight * self.prior(seen)
-            found |= self._words(PublicAnswers(answers))
+            at, start = seen(feature_rows(self.public))
+            found |= self._words(PublicAnswers(start + at @ found["weights"].T))
         return found
 
     def _spread(
@@ -300,7 +323,8 @@ class PrivateTagger(Protected):
         assert isinstance(self.answers, CodebookAnswers)  # noqa: S101  (only they have words)
         # Simulated answers of released numbers: their randomness protects nobody, and a fixed one keeps files equal.
         public_rng = np.random.default_rng(0)
-        return _book_fields(choose_codebook(spread, epsilon=self.answers.epsilon, size=self.answers.k, rng=public_rng))
+        book = choose_codebook(spread, epsilon=self.answers.epsilon, size=self.answers.k, rng=public_rng)
+        return book.to_fields()
 
     def _settle(self) -> None:
         public, released = self.public_, self.released_
@@ -320,25 +344,17 @@ class PrivateTagger(Protected):
         self.way_ = self.answers
         told = released if "words" in released else public
         if isinstance(self.answers, CodebookAnswers) and "words" in told:
-            values = told.get("word_values")
-            book = Codebook(told["words"], told["word_weights"], float(told["threshold"]), values)
-            self.way_ = self.answers.with_words(book)
+            self.way_ = self.answers.with_words(Codebook.from_fields(told))
         if isinstance(self.way_, CodebookAnswers):
             columns = 0 if self.way_.words is None else self.way_.words.words.shape[1]
             if columns != self.n_labels_:
                 raise InvalidData(f"a codebook of answers must have {self.n_labels_} columns.")
         self.answer_guarantee_ = promise.of_answers(self.way_, self.n_labels_, entropy=self.entropy_)
 
-    def _counted(self, rows: NDArray[np.float32], ledger: Any) -> tuple[Counter[bytes], int]:
-        """How often each image was asked about under this ledger, and by how much the most-asked one grows.
-
-        Different images do not add up, the same one does. The count is in memory: where it is lost, counting starts
-        anew, and what is charged in all still covers every image.
-        """
-        known = getattr(self, "_asked", {})
-        before = known.get(ledger, Counter()) if ledger is not None else Counter()
-        counted = before + Counter(row.tobytes() for row in np.ascontiguousarray(rows))
-        return counted, max(counted.values()) - max(before.values(), default=0)
+    def _asked_of(self, ledger: Any) -> Asked:
+        if not hasattr(self, "_asked"):
+            self._asked: WeakKeyDictionary[Any, Asked] = WeakKeyDictionary()
+        return Asked() if ledger is None else self._asked.get(ledger, Asked())
 
     def _saved_parameters(self) -> dict[str, Any]:
         """Values by their type's name; what is in `public_` is not written twice."""
@@ -358,13 +374,6 @@ class PrivateTagger(Protected):
             "answers": _from_named(fields["answers"], _WAYS),
             "random_state": fields["random_state"],
         }
-
-
-class Paid:
-    """Stands where a ledger would: what was charged before covers these answers."""
-
-    def charge(self, cost: Any, *, what: str, key: str | None = None) -> None:
-        """Nothing is due."""
 
 
 def _facts(public: dict[str, Any]) -> Facts:
@@ -396,16 +405,7 @@ def _sum_exactly(what: str, rows: Any) -> Matrix:
     """Where the door would stand: training without privacy."""
     if isinstance(rows, Outer):
         return np.asarray(rows.weighted_sum(np.ones(len(rows))))
-    return np.asarray(rows, np.float64).sum(axis=0)
-
-
-def _book_fields(book: Codebook) -> dict[str, Any]:
-    fields: dict[str, Any] = {
-        "words": book.words,
-        "word_weights": book.weights,
-        "threshold": float(book.threshold),
-    }
-    return fields if book.values is None else fields | {"word_values": book.values}
+    return np.asarray(np.asarray(rows, np.float64).sum(axis=0))
 
 
 def _named(value: Any) -> dict[str, Any]:

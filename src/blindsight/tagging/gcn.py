@@ -24,23 +24,22 @@ __all__ = ["MLGCN", "classifier_array", "torch_generator"]
 def torch_generator(rng: np.random.Generator) -> torch.Generator:
     """A torch generator seeded by a numpy one: no global seeds.
 
-    Its seed has 32 bits: for initial weights and the paper's training noise, which protect nobody.
+    Its seed has 32 bits: for initial weights, which protect nobody.
     """
     return torch.Generator().manual_seed(int(rng.integers(0, 2**63 - 1)))
 
 
-class MLGCN(nn.Module):
+class MLGCN(nn.Module):  # type: ignore[misc]  # torch says no types
     """The graph head: `forward(x)` gives logits (n, C) of features (n, D).
 
-    Parameters
-    ----------
-    adjacency: Â, the normalised label graph (C, C).
-    vectors: Z, the label vectors (C, d).
-    n_features: D.
-    hidden: the width of the first graph convolution.
-    slope: LeakyReLU's negative slope (0.2 in ML-GCN).
-    weight_ceiling: Corollary 1's bound on the largest entry of W, or None.
-    weight_floor: Corollary 2's bound: |W_ij| is at least this, or None.
+    Parameters:
+        adjacency: Â, the normalised label graph (C, C).
+        vectors: Z, the label vectors (C, d).
+        n_features: D.
+        hidden: the width of the first graph convolution.
+        slope: LeakyReLU's negative slope (0.2 in ML-GCN).
+        weight_ceiling: Corollary 1's bound on the largest entry of W, or None.
+        weight_floor: Corollary 2's bound: |W_ij| is at least this, or None.
     """
 
     def __init__(
@@ -88,7 +87,7 @@ class MLGCN(nn.Module):
 def classifier_array(head: MLGCN) -> NDArray[np.float32]:
     """W as a numpy array, detached from the graph."""
     with torch.no_grad():
-        return head.classifier().cpu().numpy().astype(np.float32)
+        return np.asarray(head.classifier().cpu().numpy(), np.float32)
 
 
 def _uniform(rows: int, columns: int, generator: torch.Generator) -> Tensor:

@@ -57,8 +57,8 @@ def label_matrix(labels: Any) -> NDArray[np.uint8]:
 
 def cooccurrence(labels: Any) -> NDArray[np.int64]:
     """M: how many images have both labels; the diagonal counts each label by itself."""
-    y = label_matrix(labels).astype(np.int64)
-    return y.T @ y
+    y = label_matrix(labels).astype(np.float64)  # exact below 2^53, and many times as fast as whole numbers
+    return (y.T @ y).astype(np.int64)
 
 
 def conditional(counts: Any) -> Matrix:
@@ -89,22 +89,23 @@ def reweight(adjacency: Any, p: float = 0.2) -> Matrix:
     degree = a.sum(axis=1, keepdims=True)
     weighted = np.divide(share * a, degree, out=np.zeros_like(a), where=degree > 0)
     np.fill_diagonal(weighted, np.where(degree[:, 0] > 0, 1.0 - share, 1.0))
-    return weighted
+    return np.asarray(weighted)
 
 
 def normalise(adjacency: Any) -> Matrix:
     """D^-1/2 A D^-1/2 with D the row sums (Kipf and Welling), for graph convolutions."""
     a = checks.finite_array("adjacency", adjacency, ndim=2)
     scale = 1.0 / np.sqrt(np.maximum(a.sum(axis=1), 1e-12))
-    return a * scale[:, None] * scale[None, :]
+    return np.asarray(a * scale[:, None] * scale[None, :])
 
 
 @dataclass(frozen=True)
 class LabelGraph:
     """The label graph: counts, and everything ML-GCN derives from them.
 
-    >>> LabelGraph.from_labels([[1, 1, 0], [1, 1, 0], [0, 1, 1]]).conditional[0]
-    array([0., 1., 0.])
+    Examples:
+        >>> LabelGraph.from_labels([[1, 1, 0], [1, 1, 0], [0, 1, 1]]).conditional[0]
+        array([0., 1., 0.])
     """
 
     counts: Matrix

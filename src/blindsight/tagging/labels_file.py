@@ -44,8 +44,11 @@ def read_labels(path: Path, images: Path, vocabulary: Sequence[str] | None = Non
     return MultiLabelSet(labels, files, None, tuple(classes), np.array(names), name=path.stem)
 
 
-def read_vocabulary(words: str) -> list[str]:
-    """Label names: of a text file with one per line, or parted by commas."""
+def read_vocabulary(words: str) -> dict[str, tuple[str, ...]]:
+    """Label names, of a text file with one per line or parted by commas, each with its other names.
+
+    A line "tv = television / screen" gives the label "tv" two more names to be known by.
+    """
     path = Path(words)
     if path.is_file():
         if path.stat().st_size > _LARGEST:
@@ -58,7 +61,11 @@ def read_vocabulary(words: str) -> list[str]:
         raise MissingData(f"{path} does not exist. Give a file with one word per line, or words parted by commas.")
     else:
         listed = words.split(",")
-    found = list(dict.fromkeys(word.strip() for word in listed if word.strip()))
+    found: dict[str, tuple[str, ...]] = {}
+    for line in listed:
+        name, _, others = (part.strip() for part in line.partition("="))
+        if name:
+            found[name] = (*found.get(name, ()), *(word.strip() for word in others.split("/") if word.strip()))
     if not found or len(found) > _MOST_LABELS:
         raise InvalidData(f"a vocabulary must have 1 to {_MOST_LABELS} words, got {len(found)}.")
     return found

@@ -10,56 +10,39 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-import torch
 from torch import Tensor, nn
 
 from blindsight.core import checks
 
-__all__ = ["TaggingLoss", "bias_of_loss", "bias_of_loss_as_printed", "laplace_noise"]
-
-
-def laplace_noise(shape: torch.Size, scale: float, generator: torch.Generator) -> Tensor:
-    """Laplace(0, scale) by the inverse distribution function: training noise, it never leaves the machine."""
-    u = torch.rand(shape, generator=generator, dtype=torch.float64) - 0.5
-    tail = (1 - 2 * u.abs()).clamp(min=torch.finfo(torch.float64).tiny)
-    return (-scale * torch.sign(u) * torch.log(tail)).to(torch.float32)
+__all__ = ["TaggingLoss", "bias_of_loss", "bias_of_loss_as_printed"]
 
 
 @dataclass(frozen=True)
 class TaggingLoss:
-    """ML-GCN (Equation 2), P2 (8), RP2 (14) and R-ML-GCN in one: noise and regularisation are each on or off.
+    """ML-GCN (Equation 2), P2 (8), RP2 (14) and R-ML-GCN in one; noise is on the outputs that it is given.
 
-    Parameters
-    ----------
-    noise_scale: S / epsilon of the Laplace noise on the training outputs; 0 leaves them alone.
-    robust: the weight of ||W||_F² against the mean loss; 0 leaves it out.
-    decay: how much of the parameters is taken away beside each step, in units of the learning rate (decoupled).
+    Parameters:
+        robust: the weight of ||W||_F² against the mean loss; 0 leaves it out.
+        decay: how much of the parameters is taken away beside each step, in units of the learning rate (decoupled).
     """
 
-    noise_scale: float = 0.0
     robust: float = 0.0
     decay: float = 0.0
 
     def __post_init__(self) -> None:
-        checks.non_negative("noise_scale", self.noise_scale)
         checks.non_negative("robust", self.robust)
         checks.non_negative("decay", self.decay)
 
     @classmethod
-    def of(
-        cls, robust: float, penalty: Literal["ridge", "mean", "decay"], *, n_records: int, noise_scale: float = 0.0
-    ) -> TaggingLoss:
+    def of(cls, robust: float, penalty: Literal["ridge", "mean", "decay"], *, n_records: int) -> TaggingLoss:
         """λ against the sum over the records ("ridge", Equations 15 to 18), against the mean loss, or as decay."""
         if penalty == "ridge":
-            return cls(noise_scale, robust / n_records)
-        return cls(noise_scale, robust) if penalty == "mean" else cls(noise_scale, 0.0, robust)
+            return cls(robust / n_records)
+        return cls(robust) if penalty == "mean" else cls(0.0, robust)
 
-    def __call__(self, logits: Tensor, labels: Tensor, weights: Tensor, generator: torch.Generator) -> Tensor:
+    def __call__(self, logits: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
         """The loss of one batch: summed over labels, averaged over images, plus the Frobenius term."""
-        noisy = logits
-        if self.noise_scale > 0:
-            noisy = logits + laplace_noise(logits.shape, self.noise_scale, generator)  # Equation 6
-        fit = nn.functional.binary_cross_entropy_with_logits(noisy, labels, reduction="sum") / len(logits)
+        fit = nn.functional.binary_cross_entropy_with_logits(logits, labels, reduction="sum") / len(logits)
         return fit + self.robust * weights.square().sum() if self.robust > 0 else fit
 
 

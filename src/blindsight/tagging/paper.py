@@ -7,7 +7,8 @@
 | `RP2MLGCN` | Equation 14 | the same | the same, more robust |
 
 None of them protects anything that is proven: logits have no bound (with `clip` a number follows), label counts are
-exact, and noise that is drawn anew at each step averages out of the weights. `PrivateTagger` is what protects.
+exact, and noise that is drawn anew at each step averages out of the weights. `PrivateTagger` is what protects. Noise is
+drawn at the door all the same: what is drawn is what the cards name, and a ledger refuses what has no finite price.
 
 λ weighs against the *sum* over the training set (Equations 15 to 18 are ridge regression, xx' + λI), so against the
 mean loss it is λ/N: `penalty="ridge"`. `"mean"` puts λ against the mean loss, which at λ = 0.5 destroys the model;
@@ -16,9 +17,10 @@ mean loss it is λ/N: `penalty="ridge"`. `"mean"` puts λ against the mean loss,
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +29,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from blindsight.core import checks, storage
 from blindsight.core.errors import HostileFile, InvalidData, InvalidParameter
+from blindsight.privacy.door import Door
 from blindsight.privacy.entropy import source_of, training_rng
 from blindsight.privacy.guarantee import Guarantee
 from blindsight.tagging import promise
@@ -34,6 +37,9 @@ from blindsight.tagging.answers import Answers, PaperLaplace
 from blindsight.tagging.inputs import PaperInputs, feature_rows
 from blindsight.tagging.label_graph import LabelGraph, label_matrix
 from blindsight.tagging.label_vectors import label_vectors
+
+if TYPE_CHECKING:
+    from blindsight.privacy.ledger import Ledger
 
 __all__ = ["P2MLGCN", "RP2MLGCN", "Corollary", "GraphHead", "Penalty", "Schedule", "Tagger"]
 
@@ -44,12 +50,12 @@ Penalty = Literal["ridge", "mean", "decay"]
 class GraphHead:
     """How the graph head is made.
 
-    Parameters
-    ----------
-    hidden: the width of the first graph convolution.
-    label_vectors: "glove", "random", your own (labels, d), or None (GloVe where the labels are named).
-    threshold, reweight: ML-GCN's tau and p.
-    form: "text" (Equations 7 and 8 of ML-GCN) or "code" (the published code: the transposed graph, 0.25 A + I).
+    Parameters:
+        hidden: the width of the first graph convolution.
+        label_vectors: "glove", "random", your own (labels, d), or None (GloVe where the labels are named).
+        threshold: ML-GCN's tau and p.
+        reweight: ML-GCN's tau and p.
+        form: "text" (Equations 7 and 8 of ML-GCN) or "code" (the published code: the transposed graph, 0.25 A + I).
     """
 
     hidden: int = 1024
@@ -93,6 +99,10 @@ class Schedule:
         checks.whole("batch_size", self.batch_size)
         checks.positive("learning_rate", self.learning_rate)
 
+    def steps(self, n_records: int) -> int:
+        """How many batches there are in all."""
+        return self.epochs * -(-n_records // self.batch_size)
+
 
 @dataclass(frozen=True)
 class Corollary:
@@ -123,7 +133,7 @@ class Corollary:
         return {"weight_floor": 1 / self.gamma}
 
 
-class _GraphModel(BaseEstimator):
+class _GraphModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn says no types
     """What the three share: training the graph head, logits, a file."""
 
     _kind = ""
@@ -136,11 +146,7 @@ class _GraphModel(BaseEstimator):
     classes: Any
     random_state: Any
 
-    def fit(self, X: Any, y: Any, *, validation: Any = None, progress: Any = None) -> Self:
-        """Learn from features (n, D) and labels (n, C) of 0 and 1.
-
-        `validation` (features, labels) adds mean average precision to the learning curve.
-        """
+    def _learn(self, X: Any, y: Any, ledger: Ledger | None, validation: Any, progress: Any) -> Self:
         checks.optional_module("torch", extra="torch")
         from blindsight.tagging.gcn import classifier_array
         from blindsight.tagging.losses import TaggingLoss
@@ -150,22 +156,31 @@ class _GraphModel(BaseEstimator):
         rows, labels = feature_rows(X), label_matrix(y)
         if len(rows) != len(labels):
             raise InvalidData(f"X and y must have as many rows, got {len(rows)} and {len(labels)}.")
+        self.n_records_, self.n_features_in_, self.n_labels_ = len(rows), rows.shape[1], labels.shape[1]
+        self._promise()
+        perturb = self._perturb(ledger)
         rng, _ = training_rng(self.random_state)
         inputs = PaperInputs() if self.corollary is None else self.corollary.inputs
         bounds = {} if self.corollary is None else self.corollary.bounds
         head = self.head.build(labels, rows.shape[1], names=self.classes, rng=rng, **bounds)
-        loss = TaggingLoss.of(self.robust, self.penalty, n_records=len(rows), noise_scale=self._scale(labels.shape[1]))
+        loss = TaggingLoss.of(self.robust, self.penalty, n_records=len(rows))
         held_out = None
         if validation is not None:
             held_out = (inputs(feature_rows(validation[0], n_features=rows.shape[1])), validation[1])
         self.curves_: Any = train(
-            head, inputs(rows), labels, loss, self.schedule, rng=rng, validation=held_out, progress=progress
+            head,
+            inputs(rows),
+            labels,
+            loss,
+            self.schedule,
+            rng=rng,
+            perturb=perturb,
+            validation=held_out,
+            progress=progress,
         )
         self.weights_ = classifier_array(head)
-        self.n_features_in_, self.n_labels_ = rows.shape[1], labels.shape[1]
         names = self.classes if self.classes is not None else range(self.n_labels_)
         self.classes_ = np.array([str(name) for name in names])
-        self._settle()
         return self
 
     def logits(self, X: Any) -> NDArray[np.float64]:
@@ -187,7 +202,7 @@ class _GraphModel(BaseEstimator):
         params |= {"head": head, "schedule": asdict(params["schedule"]), "classes": [str(c) for c in self.classes_]}
         if params.get("corollary") is not None:
             params["corollary"] = asdict(params["corollary"])
-        fields = {"params": params, "named": self.classes is not None}
+        fields = {"params": params, "named": self.classes is not None, "n_records": self.n_records_}
         storage.save(path, kind=self._kind, arrays={"weights": self.weights_}, fields=fields)
 
     @classmethod
@@ -204,6 +219,7 @@ class _GraphModel(BaseEstimator):
             model = cls(**params)
             model._check()
             weights = arrays["weights"].astype(np.float32)
+            model.n_records_ = checks.whole("n_records", fields["n_records"])
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise HostileFile(f"{Path(path).name} is not a tagger that can be used: {error}.") from error
         if weights.ndim != 2 or len(weights) != len(names) or not np.isfinite(weights).all():
@@ -211,7 +227,7 @@ class _GraphModel(BaseEstimator):
         model.weights_, model.curves_ = weights, None
         model.n_labels_, model.n_features_in_ = weights.shape
         model.classes_ = np.array(names)
-        model._settle()
+        model._promise()
         return model
 
     def __sklearn_tags__(self) -> Any:
@@ -224,22 +240,24 @@ class _GraphModel(BaseEstimator):
         checks.non_negative("robust", self.robust)
         checks.one_of("penalty", self.penalty, ("ridge", "mean", "decay"))
 
-    def _scale(self, n_labels: int) -> float:
-        return 0.0
+    def _promise(self) -> None:
+        """Guarantees, from parameters and sizes, before any record is used."""
 
-    def _settle(self) -> None:
-        """Attributes that follow from parameters and labels."""
+    def _perturb(self, ledger: Ledger | None) -> Callable[[Any], Any] | None:
+        """Noise on the training outputs, or None."""
+        return None
 
 
 class Tagger(_GraphModel):
     """ML-GCN (Chen et al. 2019) on features, and with `robust` > 0 R-ML-GCN. Nothing is protected.
 
-    Parameters
-    ----------
-    robust, penalty: λ of the Frobenius term, and what it weighs against ("ridge", "mean" or "decay").
-    head, schedule: how the graph head is made and trained.
-    classes: the labels' names.
-    random_state: a seed, or None for fresh randomness.
+    Parameters:
+        robust: λ of the Frobenius term, and what it weighs against ("ridge", "mean" or "decay").
+        penalty: λ of the Frobenius term, and what it weighs against ("ridge", "mean" or "decay").
+        head: how the graph head is made and trained.
+        schedule: how the graph head is made and trained.
+        classes: the labels' names.
+        random_state: a seed, or None for fresh randomness.
     """
 
     _kind = "plain tagger"
@@ -261,6 +279,13 @@ class Tagger(_GraphModel):
         self.classes = classes
         self.random_state = random_state
 
+    def fit(self, X: Any, y: Any, *, validation: Any = None, progress: Any = None) -> Self:
+        """Learn from features (n, D) and labels (n, C) of 0 and 1.
+
+        `validation` (features, labels) adds mean average precision to the learning curve.
+        """
+        return self._learn(X, y, None, validation, progress)
+
     def decision_function(self, X: Any) -> NDArray[np.float64]:
         """Logits (n, C)."""
         return self.logits(X)
@@ -273,18 +298,20 @@ class Tagger(_GraphModel):
 class P2MLGCN(_GraphModel):
     """P2-ML-GCN: Laplace noise of scale S_b S/ε on the outputs, in the training loss and in the answers.
 
-    Parameters
-    ----------
-    epsilon: what the paper claims per answer (ε / S_b with a bound factor).
-    sensitivity: S, "C" as in the text (the number of labels) or "1" as in the authors' published code.
-    bound_factor: S_b (Section 4.3).
-    clip: logits are clipped to ±clip before noise; None leaves them unbounded, as printed, and nothing is proven.
-    corollary: imposes the conditions of Corollary 1 or 2, or None.
-    head, schedule, classes, random_state: as `Tagger`'s.
+    Parameters:
+        epsilon: what the paper claims per answer (ε / S_b with a bound factor).
+        sensitivity: S, "C" as in the text (the number of labels) or "1" as in the authors' published code.
+        bound_factor: S_b (Section 4.3).
+        clip: logits are clipped to ±clip before noise; None leaves them unbounded, as printed, and nothing is proven.
+        corollary: imposes the conditions of Corollary 1 or 2, or None.
+        head: as `Tagger`'s.
+        schedule: as `Tagger`'s.
+        classes: as `Tagger`'s.
+        random_state: as `Tagger`'s.
 
-    Guarantee
-    ---------
-    `guarantee_`, per query: claimed, and with `clip` the number that follows. Per training record there is none.
+    Guarantee:
+        `guarantee_`, per query: claimed, and with `clip` the number that follows. Per training record there is none:
+        `training_guarantee_` names the noise that training draws, and says why it proves nothing.
     """
 
     _kind = "p2-ml-gcn"
@@ -312,18 +339,30 @@ class P2MLGCN(_GraphModel):
         self.classes = classes
         self.random_state = random_state
 
-    def answer(self, X: Any) -> Answers:
+    def fit(
+        self, X: Any, y: Any, *, ledger: Ledger | None = None, validation: Any = None, progress: Any = None
+    ) -> Self:
+        """Learn from features (n, D) and labels (n, C) of 0 and 1, on noisy outputs.
+
+        A ledger is charged with what is proven per record, which is nothing finite: it refuses.
+        `validation` (features, labels) adds mean average precision to the learning curve.
+        """
+        return self._learn(X, y, ledger, validation, progress)
+
+    def answer(self, X: Any, *, ledger: Ledger | None = None) -> Answers:
         """Noisy logits, drawn anew at each call: averaged, they give the outputs away."""
         logits = self.logits(X)
-        return self.release_.answer(logits, rng=training_rng(self.random_state)[0])
+        what = f"P2-ML-GCN's tags of {len(logits)} images"
+        door = Door(self.guarantee_, what=what, ledger=ledger, random_state=self.random_state)
+        return self.release_.read(door.release(promise.ANSWER, self.release_.value(logits)))
 
-    def decision_function(self, X: Any) -> NDArray[np.float64]:
+    def decision_function(self, X: Any, *, ledger: Ledger | None = None) -> NDArray[np.float64]:
         """Noisy logits (n, C)."""
-        return self.answer(X).scores
+        return self.answer(X, ledger=ledger).scores
 
-    def predict(self, X: Any) -> NDArray[np.uint8]:
+    def predict(self, X: Any, *, ledger: Ledger | None = None) -> NDArray[np.uint8]:
         """Tags (n, C): where the noisy logit is above 0."""
-        return self.answer(X).tags.astype(np.uint8)
+        return self.answer(X, ledger=ledger).tags.astype(np.uint8)
 
     def _check(self) -> None:
         super()._check()
@@ -340,19 +379,22 @@ class P2MLGCN(_GraphModel):
             clip=self.clip,
         )
 
-    def _scale(self, n_labels: int) -> float:
-        return self._noise(n_labels).scale
-
-    def _settle(self) -> None:
+    def _promise(self) -> None:
         self.release_ = self._noise(self.n_labels_)
         entropy = source_of(self.random_state).name
         self.guarantee_: Guarantee = promise.of_printed_answers(self.release_, entropy=entropy)
         first = self.corollary is not None and self.corollary.number == 1
-        self.training_guarantee_: Guarantee = promise.of_ordinary_training(
-            entropy=entropy,
+        self.training_guarantee_: Guarantee = promise.of_printed_training(
+            self.release_,
+            self.schedule.steps(self.n_records_),
             claimed=self.epsilon * self.corollary.factor if first and self.corollary is not None else None,
-            calibration="paper",
+            entropy=entropy,
         )
+
+    def _perturb(self, ledger: Ledger | None) -> Callable[[Any], Any]:
+        what = "P2-ML-GCN's training outputs"
+        door = Door(self.training_guarantee_, what=what, ledger=ledger, random_state=self.random_state)
+        return lambda outputs: door.release(promise.OUTPUTS, outputs)
 
 
 class RP2MLGCN(P2MLGCN):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -12,13 +12,15 @@ from numpy.typing import NDArray
 
 from blindsight.core import checks
 from blindsight.core.errors import BlindsightError, InvalidData, InvalidParameter, MissingData
-from blindsight.data import load_folder
+from blindsight.data import load_folder, read_image
 from blindsight.evaluation.multilabel import evaluate
-from blindsight.tagging.estimator import Paid, PrivateTagger
+from blindsight.privacy.vault import content_digest
+from blindsight.tagging.asking import Paid
+from blindsight.tagging.estimator import PrivateTagger
 from blindsight.tagging.labels import label_rows
 from blindsight.tagging.prior import Prior, imagenet_prior
 
-__all__ = ["Extractor", "Quality", "image_files", "public_knowledge", "quality"]
+__all__ = ["Extractor", "Quality", "image_files", "public_knowledge", "quality", "split"]
 
 Progress = Callable[[int, int], None]
 _IMAGES = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".dcm"}
@@ -51,27 +53,53 @@ class Extractor:
         return self(found.images, public=True, progress=progress)
 
 
-def image_files(given: Iterable[Path]) -> list[Path]:
-    """The images that are named, and those in folders that are named."""
-    files: list[Path] = []
+def image_files(given: Iterable[Path]) -> tuple[dict[Path, bytes], list[tuple[Path, str]]]:
+    """The images that are named, and those in folders that are named, with the digests of their content.
+
+    An image in a folder that cannot be read is left out, and the second list says why; one that is named is refused.
+    """
+    files: dict[Path, bytes] = {}
+    left_out: list[tuple[Path, str]] = []
     for path in given:
         if path.is_dir():
-            files += sorted(item for item in path.rglob("*") if item.suffix.lower() in _IMAGES and item.is_file())
+            for item in sorted(path.rglob("*")):
+                if item.suffix.lower() in _IMAGES and item.is_file():
+                    try:
+                        files[item] = _checked(item)
+                    except (OSError, BlindsightError) as error:
+                        left_out.append((item, str(error)))
         elif path.exists():
-            files.append(path)
+            files[path] = _checked(path)
         else:
             raise MissingData(f"{path} does not exist. Name images, or folders of images.")
     if not files:
-        raise MissingData("there is no image in what was named.")
-    return files
+        raise MissingData("there is no image that can be read in what was named.")
+    return files, left_out
 
 
-def public_knowledge(names: Sequence[str], extractor: Extractor, public: Any = None) -> tuple[Prior | None, str | None]:
+def _checked(path: Path) -> bytes:
+    read_image(path)
+    return content_digest(path.read_bytes())
+
+
+def split(n: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Places of records to learn from, and of a tenth to measure on (at most 1,000; none of fewer than 100).
+
+    Which ones depends on their number only.
+    """
+    order = np.random.default_rng(n).permutation(n)
+    held = min(n // 10, 1000) if n >= 100 else 0
+    return np.sort(order[held:]), np.sort(order[:held])
+
+
+def public_knowledge(
+    names: Sequence[str], extractor: Extractor, public: Any = None, synonyms: Mapping[str, Sequence[str]] | None = None
+) -> tuple[Prior | None, str | None]:
     """The prior for these labels; or None, and why there is none."""
     if extractor.kind != "efficientnet":
-        return None, "only EfficientNet's features come with public knowledge about labels"
+        return None, "only EfficientNet's features come with public knowledge about labels."
     try:
-        return imagenet_prior(names, public=public), None
+        return imagenet_prior(names, public=public, synonyms=synonyms), None
     except BlindsightError as error:
         return None, str(error)
 
@@ -95,7 +123,7 @@ def quality(tagger: PrivateTagger, rows: Any, labels: Any) -> Quality:
     """Measured on these images: a private number, for the owner only, and never saved."""
     truth = label_rows(labels)
     if not truth.any():
-        raise InvalidData("no image has a label of the vocabulary.")
+        raise InvalidData("no image has a label of the vocabulary, so there is nothing to measure.")
     logits = tagger.logits(rows)
     noisy = tagger.answer_guarantee_ is not None
     # A trial that leaves nothing: its noise is thrown away with it.

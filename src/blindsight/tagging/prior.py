@@ -9,7 +9,7 @@ Guarantee: nothing private enters. The network, the class names and the word vec
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,16 +49,15 @@ class Prior:
 
 
 def imagenet_prior(
-    names: Sequence[str], *, public: Any = None, synonyms: dict[str, Sequence[str]] | None = None
+    names: Sequence[str], *, public: Any = None, synonyms: Mapping[str, Sequence[str]] | None = None
 ) -> Prior:
     """The prior for EfficientNet-Lite0's features, from the network's own ImageNet classes.
 
-    Parameters
-    ----------
-    names: the labels' names.
-    public: features of public images, by whose mean and deviation scores are standardised; without them the layer's
-        own weights stand in.
-    synonyms: further names of a label, where its own says little ("tv": ["television"]).
+    Parameters:
+        names: the labels' names.
+        public: features of public images, by whose mean and deviation scores are standardised; without them the layer's
+            own weights stand in.
+        synonyms: further names of a label, where its own says little ("tv": ["television"]).
     """
     from blindsight.features.weights import read_weights
     from blindsight.tagging.imagenet import class_names
@@ -99,4 +98,4 @@ def _nearness(names: Sequence[Sequence[str]], classes: Sequence[str]) -> Matrix:
 
 
 def _unit(rows: Matrix) -> Matrix:
-    return rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
+    return np.asarray(rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12))

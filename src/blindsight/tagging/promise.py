@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
-import math
+import dataclasses
 from typing import Any
 
-from blindsight.privacy.guarantee import Assumption, Guarantee
-from blindsight.privacy.plan import Planned
+from blindsight.privacy.accounting import price
+from blindsight.privacy.guarantee import Assumption, Cost, Guarantee
+from blindsight.privacy.mechanisms import DiscreteGaussian
+from blindsight.privacy.plan import Plan, Planned
 from blindsight.tagging.answers import AnswerNoise, Exact, PaperLaplace
 from blindsight.tagging.regimes import DPTraining, Facts, Training, Untrained
 
-__all__ = ["ANSWER", "of_answers", "of_ordinary_training", "of_printed_answers", "of_training"]
+__all__ = [
+    "ANSWER",
+    "OUTPUTS",
+    "of_answers",
+    "of_ordinary_training",
+    "of_printed_answers",
+    "of_printed_training",
+    "of_publishing",
+    "of_training",
+]
 
-ANSWER = "answer"
+ANSWER, OUTPUTS = "answer", "training outputs"
 _NEIGHBOURS: Any = "add or remove one"
+_ANY_TWO = Assumption("any two images", "neighbours are any two images asked about")
 _PUBLIC = (
     Assumption("public sizes", "the number of training records, the labels' names and all settings are public"),
     Assumption("public extractor", "the feature extractor was trained on public images"),
@@ -27,6 +39,11 @@ _VOCABULARY = Assumption(
 _ORDINARY = Assumption(
     "ordinary training",
     "training has no noise: a record is protected only through noise on answers, which adds up query by query",
+)
+_ANEW = Assumption(
+    "noise drawn anew",
+    "noise on training outputs is drawn anew at every step and averages out of the weights; outputs have no bound, and "
+    "label counts are used as they are",
 )
 
 
@@ -45,9 +62,11 @@ def of_training(training: Training, facts: Facts, *, public_names: bool, entropy
         )
     if not isinstance(training, DPTraining):
         return of_ordinary_training(entropy=entropy)
+    plan = training.plan(facts)
     return Guarantee(
-        releases=training.plan(facts),
+        releases=plan,
         delta=training.delta,
+        also=(_replaced(plan, training.delta),) if public_names else (),
         unproven=() if public_names else (_VOCABULARY,),
         mechanism="noisy gradient descent on the linear head, label counts and gradients in one account",
         model="central",
@@ -56,7 +75,18 @@ def of_training(training: Training, facts: Facts, *, public_names: bool, entropy
     )
 
 
-def of_ordinary_training(*, entropy: Any, claimed: float | None = None, calibration: Any = "proven") -> Guarantee:
+def _replaced(plan: Plan, delta: float) -> Cost:
+    """The same for one record replaced by another: it is taken out and put in, so every sum moves twice as far."""
+    twice = []
+    for item in plan:
+        law = item.mechanism
+        assert isinstance(law, DiscreteGaussian)  # noqa: S101  (all that training releases)
+        moved = dataclasses.replace(law, sensitivity=2 * law.sensitivity, neighbours="replace one")
+        twice.append(dataclasses.replace(item, mechanism=moved))
+    return price(tuple(twice), delta=delta)
+
+
+def of_ordinary_training(*, entropy: Any) -> Guarantee:
     """No promise per training record."""
     return Guarantee(
         unproven=(_ORDINARY,),
@@ -64,8 +94,18 @@ def of_ordinary_training(*, entropy: Any, claimed: float | None = None, calibrat
         unit="record",
         neighbours=_NEIGHBOURS,
         model="central",
+        entropy=entropy,
+    )
+
+
+def of_printed_training(release: PaperLaplace, steps: int, *, claimed: float | None, entropy: Any) -> Guarantee:
+    """The noise of the paper's training, as it is drawn; it proves nothing per record."""
+    return Guarantee(
+        releases=(Planned(what=OUTPUTS, mechanism=release.training_noise, count=steps),),
+        unproven=(_ANEW,),
+        model="central",
         claimed=claimed,
-        calibration=calibration,
+        calibration="paper",
         entropy=entropy,
     )
 
@@ -79,10 +119,33 @@ def of_answers(answers: Exact | AnswerNoise, n_labels: int, *, entropy: Any) -> 
         delta=getattr(answers, "delta", 0.0),
         model="central",
         assumptions=(
-            Assumption("any two images", "neighbours are any two images asked about"),
+            _ANY_TWO,
             Assumption("repeats add up", "each further answer about the same image costs as much again"),
+            Assumption("images apart", "which answers are about the same image is public: the asker names the images"),
         ),
         entropy=entropy,
+    )
+
+
+def of_publishing(answers: Guarantee) -> Guarantee:
+    """One answer for each distinct image, with a vault's permanent noise: the same whenever it is given again."""
+    return dataclasses.replace(
+        answers,
+        assumptions=(
+            _ANY_TWO,
+            Assumption(
+                "distinct images",
+                "a photo is a distinct image: copies share one answer, and how many distinct images there are is "
+                "public; whoever is on several different images is protected for each",
+            ),
+            Assumption(
+                "keyed noise",
+                "noise comes from a secret key by HMAC-SHA-256 and AES-256, which nobody can tell from random; the "
+                "vault that holds the key is not given away",
+            ),
+        ),
+        also=(dataclasses.replace(answers.cost, unit="record"),),
+        entropy="keyed",
     )
 
 
@@ -91,15 +154,11 @@ def of_printed_answers(release: PaperLaplace, *, entropy: Any) -> Guarantee:
     unbounded = Assumption("unbounded logits", "logits have no bound, so no noise hides what one image does to them")
     bounded = release.clip is not None
     return Guarantee(
-        releases=(Planned(what=ANSWER, mechanism=release.noise),) if bounded else (),
+        releases=(Planned(what=ANSWER, mechanism=release.noise),),
         unproven=() if bounded else (unbounded,),
         mechanism=f"Lap({release.scale:.3g}) on {'clipped' if bounded else 'raw'} logits, as printed",
-        unit="query",
-        neighbours="replace one",
-        epsilon=release.cost.epsilon if bounded else math.inf,
         model="central",
         claimed=release.claimed,
         calibration="paper",
-        sampler="float",
         entropy=entropy,
     )

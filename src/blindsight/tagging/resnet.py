@@ -25,7 +25,7 @@ _BLOCKS, _WIDTHS = (3, 4, 23, 3), (64, 128, 256, 512)
 _MEAN, _DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
-class _Bottleneck(nn.Module):
+class _Bottleneck(nn.Module):  # type: ignore[misc]  # torch says no types
     """1x1, 3x3, 1x1, and the way round."""
 
     def __init__(self, inside: int, width: int, stride: int) -> None:
@@ -49,7 +49,7 @@ class _Bottleneck(nn.Module):
         return (y + (x if self.downsample is None else self.downsample(x))).relu()
 
 
-class _Network(nn.Module):
+class _Network(nn.Module):  # type: ignore[misc]
     """ResNet-101 without its classifier."""
 
     def __init__(self) -> None:
@@ -104,7 +104,8 @@ def _load(path: Path) -> _Network:
         weights = load_file(path)
     except (SafetensorError, OSError) as error:
         raise HostileFile(f"{path.name} is not a safetensors file: {error}.") from error
-    network = _Network().eval()
+    network = _Network()
+    network.eval()
     kept = {name: value for name, value in weights.items() if not name.startswith("fc.")}
     try:
         found = network.load_state_dict(kept, strict=False)

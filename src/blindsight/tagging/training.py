@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from blindsight.evaluation.multilabel import mean_average_precision
-from blindsight.tagging.gcn import MLGCN, torch_generator
+from blindsight.tagging.gcn import MLGCN
 from blindsight.tagging.losses import TaggingLoss
 
 if TYPE_CHECKING:
@@ -46,16 +46,16 @@ def train(
     schedule: Schedule,
     *,
     rng: np.random.Generator,
+    perturb: Callable[[NDArray[np.float32]], NDArray[Any]] | None = None,
     validation: tuple[Any, Any] | None = None,
     on_epoch: Callable[[int, MLGCN], None] | None = None,
     progress: Progress | None = None,
 ) -> Curves:
-    """Minimise the loss; fresh noise at every step, as the paper does. Not private training."""
-    generator = torch_generator(rng)
+    """Minimise the loss; with `perturb` on noisy outputs, drawn anew at every step (Equation 8). Not private."""
     x = torch.as_tensor(np.ascontiguousarray(features, np.float32))
     y = torch.as_tensor(np.ascontiguousarray(labels, np.float32))
-    optimiser = torch.optim.AdamW(head.parameters(), lr=schedule.learning_rate, weight_decay=loss.decay)
-    steps = schedule.epochs * -(-len(x) // schedule.batch_size)
+    optimiser = torch.optim.AdamW(head.parameters(), lr=schedule.learning_rate, weight_decay=loss.decay, fused=True)
+    steps = schedule.steps(len(x))
     decay = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, T_max=steps, eta_min=schedule.learning_rate / 50)
     curves = Curves()
     for epoch in range(schedule.epochs):
@@ -63,7 +63,11 @@ def train(
         total = 0.0
         for batch in order.split(schedule.batch_size):
             weights = head.classifier()
-            value = loss(x[batch] @ weights.T, y[batch], weights, generator)
+            logits = x[batch] @ weights.T
+            if perturb is not None:
+                outputs = logits.detach().numpy()
+                logits = logits + torch.from_numpy(perturb(outputs) - outputs)  # Equation 6
+            value = loss(logits, y[batch], weights)
             optimiser.zero_grad(set_to_none=True)
             value.backward()
             optimiser.step()

@@ -228,6 +228,21 @@ def test_a_sum_that_is_off_by_one_step(start: Callable, holders) -> None:
     assert started.simulation.users[2].ended == 1
 
 
+@pytest.mark.parametrize("holders", [None, (3, 5)])
+def test_a_sum_is_signed_by_whoever_opened_it(start: Callable, holders) -> None:
+    """The aggregator cannot put sums into the mouth of the key generator or of the key holders."""
+    started = start(holders=holders)
+    started.deliver()
+    aggregator = started.simulation.aggregator
+    started.route(aggregator.close())
+    [result, *_] = aggregator.results()
+    message = decoded(result.data)
+    body = Result.decode(message.body, holders=5)
+    forged = tuple(resigned(decoded(proof), aggregator.identity) for proof in body.proofs)
+    data = resigned(message, aggregator.identity, replace(body, proofs=forged).encode())
+    assert refusal(started.simulation.users[2].receive(data)) is Code.SIGNATURE
+
+
 def test_rounds_are_counted(start: Callable) -> None:
     started = start(rounds=2)
     started.deliver()
@@ -307,6 +322,29 @@ def test_a_two_faced_holder_opens_nothing_twice(start: Callable) -> None:
     doubled = bytes(write_list(Writer(), (votes[second][4],) * 5))
     message = started.simulation.aggregator._send(0, Kind.VOTES, doubled, header)
     assert refusal(holders[holder(4)].receive(message.data)) is Code.VOTES
+
+
+def test_a_holder_is_bound_to_the_model_and_to_votes_that_were_given(start: Callable) -> None:
+    started = start(holders=(3, 5))
+    aggregator, roles = started.simulation.aggregator, started.simulation.holders
+    whole = (1, 2, 3, 4, 5, 6)
+    other = replace(started.header, model=bytes(32))
+    body = decoded(collect(started, 3, whole).data).body
+    moved = aggregator._send(holder(3), Kind.COLLECT, body, other)
+    assert refusal(roles[holder(3)].receive(moved.data)) is Code.CHAIN
+    votes = [roles[holder(j)].receive(collect(started, j, whole).data)[0].data for j in (1, 2, 3, 4)]
+
+    def answer(listed: list[bytes], header=started.header) -> list[Outgoing]:
+        listing = bytes(write_list(Writer(), tuple(listed)))
+        return roles[holder(3)].receive(aggregator._send(holder(3), Kind.VOTES, listing, header).data)
+
+    needed = started.simulation.settings.votes
+    assert needed == 4
+    assert refusal(answer(votes[: needed - 1])) is Code.VOTES
+    invented = resigned(decoded(votes[0]), aggregator.identity, sender=holder(5))
+    assert refusal(answer([*votes[: needed - 1], invented])) is Code.SIGNATURE
+    assert refusal(answer(votes, other)) is Code.CHAIN
+    assert answer(votes)[0].data[5] == Kind.SHARE_SUM
 
 
 def test_holders_check_sets_shares_and_the_chain(start: Callable) -> None:

@@ -27,6 +27,8 @@ from blindsight.privacy.guarantee import Cost, Guarantee
 from blindsight.privacy.ledger import Amount, Head, Ledger, backup, check_json, datasets, to_csv, to_json
 from blindsight.privacy.ledger.chain import FIELDS
 from blindsight.privacy.ledger.schema import ENTRIES, HEADS
+from blindsight.privacy.mechanisms import KaryResponse
+from blindsight.privacy.plan import Planned
 
 CROWD = Path(__file__).with_name("crowd.py")
 TENTH = Cost(epsilon=0.1, unit="record")
@@ -43,7 +45,7 @@ def crowd(*arguments: object) -> dict[str, int]:
 class LedgerContract:
     """Subclasses give `where`; each test gets a data set of its own."""
 
-    processes, times, kills = 64, 40, 60
+    processes, times, kills = 64, 12, 40
 
     @pytest.fixture
     def ledger(self, where):
@@ -189,7 +191,8 @@ class LedgerContract:
         assert table.count("\n") == 3 and "'=SUM(A1)" in table and "0.1,0.0," in table
 
     def test_what_is_charged_must_be_a_cost_with_a_purpose(self, granted):
-        guarantee = Guarantee(mechanism="flip", unit="record", epsilon=0.1, model="local")
+        flip = Planned(what="bit", mechanism=KaryResponse(epsilon=0.1, k=2, unit="record"))
+        guarantee = Guarantee(releases=(flip,), model="local")
         with pytest.raises(InvalidParameter, match=r"Pass its \.cost"):
             granted.charge(guarantee, what="codes")
         for what in ("", "  ", "two\nlines", "nul\0", "\ud800", "x" * 1001, None, 3):
@@ -393,7 +396,7 @@ class TestSQLite(LedgerContract):
 
     @pytest.fixture
     def crowded(self, where):
-        """In memory where there is such a folder: 30,000 commits test the locks, not the patience of a slow disk."""
+        """In memory where there is such a folder: many commits test the locks, not the patience of a slow disk."""
         memory = Path("/dev/shm")
         if not (memory.is_dir() and os.access(memory, os.W_OK)):
             yield where

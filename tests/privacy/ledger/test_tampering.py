@@ -12,7 +12,7 @@ import pytest
 from blindsight.core.errors import LedgerError, LedgerTampered
 from blindsight.privacy.guarantee import Cost
 from blindsight.privacy.ledger import Ledger
-from blindsight.privacy.ledger.chain import FIELDS, TEXTS
+from blindsight.privacy.ledger.chain import FIELDS, TEXTS, chained
 
 ENTRIES, HEADS = "blindsight_ledger2_entries", "blindsight_ledger2_heads"
 
@@ -88,6 +88,41 @@ def test_a_change_in_any_field_is_found(path, field, sequence):
 def test_removed_moved_added_and_cut_off_entries_are_found(path, statements):
     behind(path, *statements)
     with pytest.raises(LedgerTampered):
+        verify(path)
+
+
+def spliced(path, **changes):
+    """A last entry that its hash, its place and the head all vouch for: whoever writes code can write this too."""
+    with Ledger(path, dataset="ward-7", create=False) as ledger:
+        last = [entry for entry in ledger.entries() if entry.unit == "record"][-1]
+        head = ledger.head()
+    fields = {**last.to_dict(), **changes}
+    for name in ("sequence", "previous", "format", "hash"):
+        del fields[name]
+    entry = chained(head, **fields).to_dict()
+    names, marks = ", ".join(entry), ", ".join("?" * len(entry))
+    behind(
+        path,
+        (f"INSERT INTO {ENTRIES} ({names}) VALUES ({marks})", tuple(entry.values())),
+        (f"UPDATE {HEADS} SET sequence = ?, hash = ?", (entry["sequence"], entry["hash"])),
+    )
+
+
+def test_a_chain_that_spends_more_than_its_budget_does_not_verify(path):
+    spent = {"spent_micro_epsilon": 600_000 + 500_000, "micro_epsilon": 500_000, "what": "too much"}
+    spliced(path, **spent, atto_delta=0)
+    with pytest.raises(LedgerTampered, match="do not add up"):
+        verify(path)
+
+
+def test_a_chain_that_spends_its_budget_exactly_verifies(path):
+    spliced(path, spent_micro_epsilon=1_000_000, micro_epsilon=400_000, what="the rest", atto_delta=0)
+    assert verify(path).sequence == 10
+
+
+def test_a_budget_below_what_was_spent_does_not_verify(path):
+    spliced(path, kind="grant", micro_epsilon=100_000, budget_micro_epsilon=100_000, atto_delta=10**12)
+    with pytest.raises(LedgerTampered, match="do not add up"):
         verify(path)
 
 

@@ -35,7 +35,8 @@ def law_problems(mechanism: Any, value: Array, source: Any, *, rolls: int) -> It
     """Draw the mechanism again at a recorded value: only from the handed stream, and by the law it states."""
     yield from _stream_problems(mechanism, value)
     source = _open_source(source)
-    draws = _stacked(value, rolls)
+    # Floating-point noise is cheap to draw, so more of it is looked at.
+    draws = _stacked(value, rolls * (3 if mechanism.sampler == "float" else 1))
     released = mechanism.release(draws, rng=source.stream("audit", exact=mechanism.sampler == "exact"))
     if isinstance(mechanism.domain, Reals) and np.asarray(released).dtype.kind == "f":
         yield from _additive_problems(mechanism, np.asarray(released, np.float64) - draws, np.shape(value))
@@ -43,7 +44,9 @@ def law_problems(mechanism: Any, value: Array, source: Any, *, rolls: int) -> It
         yield from _cell_problems(mechanism, np.asarray(released).ravel(), draws.ravel())
     elif np.shape(released) == draws.shape and draws.dtype.kind in "biu":
         yield from _bit_problems(mechanism, np.asarray(released) != draws, draws)
-    yield from _ratio_problems(mechanism, value, source, rolls=min(rolls, 40_000))
+    most = 120_000 if mechanism.sampler == "float" else 40_000
+    yield from _ratio_problems(mechanism, value, source, rolls=min(2 * rolls, most))
+    yield from _rounding_problems(mechanism)
 
 
 def measured_scale(mechanism: Any, source: Any, *, rolls: int = 200_000) -> float:
@@ -226,10 +229,28 @@ def _ratio_problems(mechanism: Any, value: Array, source: Any, *, rolls: int) ->
     for near, far in ((first, second), (-second, -first)):
         weights = np.where(near > 0, np.exp(-np.maximum(near, 0)), 0.0)
         expected, found = weights.mean(), float((far > 0).mean())
-        error = math.sqrt((weights.var() + found * (1 - found)) / count) + 30 / count
-        if abs(expected - found) > _SIGMAS * error:
+        # Bernstein's bound on two means of numbers between 0 and 1.
+        error = _SIGMAS * math.sqrt((weights.var() + found * (1 - found)) / count) + 2 * _SIGMAS**2 / (3 * count)
+        if abs(expected - found) > error:
             yield f"an outcome has probability {found:.4g} at a worst input, its log_prob says {expected:.4g}"
             return
+
+
+def _rounding_problems(mechanism: Any) -> Iterator[str]:
+    """Neighbours as far apart as the domain lets them be, placed so that rounding to the grid moves them most."""
+    domain, dimensions, grid = mechanism.domain, getattr(mechanism, "dimensions", 0), getattr(mechanism, "grid", None)
+    if not isinstance(domain, Reals) or domain.order != 1 or grid is None or not dimensions:
+        return
+    near = np.full(dimensions, 0.499 * grid)
+    far = near + 0.002 * grid  # each number crosses the middle between two points of the grid
+    far[0] += domain.reach - 0.002 * grid * dimensions
+    if far[0] <= near[0]:
+        return
+    outcomes = np.stack([np.rint(near / grid), np.rint(far / grid)]) * grid
+    ratio = [mechanism.log_prob(outcomes, np.broadcast_to(one, outcomes.shape)).sum(axis=1) for one in (near, far)]
+    told = float(np.abs(ratio[0] - ratio[1]).max())
+    if told > mechanism.cost.epsilon * (1 + 1e-9):
+        yield f"rounded, neighbours are told apart by e^{told:.4g}, its cost says {mechanism.cost.epsilon:.4g}"
 
 
 def source_problems(source: Any, *, simulated: bool) -> Iterator[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import asdict
 from typing import Any, Protocol
 
@@ -38,6 +38,11 @@ _SAY, _SOON = 5.0, 2.0  # seconds between two words about who is missing, and be
 
 class Link(Protocol):
     """How messages travel."""
+
+    @property
+    def seen(self) -> Collection[int]:
+        """Parties that have been there."""
+        ...
 
     def push(self, messages: Iterable[Outgoing], announced: bytes) -> None:
         """Send; parties that are away are left out."""

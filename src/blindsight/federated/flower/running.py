@@ -58,6 +58,11 @@ def _carrier(home: Home, largest: int, bind: str | None, say: Callable[[str], No
     return boxes(home, largest=largest, bind=bind)
 
 
+def _status(home: Home, link: Link) -> Status | None:
+    status = read_status(home)
+    return None if status is None else {**status, "seen": sorted(link.seen)}
+
+
 def run_aggregator(
     home: Home,
     *,
@@ -67,6 +72,7 @@ def run_aggregator(
 ) -> Iterator[Status | None]:
     """Run the rounds that are left; yield the status until the last one is done.
 
+    `seen` in it are the addresses of the parties that have been there since the start.
     Started again after a kill, it goes on with the round it was in.
     """
     with alone(home):
@@ -83,9 +89,9 @@ def run_aggregator(
             thread = threading.Thread(target=work, name="rounds", daemon=True)
             thread.start()
             while thread.is_alive():
-                yield read_status(home)
+                yield _status(home, link)
                 thread.join(0.2)
             if failed:
                 raise failed[0]
-            yield read_status(home)
+            yield _status(home, link)
             link.drain(3.0)  # the last result should reach those who are there

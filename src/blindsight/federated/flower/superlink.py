@@ -86,6 +86,7 @@ class SuperLinkLink:
         self._waiting: set[str] = set()
         self._active: dict[int, str] = {}
         self._looked = -float("inf")
+        self.seen: set[int] = set()
         self._connect()
 
     def push(self, messages: Iterable[Outgoing], announced: bytes) -> None:
@@ -111,6 +112,7 @@ class SuperLinkLink:
         self._call(lambda: seen.update(self._present()))
         news = {number for number, node in self._nodes.items() if seen.get(node) not in (None, self._active.get(node))}
         self._active = seen
+        self.seen |= news
         return news
 
     def drain(self, seconds: float) -> None:

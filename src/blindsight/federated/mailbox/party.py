@@ -119,15 +119,22 @@ def keep_party(
     data: str | Path | None = None,
     say: Callable[[str], None] = _log.warning,
     stop: Callable[[], bool] = lambda: False,
+    after: Callable[[Service, int], None] | None = None,
 ) -> None:
-    """Serve one party until it is stopped; an aggregator that is away is waited for, and that is said now and then."""
+    """Serve one party until it is stopped; an aggregator that is away is waited for, and that is said now and then.
+
+    `after` is told of every message that was handled: the party as it is now, and how many bytes it answered.
+    """
     with alone(home), contextlib.closing(connect(home)) as client:
         service: Service = open_service(home, data)
         said, wait = -_SAY, 0.1
         while not stop():
             try:
                 for place, message, announced in client.fetch():
-                    client.answer(_handled(service, message, announced, say), place)
+                    answers = _handled(service, message, announced)
+                    client.answer(answers, place)
+                    if after is not None:
+                        after(service, sum(map(len, answers)))
                 wait = 0.1
             except (OSError, http.client.HTTPException) as error:
                 now = time.monotonic()
@@ -138,10 +145,10 @@ def keep_party(
                 wait = min(2.0, 2 * wait)
 
 
-def _handled(service: Service, message: bytes, announced: bytes, say: Callable[[str], None]) -> list[bytes]:
-    """The answers; a message that makes no sense is said here and answered with nothing."""
+def _handled(service: Service, message: bytes, announced: bytes) -> list[bytes]:
+    """The answers; a message that makes no sense is logged and answered with nothing."""
     try:
         return [out.data for out in service.handle(message, announced)]
     except BlindsightError as error:
-        say(f"a message of the aggregator was refused: {error}")
+        _log.warning("a message of the aggregator was refused: %s", error)
         return []

@@ -17,8 +17,8 @@ from blindsight.core.errors import InvalidParameter, UnchargedRelease
 from blindsight.index.bulk.pools import HERE, Pool
 from blindsight.index.bulk.spool import Contents, Spool
 from blindsight.privacy import Ledger
-from blindsight.privacy.entropy import part_state
 from blindsight.sketching.bits import pixels_of
+from blindsight.sketching.permanent import Permanent, state_of
 from blindsight.sketching.sketches import SketchSet
 from blindsight.sketching.writer import SketchWriter
 
@@ -43,17 +43,18 @@ def sketch_to(
 
     The same file, byte for byte, as `NegativeSketcher.sketch_to` makes with the same seed and block.
 
-    Parameters
-    ----------
-    X: an array, a memory map or an image set; a block's images travel to its worker (of files only the names).
-    sketcher: a fitted `NegativeSketcher` or `FlippedBits`.
-    prepare: turns a slice of X into an array of images, by default `.array()`.
-    block: images a block; with a seed, the noise hangs on it.
-    ledger: charged with the sketcher's guarantee once, before the first block, however often the job is continued.
-    pool: `Here()`, or `OnRay(...)`, whose workers must see the file's folder.
+    Parameters:
+        X: an array, a memory map or an image set; a block's images travel to its worker (of files only the names).
+        sketcher: a fitted `NegativeSketcher` or `FlippedBits`.
+        prepare: turns a slice of X into an array of images, by default `.array()`.
+        block: images a block; with a seed, the noise hangs on it.
+        ledger: charged with the sketcher's guarantee once, before the first block, however often the job is continued.
+        pool: `Here()`, or `OnRay(...)`, whose workers must see the file's folder.
     """
     if isinstance(sketcher.random_state, (np.random.Generator, np.random.RandomState)):
         raise InvalidParameter("random_state must be None or a seed: blocks made in any order cannot share dice.")
+    if isinstance(sketcher.random_state, Permanent) and pool is not HERE:
+        raise InvalidParameter("a vault's key stays here: with permanent noise workers cannot share the drawing.")
     writer = SketchWriter.of(path, sketcher, X, y, block=block)
     if writer.finished:  # nothing to draw, so nothing to charge
         return writer.finish()
@@ -88,7 +89,7 @@ class _Draw:
     def __call__(self, part: tuple[int, int, Any]) -> Contents:
         start, number, images = part
         drawer = copy.copy(self.sketcher)
-        drawer.random_state = part_state(self.sketcher.random_state, number)
+        drawer.random_state = state_of(self.sketcher.random_state, number)
         drawer.n_jobs = self.threads or getattr(drawer, "n_jobs", None)
         with warnings.catch_warnings():
             if self.charged:  # once, for all blocks
@@ -107,12 +108,12 @@ def _charge_once(ledger: Ledger, sketcher: Any, writer: SketchWriter, held: Spoo
 
     A refusal leaves nothing behind.
     """
-    guarantee = sketcher.guarantee_
+    guarantee, state = sketcher.guarantee_, sketcher.random_state
     try:
         ledger.charge(
             guarantee.costs,
             what=f"flipped bits of {writer.n} images, each released once",
-            key=f"sketches {held.number}",
+            key=state.key(sketcher.release_law_) if isinstance(state, Permanent) else f"sketches {held.number}",
         )
     except BaseException:
         if not writer.done.any() and not any(held.finished()):

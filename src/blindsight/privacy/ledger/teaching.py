@@ -86,7 +86,7 @@ def overspent(amount: Amount, *, cost: Cost, before: Entry) -> BudgetExceeded:
     )
 
 
-def ungranted(cost: Cost, dataset: str) -> BudgetExceeded:
+def ungranted(cost: Cost, dataset: str, where: str) -> BudgetExceeded:
     """A charge to a data set that nobody has granted a budget."""
     options = "" if cost.unit == "record" else f" --unit {shlex.quote(cost.unit)}"
     options += "" if cost.neighbours == "replace one" else f" --neighbours {shlex.quote(cost.neighbours)}"
@@ -94,5 +94,6 @@ def ungranted(cost: Cost, dataset: str) -> BudgetExceeded:
     return BudgetExceeded(
         f"data set {dataset!r} has no budget yet; nothing was charged or released. Grant one first: "
         f"ledger.grant(Cost(epsilon=..., unit={cost.unit!r}, neighbours={cost.neighbours!r})), or "
-        f"blindsight ledger grant --dataset {shlex.quote(dataset)} --epsilon {cost.epsilon:g}{options}."
+        f"blindsight ledger grant --ledger {shlex.quote(where)} --dataset {shlex.quote(dataset)} "
+        f"--epsilon {cost.epsilon:g}{options}"
     )

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
+import scipy  # its parts are imported when they are used: they take half a second
 from numpy.typing import NDArray
-from scipy.special import gammaln
 
 from blindsight.core import checks
 from blindsight.core.errors import InvalidData
@@ -122,4 +122,8 @@ class Duchi:
 
 
 def _log_choose(n: int, k: Any) -> Any:
-    return gammaln(n + 1) - gammaln(np.asarray(k) + 1) - gammaln(n - np.asarray(k) + 1)
+    return (
+        scipy.special.gammaln(n + 1)
+        - scipy.special.gammaln(np.asarray(k) + 1)
+        - scipy.special.gammaln(n - np.asarray(k) + 1)
+    )

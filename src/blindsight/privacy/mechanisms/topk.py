@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
+import scipy  # its parts are imported when they are used: they take half a second
 from numpy.typing import NDArray
-from scipy.special import logsumexp
 
 from blindsight.core import checks
 from blindsight.core.errors import InvalidData
@@ -84,7 +84,7 @@ class NoisyTopK:
         total = np.zeros(chosen.shape[:-1])
         for place in range(self.k):
             index = chosen[..., place : place + 1]
-            total += np.take_along_axis(left, index, axis=-1)[..., 0] - logsumexp(left, axis=-1)
+            total += np.take_along_axis(left, index, axis=-1)[..., 0] - scipy.special.logsumexp(left, axis=-1)
             np.put_along_axis(left, index, -np.inf, axis=-1)
         return total
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from blindsight.service.infra.budgets import Budgets
     from blindsight.service.infra.database import Database
     from blindsight.service.infra.datasets import DataSets
+    from blindsight.service.infra.federations import Federations
     from blindsight.service.infra.identity import Keys
     from blindsight.service.infra.jobs import Jobs
     from blindsight.service.infra.settings import Settings
@@ -38,6 +39,7 @@ class Studio:
     decoders: Decoders
     demo: Any
     datasets: DataSets
+    federations: Federations
     searches: Any
     #: threads for what touches the ledger, and for the answer to "are you well?"
     ledger_lane: Lane = field(default_factory=lambda: Lane(threads=8, waiting=120))
@@ -63,7 +65,7 @@ def _holder(*roles: Role) -> Callable[[Request], Awaitable[Identity]]:
     return check
 
 
-Parts = Annotated[Any, Depends(studio_of)]
+Parts = Annotated[Studio, Depends(studio_of)]
 Asker = Annotated[Identity, Depends(_holder("analyst", "aggregator"))]
 Analyst = Annotated[Identity, Depends(_holder("analyst"))]
 Trainer = Annotated[Identity, Depends(_holder("aggregator"))]

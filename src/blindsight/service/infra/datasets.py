@@ -47,6 +47,7 @@ class Release:
     made: str
     looked: bool
     attack: dict[str, Any] | None = None
+    left_out: int = 0
 
 
 @dataclass(frozen=True)
@@ -63,12 +64,24 @@ class DataSet:
     scanned: bool = False
     looked: bool = False
     features: str = ""
+    person: str = ""
+    most: int = 0
+    people: int = 0
     releases: tuple[Release, ...] = field(default=())
 
     @property
     def account(self) -> str:
         """Its name in the ledger; two data sets of one name have two accounts."""
         return f"{self.name} ({self.id[:4]})"
+
+    @property
+    def unit(self) -> str:
+        """Who is protected: each photo, or each person with at most `most` photos of theirs."""
+        return "person" if self.most else "photo"
+
+    def price(self, epsilon: float) -> float:
+        """What a release at so much per photo costs per unit."""
+        return epsilon * max(1, self.most)
 
     def release(self, number: str) -> Release:
         """One of its releases."""
@@ -102,8 +115,8 @@ class DataSets:
         except (ValueError, TypeError, KeyError) as error:
             raise HostileFile(f"the vault {number} is not what it should be. Restore it from a copy.") from error
 
-    def add(self, name: str, source: Path | None) -> DataSet:
-        """A new data set: of a folder, or of what will be dropped."""
+    def add(self, name: str, source: Path | None, *, person: str = "", most: int = 0) -> DataSet:
+        """A new data set: of a folder, or of what will be dropped; perhaps with a rule whose photos they are."""
         name = " ".join(name.split())[:60] or "Photos"
         if not name.isprintable():
             raise InvalidParameter("a data set's name must be printable.")
@@ -114,7 +127,7 @@ class DataSets:
         if source is None:
             (vault / "photos").mkdir(mode=0o700)
         folder = vault / "photos" if source is None else source
-        return self.save(DataSet(number, name, str(folder), today(), dropped=source is None))
+        return self.save(DataSet(number, name, str(folder), today(), dropped=source is None, person=person, most=most))
 
     def save(self, one: DataSet) -> DataSet:
         """Write what is known of it."""
@@ -146,9 +159,13 @@ class DataSets:
         """What is given away."""
         return self.given / release.folder
 
+    def base(self, one: DataSet, kind: str, epsilon: float) -> str:
+        """How the folder of a release of this kind is called, but for what tells it from others."""
+        return re.sub(r"[^a-z0-9]+", "-", f"{one.name}-{kind}-{epsilon:g}".lower()).strip("-")
+
     def new_folder(self, one: DataSet, kind: str, epsilon: float) -> str:
         """A name for a release's folder that is not taken and tells no more than the owner's own name for the set."""
-        base = re.sub(r"[^a-z0-9]+", "-", f"{one.name}-{kind}-{epsilon:g}".lower()).strip("-")
+        base = self.base(one, kind, epsilon)
         taken = {path.name for path in self.given.glob("*")} if self.given.exists() else set()
         return next(name for name in _numbered(base) if name not in taken)
 

@@ -21,7 +21,7 @@ __all__ = ["KINDS", "main"]
 # A kind of job is a page's: its module has `run`.
 KINDS = {
     "protect": "protect",
-    "tags": "tags",
+    "tags": "tag_learning",
     "compare": "compare",
     "send": "send",
     "attack": "budget",

@@ -3,7 +3,8 @@
 A job's state is in the database, its files in a folder of its own. When the workbench stops, running jobs go back into
 the queue; after a crash they are found at the next start, run again, and after three tries marked as interrupted.
 Several workbenches may share a database: a job belongs to whoever changed its row from queued to running, for as long
-as the lease is renewed, and a process whose job was taken over writes nothing more. The event loop never waits for the
+as the lease is renewed, and a process whose job was taken over writes nothing more. Work on a data set waits for the
+workbench that has its photos. The event loop never waits for the
 database.
 """
 
@@ -78,6 +79,7 @@ class Jobs:
                 "state": "queued",
                 "note": "waiting",
                 "made": _now(),
+                "runner": self.runner if "dataset" in arguments else None,
             }
             connection.execute(sql.insert(JOBS).values(row))
         self._wake.set()
@@ -152,8 +154,10 @@ class Jobs:
 
     def claim(self) -> dict[str, Any] | None:
         """The next job, if it could be made this workbench's own: of two who try, one changes the row."""
-        query = sql.select(JOBS).where(JOBS.c.state == "queued").order_by(JOBS.c.number).limit(8)
+        query = sql.select(JOBS).where(JOBS.c.state == "queued").order_by(JOBS.c.number).limit(200)
         for row in self.database.rows(query):
+            if row["runner"] not in (None, self.runner) and "dataset" in json.loads(row["arguments"]):
+                continue  # its photos lie on the workbench that was asked
             mine = {"state": "running", "note": "starting", "attempts": row["attempts"] + 1, "runner": self.runner}
             mine["lease"] = time.time() + _LEASE
             if self._set(row["id"], only="queued", **mine):

@@ -122,6 +122,7 @@ def render(
         "csrf": token,
         "version": __version__,
         "navigation": [p for p in NAVIGATION if identity is not None and identity.may(*p.roles)],
+        "linked": studio.federations.linked() if identity is not None else 0,
         "here": request.url.path,
         "plain": plain,
         "counted": counted,

@@ -181,11 +181,11 @@ def _books(studio: Studio, sets: list[DataSet]) -> list[dict[str, Any]]:
     """What happened to the data sets, newest first, in plain words."""
     lines: list[dict[str, Any]] = []
     for one in sets:
-        left = 0.0
+        left: dict[str, float] = {}
         for entry in studio.budgets.named(one.account, create=True).entries():
-            price = entry.amount.epsilon
+            price, unit = entry.amount.epsilon, entry.unit
             granted = entry.kind == "grant"
-            left = price if granted else left - price
+            left[unit] = price if granted else left.get(unit, 0.0) - price
             what = "Budget set by you" if granted else _what(one, entry.what)
             lines.append(
                 {
@@ -193,7 +193,8 @@ def _books(studio: Studio, sets: list[DataSet]) -> list[dict[str, Any]]:
                     "what": what,
                     "set": one.name,
                     "price": "–" if granted else plain(price),
-                    "left": plain(max(0.0, left)),
+                    "unit": {"record": "photo"}.get(unit, unit),
+                    "left": plain(max(0.0, left[unit])),
                     "order": (entry.time, entry.sequence),
                 }
             )

@@ -21,7 +21,7 @@ from blindsight.service.infra.jobs import JobContext
 from blindsight.service.infra.problems import Problem, documented
 from blindsight.service.infra.shell import Bar, Strip, bar_of, plain, render
 from blindsight.service.pages.home import chosen
-from blindsight.service.pages.photo_library import directions, paid, rows_of
+from blindsight.service.pages.photo_library import columns, paid, points_of, rows_of
 from blindsight.service.pages.protect import Next
 
 __all__ = ["router", "run"]
@@ -112,7 +112,7 @@ def run(arguments: dict[str, Any], place: JobContext) -> dict[str, Any]:
     said = _said(_answers(datasets, one))
     pairs = np.array([[where[a], where[b]] for a, b, _ in said if a in where and b in where])
     labels = np.array([word == "same" for a, b, word in said if a in where and b in where])
-    points = _columns(directions(rows_of(datasets, one)))
+    points = columns(rows_of(datasets, one), _COLUMNS)
     aside = np.random.default_rng(len(pairs)).permutation(len(pairs))
     held, used = aside[: len(aside) // 5], aside[len(aside) // 5 :]
     place.say(1, 3, "learning, with noise for each pair")
@@ -122,21 +122,24 @@ def run(arguments: dict[str, Any], place: JobContext) -> dict[str, Any]:
             ledger.grant(_price(BUDGET), what="budget for answers, set by you")
         # Under the release's own number: run again after a crash, it is paid already.
         ledger.charge(_price(EPSILON), what="way to compare", key=arguments["release"])
-    with paid():
-        metric.fit(pairs[used], labels[used])
-    place.say(2, 3, "comparing before and after")
     release = Release(
         arguments["release"],
         "metric",
-        datasets.new_folder(one, "compare", EPSILON),
+        f"{datasets.base(one, 'compare', EPSILON)}-{arguments['release'][:4]}",
         EPSILON,
         len(used),
         today(),
         False,
     )
     folder = datasets.folder(release)
-    folder.mkdir(parents=True, exist_ok=True)
-    metric.save(folder / "metric.safetensors")
+    if (folder / "metric.safetensors").exists():  # made before a crash: a second one would be a second release
+        metric = DPPMetric.load(folder / "metric.safetensors")
+    else:
+        with paid():
+            metric.fit(pairs[used], labels[used])
+        folder.mkdir(parents=True, exist_ok=True)
+        metric.save(folder / "metric.safetensors")
+    place.say(2, 3, "comparing before and after")
     (folder / "card.txt").write_text(metric.guarantee_.card() + "\n", encoding="utf-8")
     datasets.keep_release(one, release)
     after = np.asarray(metric.transform(points))
@@ -146,6 +149,7 @@ def run(arguments: dict[str, Any], place: JobContext) -> dict[str, Any]:
         "before": _met(points, pairs[used], labels[used], pairs[held], labels[held]),
         "after": _met(after, pairs[used], labels[used], pairs[held], labels[held]),
         "when": today(),
+        "film": _film([photo.id for photo in datasets.photos(one)], points, after),
     }
     write_atomically(datasets.vault(one) / "compared.json", json.dumps(found).encode())
     return found
@@ -155,23 +159,28 @@ def _price(epsilon: float) -> Cost:
     return Cost(epsilon=epsilon, delta=1e-5 * epsilon / EPSILON, unit="pair", neighbours="add or remove one")
 
 
-def _columns(rows: NDArray[Any]) -> NDArray[np.float64]:
-    """Few columns, by directions that no photo was asked about: drawn once, the same for everybody."""
-    directions = np.random.default_rng(12).normal(size=(rows.shape[1], 4 * _COLUMNS))
-    basis = np.linalg.qr(directions)[0]
-    return (rows @ basis)[:, :_COLUMNS] * np.sqrt(rows.shape[1] / _COLUMNS)
-
-
 def _met(space: Any, pairs: Any, labels: Any, held: Any, truth: Any) -> int:
     """How many held pairs fall on the right side of the distance that separates the others best."""
 
     def far(rows: Any) -> NDArray[np.float64]:
-        return np.linalg.norm(space[rows[:, 0]] - space[rows[:, 1]], axis=1)
+        return np.asarray(np.linalg.norm(space[rows[:, 0]] - space[rows[:, 1]], axis=1))
 
     known = far(pairs)
     cuts = np.quantile(known, np.linspace(0, 1, 51))
     best = max(cuts, key=lambda cut: np.mean((known <= cut) == labels))
     return int(np.sum((far(held) <= best) == truth))
+
+
+def _film(ids: list[str], before: NDArray[Any], after: NDArray[Any]) -> dict[str, Any]:
+    """The ten nearest to one photo, drawn at random, by the network and by what was learned."""
+    asked = int(np.random.default_rng().integers(len(ids)))
+
+    def nearest(space: NDArray[Any]) -> list[str]:
+        far = np.linalg.norm(space - space[asked], axis=1)
+        far[asked] = np.inf
+        return [ids[i] for i in np.argsort(far)[:10]]
+
+    return {"asked": ids[asked], "before": nearest(before), "after": nearest(after)}
 
 
 def _page(request: Request, studio: Studio, dataset: str | None) -> Response:
@@ -235,7 +244,7 @@ def _next(datasets: DataSets, one: DataSet) -> Pair:
     photos, answers = datasets.photos(one), _answers(datasets, one)
     done = {frozenset(row[:2]) for row in answers}
     rng = np.random.default_rng()
-    rows = directions(rows_of(datasets, one))
+    rows = points_of(datasets, one)
     first = second = 0
     for attempt in range(40):
         first = int(rng.integers(len(photos)))

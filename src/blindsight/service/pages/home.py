@@ -82,13 +82,16 @@ def _card(studio: Studio, one: DataSet) -> dict[str, Any]:
 
 def open_account(studio: Studio, one: DataSet) -> None:
     """A new data set's budget, before any photo is looked at."""
-    budget = Cost(epsilon=studio.settings.photo_budget, delta=1e-3, unit="record")
-    studio.budgets.named(one.account, create=True).grant(budget, what="budget set by you")
+    ledger, settings = studio.budgets.named(one.account, create=True), studio.settings
+    ledger.grant(Cost(epsilon=settings.photo_budget, delta=1e-3, unit="record"), what="budget set by you")
+    if one.most:
+        ledger.grant(Cost(epsilon=settings.person_budget, delta=1e-3, unit="person"), what="budget set by you")
 
 
 def budget_of(studio: Studio, one: DataSet, *, this: float = 0.0) -> Bar:
     """Where the data set's account stands."""
-    return bar_of(studio.budgets.named(one.account, create=True).balance("record"), this=this)
+    ledger = studio.budgets.named(one.account, create=True)
+    return bar_of(ledger.balance("person" if one.most else "record"), this=this)
 
 
 def chosen(studio: Studio, number: str | None, *, released: bool = False) -> tuple[list[DataSet], DataSet | None]:

@@ -33,22 +33,27 @@ __all__ = [
     "Coding",
     "coding",
     "codings",
+    "columns",
     "directions",
     "encoder",
     "kinds",
     "measure",
     "measure_plain",
     "paid",
+    "points_of",
     "release_photos",
     "released_cells",
     "rows_of",
     "scan",
+    "vault_of",
+    "word_point",
 ]
 
 Say = Callable[[int, int, str], None]
 EPSILONS = (2.0, 4.0, 8.0, 16.0)
 _THUMBNAIL = 320
 _BATCH = 32
+_NOBODYS = "nobody is known whose it is"
 _UNREADABLE = "damaged, too large, or not an image"
 _WORDS = {2.0: "says very little", 4.0: "a rough idea", 8.0: "the kind of photo", 16.0: "nearly the photo itself"}
 
@@ -61,10 +66,12 @@ def scan(datasets: DataSets, one: DataSet, say: Say) -> DataSet:
 
     folder, features = Path(one.source), default_features()
     recipe = feature_recipe(features)
-    found, shown = _recognised(datasets, one), _dropped_names(datasets, one)
+    shown = _dropped_names(datasets, one)
+    found, nobodys = _recognised(datasets, one)
     records = found.records
     photos: list[Photo] = []
     refused = [(shown.get(name, name), _UNREADABLE) for name, _ in found.refused]
+    refused += [(shown.get(name, name), _NOBODYS) for name in nobodys]
     waiting: list[NDArray[np.uint8]] = []
     blocks: list[NDArray[Any]] = []
     for done, (record, names) in enumerate(records.items()):
@@ -93,14 +100,35 @@ def scan(datasets: DataSets, one: DataSet, say: Say) -> DataSet:
     say(len(records), len(records), "learning the models from public data")
     says = [asdict(coding(encoder(epsilon, features))) for epsilon in EPSILONS]
     storage.write_atomically(vault / "coding.json", json.dumps(says).encode())
-    one = replace(datasets.get(one.id), photos=len(photos), refused=tuple(refused), scanned=True, features=features)
-    return datasets.save(one)
+    people = len({photo.person for photo in found.photos}) if one.most else 0
+    known = replace(datasets.get(one.id), photos=len(photos), refused=tuple(refused), people=people)
+    return datasets.save(replace(known, scanned=True, features=features))
 
 
 def rows_of(datasets: DataSets, one: DataSet) -> NDArray[np.float32]:
-    """The photos' features, in the order of `datasets.photos`."""
-    arrays, _ = storage.load(datasets.vault(one) / "features.safetensors", kind="workbench-features")
-    return arrays["rows"]
+    """The photos' features, in the order of `datasets.photos`; read once while the file stays as it is."""
+    path = datasets.vault(one) / "features.safetensors"
+    return _rows(path, path.stat().st_mtime_ns)
+
+
+@lru_cache(maxsize=4)
+def _rows(path: Path, _changed: int) -> NDArray[np.float32]:
+    rows: NDArray[np.float32] = storage.load(path, kind="workbench-features")[0]["rows"]
+    rows.flags.writeable = False
+    return rows
+
+
+def points_of(datasets: DataSets, one: DataSet) -> NDArray[np.float32]:
+    """The photos' features as directions, computed once while they stay as they are."""
+    path = datasets.vault(one) / "features.safetensors"
+    return _points(path, path.stat().st_mtime_ns)
+
+
+@lru_cache(maxsize=4)
+def _points(path: Path, changed: int) -> NDArray[np.float32]:
+    points = directions(_rows(path, changed))
+    points.flags.writeable = False
+    return points
 
 
 def directions(rows: NDArray[Any]) -> NDArray[np.float32]:
@@ -108,6 +136,13 @@ def directions(rows: NDArray[Any]) -> NDArray[np.float32]:
     centred = rows - rows.mean(axis=1, keepdims=True)
     unit: NDArray[np.float32] = centred / np.maximum(np.linalg.norm(centred, axis=1, keepdims=True), 1e-12)
     return unit.astype(np.float32)
+
+
+def columns(rows: NDArray[Any], count: int) -> NDArray[np.float64]:
+    """Few columns, by directions that no photo was asked about: drawn once, the same for everybody."""
+    points = directions(rows)
+    basis = np.linalg.qr(np.random.default_rng(12).normal(size=(points.shape[1], 4 * count)))[0]
+    return np.asarray(points @ basis[:, :count] * np.sqrt(points.shape[1] / count), np.float64)
 
 
 @dataclass(frozen=True)
@@ -148,6 +183,18 @@ def coding(made: PhotoEncoder) -> Coding:
     return Coding(made.recipe.epsilon, book.k, right, (1 - right) / (book.k - 1))
 
 
+def word_point(made: PhotoEncoder, words: str) -> NDArray[np.float32]:
+    """Where words lie in the codebook's space (1, m): a mixture of the public network's classes."""
+    from blindsight.codebooks.embedding import head_space, unit_rows
+    from blindsight.features.words import class_weights
+
+    network = made.recipe.image.network
+    assert network is not None  # noqa: S101  (asked before)
+    _, classes = head_space(network)
+    found: NDArray[np.float32] = _book(made).embedding.moved(unit_rows(class_weights(words)[None] @ classes))
+    return found
+
+
 def codings(datasets: DataSets, one: DataSet) -> list[Coding]:
     """What codes would say at each budget on offer, as the scan left it."""
     return [Coding(**fields) for fields in json.loads((datasets.vault(one) / "coding.json").read_bytes())]
@@ -157,7 +204,7 @@ def kinds(datasets: DataSets, one: DataSet, rows: NDArray[Any]) -> tuple[NDArray
     """What each photo shows: by the folders it lies in where there are several, else as the public network sees it."""
     folders = [photo.name.rpartition("/")[0] for photo in datasets.photos(one)]
     names, found = np.unique(folders, return_inverse=True)
-    if 2 <= len(names) <= len(folders) // 2:
+    if one.person != "folder" and 2 <= len(names) <= len(folders) // 2:
         return found.astype(np.int64), True
     return _book(encoder(4.0, one.features)).assign(rows).astype(np.int64), False
 
@@ -212,15 +259,15 @@ def release_photos(datasets: DataSets, one: DataSet, release: Release, ledger: L
     from blindsight.index.encoder import load_encoder, make_encoder
     from blindsight.index.photos import PhotoFolder, function_of, law_of, stated
 
-    folder, vault = datasets.folder(release), _vault(datasets, one)
+    folder, vault = datasets.folder(release), vault_of(datasets, one)
     say(0, one.photos, "learning the model from public data")
     recipe = _recipe(release.epsilon, one.features)
     made = function_of(vault, recipe, make_encoder, load_encoder)
-    guarantee = stated(made.guarantee, names="random")
+    guarantee = stated(made.guarantee, names="random", most=one.most)
     law = law_of(made, guarantee)
     number = vault.release_of(law)
     charge(guarantee, vault, number, ledger)
-    place = PhotoFolder.find(folder) or PhotoFolder(folder, recipe.to_fields(), vault.number, number)
+    place = PhotoFolder.find(folder) or PhotoFolder(folder, recipe.to_fields(), vault.number, number, most=one.most)
     folder.mkdir(parents=True, exist_ok=True)
     place.write()
     made.save(folder)
@@ -228,10 +275,10 @@ def release_photos(datasets: DataSets, one: DataSet, release: Release, ledger: L
     def step(done: int, total: int) -> None:
         say(done, total, f"protecting {done:,} of {total:,} photos")
 
-    found = _recognised(datasets, one)
-    stored = keep_in_step(place, Path(one.source), found, vault, made, guarantee, law, progress=step).stored
-    (folder / "card.txt").write_text(_card(release, made, guarantee, stored), encoding="utf-8")
-    return datasets.keep_release(one, replace(release, photos=stored, made=today()))
+    found, _ = _recognised(datasets, one)
+    done = keep_in_step(place, Path(one.source), found, vault, made, guarantee, law, progress=step)
+    (folder / "card.txt").write_text(_card(release, made, guarantee, done.stored), encoding="utf-8")
+    return datasets.keep_release(one, replace(release, photos=done.stored, left_out=done.left_out, made=today()))
 
 
 def released_cells(datasets: DataSets, release: Release) -> tuple[list[str], NDArray[np.int64], PhotoEncoder]:
@@ -250,22 +297,41 @@ def released_cells(datasets: DataSets, release: Release) -> tuple[list[str], NDA
     return ids, np.concatenate(cells) if cells else np.zeros(0, np.int64), made
 
 
-def _vault(datasets: DataSets, one: DataSet) -> Vault:
+def vault_of(datasets: DataSets, one: DataSet) -> Vault:
     """The data set's secret key, and which photo is which record."""
     from blindsight.privacy.vault import Vault
 
     return Vault.open_or_create(datasets.vault(one) / "vault")
 
 
-def _recognised(datasets: DataSets, one: DataSet) -> Scan:
-    """The photos of the folder by what they show: copies are one record, and a moved photo is the same."""
+def _recognised(datasets: DataSets, one: DataSet) -> tuple[Scan, list[str]]:
+    """The photos of the folder by what they show: copies are one record, and a moved photo is the same.
+
+    Beside them those that nobody is known for, where persons are protected: they could not be counted.
+    """
     from blindsight.data.reading import SUFFIXES
     from blindsight.index.photos import photo_names, scan
 
     folder = Path(one.source)
     hidden = () if one.dropped else (datasets.settings.state,)
     names = list(photo_names(folder, SUFFIXES, leave_out=hidden))[: datasets.settings.drop_files]
-    return scan(folder, names, _vault(datasets, one))
+    if not one.most:
+        return scan(folder, names, vault_of(datasets, one)), []
+    whose = _persons(datasets, one, names)
+    known = [name for name in names if name in whose]
+    return scan(folder, known, vault_of(datasets, one), persons=whose), [name for name in names if name not in whose]
+
+
+def _persons(datasets: DataSets, one: DataSet, names: list[str]) -> dict[str, str]:
+    """Whose each photo is; dropped files lie under numbers, so the folders are those of the names they came with."""
+    from blindsight.index.photos import persons_of
+
+    folder = Path(one.source)
+    if one.dropped:
+        shown = _dropped_names(datasets, one)
+        return {name: shown[name].partition("/")[0] for name in names if "/" in shown.get(name, "")}
+    rule = one.person if one.person in ("folder", "dicom") else str(folder / one.person)
+    return persons_of(folder, names, rule, all_known=False)
 
 
 def _recipe(epsilon: float, features: str) -> Recipe:

@@ -8,6 +8,7 @@ import secrets
 import threading
 from collections.abc import Iterator
 from dataclasses import asdict, replace
+from pathlib import Path as Places
 from typing import Annotated, Any, Literal
 from urllib.parse import unquote
 
@@ -16,6 +17,7 @@ from fastapi import APIRouter, Path, Request
 from fastapi.responses import FileResponse, Response
 from pydantic import BaseModel, ConfigDict, Field
 
+from blindsight.core.errors import InvalidData
 from blindsight.core.storage import write_atomically
 from blindsight.privacy import Ledger
 from blindsight.service.infra.access import Owner, Parts, Studio
@@ -53,18 +55,38 @@ class Next(BaseModel):
     job: str | None = None
 
 
-class Folder(BaseModel):
-    """A folder under one of the allowed roots, by its path within the root; and a name for it."""
+class Whose(BaseModel):
+    """Who is protected: each photo, or each person, known by the first folder, by PatientID, or by a table's column.
+
+    The table lies in the folder; its first column holds the photos' names relative to it.
+    """
 
     model_config = ConfigDict(extra="forbid")
+    protect: Literal["photo", "folder", "dicom", "table"] = "photo"
+    most: Annotated[int, Field(ge=1, le=100, description="Photos that one person may give at most.")] = 4
+    table: Annotated[str, Field(max_length=200)] = ""
+    column: Annotated[str, Field(max_length=100)] = ""
+
+    def rule(self, folder: Places | None) -> tuple[str, int]:
+        """As the data set keeps it; a table must be there, inside the folder, and have the column."""
+        if self.protect == "photo":
+            return "", 0
+        if self.protect == "table":
+            _check_table(folder, self.table, self.column)
+            return f"{self.table}:{self.column}", self.most
+        return self.protect, self.most
+
+
+class Folder(Whose):
+    """A folder under one of the allowed roots, by its path within the root; and a name for it."""
+
     folder: Annotated[str, Field(max_length=1000)]
     name: Annotated[str, Field(max_length=60)] = ""
 
 
-class Name(BaseModel):
+class Name(Whose):
     """A name for what will be dropped."""
 
-    model_config = ConfigDict(extra="forbid")
     name: Annotated[str, Field(max_length=60)] = "Dropped photos"
 
 
@@ -110,7 +132,8 @@ async def made_page(dataset: DataSetId, release: DataSetId, request: Request, st
 def take_folder(order: Folder, studio: Parts, asker: Owner) -> Next:
     """Every photo under it is read once, here; nothing is released."""
     folder = studio.datasets.allowed(order.folder)
-    one = studio.datasets.add(order.name or folder.name, folder)
+    person, most = order.rule(folder)
+    one = studio.datasets.add(order.name or folder.name, folder, person=person, most=most)
     open_account(studio, one)
     job = studio.jobs.add("protect", {"step": "scan", "dataset": one.id}, asker.name)
     return Next(next=f"/protect/{one.id}", job=job["id"])
@@ -119,7 +142,10 @@ def take_folder(order: Folder, studio: Parts, asker: Owner) -> Next:
 @router.post("/api/protect/new", status_code=201, summary="A data set for dropped photos", responses=documented())
 def take_name(order: Name, studio: Parts, asker: Owner) -> Next:
     """Then send photos to `/api/protect/NUMBER/drop`, and end with `/api/protect/NUMBER/scan`."""
-    one = studio.datasets.add(order.name, None)
+    if order.protect in ("dicom", "table"):
+        raise Problem("invalid")  # a drop's files come without a table, and their headers stay behind
+    person, most = order.rule(None)
+    one = studio.datasets.add(order.name, None, person=person, most=most)
     open_account(studio, one)
     return Next(next=f"/protect/{one.id}", job=None)
 
@@ -179,7 +205,7 @@ def look(dataset: DataSetId, studio: Parts, asker: Owner) -> Next:
 def release(dataset: DataSetId, order: Choice, studio: Parts, asker: Owner) -> Next:
     """Charged once, before anything is made; it goes on after a restart."""
     one = _scanned(studio, dataset)
-    if order.epsilon > budget_of(studio, one).left:
+    if one.price(order.epsilon) > budget_of(studio, one).left or order.epsilon > _photo_left(studio, one):
         raise Problem("budget")
     made = Release(
         secrets.token_hex(6),
@@ -236,6 +262,24 @@ def _look(datasets: DataSets, one: DataSet, place: JobContext) -> dict[str, Any]
     return {"measured": len(EPSILONS)}
 
 
+def _photo_left(studio: Studio, one: DataSet) -> float:
+    """What is left about each photo, whoever is protected."""
+    balance = studio.budgets.named(one.account, create=True).balance("record")
+    return float(balance.budget.epsilon - balance.spent.epsilon)
+
+
+def _check_table(folder: Places | None, table: str, column: str) -> None:
+    from blindsight.index.photos import persons_of
+
+    path = None if folder is None else (folder / table).resolve()
+    if path is None or not path.is_relative_to(folder.resolve()) or not path.is_file():  # type: ignore[union-attr]
+        raise Problem("no_table")
+    try:
+        persons_of(folder, [], f"{path}:{column}")  # type: ignore[arg-type]
+    except InvalidData as error:
+        raise Problem("no_table") from error
+
+
 def _folders(studio: Studio) -> Iterator[dict[str, str]]:
     """The roots, and the folders right under them."""
     for root in studio.settings.photos:
@@ -271,7 +315,8 @@ def _preview(request: Request, studio: Studio, dataset: str) -> Response:
         measured = json.loads(path.read_bytes()) if own else {}
         photos = studio.datasets.photos(one)
         says = codings(studio.datasets, one)
-        options = [_option(one, each, measured.get(f"{each.epsilon:g}"), photos, bar.left) for each in says]
+        left = min(bar.left / max(1, one.most), _photo_left(studio, one))
+        options = [_option(one, each, measured.get(f"{each.epsilon:g}"), photos, left) for each in says]
         best = next((o for o in options if o["epsilon"] == 8.0 and o["affordable"]), None)
         best = best or next((o for o in reversed(options) if o["affordable"]), None)
         plainly = measured.get("plain", {"guess": 0, "film": []})
@@ -317,9 +362,11 @@ def _strip(option: dict[str, Any], bar: Any, studio: Studio, one: DataSet) -> St
         promised=f"ε {plain(says.epsilon)}",
         proven=f"ε {plain(says.epsilon)}",
         attacked="not yet",
-        says="per photo, at your choice below; smaller is safer. Attacks run once the release exists.",
+        says="per photo, at your choice below; smaller is safer. Attacks run once the release exists."
+        if not one.most
+        else f"per photo; per person ε {plain(one.price(says.epsilon))}, for at most {one.most} photos each",
         bar=bar,
-        note=f"{plain(max(0.0, bar.left - says.epsilon))} after this release",
+        note=f"{plain(max(0.0, bar.left - one.price(says.epsilon)))} after this release",
     )
 
 
@@ -348,7 +395,7 @@ def _made(request: Request, studio: Studio, dataset: str, release: str) -> Respo
 
 def _of(job: dict[str, Any], dataset: str, release: str) -> bool:
     arguments = job["arguments"]
-    return arguments.get("dataset") == dataset and arguments.get("release", {}).get("id") == release
+    return bool(arguments.get("dataset") == dataset and arguments.get("release", {}).get("id") == release)
 
 
 def _job(studio: Studio, one: DataSet) -> dict[str, Any] | None:

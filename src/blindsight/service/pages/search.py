@@ -13,15 +13,16 @@ import numpy as np
 from fastapi import APIRouter, Path, Query, Request
 from fastapi.responses import Response
 from numpy.typing import NDArray
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict, Field
 
+from blindsight.features.words import words_available
 from blindsight.service.infra.access import Owner, Parts, Studio
 from blindsight.service.infra.datasets import DataSet, Release
 from blindsight.service.infra.problems import Problem, documented
 from blindsight.service.infra.shell import plain, render
 from blindsight.service.infra.uploads import UPLOAD, read_upload
 from blindsight.service.pages.home import chosen, search_strip
-from blindsight.service.pages.photo_library import Coding, coding, directions, released_cells, rows_of
+from blindsight.service.pages.photo_library import Coding, coding, directions, released_cells, rows_of, word_point
 
 __all__ = ["Searches", "router"]
 
@@ -45,10 +46,18 @@ class Group(BaseModel):
     expect: int | None
     count: int
     photos: list[Hit]
+    far: bool = False
+
+
+class Words(BaseModel):
+    """What to look for, in English."""
+
+    model_config = ConfigDict(extra="forbid")
+    words: Annotated[str, Field(min_length=1, max_length=200)]
 
 
 class Found(BaseModel):
-    """An answer; `query` asks again with the same picture, which is kept nowhere but in memory."""
+    """An answer; `query` asks again with the same picture or words, which are kept nowhere but in memory."""
 
     query: str
     nothing: str | None
@@ -73,8 +82,30 @@ async def upload(dataset: DataSetId, request: Request, studio: Parts, asker: Own
     """Decoded in a confined process, used for this search, kept nowhere."""
     index = await studio.ledger_lane.run(_index, studio, dataset)
     pixels = await read_upload(request, studio.decoders)
-    row = await studio.ledger_lane.run(index.row_of, pixels)
-    return await studio.ledger_lane.run(_answer, studio, index, studio.searches.remember(row), rerank)
+
+    def look() -> Found:
+        return _answer(studio, index, studio.searches.remember(index.asked(index.row_of(pixels))), rerank)
+
+    return await studio.ledger_lane.run(look)
+
+
+@router.post(
+    "/api/search/{dataset}/words",
+    summary="Search with words",
+    responses=documented("not_found", "conflict", "needs_words", "busy"),
+)
+async def by_words(dataset: DataSetId, order: Words, studio: Parts, asker: Owner, rerank: Rerank = False) -> Found:
+    """Everyday things in English; the words are kept nowhere."""
+
+    def look() -> Found:
+        index = _index(studio, dataset)
+        if not order.words.strip():
+            raise Problem("invalid")
+        if not index.takes_words:
+            raise Problem("needs_words")
+        return _answer(studio, index, studio.searches.remember(index.asked_words(order.words)), rerank)
+
+    return await studio.ledger_lane.run(look)
 
 
 @router.post(
@@ -95,7 +126,8 @@ async def by_photo(
         index = _index(studio, dataset)
         if photo not in index.place:
             raise Problem("not_found")
-        return _answer(studio, index, studio.searches.remember(index.rows[index.place[photo]]), rerank, own=photo)
+        asked = index.asked(index.rows[index.place[photo]], own=photo)
+        return _answer(studio, index, studio.searches.remember(asked), rerank)
 
     return await studio.ledger_lane.run(look)
 
@@ -114,6 +146,18 @@ async def again(
 ) -> Found:
     """No second upload for another order."""
     return await studio.ledger_lane.run(lambda: _answer(studio, _index(studio, dataset), query, rerank))
+
+
+@dataclass(frozen=True)
+class Question:
+    """What was asked: how it fits the cells, the nearest of them, and how it fits each photo, for the owner."""
+
+    dataset: str
+    similarity: NDArray[np.float32]
+    cell: int
+    likeness: NDArray[np.float32]
+    own: str | None = None
+    words: str | None = None
 
 
 @dataclass(frozen=True)
@@ -148,6 +192,25 @@ class Index:
         """The photos' features as directions: for the owner's own order."""
         return directions(self.rows)
 
+    @property
+    def takes_words(self) -> bool:
+        """Whether words can be asked: what they need is on this machine, and a network read the photos."""
+        return self.made.recipe.image.network is not None and words_available()
+
+    def asked(self, row: NDArray[np.float32], own: str | None = None) -> Question:
+        """A picture as a question."""
+        book = self.made.codebook
+        cell = int(book.assign(row[None])[0])
+        likeness = self.points @ directions(row[None])[0]
+        return Question(self.one.id, book.similarity(row[None]), cell, likeness, own)
+
+    def asked_words(self, words: str) -> Question:
+        """Words as a question: a mixture of the network's classes, compared with photos in the codebook's space."""
+        book, point = self.made.codebook, word_point(self.made, words)
+        likeness = np.asarray(book.embedding(self.rows) @ point[0], np.float32)
+        cell = int(book.cells.assign(point)[0])
+        return Question(self.one.id, book.cells.similarity(point), cell, likeness, words=words)
+
     def row_of(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
         """A picture's features, as the photos' were made."""
         from blindsight.data import to_rgb
@@ -171,7 +234,7 @@ class Searches:
 
     def __init__(self) -> None:
         self._indexes: OrderedDict[str, Index] = OrderedDict()
-        self._asked: OrderedDict[str, NDArray[np.float32]] = OrderedDict()
+        self._asked: OrderedDict[str, Question] = OrderedDict()
         self._guard = threading.Lock()
 
     def index(self, studio: Studio, one: DataSet, release: Release) -> Index:
@@ -191,16 +254,16 @@ class Searches:
                 self._indexes.popitem(last=False)
         return found
 
-    def remember(self, row: NDArray[np.float32]) -> str:
-        """A name under which the same picture can be asked again."""
+    def remember(self, question: Question) -> str:
+        """A name under which the same can be asked again."""
         name = secrets.token_hex(8)
         with self._guard:
-            self._asked[name] = row
+            self._asked[name] = question
             if len(self._asked) > 64:
                 self._asked.popitem(last=False)
         return name
 
-    def asked(self, name: str) -> NDArray[np.float32]:
+    def asked(self, name: str) -> Question:
         """What was asked; `Problem("not_found")` once it is forgotten."""
         with self._guard:
             if name not in self._asked:
@@ -215,7 +278,8 @@ def _page(request: Request, studio: Studio, dataset: str | None) -> Response:
         release = _newest(one)
         context["sets"] = [s for s in sets if _newest(s)]
         if one is not None and release is not None:
-            context |= {"one": one, "release": release, "film": studio.datasets.photos(one)[:24]}
+            words = words_available() and one.features != "pixels"
+            context |= {"one": one, "release": release, "film": studio.datasets.photos(one)[:24], "words": words}
             context["strip"] = search_strip(studio, one, release.epsilon, release.attack, "Searching spends nothing.")
     return render(request, studio, "search.html", context)
 
@@ -234,22 +298,25 @@ def _index(studio: Studio, dataset: str) -> Index:
     return found
 
 
-def _answer(studio: Studio, index: Index, query: str, rerank: bool, own: str | None = None) -> Found:
-    row = studio.searches.asked(query)
-    book = index.made.codebook
-    similarity = book.similarity(row[None])
-    scores = np.asarray(index.reading.scores(similarity))[0]
-    first = int(book.assign(row[None])[0])
+def _answer(studio: Studio, index: Index, query: str, rerank: bool) -> Found:
+    question: Question = studio.searches.asked(query)
+    if question.dataset != index.one.id:
+        raise Problem("not_found")
+    scores = np.asarray(index.reading.scores(question.similarity))[0]
     nothing = None
-    if not bool(np.asarray(index.reading.present(similarity, index.counts))[0]):
-        count, chance, _ = index.expected(first)
+    if not bool(np.asarray(index.reading.present(question.similarity, index.counts))[0]):
+        count, chance, _ = index.expected(question.cell)
+        what = f"“{question.words}”" if question.words else "your picture’s kind"
+        like = "what you wrote" if question.words else "yours"
         nothing = (
-            f"{_codes(count)} your picture’s kind. Among {len(index.ids):,} photos, the protection alone puts "
-            f"{_about(chance)} there by chance. So there is no sign that even one photo is like yours."
+            f"{_codes(count)} {what}. Among {len(index.ids):,} photos, the protection alone puts "
+            f"{_about(chance)} there by chance. So there is no sign that even one photo is like {like}."
         )
-    groups = _groups(index, scores, own)
-    if rerank:
-        groups = [_by_photos(index, groups, directions(row[None])[0])]
+    groups = _groups(index, scores, question.own)
+    if not rerank:
+        groups = _with_the_rest(groups)
+    else:
+        groups = [_by_photos(index, groups, question.likeness)]
         nothing = None
     return Found(query=query, nothing=nothing, groups=groups, searched=len(index.ids), reranked=rerank)
 
@@ -277,11 +344,21 @@ def _groups(index: Index, scores: NDArray[Any], own: str | None) -> list[Group]:
     return groups
 
 
-def _by_photos(index: Index, groups: list[Group], row: NDArray[Any]) -> Group:
+def _with_the_rest(groups: list[Group]) -> list[Group]:
+    """The two nearest codes by themselves; what lies further off in one."""
+    rest = groups[2:]
+    if len(rest) < 2:
+        return groups
+    count, codes = sum(group.count for group in rest), len(rest)
+    photos = [hit for group in rest for hit in group.photos][:_SHOWN]
+    title = f"Further: {count:,} photos in {codes} codes"
+    return [*groups[:2], Group(title=title, expect=None, count=count, photos=photos, far=True)]
+
+
+def _by_photos(index: Index, groups: list[Group], likeness: NDArray[Any]) -> Group:
     hits = [hit for group in groups for hit in group.photos if hit.id in index.place][:_CANDIDATES]
-    scores = {hit.id: float(index.points[index.place[hit.id]] @ row) for hit in hits}
-    hits.sort(key=lambda hit: -scores[hit.id])
-    title = f"{len(hits):,} candidates, sorted by your own photos"
+    hits.sort(key=lambda hit: -float(likeness[index.place[hit.id]]))
+    title = f"First {min(len(hits), _SHOWN):,} of {len(hits):,} candidates, sorted by your own photos"
     return Group(title=title, expect=None, count=len(hits), photos=hits[:_SHOWN])
 
 

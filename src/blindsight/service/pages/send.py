@@ -1,4 +1,4 @@
-"""Send: sketches of photos, for somebody who wants to train on them, and beside each what three attackers get back."""
+"""Send: sketches of photos, for somebody who wants to train on them, and beside each what every attacker gets back."""
 
 from __future__ import annotations
 
@@ -18,16 +18,24 @@ from blindsight.service.infra.pictures import data_uri
 from blindsight.service.infra.problems import Problem, documented
 from blindsight.service.infra.shell import Strip, render
 from blindsight.service.pages.home import budget_of, chosen
-from blindsight.service.pages.photo_library import directions, rows_of
+from blindsight.service.pages.photo_library import directions, points_of
 from blindsight.service.pages.protect import Next
 
-__all__ = ["SETTINGS", "router", "run"]
+__all__ = ["ATTACKERS", "SETTINGS", "router", "run"]
 
 router = APIRouter(tags=["send"])
 DataSetId = Annotated[str, Path(pattern="^[0-9a-f]{12}$", description="A data set's number.")]
 SETTINGS = {"coarse": "Q3", "medium": "Q6", "fine": "Q9"}
-_SIDE, _SHOWN = 64, 6
-_ATTACKERS = {"anybody": "posterior mean", "patient": "smoothing", "clever": "second reading"}
+SIDES = (64, 128)
+_SHOWN, _PUBLIC, _STEPS, _WIDTH = 6, 300, 60, 12
+# The library's attackers, as a reader meets them: who, and what they know.
+ATTACKERS = {
+    "posterior mean": ("Anybody, in a minute", "evens out the noise"),
+    "smoothing": ("A patient attacker", "smooths"),
+    "denoising": ("A clever attacker", "knows what photos are made of"),
+    "second reading": ("The same, reading twice", "asks again with what it found"),
+    "network": ("A trained attacker", "a network that saw public pictures"),
+}
 
 
 @router.get("/send", include_in_schema=False)
@@ -44,26 +52,33 @@ async def page(
 @router.post(
     "/api/send/{dataset}/try", status_code=202, summary="Sketch and attack", responses=documented("not_found", "busy")
 )
-def attempt(dataset: DataSetId, studio: Parts, asker: Owner) -> Next:
+def attempt(
+    dataset: DataSetId,
+    studio: Parts,
+    asker: Owner,
+    side: Annotated[Literal[64, 128], Query(description="Pixels on a side of what would be sent.")] = 64,
+) -> Next:
     """A few photos, picked at random; everything stays here."""
     one = studio.datasets.get(dataset)
     if not one.scanned or not one.photos:
         raise Problem("conflict")
-    job = studio.jobs.add("send", {"dataset": one.id}, asker.name)
+    job = studio.jobs.add("send", {"dataset": one.id, "side": side}, asker.name)
     return Next(next=f"/send?dataset={one.id}", job=job["id"])
 
 
 def run(arguments: dict[str, Any], place: JobContext) -> dict[str, Any]:
-    """Sketches at three settings, and what three attackers make of them, judged by a search among all photos."""
+    """Sketches at three settings, and what every attacker makes of them: measured, and by a search among all photos."""
     datasets = DataSets(place.settings)
     one = datasets.get(arguments["dataset"])
-    photos, rows = datasets.photos(one), directions(rows_of(datasets, one))
+    photos, rows = datasets.photos(one), points_of(datasets, one)
     picked = np.random.default_rng().permutation(len(photos))[:_SHOWN]
-    squares = np.stack([_square(datasets, one, photos[i].id) for i in picked])
+    side = int(arguments.get("side", SIDES[0]))
+    squares = np.stack([_square(datasets, one, photos[i].id, side) for i in picked])
     found: dict[str, Any] = {"when": today(), "photos": [photos[i].id for i in picked], "among": len(photos)}
+    found["side"] = side
     for done, (word, setting) in enumerate(SETTINGS.items()):
         place.say(done, len(SETTINGS), f"sketching and attacking: {word}")
-        sent, back = attack(squares, setting)
+        sent, back, verdict = attack(squares, setting)
         known = {name: _recognised(pictures, picked, rows, one.features) for name, pictures in back.items()}
         best = max(known, key=lambda name: sum(known[name]))
         found[word] = {
@@ -72,20 +87,25 @@ def run(arguments: dict[str, Any], place: JobContext) -> dict[str, Any]:
             "known": known,
             "best": best,
             "recognised": sum(known[best]),
+            "verdict": verdict,
         }
     write_atomically(datasets.vault(one) / "send.json", json.dumps(found).encode())
     return {"recognised": {word: found[word]["recognised"] for word in SETTINGS}}
 
 
-def attack(squares: NDArray[np.uint8], setting: str) -> tuple[NDArray[Any], dict[str, NDArray[Any]]]:
-    """What is sent of grey squares, and what attackers get back who know the setting and how photos look."""
+def attack(squares: NDArray[np.uint8], setting: str) -> tuple[NDArray[Any], dict[str, NDArray[Any]], str]:
+    """What is sent of grey squares, what attackers get back who know the setting and how photos look, and a verdict."""
+    from blindsight.index.public_images import built_in_images
     from blindsight.sketching import NegativeSketcher
-    from blindsight.sketching.attackers import Suite
+    from blindsight.sketching.attackers import Suite, measure, measured_verdict
 
     sketches = NegativeSketcher(setting, n_jobs=1).fit(squares).sketch(squares)
-    found = Suite(sketches.parameters).recover(sketches)
+    public = np.rint(built_in_images(_PUBLIC, SIDES[0]).mean(axis=3)).astype(np.uint8)
+    suite = Suite(sketches.parameters, public=public, steps=_STEPS, width=_WIDTH)
+    found = {name: np.clip(pictures, 0, 255) for name, pictures in suite.recover(sketches).items()}
+    measured = [measure(name, squares, pictures) for name, pictures in found.items()]
     sent = np.stack([_sent(counts) for counts in sketches.counts[:, 0]])
-    return sent, {name: np.clip(found[word], 0, 255) for name, word in _ATTACKERS.items()}
+    return sent, found, measured_verdict(measured, squares.shape, missing=suite.missing)
 
 
 def _recognised(pictures: NDArray[Any], picked: NDArray[Any], rows: NDArray[Any], features: str) -> list[bool]:
@@ -99,17 +119,17 @@ def _recognised(pictures: NDArray[Any], picked: NDArray[Any], rows: NDArray[Any]
     return [bool(first == own) for first, own in zip(scores.argmax(axis=1), picked, strict=True)]
 
 
-def _square(datasets: DataSets, one: DataSet, photo: str) -> NDArray[np.uint8]:
+def _square(datasets: DataSets, one: DataSet, photo: str, side: int) -> NDArray[np.uint8]:
     from PIL import Image
 
     with Image.open(datasets.thumbnail(one, photo)) as image:
-        return np.asarray(image.convert("L").resize((_SIDE, _SIDE), Image.Resampling.BILINEAR))
+        return np.asarray(image.convert("L").resize((side, side), Image.Resampling.BILINEAR))
 
 
 def _sent(counts: NDArray[Any]) -> NDArray[np.uint8]:
     """The first bit's counts of ones among all sightings: numbers, shown as grey."""
     zeros, ones = counts[0].astype(np.float64)
-    return np.rint(255.0 * ones / np.maximum(zeros + ones, 1)).astype(np.uint8)
+    return np.asarray(np.rint(255.0 * ones / np.maximum(zeros + ones, 1)), np.uint8)
 
 
 def _page(request: Request, studio: Studio, dataset: str | None, how: str) -> Response:
@@ -122,7 +142,9 @@ def _page(request: Request, studio: Studio, dataset: str | None, how: str) -> Re
             found = json.loads(path.read_bytes()) if path.exists() else None
             job = next((j for j in studio.jobs.listed("send") if j["arguments"]["dataset"] == one.id), None)
             context["job"] = job if job is not None and job["state"] != "done" else None
-            context |= {"found": found, "shown": found[how] if found else None, "attackers": list(_ATTACKERS)}
+            shown = found[how] if found else None
+            who = {name: words for name, words in ATTACKERS.items() if shown and name in shown["back"]}
+            context |= {"found": found, "shown": shown, "attackers": who, "sides": SIDES}
             context["strip"] = _strip(studio, one, found, how)
     return render(request, studio, "send.html", context)
 

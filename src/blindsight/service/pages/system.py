@@ -45,7 +45,8 @@ def metrics(studio: Parts, asker: Owner) -> PlainTextResponse:
 @router.get("/docs", include_in_schema=False)
 def docs(request: Request) -> HTMLResponse:
     """Swagger UI, from this machine."""
-    return request.app.state.templates.TemplateResponse(request, "docs.html", {})
+    answer: HTMLResponse = request.app.state.templates.TemplateResponse(request, "docs.html", {})
+    return answer
 
 
 def _resident() -> float:

@@ -8,34 +8,29 @@ import json
 import math
 import secrets
 import threading
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-import numpy as np
 from fastapi import APIRouter, Path, Query, Request
 from fastapi.responses import Response
-from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
 from blindsight.core.storage import write_atomically
-from blindsight.privacy import Cost, Ledger
 from blindsight.service.infra.access import Owner, Parts, Studio
-from blindsight.service.infra.datasets import DataSet, DataSets, Release, today
-from blindsight.service.infra.jobs import JobContext
+from blindsight.service.infra.datasets import DataSet, DataSets
 from blindsight.service.infra.problems import Problem, documented
 from blindsight.service.infra.shell import Strip, plain, render
 from blindsight.service.pages.home import budget_of, chosen
-from blindsight.service.pages.photo_library import directions, paid, rows_of
 from blindsight.service.pages.protect import Next
 
-__all__ = ["router", "run"]
+__all__ = ["EPSILON", "PUBLISHED", "labels_of", "plain_cell", "router"]
 
 router = APIRouter(tags=["tags"])
 DataSetId = Annotated[str, Path(pattern="^[0-9a-f]{12}$", description="A data set's number.")]
 # What is paid about each labelled photo, counted as all releases here are: one photo replaced by another. Training is
 # accounted for one photo more or less, of which a replacement is two steps.
 EPSILON = 4.0
+PUBLISHED = 4.0  # per photo, for one tag of each
 LEAST = 60
-_DELTA = 1e-5
 _PAGE = 12
 _writing = threading.Lock()
 
@@ -75,6 +70,13 @@ class Change(BaseModel):
     on: bool
 
 
+class Sure(BaseModel):
+    """The owner's word that a release cannot be called back."""
+
+    model_config = ConfigDict(extra="forbid")
+    sure: Literal[True]
+
+
 class Names(BaseModel):
     """Labels, separated by commas."""
 
@@ -97,7 +99,7 @@ def shown(
 ) -> Shown:
     """For the owner: exact, and never charged."""
     one = _scanned(studio, dataset)
-    kept, known = _kept(studio.datasets, one), _thought(studio.datasets, one)
+    kept, known = labels_of(studio.datasets, one), _thought(studio.datasets, one)
     photos = studio.datasets.photos(one)
     photos.sort(key=lambda photo: (photo.id in kept["given"], _certainty(known.get(photo.id))))
     page = [
@@ -113,7 +115,7 @@ def change(dataset: DataSetId, order: Change, studio: Parts, asker: Owner) -> Ta
     one = _scanned(studio, dataset)
     photo = next((p for p in studio.datasets.photos(one) if p.id == order.photo), None)
     with _writing:
-        kept = _kept(studio.datasets, one)
+        kept = labels_of(studio.datasets, one)
         if photo is None or order.tag not in kept["names"]:
             raise Problem("not_found")
         known = _thought(studio.datasets, one)
@@ -132,7 +134,7 @@ def set_names(dataset: DataSetId, order: Names, studio: Parts, asker: Owner) -> 
     if len(names) < 2 or not all(name.isprintable() for name in names):
         raise Problem("invalid")
     with _writing:
-        kept = _kept(studio.datasets, one)
+        kept = labels_of(studio.datasets, one)
         kept["names"] = names
         kept["given"] = {photo: [t for t in tags if t in names] for photo, tags in kept["given"].items()}
         _keep(studio.datasets, one, kept)
@@ -148,11 +150,44 @@ def set_names(dataset: DataSetId, order: Names, studio: Parts, asker: Owner) -> 
 def learn(dataset: DataSetId, studio: Parts, asker: Owner) -> Next:
     """Charged once, per labelled photo, before anything is learned."""
     one = _scanned(studio, dataset)
-    if len(_kept(studio.datasets, one)["given"]) < LEAST:
+    if len(labels_of(studio.datasets, one)["given"]) < LEAST:
         raise Problem("conflict")
-    if budget_of(studio, one).left < EPSILON:
+    if budget_of(studio, one).left < one.price(EPSILON):
         raise Problem("budget")
     job = studio.jobs.add("tags", {"dataset": one.id, "release": secrets.token_hex(6)}, asker.name)
+    return Next(next=f"/tags?dataset={one.id}", job=job["id"])
+
+
+@router.post(
+    "/api/tags/{dataset}/words",
+    status_code=202,
+    summary="Start from the label names alone",
+    responses=documented("not_found", "conflict", "busy"),
+)
+def start_from_words(dataset: DataSetId, studio: Parts, asker: Owner) -> Next:
+    """Public knowledge about these words; no photo of yours is learned from, so nothing is charged."""
+    one = _scanned(studio, dataset)
+    if len(labels_of(studio.datasets, one)["names"]) < 2 or one.features == "pixels":
+        raise Problem("conflict")
+    job = studio.jobs.add("tags", {"dataset": one.id, "step": "words"}, asker.name)
+    return Next(next=f"/tags?dataset={one.id}", job=job["id"])
+
+
+@router.post(
+    "/api/tags/{dataset}/publish",
+    status_code=202,
+    summary="Publish a tag of each photo",
+    responses=documented("not_found", "conflict", "busy", "budget"),
+)
+def publish(dataset: DataSetId, order: Sure, studio: Parts, asker: Owner) -> Next:
+    """One tag of each photo, wrong on purpose now and then, under random numbers; charged per photo, once."""
+    one = _scanned(studio, dataset)
+    if not _thought(studio.datasets, one):
+        raise Problem("conflict")
+    if budget_of(studio, one).left < one.price(PUBLISHED):
+        raise Problem("budget")
+    order_ = {"dataset": one.id, "step": "publish", "release": secrets.token_hex(6)}
+    job = studio.jobs.add("tags", order_, asker.name)
     return Next(next=f"/tags?dataset={one.id}", job=job["id"])
 
 
@@ -165,86 +200,17 @@ def learn(dataset: DataSetId, studio: Parts, asker: Owner) -> Next:
 def export(dataset: DataSetId, studio: Parts, asker: Owner) -> Response:
     """File names and exact tags: not protected, and not to be given away."""
     one = _scanned(studio, dataset)
-    kept, known = _kept(studio.datasets, one), _thought(studio.datasets, one)
+    kept, known = labels_of(studio.datasets, one), _thought(studio.datasets, one)
     sheet = io.StringIO()
     writer = csv.writer(sheet)
     writer.writerow(["photo", "tags", "given by you"])
     for photo in studio.datasets.photos(one):
         on = [tag.name for tag in _tags(kept, known, photo.id) if tag.on]
-        # A cell that begins like a formula would be run by spreadsheets.
-        name = "'" + photo.name if photo.name[:1] in "=+-@\t\r" else photo.name
-        writer.writerow([name, "; ".join(on), "yes" if photo.id in kept["given"] else "no"])
+        writer.writerow(
+            [plain_cell(photo.name), plain_cell("; ".join(on)), "yes" if photo.id in kept["given"] else "no"]
+        )
     headers = {"Content-Disposition": 'attachment; filename="tags-private.csv"'}
     return Response(sheet.getvalue(), media_type="text/csv", headers=headers)
-
-
-def run(arguments: dict[str, Any], place: JobContext) -> dict[str, Any]:
-    """Train with noise on what was labelled, a fifth kept aside to count on; then tag every photo, here."""
-    datasets = DataSets(place.settings)
-    one = datasets.get(arguments["dataset"])
-    place.say(0, 3, "reading your labels")
-    kept, photos = _kept(datasets, one), datasets.photos(one)
-    rows = directions(rows_of(datasets, one))
-    names = kept["names"]
-    where = {photo.id: i for i, photo in enumerate(photos)}
-    given = [(where[number], tags) for number, tags in sorted(kept["given"].items()) if number in where]
-    labels = np.array([[name in tags for name in names] for _, tags in given], np.uint8)
-    used = np.array([row for row, _ in given])
-    order = np.random.default_rng(len(given)).permutation(len(given))
-    held, train = order[: len(order) // 5], order[len(order) // 5 :]
-    place.say(1, 3, "learning, with noise for each photo")
-    release = Release(
-        arguments["release"], "tags", datasets.new_folder(one, "tags", EPSILON), EPSILON, len(train), today(), False
-    )
-    folder = datasets.folder(release)
-    tagger = _tagger(names)
-    with Ledger(place.settings.ledger_place, dataset=one.account) as ledger:
-        # Under the release's own number: run again after a crash, it is paid already.
-        ledger.charge(_price(), what="tag model", key=release.id)
-    with paid():
-        tagger.fit(rows[used[train]], labels[train])
-    guarantee = tagger.guarantee_
-    folder.mkdir(parents=True, exist_ok=True)
-    tagger.save(folder / "tagger.safetensors")
-    (folder / "card.txt").write_text(guarantee.card() + "\n", encoding="utf-8")
-    place.say(2, 3, "tagging all photos, here")
-    chances = _chances(tagger, rows)
-    thought = {photo.id: [round(float(value), 3) for value in chances[i]] for i, photo in enumerate(photos)}
-    told, truth = _told(tagger, rows[used[held]]), labels[held].astype(bool)
-    quality = {
-        "held": len(held),
-        "right": round(100 * float(np.sum(told & truth) / max(1, told.sum()))),
-        "found": round(100 * float(np.sum(told & truth) / max(1, truth.sum()))),
-        "epsilon": EPSILON,
-        "when": today(),
-    }
-    stored = {"names": names, "chances": thought, "quality": quality}
-    write_atomically(datasets.vault(one) / "tags.json", json.dumps(stored).encode())
-    datasets.keep_release(one, release)
-    return quality
-
-
-def _tagger(names: list[str]) -> Any:
-    """One total epsilon for training, and exact answers."""
-    from blindsight.tagging import DPTraining, Exact, PrivateTagger
-
-    return PrivateTagger(DPTraining(epsilon=EPSILON / 2, delta=_DELTA), Exact(), classes=names)
-
-
-def _price() -> Cost:
-    """Two neighbours of one more or less make one that is replaced: epsilon twice, delta 1 + e^epsilon times."""
-    return Cost(epsilon=EPSILON, delta=_DELTA * (1 + math.exp(EPSILON / 2)), unit="record")
-
-
-def _chances(tagger: Any, rows: NDArray[Any]) -> NDArray[np.float64]:
-    """How sure the model is of each label, 0.5 where it would begin to say it."""
-    told = _told(tagger, rows)
-    sure = 1 / (1 + np.exp(-np.asarray(tagger.logits(rows), np.float64)))
-    return np.where(told, np.maximum(sure, 0.51), np.minimum(sure, 0.49))
-
-
-def _told(tagger: Any, rows: NDArray[Any]) -> NDArray[np.bool_]:
-    return np.asarray(tagger.answer(rows).tags, bool)
 
 
 def _page(request: Request, studio: Studio, dataset: str | None) -> Response:
@@ -253,11 +219,13 @@ def _page(request: Request, studio: Studio, dataset: str | None) -> Response:
         sets, one = chosen(studio, dataset)
         context |= {"sets": sets, "one": one, "least": LEAST, "epsilon": EPSILON}
         if one is not None:
-            kept, path = _kept(studio.datasets, one), studio.datasets.vault(one) / "tags.json"
+            kept, path = labels_of(studio.datasets, one), studio.datasets.vault(one) / "tags.json"
             quality = json.loads(path.read_bytes())["quality"] if path.exists() else None
             job = next((j for j in studio.jobs.listed("tags") if j["arguments"]["dataset"] == one.id), None)
             bar = budget_of(studio, one)
             context |= {"names": kept["names"], "labelled": len(kept["given"]), "quality": quality, "bar": bar}
+            context |= {"published": PUBLISHED, "truth": _truth(len(kept["names"]))}
+            context["out"] = [r for r in one.releases if r.kind == "published"]
             context["job"] = job if job is not None and job["state"] != "done" else None
             context["strip"] = Strip(
                 leaves="The tag model, if you hand it over: one file with your label names.",
@@ -272,6 +240,11 @@ def _page(request: Request, studio: Studio, dataset: str | None) -> Response:
     return render(request, studio, "tags.html", context)
 
 
+def plain_cell(text: str) -> str:
+    """A cell that begins like a formula would be run by spreadsheets."""
+    return "'" + text if text[:1] in "=+-@\t\r" else text
+
+
 def _scanned(studio: Studio, dataset: str) -> DataSet:
     one = studio.datasets.get(dataset)
     if not one.scanned:
@@ -279,7 +252,7 @@ def _scanned(studio: Studio, dataset: str) -> DataSet:
     return one
 
 
-def _kept(datasets: DataSets, one: DataSet) -> dict[str, Any]:
+def labels_of(datasets: DataSets, one: DataSet) -> dict[str, Any]:
     """Label names and what was labelled; at first, what the folders say."""
     path = datasets.vault(one) / "labels.json"
     if path.exists():
@@ -303,6 +276,11 @@ def _thought(datasets: DataSets, one: DataSet) -> dict[str, dict[str, float]]:
         return {}
     stored = json.loads(path.read_bytes())
     return {photo: dict(zip(stored["names"], values, strict=True)) for photo, values in stored["chances"].items()}
+
+
+def _truth(labels: int) -> int:
+    """How many of 100 published tags are the model's own."""
+    return round(100 / (1 + max(1, labels - 1) * math.exp(-PUBLISHED)))
 
 
 def _tags(kept: dict[str, Any], known: dict[str, dict[str, float]], photo: str) -> list[Tag]:

@@ -4,7 +4,8 @@ import { ask, attempt, byId, say } from "./studio.js";
 async function take(files) {
   if (!files.length) return;
   const bar = byId("bar");
-  const first = await ask("POST", "/api/protect/new", { name: files.length === 1 ? files[0].name.replace(/\.\w+$/, "") : "Dropped photos" });
+  const whose = byId("drop-protect") ? { protect: byId("drop-protect").value, most: Number(byId("drop-most").value) } : {};
+  const first = await ask("POST", "/api/protect/new", { name: files.length === 1 ? files[0].name.replace(/\.\w+$/, "") : "Dropped photos", ...whose });
   const base = `/api${first.next}`;
   let taken = 0, refused = 0;
   for (const [done, file] of [...files].entries()) {

@@ -10,15 +10,24 @@ function group(found) {
   const photos = found.photos.map((hit) => {
     const button = element("button", { type: "button", class: "again", "aria-label": `Search with ${hit.name}` }, element("img", { src: address(hit.id), alt: "", loading: "lazy" }));
     button.addEventListener("click", () => byPhoto(hit.id, hit.name));
-    return element("li", {}, button, element("span", { class: "name" }, hit.name));
+    return element("li", {}, button, element("span", { class: "name", title: hit.name }, hit.name.split("/").pop()));
   });
   const hidden = photos.slice(FIRST), rest = found.count - found.photos.length;
   const list = element("ul", { class: "photos" }, ...photos.slice(0, FIRST));
   const more = element("button", { type: "button", class: "plain small" }, `${hidden.length.toLocaleString("en")} more`);
   more.addEventListener("click", () => { list.append(...hidden); more.remove(); });
+  const all = [list, hidden.length ? element("div", { class: "buttons" }, more) : null, rest > 0 ? element("p", { class: "quiet" }, `and ${rest.toLocaleString("en")} beyond these`) : null];
+  if (found.far) return element("section", { class: "card" }, element("details", { class: "more" }, element("summary", {}, `${found.title}: show them`), ...all.filter(Boolean)));
   return element("section", { class: "card" }, element("div", { class: "card-head" }, element("h2", {}, found.title), element("span", { class: "pill stays" }, "only you see this")),
     found.expect === null ? null : element("p", {}, element("b", {}, `Expect about ${found.expect} of these ${found.count} to be like your picture. `), element("span", { class: "quiet" }, "The code cannot tell them apart, so their order means nothing.")),
-    list, hidden.length ? element("div", { class: "buttons" }, more) : null, rest > 0 ? element("p", { class: "quiet" }, `and ${rest.toLocaleString("en")} beyond these`) : null);
+    ...all);
+}
+
+function begin() {
+  anyway = false;
+  say("Searching.");
+  fill(byId("groups"), []);
+  byId("nothing").hidden = true;
 }
 
 function show(found) {
@@ -33,7 +42,7 @@ function show(found) {
 }
 
 async function byPhoto(photo, name) {
-  anyway = false;
+  begin();
   picture(byId("asked"), address(photo));
   byId("asked-note").textContent = `${name} · stored here`;
   await attempt(async () => show(await ask("POST", `${base}/photo/${photo}?rerank=${rerank.checked}`)));
@@ -44,18 +53,34 @@ for (const button of document.querySelectorAll("[data-photo]")) button.addEventL
 file.addEventListener("change", () => attempt(async () => {
   const chosen = file.files[0];
   if (!chosen) return;
-  anyway = false;
+  begin();
   picture(byId("asked"), URL.createObjectURL(chosen));
   byId("asked-note").textContent = `${chosen.name} · used here, kept nowhere`;
-  say("Searching.");
   show(await ask("POST", `${base}/upload?rerank=${rerank.checked}`, chosen));
 }));
+byId("words-form")?.addEventListener("submit", (event) => {
+  event.preventDefault();
+  const words = byId("words").value.trim();
+  if (!words) return;
+  begin();
+  picture(byId("asked"), null);
+  byId("asked-note").textContent = `“${words}” · used here, kept nowhere`;
+  attempt(async () => show(await ask("POST", `${base}/words?rerank=${rerank.checked}`, { words })));
+});
 const again = () => { if (query) attempt(async () => show(await ask("POST", `${base}/again/${query}?rerank=${rerank.checked}`))); };
 rerank.addEventListener("change", again);
 byId("anyway").addEventListener("click", () => { anyway = true; again(); });
 byId("own-look").addEventListener("click", () => { rerank.checked = true; again(); });
+// The photos as a row of keys: arrows move, Enter presses; "/" goes to the question, R re-ranks.
+function move(step) {
+  const buttons = [...document.querySelectorAll("#groups button.again, #start:not([hidden]) button.again")];
+  const now = buttons.indexOf(document.activeElement);
+  buttons[now < 0 ? 0 : Math.min(buttons.length - 1, Math.max(0, now + step))]?.focus();
+}
 document.addEventListener("keydown", (event) => {
-  if (event.target.matches("input:not([type=checkbox]), select") || event.ctrlKey || event.metaKey || event.altKey) return;
-  if (event.key === "/") { event.preventDefault(); file.click(); }
+  if (event.target.matches("input:not([type=checkbox]), select, summary") || event.ctrlKey || event.metaKey || event.altKey) return;
+  const steps = { ArrowLeft: -1, ArrowRight: 1 };
+  if (event.key === "/") { event.preventDefault(); if (byId("words")) byId("words").focus(); else file.click(); }
   if (event.key === "r" || event.key === "R") { rerank.checked = !rerank.checked; again(); }
+  if (event.key in steps) { event.preventDefault(); move(steps[event.key]); }
 });

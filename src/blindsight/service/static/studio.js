@@ -150,7 +150,7 @@ for (const form of document.querySelectorAll("form[data-post]")) {
     attempt(async () => go(await ask("POST", form.dataset.post, order))).finally(() => { if (button) button.disabled = false; });
   });
 }
-for (const button of document.querySelectorAll("[data-ask]")) button.addEventListener("click", () => attempt(async () => go(await ask("POST", button.dataset.ask))));
+for (const button of document.querySelectorAll("[data-ask]")) button.addEventListener("click", () => { if (!button.dataset.sure || confirm(button.dataset.sure)) attempt(async () => go(await ask("POST", button.dataset.ask))); });
 for (const choice of document.querySelectorAll("select[data-go]")) choice.addEventListener("change", () => location.assign(`${choice.dataset.go}?dataset=${choice.value}`));
 for (const choice of document.querySelectorAll("select[data-release]")) choice.addEventListener("change", () => location.assign(`/budget?release=${choice.value}#attack`));
 

@@ -16,7 +16,7 @@ function tag(photo, found) {
 
 function card(photo) {
   const order = [...photo.tags].sort((a, b) => Number(b.on) - Number(a.on) || b.sure - a.sure);
-  const first = order.filter((t) => t.on || t.sure > 0.2), rest = order.filter((t) => !first.includes(t));
+  const first = order.filter((t) => t.on || (!t.own && t.sure > 0.2)), rest = order.filter((t) => !first.includes(t));
   const more = element("details", {}, element("summary", { "aria-label": `More labels for ${photo.name}` }, "+"), element("ul", { class: "kinds" }, ...rest.map((t) => tag(photo, t))));
   return element("li", { "data-photo": photo.id }, element("img", { src: `/api/datasets/${dataset}/photos/${photo.id}`, alt: photo.name, loading: "lazy" }),
     element("ul", { class: "kinds" }, ...first.map((t) => tag(photo, t))), rest.length ? more : null);

@@ -10,14 +10,19 @@ seen wrong, and leaves the trailing ones as the sketch has them.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from blindsight.sketching.bits import to_bits
+from blindsight.sketching.flips import Law
+from blindsight.sketching.leak import Gains
+from blindsight.sketching.sketches import SketchSet
 
-__all__ = ["denoise", "read_again"]
+__all__ = ["Reading", "denoise", "moments", "read", "read_again", "unbiased"]
+
+Floats = NDArray[np.float32]
 
 BLOCK = 16
 KEEP = 2.7  # coefficients above so many deviations of the noise are kept in the first round
@@ -26,8 +31,16 @@ MOST_BITS = 10  # beyond it a table over all values of a pixel is too large
 CHUNK = 1 << 22  # entries of that table at a time
 
 
+def unbiased(planes: Floats, parameters: Law) -> tuple[Floats, float]:
+    """Values (..., h, w) around the pixels, unclipped, from posteriors (..., L, h, w); the deviation of their noise."""
+    gains = Gains.of(parameters)
+    centred, factors = planes - np.float32(0.5), gains.factors.astype(np.float32)
+    values = np.einsum("...lhw,l->...hw", centred, factors, optimize=True)
+    return values + np.float32((2.0**parameters.depth - 1) / 2), gains.noise
+
+
 @functools.cache
-def _cosines(n: int) -> NDArray[np.float32]:
+def _cosines(n: int) -> Floats:
     """The orthonormal cosine transform of n values as a matrix; of three channels: brightness and two colours."""
     k = np.arange(n)[:, None]
     rows = np.sqrt(2 / n) * np.cos(np.pi * (2 * np.arange(n) + 1) * k / (2 * n))
@@ -35,21 +48,19 @@ def _cosines(n: int) -> NDArray[np.float32]:
     return rows.astype(np.float32)
 
 
-def _pass(
-    values: NDArray[np.float32], noise: float, side: int, pilot: NDArray[np.float32] | None
-) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+def _pass(values: Floats, noise: float, side: int, pilot: Floats | None) -> tuple[Floats, Floats]:
     """One round over blocks at every fourth offset: the mean of their estimates, and its estimated squared error."""
     channels, height, width = values.shape
     rows, columns = -(-height // side) * side + side, -(-width // side) * side + side
     rim = ((0, 0), (side, rows - height), (side, columns - width))
     basis = _cosines(side)
 
-    def grid(image: NDArray[np.float32], top: int, left: int) -> NDArray[np.float32]:
+    def grid(image: Floats, top: int, left: int) -> Floats:
         part = image[:, top : top + rows, left : left + columns]
         blocks = part.reshape(channels, rows // side, side, columns // side, side).transpose(0, 1, 3, 2, 4)
         return np.asarray(basis @ blocks @ basis.T, np.float32)
 
-    def laid(blocks: NDArray[np.float32]) -> NDArray[np.float32]:
+    def laid(blocks: Floats) -> Floats:
         full = np.broadcast_to(blocks, (channels, rows // side, columns // side, side, side))
         return full.transpose(0, 1, 3, 2, 4).reshape(channels, rows, columns)
 
@@ -76,50 +87,77 @@ def _pass(
     return total[inner] / weight[inner], error[inner] / weight[inner]
 
 
-def denoise(values: NDArray[np.float32], noise: float) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Values (channels, h, w) with white noise, denoised, and the estimated deviation of what error is left."""
+def denoise(values: Floats, noise: float) -> tuple[Floats, Floats]:
+    """Values (..., channels, h, w) with white noise, denoised, and the estimated deviation of what error is left."""
+    *_, channels, height, width = values.shape
     side = BLOCK
-    while side > min(values.shape[1:]):
+    while side > min(height, width):
         side //= 2
     if side < 4 or noise < 1e-6:
         return values, np.full_like(values, noise)
-    across = _cosines(len(values))
+    across = _cosines(channels)
     # Colours of a photo move together: brightness has most of the signal, and the noise stays white.
-    turned = np.tensordot(across, values, 1)
+    turned = np.einsum("ij,...jhw->...ihw", across, values, optimize=True).reshape(-1, height, width)
     pilot, error = _pass(turned, noise, side, None)
     for _ in range(2):
         pilot, error = _pass(turned, noise, side, pilot)
-    return np.tensordot(across.T, pilot, 1), np.sqrt(np.tensordot(across.T**2, error, 1))
+    pilot, error = pilot.reshape(values.shape), error.reshape(values.shape)
+    clean = np.einsum("ij,...ihw->...jhw", across, pilot, optimize=True)
+    return clean, np.sqrt(np.einsum("ij,...ihw->...jhw", across**2, error, optimize=True))
 
 
-def read_again(
-    posteriors: NDArray[np.float32], prior: NDArray[np.float32], deviation: NDArray[np.float32]
-) -> NDArray[np.float32]:
-    """Each pixel's mean (channels, h, w) given the posteriors of its bits (channels, L, h, w) and a normal prior."""
-    channels, depth, height, width = posteriors.shape
+def read_again(posteriors: Floats, prior: Floats, deviation: Floats) -> tuple[Floats, Floats]:
+    """Each pixel's mean and deviation, shaped as `prior`, given its bits' posteriors and a normal prior.
+
+    Posteriors are (..., L, h, w) where the prior is (..., h, w).
+    """
+    depth = posteriors.shape[-3]
     if depth > MOST_BITS:
-        return prior
-    sure = np.clip(posteriors, 1e-7, 1 - 1e-7).reshape(channels, depth, -1)
-    odds = np.moveaxis(np.log(sure) - np.log1p(-sure), 1, -1).reshape(-1, depth)
+        return prior, deviation
+    sure = np.clip(np.moveaxis(posteriors, -3, -1).reshape(-1, depth), 1e-7, 1 - 1e-7)
+    odds = np.log(sure) - np.log1p(-sure)
     levels = np.arange(2**depth, dtype=np.float32)
     table = to_bits(levels.astype(np.uint16), depth).T.astype(np.float32)
     centre = prior.ravel()[:, None]
     sharpness = (0.5 / np.maximum(WIDEN * deviation, 0.5) ** 2).ravel()[:, None]
-    return _each_chunk(
-        lambda rows: odds[rows] @ table - sharpness[rows] * (levels - centre[rows]) ** 2, len(odds), levels
-    ).reshape(channels, height, width)
-
-
-def _each_chunk(
-    likelihood: Callable[[slice], NDArray[np.float32]], n: int, levels: NDArray[np.float32]
-) -> NDArray[np.float32]:
-    """The mean of the levels under exp(likelihood), a few rows at a time."""
     step = max(1, CHUNK // len(levels))
-    means = np.empty(n, np.float32)
-    for start in range(0, n, step):
-        rows = slice(start, min(start + step, n))
-        weights = likelihood(rows)
+    means, spreads = np.empty(len(odds), np.float32), np.empty(len(odds), np.float32)
+    for start in range(0, len(odds), step):
+        rows = slice(start, start + step)
+        weights = odds[rows] @ table - sharpness[rows] * (levels - centre[rows]) ** 2
         weights -= weights.max(axis=1, keepdims=True)
         np.exp(weights, out=weights)
-        means[rows] = weights @ levels / weights.sum(axis=1)
-    return means
+        total, first, second = (weights @ np.stack([np.ones_like(levels), levels, levels**2], axis=1)).T
+        means[rows] = first / total
+        spreads[rows] = np.sqrt(np.maximum(second / total - means[rows] ** 2, 0))
+    return means.reshape(prior.shape), spreads.reshape(prior.shape)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What an attacker makes of sketches without having seen another image; arrays (n, channels, h, w)."""
+
+    planes: Floats  # (n, channels, L, h, w): posteriors of bits
+    values: Floats  # unbiased, with white noise
+    noise: float
+    clean: Floats  # denoised
+    again: Floats  # read again
+    doubt: Floats  # the deviation of that
+
+
+def read(sketches: SketchSet) -> Reading:
+    """Both steps on every sketch of a set."""
+    channels, height, width = sketches.image_shape
+    planes = sketches.posteriors().reshape(len(sketches), channels, sketches.parameters.depth, height, width)
+    values, noise = unbiased(planes, sketches.parameters)
+    clean, deviation = denoise(values, noise)
+    again, doubt = read_again(planes, clean, deviation)
+    return Reading(planes, values, noise, clean, again, doubt)
+
+
+def moments(planes: Floats) -> tuple[Floats, Floats]:
+    """Posterior mean and deviation of pixels in 0..1, bits taken for independent: all that the paper's attacker has."""
+    depth = planes.shape[-3]
+    weights = (2.0 ** np.arange(depth - 1, -1, -1) / (2.0**depth - 1)).astype(np.float32)
+    mean = np.einsum("...lhw,l->...hw", planes, weights, optimize=True)
+    return mean, np.sqrt(np.einsum("...lhw,l->...hw", planes * (1 - planes), weights**2, optimize=True))

@@ -1,9 +1,10 @@
 """The attacker who has public images of the same kind: a network that learned to undo the sketch.
 
-Its answer is the posterior mean plus four posterior deviations times the network, whose last layer starts at zero: it
-begins as the paper's attacker and can only be moved where the sketch leaves doubt. What it adds is finally scaled by
-the factor that fits held-out public images best, zero if it does not help there. It is convolutional, learns from tiles
-and reads images of any size, grey or colour; the number of steps bounds its time, whatever the images.
+Its answer is the best estimate that needs no learning (the second reading, or the posterior mean where that is better
+on the public images) plus four of that estimate's deviations times the network, whose last layer starts at zero: it
+begins as that attacker and can only be moved where doubt is left. What it adds is finally scaled by the factor that
+fits held-out public images best, zero if it does not help there. It is convolutional, learns from tiles and reads
+images of any size, grey or colour; the number of steps bounds its time, whatever the images.
 """
 
 from __future__ import annotations
@@ -19,30 +20,28 @@ from torch import Tensor, nn
 
 from blindsight.core import checks
 from blindsight.core.errors import InvalidData
+from blindsight.sketching.attackers.denoising import Reading, moments, read
 from blindsight.sketching.attackers.rehearsal import rehearse
-from blindsight.sketching.attackers.unbiased import unbiased
 from blindsight.sketching.bits import as_images
 from blindsight.sketching.flips import Law
-from blindsight.sketching.sketches import SketchSet
 
 __all__ = ["LearnedPrior"]
 
 TILE = 48  # pixels a side of what it learns from; smaller images are taken whole
-PIXELS = 1 << 15  # a step's worth of pixels, about
-REACH = 4.0  # posterior deviations that the network may add a unit of
+VALUES = 1 << 16  # a step's worth of pixels times channels, about
+REACH = 4.0  # deviations that the network adds a unit of
 RATE = 3e-3
 
 
 class LearnedPrior:
     """A gated residual network on bits and means of sketches.
 
-    Parameters
-    ----------
-    steps: of training, each on fresh sketches of about 32,000 pixels: the bound on time.
-    width: channels of the finest layer.
+    Parameters:
+        steps: of training, each on fresh sketches of about 65,000 values: the bound on time.
+        width: channels of the finest layer.
     """
 
-    def __init__(self, *, steps: int = 300, width: int = 24, random_state: Any = 0) -> None:
+    def __init__(self, *, steps: int = 120, width: int = 24, random_state: Any = 0) -> None:
         self.steps = checks.whole("steps", steps)
         self.width = checks.whole("width", width)
         self.random_state = random_state
@@ -55,99 +54,102 @@ class LearnedPrior:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(int(rng.integers(1 << 62)))
             self.module_ = _Gated(self.channels_, parameters.depth, self.width)
-        self.gate_ = 1.0
         images = images[rng.permutation(len(images))]
         held = max(1, len(images) // 10) if len(images) > 1 else 0
-        tiles = _Tiles(images[held:], rng)
+        tiles = _Tiles(images[held:], parameters, rng)
+        self.again_, self.widen_ = tiles.second_reading()
         optimizer = torch.optim.Adam(self.module_.parameters(), lr=RATE)
         self.module_.train()
         for step in range(self.steps):
             optimizer.param_groups[0]["lr"] = RATE * (0.5 * (1 + math.cos(math.pi * step / self.steps)) + 0.003)
-            truth = tiles.draw()
-            given = _given(truth, parameters, rng)
-            error = (self.module_(*given) - torch.from_numpy(_unit(truth, parameters))) ** 2
-            # Relative to the doubt that the sketch leaves, so that the rate suits weak and strong noise alike.
-            loss = error.mean() / (given[2] ** 2).mean().clamp_min(1e-12)
+            truth, reading = tiles.draw()
+            given = self._given(reading)
+            error = (self.module_(*given) - truth) ** 2
+            # Relative to the error that it starts from, so that the rate suits weak and strong noise alike.
+            before = torch.maximum(((given[1] - truth) ** 2).mean(), (given[2] ** 2).mean())
+            loss = error.mean() / before.clamp_min(1e-12)
             optimizer.zero_grad(set_to_none=True)
             loss.backward()
             optimizer.step()
             if progress is not None:
                 progress(step + 1, self.steps)
         self.module_.eval()
-        self.gate_ = self._best_gate(_Tiles(images[:held] if held else images, rng), rng)
+        self.gate_ = self._best_gate(_Tiles(images[:held] if held else images, parameters, rng))
         return self
 
-    def _best_gate(self, tiles: _Tiles, rng: np.random.Generator) -> float:
+    def _best_gate(self, tiles: _Tiles) -> float:
         """The least-squares factor of what the network adds, on images it did not learn from; none where it harms."""
         across = power = 0.0
         with torch.inference_mode():
-            for _ in range(8):
-                truth = tiles.draw()
-                given = _given(truth, self.parameters_, rng)
+            for _ in range(4):
+                truth, reading = tiles.draw()
+                given = self._given(reading)
                 added = self.module_(*given) - given[1]
-                missing = torch.from_numpy(_unit(truth, self.parameters_)) - given[1]
-                across += float((added * missing).sum())
+                across += float((added * (truth - given[1])).sum())
                 power += float((added**2).sum())
         return min(max(across / power, 0.0), 1.5) if power > 0 else 0.0
 
-    def recover(self, sketches: SketchSet) -> NDArray[np.float32]:
+    def recover(self, reading: Reading) -> NDArray[np.float32]:
         """The attacker's images (n, channels, h, w), in 0..2^L - 1."""
-        if sketches.parameters != self.parameters_ or sketches.image_shape[0] != self.channels_:
+        channels, depth = reading.planes.shape[1:3]
+        if (channels, depth) != (self.channels_, self.parameters_.depth):
             raise InvalidData(
-                f"this attacker learned {self.channels_} channels under {self.parameters_.name}, got "
-                f"{sketches.image_shape[0]} under {sketches.parameters.name}."
+                f"this attacker learned {self.channels_} channels under {self.parameters_.name}, got {channels}."
             )
-        peak = np.float32(2.0**self.parameters_.depth - 1)
-        parts = []
         with torch.inference_mode():
-            for part in sketches.batches(max(1, 4 * PIXELS // math.prod(sketches.image_shape[1:]))):
-                given = _planes(part)
-                found = given[1] + self.gate_ * (self.module_(*given) - given[1])
-                parts.append(found.clamp(0, 1).numpy() * peak)
-        return np.concatenate(parts)
+            given = self._given(reading)
+            found = given[1] + self.gate_ * (self.module_(*given) - given[1])
+        return np.asarray(found.clamp(0, 1).numpy() * np.float32(2.0**depth - 1), np.float32)
+
+    def _given(self, reading: Reading) -> tuple[Tensor, Tensor, Tensor]:
+        """What the network sees, (n, planes, h, w); the estimate it starts from, and the deviation of that, in 0..1."""
+        n, channels, depth, height, width = reading.planes.shape
+        peak = np.float32(2.0**depth - 1)
+        mean, deviation = moments(reading.planes)
+        again, doubt = reading.again / peak, reading.doubt / peak
+        # Unbiased values in units of their noise: what a filter inside the network can average at once.
+        level = (reading.values / peak - 0.5) / np.float32(max(1.0, reading.noise / 2.0 ** (depth - 2)))
+        bits = reading.planes.reshape(n, channels * depth, height, width)
+        seen = np.concatenate([2 * bits - 1, 2 * mean - 1, level, 2 * again - 1, REACH * doubt], axis=1)
+        base, reach = (again, np.hypot(doubt, self.widen_ * deviation)) if self.again_ else (mean, deviation)
+        return torch.from_numpy(seen), torch.from_numpy(base), torch.from_numpy(reach)
 
 
 class _Tiles:
-    """Random tiles of images, whole where the images are small."""
+    """Random tiles of public images, whole where the images are small, and what fresh sketches of them show."""
 
-    def __init__(self, images: NDArray[Any], rng: np.random.Generator) -> None:
-        self.images, self.rng = images, rng
+    def __init__(self, images: NDArray[Any], parameters: Law, rng: np.random.Generator) -> None:
+        self.images, self.parameters, self.rng = images, parameters, rng
         self.height, self.width = (min(TILE, side) for side in images.shape[2:])
-        self.count = max(2, PIXELS // (self.height * self.width * images.shape[1] // 2 + 1))
+        self.count = max(2, VALUES // (self.height * self.width * images.shape[1]))
 
-    def draw(self) -> NDArray[Any]:
-        """A step's tiles (k, h, w, channels)."""
+    def draw(self) -> tuple[Tensor, Reading]:
+        """A step's tiles (k, channels, h, w) in 0..1, and the reading of their sketches."""
         chosen = self.rng.integers(len(self.images), size=self.count)
         tops = self.rng.integers(self.images.shape[2] - self.height + 1, size=self.count)
         lefts = self.rng.integers(self.images.shape[3] - self.width + 1, size=self.count)
-        picked = [
-            self.images[i, :, top : top + self.height, left : left + self.width]
-            for i, top, left in zip(chosen, tops, lefts, strict=True)
-        ]
-        return np.moveaxis(np.stack(picked), 1, -1)
+        picked = np.stack(
+            [
+                self.images[i, :, top : top + self.height, left : left + self.width]
+                for i, top, left in zip(chosen, tops, lefts, strict=True)
+            ]
+        )
+        reading = read(rehearse(np.moveaxis(picked, 1, -1), self.parameters, rng=self.rng, n_jobs=1))
+        peak = np.float32(2.0**self.parameters.depth - 1)
+        return torch.from_numpy(picked.astype(np.float32) / peak), reading
 
+    def second_reading(self) -> tuple[bool, np.float32]:
+        """Whether it is better than the posterior mean on a few of these tiles, and how much it overrates itself.
 
-def _unit(images: NDArray[Any], parameters: Law) -> NDArray[np.float32]:
-    return as_images(images, parameters.depth).astype(np.float32) / np.float32(2.0**parameters.depth - 1)
-
-
-def _given(truth: NDArray[Any], parameters: Law, rng: np.random.Generator) -> tuple[Tensor, Tensor, Tensor]:
-    return _planes(rehearse(truth, parameters, rng=rng))
-
-
-def _planes(sketches: SketchSet) -> tuple[Tensor, Tensor, Tensor]:
-    """What the network sees, (n, planes, h, w), with the posterior means and deviations of pixels in 0..1."""
-    depth, (channels, height, width) = sketches.parameters.depth, sketches.image_shape
-    weights = (2.0 ** np.arange(depth - 1, -1, -1) / (2.0**depth - 1)).astype(np.float32)
-    bits = sketches.posteriors(n_jobs=1)
-    apart = bits.reshape(len(bits), channels, depth, height, width)
-    mean = np.einsum("nclhw,l->nchw", apart, weights, optimize=True)
-    deviation = np.sqrt(np.einsum("nclhw,l->nchw", apart * (1 - apart), weights**2, optimize=True))
-    values, noise = unbiased(sketches)
-    # Unbiased values in units of their noise: what a filter inside the network can average at once.
-    level = (values / np.float32(2.0**depth - 1) - 0.5) / np.float32(max(1.0, noise / 2.0 ** (depth - 2)))
-    seen = np.concatenate([2 * bits - 1, 2 * mean - 1, level], axis=1)
-    return torch.from_numpy(seen), torch.from_numpy(mean), torch.from_numpy(deviation)
+        Where its errors are larger than its doubt, as on digits, so much of the posterior deviation is to be added in
+        squares that they agree: the network could not correct what nobody doubts.
+        """
+        (given, reading), peak = self.draw(), 2.0**self.parameters.depth - 1
+        truth, (mean, deviation) = given.numpy(), moments(reading.planes)
+        error = float(np.mean((reading.again / peak - truth) ** 2))
+        surplus = max(0.0, error - float(np.mean((reading.doubt / peak) ** 2)))
+        widen = math.sqrt(surplus / max(float(np.mean(deviation**2)), 1e-12))
+        return error < float(np.mean((mean - truth) ** 2)), np.float32(widen)
 
 
 def _conv(inside: int, outside: int, stride: int = 1) -> nn.Module:
@@ -159,7 +161,7 @@ class _Gated(nn.Module):
 
     def __init__(self, channels: int, depth: int, width: int) -> None:
         super().__init__()
-        self.fine = nn.Sequential(_conv(channels * (depth + 2), width), _conv(width, width))
+        self.fine = nn.Sequential(_conv(channels * (depth + 4), width), _conv(width, width))
         self.second = _conv(width, 2 * width, 2)
         self.fourth = nn.Sequential(_conv(2 * width, 4 * width, 2), _conv(4 * width, 4 * width))
         self.eighth = nn.Sequential(_conv(4 * width, 4 * width, 2), _conv(4 * width, 4 * width))
@@ -170,14 +172,14 @@ class _Gated(nn.Module):
         nn.init.zeros_(self.last.weight)
         nn.init.zeros_(self.last.bias)  # type: ignore[arg-type]
 
-    def forward(self, seen: Tensor, mean: Tensor, deviation: Tensor) -> Tensor:
+    def forward(self, seen: Tensor, base: Tensor, reach: Tensor) -> Tensor:
         fine = self.fine(seen)
         second = self.second(fine)
         fourth = self.fourth(second)
         up = self.up_fourth(torch.cat([fourth, _like(self.eighth(fourth), fourth)], 1))
         up = self.up_second(torch.cat([second, _like(up, second)], 1))
         up = self.up_fine(torch.cat([fine, _like(up, fine)], 1))
-        return mean + REACH * deviation * self.last(up)
+        return base + REACH * reach * self.last(up)
 
 
 def _like(x: Tensor, other: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ size and the content of the images: photos are undone by looking at neighbours, 
 from __future__ import annotations
 
 import importlib.util
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,9 +18,8 @@ from numpy.typing import NDArray
 from blindsight.core.errors import InvalidData
 from blindsight.evaluation.reconstruction import exact_pixels, psnr, ssim
 from blindsight.privacy import Recovery
-from blindsight.sketching.attackers.denoising import denoise, read_again
+from blindsight.sketching.attackers.denoising import read
 from blindsight.sketching.attackers.smoothing import smooth
-from blindsight.sketching.attackers.unbiased import unbiased
 from blindsight.sketching.bits import as_images
 from blindsight.sketching.flips import Law
 from blindsight.sketching.sketches import SketchSet
@@ -28,6 +28,7 @@ __all__ = ["ATTACKS", "Recovered", "Suite", "measure", "measured_verdict"]
 
 ATTACKS = ("posterior mean", "smoothing", "denoising", "second reading", "network")
 SIDE, RIM = 512, 32  # larger images are taken in tiles, with so much of the neighbours for context
+BATCH = 1 << 18  # values of pixels that are attacked at once
 CERTAIN = 100.0  # dB that a picture recovered without any error counts as
 
 
@@ -65,11 +66,11 @@ def measure(attack: str, images: NDArray[Any], guess: NDArray[Any], *, depth: in
 class Suite:
     """Every attacker there is, against one setting.
 
-    Parameters
-    ----------
-    public: images of the same kind that anyone may have; with them the network is in the suite (it needs PyTorch;
-        `missing` says so where it is not there).
-    steps, width: of the network, see `LearnedPrior`.
+    Parameters:
+        public: images of the same kind that anyone may have; with them the network is in the suite (it needs PyTorch;
+            `missing` says so where it is not there).
+        steps: of the network, see `LearnedPrior`.
+        width: of the network, see `LearnedPrior`.
     """
 
     def __init__(
@@ -77,7 +78,7 @@ class Suite:
         parameters: Law,
         *,
         public: Any = None,
-        steps: int = 300,
+        steps: int = 120,
         width: int = 24,
         random_state: Any = 0,
         progress: Callable[[int, int], None] | None = None,
@@ -112,19 +113,18 @@ class Suite:
 
     def _tile(self, sketches: SketchSet) -> dict[str, NDArray[np.float32]]:
         peak = 2.0**sketches.parameters.depth - 1
-        channels, height, width = sketches.image_shape
-        found = {"posterior mean": sketches.means()}
-        found |= {name: np.empty_like(found["posterior mean"]) for name in ATTACKS[1:4]}
-        for k in range(len(sketches)):
-            one = sketches[k]
-            values, noise = unbiased(one)
-            posteriors = one.posteriors().reshape(channels, sketches.parameters.depth, height, width)
-            clean, doubt = denoise(values[0], noise)
-            found["smoothing"][k] = smooth(values[0], noise)[0].clip(0, peak)
-            found["denoising"][k] = clean.clip(0, peak)
-            found["second reading"][k] = read_again(posteriors, clean, doubt).clip(0, peak)
-        if self._network is not None:
-            found["network"] = self._network.recover(sketches)
+        means = sketches.means()
+        found = {"posterior mean": means} | {name: np.empty_like(means) for name in self.attacks[1:]}
+        start = 0
+        for part in sketches.batches(max(1, BATCH // math.prod(sketches.image_shape))):
+            here, reading = slice(start, start + len(part)), read(part)
+            smoothed = np.stack([smooth(values, reading.noise)[0] for values in reading.values])
+            guesses = {"smoothing": smoothed, "denoising": reading.clean, "second reading": reading.again}
+            if self._network is not None:
+                guesses["network"] = self._network.recover(reading)
+            for name, guess in guesses.items():
+                found[name][here] = guess.clip(0, peak)
+            start += len(part)
         return found
 
     def attack(self, sketches: SketchSet, images: Any) -> list[Recovered]:

@@ -54,7 +54,7 @@ class DigitReader:
             if drawn.any():
                 rows = np.stack([_centred(image) for image in quarter[drawn]])
                 best[drawn] = np.maximum(best[drawn], np.cos(rows @ self.directions + self.phases) @ self.weights)
-        return np.clip(best, -1, 1).astype(np.float32)
+        return np.asarray(np.clip(best, -1, 1), np.float32)
 
     def knows(self, scene: NDArray[np.uint8]) -> bool:
         """Whether a scene looks like drawn digits: light strokes on a dark ground, one read clearly enough."""

@@ -96,10 +96,10 @@ def _measure(
     _, codes = next(iter(HammingIndex.load(target / "codes.index").items()))
     relevant = labels[asked][:, None] == labels[stored]
     private = score_precisions(hasher.scores(X[asked], codes), relevant).mean()
-    points = hasher.embedding_(X)
-    plain = score_precisions(hasher.embedding_.similarity(points[asked], points[stored]), relevant).mean()
-    # The attacker knows the public cells: each cell's likeliest class, weighed by the cell's probability.
-    guess = (hasher.posterior(codes) @ hasher.cells_.centres).argmax(axis=1)
+    chances = np.exp(hasher.codebook_.similarity(X))  # of each class
+    plain = score_precisions(chances[asked] @ chances[stored].T, relevant).mean()
+    # The attacker knows the public cells, which are the classes.
+    guess = hasher.posterior(codes).argmax(axis=1)
     audited = audit_file(target / "hasher.safetensors", trials=trials).card.audited  # type: ignore[union-attr]
     facts = {
         "epsilon": epsilon,

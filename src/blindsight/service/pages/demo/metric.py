@@ -37,7 +37,7 @@ def run(arguments: dict[str, Any], place: JobContext) -> dict[str, Any]:
     train, test = np.arange(200), np.arange(200, 400)
     pairs = _pairs(classes[train], int(arguments["pairs"]), bool(arguments["cycles"]))
     graph = PairGraph.from_pairs(pairs.indices, pairs.labels, n_nodes=200)
-    bounds: dict[str, int] = {name: kappa(graph, name) for name in ("second", "bound", "node")}  # type: ignore[arg-type]
+    bounds: dict[str, int] = {name: kappa(graph, name) for name in ("second", "bound", "node")}
     draw(lambda axes: _graph(axes, graph), width=5.2, height=5.2, path=place.folder / "graph.svg")
     place.say(1, steps, "learning a metric")
 
@@ -96,7 +96,7 @@ def _points() -> tuple[NDArray[Any], NDArray[Any]]:
 def _flat(space: NDArray[Any]) -> NDArray[Any]:
     """The two directions in which a space is widest."""
     centred = space - space.mean(axis=0)
-    return centred @ np.linalg.svd(centred, full_matrices=False)[2][:2].T
+    return np.asarray(centred @ np.linalg.svd(centred, full_matrices=False)[2][:2].T)
 
 
 def _pairs(classes: NDArray[Any], count: int, cycles: bool) -> data.PairSet:

@@ -15,8 +15,8 @@ FILES = ("report.html", "report.md", "report.json", "cards.txt")
 def run(arguments: dict[str, Any], place: JobContext) -> dict[str, Any]:
     """About a minute; `deep` takes ten times the trials."""
 
-    from blindsight.audit.showcase import report_on_all
-    from blindsight.audit.table import COLUMNS, all_verdicts
+    from blindsight.audit.papers import all_verdicts, report_on_all
+    from blindsight.audit.report.verdict import COLUMNS
 
     deep, seed = bool(arguments.get("deep")), int(arguments.get("seed", 0))
 

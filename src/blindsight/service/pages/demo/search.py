@@ -89,8 +89,8 @@ class Gallery:
         # How far from the nearest public digit a digit may lie; what lies farther is no digit.
         self._reach = 1.1 * float(np.quantile([self._distance(row) for row in X[asked]], 0.99))
         best = self._indexes[max(self._indexes)].hasher
-        self._embedding = best.embedding_
-        points = self._embedding(X)
+        self._chances = lambda rows: np.exp(best.codebook_.similarity(rows))  # of each class
+        points = self._chances(X)
         self._asked_points = points[asked]
         self.size = next(iter(self._indexes.values())).size
         self._stored_points = points[stored] if self.size == len(stored) else None
@@ -104,7 +104,8 @@ class Gallery:
 
     def guarantee(self, epsilon: float) -> Guarantee:
         """What was promised when these codes were released."""
-        return self._index(epsilon).hasher.guarantee_
+        promised: Guarantee = self._index(epsilon).hasher.guarantee_
+        return promised
 
     def ask(self, epsilon: float, query: int | NDArray[Any], k: int, least: float) -> list[dict[str, Any]]:
         """Hits among released codes, with the probability to show the same digit."""
@@ -124,8 +125,8 @@ class Gallery:
         """The ranking that would need the pictures' own features: for the owner's eyes."""
         if self._stored_points is None:
             return None
-        point = self._asked_points[query] if isinstance(query, int) else self._embedding(self._row(query))[0]
-        scores = self._embedding.similarity(point[None], self._stored_points)[0]
+        point = self._asked_points[query] if isinstance(query, int) else self._chances(self._row(query))[0]
+        scores = point @ self._stored_points.T
         best = np.argpartition(-scores, k)[:k]
         best = best[np.argsort(-scores[best], kind="stable")]
         return self._hits(Ranked(best, scores[best].astype(np.float64)))
@@ -180,13 +181,8 @@ class PhotoIndex:
         self.name = folder.name
         self._recipe = Recipe.from_fields(place.recipe)
         self._encoder = load_encoder(self._recipe, folder, Header.of(place.codes).decoding)
-        stored: Any
-        if codes is None:
-            stored = self._encoder.load(place.codes)
-        else:
-            from blindsight.index import MilvusIndex
-
-            stored = MilvusIndex(codes)
+        encoder = self._encoder
+        stored = encoder.load(place.codes) if codes is None else encoder.on_milvus(codes, codes=place.codes)
         self._index = stored
         self.size = len(stored)
 
@@ -208,13 +204,15 @@ class PhotoIndex:
         self.guarantee(epsilon)
         if isinstance(query, int):
             raise InvalidParameter("this index is asked by upload.")
-        found: list[dict[str, Any]]
         image = to_rgb(query, self._recipe.size)[None]
         hits = self._encoder.search(self._index, image, k)[0]
         # Without labelled public pictures a codebook has no probability of relevance, only the trust in its cell.
         chances = [hit.trust if hit.probability is None else hit.probability for hit in hits]
-        found = [{"id": str(hit.id), "probability": _share(p or 0.0)} for hit, p in zip(hits, chances, strict=True)]
-        return [hit for hit in found if hit["probability"] >= least]
+        return [
+            {"id": str(hit.id), "probability": None if chance is None else _share(chance)}
+            for hit, chance in zip(hits, chances, strict=True)
+            if chance is None or chance >= least
+        ]
 
     def check(self, query: int | NDArray[Any]) -> None:
         """Any picture may be asked."""
@@ -264,7 +262,7 @@ class Hit(BaseModel):
     """One found picture."""
 
     id: int | str
-    probability: float
+    probability: float | None
     picture: str | None = None
 
 

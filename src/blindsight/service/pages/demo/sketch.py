@@ -55,7 +55,7 @@ def run(arguments: dict[str, Any], place: JobContext) -> dict[str, Any]:
             "psnr_prior": float(mean_psnr(images[asked], guess, peak=255.0)),
             "right": float(leak.pixels_right),
             "epsilon": None if np.isinf(leak.epsilon_pixel) else float(leak.epsilon_pixel),
-            "verdict": leak.verdict,
+            "verdict": leak.verdict_at(images[0].shape),
         }
         storage.save(
             folder / f"{name}.safetensors",
@@ -75,7 +75,7 @@ def _ridge(seen: NDArray[Any], targets: NDArray[Any], strength: float = 4e6) -> 
 
 def _apply(weights: NDArray[Any], seen: NDArray[Any]) -> NDArray[np.float64]:
     rows = np.column_stack([seen.reshape(len(seen), -1), np.full(len(seen), 255.0)])
-    return rows @ weights
+    return np.asarray(rows @ weights, np.float64)
 
 
 SETTINGS = tuple(f"Q{n}" for n in range(1, 13))
@@ -139,7 +139,7 @@ class LiveSketches:
             "right": round(leak.pixels_right, 4),
             "first_bit": round(leak.bits_right[0], 4),
             "epsilon_pixel": None if np.isinf(leak.epsilon_pixel) else round(leak.epsilon_pixel, 2),
-            "verdict": leak.verdict,
+            "verdict": leak.verdict_at(image.shape),
         }
         if image.shape == (28, 28) and (self._folder / f"{setting}.safetensors").exists() and self.prepared:
             row = np.append(guess.ravel(), 255.0)

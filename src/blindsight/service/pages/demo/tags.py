@@ -49,7 +49,7 @@ def run(arguments: dict[str, Any], place: JobContext) -> dict[str, Any]:
     """Learn, measure, save."""
 
     from blindsight import data
-    from blindsight.audit.tagging import distinguish_images
+    from blindsight.audit.rooms.tagging.attacks import distinguish_images
     from blindsight.tagging import CodebookAnswers, DPTraining, Exact, PrivateTagger
     from blindsight.tagging.estimator import Paid
 
@@ -90,7 +90,8 @@ def run(arguments: dict[str, Any], place: JobContext) -> dict[str, Any]:
         }
         write_atomically(folder / "facts.json", json.dumps(facts).encode())
     place.say(4, 4, "done")
-    return json.loads((folder / "facts.json").read_text())
+    found: dict[str, Any] = json.loads((folder / "facts.json").read_text())
+    return found
 
 
 REPEATS = (1, 2, 4, 8, 16, 32, 64)
@@ -122,7 +123,8 @@ class LiveTags:
     @property
     def cost(self) -> Cost:
         """What one answer costs."""
-        return self._tagger.query_cost(1)
+        cost: Cost = self._tagger.query_cost(1)
+        return cost
 
     @property
     def names(self) -> list[str]:
@@ -138,7 +140,7 @@ class LiveTags:
         image = self.scenes[query] if isinstance(query, int) else _as_scene(query)
         if not isinstance(query, int) and not self._eye.knows(image):
             raise Problem("not_of_the_kind")
-        return self._tagger.logits(self._eye.features(image[None]))[0]
+        return np.asarray(self._tagger.logits(self._eye.features(image[None]))[0])
 
     def answer_scene(self, query: int | NDArray[Any]) -> list[dict[str, Any]]:
         """One private answer; the caller has charged for it."""

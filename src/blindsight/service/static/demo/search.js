@@ -8,8 +8,9 @@ const epsilon = () => budgets[Number(slider.value)].epsilon;
 function showHits(list, hits) {
   fill(list, hits.map((hit, rank) => element("li", {},
     hit.picture ? element("img", { src: hit.picture, alt: `Hit ${rank + 1}` }) : element("span", { class: "name" }, String(hit.id)),
-    element("progress", { class: "bar", max: "1", value: String(hit.probability), "aria-label": `Probability ${percent(hit.probability)}` }),
-    percent(hit.probability))));
+    ...(hit.probability === null ? [] : [
+      element("progress", { class: "bar", max: "1", value: String(hit.probability), "aria-label": `Probability ${percent(hit.probability)}` }),
+      percent(hit.probability)]))));
 }
 
 function showBudget() {

@@ -1,0 +1,150 @@
+"""Bugs to plant in hashing and codebooks."""
+
+from __future__ import annotations
+
+from benchmarks.audit.mutations.mutant import Mutant, bugs
+
+__all__ = ["EARLY", "LATE"]
+
+EARLY: tuple[Mutant, ...] = (
+    *bugs(
+        "hashing/moments.py",
+        (
+            "hashing-exact-mean",
+            'door.total("mean", X) / len(X)',
+            "np.asarray(X, np.float64).mean(axis=0)",
+            "hashing:TestPITQ",
+        ),
+    ),
+    *bugs(
+        "hashing/private_cells.py",
+        (
+            "hashing-exact-cell-weights",
+            'door.release("cell counts", _members(G, centres).sum(axis=0))',
+            "_members(G, centres).sum(axis=0)",
+            "hashing:TestPrivateCodebook",
+        ),
+        (
+            "hashing-last-centres-bare",
+            'unit_rows(door.total("cell sums", Outer(_members(G, centres), G)))',
+            "unit_rows(_members(G, centres).T @ G)",
+            "hashing:TestPrivateCodebook",
+        ),
+        (
+            "hashing-second-moment-unclipped",
+            "points = clip_norm(embedding(X), 1.0)",
+            "points = np.asarray(X, np.float64) @ axes - around",
+            "hashing:TestPrivateCodebook",
+        ),
+        (
+            "hashing-counts-of-replacement",
+            'Share("cell counts", 0.1, math.sqrt(2), k)',
+            'Share("cell counts", 0.1, 0.7, k)',
+            "hashing:TestPrivateCodebook",
+        ),
+        (
+            "hashing-constant-column-unscaled",
+            "np.ones((len(G), 1))], axis=1) / math.sqrt(2)",
+            "np.ones((len(G), 1))], axis=1)",
+            "hashing:TestPrivateSupervisedCodebook",
+        ),
+    ),
+    *bugs(
+        "hashing/pitq.py",
+        (
+            "pitq-unclipped",
+            "centred = clip_norm(X - mean, self.clip)",
+            "centred = X - mean",
+            "hashing:TestPITQ",
+        ),
+        (
+            "pitq-exact-rotation",
+            "R = procrustes(moments.cross(U, V, door))",
+            "R = procrustes(U.T @ V)",
+            "hashing:TestPITQ",
+        ),
+        ("pitq-sensitivity-by-root-2", "math.sqrt(2) * self.clip**2, d", "self.clip**2, d", "hashing:TestPITQ"),
+    ),
+    *bugs(
+        "hashing/releasing.py",
+        ("phashing-plain-codes", "return door.release(CODE, values)", "return values", "hashing:TestPHashing"),
+    ),
+    *bugs(
+        "hashing/phashing.py",
+        (
+            "phashing-first-code-bare",
+            "return codes.pack(self._send(bits, what=what, ledger=ledger, names=names, promised=self.guarantee_))",
+            "sent = self._send(bits, what=what, ledger=ledger, names=names, promised=self.guarantee_)\n"
+            "        return np.concatenate([plain[:1], codes.pack(sent)[1:]])",
+            "hashing:TestPHashing",
+        ),
+    ),
+    *bugs(
+        "hashing/sampling.py",
+        (
+            "sampling-positions-by-value",
+            "drawn = self._positions(len(bits), names)",
+            "drawn = np.argsort(-bits.astype(int), axis=1)[:, : self.mechanism_.n_bits]",
+            "hashing:TestSampledPHashing",
+        ),
+        (
+            "sampling-other-bits-bare",
+            "mask, flipped = np.zeros((2, *bits.shape), dtype=np.uint8)",
+            "mask, flipped = np.zeros(bits.shape, dtype=np.uint8), bits.astype(np.uint8)",
+            "hashing:TestSampledPHashing",
+        ),
+    ),
+    *bugs(
+        "hashing/privunit.py",
+        (
+            "privunit-a-millionth-of-the-truth",
+            "return sent.astype(np.float32)",
+            "return (sent + 1e-6 * u).astype(np.float32)",
+            "hashing:TestPrivUnitHasher",
+        ),
+    ),
+)
+
+#: written after the engine was finished.
+LATE: tuple[Mutant, ...] = (
+    *bugs(
+        "hashing/estimator.py",
+        (
+            "late-codebook-true-cells",
+            "return codes.pack(self._send(cells, what=what, ledger=ledger, names=names, promised=promised))",
+            "released = self._send(cells, what=what, ledger=ledger, names=names, promised=promised)\n"
+            "        released[np.arange(len(cells)), cells] = True\n        return codes.pack(released)",
+            "hashing:TestCodebookHasher",
+        ),
+        (
+            "late-codebook-noise-by-count",
+            "k = self._how_many(len(X)) if labels is None",
+            "k = min(self._how_many(len(X)), len(np.unique(X, axis=0))) if labels is None",
+            "hashing:TestPrivateCodebook",
+        ),
+    ),
+    *bugs(
+        "hashing/private_cells.py",
+        (
+            "late-cells-start-from-the-data",
+            "centres = unit_rows(rng.standard_normal((k, G.shape[1])))",
+            "centres = unit_rows(G[:k])",
+            "hashing:TestPrivateCodebook",
+        ),
+    ),
+    *bugs(
+        "hashing/pitq.py",
+        (
+            "late-pitq-cross-sensitivity",
+            "2 * math.sqrt(self.n_bits) * self.clip, axes",
+            "math.sqrt(self.n_bits) * self.clip / 2, axes",
+            "hashing:TestPITQ",
+        ),
+        (
+            "late-pitq-mean-of-the-data",
+            "mean = moments.mean(X, door)",
+            "mean = moments.mean(X, door) + 1e-3 * X[0]",
+            "hashing:TestPITQ",
+        ),
+    ),
+)

@@ -1,0 +1,97 @@
+"""Bugs to plant in metric learning."""
+# ruff: noqa: E501  (the replaced text is one line where the source has one)
+
+from __future__ import annotations
+
+from benchmarks.audit.mutations.mutant import Mutant, bugs
+
+__all__ = ["EARLY", "LATE"]
+
+EARLY: tuple[Mutant, ...] = (
+    *bugs(
+        "metric/estimator.py",
+        ("metric-exact-margin", 'door.total("margin", data.far())', "data.far().sum(axis=0)", "metric:TestContrastive"),
+        (
+            "metric-exact-distances",
+            'counts = door.total("distances", data.distances(W, edges))',
+            "counts = data.distances(W, edges).weighted_sum(np.ones(len(data)))",
+            "metric:TestMoments",
+        ),
+        (
+            "metric-exact-column-sizes",
+            'counts = door.total("column sizes", data.spread())',
+            "counts = data.spread().weighted_sum(np.ones(len(data)))",
+            "metric:TestAuto",
+        ),
+        (
+            "metric-edges-from-the-data",
+            "edges = np.linspace(0, 3 * max(typical, 1e-12), BINS + 1)",
+            "edges = np.linspace(0, 1e-9 + float(np.abs(data.differences @ W.T).max()), BINS + 1)",
+            "metric:TestMoments",
+        ),
+        (
+            "metric-refuses-one-kind",
+            "        kappa = self._kappa(graph)\n",
+            '        if graph.similar.all():\n            raise InvalidData("all pairs are similar")\n        kappa = self._kappa(graph)\n',
+            "metric:TestContrastive",
+        ),
+        (
+            "metric-kappa-from-labels",
+            "        kappa = self._kappa(graph)\n",
+            "        kappa = self._kappa(graph) + int(graph.similar.sum())\n",
+            "metric:TestContrastive",
+        ),
+    ),
+    *bugs(
+        "metric/outer.py",
+        (
+            "metric-gradients-not-clipped",
+            "return _frobenius(self.left, self.right) if order == 2 else _absolute(self.left, self.right)",
+            "return np.full(len(self.left), 1e-9)",
+            "metric:TestContrastive metric:TestTriplet metric:TestNPair",
+        ),
+    ),
+    *bugs(
+        "metric/promise.py",
+        (
+            "metric-group-forgotten",
+            "return Planned(what=what, mechanism=mechanism, count=count, group=group)",
+            "return Planned(what=what, mechanism=mechanism, count=count)",
+            "metric:TestRecord metric:TestRecordDescent",
+        ),
+    ),
+)
+
+#: written after the engine was finished.
+LATE: tuple[Mutant, ...] = (
+    *bugs(
+        "metric/estimator.py",
+        (
+            "late-metric-scale-from-pairs",
+            "prepared = data.prepared(self._stretch(columns), self._norm())",
+            'prepared = data.prepared(self._stretch(columns) / (1 + np.abs(data.records).max()), "none")',
+            "metric:TestContrastive",
+        ),
+        (
+            "late-metric-typical-from-data",
+            'typical=1.0 if loss == "moments" else _typical(W))',
+            "typical=float(np.abs(prepared.differences).mean()) + 1e-6)",
+            "metric:TestMoments",
+        ),
+        (
+            "late-metric-title-tells",
+            'what=f"metric from {len(data)} pairs"',
+            'what=f"metric from {int(data.alike.sum())} pairs"',
+            "metric:TestContrastive",
+        ),
+    ),
+    *bugs(
+        "metric/moments.py",
+        (
+            "late-metric-count-unbounded",
+            "counts.append(COUNT * weight.sum())",
+            "counts.append(8 * COUNT * weight.sum())",
+            "metric:TestMoments",
+        ),
+    ),
+)

@@ -1,0 +1,108 @@
+"""Bugs to plant in tagging."""
+# ruff: noqa: E501  (the replaced text is one line where the source has one)
+
+from __future__ import annotations
+
+from benchmarks.audit.mutations.mutant import Mutant, bugs
+
+__all__ = ["EARLY", "LATE"]
+
+EARLY: tuple[Mutant, ...] = (
+    *bugs(
+        "tagging/estimator.py",
+        (
+            "tagging-exact-counts",
+            "total(COUNTS, labels.astype(np.float64))",
+            "labels.sum(axis=0).astype(np.float64)",
+            "tagging:TestTraining",
+        ),
+        (
+            "tagging-exact-centre",
+            "total(CENTRE, unit_rows(rows)) / facts.n_records",
+            "unit_rows(rows).astype(np.float64).mean(axis=0)",
+            "tagging:TestTraining",
+        ),
+        (
+            "tagging-exact-spread",
+            "moments = total(SPREAD, Outer(seen, seen))",
+            "moments = seen.T @ seen",
+            "tagging:TestTrainingOfWords",
+        ),
+        (
+            "tagging-counts-the-labelled",
+            "self._set_public(len(rows), rows.shape[1]",
+            "self._set_public(int(labels.any(axis=1).sum()) + 1, rows.shape[1]",
+            "tagging:TestTraining",
+        ),
+        (
+            "tagging-first-answer-bare",
+            "        return way.read(released, self.n_labels_) if",
+            "        released[:1] = way.value(np.asarray(logits, np.float64))[:1]\n        return way.read(released, self.n_labels_) if",
+            "tagging:TestGaussianAnswers",
+        ),
+    ),
+    *bugs(
+        "tagging/label_graph.py",
+        (
+            "tagging-graph-unclipped",
+            "noisy = door.total(_COUNTS, Outer(y, y))",
+            "noisy = door.release(_COUNTS, y.T @ y)",
+            "tagging:TestLabelGraph",
+        ),
+    ),
+    *bugs(
+        "tagging/answers.py",
+        (
+            "tagging-laplace-half-sensitivity",
+            "sensitivity=2 * self.bound * n_labels,",
+            "sensitivity=self.bound * n_labels / 2,",
+            "tagging:TestLaplaceAnswers",
+        ),
+        (
+            "tagging-gaussian-one-label",
+            "2 * self.bound * math.sqrt(n_labels)",
+            "self.bound",
+            "tagging:TestGaussianAnswers",
+        ),
+        (
+            "tagging-top-half-sensitivity",
+            "sensitivity=2 * self.bound, unit",
+            "sensitivity=self.bound / 2, unit",
+            "tagging:TestTopTags",
+        ),
+        (
+            "tagging-logits-unclipped",
+            "return np.clip(logits, -self.bound, self.bound)",
+            "return logits",
+            "tagging:TestLaplaceAnswers",
+        ),
+    ),
+)
+
+#: written after the engine was finished.
+LATE: tuple[Mutant, ...] = (
+    *bugs(
+        "tagging/estimator.py",
+        (
+            "late-tagging-last-gradient-bare",
+            'found["weights"] = descend(',
+            'found["start"] = (labels.T @ rows[:, :1]).astype(float)\n        found["weights"] = descend(',
+            "tagging:TestTraining",
+        ),
+        (
+            "late-tagging-rates-exact",
+            'rates = _rates(found["counts"], facts.n_records)',
+            "rates = _rates(labels.sum(axis=0), facts.n_records)",
+            "tagging:TestTraining",
+        ),
+    ),
+    *bugs(
+        "tagging/answer_spread.py",
+        (
+            "late-tagging-spread-unclipped",
+            "inside = clip_norm(away / (_REACH * math.sqrt(len(directions))), 1.0)",
+            "inside = away",
+            "tagging:TestTrainingOfWords",
+        ),
+    ),
+)

@@ -1,0 +1,195 @@
+"""(b) Black-box distinguishing: run anything on two neighbours many times and see how well the runs are told apart.
+
+Half of the trials choose an event (a statistic and a threshold), the other half measure it, so that choosing costs no
+confidence. Clopper-Pearson turns the counts into a lower bound on epsilon that is wrong with a chance of at most
+1 - confidence: the false-alarm rate.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from blindsight.audit.engine.bounds import clopper_pearson, epsilon_from_rates
+from blindsight.core import checks
+from blindsight.privacy import Audited
+
+__all__ = [
+    "Outcomes",
+    "Told",
+    "collect",
+    "collect_at_once",
+    "distinguish",
+    "distinguish_outcomes",
+    "tell_apart",
+]
+
+Run = Callable[[Any, np.random.Generator], Any]
+Statistic = Callable[[NDArray[Any]], NDArray[np.float64]]
+_CHUNK = 250
+_ROWS = 100_000
+
+
+@dataclass(frozen=True)
+class Outcomes:
+    """What many runs on the data and on its neighbour gave: one row a run."""
+
+    data: NDArray[Any]
+    neighbour: NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Told:
+    """How well two neighbours were told apart: the bound, and what it was read from.
+
+    `guilty` and `innocent` are the attacker's scores on the runs that measured, larger where it accuses; `rates` are
+    the event's rate of false accusations, bounded from above, and of right ones, from below, at the confidence.
+    """
+
+    audited: Audited
+    guilty: NDArray[np.float64]
+    innocent: NDArray[np.float64]
+    rates: tuple[float, float]
+
+
+def collect(run: Run, data: Any, neighbour: Any, *, trials: int, seed: int, workers: int = 1) -> Outcomes:
+    """Run `trials` times on each side. The same seed gives the same outcomes whatever the number of workers."""
+    trials, workers = checks.whole("trials", trials, least=4), checks.whole("workers", workers)
+    chunks = [min(_CHUNK, trials - start) for start in range(0, trials, _CHUNK)]
+    seeds = np.random.SeedSequence(seed).spawn(2 * len(chunks))
+    jobs = [(side, size, seeds[2 * i + side]) for i, size in enumerate(chunks) for side in (0, 1)]
+
+    def one(job: tuple[int, int, np.random.SeedSequence]) -> NDArray[Any]:
+        side, size, source = job
+        rng = np.random.default_rng(source)
+        return np.stack([np.asarray(run((data, neighbour)[side], rng)) for _ in range(size)])
+
+    parts = [one(job) for job in jobs] if workers == 1 else _forked(one, jobs, workers)
+    return Outcomes(data=np.concatenate(parts[0::2]), neighbour=np.concatenate(parts[1::2]))
+
+
+def collect_at_once(release: Run, data: Any, neighbour: Any, *, trials: int, seed: int) -> Outcomes:
+    """The same for a release that takes one input a row: millions of trials in a few calls."""
+    trials = checks.whole("trials", trials, least=4)
+    sides = []
+    for value, source in zip((data, neighbour), np.random.SeedSequence(seed).spawn(2), strict=True):
+        rng, one = np.random.default_rng(source), np.asarray(value)
+        parts = [min(_ROWS, trials - start) for start in range(0, trials, _ROWS)]
+        sides.append(np.concatenate([release(np.repeat(one[None], size, axis=0), rng) for size in parts]))
+    return Outcomes(*sides)
+
+
+def distinguish(
+    run: Run,
+    data: Any,
+    neighbour: Any,
+    *,
+    trials: int = 10_000,
+    seed: int = 0,
+    confidence: float = 0.95,
+    delta: float = 0.0,
+    statistic: Statistic | None = None,
+    workers: int = 1,
+) -> Audited:
+    """A lower bound on the epsilon of `run(data, rng)`, from runs on `data` and on `neighbour`.
+
+    `statistic` maps stacked outcomes to one number each (larger: more like `data`); a log-likelihood ratio is best.
+    Without one, a linear discriminant is fitted on the first half.
+    """
+    outcomes = collect(run, data, neighbour, trials=trials, seed=seed, workers=workers)
+    return distinguish_outcomes(outcomes, confidence=confidence, delta=delta, statistic=statistic)
+
+
+def distinguish_outcomes(
+    outcomes: Outcomes, *, confidence: float = 0.95, delta: float = 0.0, statistic: Statistic | None = None
+) -> Audited:
+    """The same, on outcomes that were collected already."""
+    return tell_apart(outcomes, confidence=confidence, delta=delta, statistic=statistic).audited
+
+
+def tell_apart(
+    outcomes: Outcomes, *, confidence: float = 0.95, delta: float = 0.0, statistic: Statistic | None = None
+) -> Told:
+    """The same, with the scores and the event behind the bound."""
+    half = len(outcomes.data) // 2
+    first = Outcomes(outcomes.data[:half], outcomes.neighbour[:half])
+    score = statistic or _discriminant(first)
+    learn = score(first.data), score(first.neighbour)
+    test = score(outcomes.data[half:]), score(outcomes.neighbour[half:])
+    # Either side may be the one with the tell-tale event; two candidate events share the error.
+    share = 1 - (1 - confidence) / 2
+    best: tuple[float, int, tuple[float, float]] = (-1.0, 1, (1.0, 0.0))
+    for sign, (here, there), (here_test, there_test) in ((1, learn, test), (-1, learn[::-1], test[::-1])):
+        cut = _best_cut(sign * here, sign * there, delta)
+        hits, false = int((sign * here_test >= cut).sum()), int((sign * there_test >= cut).sum())
+        found = epsilon_from_rates(hits, len(here_test), false, len(there_test), confidence=share, delta=delta)
+        if found > best[0]:
+            low, _ = clopper_pearson(hits, len(here_test), error=(1 - share) / 2)
+            _, high = clopper_pearson(false, len(there_test), error=(1 - share) / 2)
+            best = found, sign, (high, low)
+    epsilon, sign, rates = best
+    name = "black box, given statistic" if statistic else "black box, linear discriminant"
+    guilty, innocent = test if sign > 0 else test[::-1]
+    return Told(
+        audited=Audited(epsilon=epsilon, confidence=confidence, attack=name, trials=2 * len(outcomes.data)),
+        guilty=sign * guilty,
+        innocent=sign * innocent,
+        rates=rates,
+    )
+
+
+def _best_cut(here: NDArray[np.float64], there: NDArray[np.float64], delta: float) -> float:
+    """The threshold whose event promises the largest bound on the trials that choose it."""
+    cuts = np.unique(np.concatenate([here, there]))
+    if cuts.size > 400:
+        cuts = np.quantile(cuts, np.linspace(0, 1, 400))
+    best, found = -1.0, float(cuts[-1])
+    for cut in cuts:
+        hits, false = int((here >= cut).sum()), int((there >= cut).sum())
+        low, _ = clopper_pearson(hits, len(here), error=0.025)
+        _, high = clopper_pearson(false, len(there), error=0.025)
+        if low > delta and (low - delta) / high > best:
+            best, found = (low - delta) / high, float(cut)
+    return found
+
+
+def _discriminant(outcomes: Outcomes) -> Statistic:
+    """A ridge-regularised linear discriminant; for one number, its own value and its distance from the middle."""
+    rows = np.concatenate([_flat(outcomes.data), _flat(outcomes.neighbour)])
+    centre, spread = rows.mean(axis=0), rows.std(axis=0) + 1e-12
+    labels = np.repeat([1.0, -1.0], [len(outcomes.data), len(outcomes.neighbour)])
+    scaled = (rows - centre) / spread
+    if scaled.shape[1] > len(scaled):  # more coordinates than runs: the mean difference alone
+        weights = scaled[labels > 0].mean(axis=0) - scaled[labels < 0].mean(axis=0)
+    else:
+        gram = scaled.T @ scaled + 1e-3 * len(scaled) * np.eye(scaled.shape[1])
+        weights = np.linalg.solve(gram, scaled.T @ labels)
+    return lambda outputs: ((_flat(outputs) - centre) / spread) @ weights
+
+
+def _flat(outputs: NDArray[Any]) -> NDArray[np.float64]:
+    return np.asarray(outputs, np.float64).reshape(len(outputs), -1)
+
+
+def _forked(one: Callable[[Any], Any], jobs: list[Any], workers: int) -> list[Any]:
+    """Map over forked processes, which inherit closures without pickling them; only results travel back."""
+    global _inherited
+    _inherited = one
+    try:
+        with multiprocessing.get_context("fork").Pool(workers) as pool:
+            return pool.map(_call, jobs, chunksize=1)
+    finally:
+        _inherited = None
+
+
+_inherited: Callable[[Any], Any] | None = None
+
+
+def _call(job: Any) -> Any:
+    assert _inherited is not None  # noqa: S101  (set before the fork)
+    return _inherited(job)

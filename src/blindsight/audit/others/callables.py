@@ -1,0 +1,119 @@
+"""Anything that can be called: run it on two neighbours many times and see how well the answers are told apart."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from blindsight.audit.engine.blackbox import Outcomes
+from blindsight.audit.engine.worst_inputs import attack_outcomes
+from blindsight.audit.report.verdict import Verdict
+from blindsight.audit.target import Audit
+from blindsight.core import checks
+from blindsight.core.errors import InvalidData
+from blindsight.privacy import Assumption, Guarantee
+
+__all__ = ["audit_callable", "audit_measurement"]
+
+Statistic = Callable[[NDArray[Any]], NDArray[np.float64]]
+_THEIRS = Assumption("somebody else's word", "what is stated for this code was not derived here, only attacked")
+
+
+def audit_callable(
+    run: Callable[[Any], Any],
+    data: Any,
+    neighbour: Any,
+    *,
+    epsilon: float,
+    delta: float = 0.0,
+    unit: str = "record",
+    trials: int = 5000,
+    statistic: Statistic | None = None,
+    name: str | None = None,
+) -> Audit:
+    """A lower bound on the epsilon of `run(data)`, which draws its own noise, against what is stated for it.
+
+    Parameters:
+        data: two inputs that one unit apart differ as much as they can: extremes show most.
+        neighbour: two inputs that one unit apart differ as much as they can: extremes show most.
+        epsilon: what is stated.
+        delta: what is stated.
+        statistic: answers (one row each) to numbers, larger for `data`; by default a linear discriminant is learned.
+    """
+    trials = checks.whole("trials", trials, least=100)
+    label = name or str(getattr(run, "__name__", type(run).__name__))
+    answers = [_numbers([run(given) for _ in range(trials)], label) for given in (data, neighbour)]
+    if answers[0].shape != answers[1].shape:
+        raise InvalidData(f"{label} gives answers of other shapes on the neighbour: that alone tells them apart.")
+    attack = attack_outcomes(Outcomes(*answers), what=f"{label} on two neighbours", delta=delta, statistic=statistic)
+    stated = Guarantee(
+        mechanism=label,
+        unit=unit,  # type: ignore[arg-type]  # the guarantee checks it
+        claimed=checks.non_negative("epsilon", epsilon, infinite=True),
+        calibration="paper",
+        unproven=(_THEIRS,),
+        delta=delta,
+        neighbours="replace one",
+        model="central",
+        sampler="float",
+    )
+    verdict = Verdict.of(stated, attack.audited, room="privacy", method=label, setting="on the two inputs given")
+    return Audit(
+        name=label,
+        room="privacy",
+        subject=run,
+        card=stated.with_audit(attack.audited),
+        verdict=verdict,
+        attacks=(attack,),
+        notes=("The callable was run as it is on the two inputs given; other inputs may show more.",),
+    )
+
+
+def audit_measurement(
+    measurement: Any,
+    data: Any,
+    neighbour: Any,
+    *,
+    d_in: Any = 1,
+    delta: float = 1e-6,
+    unit: str = "record",
+    trials: int = 5000,
+    statistic: Statistic | None = None,
+) -> Audit:
+    """The same for an OpenDP measurement, held to its own privacy map at `d_in`.
+
+    A map to (epsilon, delta) is taken as it is; a map to rho (zero-concentrated) is converted at `delta`.
+    """
+    told = measurement.map(d_in)
+    if isinstance(told, tuple):
+        epsilon, delta = float(told[0]), float(told[1])
+    elif "ZeroConcentrated" in str(measurement.output_measure):
+        # Bun and Steinke 2016, Proposition 1.3.
+        epsilon = float(told) + 2 * math.sqrt(float(told) * math.log(1 / delta))
+    else:
+        epsilon, delta = float(told), 0.0
+    return audit_callable(
+        measurement,
+        data,
+        neighbour,
+        epsilon=epsilon,
+        delta=delta,
+        unit=unit,
+        trials=trials,
+        statistic=statistic,
+        name="OpenDP measurement",
+    )
+
+
+def _numbers(answers: list[Any], name: str) -> NDArray[np.float64]:
+    try:
+        found = np.asarray(answers, np.float64).reshape(len(answers), -1)
+    except (TypeError, ValueError) as error:
+        raise InvalidData(f"{name} must answer with numbers, or with equally many of them each time.") from error
+    if not np.isfinite(found).all():
+        raise InvalidData(f"{name} answered with NaN or infinity.")
+    return found

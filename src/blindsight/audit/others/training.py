@@ -1,0 +1,201 @@
+"""A training run by Opacus, watched from outside: canaries in one run, and what its optimizer really does each step.
+
+    def train(dataset):                          # your training, unchanged, as a function of its data set
+        ...
+        return engine, model                     # the PrivacyEngine (or an accountant), and the trained module
+    found = audit_training(train, dataset, delta=1e-5)
+    print(found)                                 # REFUTED: records take turns: not Poisson sampling
+
+While it runs, every step is looked at: which records it read, how far one can move the summed gradient, and how much
+noise was added; what the accountant was told must fit all three. Half of the canaries, by coins, are in the training
+set; how well the model's answers tell which is a lower bound on epsilon (Steinke, Nasr and Jagielski 2023).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+from unittest import mock
+
+import numpy as np
+from numpy.typing import NDArray
+
+from blindsight.audit.engine.dice import inclusion_problems
+from blindsight.audit.engine.onerun import audit_scores
+from blindsight.core import checks
+from blindsight.core.errors import InvalidData
+from blindsight.privacy import Audited
+
+__all__ = ["TrainingAudit", "audit_training"]
+
+Train = Callable[[Any], tuple[Any, Any]]
+_SIGMAS = 6.2
+_TOLERANCE = 1.01  # single precision, and gradients that are nearly alike
+_APART = 1e-3  # the least eigenvalue of unit gradients that can be told apart
+
+
+@dataclass(frozen=True)
+class TrainingAudit:
+    """What is claimed at this delta, what the canaries measured, and what does not fit."""
+
+    claimed: float
+    delta: float
+    audited: Audited
+    findings: tuple[str, ...]
+    steps: int
+
+    @property
+    def refuted(self) -> bool:
+        """Whether anything contradicts what the accountant says."""
+        return bool(self.findings) or self.audited.epsilon > self.claimed
+
+    def __str__(self) -> str:
+        numbers = f"ε = {self.claimed:.3g} claimed, ε ≥ {self.audited.epsilon:.3g} measured in {self.steps} steps"
+        if not self.refuted:
+            return f"not refuted: {numbers}"
+        return f"REFUTED: {'; '.join((*self.findings, numbers))}"
+
+
+def audit_training(
+    train: Train, dataset: Any, *, delta: float, canaries: int = 64, seed: int = 0, confidence: float = 0.99
+) -> TrainingAudit:
+    """Run the training once on the data set with canaries and see whether its accountant speaks the truth.
+
+    Parameters:
+        train: takes a data set of (input, class) tensors, trains, and returns the engine or accountant, and the module.
+        canaries: inputs that look like nothing else, with random classes; half of them, by coins, are in the training
+            set.
+    """
+    rng = np.random.default_rng(seed)
+    inputs, classes = _canaries(dataset, checks.whole("canaries", canaries, least=8), rng)
+    included = rng.random(canaries) < 0.5
+    watched = _Watched(dataset, inputs[included], classes[included])
+    with _watching(watched) as steps:
+        engine, model = train(watched)
+    accountant: Any = getattr(engine, "accountant", engine)
+    history = [tuple(map(float, entry)) for entry in accountant.history]
+    if not steps or not history:
+        raise InvalidData("no step of an Opacus optimizer was seen, or its accountant was told of none.")
+    scores = _scores(model, inputs, classes)
+    return TrainingAudit(
+        claimed=float(accountant.get_epsilon(delta=delta)),
+        delta=delta,
+        audited=audit_scores(scores, included, confidence=confidence, delta=delta),
+        findings=tuple(dict.fromkeys(_findings(steps, history, len(watched)))),
+        steps=len(steps),
+    )
+
+
+class _Watched:
+    """The data set with canaries at its end, which notes what is read."""
+
+    def __init__(self, dataset: Any, inputs: Any, classes: Any) -> None:
+        self.dataset, self.inputs, self.classes = dataset, inputs, classes
+        self.read: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self.dataset) + len(self.inputs)
+
+    def __getitem__(self, place: int) -> Any:
+        self.read.append(int(place))
+        own = int(place) - len(self.dataset)
+        return self.dataset[place] if own < 0 else (self.inputs[own], self.classes[own])
+
+
+@dataclass
+class _Step:
+    """One step: who was read, how far each record moved the sum, as far as that can be told, and the noise."""
+
+    read: list[int]
+    moved: NDArray[np.float64] | None
+    noise: NDArray[np.float64]
+
+
+@contextmanager
+def _watching(dataset: _Watched) -> Iterator[list[_Step]]:
+    from opacus.optimizers import DPOptimizer
+
+    steps: list[_Step] = []
+    add_noise = DPOptimizer.add_noise
+
+    def heard(optimizer: Any) -> None:
+        total = _flat([p.summed_grad for p in optimizer.params])
+        rows = np.concatenate([_rows(gradients) for gradients in optimizer.grad_samples], axis=1)
+        add_noise(optimizer)
+        noise = _flat([p.grad for p in optimizer.params]) - total
+        steps.append(_Step(dataset.read.copy(), _contributions(rows, total), noise))
+        dataset.read.clear()
+
+    with mock.patch.object(DPOptimizer, "add_noise", heard):
+        yield steps
+
+
+def _findings(steps: list[_Step], history: list[tuple[float, ...]], n: int) -> Iterator[str]:
+    told = int(sum(entry[2] for entry in history))
+    if told < len(steps):
+        yield f"{len(steps)} steps were taken, the accountant was told of {told}"
+    multiplier, rate = min(entry[0] for entry in history), max(entry[1] for entry in history)
+    inside = np.zeros((len(steps), n), bool)
+    for row, step in zip(inside, steps, strict=True):
+        row[step.read] = True
+    if inside.any():
+        yield from inclusion_problems(inside, rate)
+    noise = np.concatenate([step.noise for step in steps])
+    spread = float(np.sqrt(np.mean(noise**2)))
+    # From above, so that sound noise is not called too small: the sensitivity that this noise is enough for.
+    allowed = spread * (1 + _SIGMAS / math.sqrt(2 * noise.size)) / multiplier
+    moved = max((float(step.moved.max(initial=0.0)) for step in steps if step.moved is not None), default=0.0)
+    if moved > _TOLERANCE * allowed:
+        yield (
+            f"a record moved the summed gradient by {moved:.3g}, and the noise (standard deviation {spread:.3g}) hides "
+            f"{allowed:.3g} at the multiplier {multiplier:g} that the accountant was told: too little noise, or no clip"
+        )
+
+
+def _contributions(rows: NDArray[np.float64], total: NDArray[np.float64]) -> NDArray[np.float64] | None:
+    """How far each record's gradient (a row) went into the sum; None where the gradients are too alike to tell."""
+    norms = np.linalg.norm(rows, axis=1)
+    there = norms > 1e-9
+    units = rows[there] / norms[there, None]
+    if not len(units) or np.linalg.eigvalsh(units @ units.T)[0] < _APART:
+        return None
+    weights = np.linalg.solve(units @ units.T, units @ total)
+    # A sum that is no combination of its gradients was clipped layer by layer: then nothing is said.
+    return np.abs(weights) if np.linalg.norm(weights @ units - total) < 1e-2 * np.linalg.norm(total) else None
+
+
+def _flat(parts: list[Any]) -> NDArray[np.float64]:
+    return np.concatenate([part.detach().double().cpu().numpy().ravel() for part in parts])
+
+
+def _rows(gradients: Any) -> NDArray[np.float64]:
+    found: NDArray[np.float64] = gradients.detach().double().cpu().numpy()
+    return found.reshape(len(found), -1)
+
+
+def _canaries(dataset: Any, count: int, rng: np.random.Generator) -> tuple[Any, Any]:
+    """Inputs three times as long as the longest there is, in random directions, with classes at random."""
+    import torch
+
+    pairs = [dataset[i] for i in range(len(dataset))]
+    longest = max(float(x.double().norm()) for x, _ in pairs)
+    known = sorted({int(y) for _, y in pairs})
+    shape = (count, *pairs[0][0].shape)
+    directions = rng.standard_normal(shape)
+    directions /= np.linalg.norm(directions.reshape(count, -1), axis=1).reshape(count, *[1] * (len(shape) - 1))
+    inputs = torch.as_tensor(3 * longest * directions, dtype=pairs[0][0].dtype)
+    return inputs, torch.as_tensor(rng.choice(known, count))
+
+
+def _scores(model: Any, inputs: Any, classes: Any) -> NDArray[np.float64]:
+    """How sure the model is of each canary's class, beyond the mean of the classes."""
+    import torch
+
+    model.eval()
+    with torch.no_grad():
+        found = model(inputs).double()
+    own = found[torch.arange(len(found)), classes]
+    return np.asarray((own - found.mean(dim=1)).cpu().numpy(), np.float64)

@@ -1,1 +1,0 @@
-"""The verdicts on the five papers, each by our own code at paper and at proven calibration."""

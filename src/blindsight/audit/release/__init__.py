@@ -1,0 +1,119 @@
+"""Attack what you gave away, with the photos as the truth: the owner's side, local, nothing leaves or is charged.
+
+    found = audit_release("out", "out.vault")     # the folder that was given away, and the vault that was kept
+    print(found.to_text())                        # also to_html(), to_json(), write(folder)
+
+`audit_release(release, vault, ...)` is what `blindsight audit RELEASE --vault VAULT` and the workbench call.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from blindsight.audit.release import attacks
+from blindsight.audit.release.album import Album, Kinds, kinds_of, read_album
+from blindsight.audit.release.found import Budget, ReleaseAudit
+from blindsight.audit.target import attacked_index
+from blindsight.core import checks
+from blindsight.core.errors import BlindsightError
+
+__all__ = ["Budget", "ReleaseAudit", "audit_release"]
+
+_EPSILONS = (1.0, 2.0, 4.0, 8.0, 16.0)
+Progress = Callable[[int, int, str], None]
+
+
+def audit_release(
+    release: str | Path,
+    vault: str | Path,
+    *,
+    photos: str | Path | None = None,
+    labels: str | None = None,
+    most: int = 2000,
+    seed: int = 0,
+    trials: int = 200_000,
+    progress: Progress | None = None,
+) -> ReleaseAudit:
+    """Measure on the owner's own photos what a stranger learns from a release, and what search still finds.
+
+    Parameters:
+        release: the folder that was given away, and its vault.
+        vault: the folder that was given away, and its vault.
+        photos: where the photos are; by default where the vault says they were.
+        labels: what the photos show: "folder", or FILE.csv:COLUMN with the photos' names in the first column. By
+            default the folders where there are several, else the classes that the public network sees.
+        most: at most so many photos are looked at, drawn at random.
+        progress: called with (done, total, what is being done).
+    """
+    rng = np.random.default_rng(seed)
+    step = progress or (lambda done, total, what: None)
+    most = checks.whole("most", most, least=20)
+    album = read_album(Path(release), Path(vault), photos=_path(photos), most=most, rng=rng, step=step)
+    kinds, view = kinds_of(album, labels), attacks.view_of(album.encoder)
+    held = view.released(album.codes)
+    parts = len(_EPSILONS) + 5
+    step(0, parts, "looking for single photos")
+    singled = attacks.single_out(view, album.rows, held, rng)
+    step(1, parts, "guessing what photos show")
+    guessed = None if kinds is None else attacks.guess(view, album.rows, held, kinds.shows, kinds.source, rng)
+    step(2, parts, "rebuilding photos")
+    rebuilt = attacks.rebuild(view, album.rows, held, album.thumbnails, rng)
+    step(3, parts, "searching")
+    searched = attacks.search(view, album.rows, held, None if kinds is None else kinds.shows, rng)
+    step(4, parts, "attacking the mechanism")
+    verdict, card = attacked_index(album.place.path, album.encoder.hasher.mechanism_, album.guarantee, trials, seed)
+    budgets = []
+    for number, epsilon in enumerate(_EPSILONS):
+        step(5 + number, parts, f"trying epsilon {epsilon:g} on these photos")
+        found = _at(epsilon, album, kinds, rng)
+        budgets += [] if found is None else [found]
+    step(parts, parts, "done")
+    broken = attacks.law_problem(view, album.rows, held)
+    return ReleaseAudit(
+        name=album.place.path.name,
+        epsilon=album.guarantee.epsilon,
+        unit=album.guarantee.unit,
+        stored=album.stored,
+        looked_at=len(album.rows),
+        lost=album.lost,
+        verdict=verdict,
+        card=card,
+        problems=(*album.problems, *(() if broken is None else (broken,))),
+        singled=singled,
+        guessed=guessed,
+        rebuilt=rebuilt,
+        searched=searched,
+        budgets=tuple(budgets),
+    )
+
+
+def _path(given: str | Path | None) -> Path | None:
+    return None if given is None else Path(given)
+
+
+def _at(epsilon: float, album: Album, kinds: Kinds | None, rng: np.random.Generator) -> Budget | None:
+    """The same photos under another budget; None where the public pictures it was learned from are gone."""
+    from blindsight.index.encoder import default_bits, make_encoder
+
+    recipe = album.recipe
+    same: dict[str, Any] = {"epsilon": epsilon}
+    if recipe.bits and recipe.bits == default_bits(recipe.method, recipe.unit, recipe.epsilon):
+        same["bits"] = default_bits(recipe.method, recipe.unit, epsilon)
+    try:
+        encoder = make_encoder(dataclasses.replace(recipe, **same, seed=None))
+    except BlindsightError:
+        return None
+    view = attacks.view_of(encoder)
+    drawn = view.drawn(album.rows)
+    shows = None if kinds is None else kinds.shows
+    return Budget(
+        epsilon=epsilon,
+        hits=attacks.search(view, album.rows, drawn, shows, rng).hits,
+        top1=attacks.single_out(view, album.rows, drawn, rng).top1,
+        guess=None if kinds is None else attacks.guess(view, album.rows, drawn, kinds.shows, kinds.source, rng).share,
+    )

@@ -1,0 +1,222 @@
+"""A release beside what only its owner knows of it: which photo each code belongs to, and what the photo shows."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from blindsight.core.errors import BlindsightError, InvalidData
+from blindsight.data import read_image, to_rgb
+from blindsight.index.encoder import PhotoEncoder, Recipe, load_encoder
+from blindsight.index.header import Header
+from blindsight.index.photos import PhotoFolder
+from blindsight.privacy import Guarantee
+from blindsight.privacy.vault import Vault, content_digest
+
+__all__ = ["Album", "Kinds", "kinds_of", "read_album"]
+
+Array = NDArray[Any]
+Step = Callable[[int, int, str], None]
+_BATCH = 32
+_THUMBNAIL = 32
+
+
+@dataclass(frozen=True, eq=False)
+class Album:
+    """What was given away, and the photos it was made of, in one order.
+
+    Parameters:
+        place: the release folder, its public hash function, and what its index states.
+        encoder: the release folder, its public hash function, and what its index states.
+        guarantee: the release folder, its public hash function, and what its index states.
+        stored: how many codes were given away; the arrays hold those of them that were looked at.
+        ids: released codes as packed bytes, and the ids they stand under.
+        codes: released codes as packed bytes, and the ids they stand under.
+        rows: features and small pictures of the photos they stand for.
+        thumbnails: features and small pictures of the photos they stand for.
+        names: the photos' names, for the owner only.
+        recipe: how it was made, with the owner's own paths where the vault remembers them.
+        problems: what the files themselves give away, in sentences.
+        lost: how many codes have no photo any more that could be looked at.
+    """
+
+    place: PhotoFolder
+    encoder: PhotoEncoder
+    guarantee: Guarantee
+    stored: int
+    ids: tuple[str, ...]
+    codes: NDArray[np.uint8]
+    rows: NDArray[np.float32]
+    thumbnails: NDArray[np.uint8]
+    names: tuple[str, ...]
+    recipe: Recipe
+    problems: tuple[str, ...] = ()
+    lost: int = 0
+
+
+def read_album(
+    release: Path, vault: Path, *, photos: Path | None, most: int, rng: np.random.Generator, step: Step
+) -> Album:
+    """Read the release as a stranger would, then find the photos in the owner's folder."""
+    place, kept = PhotoFolder.read(release), Vault(vault)
+    if kept.number != place.vault:
+        raise InvalidData(f"{vault} is not the vault of {release}: that one has number {place.vault}.")
+    folder = photos or (Path(kept.fact("source")) if kept.fact("source") else None)
+    if folder is None or not folder.is_dir():
+        raise InvalidData("the vault does not say where the photos are, or they moved. Give their folder: --photos.")
+    header = Header.of(place.codes)
+    if header.guarantee is None:
+        raise InvalidData(f"{place.codes} is an index of plain codes: it promises nothing.")
+    encoder = load_encoder(Recipe.from_fields(place.recipe), place.path, header.decoding)
+    ids, codes = _codes(encoder, place)
+    problems = tuple(_file_problems(place, kept, ids, codes))
+    chosen = np.sort(rng.permutation(len(ids))[:most])
+    found, rows, thumbnails, names = _looked_at(encoder, kept, folder, place, [ids[i] for i in chosen], step)
+    if len(found) < 20:
+        raise InvalidData(f"only {len(found)} photos of the release were found in {folder}; an audit needs 20.")
+    noted = kept.fact(f"recipe {place.release}")
+    return Album(
+        place=place,
+        encoder=encoder,
+        guarantee=header.guarantee,
+        stored=len(ids),
+        ids=tuple(ids[i] for i in chosen[found]),
+        codes=codes[chosen[found]],
+        rows=rows,
+        thumbnails=thumbnails,
+        names=tuple(names),
+        recipe=encoder.recipe if noted is None else Recipe.from_fields(noted),
+        problems=problems,
+        lost=len(chosen) - len(found),
+    )
+
+
+def _codes(encoder: PhotoEncoder, place: PhotoFolder) -> tuple[list[str], NDArray[np.uint8]]:
+    ids: list[str] = []
+    blocks = []
+    for names, codes in encoder.load(place.codes).items():
+        ids += [str(name) for name in names]
+        blocks.append(codes)
+    return ids, np.concatenate(blocks) if blocks else np.zeros((0, 1), np.uint8)
+
+
+def _looked_at(
+    encoder: PhotoEncoder, vault: Vault, folder: Path, place: PhotoFolder, ids: Sequence[str], step: Step
+) -> tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.uint8], list[str]]:
+    """The photos that are still what was released: places in `ids`, features, small pictures, names."""
+    own = {key: [key] for key in ids} if place.names == "keep" else vault.names_of(ids)
+    found: list[int] = []
+    names: list[str] = []
+    waiting: list[Array] = []
+    small: list[Array] = []
+    blocks: list[Array] = []
+    recipe = encoder.recipe.image
+    for number, key in enumerate(ids):
+        step(number, len(ids), f"looking at {number:,} of {len(ids):,} photos")
+        pixels = _pixels(folder, own.get(key, ()), key if place.names == "random" else None, vault, recipe.at_least)
+        if pixels is None:
+            continue
+        found.append(number)
+        names.append(own[key][0])
+        waiting.append(to_rgb(pixels, recipe.size))
+        small.append(to_rgb(pixels, _THUMBNAIL))
+        if len(waiting) == _BATCH:
+            blocks.append(recipe.rows(np.stack(waiting)))
+            waiting = []
+    if waiting:
+        blocks.append(recipe.rows(np.stack(waiting)))
+    rows = np.concatenate(blocks) if blocks else np.zeros((0, 1), np.float32)
+    pictures = np.stack(small) if small else np.zeros((0, _THUMBNAIL, _THUMBNAIL, 3), np.uint8)
+    return np.array(found, np.int64), rows, pictures, names
+
+
+def _pixels(folder: Path, names: Sequence[str], record: str | None, vault: Vault, at_least: int | None) -> Array | None:
+    """The first of these files that still is the record; None where none is."""
+    for name in names:
+        try:
+            content = (folder / name).read_bytes()
+            if record is None or vault.record_of(content_digest(content)) == record:
+                return read_image(content, at_least=at_least)
+        except (OSError, BlindsightError):
+            continue
+    return None
+
+
+def _file_problems(place: PhotoFolder, vault: Vault, ids: Sequence[str], codes: NDArray[np.uint8]) -> list[str]:
+    """What the files give away by themselves: names, or codes that are not those the vault answered for."""
+    found = []
+    known = vault.photos()
+    if place.names == "random":
+        content = b"".join(path.read_bytes() for path in sorted(place.path.rglob("*")) if path.is_file())
+        told = [name for name in known if len(Path(name).name) > 5 and Path(name).name.encode() in content]
+        if told:
+            found.append(f"the names of {len(told)} photos stand in the release")
+        strange = set(ids) - {photo.record for photo in known.values()} - set(vault.codes(place.release))
+        if strange:
+            found.append(f"{len(strange)} codes stand under ids that are not the vault's")
+        noted = vault.codes(place.release)
+        other = sum(key in noted and noted[key] != code.tobytes() for key, code in zip(ids, codes, strict=True))
+        if other:
+            found.append(
+                f"{other} codes are not those that the vault noted: a photo was released twice, or the file changed"
+            )
+    return found
+
+
+@dataclass(frozen=True, eq=False)
+class Kinds:
+    """What each photo shows, as a number; `source` says who says so."""
+
+    shows: NDArray[np.int64]
+    names: tuple[str, ...]
+    source: str
+
+
+def kinds_of(album: Album, labels: str | None) -> Kinds | None:
+    """By the owner's labels ("folder", or FILE.csv:COLUMN), else by folders, else by the public network's classes."""
+    if labels is not None and labels != "folder":
+        return _numbered(_from_table(labels, album.names), f"column {labels.rpartition(':')[2]} of your table")
+    folders = [name.rpartition("/")[0] for name in album.names]
+    count = len(set(folders))
+    if labels == "folder" or 2 <= count <= len(folders) // 2:
+        if count < 2:
+            raise InvalidData("the photos lie in one folder, so folders say nothing of what they show.")
+        return _numbered(folders, "the folders they lie in")
+    network = album.encoder.recipe.image.network
+    if network is None:
+        return None
+    from blindsight.features.weights import head
+
+    weights = head(network)
+    seen = (album.rows @ weights.T).argmax(axis=1)
+    return _numbered([str(number) for number in seen], f"the {len(weights):,} public classes of the network")
+
+
+def _numbered(texts: Sequence[str], source: str) -> Kinds:
+    names, shows = np.unique(np.asarray(texts, dtype=np.str_), return_inverse=True)
+    return Kinds(shows.astype(np.int64), tuple(str(name) for name in names), source)
+
+
+def _from_table(rule: str, names: Sequence[str]) -> list[str]:
+    path, colon, column = rule.rpartition(":")
+    if not colon or not path.lower().endswith(".csv"):
+        raise InvalidData(f"labels must be folder or FILE.csv:COLUMN, got {rule!r}.")
+    try:
+        with open(path, newline="", encoding="utf-8") as file:
+            reader = csv.DictReader(file)
+            columns = list(reader.fieldnames or ())
+            if column not in columns:
+                raise InvalidData(f"{path} has no column {column!r}. It has: {', '.join(columns) or 'none'}.")
+            table = {str(row[columns[0]]): str(row[column] or "").strip() for row in reader}
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise InvalidData(f"{path} cannot be read as a table ({type(error).__name__}).") from error
+    missing = sum(not table.get(name) for name in names)
+    if missing:
+        raise InvalidData(f"{missing} of {len(names)} photos have no label in {path}. Every photo needs one.")
+    return [table[name] for name in names]

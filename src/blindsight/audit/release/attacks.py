@@ -1,0 +1,338 @@
+"""What a stranger makes of released codes, measured against the photos: four questions, each with what chance gives,
+what codes without noise give, and what the photos' own features give.
+
+The stranger knows the hash function and the mechanism, which are public; to guess and to rebuild, also half of the
+photos with what they show. That is much to know: what it cannot do, a weaker one cannot either.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+from blindsight.audit.engine.reconstruction import reconstruct
+from blindsight.core.codes import hamming, pack, unpack
+from blindsight.core.errors import UnchargedRelease
+from blindsight.index.cell_lists import from_codes
+from blindsight.index.encoder import PhotoEncoder
+
+__all__ = [
+    "Guessed",
+    "Rebuilt",
+    "Searched",
+    "Singled",
+    "View",
+    "guess",
+    "law_problem",
+    "rebuild",
+    "search",
+    "single_out",
+    "view_of",
+]
+
+Array = NDArray[Any]
+Floats = NDArray[np.float64]
+_FIRST = 10
+_REPEATS = 4  # releases of each known photo that the stranger learns from
+_PROBES = 500
+_SHOWN = 8
+#: of a release that is as it says, one in a million is called another.
+_ERROR = 1e-6
+
+
+class View(Protocol):
+    """Codes as a stranger reads them: cells of a codebook, or flipped bits."""
+
+    def released(self, codes: NDArray[np.uint8]) -> Array:
+        """Packed codes as cells (n,) or bits (n, b)."""
+
+    def plain(self, rows: Array) -> Array:
+        """The same of the photos themselves, without noise."""
+
+    def drawn(self, rows: Array) -> Array:
+        """A fresh release of these photos, for one's own use."""
+
+    def fits(self, plain: Array, released: Array) -> Array:
+        """How likely each released code is that of each photo (m, n), in any monotone scale."""
+
+    def vectors(self, codes: Array) -> Floats:
+        """Codes as numbers to learn from."""
+
+    def scores(self, rows: Array, released: Array) -> Array:
+        """How well released codes answer queries (m, n), as search ranks them."""
+
+    def law(self, plain: Array, released: Array) -> tuple[int, int, float]:
+        """How often the truth was told, among how many, and how often it should be."""
+
+
+class _Cells:
+    def __init__(self, encoder: PhotoEncoder) -> None:
+        book = encoder.codebook
+        assert book is not None  # noqa: S101  (see view_of)
+        self.encoder, self.book = encoder, book
+
+    def released(self, codes: NDArray[np.uint8]) -> Array:
+        return from_codes(codes).astype(np.int64)
+
+    def plain(self, rows: Array) -> Array:
+        return self.book.assign(rows)
+
+    def drawn(self, rows: Array) -> Array:
+        return self.released(_quietly(self.encoder, rows))
+
+    def fits(self, plain: Array, released: Array) -> Array:
+        return (plain[:, None] == released).astype(np.int8)
+
+    def vectors(self, codes: Array) -> Floats:
+        return self.book.cells.middle(codes).astype(np.float64)
+
+    def scores(self, rows: Array, released: Array) -> Array:
+        counts = np.bincount(released, minlength=self.book.k)
+        by_cell = self.book.reading(counts).scores(self.book.similarity(rows))
+        return np.asarray(by_cell)[:, released]
+
+    def law(self, plain: Array, released: Array) -> tuple[int, int, float]:
+        return int((plain == released).sum()), len(plain), float(self.book.mechanism.truth_probability)
+
+
+class _Bits:
+    def __init__(self, encoder: PhotoEncoder) -> None:
+        self.encoder, self.hasher = encoder, encoder.hasher
+
+    def released(self, codes: NDArray[np.uint8]) -> Array:
+        return unpack(codes, self.encoder.n_bits)
+
+    def plain(self, rows: Array) -> Array:
+        return self.released(self.hasher.query(_centred(rows)))
+
+    def drawn(self, rows: Array) -> Array:
+        return self.released(_quietly(self.encoder, _centred(rows)))
+
+    def fits(self, plain: Array, released: Array) -> Array:
+        far: Array = hamming(pack(plain), pack(released)).astype(np.int32)
+        return far if self.hasher.mechanism_.beta > 0.5 else -far
+
+    def vectors(self, codes: Array) -> Floats:
+        return 2.0 * codes - 1.0
+
+    def scores(self, rows: Array, released: Array) -> Array:
+        values: Array = self.hasher.decision_function(_centred(rows)) @ self.vectors(released).T
+        return -values if self.hasher.mechanism_.beta > 0.5 else values
+
+    def law(self, plain: Array, released: Array) -> tuple[int, int, float]:
+        return int((plain == released).sum()), plain.size, 1 - float(self.hasher.mechanism_.beta)
+
+
+def view_of(encoder: PhotoEncoder) -> View:
+    """How a stranger reads this encoder's codes."""
+    return _Bits(encoder) if encoder.codebook is None else _Cells(encoder)
+
+
+def law_problem(view: View, rows: Array, released: Array) -> str | None:
+    """Whether the truth was told more often than the mechanism says: then the noise is not what is stated."""
+    told, n, stated = view.law(view.plain(rows), released)
+    if stats.binom.sf(told - 1, n, stated) < _ERROR:
+        return f"the true code was told in {told:,} of {n:,} cases, where the promise says {stated:.1%}"
+    return None
+
+
+@dataclass(frozen=True)
+class Singled:
+    """Somebody who holds a copy of a photo looks for its entry: mean rank and how often the first is right."""
+
+    rank: float
+    top1: float
+    plain_rank: float
+    plain_top1: float
+    n: int
+
+    @property
+    def chance(self) -> float:
+        """The first by lot."""
+        return 1 / self.n
+
+
+def single_out(view: View, rows: Array, released: Array, rng: np.random.Generator) -> Singled:
+    """Rank all entries by how likely they are the photo's; ties by lot, in expectation."""
+    plain = view.plain(rows)
+    asked = rng.permutation(len(rows))[:_PROBES]
+    rank, top = _ranks(view.fits(plain[asked], released), asked)
+    plain_rank, plain_top = _ranks(view.fits(plain[asked], plain), asked)
+    return Singled(float(rank.mean()), float(top.mean()), float(plain_rank.mean()), float(plain_top.mean()), len(rows))
+
+
+def _ranks(fits: Array, own: Array) -> tuple[Floats, Floats]:
+    mine = fits[np.arange(len(own)), own][:, None]
+    above, tied = (fits > mine).sum(axis=1), (fits == mine).sum(axis=1)
+    return above + (tied + 1) / 2, np.where(above == 0, 1 / tied, 0.0)
+
+
+@dataclass(frozen=True)
+class Guessed:
+    """How often what a photo shows is guessed: from the release, without noise, from features; and by luck."""
+
+    share: float
+    plain: float
+    features: float
+    luck: float
+    kinds: int
+    source: str
+
+
+def guess(view: View, rows: Array, released: Array, shows: Array, source: str, rng: np.random.Generator) -> Guessed:
+    """By the best of two strangers who know half of the photos: counts of kinds in each code, and ridge regression."""
+    known = _half(len(rows), rng)
+    plain = view.plain(rows)
+    learn = np.flatnonzero(known)
+    fresh = np.concatenate([view.drawn(rows[learn]) for _ in range(_REPEATS)])
+    again = np.tile(shows[learn], _REPEATS)
+    answers = shows[~known]
+    right = {
+        "share": _best(view, fresh, again, released[~known], answers),
+        "plain": _best(view, plain[learn], shows[learn], plain[~known], answers),
+        "features": _by_ridge(_centred(rows[learn]), shows[learn], _centred(rows[~known]), answers),
+    }
+    luck = float(np.bincount(shows).max() / len(shows))
+    return Guessed(
+        **{name: max(luck, value) for name, value in right.items()},
+        luck=luck,
+        kinds=int(shows.max()) + 1,
+        source=source,
+    )
+
+
+def _best(view: View, codes: Array, shows: Array, asked: Array, truth: Array) -> float:
+    return max(_by_count(codes, shows, asked, truth), _by_ridge(view.vectors(codes), shows, view.vectors(asked), truth))
+
+
+def _half(n: int, rng: np.random.Generator) -> NDArray[np.bool_]:
+    known = np.zeros(n, bool)
+    known[rng.permutation(n)[: n // 2]] = True
+    return known
+
+
+def _by_count(codes: Array, shows: Array, asked: Array, truth: Array) -> float:
+    """The commonest kind among known releases with the same code; else the commonest of all."""
+    texts, place = np.unique(np.concatenate([codes, asked]), axis=0, return_inverse=True)
+    place = place.ravel()
+    table = np.zeros((len(texts), int(shows.max()) + 1))
+    np.add.at(table, (place[: len(codes)], shows), 1.0)
+    table += 1e-3 * np.bincount(shows, minlength=table.shape[1]) / len(shows)
+    return float((table.argmax(axis=1)[place[len(codes) :]] == truth).mean())
+
+
+def _by_ridge(x: Floats, shows: Array, z: Floats, truth: Array) -> float:
+    """Ridge regression on one column per kind."""
+    kinds, index = np.unique(shows, return_inverse=True)
+    centre = x.mean(axis=0)
+    given, wanted = x - centre, np.eye(len(kinds))[index]
+    gram = given.T @ given
+    gram[np.diag_indices_from(gram)] += 1e-2 * max(np.trace(gram) / len(gram), 1e-12) + 1e-9
+    weights = np.linalg.solve(gram, given.T @ (wanted - wanted.mean(axis=0)))
+    return float((kinds[((z - centre) @ weights + wanted.mean(axis=0)).argmax(axis=1)] == truth).mean())
+
+
+@dataclass(frozen=True, eq=False)
+class Rebuilt:
+    """Pictures from codes: PSNR and SSIM of the release, of codes without noise, of features, and of the mean image."""
+
+    psnr: float
+    ssim: float
+    plain: float
+    features: float
+    mean: float
+    decoder: str
+    pictures: dict[str, NDArray[np.uint8]]
+
+
+def rebuild(
+    view: View, rows: Array, released: Array, thumbnails: NDArray[np.uint8], rng: np.random.Generator
+) -> Rebuilt:
+    """Learn the way back on half of the photos, by ridge regression and by a small network; the better is told."""
+    known = _half(len(rows), rng)
+    plain = view.plain(rows)
+    seed = int(rng.integers(2**31))
+
+    def from_(x: Floats, images: Array, z: Floats) -> Any:
+        tries = [
+            reconstruct(x, images, z, thumbnails[~known], decoder=decoder, seed=seed)
+            for decoder in ("ridge", "network")
+        ]
+        return max(tries, key=lambda found: found.psnr)
+
+    fresh = np.concatenate([view.drawn(rows[known]) for _ in range(_REPEATS)])
+    images = np.tile(thumbnails[known], (_REPEATS, 1, 1, 1))
+    released_back = from_(view.vectors(fresh), images, view.vectors(released[~known]))
+    plain_back = from_(view.vectors(plain[known]), thumbnails[known], view.vectors(plain[~known]))
+    feature_back = from_(_centred(rows[known]), thumbnails[known], _centred(rows[~known]))
+    mean = np.broadcast_to(thumbnails[known].mean(axis=0).astype(np.uint8), thumbnails[:_SHOWN].shape)
+    shown = {
+        "your photos": thumbnails[~known][:_SHOWN],
+        f"from the features: {feature_back.psnr:.1f} dB": feature_back.images[:_SHOWN],
+        f"from codes without noise: {plain_back.psnr:.1f} dB": plain_back.images[:_SHOWN],
+        f"from what you gave away: {released_back.psnr:.1f} dB": released_back.images[:_SHOWN],
+        f"from nothing, the mean photo: {released_back.psnr_of_mean:.1f} dB": mean[: len(thumbnails[~known])],
+    }
+    return Rebuilt(
+        psnr=released_back.psnr,
+        ssim=released_back.ssim,
+        plain=plain_back.psnr,
+        features=feature_back.psnr,
+        mean=released_back.psnr_of_mean,
+        decoder=released_back.decoder,
+        pictures=shown,
+    )
+
+
+@dataclass(frozen=True)
+class Searched:
+    """Of the first ten hits, how many show what the query shows; and how many are what unprotected search shows."""
+
+    hits: float
+    features: float
+    chance: float
+    same: float
+
+
+def search(view: View, rows: Array, released: Array, shows: Array | None, rng: np.random.Generator) -> Searched:
+    """Photos as queries for each other. Without kinds, what unprotected search shows first counts as right."""
+    asked = rng.permutation(len(rows))[:_PROBES]
+    points = _centred(rows)
+    alike = points[asked] @ points.T
+    scores = np.asarray(view.scores(rows[asked], released), np.float64)
+    first = {name: _first(value, asked, rng) for name, value in (("features", alike), ("hits", scores))}
+    near = int(np.clip(len(rows) // 20, _FIRST, 100))
+    best = _first(alike, asked, rng, near)
+    same = float(np.mean([len(set(mine) & set(theirs)) for mine, theirs in zip(first["hits"], best, strict=True)]))
+    if shows is None:
+        return Searched(same, float(_FIRST), _FIRST * near / (len(rows) - 1), same)
+    counts = {name: float((shows[found] == shows[asked][:, None]).sum(axis=1).mean()) for name, found in first.items()}
+    chance = _FIRST * float(np.mean((np.bincount(shows)[shows[asked]] - 1) / (len(rows) - 1)))
+    return Searched(counts["hits"], counts["features"], chance, same)
+
+
+def _first(values: Array, own: Array, rng: np.random.Generator, count: int = _FIRST) -> NDArray[np.int64]:
+    """The places of the largest values, not counting the query itself; ties by lot."""
+    scores = values.astype(np.float64).copy()
+    scores[np.arange(len(own)), own] = -np.inf
+    lot = rng.random(scores.shape[1])
+    return np.stack([np.lexsort((lot, -row))[:count] for row in scores])
+
+
+def _quietly(encoder: PhotoEncoder, rows: Array) -> NDArray[np.uint8]:
+    """A release that stays here, so that nothing is charged for it."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UnchargedRelease)
+        drawn: NDArray[np.uint8] = encoder.hasher.transform(rows)
+    return drawn
+
+
+def _centred(rows: Array) -> Floats:
+    """Features as unit vectors about their own mean."""
+    found = rows - rows.mean(axis=1, keepdims=True)
+    return np.asarray(found / np.maximum(np.linalg.norm(found, axis=1, keepdims=True), 1e-12), np.float64)

@@ -1,0 +1,1 @@
+"""Sums of encrypted updates: attacks and verdicts."""

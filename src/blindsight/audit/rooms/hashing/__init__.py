@@ -1,0 +1,1 @@
+"""Private hashing: attacks and verdicts."""

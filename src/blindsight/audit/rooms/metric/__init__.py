@@ -1,0 +1,1 @@
+"""Learned metrics: attacks and verdicts."""

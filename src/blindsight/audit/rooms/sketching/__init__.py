@@ -1,0 +1,1 @@
+"""Negative databases and sketches: attacks and verdicts."""

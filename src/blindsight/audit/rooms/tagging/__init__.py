@@ -1,0 +1,1 @@
+"""Private tagging: attacks and verdicts."""

@@ -1,0 +1,53 @@
+"""Permanent noise: under one vault an image has one sketch, whenever and wherever it is asked for.
+
+Two sketches of an image with noise of their own tell more of it than one. With a vault's key the noise is a function
+of the image's content, the parameters and the shape: moved, renamed, copied, or sent a second time, the image has the
+same sketch, and where a promise is charged for (flipped bits), it is charged once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from blindsight.privacy.entropy import EntropyName, part_state
+from blindsight.privacy.vault import RecordStream, Vault
+
+__all__ = ["Permanent", "state_of"]
+
+
+@dataclass(frozen=True)
+class Permanent:
+    """A vault's key as a sketcher's `random_state`. It stays where it is: not copied, and not sent to workers."""
+
+    vault: Vault
+    name: ClassVar[EntropyName] = "keyed"
+
+    def names(self, images: NDArray[Any]) -> list[str]:
+        """The record of each image (n, channels, h, w), by its pixels."""
+        head = f"{images.shape[1:]} {images.dtype.str}/".encode()
+        return [
+            self.vault.record_of(hashlib.sha256(head + np.ascontiguousarray(image).tobytes()).digest())
+            for image in images
+        ]
+
+    def stream(self, label: str, *, exact: bool = True) -> RecordStream:
+        """The stream of a label, which is a record's id, a slash, and what it is for."""
+        record = label.partition("/")[0]
+        return self.vault.source([record], about="sketch").stream(label, exact=exact)
+
+    def key(self, law: str) -> str:
+        """The ledger's key of a release by this law: the same release is charged once."""
+        return f"sketches {self.vault.release_of(law)}"
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Permanent:
+        return self
+
+
+def state_of(random_state: Any, part: int) -> Any:
+    """The random state of one block of a job; permanent noise does not hang on blocks."""
+    return random_state if isinstance(random_state, Permanent) else part_state(random_state, part)

@@ -1,0 +1,140 @@
+"""A tagger is made once, and each photo's answer is published once: kept in a vault, and charged once.
+
+Asked again, after a crash, from another folder or by another process, a photo has the same answer: its noise is a
+function of the vault's key, the photo's content and the model (permanent randomised response), and what was released
+is read back from the vault. So one charge of epsilon covers every photo that this model ever publishes, under the
+number of the release. Another model, mechanism or epsilon is another release.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from blindsight.core import durable, storage
+from blindsight.core.errors import InvalidParameter
+from blindsight.privacy.door import Door
+from blindsight.privacy.plan import plan_to_fields
+from blindsight.privacy.vault import Vault
+from blindsight.tagging import promise
+from blindsight.tagging.answers import Answers, Exact
+from blindsight.tagging.estimator import TRAINING, PrivateTagger
+
+if TYPE_CHECKING:
+    from blindsight.privacy.ledger import Ledger
+
+__all__ = ["publish", "train_once"]
+
+# Photos whose answers are noted in the vault together: what a crash leaves to be computed again.
+_TOGETHER = 256
+
+
+def publish(
+    tagger: PrivateTagger,
+    records: Sequence[str],
+    rows: Callable[[list[int]], Any],
+    *,
+    vault: Vault,
+    ledger: Ledger | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Answers:
+    """The published answer of each photo.
+
+    `records` are the photos' ids (`Vault.record_of` their content); `rows(places)` gives the features of the photos at
+    these places, and is asked for those only that were never answered. The ledger is charged before the first answer,
+    by the release's number: once.
+    """
+    way, single = tagger.way_, tagger.answer_guarantee_
+    if single is None or isinstance(way, Exact):
+        raise InvalidParameter("exact answers protect no asked image: publish with answers=CodebookAnswers(...).")
+    if single.sampler != "exact":
+        raise InvalidParameter("permanent noise needs an exact sampler: CodebookAnswers, or Gaussian or Laplace noise.")
+    promised = promise.of_publishing(single)
+    about = _function(tagger, promised.releases)
+    number = vault.release_of(about)
+    first = {record: place for place, record in reversed(list(enumerate(records)))}
+    kept = vault.codes(number)
+    missing = sorted((record for record in first if record not in kept), key=first.__getitem__)
+    law = way.noise(tagger.n_labels_)
+    shape = np.asarray(law.release(way.value(np.zeros((1, tagger.n_labels_))), rng=np.random.default_rng(0)))
+    for start in range(0, max(1, len(missing)), _TOGETHER):
+        some = missing[start : start + _TOGETHER]
+        # Also where nothing is missing: charged once by its key, and whoever forgot the ledger before pays now.
+        source = vault.source(some, about=about)
+        what = "tags of photos, each released once"
+        door = Door(promised, what=what, ledger=ledger, random_state=source, key=f"release {number}")
+        if some:
+            logits = tagger.logits(rows([first[record] for record in some]))
+            drawn = door.release_each(promise.ANSWER, way.value(logits), some, about=about)
+            codes = np.ascontiguousarray(drawn.astype(shape.dtype)).reshape(len(some), -1).view(np.uint8)
+            standing = vault.keep_codes(number, some, codes)
+            kept |= {record: code.tobytes() for record, code in zip(some, standing, strict=True)}
+        if progress is not None:
+            progress(min(start + _TOGETHER, len(missing)), len(missing))
+    told = np.frombuffer(b"".join(kept[record] for record in records), shape.dtype).reshape(-1, *shape.shape[1:])
+    return way.read(told)
+
+
+def train_once(
+    tagger: PrivateTagger,
+    X: Any,
+    y: Any,
+    *,
+    vault: Vault,
+    ledger: Ledger | None = None,
+    notes: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> PrivateTagger:
+    """Fit, keep the model in the vault, and charge it once; the same training run again gives the model that is kept.
+
+    A model leaves after it was kept, never before: whatever a crash interrupts was seen by nobody, and may be tried
+    again under the same charge. One record more or less, or another setting, is another release. `notes` are public
+    facts that the file states beside the tagger's own; `options` are `fit`'s.
+    """
+    number = vault.release_of(_training(tagger, X, y))
+    place = vault.path / "models" / f"{number}.safetensors"
+    if not place.exists():
+        tagger.fit(X, y, ledger=ledger, key=f"release {number}", **options)
+        tagger.public_ |= dict(notes or {})
+        durable.make_folder(place.parent)
+        made = place.parent / f".{secrets.token_hex(8)}.part"
+        try:
+            tagger.save(made)
+            with contextlib.suppress(FileExistsError):  # another process was faster: then its model stands
+                durable.link_new(made, place)
+        finally:
+            durable.remove(made)
+    kept = PrivateTagger.load(place)
+    if ledger is not None:
+        ledger.charge(kept.guarantee_.costs, what=TRAINING, key=f"release {number}")
+    kept.owner_only_ = getattr(tagger, "owner_only_", {})
+    return kept
+
+
+def _training(tagger: PrivateTagger, X: Any, y: Any) -> str:
+    """Records, settings and public knowledge as text."""
+    known = {"rows": np.asarray(X), "labels": np.asarray(y)}
+    if tagger.public is not None:
+        known["public"] = np.asarray(tagger.public)
+    if tagger.prior is not None:
+        known |= {"prior": tagger.prior.weights, "offset": tagger.prior.offset}
+    fields = {name: repr(getattr(tagger, name)) for name in ("training", "answers", "classes", "random_state")}
+    return storage.digest(TRAINING, known) + json.dumps(fields, sort_keys=True)
+
+
+def _function(tagger: PrivateTagger, plan: Any) -> str:
+    """Model and mechanism as text: what makes one release another."""
+    tables: dict[str, NDArray[Any]] = {}
+    fields: dict[str, Any] = {"releases": plan_to_fields(plan), "training": repr(tagger.training)}
+    for part, values in (("public", tagger.public_), ("released", tagger.released_)):
+        tables |= {f"{part}.{key}": value for key, value in values.items() if isinstance(value, np.ndarray)}
+        fields[part] = {key: value for key, value in values.items() if not isinstance(value, np.ndarray)}
+    text = storage.digest("published tags", tables) + json.dumps(fields, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,157 @@
+"""A release is attacked with its owner's photos as the truth, and what is said of it follows from what was measured."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+from blindsight.audit import release as module
+from blindsight.audit.release import ReleaseAudit, audit_release
+from blindsight.audit.release.album import read_album
+from blindsight.audit.target import audit_file
+from blindsight.cli.main import app
+from blindsight.core.errors import InvalidData
+from blindsight.index import HammingIndex
+from blindsight.index.cell_lists import to_codes
+
+KINDS = 6
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory) -> Path:
+    """Ninety pictures of six kinds, each kind a pattern of its own with some noise on it, a folder per kind."""
+    folder = tmp_path_factory.mktemp("photos")
+    rng = np.random.default_rng(0)
+    for kind in range(KINDS):
+        pattern = np.kron(rng.integers(0, 200, (4, 4, 3)), np.ones((6, 6, 1)))
+        (folder / f"kind{kind}").mkdir()
+        for number in range(15):
+            picture = np.clip(pattern + rng.normal(20, 25, pattern.shape), 0, 255).astype(np.uint8)
+            Image.fromarray(picture).save(folder / f"kind{kind}" / f"holiday-{kind}-{number}.png")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def made(photos, tmp_path_factory):
+    """Releases of these photos, by epsilon, each made once."""
+    home, kept = tmp_path_factory.mktemp("releases"), {}
+
+    def make(epsilon: float, *more: str) -> Path:
+        if (epsilon, more) not in kept:
+            out = home / f"out{len(kept)}"
+            words = ["hash", photos, "--out", out, "--epsilon", epsilon, "--features", "pixels", *more]
+            done = CliRunner().invoke(app, [str(word) for word in words])
+            assert done.exit_code == 0, done.output
+            kept[epsilon, more] = out
+        return kept[epsilon, more]
+
+    return make
+
+
+@pytest.fixture(autouse=True, scope="module")
+def few_budgets():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "_EPSILONS", (2.0,))
+        yield
+
+
+@cache
+def attacked(out: Path, **options) -> ReleaseAudit:
+    return audit_release(out, out.with_name(out.name + ".vault"), trials=2000, **options)
+
+
+def test_a_small_budget_hides_the_photo_and_a_large_one_does_not(made) -> None:
+    quiet, loud = attacked(made(1.0)), attacked(made(24.0))
+    for found in (quiet, loud):
+        assert found.singled.n == 90
+        assert not found.refuted
+        assert found.guessed is not None
+        assert found.guessed.kinds == KINDS
+        assert found.guessed.source == "the folders they lie in"
+    assert quiet.singled.top1 < 3 * quiet.singled.chance
+    assert loud.singled.top1 == pytest.approx(loud.singled.plain_top1, abs=0.02)
+    assert loud.guessed.share > 0.8 > quiet.guessed.share
+    assert loud.searched.hits > quiet.searched.hits
+    assert loud.rebuilt.psnr > quiet.rebuilt.psnr
+
+
+def test_recovery_as_good_as_from_plain_codes_is_bad_news_whatever_epsilon_says(made) -> None:
+    advice = " ".join(attacked(made(24.0)).advice())
+    assert "as well as from codes without noise" in advice
+    assert not any("without noise" in sentence for sentence in attacked(made(1.0)).advice())
+
+
+def test_flipped_bits_are_attacked_too(made) -> None:
+    found = attacked(made(16.0, "--method", "phashing-itq", "--bits", "16"))
+    assert not found.refuted
+    assert found.singled.chance < found.singled.top1 <= found.singled.plain_top1 + 0.05
+
+
+def test_codes_that_carry_less_noise_than_stated_are_refuted(made, tmp_path) -> None:
+    """The true cells in the place of those that epsilon 1 drew."""
+    out = tmp_path / "out"
+    shutil.copytree(made(1.0), out)
+    shutil.copytree(f"{made(1.0)}.vault", f"{out}.vault")
+    with HammingIndex.open(out / "codes.index") as index:
+        options = {"photos": None, "most": 90, "rng": np.random.default_rng(0)}
+        seen = read_album(out, Path(f"{out}.vault"), step=lambda done, total, what: None, **options)
+        book = seen.encoder.codebook
+        index.add(to_codes(book.assign(seen.rows), book.k), list(seen.ids))
+    found = attacked(out)
+    assert found.refuted
+    assert "where the promise says" in " ".join(found.problems)
+    assert found.answer.startswith("Do not give this away")
+
+
+def test_names_in_a_release_are_found(made, tmp_path) -> None:
+    out = tmp_path / "out"
+    shutil.copytree(made(1.0), out)
+    shutil.copytree(f"{made(1.0)}.vault", f"{out}.vault")
+    (out / "readme.txt").write_text("see holiday-3-7.png")
+    assert "the names of 1 photos stand in the release" in attacked(out).problems
+
+
+def test_the_vault_must_be_the_releases_own(made) -> None:
+    with pytest.raises(InvalidData, match="is not the vault of"):
+        audit_release(made(1.0), f"{made(24.0)}.vault")
+
+
+def test_labels_of_ones_own_are_used(made, photos, tmp_path) -> None:
+    names = sorted(path.relative_to(photos).as_posix() for path in photos.rglob("*.png"))
+    table = tmp_path / "labels.csv"
+    table.write_text("name,even\n" + "".join(f"{name},{int(name[4]) % 2}\n" for name in names))
+    found = attacked(made(24.0), labels=f"{table}:even")
+    assert found.guessed is not None
+    assert (found.guessed.kinds, found.guessed.source) == (2, "column even of your table")
+    with pytest.raises(InvalidData, match="no column"):
+        attacked(made(24.0), labels=f"{table}:odd")
+
+
+def test_the_command_prints_lines_that_fit_and_writes_a_page(made, tmp_path) -> None:
+    out = made(24.0)
+    words = ["audit", str(out), "--vault", f"{out}.vault", "--out", str(tmp_path / "report")]
+    done = CliRunner().invoke(app, words, env={"COLUMNS": "80"})
+    assert done.exit_code == 0, done.output
+    printed = done.output[: done.output.index("wrote ")]
+    assert max(map(len, printed.splitlines())) <= 80
+    assert printed.count("Not refuted:") == 1
+    page = (tmp_path / "report" / "report.html").read_text()
+    assert page.index("of 100 cases") < page.index("<figure>") < page.index("Claimed, proven, audited")
+    assert "data:image/png;base64," in page
+    assert "holiday" not in page
+    measured = json.loads((tmp_path / "report" / "report.json").read_text())["measured"]
+    assert measured["looked_at"] == 90
+
+
+def test_a_codebook_is_audited_from_its_file_alone(made) -> None:
+    for path in (made(1.0), made(1.0) / "codebook.safetensors", made(1.0) / "codes.index"):
+        found = audit_file(path, trials=20_000)
+        assert found.verdict is not None
+        assert 0 < found.verdict.audited.epsilon <= 1.0

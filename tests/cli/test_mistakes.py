@@ -1,0 +1,165 @@
+"""Mistakes that people make on the command line: each ends in one sentence that says what to do, and a code."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import typer
+from PIL import Image
+
+from blindsight.cli import main
+from blindsight.cli.examples import EXAMPLES, FIRST
+
+RUNS_UNTIL_STOPPED = {"serve", "federate keygen", "federate holder", "federate user"}
+
+
+def _leaves(command: Any, path: str = "") -> list[tuple[str, Any]]:
+    inner = getattr(command, "commands", {})
+    own = [] if inner and path != "serve" else [(path, command)]
+    return own + [leaf for name, one in inner.items() for leaf in _leaves(one, f"{path} {name}".strip())]
+
+
+LEAVES = dict(_leaves(typer.main.get_command(main.app)))
+
+
+@pytest.fixture
+def say(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
+    """Run a command line in this process: (exit code, standard output, standard error)."""
+
+    def run(line: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["blindsight", *shlex.split(line)])
+        with pytest.raises(SystemExit) as stopped:
+            main.run()
+        said = capsys.readouterr()
+        return int(stopped.value.code or 0), said.out, said.err
+
+    return run
+
+
+@pytest.fixture
+def photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    for number in range(3):
+        pixels = np.full((24, 24, 3), 60 * number + 20, np.uint8)
+        Image.fromarray(pixels).save(folder / f"{number}.png")
+    return folder
+
+
+def test_a_refusal_for_want_of_a_budget_says_the_whole_command(say: Any, photos: Path) -> None:
+    code, out, err = say("hash photos --out index --features pixels --ledger budget.db --dataset holiday")
+    assert code == 3
+    assert out == ""  # no card before a refusal
+    assert f"blindsight ledger grant --ledger {photos.parent / 'budget.db'} --dataset holiday --epsilon 8" in err
+    hint = err[err.index("blindsight ledger grant") :].strip()
+    assert say(hint.removeprefix("blindsight "))[0] == 0
+    assert say("hash photos --out index --features pixels --ledger budget.db --dataset holiday")[0] == 0
+
+
+def test_query_and_index_swapped_are_named(say: Any, photos: Path) -> None:
+    assert say("hash photos --out index --features pixels")[0] == 0
+    code, _, err = say("search photos/0.png index")
+    assert code == 2
+    assert "comes first" in err
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "train photos",
+        "tag apply photos photos/0.png",
+        "metric learn photos --features photos",
+        "metric check photos",
+        "audit photos",
+        "search photos photos/0.png",
+        "sketch recover photos",
+        "ledger show --ledger photos",
+        "federate simulate --data photos",
+        "hash photos/0.png --out index",
+    ],
+)
+def test_a_folder_for_a_file_and_the_reverse_never_end_in_a_traceback(say: Any, photos: Path, line: str) -> None:
+    code, _, err = say(line)
+    assert code in (2, 4)
+    assert err.startswith("blindsight: ")
+    assert "Errno" not in err and len(err.splitlines()) == 1
+
+
+def test_what_the_operating_system_refuses_becomes_a_sentence(
+    say: Any, photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for error, word in (
+        (IsADirectoryError(21, "Is a directory", "photos"), "is a folder"),
+        (NotADirectoryError(20, "Not a directory", "photos/0.png"), "is not a folder"),
+        (FileNotFoundError(2, "No such file", "gone"), "does not exist"),
+        (PermissionError(13, "Permission denied", "locked"), "permissions"),
+        (OSError(28, "No space left on device"), "No space left"),
+    ):
+
+        def fail(error: OSError = error) -> None:
+            raise error
+
+        monkeypatch.setattr(main, "app", fail)
+        code, _, err = say("")
+        assert code == 4
+        assert word in err
+
+
+def test_the_settings_of_a_sketch_are_named_in_order(say: Any, photos: Path) -> None:
+    code, _, err = say("sketch photos out.sketches --q Q99")
+    assert code == 2
+    places = [err.index(name) for name in ("Q1", "Q2", "Q9", "Q10", "Q12") if name in err]
+    assert places == sorted(places)
+
+
+@pytest.mark.parametrize("line", ["serch", "tag aply", "ledger grnt", "serve key ad"])
+def test_a_typo_is_answered_by_one_suggestion(say: Any, line: str) -> None:
+    code, _, err = say(line)
+    assert code == 2
+    assert err.lower().count("did you mean") == 1
+
+
+def test_bits_and_cells_are_two_options(say: Any, photos: Path) -> None:
+    code, _, err = say("hash photos --out index --features pixels --bits 16")
+    assert (code, "--cells" in err) == (2, True)
+    code, _, err = say("hash photos --out index --features pixels --method phashing-lsh --cells 16")
+    assert (code, "--bits" in err) == (2, True)
+    assert say("hash photos --out index --features pixels --cells 4")[0] == 0
+
+
+def test_alone_it_says_what_to_do_first(say: Any) -> None:
+    assert say("") == (0, FIRST + "\n", "")
+
+
+def test_every_verb_speaks_json_unless_it_runs_until_it_is_stopped() -> None:
+    silent = {path for path, one in LEAVES.items() if not any("--json" in each.opts for each in one.params)}
+    assert silent == RUNS_UNTIL_STOPPED
+
+
+def test_every_verb_shows_examples_of_options_that_exist() -> None:
+    assert set(EXAMPLES) >= set(LEAVES)
+    for path, command in LEAVES.items():
+        known = {name for each in command.params for name in (*each.opts, *each.secondary_opts)} | {"--help"}
+        assert command.epilog and "Examples" in command.epilog
+        for line in EXAMPLES[path]:
+            assert line.startswith(f"blindsight {path}".removesuffix(" make"))
+            assert {word.split("=")[0] for word in shlex.split(line) if word.startswith("-")} <= known
+
+
+def test_completion_is_offered_for_the_shell(say: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION", "1")
+    code, out, _ = say("--show-completion bash")
+    assert code == 0
+    assert "complete" in out
+
+
+def test_help_says_the_exit_codes(say: Any) -> None:
+    code, out, _ = say("--help")
+    assert code == 0
+    assert "Exit codes" in out

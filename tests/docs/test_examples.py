@@ -1,0 +1,40 @@
+"""Every example runs as a newcomer would run it, prints something, and is short."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = sorted((Path(__file__).parents[2] / "docs" / "examples").glob("*.py"))
+ROOMS = ("hashing", "federated", "metric", "sketching", "tagging", "audit")
+# Thirty seconds on a core of its own; a busy machine may take a few times that.
+PATIENCE = 180
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_an_example_runs_and_prints(path: Path, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, str(path)],
+        cwd=tmp_path,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "MPLBACKEND": "Agg"},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+    )
+    assert done.returncode == 0, done.stderr
+    shown = path.with_suffix(".txt").read_text()
+    assert len(done.stdout.splitlines()) == len(shown.splitlines()), "make examples writes what the gallery shows"
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_an_example_fits_on_a_page(path: Path) -> None:
+    assert len(path.read_text().splitlines()) < 80
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_every_method_has_an_example(room: str) -> None:
+    assert any(path.stem.startswith(room) for path in EXAMPLES)

@@ -1,0 +1,105 @@
+"""The wheel, as somebody who has no clone gets it; and the pins with hashes.
+
+The environment is fresh and the wheel is installed into it by pip. To stay within seconds, what Blindsight needs is not
+downloaded again: a .pth file lends the packages of the environment that runs the tests, and nothing else of it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import sysconfig
+import tomllib
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+HASHED = [path for path in (ROOT / "requirements-core.txt", ROOT / "requirements-all.txt") if path.exists()]
+PINNED = re.compile(r"^([A-Za-z0-9._-]+)==([A-Za-z0-9.!]+) --hash=sha256:[0-9a-f]{64}$")
+
+
+def _run(*words: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
+    kept = {name: value for name, value in os.environ.items() if name not in {"PYTHONPATH", "PYTHONHOME"}}
+    return subprocess.run(
+        list(map(str, words)), cwd=cwd, env=kept, capture_output=True, text=True, timeout=300, check=False
+    )
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel of this tree, built by pip as `pip wheel` does it."""
+    folder = tmp_path_factory.mktemp("wheel")
+    done = _run(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", folder, ROOT, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    (made,) = folder.glob("blindsight-*.whl")
+    return made
+
+
+@pytest.fixture(scope="module")
+def fresh(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A new environment with the wheel in it."""
+    place = tmp_path_factory.mktemp("fresh") / "venv"
+    venv.create(place, with_pip=False, symlinks=True)
+    home = place / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
+    done = _run(
+        sys.executable, "-m", "pip", "--python", place / "bin" / "python", "install", "--quiet", "--no-deps", wheel,
+        cwd=place,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    (home / "lent.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    return place
+
+
+def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
+    names = zipfile.ZipFile(wheel).namelist()
+    tops = {name.split("/")[0] for name in names}
+    assert tops == {"blindsight", f"blindsight-{PYPROJECT['version']}.dist-info"}
+    assert "blindsight/py.typed" in names
+    assert any(name.endswith("licenses/LICENSE") for name in names)
+    assert not any("__pycache__" in name for name in names)
+
+
+def test_the_installed_wheel_says_what_it_can_do(fresh: Path, tmp_path: Path) -> None:
+    shown = _run(fresh / "bin" / "blindsight", "--help", cwd=tmp_path)
+    assert shown.returncode == 0, shown.stderr
+    assert "hash" in shown.stdout
+    where = _run(fresh / "bin" / "python", "-c", "import blindsight; print(blindsight.__file__)", cwd=tmp_path)
+    assert where.stdout.startswith(str(fresh))
+
+
+def test_the_readmes_lines_run_from_the_wheel(fresh: Path, tmp_path: Path) -> None:
+    (lines,) = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE)
+    done = _run(fresh / "bin" / "python", "-c", lines, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "proven ε = 8 per record" in done.stdout
+
+
+@pytest.mark.parametrize("path", HASHED, ids=lambda path: path.name)
+def test_hashed_requirements_agree_with_the_constraints(path: Path) -> None:
+    pins = dict(
+        line.lower().replace("_", "-").split("==")
+        for line in (ROOT / "constraints.txt").read_text().splitlines()
+        if "==" in line
+    )
+    lines = [line for line in path.read_text().splitlines() if not line.startswith("#")]
+    found = {}
+    for line in lines:
+        match = PINNED.match(line)
+        assert match is not None, line
+        found[match[1].lower().replace("_", "-")] = match[2].lower()
+    assert sorted(found.items() - pins.items()) == []
+    named = {re.split(r"[<>=\[ ]", line)[0].lower() for line in PYPROJECT["dependencies"]}
+    assert named <= set(found)
+
+
+def test_versions_agree() -> None:
+    import blindsight
+
+    assert blindsight.__version__ == PYPROJECT["version"]
+    assert f"## {PYPROJECT['version']}" in (ROOT / "CHANGELOG.md").read_text()

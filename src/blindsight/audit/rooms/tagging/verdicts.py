@@ -80,7 +80,9 @@ def _weights(*, trials: int, seed: int) -> Verdict:
     def run(labels: int, dice: np.random.Generator) -> NDArray[Any]:
         changed = Y.copy()
         changed[0] = labels
-        return clone(tagger).set_params(random_state=int(dice.integers(2**31))).fit(X, changed).logits(X[:1])[0]
+        return np.asarray(
+            clone(tagger).set_params(random_state=int(dice.integers(2**31))).fit(X, changed).logits(X[:1])[0]
+        )
 
     return Verdict(
         room="tagging",

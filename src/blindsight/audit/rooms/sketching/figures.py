@@ -19,7 +19,7 @@ from blindsight.sketching.sketches import SketchSet
 
 __all__ = ["figures"]
 
-_TRAIN, _TEST, _SHOWN, _STEPS = 900, 200, 10, 100
+_TRAIN, _TEST, _SHOWN, _STEPS = 900, 24, 10, 100
 _VALUES = 3_000_000  # pixels times channels of a file that are attacked for the report
 
 

@@ -188,7 +188,7 @@ def _memberships(seed: int) -> dict[str, Membership]:
 
         def train(included: NDArray[np.bool_], dice: np.random.Generator, noise: Any = noise) -> NDArray[Any]:
             total = rows[included].sum(axis=0)
-            return total if noise is None else noise.release(total, rng=dice)
+            return np.asarray(total if noise is None else noise.release(total, rng=dice))
 
         found[name] = infer_membership(train, lambda weights: rows @ weights, records=400, shadows=6, seed=seed)
     return found

@@ -109,7 +109,7 @@ def attack_sum(model: Any, *, trials: int, seed: int) -> Attack:
     noise: Any = agreed.noise
 
     def release(values: NDArray[Any], rng: np.random.Generator) -> NDArray[Any]:
-        return noise.release(values, rng=rng)
+        return np.asarray(noise.release(values, rng=rng))
 
     return attack_outcomes(
         collect_at_once(release, np.array(noise.clip), np.array(-noise.clip), trials=trials, seed=seed),

@@ -43,7 +43,7 @@ def _drawn(parameters: Any, given: NDArray[Any], seed: int) -> SketchSet:
 
 def _at_depth(images: NDArray[Any], depth: int) -> NDArray[Any]:
     scaled = images.astype(np.uint32) * (2**depth - 1) // 255
-    return scaled.astype(np.uint8 if depth <= 8 else np.uint16)
+    return np.asarray(scaled, np.uint8 if depth <= 8 else np.uint16)
 
 
 def _in_the_file(sketches: SketchSet) -> Figure:

@@ -96,7 +96,8 @@ def _extremes(array: Array, record: int, bounds: Any) -> Iterator[tuple[str, Arr
 def _ends(array: Array, bounds: tuple[float, float] | None) -> tuple[Any, Any]:
     if array.dtype.kind == "f":
         if bounds is not None:
-            return bounds
+            found: tuple[Any, Any] = bounds
+            return found
         reach = float(np.abs(array).max(initial=0)) or 1.0
         return -reach, reach
     return array.min(), array.max()

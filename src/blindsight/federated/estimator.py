@@ -41,7 +41,7 @@ _VALUES: dict[str, tuple[type, ...]] = {
 }
 
 
-class FederatedClassifier(ClassifierMixin, Protected):
+class FederatedClassifier(ClassifierMixin, Protected):  # type: ignore[misc]  # scikit-learn has no types
     """Linear classifiers over several owners' rows, averaged by secure sums: all roles in one process.
 
     Parameters:
@@ -261,7 +261,7 @@ class FederatedClassifier(ClassifierMixin, Protected):
 
     def _scaled(self, X: NDArray[np.float64]) -> NDArray[np.float64]:
         scale = self.public_["scale"]
-        return (X - scale[0]) / scale[1]
+        return np.asarray((X - scale[0]) / scale[1])
 
     def _settle(self) -> None:
         public, weights = self.public_, checks.finite_array("weights", self.released_["weights"], ndim=2)
@@ -301,7 +301,8 @@ class FederatedClassifier(ClassifierMixin, Protected):
     def predict(self, X: ArrayLike) -> NDArray[Any]:
         """Classes."""
         values = self.decision_function(X)
-        return self.classes_[(values > 0).astype(int) if values.ndim == 1 else np.argmax(values, axis=1)]
+        places = (values > 0).astype(int) if values.ndim == 1 else np.argmax(values, axis=1)
+        return np.asarray(self.classes_[places])
 
 
 def _numbered(classes: NDArray[Any], names: NDArray[Any]) -> NDArray[np.intp] | None:

@@ -93,7 +93,7 @@ def _extremes(array: Array, record: int, bounds: Any) -> Iterator[tuple[str, Arr
             yield "far and opposite", (np.where(np.asarray(row) < 0, 1, -1) * _FAR).astype(row.dtype)
 
 
-def _ends(array: Array, bounds: Any) -> tuple[Any, Any]:
+def _ends(array: Array, bounds: tuple[float, float] | None) -> tuple[Any, Any]:
     if array.dtype.kind == "f":
         if bounds is not None:
             found: tuple[Any, Any] = bounds
@@ -106,8 +106,8 @@ def _ends(array: Array, bounds: Any) -> tuple[Any, Any]:
 def _random(array: Array, rng: Any, bounds: Any) -> Array:
     low, high = _ends(array, bounds)
     if array.dtype.kind == "f":
-        return np.asarray(rng.uniform(low, high, array.shape).astype(array.dtype))
-    return np.asarray(rng.integers(int(low), int(high) + 1, array.shape).astype(array.dtype))
+        return np.asarray(rng.uniform(low, high, array.shape), array.dtype)
+    return np.asarray(rng.integers(int(low), int(high) + 1, array.shape), array.dtype)
 
 
 def _constant(array: Array, rng: Any, bounds: Any) -> Array:

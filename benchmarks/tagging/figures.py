@@ -1,11 +1,12 @@
 """Figures 1 to 5 of the paper, on the sets at hand: the paper's method to the letter, measured as it is used.
 
-A model is trained with the paper's loss (noise of scale S_b S/ε on training outputs) and asked with the same noise on
-its answers, over several seeds; both noises are drawn at the door, as `P2MLGCN` draws them. Every figure is there for
-the sensitivity of the authors' published code, S = 1 (rows with `S1`), and for that of the text, the number of labels.
-λ weighs against the sum over the records (λ/N against the mean loss). What the paper's order claims, and whether it
-comes out in the mean, are rows of their own (value 1 or 0). The JSON file holds every metric with the half width of its
-95% interval, top-3 both as we count it (exactly three tags) and as the authors do (only scores above 0, `3passing`).
+A model is trained with the paper's loss (noise of scale S_b S/ε on training outputs, drawn at the door as `P2MLGCN`
+draws it) and asked with the same noise on its answers, over several seeds. Figures 1 to 4 and the corollaries of Figure
+5 are there for the sensitivity of the authors' published code, S = 1 (rows with `S1`), and for that of the text, the
+number of labels. λ weighs against the sum over the records (λ/N against the mean loss). What the paper's order claims,
+and whether it comes out in the mean, are rows of their own (value 1 or 0). The JSON file holds every metric with the
+half width of its 95% interval, top-3 both as we count it (exactly three tags) and as the authors do (only scores above
+0, `3passing`).
 """
 
 from __future__ import annotations

@@ -49,23 +49,22 @@ class CodebookHasher(ReleasesCodes):
     `transform` releases packed codes of k bits: the released cell, or the members of a subset.
     `scores` ranks them for queries, whose features stay with whoever searches.
 
-    Parameters
-    ----------
-    epsilon, delta: the budget per record; delta only where cells are learned from private images.
-    n_cells: k, or "auto": by the budget, as far as the images go. Classes are cells of their own: leave it out.
-    mechanism: "k-ary" (one cell is named, true or not) or "subset" (as many as tell most about the true one).
-    supervised: whether cells are classes; `fit` then needs labels. With several labels per image (public ones only),
-        groups of label sets.
-    learned_from: "public" if `fit` sees images that need no protection, "private" (the default) if it sees the
-        protected ones.
-    classes: the public label space, for labels (n,) of private images; taken from the labels themselves it would tell
-        of single records, and nothing would be proven.
-    learning_share: the share of epsilon spent on learning from private images.
+    Parameters:
+        epsilon: the budget per record; delta only where cells are learned from private images.
+        delta: the budget per record; delta only where cells are learned from private images.
+        n_cells: k, or "auto": by the budget, as far as the images go. Classes are cells of their own: leave it out.
+        mechanism: "k-ary" (one cell is named, true or not) or "subset" (as many as tell most about the true one).
+        supervised: whether cells are classes; `fit` then needs labels. With several labels per image (public ones
+            only), groups of label sets.
+        learned_from: "public" if `fit` sees images that need no protection, "private" (the default) if it sees the
+            protected ones.
+        classes: the public label space, for labels (n,) of private images; taken from the labels themselves it would
+            tell of single records, and nothing would be proven.
+        learning_share: the share of epsilon spent on learning from private images.
 
-    Guarantee
-    ---------
-    Pure epsilon per record in the local model with public cells; (epsilon, delta) per record, central, with private
-    ones: noisy moments compose with the released cell. Exact samplers throughout.
+    Guarantee:
+        Pure epsilon per record in the local model with public cells; (epsilon, delta) per record, central, with private
+        ones: noisy moments compose with the released cell. Exact samplers throughout.
     """
 
     n_features_in_: int

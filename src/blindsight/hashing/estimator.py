@@ -7,6 +7,7 @@ response or subset selection; whoever searches ranks by what the released cell s
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -39,7 +40,7 @@ _LABEL_SPACE = Assumption(
     "the classes were taken from the private labels, so that their number tells of single records: pass classes=",
 )
 # Public images that are looked at: Ward's clustering of more takes long and gains little.
-_MOST_IMAGES = 2000
+_MOST_IMAGES, _MOST_LABELLED = 2000, 10_000
 
 
 class CodebookHasher(ReleasesCodes):
@@ -51,8 +52,7 @@ class CodebookHasher(ReleasesCodes):
     Parameters:
         epsilon: the budget per record; delta only where cells are learned from private images.
         delta: the budget per record; delta only where cells are learned from private images.
-        n_cells: k, or "auto": 2 e^(2 epsilon / 3), as far as the images go. Classes are cells of their own: leave it
-            out.
+        n_cells: k, or "auto": by the budget, as far as the images go. Classes are cells of their own: leave it out.
         mechanism: "k-ary" (one cell is named, true or not) or "subset" (as many as tell most about the true one).
         supervised: whether cells are classes; `fit` then needs labels. With several labels per image (public ones
             only), groups of label sets.
@@ -190,10 +190,13 @@ class CodebookHasher(ReleasesCodes):
     def _learn_public(
         self, X: Array, labels: Array | None, rng: np.random.Generator, ledger: Ledger | None
     ) -> tuple[Codebook, Array]:
-        some = np.sort(rng.permutation(len(X))[:_MOST_IMAGES])
+        order = rng.permutation(len(X))
+        some = np.sort(order[:_MOST_IMAGES])
         if labels is not None:
             wanted = None if self.n_cells == "auto" else self.n_cells
-            book = from_labels(X[some], labels[some], self.epsilon, n_cells=wanted)
+            # A classifier learns from many; label sets are clustered pair by pair.
+            learn = np.sort(order[:_MOST_LABELLED]) if (labels.sum(axis=1) == 1).all() else some
+            book = from_labels(X[learn], labels[learn], self.epsilon, n_cells=wanted)
         else:
             book = from_pictures(X[some], self.epsilon, network=None, n_cells=self._how_many(len(some)), least=2)
         counts = np.bincount(book.assign(X), minlength=book.k) + 0.5
@@ -214,7 +217,9 @@ class CodebookHasher(ReleasesCodes):
     def _how_many(self, n: int) -> int:
         """By a rule that looks at nothing but the budget and the number of images, which is public."""
         if self.n_cells == "auto":
-            return max(2, min(number_of_cells(self._code_epsilon), MOST_CELLS, n // 2))
+            # With 0.3 e^epsilon cells the truth is told three times in four; for few kinds of images more is too many.
+            few = max(8, round(0.3 * math.exp(min(self._code_epsilon, 20.0))))
+            return max(2, min(number_of_cells(self._code_epsilon), few, MOST_CELLS, n // 2))
         if self.n_cells > n:
             raise InvalidParameter(f"n_cells must be at most the number of images, {n}.")
         return self.n_cells

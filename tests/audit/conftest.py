@@ -14,6 +14,6 @@ def small() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(figures, "_TRAIN", 200)
-        patch.setattr(figures, "_TEST", 30)
+        patch.setattr(figures, "_TEST", 10)
         patch.setattr(figures, "_STEPS", 10)
         yield

@@ -286,7 +286,7 @@ def _judged(seed: int) -> list[Verdict]:
         verdicts = all_verdicts(seed=seed, progress=progress)
     ours = [verdict for verdict in verdicts if not verdict.published]
     theirs = [verdict for verdict in verdicts if verdict.published]
-    show_numbers("as Blindsight runs them", ours)
+    show_numbers("ours", ours)
     _step(7, "And what five papers promise")
     show_numbers("as printed", theirs)
     _say(f"{sum(v.refuted for v in theirs)} of {len(theirs)} published claims refuted; of our own, "

@@ -74,14 +74,13 @@ class Balance:
 class Ledger:
     """The durable budget of one data set. Charge first, release after.
 
-    Parameters
-    ----------
-    where: a file path (SQLite) or a URL (`sqlite:///path`, `postgresql://user@host/name`). One database holds any
-        number of data sets, each with a chain of its own.
-    dataset: the data set whose budget this guards.
-    create: start a new ledger where there is none; otherwise that is a `LedgerError`.
-    timeout: seconds to wait for other writers.
-    readonly: look, do not touch: nothing is created, written or repaired.
+    Parameters:
+        where: a file path (SQLite) or a URL (`sqlite:///path`, `postgresql://user@host/name`). One database holds any
+            number of data sets, each with a chain of its own.
+        dataset: the data set whose budget this guards.
+        create: start a new ledger where there is none; otherwise that is a `LedgerError`.
+        timeout: seconds to wait for other writers.
+        readonly: look, do not touch: nothing is created, written or repaired.
 
     A charge is on disk before `charge` returns, or it raises and nothing was written. Many processes and threads may
     charge one budget at once. A ledger is passed to `fit` as an argument: it cannot be copied or pickled, so that a
@@ -151,13 +150,12 @@ class Ledger:
     def charge(self, costs: Cost | Sequence[Cost], *, what: str, key: str | None = None) -> Entry:
         """Take a release's cost from every budget that it is stated for, durably, before anything is released.
 
-        Parameters
-        ----------
-        costs: what the release costs, or a sequence of what this one release costs in different units. It is posted
-            to each account that one of them is for, all or none.
-        what: what is released, in words without private values.
-        key: names the release. The first charge under a key is written; the same again, after a crash, in another
-            process or on another host, returns that entry and charges nothing; other costs under it are refused.
+        Parameters:
+            costs: what the release costs, or a sequence of what this one release costs in different units. It is posted
+                to each account that one of them is for, all or none.
+            what: what is released, in words without private values.
+            key: names the release. The first charge under a key is written; the same again, after a crash, in another
+                process or on another host, returns that entry and charges nothing; other costs under it are refused.
 
         Returns the entry of the first cost that has an account. Raises `BudgetExceeded` (too little left in one of
         the accounts), `UnitMismatch` (no account is in any of these units; says how to convert), `NotProven` (infinite

@@ -38,7 +38,7 @@ def main() -> None:
     """Run one job."""
     order = json.loads(sys.stdin.buffer.readline())
     end_with_parent()
-    os.nice(10)  # pages come first
+    os.nice(max(0, 10 - os.nice(0)))  # pages come first, but no more than that where all is nice already
     place = JobContext(Settings(**order["settings"]), order["job"], order["attempt"])
     if place.row["kind"] not in KINDS:
         place.fail("there is no such kind of job")

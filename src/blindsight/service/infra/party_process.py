@@ -151,7 +151,7 @@ def main() -> None:
     """Take part in one federation."""
     order = json.loads(sys.stdin.buffer.readline())
     end_with_parent()
-    os.nice(5)
+    os.nice(max(0, 5 - os.nice(0)))
     take_part(Path(order["folder"]), order["bind"])
     os._exit(0)  # threads may still wait for a message that nobody needs
 

@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from benchmarks.audit.mutants import ROOT, Outcome, audit_scene, outcomes
@@ -32,14 +33,13 @@ def rows(*, quick: bool, seed: int = 0, out: Path, progress: Callable[[int, int]
     yield _row("source_mutants_caught", found, seed)
     yield _row("early_source_mutants_caught", [o for o in found if o.mutant.name not in late], seed)
     yield _row("late_source_mutants_caught", [o for o in found if o.mutant.name in late], seed)
-    alarms: list[str] = []
-    for number, scene in enumerate(scenes):
-        name = f"{scene}, seeds {seed} to {seed + runs - 1}"
-        if name not in log.known:
-            told = audit_scene(scene, seed=seed, runs=runs)
-            log.add(name, [*told.get("findings", ()), *told.get("notes", ())])
-        alarms += [f"{scene}: {words}" for words in log.known[name]]
-        step(len(chosen) + number + 1, total)
+    names = {scene: f"{scene}, seeds {seed} to {seed + runs - 1}" for scene in scenes}
+    left = [scene for scene, name in names.items() if name not in log.known]
+    with ThreadPoolExecutor(2) as pool:
+        for scene, told in zip(left, pool.map(lambda one: audit_scene(one, seed=seed, runs=runs), left), strict=True):
+            log.add(names[scene], [*told.get("findings", ()), *told.get("notes", ())])
+            step(len(log.known), total)
+    alarms = [f"{scene}: {words}" for scene, name in names.items() for words in log.known[name]]
     yield Row(
         id="audit.source_false_alarms",
         value=len(alarms),

@@ -10,6 +10,7 @@ from __future__ import annotations
 import secrets
 import statistics
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -99,7 +100,7 @@ def crypto_rows(
     *, quick: bool, seed: int = 0, out: Path, progress: Callable[[int, int], None] | None = None
 ) -> Iterator[Row]:
     """The rows that need no data set: speed and size of what users and key holders do."""
-    stages = [_one_value, _table2, _sizes, _openers]
+    stages = [_one_value, _table2, _paper_times, _sizes, _openers]
     key = keys.generate(2048)
     for done, stage in enumerate(stages, start=1):
         yield from stage(key, quick=quick, seed=seed)
@@ -209,6 +210,39 @@ def _table2(key: PrivateKey, *, quick: bool, seed: int) -> Iterator[Row]:
         seconds=ready.median_wall,
         note=f"wall, with {blocks:,} randomisers made ahead",
     )
+
+
+def _paper_times(key: PrivateKey, *, quick: bool, seed: int) -> Iterator[Row]:
+    """Table 2's own column: seconds to encrypt shards x M values one by one, at the paper's 1024 bits and at 2048."""
+    phe = optional_module("phe", extra="bench")
+    sample = _SAMPLE // 10 if quick else _SAMPLE
+    for bits in (1024, 2048):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # 1024 bits is for the paper's times and nothing else
+            public = key.public if bits == key.public.bits else keys.generate(bits).public
+        theirs = phe.generate_paillier_keypair(n_length=bits)[0]
+        _ = public.fixed_base
+        ours, peer = _Times(), _Times()
+        for _ in range(5):
+            ours.run(partial(public.encrypt_many, range(sample // 5)), times=sample // 5)
+            peer.run(partial(_each, theirs.encrypt, sample // 5), times=sample // 5)
+        for name, shards in SHARDS.items():
+            yield Row(
+                id=f"federated.table2_seconds_{name}_{bits}",
+                value=shards * CAPACITY * ours.median_cpu,
+                unit="CPU seconds",
+                peer="python-paillier",
+                paper=PAPER_SECONDS[name] if bits == 1024 else None,
+                seed=seed,
+                seconds=shards * CAPACITY * ours.median_cpu,
+                note=f"paper mode, {shards} x {CAPACITY:,} values of {bits} bits, one core, from a sample of {sample}; "
+                f"python-paillier {shards * CAPACITY * peer.median_cpu:.0f} s",
+            )
+
+
+def _each(encrypt: Any, times: int) -> None:
+    for _ in range(times):
+        encrypt(0.5)
 
 
 def _sizes(key: PrivateKey, *, quick: bool, seed: int) -> Iterator[Row]:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from benchmarks.federated.accuracy import accuracy_rows
 from benchmarks.federated.attacks import attack_rows
+from benchmarks.federated.carriers import carrier_rows
 from benchmarks.federated.crypto import crypto_rows
 from benchmarks.federated.peers import peer_rows
 from benchmarks.federated.scale import scale_rows
@@ -17,7 +18,7 @@ __all__ = ["rows"]
 
 def rows(*, quick: bool, seed: int = 0, out: Path, progress: Callable[[int, int], None] | None = None) -> Iterator[Row]:
     """Every row; quick: within a minute, on digits."""
-    parts = (crypto_rows, peer_rows, attack_rows, scale_rows, accuracy_rows)
+    parts = (crypto_rows, peer_rows, attack_rows, scale_rows, carrier_rows, accuracy_rows)
     for done, part in enumerate(parts):
 
         def inner(now: int, total: int, done: int = done) -> None:

@@ -12,6 +12,7 @@ import math
 import resource
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -21,10 +22,11 @@ from typing import Any
 import numpy as np
 
 from benchmarks.harness import Row
-from blindsight.federated import keys
 from blindsight.federated.enrolment import enrol
+from blindsight.federated.messages import holder
 from blindsight.federated.pad import PadSum, new_secret, pad, tag
-from blindsight.federated.protocol import Aggregator, KeyGenerator, Settings, User
+from blindsight.federated.protocol import Aggregator, KeyHolder, Settings, User
+from blindsight.federated.protocol.kept import InFiles
 
 __all__ = ["measure", "scale_rows"]
 
@@ -56,37 +58,32 @@ def _warm(settings: Settings, weights: int) -> None:
 
 
 def measure(users: int, weights: int, *, seed: int = 0) -> dict[str, float]:
-    """One whole round; the sum is checked against the plain one, and one user checks it for itself."""
-    settings = Settings(dimension=weights, users=users, least_users=users)
-    setup = enrol(settings, keys.generate(2048))
-    aggregator, cpu = Aggregator(setup.aggregator), _Cpu()
-    [opening, *_] = aggregator.open_round(1, bytes(32))
-    if setup.keygen is None:
-        raise AssertionError("one key generator")
-    _ = setup.keygen.private.public.fixed_base  # a table, made once
+    """One whole round with key holders, the aggregator's contributions in files.
+
+    Every user is another, every message is real and goes through the role that it is for; the sum is checked against
+    the plain one, and one user checks it for itself.
+    """
+    settings = Settings(dimension=weights, users=users, least_users=users, holders=(3, 5))
+    setup, cpu = enrol(settings, None), _Cpu()
+    expected, size = np.zeros(weights, dtype=np.int64), 0
     _warm(settings, weights)
-    expected = np.zeros(weights, dtype=np.int64)
-    size = 0
-    for enrolment in setup.users:
-        update = np.random.default_rng([seed, enrolment.number]).uniform(-1, 1, weights)
-        expected += settings.code.encode(update)
-        user = User(enrolment)
-        user.receive(opening.data)
-        [sent] = cpu("user", partial(user.contribute, update))
-        size = len(sent.data)
-        cpu("add", partial(aggregator.receive, sent.data))
-    keygen = KeyGenerator(setup.keygen, workers=1)
-    for request in aggregator.close():
-        if len(aggregator._confirmed) >= settings.confirmations:
-            break
-        [confirmed] = User(setup.users[request.to - 1]).receive(request.data)
-        for asked in aggregator.receive(confirmed.data):
-            [answer] = cpu("keygen", partial(keygen.receive, asked.data))
-            cpu("open", partial(aggregator.receive, answer.data))
-    found = aggregator.result
-    if found is None or not np.array_equal(found.values, expected):
-        raise AssertionError("the sum is not exact")
-    [result, *_] = aggregator.results(1)
+    with tempfile.TemporaryDirectory() as folder:
+        aggregator = Aggregator(setup.aggregator, kept=InFiles(Path(folder)))
+        [opening, *_] = aggregator.open_round(1, bytes(32))
+        for enrolment in setup.users:
+            update = np.random.default_rng([seed, enrolment.number]).uniform(-1, 1, weights)
+            expected += settings.code.encode(update)
+            user = User(enrolment)
+            user.receive(opening.data)
+            [sent] = cpu("user", partial(user.contribute, update))
+            size = len(sent.data)
+            cpu("add", partial(aggregator.receive, sent.data))
+            del user, sent, update
+        _open(aggregator, {holder(e.index): KeyHolder(e) for e in setup.holders}, cpu)
+        found = aggregator.result
+        if found is None or not np.array_equal(found.values, expected):
+            raise AssertionError("the sum is not exact")
+        [result, *_] = aggregator.results(1)
     first = User(setup.users[0])
     cpu("check", lambda: first.receive(result.data))
     if first.ended != 1:
@@ -94,12 +91,25 @@ def measure(users: int, weights: int, *, seed: int = 0) -> dict[str, float]:
     return {
         "user": cpu.spent["user"] / users,
         "add": cpu.spent["add"] / users,
-        "keygen": cpu.spent["keygen"],
+        "holder": cpu.spent["holder"] / len(setup.holders),
         "open": cpu.spent["open"],
         "check": cpu.spent["check"],
         "bytes": size / weights,
         "megabytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
     }
+
+
+def _open(aggregator: Aggregator, holders: dict[int, KeyHolder], cpu: _Cpu) -> None:
+    """Close, and one holder at a time: its question holds a share of every user."""
+    aggregator.seal()
+    while aggregator.phase == "closed":
+        for address in aggregator.awaited():
+            for asked in aggregator.ask(address):
+                answers = cpu("holder", partial(holders[address].receive, asked.data))
+                for answer in answers:
+                    for last in cpu("open", partial(aggregator.receive, answer.data)):
+                        for part in cpu("holder", partial(holders[last.to].receive, last.data)):
+                            cpu("open", partial(aggregator.receive, part.data))
 
 
 def _apart(users: int, weights: int, seed: int) -> dict[str, float]:
@@ -133,7 +143,7 @@ def scale_rows(
             unit="seconds",
             seed=seed,
             seconds=run["user"],
-            note=f"exact; {run['add'] * 1e3:.2f} ms per user to add, {run['keygen']:.2f} s for the key generator, "
+            note=f"exact; {run['add'] * 1e3:.2f} ms per user to add, {run['holder']:.2f} s for each of five holders, "
             f"{run['open']:.2f} s to open, {run['check']:.2f} s for a user to check the sum",
         )
         yield Row(id=f"federated.scale_bytes_per_weight_{name}", value=run["bytes"], unit="bytes", seed=seed)

@@ -49,7 +49,7 @@ class Photos:
     @property
     def relevant(self) -> NDArray[np.bool_]:
         """Whether a query and a stored photo share their class."""
-        return self.query_classes[:, None] == self.stored_classes
+        return np.asarray(self.query_classes[:, None] == self.stored_classes)
 
     def without(self, rows: Array) -> Photos:
         """The same with these stored photos taken out."""

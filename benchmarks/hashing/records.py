@@ -148,16 +148,16 @@ def _codebook(task: _Task, hasher: CodebookHasher, *, noise: bool = True) -> flo
 
 
 def codebook(task: _Task, epsilon: float, seed: int) -> float:
-    """Codebook, subset selection, public cells."""
+    """Codebook, k-ary response, public cells."""
     return _codebook(task, task.book(epsilon, False, seed))
 
 
-def kary(task: _Task, epsilon: float, seed: int) -> float:
-    """Codebook, k-ary response, the same number of public cells."""
+def subset(task: _Task, epsilon: float, seed: int) -> float:
+    """Codebook, subset selection, the same number of public cells."""
     hasher = CodebookHasher(
         epsilon=epsilon,
         n_cells=task.book(epsilon, False, seed).n_cells_,
-        mechanism="k-ary",
+        mechanism="subset",
         random_state=seed,
         learned_from="public",
     )
@@ -177,8 +177,8 @@ def private_cells(task: _Task, epsilon: float, seed: int) -> float:
 
 METHODS: dict[str, tuple[str, Callable[[_Task, float, int], float]]] = {
     "codebook_supervised": ("codebook, supervised", supervised),
-    "codebook": ("codebook, subset selection", codebook),
-    "codebook_kary": ("codebook, k-ary response", kary),
+    "codebook": ("codebook, k-ary response", codebook),
+    "codebook_subset": ("codebook, subset selection", subset),
     "codebook_private": ("codebook, private cells", private_cells),
     "privunit": ("PrivUnit", priv_unit),
     "few_bits_sdh": ("few flipped SDH bits, soft decoding", few_supervised_bits),

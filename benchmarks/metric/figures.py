@@ -248,13 +248,13 @@ def parameter_rows(split: Split, *, quick: bool, seed: int, out: Path) -> Iterat
     for column, parameter, sweep in sweeps:
         means = []
         for value in sweep:
-            change: dict[str, Any] = (
+            other: dict[str, Any] = (
                 {"margin": value * loss.margin}
                 if parameter == "rho"
                 else {"n_components": min(int(value), split.X.shape[1])}
             )
-            change["steps"] = Steps(epochs=epochs, batch_size=BATCH, rule="root")
-            found = [measure(method("nonprivate", 1.0, split, seed + i, **change), split) for i in repeats]
+            other["steps"] = Steps(epochs=epochs, batch_size=BATCH, rule="root")
+            found = [measure(method("nonprivate", 1.0, split, seed + i, **other), split) for i in repeats]
             means.append(float(np.mean([m.accuracy for m in found])))
             yield Row(
                 id=f"metric.parameter_{parameter}_{value:g}",

@@ -9,10 +9,11 @@ import pytest
 
 @pytest.fixture(autouse=True, scope="package")
 def small() -> Iterator[None]:
-    """Fewer public images."""
+    """Fewer public images, and fewer steps of the attacker that learns from them."""
     from blindsight.audit.rooms.sketching import figures
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(figures, "_TRAIN", 200)
-        patch.setattr(figures, "_TEST", 40)
+        patch.setattr(figures, "_TEST", 10)
+        patch.setattr(figures, "_STEPS", 10)
         yield

@@ -24,9 +24,10 @@ def test_crypto_rows_have_their_names(monkeypatch: pytest.MonkeyPatch, tmp_path:
     }
     wanted = {"encrypt_vs_phe_2048", "bytes_per_weight_n100", "table2_online_vs_phe_0001", "key_holder_cpu_vs_before"}
     wanted |= {f"table2{kind}_vs_phe_{name}" for kind in ("", "_cpu") for name in ("0001", "791", "956")}
+    wanted |= {f"table2_seconds_{name}_{bits}" for name in ("0001", "791", "956") for bits in (1024, 2048)}
     assert {f"federated.{name}" for name in wanted} <= rows.keys()
     assert all(math.isfinite(row.value) and row.value > 0 for row in rows.values())
-    assert seen[-1] == (4, 4)
+    assert seen[-1] == (5, 5)
 
 
 def test_the_paper_is_charged_for_shards_times_capacity() -> None:
@@ -69,7 +70,7 @@ def test_every_attack_is_stopped_by_the_rule_for_it() -> None:
 
 def test_a_large_run_is_measured_and_exact() -> None:
     run = scale.measure(4, 3000)
-    assert run.keys() == {"user", "add", "keygen", "open", "check", "bytes", "megabytes"}
+    assert run.keys() == {"user", "add", "holder", "open", "check", "bytes", "megabytes"}
     assert min(run.values()) > 0
 
 

@@ -103,8 +103,10 @@ def test_the_authors_sheet_is_checked_where_it_is(tmp_path, monkeypatch):
     monkeypatch.setenv("BLINDSIGHT_DATA", str(tmp_path))
     (row,) = published_rows()
     assert row.unit == "skipped"
-    with_sheet(tmp_path, monkeypatch, "row,OP,OR,OF1\nML-GCN,0.5,0.5,0.5\nP2-ML-GCN,0.6,0.4,0.55\n")
-    assert [row.value for row in published_rows()] == [1.0, 0.0, 1.0]
+    names = "row,OP,OR,OF1,CP,CR,CF1,OP_3,OR_3,OF1_3,CP_3,CR_3,CF1_3\n"
+    right, wrong = ",0.5,0.5,0.5" * 4 + "\n", ",0.6,0.4,0.55" + ",0.5,0.5,0.5" * 3 + "\n"
+    with_sheet(tmp_path, monkeypatch, f"{names}ML-GCN{right}P2-ML-GCN{wrong}Approach [1]{right}")
+    assert [row.value for row in published_rows()] == [1.0, 0.0, 1.0, 1.0]
 
 
 def test_scene_features_do_not_depend_on_where_a_digit_lies():

@@ -24,6 +24,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Four photographs of seventeen, and no network: what words and tags need is not here."""
+    monkeypatch.setattr("blindsight.audit.release._EPSILONS", (8.0,))
     monkeypatch.setattr(builtin, "ALBUM", {kind: builtin.ALBUM[kind] for kind in KINDS})
 
     def missing(*_: Any, **__: Any) -> Any:

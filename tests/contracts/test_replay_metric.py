@@ -82,15 +82,23 @@ class TestRecord(ReplayContract):
     """Per record: the features of a record, who was compared with whom being public."""
 
     records = (0, 3)
+    loss: ClassVar[str] = "auto"
 
     def data(self) -> Any:
         return RECORDS
 
     def run(self, data: Any, folder: Path) -> Any:
-        fitted = DPPMetric(epsilon=5000.0, unit="record", preprocessor=data).fit(TABLE, [1, 0, 1, 0, 1])
+        metric = DPPMetric(epsilon=5000.0, unit="record", loss=self.loss, preprocessor=data)
+        fitted = metric.fit(TABLE, [1, 0, 1, 0, 1])
         fitted.save(folder / "model.safetensors")
         learned = {name: value for name, value in vars(fitted).items() if name.endswith("_") and name != "owner_only_"}
         return learned, fitted.transform(QUERIES)
+
+
+class TestRecordDescent(TestRecord):
+    """The same by descent, whose gradients nothing bounds but the door."""
+
+    loss: ClassVar[str] = "contrastive"
 
 
 class TestLabels(ReplayContract):

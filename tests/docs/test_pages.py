@@ -51,6 +51,12 @@ def test_docstring_examples_run(path: Path) -> None:
     assert result.failed == 0
 
 
+def test_docstrings_speak_one_dialect() -> None:
+    """Google's sections, which the reader of the reference knows, and none of the underlined ones."""
+    underlined = re.compile(r"^ +(?:Parameters|Attributes|Guarantee|Returns|Raises|Examples)\n +-{3,}$", re.MULTILINE)
+    assert [str(path.relative_to(SOURCE)) for path in SOURCE.rglob("*.py") if underlined.search(path.read_text())] == []
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_between_pages_lead_somewhere(page: Path) -> None:
     missing = [

@@ -12,7 +12,7 @@ from blindsight.core import codes
 from blindsight.core.decoding import flip_kernel
 from blindsight.core.errors import InvalidData, InvalidParameter, NotProven
 from blindsight.hashing import ITQ, LSH, PHashing
-from blindsight.privacy import Cost, Ledger
+from blindsight.privacy import Cost, Ledger, Vault
 from blindsight.privacy.mechanisms import BitFlip
 
 X = np.random.default_rng(0).normal(size=(200, 6))
@@ -187,3 +187,32 @@ def test_a_record_s_noise_can_depend_on_its_name_alone():
     together = hasher.transform(X, names=names)
     np.testing.assert_array_equal(hasher.transform(X[5:6], names=names[5:6]), together[5:6])
     assert not np.array_equal(hasher.transform(X[5:6], names=["another"]), together[5:6])
+
+
+def test_under_a_vault_the_same_release_is_paid_once_and_any_other_by_itself(tmp_path):
+    vault, ledger = Vault.create(tmp_path / "vault"), Ledger(tmp_path / "ledger.db", dataset="ward")
+    ledger.grant(Cost(epsilon=100, unit="record"))
+    names = [vault.record_of(row.tobytes()) for row in X]
+
+    def released(rows=X, names=names, seed=1, epsilon=8.0):
+        noise = vault.source(names, about="features")
+        base = LSH(8, center=False, random_state=seed)
+        hasher = PHashing(base, epsilon=epsilon, random_state=noise).fit(rows)
+        found = hasher.transform(rows, names=names, ledger=ledger)
+        return found, ledger.balance("record").spent.epsilon
+
+    first, spent = released()
+    again, still = released()
+    np.testing.assert_array_equal(first, again)
+    assert spent == still == 8.0
+    assert released(seed=2)[1] == 16.0  # another function of the same records
+    assert released(names=names[::-1])[1] == 24.0  # the same records under other names: other noise
+    assert released(X[:50], names[:50])[1] == 32.0  # not the release that was paid for
+    assert released(epsilon=4.0)[1] == 36.0
+    ledger.close()
+
+
+def test_noise_by_name_is_refused_for_a_function_that_cannot_be_told_from_others():
+    hasher = PHashing(Parity(), random_state=3).fit(X)
+    with pytest.raises(InvalidParameter, match="cannot be told from another"):
+        hasher.transform(X, names=[str(i) for i in range(len(X))])

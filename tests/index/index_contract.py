@@ -10,8 +10,11 @@ from blindsight.core.decoding import MatchModel, asymmetric_scores
 from blindsight.core.errors import InvalidData, InvalidParameter
 from blindsight.index import HammingIndex
 from blindsight.privacy import Guarantee
+from blindsight.privacy.mechanisms import KaryResponse
+from blindsight.privacy.plan import Planned
 
-GUARANTEE = Guarantee(mechanism="random flipping", unit="record", epsilon=4.0, model="local")
+FLIPS = Planned(what="code", mechanism=KaryResponse(epsilon=4.0, k=2, unit="record"))
+GUARANTEE = Guarantee(releases=(FLIPS,), model="local")
 
 
 def random_codes(n: int, n_bits: int, seed: int = 0) -> np.ndarray:

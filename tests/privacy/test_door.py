@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import warnings
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,9 @@ from scipy import stats
 from blindsight.core.errors import BudgetExceeded, InvalidParameter, NotPlanned, UnchargedRelease
 from blindsight.privacy import Cost, Door, Guarantee, Ledger, Planned
 from blindsight.privacy.door import Outer, Passage, listening
-from blindsight.privacy.entropy import KeyedSource, SeededSource
+from blindsight.privacy.entropy import SeededSource
 from blindsight.privacy.mechanisms import DiscreteGaussian, Gaussian, KaryResponse
+from blindsight.privacy.vault import RecordSource
 
 SUM = DiscreteGaussian.calibrate(1.0, delta=1e-5, sensitivity=2.0, dimensions=3, unit="record")
 ADDED = Gaussian(sigma=2.0, sensitivity=1.5, delta=1e-5, unit="record", neighbours="add or remove one")
@@ -212,7 +214,8 @@ def test_a_records_noise_depends_on_its_name_and_the_mechanism_only() -> None:
 
     def release(order: list[int], key: bytes, mechanism: KaryResponse = CELLS, about: str = "f") -> dict[str, int]:
         guarantee = _guarantee(Planned(what="cells", mechanism=mechanism), entropy="keyed")
-        door = Door(guarantee, what=f"run {order}", random_state=KeyedSource(key))
+        source = RecordSource({name: hashlib.sha256(key + name.encode()).digest() for name in names})
+        door = Door(guarantee, what=f"run {order}", random_state=source)
         out = door.release_each("cells", values[order], [names[i] for i in order], about=about)
         return {names[i]: int(v) for i, v in zip(order, out, strict=True)}
 
@@ -242,4 +245,35 @@ def test_seeded_streams_hang_on_their_label_only() -> None:
     one, other = SeededSource(5), SeededSource(5)
     assert one.stream("a", exact=True).integers(1 << 60) == other.stream("a", exact=True).integers(1 << 60)
     assert one.stream("a", exact=True).integers(1 << 60) != one.stream("b", exact=True).integers(1 << 60)
-    assert "kkkk" not in repr(KeyedSource(b"k" * 32))
+    assert "kkkk" not in repr(RecordSource({"a": b"k" * 32}))
+
+
+def test_a_key_never_gives_two_data_sets_the_same_noise() -> None:
+    class Mine:
+        """A source of the user's own, whose labels may be anything."""
+
+        name = "keyed"
+
+        def stream(self, label: str, *, exact: bool) -> np.random.Generator:
+            return np.random.default_rng(len(label))
+
+    planned = Planned(what="sum", mechanism=SUM, count=3)
+    door = Door(_guarantee(planned, entropy="keyed"), what="sums", random_state=Mine())
+    for leave in (lambda: door.release("sum", np.zeros(3)), lambda: door.total("sum", np.zeros((2, 3)))):
+        with pytest.raises(InvalidParameter, match="needs fresh noise"):
+            leave()
+
+
+def test_a_receipt_is_of_one_release_and_tells_nothing_about_it() -> None:
+    keys = {name: hashlib.sha256(name.encode()).digest() for name in "abc"}
+    source, values = RecordSource(keys), np.array([1, 2, 3])
+    first = source.receipt(["a", "b", "c"], values, "f")
+    assert source.receipt(["a", "b", "c"], values.copy(), "f") == first
+    others = [
+        source.receipt(["a", "b", "c"], values, "g"),
+        source.receipt(["b", "a", "c"], values, "f"),
+        source.receipt(["a", "b", "c"], np.array([1, 2, 4]), "f"),
+        source.receipt(["a", "b"], values[:2], "f"),
+        RecordSource(dict.fromkeys("abc", b"k" * 32)).receipt(["a", "b", "c"], values, "f"),
+    ]
+    assert len({first, *others}) == 6

@@ -95,7 +95,8 @@ def test_group_privacy_multiplies_epsilon_and_sums_delta() -> None:
 
 
 def test_an_audit_refutes_the_claim_under_paper_and_the_proof_otherwise() -> None:
-    base = Guarantee(mechanism="flip", unit="record", epsilon=26.0, model="local", claimed=1.0, calibration="paper")
+    flips = Planned(what="codes", mechanism=KaryResponse(epsilon=26.0, k=2, unit="record"))
+    base = Guarantee(releases=(flips,), model="local", claimed=1.0, calibration="paper")
     measured = Audited(epsilon=7.9, confidence=0.95, attack="likelihood ratio", trials=1000)
     assert base.with_audit(measured).refuted
     assert "REFUTED" in base.with_audit(measured).line()
@@ -108,7 +109,8 @@ def test_an_audit_refutes_the_claim_under_paper_and_the_proof_otherwise() -> Non
 @pytest.mark.parametrize(
     "change",
     [
-        {"epsilon": -1},
+        {"releases": ()},
+        {"epsilon": 0.5},
         {"epsilon": float("nan")},
         {"epsilon": True},
         {"epsilon": "1"},
@@ -117,7 +119,8 @@ def test_an_audit_refutes_the_claim_under_paper_and_the_proof_otherwise() -> Non
         {"unit": "house"},
         {"neighbours": "close"},
         {"model": "global"},
-        {"mechanism": " "},
+        {"mechanism": 3},
+        {"mechanism": " ", "releases": (), "epsilon": float("inf")},
         {"claimed": -1.0},
         {"calibration": "guess"},
         {"sampler": "fast"},
@@ -126,7 +129,8 @@ def test_an_audit_refutes_the_claim_under_paper_and_the_proof_otherwise() -> Non
     ids=str,
 )
 def test_invalid_guarantees_cannot_be_born(change: dict) -> None:
-    fields = {"mechanism": "flip", "unit": "bit", "epsilon": 1.0, "model": "local"}
+    flip = Planned(what="bit", mechanism=KaryResponse(epsilon=1.0, k=2, unit="bit"))
+    fields = {"releases": (flip,), "unit": "bit", "epsilon": 1.0, "model": "local"}
     Guarantee(**fields)
     with pytest.raises(BlindsightError):
         Guarantee(**{**fields, **change})

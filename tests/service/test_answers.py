@@ -11,7 +11,7 @@ import pytest
 import sqlalchemy as sql
 from PIL import Image
 
-from blindsight.index import MilvusIndex
+from blindsight.index.milvus_cells import MilvusCodebookIndex
 from blindsight.index.photos import PhotoFolder
 from blindsight.privacy import Ledger
 from blindsight.service.infra.database import JOBS
@@ -225,7 +225,7 @@ def test_another_index_is_searched_by_upload_and_shows_names(tmp_path: Any, make
 
     # The same codes behind a Milvus URI.
     milvus = str(tmp_path / "codes.db")
-    MilvusIndex.load(PhotoFolder.read(tmp_path / "index").codes, milvus).close()
+    MilvusCodebookIndex.load(PhotoFolder.read(tmp_path / "index").codes, milvus).close()
     app = make(index=str(tmp_path / "index"), codes=milvus)
     client = Client(app)
     assert client.get("/api/demo/search").json()["stored"] == 40

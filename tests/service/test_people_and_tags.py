@@ -16,7 +16,7 @@ import pytest
 from blindsight.features.words import words_available
 from blindsight.privacy import Ledger
 from blindsight.service.infra.datasets import DataSet, Release, today
-from blindsight.service.pages import photo_library, protect, send, tag_learning
+from blindsight.service.pages import budget, photo_library, protect, send, tag_learning
 from service.asgi import Client
 from service.photos import ALBUM, album, light, scanned, state  # noqa: F401
 from service.test_protect import work
@@ -131,6 +131,11 @@ def test_published_tags_have_no_name_are_charged_once_and_are_the_same_again(
     assert path.read_text() == first
     assert spent(app, one, "record") == 4.0
     assert "Published tags" in Client(app).get("/").text
+    work(app, budget, {"dataset": one.id, "release": order["release"]})
+    attack = app.state.studio.datasets.get(one.id).release(order["release"]).attack
+    assert 0 < attack["epsilon"] <= 4
+    assert not attack["refuted"]
+    assert "The promise held" in Client(app).get(f"/budget?release={order['release']}").text
     exported = Client(app).get(f"/api/tags/{one.id}/export.csv").text
     assert "IMG_0000.jpg" in exported
 

@@ -160,9 +160,15 @@ def test_a_release_can_be_attacked_and_the_answer_is_in_words(make: Callable[...
     work(app, budget, {"dataset": one.id, "release": release.id})
     attack = app.state.studio.datasets.get(one.id).release(release.id).attack
     assert 0 < attack["epsilon"] <= 8
+    assert attack["luck"] == 25
     page = Client(app).get(f"/budget?release={release.id}").text
     assert "The promise held" in page
     assert "What this advises" in page
+    assert "times in 100 a stranger who holds the index guesses" in page
+    report = Client(app).get(f"/api/releases/{release.id}/report.html")
+    assert report.status_code == 200
+    assert "sandbox" in report.headers["content-security-policy"]
+    assert "Attacked" in Client(app).get("/").text
     assert "{&#34;" not in page
     assert Client(app).get("/budget?release=000000000000").status_code == 404
 

@@ -154,7 +154,9 @@ def test_what_is_given_away_may_have_random_ids(photos, published, model, tmp_pa
     vault = ("--vault", tmp_path / "vault")
     shown = run("apply", published, photos, *vault, "--ids", "--csv").stdout
     assert ".png" not in shown
-    assert len({line.split(",")[0] for line in shown.splitlines()[1:]}) == 8  # distinct images
+    listed = [line.split(",")[0] for line in shown.splitlines()[1:]]
+    assert listed == sorted(set(listed))  # an order that tells nothing of the files
+    assert len(listed) == 8  # distinct images, however many copies there are
     with pytest.raises(InvalidParameter, match="exact"):
         run("apply", model, photos, "--ids")
 
@@ -165,7 +167,7 @@ def test_the_same_training_run_again_gives_the_same_model_and_is_charged_once(ph
     ledger.grant(Cost(epsilon=9.0, delta=1e-4, unit="record", neighbours="add or remove one"))
     words = ("--epsilon", 8, "--vocabulary", "red,green,blue", "--ledger", place)
     shown = train(photos, out, *words).stdout
-    assert "Keep:" in shown and "step by step" in shown
+    assert "Keep" in shown and "step by step" in shown
     first = out.read_bytes()
     out.unlink()
     train(photos, out, *words)
@@ -185,7 +187,7 @@ def test_photos_in_a_folder_that_cannot_be_read_are_named_and_left_out(photos, m
 
 def test_answers_that_say_nothing_are_not_sold(photos, tmp_path):
     out = tmp_path / "none.safetensors"
-    with pytest.raises(InvalidData, match="Nothing was written"):
+    with pytest.raises(InvalidData, match="No model was written"):
         train(photos, out, "--epsilon", 0.01, "--vocabulary", "red,green,blue", "--publish", 0.01, "--seed", 3)
     assert not out.exists()
 

@@ -57,7 +57,7 @@ EARLY: tuple[Mutant, ...] = (
             "metric-group-forgotten",
             "return Planned(what=what, mechanism=mechanism, count=count, group=group)",
             "return Planned(what=what, mechanism=mechanism, count=count)",
-            "metric:TestRecord",
+            "metric:TestRecord metric:TestRecordDescent",
         ),
     ),
 )

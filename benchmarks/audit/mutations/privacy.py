@@ -275,7 +275,7 @@ LATE: tuple[Mutant, ...] = (
         (
             "late-save-writes-attributes",
             'fields: dict[str, Any] = {"parameters": self._saved_parameters()}',
-            'fields: dict[str, Any] = {"parameters": self._saved_parameters()}\n        arrays["owner"] = np.atleast_1d(np.asarray(list(getattr(self, "owner_only_", {}).values()), float))',
+            'fields: dict[str, Any] = {"parameters": self._saved_parameters()}\n        arrays["owner"] = np.concatenate([np.zeros(1), *(np.ravel(v).astype(float) for v in getattr(self, "owner_only_", {}).values())])',
             "tagging:TestTraining",
         ),
     ),

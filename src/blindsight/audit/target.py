@@ -25,6 +25,7 @@ from blindsight.core.errors import HostileFile, InvalidData
 from blindsight.index.cell_lists import cell_bits
 from blindsight.privacy import Disclosure, Guarantee
 from blindsight.privacy.mechanisms import BitFlip, KaryResponse, SubsetSelection
+from blindsight.privacy.plan import Planned
 
 __all__ = ["Audit", "attacked_index", "audit", "audit_file"]
 
@@ -89,16 +90,8 @@ def audit_file(path: str | Path, *, trials: int = 200_000, seed: int = 0) -> Aud
 
 
 def _mechanism(mechanism: Any, name: str, trials: int, seed: int) -> Audit:
-    cost = mechanism.cost
-    promise = Guarantee(
-        mechanism=repr(mechanism),
-        unit=cost.unit,
-        epsilon=cost.epsilon,
-        delta=cost.delta,
-        neighbours=cost.neighbours,
-        model="central",
-        sampler=mechanism.sampler,
-    )
+    planned = Planned(what="value", mechanism=mechanism)
+    promise = Guarantee(releases=(planned,), mechanism=repr(mechanism), delta=mechanism.cost.delta, model="central")
     attack = attack_mechanism(mechanism, trials=trials, seed=seed)
     return _judged(mechanism, name, "privacy", promise, [attack], notes=("The mechanism as it is was attacked.",))
 

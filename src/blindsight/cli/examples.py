@@ -33,6 +33,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         'blindsight search index --words "dog on a beach" -k 20',
         "blindsight search index query.jpg --rerank 200 --html hits.html",
     ),
+    "index duplicates": ("blindsight index duplicates index",),
     "federate keys": ("blindsight federate keys parties --public public.npz --users 5 --host aggregator.example",),
     "federate join": ("blindsight federate join user-1.invitation here",),
     "federate aggregator": ("blindsight federate aggregator parties/aggregator --test test.npz",),
@@ -60,7 +61,11 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "blindsight tag apply tagger.safetensors photos/",
         "blindsight tag apply tagger.safetensors photos/ --csv",
     ),
-    "audit": ("blindsight audit index --out out/audit", "blindsight audit --all"),
+    "audit": (
+        "blindsight audit index --vault index.vault --out out/audit",
+        "blindsight audit tagger.safetensors",
+        "blindsight audit --all",
+    ),
     "ledger grant": ("blindsight ledger grant --ledger budget.db --dataset holiday --epsilon 8",),
     "ledger charge": (
         'blindsight ledger charge --ledger budget.db --dataset holiday --epsilon 1 --what "counts" --key counts',

@@ -16,7 +16,6 @@ __all__ = ["register"]
 
 Folder = Annotated[Path, typer.Argument(help="The party's folder, as `federate keys` made it.")]
 Json = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
-Port = Annotated[int | None, typer.Option(help="Loopback port for the node's own processes (default: a free one).")]
 _COLUMNS = ("round", "users in", "sparsity", "bytes per user", "seconds", "accuracy")
 
 
@@ -185,50 +184,51 @@ def aggregator(
     json: Json = False,
 ) -> None:
     """Run the aggregator until the last round; after a kill, run it again and it goes on."""
-    from blindsight.federated.flower import running as over_flower
     from blindsight.federated.flower.homes import Home
-    from blindsight.federated.mailbox import running as over_https
+    from blindsight.federated.flower.running import run_aggregator
 
     home = Home(folder).require("aggregator")
-    run = over_flower.run_aggregator if home.about["carrier"] == "flower" else over_https.run_aggregator
     errors.print(f"aggregator at {home.about['address']}; the model goes to {folder / 'model.safetensors'}")
-    _show(run(home, test=test, bind=bind), json=json)
+    _show(run_aggregator(home, test=test, bind=bind, say=errors.print), json=json)
 
 
-def keygen(folder: Folder, port: Port = None) -> None:
+def keygen(folder: Folder) -> None:
     """Run the key generator's node until it is stopped."""
     from blindsight.federated.flower.homes import Home
 
-    _keep(Home(folder).require("keygen"), port=port)
+    _keep(Home(folder).require("keygen"))
 
 
-def holder(folder: Folder, port: Port = None) -> None:
+def holder(folder: Folder) -> None:
     """Run a key holder's node until it is stopped."""
     from blindsight.federated.flower.homes import Home
 
-    _keep(Home(folder).require("holder"), port=port)
+    _keep(Home(folder).require("holder"))
 
 
 def user(
     folder: Folder,
     data: Annotated[Path, typer.Option(help="The user's own rows: .npz with X and y. They stay here.")],
-    port: Port = None,
+    ledger: Annotated[
+        str | None, typer.Option(envvar="BLINDSIGHT_LEDGER", help="Charge this ledger before the first round, once.")
+    ] = None,
 ) -> None:
     """Run a user's node until it is stopped; started again, it goes on."""
     from blindsight.federated.flower.homes import Home
+    from blindsight.federated.flower.parties import charge
     from blindsight.federated.flower.plan import read_rows
+    from blindsight.privacy import Ledger
 
     home = Home(folder).require("user")
     home.plan.trainer(*read_rows(data), user=home.number)  # refuse bad rows now, not in the first round
-    _keep(home, data=data, port=port)
+    if ledger is not None:
+        with Ledger(ledger, dataset=data.stem) as opened:
+            errors.print(charge(home, opened).line())
+    _keep(home, data=data)
 
 
-def _keep(home: Any, *, data: Path | None = None, port: int | None = None) -> None:
+def _keep(home: Any, *, data: Path | None = None) -> None:
     """Run a party over the carrier that its federation chose, until it is stopped."""
-    if home.about["carrier"] == "flower":
-        from blindsight.federated.flower.running import keep_node
-
-        keep_node(home, data=data, port=port)
     from blindsight.federated.mailbox.party import keep_party
 
     keep_party(home, data=data, say=errors.print)
@@ -342,4 +342,5 @@ def _rows(data: Path | None) -> tuple[Any, Any]:
         return read_rows(data)
     from sklearn.datasets import load_digits
 
-    return load_digits(return_X_y=True)
+    rows, labels = load_digits(return_X_y=True)
+    return rows, labels

@@ -245,6 +245,8 @@ def _report(
 ) -> None:
     import json as text
 
+    from blindsight.index.encoder import default_features
+
     if json:
         emit_json(
             {
@@ -278,6 +280,8 @@ def _report(
         lines.append(f"{done.pruned} codes were taken out.")
     if done.vanished:
         lines.append(f"{done.vanished} codes have no photo any more: --prune takes them out.")
+    if recipe.features == "pixels" == default_features():
+        lines.append("Photos are compared by their pixels: pip install 'blindsight[features]' finds what they show.")
     lines.append(f"Ledger: {charged}.")
     named = ", with the photos' names" if place.names == "keep" else ""
     lines.append(f"Give away: {place.path} ({done.stored} codes{named}).")

@@ -189,7 +189,7 @@ def _scale(given: str, records: Records) -> Any:
 def _bounds(graph: PairGraph) -> dict[str, int]:
     from blindsight.metric import kappa
 
-    return {method: kappa(graph, method) for method in ("second", "bound", "node")}  # type: ignore[arg-type]
+    return {method: kappa(graph, method) for method in ("second", "bound", "node")}
 
 
 def _fit(metric: DPPMetric, graph: PairGraph, ledger: str | None, dataset: str, progress: Any) -> None:

@@ -206,7 +206,7 @@ def recover(
 
 def _affordable(count: int, held: Any) -> int:
     """So many sketches that attacking them takes minutes at most, whatever the size of an image."""
-    return min(count, len(held), max(1, MOST_VALUES // math.prod(held.image_shape)))
+    return int(min(count, len(held), max(1, MOST_VALUES // math.prod(held.image_shape))))
 
 
 def _flip(

@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from textwrap import fill
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -77,8 +78,9 @@ def train(
 ) -> None:
     """Train a tagger on labelled photos; epsilon is the total of all that is learned from them.
 
-    A tenth of the photos is held out, and what the tagger is worth is measured on them, for you alone. With a ledger
-    or a vault the same training run again, after a crash too, gives the same model and is charged once.
+    A tenth of the photos is held out, and what the tagger is worth is measured on them, for you alone.
+
+    With a ledger or a vault the same training run again, after a crash too, is the same model, charged once.
     """
     from blindsight.core.errors import InvalidData
     from blindsight.tagging import CodebookAnswers, DPTraining, Exact, FromLabels, Ordinary, PrivateTagger
@@ -152,8 +154,9 @@ def apply(
 ) -> None:
     """Tag photos. Exact answers cost nothing more.
 
-    Answers with noise (`train --publish`) are released once per photo, kept in the vault, and charged once in all: a
-    photo has the same tags whenever it is asked about, however it was moved, renamed or copied.
+    Answers with noise (`train --publish`) are released once per photo, kept in the vault, and charged once in all.
+
+    A photo then has the same tags whenever it is asked about, however it was moved, renamed or copied.
     """
     from blindsight.core.errors import InvalidParameter, MissingData
     from blindsight.data import Files
@@ -182,6 +185,8 @@ def apply(
             answers = tagger.answer(rows(list(range(len(listed)))))
     names = records if ids else _names(listed, images)
     found = [_row(tagger, name, answers.tags[i], answers.scores[i]) for i, name in enumerate(names)]
+    if ids:  # one row per distinct image, in an order that tells nothing of the files
+        found = sorted({row["image"]: row for row in found}.values(), key=lambda row: str(row["image"]))
     for path, why in left_out:
         errors.print(f"left out {path}: {why}", markup=False)
     if json:
@@ -321,11 +326,11 @@ def _not_worth_it(epsilon: float, found: Quality | None) -> str:
     if found is None:
         return (
             "whether answers with noise are worth publishing cannot be measured: at least 100 labelled photos are "
-            "needed for that. Nothing was written."
+            "needed for that. No model was written."
         )
     return (
         f"answers at ε = {epsilon:g} per photo would say no more than how frequent each label is (mAP {found.mAP:.3f} "
-        f"against {found.rates_mAP:.3f} on held-out photos; for your eyes only). Nothing was written: give a larger "
+        f"against {found.rates_mAP:.3f} on held-out photos; for your eyes only). No model was written: give a larger "
         "--publish, more photos, or --public photos."
     )
 
@@ -362,8 +367,10 @@ def _report(
         table("Privacy card: training", ("field", "value"), tagger.guarantee_.rows())
         if answers is not None:
             table("Privacy card: each answer", ("field", "value"), answers.rows())
-    for line in _lines(tagger, out, vault, found, held, curve):
-        console.print(line, markup=False, soft_wrap=False)
+    for title, text in _lines(tagger, out, vault, found, held, curve):
+        indent = f"{title:<11}", " " * 11
+        filled = fill(text, min(console.width, 100), initial_indent=indent[0], subsequent_indent=indent[1])
+        console.print(filled, markup=False, soft_wrap=True)
     if reason is not None:
         errors.print(f"Without public knowledge about the labels: {reason}", markup=False)
     records = int(tagger.public_["n_records"])
@@ -373,28 +380,32 @@ def _report(
 
 def _lines(
     tagger: PrivateTagger, out: Path, vault: Vault | None, found: Quality | None, held: int, curve: list[float]
-) -> Iterator[str]:
-    """What was made, promised and measured, and what to do next."""
-    records = int(tagger.public_["n_records"])
-    learned = f"learned from {records:,} photos" if records else "from public knowledge, no photo of yours"
-    yield f"Made:      a tagger for {len(tagger.classes_)} labels, {learned}."
-    yield f"Promised:  {tagger.guarantee_.cost},"
-    yield "           for the model and all of its answers together (--card for more)."
+) -> Iterator[tuple[str, str]]:
+    """What was made, promised and measured, and what to do next: (title, text)."""
+    records, promised = int(tagger.public_["n_records"]), tagger.guarantee_
+    learned = f"learned from {records:,} photos" if records else "from public knowledge, with no photo of yours"
+    yield "Made", f"a tagger for {len(tagger.classes_)} labels, {learned}."
+    if promised.unproven:
+        yield "Promised", "nothing: " + "; ".join(item.says for item in promised.unproven) + "."
+    else:
+        yield "Promised", f"{promised.cost}, for the model and all of its answers together (--card says more)."
     if tagger.answer_guarantee_ is not None:
-        yield f"Published: ε = {tagger.answer_guarantee_.epsilon:.4g} per photo whose tags are published, once."
-    for item in tagger.guarantee_.unproven:
-        yield f"Not proven: {item.says}."
+        yield "Published", f"ε = {tagger.answer_guarantee_.epsilon:.4g} for each photo whose tags are published, once."
     if found is not None:
-        yield f"Measured:  mAP {found.mAP:.3f}, OF1 {found.OF1:.3f} on {held} photos held out (yours alone:"
-        yield f"           not private). Label rates alone: {found.rates_mAP:.3f} and {found.rates_OF1:.3f}."
-        if not found.worth_it:
-            yield "           That is no better than saying how frequent each label is."
+        worth = "" if found.worth_it else " That is hardly better than saying how frequent each label is."
+        yield (
+            "Measured",
+            (
+                f"mAP {found.mAP:.3f}, OF1 {found.OF1:.3f} on {held} photos held out; label rates alone give "
+                f"{found.rates_mAP:.3f} and {found.rates_OF1:.3f}.{worth} These numbers are yours alone: not private."
+            ),
+        )
     if curve:
-        yield f"           step by step {_sparkline(curve)} mAP {curve[0]:.3f} to {curve[-1]:.3f}."
-    yield f"Model:     {out}"
+        yield "", f"{_sparkline(curve)} mAP step by step, from {curve[0]:.3f} to {curve[-1]:.3f}."
+    yield "Model", str(out)
     if vault is not None:
-        yield f"Keep:      {vault.path} (and give it to nobody)"
-    yield f"Next:      blindsight tag apply {out} IMAGES..."
+        yield "Keep", f"{vault.path}, and give it to nobody."
+    yield "Next", f"blindsight tag apply {out} IMAGES..."
 
 
 def _sparkline(values: list[float]) -> str:

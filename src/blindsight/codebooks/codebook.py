@@ -45,8 +45,9 @@ _ONCE = Assumption("released once", "an image's cell is released once; each furt
 def number_of_cells(epsilon: float) -> int:
     """K = 2 e^(2 epsilon / 3), at least 2: with perfect cells e^epsilon - 1 would be best; real ones pay less.
 
-    >>> [number_of_cells(e) for e in (2, 4, 8, 12)]
-    [8, 29, 414, 5962]
+    Examples:
+        >>> [number_of_cells(e) for e in (2, 4, 8, 12)]
+        [8, 29, 414, 5962]
     """
     return max(2, round(2 * math.exp(2 * min(checks.positive("epsilon", epsilon), 24.0) / 3)))
 
@@ -55,14 +56,14 @@ def number_of_cells(epsilon: float) -> int:
 class Codebook:
     """Public cells and the budget with which one of them is released per image.
 
-    Parameters
-    ----------
-    embedding, cells: see their modules.
-    epsilon: per record, pure, in the local model.
-    source: what the cells were made from.
-    slope: how relevance grows with similarity, fitted on a labelled public folder; None where there is none, and
-        then no probability of relevance may be shown.
-    classes: the names of a labelled folder's classes.
+    Parameters:
+        embedding: see their modules.
+        cells: see their modules.
+        epsilon: per record, pure, in the local model.
+        source: what the cells were made from.
+        slope: how relevance grows with similarity, fitted on a labelled public folder; None where there is none, and
+            then no probability of relevance may be shown.
+        classes: the names of a labelled folder's classes.
     """
 
     embedding: Embedding

@@ -63,14 +63,13 @@ def own_share(prior: NDArray[Any], *, truth: float, k: int) -> Floats:
 class Reading:
     """What an index of released cells says: `prior` (k,) shares of the true cells, how often the truth is told.
 
-    Parameters
-    ----------
-    prior: the share of stored images in each cell, estimated from the released ones.
-    truth: p, the probability that a released cell is the true one beforehand.
-    relevant: the share of stored images taken to be relevant to a query; ranking hardly depends on it.
-    slope: how sharply relevance grows with similarity; 5 ln(1/relevant) fits sets without labels, a labelled
-        public folder fits its own.
-    counts: how many records were released in each cell (k,), to set the level of `trust` by.
+    Parameters:
+        prior: the share of stored images in each cell, estimated from the released ones.
+        truth: p, the probability that a released cell is the true one beforehand.
+        relevant: the share of stored images taken to be relevant to a query; ranking hardly depends on it.
+        slope: how sharply relevance grows with similarity; 5 ln(1/relevant) fits sets without labels, a labelled
+            public folder fits its own.
+        counts: how many records were released in each cell (k,), to set the level of `trust` by.
     """
 
     prior: Floats

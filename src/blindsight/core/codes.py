@@ -23,8 +23,9 @@ _BUFFER_BYTES = 1 << 25
 def n_bytes(n_bits: int) -> int:
     """The bytes that hold `n_bits` bits.
 
-    >>> n_bytes(12)
-    2
+    Examples:
+        >>> n_bytes(12)
+        2
     """
     return (checks.whole("n_bits", n_bits) + 7) // 8
 
@@ -32,8 +33,9 @@ def n_bytes(n_bits: int) -> int:
 def pack(bits: ArrayLike) -> NDArray[np.uint8]:
     """Bits (n, c) of 0 and 1 (or bool) to packed codes (n, ceil(c/8)).
 
-    >>> pack([[1, 0, 0, 0, 0, 0, 0, 0, 1]])
-    array([[1, 1]], dtype=uint8)
+    Examples:
+        >>> pack([[1, 0, 0, 0, 0, 0, 0, 0, 1]])
+        array([[1, 1]], dtype=uint8)
     """
     array = np.asarray(bits)
     if array.ndim != 2 or array.shape[1] == 0:
@@ -48,8 +50,9 @@ def pack(bits: ArrayLike) -> NDArray[np.uint8]:
 def unpack(codes: ArrayLike, n_bits: int) -> NDArray[np.uint8]:
     """Packed codes (n, ceil(c/8)) back to bits (n, c) of 0 and 1.
 
-    >>> unpack(pack([[1, 0, 1]]), 3)
-    array([[1, 0, 1]], dtype=uint8)
+    Examples:
+        >>> unpack(pack([[1, 0, 1]]), 3)
+        array([[1, 0, 1]], dtype=uint8)
     """
     return np.unpackbits(check_codes(codes, n_bits), axis=1, count=n_bits, bitorder="little")
 
@@ -100,8 +103,9 @@ def to_words(codes: ArrayLike) -> NDArray[np.uint64]:
 def hamming(a: ArrayLike, b: ArrayLike) -> NDArray[np.int32]:
     """Hamming distances (n, m) between packed codes a (n, bytes) and b (m, bytes).
 
-    >>> hamming(pack([[1, 1, 0]]), pack([[1, 1, 0], [0, 0, 1]]))
-    array([[0, 3]], dtype=int32)
+    Examples:
+        >>> hamming(pack([[1, 1, 0]]), pack([[1, 1, 0], [0, 0, 1]]))
+        array([[0, 3]], dtype=int32)
     """
     left, right = check_codes(a, name="a"), check_codes(b, name="b")
     if left.shape[1] != right.shape[1]:

@@ -46,8 +46,9 @@ def debias(distances: ArrayLike, n_bits: int, beta: ArrayLike) -> Floats:
     E[d'] = c beta + (1 - 2 beta) d, hence d = (d' - c beta) / (1 - 2 beta). They may lie outside [0, c]:
     that is what unbiased means.
 
-    >>> float(debias(5, 10, 0.25))
-    5.0
+    Examples:
+        >>> float(debias(5, 10, 0.25))
+        5.0
     """
     flips = _betas(beta, checks.whole("n_bits", n_bits))
     if not np.all(flips == flips[0]):
@@ -118,11 +119,12 @@ def _binomial(n: int, p: float) -> Floats:
 class MatchModel:
     """The probability that a hit is a match, from its observed distance.
 
-    Parameters
-    ----------
-    n_bits, beta: the stored codes and how they were flipped.
-    match, other: distributions (c + 1,) of the *true* distance for matching and for other items.
-    prior: the share of the stored items that match a query.
+    Parameters:
+        n_bits: the stored codes and how they were flipped.
+        beta: the stored codes and how they were flipped.
+        match: distributions (c + 1,) of the *true* distance for matching and for other items.
+        other: distributions (c + 1,) of the *true* distance for matching and for other items.
+        prior: the share of the stored items that match a query.
     """
 
     n_bits: int

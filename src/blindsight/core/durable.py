@@ -26,10 +26,9 @@ _STEP = 1 << 24  # bytes per system call
 class DurableFile:
     """An open file that grows by whole appends, each on the disk when `append` returns.
 
-    Parameters
-    ----------
-    path: the file, which must exist.
-    lock: hold the file for one writer: a second one is refused with `InvalidData`.
+    Parameters:
+        path: the file, which must exist.
+        lock: hold the file for one writer: a second one is refused with `InvalidData`.
     """
 
     descriptor = -1

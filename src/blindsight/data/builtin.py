@@ -15,7 +15,8 @@ __all__ = ["ALBUM", "DIGITS", "album", "digits", "mnist5k"]
 
 DIGITS = tuple("0123456789")
 
-#: photographs inside scikit-image's and scikit-learn's wheels, and what each shows.
+#: photographs inside scikit-image's and scikit-learn's wheels, and what each shows. Those of scikit-learn are under
+#: CC BY 2.0: the flower by vultilion, the temple by danielbuechele.
 ALBUM = {
     "astronaut": "skimage/data/astronaut.png",
     "brick wall": "skimage/data/brick.png",

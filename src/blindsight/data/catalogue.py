@@ -56,7 +56,7 @@ class Known:
         if self.get:
             return f"Run: blindsight data get {self.get}"
         if self.package:
-            return f"It ships with the Python package {self.package}: install that."
+            return f"It ships inside the package {self.package}: pip install 'blindsight[samples]'."
         home = self.homes[-1]
         return f"Put {', '.join(home.files)} into {home.folder}/ of the folder that BLINDSIGHT_DATA names."
 

@@ -71,8 +71,9 @@ def evaluate(
     `decisions` (n, C) are the predicted tags; without them a label is predicted where its score is above
     `threshold` (0 for logits). The top-k variants predict exactly the k highest scores of every image.
 
-    >>> evaluate([[1, 0], [0, 1]], [[2.0, -1.0], [-1.0, 3.0]]).OF1
-    1.0
+    Examples:
+        >>> evaluate([[1, 0], [0, 1]], [[2.0, -1.0], [-1.0, 3.0]]).OF1
+        1.0
     """
     y, s = _truth(truth), checks.finite_array("scores", scores, ndim=2)
     _same_shape(y, s, "scores")

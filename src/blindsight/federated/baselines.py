@@ -136,7 +136,7 @@ def ra12(
     weights = np.zeros((rows, data[0][0].shape[1]))
     # The linear terms are noise alone, of no record: they pass no door, and nothing is charged for them.
     term = Laplace(scale=linear_scale, sensitivity=1.0, unit="record")
-    rng = source_of(random_state).stream("linear terms", exact=False)
+    rng = source_of(random_state).stream("RA12/linear terms", exact=False)
     terms = [np.asarray(term.release(np.zeros_like(weights), rng=rng)) for _ in data]
     for t in range(1, iterations + 1):
         gradients = [
@@ -182,7 +182,7 @@ def _bounded(X: NDArray[Any], norm: float) -> Matrix:
 
 
 def _hinge_gradient(X: Matrix, signs: Matrix, weights: Matrix) -> Matrix:
-    return (LOSSES["hinge"].slope(signs * (X @ weights.T)) * signs).T @ X / len(X)
+    return np.asarray((LOSSES["hinge"].slope(signs * (X @ weights.T)) * signs).T @ X / len(X))
 
 
 def _logistic(X: NDArray[Any], signs: Matrix, strength: float, norm: float, iterations: int = 400) -> Matrix:

@@ -18,9 +18,9 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar, NoReturn, Self
 
 from blindsight.core.errors import InvalidParameter
 from blindsight.federated import keys
@@ -34,11 +34,32 @@ from blindsight.federated.wire import Reader, Writer, seal, unseal
 __all__ = ["AggregatorEnrolment", "HolderEnrolment", "KeygenEnrolment", "Setup", "UserEnrolment", "enrol", "parties"]
 
 
-class _Sealed:
+class _Secret:
     """Secret fields never show in repr (`field(repr=False)`) and never go into a pickle."""
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         raise TypeError("an enrolment is never pickled or copied: use dump() and keep the bytes to their owner.")
+
+
+class _Sealed(_Secret):
+    """Its sealed form is one field after the other, each as its type is written."""
+
+    _kind: ClassVar[bytes]
+
+    def dump(self) -> bytes:
+        """Sealed bytes; secret."""
+        writer = Writer()
+        for each in fields(self):  # type: ignore[arg-type]
+            _FORMS[str(each.type)][0](writer, getattr(self, each.name))
+        return seal(self._kind, bytes(writer))
+
+    @classmethod
+    def load(cls, data: bytes) -> Self:
+        """Read what `dump` wrote."""
+        reader = unseal(cls._kind, data)
+        found = {each.name: _FORMS[str(each.type)][1](reader) for each in fields(cls)}  # type: ignore[arg-type]
+        reader.end()
+        return cls(**found)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +69,7 @@ class UserEnrolment(_Sealed):
     `verifiers`: of the aggregator and of who opens the sums.
     """
 
+    _kind: ClassVar[bytes] = b"USER"
     number: int
     settings: Settings
     agreement: bytes
@@ -60,39 +82,12 @@ class UserEnrolment(_Sealed):
     verifiers: Mapping[int, Verifier] = field(repr=False)
     identity: Identity = field(repr=False)
 
-    def dump(self) -> bytes:
-        """Sealed bytes; secret."""
-        writer = Writer().number("I", self.number).field(self.settings.encode()).raw(self.agreement)
-        writer.field(_public(self.public))
-        for seed in (self.tag_seed, self.shared_seed, self.own_seed, self.aggregator_seed):
-            writer.raw(seed)
-        _write_map(writer, self.holders)
-        _write_verifiers(writer, self.verifiers)
-        return seal(b"USER", bytes(writer.field(self.identity.dump())))
-
-    @classmethod
-    def load(cls, data: bytes) -> UserEnrolment:
-        """Read what `dump` wrote."""
-        reader = unseal(b"USER", data)
-        return cls(
-            number=reader.number("I"),
-            settings=Settings.decode(reader.field()),
-            agreement=reader.raw(32),
-            public=_load_public(reader.field()),
-            tag_seed=reader.raw(32),
-            shared_seed=reader.raw(32),
-            own_seed=reader.raw(32),
-            aggregator_seed=reader.raw(32),
-            holders=_read_map(reader),
-            verifiers=_read_verifiers(reader),
-            identity=load_identity(reader.field()),
-        )
-
 
 @dataclass(frozen=True, kw_only=True)
 class AggregatorEnrolment(_Sealed):
     """What the aggregator gets: public keys, whose signatures to expect, and in `paper` mode all φ^(n)."""
 
+    _kind: ClassVar[bytes] = b"AGGR"
     settings: Settings
     agreement: bytes
     public: PublicKey | None
@@ -100,31 +95,12 @@ class AggregatorEnrolment(_Sealed):
     verifiers: Mapping[int, Verifier] = field(repr=False)
     identity: Identity = field(repr=False)
 
-    def dump(self) -> bytes:
-        """Sealed bytes; secret."""
-        writer = Writer().field(self.settings.encode()).raw(self.agreement).field(_public(self.public))
-        _write_map(writer, self.user_seeds)
-        _write_verifiers(writer, self.verifiers)
-        return seal(b"AGGR", bytes(writer.field(self.identity.dump())))
-
-    @classmethod
-    def load(cls, data: bytes) -> AggregatorEnrolment:
-        """Read what `dump` wrote."""
-        reader = unseal(b"AGGR", data)
-        return cls(
-            settings=Settings.decode(reader.field()),
-            agreement=reader.raw(32),
-            public=_load_public(reader.field()),
-            user_seeds=_read_map(reader),
-            verifiers=_read_verifiers(reader),
-            identity=load_identity(reader.field()),
-        )
-
 
 @dataclass(frozen=True, kw_only=True)
 class KeygenEnrolment(_Sealed):
     """What opens sums: the private key, the checks' seeds, and whose signatures to expect."""
 
+    _kind: ClassVar[bytes] = b"KEYG"
     settings: Settings
     agreement: bytes
     private: PrivateKey
@@ -133,32 +109,12 @@ class KeygenEnrolment(_Sealed):
     verifiers: Mapping[int, Verifier] = field(repr=False)
     identity: Identity = field(repr=False)
 
-    def dump(self) -> bytes:
-        """Sealed bytes; secret."""
-        writer = Writer().field(self.settings.encode()).raw(self.agreement).field(keys.dump_private(self.private))
-        _write_map(writer.raw(self.shared_seed), self.own_seeds)
-        _write_verifiers(writer, self.verifiers)
-        return seal(b"KEYG", bytes(writer.field(self.identity.dump())))
-
-    @classmethod
-    def load(cls, data: bytes) -> KeygenEnrolment:
-        """Read what `dump` wrote."""
-        reader = unseal(b"KEYG", data)
-        return cls(
-            settings=Settings.decode(reader.field()),
-            agreement=reader.raw(32),
-            private=keys.load_private(reader.field()),
-            shared_seed=reader.raw(32),
-            own_seeds=_read_map(reader),
-            verifiers=_read_verifiers(reader),
-            identity=load_identity(reader.field()),
-        )
-
 
 @dataclass(frozen=True, kw_only=True)
 class HolderEnrolment(_Sealed):
     """What key holder `index` gets: the key its shares are encrypted to, and whose signatures to expect."""
 
+    _kind: ClassVar[bytes] = b"HOLD"
     index: int
     settings: Settings
     agreement: bytes
@@ -166,28 +122,9 @@ class HolderEnrolment(_Sealed):
     verifiers: Mapping[int, Verifier] = field(repr=False)
     identity: Identity = field(repr=False)
 
-    def dump(self) -> bytes:
-        """Sealed bytes; secret."""
-        writer = Writer().number("B", self.index).field(self.settings.encode()).raw(self.agreement).raw(self.private)
-        _write_verifiers(writer, self.verifiers)
-        return seal(b"HOLD", bytes(writer.field(self.identity.dump())))
-
-    @classmethod
-    def load(cls, data: bytes) -> HolderEnrolment:
-        """Read what `dump` wrote."""
-        reader = unseal(b"HOLD", data)
-        return cls(
-            index=reader.number("B"),
-            settings=Settings.decode(reader.field()),
-            agreement=reader.raw(32),
-            private=reader.raw(32),
-            verifiers=_read_verifiers(reader),
-            identity=load_identity(reader.field()),
-        )
-
 
 @dataclass(frozen=True)
-class Setup(_Sealed):
+class Setup(_Secret):
     """Everybody's enrolment. `keygen` is None where there are holders."""
 
     aggregator: AggregatorEnrolment
@@ -279,10 +216,6 @@ def _write_verifiers(writer: Writer, verifiers: Mapping[int, Verifier]) -> None:
     _write_map(writer, {number: verifier.dump() for number, verifier in verifiers.items()})
 
 
-def _read_verifiers(reader: Reader) -> dict[int, Verifier]:
-    return {number: load_verifier(value) for number, value in _read_map(reader).items()}
-
-
 def _write_map(writer: Writer, values: Mapping[int, bytes]) -> None:
     writer.number("I", len(values))
     for number, value in values.items():
@@ -291,3 +224,28 @@ def _write_map(writer: Writer, values: Mapping[int, bytes]) -> None:
 
 def _read_map(reader: Reader) -> dict[int, bytes]:
     return {reader.number("I"): reader.field() for _ in range(reader.number("I"))}
+
+
+# How a field of an enrolment is written and read, by its type. Plain bytes are seeds and digests: 32 of them.
+_FORMS: dict[str, tuple[Callable[[Writer, Any], Any], Callable[[Reader], Any]]] = {
+    "int": (lambda writer, value: writer.number("I", value), lambda reader: reader.number("I")),
+    "bytes": (lambda writer, value: writer.raw(value), lambda reader: reader.raw(32)),
+    "Settings": (
+        lambda writer, value: writer.field(value.encode()),
+        lambda reader: Settings.decode(reader.field()),
+    ),
+    "PublicKey | None": (
+        lambda writer, value: writer.field(_public(value)),
+        lambda reader: _load_public(reader.field()),
+    ),
+    "PrivateKey": (
+        lambda writer, value: writer.field(keys.dump_private(value)),
+        lambda reader: keys.load_private(reader.field()),
+    ),
+    "Identity": (lambda writer, value: writer.field(value.dump()), lambda reader: load_identity(reader.field())),
+    "Mapping[int, bytes]": (_write_map, _read_map),
+    "Mapping[int, Verifier]": (
+        _write_verifiers,
+        lambda reader: {number: load_verifier(value) for number, value in _read_map(reader).items()},
+    ),
+}

@@ -41,33 +41,35 @@ _VALUES: dict[str, tuple[type, ...]] = {
 }
 
 
-class FederatedClassifier(ClassifierMixin, Protected):
+class FederatedClassifier(ClassifierMixin, Protected):  # type: ignore[misc]  # scikit-learn has no types
     """Linear classifiers over several owners' rows, averaged by secure sums: all roles in one process.
 
-    Parameters
-    ----------
-    classes: the class names, known beforehand to everybody. None takes them from the private labels, and then no
-        epsilon is proven: which classes occur would be in the file.
-    users: how many owners rows are dealt to when `fit` gets no `groups`.
-    rounds: how often weights are shared, updated and averaged.
-    learner: a `Proximal`, or an `SGD` (the paper's). None: `Proximal(strength=1e-3)`.
-    send: `Change()` (the whole change; None), `Weights()` (the paper: the sparse classifier itself), `TopK(share)` (the
-        largest changes, with error feedback) or `CommonMask(share, seed)` (a random support common to all users).
-    sums: `Pad()` (None), or `Paper()` for Algorithm 1 to the letter.
-    noise: `SumNoise(epsilon=...)` on every sum; None: no noise, and `guarantee_` says so.
-    encrypt: False computes the same numbers without the cryptography.
+    Parameters:
+        classes: the class names, known beforehand to everybody. None takes them from the private labels, and then no
+            epsilon is proven: which classes occur would be in the file.
+        users: how many owners rows are dealt to when `fit` gets no `groups`.
+        rounds: how often weights are shared, updated and averaged.
+        learner: a `Proximal`, or an `SGD` (the paper's). None: `Proximal(strength=1e-3)`.
+        send: `Change()` (the whole change; None), `Weights()` (the paper: the sparse classifier itself), `TopK(share)`
+            (the largest changes, with error feedback) or `CommonMask(share, seed)` (a random support common to all
+            users).
+        sums: `Pad()` (None), or `Paper()` for Algorithm 1 to the letter.
+        noise: `SumNoise(epsilon=...)` on every sum; None: no noise, and `guarantee_` says so.
+        encrypt: False computes the same numbers without the cryptography.
 
-    Attributes
-    ----------
-    coef_, intercept_, classes_, scale_: the model; features are (X - mean) / deviation of the public rows, if any.
-    rounds_: one `RoundLog` per round: users, sparsity, bytes, seconds, accuracy. They are exact, so they stay with
-        their owner: `save` leaves them out, and a loaded model has none.
-    guarantee_, disclosure_: what is promised, and who sees what.
-    advice_: what to change where noise drowns the updates; else None.
+    Attributes:
+        coef_: the model; features are (X - mean) / deviation of the public rows, if any.
+        intercept_: the model; features are (X - mean) / deviation of the public rows, if any.
+        classes_: the model; features are (X - mean) / deviation of the public rows, if any.
+        scale_: the model; features are (X - mean) / deviation of the public rows, if any.
+        rounds_: one `RoundLog` per round: users, sparsity, bytes, seconds, accuracy. They are exact, so they stay with
+            their owner: `save` leaves them out, and a loaded model has none.
+        guarantee_: what is promised, and who sees what.
+        disclosure_: what is promised, and who sees what.
+        advice_: what to change where noise drowns the updates; else None.
 
-    Guarantee
-    ---------
-    With `noise`, per user and per record, replace one. Without, none: the exact sums are published.
+    Guarantee:
+        With `noise`, per user and per record, replace one. Without, none: the exact sums are published.
     """
 
     _kind: ClassVar[str] = "federated classifier"
@@ -259,7 +261,7 @@ class FederatedClassifier(ClassifierMixin, Protected):
 
     def _scaled(self, X: NDArray[np.float64]) -> NDArray[np.float64]:
         scale = self.public_["scale"]
-        return (X - scale[0]) / scale[1]
+        return np.asarray((X - scale[0]) / scale[1])
 
     def _settle(self) -> None:
         public, weights = self.public_, checks.finite_array("weights", self.released_["weights"], ndim=2)
@@ -299,7 +301,8 @@ class FederatedClassifier(ClassifierMixin, Protected):
     def predict(self, X: ArrayLike) -> NDArray[Any]:
         """Classes."""
         values = self.decision_function(X)
-        return self.classes_[(values > 0).astype(int) if values.ndim == 1 else np.argmax(values, axis=1)]
+        places = (values > 0).astype(int) if values.ndim == 1 else np.argmax(values, axis=1)
+        return np.asarray(self.classes_[places])
 
 
 def _numbered(classes: NDArray[Any], names: NDArray[Any]) -> NDArray[np.intp] | None:

@@ -21,8 +21,9 @@ __all__ = ["FixedPoint"]
 class FixedPoint:
     """Reals in [-bound, bound] as whole numbers of `bits` bits, sign included.
 
-    >>> FixedPoint(bound=1.0, bits=16).encode([0.5, -1.0]).tolist()
-    [16384, -32767]
+    Examples:
+        >>> FixedPoint(bound=1.0, bits=16).encode([0.5, -1.0]).tolist()
+        [16384, -32767]
     """
 
     bound: float

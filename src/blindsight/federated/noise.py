@@ -49,7 +49,7 @@ _FINENESS = 16  # steps of the grid in clip / sqrt(dimension): rounding toward z
 
 def largest_share(levels: int) -> int:
     """No share is larger than this: the table ends at ±160."""
-    return 160 * (3**levels - 1) // 2
+    return int(160 * (3**levels - 1) // 2)
 
 
 @register

@@ -83,7 +83,7 @@ class PublicKey:
 
     def _numbers(self) -> bytes:
         width = (self.bits + 7) // 8
-        return bytes([self.s]) + self.n.to_bytes(width, "little") + self.h.to_bytes(width, "little")
+        return bytes([self.s]) + bytes(self.n.to_bytes(width, "little")) + bytes(self.h.to_bytes(width, "little"))
 
     def __repr__(self) -> str:
         return f"PublicKey({self.bits} bits, s={self.s}, id={self.key_id.hex()[:8]})"

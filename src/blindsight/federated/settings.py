@@ -26,23 +26,23 @@ _NO_LIMIT = 1 << 32
 class Settings:
     """One federation's agreement.
 
-    Parameters
-    ----------
-    dimension: D, the length of every update.
-    users: N, how many users are enrolled; the sum of all of them must fit.
-    mode: "pad" (the vector under a lattice pad, default) or "paper" (Algorithm 1 to the letter).
-    bound, bits: fixed point: weights in [-bound, bound] as whole numbers of `bits` bits.
-    least_users: N_min, the fewest contributors of a round that is opened; never below 3.
-    colluders: how many users may tell the aggregator what they know without anybody else being seen through.
-    group: users come in fixed groups of at least that many, and only whole groups are summed: whatever sums are ever
-        opened are sums of groups. 1: any users. None: colluders + 2 (at least 3) without noise, 1 with noise.
-    least_per_coordinate: t; above 1 a round of votes comes first, and only coordinates that at least t users have in
-        their support are sent at all.
-    rounds: R, to how many rounds a user contributes at most.
-    holders: None for one key generator, or (needed, holders): so many of so many key holders open a round together.
-    capacity: M of the paper; None is the paper's ceil(0.1 D).
-    noise: what every user adds its share of, the very object that the guarantee prices
-        (`blindsight.federated.noise`); `bound` and `bits` are then those of its code. None: no noise.
+    Parameters:
+        dimension: D, the length of every update.
+        users: N, how many users are enrolled; the sum of all of them must fit.
+        mode: "pad" (the vector under a lattice pad, default) or "paper" (Algorithm 1 to the letter).
+        bound: fixed point: weights in [-bound, bound] as whole numbers of `bits` bits.
+        bits: fixed point: weights in [-bound, bound] as whole numbers of `bits` bits.
+        least_users: N_min, the fewest contributors of a round that is opened; never below 3.
+        colluders: how many users may tell the aggregator what they know without anybody else being seen through.
+        group: users come in fixed groups of at least that many, and only whole groups are summed: whatever sums are
+            ever opened are sums of groups. 1: any users. None: colluders + 2 (at least 3) without noise, 1 with noise.
+        least_per_coordinate: t; above 1 a round of votes comes first, and only coordinates that at least t users have
+            in their support are sent at all.
+        rounds: R, to how many rounds a user contributes at most.
+        holders: None for one key generator, or (needed, holders): so many of so many key holders open a round together.
+        capacity: M of the paper; None is the paper's ceil(0.1 D).
+        noise: what every user adds its share of, the very object that the guarantee prices
+            (`blindsight.federated.noise`); `bound` and `bits` are then those of its code. None: no noise.
     """
 
     dimension: int

@@ -67,11 +67,11 @@ class Reader:
 
     def number(self, code: str) -> int:
         """One whole number, by its `struct` letter."""
-        return struct.unpack("<" + code, self.raw(struct.calcsize("<" + code)))[0]
+        return int(struct.unpack("<" + code, self.raw(struct.calcsize("<" + code)))[0])
 
     def real(self) -> float:
         """One float64."""
-        return struct.unpack("<d", self.raw(8))[0]
+        return float(struct.unpack("<d", self.raw(8))[0])
 
     def field(self) -> bytes:
         """Bytes with their length before them."""

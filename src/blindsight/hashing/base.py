@@ -27,9 +27,8 @@ Array = NDArray[Any]
 class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     """The base of the non-private hashers. A subclass learns in `_learn` and projects in `_project`.
 
-    Guarantee
-    ---------
-    None. The codes and the hash function tell about the images; wrap the hasher in `PHashing` to release codes.
+    Guarantee:
+        None. The codes and the hash function tell about the images; wrap the hasher in `PHashing` to release codes.
     """
 
     #: whether `fit` needs labels.

@@ -1,8 +1,8 @@
 """The codebook hasher: one question asked well instead of many asked badly.
 
 A flipped code spends a record's epsilon on c independent bits, and at epsilon 8 over 32 bits each bit is nearly a
-coin. Here an image is put into one of k cells (`blindsight.codebooks`) and only the cell is released, by subset
-selection or k-ary response; whoever searches ranks by what the released cell says of the true one.
+coin. Here an image is put into one of k cells (`blindsight.codebooks`) and only the cell is released, by k-ary
+response or subset selection; whoever searches ranks by what the released cell says of the true one.
 """
 
 from __future__ import annotations
@@ -45,26 +45,26 @@ _MOST_IMAGES = 2000
 class CodebookHasher(ReleasesCodes):
     """Release one of k cells per image; search by what it says.
 
-    `transform` releases packed codes of k bits: the members of the released subset (one, for k-ary response).
+    `transform` releases packed codes of k bits: the released cell, or the members of a subset.
     `scores` ranks them for queries, whose features stay with whoever searches.
 
-    Parameters
-    ----------
-    epsilon, delta: the budget per record; delta only where cells are learned from private images.
-    n_cells: k, or "auto": 2 e^(2 epsilon / 3), as far as the images go. Classes are cells of their own: leave it out.
-    mechanism: "subset" (the best subset size for the budget) or "k-ary" (subsets of one).
-    supervised: whether cells are classes; `fit` then needs labels. With several labels per image (public ones only),
-        groups of label sets.
-    learned_from: "public" if `fit` sees images that need no protection, "private" (the default) if it sees the
-        protected ones.
-    classes: the public label space, for labels (n,) of private images; taken from the labels themselves it would tell
-        of single records, and nothing would be proven.
-    learning_share: the share of epsilon spent on learning from private images.
+    Parameters:
+        epsilon: the budget per record; delta only where cells are learned from private images.
+        delta: the budget per record; delta only where cells are learned from private images.
+        n_cells: k, or "auto": 2 e^(2 epsilon / 3), as far as the images go. Classes are cells of their own: leave it
+            out.
+        mechanism: "k-ary" (one cell is named, true or not) or "subset" (as many as tell most about the true one).
+        supervised: whether cells are classes; `fit` then needs labels. With several labels per image (public ones
+            only), groups of label sets.
+        learned_from: "public" if `fit` sees images that need no protection, "private" (the default) if it sees the
+            protected ones.
+        classes: the public label space, for labels (n,) of private images; taken from the labels themselves it would
+            tell of single records, and nothing would be proven.
+        learning_share: the share of epsilon spent on learning from private images.
 
-    Guarantee
-    ---------
-    Pure epsilon per record in the local model with public cells; (epsilon, delta) per record, central, with private
-    ones: noisy moments compose with the released cell. Exact samplers throughout.
+    Guarantee:
+        Pure epsilon per record in the local model with public cells; (epsilon, delta) per record, central, with private
+        ones: noisy moments compose with the released cell. Exact samplers throughout.
     """
 
     n_features_in_: int
@@ -75,7 +75,7 @@ class CodebookHasher(ReleasesCodes):
         epsilon: float = 8.0,
         delta: float = 1e-5,
         n_cells: int | Literal["auto"] = "auto",
-        mechanism: Literal["subset", "k-ary"] = "subset",
+        mechanism: Literal["k-ary", "subset"] = "k-ary",
         supervised: bool = False,
         learned_from: Source = "private",
         classes: Sequence[Any] | None = None,

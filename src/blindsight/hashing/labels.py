@@ -18,8 +18,9 @@ def as_indicator(y: Any, classes: Sequence[Any] | None = None) -> NDArray[np.flo
 
     With `classes`, a column for each of them, seen or not; a label that is none of them is a row of zeros.
 
-    >>> as_indicator(["cat", "dog", "cat"]).tolist()
-    [[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]]
+    Examples:
+        >>> as_indicator(["cat", "dog", "cat"]).tolist()
+        [[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]]
     """
     labels = np.asarray(y)
     if labels.ndim == 2 and labels.shape[1] == 1:

@@ -38,22 +38,20 @@ class PHashing(ReleasesCodes):
     it flips U, the codes of the images that were learned from. ADSH learns those apart from the hash function, and they
     are little more than labels (10 to 17 distinct codes on ten classes): releasing them, even flipped, releases labels.
 
-    Parameters
-    ----------
-    base: any of the nine hashers, or one of your own with `fit`, `transform` to packed codes and `n_bits`.
-    epsilon: the budget per `unit`.
-    calibration: "proven" (beta = 1/(1+e^epsilon) per bit, 1/(1+e^(epsilon/c)) per record) or "paper"
-        (beta = e^-epsilon, Theorem 4, whatever the unit).
-    unit: "record" (a person's whole code) or "bit" (one bit of it: the paper's Definition 1).
-    beta: the flip probability itself, in place of the one from epsilon; above 1/2 only under "paper".
-    learned_from: "public" if `fit` sees images that need no protection; "private" (the default) if it sees those whose
-        codes are released. Then one person's image moves the hash function, and through it everyone's code, and no
-        finite epsilon per record is proven (unless the base never looks at the images: `LSH(center=False)`).
+    Parameters:
+        base: any of the nine hashers, or one of your own with `fit`, `transform` to packed codes and `n_bits`.
+        epsilon: the budget per `unit`.
+        calibration: "proven" (beta = 1/(1+e^epsilon) per bit, 1/(1+e^(epsilon/c)) per record) or "paper"
+            (beta = e^-epsilon, Theorem 4, whatever the unit).
+        unit: "record" (a person's whole code) or "bit" (one bit of it: the paper's Definition 1).
+        beta: the flip probability itself, in place of the one from epsilon; above 1/2 only under "paper".
+        learned_from: "public" if `fit` sees images that need no protection; "private" (the default) if it sees those
+            whose codes are released. Then one person's image moves the hash function, and through it everyone's code,
+            and no finite epsilon per record is proven (unless the base never looks at the images: `LSH(center=False)`).
 
-    Guarantee
-    ---------
-    Local model, pure epsilon: |ln((1-beta)/beta)| per bit, c times that per record; `guarantee_` states both
-    units, the claim of the paper (-ln beta) and the assumptions. The hash function itself is not protected.
+    Guarantee:
+        Local model, pure epsilon: |ln((1-beta)/beta)| per bit, c times that per record; `guarantee_` states both
+        units, the claim of the paper (-ln beta) and the assumptions. The hash function itself is not protected.
     """
 
     def __init__(

@@ -43,21 +43,20 @@ Array = NDArray[Any]
 class PITQ(ReleasesCodes):
     """Private iterative quantisation.
 
-    Parameters
-    ----------
-    epsilon, delta: the whole budget per record; delta is spent on learning W and R.
-    calibration: "proven", or "paper" for Algorithm 3.
-    procrustes: "correct" (R = M N' from U'(YW) = N Omega M') or "printed" (R = N N', the identity; "paper" only).
-    learned_from: "private" if `fit` sees the protected images, "public" if it sees others.
-    learning_share: the share of epsilon that learning W and R may spend, when it is private.
-    clip: rows are scaled into the ball of this radius; with clip below the rows' norms, onto it.
-    n_iterations: E; by default 50 to the letter, 5 proven (each iteration has its price).
+    Parameters:
+        epsilon: the whole budget per record; delta is spent on learning W and R.
+        delta: the whole budget per record; delta is spent on learning W and R.
+        calibration: "proven", or "paper" for Algorithm 3.
+        procrustes: "correct" (R = M N' from U'(YW) = N Omega M') or "printed" (R = N N', the identity; "paper" only).
+        learned_from: "private" if `fit` sees the protected images, "public" if it sees others.
+        learning_share: the share of epsilon that learning W and R may spend, when it is private.
+        clip: rows are scaled into the ball of this radius; with clip below the rows' norms, onto it.
+        n_iterations: E; by default 50 to the letter, 5 proven (each iteration has its price).
 
-    Guarantee
-    ---------
-    Proven: (epsilon, delta) per record, replace one, for W, R and the codes together. `fit` charges the ledger for
-    learning, `transform` for the codes. The sums that leave have discrete Gaussian noise, so nothing hangs on the low
-    bits of a float. Paper: claimed epsilon, proven none.
+    Guarantee:
+        Proven: (epsilon, delta) per record, replace one, for W, R and the codes together. `fit` charges the ledger for
+        learning, `transform` for the codes. The sums that leave have discrete Gaussian noise, so nothing hangs on the
+        low bits of a float. Paper: claimed epsilon, proven none.
     """
 
     def __init__(

@@ -32,9 +32,8 @@ class PrivUnitHasher(ReleasesCodes):
     `transform` gives float32 vectors (n, n_components), not bits. `n_components="auto"` takes 4 + epsilon/4,
     up to 48: more coordinates describe an image better and are told less truly.
 
-    Guarantee
-    ---------
-    `epsilon` per record, pure, local, given that `fit` saw public images (`learned_from="public"`); none otherwise.
+    Guarantee:
+        `epsilon` per record, pure, local, given that `fit` saw public images (`learned_from="public"`); none otherwise.
     """
 
     def __init__(

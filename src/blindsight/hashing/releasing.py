@@ -10,11 +10,12 @@ from numpy.typing import NDArray
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 
 from blindsight.core import storage
-from blindsight.core.errors import HostileFile
+from blindsight.core.errors import HostileFile, InvalidParameter
 from blindsight.hashing import saving
 from blindsight.hashing.promise import CODE
 from blindsight.privacy import Door, Guarantee
 from blindsight.privacy.estimator import Protected
+from blindsight.privacy.vault import RecordSource
 
 if TYPE_CHECKING:
     from blindsight.privacy import Ledger
@@ -32,17 +33,30 @@ class ReleasesCodes(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Protected
     def fingerprint(self) -> str:
         """A digest of the hash function: noise by name must differ between two functions of one record."""
         parts = {**self.public_, **self.released_}
+        if hasattr(self, "base_") and "base" not in parts:
+            raise InvalidParameter(
+                f"{type(self.base_).__name__} cannot be told from another hash function, and noise by name on two "
+                "functions would show how they differ: leave names= out, or use one of Blindsight's hashers."
+            )
         arrays = {key: value for key, value in parts.items() if isinstance(value, np.ndarray)}
         return storage.digest(type(self).__name__, arrays)
 
     def _send(
         self, values: Array, *, what: str, ledger: Ledger | None, names: Sequence[str] | None, promised: Guarantee
     ) -> Array:
-        """Charge `promised`, then release each record's value; with `names`, noise by name."""
-        door = Door(promised, what=what, ledger=ledger, random_state=self.random_state)
-        if names is None:
+        """Charge `promised`, then release each record's value; with `names`, noise by name.
+
+        Under a vault's key the same values of the same records are the same release, whenever it is made: it is paid
+        once, and anything else is paid by itself.
+        """
+        about = None if names is None else self.fingerprint()
+        key = None
+        if names is not None and isinstance(self.random_state, RecordSource):
+            key = self.random_state.receipt(names, values, f"{about}/{promised.releases}")
+        door = Door(promised, what=what, ledger=ledger, random_state=self.random_state, key=key)
+        if names is None or about is None:
             return door.release(CODE, values)
-        return door.release_each(CODE, values, names, about=self.fingerprint())
+        return door.release_each(CODE, values, names, about=about)
 
     def _saved_parameters(self) -> dict[str, Any]:
         return {"class": type(self).__name__, **super()._saved_parameters()}

@@ -36,9 +36,8 @@ class SampledPHashing(PHashing):
     positions: uint8 (n, 2 ceil(c/8)). `scores` reads them with real-valued queries. `n_sampled="auto"` takes
     epsilon / 2.18.
 
-    Guarantee
-    ---------
-    As `PHashing`, for `n_sampled` bits; the positions are independent of the image.
+    Guarantee:
+        As `PHashing`, for `n_sampled` bits; the positions are independent of the image.
     """
 
     def __init__(

@@ -26,10 +26,10 @@ __all__ = ["CodebookIndex", "cells_of", "hits_of"]
 class CodebookIndex(HammingIndex):
     """An index of released cells: a query ranks cells, and the records of the best cells are its hits.
 
-    Parameters
-    ----------
-    k: how many cells.
-    names, guarantee: see `CodeIndex`.
+    Parameters:
+        k: how many cells.
+        names: see `CodeIndex`.
+        guarantee: see `CodeIndex`.
 
     A search reads the lists of the best cells and nothing else, so its time hardly depends on the number of records:
     a few milliseconds at ten million. Adding and removing copy nothing large.

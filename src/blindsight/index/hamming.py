@@ -31,17 +31,20 @@ __all__ = ["HammingIndex"]
 class HammingIndex(CodeIndex):
     """An embedded index of codes on faiss. `HammingIndex(64)` lives in memory, `create` and `open` on disk.
 
-    Parameters
-    ----------
-    n_bits, names, guarantee, decoding: see `CodeIndex`.
-    structure: `Flat()` (exact, the default), `IVF(cells, probes)` or `HNSW(links, effort)`.
+    Parameters:
+        n_bits: see `CodeIndex`.
+        names: see `CodeIndex`.
+        guarantee: see `CodeIndex`.
+        decoding: see `CodeIndex`.
+        structure: `Flat()` (exact, the default), `IVF(cells, probes)` or `HNSW(links, effort)`.
 
-    >>> from blindsight.core.codes import pack
-    >>> index = HammingIndex(4)
-    >>> index.add(pack([[0, 0, 0, 0], [1, 1, 1, 0]]), ids=[7, 9]).tolist()
-    [7, 9]
-    >>> index.search(pack([[1, 1, 1, 1]]), k=1)[0][0].id
-    9
+    Examples:
+        >>> from blindsight.core.codes import pack
+        >>> index = HammingIndex(4)
+        >>> index.add(pack([[0, 0, 0, 0], [1, 1, 1, 0]]), ids=[7, 9]).tolist()
+        [7, 9]
+        >>> index.search(pack([[1, 1, 1, 1]]), k=1)[0][0].id
+        9
 
     On disk every `add` and `remove` is on the drive (fsync) before it returns; after kill -9 the index holds what was
     acknowledged. Searches may run in other threads while one thread writes. One process writes at a time.

@@ -35,14 +35,15 @@ class Hit(NamedTuple):
 class Hits:
     """The hits of all queries, one query after the other; `hits[i]` is query i's list, best first.
 
-    Parameters
-    ----------
-    ids: (m,) int64, or object for names.
-    distances: (m,) int32 Hamming distances between the query and the stored (flipped) code.
-    probabilities: (m,) posterior probability of a match, or None where the index does not know its flips.
-    scores: (m,) what the ranking went by, larger is better: minus the distance, or the soft score.
-    limits: (queries + 1,) query i owns the slice limits[i]:limits[i + 1].
-    cells, trust, tied: (m,) for cells of a codebook, see `Hit`; then `distances` is None.
+    Parameters:
+        ids: (m,) int64, or object for names.
+        distances: (m,) int32 Hamming distances between the query and the stored (flipped) code.
+        probabilities: (m,) posterior probability of a match, or None where the index does not know its flips.
+        scores: (m,) what the ranking went by, larger is better: minus the distance, or the soft score.
+        limits: (queries + 1,) query i owns the slice limits[i]:limits[i + 1].
+        cells: (m,) for cells of a codebook, see `Hit`; then `distances` is None.
+        trust: (m,) for cells of a codebook, see `Hit`; then `distances` is None.
+        tied: (m,) for cells of a codebook, see `Hit`; then `distances` is None.
     """
 
     ids: NDArray[Any]

@@ -44,12 +44,11 @@ class Found(NamedTuple):
 class CodeIndex(ABC):
     """Codes of `n_bits` bits under ids, searched by Hamming distance.
 
-    Parameters
-    ----------
-    n_bits: the codes' length; codes come packed, as `blindsight.core.codes.pack` makes them.
-    names: whether ids are names (text) rather than 64-bit integers.
-    guarantee: what was promised when the codes were released; kept with the index and its files.
-    decoding: how released codes are read (`MatchModel`); with it, every hit has a match probability.
+    Parameters:
+        n_bits: the codes' length; codes come packed, as `blindsight.core.codes.pack` makes them.
+        names: whether ids are names (text) rather than 64-bit integers.
+        guarantee: what was promised when the codes were released; kept with the index and its files.
+        decoding: how released codes are read (`MatchModel`); with it, every hit has a match probability.
 
     Guarantee: an index adds no noise. It is as private as the codes that are put in; `guarantee` says how private.
     """

@@ -44,14 +44,16 @@ _TEXT = 60_000
 class MilvusIndex(CodeIndex):
     """An index of codes in a Milvus collection: made if it is not there, opened if it is.
 
-    Parameters
-    ----------
-    uri: a cluster's address, or a path ending in .db for the embedded Milvus Lite.
-    n_bits, names, guarantee, decoding: see `CodeIndex`; an existing collection keeps its own, and `n_bits` may be
-        left out.
-    collection: the collection's name (letters, digits, underscores).
-    token: "user:password" or an API key, where the cluster asks for one.
-    candidates: how many nearest codes a soft ranking re-ranks.
+    Parameters:
+        uri: a cluster's address, or a path ending in .db for the embedded Milvus Lite.
+        n_bits: see `CodeIndex`; an existing collection keeps its own, and `n_bits` may be
+            left out.
+        names: as `n_bits`.
+        guarantee: as `n_bits`.
+        decoding: as `n_bits`.
+        collection: the collection's name (letters, digits, underscores).
+        token: "user:password" or an API key, where the cluster asks for one.
+        candidates: how many nearest codes a soft ranking re-ranks.
     """
 
     # Whole numbers kept beside a code, to filter by.

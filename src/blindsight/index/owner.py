@@ -29,11 +29,10 @@ _BLOCK = 1024
 class OwnPhotos:
     """The photos behind an index, as far as they are at hand.
 
-    Parameters
-    ----------
-    names: what the owner calls the records.
-    folder: where the photos are; None where nobody knows.
-    encoder: how photos are described.
+    Parameters:
+        names: what the owner calls the records.
+        folder: where the photos are; None where nobody knows.
+        encoder: how photos are described.
     """
 
     def __init__(self, names: OwnNames, folder: Path | None, encoder: PhotoEncoder) -> None:

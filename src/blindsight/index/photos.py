@@ -57,14 +57,13 @@ _LARGEST_ABOUT = 1 << 20
 class PhotoFolder:
     """The folder that is given away.
 
-    Parameters
-    ----------
-    path: the folder.
-    recipe: how photos become codes, as plain values without paths; whoever continues must use the same.
-    vault: the number of the vault that was kept.
-    release: the release's number, by which the ledger knows it.
-    names: "random" ids, or "keep" for the photos' own names.
-    most: the most records of one person that are released, 0 where persons are not known.
+    Parameters:
+        path: the folder.
+        recipe: how photos become codes, as plain values without paths; whoever continues must use the same.
+        vault: the number of the vault that was kept.
+        release: the release's number, by which the ledger knows it.
+        names: "random" ids, or "keep" for the photos' own names.
+        most: the most records of one person that are released, 0 where persons are not known.
     """
 
     path: Path

@@ -147,8 +147,9 @@ class Trace:
 def step_sizes(rule: StepRule, count: int, *, first: float = 1.0) -> Floats:
     """The step sizes of `count` iterations: compounding as printed, eta_0 / sqrt(tau), or constant.
 
-    >>> step_sizes("root", 4).round(3).tolist(), step_sizes("compound", 4).round(3).tolist()
-    ([1.0, 0.707, 0.577, 0.5], [1.0, 0.707, 0.408, 0.204])
+    Examples:
+        >>> step_sizes("root", 4).round(3).tolist(), step_sizes("compound", 4).round(3).tolist()
+        ([1.0, 0.707, 0.577, 0.5], [1.0, 0.707, 0.408, 0.204])
     """
     checks.one_of("step_rule", rule, get_args(StepRule))
     fall: Any = np.arange(1, count + 1) ** -0.5
@@ -178,13 +179,12 @@ def algorithm1(
 ) -> Floats:
     """Learn W (d' x d).
 
-    Parameters
-    ----------
-    rng: of the start, and of a simulation's noise.
-    noise: whose; None is the non-private learner (no clipping either).
-    lipschitz: h, the clipping bound of each row (l1; l2 for Gaussian noise).
-    epsilon: the budget as the paper counts it; each epoch gets epsilon' = epsilon / epochs.
-    door: what `noise.plan` passes through; None opens one for a simulation.
+    Parameters:
+        rng: of the start, and of a simulation's noise.
+        noise: whose; None is the non-private learner (no clipping either).
+        lipschitz: h, the clipping bound of each row (l1; l2 for Gaussian noise).
+        epsilon: the budget as the paper counts it; each epoch gets epsilon' = epsilon / epochs.
+        door: what `noise.plan` passes through; None opens one for a simulation.
     """
     d = loss.differences.shape[1]
     W = rng.standard_normal((n_components, d)) / math.sqrt(d) if start is None else start.copy()

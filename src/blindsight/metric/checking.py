@@ -24,13 +24,13 @@ __all__ = ["PairReport", "check_pairs"]
 class PairReport:
     """What was found among labelled pairs; every number is private.
 
-    Attributes
-    ----------
-    pairs, repeated: distinct pairs, and how many lines named a pair again.
-    similar: how many of the distinct pairs are similar (by their first label).
-    both_ways: pairs that carry both labels.
-    chains: dissimilar pairs that a chain of similar pairs joins; None where the relation is not transitive.
-    circles: components that two classes cannot explain; None where the number of classes was not said to be 2.
+    Attributes:
+        pairs: distinct pairs, and how many lines named a pair again.
+        repeated: distinct pairs, and how many lines named a pair again.
+        similar: how many of the distinct pairs are similar (by their first label).
+        both_ways: pairs that carry both labels.
+        chains: dissimilar pairs that a chain of similar pairs joins; None where the relation is not transitive.
+        circles: components that two classes cannot explain; None where the number of classes was not said to be 2.
     """
 
     pairs: int
@@ -69,8 +69,9 @@ class PairReport:
 def check_pairs(pairs: Any, y: Any, *, transitive: bool = True, n_classes: int | None = None) -> PairReport:
     """Look for labels that cannot all hold (the inference patterns of Section V-A).
 
-    >>> check_pairs([[0, 1], [1, 2], [2, 0]], [1, 1, 0]).chains
-    1
+    Examples:
+        >>> check_pairs([[0, 1], [1, 2], [2, 0]], [1, 1, 0]).chains
+        1
     """
     if n_classes is not None and checks.whole("n_classes", n_classes) < 2:
         raise InvalidData(f"n_classes must be at least 2, got {n_classes}.")

@@ -45,32 +45,34 @@ _WIDTHS = {"triplet": 3, "npair": None}
 class DPPMetric(LinearMetric, Protected):
     """A linear metric learned from private labelled pairs.
 
-    Parameters
-    ----------
-    n_components: rows of the learned map; None keeps all columns of X.
-    epsilon, delta: the budget, of which every release of `fit` is paid.
-    unit: what is protected: "pair", "record", or the paper's "kappa pairs".
-    loss: "moments", a closed form that wins with many pairs; "contrastive", descent that wins with few; "auto" chooses
-        between them by the public number of pairs and columns and the noise. "triplet" takes (anchor, positive,
-        negative), "npair" (anchor, positive, negatives); neither takes y.
-    scale: how columns are brought to one size: bounds (low, high) of each column, known beforehand; "private", from
-        the pairs themselves within the budget; None leaves columns as they are and gives every record length 1.
-    select: leave pairs out so that the price falls: "all", "forest", "matching", or a number of pairs for each record.
-    kappa: how kappa is found ("second", "exact", "bound", "node", "edge"), or a number fixed beforehand, which the
-        pairs must then respect. Its price is stated whatever the unit.
-    transitive: whether being similar carries over, which kappa depends on.
-    preprocessor: what indices point to: an array, or a function from indices to rows.
-    random_state: None for the operating system's entropy; a seed makes a simulation, and the guarantee says so.
+    Parameters:
+        n_components: rows of the learned map; None keeps all columns of X.
+        epsilon: the budget, of which every release of `fit` is paid.
+        delta: the budget, of which every release of `fit` is paid.
+        unit: what is protected: "pair", "record", or the paper's "kappa pairs".
+        loss: "moments", a closed form that wins with many pairs; "contrastive", descent that wins with few; "auto"
+            chooses between them by the public number of pairs and columns and the noise. "triplet" takes (anchor,
+            positive, negative), "npair" (anchor, positive, negatives); neither takes y.
+        scale: how columns are brought to one size: bounds (low, high) of each column, known beforehand; "private", from
+            the pairs themselves within the budget; None leaves columns as they are and gives every record length 1.
+        select: leave pairs out so that the price falls: "all", "forest", "matching", or a number of pairs for each
+            record.
+        kappa: how kappa is found ("second", "exact", "bound", "node", "edge"), or a number fixed beforehand, which the
+            pairs must then respect. Its price is stated whatever the unit.
+        transitive: whether being similar carries over, which kappa depends on.
+        preprocessor: what indices point to: an array, or a function from indices to rows.
+        random_state: None for the operating system's entropy; a seed makes a simulation, and the guarantee says so.
 
     Guarantee: `guarantee_`, charged before anything is learned; who was compared with whom is public. `fit` learns from
     whatever labels it is given, contradictory or all of one kind: see `checking.check_pairs` for the owner's eyes.
 
-    >>> rng = np.random.default_rng(0)
-    >>> X, c = rng.normal(size=(60, 4)), rng.integers(0, 2, 60)
-    >>> pairs = np.column_stack([np.arange(0, 60, 2), np.arange(1, 60, 2)])
-    >>> metric = DPPMetric(preprocessor=X, random_state=0).fit(pairs, c[pairs[:, 0]] == c[pairs[:, 1]])
-    >>> metric.transform(X).shape, metric.guarantee_.unit, metric.loss_
-    ((60, 4), 'pair', 'contrastive')
+    Examples:
+        >>> rng = np.random.default_rng(0)
+        >>> X, c = rng.normal(size=(60, 4)), rng.integers(0, 2, 60)
+        >>> pairs = np.column_stack([np.arange(0, 60, 2), np.arange(1, 60, 2)])
+        >>> metric = DPPMetric(preprocessor=X, random_state=0).fit(pairs, c[pairs[:, 0]] == c[pairs[:, 1]])
+        >>> metric.transform(X).shape, metric.guarantee_.unit, metric.loss_
+        ((60, 4), 'pair', 'contrastive')
     """
 
     _kind: ClassVar[str] = "metric"
@@ -115,12 +117,14 @@ class DPPMetric(LinearMetric, Protected):
     ) -> Guarantee:
         """What will be promised, from parameters and public facts only.
 
-        Parameters
-        ----------
-        n_pairs, n_features: pairs (or tuples) and columns.
-        groups: how many pairs one unit may be in, by unit ("pair", "kappa pairs", "record").
-        kappa, threshold, about: other public facts of a model, which promise nothing.
-        named: whether records are named by indices; rows of an array of features are each a record of their own.
+        Parameters:
+            n_pairs: pairs (or tuples) and columns.
+            n_features: pairs (or tuples) and columns.
+            groups: how many pairs one unit may be in, by unit ("pair", "kappa pairs", "record").
+            kappa: other public facts of a model, which promise nothing.
+            threshold: other public facts of a model, which promise nothing.
+            about: other public facts of a model, which promise nothing.
+            named: whether records are named by indices; rows of an array of features are each a record of their own.
         """
         columns = checks.whole("n_features", n_features)
         return metric_guarantee(

@@ -27,8 +27,9 @@ _LABELS = (-1, 0, 1)
 def pair_labels(y: Any) -> NDArray[np.bool_]:
     """Labels of pairs as booleans, True for similar: accepts True/False, 1/0 and metric-learn's +1/-1.
 
-    >>> pair_labels([1, -1, 1]).tolist()
-    [True, False, True]
+    Examples:
+        >>> pair_labels([1, -1, 1]).tolist()
+        [True, False, True]
     """
     array = np.asarray(y)
     if array.ndim != 1:
@@ -45,12 +46,11 @@ def pair_labels(y: Any) -> NDArray[np.bool_]:
 class PairGraph:
     """An undirected simple graph of labelled pairs.
 
-    Parameters
-    ----------
-    n_nodes: how many records there are; a node in no pair is allowed.
-    edges: (m, 2) node numbers, each pair once, smaller number first.
-    similar: (m,) True where the two are alike.
-    transitive: whether "alike" carries over (same disease) or not (being friends): Appendix B.
+    Parameters:
+        n_nodes: how many records there are; a node in no pair is allowed.
+        edges: (m, 2) node numbers, each pair once, smaller number first.
+        similar: (m,) True where the two are alike.
+        transitive: whether "alike" carries over (same disease) or not (being friends): Appendix B.
 
     Make one with `from_pairs`, which checks what it is given.
     """

@@ -39,14 +39,14 @@ KappaMethod = Literal["exact", "second", "bound", "node", "edge"]
 def kappa(graph: PairGraph, method: KappaMethod = "second", *, max_flows: int = 20_000) -> int:
     """The number of pairs by which neighbouring graphs differ.
 
-    Parameters
-    ----------
-    method: "exact", "second", "bound", "node" or "edge"; see the module's text.
-    max_flows: how many targets "exact" may look at before it gives up and says so.
+    Parameters:
+        method: "exact", "second", "bound", "node" or "edge"; see the module's text.
+        max_flows: how many targets "exact" may look at before it gives up and says so.
 
-    >>> triangle = PairGraph.from_pairs([[0, 1], [1, 2], [0, 2]], [1, 1, 1])
-    >>> kappa(triangle, "exact"), kappa(triangle, "bound"), kappa(triangle, "node")
-    (2, 2, 2)
+    Examples:
+        >>> triangle = PairGraph.from_pairs([[0, 1], [1, 2], [0, 2]], [1, 1, 1])
+        >>> kappa(triangle, "exact"), kappa(triangle, "bound"), kappa(triangle, "node")
+        (2, 2, 2)
     """
     checks.one_of("kappa", method, get_args(KappaMethod))
     if len(graph) == 0:

@@ -102,10 +102,9 @@ class LinearMetric(TransformerMixin, BaseEstimator):
     def calibrate_threshold(self, pairs: Any, y: Any, *, strategy: str = "accuracy", min_rate: float = 0.9) -> Self:
         """Choose `threshold_` by labelled *public* pairs: for private ones it would be a release without a price.
 
-        Parameters
-        ----------
-        strategy: "accuracy"; "balanced" (both kinds count the same); "max_tpr", the most similar pairs found while at
-            least `min_rate` of the dissimilar ones are told apart; "max_tnr", the other way round.
+        Parameters:
+            strategy: "accuracy"; "balanced" (both kinds count the same); "max_tpr", the most similar pairs found while
+                at least `min_rate` of the dissimilar ones are told apart; "max_tnr", the other way round.
         """
         found = best_threshold(self.pair_distance(pairs), pair_labels(y), strategy=strategy, min_rate=min_rate)
         return self.set_threshold(found)

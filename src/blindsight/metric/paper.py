@@ -74,16 +74,16 @@ class _Algorithm1(LinearMetric):
 class DPPDML(_Algorithm1):
     """Algorithm 1, DPP-DML, as printed.
 
-    Parameters
-    ----------
-    n_components: d', the rows of W; None keeps all columns.
-    epsilon: the budget as the paper counts it, per kappa pairs.
-    noise: a `RowNoise`: Laplace, "scdf", "duchi" or "gaussian", with or without sensitivity reduction (DPP-S).
-    kappa: how kappa is found ("bound" is kappa' of Equation 15, "node" is node privacy), or a number.
-    margin: m, or "mean" for the mean distance of dissimilar pairs (Section VII-B), which is data.
-    clip: h, the Lipschitz constant.
-    steps: batches, epochs and step sizes.
-    preprocessor, random_state: as in `DPPMetric`.
+    Parameters:
+        n_components: d', the rows of W; None keeps all columns.
+        epsilon: the budget as the paper counts it, per kappa pairs.
+        noise: a `RowNoise`: Laplace, "scdf", "duchi" or "gaussian", with or without sensitivity reduction (DPP-S).
+        kappa: how kappa is found ("bound" is kappa' of Equation 15, "node" is node privacy), or a number.
+        margin: m, or "mean" for the mean distance of dissimilar pairs (Section VII-B), which is data.
+        clip: h, the Lipschitz constant.
+        steps: batches, epochs and step sizes.
+        preprocessor: as in `DPPMetric`.
+        random_state: as in `DPPMetric`.
 
     Guarantee: `guarantee_` has the claim and what is proven, which is nothing for DPP-S and for margin="mean".
     """
@@ -161,15 +161,15 @@ class DPPDML(_Algorithm1):
 class MendedDML(_Algorithm1):
     """Algorithm 1 with pure noise and a proof: the whole matrix of a pair clipped as one vector (`mended`).
 
-    Parameters
-    ----------
-    n_components: rows of W; None keeps all columns.
-    epsilon: the budget per `unit`: "pair", "kappa pairs" (kappa' of Equation 15) or "record".
-    mechanism: "laplace", "scdf" or "duchi".
-    margin: m, a number known beforehand.
-    clip: the l1 bound of a pair's gradient.
-    steps: batches, epochs and step sizes.
-    preprocessor, random_state: as in `DPPMetric`.
+    Parameters:
+        n_components: rows of W; None keeps all columns.
+        epsilon: the budget per `unit`: "pair", "kappa pairs" (kappa' of Equation 15) or "record".
+        mechanism: "laplace", "scdf" or "duchi".
+        margin: m, a number known beforehand.
+        clip: the l1 bound of a pair's gradient.
+        steps: batches, epochs and step sizes.
+        preprocessor: as in `DPPMetric`.
+        random_state: as in `DPPMetric`.
 
     Guarantee: `guarantee_`, pure epsilon, neighbours "add or remove one"; noise is floating point, the map rounded.
     """

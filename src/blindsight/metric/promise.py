@@ -57,11 +57,10 @@ def metric_plan(
 ) -> Plan:
     """The releases of `DPPMetric`: `noise` is what a single release of sensitivity 1 would need.
 
-    Parameters
-    ----------
-    scaled: whether column sizes are released too.
-    rows: of the map that descent moves.
-    group: how many pairs or tuples one unit may be in.
+    Parameters:
+        scaled: whether column sizes are released too.
+        rows: of the map that descent moves.
+        group: how many pairs or tuples one unit may be in.
     """
     tuples = loss in ("triplet", "npair")
     sizes: dict[str, tuple[float, int]] = {}  # name -> norm of one pair's row, coordinates

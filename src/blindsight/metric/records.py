@@ -24,10 +24,9 @@ Floats = NDArray[np.float64]
 def read_tuples(tuples: Any, preprocessor: Any = None, *, width: int | None = 2) -> tuple[Floats, NDArray[np.int64]]:
     """(records (n, d), numbers (m, k)) from (m, k, d) features, or from (m, k) indices, as in metric-learn.
 
-    Parameters
-    ----------
-    preprocessor: what indices point to: an array (n, d), or a function from (j,) indices to (j, d) features.
-    width: k, or None for any k of at least 3.
+    Parameters:
+        preprocessor: what indices point to: an array (n, d), or a function from (j,) indices to (j, d) features.
+        width: k, or None for any k of at least 3.
     """
     given = np.asarray(tuples)
     if given.ndim == 2:

@@ -18,8 +18,9 @@ def best_threshold(
 ) -> float:
     """The distance up to which pairs should count as similar, by exact distances of labelled pairs.
 
-    >>> best_threshold(np.array([0.1, 0.2, 0.9, 1.1]), np.array([True, True, False, False])).round(2)
-    np.float64(0.55)
+    Examples:
+        >>> best_threshold(np.array([0.1, 0.2, 0.9, 1.1]), np.array([True, True, False, False])).round(2)
+        np.float64(0.55)
     """
     checks.one_of("strategy", strategy, STRATEGIES)
     rate = checks.probability("min_rate", min_rate)

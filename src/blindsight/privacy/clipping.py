@@ -18,9 +18,10 @@ def clip_norm(
 ) -> NDArray[np.float64]:
     """Scale every vector along `axis` into the l1 or l2 ball of radius `bound`; those inside stay as they are.
 
-    >>> clip_norm([[3.0, 4.0], [0.3, 0.4]], 1.0)
-    array([[0.6, 0.8],
-           [0.3, 0.4]])
+    Examples:
+        >>> clip_norm([[3.0, 4.0], [0.3, 0.4]], 1.0)
+        array([[0.6, 0.8],
+               [0.3, 0.4]])
     """
     if order not in (1, 2):
         raise InvalidParameter(f"order must be 1 or 2, got {order!r}.")

@@ -29,8 +29,9 @@ class Cost:
     `rho` is its parameter of zero-concentrated privacy where that is known beside (epsilon, delta): what an account
     that composes Gaussian releases tightly is charged, see `zcdp`.
 
-    >>> print(Cost(epsilon=0.5, unit="record") + Cost(epsilon=1.5, unit="record"))
-    ε = 2 per record (replace one)
+    Examples:
+        >>> print(Cost(epsilon=0.5, unit="record") + Cost(epsilon=1.5, unit="record"))
+        ε = 2 per record (replace one)
     """
 
     epsilon: float
@@ -81,8 +82,9 @@ class Cost:
 
         Pure epsilon multiplies. With delta, group privacy gives delta * sum of e^(i epsilon) for i < times.
 
-        >>> Cost(epsilon=1.0, unit="bit").per("record", times=48).epsilon
-        48.0
+        Examples:
+            >>> Cost(epsilon=1.0, unit="bit").per("record", times=48).epsilon
+            48.0
         """
         times = checks.whole("times", times)
         delta = self.delta

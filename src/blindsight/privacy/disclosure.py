@@ -34,13 +34,12 @@ class Recovery:
 class Disclosure:
     """Who sees what under a protection that carries no epsilon.
 
-    Parameters
-    ----------
-    method: the protection, in a few words.
-    sees: (who, what) rows, one a party.
-    recovered: what attacks got back.
-    verdict: one plain sentence a person can act on.
-    assumptions: what must hold, in words.
+    Parameters:
+        method: the protection, in a few words.
+        sees: (who, what) rows, one a party.
+        recovered: what attacks got back.
+        verdict: one plain sentence a person can act on.
+        assumptions: what must hold, in words.
     """
 
     method: str

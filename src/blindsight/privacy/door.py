@@ -134,13 +134,13 @@ class _Plain:
 class Door:
     """One opening: a guarantee that is charged before anything passes, and then what it names, as often as it says.
 
-    Parameters
-    ----------
-    guarantee: what is promised; its releases are the plan.
-    what: what this is, for the ledger and the auditor ("codes of 500 images").
-    ledger: charged with the guarantee's costs, at once; without one a warning says that nothing was charged.
-    random_state: None for the operating system's entropy; a seed makes a simulation; or a `Source` such as a vault's.
-    key: the ledger's idempotency key: the same release, charged once however often it is tried.
+    Parameters:
+        guarantee: what is promised; its releases are the plan.
+        what: what this is, for the ledger and the auditor ("codes of 500 images").
+        ledger: charged with the guarantee's costs, at once; without one a warning says that nothing was charged.
+        random_state: None for the operating system's entropy; a seed makes a simulation; or a `Source` such as a
+            vault's.
+        key: the ledger's idempotency key: the same release, charged once however often it is tried.
     """
 
     def __init__(
@@ -169,7 +169,7 @@ class Door:
 
     def release(self, what: str, value: Any) -> Array:
         """The value, projected into the mechanism's domain and released."""
-        planned = self._next(what)
+        planned = self._next(what, fresh=True)
         return self._pass(planned, planned.mechanism.domain.project(value))
 
     def total(self, what: str, rows: Any) -> Array:
@@ -177,7 +177,7 @@ class Door:
 
         `rows` is an array (n, ...) or a `Rows` that knows its norms and sums without being laid out.
         """
-        planned = self._next(what)
+        planned = self._next(what, fresh=True)
         order = getattr(planned.mechanism.domain, "order", None)
         if order is None:
             raise InvalidParameter(
@@ -213,7 +213,7 @@ class Door:
         Each value is clipped and gets its party's share by the planned mechanism (`share`, in whole steps); `add` is
         handed these and brings them together, by whatever protocol. It counts as one release.
         """
-        planned = self._next(what)
+        planned = self._next(what, fresh=True)
         mechanism: Any = planned.mechanism
         if not hasattr(mechanism, "share"):
             raise InvalidParameter(f"{what!r} is released by {planned.mechanism.says}, which is not drawn in shares.")
@@ -281,8 +281,13 @@ class Door:
             )
         return self._planned[what]
 
-    def _next(self, what: str) -> Planned:
+    def _next(self, what: str, *, fresh: bool = False) -> Planned:
         planned = self._find(what)
+        if fresh and self.guarantee.entropy == "keyed":
+            raise InvalidParameter(
+                f"{what!r} needs fresh noise: a key gives the same noise to the same name, so that two data sets under "
+                "it would show their difference. Pass each record's name, or random_state=None."
+            )
         most = planned.count * planned.parts
         if self._used[what] >= most:
             raise NotPlanned(f"{what!r} was planned {most} times and has passed as often. Nothing more was released.")

@@ -6,7 +6,8 @@ A `Source` hands out streams of random numbers and says what they are made of:
   mode, its key and its counter 256 bits from the operating system (numpy's own generators can be run backwards from
   enough of their output, and torch's takes a seed of 32 bits: neither ever protects anyone here);
 - `SeededSource`: a fixed seed: reproducible, so a simulation, and the guarantee says so;
-- `KeyedSource`: AES keyed by a secret and a name: the same noise for the same record, whenever it is asked for.
+- a vault's `RecordSource`: AES keyed by a secret and a record's name: the same noise for the same record, whenever it
+  is asked for.
 
 `training_rng` is for what protects nobody: initial weights, splits, public rotations.
 """
@@ -14,7 +15,6 @@ A `Source` hands out streams of random numbers and says what they are made of:
 from __future__ import annotations
 
 import hashlib
-import hmac
 import os
 from typing import Any, Literal, Protocol, TypeAlias
 
@@ -25,7 +25,6 @@ from blindsight.core.errors import InvalidParameter
 
 __all__ = [
     "EntropyName",
-    "KeyedSource",
     "RandomState",
     "Rng",
     "SeededSource",
@@ -143,33 +142,11 @@ class SeededSource:
         return np.random.default_rng([self._base, int.from_bytes(digest, "big")])
 
 
-class KeyedSource:
-    """Streams that depend on a secret key and their label: the same noise for the same name, unknown to outsiders.
-
-    A stream is AES in counter mode keyed by HMAC-SHA-256(key, label). That HMAC and AES are pseudo-random is then an
-    assumption of the guarantee.
-    """
-
-    name: EntropyName = "keyed"
-
-    def __init__(self, key: bytes) -> None:
-        if not isinstance(key, bytes) or len(key) < 16:
-            raise InvalidParameter("the key of a keyed source must be at least 16 bytes.")
-        self._key = key
-
-    def __repr__(self) -> str:
-        return f"KeyedSource({8 * len(self._key)} bits)"
-
-    def stream(self, label: str, *, exact: bool) -> Any:
-        """The stream of this label under this key."""
-        return aes_generator(hmac.new(self._key, label.encode(), hashlib.sha256).digest())
-
-
 def source_of(random_state: RandomState | Source) -> Source:
     """None: the operating system; a seed or generator: a simulation; a source: itself."""
     if random_state is None:
         return SystemSource()
-    if isinstance(random_state, (SystemSource, SeededSource, KeyedSource)):
+    if isinstance(random_state, (SystemSource, SeededSource)):
         return random_state
     if hasattr(random_state, "stream") and hasattr(random_state, "name"):
         return random_state

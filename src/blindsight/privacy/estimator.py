@@ -43,12 +43,11 @@ __all__ = ["Protected"]
 class Protected(BaseEstimator):
     """Base of estimators whose releases go through the door.
 
-    Attributes
-    ----------
-    released_: what came through the door, and what was computed from it.
-    public_: what never depended on private data: parameters, public domains, public counts.
-    guarantee_: what is promised, known before the data.
-    owner_only_: what stays with the owner; not saved.
+    Attributes:
+        released_: what came through the door, and what was computed from it.
+        public_: what never depended on private data: parameters, public domains, public counts.
+        guarantee_: what is promised, known before the data.
+        owner_only_: what stays with the owner; not saved.
     """
 
     _kind: ClassVar[str]

@@ -85,23 +85,24 @@ class Audited:
 class Guarantee:
     """What a release promises, with the three numbers: claimed, proven, audited.
 
-    Parameters
-    ----------
-    releases: the plan: what is released by which mechanism, how often, in one unit.
-    unproven: why nothing is proven, where that is so; epsilon is then inf, and the releases are for information.
-    mechanism: what was done, in a few words; by default the releases' own.
-    unit, neighbours: per what the proven epsilon counts, and which data sets count as neighbours; by default those of
-        the releases.
-    model: "central" (a curator sees the data) or "local" (each owner protects its own).
-    epsilon, delta: the proven numbers. epsilon may be left out; one that is below what the releases cost is refused.
-    claimed: the paper's epsilon, or None where no paper claims one for this release.
-    calibration: "paper" (to the letter) or "proven".
-    accountant: how the number was composed.
-    assumptions: what must hold for it.
-    sampler: "exact" (integer sampling, safe to hand to outsiders) or "float"; by default that of the releases.
-    entropy: what the noise was made of: "system", "keyed" (a vault's key) or "seed".
-    also: the same release in other units.
-    audited: what an attack measured, once one ran.
+    Parameters:
+        releases: the plan: what is released by which mechanism, how often, in one unit.
+        unproven: why nothing is proven, where that is so; epsilon is then inf, and the releases are for information.
+        mechanism: what was done, in a few words; by default the releases' own.
+        unit: per what the proven epsilon counts, and which data sets count as neighbours; by default those of
+            the releases.
+        neighbours: as `unit`.
+        model: "central" (a curator sees the data) or "local" (each owner protects its own).
+        epsilon: the proven numbers. epsilon may be left out; one that is below what the releases cost is refused.
+        delta: the proven numbers. epsilon may be left out; one that is below what the releases cost is refused.
+        claimed: the paper's epsilon, or None where no paper claims one for this release.
+        calibration: "paper" (to the letter) or "proven".
+        accountant: how the number was composed.
+        assumptions: what must hold for it.
+        sampler: "exact" (integer sampling, safe to hand to outsiders) or "float"; by default that of the releases.
+        entropy: what the noise was made of: "system", "keyed" (a vault's key) or "seed".
+        also: the same release in other units.
+        audited: what an attack measured, once one ran.
     """
 
     releases: Plan = ()
@@ -141,6 +142,7 @@ class Guarantee:
 
     def _price(self) -> None:
         """epsilon, unit and neighbours from the releases; or as they are stated where there are none."""
+        checks.probability("delta", self.delta, below_one=True)
         unit, neighbours = self.unit, self.neighbours
         if self.releases:
             first = self.releases[0].mechanism
@@ -159,6 +161,11 @@ class Guarantee:
                 )
             rho = due.rho
             object.__setattr__(self, "delta", due.delta)
+        elif not self.unproven and 0 < checks.number("epsilon", epsilon) < math.inf:
+            raise InvalidParameter(
+                f"epsilon is stated as {epsilon:.6g}, but nothing says what was released: pass the planned releases, "
+                "from which it is computed, or say in `unproven` why there is no proof."
+            )
         cost = Cost(epsilon=epsilon, delta=self.delta, unit=unit, neighbours=neighbours or "replace one", rho=rho)
         for name in ("epsilon", "delta", "unit", "neighbours"):
             object.__setattr__(self, name, getattr(cost, name))

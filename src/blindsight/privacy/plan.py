@@ -18,15 +18,14 @@ __all__ = ["Plan", "Planned", "plan_from_fields", "plan_to_fields"]
 class Planned:
     """One kind of release: how often, and on which part of the records.
 
-    Parameters
-    ----------
-    what: what is released, in a word or two ("label counts"); the door knows the release by it.
-    mechanism: how. Its sensitivity is that of a whole unit, with all `group` rows of it in the sum.
-    count: how often it is released about the same unit.
-    rate: Poisson sampling of rows before each release; 1 takes all. Needs "add or remove one".
-    group: how many rows (pairs, photos) of one unit may be in the sum.
-    parts: rows are dealt to so many parts by public facts, and each release is about one of them: `count` is how often
-        one unit is touched, and as many as count x parts releases may pass.
+    Parameters:
+        what: what is released, in a word or two ("label counts"); the door knows the release by it.
+        mechanism: how. Its sensitivity is that of a whole unit, with all `group` rows of it in the sum.
+        count: how often it is released about the same unit.
+        rate: Poisson sampling of rows before each release; 1 takes all. Needs "add or remove one".
+        group: how many rows (pairs, photos) of one unit may be in the sum.
+        parts: rows are dealt to so many parts by public facts, and each release is about one of them: `count` is how
+            often one unit is touched, and as many as count x parts releases may pass.
     """
 
     what: str

@@ -126,6 +126,18 @@ class RecordSource:
             raise InvalidParameter("a label must be a record's id of this source, a slash, and the mechanism.")
         return RecordStream(_keyed(self._keys[record], "noise", law.encode()))
 
+    def receipt(self, names: Sequence[str], values: NDArray[Any], law: str) -> str:
+        """The ledger's key of one release: the same records with the same values under the same law, and no other.
+
+        Made with the records' own keys, so that whoever reads the ledger cannot try out values.
+        """
+        if len(names) != len(values) or not self._keys.keys() >= set(names):
+            raise InvalidParameter("names must be ids of this source's records, one for each value.")
+        seal = hashlib.sha256(law.encode())
+        for name, value in zip(names, np.ascontiguousarray(values), strict=True):
+            seal.update(_keyed(self._keys[name], "receipt", name.encode(), value.tobytes()))
+        return seal.hexdigest()[:40]
+
     def __repr__(self) -> str:
         return f"RecordSource({len(self._keys)} records)"
 

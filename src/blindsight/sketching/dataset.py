@@ -22,13 +22,12 @@ CACHE_BYTES = 1 << 30
 class SketchDataset(Dataset):  # type: ignore[type-arg]
     """(input, label) pairs from sketches; label -1 where there is none.
 
-    Parameters
-    ----------
-    sketches: the set.
-    inputs: "mean" gives posterior means of pixels in [0, 1] (channels, h, w), as the paper does; "bits" gives the
-        posteriors of all bits (channels L, h, w), from which a network learns more; "both" gives the bits and then
-        the means (channels (L + 1), h, w).
-    cache: keep the inputs in memory; None does so where they take at most 1 GB.
+    Parameters:
+        sketches: the set.
+        inputs: "mean" gives posterior means of pixels in [0, 1] (channels, h, w), as the paper does; "bits" gives the
+            posteriors of all bits (channels L, h, w), from which a network learns more; "both" gives the bits and then
+            the means (channels (L + 1), h, w).
+        cache: keep the inputs in memory; None does so where they take at most 1 GB.
     """
 
     def __init__(self, sketches: SketchSet, *, inputs: str = "mean", cache: bool | None = None) -> None:

@@ -40,16 +40,15 @@ _PER_CELL = 6  # public images that a cell is made of, on average
 class FlippedBits(TransformerMixin, Protected):
     """Images to flipped bits, stored as sketches with one sighting a bit.
 
-    Parameters
-    ----------
-    epsilon: per pixel; spent on the bits of a pixel where it lowers the squared error most.
-    depth: bits a pixel. Values outside are clipped, fractions rounded.
-    random_state: None, a seed for a simulation, or `Permanent(vault)`: an image is then released, and charged, once.
+    Parameters:
+        epsilon: per pixel; spent on the bits of a pixel where it lowers the squared error most.
+        depth: bits a pixel. Values outside are clipped, fractions rounded.
+        random_state: None, a seed for a simulation, or `Permanent(vault)`: an image is then released, and charged,
+            once.
 
-    Guarantee
-    ---------
-    Pure local epsilon per pixel, proven (randomised response); times the number of pixels and channels per image.
-    `transform` is the release: hand it the ledger. Labels that are sent beside go in clear.
+    Guarantee:
+        Pure local epsilon per pixel, proven (randomised response); times the number of pixels and channels per image.
+        `transform` is the release: hand it the ledger. Labels that are sent beside go in clear.
     """
 
     _kind = "flipped-bits"
@@ -120,14 +119,12 @@ class FlippedBits(TransformerMixin, Protected):
 class CodebookSketcher(TransformerMixin, Protected):
     """Images to one of k public prototypes, answered with k-ary response: the per-image guarantee.
 
-    Parameters
-    ----------
-    epsilon: per image. k: prototypes; None for a number that fits epsilon and the public images.
+    Parameters:
+        epsilon: per image. k: prototypes; None for a number that fits epsilon and the public images.
 
-    Guarantee
-    ---------
-    Pure local epsilon per record (image), proven, given that `fit` sees public images only. `transform` is the
-    release: hand it the ledger. Labels that are sent beside go in clear: epsilon covers the image only.
+    Guarantee:
+        Pure local epsilon per record (image), proven, given that `fit` sees public images only. `transform` is the
+        release: hand it the ledger. Labels that are sent beside go in clear: epsilon covers the image only.
     """
 
     _kind = "codebook-sketcher"

@@ -29,11 +29,12 @@ class NegativeDatabase:
     Insert, delete and update speak of the *hidden* database: inserting a string takes it out of what the records
     match. They are exact: the set of matched strings changes by that string and nothing else.
 
-    >>> db = NegativeDatabase.complement(["000", "101", "010"])
-    >>> db.contains("101"), db.contains("111")
-    (True, False)
-    >>> db.delete("101").contains("101")
-    False
+    Examples:
+        >>> db = NegativeDatabase.complement(["000", "101", "010"])
+        >>> db.contains("101"), db.contains("111")
+        (True, False)
+        >>> db.delete("101").contains("101")
+        False
     """
 
     def __init__(self, length: int, offsets: ArrayLike, positions: ArrayLike, values: ArrayLike) -> None:

@@ -54,11 +54,10 @@ def _distribution(name: str, values: Any) -> tuple[float, ...]:
 class QKParameters:
     """What the owner and the server agree on before a sketch is made. Nothing here is secret.
 
-    Parameters
-    ----------
-    q: q_1..q_L, how often bit j (1 is the most significant) is chosen to differ from the image; sums to 1.
-    p: p_1..p_K, how often a record has 1..K differing bits; sums to 1. Its length is K.
-    r: records per bit of the hidden string.
+    Parameters:
+        q: q_1..q_L, how often bit j (1 is the most significant) is chosen to differ from the image; sums to 1.
+        p: p_1..p_K, how often a record has 1..K differing bits; sums to 1. Its length is K.
+        r: records per bit of the hidden string.
     """
 
     q: tuple[float, ...]

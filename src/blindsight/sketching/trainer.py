@@ -34,16 +34,15 @@ RATES = {"adam": 1e-3, "sgd": 0.1, "nesterov": 0.1}  # where a recipe has anothe
 class NegDL(ClassifierMixin, BaseEstimator):
     """Classifier trained on sketches; it never sees pixels.
 
-    Parameters
-    ----------
-    network: "lenet5", "whitened", "whitened-wide", "resnet", "resnet50", or a function (channels, height, width,
-        classes) -> torch module; "auto" is "whitened" for colour of 32 x 32 pixels, else "lenet5".
-    inputs: "mean" (the paper: posterior means of pixels), "bits" (posteriors of all bits as channels) or "both".
-    scaling: "standard" (mean 0, deviation 1 a plane) or "unit" ([0, 1], as the paper).
-    optimizer: "adam", "sgd" (momentum 0.9, weight decay 5e-4) or "nesterov" (0.85); schedule: "cosine", "triangle"
-        (up, then down) or "constant".
-    learning_rate: None for the recipe's, 1e-3 (adam) or 0.1 (sgd), the paper's.
-    augment: random crops and horizontal flips of the estimates, as the paper does for CIFAR-10.
+    Parameters:
+        network: "lenet5", "whitened", "whitened-wide", "resnet", "resnet50", or a function (channels, height, width,
+            classes) -> torch module; "auto" is "whitened" for colour of 32 x 32 pixels, else "lenet5".
+        inputs: "mean" (the paper: posterior means of pixels), "bits" (posteriors of all bits as channels) or "both".
+        scaling: "standard" (mean 0, deviation 1 a plane) or "unit" ([0, 1], as the paper).
+        optimizer: "adam", "sgd" (momentum 0.9, weight decay 5e-4) or "nesterov" (0.85); schedule: "cosine", "triangle"
+            (up, then down) or "constant".
+        learning_rate: None for the recipe's, 1e-3 (adam) or 0.1 (sgd), the paper's.
+        augment: random crops and horizontal flips of the estimates, as the paper does for CIFAR-10.
 
     What is None is taken from the network's recipe (`networks.Recipe`), kept as `recipe_`.
     """

@@ -59,13 +59,12 @@ class Posterior:
 class Codebook:
     """Words over C labels: probabilities in [0, 1], one row per word. Public.
 
-    Parameters
-    ----------
-    words: rows of the first stage, and below them those of further stages, which are added to it.
-    weights: how much each label counts when the nearest word is sought.
-    threshold: a label is named as a tag where its score is above it.
-    sizes: how many words each stage has; none given: one stage.
-    posterior: what scores fall back to where a word may be a lie; None takes words as they are.
+    Parameters:
+        words: rows of the first stage, and below them those of further stages, which are added to it.
+        weights: how much each label counts when the nearest word is sought.
+        threshold: a label is named as a tag where its score is above it.
+        sizes: how many words each stage has; none given: one stage.
+        posterior: what scores fall back to where a word may be a lie; None takes words as they are.
     """
 
     words: Matrix

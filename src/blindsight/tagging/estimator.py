@@ -51,21 +51,19 @@ _WAYS = (Exact, CodebookAnswers, TopTags, ways.LaplaceAnswers, ways.GaussianAnsw
 class PrivateTagger(Protected):
     """Tags for images, from features, learned with differential privacy.
 
-    Parameters
-    ----------
-    training: `DPTraining(epsilon=2)` (one total per training record), `Ordinary()` or `Untrained()`.
-    answers: `Exact()`, or noise on each answer: `CodebookAnswers`, `TopTags`, `GaussianAnswers`, `LaplaceAnswers`.
-    classes: the labels' names (or how many there are), known without looking at the records. None takes the columns
-        of y, and `FromLabels(names)` names read off the records: nothing is proven then.
-    public: features of public images of any subject; the head works in their main directions.
-    prior: public scores of the labels (`imagenet_prior`), which training starts from.
-    random_state: None draws from the operating system; a seed makes a simulation.
+    Parameters:
+        training: `DPTraining(epsilon=2)` (one total per training record), `Ordinary()` or `Untrained()`.
+        answers: `Exact()`, or noise on each answer: `CodebookAnswers`, `TopTags`, `GaussianAnswers`, `LaplaceAnswers`.
+        classes: the labels' names (or how many there are), known without looking at the records. None takes the columns
+            of y, and `FromLabels(names)` names read off the records: nothing is proven then.
+        public: features of public images of any subject; the head works in their main directions.
+        prior: public scores of the labels (`imagenet_prior`), which training starts from.
+        random_state: None draws from the operating system; a seed makes a simulation.
 
-    Guarantee
-    ---------
-    `guarantee_`, per training record, one added or removed: the weights and everything computed from them, so all
-    answers together, however many. `answer_guarantee_`, per query, where answers have noise: whatever two images might
-    have been asked about. Answers about the same image add up; answers about different images do not.
+    Guarantee:
+        `guarantee_`, per training record, one added or removed: the weights and everything computed from them, so all
+        answers together, however many. `answer_guarantee_`, per query, where answers have noise: whatever two images
+        might have been asked about. Answers about the same image add up; answers about different images do not.
     """
 
     _kind = "private tagger"

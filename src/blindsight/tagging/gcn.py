@@ -32,15 +32,14 @@ def torch_generator(rng: np.random.Generator) -> torch.Generator:
 class MLGCN(nn.Module):  # type: ignore[misc]  # torch says no types
     """The graph head: `forward(x)` gives logits (n, C) of features (n, D).
 
-    Parameters
-    ----------
-    adjacency: Â, the normalised label graph (C, C).
-    vectors: Z, the label vectors (C, d).
-    n_features: D.
-    hidden: the width of the first graph convolution.
-    slope: LeakyReLU's negative slope (0.2 in ML-GCN).
-    weight_ceiling: Corollary 1's bound on the largest entry of W, or None.
-    weight_floor: Corollary 2's bound: |W_ij| is at least this, or None.
+    Parameters:
+        adjacency: Â, the normalised label graph (C, C).
+        vectors: Z, the label vectors (C, d).
+        n_features: D.
+        hidden: the width of the first graph convolution.
+        slope: LeakyReLU's negative slope (0.2 in ML-GCN).
+        weight_ceiling: Corollary 1's bound on the largest entry of W, or None.
+        weight_floor: Corollary 2's bound: |W_ij| is at least this, or None.
     """
 
     def __init__(

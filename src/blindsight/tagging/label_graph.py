@@ -103,8 +103,9 @@ def normalise(adjacency: Any) -> Matrix:
 class LabelGraph:
     """The label graph: counts, and everything ML-GCN derives from them.
 
-    >>> LabelGraph.from_labels([[1, 1, 0], [1, 1, 0], [0, 1, 1]]).conditional[0]
-    array([0., 1., 0.])
+    Examples:
+        >>> LabelGraph.from_labels([[1, 1, 0], [1, 1, 0], [0, 1, 1]]).conditional[0]
+        array([0., 1., 0.])
     """
 
     counts: Matrix

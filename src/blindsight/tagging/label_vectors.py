@@ -35,8 +35,9 @@ _SPLIT = {
 def words_of(name: str) -> list[str]:
     """The words of a label's name: "Traffic_light" is traffic, light.
 
-    >>> words_of("diningtable"), words_of("FallFoliage")
-    (['dining', 'table'], ['fall', 'foliage'])
+    Examples:
+        >>> words_of("diningtable"), words_of("FallFoliage")
+        (['dining', 'table'], ['fall', 'foliage'])
     """
     spaced = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", _SPLIT.get(name.lower(), name))
     return re.findall(r"[a-z0-9]+", spaced.lower())

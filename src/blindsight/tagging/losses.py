@@ -21,10 +21,9 @@ __all__ = ["TaggingLoss", "bias_of_loss", "bias_of_loss_as_printed"]
 class TaggingLoss:
     """ML-GCN (Equation 2), P2 (8), RP2 (14) and R-ML-GCN in one; noise is on the outputs that it is given.
 
-    Parameters
-    ----------
-    robust: the weight of ||W||_F² against the mean loss; 0 leaves it out.
-    decay: how much of the parameters is taken away beside each step, in units of the learning rate (decoupled).
+    Parameters:
+        robust: the weight of ||W||_F² against the mean loss; 0 leaves it out.
+        decay: how much of the parameters is taken away beside each step, in units of the learning rate (decoupled).
     """
 
     robust: float = 0.0

@@ -50,12 +50,12 @@ Penalty = Literal["ridge", "mean", "decay"]
 class GraphHead:
     """How the graph head is made.
 
-    Parameters
-    ----------
-    hidden: the width of the first graph convolution.
-    label_vectors: "glove", "random", your own (labels, d), or None (GloVe where the labels are named).
-    threshold, reweight: ML-GCN's tau and p.
-    form: "text" (Equations 7 and 8 of ML-GCN) or "code" (the published code: the transposed graph, 0.25 A + I).
+    Parameters:
+        hidden: the width of the first graph convolution.
+        label_vectors: "glove", "random", your own (labels, d), or None (GloVe where the labels are named).
+        threshold: ML-GCN's tau and p.
+        reweight: ML-GCN's tau and p.
+        form: "text" (Equations 7 and 8 of ML-GCN) or "code" (the published code: the transposed graph, 0.25 A + I).
     """
 
     hidden: int = 1024
@@ -251,12 +251,13 @@ class _GraphModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn says no 
 class Tagger(_GraphModel):
     """ML-GCN (Chen et al. 2019) on features, and with `robust` > 0 R-ML-GCN. Nothing is protected.
 
-    Parameters
-    ----------
-    robust, penalty: λ of the Frobenius term, and what it weighs against ("ridge", "mean" or "decay").
-    head, schedule: how the graph head is made and trained.
-    classes: the labels' names.
-    random_state: a seed, or None for fresh randomness.
+    Parameters:
+        robust: λ of the Frobenius term, and what it weighs against ("ridge", "mean" or "decay").
+        penalty: λ of the Frobenius term, and what it weighs against ("ridge", "mean" or "decay").
+        head: how the graph head is made and trained.
+        schedule: how the graph head is made and trained.
+        classes: the labels' names.
+        random_state: a seed, or None for fresh randomness.
     """
 
     _kind = "plain tagger"
@@ -297,19 +298,20 @@ class Tagger(_GraphModel):
 class P2MLGCN(_GraphModel):
     """P2-ML-GCN: Laplace noise of scale S_b S/ε on the outputs, in the training loss and in the answers.
 
-    Parameters
-    ----------
-    epsilon: what the paper claims per answer (ε / S_b with a bound factor).
-    sensitivity: S, "C" as in the text (the number of labels) or "1" as in the authors' published code.
-    bound_factor: S_b (Section 4.3).
-    clip: logits are clipped to ±clip before noise; None leaves them unbounded, as printed, and nothing is proven.
-    corollary: imposes the conditions of Corollary 1 or 2, or None.
-    head, schedule, classes, random_state: as `Tagger`'s.
+    Parameters:
+        epsilon: what the paper claims per answer (ε / S_b with a bound factor).
+        sensitivity: S, "C" as in the text (the number of labels) or "1" as in the authors' published code.
+        bound_factor: S_b (Section 4.3).
+        clip: logits are clipped to ±clip before noise; None leaves them unbounded, as printed, and nothing is proven.
+        corollary: imposes the conditions of Corollary 1 or 2, or None.
+        head: as `Tagger`'s.
+        schedule: as `Tagger`'s.
+        classes: as `Tagger`'s.
+        random_state: as `Tagger`'s.
 
-    Guarantee
-    ---------
-    `guarantee_`, per query: claimed, and with `clip` the number that follows. Per training record there is none:
-    `training_guarantee_` names the noise that training draws, and says why it proves nothing.
+    Guarantee:
+        `guarantee_`, per query: claimed, and with `clip` the number that follows. Per training record there is none:
+        `training_guarantee_` names the noise that training draws, and says why it proves nothing.
     """
 
     _kind = "p2-ml-gcn"

@@ -53,12 +53,11 @@ def imagenet_prior(
 ) -> Prior:
     """The prior for EfficientNet-Lite0's features, from the network's own ImageNet classes.
 
-    Parameters
-    ----------
-    names: the labels' names.
-    public: features of public images, by whose mean and deviation scores are standardised; without them the layer's
-        own weights stand in.
-    synonyms: further names of a label, where its own says little ("tv": ["television"]).
+    Parameters:
+        names: the labels' names.
+        public: features of public images, by whose mean and deviation scores are standardised; without them the layer's
+            own weights stand in.
+        synonyms: further names of a label, where its own says little ("tv": ["television"]).
     """
     from blindsight.features.weights import read_weights
     from blindsight.tagging.imagenet import class_names

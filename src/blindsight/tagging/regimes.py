@@ -48,14 +48,14 @@ class Facts:
 class DPTraining:
     """Noisy gradient descent: the weights, and so all answers together, are (epsilon, delta)-private per record.
 
-    Parameters
-    ----------
-    epsilon, delta: the total of everything that is learned from the records.
-    steps: of the descent, over all records each; None takes 24 where a prior is there to start from, else 40.
-    components: in how many directions of public features the head works.
-    prior_weight: how much a label's public score counts to begin with.
-    power: residuals are weighted by rate^-power, for the sake of rare labels.
-    max_labels: a record with more labels than this counts for less of each.
+    Parameters:
+        epsilon: the total of everything that is learned from the records.
+        delta: the total of everything that is learned from the records.
+        steps: of the descent, over all records each; None takes 24 where a prior is there to start from, else 40.
+        components: in how many directions of public features the head works.
+        prior_weight: how much a label's public score counts to begin with.
+        power: residuals are weighted by rate^-power, for the sake of rare labels.
+        max_labels: a record with more labels than this counts for less of each.
     """
 
     epsilon: float = 2.0
@@ -97,10 +97,10 @@ _STEP, _LARGEST_STEP = 4.5, 32.0
 class Ordinary:
     """Training without privacy: to compare with, or where only the asked images are secret.
 
-    Parameters
-    ----------
-    steps, step_size: of the descent. components, prior_weight: as `DPTraining`'s.
-    ridge: weight of the squared weights against the mean loss.
+    Parameters:
+        steps: of the descent. components, prior_weight: as `DPTraining`'s.
+        step_size: of the descent. components, prior_weight: as `DPTraining`'s.
+        ridge: weight of the squared weights against the mean loss.
     """
 
     steps: int = 150

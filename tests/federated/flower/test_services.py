@@ -11,14 +11,16 @@ import numpy as np
 import pytest
 
 from blindsight.core import storage
-from blindsight.core.errors import HostileFile, InvalidData, InvalidParameter, ProtocolError
+from blindsight.core.errors import BudgetExceeded, HostileFile, InvalidData, InvalidParameter, ProtocolError
+from blindsight.federated.agreement import agree
 from blindsight.federated.flower.coordinator import Coordinator, _name
 from blindsight.federated.flower.homes import Home
-from blindsight.federated.flower.parties import Announcement, KeygenService, UserService, open_service
+from blindsight.federated.flower.parties import Announcement, KeygenService, UserService, charge, open_service
 from blindsight.federated.flower.plan import Plan, read_rows
 from blindsight.federated.flower.processes import environment
 from blindsight.federated.learning import model_digest
 from blindsight.federated.messages import Code, Kind, Message, Refusal
+from blindsight.privacy import Cost, Ledger
 
 
 class Clock:
@@ -54,6 +56,12 @@ class LocalLink:
     def pull(self) -> list[bytes]:
         found, self.waiting = self.waiting, []
         return found
+
+    def back(self) -> set[int]:
+        return set()
+
+    def drain(self, seconds: float) -> None:
+        pass
 
 
 def coordinator(homes: dict[str, Home], clock: Clock, **options) -> Coordinator:
@@ -235,3 +243,20 @@ def test_status_tells_what_the_table_shows(federation, tmp_path: Path) -> None:
     (entry,) = status["rounds"]
     assert entry["contributors"] == [1, 2, 3, 4, 5]
     assert entry["bytes"] > 0
+
+
+def test_a_users_own_ledger_is_charged_once_for_all_rounds(federation, tmp_path: Path) -> None:
+    noise = agree(dimension=650, users=5, rounds=2, epsilon=4.0)
+    fields = {name: getattr(noise.settings, name) for name in ("noise", "bound", "bits", "least_users", "rounds")}
+    homes = federation(agreed=fields)
+    ledger = Ledger(tmp_path / "ledger.db", dataset="rows")
+    ledger.grant(Cost(epsilon=5, delta=1e-4, unit="user"))
+    ledger.grant(Cost(epsilon=5, delta=1e-4, unit="record"))
+    assert charge(homes["user-1"], ledger).epsilon <= 4.0
+    spent = ledger.balance("user")
+    charge(homes["user-1"], ledger)  # killed, and joined again
+    assert ledger.balance("user") == spent
+    poor = Ledger(tmp_path / "poor.db", dataset="rows")
+    poor.grant(Cost(epsilon=1, delta=1e-4, unit="user"))
+    with pytest.raises(BudgetExceeded):
+        charge(homes["user-1"], poor)

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import http.client
-import json
-import os
-import signal
 import ssl
-import subprocess
-import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -21,11 +16,12 @@ from blindsight.core import storage
 from blindsight.core.errors import ProtocolError
 from blindsight.federated.flower.homes import Home
 from blindsight.federated.flower.processes import free_port
+from blindsight.federated.flower.running import run_aggregator
 from blindsight.federated.mailbox.party import Client, keep_party
-from blindsight.federated.mailbox.running import run_aggregator
 from blindsight.federated.mailbox.server import MailboxLink, read_tokens, serve
 from blindsight.federated.messages import Outgoing
 from blindsight.federated.settings import Settings
+from federated.parties import Crowd, status
 
 
 @pytest.mark.parametrize("agreed", [{}, {"holders": (3, 5)}, {"mode": "paper"}], ids=["pad", "holders", "paper"])
@@ -120,60 +116,33 @@ def test_oversized_and_malformed_answers_are_refused(box, clients) -> None:
     assert link.pull() == []
 
 
-def until(what: str, happened: Callable[[], object], seconds: float = 120.0) -> None:
-    end = time.monotonic() + seconds
-    while not happened():
-        assert time.monotonic() < end, f"waited {seconds:g} s for {what}"
-        time.sleep(0.05)
-
-
-def status(home: Home) -> dict:
-    try:
-        return json.loads((home.path / "status.json").read_text())
-    except FileNotFoundError:
-        return {"rounds": [], "users_in": 0}
-
-
 @pytest.mark.real
 def test_a_run_survives_a_killed_user_and_a_killed_aggregator(federation, simulated, tmp_path: Path) -> None:
-    homes = federation(port=free_port(), agreed={"least_users": 4}, rounds=3, patience=40.0)
+    # Nobody's patience ends a round before the kill; afterwards the aggregator, whose own it is, has less of it.
+    homes = federation(port=free_port(), agreed={"least_users": 4}, rounds=3, patience=600.0)
     aggregator = homes["aggregator"]
-    running: dict[str, subprocess.Popen] = {}
-
-    def start(name: str) -> None:
-        role, _, number = name.partition("-")
-        rows = ["--data", str(tmp_path / f"{name}.npz")] if number else []
-        command = [sys.executable, "-m", "blindsight", "federate", role, str(homes[name].path), *rows]
-        with (tmp_path / f"{name}.log").open("ab") as log:
-            running[name] = subprocess.Popen(
-                command, stdout=log, stderr=subprocess.STDOUT, env={**os.environ, "OMP_NUM_THREADS": "1"}
-            )
-
-    def kill(name: str) -> None:
-        running[name].send_signal(signal.SIGKILL)
-        running.pop(name).wait(20)
-
+    crowd = Crowd(homes, tmp_path)
     try:
-        for name in homes:
-            if name != "user-5":
-                start(name)
-        until("four users to be in", lambda: status(aggregator)["users_in"] == 4)
-        until("it to say who is missing", lambda: "user-5" in status(aggregator).get("waiting", ""), 30)
-        kill("aggregator")
-        start("aggregator")
-        until("round 1 to end", lambda: len(status(aggregator)["rounds"]) == 1)
-        start("user-5")  # late: it gets the result that it lacks
-        until("round 2 to end", lambda: len(status(aggregator)["rounds"]) == 2)
-        kill("user-2")
-        start("user-2")
-        until("the aggregator to end", lambda: running["aggregator"].poll() is not None)
+        crowd.start("aggregator")
+        crowd.join("keygen", "user-1", "user-3", "user-4")
+        crowd.start("user-2")
+        crowd.until("it to say who is missing", lambda: status(aggregator)["waiting"].endswith("of user-5"))
+        crowd.kill("aggregator")
+        dataclasses.replace(aggregator.plan, patience=0.3).save(aggregator.path / "plan.safetensors")
+        crowd.start("aggregator")
+        crowd.until("round 1 to end", lambda: len(status(aggregator)["rounds"]) == 1)
+        crowd.kill("aggregator")
+        aggregator.plan.save(aggregator.path / "plan.safetensors")
+        crowd.kill("user-2")
+        crowd.start("aggregator")
+        crowd.start("user-2")
+        crowd.join("user-5")  # late: it gets the result that it lacks
+        crowd.until("the aggregator to end", lambda: crowd.running["aggregator"].poll() is not None)
     finally:
-        for process in running.values():
-            process.kill()
-            process.wait(20)
+        crowd.close()
     who = [tuple(entry["contributors"]) for entry in status(aggregator)["rounds"]]
     assert who[0] == (1, 2, 3, 4)
-    assert 5 in who[1]
+    assert who[2] == (1, 2, 3, 4, 5)
     settings = Settings(dimension=650, users=5, bound=4.0, least_users=4, group=1)
     saved, _ = storage.load(aggregator.path / "model.safetensors", kind="federated weights")
     np.testing.assert_array_equal(saved["weights"], simulated(aggregator.plan, settings, who))

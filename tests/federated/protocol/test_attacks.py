@@ -10,7 +10,7 @@ import pytest
 
 from blindsight.federated.messages import AGGREGATOR, KEYGEN, Code, Kind, Message, Outgoing, Proof, holder
 from blindsight.federated.pad import PadSum, bits
-from blindsight.federated.protocol import KeyGenerator, KeyHolder, rules
+from blindsight.federated.protocol import KeyGenerator, KeyHolder, keygen, rules
 from blindsight.federated.protocol.bodies import (
     Collect,
     Contribution,
@@ -137,7 +137,8 @@ def test_products_that_are_not_the_sum(start: Callable, change: str) -> None:
     assert refusal(ask(started, replace(whole, ciphertexts=public.to_bytes(keys)))) is Code.TAG
 
 
-def test_three_forgeries_end_the_federation(start: Callable) -> None:
+def test_too_many_forgeries_end_the_federation(start: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keygen, "MOST_FORGERIES", 3)
     started = start()
     public = started.simulation.key.public
     for number in (1, 2, 3, 4):

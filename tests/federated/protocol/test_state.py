@@ -19,6 +19,7 @@ from blindsight.core.errors import HostileFile, ProtocolError
 from blindsight.federated.messages import Code
 from blindsight.federated.paillier import PrivateKey
 from blindsight.federated.protocol import Aggregator, Durable, KeyGenerator, KeyHolder, Settings, Simulation, User
+from blindsight.federated.protocol.kept import InFiles
 from blindsight.federated.wire import read_sealed, write_sealed
 from federated.protocol.conftest import MODEL, refusal
 
@@ -159,3 +160,62 @@ def test_a_message_for_the_models_round_is_needed(start: Callable) -> None:
     seen = started.route(started.simulation.aggregator.close())
     assert any(m.data[5] == 5 for m in seen)  # user 1 confirms no round on a model it did not compute
     assert bytes(32) != MODEL
+
+
+@pytest.mark.parametrize("holders", [None, (3, 5)], ids=["one key generator", "3 of 5 holders"])
+def test_an_aggregator_in_files_goes_on_after_every_message(start: Callable, tmp_path: Path, holders) -> None:
+    """As the other, but contributions and results are in files that only grow, and the state holds none of them."""
+    started = start(holders=holders)
+    simulation = started.simulation
+    role = Aggregator(simulation.aggregator.enrolment, kept=InFiles(tmp_path))
+
+    def again(dumped: bytes) -> Aggregator:
+        return Aggregator.load(dumped, kept=InFiles(tmp_path))
+
+    role.open_round(1, simulation.aggregator.model)
+    dumped = role.dump()
+    for count, user in enumerate((4, 1, 5, 2, 6, 3), start=1):
+        role = again(dumped)  # the state of when the round was opened: the rest is in the file
+        assert len(role.contributors) == count - 1
+        role.receive(started.sent[user][0].data)
+    assert len(dumped) == len(role.dump())
+    simulation.aggregator = again(dumped)
+    simulation.aggregator.close()
+    dumped = simulation.aggregator.dump()
+    simulation.aggregator = again(dumped)
+    np.testing.assert_array_equal(started.finish(), started.expected())
+    simulation.aggregator = again(simulation.aggregator.dump())
+    assert simulation.aggregator.phase == "done"
+    assert simulation.aggregator.results(1)
+    assert simulation.aggregator.results(2, after=0)[0].data == simulation.aggregator.results(1)[0].data
+
+
+def test_a_torn_end_costs_only_the_contribution_that_it_was(start: Callable, tmp_path: Path) -> None:
+    started = start()
+    role = Aggregator(started.simulation.aggregator.enrolment, kept=InFiles(tmp_path))
+    role.open_round(1, started.simulation.aggregator.model)
+    dumped = role.dump()
+    for user in (1, 2, 3):
+        role.receive(started.sent[user][0].data)
+    log = tmp_path / "contributions.log"
+    log.write_bytes(log.read_bytes()[:-5])
+    torn = Aggregator.load(dumped, kept=InFiles(tmp_path))
+    assert torn.contributors == (1, 2)
+    assert [message.to for message in torn.reopen()] == [3, 4, 5, 6]
+    for user in (3, 4, 5, 6):
+        torn.receive(started.sent[user][0].data)
+    started.simulation.aggregator = torn
+    np.testing.assert_array_equal(started.finish(), started.expected())
+
+
+def test_contributions_of_another_round_are_not_counted_again(start: Callable, tmp_path: Path) -> None:
+    started = start()
+    role = Aggregator(started.simulation.aggregator.enrolment, kept=InFiles(tmp_path))
+    role.open_round(1, started.simulation.aggregator.model)
+    role.receive(started.sent[1][0].data)
+    before = (tmp_path / "contributions.log").read_bytes()
+    role.open_round(2, started.simulation.aggregator.model)
+    assert (tmp_path / "contributions.log").read_bytes() == b""
+    dumped = role.dump()
+    (tmp_path / "contributions.log").write_bytes(before)
+    assert Aggregator.load(dumped, kept=InFiles(tmp_path)).contributors == ()

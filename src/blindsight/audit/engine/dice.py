@@ -35,7 +35,8 @@ def law_problems(mechanism: Any, value: Array, source: Any, *, rolls: int) -> It
     """Draw the mechanism again at a recorded value: only from the handed stream, and by the law it states."""
     yield from _stream_problems(mechanism, value)
     source = _open_source(source)
-    draws = _stacked(value, rolls)
+    # Floating-point noise is cheap to draw, so more of it is looked at.
+    draws = _stacked(value, rolls * (3 if mechanism.sampler == "float" else 1))
     released = mechanism.release(draws, rng=source.stream("audit", exact=mechanism.sampler == "exact"))
     if isinstance(mechanism.domain, Reals) and np.asarray(released).dtype.kind == "f":
         yield from _additive_problems(mechanism, np.asarray(released, np.float64) - draws, np.shape(value))
@@ -43,7 +44,6 @@ def law_problems(mechanism: Any, value: Array, source: Any, *, rolls: int) -> It
         yield from _cell_problems(mechanism, np.asarray(released).ravel(), draws.ravel())
     elif np.shape(released) == draws.shape and draws.dtype.kind in "biu":
         yield from _bit_problems(mechanism, np.asarray(released) != draws, draws)
-    # Floating-point noise is cheap to draw, so more of it is looked at.
     most = 120_000 if mechanism.sampler == "float" else 40_000
     yield from _ratio_problems(mechanism, value, source, rolls=min(2 * rolls, most))
     yield from _rounding_problems(mechanism)

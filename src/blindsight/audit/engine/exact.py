@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from blindsight.core.errors import InvalidParameter
 from blindsight.privacy import Audited
@@ -27,13 +28,13 @@ def exact_epsilon(mechanism: Any, x: Any, neighbour: Any, outcomes: Any) -> Audi
     return Audited(epsilon=largest, confidence=1.0, attack="exact likelihood ratio", trials=len(listed))
 
 
-def likelihood_ratio(mechanism: Any, released: Any, x: Any, neighbour: Any) -> np.ndarray:
+def likelihood_ratio(mechanism: Any, released: Any, x: Any, neighbour: Any) -> NDArray[np.float64]:
     """ln Pr(released | x) - ln Pr(released | neighbour) of every release: the best statistic there is."""
     listed = np.asarray(released)
     return _whole(mechanism, listed, x) - _whole(mechanism, listed, neighbour)
 
 
-def _whole(mechanism: Any, outcomes: np.ndarray, x: Any) -> np.ndarray:
+def _whole(mechanism: Any, outcomes: NDArray[Any], x: Any) -> NDArray[np.float64]:
     value = np.asarray(x)
     parts = np.asarray(mechanism.log_prob(outcomes, np.broadcast_to(value, (len(outcomes), *value.shape))))
-    return parts.reshape(len(outcomes), -1).sum(axis=1)
+    return np.asarray(parts.reshape(len(outcomes), -1).sum(axis=1), np.float64)

@@ -95,7 +95,7 @@ def _log_ratio(seen: NDArray[np.float64], coins: NDArray[np.bool_], target: NDAr
     outside = np.where(coins, np.nan, seen)
     mean_in, mean_out = np.nanmean(inside, axis=0), np.nanmean(outside, axis=0)
     variance = max(float(np.mean([np.nanvar(inside, axis=0), np.nanvar(outside, axis=0)])), 1e-12)
-    return ((target - mean_out) ** 2 - (target - mean_in) ** 2) / (2 * variance)
+    return np.asarray(((target - mean_out) ** 2 - (target - mean_in) ** 2) / (2 * variance))
 
 
 def _checked(scores: Any, count: int) -> NDArray[np.float64]:

@@ -93,10 +93,11 @@ def _extremes(array: Array, record: int, bounds: Any) -> Iterator[tuple[str, Arr
             yield "far and opposite", (np.where(np.asarray(row) < 0, 1, -1) * _FAR).astype(row.dtype)
 
 
-def _ends(array: Array, bounds: Any) -> tuple[Any, Any]:
+def _ends(array: Array, bounds: tuple[float, float] | None) -> tuple[Any, Any]:
     if array.dtype.kind == "f":
         if bounds is not None:
-            return bounds
+            found: tuple[Any, Any] = bounds
+            return found
         reach = float(np.abs(array).max(initial=0)) or 1.0
         return -reach, reach
     return array.min(), array.max()
@@ -105,8 +106,8 @@ def _ends(array: Array, bounds: Any) -> tuple[Any, Any]:
 def _random(array: Array, rng: Any, bounds: Any) -> Array:
     low, high = _ends(array, bounds)
     if array.dtype.kind == "f":
-        return rng.uniform(low, high, array.shape).astype(array.dtype)
-    return rng.integers(int(low), int(high) + 1, array.shape).astype(array.dtype)
+        return np.asarray(rng.uniform(low, high, array.shape), array.dtype)
+    return np.asarray(rng.integers(int(low), int(high) + 1, array.shape), array.dtype)
 
 
 def _constant(array: Array, rng: Any, bounds: Any) -> Array:
@@ -118,4 +119,4 @@ def _constant_high(array: Array, rng: Any, bounds: Any) -> Array:
 
 
 def _shuffled(array: Array, rng: Any, bounds: Any) -> Array:
-    return array[rng.permutation(len(array))][::-1].copy()
+    return np.asarray(array[rng.permutation(len(array))][::-1].copy())

@@ -15,11 +15,12 @@ from blindsight.audit.report.verdict import Verdict
 from blindsight.audit.target import Audit
 from blindsight.core import checks
 from blindsight.core.errors import InvalidData
-from blindsight.privacy import Guarantee
+from blindsight.privacy import Assumption, Guarantee
 
 __all__ = ["audit_callable", "audit_measurement"]
 
 Statistic = Callable[[NDArray[Any]], NDArray[np.float64]]
+_THEIRS = Assumption("somebody else's word", "what is stated for this code was not derived here, only attacked")
 
 
 def audit_callable(
@@ -36,11 +37,12 @@ def audit_callable(
 ) -> Audit:
     """A lower bound on the epsilon of `run(data)`, which draws its own noise, against what is stated for it.
 
-    Parameters
-    ----------
-    data, neighbour: two inputs that one unit apart differ as much as they can: extremes show most.
-    epsilon, delta: what is stated.
-    statistic: answers (one row each) to numbers, larger for `data`; by default a linear discriminant is learned.
+    Parameters:
+        data: two inputs that one unit apart differ as much as they can: extremes show most.
+        neighbour: two inputs that one unit apart differ as much as they can: extremes show most.
+        epsilon: what is stated.
+        delta: what is stated.
+        statistic: answers (one row each) to numbers, larger for `data`; by default a linear discriminant is learned.
     """
     trials = checks.whole("trials", trials, least=100)
     label = name or str(getattr(run, "__name__", type(run).__name__))
@@ -51,7 +53,9 @@ def audit_callable(
     stated = Guarantee(
         mechanism=label,
         unit=unit,  # type: ignore[arg-type]  # the guarantee checks it
-        epsilon=checks.non_negative("epsilon", epsilon, infinite=True),
+        claimed=checks.non_negative("epsilon", epsilon, infinite=True),
+        calibration="paper",
+        unproven=(_THEIRS,),
         delta=delta,
         neighbours="replace one",
         model="central",

@@ -64,10 +64,10 @@ def audit_training(
 ) -> TrainingAudit:
     """Run the training once on the data set with canaries and see whether its accountant speaks the truth.
 
-    Parameters
-    ----------
-    train: takes a data set of (input, class) tensors, trains, and returns the engine or accountant, and the module.
-    canaries: inputs that look like nothing else, with random classes; half of them, by coins, are in the training set.
+    Parameters:
+        train: takes a data set of (input, class) tensors, trains, and returns the engine or accountant, and the module.
+        canaries: inputs that look like nothing else, with random classes; half of them, by coins, are in the training
+            set.
     """
     rng = np.random.default_rng(seed)
     inputs, classes = _canaries(dataset, checks.whole("canaries", canaries, least=8), rng)

@@ -41,14 +41,14 @@ def audit_release(
 ) -> ReleaseAudit:
     """Measure on the owner's own photos what a stranger learns from a release, and what search still finds.
 
-    Parameters
-    ----------
-    release, vault: the folder that was given away, and its vault.
-    photos: where the photos are; by default where the vault says they were.
-    labels: what the photos show: "folder", or FILE.csv:COLUMN with the photos' names in the first column. By default
-        the folders where there are several, else the classes that the public network sees.
-    most: at most so many photos are looked at, drawn at random.
-    progress: called with (done, total, what is being done).
+    Parameters:
+        release: the folder that was given away, and its vault.
+        vault: the folder that was given away, and its vault.
+        photos: where the photos are; by default where the vault says they were.
+        labels: what the photos show: "folder", or FILE.csv:COLUMN with the photos' names in the first column. By
+            default the folders where there are several, else the classes that the public network sees.
+        most: at most so many photos are looked at, drawn at random.
+        progress: called with (done, total, what is being done).
     """
     rng = np.random.default_rng(seed)
     step = progress or (lambda done, total, what: None)

@@ -31,16 +31,19 @@ _THUMBNAIL = 32
 class Album:
     """What was given away, and the photos it was made of, in one order.
 
-    Parameters
-    ----------
-    place, encoder, guarantee: the release folder, its public hash function, and what its index states.
-    stored: how many codes were given away; the arrays hold those of them that were looked at.
-    ids, codes: released codes as packed bytes, and the ids they stand under.
-    rows, thumbnails: features and small pictures of the photos they stand for.
-    names: the photos' names, for the owner only.
-    recipe: how it was made, with the owner's own paths where the vault remembers them.
-    problems: what the files themselves give away, in sentences.
-    lost: how many codes have no photo any more that could be looked at.
+    Parameters:
+        place: the release folder, its public hash function, and what its index states.
+        encoder: the release folder, its public hash function, and what its index states.
+        guarantee: the release folder, its public hash function, and what its index states.
+        stored: how many codes were given away; the arrays hold those of them that were looked at.
+        ids: released codes as packed bytes, and the ids they stand under.
+        codes: released codes as packed bytes, and the ids they stand under.
+        rows: features and small pictures of the photos they stand for.
+        thumbnails: features and small pictures of the photos they stand for.
+        names: the photos' names, for the owner only.
+        recipe: how it was made, with the owner's own paths where the vault remembers them.
+        problems: what the files themselves give away, in sentences.
+        lost: how many codes have no photo any more that could be looked at.
     """
 
     place: PhotoFolder

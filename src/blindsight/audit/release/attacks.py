@@ -86,7 +86,7 @@ class _Cells:
         return self.released(_quietly(self.encoder, rows))
 
     def fits(self, plain: Array, released: Array) -> Array:
-        return (plain[:, None] == released).astype(np.int8)
+        return np.asarray(plain[:, None] == released, np.int8)
 
     def vectors(self, codes: Array) -> Floats:
         return self.book.cells.middle(codes).astype(np.float64)

@@ -1,7 +1,7 @@
 """The aggregator's rounds: open, collect, close, have the sum opened, move the model on; on disk at every step.
 
 Transport is a `Link`: push messages, pull what came. The same code runs over any carrier and over a list in tests.
-While contributions come in, the state is written every few seconds: what a kill loses, users send again, byte for byte.
+A contribution is appended to a file when it comes; the state is written when a round opens, closes and ends.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import asdict
 from typing import Any, Protocol
 
@@ -21,22 +21,28 @@ from blindsight.core.errors import ProtocolError
 from blindsight.federated.enrolment import AggregatorEnrolment
 from blindsight.federated.flower.homes import Home
 from blindsight.federated.flower.parties import Announcement
+from blindsight.federated.flower.suspicion import Suspicion
 from blindsight.federated.learning import RoundLog, model_digest, sparsity
 from blindsight.federated.messages import KEYGEN, Outgoing, Purpose, holder
 from blindsight.federated.paper import PaperAggregator
 from blindsight.federated.protocol import Aggregator
+from blindsight.federated.protocol.kept import InFiles
 from blindsight.federated.wire import Writer, read_sealed, seal, unseal, write_sealed
 
 __all__ = ["Coordinator", "Link", "party"]
 
 _log = logging.getLogger(__name__)
 _RESEND = 30.0  # seconds after which a message that nobody answered is sent again
-_SAVE = 2.0  # seconds between two states while contributions come in
-_SAY = 5.0  # seconds between two words about who is missing
+_SAY, _SOON = 5.0, 2.0  # seconds between two words about who is missing, and before the first
 
 
 class Link(Protocol):
     """How messages travel."""
+
+    @property
+    def seen(self) -> Collection[int]:
+        """Parties that have been there."""
+        ...
 
     def push(self, messages: Iterable[Outgoing], announced: bytes) -> None:
         """Send; parties that are away are left out."""
@@ -44,6 +50,14 @@ class Link(Protocol):
 
     def pull(self) -> list[bytes]:
         """What came since the last call."""
+        ...
+
+    def back(self) -> set[int]:
+        """Parties that came back and may have lost what they were sent."""
+        ...
+
+    def drain(self, seconds: float) -> None:
+        """Wait for what was sent last to be fetched by those who are there."""
         ...
 
 
@@ -65,14 +79,33 @@ class Coordinator:
         self.mask: NDArray[np.bool_] | None = None  # between a round of votes and its round of values
         self._used = self._bytes = 0  # the last round of the protocol that was made use of; bytes of this one
         self.waiting = ""
+        self.suspicion = Suspicion()
+        self._tried: list[int] = []  # the groups in the last sum
+        self._before: NDArray[np.float64] | None = None  # the model before the last sum, should users find it wrong
         if home.state.exists():
             self._load(read_sealed(home.state))
         else:
             enrolment = AggregatorEnrolment.load(home.enrolment)
-            self.role: Any = _kind(enrolment)(enrolment)
+            self.role: Any = (
+                PaperAggregator(enrolment)
+                if enrolment.settings.mode == "paper"
+                else Aggregator(enrolment, kept=InFiles(home.path))
+            )
             self.weights = self.plan.initial.copy()
             self.save()
-        self._saved = self._clock()
+
+    @property
+    def _withdrawn(self) -> bool:
+        """Whether users found the last sum wrong."""
+        return bool(self.role.settings.mode == "pad" and self.role.withdrawn)
+
+    @property
+    def excluded(self) -> list[int]:
+        """Users who are left out: their groups spoil sums."""
+        if not self.suspicion.excluded:
+            return []
+        groups = self.role.settings.groups()
+        return [user for i in sorted(self.suspicion.excluded) for user in groups[i]]
 
     @property
     def finished(self) -> bool:
@@ -81,9 +114,12 @@ class Coordinator:
 
     def run(self, link: Link) -> NDArray[np.float64]:
         """All rounds that are left."""
-        while not self.finished:
-            self.round(link)
-        return self.weights
+        while True:
+            while not self.finished:
+                self.round(link)
+            self._settle(link)
+            if self.finished:
+                return self.weights
 
     def round(self, link: Link) -> RoundLog:
         """One round, or the rest of one that was interrupted; with votes, the two that belong together."""
@@ -92,9 +128,10 @@ class Coordinator:
             self._advance(link)
             votes, self._used = self.role.purpose is Purpose.VOTES, self.role.round
             if self.role.result is None:
-                _log.warning("round %d was opened and gave no sum; it is tried again", self.role.round)
+                self._failed()
                 self.save()
             elif votes:
+                self._tried = self.role.groups_in
                 self.mask = self.role.result.values >= self.role.settings.least_per_coordinate
                 self.save()
                 if not self.mask.any():
@@ -104,15 +141,57 @@ class Coordinator:
 
     def _advance(self, link: Link) -> None:
         """One round of the protocol to its end."""
+        if self._withdrawn:
+            return
         if self.role.phase in ("idle", "done") and self.role.round <= self._used:
             self._open()
         if self.role.phase == "open":
             self._collect(link)
-            self.role.close()
-            self.save()
+        if self.role.phase == "open":
+            self._close()
         self._ask(link)
         self.save()
         self._push(link, self.role.results())
+
+    def _close(self) -> None:
+        settings = self.role.settings
+        if settings.mode == "paper":
+            self.role.close()
+        else:
+            sizes = [len(group) for group in settings.groups()]
+            self.role.seal(self.suspicion.choose(self.role.complete, sizes, settings.least_users))
+        self.save()
+
+    def _failed(self) -> None:
+        """The last round of the protocol gave no sum, or one that users find wrong: somebody sent nonsense."""
+        settings = self.role.settings
+        if settings.mode == "paper":
+            raise ProtocolError("the round has no result.")
+        tried = self._tried if self.role.withdrawn else self.role.groups_in
+        if self.role.withdrawn and self.mask is not None:
+            self.mask = None
+        elif self.role.withdrawn and self._before is not None:
+            self.weights, self._before = self._before, None
+            del self.log[-1], self.history[-1]
+        self.role.withdrawn = False
+        if settings.group == 1 and settings.noise is None and self.role.spoilt:
+            raise ProtocolError("a round gave no sum, and without groups and noise none follows: set it up again.")
+        found = self.suspicion.failed(tried)
+        _log.warning("round %d gave no sum; it is tried again with fewer users", self.role.round)
+        if found is not None:
+            _log.warning("left out from now on, one of them spoils sums: users %s", self.excluded)
+            if settings.users - len(self.excluded) < settings.least_users:
+                raise ProtocolError(f"too few users are left without {self.excluded}, one of whom spoils every sum.")
+
+    def _settle(self, link: Link, seconds: float = 1.5) -> None:
+        """After the last round: a moment for users to say that its sum is wrong."""
+        until = self._clock() + seconds
+        while self._clock() < until and not self._withdrawn:
+            self._take(link)
+            self._pause(0.05)
+        if self._withdrawn:
+            self._failed()
+            self.save()
 
     def _open(self) -> None:
         settings, length, purpose = self.role.settings, len(self.weights), Purpose.VALUES
@@ -132,35 +211,54 @@ class Coordinator:
     def _collect(self, link: Link) -> None:
         """Wait for everybody; once enough are in, only while somebody new comes within the plan's patience."""
         settings = self.role.settings
-        last = asked = said = self._clock()
+        last = asked = self._clock()
+        said = last - _SAY + _SOON
         self._push(link, self.role.reopen())
-        while len(self.role.contributors) < settings.users:
+        while self.role.phase == "open" and len(self._here()) < settings.users - len(self.excluded):
             before = len(self.role.contributors)
             self._take(link)
             now = self._clock()
             if len(self.role.contributors) > before:
                 last = now
-            if self.role.enough and now - last >= self.plan.patience:
+            if now - last >= self.plan.patience and self._enough():
+                break
+            returned = link.back()
+            if self.role.phase != "open":
                 break
             if now - asked >= _RESEND:
                 asked = now
                 self._push(link, self.role.reopen())
+            elif returned:
+                self._push(link, [m for m in self.role.reopen() if m.to in returned])
             if now - said >= _SAY:
                 said = now
-                self._say(sorted(set(range(1, settings.users + 1)) - set(self.role.contributors)), "contribution")
+                away = set(range(1, settings.users + 1)) - self._here() - set(self.excluded)
+                self._say(sorted(away), "contribution")
             self._pause(0.05)
+
+    def _here(self) -> set[int]:
+        """Who has contributed, of those who count."""
+        return set(self.role.contributors) - set(self.excluded)
+
+    def _enough(self) -> bool:
+        settings = self.role.settings
+        if settings.mode == "paper":
+            return bool(self.role.enough)
+        return bool(len(settings.whole_groups(self._here())) >= settings.least_users)
 
     def _ask(self, link: Link) -> None:
         """Ask for what the sum needs until it is there; the same question has the same answer."""
-        asked = said = -float("inf")
+        asked, said = -float("inf"), self._clock() - _SAY + _SOON
         while self.role.phase == "closed":
-            now = self._clock()
-            if now - asked >= _RESEND:
-                asked = now
-                self._push(link, self.role.close())
+            now, returned = self._clock(), link.back()
+            missing = self.role.awaited()
+            again = missing if now - asked >= _RESEND else [address for address in missing if address in returned]
+            asked = now if now - asked >= _RESEND else asked
+            for address in again:
+                self._push(link, self.role.ask(address))
             if now - said >= _SAY:
                 said = now
-                self._say(sorted({m.to for m in self.role.close()}), "answer")
+                self._say(missing, "answer")
             self._take(link)
             self._pause(0.05)
 
@@ -190,8 +288,8 @@ class Coordinator:
                 self.save()
             if answers:
                 self._push(link, answers)
-        if arrived and self._clock() - self._saved >= _SAVE:
-            self.save()
+        if arrived:
+            self._status()
 
     def _finish(self, seconds: float) -> RoundLog:
         result, settings = self.role.result, self.role.settings
@@ -206,6 +304,10 @@ class Coordinator:
         if shown.any():
             values[shown] = result.values
         mean = settings.code.decode(values) / len(result.contributors)
+        if settings.mode == "pad":
+            self._tried = self.role.groups_in
+            self.suspicion.succeeded(self._tried)
+        self._before = self.weights
         self.weights = self.plan.sending.apply(self.weights, mean, shown)
         entry = RoundLog(
             round=len(self.log) + 1,
@@ -231,8 +333,10 @@ class Coordinator:
         writer = Writer().field(self.role.dump()).field(self.weights.astype("<f8").tobytes())
         writer.field(b"" if self.mask is None else np.packbits(self.mask).tobytes())
         writer.number("Q", self._used).number("Q", self._bytes)
+        writer.field(b"" if self._before is None else self._before.astype("<f8").tobytes())
+        for groups in (self.suspicion.excluded, self.suspicion.suspects, self._tried):
+            writer.field(np.array(sorted(groups), dtype="<u4").tobytes())
         write_sealed(self.home.state, seal(b"COOR", bytes(writer.field(json.dumps(self._rounds()).encode()))))
-        self._saved = self._clock()
         self._status()
         storage.save(
             self.home.path / "model.safetensors",
@@ -250,6 +354,7 @@ class Coordinator:
             "planned": self.plan.rounds,
             "rounds": self._rounds(),
             "refused": len(self.role.refusals),
+            "excluded": self.excluded,
             "waiting": self.waiting,
         }
         storage.write_atomically(self.home.path / "status.json", json.dumps(status).encode())
@@ -257,20 +362,23 @@ class Coordinator:
     def _load(self, data: bytes) -> None:
         reader = unseal(b"COOR", data)
         dumped = reader.field()
-        self.role = _kind(AggregatorEnrolment.load(self.home.enrolment)).load(dumped)
+        paper = AggregatorEnrolment.load(self.home.enrolment).settings.mode == "paper"
+        self.role = PaperAggregator.load(dumped) if paper else Aggregator.load(dumped, kept=InFiles(self.home.path))
         self.weights = np.frombuffer(reader.field(), dtype="<f8").astype(np.float64)
         mask = reader.field()
         if mask:
             self.mask = np.unpackbits(np.frombuffer(mask, dtype=np.uint8), count=len(self.weights)).astype(bool)
         self._used, self._bytes = reader.number("Q"), reader.number("Q")
+        before = reader.field()
+        self._before = np.frombuffer(before, dtype="<f8").astype(np.float64) if before else None
+        if self.role.phase in ("open", "closed") and not paper:
+            self._bytes += self.role.kept.size  # what came in before the kill
+        excluded, suspects, self._tried = (np.frombuffer(reader.field(), dtype="<u4").tolist() for _ in range(3))
+        self.suspicion = Suspicion(excluded=excluded, suspects=suspects)
         rounds = json.loads(reader.field())
         self.history = [tuple(entry.pop("contributors")) for entry in rounds]
         self.log = [RoundLog(**entry) for entry in rounds]
         reader.end()
-
-
-def _kind(enrolment: AggregatorEnrolment) -> type[Aggregator] | type[PaperAggregator]:
-    return PaperAggregator if enrolment.settings.mode == "paper" else Aggregator
 
 
 def party(name: str) -> int:

@@ -44,7 +44,7 @@ class Home:
     def about(self) -> dict[str, Any]:
         """Role, number and the aggregator's address."""
         try:
-            about = json.loads((self.path / "party.json").read_text(encoding="utf-8"))
+            about: dict[str, Any] = json.loads((self.path / "party.json").read_text(encoding="utf-8"))
             about.setdefault("carrier", "mailbox")
             if (
                 about["carrier"] not in CARRIERS

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blindsight.core.errors import ProtocolError
+from blindsight.federated.agreement import Agreement
 from blindsight.federated.enrolment import AggregatorEnrolment, HolderEnrolment, KeygenEnrolment, UserEnrolment
 from blindsight.federated.flower.homes import Home
 from blindsight.federated.flower.plan import read_rows
@@ -22,6 +23,8 @@ from blindsight.federated.paper import PaperKeyGenerator, PaperUser
 from blindsight.federated.protocol import Durable, KeyGenerator, KeyHolder, User
 from blindsight.federated.settings import Settings
 from blindsight.federated.wire import Reader, Writer, read_sealed, seal, unseal, write_sealed
+from blindsight.privacy import Guarantee, Ledger
+from blindsight.privacy.door import Door
 
 __all__ = [
     "Announcement",
@@ -30,6 +33,7 @@ __all__ = [
     "Service",
     "UserService",
     "alone",
+    "charge",
     "open_service",
     "settings_of",
 ]
@@ -70,6 +74,14 @@ def settings_of(home: Home) -> Settings:
         "user": UserEnrolment,
     }
     return kinds[home.about["role"]].load(home.enrolment).settings  # type: ignore[no-any-return]
+
+
+def charge(home: Home, ledger: Ledger) -> Guarantee:
+    """Charge a user's own ledger with what all its rounds cost, before the first; once, however often it joins."""
+    enrolment = UserEnrolment.load(home.require("user").enrolment)
+    guarantee = Agreement(enrolment.settings).guarantee(enrolment.settings.rounds)
+    Door(guarantee, what="updates to a federation", ledger=ledger, key=f"federation {enrolment.agreement.hex()}")
+    return guarantee
 
 
 @dataclass(frozen=True)
@@ -140,7 +152,7 @@ class UserService:
     def handle(self, message: bytes, announced: bytes = b"") -> list[Outgoing]:
         """Answer an opening with a contribution, a result with silence, anything wrong with the reason."""
         before = getattr(self.user, "ended", 0)
-        answers = self.user.receive(message)
+        answers: list[Outgoing] = self.user.receive(message)
         if getattr(self.user, "ended", 0) != before:
             self._learn()
         header = self.user.open_round

@@ -57,7 +57,7 @@ class Plan:
     @property
     def features(self) -> int:
         """How many features a row has."""
-        return self.scale.shape[1]
+        return int(self.scale.shape[1])
 
     @property
     def local_learner(self) -> Proximal | SGD:
@@ -84,7 +84,7 @@ class Plan:
 
     def scaled(self, X: NDArray[np.float64]) -> NDArray[np.float64]:
         """Rows in the units that the model knows."""
-        return (X - self.scale[0]) / self.scale[1]
+        return np.asarray((X - self.scale[0]) / self.scale[1])
 
     def accuracy(self, weights: NDArray[np.float64], X: NDArray[Any], labels: NDArray[Any]) -> float:
         """Of a flat model on labelled rows."""

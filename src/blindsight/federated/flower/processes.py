@@ -1,79 +1,38 @@
-"""Starting the roles as processes: Flower's SuperLink for the aggregator, a SuperNode for everybody else.
-
-Telemetry, update checks and the installation of dependencies at run time are off.
-"""
+"""Flower's SuperLink as a process; telemetry, update checks and the installation of dependencies are off."""
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
-import hashlib
-import json
 import os
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from blindsight.core import storage
 from blindsight.core.checks import optional_module
-from blindsight.core.errors import InvalidParameter, MissingDependency, ProtocolError
+from blindsight.core.errors import MissingDependency, ProtocolError
 from blindsight.federated.flower.homes import Home
 
-__all__ = [
-    "environment",
-    "free_port",
-    "node_command",
-    "register_and_start",
-    "start_aggregator",
-    "start_node",
-    "wait_for_port",
-]
-
-_APP = """\
-[project]
-name = "blindsight-federation"
-version = "1.0.0"
-license = "Apache-2.0"
-dependencies = []
-
-[tool.flwr.app]
-publisher = "blindsight"
-
-[tool.flwr.app.components]
-serverapp = "blindsight.federated.flower.server_app:app"
-clientapp = "blindsight.federated.flower.client_app:app"
-
-[tool.flwr.app.config]
-home = ""
-test = ""
-"""
+__all__ = ["end", "environment", "free_port", "prepare", "reached_at", "start_superlink", "wait_for_port"]
 
 
 def environment(home: Home) -> dict[str, str]:
-    """The variables Flower's processes run under; its own home lies inside the party's."""
+    """The variables Flower runs under; its own home lies inside the party's."""
     return {
-        **os.environ,
         "FLWR_HOME": str(home.path / "flower"),
         "FLWR_TELEMETRY_ENABLED": "0",
         "FLWR_DISABLE_UPDATE_CHECK": "1",
         "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-        "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": os.environ.get("FLWR_SUPEREXEC_TASK_POLL_INTERVAL", "0.1"),
-        "OMP_WAIT_POLICY": "PASSIVE",
-        "OPENBLAS_NUM_THREADS": os.environ.get("OPENBLAS_NUM_THREADS", "1"),
-        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),
     }
 
 
-def _command(name: str) -> str:
-    found = Path(sys.executable).parent / name
-    if not found.exists():
-        raise MissingDependency(f"{name} is not installed. Install it with: pip install 'blindsight[cluster]'.")
-    return str(found)
+def prepare(home: Home) -> None:
+    """To be called before Flower is imported: it reads these variables then."""
+    os.environ.update(environment(home))
+    optional_module("flwr", extra="cluster")
 
 
 def free_port() -> int:
@@ -83,18 +42,29 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def wait_for_port(address: str, *, seconds: float = 60.0) -> None:
-    """Until somebody listens."""
+def reached_at(home: Home, bind: str | None) -> str:
+    """Where the SuperLink is reached from its own machine; every interface includes loopback."""
+    address = str(home.about["address"])
+    if bind is None:
+        return address
+    return f"{'127.0.0.1' if bind == '0.0.0.0' else bind}:{address.rpartition(':')[2]}"  # noqa: S104
+
+
+def wait_for_port(address: str, process: subprocess.Popen[bytes], *, log: Path, seconds: float = 120.0) -> None:
+    """Until somebody listens; a process that ends before is an error at once, with the last words of its log."""
     host, _, port = address.rpartition(":")
-    end = time.monotonic() + seconds
+    over = time.monotonic() + seconds
     while True:
+        if process.poll() is not None:
+            words = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1:]
+            raise ProtocolError(f"the SuperLink ended before it listened at {address}: {''.join(words)[:300]}")
         try:
             with socket.create_connection((host, int(port)), timeout=1):
                 return
         except OSError as error:
-            if time.monotonic() > end:
+            if time.monotonic() > over:
                 raise ProtocolError(f"nobody listens at {address} after {seconds:g} s.") from error
-            time.sleep(0.1)
+            time.sleep(0.05)
 
 
 def _die_with_parent() -> None:
@@ -102,104 +72,36 @@ def _die_with_parent() -> None:
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 
 
-def start_aggregator(home: Home, *, bind: str | None = None, **popen: Any) -> subprocess.Popen[bytes]:
-    """The SuperLink, with TLS and node authentication; its database lies in the folder. It dies with this process.
+def start_superlink(home: Home, *, bind: str | None = None, **popen: Any) -> subprocess.Popen[bytes]:
+    """The SuperLink with TLS and node authentication, in memory; it dies with this process.
 
-    It listens at `bind`, by default at the address the nodes were given.
+    It listens at `bind`, by default at the address the nodes were given. It starts no processes of its own: in that
+    mode anybody who reaches the port may claim the server's task, whereas here that takes a secret.
     """
-    home.require("aggregator")
     host, _, port = home.about["address"].rpartition(":")
-    command = [
-        _command("flower-superlink"),
+    command = Path(sys.executable).parent / "flower-superlink"
+    if not command.exists():
+        raise MissingDependency("flower-superlink is not installed: pip install 'blindsight[cluster]'.")
+    arguments = [
         *("--ssl-ca-certfile", str((home.path / "ca.pem").resolve())),
         *("--ssl-certfile", str((home.path / "server.pem").resolve())),
         *("--ssl-keyfile", str((home.path / "server.key").resolve())),
         "--enable-supernode-auth",
         "--disable-runtime-dependency-installation",
-        *("--database", str((home.path / "superlink.db").resolve())),
+        *("--isolation", "process"),
+        *("--superexec-auth-secret-file", str((home.path / "superlink.secret").resolve())),
         *("--host", bind or host, "--port", port),
     ]
-    return _start(home, command, **popen)
-
-
-def node_command(home: Home, *, data: str | Path | None = None, port: int | None = None) -> list[str]:
-    """A SuperNode's command line: a user with its rows, or the key generator."""
-    config = {"home": str(home.path.resolve())}
-    if home.about["role"] == "user":
-        if data is None:
-            raise InvalidParameter("a user needs its rows: an .npz file with X and y.")
-        config["data"] = str(Path(data).resolve())
-    return [
-        _command("flower-supernode"),
-        *("--superlink", home.about["address"]),
-        *("--root-certificates", str((home.path / "ca.pem").resolve())),
-        *("--auth-supernode-private-key", str((home.path / "node.key").resolve())),
-        *("--port", str(free_port() if port is None else port)),
-        *("--node-config", " ".join(f"{name}={json.dumps(value)}" for name, value in config.items())),
-    ]
-
-
-def start_node(
-    home: Home, *, data: str | Path | None = None, port: int | None = None, **popen: Any
-) -> subprocess.Popen[bytes]:
-    """A SuperNode that dies with this process."""
-    return _start(home, node_command(home, data=data, port=port), **popen)
-
-
-def _start(home: Home, command: list[str], **popen: Any) -> subprocess.Popen[bytes]:
     before = _die_with_parent if sys.platform == "linux" else None
-    return subprocess.Popen(command, env=environment(home), preexec_fn=before, **popen)  # noqa: S603
+    variables = {**os.environ, **environment(home), "OMP_WAIT_POLICY": "PASSIVE"}
+    return subprocess.Popen([str(command), *arguments], env=variables, preexec_fn=before, **popen)  # noqa: S603
 
 
-def register_and_start(home: Home, *, test: str | Path | None = None, address: str | None = None) -> int:
-    """Register the nodes' public keys with the SuperLink, once, and start the run; its number."""
-    home.require("aggregator")
-    os.environ.update({k: v for k, v in environment(home).items() if k.startswith("FLWR_")})
-    control = optional_module("flwr.proto.control_pb2", extra="cluster")
-    with contextlib.redirect_stdout(sys.stderr):  # Flower says hello on standard output
-        client = _client(home, address or home.about["address"])
+def end(process: subprocess.Popen[bytes]) -> None:
+    """Stop a process, gently first."""
+    process.terminate()
     try:
-        nodes = _registered(home, client, control)
-        storage.write_atomically(home.path / "nodes.json", json.dumps(nodes).encode())
-        config = {"home": str(home.path.resolve()), "test": "" if test is None else str(Path(test).resolve())}
-        return _submit(home, client, control, config)
-    finally:
-        client.close()
-
-
-def _client(home: Home, address: str) -> Any:
-    utils = optional_module("flwr.cli.utils", extra="cluster")
-    typing = optional_module("flwr.cli.typing", extra="cluster")
-    authority = str((home.path / "ca.pem").resolve())
-    connection = typing.SuperLinkConnection(
-        name="blindsight", address=address, root_certificates=authority, insecure=False
-    )
-    return utils.init_http_client_from_connection(connection)
-
-
-def _registered(home: Home, client: Any, control: Any) -> dict[str, int]:
-    """Node ids by party; those of an earlier run are kept, because the SuperLink's database survives, too."""
-    known = home.path / "nodes.json"
-    nodes: dict[str, int] = json.loads(known.read_text(encoding="utf-8")) if known.exists() else {}
-    load = optional_module("flwr.cli.supernode.register", extra="cluster").try_load_public_key
-    for path in sorted((home.path / "nodes").glob("*.pub")):
-        if path.stem not in nodes:
-            request = control.RegisterNodeRequest(public_key=load(path), name=path.stem)
-            nodes[path.stem] = int(client.RegisterNode(request=request).node_id)
-    return nodes
-
-
-def _submit(home: Home, client: Any, control: Any, config: Mapping[str, str]) -> int:
-    folder = home.path / "app"
-    folder.mkdir(exist_ok=True)
-    (folder / "pyproject.toml").write_text(_APP, encoding="utf-8")
-    (folder / "README.md").write_text("The app is installed with Blindsight; this folder only names it.\n")
-    build = optional_module("flwr.cli.build", extra="cluster").build_fab_from_disk
-    serde = optional_module("flwr.common.serde", extra="cluster")
-    make_fab = optional_module("flwr.supercore.fab", extra="cluster").Fab
-    content = build(folder)
-    fab = make_fab(hashlib.sha256(content).hexdigest(), content, {})
-    request = control.StartRunRequest(
-        fab=serde.fab_to_proto(fab), override_config=serde.user_config_to_proto(dict(config)), federation=""
-    )
-    return int(client.StartRun(request).run_id)
+        process.wait(timeout=5)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

@@ -1,29 +1,33 @@
-"""An aggregator from start to end, and what there is to see of a run while it goes."""
+"""An aggregator from start to end over either carrier, and what there is to see of a run while it goes."""
 
 from __future__ import annotations
 
 import json
-import signal
-import subprocess
-import sys
+import logging
+import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
-from blindsight.core.errors import ProtocolError
+from blindsight.federated.flower.coordinator import Coordinator, Link
 from blindsight.federated.flower.homes import Home
-from blindsight.federated.flower.processes import register_and_start, start_aggregator, start_node, wait_for_port
+from blindsight.federated.flower.parties import alone
+from blindsight.federated.flower.plan import read_rows
+from blindsight.federated.flower.processes import prepare
 
-__all__ = ["keep_node", "read_status", "run_aggregator", "watch"]
+__all__ = ["read_status", "run_aggregator", "watch"]
 
+_log = logging.getLogger(__name__)
 Status = dict[str, Any]
 
 
 def read_status(home: Home) -> Status | None:
     """The latest status that the aggregator wrote, or None before the first."""
     try:
-        return json.loads((home.path / "status.json").read_text(encoding="utf-8"))
+        found: Status = json.loads((home.path / "status.json").read_text(encoding="utf-8"))
+        return found
     except FileNotFoundError:
         return None
 
@@ -43,50 +47,51 @@ def watch(home: Home, *, every: float = 0.5, pause: Callable[[float], None] = ti
         pause(every)
 
 
-def keep_node(home: Home, *, data: str | Path | None = None, port: int | None = None, wait: float = 5.0) -> NoReturn:
-    """Keep a SuperNode running until this process is stopped.
+def _carrier(home: Home, largest: int, bind: str | None, say: Callable[[str], None]) -> AbstractContextManager[Link]:
+    if home.about["carrier"] == "flower":
+        prepare(home)
+        from blindsight.federated.flower.superlink import superlink
 
-    The SuperLink turns away a node whose key it does not know, and the node gives up: it may only be early, so it is
-    started again after `wait` seconds.
-    """
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    while True:
-        process = start_node(home, data=data, port=port)
-        try:
-            process.wait()
-        finally:
-            _end(process)
-        time.sleep(wait)
+        return superlink(home, bind=bind, say=say)
+    from blindsight.federated.mailbox.server import boxes
+
+    return boxes(home, largest=largest, bind=bind)
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
-    process.terminate()
-    try:
-        process.wait(timeout=10)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
+def _status(home: Home, link: Link) -> Status | None:
+    status = read_status(home)
+    return None if status is None else {**status, "seen": sorted(link.seen)}
 
 
 def run_aggregator(
-    home: Home, *, test: str | Path | None = None, bind: str | None = None, log: str | Path | None = None
+    home: Home,
+    *,
+    test: str | Path | None = None,
+    bind: str | None = None,
+    say: Callable[[str], None] = _log.warning,
 ) -> Iterator[Status | None]:
-    """Start the SuperLink and the run; yield the status until the last round is done; stop the SuperLink.
+    """Run the rounds that are left; yield the status until the last one is done.
 
+    `seen` in it are the addresses of the parties that have been there since the start.
     Started again after a kill, it goes on with the round it was in.
     """
-    with Path(log or home.path / "superlink.log").open("ab") as output:
-        process = start_aggregator(home, bind=bind, stdout=output, stderr=subprocess.STDOUT)
-        try:
-            # From here the SuperLink is reached where it listens; every interface includes loopback.
-            port = home.about["address"].rpartition(":")[2]
-            address = home.about["address"] if bind is None else f"{'127.0.0.1' if bind == '0.0.0.0' else bind}:{port}"  # noqa: S104
-            wait_for_port(address)
-            register_and_start(home, test=test, address=address)
-            for status in watch(home):
-                if process.poll() is not None:
-                    raise ProtocolError(f"the SuperLink stopped; its log is {output.name}.")
-                yield status
-            time.sleep(1.0)  # the server app reports its own end
-        finally:
-            _end(process)
+    with alone(home):
+        coordinator = Coordinator(home, test=None if test is None else read_rows(test))
+        failed: list[BaseException] = []
+        with _carrier(home, coordinator.role.largest_message + 65_536, bind, say) as link:
+
+            def work() -> None:
+                try:
+                    coordinator.run(link)
+                except BaseException as error:
+                    failed.append(error)
+
+            thread = threading.Thread(target=work, name="rounds", daemon=True)
+            thread.start()
+            while thread.is_alive():
+                yield _status(home, link)
+                thread.join(0.2)
+            if failed:
+                raise failed[0]
+            yield _status(home, link)
+            link.drain(3.0)  # the last result should reach those who are there

@@ -80,7 +80,7 @@ class Weights(Sending):
 
     def choose(self, vector: Vector, round: int) -> Mask:
         """Where the classifier is not zero."""
-        return vector != 0
+        return np.asarray(vector != 0)
 
 
 @dataclass(frozen=True)

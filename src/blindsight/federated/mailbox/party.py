@@ -9,14 +9,16 @@ import ssl
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Protocol
 from urllib.parse import quote
 
-from blindsight.core.errors import HostileFile, ProtocolError
+from blindsight.core.errors import BlindsightError, HostileFile, ProtocolError
 from blindsight.federated.flower.homes import Home
 from blindsight.federated.flower.parties import Service, alone, open_service
+from blindsight.federated.flower.processes import prepare
 from blindsight.federated.wire import Reader, Writer
 
-__all__ = ["Client", "keep_party"]
+__all__ = ["Client", "Connection", "connect", "keep_party"]
 
 _log = logging.getLogger(__name__)
 _PATIENCE = 40.0  # seconds for one request; the server answers after 20
@@ -85,6 +87,32 @@ class Client:
         self._connection = None
 
 
+class Connection(Protocol):
+    """A party's end of a carrier. An aggregator that is away shows as an `OSError`."""
+
+    def fetch(self) -> list[tuple[int, bytes, bytes]]:
+        """Messages that wait: place, message, announcement; nothing after a while."""
+        ...
+
+    def answer(self, answers: list[bytes], place: int) -> None:
+        """Say something, and count the message as handled."""
+        ...
+
+    def close(self) -> None:
+        """Leave."""
+        ...
+
+
+def connect(home: Home) -> Connection:
+    """Over the carrier that the federation chose."""
+    if home.about["carrier"] == "mailbox":
+        return Client(home)
+    prepare(home)
+    from blindsight.federated.flower.node import NodeClient
+
+    return NodeClient(home)
+
+
 def keep_party(
     home: Home,
     *,
@@ -97,13 +125,13 @@ def keep_party(
 
     `after` is told of every message that was handled: the party as it is now, and how many bytes it answered.
     """
-    with alone(home), contextlib.closing(Client(home)) as client:
+    with alone(home), contextlib.closing(connect(home)) as client:
         service: Service = open_service(home, data)
-        said, wait = 0.0, 0.1
+        said, wait = -_SAY, 0.1
         while not stop():
             try:
                 for place, message, announced in client.fetch():
-                    answers = [out.data for out in service.handle(message, announced)]
+                    answers = _handled(service, message, announced)
                     client.answer(answers, place)
                     if after is not None:
                         after(service, sum(map(len, answers)))
@@ -115,3 +143,12 @@ def keep_party(
                     say(f"{home.name}: the aggregator at {home.about['address']} is away ({error}); trying again")
                 time.sleep(wait)
                 wait = min(2.0, 2 * wait)
+
+
+def _handled(service: Service, message: bytes, announced: bytes) -> list[bytes]:
+    """The answers; a message that makes no sense is logged and answered with nothing."""
+    try:
+        return [out.data for out in service.handle(message, announced)]
+    except BlindsightError as error:
+        _log.warning("a message of the aggregator was refused: %s", error)
+        return []

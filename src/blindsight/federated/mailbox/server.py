@@ -15,6 +15,7 @@ import hmac
 import json
 import secrets
 import threading
+import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -27,7 +28,7 @@ from blindsight.federated.flower.homes import Home
 from blindsight.federated.messages import Outgoing
 from blindsight.federated.wire import Reader, Writer
 
-__all__ = ["MailboxLink", "application", "read_tokens", "serve"]
+__all__ = ["MailboxLink", "application", "boxes", "read_tokens", "serve"]
 
 _WAIT = 20.0
 _MOST = 64  # messages in one answer to a request
@@ -70,6 +71,16 @@ class MailboxLink:
         """Take a party's answers in."""
         with self._lock:
             self._arrived.extend(answers)
+
+    def back(self) -> set[int]:
+        """Nobody has to be asked again: messages wait in their boxes."""
+        return set()
+
+    def drain(self, seconds: float) -> None:
+        """Wait for what was sent last to be fetched by those who are there."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end and any(self._boxes[number] for number in self.seen):
+            time.sleep(0.05)
 
     def take(self, number: int, boot: str, after: int) -> list[tuple[int, bytes]]:
         """Drop what was acknowledged, and hand out what is left."""
@@ -163,6 +174,14 @@ def application(link: MailboxLink, tokens: Mapping[str, int], *, largest: int) -
 
     routes = [routing.Route("/v1/messages", messages), routing.Route("/v1/answers", answers, methods=["POST"])]
     return starlette.Starlette(routes=routes)
+
+
+@contextmanager
+def boxes(home: Home, *, largest: int, bind: str | None) -> Iterator[MailboxLink]:
+    """A link over boxes that parties reach, for as long as the context lasts."""
+    link = MailboxLink(read_tokens(home).values())
+    with serve(home, link, largest=largest, bind=bind):
+        yield link
 
 
 @contextmanager

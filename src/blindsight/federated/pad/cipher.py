@@ -73,7 +73,9 @@ def _factors(parameters: Parameters, which: int) -> NDArray[np.uint64]:
 
 
 @njit(cache=True, nogil=True)
-def _fill(values: NDArray[np.uint64], errors: NDArray[np.int8], factors: NDArray[np.uint64], out: NDArray) -> None:
+def _fill(
+    values: NDArray[np.uint64], errors: NDArray[np.int8], factors: NDArray[np.uint64], out: NDArray[np.uint32]
+) -> None:
     """Σ slot_j 2^(slot_bits j) + t e, modulo p: below 2^61 before the one reduction."""
     n, slots = out.shape[0], factors.shape[0] - 6
     t, shift, r, r_companion, one, p = factors[slots:]

@@ -41,7 +41,7 @@ _PHASES: tuple[Phase, ...] = ("idle", "open", "closed", "done")
 
 
 def _largest(settings: Settings, public: PublicKey) -> int:
-    return 65_536 + settings.dimension * (public.ciphertext_bytes + 12)
+    return int(65_536 + settings.dimension * (public.ciphertext_bytes + 12))
 
 
 def _require(public: PublicKey | None) -> PublicKey:
@@ -259,6 +259,14 @@ class PaperAggregator(Role):
         self._asked = [self._send(KEYGEN, Kind.SUM_REQUEST, self.request().encode(), self._header)]
         self.phase = "closed"
         return list(self._asked)
+
+    def awaited(self) -> list[int]:
+        """Whose answer the closed round needs."""
+        return [KEYGEN]
+
+    def ask(self, address: int) -> list[Outgoing]:
+        """The question to it."""
+        return self.close()
 
     def request(self) -> EncryptedSum:
         """What to ask for: the product of everything that came."""

@@ -1,11 +1,12 @@
 """The aggregator: opens rounds, adds padded vectors, has the set confirmed, and asks for the sum of the keys.
 
 It can read no vector and no key. What it learns is the sum of the keys, and with it the sum of the vectors, which it
-shows to the users, who check it. Memory: one sum, and the contributions of groups that are not complete yet.
+shows to the users, who check it. Memory: one sum; what else is kept, and where, is `kept`'s business.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 from typing import Literal
 
@@ -33,7 +34,7 @@ from blindsight.federated.messages import (
 )
 from blindsight.federated.opened import Opened
 from blindsight.federated.pad import PadSum, bits
-from blindsight.federated.protocol import rules
+from blindsight.federated.protocol import rules, saved
 from blindsight.federated.protocol.bodies import (
     Collect,
     Contribution,
@@ -42,18 +43,17 @@ from blindsight.federated.protocol.bodies import (
     ShareSum,
     SumRequest,
     members_of,
-    read_list,
     sum_id,
     to_members,
     write_list,
 )
+from blindsight.federated.protocol.kept import InFiles, InMemory, Kept
 from blindsight.federated.role import Role
-from blindsight.federated.wire import Reader, Writer, seal, unseal
+from blindsight.federated.wire import Writer
 
 __all__ = ["Aggregator"]
 
 Phase = Literal["idle", "open", "closed", "done"]
-_PHASES: tuple[Phase, ...] = ("idle", "open", "closed", "done")
 
 
 class Aggregator(Role):
@@ -65,9 +65,10 @@ class Aggregator(Role):
 
     number = AGGREGATOR
 
-    def __init__(self, enrolment: AggregatorEnrolment) -> None:
+    def __init__(self, enrolment: AggregatorEnrolment, *, kept: Kept | None = None) -> None:
         super().__init__()
         self.enrolment = enrolment
+        self.kept: Kept = InMemory() if kept is None else kept
         self.settings, self.agreement, self.identity = enrolment.settings, enrolment.agreement, enrolment.identity
         self.public = enrolment.public
         self.largest_message = rules.largest_contribution(self.settings, self.public)
@@ -75,7 +76,11 @@ class Aggregator(Role):
         self._group = {user: i for i, group in enumerate(self._groups) for user in group}
         self._parent = bytes(32)
         self._certificate: tuple[bytes, ...] = ()  # the votes that opened the parent
-        self._ended: list[tuple[int, bytes]] = []  # rounds and their RESULT messages
+        self._doubts: set[int] = set()
+        self._ended: list[tuple[int, int]] = []  # rounds, and where their RESULT messages are kept
+        self._last = bytes(32)  # the context of the last of them, and that it gave no sum, should users find so
+        self._no_sum = b""
+        self.withdrawn = False
         self._begin(
             Header(kind=Kind.OPEN, agreement=self.agreement, round=0, model=bytes(32), sender=AGGREGATOR, length=1)
         )
@@ -89,14 +94,12 @@ class Aggregator(Role):
         self._size = rules.round_pad(self.settings, header)
         self._total = PadSum(self._size, header.length)
         self._product: list[mpz] = []
-        self._shares: dict[int, tuple[bytes, ...]] = {}  # by user, for holders 1, 2, ...
         self._proofs: dict[int, Proof] = {}
-        self._pending: dict[int, Contribution] = {}  # users whose groups are incomplete
+        self._pending: set[int] = set()  # users whose groups are incomplete
         self._members = b""
         self._confirmed: dict[int, bytes] = {}
         self._votes: dict[int, bytes] = {}
         self._parts: dict[int, bytes] = {}
-        self._doubts: set[int] = set()
         self._opened_by: tuple[bytes, ...] = ()
         self.result: Opened | None = None
         self.spoilt = False
@@ -144,6 +147,7 @@ class Aggregator(Role):
                 purpose=purpose,
             )
         )
+        self.kept.begin()
         self.phase = "open"
         return self.reopen()
 
@@ -180,75 +184,107 @@ class Aggregator(Role):
         if user in self._proofs:
             raise Refused(Code.ROUND, f"user {user} has contributed to round {self.round} already.")
         body = Contribution.decode(message.body, most=max(1, (self.settings.holders or (0, 0))[1]))
-        self._require_key(body)
-        group = self._groups[self._group[user]]
-        waiting = {u: self._pending[u] for u in group if u in self._pending}
-        if len(waiting) + 1 < len(group):
-            self._total.check(body.padded)
-            self._pending[user] = body
-        else:
-            self._total.add(body.padded)
-            for other, kept in waiting.items():
-                self._total.add(kept.padded)
-                self._add_key(other, kept)
-                del self._pending[other]
-            self._add_key(user, body)
-        self._proofs[user] = Proof.of(message)
+        rules.require_key(self.settings, self.public, self._header, body.keys, self.enrolment.verifiers)
+        self._total.check(body.padded)
+        self.kept.add(user, message.encode(), body)
+        self._count_in(message, body)
         return []
 
-    def _require_key(self, body: Contribution) -> None:
-        """A key of the right form; what is in it nobody here can see."""
-        if self.public is not None:
-            wanted = rules.slots(self.settings, self.public, self._size.degree).blocks * self.public.ciphertext_bytes
-            if len(body.keys) != 1 or len(body.keys[0]) != wanted:
-                raise ProtocolError(f"malformed: a key takes {wanted} bytes of ciphertexts here.")
-            self.public.from_bytes(body.keys[0])
-            return
-        layout = rules.sharing(self.settings, self._size.degree)
-        if len(body.keys) != layout.holders:
-            raise ProtocolError(f"malformed: a key takes {layout.holders} shares here.")
-        for j, data in enumerate(body.keys, start=1):
-            part = Message.decode(data, largest=1024 + layout.share_bytes(j))
-            part.require(Kind.SHARE, self.agreement)
-            part.require_context(self._header)
-            part.require_signature(self.enrolment.verifiers)
-            if part.body[:1] != bytes([j]) or len(part.body) != 1 + layout.share_bytes(j):
-                raise ProtocolError("malformed: a share for another holder, or of another length.")
+    def _count_in(self, message: Message, body: Contribution) -> None:
+        """Into the sum with it, or, while its group is not complete, among those that wait."""
+        user = message.header.sender
+        self._proofs[user] = Proof.of(message)
+        self._pending.add(user)
+        group = self._groups[self._group[user]]
+        if self._pending.issuperset(group):
+            for other in group:
+                found = body if other == user else self.kept.get(other)
+                self._total.add(found.padded)
+                self._add_key(found)
+                self.kept.summed(other, shares=self.public is None)
+            self._pending.difference_update(group)
 
-    def _add_key(self, user: int, body: Contribution) -> None:
+    def _add_key(self, body: Contribution) -> None:
         if self.public is None:
-            self._shares[user] = body.keys
-            return
+            return  # each holder is sent its shares when the round is closed
         ciphertexts, modulus = self.public.from_bytes(body.keys[0]), self.public.modulus
         if self._product:
             ciphertexts = [a * b % modulus for a, b in zip(self._product, ciphertexts, strict=True)]
         self._product = ciphertexts
 
+    @property
+    def complete(self) -> list[int]:
+        """The groups all of whose users contributed, by their place in `settings.groups()`."""
+        return [i for i, group in enumerate(self._groups) if all(user in self._proofs for user in group)]
+
     def close(self) -> list[Outgoing]:
         """End the round and ask for what is missing to its sum; asked again, it repeats what is still unanswered."""
         if self.phase == "open":
-            users = self.settings.whole_groups(set(self._proofs))
-            if len(users) < self.settings.least_users:
-                raise Refused(
-                    Code.FEW,
-                    f"{self.settings.least_users} users in whole groups of {self.settings.group} are needed, "
-                    f"{len(users)} of {len(self._proofs)} are. Wait for more users.",
-                )
-            self._members = to_members(users, self.settings.users)
-            self._pending.clear()
-            self.phase = "closed"
+            self.seal()
         if self.phase != "closed":
             raise ProtocolError("there is no open round to close.")
-        return self._ask_keygen() if self.settings.holders is None else self._ask_holders()
+        return [message for address in self.awaited() for message in self.ask(address)]
+
+    def seal(self, groups: Collection[int] | None = None) -> None:
+        """Nobody else is in the round's sum. `groups`: these and no others; by default all that are complete."""
+        if self.phase != "open":
+            raise ProtocolError("there is no open round to close.")
+        chosen = [i for i in self.complete if groups is None or i in groups]
+        users = tuple(user for i in chosen for user in self._groups[i])
+        if len(users) < self.settings.least_users:
+            raise Refused(
+                Code.FEW,
+                f"{self.settings.least_users} users in whole groups of {self.settings.group} are needed, "
+                f"{len(users)} of {len(self._proofs)} are. Wait for more users.",
+            )
+        self._members = to_members(users, self.settings.users)
+        if len(chosen) < len(self.complete):
+            self._sum_again(users)
+        self.phase = "closed"
+
+    def _sum_again(self, users: tuple[int, ...]) -> None:
+        """The sum of fewer than were added up."""
+        if not self.kept.on_disk:
+            raise ProtocolError("contributions that were added up are kept in files only.")
+        self._total, self._product = PadSum(self._size, self._header.length), []
+        for user in users:
+            body = self.kept.get(user)
+            self._total.add(body.padded)
+            self._add_key(body)
+
+    @property
+    def groups_in(self) -> list[int]:
+        """The groups of the set that was closed."""
+        users = set(members_of(self._members, self.settings.users)) if self._members else set()
+        return [i for i, group in enumerate(self._groups) if users.issuperset(group)]
+
+    def awaited(self) -> list[int]:
+        """Whose answer the closed round needs."""
+        if self.settings.holders is None:
+            confirmed = len(self._confirmed) >= self.settings.confirmations
+            return [KEYGEN] if confirmed else [user for user in self._group if user not in self._confirmed]
+        asked = [holder(j) for j in range(1, self.settings.holders[1] + 1) if holder(j) not in self._parts]
+        enough = len(self._votes) >= self.settings.votes
+        return [address for address in asked if enough or address not in self._votes]
+
+    def ask(self, address: int) -> list[Outgoing]:
+        """The question to one of them: one at a time, because a holder's holds the shares of all users."""
+        if address == KEYGEN:
+            return self._ask_keygen()
+        if not is_holder(address):
+            return [self._send(address, Kind.CONFIRM_REQUEST, self._members, self._header)]
+        if address in self._votes:
+            return [self._votes_for(address)]
+        users = members_of(self._members, self.settings.users)
+        shares = tuple(self.kept.keys(user)[address - holder(1)] for user in users)
+        body = Collect(self._members, shares, self._certificate).encode()
+        return [self._send(address, Kind.COLLECT, body, self._header)]
 
     @property
     def _which(self) -> bytes:
         return sum_id(self._header.context, self._members)
 
     def _ask_keygen(self) -> list[Outgoing]:
-        if len(self._confirmed) < self.settings.confirmations:
-            data = self._send(0, Kind.CONFIRM_REQUEST, self._members, self._header).data
-            return [Outgoing(user, data) for user in self._group if user not in self._confirmed]
         users = members_of(self._members, self.settings.users)
         body = SumRequest(
             self._members,
@@ -257,23 +293,6 @@ class Aggregator(Role):
             b"" if self.public is None else self.public.to_bytes(self._product),
         )
         return [self._send(KEYGEN, Kind.SUM_REQUEST, body.encode(), self._header)]
-
-    def _ask_holders(self) -> list[Outgoing]:
-        _, total = self.settings.holders or (0, 0)
-        addresses = [holder(j) for j in range(1, total + 1)]
-        enough = len(self._votes) >= self.settings.votes
-        asked = []
-        for j, address in enumerate(addresses):
-            if address in self._parts:
-                continue
-            if address not in self._votes:
-                users = members_of(self._members, self.settings.users)
-                shares = tuple(self._shares[user][j] for user in users)
-                body = Collect(self._members, shares, self._certificate).encode()
-                asked.append(self._send(address, Kind.COLLECT, body, self._header))
-            elif enough:
-                asked.append(self._votes_for(address))
-        return asked
 
     def _votes_for(self, address: int) -> Outgoing:
         body = bytes(write_list(Writer(), tuple(self._votes.values())))
@@ -353,87 +372,79 @@ class Aggregator(Role):
     def _spoil(self) -> None:
         """Opened, and no sum in it: somebody sent nonsense. Users see that it was opened, and the chain goes on."""
         self.result, self.spoilt = None, True
-        proofs = tuple(self._votes.values()) if self.settings.holders else self._opened_by
-        if self._ended and self._ended[-1][0] == self.round:
-            self._ended.pop()
-        self._end(Result(self._members, proofs, b""))
+        self._end(Result(self._members, self._openers, b""))
+
+    @property
+    def _openers(self) -> tuple[bytes, ...]:
+        return tuple(self._votes.values()) if self.settings.holders else self._opened_by
 
     def _end(self, body: Result) -> None:
-        self._ended.append((self.round, self._send(0, Kind.RESULT, body.encode(), self._header).data))
+        def message(result: Result) -> bytes:
+            return self._send(0, Kind.RESULT, result.encode(), self._header).data
+
+        self._ended.append((self.round, self.kept.add_result(message(body))))
+        self._last, self._no_sum = self._header.context, message(Result(self._members, self._openers, b""))
+        self._doubts, self.withdrawn = set(), False
         self._parent, self._certificate, self.phase = self._which, tuple(self._votes.values()), "done"
-        self._total, self._product, self._shares = PadSum(self._size, 1), [], {}
+        self._total, self._product = PadSum(self._size, 1), []
+
+    def _doubted(self, user: int) -> list[Outgoing]:
+        """More users than may lie find the last sum wrong: it counts as none, and so does a round that went on from it.
+
+        Which of them sent nonsense nobody sees. The chain is where it was; the model is the one from before.
+        """
+        self._doubts.add(user)
+        if len(self._doubts) <= self.settings.colluders or self.spoilt or self.withdrawn:
+            return []
+        self._ended[-1] = (self._ended[-1][0], self.kept.add_result(self._no_sum))
+        self.result, self.withdrawn, self.phase = None, True, "done"
+        return self.results()
 
     def results(self, *users: int, after: int | None = None) -> list[Outgoing]:
         """The last result for every user, or all results after a round for those named."""
         since = self._ended[-1:] if after is None else [entry for entry in self._ended if entry[0] > after]
-        return [Outgoing(user, data) for user in (users or self._group) for _, data in since]
+        messages = [self.kept.result(place) for _, place in since]
+        return [Outgoing(user, data) for user in (users or self._group) for data in messages]
 
     def _refused_by(self, message: Message) -> list[Outgoing]:
         """A user who is behind gets the results it lacks; sums that too many users find wrong are given up."""
         super()._refused_by(message)
         user, refusal = message.header.sender, Refusal.decode(message.body)
+        if user == KEYGEN and message.header.agreement == self.agreement:
+            message.require_signature(self.enrolment.verifiers)
+            here = self.phase == "closed" and message.header.context == self._header.context
+            if here and refusal.code in (Code.TAG, Code.RANGE):
+                # Nothing was opened, and the chain is where it was: the round is over, and another may follow.
+                self.result, self.phase = None, "done"
+            return []
         if user not in self._group or message.header.agreement != self.agreement:
             return []
         message.require_signature(self.enrolment.verifiers)
         if refusal.code is Code.CHAIN and any(number > refusal.at for number, _ in self._ended):
             again = [Outgoing(user, self._send(0, Kind.OPEN, b"", self._header).data)] if self.phase == "open" else []
             return self.results(user, after=refusal.at) + again
-        if refusal.code is Code.SUM and self.phase == "done" and message.header.context == self._header.context:
-            self._doubts.add(user)
-            if len(self._doubts) > self.settings.colluders and not self.spoilt:
-                self._spoil()
-                return self.results()
+        if refusal.code is Code.SUM and self.phase in ("done", "open") and message.header.context == self._last:
+            return self._doubted(user)
         return []
 
     def dump(self) -> bytes:
-        """Everything, sealed: after a kill the round goes on with the contributions that were saved."""
-        writer = Writer().field(self.enrolment.dump()).raw(self._header.encode(0) + bytes(64)).raw(self._parent)
-        writer.number("B", _PHASES.index(self.phase)).number("B", self.spoilt).field(self._members)
-        write_list(writer, self._certificate)
-        write_list(writer, [number.to_bytes(8, "little") + data for number, data in self._ended])
-        writer.field(b"" if self.result is None else self.result.encode())
-        write_list(writer, [proof.encode() for proof in self._proofs.values()])
-        write_list(writer, [user.to_bytes(4, "little") + body.encode() for user, body in self._pending.items()])
-        for kept in (self._confirmed, self._votes, self._parts):
-            write_list(writer, [number.to_bytes(4, "little") + data for number, data in kept.items()])
-        write_list(writer, [_flat(user, parts) for user, parts in self._shares.items()])
-        writer.field(b"" if self.public is None or not self._product else self.public.to_bytes(self._product))
-        return seal(b"AGST", bytes(writer.field(self._total.write() if self.phase in ("open", "closed") else b"")))
+        """What a restart needs, sealed; without what is kept on disk, where it is."""
+        return saved.dump(self)
 
     @classmethod
-    def load(cls, data: bytes) -> Aggregator:
-        """Go on where `dump` was."""
-        reader = unseal(b"AGST", data)
-        role = cls(AggregatorEnrolment.load(reader.field()))
-        header = Message.decode(reader.raw(196), largest=196).header
-        role._begin(header)
-        role._parent = reader.raw(32)
-        role.phase, role.spoilt, role._members = _PHASES[reader.number("B")], bool(reader.number("B")), reader.field()
-        most = 1 << 32
-        role._certificate = read_list(reader, most)
-        role._ended = [(int.from_bytes(item[:8], "little"), item[8:]) for item in read_list(reader, most)]
-        opened = reader.field()
-        role.result = Opened.decode(opened, users=role.settings.users) if opened else None
-        proofs = [Proof.read(Reader(item)) for item in read_list(reader, most)]
-        role._proofs = {proof.user: proof for proof in proofs}
-        holders = max(1, (role.settings.holders or (0, 0))[1])
-        role._pending = {
-            int.from_bytes(item[:4], "little"): Contribution.decode(item[4:], most=holders)
-            for item in read_list(reader, most)
-        }
-        for kept in (role._confirmed, role._votes, role._parts):
-            kept.update({int.from_bytes(item[:4], "little"): item[4:] for item in read_list(reader, most)})
-        for item in read_list(reader, most):
-            part = Reader(item)
-            user = part.number("I")
-            role._shares[user] = read_list(part, holders)
-        product, total = reader.field(), reader.field()
-        reader.end()
-        role._product = role.public.from_bytes(product) if role.public is not None and product else []
-        if total:
-            role._total.read(total)
-        return role
+    def load(cls, data: bytes, *, kept: InFiles | None = None) -> Aggregator:
+        """Go on where `dump` was: with the contributions that are in the files, if there are any."""
+        return saved.load(cls, data, kept)
 
-
-def _flat(user: int, parts: tuple[bytes, ...]) -> bytes:
-    return bytes(write_list(Writer().number("I", user), parts))
+    def count_again(self, kept: InFiles) -> None:
+        """Contributions of this round from the file, as they were accepted."""
+        if self.phase not in ("open", "closed"):
+            return
+        for place, data in kept.messages():
+            message = Message.decode(data, largest=len(data))
+            if message.header.context == self._header.context and message.header.sender not in self._proofs:
+                body = Contribution.decode(message.body, most=max(1, (self.settings.holders or (0, 0))[1]))
+                kept.found(message.header.sender, place, data, body)
+                self._count_in(message, body)
+        if self.phase == "closed" and self.groups_in != self.complete:
+            self._sum_again(members_of(self._members, self.settings.users))

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from blindsight.core.errors import ProtocolError
 from blindsight.federated.messages import HEADER_BYTES, Code, Header, Kind, Message, Purpose, Refused, is_holder
 from blindsight.federated.pad import tag
 from blindsight.federated.pad.parameters import CAPS, Parameters
@@ -23,6 +24,7 @@ __all__ = [
     "from_key",
     "largest_contribution",
     "raw_sum",
+    "require_key",
     "round_pad",
     "sharing",
     "slots",
@@ -83,6 +85,33 @@ def raw_sum(settings: Settings, header: Header, raw: NDArray[np.int64], contribu
     return raw if votes else raw - contributors * (1 << (settings.bits - 1))
 
 
+def require_key(
+    settings: Settings,
+    public: PublicKey | None,
+    header: Header,
+    keys: tuple[bytes, ...],
+    verifiers: Mapping[int, Verifier],
+) -> None:
+    """A key of the right form; what is in it only the key generator or the holders can see."""
+    degree = round_pad(settings, header).degree
+    if public is not None:
+        wanted = slots(settings, public, degree).blocks * public.ciphertext_bytes
+        if len(keys) != 1 or len(keys[0]) != wanted:
+            raise ProtocolError(f"malformed: a key takes {wanted} bytes of ciphertexts here.")
+        public.from_bytes(keys[0])
+        return
+    layout = sharing(settings, degree)
+    if len(keys) != layout.holders:
+        raise ProtocolError(f"malformed: a key takes {layout.holders} shares here.")
+    for j, data in enumerate(keys, start=1):
+        part = Message.decode(data, largest=1024 + layout.share_bytes(j))
+        part.require(Kind.SHARE, header.agreement)
+        part.require_context(header)
+        part.require_signature(verifiers)
+        if part.body[:1] != bytes([j]) or len(part.body) != 1 + layout.share_bytes(j):
+            raise ProtocolError("malformed: a share for another holder, or of another length.")
+
+
 def voters(
     votes: tuple[bytes, ...], which: bytes, verifiers: Mapping[int, Verifier], agreement: bytes
 ) -> dict[int, Message]:
@@ -118,4 +147,4 @@ def largest_contribution(settings: Settings, public: PublicKey | None) -> int:
     else:
         shares = sharing(settings, max(CAPS))
         key = sum(shares.share_bytes(j) + 256 for j in range(1, shares.holders + 1))
-    return 65_536 + key + padded + padded // 4
+    return int(65_536 + key + padded + padded // 4)

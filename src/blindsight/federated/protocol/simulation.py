@@ -245,10 +245,11 @@ class Simulation:
             if progress is not None:
                 progress(done, len(vectors))
         self._deliver(self.aggregator.close(), vectors)
-        if self.aggregator.result is None:
+        opened: Opened | None = self.aggregator.result
+        if opened is None:
             raise ProtocolError(f"the round has no result: {self._last_refusal()}")
         self._deliver(self.aggregator.results(), range(1, self.settings.users + 1))
-        return self.aggregator.result
+        return opened
 
     def _paper(
         self,
@@ -320,9 +321,14 @@ class Simulation:
             self._route(answers, message.to, there)
 
     def _party(self, number: int) -> Role:
-        if number == AGGREGATOR:
-            return self.aggregator
-        return self.keygen if number == KEYGEN else self.users.get(number) or self.holders[number]
+        found: Role = (
+            self.aggregator
+            if number == AGGREGATOR
+            else self.keygen
+            if number == KEYGEN
+            else self.users.get(number) or self.holders[number]
+        )
+        return found
 
     def _last_refusal(self) -> str:
         openers = [self.keygen] if self.keygen is not None else list(self.holders.values())

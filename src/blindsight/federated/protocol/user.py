@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -168,7 +169,7 @@ class User(Role):
         self._sent, self._last_round, self._open = sent.data, header.round, None
         return [sent]
 
-    def _voted(self, update: NDArray, support: NDArray[np.bool_] | None, header: Header) -> NDArray[np.int64]:
+    def _voted(self, update: NDArray[Any], support: NDArray[np.bool_] | None, header: Header) -> NDArray[np.int64]:
         chosen = update != 0 if support is None else np.asarray(support, dtype=bool)
         if chosen.shape != (self.settings.dimension,) or chosen.shape != update.shape or (update[~chosen] != 0).any():
             raise InvalidData("support must have one entry a weight and be true wherever the update is not zero.")

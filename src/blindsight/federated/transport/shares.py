@@ -57,7 +57,9 @@ def _accept(words: NDArray[np.uint32], mask: int, prime: int, out: NDArray[np.in
 
 
 @njit(cache=True, nogil=True)
-def _combine(points: NDArray[np.int64], weights: NDArray[np.int64], prime: int, barrett: int, width: int) -> NDArray:
+def _combine(
+    points: NDArray[np.int64], weights: NDArray[np.int64], prime: int, barrett: int, width: int
+) -> NDArray[np.int64]:
     """Σ_k weights[k] · points[k] modulo the prime, without a division: shares are secrets."""
     p, factor = np.uint64(prime), np.uint64(barrett)
     low, high = np.uint64(width - 1), np.uint64(width + 7)

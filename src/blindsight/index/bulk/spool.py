@@ -34,12 +34,11 @@ _KIND = "shard"
 class Spool:
     """One run's hold on the folder. Plain values, so that it travels to the workers.
 
-    Parameters
-    ----------
-    path: the folder, which every worker must see.
-    about: what the job works on; a folder begun for something else is refused.
-    number: by which the ledger knows the job; kept over all its runs.
-    run: this run's; a straggler of an earlier run may no longer write.
+    Parameters:
+        path: the folder, which every worker must see.
+        about: what the job works on; a folder begun for something else is refused.
+        number: by which the ledger knows the job; kept over all its runs.
+        run: this run's; a straggler of an earlier run may no longer write.
     """
 
     path: Path

@@ -1,12 +1,13 @@
 """The privacy ledger: a durable, exact, tamper-evident budget for each data set.
 
->>> import tempfile, os
->>> from blindsight.privacy.cost import Cost
->>> ledger = Ledger(os.path.join(tempfile.mkdtemp(), "ledger.db"), dataset="ward-7")
->>> entry = ledger.grant(Cost(epsilon=1, unit="record"))
->>> entry = ledger.charge(Cost(epsilon=0.1, unit="record"), what="codes")
->>> print(ledger.balance("record").remaining)
-ε = 0.9
+Examples:
+    >>> import tempfile, os
+    >>> from blindsight.privacy.cost import Cost
+    >>> ledger = Ledger(os.path.join(tempfile.mkdtemp(), "ledger.db"), dataset="ward-7")
+    >>> entry = ledger.grant(Cost(epsilon=1, unit="record"))
+    >>> entry = ledger.charge(Cost(epsilon=0.1, unit="record"), what="codes")
+    >>> print(ledger.balance("record").remaining)
+    ε = 0.9
 """
 
 from __future__ import annotations

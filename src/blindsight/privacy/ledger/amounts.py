@@ -31,10 +31,11 @@ LARGEST = 2**63 - 1  # what an SQL BIGINT holds
 class Amount:
     """So much epsilon and delta, exactly; rho where an account counts in zCDP.
 
-    >>> Amount(100_000, 0) + Amount(200_000, 0)
-    Amount(micro_epsilon=300000, atto_delta=0, pico_rho=0)
-    >>> (Amount(100_000, 0) + Amount(200_000, 0)).epsilon
-    0.3
+    Examples:
+        >>> Amount(100_000, 0) + Amount(200_000, 0)
+        Amount(micro_epsilon=300000, atto_delta=0, pico_rho=0)
+        >>> (Amount(100_000, 0) + Amount(200_000, 0)).epsilon
+        0.3
     """
 
     micro_epsilon: int

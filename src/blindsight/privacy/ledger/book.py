@@ -74,14 +74,13 @@ class Balance:
 class Ledger:
     """The durable budget of one data set. Charge first, release after.
 
-    Parameters
-    ----------
-    where: a file path (SQLite) or a URL (`sqlite:///path`, `postgresql://user@host/name`). One database holds any
-        number of data sets, each with a chain of its own.
-    dataset: the data set whose budget this guards.
-    create: start a new ledger where there is none; otherwise that is a `LedgerError`.
-    timeout: seconds to wait for other writers.
-    readonly: look, do not touch: nothing is created, written or repaired.
+    Parameters:
+        where: a file path (SQLite) or a URL (`sqlite:///path`, `postgresql://user@host/name`). One database holds any
+            number of data sets, each with a chain of its own.
+        dataset: the data set whose budget this guards.
+        create: start a new ledger where there is none; otherwise that is a `LedgerError`.
+        timeout: seconds to wait for other writers.
+        readonly: look, do not touch: nothing is created, written or repaired.
 
     A charge is on disk before `charge` returns, or it raises and nothing was written. Many processes and threads may
     charge one budget at once. A ledger is passed to `fit` as an argument: it cannot be copied or pickled, so that a
@@ -99,7 +98,6 @@ class Ledger:
     ) -> None:
         self._dataset = _text("dataset", dataset)
         self._place = Place(where)
-        self._key = ""
         timeout = checks.positive("timeout", timeout)
         self._store = _open(self._place, create=create, timeout=timeout, readonly=readonly)
 
@@ -149,33 +147,22 @@ class Ledger:
             transaction.append([entry])
             return entry
 
-    def under(self, key: str) -> Ledger:
-        """This ledger for one release: whatever is charged through it goes under this key, and so is paid once.
-
-        For noise that is drawn once per record, from a vault: released again, it tells nothing new.
-        """
-        named = Ledger.__new__(Ledger)
-        named.__dict__.update(self.__dict__)  # one store: not a second copy of the books
-        named._key = _text("key", key)
-        return named
-
     def charge(self, costs: Cost | Sequence[Cost], *, what: str, key: str | None = None) -> Entry:
         """Take a release's cost from every budget that it is stated for, durably, before anything is released.
 
-        Parameters
-        ----------
-        costs: what the release costs, or a sequence of what this one release costs in different units. It is posted
-            to each account that one of them is for, all or none.
-        what: what is released, in words without private values.
-        key: names the release. The first charge under a key is written; the same again, after a crash, in another
-            process or on another host, returns that entry and charges nothing; other costs under it are refused.
+        Parameters:
+            costs: what the release costs, or a sequence of what this one release costs in different units. It is posted
+                to each account that one of them is for, all or none.
+            what: what is released, in words without private values.
+            key: names the release. The first charge under a key is written; the same again, after a crash, in another
+                process or on another host, returns that entry and charges nothing; other costs under it are refused.
 
         Returns the entry of the first cost that has an account. Raises `BudgetExceeded` (too little left in one of
         the accounts), `UnitMismatch` (no account is in any of these units; says how to convert), `NotProven` (infinite
         cost) or `LedgerError` (not written). Whatever it raises, nothing is charged that you may release on.
         """
         listed, what = _some_costs(costs), _text("what", what)
-        key = self._key if key is None else _text("key", key)
+        key = "" if key is None else _text("key", key)
         with self._store.write(self._dataset) as transaction:
             head, befores = self._accounts(transaction, listed)
             if key and (paid := transaction.paid(self._dataset, key)):

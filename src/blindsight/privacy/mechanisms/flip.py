@@ -33,8 +33,9 @@ class BitFlip:
     Guarantee: epsilon = |ln((1-beta)/beta)| per bit, `n_bits` times that per record. Local model. The sampler is
     exact: beta is compared with 64 random bits.
 
-    >>> print(BitFlip.proven(1.0, n_bits=48, unit="record").cost)
-    ε = 1 per record (replace one)
+    Examples:
+        >>> print(BitFlip.proven(1.0, n_bits=48, unit="record").cost)
+        ε = 1 per record (replace one)
     """
 
     beta: float

@@ -114,13 +114,12 @@ class Gaussian:
 class DiscreteGaussian:
     """Round to a grid and add discrete Gaussian noise of standard deviation `sigma`: for what leaves.
 
-    Parameters
-    ----------
-    sigma: of the noise, in the units of the vector.
-    sensitivity: l2, of the vector before it is rounded.
-    dimensions: coordinates that may change together. Rounding moves the difference of two neighbours by at most one
-        step in each of them, so by sqrt(dimensions) steps in all; 0 where values lie on the grid already.
-    levels: of the sampler (`convolved`): the noise is `width(levels)` steps of the grid wide.
+    Parameters:
+        sigma: of the noise, in the units of the vector.
+        sensitivity: l2, of the vector before it is rounded.
+        dimensions: coordinates that may change together. Rounding moves the difference of two neighbours by at most one
+            step in each of them, so by sqrt(dimensions) steps in all; 0 where values lie on the grid already.
+        levels: of the sampler (`convolved`): the noise is `width(levels)` steps of the grid wide.
 
     Guarantee: (epsilon, delta) for the whole vector, that of continuous Gaussian noise with `mu`. The discrete Gaussian
     of variance s^2 on the integers is, up to a factor within exp(+- 4 exp(-2 pi^2 h^2)), what comes out when N(0, s^2 -

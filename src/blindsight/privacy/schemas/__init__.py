@@ -1,7 +1,8 @@
 """JSON Schemas of the privacy card and the disclosure card, versioned and shipped, so that other tools can read them.
 
->>> sorted(schema("privacy card")["required"])[:3]
-['accountant', 'also', 'assumptions']
+Examples:
+    >>> sorted(schema("privacy card")["required"])[:3]
+    ['accountant', 'also', 'assumptions']
 """
 
 from __future__ import annotations

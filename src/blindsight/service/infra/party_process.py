@@ -28,8 +28,8 @@ from blindsight.core.storage import write_atomically  # noqa: E402
 from blindsight.federated.flower.homes import Home  # noqa: E402
 from blindsight.federated.flower.parties import open_service  # noqa: E402
 from blindsight.federated.flower.plan import Plan, read_rows  # noqa: E402
+from blindsight.federated.flower.running import run_aggregator  # noqa: E402
 from blindsight.federated.mailbox.party import keep_party  # noqa: E402
-from blindsight.federated.mailbox.running import run_aggregator  # noqa: E402
 from blindsight.service.infra.jobs import end_with_parent  # noqa: E402
 
 __all__ = ["Site", "main", "take_part"]

@@ -47,26 +47,29 @@ Folders = Annotated[tuple[Path, ...], BeforeValidator(_listed)]
 class Settings(BaseModel):
     """Everything that can be set. In TOML under `[studio]`, in the environment as BLINDSIGHT_STUDIO_NAME.
 
-    Parameters
-    ----------
-    host, port: where to listen.
-    state: the folder for databases, vaults, releases, prepared models and results.
-    photos: folders whose photos may be protected from the pages; none means by upload only.
-    database: URL for keys and jobs (SQLite in the state folder by default); ledger: URL or file of the ledger (by
-        default the same PostgreSQL, or a file of its own beside SQLite).
-    index: "mnist5k" (built in), or a folder made by `blindsight hash`, for the demo's search; codes: a Milvus URI that
-        holds its codes.
-    keys: "required", "off", or "auto": on loopback a link with a secret, printed at the start, elsewhere keys.
-    token: that secret, where it is to be a known one.
-    hosts: further names that the Host header may carry. proxies: addresses of proxies whose forwarding headers are
-        believed; none by default.
-    connections: how many may be open at once; header_seconds, body_seconds: how long a request may take to arrive.
-    rate, burst: requests a minute for each key or address, and how many may come at once.
-    upload_*: what an uploaded image may be at most, and what its decoder may use; drop_*: what a zip may be.
-    query_budget, record_budget: what a key may spend on the demo's answers, and see of its codes.
-    photo_budget, person_budget: the first budgets of a data set, per photo and per person.
-    gallery_budget: of the demo's gallery.
-    job_limit: how many jobs may wait at once. prepare: get the demo's models ready in the background at start.
+    Parameters:
+        host: where to listen.
+        port: where to listen.
+        state: the folder for databases, vaults, releases, prepared models and results.
+        photos: folders whose photos may be protected from the pages; none means by upload only.
+        database: URL for keys and jobs (SQLite in the state folder by default); ledger: URL or file of the ledger (by
+            default the same PostgreSQL, or a file of its own beside SQLite).
+        index: "mnist5k" (built in), or a folder made by `blindsight hash`, for the demo's search; codes: a Milvus URI
+            that holds its codes.
+        keys: "required", "off", or "auto": on loopback a link with a secret, printed at the start, elsewhere keys.
+        token: that secret, where it is to be a known one.
+        hosts: further names that the Host header may carry. proxies: addresses of proxies whose forwarding headers are
+            believed; none by default.
+        connections: how many may be open at once; header_seconds, body_seconds: how long a request may take to arrive.
+        rate: requests a minute for each key or address, and how many may come at once.
+        burst: requests a minute for each key or address, and how many may come at once.
+        upload_*: what an uploaded image may be at most, and what its decoder may use; drop_*: what a zip may be.
+        query_budget: what a key may spend on the demo's answers, and see of its codes.
+        record_budget: what a key may spend on the demo's answers, and see of its codes.
+        photo_budget: the first budgets of a data set, per photo and per person.
+        person_budget: the first budgets of a data set, per photo and per person.
+        gallery_budget: of the demo's gallery.
+        job_limit: how many jobs may wait at once. prepare: get the demo's models ready in the background at start.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path as FilePath
 from typing import Annotated, Any
 
 import numpy as np
 from fastapi import APIRouter, Path, Request
-from fastapi.responses import Response
+from fastapi.responses import FileResponse, Response
 
 from blindsight.core.errors import LedgerError, LedgerTampered
+from blindsight.privacy import Guarantee
 from blindsight.privacy.ledger import datasets as accounts_in
 from blindsight.service.infra.access import Owner, Parts, Studio
 from blindsight.service.infra.datasets import DataSet, DataSets, Release, today
@@ -17,7 +19,8 @@ from blindsight.service.infra.jobs import JobContext
 from blindsight.service.infra.problems import Problem, documented
 from blindsight.service.infra.shell import bar_of, counted, plain, render
 from blindsight.service.pages.home import budget_of
-from blindsight.service.pages.photo_library import encoder, kinds, measure, released_cells, rows_of
+from blindsight.service.pages.jobs import REPORT
+from blindsight.service.pages.photo_library import released_cells, vault_of
 from blindsight.service.pages.protect import Next
 
 __all__ = ["router", "run"]
@@ -31,6 +34,25 @@ _PAIRS = 4
 async def page(request: Request, studio: Parts, release: str | None = None) -> Response:
     """Opening it spends nothing."""
     return await studio.ledger_lane.run(_page, request, studio, release)
+
+
+@router.get(
+    "/api/releases/{release}/report.html",
+    summary="The report of the last attack",
+    response_class=FileResponse,
+    responses=documented("not_found") | {200: {"content": {"text/html": {}}}},
+)
+def report(
+    release: Annotated[str, Path(pattern="^[0-9a-f]{12}$", description="A release's number.")],
+    studio: Parts,
+    asker: Owner,
+) -> FileResponse:
+    """For the owner, and whom the owner shows it: it has small pictures of photos in it."""
+    one, found = _release(studio.datasets, release)
+    path = _reports(studio.datasets, one, found) / "report.html"
+    if not path.is_file():
+        raise Problem("not_found")
+    return FileResponse(path, media_type="text/html", filename="report.html", headers=REPORT)
 
 
 @router.post(
@@ -52,60 +74,84 @@ def attack(
 
 def run(arguments: dict[str, Any], place: JobContext) -> dict[str, Any]:
     """What a stranger who holds the release makes of it, measured against the photos it stands for."""
-    from blindsight.audit.target import audit
-
     datasets = DataSets(place.settings)
     one, release = _release(datasets, arguments["release"])
     place.say(0, 4, "reading what was given away")
-    ids, cells, made = released_cells(datasets, release)
-    photos, rows = datasets.photos(one), rows_of(datasets, one)
-    where = {photo.id: i for i, photo in enumerate(photos)}
-    held = np.array([where[number] for number in ids])
-    shows, folders = kinds(datasets, one, rows)
-    place.say(1, 4, "guessing what the photos show, and finding single ones")
-    found = measure(made, rows[held], shows[held], cells)
-    place.say(2, 4, "attacking the mechanism")
-    audited = getattr(audit(made.hasher.mechanism_, trials=_TRIALS).card, "audited", None)
-    place.say(3, 4, "trying other budgets on these photos")
-    other = _smaller(one, release, rows[held], shows[held])
-    reached = 0.0 if audited is None else round(float(audited.epsilon), 2)
-    result = {
-        "when": today(),
-        "epsilon": reached,
-        "refuted": reached > release.epsilon,
-        "photos": len(ids),
-        "folders": folders,
-        "pairs": _pairs(cells, ids, found["guessed"]),
-        "smaller": other,
-        **{name: found[name] for name in ("hits", "near", "guess", "luck", "singled")},
-    }
+    found = _index(datasets, one, release, place) if release.kind == "search" else _model(datasets, release)
+    result = {"when": today(), "photos": release.photos, **found}
     datasets.keep_release(one, replace(datasets.get(one.id).release(release.id), attack=result))
-    return {"guess": result["guess"], "refuted": result["refuted"]}
+    return {"refuted": result["refuted"]}
 
 
-def _smaller(one: DataSet, release: Release, rows: Any, shows: Any) -> dict[str, Any] | None:
-    """The same photos at half the budget, for advice."""
-    if release.epsilon <= 2:
-        return None
-    found = measure(encoder(release.epsilon / 2, one.features), rows, shows)
-    return {"epsilon": release.epsilon / 2, "guess": found["guess"], "hits": found["hits"]}
+def _index(datasets: DataSets, one: DataSet, release: Release, place: JobContext) -> dict[str, Any]:
+    """An index: the library's own attack on a release, with the photos as the truth, and its report into the vault."""
+    from blindsight.audit.release import audit_release
+
+    labels = "folder" if one.person != "folder" and _in_folders(datasets, one) else None
+    folder, vault = datasets.folder(release), vault_of(datasets, one)
+    found = audit_release(folder, vault.path, photos=one.source, labels=labels, trials=_TRIALS, progress=place.say)
+    found.write(_reports(datasets, one, release))
+    audited, guessed = found.card.audited, found.guessed
+    ids, cells, _ = released_cells(datasets, release)
+    return {
+        "epsilon": 0.0 if audited is None else round(float(audited.epsilon), 2),
+        "refuted": found.refuted,
+        "looked_at": found.looked_at,
+        "kinds": None if guessed is None else guessed.source,
+        "guess": None if guessed is None else round(100 * guessed.share),
+        "luck": None if guessed is None else round(100 * guessed.luck),
+        "singled": float(found.singled.top1),
+        "hits": round(float(found.searched.hits), 1),
+        "plain_hits": round(float(found.searched.features), 1),
+        "pairs": _pairs(cells, ids),
+        "advice": found.advice(),
+    }
 
 
-def _pairs(cells: Any, ids: list[str], guessed: list[bool]) -> list[dict[str, Any]]:
+def _model(datasets: DataSets, release: Release) -> dict[str, Any]:
+    """A model or published tags: what is released about one record, attacked on the worst that it could be."""
+    from blindsight.audit.target import audit, audit_file
+
+    folder = datasets.folder(release)
+    files = {"tags": "tagger.safetensors", "metric": "metric.safetensors"}
+    if release.kind == "published":
+        stated = Guarantee.from_json((folder / "guarantee.json").read_text(encoding="utf-8"))
+        found = audit(stated.releases[0].mechanism, trials=_TRIALS)
+    else:
+        found = audit_file(folder / files[release.kind], trials=_TRIALS)
+    audited = getattr(found.card, "audited", None)
+    return {
+        "epsilon": 0.0 if audited is None else round(float(audited.epsilon), 2),
+        "refuted": bool(found.verdict is not None and found.verdict.refuted),
+        "advice": [],
+    }
+
+
+def _in_folders(datasets: DataSets, one: DataSet) -> bool:
+    """Whether the photos lie in several folders, which then say what they show."""
+    folders = {photo.name.rpartition("/")[0] for photo in datasets.photos(one)}
+    return not one.dropped and 2 <= len(folders) <= one.photos // 2
+
+
+def _reports(datasets: DataSets, one: DataSet, release: Release) -> FilePath:
+    return datasets.vault(one) / "audits" / release.id
+
+
+def _pairs(cells: Any, ids: list[str]) -> list[dict[str, Any]]:
     """Photos drawn at random, each beside another one with the same code: what the code cannot tell apart."""
     rng = np.random.default_rng()
     pairs: list[dict[str, Any]] = []
     for row in rng.permutation(len(ids)):
         others = np.flatnonzero((cells == cells[row]) & (np.arange(len(ids)) != row))
         if len(others) and len(pairs) < _PAIRS:
-            pairs.append({"yours": ids[row], "same": ids[int(rng.choice(others))], "right": guessed[row]})
+            pairs.append({"yours": ids[row], "same": ids[int(rng.choice(others))]})
     return pairs
 
 
 def _release(datasets: DataSets, number: str) -> tuple[DataSet, Release]:
     for one in datasets.listed():
         for release in one.releases:
-            if release.id == number and release.kind == "search":
+            if release.id == number:
                 return one, release
     raise Problem("not_found")
 
@@ -118,7 +164,7 @@ def _page(request: Request, studio: Studio, release: str | None) -> Response:
         sets = studio.datasets.listed() if owner else []
         context["sets"] = [(one, budget_of(studio, one)) for one in sets]
         context["own"] = None if owner else bar_of(studio.budgets.ledger(identity).balance("record"))
-        context["releases"] = [(one, r) for one in sets for r in one.releases if r.kind == "search"]
+        context["releases"] = [(one, r) for one in sets for r in one.releases]
         chosen = next(((o, r) for o, r in context["releases"] if r.id == release), None)
         if release is not None and chosen is None:
             raise Problem("not_found")
@@ -144,19 +190,9 @@ def _advice(release: Release) -> str | None:
         return None
     if attack["refuted"]:
         return "The promise does not hold. Do not give this release away, and report it."
-    words = []
-    if attack["guess"] >= 2 * attack["luck"] and attack["guess"] >= 30:
+    words = [f"{advice[:1].upper()}{advice[1:]}." for advice in attack.get("advice", [])]
+    if release.kind == "search" and (attack["guess"] or 0) >= max(30, 2 * (attack["luck"] or 0)):
         words.append("If the kind of photo is itself a secret (a diagnosis, say), do not give away more of this index.")
-    if attack["singled"] >= 0.1:
-        words.append(
-            "Somebody who has a copy of a photo can often find its entry: give it only to people who may know."
-        )
-    if attack["smaller"]:
-        smaller = attack["smaller"]
-        words.append(
-            f"ε {plain(smaller['epsilon'])} would bring {attack['guess']} guesses in 100 to {smaller['guess']}, and "
-            f"{plain(attack['hits'])} of ten hits to {plain(smaller['hits'])}."
-        )
     words.append("What is out cannot be called back.")
     return " ".join(words)
 

@@ -12,7 +12,7 @@ from blindsight.service.infra.access import Asker, Owner, Parts
 from blindsight.service.infra.identity import Identity
 from blindsight.service.infra.problems import Problem, documented
 
-__all__ = ["JobState", "job_state", "router"]
+__all__ = ["REPORT", "JobState", "job_state", "router"]
 
 router = APIRouter(prefix="/api/jobs", tags=["jobs"])
 JobId = Annotated[str, Path(pattern="^[0-9a-f]{16}$", description="A job's id.")]
@@ -31,7 +31,7 @@ _TYPES = {
     "txt": "text/plain",
 }
 # A report carries its own style; opened from here it may do nothing else.
-_REPORT = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; img-src data:; sandbox"}
+REPORT = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; img-src data:; sandbox"}
 
 
 class JobState(BaseModel):
@@ -110,5 +110,5 @@ def file(
     kind = _TYPES[name.rpartition(".")[2]]
     shown = name.endswith(".svg")
     how = "inline" if shown else "attachment"
-    headers = {} if shown else _REPORT
+    headers = {} if shown else REPORT
     return FileResponse(path, media_type=kind, filename=name, content_disposition_type=how, headers=headers)

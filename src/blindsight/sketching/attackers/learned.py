@@ -36,10 +36,9 @@ RATE = 3e-3
 class LearnedPrior:
     """A gated residual network on bits and means of sketches.
 
-    Parameters
-    ----------
-    steps: of training, each on fresh sketches of about 65,000 values: the bound on time.
-    width: channels of the finest layer.
+    Parameters:
+        steps: of training, each on fresh sketches of about 65,000 values: the bound on time.
+        width: channels of the finest layer.
     """
 
     def __init__(self, *, steps: int = 120, width: int = 24, random_state: Any = 0) -> None:

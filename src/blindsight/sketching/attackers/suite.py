@@ -66,11 +66,11 @@ def measure(attack: str, images: NDArray[Any], guess: NDArray[Any], *, depth: in
 class Suite:
     """Every attacker there is, against one setting.
 
-    Parameters
-    ----------
-    public: images of the same kind that anyone may have; with them the network is in the suite (it needs PyTorch;
-        `missing` says so where it is not there).
-    steps, width: of the network, see `LearnedPrior`.
+    Parameters:
+        public: images of the same kind that anyone may have; with them the network is in the suite (it needs PyTorch;
+            `missing` says so where it is not there).
+        steps: of the network, see `LearnedPrior`.
+        width: of the network, see `LearnedPrior`.
     """
 
     def __init__(

@@ -170,7 +170,8 @@ class _Stage:
         own = algorithm.user_places(settings, self.simulation.aggregator.enrolment.user_seeds[message.header.sender])
         numbers = public.from_bytes(body.ciphertexts)
         order = np.argsort(inverse(own)[body.places.astype(np.intp)])
-        return public.to_bytes([numbers[i] for i in order])  # type: ignore[no-any-return]
+        moved: bytes = public.to_bytes([numbers[i] for i in order])
+        return moved
 
     def sum_of(self, users: Sequence[int], claimed: Sequence[int], power: int = 1) -> Opened | None:
         """What comes of asking for the sum of `claimed` users with the product of `users`' keys; None: refused."""

@@ -53,11 +53,17 @@ class _Stage:
         }
 
     @property
+    def public(self) -> Any:
+        """The key that keys are encrypted by."""
+        return self.simulation.aggregator.public
+
+    @property
     def header(self) -> Any:
         return self.simulation.aggregator._header
 
     def keys(self, user: int) -> list[Any]:
-        return self.simulation.key.public.from_bytes(Contribution.decode(_read(self.sent[user]).body, most=1).keys[0])  # type: ignore[union-attr]
+        found: list[Any] = self.public.from_bytes(Contribution.decode(_read(self.sent[user]).body, most=1).keys[0])
+        return found
 
     def request(self, claimed: tuple[int, ...], product: list[Any]) -> SumRequest:
         members = to_members(claimed, _USERS)
@@ -65,10 +71,10 @@ class _Stage:
         answers = {n: _read(user.receive(asked.data)[0].data) for n, user in self.simulation.users.items()}
         confirmed = tuple((n, m.signature) for n, m in answers.items() if m.header.kind is Kind.CONFIRM)
         proofs = tuple(Proof.of(_read(self.sent[user])) for user in claimed)
-        return SumRequest(members, proofs, confirmed, self.simulation.key.public.to_bytes(product))  # type: ignore[union-attr]
+        return SumRequest(members, proofs, confirmed, self.public.to_bytes(product))
 
     def product(self, users: tuple[int, ...]) -> list[Any]:
-        modulus = self.simulation.key.public.modulus  # type: ignore[union-attr]
+        modulus = self.public.modulus
         total = self.keys(users[0])
         for user in users[1:]:
             total = [a * b % modulus for a, b in zip(total, self.keys(user), strict=True)]
@@ -76,7 +82,8 @@ class _Stage:
 
     def ask(self, body: SumRequest) -> list[Outgoing]:
         message = self.simulation.aggregator._send(KEYGEN, Kind.SUM_REQUEST, body.encode(), self.header)
-        return self.simulation.keygen.receive(message.data)  # type: ignore[no-any-return]
+        answers: list[Outgoing] = self.simulation.keygen.receive(message.data)
+        return answers
 
     def finish(self) -> None:
         for data in self.sent.values():
@@ -113,14 +120,14 @@ def _more_proofs_than_ciphertexts() -> str:
 
 def _one_user_passed_off_as_the_sum() -> str:
     stage = _Stage()
-    modulus = stage.simulation.key.public.modulus  # type: ignore[union-attr]
+    modulus = stage.public.modulus
     return _code(stage.ask(stage.request(_ALL, [pow(c, _USERS, modulus) for c in stage.keys(1)])))
 
 
 def _a_ciphertext_that_cancels_the_others() -> str:
     """User 6 sends the inverse of what users 2 to 5 sent: the product of all six is user 1's key."""
     stage = _Stage()
-    public = stage.simulation.key.public  # type: ignore[union-attr]
+    public = stage.public
     inverse = [pow(c, -1, public.modulus) for c in stage.product((2, 3, 4, 5))]
     own = _read(stage.sent[6])
     forged = replace(Contribution.decode(own.body, most=1), keys=(public.to_bytes(inverse),)).encode()

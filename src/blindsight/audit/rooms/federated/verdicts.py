@@ -30,7 +30,7 @@ _ATTACKS: tuple[tuple[str, str, str, Callable[..., Recovery], str], ...] = (
         "30 rounds",
         "nobody learns it",
         support_intersection,
-        "send every weight, under a pad: mode='pad'",
+        "send every weight, under a pad: sums=Pad()",
     ),
     (
         "weight",
@@ -51,7 +51,7 @@ _ATTACKS: tuple[tuple[str, str, str, Callable[..., Recovery], str], ...] = (
         "one user passed off as the sum",
         "only sums are seen",
         single_user_decryption,
-        "check who is in the sum: mode='pad'; or key holders",
+        "check who is in the sum: sums=Pad(); or key holders",
     ),
 )
 
@@ -109,7 +109,7 @@ def attack_sum(model: Any, *, trials: int, seed: int) -> Attack:
     noise: Any = agreed.noise
 
     def release(values: NDArray[Any], rng: np.random.Generator) -> NDArray[Any]:
-        return noise.release(values, rng=rng)
+        return np.asarray(noise.release(values, rng=rng))
 
     return attack_outcomes(
         collect_at_once(release, np.array(noise.clip), np.array(-noise.clip), trials=trials, seed=seed),

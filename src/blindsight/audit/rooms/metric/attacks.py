@@ -88,10 +88,9 @@ def match_conjectures(
 ) -> Conjectures:
     """Learn `trials` metrics under each of two label sets; train the attacker on half, let it guess on the other half.
 
-    Parameters
-    ----------
-    learn: (labels, rng) -> released matrix; a deterministic learner may ignore the dice.
-    delta: the release's own, subtracted before the bound on epsilon is drawn.
+    Parameters:
+        learn: (labels, rng) -> released matrix; a deterministic learner may ignore the dice.
+        delta: the release's own, subtracted before the bound on epsilon is drawn.
 
     The attacker projects a metric on the difference of the mean conjectures and asks which it is nearer to, which for
     a deterministic learner is the paper's matching. Beside the guesses the same runs give the lower bound on epsilon.

@@ -63,7 +63,7 @@ def _epoch(
 def _toward_first(outcomes: NDArray[Any]) -> NDArray[np.float64]:
     """The likelihood ratio of Laplace noise around the two clipped gradients, up to a factor."""
     row = _H * _PAIR[0] / np.abs(_PAIR[0]).sum()
-    return (np.abs(outcomes + row) - np.abs(outcomes - row)).sum(axis=(1, 2))
+    return np.asarray((np.abs(outcomes + row) - np.abs(outcomes - row)).sum(axis=(1, 2)))
 
 
 def _rows_compose(*, trials: int, seed: int, workers: int) -> Verdict:

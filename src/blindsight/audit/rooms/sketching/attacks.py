@@ -124,7 +124,7 @@ def attack_pixel(parameters: Any, *, trials: int, seed: int) -> Attack:
 
     def statistic(counts: NDArray[Any]) -> NDArray[np.float64]:
         """Sightings of zeros speak for the pixel of 0, bit by bit."""
-        return (counts[:, :, 0].astype(float) - counts[:, :, 1]) @ weight
+        return np.asarray((counts[:, :, 0].astype(float) - counts[:, :, 1]) @ weight)
 
     if isinstance(parameters, FlipParameters):
         sides = [_flipped(parameters, bit, trials, seed + bit) for bit in (0, 1)]

@@ -19,7 +19,7 @@ from blindsight.sketching.sketches import SketchSet
 
 __all__ = ["figures"]
 
-_TRAIN, _TEST, _SHOWN = 900, 200, 10
+_TRAIN, _TEST, _SHOWN, _STEPS = 900, 24, 10, 100
 _VALUES = 3_000_000  # pixels times channels of a file that are attacked for the report
 
 
@@ -43,7 +43,7 @@ def _drawn(parameters: Any, given: NDArray[Any], seed: int) -> SketchSet:
 
 def _at_depth(images: NDArray[Any], depth: int) -> NDArray[Any]:
     scaled = images.astype(np.uint32) * (2**depth - 1) // 255
-    return scaled.astype(np.uint8 if depth <= 8 else np.uint16)
+    return np.asarray(scaled, np.uint8 if depth <= 8 else np.uint16)
 
 
 def _in_the_file(sketches: SketchSet) -> Figure:
@@ -69,7 +69,7 @@ def _gallery(own: Any, images: NDArray[Any], seed: int) -> Figure:
     peak, to_bytes = 2.0**own.depth - 1, 255 / (2.0**own.depth - 1)
     given = _at_depth(images, own.depth)
     truth, known = given[_TRAIN:], given[:_TRAIN]
-    suite = Suite(own, public=known, steps=100, width=12, random_state=seed)
+    suite = Suite(own, public=known, steps=_STEPS, width=12, random_state=seed)
     guesses = suite.recover(_drawn(own, truth, seed + 1))
     found = [measure(name, truth, guess, depth=own.depth) for name, guess in guesses.items()]
     rows = [{"from": result.attack, **_measures(result.psnr, result.ssim or 0.0)} for result in found]

@@ -95,7 +95,7 @@ def membership_scores(scores: NDArray[np.float64], labels: NDArray[Any]) -> NDAr
     on = np.asarray(labels) > 0
     inside = (scores * on).sum(axis=1) / np.maximum(on.sum(axis=1), 1)
     outside = (scores * ~on).sum(axis=1) / np.maximum((~on).sum(axis=1), 1)
-    return inside - outside
+    return np.asarray(inside - outside)
 
 
 def membership_from_answers(
@@ -135,7 +135,7 @@ def attack_answers(way: Any, n_labels: int, *, trials: int, seed: int) -> list[A
         cells = way.value(np.stack([high, low]))
 
         def statistic(released: NDArray[Any]) -> NDArray[np.float64]:
-            return (released[:, 0] == cells[0]).astype(float) - (released[:, 0] == cells[1])
+            return np.asarray((released[:, 0] == cells[0]).astype(float) - (released[:, 0] == cells[1]))
 
     outcomes = collect_at_once(
         lambda logits, rng: np.asarray(noise.release(way.value(logits), rng=rng)).reshape(len(logits), -1),

@@ -80,7 +80,8 @@ def _weights(*, trials: int, seed: int) -> Verdict:
     def run(labels: int, dice: np.random.Generator) -> NDArray[Any]:
         changed = Y.copy()
         changed[0] = labels
-        return clone(tagger).set_params(random_state=int(dice.integers(2**31))).fit(X, changed).logits(X[:1])[0]
+        fitted = clone(tagger).set_params(random_state=int(dice.integers(2**31))).fit(X, changed)
+        return np.asarray(fitted.logits(X[:1])[0])
 
     return Verdict(
         room="tagging",

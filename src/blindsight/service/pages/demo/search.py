@@ -88,8 +88,7 @@ class Gallery:
         self._public = X[parts(len(images))[0]]
         # How far from the nearest public digit a digit may lie; what lies farther is no digit.
         self._reach = 1.1 * float(np.quantile([self._distance(row) for row in X[asked]], 0.99))
-        best = self._indexes[max(self._indexes)].hasher
-        self._chances = lambda rows: np.exp(best.codebook_.similarity(rows))  # of each class
+        self._best = self._indexes[max(self._indexes)].hasher
         points = self._chances(X)
         self._asked_points = points[asked]
         self.size = next(iter(self._indexes.values())).size
@@ -130,6 +129,10 @@ class Gallery:
         best = np.argpartition(-scores, k)[:k]
         best = best[np.argsort(-scores[best], kind="stable")]
         return self._hits(Ranked(best, scores[best].astype(np.float64)))
+
+    def _chances(self, rows: NDArray[Any]) -> NDArray[Any]:
+        """Of each class, for each row."""
+        return np.asarray(np.exp(self._best.codebook_.similarity(rows)))
 
     def _row(self, pixels: NDArray[Any]) -> NDArray[Any]:
         digit = as_digit(pixels)

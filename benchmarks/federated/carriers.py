@@ -1,0 +1,113 @@
+"""Seconds of a round across processes, over both carriers: on the machine as it is, and with every core kept busy.
+
+Five users, a key generator and the aggregator, each a process as `blindsight federate` starts it, on loopback with TLS
+and authentication: digits, 650 weights, three rounds. The first round waits for everybody to start and is not counted.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.federated import sets
+from benchmarks.harness import Row
+from blindsight.core.errors import ProtocolError
+from blindsight.federated import keys
+from blindsight.federated.flower.homes import make_homes
+from blindsight.federated.flower.plan import Plan
+from blindsight.federated.flower.processes import free_port
+from blindsight.federated.learning import initial_weights
+from blindsight.federated.protocol import Settings
+
+__all__ = ["carrier_rows"]
+
+_USERS, _ROUNDS, _PATIENCE = 5, 3, 600.0
+
+
+@contextmanager
+def _busy(loops: int) -> Iterator[None]:
+    """So many processes that do nothing but compute."""
+    running = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(loops)]
+    try:
+        yield
+    finally:
+        for process in running:
+            process.kill()
+            process.wait()
+
+
+def _run(carrier: str, *, loops: int, limit: float) -> dict[str, Any]:
+    """The aggregator's last status."""
+    X, y = sets.digits()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        plan = Plan(
+            initial=initial_weights(X[:100] / 255, y[:100], classes=10),
+            scale=np.vstack([np.zeros(64), np.full(64, 255.0)]),
+            classes=10,
+            rounds=_ROUNDS,
+            patience=_PATIENCE,
+        )
+        settings = Settings(dimension=len(plan.initial), users=_USERS, bound=4.0, least_users=_USERS)
+        homes = make_homes(folder / "parties", settings, keys.generate(2048), plan, port=free_port(), carrier=carrier)
+        running = []
+        with _busy(loops):
+            try:
+                for home in homes:
+                    rows = folder / f"{home.name}.npz"
+                    np.savez(rows, X=X[100 + home.number :: _USERS], y=y[100 + home.number :: _USERS])
+                    data = ["--data", str(rows)] if home.about["role"] == "user" else []
+                    command = [
+                        sys.executable,
+                        "-m",
+                        "blindsight",
+                        "federate",
+                        home.about["role"],
+                        str(home.path),
+                        *data,
+                    ]
+                    with (folder / f"{home.name}.log").open("wb") as log:
+                        running.append(subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT))
+                end = time.monotonic() + limit
+                while running[0].poll() is None and time.monotonic() < end:
+                    time.sleep(0.2)
+                if running[0].poll() != 0:
+                    last = (folder / "aggregator.log").read_text(errors="replace")[-500:]
+                    raise ProtocolError(f"the rounds did not end within {limit:g} s: {last}")
+                return json.loads((homes[0].path / "status.json").read_text())  # type: ignore[no-any-return]
+            finally:
+                for process in running:
+                    process.kill()
+                    process.wait()
+
+
+def carrier_rows(
+    *, quick: bool, seed: int = 0, out: Path, progress: Callable[[int, int], None] | None = None
+) -> Iterator[Row]:
+    """Seconds of a round after the first."""
+    plans = [(carrier, load) for carrier in ("mailbox", "flower") for load in ("quiet", "loaded")]
+    for done, (carrier, load) in enumerate(plans[:1] if quick else plans, start=1):
+        loops = 2 * (os.cpu_count() or 1) if load == "loaded" else 0
+        rounds = _run(carrier, loops=loops, limit=400)["rounds"]
+        later = [entry["seconds"] for entry in rounds[1:]]
+        yield Row(
+            id=f"federated.round_seconds_{carrier}_{load}",
+            value=float(np.mean(later)),
+            unit="seconds",
+            seed=seed,
+            seconds=float(np.mean(later)),
+            note=f"wall, {len(rounds)} rounds of {_USERS} users in processes of their own, {loops} busy loops beside "
+            f"them; the first, with everybody's start, {rounds[0]['seconds']:.1f} s",
+        )
+        if progress is not None:
+            progress(done, len(plans))

@@ -7,6 +7,8 @@ counts components anew for each node, which is O(V (V + E)).
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -21,7 +23,7 @@ _FOUND, _LOW, _CURSOR, _END, _PARENT, _ENTRY, _BLOCKS = range(7)
 
 
 @njit(cache=True)
-def _walk(start, neighbour, edge, allowed):
+def _walk(start: Any, neighbour: Any, edge: Any, allowed: Any) -> Any:
     """Blocks at each node and whether each edge is a bridge, in the subgraph of `allowed` edges (empty: all)."""
     n = len(start) - 1
     every = len(allowed) == 0
@@ -88,4 +90,5 @@ def worth(graph: PairGraph) -> NDArray[np.int64]:
 
 def _run(graph: PairGraph, allowed: NDArray[np.bool_] | None) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     start, neighbour, edge = graph.adjacency()
-    return _walk(start, neighbour, edge, np.empty(0, dtype=np.bool_) if allowed is None else allowed)
+    blocks, alone = _walk(start, neighbour, edge, np.empty(0, dtype=np.bool_) if allowed is None else allowed)
+    return blocks, alone

@@ -40,7 +40,7 @@ class Contrastive(TupleLoss):
         """Equation 7 for each pair."""
         distance = np.linalg.norm(self.differences @ W.T, axis=1)
         reach = np.where(self.dissimilar, np.maximum(0.0, self.margin - distance), distance)
-        return 0.5 * reach**2
+        return np.asarray(0.5 * reach**2)
 
     def factors(self, W: Floats) -> tuple[Floats, Floats]:
         """Equation 8: the gradient is c (W dx) dx' with c = 1, (D - m)/D or 0; left = c W dx, right = dx."""

@@ -43,7 +43,7 @@ def reduce_rank(W: Floats, n_components: int) -> Floats:
     if n_components >= len(W):
         return W
     _, values, right = np.linalg.svd(W, full_matrices=False)
-    return values[:n_components, None] * right[:n_components]
+    return np.asarray(values[:n_components, None] * right[:n_components])
 
 
 def largest_step(coordinates: int, noise: float, steps: int, pairs: int) -> float:

@@ -38,7 +38,7 @@ def layout(graph: PairGraph, *, seed: int = 0, steps: int = 150) -> NDArray[np.f
         size = np.linalg.norm(push, axis=1, keepdims=True)
         points += push / np.maximum(size, 1e-12) * np.minimum(size, heat)
     span = np.ptp(points, axis=0)
-    return (points - points.min(axis=0)) / np.where(span > 0, span, 1.0)
+    return np.asarray((points - points.min(axis=0)) / np.where(span > 0, span, 1.0))
 
 
 def draw(graph: PairGraph, path: str | Path, *, max_nodes: int = 400, title: str | None = None, seed: int = 0) -> Path:

@@ -7,6 +7,8 @@ the cautious reading. Whichever set is taken, the bounds of `kappa` hold.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -17,7 +19,7 @@ __all__ = ["disjoint_paths"]
 
 
 @njit(cache=True)
-def _cheapest_flow(start, neighbour, edge, first, s, t, limit):
+def _cheapest_flow(start: Any, neighbour: Any, edge: Any, first: Any, s: Any, t: Any, limit: Any) -> Any:
     """Flow on each edge (+1 along first -> second end, -1 against, 0 unused) and its value, at most `limit`."""
     n = len(start) - 1
     flow = np.zeros(len(first), dtype=np.int8)

@@ -45,7 +45,7 @@ class LinearMetric(TransformerMixin, BaseEstimator):
         shown = copy.copy(self)
         if getattr(self, "preprocessor", None) is not None:
             shown.preprocessor = _Hidden()  # type: ignore[attr-defined]
-        return BaseEstimator.__repr__(shown, N_CHAR_MAX)
+        return str(BaseEstimator.__repr__(shown, N_CHAR_MAX))
 
     def _repr_html_(self) -> str:
         return f"<pre>{html.escape(repr(self))}</pre>"
@@ -145,7 +145,7 @@ class LinearMetric(TransformerMixin, BaseEstimator):
         preprocessor = getattr(self, "preprocessor", None) if given.ndim == 2 else None
         records, numbers = read_tuples(given, preprocessor, width=width)
         mapped = self.transform(records)[numbers]
-        return np.linalg.norm(mapped[:, :1] - mapped[:, 1:], axis=2)
+        return np.asarray(np.linalg.norm(mapped[:, :1] - mapped[:, 1:], axis=2))
 
     def _threshold(self) -> float:
         check_is_fitted(self)

@@ -47,7 +47,7 @@ def worth_moments(n_pairs: int, columns: int, noise: float) -> bool:
 def clipped(differences: Floats, bound: float = CLIP) -> Floats:
     """Differences no longer than the bound, in units of it."""
     size = np.linalg.norm(differences, axis=1, keepdims=True)
-    return differences / np.maximum(size, bound)
+    return np.asarray(differences / np.maximum(size, bound))
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +67,7 @@ class MomentRows:
         """Of the matrix and the count, l2 only."""
         if order != 2:
             raise ValueError("second moments are bounded in l2 only")
-        return np.sqrt((self.differences**2).sum(axis=1) ** 2 + COUNT**2)
+        return np.asarray(np.sqrt((self.differences**2).sum(axis=1) ** 2 + COUNT**2))
 
     def weighted_sum(self, weights: Floats) -> Floats:
         """Both triangles and both counts."""
@@ -110,7 +110,7 @@ def map_of_moments(released: Floats, *, columns: int, n_pairs: int, sigma: float
     weight = above / above[0] + FLOOR if above[0] > 0 else np.ones(columns)
     W = np.sqrt(weight)[:, None] * (U[:, ::-1].T @ A)
     typical = float(np.einsum("ij,jk,ik->", W, (V * values) @ V.T, W))
-    return W / math.sqrt(typical)
+    return np.asarray(W / math.sqrt(typical))
 
 
 def _triangle(matrix: Floats) -> Floats:

@@ -60,7 +60,7 @@ class TupleLoss(ABC):
     def gradients(self, W: Floats) -> Floats:
         """(n, d', d) all gradients, formed. For tests and small data."""
         left, right = self.factors(W)
-        return np.einsum("nkr,nkd->nrd", left, right)
+        return np.asarray(np.einsum("nkr,nkd->nrd", left, right))
 
     def mean(self, W: Floats) -> float:
         """The objective: the mean loss."""
@@ -88,10 +88,10 @@ def _added(left: Floats, right: Floats) -> Floats:
 def _frobenius(left: Floats, right: Floats) -> Floats:
     """|sum_k l_k r_k'|_F: the root of the sum over j, k of (l_j . l_k)(r_j . r_k)."""
     if left.shape[1] == 1:
-        return np.sqrt(np.einsum("nkr,nkr->n", left, left) * np.einsum("nkd,nkd->n", right, right))
+        return np.asarray(np.sqrt(np.einsum("nkr,nkr->n", left, left) * np.einsum("nkd,nkd->n", right, right)))
     inner = np.einsum("njr,nkr->njk", left, left) * np.einsum("njd,nkd->njk", right, right)
-    return np.sqrt(np.maximum(inner.sum(axis=(1, 2)), 0.0))
+    return np.asarray(np.sqrt(np.maximum(inner.sum(axis=(1, 2)), 0.0)))
 
 
 def _absolute(left: Floats, right: Floats) -> Floats:
-    return (np.abs(left).sum(axis=2) * np.abs(right).sum(axis=2)).sum(axis=1)
+    return np.asarray((np.abs(left).sum(axis=2) * np.abs(right).sum(axis=2)).sum(axis=1))

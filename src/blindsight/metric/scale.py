@@ -61,4 +61,4 @@ def counted_stretch(counts: Floats, columns: int, *, noise: float) -> Floats:
     size = np.sqrt(seen @ square / max(1.0, float(seen.sum(axis=1).max())))
     if not size.any():
         return np.full(columns, 1 / math.sqrt(columns))
-    return 1 / (np.where(size > 0, size, size.max()) * math.sqrt(columns))
+    return np.asarray(1 / (np.where(size > 0, size, size.max()) * math.sqrt(columns)))

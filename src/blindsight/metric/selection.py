@@ -8,6 +8,8 @@ long as the structure is public.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -21,7 +23,7 @@ SELECTIONS = ("all", "forest", "matching")
 
 
 @njit(cache=True)
-def _root(parent, v):
+def _root(parent: Any, v: Any) -> Any:
     while parent[v] != v:
         parent[v] = parent[parent[v]]
         v = parent[v]
@@ -29,7 +31,7 @@ def _root(parent, v):
 
 
 @njit(cache=True)
-def _forest(n_nodes, edges, order):
+def _forest(n_nodes: Any, edges: Any, order: Any) -> Any:
     parent = np.arange(n_nodes)
     kept = np.zeros(len(edges), dtype=np.bool_)
     for e in order:
@@ -41,7 +43,7 @@ def _forest(n_nodes, edges, order):
 
 
 @njit(cache=True)
-def _bounded(n_nodes, edges, order, limit):
+def _bounded(n_nodes: Any, edges: Any, order: Any, limit: Any) -> Any:
     used = np.zeros(n_nodes, dtype=np.int64)
     kept = np.zeros(len(edges), dtype=np.bool_)
     for e in order:
@@ -55,7 +57,7 @@ def _bounded(n_nodes, edges, order, limit):
 
 def spanning_forest(graph: PairGraph, *, rng: np.random.Generator) -> NDArray[np.bool_]:
     """Which edges a random spanning forest keeps: no cycles, so kappa' = 1."""
-    return _forest(graph.n_nodes, graph.edges, rng.permutation(len(graph)))
+    return np.asarray(_forest(graph.n_nodes, graph.edges, rng.permutation(len(graph))))
 
 
 def bounded_degree(graph: PairGraph, limit: int, *, rng: np.random.Generator) -> NDArray[np.bool_]:
@@ -66,7 +68,7 @@ def bounded_degree(graph: PairGraph, limit: int, *, rng: np.random.Generator) ->
     limit = checks.whole("limit", limit)
     degrees = graph.degrees
     crowd = degrees[graph.edges].sum(axis=1) + rng.random(len(graph))
-    return _bounded(graph.n_nodes, graph.edges, np.argsort(crowd), limit)
+    return np.asarray(_bounded(graph.n_nodes, graph.edges, np.argsort(crowd), limit))
 
 
 def matching(graph: PairGraph, *, rng: np.random.Generator) -> NDArray[np.bool_]:

@@ -37,7 +37,7 @@ def best_threshold(
     worth[1:-1][sorted_distance[1:] == sorted_distance[:-1]] = -np.inf
     best = int(np.argmax(worth))
     edges = np.r_[0.0, sorted_distance, sorted_distance[-1]]
-    return (edges[best] + edges[best + 1]) / 2
+    return float(edges[best] + edges[best + 1]) / 2
 
 
 def _worth(

@@ -48,8 +48,8 @@ def posterior_of_one(n0: ArrayLike, n1: ArrayLike, p_diff: float) -> NDArray[np.
     zero = xlogy(n0, 1 - p_diff) + xlogy(n1, p_diff)
     if p_diff in (0.0, 1.0):  # sightings of both values cannot be, and none at all tell nothing
         sure = np.sign(n1 - n0) * (1 if p_diff == 0 else -1)
-        return 0.5 + 0.5 * sure
-    return expit(one - zero)
+        return np.asarray(0.5 + 0.5 * sure)
+    return np.asarray(expit(one - zero))
 
 
 def posterior_table(p_diff: ArrayLike, top: int) -> NDArray[np.float32]:

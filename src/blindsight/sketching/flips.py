@@ -117,7 +117,7 @@ def _spend(budget: float, depth: int, steps: int = 512) -> list[float]:
 
     def error(epsilon: NDArray[Any]) -> NDArray[Any]:
         beta = 1 / (1 + np.exp(epsilon))
-        return weights * beta * (1 - beta)
+        return np.asarray(weights * beta * (1 - beta))
 
     # A lone step on an unused bit gains only in second order, so each bit may also be opened with a lump.
     left = steps

@@ -116,7 +116,7 @@ class NegativeDatabase:
         """Which records match the string: agree with it on all their specified bits."""
         wrong = _bits(string, self.length)[self.positions] != self.values
         cumulated = np.concatenate([[0], np.cumsum(wrong)])
-        return cumulated[self.offsets[1:]] == cumulated[self.offsets[:-1]]
+        return np.asarray(cumulated[self.offsets[1:]] == cumulated[self.offsets[:-1]])
 
     def contains(self, string: ArrayLike | str) -> bool:
         """Select by membership: whether the hidden database holds the string (no record matches it)."""

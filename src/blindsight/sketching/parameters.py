@@ -122,7 +122,7 @@ class QKParameters:
         differing = self.differing_rate
         total = differing + self.agreeing_rate
         # A bit that is never sighted tells nothing: one half.
-        return np.divide(differing, total, out=np.full(self.depth, 0.5), where=total > 0)
+        return np.asarray(np.divide(differing, total, out=np.full(self.depth, 0.5), where=total > 0))
 
     def n_records(self, n_attributes: int) -> int:
         """N = m r, rounded, for a string of `n_attributes` pixels."""
@@ -150,7 +150,7 @@ class QKParameters:
         top = math.ceil(rate) + 1
         while top * math.log(top / rate) - top + rate < 41.5:
             top += 1
-        return top
+        return int(top)
 
     @property
     def dtype(self) -> np.dtype[Any]:

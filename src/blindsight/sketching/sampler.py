@@ -320,7 +320,7 @@ def draw_sketches(
     def work(start: int) -> int:
         part = slice(start, min(start + step, n))
         _sketch(strings[part], of_type[part], on_plane[part], base, edges, dice.key, start, counts[part])
-        return part.stop
+        return int(part.stop)
 
     threads = n_jobs or os.cpu_count() or 1
     with ThreadPoolExecutor(threads) as pool:

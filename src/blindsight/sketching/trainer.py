@@ -230,18 +230,18 @@ class NegDL(ClassifierMixin, BaseEstimator):
         answer = self._answer()
         with torch.inference_mode():
             parts = [answer(data.batch(np.arange(a, min(a + 512, len(data))))) for a in range(0, len(data), 512)]
-        return torch.cat(parts).numpy()
+        return np.asarray(torch.cat(parts).numpy())
 
     def _answer(self) -> nn.Module:
         return _Answer(self.module_, self.shift_, self.scale_, self.recipe_.flips and self.recipe_.augment).eval()
 
     def predict_proba(self, X: SketchSet) -> NDArray[np.float32]:
         """Class probabilities."""
-        return torch.softmax(torch.from_numpy(self.decision_function(X)), dim=1).numpy()
+        return np.asarray(torch.softmax(torch.from_numpy(self.decision_function(X)), dim=1).numpy())
 
     def predict(self, X: SketchSet) -> NDArray[Any]:
         """Classes."""
-        return self.classes_[self.decision_function(X).argmax(axis=1)]
+        return np.asarray(self.classes_[self.decision_function(X).argmax(axis=1)])
 
     def score(self, X: SketchSet, y: Any = None, sample_weight: Any = None) -> float:
         """Accuracy, against `y` or the set's own labels."""

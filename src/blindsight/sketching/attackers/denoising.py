@@ -45,7 +45,7 @@ def _cosines(n: int) -> Floats:
     k = np.arange(n)[:, None]
     rows = np.sqrt(2 / n) * np.cos(np.pi * (2 * np.arange(n) + 1) * k / (2 * n))
     rows[0] /= np.sqrt(2)
-    return rows.astype(np.float32)
+    return np.asarray(rows.astype(np.float32))
 
 
 def _pass(values: Floats, noise: float, side: int, pilot: Floats | None) -> tuple[Floats, Floats]:

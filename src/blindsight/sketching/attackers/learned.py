@@ -28,7 +28,7 @@ from blindsight.sketching.flips import Law
 __all__ = ["LearnedPrior"]
 
 TILE = 48  # pixels a side of what it learns from; smaller images are taken whole
-VALUES = 1 << 16  # a step's worth of pixels times channels, about
+VALUES = 1 << 15  # a step's worth of pixels times channels, about
 REACH = 4.0  # deviations that the network adds a unit of
 RATE = 3e-3
 
@@ -37,7 +37,7 @@ class LearnedPrior:
     """A gated residual network on bits and means of sketches.
 
     Parameters:
-        steps: of training, each on fresh sketches of about 65,000 values: the bound on time.
+        steps: of training, each on fresh sketches of about 33,000 values: the bound on time.
         width: channels of the finest layer.
     """
 

@@ -24,7 +24,7 @@ def _filtered(values: NDArray[np.float32], width: float) -> NDArray[np.float32]:
         return values
     if math.isinf(width):
         return np.broadcast_to(values.mean(axis=(1, 2), keepdims=True), values.shape)
-    return gaussian_filter(values, (0, width, width), truncate=TRUNCATE)
+    return np.asarray(gaussian_filter(values, (0, width, width), truncate=TRUNCATE))
 
 
 def _own_weight(width: float, pixels: int) -> float:

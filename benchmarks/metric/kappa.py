@@ -51,7 +51,7 @@ def _blocks_bound(graph: PairGraph) -> int:
     for block in nx.biconnected_components(net):
         for s in block:
             blocks[s] = blocks.get(s, 0) + 1
-    return max(net.degree(s) - count + 1 for s, count in blocks.items())
+    return int(max(net.degree(s) - count + 1 for s, count in blocks.items()))
 
 
 def _timed(function, repeats: int = 3) -> tuple[float, int]:  # type: ignore[no-untyped-def]
@@ -135,7 +135,7 @@ def _values(seed: int, quick: bool) -> Iterator[Row]:
     )
     for density in (0.5, 0.75, 1.0, 2.0):
         graph = random_graph(20_000, density=density, seed=seed)
-        values = {name: kappa(graph, name) for name in ("exact", "second", "bound", "node")}  # type: ignore[arg-type]
+        values = {name: kappa(graph, name) for name in ("exact", "second", "bound", "node")}
         yield Row(
             id=f"metric.kappa_share_of_degree_{density}",
             value=values["exact"] / values["node"],

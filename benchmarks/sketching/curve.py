@@ -125,7 +125,8 @@ def above_the_curve(
     """
     order = np.argsort(paper_leak)
     best = np.maximum.accumulate(np.asarray(paper_accuracy, float)[order])
-    return (np.asarray(accuracy) - np.interp(leak, np.asarray(paper_leak, float)[order], best)).tolist()
+    found: list[float] = (np.asarray(accuracy) - np.interp(leak, np.asarray(paper_leak, float)[order], best)).tolist()
+    return found
 
 
 def _claims(points: list[Point], seed: int) -> Iterator[Row]:

@@ -105,7 +105,7 @@ def oriented_gradients(images: NDArray[np.uint8]) -> NDArray[np.float32]:
     cells = np.stack(planes, axis=-1)
     cells /= np.linalg.norm(cells, axis=-1, keepdims=True) + 0.02
     rows = cells.reshape(len(cells), -1)
-    return rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-6)
+    return np.asarray(rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-6))
 
 
 def noisy_descent(

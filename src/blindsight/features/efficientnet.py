@@ -24,7 +24,7 @@ Progress = Callable[[int, int], None]
 _LOOK_UP = 2000  # images whose keys are looked up in the cache at once
 
 
-class EfficientNet(TransformerMixin, BaseEstimator):
+class EfficientNet(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     """Pretrained features. Nothing is learned from the images: `fit` only checks the settings.
 
     The network was trained on public data (ImageNet), so the features carry no information about other

@@ -27,7 +27,7 @@ def pixels(images: Any, *, size: int | None = None) -> NDArray[np.float32]:
     return kept.reshape(len(kept), -1).astype(np.float32) / np.float32(255)
 
 
-class PixelPCA(TransformerMixin, BaseEstimator):
+class PixelPCA(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     """Principal components of the pixels.
 
     What `fit` learns (mean and directions) depends on every image it sees and carries no guarantee: fit it on

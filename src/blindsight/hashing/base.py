@@ -24,7 +24,7 @@ __all__ = ["Hasher"]
 Array = NDArray[Any]
 
 
-class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
     """The base of the non-private hashers. A subclass learns in `_learn` and projects in `_project`.
 
     Guarantee:

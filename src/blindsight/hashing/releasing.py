@@ -25,7 +25,7 @@ __all__ = ["ReleasesCodes"]
 Array = NDArray[Any]
 
 
-class ReleasesCodes(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Protected):
+class ReleasesCodes(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Protected):  # type: ignore[misc]
     """The base of hashers whose codes pass the door; a subclass says what it promises and how it computes a code."""
 
     _kind: ClassVar[str] = saving.KIND

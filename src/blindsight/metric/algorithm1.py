@@ -190,7 +190,7 @@ def algorithm1(
     W = rng.standard_normal((n_components, d)) / math.sqrt(d) if start is None else start.copy()
     if noise is not None and door is None:
         facts = {"epsilon": epsilon, "lipschitz": lipschitz, "kappa": kappa, "rows": n_components, "columns": d}
-        releases = (noise.plan(batches, **facts),)  # type: ignore[arg-type]
+        releases = (noise.plan(batches, **facts),)
         unproven = (SCALE,) if noise.reduced else ()
         promise = Guarantee(releases=releases, unproven=unproven, delta=noise.spent, model="central", entropy="seed")
         door = Door(promise, what="Algorithm 1", random_state=rng)
@@ -217,7 +217,7 @@ def algorithm1(
 def _counterpart(W: Floats, h: float, margin: float, order: Literal[1, 2]) -> Floats:
     """g''_r (Equation 12; Corollary 1 for l2): how large a gradient row a pair outside the batch could have."""
     inactive = 2 * margin * (math.sqrt(len(W)) if order == 1 else 1.0)
-    return np.minimum(h, np.maximum(4 * np.linalg.norm(W, ord=order, axis=1), inactive))
+    return np.asarray(np.minimum(h, np.maximum(4 * np.linalg.norm(W, ord=order, axis=1), inactive)))
 
 
 def _noisy_mean(door: Door, noise: RowNoise, total: Floats, n: int, sensitivity: Floats, h: float) -> Floats:

@@ -28,7 +28,7 @@ class _Hidden:
         return "<records>"
 
 
-class LinearMetric(TransformerMixin, BaseEstimator):
+class LinearMetric(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     """A distance |W(u - v)|; `components_` (W), `norm_`, `stretch_` and `n_features_in_` are learned by subclasses.
 
     `stretch_` multiplies the columns before records are normalised to `norm_`.
@@ -44,7 +44,7 @@ class LinearMetric(TransformerMixin, BaseEstimator):
         """As scikit-learn has it, but the records of a preprocessor stay out of it."""
         shown = copy.copy(self)
         if getattr(self, "preprocessor", None) is not None:
-            shown.preprocessor = _Hidden()  # type: ignore[attr-defined]
+            shown.preprocessor = _Hidden()
         return str(BaseEstimator.__repr__(shown, N_CHAR_MAX))
 
     def _repr_html_(self) -> str:

@@ -38,7 +38,7 @@ class Triplet(TupleLoss):
     def values(self, W: Floats) -> Floats:
         """The loss of each triplet."""
         near, far = self._sides(W)[1]
-        return np.maximum(0.0, self.margin + (near**2).sum(axis=1) - (far**2).sum(axis=1))
+        return np.asarray(np.maximum(0.0, self.margin + (near**2).sum(axis=1) - (far**2).sum(axis=1)))
 
     def factors(self, W: Floats) -> tuple[Floats, Floats]:
         """2 (W p) p' - 2 (W n) n' where the triplet is active."""
@@ -67,7 +67,7 @@ class NPair(TupleLoss):
 
     def values(self, W: Floats) -> Floats:
         """The loss of each tuple."""
-        return np.logaddexp.reduce(np.pad(self._gaps(W), ((0, 0), (1, 0))), axis=1)
+        return np.asarray(np.logaddexp.reduce(np.pad(self._gaps(W), ((0, 0), (1, 0))), axis=1))
 
     def factors(self, W: Floats) -> tuple[Floats, Floats]:
         """(W a) v' + (W v) a', v the softmax-weighted mean of (negative - positive)."""
@@ -80,7 +80,7 @@ class NPair(TupleLoss):
 
     def _gaps(self, W: Floats) -> Floats:
         projected = self.tuples @ W.T
-        return np.einsum("nd,njd->nj", projected[:, 0], projected[:, 2:] - projected[:, 1:2])
+        return np.asarray(np.einsum("nd,njd->nj", projected[:, 0], projected[:, 2:] - projected[:, 1:2]))
 
 
 def tuple_pairs(indices: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 __all__ = ["Protected"]
 
 
-class Protected(BaseEstimator):
+class Protected(BaseEstimator):  # type: ignore[misc]
     """Base of estimators whose releases go through the door.
 
     Attributes:

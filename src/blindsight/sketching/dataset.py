@@ -19,7 +19,7 @@ INPUTS = ("mean", "bits", "both")
 CACHE_BYTES = 1 << 30
 
 
-class SketchDataset(Dataset):  # type: ignore[type-arg]
+class SketchDataset(Dataset):  # type: ignore[misc]
     """(input, label) pairs from sketches; label -1 where there is none.
 
     Parameters:

@@ -37,7 +37,7 @@ __all__ = ["CodebookClassifier", "CodebookSketcher", "FlippedBits"]
 _PER_CELL = 6  # public images that a cell is made of, on average
 
 
-class FlippedBits(TransformerMixin, Protected):
+class FlippedBits(TransformerMixin, Protected):  # type: ignore[misc]
     """Images to flipped bits, stored as sketches with one sighting a bit.
 
     Parameters:
@@ -116,7 +116,7 @@ class FlippedBits(TransformerMixin, Protected):
         return SketchSet(self.transform(X, ledger=ledger), self.parameters_, labels, tuple(getattr(X, "classes", ())))
 
 
-class CodebookSketcher(TransformerMixin, Protected):
+class CodebookSketcher(TransformerMixin, Protected):  # type: ignore[misc]
     """Images to one of k public prototypes, answered with k-ary response: the per-image guarantee.
 
     Parameters:
@@ -211,10 +211,10 @@ class CodebookSketcher(TransformerMixin, Protected):
         truth = self.mechanism_.truth_probability
         other = (1 - truth) / (self.mechanism_.k - 1)
         shown = (truth - other) * self.prototypes_ + other * self.prototypes_.sum(axis=0)
-        return shown[np.asarray(released)].reshape(-1, *self.image_shape_)
+        return np.asarray(shown[np.asarray(released)].reshape(-1, *self.image_shape_))
 
 
-class CodebookClassifier(ClassifierMixin, BaseEstimator):
+class CodebookClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """The server's part for prototypes: which class comes with which released number, counted.
 
     Training and test images are both private; the best guess for a released number is the class it came with most.

@@ -49,7 +49,7 @@ class Recipe:
     bfloat16: bool = False
 
 
-class LeNet5(nn.Module):
+class LeNet5(nn.Module):  # type: ignore[misc]
     """Two 5 x 5 convolutions with ReLU and 2 x 2 max pools, then 120 and 84 neurons and the output (Section 5.1)."""
 
     def __init__(self, channels: int, height: int, width: int, classes: int) -> None:
@@ -69,7 +69,7 @@ class LeNet5(nn.Module):
         return self.head(self.features(x))
 
 
-class _Basic(nn.Module):
+class _Basic(nn.Module):  # type: ignore[misc]
     """Two 3 x 3 convolutions and a shortcut."""
 
     def __init__(self, inside: int, outside: int, stride: int) -> None:
@@ -86,7 +86,7 @@ class _Basic(nn.Module):
         return torch.relu(self.body(x) + self.shortcut(x))
 
 
-class _Bottleneck(nn.Module):
+class _Bottleneck(nn.Module):  # type: ignore[misc]
     """1 x 1, 3 x 3, 1 x 1 convolutions and a shortcut: ResNet-50's block of three layers."""
 
     def __init__(self, inside: int, middle: int, stride: int) -> None:
@@ -105,7 +105,7 @@ class _Bottleneck(nn.Module):
         return torch.relu(self.body(x) + self.shortcut(x))
 
 
-class _Residual(nn.Module):
+class _Residual(nn.Module):  # type: ignore[misc]
     def __init__(self, stem: nn.Module, blocks: list[nn.Module], width: int, classes: int) -> None:
         super().__init__()
         self.stem = stem
@@ -142,7 +142,7 @@ class ResNet50(_Residual):
         super().__init__(stem, blocks, inside, classes)
 
 
-class Whitened(nn.Module):
+class Whitened(nn.Module):  # type: ignore[misc]
     """Patches of 2 x 2 pixels whitened and then fixed; three blocks of two convolutions; a linear head.
 
     Whitening gives every direction of a patch the same strength at once, which a first layer would spend epochs on.
@@ -163,7 +163,7 @@ class Whitened(nn.Module):
         self.blocks = nn.Sequential(*blocks)
         self.head = nn.Linear(inside, classes, bias=False)
 
-    @torch.no_grad()
+    @torch.no_grad()  # type: ignore[untyped-decorator]
     def prepare(self, images: Tensor) -> None:
         """Learn the whitening from training inputs: the strongest directions of their patches, and their opposites."""
         patches = nn.functional.unfold(images, 2).movedim(1, -1).flatten(0, 1).double()
@@ -172,7 +172,7 @@ class Whitened(nn.Module):
         chosen = (directions / torch.sqrt(strengths + 5e-4)).T.flip(0)[: self.directions]
         filters = chosen.reshape(self.directions, images.shape[1], 2, 2).to(self.whiten.weight.dtype)
         self.whiten.weight.copy_(torch.cat([filters, -filters]))
-        self.whiten.bias.zero_()  # type: ignore[union-attr]
+        self.whiten.bias.zero_()
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits (n, classes)."""
@@ -186,7 +186,7 @@ class Wide(Whitened):
     WIDTHS = (64, 256, 256)
 
 
-class _Block(nn.Module):
+class _Block(nn.Module):  # type: ignore[misc]
     def __init__(self, inside: int, outside: int) -> None:
         super().__init__()
         self.first = nn.Conv2d(inside, outside, 3, padding=1, bias=False)

@@ -29,7 +29,7 @@ from blindsight.sketching.writer import SketchWriter
 __all__ = ["NegativeSketcher", "disclosure_of"]
 
 
-class NegativeSketcher(TransformerMixin, BaseEstimator):
+class NegativeSketcher(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     """Turns images into sketches of their negative databases (Algorithms 1 and 2), drawn directly as counts.
 
     Parameters:

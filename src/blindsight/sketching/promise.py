@@ -88,7 +88,7 @@ class PixelFlip:
         """ln Pr(released | x), pixel by pixel."""
         seen, true = (to_bits(np.asarray(value), len(self.beta)) for value in (released, x))
         parts = [bit.log_prob(seen[..., j], true[..., j]) for j, bit in enumerate(self._bits)]
-        return np.sum(parts, axis=0)
+        return np.asarray(np.sum(parts, axis=0))
 
 
 def flips_guarantee(

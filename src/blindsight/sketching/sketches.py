@@ -91,7 +91,7 @@ class SketchSet:
         for other in sets[1:]:
             other.require(first.parameters, first.image_shape)
         labelled = all(s.labels is not None for s in sets)
-        labels = np.concatenate([s.labels for s in sets]) if labelled else None  # type: ignore[misc]
+        labels = np.concatenate([s.labels for s in sets]) if labelled else None
         return cls(np.concatenate([s.counts for s in sets]), first.parameters, labels, first.classes)
 
     def require(self, parameters: Law, image_shape: tuple[int, ...]) -> None:

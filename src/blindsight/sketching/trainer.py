@@ -31,7 +31,7 @@ Progress = Callable[[int, int], None] | None
 RATES = {"adam": 1e-3, "sgd": 0.1, "nesterov": 0.1}  # where a recipe has another optimiser
 
 
-class NegDL(ClassifierMixin, BaseEstimator):
+class NegDL(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """Classifier trained on sketches; it never sees pixels.
 
     Parameters:
@@ -309,7 +309,7 @@ class NegDL(ClassifierMixin, BaseEstimator):
             )  # fmt: skip
 
 
-class _Answer(nn.Module):
+class _Answer(nn.Module):  # type: ignore[misc]
     """From estimates to logits: scaled, and averaged with those of the mirrored image where the recipe has flips."""
 
     def __init__(self, module: nn.Module, shift: Tensor, scale: Tensor, flips: bool) -> None:

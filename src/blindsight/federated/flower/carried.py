@@ -60,7 +60,7 @@ def pull(client: Any, bare: Any, tree: Any, *, node: Any, run: int) -> Message:
     contents = pull_objects([part.object_id for part in iterate_object_tree(tree)], get, initial_backoff=0.05)
     name = bare.metadata.message_id
     client.ConfirmMessageReceived(ConfirmMessageReceivedRequest(node=node, run_id=run, message_object_id=name))
-    message: Message = inflate_object_from_contents(name, contents)  # type: ignore[assignment]
+    message: Message = inflate_object_from_contents(name, contents)
     message.metadata.__dict__["_message_id"] = name
     return message
 

@@ -41,7 +41,7 @@ def bound_of(each: NDArray[np.float64]) -> float:
 def best_psnr(suite: Suite, images: NDArray[Any], *, rng: np.random.Generator) -> NDArray[np.float64]:
     """PSNR of whichever attack did best, image by image."""
     found = suite.attack(rehearse(images, suite.parameters, rng=rng), images)
-    return np.max([result.each for result in found], axis=0)
+    return np.asarray(np.max([result.each for result in found], axis=0))
 
 
 def quietest_needed(

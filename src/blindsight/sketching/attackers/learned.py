@@ -156,7 +156,7 @@ def _conv(inside: int, outside: int, stride: int = 1) -> nn.Module:
     return nn.Sequential(nn.Conv2d(inside, outside, 3, stride, 1, bias=False), nn.BatchNorm2d(outside), nn.ReLU())
 
 
-class _Gated(nn.Module):
+class _Gated(nn.Module):  # type: ignore[misc]
     """Three scales, so that it sees shapes as well as pixels; the last layer starts at zero."""
 
     def __init__(self, channels: int, depth: int, width: int) -> None:
@@ -170,7 +170,7 @@ class _Gated(nn.Module):
         self.up_fine = _conv(2 * width, width)
         self.last = nn.Conv2d(width, channels, 3, 1, 1)
         nn.init.zeros_(self.last.weight)
-        nn.init.zeros_(self.last.bias)  # type: ignore[arg-type]
+        nn.init.zeros_(self.last.bias)
 
     def forward(self, seen: Tensor, base: Tensor, reach: Tensor) -> Tensor:
         fine = self.fine(seen)

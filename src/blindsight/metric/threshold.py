@@ -19,8 +19,8 @@ def best_threshold(
     """The distance up to which pairs should count as similar, by exact distances of labelled pairs.
 
     Examples:
-        >>> best_threshold(np.array([0.1, 0.2, 0.9, 1.1]), np.array([True, True, False, False])).round(2)
-        np.float64(0.55)
+        >>> round(best_threshold(np.array([0.1, 0.2, 0.9, 1.1]), np.array([True, True, False, False])), 2)
+        0.55
     """
     checks.one_of("strategy", strategy, STRATEGIES)
     rate = checks.probability("min_rate", min_rate)

@@ -111,7 +111,7 @@ class NodeClient:
     def _away(self, error: Exception) -> ConnectionError:
         """Join anew next time: the SuperLink may be another one."""
         self._forget()
-        if isinstance(error, httpx.HTTPStatusError) and error.response.status_code in (400, 401, 403, 404):
+        if isinstance(error, httpx.HTTPStatusError) and error.response.status_code in (400, 401, 403, 404, 412):
             return ConnectionError("it does not know this party, or not yet")
         return ConnectionError(str(error) or type(error).__name__)
 

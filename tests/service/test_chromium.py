@@ -264,6 +264,8 @@ def test_a_newcomer_protects_a_folder_searches_compares_and_attacks(
     assert "after looking" in Path(waiting.value.path()).read_text()
     clean(page, axe)
     page.get_by_role("link", name="Search in it").click()
+    page.wait_for_selector(".again")
+    page.wait_for_load_state("networkidle")
     page.keyboard.press("ArrowRight")
     assert page.evaluate("document.activeElement.className") == "again"
     page.keyboard.press("Enter")

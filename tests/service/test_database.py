@@ -67,13 +67,21 @@ def test_several_studios_on_one_postgresql_charge_once_and_leave_each_others_pho
     job = jobs.add("protect", order, "local")["id"]
     assert studios[1].jobs.claim() is None, "a workbench took work on photos that it does not have"
     assert studios[0].jobs.claim()["id"] == job
-    protect.run(order, JobContext(app.state.studio.settings, job, 1))
+    _worked(order, JobContext(app.state.studio.settings, job, 1))
     # Its lease is lost in the middle and it is run again, by the same workbench after a restart.
     with studios[1].database.begin() as connection:
         connection.execute(sql.update(JOBS).where(JOBS.c.id == job).values(lease=0.0, state="running"))
     studios[1].jobs._take_up()
     assert studios[2].jobs.claim() is None
     assert studios[0].jobs.claim()["attempts"] == 2
-    protect.run(order, JobContext(app.state.studio.settings, job, 2))
+    _worked(order, JobContext(app.state.studio.settings, job, 2))
     with Ledger(postgresql, dataset=one.account) as ledger:
         assert [entry.kind for entry in ledger.entries()] == ["grant", "charge"]
+
+
+def _worked(order: dict[str, Any], context: JobContext) -> None:
+    """As the job's own process does it, which ends with its connections."""
+    try:
+        protect.run(order, context)
+    finally:
+        context.database.close()

@@ -140,6 +140,7 @@ document.querySelector("[data-logout]")?.addEventListener("click", () => attempt
 }));
 
 // A form that asks: its fields as JSON; then the page goes where the answer says.
+// By its attribute: a field named "dataset" hides form.dataset.
 for (const form of document.querySelectorAll("form[data-post]")) {
   form.addEventListener("submit", (event) => {
     event.preventDefault();
@@ -147,7 +148,7 @@ for (const form of document.querySelectorAll("form[data-post]")) {
     for (const [name, value] of new FormData(form)) order[name] = value === "true" ? true : form.elements[name]?.type === "number" || name === "epsilon" ? Number(value) : value;
     const button = form.querySelector("[type=submit]");
     if (button) button.disabled = true;
-    attempt(async () => go(await ask("POST", form.dataset.post, order))).finally(() => { if (button) button.disabled = false; });
+    attempt(async () => go(await ask("POST", form.getAttribute("data-post"), order))).finally(() => { if (button) button.disabled = false; });
   });
 }
 for (const button of document.querySelectorAll("[data-ask]")) button.addEventListener("click", () => { if (!button.dataset.sure || confirm(button.dataset.sure)) attempt(async () => go(await ask("POST", button.dataset.ask))); });

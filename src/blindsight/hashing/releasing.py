@@ -49,13 +49,13 @@ class ReleasesCodes(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Protected
         Under a vault's key the same values of the same records are the same release, whenever it is made: it is paid
         once, and anything else is paid by itself.
         """
-        about = None if names is None else self.fingerprint()
-        key = None
-        if names is not None and isinstance(self.random_state, RecordSource):
-            key = self.random_state.receipt(names, values, f"{about}/{promised.releases}")
-        door = Door(promised, what=what, ledger=ledger, random_state=self.random_state, key=key)
-        if names is None or about is None:
-            return door.release(CODE, values)
+        source = self.random_state
+        if names is None:
+            return Door(promised, what=what, ledger=ledger, random_state=source).release(CODE, values)
+        about, key = self.fingerprint(), None
+        if isinstance(source, RecordSource):
+            key = source.receipt(names, values, f"{about}/{promised.releases}")
+        door = Door(promised, what=what, ledger=ledger, random_state=source, key=key)
         return door.release_each(CODE, values, names, about=about)
 
     def _saved_parameters(self) -> dict[str, Any]:

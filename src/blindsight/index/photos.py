@@ -38,6 +38,7 @@ __all__ = [
     "OwnNames",
     "PhotoFolder",
     "Scan",
+    "column_of",
     "function_of",
     "law_of",
     "open_vault",
@@ -377,7 +378,7 @@ def persons_of(folder: Path, names: Sequence[str], rule: str, *, all_known: bool
     elif rule == "dicom":
         found = {name: _patient(folder / name) for name in names}
     else:
-        found = _from_table(rule)
+        found = column_of(rule, option="--person", words="folder, dicom")
     missing = [name for name in names if not found.get(name)]
     if missing and all_known:
         raise InvalidData(
@@ -386,10 +387,11 @@ def persons_of(folder: Path, names: Sequence[str], rule: str, *, all_known: bool
     return {name: found[name] for name in names if found.get(name)}
 
 
-def _from_table(rule: str) -> dict[str, str]:
+def column_of(rule: str, *, option: str, words: str) -> dict[str, str]:
+    """A column of a table by the photos' names, which are its first column; `words` are what the option also takes."""
     path, colon, column = rule.rpartition(":")
     if not colon or not path.lower().endswith(".csv"):
-        raise InvalidData(f"--person must be folder, dicom or FILE.csv:COLUMN, got {rule!r}.")
+        raise InvalidData(f"{option} must be {words} or FILE.csv:COLUMN, got {rule!r}.")
     try:
         with open(path, newline="", encoding="utf-8") as file:
             reader = csv.DictReader(file)

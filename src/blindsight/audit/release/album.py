@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,7 @@ from blindsight.core.errors import BlindsightError, InvalidData
 from blindsight.data import read_image, to_rgb
 from blindsight.index.encoder import PhotoEncoder, Recipe, load_encoder
 from blindsight.index.header import Header
-from blindsight.index.photos import PhotoFolder
+from blindsight.index.photos import PhotoFolder, column_of
 from blindsight.privacy import Guarantee
 from blindsight.privacy.vault import Vault, content_digest
 
@@ -204,19 +203,9 @@ def _numbered(texts: Sequence[str], source: str) -> Kinds:
 
 
 def _from_table(rule: str, names: Sequence[str]) -> list[str]:
-    path, colon, column = rule.rpartition(":")
-    if not colon or not path.lower().endswith(".csv"):
-        raise InvalidData(f"labels must be folder or FILE.csv:COLUMN, got {rule!r}.")
-    try:
-        with open(path, newline="", encoding="utf-8") as file:
-            reader = csv.DictReader(file)
-            columns = list(reader.fieldnames or ())
-            if column not in columns:
-                raise InvalidData(f"{path} has no column {column!r}. It has: {', '.join(columns) or 'none'}.")
-            table = {str(row[columns[0]]): str(row[column] or "").strip() for row in reader}
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise InvalidData(f"{path} cannot be read as a table ({type(error).__name__}).") from error
+    table = column_of(rule, option="labels", words="folder")
     missing = sum(not table.get(name) for name in names)
     if missing:
+        path = rule.rpartition(":")[0]
         raise InvalidData(f"{missing} of {len(names)} photos have no label in {path}. Every photo needs one.")
     return [table[name] for name in names]

@@ -67,7 +67,12 @@ EARLY: tuple[Mutant, ...] = (
     ),
     *bugs(
         "hashing/releasing.py",
-        ("phashing-plain-codes", "return door.release(CODE, values)", "return values", "hashing:TestPHashing"),
+        (
+            "phashing-plain-codes",
+            "random_state=source).release(CODE, values)",
+            "random_state=source) and values",
+            "hashing:TestPHashing",
+        ),
     ),
     *bugs(
         "hashing/phashing.py",

@@ -60,8 +60,8 @@ class LocalLink:
     def back(self) -> set[int]:
         return set()
 
-    def drain(self, seconds: float) -> None:
-        pass
+    def unread(self) -> set[int]:
+        return set()
 
 
 def coordinator(homes: dict[str, Home], clock: Clock, **options) -> Coordinator:

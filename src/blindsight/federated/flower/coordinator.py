@@ -33,6 +33,7 @@ __all__ = ["Coordinator", "Link", "party"]
 
 _log = logging.getLogger(__name__)
 _RESEND = 30.0  # seconds after which a message that nobody answered is sent again
+_COMPLAINTS = 1.5  # seconds after the last round in which users may say that its sum is wrong
 _SAY, _SOON = 5.0, 2.0  # seconds between two words about who is missing, and before the first
 
 
@@ -56,8 +57,8 @@ class Link(Protocol):
         """Parties that came back and may have lost what they were sent."""
         ...
 
-    def drain(self, seconds: float) -> None:
-        """Wait for what was sent last to be fetched by those who are there."""
+    def unread(self) -> Collection[int]:
+        """Parties that have not yet handled all that was sent to them."""
         ...
 
 
@@ -112,12 +113,14 @@ class Coordinator:
         """Whether every round of the plan is done."""
         return len(self.log) >= self.plan.rounds
 
-    def run(self, link: Link) -> NDArray[np.float64]:
-        """All rounds that are left."""
+    def run(self, link: Link, linger: float = 3.0) -> NDArray[np.float64]:
+        """All rounds that are left; then, for at most `linger` seconds, be there for users who lack the last result."""
+        if self.finished:  # started again after the end: boxes are empty
+            self._push(link, self.role.results())
         while True:
             while not self.finished:
                 self.round(link)
-            self._settle(link)
+            self._settle(link, linger)
             if self.finished:
                 return self.weights
 
@@ -183,10 +186,17 @@ class Coordinator:
             if settings.users - len(self.excluded) < settings.least_users:
                 raise ProtocolError(f"too few users are left without {self.excluded}, one of whom spoils every sum.")
 
-    def _settle(self, link: Link, seconds: float = 1.5) -> None:
-        """After the last round: a moment for users to say that its sum is wrong."""
-        until = self._clock() + seconds
-        while self._clock() < until and not self._withdrawn:
+    def late(self, link: Link) -> list[int]:
+        """Users who have not fetched the last result."""
+        return sorted(set(link.unread()) & set(range(1, self.role.settings.users + 1)) - set(self.excluded))
+
+    def _settle(self, link: Link, linger: float) -> None:
+        """After the last round: a moment for users to say that its sum is wrong, and time for those who are late."""
+        start = self._clock()
+        while not self._withdrawn:
+            waited = self._clock() - start
+            if waited >= (linger if self.late(link) else _COMPLAINTS):
+                break
             self._take(link)
             self._pause(0.05)
         if self._withdrawn:

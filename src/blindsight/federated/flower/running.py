@@ -58,9 +58,9 @@ def _carrier(home: Home, largest: int, bind: str | None, say: Callable[[str], No
     return boxes(home, largest=largest, bind=bind)
 
 
-def _status(home: Home, link: Link) -> Status | None:
+def _status(home: Home, link: Link, coordinator: Coordinator) -> Status | None:
     status = read_status(home)
-    return None if status is None else {**status, "seen": sorted(link.seen)}
+    return None if status is None else {**status, "seen": sorted(link.seen), "late": coordinator.late(link)}
 
 
 def run_aggregator(
@@ -68,11 +68,13 @@ def run_aggregator(
     *,
     test: str | Path | None = None,
     bind: str | None = None,
+    linger: float = 3.0,
     say: Callable[[str], None] = _log.warning,
 ) -> Iterator[Status | None]:
     """Run the rounds that are left; yield the status until the last one is done.
 
-    `seen` in it are the addresses of the parties that have been there since the start.
+    `seen` in it are the addresses of the parties that have been there since the start, `late` those of users who have
+    not fetched the last result; they are waited for, `linger` seconds at most.
     Started again after a kill, it goes on with the round it was in.
     """
     with alone(home):
@@ -82,16 +84,15 @@ def run_aggregator(
 
             def work() -> None:
                 try:
-                    coordinator.run(link)
+                    coordinator.run(link, linger)
                 except BaseException as error:
                     failed.append(error)
 
             thread = threading.Thread(target=work, name="rounds", daemon=True)
             thread.start()
             while thread.is_alive():
-                yield _status(home, link)
+                yield _status(home, link, coordinator)
                 thread.join(0.2)
             if failed:
                 raise failed[0]
-            yield _status(home, link)
-            link.drain(3.0)  # the last result should reach those who are there
+            yield _status(home, link, coordinator)

@@ -83,7 +83,7 @@ class SuperLinkLink:
         self._beat: Beat | None = None
         self._node, self._run = Node(node_id=SUPERLINK_NODE_ID), 0
         self._nodes: dict[int, int] = {}
-        self._waiting: set[str] = set()
+        self._waiting: dict[str, int] = {}
         self._active: dict[int, str] = {}
         self._looked = -float("inf")
         self.seen: set[int] = set()
@@ -115,12 +115,9 @@ class SuperLinkLink:
         self.seen |= news
         return news
 
-    def drain(self, seconds: float) -> None:
-        """Wait for what was sent last to be fetched by those who are there."""
-        end_at = time.monotonic() + seconds
-        while self._waiting and time.monotonic() < end_at:
-            self.pull()
-            time.sleep(0.1)
+    def unread(self) -> set[int]:
+        """Parties that have not answered yet."""
+        return set(self._waiting.values())
 
     def close(self) -> None:
         """Stop the SuperLink."""
@@ -149,13 +146,13 @@ class SuperLinkLink:
             return self._client.PushMessages(request)
 
         answer = push(self._client, sent, ask, node=self._node, run=self._run)
-        self._waiting.update(name for name in answer.message_ids if name)
+        self._waiting.update((name, message.to) for name in answer.message_ids if name)
 
     def _receive(self) -> Iterator[bytes]:
-        request = runtime.PullAppMessagesRequest(message_ids=self._waiting)
+        request = runtime.PullAppMessagesRequest(message_ids=list(self._waiting))
         found = self._client.PullMessages(request)
         for bare, tree in zip(found.messages_list, found.message_object_trees, strict=True):
-            self._waiting.discard(bare.metadata.reply_to_message_id)
+            self._waiting.pop(bare.metadata.reply_to_message_id, None)
             try:
                 reply = pull(self._client, bare, tree, node=self._node, run=self._run)
             except ObjectPullError as error:

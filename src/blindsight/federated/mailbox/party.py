@@ -70,17 +70,24 @@ class Client:
             answer = self._connection.getresponse()
             data = answer.read(self._largest + 1)
         except BaseException:
-            self.close()
+            self._forget()
             raise
         if answer.status == 401:
             raise ProtocolError("the aggregator does not know this party's token: ask for a new invitation.")
         if answer.status not in (200, 204) or len(data) > self._largest:
-            self.close()
+            self._forget()
             raise ConnectionError(f"the aggregator answered {answer.status}.")
         return data
 
     def close(self) -> None:
-        """Forget the connection; the next request makes another."""
+        """Say what was handled, so that nobody waits for this party, and leave."""
+        if self._connection is not None and self._after:
+            with contextlib.suppress(OSError, http.client.HTTPException, ProtocolError):
+                self._request("GET", f"/v1/messages?boot={quote(self._boot)}&after={self._after}&leave=1")
+        self._forget()
+
+    def _forget(self) -> None:
+        """The next request makes another connection."""
         if self._connection is not None:
             with contextlib.suppress(OSError):
                 self._connection.close()

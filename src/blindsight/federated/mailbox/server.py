@@ -1,6 +1,7 @@
 """The boxes, as a `Link` for the coordinator, and the HTTPS server that lets parties at theirs.
 
-    GET  /v1/messages?boot=B&after=I    waits up to 20 s; boot, and messages above I (or all, where boot is another)
+    GET  /v1/messages?boot=B&after=I    waits up to 20 s; boot, and messages above I (or all, where boot is another);
+                                        with &leave=1 it only acknowledges, and is answered at once
     POST /v1/answers                    what a party has to say
 
 Both need `Authorization: Bearer TOKEN`; a box is its token's owner's. Messages stay in the box until they are
@@ -15,7 +16,6 @@ import hmac
 import json
 import secrets
 import threading
-import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -76,11 +76,10 @@ class MailboxLink:
         """Nobody has to be asked again: messages wait in their boxes."""
         return set()
 
-    def drain(self, seconds: float) -> None:
-        """Wait for what was sent last to be fetched by those who are there."""
-        end = time.monotonic() + seconds
-        while time.monotonic() < end and any(self._boxes[number] for number in self.seen):
-            time.sleep(0.05)
+    def unread(self) -> set[int]:
+        """Parties in whose boxes something waits."""
+        with self._lock:
+            return {number for number, box in self._boxes.items() if box}
 
     def take(self, number: int, boot: str, after: int) -> list[tuple[int, bytes]]:
         """Drop what was acknowledged, and hand out what is left."""
@@ -149,7 +148,11 @@ def application(link: MailboxLink, tokens: Mapping[str, int], *, largest: int) -
             after = int(request.query_params.get("after", "0"))
         except ValueError:
             return responses.Response(status_code=400)
-        found = await link.fetch(number, request.query_params.get("boot", ""), after)
+        boot = request.query_params.get("boot", "")
+        if request.query_params.get("leave") == "1":
+            link.take(number, boot, after)
+            return responses.Response(status_code=204)
+        found = await link.fetch(number, boot, after)
         writer = Writer().text(link.boot).number("I", len(found))
         for place, data in found:
             writer.number("Q", place).field(data)

@@ -35,6 +35,7 @@ from blindsight.service.infra.jobs import end_with_parent  # noqa: E402
 __all__ = ["Site", "main", "take_part"]
 
 _LAST_WORDS = 30.0
+_LATE = 7 * 86_400.0  # seconds for which the collector keeps the last result for a site that is away
 _NO_USER = 1000  # addresses of key holders lie far above
 
 
@@ -90,6 +91,8 @@ class Site:
             "sent": found["users_in"],
             "waiting": found["waiting"],
         }
+        if len(found["rounds"]) >= found["planned"]:
+            news["late"] = found["late"]
         if any(self.says.get(name) != value for name, value in news.items()):
             self.say(**news)
             for number in joined:  # its secrets are not needed here any longer
@@ -134,16 +137,21 @@ def take_part(folder: Path, bind: str | None) -> None:
             os._exit(70)  # half a site is none: the workbench starts all of it again
 
     site.answered(open_service(site.user, folder / "rows.npz"), 0)  # perhaps the last round was learned, but not told
-    for home in site.homes.values():
-        if home.about["role"] != "aggregator":
-            threading.Thread(target=keep, args=(home,), daemon=True).start()
+    parties = {
+        name: threading.Thread(target=keep, args=(home,), daemon=True)
+        for name, home in site.homes.items()
+        if home.about["role"] != "aggregator"
+    }
+    for thread in parties.values():
+        thread.start()
     if "aggregator" in site.homes:
-        for status in run_aggregator(site.homes["aggregator"], bind=bind):
+        for status in run_aggregator(site.homes["aggregator"], bind=bind, linger=_LATE):
             site.status(status)
         if not site.over.wait(_LAST_WORDS):  # started again after the end: the collector has the model too
             shutil.copyfile(site.homes["aggregator"].path / "model.safetensors", folder / "model.safetensors")
             site.over.set()
     site.over.wait()
+    parties[site.user.path.name].join(_LAST_WORDS)  # it tells the collector that the last result has come
     site.say(finished=True, waiting="")
 
 

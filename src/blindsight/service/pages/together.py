@@ -294,6 +294,9 @@ def _says(run: Run, says: dict[str, Any], done: int) -> str:
         return str(says["problem"])
     if time.time() - (says.get("away") or 0) < _AWAY:
         return "The collector cannot be reached just now; this site tries again by itself."
+    if run.host and done >= run.rounds:
+        late = _and([run.sites[number - 1] for number in says.get("late", []) if 0 < number <= len(run.sites)])
+        return f"All rounds are done. The model waits here for {late or 'the other sites'}: keep the workbench running."
     if not run.host:
         return "Waiting for the other sites." if not done else f"Round {done + 1} is under way."
     missing = [name for number, name in enumerate(run.sites, 1) if str(number) not in says.get("joined", {})]

@@ -33,6 +33,7 @@ from blindsight.sketching.parameters import QKParameters
 __all__ = ["all_verdicts", "cards", "figures", "report_on_all"]
 
 _SHOWN = 10
+_TRIALS = 5000
 
 
 def all_verdicts(
@@ -42,7 +43,7 @@ def all_verdicts(
 
     About a minute; `deep` runs ten times the trials, which raises the ceiling of what can be measured.
     """
-    trials = 50_000 if deep else 5000
+    trials = 10 * _TRIALS if deep else _TRIALS
     pictures = data.load("mnist5k").array()
     digits = data.load("digits").array()
     rows = digits.reshape(len(digits), -1)[:200] / 255.0

@@ -18,7 +18,7 @@ from blindsight.service.infra.datasets import DataSet, DataSets, Release, today
 from blindsight.service.infra.jobs import JobContext
 from blindsight.service.infra.problems import Problem, documented
 from blindsight.service.infra.shell import Bar, bar_of, counted, plain, render
-from blindsight.service.pages.home import budget_of
+from blindsight.service.pages.home import LEAST_ATTACKED, budget_of
 from blindsight.service.pages.jobs import REPORT
 from blindsight.service.pages.photo_library import released_cells, vault_of
 from blindsight.service.pages.protect import Next
@@ -28,7 +28,6 @@ __all__ = ["router", "run"]
 router = APIRouter(tags=["budget"])
 _TRIALS = 60_000
 _PAIRS = 4
-_LEAST = 20  # photos, for what is measured on them to mean anything
 
 
 @router.get("/budget", include_in_schema=False)
@@ -182,7 +181,7 @@ def _page(request: Request, studio: Studio, release: str | None) -> Response:
 
 
 def _too_few(release: Release) -> bool:
-    return release.kind == "search" and release.photos < _LEAST
+    return release.kind == "search" and release.photos < LEAST_ATTACKED
 
 
 def _job(studio: Studio, release: Release) -> dict[str, Any] | None:

@@ -209,6 +209,9 @@ def test_dicom_files_are_protected_per_patient_and_what_cannot_be_read_takes_no_
     assert set(why) == {"rtplan.dcm", "MR_truncated.dcm", "image_dfl.dcm"}
     release = released(app, one, 4.0)
     assert (release.photos, release.left_out) == (3, 1), "one of a patient with one, two of one with three"
+    answer = Client(app).post(f"/api/releases/{release.id}/attack")
+    assert (answer.status_code, answer.json()["error"]) == (409, "too_few_photos")
+    assert "Too few photos to attack" in Client(app).get(f"/budget?release={release.id}").text
     given = app.state.studio.datasets.folder(release)
     said = b"".join(path.read_bytes() for path in given.rglob("*") if path.is_file())
     assert not any(word in said for word in (b"4MR1", b"1CT1", b"CompressedSamples"))
@@ -262,6 +265,8 @@ def test_a_way_to_compare_is_learned_from_a_stream_of_pairs_shown_before_and_aft
         pair = client.post(f"/api/compare/{one.id}", json=order).json()
         if pair["answered"] == compare.LEAST:
             break
+    # Half of the pairs are random ones, of which three in four differ: none of 40 would happen once in 10^8 runs.
+    assert pair["different"] > 0
     assert client.post(f"/api/compare/{one.id}/learn").status_code == 202
     order = {"dataset": one.id, "release": "ef" * 6}
     found = work(app, compare, order)

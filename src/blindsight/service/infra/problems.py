@@ -40,6 +40,7 @@ PROBLEMS: dict[str, tuple[int, str]] = {
     "refused_invitation": (422, "This is no invitation of a workbench, or a part of it is missing. Ask for it again."),
     "joined_before": (409, "This machine takes part in that run already."),
     "too_few_labels": (409, "Too few photos of this data set carry the run's labels; label some on the page Tags."),
+    "too_few_photos": (409, "Too few photos were given away for an attack to be measured: 20 are needed."),
     "other_features": (409, "These photos were read with another network than the run's; read the folder again."),
     "not_worth_it": (
         409,

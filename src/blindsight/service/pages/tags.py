@@ -18,7 +18,7 @@ from blindsight.service.infra.access import Owner, Parts, Studio
 from blindsight.service.infra.datasets import DataSet, DataSets
 from blindsight.service.infra.problems import Problem, documented
 from blindsight.service.infra.shell import Strip, plain, render
-from blindsight.service.pages.home import budget_of, chosen
+from blindsight.service.pages.home import budget_of, chosen, reached
 from blindsight.service.pages.protect import Next
 
 __all__ = ["EPSILON", "PUBLISHED", "labels_of", "plain_cell", "router"]
@@ -231,7 +231,7 @@ def _page(request: Request, studio: Studio, dataset: str | None) -> Response:
                 stays="The photos, which photo has which tag, your corrections.",
                 promised=f"ε {plain(quality['epsilon'])}" if quality else "nothing yet",
                 proven=f"ε {plain(quality['epsilon'])}" if quality else "nothing yet",
-                attacked="not yet",
+                attacked=reached(one, "tags"),
                 says="in total, per labelled photo; smaller is safer",
                 bar=bar,
                 note="Tagging spends nothing.",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -60,9 +59,9 @@ def rows(*, quick: bool, seed: int = 0, out: Path, progress: Progress | None = N
 
 def _all(collection: Collection, out: Path) -> Iterator[Row]:
     if collection.name != "mnist5k":
-        # Five seeds; where time is short, fewer for the deep hashers, and every row says how many it had.
-        deep = os.environ.get("BLINDSIGHT_BENCH_DEEP_SEEDS")
-        yield from tables(collection, out, bases=BASES, bits=paper.BITS, deep_seeds=int(deep) if deep else None)
+        # Where the paper has no columns, its shortest and longest codes say enough.
+        bits = (paper.BITS[0], paper.BITS[-1]) if collection.paper is None else paper.BITS
+        yield from tables(collection, out, bases=BASES, bits=bits)
     epsilons = (1.0, 2.0, 4.0, 8.0, 16.0)
     yield from record_rows(collection, out, epsilons=epsilons, n_queries=400, main=collection.name == "cifar10")
 

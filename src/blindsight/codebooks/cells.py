@@ -23,7 +23,7 @@ Ints = NDArray[np.int64]
 
 # Temperature of the soft maximum over the atoms of a group; the second atom's weight beside the first.
 _ATOMS, _SECOND = 0.1, 0.6
-_NEVER = -30.0  # ln of a probability not worth telling from 0
+_NEVER, _SURE = -30.0, 1e-6  # ln of a probability not worth telling from 0; the least doubt
 
 
 class Cells(Protocol):
@@ -216,13 +216,18 @@ class ClassCells:
         return np.asarray(near.argmax(axis=1), dtype=np.int64)
 
     def similarity(self, points: Floats) -> Floats:
-        """ln P(an image of the cell shares a label with q)."""
+        """How likely an image of the cell shares a label with q; see `likely`."""
         return self.likely(self.answers(points))
 
     def likely(self, answers: Floats) -> Floats:
-        """ln P(an image of each cell shares a label with one of these answers)."""
+        """The log-odds that an image of each cell shares a label with one of these answers.
+
+        Where the classes are the cells, ln P of the class: odds would forget that not all images of a cell are of its
+        class, which the answers of groups know.
+        """
         shared = self.sharing(answers, self._middle)
-        return np.asarray(np.log(np.maximum(shared, np.float32(np.exp(_NEVER)))), dtype=np.float32)
+        log = np.log(np.maximum(shared, np.float32(np.exp(_NEVER))))
+        return np.asarray(log if self.groups is None else log - np.log(np.maximum(1 - shared, np.float32(_SURE))))
 
     def sharing(self, one: Floats, other: Floats) -> Floats:
         """How likely (m, k) images with these answers share a label."""

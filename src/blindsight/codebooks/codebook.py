@@ -53,13 +53,13 @@ def number_of_cells(epsilon: float) -> int:
 
 
 def few_cells(epsilon: float) -> int:
-    """3 e^(epsilon / 3): where images are of few kinds, or where noise blurs the cells, more only blur the response.
+    """4 e^(epsilon / 3): where images are of few kinds, or where noise blurs the cells, more only blur the response.
 
     Examples:
         >>> [few_cells(e) for e in (2, 4, 8, 12)]
-        [6, 11, 43, 164]
+        [8, 15, 58, 218]
     """
-    return max(2, round(3 * math.exp(min(checks.positive("epsilon", epsilon), 24.0) / 3)))
+    return max(2, round(4 * math.exp(min(checks.positive("epsilon", epsilon), 24.0) / 3)))
 
 
 @dataclass(frozen=True, eq=False)

@@ -33,8 +33,9 @@ MOST_CELLS = 150
 _NEAR_CLASSES = 5
 # Logistic regression's C on unit rows, and for one label of several; folds, and the most pictures that pairs are of.
 _STRENGTH, _STRENGTH_EACH, _FOLDS, _MOST_PAIRED = 25.0, 10.0, 5, 1500
-# Pictures for each group of answers, at least; groups must leave the truth to be told this often.
-_EACH_GROUP, _TOLD = 12, 0.9
+# Pictures for each group of answers, at least, with one class each or several labels; groups of classes must leave the
+# truth to be told this often.
+_EACH_GROUP, _EACH_SET, _TOLD = 40, 12, 0.9
 
 
 def from_head(network: str, epsilon: float, *, n_cells: int | None = None, first_page: bool = False) -> Codebook:
@@ -112,7 +113,8 @@ def _of_answers(
     cells = kind(*_classifier(points, labels))
     unseen = _unseen(points, labels, kind)
     some = np.arange(0, len(labels), -(-len(labels) // _MOST_PAIRED))
-    wanted = n_cells or min(few_cells(epsilon), MOST_CELLS, max(2, len(labels) // _EACH_GROUP))
+    most = max(2, len(labels) // (_EACH_GROUP if kind is ClassCells else _EACH_SET))
+    wanted = n_cells or min(few_cells(epsilon), MOST_CELLS, most)
     if kind is LabelCells or (wanted > cells.k and _told(epsilon, wanted) > _TOLD):
         cells = kind(cells.coefficients, cells.intercept, _group_means(unseen[some], wanted))
     slope = _slope(cells, unseen[some], labels[some])
@@ -126,7 +128,7 @@ def _told(epsilon: float, k: int) -> float:
 def _group_means(answers: Floats, k: int) -> Floats:
     group = ward_groups(answers, k)
     member = np.eye(int(group.max()) + 1, dtype=np.float32)[group]
-    return (member / member.sum(axis=0)).T @ answers
+    return np.asarray((member / member.sum(axis=0)).T @ answers, dtype=np.float32)
 
 
 def _enough(rows: Array, least: int) -> Floats:
@@ -191,7 +193,7 @@ def _unseen(points: Floats, labels: Floats, kind: type[ClassCells]) -> Floats:
 
 
 def _slope(cells: ClassCells, answers: Floats, labels: Floats) -> float:
-    """How relevance grows with ln P(a label is shared), on pairs of pictures and the cells of their answers."""
+    """How relevance grows with the odds of a shared label, on pairs of pictures and the cells of their answers."""
     from sklearn.linear_model import LogisticRegression
 
     same, apart = labels @ labels.T > 0, ~np.eye(len(labels), dtype=bool)

@@ -196,9 +196,18 @@ def _slope(cells: ClassCells, answers: Floats, labels: Floats) -> float:
     """How relevance grows with the odds of a shared label, on pairs of pictures and the cells of their answers."""
     from sklearn.linear_model import LogisticRegression
 
-    same, apart = labels @ labels.T > 0, ~np.eye(len(labels), dtype=bool)
-    if same[apart].all() or not same[apart].any():
+    own = np.eye(cells.k, dtype=np.float32)[cells.nearest(answers)]
+    shared = (labels @ labels.T > 0).astype(np.float32)
+    np.fill_diagonal(shared, 0)  # no picture is a pair with itself
+    # Pairs with one picture and all pictures of one cell have one similarity: they are counted, not listed.
+    same = shared @ own
+    other = own.sum(axis=0) - own - same
+    if not same.any() or not other.any():
         return 1.0
-    similarity = cells.likely(answers)[:, cells.nearest(answers)]
-    fitted = LogisticRegression(C=1e6).fit(similarity[apart][:, None], same[apart])
+    similarity = cells.likely(answers).ravel()
+    fitted = LogisticRegression(C=1e6).fit(
+        np.r_[similarity, similarity][:, None],
+        np.repeat([1, 0], similarity.size),
+        sample_weight=np.r_[same.ravel(), other.ravel()],
+    )
     return float(max(fitted.coef_[0, 0], 1e-3))

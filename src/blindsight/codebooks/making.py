@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from blindsight.codebooks.cells import Cells, ClassCells, GroupCells, LabelCells, PairCells, ward_groups
 from blindsight.codebooks.codebook import Codebook, few_cells, number_of_cells
-from blindsight.codebooks.embedding import Embedding, head_space
+from blindsight.codebooks.embedding import Embedding, head_space, unit_rows
 from blindsight.core.errors import InvalidData
 from blindsight.privacy.mechanisms import KaryResponse
 
@@ -29,8 +29,8 @@ LEAST_PICTURES = 100
 _PAIRS_FROM = 6
 #: more cells than these of single pictures tell no more than their noise.
 MOST_CELLS = 150
-# How many classes near each picture join it as atoms.
-_NEAR_CLASSES = 5
+# The same with classes of a network among them; how many classes near each picture join it, and what near means.
+_MOST_WITH_CLASSES, _NEAR_CLASSES, _NEAR = 200, 5, 0.1
 # Logistic regression's C on unit rows, and for one label of several; folds, and the most pictures that pairs are of.
 _STRENGTH, _STRENGTH_EACH, _FOLDS, _MOST_PAIRED = 25.0, 10.0, 5, 1500
 # Pictures for each group of answers, at least, with one class each or several labels; groups of classes must leave the
@@ -62,11 +62,17 @@ def from_pictures(
     if classes is not None:
         moved = embedding.moved(classes)
         near = np.unique(np.argsort(-(atoms @ moved.T), axis=1)[:, :_NEAR_CLASSES])
-        atoms = np.concatenate([atoms, moved[near]])
+        atoms = np.concatenate([atoms, _drawn(moved[near], atoms)])
     wanted = n_cells or number_of_cells(epsilon)
     if wanted / len(atoms) < _PAIRS_FROM:
-        wanted = n_cells or min(wanted, MOST_CELLS)
+        wanted = n_cells or min(wanted, MOST_CELLS if classes is None else _MOST_WITH_CLASSES)
     return Codebook(embedding, _of_atoms(atoms, wanted), epsilon, "pictures")
+
+
+def _drawn(classes: Floats, pictures: Floats) -> Floats:
+    """Classes drawn half-way to the pictures near them: what a class looks like in this domain."""
+    weight = np.exp((classes @ pictures.T) / np.float32(_NEAR))
+    return unit_rows(classes + (weight / weight.sum(axis=1, keepdims=True)) @ pictures)
 
 
 def from_classes(rows: Array, labels: Sequence[Any] | Array, epsilon: float, *, network: str | None) -> Codebook:

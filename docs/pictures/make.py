@@ -134,7 +134,7 @@ def walk(camera: Camera, folder: Path) -> None:
     camera.shoot("tags")
     camera.go("compare")
     page.wait_for_function("() => document.querySelector('#count').innerText.startsWith('Pair')")
-    _answer(page, 44)
+    _answer(page, 40)
     page.get_by_role("button", name="Learn for").click()
     page.wait_for_selector("text=What the last learning changed", timeout=LONG)
     page.wait_for_load_state("networkidle")
@@ -182,7 +182,7 @@ def _together(camera: Camera) -> None:
         sites = []
         try:
             for n, invitation in enumerate(invitations):
-                folder = album(Path(place) / f"photos-{n}" / "Scenes", each=12)
+                folder = album(Path(place) / f"photos-{n}" / "Scenes", each=6)
                 server = workbench(Path(place) / f"state-{n}", folder.parent)
                 sites.append(server)
                 _join(camera.browser, server.__enter__(), folder, invitation)
@@ -222,7 +222,7 @@ def main() -> None:
     place = Path(tempfile.gettempdir()) / "blindsight"  # it is seen on the pages
     shutil.rmtree(place, ignore_errors=True)
     with sync_playwright() as driver:
-        folder = album(place / "photos" / "travel", each=60)
+        folder = album(place / "photos" / "travel", each=30)
         browser = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
         with workbench(place / "state", folder.parent) as url:
             walk(Camera(browser, url, out, "--all" in sys.argv), folder)

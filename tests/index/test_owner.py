@@ -102,6 +102,7 @@ def test_thumbnails_of_gone_photos_go_with_them(tmp_path):
 
 def test_a_stored_photo_s_neighbours_can_be_ordered_by_the_photos(album, tmp_path):
     answer = json.loads(run("search", album / "ix", "--like", "00.jpg", "--rerank", 13, "-k", 2, "--json"))
+    assert "in its cell" not in run("search", album / "ix", "--like", "00.jpg", "--rerank", 13, "-k", 2)
     assert {hit["names"][0] for hit in answer["queries"][0]["hits"]} == {"00.jpg", "again.jpg"}
     with pytest.raises(InvalidParameter, match="--rerank compares"):
         run("search", album / "ix", "--like", "00.jpg", "--rerank", 13, "--folder", tmp_path)

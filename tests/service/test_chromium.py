@@ -20,7 +20,7 @@ from service.photos import album
 pytestmark = pytest.mark.real
 DEMO = tuple(f"demo/{name}" for name in ("search", "sketch", "federation", "metric", "tags", "papers"))
 PAGES = ("", "protect", "search", "tags", "compare", "together", "send", "budget", "demo", *DEMO)
-WAIT = 60_000
+WAIT = 180_000  # a busy machine is not the page's fault
 
 
 @pytest.fixture(scope="module")
@@ -245,11 +245,11 @@ def test_a_newcomer_protects_a_folder_searches_compares_and_attacks(
     page.locator("main a", has_text="Protect a folder").click()
     page.locator("#folder").select_option(label=str(here))
     page.get_by_role("button", name="Read this folder").click()
-    page.wait_for_selector("input[name=epsilon]", timeout=4 * WAIT)
+    page.wait_for_selector("input[name=epsilon]", timeout=2 * WAIT)
     assert "80 photos read, 1 could not be" in visit.text("main")
     clean(page, axe)
     page.get_by_role("button", name="my own photos").click()
-    page.wait_for_selector(".film img", timeout=4 * WAIT)
+    page.wait_for_selector(".film img", timeout=2 * WAIT)
     clean(page, axe)
     page.locator("input[name=epsilon][value='4.0']").check()
     assert "ε 4" in visit.text("#choice-title")
@@ -257,7 +257,7 @@ def test_a_newcomer_protects_a_folder_searches_compares_and_attacks(
     assert page.url.endswith("look=own"), "nothing happens before the box is ticked"
     page.locator("#sure").check()
     page.get_by_role("button", name="Make the release").click()
-    page.wait_for_selector("text=Keep one, give away the other", timeout=4 * WAIT)
+    page.wait_for_selector("text=Keep one, give away the other", timeout=2 * WAIT)
     assert "12 of ε 16 are left" in visit.text("main")
     with page.expect_download() as waiting:
         page.get_by_role("link", name="The card").click()
@@ -289,13 +289,14 @@ def test_a_newcomer_protects_a_folder_searches_compares_and_attacks(
     assert "3 answered: 1 same, 1 different, 1 not sure" in visit.text("#tally")
     clean(page, axe)
     page = visit.go("")
-    page.get_by_role("link", name="Attack the search index").click()
+    page.get_by_role("link", name="Attack it: the search index").click()
     page.get_by_role("button", name="Attack it now").click()
-    page.wait_for_selector(".verdict", timeout=4 * WAIT)
+    page.wait_for_selector(".verdict", timeout=2 * WAIT)
     assert "The promise held" in visit.text(".verdict")
     assert "Yes" in visit.text("main")
     clean(page, axe)
     assert "no promise refuted" in visit.go("").locator("main").inner_text()
+    clean(page, axe)
     page = visit.go("together")
     page.locator("#sites-named").fill("Harbour museum, County library")
     page.get_by_role("button", name="Make the invitations").click()

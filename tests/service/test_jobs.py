@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -78,6 +79,31 @@ def test_of_many_workbenches_one_gets_a_job(make: Callable[..., Any], tmp_path: 
     with ThreadPoolExecutor(8) as pool:
         got = [row["id"] for row in pool.map(lambda n: jobs[n % 4].claim(), range(40)) if row is not None]
     assert sorted(got) == sorted(made)
+
+
+def test_ones_own_photos_do_not_wait_for_the_demo(make: Callable[..., Any]) -> None:
+    jobs = make().state.studio.jobs
+    demo = jobs.add("demo-sketch", {}, "workbench", limited=False)
+    own = jobs.add("protect", {"step": "scan", "dataset": "ab" * 6}, "local")
+    assert own["note"] == "waiting for other work to end"
+    assert [jobs.claim()["id"] for _ in range(2)] == [own["id"], demo["id"]]
+
+
+def test_the_demo_is_prepared_when_somebody_opens_it_and_not_before(make: Callable[..., Any], tmp_path: Path) -> None:
+    app = make(state=tmp_path / "new", prepare=True)
+    app.state.studio.jobs._stopping = True  # queue only
+
+    async def visit() -> list[int]:
+        counts = []
+        async with app.router.lifespan_context(app):
+            for page in ("/", "/demo"):
+                await Client(app)._client.get(page)
+                for _ in range(20 if page == "/demo" else 5):
+                    await asyncio.sleep(0.1)
+                counts.append(len(app.state.studio.jobs.listed()))
+        return counts
+
+    assert run(visit()) == [0, 4]
 
 
 def test_a_lease_that_runs_out_frees_the_job_and_its_old_process_writes_nothing(

@@ -111,7 +111,7 @@ def search_index(
             _emit(asked, found, stored, encoder.meaning, html, names)
             return
         for query, present, ranked in zip(asked.titles, asked.present, found, strict=True):
-            _show(query, ranked, encoder.match_word, names, present=present)
+            _show(query, ranked, encoder.match_word, names, present=present, own=rerank is not None)
         _explain(found, stored, encoder, html)
 
 
@@ -208,20 +208,23 @@ def _first(hits: Hits, k: int) -> list[list[Hit]]:
     return [found[:k] if hits.distances is None else found for found in hits]
 
 
-def _show(query: str, found: list[Hit], word: str, names: OwnNames, *, present: bool) -> None:
+def _show(query: str, found: list[Hit], word: str, names: OwnNames, *, present: bool, own: bool) -> None:
     from blindsight.index.contact_sheet import percent
 
     title = Path(query).name
     if not present:
         console.print(f"{title}: nothing like this here, as far as the noisy cells tell. The nearest:", markup=False)
     codes = any(hit.distance is not None for hit in found)
+    # In an order by the owner's photos every score is its own: it says nothing of who else is in a cell.
+    columns = ("rank", "photo", *(() if own else ("distance" if codes else "in its cell",)), "score", word)
     rows = []
     for rank, hit in enumerate(found, start=1):
         shown = hit.trust if hit.probability is None else hit.probability
         place = hit.distance if codes else (f"with {hit.tied - 1:,} others" if hit.tied > 1 else "alone")
         name = ", ".join(names.of(hit.id))
-        rows.append((rank, name, place, round(hit.score, 4), "" if shown is None else percent(shown)))
-    table(f"{title}: {len(rows)} hits", ("rank", "photo", "distance" if codes else "in its cell", "score", word), rows)
+        between = () if own else (place,)
+        rows.append((rank, name, *between, round(hit.score, 4), "" if shown is None else percent(shown)))
+    table(f"{title}: {len(rows)} hits", columns, rows)
 
 
 def _explain(found: list[list[Hit]], stored: Any, encoder: PhotoEncoder, html: Path | None) -> None:

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-from fastapi import FastAPI, Request
+from fastapi import Depends, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from fastapi.templating import Jinja2Templates
@@ -94,12 +94,14 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.state.studio = studio
     app.state.templates = Jinja2Templates(_HERE / "templates")
     own = (system, home, protect, search, tags, compare, together, send, budget, jobs, ledger)
-    for module in (*own, demo_search, demo_sketch, demo_tags, demo_start):
+    for module in own:
         app.include_router(module.router)
+    for module in (demo_search, demo_sketch, demo_tags, demo_start):
+        app.include_router(module.router, dependencies=[Depends(_want_demo)])
     app.mount("/static/swagger", StaticFiles(directory=_swagger()), name="swagger")
     app.mount("/static", StaticFiles(directory=_HERE / "static"), name="static")
-    for module in (demo_pages, sign_in):
-        app.include_router(module.router)
+    app.include_router(demo_pages.router, dependencies=[Depends(_want_demo)])
+    app.include_router(sign_in.router)
     _answer_errors(app, studio)
     _document_keys(app)
     app.add_middleware(Guard, settings=settings, keys=keys, metrics=metrics, routes=app.routes)
@@ -130,8 +132,16 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         studio.database.close()
 
 
+async def _want_demo(request: Request) -> None:
+    request.app.state.studio.demo.wanted.set()
+
+
 async def _prepare(studio: Studio) -> None:
-    """Get ready what pages need, in the background; load each part as soon as there is more of it."""
+    """Once somebody opens the demo, get ready what it needs; load each part as soon as there is more of it.
+
+    Not before: a newcomer's own photos would wait for digits that nobody asked for.
+    """
+    await studio.demo.wanted.wait()
     prepared = studio.settings.state / "prepared"
     wanted = {room: n for room, n in _PREPARED.items() if room != "search" or studio.settings.index == "mnist5k"}
     for room, parts in wanted.items():

@@ -9,6 +9,7 @@ for publishing tags of private images; that is charged per image.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Self
@@ -136,6 +137,19 @@ class PrivateTagger(Protected):
         tagger.released_, tagger.owner_only_ = {}, {}
         tagger._settle()
         return tagger
+
+    def with_answers(self, answers: Any) -> Self:
+        """The same model, answering in another way: nothing is learned anew, and training's price stays what it was."""
+        check_is_fitted(self, "public_")
+        made = copy.copy(self)
+        made.answers, made.public_ = answers, dict(self.public_)
+        made._check()
+        if isinstance(answers, CodebookAnswers):
+            if answers.words is None or "words" in self.released_:
+                raise InvalidParameter("answers can change to CodebookAnswers with words=, where none were learned.")
+            made.public_ |= answers.words.to_fields()
+        made._settle()
+        return made
 
     def promise(self, **public: Any) -> Guarantee:
         """What will be promised per training record, from parameters and public facts only."""

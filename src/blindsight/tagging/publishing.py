@@ -30,7 +30,7 @@ from blindsight.tagging.estimator import TRAINING, PrivateTagger
 if TYPE_CHECKING:
     from blindsight.privacy.ledger import Ledger
 
-__all__ = ["publish", "train_once"]
+__all__ = ["publish", "release_of", "train_once"]
 
 # Photos whose answers are noted in the vault together: what a crash leaves to be computed again.
 _TOGETHER = 256
@@ -58,7 +58,7 @@ def publish(
         raise InvalidParameter("permanent noise needs an exact sampler: CodebookAnswers, or Gaussian or Laplace noise.")
     promised = promise.of_publishing(single)
     about = _function(tagger, promised.releases)
-    number = vault.release_of(about)
+    number = release_of(tagger, vault)
     first = {record: place for place, record in reversed(list(enumerate(records)))}
     kept = vault.codes(number)
     missing = sorted((record for record in first if record not in kept), key=first.__getitem__)
@@ -80,6 +80,14 @@ def publish(
             progress(min(start + _TOGETHER, len(missing)), len(missing))
     told = np.frombuffer(b"".join(kept[record] for record in records), shape.dtype).reshape(-1, *shape.shape[1:])
     return way.read(told)
+
+
+def release_of(tagger: PrivateTagger, vault: Vault) -> str:
+    """The number of the release that all published answers of this model belong to, in the vault and the ledger."""
+    single = tagger.answer_guarantee_
+    if single is None:
+        raise InvalidParameter("exact answers are no release: publish with answers=CodebookAnswers(...).")
+    return vault.release_of(_function(tagger, promise.of_publishing(single).releases))
 
 
 def train_once(

@@ -37,6 +37,7 @@ def decode_dicom(data: bytes, *, name: str = "the image", limits: Limits = LIMIT
             warnings.simplefilter("ignore")
             dataset = module.dcmread(io.BytesIO(data))
             _check_size(dataset, name, limits)
+            _check_decoder(dataset, name)
             frames = dataset.pixel_array
             return _shown(_one_frame(frames, dataset), dataset)
     except HostileFile:
@@ -69,6 +70,14 @@ def _check_size(dataset: Any, name: str, limits: Limits) -> None:
         raise HostileFile(
             f"{name} says it has {frames:,} x {rows} x {columns} pixels, more than the limit of {limits.pixels:,}."
         )
+
+
+def _check_decoder(dataset: Any, name: str) -> None:
+    """A compression that nothing installed here reads is no damage, and is said."""
+    pixels: Any = optional_module("pydicom.pixels", extra="dicom")
+    way = dataset.file_meta.TransferSyntaxUID
+    if way.is_compressed and way.is_encapsulated and not pixels.get_decoder(way).is_available:
+        raise HostileFile(f"{name} is compressed as {way.name}, which needs a decoder that is not installed.")
 
 
 def _one_frame(pixels: NDArray[Any], dataset: Any) -> NDArray[Any]:

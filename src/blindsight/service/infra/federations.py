@@ -23,7 +23,6 @@ import os
 import re
 import secrets
 import shutil
-import sys
 import tempfile
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -35,6 +34,7 @@ from numpy.typing import NDArray
 from blindsight.core.errors import BlindsightError
 from blindsight.core.storage import write_atomically
 from blindsight.service.infra.datasets import today
+from blindsight.service.infra.jobs import start_child
 from blindsight.service.infra.problems import Problem
 from blindsight.service.infra.settings import Settings, is_loopback
 
@@ -47,6 +47,7 @@ _RUN = re.compile(r"[0-9a-f]{12}")
 _MARK = b"blindsight-invitation:"
 _DELTA = 1e-5
 _PATIENCE = 30.0
+_PAUSE, _LONGEST_PAUSE = 0.5, 30.0  # seconds before a process that died is started again
 
 
 @dataclass(frozen=True)
@@ -224,30 +225,18 @@ class Federations:
         self._tasks.clear()
 
     async def _keep(self, run: Run) -> None:
-        folder, process = self.root / run.id, None
+        folder, process, pause = self.root / run.id, None, _PAUSE
         order = {"folder": str(folder), "bind": None if is_loopback(run.address.rpartition(":")[0]) else "0.0.0.0"}  # noqa: S104
         try:
             while True:
-                process = await asyncio.create_subprocess_exec(
-                    sys.executable,
-                    "-m",
-                    "blindsight.service.infra.party_process",
-                    stdin=asyncio.subprocess.PIPE,
-                    stdout=asyncio.subprocess.DEVNULL,
-                    stderr=asyncio.subprocess.DEVNULL,
-                    start_new_session=True,
-                )
-                assert process.stdin is not None  # noqa: S101  (a pipe was asked for)
-                # Standard input stays open: when the workbench dies, the process sees its end and dies too.
-                process.stdin.write(json.dumps(order).encode() + b"\n")
-                with contextlib.suppress(ConnectionError):
-                    await process.stdin.drain()
+                process = await start_child("party_process", order)
                 if await process.wait() == 0:
                     await asyncio.to_thread(lambda: self.save(replace(self.get(run.id), state="done")))
                     self._tasks.pop(run.id, None)
                     return
                 _log.warning("a site's process ended with exit code %d; it is started again", process.returncode)
-                await asyncio.sleep(5.0)
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, _LONGEST_PAUSE)
         finally:
             if process is not None and process.returncode is None:
                 with contextlib.suppress(ProcessLookupError):

@@ -4,8 +4,7 @@ A job's state is in the database, its files in a folder of its own. When the wor
 the queue; after a crash they are found at the next start, run again, and after three tries marked as interrupted.
 Several workbenches may share a database: a job belongs to whoever changed its row from queued to running, for as long
 as the lease is renewed, and a process whose job was taken over writes nothing more. Work on a data set waits for the
-workbench that has its photos. The event loop never waits for the
-database.
+workbench that has its photos. The event loop never waits for the database.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from blindsight.service.infra.database import JOBS, Database
 from blindsight.service.infra.problems import Problem
 from blindsight.service.infra.settings import Settings
 
-__all__ = ["ENDED", "Job", "JobContext", "Jobs", "end_with_parent"]
+__all__ = ["ENDED", "Job", "JobContext", "Jobs", "end_with_parent", "start_child"]
 
 Job = dict[str, Any]
 ENDED = ("done", "failed", "stopped", "interrupted")
@@ -77,7 +76,7 @@ class Jobs:
                 "arguments": json.dumps(arguments, sort_keys=True),
                 "asker": asker,
                 "state": "queued",
-                "note": "waiting",
+                "note": "waiting for other work to end" if waiting else "waiting",
                 "made": _now(),
                 "runner": self.runner if "dataset" in arguments else None,
             }
@@ -154,7 +153,9 @@ class Jobs:
 
     def claim(self) -> dict[str, Any] | None:
         """The next job, if it could be made this workbench's own: of two who try, one changes the row."""
-        query = sql.select(JOBS).where(JOBS.c.state == "queued").order_by(JOBS.c.number).limit(200)
+        # One's own photos do not wait for the demo.
+        order = JOBS.c.kind.like("demo-%"), JOBS.c.number
+        query = sql.select(JOBS).where(JOBS.c.state == "queued").order_by(*order).limit(200)
         for row in self.database.rows(query):
             if row["runner"] not in (None, self.runner) and "dataset" in json.loads(row["arguments"]):
                 continue  # its photos lie on the workbench that was asked
@@ -196,23 +197,12 @@ class Jobs:
         await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
         folder.mkdir(parents=True, exist_ok=True)
         order = {"settings": self.settings.to_fields(), "job": job, "attempt": row["attempts"]}
-        self._process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "blindsight.service.infra.job_process",
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.DEVNULL,
-            stderr=asyncio.subprocess.PIPE,
-            start_new_session=True,
-        )
-        assert self._process.stdin and self._process.stderr  # noqa: S101  (pipes were asked for)
-        self._process.stdin.write(json.dumps(order).encode() + b"\n")
-        with contextlib.suppress(ConnectionError):
-            await self._process.stdin.drain()
-        # Standard input stays open: when the workbench dies, the job sees its end and dies too.
+        process = await start_child("job_process", order, stderr=asyncio.subprocess.PIPE)
+        assert process.stderr is not None  # noqa: S101  (a pipe was asked for)
+        self._process = process
         renewal = asyncio.create_task(self._renew(job))
-        words = await self._process.stderr.read()
-        code = await self._process.wait()
+        words = await process.stderr.read()
+        code = await process.wait()
         renewal.cancel()
         self._process, self._running = None, None
         if code and not self._stopping:
@@ -303,6 +293,29 @@ class JobContext:
             # Only the present attempt's process writes: one that lost its lease has been replaced.
             mine = (JOBS.c.id == self.job) & (JOBS.c.state == "running") & (JOBS.c.attempts == self._attempt)
             connection.execute(sql.update(JOBS).where(mine).values(**values))
+
+
+async def start_child(
+    module: str, order: dict[str, Any], *, stderr: int = asyncio.subprocess.DEVNULL
+) -> asyncio.subprocess.Process:
+    """A process of the workbench's own, told its order on standard input.
+
+    That stays open: when the workbench dies, the process sees its end and dies too (`end_with_parent`).
+    """
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        f"blindsight.service.infra.{module}",
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=stderr,
+        start_new_session=True,
+    )
+    assert process.stdin is not None  # noqa: S101  (a pipe was asked for)
+    process.stdin.write(json.dumps(order).encode() + b"\n")
+    with contextlib.suppress(ConnectionError):
+        await process.stdin.drain()
+    return process
 
 
 def end_with_parent() -> None:

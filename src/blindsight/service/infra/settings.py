@@ -69,7 +69,7 @@ class Settings(BaseModel):
         photo_budget: the first budgets of a data set, per photo and per person.
         person_budget: the first budgets of a data set, per photo and per person.
         gallery_budget: of the demo's gallery.
-        job_limit: how many jobs may wait at once. prepare: get the demo's models ready in the background at start.
+        job_limit: how many jobs may wait at once. prepare: get the demo's models ready when it is first opened.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

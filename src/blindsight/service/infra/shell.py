@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import secrets
 from dataclasses import dataclass
 from typing import Any
@@ -51,8 +52,8 @@ class Bar:
 
     @property
     def left(self) -> float:
-        """What is left now, before this release."""
-        return max(0.0, self.total - self.spent)
+        """What is left now, before this release, in whole hundredths: nothing is sold for less."""
+        return max(0.0, math.floor(100 * (self.total - self.spent) + 1e-6) / 100)
 
     @property
     def widths(self) -> tuple[int, int, int]:

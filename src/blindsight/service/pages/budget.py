@@ -17,8 +17,8 @@ from blindsight.service.infra.access import Owner, Parts, Studio
 from blindsight.service.infra.datasets import DataSet, DataSets, Release, today
 from blindsight.service.infra.jobs import JobContext
 from blindsight.service.infra.problems import Problem, documented
-from blindsight.service.infra.shell import bar_of, counted, plain, render
-from blindsight.service.pages.home import budget_of
+from blindsight.service.infra.shell import Bar, bar_of, counted, plain, render
+from blindsight.service.pages.home import LEAST_ATTACKED, budget_of
 from blindsight.service.pages.jobs import REPORT
 from blindsight.service.pages.photo_library import released_cells, vault_of
 from blindsight.service.pages.protect import Next
@@ -59,7 +59,7 @@ def report(
     "/api/releases/{release}/attack",
     status_code=202,
     summary="Attack a release of one's own",
-    responses=documented("not_found", "busy"),
+    responses=documented("not_found", "too_few_photos", "busy"),
 )
 def attack(
     release: Annotated[str, Path(pattern="^[0-9a-f]{12}$", description="A release's number.")],
@@ -68,6 +68,8 @@ def attack(
 ) -> Next:
     """With the photos in the vault as the truth; nothing leaves, nothing is spent."""
     one, found = _release(studio.datasets, release)
+    if _too_few(found):
+        raise Problem("too_few_photos")
     job = studio.jobs.add("attack", {"dataset": one.id, "release": found.id}, asker.name)
     return Next(next=f"/budget?release={found.id}#attack", job=job["id"])
 
@@ -171,11 +173,15 @@ def _page(request: Request, studio: Studio, release: str | None) -> Response:
         chosen = chosen or next(iter(context["releases"]), None)
         if chosen is not None:
             context["one"], context["release"] = chosen
-            context["job"] = _job(studio, chosen[1])
+            context["job"], context["too_few"] = _job(studio, chosen[1]), _too_few(chosen[1])
             context["advice"] = _advice(chosen[1])
         context["books"] = _books(studio, sets) if owner else []
         context["order"] = _in_order(studio, sets) if owner else None
     return render(request, studio, "budget.html", context, roles=("analyst", "aggregator"))
+
+
+def _too_few(release: Release) -> bool:
+    return release.kind == "search" and release.photos < LEAST_ATTACKED
 
 
 def _job(studio: Studio, release: Release) -> dict[str, Any] | None:
@@ -222,7 +228,7 @@ def _books(studio: Studio, sets: list[DataSet]) -> list[dict[str, Any]]:
             price, unit = entry.amount.epsilon, entry.unit
             granted = entry.kind == "grant"
             left[unit] = price if granted else left.get(unit, 0.0) - price
-            what = "Budget set by you" if granted else _what(one, entry.what)
+            what = "Budget set by you" if granted else _what(entry.what)
             lines.append(
                 {
                     "time": entry.time[:16].replace("T", " "),
@@ -230,14 +236,16 @@ def _books(studio: Studio, sets: list[DataSet]) -> list[dict[str, Any]]:
                     "set": one.name,
                     "price": "–" if granted else plain(price),
                     "unit": {"record": "photo"}.get(unit, unit),
-                    "left": plain(max(0.0, left[unit])),
+                    "left": plain(Bar(left[unit], 0.0, unit).left),
                     "order": (entry.time, entry.sequence),
                 }
             )
     return sorted(lines, key=lambda line: line["order"], reverse=True)[:200]
 
 
-def _what(one: DataSet, words: str) -> str:
-    if words.startswith("codes of photos"):
-        return "Search index given away"
-    return words[:1].upper() + words[1:]
+def _what(words: str) -> str:
+    """A charge as the pages call it."""
+    known = {"codes of photos": "Search index given away", "tags of photos": "Tags published"}
+    known |= {"training a tagger": "Tag model learned"}
+    found = next((said for begins, said in known.items() if words.startswith(begins)), words)
+    return found[:1].upper() + found[1:]

@@ -20,7 +20,7 @@ from blindsight.service.infra.datasets import DataSet, DataSets, Release, today
 from blindsight.service.infra.jobs import JobContext
 from blindsight.service.infra.problems import Problem, documented
 from blindsight.service.infra.shell import Bar, Strip, bar_of, plain, render
-from blindsight.service.pages.home import chosen
+from blindsight.service.pages.home import chosen, reached
 from blindsight.service.pages.photo_library import columns, paid, points_of, rows_of
 from blindsight.service.pages.protect import Next
 
@@ -201,7 +201,7 @@ def _page(request: Request, studio: Studio, dataset: str | None) -> Response:
                 stays="The photos and every answer you give.",
                 promised=f"ε {plain(EPSILON)}",
                 proven=f"ε {plain(EPSILON)}",
-                attacked="not yet",
+                attacked=reached(one, "metric"),
                 says="per answered pair, for one learning; smaller is safer",
                 bar=bar,
                 note=f"Answering is free; learning costs {plain(EPSILON)}.",
@@ -246,10 +246,9 @@ def _next(datasets: DataSets, one: DataSet) -> Pair:
     rng = np.random.default_rng()
     rows = points_of(datasets, one)
     first = second = 0
-    for attempt in range(40):
-        first = int(rng.integers(len(photos)))
-        second = int(rng.integers(len(photos)))
-        if attempt % 2 == 0:  # near by the network: those answers teach most
+    for _ in range(40):
+        first, second = (int(row) for row in rng.integers(len(photos), size=2))
+        if rng.random() < 0.5:  # near by the network: those answers teach most
             alike = rows @ rows[first]
             alike[first] = -np.inf
             second = int(rng.choice(np.argsort(-alike)[:10]))

@@ -14,9 +14,10 @@ from blindsight.service.infra.problems import Problem, documented
 from blindsight.service.infra.shell import Bar, Strip, bar_of, plain, render
 from blindsight.service.pages.sign_in import signed_in
 
-__all__ = ["budget_of", "chosen", "open_account", "router", "search_strip"]
+__all__ = ["LEAST_ATTACKED", "budget_of", "chosen", "open_account", "reached", "router", "search_strip"]
 
 router = APIRouter()
+LEAST_ATTACKED = 20  # photos in an index, for what an attack counts on them to mean anything
 
 
 @router.get("/", include_in_schema=False)
@@ -76,7 +77,7 @@ def _card(studio: Studio, one: DataSet) -> dict[str, Any]:
         "film": studio.datasets.photos(one)[:6],
         "releases": [r for r in one.releases if r.kind != "send"],
         "attacked": last,
-        "waiting": [r for r in one.releases if r.kind == "search" and not r.attack],
+        "waiting": [r for r in one.releases if r.kind == "search" and not r.attack and r.photos >= LEAST_ATTACKED],
     }
 
 
@@ -101,6 +102,12 @@ def chosen(studio: Studio, number: str | None, *, released: bool = False) -> tup
     if number is not None and found is None:
         raise Problem("not_found")
     return sets, found or next(iter(sets), None)
+
+
+def reached(one: DataSet, kind: str) -> str:
+    """How much of what is promised the last attack on the newest release of a kind has reached."""
+    newest = max((r for r in one.releases if r.kind == kind), key=lambda r: r.made, default=None)
+    return f"≥ {plain(newest.attack['epsilon'])}" if newest is not None and newest.attack else "not yet"
 
 
 def search_strip(studio: Studio, one: DataSet, epsilon: float, attack: dict[str, Any] | None, note: str) -> Strip:

@@ -54,7 +54,6 @@ EPSILONS = (2.0, 4.0, 8.0, 16.0)
 _THUMBNAIL = 320
 _BATCH = 32
 _NOBODYS = "nobody is known whose it is"
-_UNREADABLE = "damaged, too large, or not an image"
 _WORDS = {2.0: "says very little", 4.0: "a rough idea", 8.0: "the kind of photo", 16.0: "nearly the photo itself"}
 
 
@@ -70,7 +69,7 @@ def scan(datasets: DataSets, one: DataSet, say: Say) -> DataSet:
     found, nobodys = _recognised(datasets, one)
     records = found.records
     photos: list[Photo] = []
-    refused = [(shown.get(name, name), _UNREADABLE) for name, _ in found.refused]
+    refused = [(shown.get(name, name), _why(why, name)) for name, why in found.refused]
     refused += [(shown.get(name, name), _NOBODYS) for name in nobodys]
     waiting: list[NDArray[np.uint8]] = []
     blocks: list[NDArray[Any]] = []
@@ -79,8 +78,8 @@ def scan(datasets: DataSets, one: DataSet, say: Say) -> DataSet:
         name = shown.get(names[0], names[0])
         try:
             pixels = read_image(folder / names[0])
-        except HostileFile:
-            refused.append((name, _UNREADABLE))
+        except HostileFile as error:
+            refused.append((name, _why(str(error), names[0])))
             continue
         photos.append(Photo(record, name))
         _thumbnail(pixels, datasets.thumbnail(one, record))
@@ -100,7 +99,8 @@ def scan(datasets: DataSets, one: DataSet, say: Say) -> DataSet:
     say(len(records), len(records), "learning the models from public data")
     says = [asdict(coding(encoder(epsilon, features))) for epsilon in EPSILONS]
     storage.write_atomically(vault / "coding.json", json.dumps(says).encode())
-    people = len({photo.person for photo in found.photos}) if one.most else 0
+    read = {photo.id for photo in photos}
+    people = len({photo.person for photo in found.photos if photo.record in read}) if one.most else 0
     known = replace(datasets.get(one.id), photos=len(photos), refused=tuple(refused), people=people)
     return datasets.save(replace(known, scanned=True, features=features))
 
@@ -276,6 +276,9 @@ def release_photos(datasets: DataSets, one: DataSet, release: Release, ledger: L
         say(done, total, f"protecting {done:,} of {total:,} photos")
 
     found, _ = _recognised(datasets, one)
+    # Those that were read and shown: one that cannot be must not take a place among those that a person may give.
+    read = {photo.id for photo in datasets.photos(one)}
+    found = replace(found, photos=tuple(photo for photo in found.photos if photo.record in read))
     done = keep_in_step(place, Path(one.source), found, vault, made, guarantee, law, progress=step)
     (folder / "card.txt").write_text(_card(release, made, guarantee, done.stored), encoding="utf-8")
     return datasets.keep_release(one, replace(release, photos=done.stored, left_out=done.left_out, made=today()))
@@ -421,6 +424,13 @@ def _thumbnail(pixels: NDArray[np.uint8], path: Path) -> None:
         small.thumbnail((_THUMBNAIL, _THUMBNAIL))
         small.save(path, "JPEG", quality=82)
         path.chmod(0o600)
+
+
+def _why(words: str, name: str) -> str:
+    """The reader's reason, for the owner, without the name that stands beside it."""
+    for begins in (f"{name} cannot be read: ", f"{Path(name).name} "):
+        words = words.removeprefix(begins)
+    return words.rstrip(".")
 
 
 def _dropped_names(datasets: DataSets, one: DataSet) -> dict[str, str]:

@@ -56,7 +56,8 @@ def attempt(
     dataset: DataSetId,
     studio: Parts,
     asker: Owner,
-    side: Annotated[Literal[64, 128], Query(description="Pixels on a side of what would be sent.")] = 64,
+    # Not a Literal: a query's words are text, and "64" is not 64.
+    side: Annotated[int, Query(ge=64, le=128, multiple_of=64, description="Pixels on a side of what is sent.")] = 64,
 ) -> Next:
     """A few photos, picked at random; everything stays here."""
     one = studio.datasets.get(dataset)

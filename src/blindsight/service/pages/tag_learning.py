@@ -7,28 +7,32 @@ import hashlib
 import io
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.optimize import brentq
 
 from blindsight.core.errors import MissingData
 from blindsight.core.storage import write_atomically
-from blindsight.index.photos import stated
 from blindsight.privacy import Cost, Guarantee, Ledger
-from blindsight.privacy.door import Door
-from blindsight.privacy.mechanisms import KaryResponse
-from blindsight.privacy.plan import Planned
+from blindsight.privacy.mechanisms.gaussian import gaussian_epsilon
 from blindsight.service.infra.datasets import DataSet, DataSets, Release, today
 from blindsight.service.infra.jobs import JobContext
-from blindsight.service.pages.photo_library import paid, rows_of, vault_of
+from blindsight.service.pages.photo_library import rows_of, vault_of
 from blindsight.service.pages.tags import EPSILON, PUBLISHED, labels_of, plain_cell
-from blindsight.tagging import DPTraining, Exact, PrivateTagger
+from blindsight.tagging import CodebookAnswers, DPTraining, Exact, PrivateTagger
+from blindsight.tagging.codebook import Codebook
+from blindsight.tagging.photos import quality
+from blindsight.tagging.promise import of_publishing
+from blindsight.tagging.publishing import publish, release_of, train_once
 
 __all__ = ["run"]
 
 _DELTA = 1e-5
+_FEWEST = 12  # labelled photos on which it can be said whether publishing is worth anything
 
 
 def run(arguments: dict[str, Any], place: JobContext) -> dict[str, Any]:
@@ -36,112 +40,118 @@ def run(arguments: dict[str, Any], place: JobContext) -> dict[str, Any]:
     datasets = DataSets(place.settings)
     one = datasets.get(arguments["dataset"])
     steps = {"learn": _learn, "words": _from_words, "publish": _publish}
-    return steps[arguments.get("step", "learn")](datasets, one, arguments, place)
+    return steps[arguments.get("step", "learn")](datasets, one, place)
 
 
-def _learn(datasets: DataSets, one: DataSet, arguments: dict[str, Any], place: JobContext) -> dict[str, Any]:
+def _learn(datasets: DataSets, one: DataSet, place: JobContext) -> dict[str, Any]:
     """Train with noise on what was labelled, a fifth kept aside to count on; then tag every photo, here."""
     place.say(0, 3, "reading your labels")
-    kept, photos = labels_of(datasets, one), datasets.photos(one)
-    rows = rows_of(datasets, one)
-    names = kept["names"]
-    where = {photo.id: i for i, photo in enumerate(photos)}
-    allowed = set(kept["given"]) & set(where)
-    if one.most:  # of each person as many as the price is for
-        allowed = vault_of(datasets, one).chosen(arguments["release"], allowed, one.most)
-    given = [(where[number], tags) for number, tags in sorted(kept["given"].items()) if number in allowed]
-    labels = np.array([[name in tags for name in names] for _, tags in given], np.uint8)
-    used = np.array([row for row, _ in given])
-    order = np.random.default_rng(len(given)).permutation(len(given))
-    held, train = order[: len(order) // 5], order[len(order) // 5 :]
+    names, rows, labels = _labelled(datasets, one)
+    order = np.random.default_rng(len(rows)).permutation(len(rows))
+    held, used = order[: len(order) // 5], order[len(order) // 5 :]
     place.say(1, 3, "learning, with noise for each photo")
-    release = _release(datasets, one, arguments["release"], "tags", EPSILON, len(train))
-    folder = datasets.folder(release)
+    tagger = PrivateTagger(_training(one), Exact(), classes=names, prior=_prior(one, names))
     with Ledger(place.settings.ledger_place, dataset=one.account) as ledger:
-        # Under the release's own number: run again after a crash, it is paid already.
-        ledger.charge(_costs(one, _price()), what="tag model", key=release.id)
-    if (folder / "tagger.safetensors").exists():  # made before a crash: a second one would be a second release
-        tagger = PrivateTagger.load(folder / "tagger.safetensors")
-    else:
-        tagger = _tagger(one, names)
-        with paid():
-            tagger.fit(rows[used[train]], labels[train])
-        folder.mkdir(parents=True, exist_ok=True)
-        tagger.save(folder / "tagger.safetensors")
-    (folder / "card.txt").write_text(tagger.guarantee_.card() + "\n", encoding="utf-8")
+        books: Any = _PerPerson(ledger, one.most)
+        tagger = train_once(tagger, rows[used], labels[used], vault=vault_of(datasets, one), ledger=books)
     place.say(2, 3, "tagging all photos, here")
-    told, truth = _told(tagger, rows[used[held]]), labels[held].astype(bool)
-    quality = {
-        "held": len(held),
-        "right": round(100 * float(np.sum(told & truth) / max(1, told.sum()))),
-        "found": round(100 * float(np.sum(told & truth) / max(1, truth.sum()))),
-        "epsilon": EPSILON,
-        "when": today(),
-    }
-    _keep_thoughts(datasets, one, tagger, rows, quality)
-    datasets.keep_release(one, release)
-    return quality
+    found = _counted(tagger, rows[held], labels[held]) | {"epsilon": EPSILON, "when": today()}
+    _keep(datasets, one, tagger, found)
+    model = _model(datasets, one)
+    release = _release(datasets, one, hashlib.sha256(model).hexdigest(), "tags", EPSILON)
+    _give(datasets, release, tagger.guarantee_, {"tagger.safetensors": model})
+    datasets.keep_release(one, replace(release, photos=len(used)))
+    return found
 
 
-def _from_words(datasets: DataSets, one: DataSet, _: dict[str, Any], place: JobContext) -> dict[str, Any]:
+def _from_words(datasets: DataSets, one: DataSet, place: JobContext) -> dict[str, Any]:
     """What public knowledge says of these labels; no photo was learned from."""
     place.say(0, 2, "looking the words up")
-    kept, rows = labels_of(datasets, one), rows_of(datasets, one)
-    prior = _prior(one, kept["names"])
+    names, rows, labels = _labelled(datasets, one)
+    prior = _prior(one, names)
     if prior is None:
         raise MissingData("there is no public knowledge about these labels.")
-    tagger = PrivateTagger.from_public(kept["names"], prior)
+    tagger = PrivateTagger.from_public(names, prior)
     place.say(1, 2, "tagging all photos, here")
-    quality = _counted(datasets, one, tagger, kept, rows) | {"epsilon": 0.0, "when": today()}
-    _keep_thoughts(datasets, one, tagger, rows, quality)
-    return quality
+    found = _counted(tagger, rows, labels) | {"epsilon": 0.0, "when": today()}
+    _keep(datasets, one, tagger, found)
+    return found
 
 
-def _publish(datasets: DataSets, one: DataSet, arguments: dict[str, Any], place: JobContext) -> dict[str, Any]:
+def _publish(datasets: DataSets, one: DataSet, place: JobContext) -> dict[str, Any]:
     """The likeliest tag of each photo by k-ary response, with the vault's noise: again and again the same."""
     place.say(0, 2, "choosing a tag for each photo")
-    stored = json.loads((datasets.vault(one) / "tags.json").read_bytes())
-    names, vault = stored["names"], vault_of(datasets, one)
-    records = sorted(stored["chances"])
-    about = hashlib.sha256(json.dumps([names, stored["quality"]["when"]]).encode()).hexdigest()
-    if one.most:
-        records = sorted(vault.chosen(about, records, one.most))
-    best = np.array([int(np.argmax(stored["chances"][record])) for record in records], np.int64)
-    mechanism = KaryResponse(epsilon=PUBLISHED, k=len(names), unit="record")
-    plan = (Planned(what="one tag of each photo", mechanism=mechanism),)
-    bare = Guarantee(releases=plan, model="local", entropy="keyed")
-    guarantee = stated(bare, names="random", most=one.most)
+    vault, rows = vault_of(datasets, one), rows_of(datasets, one)
+    tagger = _publishing(PrivateTagger.load(datasets.vault(one) / "tagger.safetensors"))
+    number = release_of(tagger, vault)
+    where = {photo.id: row for row, photo in enumerate(datasets.photos(one))}
+    records = sorted(vault.chosen(number, where, one.most) if one.most else where)
     place.say(1, 2, "releasing")
     with Ledger(place.settings.ledger_place, dataset=one.account) as ledger:
-        door = Door(
-            guarantee,
-            what="published tags",
-            ledger=ledger,
-            random_state=vault.source(records, about=about),
-            key=arguments["release"],
-        )
-        released = door.release_each("one tag of each photo", best, records, about=about)
-    release = _release(datasets, one, arguments["release"], "published", PUBLISHED, len(records))
-    folder = datasets.folder(release)
-    folder.mkdir(parents=True, exist_ok=True)
+        books: Any = _PerPerson(ledger, one.most)
+        told = publish(tagger, records, lambda at: rows[[where[records[i]] for i in at]], vault=vault, ledger=books)
+    single = tagger.answer_guarantee_
+    assert single is not None  # noqa: S101  (publish refuses exact answers)
+    guarantee = of_publishing(single)
+    guarantee = replace(guarantee, also=books.costs(guarantee.also))
     sheet = io.StringIO()
     writer = csv.writer(sheet)
     writer.writerow(["photo", "tag"])
-    writer.writerows((record, plain_cell(names[tag])) for record, tag in zip(records, released, strict=True))
-    write_atomically(folder / "tags.csv", sheet.getvalue().encode())
-    write_atomically(folder / "guarantee.json", guarantee.to_json().encode())
-    (folder / "card.txt").write_text(guarantee.card() + "\n", encoding="utf-8")
-    datasets.keep_release(one, replace(release, left_out=len(stored["chances"]) - len(records)))
-    return {"photos": len(records), "right": round(100 * mechanism.truth_probability)}
+    tags = (plain_cell(str(tagger.classes_[tag])) for tag in told.scores.argmax(axis=1))
+    writer.writerows(zip(records, tags, strict=True))
+    release = _release(datasets, one, number, "published", PUBLISHED)
+    files = {"tags.csv": sheet.getvalue().encode(), "guarantee.json": guarantee.to_json().encode()}
+    _give(datasets, release, guarantee, files)
+    datasets.keep_release(one, replace(release, photos=len(records), left_out=len(where) - len(records)))
+    truth = guarantee.releases[0].mechanism.truth_probability  # type: ignore[attr-defined]
+    return {"photos": len(records), "right": round(100 * truth)}
 
 
-def _release(datasets: DataSets, one: DataSet, number: str, kind: str, epsilon: float, photos: int) -> Release:
-    """A release under its own number; made again after a crash it has the same folder."""
-    return Release(number, kind, f"{datasets.base(one, kind, epsilon)}-{number[:4]}", epsilon, photos, today(), False)
+class _PerPerson:
+    """The ledger of a data set: what is stated per photo is posted per person too, in one piece."""
+
+    def __init__(self, ledger: Ledger, most: int) -> None:
+        self._ledger, self._most = ledger, most
+
+    def costs(self, costs: Sequence[Cost]) -> tuple[Cost, ...]:
+        """What is stated per photo, and per person where persons are protected."""
+        photo = [cost for cost in costs if (cost.unit, cost.neighbours) == ("record", "replace one")]
+        return (*costs, *(_per_person(cost, self._most) for cost in photo if self._most))
+
+    def charge(self, costs: Sequence[Cost], *, what: str, key: str | None = None) -> Any:
+        """As the ledger does."""
+        return self._ledger.charge(self.costs(costs), what=what, key=key)
 
 
-def _costs(one: DataSet, cost: Cost) -> tuple[Cost, ...]:
-    return (cost, cost.per("person", times=one.most)) if one.most else (cost,)
+def _per_person(cost: Cost, most: int) -> Cost:
+    if not cost.delta:
+        return cost.per("person", times=most)
+    assert cost.rho is not None  # noqa: S101  (all that training releases has Gaussian noise)
+    mu = most * math.sqrt(2 * cost.rho)  # exact for Gaussian noise, where group privacy's delta explodes
+    return replace(cost, epsilon=gaussian_epsilon(mu, cost.delta), unit="person", rho=mu * mu / 2)
+
+
+def _training(one: DataSet) -> DPTraining:
+    """Training at the price that the page states; its own epsilon is for one photo more or less.
+
+    A photo that is replaced is taken out and put in, so it moves a sum twice as far; a person's `most` photos move it
+    so many times that.
+    """
+    times, price = 2 * max(1, one.most), one.price(EPSILON)
+    mu = brentq(lambda mu: gaussian_epsilon(times * mu, _DELTA) - price, 1e-3, 10.0)
+    return DPTraining(epsilon=gaussian_epsilon(mu, _DELTA), delta=_DELTA)
+
+
+def _labelled(datasets: DataSets, one: DataSet) -> tuple[list[str], NDArray[np.float32], NDArray[np.uint8]]:
+    """Label names, and features and labels of the photos that were labelled: of a person as many as are paid for."""
+    kept = labels_of(datasets, one)
+    where = {photo.id: row for row, photo in enumerate(datasets.photos(one))}
+    given = sorted(set(kept["given"]) & set(where))
+    if one.most:
+        given = sorted(vault_of(datasets, one).chosen("labelled photos", given, one.most))
+    labels = [[name in kept["given"][photo] for name in kept["names"]] for photo in given]
+    rows = rows_of(datasets, one)[[where[photo] for photo in given]]
+    return kept["names"], rows, np.array(labels, np.uint8).reshape(len(given), len(kept["names"]))
 
 
 def _prior(one: DataSet, names: list[str]) -> Any:
@@ -151,45 +161,48 @@ def _prior(one: DataSet, names: list[str]) -> Any:
     return public_knowledge(names, Extractor("efficientnet"))[0] if one.features.startswith("efficientnet") else None
 
 
-def _tagger(one: DataSet, names: list[str]) -> PrivateTagger:
-    """One total epsilon for training, beginning at what is public about the words; exact answers."""
-    training = DPTraining(epsilon=EPSILON / 2, delta=_DELTA)
-    return PrivateTagger(training, Exact(), classes=names, prior=_prior(one, names))
+def _publishing(tagger: PrivateTagger) -> PrivateTagger:
+    """The same model, which says one label of each photo by k-ary response."""
+    labels = len(tagger.classes_)
+    return tagger.with_answers(CodebookAnswers(PUBLISHED, words=Codebook(np.eye(labels), np.ones(labels))))
 
 
-def _counted(
-    datasets: DataSets, one: DataSet, tagger: PrivateTagger, kept: dict[str, Any], rows: NDArray[Any]
-) -> dict[str, Any]:
-    """How good the tags are on all labelled photos, none of which was learned from."""
-    where = {photo.id: i for i, photo in enumerate(datasets.photos(one))}
-    given = [(where[number], tags) for number, tags in kept["given"].items() if number in where]
-    truth = np.array([[name in tags for name in kept["names"]] for _, tags in given], bool)
-    told = _told(tagger, rows[[row for row, _ in given]]) if given else truth
+def _counted(tagger: PrivateTagger, rows: NDArray[Any], labels: NDArray[np.uint8]) -> dict[str, Any]:
+    """How good tags are on photos that were not learned from, and whether published ones would tell anything."""
+    truth = labels.astype(bool)
+    told = np.asarray(tagger.answer(rows).tags, bool) if len(rows) else truth
     right, found = (float(np.sum(told & truth)) / max(1, int(by.sum())) for by in (told, truth))
-    return {"held": len(given), "right": round(100 * right), "found": round(100 * found)}
+    worth = len(rows) >= _FEWEST and bool(truth.any()) and quality(_publishing(tagger), rows, labels).worth_it
+    return {"held": len(rows), "right": round(100 * right), "found": round(100 * found), "worth": worth}
 
 
-def _keep_thoughts(
-    datasets: DataSets, one: DataSet, tagger: PrivateTagger, rows: NDArray[Any], quality: dict[str, Any]
-) -> None:
-    """What the model says of every photo, in the vault."""
-    chances = _chances(tagger, rows)
-    thought = {p.id: [round(float(v), 3) for v in chances[i]] for i, p in enumerate(datasets.photos(one))}
-    stored = {"names": list(tagger.classes_), "chances": thought, "quality": quality}
-    write_atomically(datasets.vault(one) / "tags.json", json.dumps(stored).encode())
-
-
-def _price() -> Cost:
-    """Two neighbours of one more or less make one that is replaced: epsilon twice, delta 1 + e^epsilon times."""
-    return Cost(epsilon=EPSILON, delta=_DELTA * (1 + math.exp(EPSILON / 2)), unit="record")
-
-
-def _chances(tagger: Any, rows: NDArray[Any]) -> NDArray[np.float64]:
-    """How sure the model is of each label, 0.5 where it would begin to say it."""
-    told = _told(tagger, rows)
+def _keep(datasets: DataSets, one: DataSet, tagger: PrivateTagger, found: dict[str, Any]) -> None:
+    """The model, and what it says of every photo, in the vault."""
+    rows, vault = rows_of(datasets, one), datasets.vault(one)
+    tagger.save(vault / "tagger.safetensors")
+    told = np.asarray(tagger.answer(rows).tags, bool)
     sure = 1 / (1 + np.exp(-np.asarray(tagger.logits(rows), np.float64)))
-    return np.where(told, np.maximum(sure, 0.51), np.minimum(sure, 0.49))
+    chances = np.where(told, np.maximum(sure, 0.51), np.minimum(sure, 0.49))  # 0.5: where it would begin to say it
+    thought = {p.id: [round(float(v), 3) for v in chances[i]] for i, p in enumerate(datasets.photos(one))}
+    stored = {"names": list(tagger.classes_), "chances": thought, "quality": found}
+    write_atomically(vault / "tags.json", json.dumps(stored).encode())
 
 
-def _told(tagger: Any, rows: NDArray[Any]) -> NDArray[np.bool_]:
-    return np.asarray(tagger.answer(rows).tags, bool)
+def _model(datasets: DataSets, one: DataSet) -> bytes:
+    return (datasets.vault(one) / "tagger.safetensors").read_bytes()
+
+
+def _release(datasets: DataSets, one: DataSet, digest: str, kind: str, epsilon: float) -> Release:
+    """The release of a model: made again, it is the same one, in the same folder."""
+    known = next((release for release in datasets.get(one.id).releases if release.id == digest[:12]), None)
+    folder = f"{datasets.base(one, kind, epsilon)}-{digest[:4]}"
+    return known or Release(digest[:12], kind, folder, epsilon, 0, today(), False)
+
+
+def _give(datasets: DataSets, release: Release, guarantee: Guarantee, files: dict[str, bytes]) -> None:
+    """Into the folder that may be given away, with the card."""
+    folder = datasets.folder(release)
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, data in files.items():
+        write_atomically(folder / name, data)
+    (folder / "card.txt").write_text(guarantee.card() + "\n", encoding="utf-8")

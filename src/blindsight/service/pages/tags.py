@@ -6,7 +6,6 @@ import csv
 import io
 import json
 import math
-import secrets
 import threading
 from typing import Annotated, Any, Literal
 
@@ -19,15 +18,14 @@ from blindsight.service.infra.access import Owner, Parts, Studio
 from blindsight.service.infra.datasets import DataSet, DataSets
 from blindsight.service.infra.problems import Problem, documented
 from blindsight.service.infra.shell import Strip, plain, render
-from blindsight.service.pages.home import budget_of, chosen
+from blindsight.service.pages.home import budget_of, chosen, reached
 from blindsight.service.pages.protect import Next
 
 __all__ = ["EPSILON", "PUBLISHED", "labels_of", "plain_cell", "router"]
 
 router = APIRouter(tags=["tags"])
 DataSetId = Annotated[str, Path(pattern="^[0-9a-f]{12}$", description="A data set's number.")]
-# What is paid about each labelled photo, counted as all releases here are: one photo replaced by another. Training is
-# accounted for one photo more or less, of which a replacement is two steps.
+# What is paid about each labelled photo, counted as all releases here are: one photo replaced by another.
 EPSILON = 4.0
 PUBLISHED = 4.0  # per photo, for one tag of each
 LEAST = 60
@@ -154,7 +152,7 @@ def learn(dataset: DataSetId, studio: Parts, asker: Owner) -> Next:
         raise Problem("conflict")
     if budget_of(studio, one).left < one.price(EPSILON):
         raise Problem("budget")
-    job = studio.jobs.add("tags", {"dataset": one.id, "release": secrets.token_hex(6)}, asker.name)
+    job = studio.jobs.add("tags", {"dataset": one.id}, asker.name)
     return Next(next=f"/tags?dataset={one.id}", job=job["id"])
 
 
@@ -177,17 +175,19 @@ def start_from_words(dataset: DataSetId, studio: Parts, asker: Owner) -> Next:
     "/api/tags/{dataset}/publish",
     status_code=202,
     summary="Publish a tag of each photo",
-    responses=documented("not_found", "conflict", "busy", "budget"),
+    responses=documented("not_found", "conflict", "not_worth_it", "busy", "budget"),
 )
 def publish(dataset: DataSetId, order: Sure, studio: Parts, asker: Owner) -> Next:
     """One tag of each photo, wrong on purpose now and then, under random numbers; charged per photo, once."""
     one = _scanned(studio, dataset)
-    if not _thought(studio.datasets, one):
+    quality = _quality(studio.datasets, one)
+    if quality is None:
         raise Problem("conflict")
+    if not quality.get("worth"):
+        raise Problem("not_worth_it")
     if budget_of(studio, one).left < one.price(PUBLISHED):
         raise Problem("budget")
-    order_ = {"dataset": one.id, "step": "publish", "release": secrets.token_hex(6)}
-    job = studio.jobs.add("tags", order_, asker.name)
+    job = studio.jobs.add("tags", {"dataset": one.id, "step": "publish"}, asker.name)
     return Next(next=f"/tags?dataset={one.id}", job=job["id"])
 
 
@@ -219,8 +219,7 @@ def _page(request: Request, studio: Studio, dataset: str | None) -> Response:
         sets, one = chosen(studio, dataset)
         context |= {"sets": sets, "one": one, "least": LEAST, "epsilon": EPSILON}
         if one is not None:
-            kept, path = labels_of(studio.datasets, one), studio.datasets.vault(one) / "tags.json"
-            quality = json.loads(path.read_bytes())["quality"] if path.exists() else None
+            kept, quality = labels_of(studio.datasets, one), _quality(studio.datasets, one)
             job = next((j for j in studio.jobs.listed("tags") if j["arguments"]["dataset"] == one.id), None)
             bar = budget_of(studio, one)
             context |= {"names": kept["names"], "labelled": len(kept["given"]), "quality": quality, "bar": bar}
@@ -230,9 +229,9 @@ def _page(request: Request, studio: Studio, dataset: str | None) -> Response:
             context["strip"] = Strip(
                 leaves="The tag model, if you hand it over: one file with your label names.",
                 stays="The photos, which photo has which tag, your corrections.",
-                promised=f"ε {plain(EPSILON)}" if quality else "nothing yet",
+                promised=f"ε {plain(quality['epsilon'])}" if quality else "nothing yet",
                 proven=f"ε {plain(quality['epsilon'])}" if quality else "nothing yet",
-                attacked="not yet",
+                attacked=reached(one, "tags"),
                 says="in total, per labelled photo; smaller is safer",
                 bar=bar,
                 note="Tagging spends nothing.",
@@ -276,6 +275,12 @@ def _thought(datasets: DataSets, one: DataSet) -> dict[str, dict[str, float]]:
         return {}
     stored = json.loads(path.read_bytes())
     return {photo: dict(zip(stored["names"], values, strict=True)) for photo, values in stored["chances"].items()}
+
+
+def _quality(datasets: DataSets, one: DataSet) -> dict[str, Any] | None:
+    """How good the tags are, for the owner; None where there are none."""
+    path = datasets.vault(one) / "tags.json"
+    return json.loads(path.read_bytes())["quality"] if path.exists() else None
 
 
 def _truth(labels: int) -> int:

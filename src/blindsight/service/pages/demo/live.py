@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
@@ -40,9 +41,10 @@ class Lazy(Generic[T]):
 
 
 class DemoAnswers:
-    """Search, sketches and tags of digits."""
+    """Search, sketches and tags of digits; `wanted` is set when somebody first opens a page of the demo."""
 
     def __init__(self, settings: Settings) -> None:
+        self.wanted = asyncio.Event()
         prepared = settings.state / "prepared"
 
         def search() -> Any:

@@ -262,13 +262,13 @@ def test_kill_9_in_the_middle_of_protecting_and_a_restart_end_in_one_release_and
     state: Path,  # noqa: F811
     tmp_path: Path,
 ) -> None:
-    here = album(tmp_path / "many", each=40)
+    here = album(tmp_path / "many", each=25)
     first = serve(PHOTOS=here)
-    where = httpx.post(f"{first.url}/api/protect/folder", json={"folder": str(here)}, timeout=20).json()
+    where = httpx.post(f"{first.url}/api/protect/folder", json={"folder": str(here)}, timeout=60).json()
     one = where["next"].rpartition("/")[2]
     wait(first.url, where["job"], "done")
-    order = httpx.post(f"{first.url}/api/protect/{one}/release", json={"epsilon": 8, "sure": True}, timeout=20).json()
-    for _ in range(600):
+    order = httpx.post(f"{first.url}/api/protect/{one}/release", json={"epsilon": 8, "sure": True}, timeout=60).json()
+    for _ in range(6000):
         if any((state / "releases").glob("*/about.json")):
             break
         time.sleep(0.05)
@@ -277,15 +277,15 @@ def test_kill_9_in_the_middle_of_protecting_and_a_restart_end_in_one_release_and
     second = serve(PHOTOS=here)
     wait(second.url, order["job"], "done")
     about = json.loads((state / "vaults" / one / "about.json").read_text())
-    assert [release["photos"] for release in about["releases"]] == [160]
+    assert [release["photos"] for release in about["releases"]] == [100]
     with Ledger(state / "ledger.db", dataset=f"many ({one[:4]})") as ledger:
         assert [entry.kind for entry in ledger.entries()] == ["grant", "charge"]
         assert ledger.verify().sequence == 2
 
 
 def wait(url: str, job: str, wanted: str) -> None:
-    for _ in range(1200):
-        found = httpx.get(f"{url}/api/jobs/{job}", timeout=20).json()
+    for _ in range(4000):
+        found = httpx.get(f"{url}/api/jobs/{job}", timeout=60).json()
         if found["state"] == wanted:
             return
         assert found["state"] in ("queued", "running"), found

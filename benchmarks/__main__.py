@@ -21,7 +21,7 @@ ROOMS = ("privacy", "hashing", "federated", "metric", "sketching", "tagging", "a
 
 def bench(
     room: Annotated[str, typer.Argument(help=f"One of {', '.join(ROOMS)}; or all.")],
-    quick: Annotated[bool, typer.Option("--quick", help="Under a minute a room instead of a full run.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Under a minute per part instead of a full run.")] = False,
     json_file: Annotated[
         Path | None, typer.Option("--json", help="Write the rows here; - for standard output.")
     ] = None,
@@ -30,12 +30,12 @@ def bench(
     fresh: Annotated[bool, typer.Option("--fresh", help="With all: measure again what is already measured.")] = False,
     seed: Annotated[int, typer.Option(help="Seed of everything random.", min=0)] = 0,
 ) -> None:
-    """Measure a room: the paper's tables, ours beside them, and races against peers in one run."""
+    """Measure a part: the paper's tables, ours beside them, and races against peers in one run."""
     if room == "all":
         _all(quick=quick, out=out, results=results, fresh=fresh, seed=seed)
         return
     if room not in ROOMS:
-        raise InvalidParameter(f"room must be one of {', '.join(ROOMS)} or all, got {room!r}.")
+        raise InvalidParameter(f"part must be one of {', '.join(ROOMS)} or all, got {room!r}.")
     to_stdout = json_file == Path("-")
     report = _measure(room, quick=quick, out=out, seed=seed, quiet=to_stdout)
     if to_stdout:
@@ -47,7 +47,7 @@ def bench(
 
 
 def _all(*, quick: bool, out: Path, results: Path, fresh: bool, seed: int) -> None:
-    """Every room in turn; what a stopped run has finished is kept and not measured again."""
+    """Every part in turn; what a stopped run has finished is kept and not measured again."""
     from benchmarks.results import collect, write_results
 
     for room in ROOMS:

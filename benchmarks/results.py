@@ -73,7 +73,7 @@ def _report(source: Path) -> dict[str, Any] | None:
 
 
 def _pictures(plots: list[str]) -> str:
-    return f", {len(plots)} pictures" if plots else ""
+    return f", {len(plots)} picture{'s' if len(plots) > 1 else ''}" if plots else ""
 
 
 def _page(part: str, report: dict[str, Any], plots: Iterable[str]) -> str:

@@ -41,7 +41,7 @@ def rows(*, quick: bool, seed: int = 0, out: Path, progress: Callable[[int, int]
             step(len(log.known), total)
     alarms = [f"{scene}: {words}" for scene, name in names.items() for words in log.known[name]]
     yield Row(
-        id="audit.source_false_alarms",
+        id="audit.false_alarms",
         value=len(alarms),
         unit=f"in {runs * len(scenes)} audits of the sound package",
         seed=seed,

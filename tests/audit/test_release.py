@@ -13,13 +13,17 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from blindsight.audit import release as module
-from blindsight.audit.release import ReleaseAudit, audit_release
+from blindsight.audit.release import ReleaseAudit, audit_release, audit_sketches, audit_tags, sketches
 from blindsight.audit.release.album import read_album
 from blindsight.audit.target import audit_file
 from blindsight.cli.main import app
 from blindsight.core.errors import InvalidData
 from blindsight.index import HammingIndex
 from blindsight.index.cell_lists import to_codes
+from blindsight.privacy import Guarantee
+from blindsight.privacy.mechanisms import KaryResponse
+from blindsight.privacy.plan import Planned
+from blindsight.privacy.vault import Vault, content_digest
 
 KINDS = 6
 
@@ -155,3 +159,65 @@ def test_a_codebook_is_audited_from_its_file_alone(made) -> None:
         found = audit_file(path, trials=20_000)
         assert found.verdict is not None
         assert 0 < found.verdict.audited.epsilon <= 1.0
+
+
+def test_sketches_are_attacked_with_the_photos_behind_them(photos, tmp_path) -> None:
+    sent, page = tmp_path / "sent.sketches", tmp_path / "report"
+    done = CliRunner().invoke(app, ["sketch", str(photos), str(sent), "--grey", "--q", "Q1"])
+    assert done.exit_code == 0, done.output
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sketches, "_STEPS", 2)
+        words = ["audit", str(sent), "--photos", str(photos), "--out", str(page)]
+        done = CliRunner().invoke(app, words, env={"COLUMNS": "80"})
+    assert done.exit_code == 0, done.output
+    found = json.loads((page / "report.json").read_text())
+    rows = {row["from"]: float(row["PSNR in dB"]) for row in found["figures"][0]["rows"]}
+    assert {"posterior mean", "smoothing", "denoising", "network", "the mean photo"} <= rows.keys()
+    assert max(rows.values()) > rows["the mean photo"] + 1, "a loud sketch shows the photo"
+    assert "look at the pictures" in " ".join(found["advice"])
+    assert "your photos" in (page / "report.html").read_text()
+    with pytest.raises(InvalidData, match="not its photos"):
+        audit_sketches(sent, photos / "kind0")
+
+
+def _tags(photos, folder: Path, epsilon: float) -> tuple[Path, Path]:
+    """What the workbench publishes: one tag of each photo, under its id, and the promise beside."""
+    vault, mechanism = Vault.create(folder / "vault"), KaryResponse(epsilon=epsilon, k=KINDS, unit="record")
+    files = sorted(photos.rglob("*.png"))
+    records = [vault.record_of(content_digest(path.read_bytes())) for path in files]
+    told = mechanism.release(np.array([int(path.parent.name[-1]) for path in files]), rng=np.random.default_rng(0))
+    guarantee = Guarantee(releases=(Planned(what="tag", mechanism=mechanism),), model="local")
+    (folder / "tags.csv").write_text("photo,tag\n" + "".join(f"{r},k{t}\n" for r, t in zip(records, told, strict=True)))
+    (folder / "guarantee.json").write_text(guarantee.to_json())
+    return folder / "tags.csv", folder / "vault"
+
+
+def test_published_tags_are_attacked_with_what_the_photos_show(photos, tmp_path) -> None:
+    for name, epsilon in (("loud", 9.0), ("quiet", 0.1)):
+        (tmp_path / name).mkdir()
+        table, vault = _tags(photos, tmp_path / name, epsilon)
+        found = audit_tags(table, vault, photos, trials=2000)
+        shown, row, _ = found.figures[0].rows
+        share, top = (float(each["given away"].rstrip("%")) / 100 for each in (shown, row))
+        assert not found.refuted
+        assert found.verdicts[0].audited.epsilon < epsilon
+        if name == "loud":  # fifteen of a kind share a tag
+            assert share > 0.95 and abs(top - 1 / 15) < 0.01
+            assert "smaller epsilon" in found.advice()[0]
+        else:
+            # 45 guesses at 1 of 6: above 0.55 with a chance below 1e-6
+            assert share < 0.55 and not found.advice()
+
+
+def test_names_in_published_tags_are_found_and_the_command_prints(photos, tmp_path) -> None:
+    table, vault = _tags(photos, tmp_path, 4.0)
+    names = sorted(path.relative_to(photos).as_posix() for path in photos.rglob("*.png"))
+    rows = [line.partition(",")[2] for line in table.read_text().splitlines()[1:]]
+    table.write_text("photo,tag\n" + "".join(f"{n},{t}\n" for n, t in zip(names, rows, strict=True)))
+    words = ["audit", str(tmp_path), "--vault", str(vault), "--photos", str(photos)]
+    done = CliRunner().invoke(app, words, env={"COLUMNS": "80"})
+    assert done.exit_code == 1, done.output
+    assert "the names of 90 photos" in " ".join(done.output.split())
+    assert max(map(len, done.output.splitlines())) <= 80
+    with pytest.raises(InvalidData, match="only 0 photos"):
+        audit_tags(table, vault, vault)

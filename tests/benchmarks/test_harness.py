@@ -65,7 +65,7 @@ def test_the_results_page_is_made_of_the_reports(tmp_path: Path) -> None:
     assert collect(tmp_path / "bench", docs / "results") == ["toy"]
     (docs / "results" / "strange.json").write_text("[1, 2")
     assert write_results(docs / "RESULTS.md") == ["toy"]
-    assert "(results/toy.md): 2 rows, 1 pictures" in (docs / "RESULTS.md").read_text()
+    assert "(results/toy.md): 2 rows, 1 picture." in (docs / "RESULTS.md").read_text()
     behind = (docs / "results" / "toy.md").read_text()
     assert "| toy.table.a | 0.25 | mAP | 0.3 |" in behind
     assert "a \\| b" in behind

@@ -75,7 +75,7 @@ class SpoolScenario:
     """Shards of a job: what was published is there, whole, and once."""
 
     def prepare(self, folder: Path) -> None:
-        Spool.begin(folder / "s", "job")
+        pass  # the first beginning fails too
 
     def work(self, folder: Path, attempt) -> None:
         spool = attempt("begin", lambda: Spool.begin(folder / "s", "job"))
@@ -109,7 +109,7 @@ class LedgerScenario:
         if ledger is None:
             return
         costs = (Cost(epsilon=1, unit="record"), Cost(epsilon=7, unit="pixel"))
-        for number in range(3):
+        for number in range(2):
             attempt(f"charge {number}", lambda n=number: ledger.charge(costs, what="release", key=f"release {n}"))
         attempt("close", ledger.close)
 
@@ -118,11 +118,11 @@ class LedgerScenario:
         with Ledger(folder / "ledger.db", dataset="ward-7") as ledger:
             ledger.verify()
             keys = [entry.key for entry in ledger.entries() if entry.kind == "charge"]
-            for number in range(3):
+            for number in range(2):
                 assert keys.count(f"release {number}") in (0, 2)
                 assert f"release {number}" in keys or f"charge {number}" not in done, "an acknowledged charge is lost"
                 ledger.charge(costs, what="release", key=f"release {number}")
-            assert ledger.balance("record").spent.epsilon == 3 and ledger.balance("pixel").spent.epsilon == 21
+            assert ledger.balance("record").spent.epsilon == 2 and ledger.balance("pixel").spent.epsilon == 14
             ledger.verify()
 
 

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from blindsight.core.errors import HostileFile, InvalidData
-from blindsight.tagging import Prior, imagenet, imagenet_prior
+from blindsight.features import words
+from blindsight.tagging import Prior, imagenet_prior
 
 
 @pytest.fixture
@@ -15,7 +16,7 @@ def four_classes(monkeypatch):
     layer = np.eye(4, 6)
     stored = {"_fc.weight": layer, "_fc.bias": np.zeros(4)}
     monkeypatch.setattr("blindsight.features.weights.read_weights", lambda: stored)
-    monkeypatch.setattr(imagenet, "class_names", lambda: ("tabby cat", "pickup truck", "pizza", "golden retriever"))
+    monkeypatch.setattr(words, "class_names", lambda: ("tabby cat", "pickup truck", "pizza", "golden retriever"))
 
 
 def test_a_label_is_scored_by_the_classes_whose_names_are_near(four_classes):
@@ -40,18 +41,18 @@ def test_a_word_that_nobody_knows_has_no_score_and_a_synonym_helps(four_classes)
 
 
 def test_class_names_are_read_as_a_literal_and_never_run(tmp_path, monkeypatch):
-    file = tmp_path / "zero_shot_metadata.py"
-    monkeypatch.setattr(imagenet.fetch, "get", lambda *_, **__: tmp_path)
+    file = tmp_path / "class_names.py"
+    monkeypatch.setattr(words, "get", lambda *_, **__: tmp_path)
     names = tuple(f"class {i}" for i in range(1000))
     file.write_text(f"raise SystemExit('run')\nIMAGENET_CLASSNAMES = {names!r}\n")
-    imagenet.class_names.cache_clear()
-    assert imagenet.class_names() == names
+    words.class_names.cache_clear()
+    assert words.class_names() == names
     for wrong in ("IMAGENET_CLASSNAMES = ('one',)", "x = 1", "IMAGENET_CLASSNAMES = open('x')", "def ("):
         file.write_text(wrong)
-        imagenet.class_names.cache_clear()
+        words.class_names.cache_clear()
         with pytest.raises(HostileFile):
-            imagenet.class_names()
-    imagenet.class_names.cache_clear()
+            words.class_names()
+    words.class_names.cache_clear()
 
 
 def test_a_prior_must_fit_itself():

@@ -1,10 +1,6 @@
-"""A model is made once and a photo is answered once: after kill -9 at any moment, every stored answer is unchanged."""
+"""A model is made once and a photo is answered once (and after kill -9: tests/service/test_kill.py)."""
 
 from __future__ import annotations
-
-import os
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -96,91 +92,3 @@ def test_one_record_less_or_another_setting_is_another_training(tmp_path):
         other = train_once(made(**settings), x, y, vault=vault, ledger=ledger)
         assert not np.array_equal(other.weights_, first.weights_)
         assert ledger.balance("record", "add or remove one").spent.epsilon == pytest.approx(n * charged, rel=0.01)
-
-
-# Forks workers that train, publish twenty photos more at a time and hand out what they have, and kills them at any
-# moment; after each kill, what was handed out before must be what is handed out now.
-KILLER = """
-import os, random, signal, sys, time, warnings
-from pathlib import Path
-import numpy as np
-import sklearn.cluster
-from blindsight.core.errors import UnchargedRelease
-from blindsight.privacy import Cost, Ledger
-from blindsight.privacy.vault import Vault
-from blindsight.tagging import CodebookAnswers, DPTraining, PrivateTagger
-from blindsight.tagging.publishing import publish, train_once
-warnings.simplefilter("ignore", UnchargedRelease)
-place, kills = Path(sys.argv[1]), int(sys.argv[2])
-with np.load(place / "data.npz") as data:
-    X, Y = data["X"], data["Y"]
-records = [f"{number:032x}" for number in range(len(X))]
-
-def work(folder):
-    vault, ledger = Vault.open_or_create(folder / "vault"), Ledger(folder / "ledger.db", dataset="photos")
-    made = PrivateTagger(DPTraining(steps=3), CodebookAnswers(4.0, k=6), classes=4)
-    tagger = train_once(made, X, Y, vault=vault, ledger=ledger)
-    tagger.save(folder / "model.safetensors")
-    for end in range(20, len(X) + 1, 20):
-        found = publish(tagger, records[:end], lambda places: X[places], vault=vault, ledger=ledger)
-        np.save(folder / "new.npy", found.scores)
-        os.replace(folder / "new.npy", folder / "answers.npy")
-
-def run(folder, wait):
-    child = os.fork()
-    if child == 0:
-        work(folder)
-        os._exit(0)
-    if wait is None:
-        return os.waitpid(child, 0)[1] == 0
-    time.sleep(wait)
-    os.kill(child, signal.SIGKILL)
-    return os.WIFEXITED(os.waitpid(child, 0)[1])
-
-def fresh(number):
-    folder = place / str(number)
-    folder.mkdir()
-    ledger = Ledger(folder / "ledger.db", dataset="photos")
-    ledger.grant(Cost(epsilon=100.0, delta=0.1, unit="record", neighbours="add or remove one"))
-    ledger.grant(Cost(epsilon=100.0, unit="query"))
-    return folder
-
-start = time.monotonic()
-assert run(fresh("whole"), None)
-usual = time.monotonic() - start
-done, folders, seen = 0, 0, 0
-while done < kills:
-    folder, model, stored, finished = fresh(folders), None, np.empty((0, 4)), False
-    while not finished and done < kills:
-        finished = run(folder, random.uniform(0, usual))
-        done += not finished
-        if (folder / "model.safetensors").exists():
-            found = (folder / "model.safetensors").read_bytes()
-            assert model in (None, found), "a second model was released"
-            model = found
-        if (folder / "answers.npy").exists():
-            answers = np.load(folder / "answers.npy")
-            shared = min(len(answers), len(stored))
-            assert (answers[:shared] == stored[:shared]).all(), "a stored answer changed"
-            stored = max(stored, answers, key=len)
-    if not finished:
-        assert run(folder, None)
-        assert (np.load(folder / "answers.npy")[: len(stored)] == stored).all(), "a stored answer changed"
-    ledger = Ledger(folder / "ledger.db", dataset="photos")
-    assert 1.9 < ledger.balance("record", "add or remove one").spent.epsilon < 2.1, "training was not charged once"
-    assert ledger.balance("query").spent.epsilon == 4.0, "publishing was not charged once"
-    folders, seen = folders + 1, seen + len(stored)
-print(done, folders, seen)
-"""
-
-
-def test_after_kill_9_every_stored_answer_is_unchanged_and_each_release_was_charged_once(tmp_path):
-    np.savez(tmp_path / "data.npz", X=X[:200], Y=Y[:200])
-    wanted = int(os.environ.get("BLINDSIGHT_KILLS", "6"))
-    done = subprocess.run(
-        [sys.executable, "-c", KILLER, str(tmp_path), str(wanted)], capture_output=True, text=True, timeout=600
-    )
-    assert done.returncode == 0, done.stderr
-    kills, folders, answers = map(int, done.stdout.split())
-    assert kills == wanted
-    assert folders > 0 and answers > 0, "the workers never got to work"

@@ -3,7 +3,7 @@
 An audit can refute a promise, never prove one: its words are "not refuted" and "REFUTED".
 
 - `audit`, `audit_file`: any fitted estimator, mechanism or file, unchanged (`target`).
-- `audit_release`: a release, with its owner's photos as the truth (`release`).
+- `audit_release`, `audit_sketches`, `audit_tags`: what was given away, with the photos as the truth (`release`).
 - `audit_door`: what really runs, at the door and by replay (`engine`).
 - `audit_callable`, `audit_measurement`, `audit_training`: what others built (`others`).
 - `distinguish`, `audit_in_one_run`, `exact_epsilon`, `likelihood_ratio`: the attacks by themselves (`engine`).
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from blindsight.audit.engine.exact import exact_epsilon, likelihood_ratio
     from blindsight.audit.engine.onerun import audit_in_one_run
     from blindsight.audit.others import audit_callable, audit_measurement, audit_training
-    from blindsight.audit.release import audit_release
+    from blindsight.audit.release import audit_release, audit_sketches, audit_tags
     from blindsight.audit.target import Audit, audit, audit_file
 
 __all__ = [
@@ -33,6 +33,8 @@ __all__ = [
     "audit_in_one_run",
     "audit_measurement",
     "audit_release",
+    "audit_sketches",
+    "audit_tags",
     "audit_training",
     "distinguish",
     "exact_epsilon",
@@ -47,7 +49,7 @@ _HOMES = {
     **dict.fromkeys(("exact_epsilon", "likelihood_ratio"), "engine.exact"),
     "audit_in_one_run": "engine.onerun",
     **dict.fromkeys(("audit_callable", "audit_measurement", "audit_training"), "others"),
-    "audit_release": "release",
+    **dict.fromkeys(("audit_release", "audit_sketches", "audit_tags"), "release"),
     **dict.fromkeys(("Audit", "audit", "audit_file"), "target"),
 }
 

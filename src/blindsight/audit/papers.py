@@ -33,6 +33,7 @@ from blindsight.sketching.parameters import QKParameters
 __all__ = ["all_verdicts", "cards", "figures", "report_on_all"]
 
 _SHOWN = 10
+_RUNS = 5000  # of estimators and algorithms; what is one draw has its own number
 
 
 def all_verdicts(
@@ -42,14 +43,15 @@ def all_verdicts(
 
     About a minute; `deep` runs ten times the trials, which raises the ceiling of what can be measured.
     """
-    trials = 50_000 if deep else 5000
+    times = 10 if deep else 1
+    runs, trials = times * _RUNS, times * 5000
     pictures = data.load("mnist5k").array()
     digits = data.load("digits").array()
     rows = digits.reshape(len(digits), -1)[:200] / 255.0
     parts: list[Iterator[Verdict]] = [
-        hashing.verdicts(rows, trials=trials, seed=seed, workers=workers),
+        hashing.verdicts(rows, trials=runs, seed=seed, workers=workers),
         federated.verdicts(seed=seed),
-        metric.verdicts(trials=trials, seed=seed, workers=workers),
+        metric.verdicts(trials=runs, seed=seed, workers=workers),
         sketching.verdicts(pictures[:: len(pictures) // 8][:8], trials=4 * trials, seed=seed),
         tagging.verdicts(trials=trials, seed=seed),
     ]

@@ -24,7 +24,9 @@ def audit(
     vault: Annotated[
         Path | None, typer.Option(help="The release's vault: attack it with your own photos as the truth.")
     ] = None,
-    photos: Annotated[Path | None, typer.Option(help="With --vault: the photos' folder, if it moved.")] = None,
+    photos: Annotated[
+        Path | None, typer.Option(help="The photos' folder: of sketches, of published tags, or if a release's moved.")
+    ] = None,
     labels: Annotated[
         str | None, typer.Option(help="With --vault: what the photos show: folder, or FILE.csv:COLUMN.")
     ] = None,
@@ -37,18 +39,19 @@ def audit(
     """Attack what you made or gave away, or with --all the claims of all five methods.
 
     With --vault the attack runs on your own photos, on this computer: how well one is singled out, what it shows
-    guessed, what is rebuilt of it, and what search still finds. Ends with exit code 1 where a promise is refuted.
+    guessed, what is rebuilt of it, and what search still finds. RELEASE is a folder of codes, a table of published
+    tags, or with --photos a file of sketches. Ends with exit code 1 where a promise is refuted.
     """
     if everything == (target is not None):
         raise InvalidParameter("give either a model or a release to audit, or --all.")
-    if vault is None and (photos is not None or labels is not None):
+    if vault is None and (labels is not None or (photos is not None and everything)):
         raise InvalidParameter("--photos and --labels say more of a release whose --vault is given.")
     trials = 2_000_000 if deep else 200_000
     report: Any
     if target is None:
         report = audit_everything(deep=deep, workers=workers, seed=seed)
-    elif vault is not None:
-        report = _release(target, vault, photos=photos, labels=labels, trials=trials, seed=seed)
+    elif vault is not None or photos is not None:
+        report = _own(target, vault, photos=photos, labels=labels, trials=trials, seed=seed)
     else:
         report = _one(target, trials=trials, seed=seed)
     if json:
@@ -94,10 +97,22 @@ def _one(target: Path, *, trials: int, seed: int) -> Any:
         return report_of(found, seed=seed)
 
 
-def _release(target: Path, vault: Path, *, photos: Path | None, labels: str | None, trials: int, seed: int) -> Any:
-    from blindsight.audit.release import audit_release
+def _own(target: Path, vault: Path | None, *, photos: Path | None, labels: str | None, trials: int, seed: int) -> Any:
+    """What was given away, with the owner's photos: codes, published tags, or sketches."""
+    from blindsight.audit.release import audit_release, audit_sketches, audit_tags
 
     with progress_bar("attacking your release") as progress:
+        table = target / "tags.csv" if (target / "tags.csv").is_file() else target
+        if target.is_file() and target.suffix.lower() != ".csv":
+            if photos is None:
+                raise InvalidParameter("sketches do not say what they are of: give the photos' folder, --photos.")
+            return audit_sketches(target, photos, trials=trials, seed=seed)
+        if vault is None:
+            raise InvalidParameter("--photos says more of a release whose --vault is given, or of sketches.")
+        if table.is_file():
+            if photos is None:
+                raise InvalidParameter("published tags do not say where the photos are: give their folder, --photos.")
+            return audit_tags(table, vault, photos, labels=labels, trials=trials, seed=seed)
         return audit_release(
             target,
             vault,

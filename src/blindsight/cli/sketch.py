@@ -91,7 +91,9 @@ def make(
     if sum(goal is not None for goal in (max_psnr, epsilon_per_pixel, flip_epsilon)) > 1:
         raise InvalidParameter("give at most one of --max-psnr, --epsilon-per-pixel and --flip-epsilon.")
     if vault is not None and (seed is not None or ray is not None):
-        raise InvalidParameter("--vault goes with neither --seed nor --ray: its key is the dice, and it stays here.")
+        raise InvalidParameter(
+            "--vault goes with neither --seed nor --ray: noise comes from its key, which stays here."
+        )
     images = _images(source, split)
     prepare = _preparation(size, grey)
     dice = seed if vault is None else _permanent(vault)

@@ -92,13 +92,17 @@ def words_available() -> bool:
 
 @lru_cache(maxsize=1)
 def class_names() -> tuple[str, ...]:
-    """The 1,000 classes of the pretrained network, in its order; read as data, never run."""
-    tree = ast.parse((_folder(1) / "class_names.py").read_text())
-    for node in tree.body:
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "IMAGENET_CLASSNAMES":
-            names = ast.literal_eval(node.value)
-            if len(names) == 1000 and all(isinstance(name, str) for name in names):
-                return tuple(names)
+    """The 1,000 classes of the pretrained network, in its order; read as data, never run.
+
+    Raises:
+        MissingData: They are not in the cache, and the registry could not be reached.
+    """
+    with suppress(SyntaxError, ValueError):
+        for node in ast.parse((_folder(1) / "class_names.py").read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "IMAGENET_CLASSNAMES":
+                names = ast.literal_eval(node.value)
+                if len(names) == 1000 and all(isinstance(name, str) for name in names):
+                    return tuple(names)
     raise HostileFile("the file of class names does not hold 1,000 names. Delete it and fetch it again.")
 
 

@@ -59,7 +59,7 @@ def build(shape: tuple[int, ...], n_bits: int, hidden: int, rng: np.random.Gener
 
 
 def _draw(network: Any, rng: np.random.Generator) -> None:
-    """He's uniform initialisation from our own dice: torch's would come from its global seed."""
+    """He's uniform initialisation from our own generator: torch's would come from its global seed."""
     with torch().no_grad():
         for layer in network:
             if hasattr(layer, "weight"):

@@ -81,7 +81,8 @@ def keep_in_step(
     wanted = [
         Wanted(records[record][0] if keep else record, record, rows[records[record][0]]) for record in sorted(chosen)
     ]
-    files = Files([folder.resolve() / name for name in names], at_least=encoder.recipe.image.at_least)
+    root = folder.resolve()
+    files = Files([root / name for name in names], at_least=encoder.recipe.image.at_least)
     images = ImageSet(files, names=np.array(names, dtype=np.str_))
     released_before = set(vault.codes(place.release))
     with place.open(n_bits=encoder.n_bits, guarantee=guarantee, decoding=encoder.decoding) as index:

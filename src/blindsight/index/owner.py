@@ -103,22 +103,18 @@ class OwnPhotos:
 
 def groups_alike(rows: NDArray[Any], alike: float) -> list[list[int]]:
     """Groups of unit rows (n, d) that are connected by cosines of at least `alike`, the largest first."""
-    parent = np.arange(len(rows))
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
 
-    def root(row: int) -> int:
-        while parent[row] != row:
-            parent[row] = parent[parent[row]]
-            row = int(parent[row])
-        return row
-
+    part = np.arange(len(rows))
     for start in range(0, len(rows), _BLOCK):
-        near = rows[start : start + _BLOCK] @ rows.T >= alike
-        for left, right in np.argwhere(near).tolist():
-            if start + left < right:
-                parent[root(right)] = root(start + left)
+        left, right = np.nonzero(rows[start : start + _BLOCK] @ rows.T >= alike)
+        # Parts that were joined before count as one: many copies are as quick as few.
+        pairs = (np.ones(len(left), bool), (part[start + left], part[right]))
+        part = connected_components(coo_array(pairs, shape=(len(rows), len(rows))), directed=False)[1][part]
     groups: dict[int, list[int]] = {}
-    for row in range(len(rows)):
-        groups.setdefault(root(row), []).append(row)
+    for row, number in enumerate(part.tolist()):
+        groups.setdefault(number, []).append(row)
     return sorted((group for group in groups.values() if len(group) > 1), key=lambda group: (-len(group), group))
 
 

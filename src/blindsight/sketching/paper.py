@@ -184,7 +184,7 @@ def disclosure_of(parameters: QKParameters, leak: Leak, image_shape: tuple[int, 
         f"r = {parameters.r:g}",
         sees=(
             ("the server", "for every bit of every pixel, two counts that lean towards its true value; labels if sent"),
-            ("the owner", "images and dice; records never leave"),
+            ("the owner", "images and noise; records never leave"),
         ),
         recovered=(
             Recovery(attack=ratio, measure="local epsilon per pixel", value=leak.epsilon_pixel),

@@ -2,7 +2,7 @@
 
 - `estimator`: `PrivateTagger`, the face of this folder; `regimes` and `answers` are the values it takes,
 - `promise`: what it guarantees,
-- `prior`, `imagenet`: public knowledge about labels; `inputs`: public directions of features; `descent`: training,
+- `prior`: public knowledge about labels; `inputs`: public directions of features; `descent`: training,
 - `codebook`, `answer_spread`: published answers as one of k words; `publishing`: a model made once, a photo answered
   once, with a vault; `asking`: how often images were asked about,
 - `labels`, `labels_file`: tables and files of labels,

@@ -6,6 +6,7 @@ import dataclasses
 import http.client
 import ssl
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -15,6 +16,7 @@ import pytest
 from blindsight.core import storage
 from blindsight.core.errors import ProtocolError
 from blindsight.federated.flower.homes import Home
+from blindsight.federated.flower.parties import open_service
 from blindsight.federated.flower.processes import free_port
 from blindsight.federated.flower.running import run_aggregator
 from blindsight.federated.mailbox.party import Client, keep_party
@@ -51,6 +53,31 @@ def test_rounds_over_https_equal_the_simulation(federation, simulated, tmp_path:
         saved["weights"], simulated(homes["aggregator"].plan, settings, [(1, 2, 3, 4, 5)] * 2)
     )
     assert last["rounds"][-1]["accuracy"] > 0.8
+
+
+def test_a_user_who_was_away_at_the_end_gets_the_last_result_from_an_aggregator_that_was_started_again(
+    federation, tmp_path: Path
+) -> None:
+    homes = federation(port=free_port(), agreed={"least_users": 4}, rounds=2, patience=0.3)
+    crowd = Crowd(homes, tmp_path)
+    try:
+        crowd.join("keygen", "user-1", "user-2", "user-3", "user-4")
+        *_, last = run_aggregator(homes["aggregator"])
+        assert last["late"] == [5]
+    finally:
+        crowd.close()
+    late = Crowd(homes, tmp_path)
+    try:
+        late.join("user-5")
+        start = time.monotonic()
+        *_, last = run_aggregator(homes["aggregator"], linger=60.0)
+        assert last["late"] == []
+        assert time.monotonic() - start < 50, "nobody who has the result is waited for"
+    finally:
+        late.close()
+    service = open_service(homes["user-5"], tmp_path / "user-5.npz")
+    saved, _ = storage.load(homes["aggregator"].path / "model.safetensors", kind="federated weights")
+    np.testing.assert_array_equal(service.weights, saved["weights"])
 
 
 @pytest.fixture

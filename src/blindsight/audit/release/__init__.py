@@ -3,7 +3,8 @@
     found = audit_release("out", "out.vault")     # the folder that was given away, and the vault that was kept
     print(found.to_text())                        # also to_html(), to_json(), write(folder)
 
-`audit_release(release, vault, ...)` is what `blindsight audit RELEASE --vault VAULT` and the workbench call.
+`audit_release(release, vault, ...)` is what `blindsight audit RELEASE --vault VAULT` and the workbench call for codes;
+`audit_sketches(file, photos)` and `audit_tags(table, vault, photos)` do the same for sketches and published tags.
 """
 
 from __future__ import annotations
@@ -18,11 +19,13 @@ import numpy as np
 from blindsight.audit.release import attacks
 from blindsight.audit.release.album import Album, Kinds, kinds_of, read_album
 from blindsight.audit.release.found import Budget, ReleaseAudit
+from blindsight.audit.release.sketches import audit_sketches
+from blindsight.audit.release.tags import audit_tags
 from blindsight.audit.target import attacked_index
 from blindsight.core import checks
 from blindsight.core.errors import BlindsightError
 
-__all__ = ["Budget", "ReleaseAudit", "audit_release"]
+__all__ = ["Budget", "ReleaseAudit", "audit_release", "audit_sketches", "audit_tags"]
 
 _EPSILONS = (1.0, 2.0, 4.0, 8.0, 16.0)
 Progress = Callable[[int, int, str], None]

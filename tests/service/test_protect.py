@@ -264,11 +264,11 @@ def test_kill_9_in_the_middle_of_protecting_and_a_restart_end_in_one_release_and
 ) -> None:
     here = album(tmp_path / "many", each=12)
     first = serve(PHOTOS=here)
-    where = httpx.post(f"{first.url}/api/protect/folder", json={"folder": str(here)}, timeout=20).json()
+    where = httpx.post(f"{first.url}/api/protect/folder", json={"folder": str(here)}, timeout=60).json()
     one = where["next"].rpartition("/")[2]
     wait(first.url, where["job"], "done")
-    order = httpx.post(f"{first.url}/api/protect/{one}/release", json={"epsilon": 8, "sure": True}, timeout=20).json()
-    for _ in range(600):
+    order = httpx.post(f"{first.url}/api/protect/{one}/release", json={"epsilon": 8, "sure": True}, timeout=60).json()
+    for _ in range(6000):
         if any((state / "releases").glob("*/about.json")):
             break
         time.sleep(0.05)
@@ -284,8 +284,8 @@ def test_kill_9_in_the_middle_of_protecting_and_a_restart_end_in_one_release_and
 
 
 def wait(url: str, job: str, wanted: str) -> None:
-    for _ in range(1200):
-        found = httpx.get(f"{url}/api/jobs/{job}", timeout=20).json()
+    for _ in range(4000):
+        found = httpx.get(f"{url}/api/jobs/{job}", timeout=60).json()
         if found["state"] == wanted:
             return
         assert found["state"] in ("queued", "running"), found

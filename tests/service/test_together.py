@@ -46,8 +46,9 @@ def port() -> int:
 
 @pytest.mark.parametrize("sites", [3, 4])
 def test_sites_learn_one_model_in_processes_of_their_own_although_one_is_killed(tmp_path: Path, sites: int) -> None:
+    """With three sites the second opens sums; with four, two of them together do, and a site dies on the way."""
     places = [Federations(Settings(state=tmp_path / str(n))) for n in range(sites)]
-    run = places[0].start(agreed(sites, port()), *rows(0))
+    run = places[0].start(agreed(sites, port(), rounds=1 if sites == 3 else 2), *rows(0))
     secrets_here = {path.name for path in (places[0].root / run.id / "parties").iterdir()}
     assert not {f"user-{n}" for n in range(2, sites + 1)} & secrets_here, "others' keys stay with the host"
     for number, place in enumerate(places[1:], 2):
@@ -60,8 +61,9 @@ def test_sites_learn_one_model_in_processes_of_their_own_although_one_is_killed(
     async def everybody() -> None:
         for place in places:
             place.go_on(place.get(run.id))
-        await until(lambda: bool(places[1].progress(run).get("rounds")))
-        os.kill(child_of(places[1].root), signal.SIGKILL)
+        if sites == 4:
+            await until(lambda: bool(places[1].progress(run).get("rounds")))
+            os.kill(child_of(places[1].root), signal.SIGKILL)
         await until(lambda: all(place.get(run.id).state == "done" for place in places))
         for place in places:
             await place.close()
@@ -77,7 +79,7 @@ def test_sites_learn_one_model_in_processes_of_their_own_although_one_is_killed(
         assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0 or path.parent.name != "parties", path
 
 
-async def until(there: Callable[[], bool], seconds: float = 120) -> None:
+async def until(there: Callable[[], bool], seconds: float = 600) -> None:
     end = time.monotonic() + seconds
     while not there():
         assert time.monotonic() < end, "it took too long"

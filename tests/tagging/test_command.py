@@ -255,3 +255,9 @@ def test_a_vocabulary_is_a_file_or_words(tmp_path):
     for wrong, error in ((" , ", InvalidData), ("missing.txt", MissingData)):
         with pytest.raises(error):
             read_vocabulary(wrong)
+
+
+def test_a_missing_budget_is_said_before_a_photo_is_read(photos, tmp_path, monkeypatch):
+    monkeypatch.setattr("blindsight.cli.tag._features", lambda *_: pytest.fail("photos were read first"))
+    with pytest.raises(BudgetExceeded, match="no budget yet"):
+        train(photos, tmp_path / "m.safetensors", "--vocabulary", "red,green,blue", "--ledger", tmp_path / "ledger.db")

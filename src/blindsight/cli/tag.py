@@ -83,12 +83,19 @@ def train(
     With a ledger or a vault the same training run again, after a crash too, is the same model, charged once.
     """
     from blindsight.core.errors import InvalidData
+    from blindsight.privacy import Cost
+    from blindsight.privacy.ledger.teaching import ungranted
     from blindsight.tagging import CodebookAnswers, DPTraining, Exact, FromLabels, Ordinary, PrivateTagger
     from blindsight.tagging.labels_file import read_vocabulary
     from blindsight.tagging.photos import Extractor, public_knowledge, quality, split
 
     words = None if vocabulary is None else read_vocabulary(vocabulary)
     chosen, stated = _training_set(source, labels, None if words is None else list(words))
+    safe = _vault(vault, out) if ledger is not None or vault is not None or publish is not None else None
+    opened = _ledger(ledger, dataset or Path(source).resolve().name, safe)
+    if opened is not None and epsilon and not opened.balances():  # said before photos are read for minutes
+        due = Cost(epsilon=epsilon, delta=delta, unit="record", neighbours="add or remove one")
+        raise ungranted(due, opened.dataset, opened.where)
     extractor = Extractor(features, size or (16 if features == "pixels" else 224))  # type: ignore[arg-type]
     rows, extractor = _features(chosen, extractor)
     seen = None if public is None else _public(public, extractor)
@@ -103,8 +110,6 @@ def train(
     )
     used, held = split(len(rows))
     validation = (rows[held], chosen.labels[held]) if chosen.labels[held].any() else None
-    safe = _vault(vault, out) if ledger is not None or vault is not None or publish is not None else None
-    opened = _ledger(ledger, dataset or Path(source).resolve().name, safe)
     notes = {"extractor": {"kind": extractor.kind, "size": extractor.size}}
     with progress_bar("training") as progress, _uncharged(ledger):
         tagger = _fit(tagger, rows[used], chosen.labels[used], opened, safe, notes, validation, progress)

@@ -11,7 +11,7 @@ def ray_cluster():
     """Two local workers for all tests: Ray takes seconds to start."""
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
-    os.environ["RAY_worker_niceness"] = "0"  # by default 15: beside other tests they would wait for minutes
+    os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112  (15 by default: beside other tests they would starve)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Ray leaves /dev/null open while it starts
         import ray

@@ -37,13 +37,12 @@ def bench(
     if room not in ROOMS:
         raise InvalidParameter(f"part must be one of {', '.join(ROOMS)} or all, got {room!r}.")
     to_stdout = json_file == Path("-")
-    report = _measure(room, quick=quick, out=out, seed=seed, quiet=to_stdout)
+    target = None if to_stdout else json_file
+    report = _measure(room, quick=quick, out=out, seed=seed, quiet=to_stdout, target=target)
     if to_stdout:
         emit_json(report)
         return
     _show(room, report)
-    if json_file is not None:
-        _write(json_file, report)
 
 
 def _all(*, quick: bool, out: Path, results: Path, fresh: bool, seed: int) -> None:
@@ -55,9 +54,7 @@ def _all(*, quick: bool, out: Path, results: Path, fresh: bool, seed: int) -> No
         if not fresh and _done(target, quick=quick, seed=seed):
             console.print(f"{room}: measured already (--fresh measures again)")
             continue
-        report = _measure(room, quick=quick, out=out, seed=seed, quiet=False)
-        _show(room, report)
-        _write(target, report)
+        _show(room, _measure(room, quick=quick, out=out, seed=seed, quiet=False, target=target))
     collect(out, results.parent / "results")
     console.print(f"wrote {results} ({', '.join(write_results(results))})")
 
@@ -67,23 +64,33 @@ def _done(target: Path, *, quick: bool, seed: int) -> bool:
         run = json.loads(target.read_text())["run"]
     except (OSError, ValueError, KeyError):
         return False
-    return run["seed"] == seed and (quick or not run["quick"])
+    return run["seed"] == seed and (quick or not run["quick"]) and run.get("whole", True)
 
 
-def _measure(room: str, *, quick: bool, out: Path, seed: int, quiet: bool) -> dict[str, Any]:
+def _measure(room: str, *, quick: bool, out: Path, seed: int, quiet: bool, target: Path | None) -> dict[str, Any]:
+    """Every row of a room; `target` has what is measured so far, should the run be stopped."""
     from benchmarks import harness
 
     plots = out / room
     plots.mkdir(parents=True, exist_ok=True)
     measure = importlib.import_module(f"benchmarks.{room}.rows").rows
-    rows, start = [], time.perf_counter()
+    rows: list[harness.Row] = []
+    start, cpu = time.perf_counter(), time.process_time()
+
+    def report(*, whole: bool) -> dict[str, Any]:
+        spent = {"seconds": round(time.perf_counter() - start, 1), "cpu_seconds": round(time.process_time() - cpu, 1)}
+        found = {**harness.report(rows), "run": {"quick": quick, "seed": seed, **spent, "whole": whole}}
+        if target is not None:
+            _write(target, found)
+        return found
+
     with progress_bar(f"bench {room}") as progress:
         for row in measure(quick=quick, seed=seed, out=plots, progress=progress):
             rows.append(row)
             if not quiet:
                 console.print(f"{row.id}  {row.value:.4g} {row.unit}", highlight=False, markup=False)
-    seconds = round(time.perf_counter() - start, 1)
-    return {**harness.report(rows), "run": {"quick": quick, "seed": seed, "seconds": seconds}}
+            report(whole=False)
+    return report(whole=True)
 
 
 def _show(room: str, report: dict[str, Any]) -> None:

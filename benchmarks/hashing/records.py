@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 from benchmarks.harness import Row
 from benchmarks.hashing import plots
 from benchmarks.hashing.sets import Collection
-from blindsight.core import decoding
+from blindsight.core import codes, decoding
 from blindsight.evaluation import retrieval
 from blindsight.evaluation.retrieval_protocols import Repeated, repeat
 from blindsight.hashing import ITQ, PITQ, SDH, CodebookHasher, PHashing, PrivUnitHasher, SampledPHashing
@@ -48,6 +49,20 @@ class _Task:
             hasher = CodebookHasher(epsilon=epsilon, supervised=supervised, random_state=seed, learned_from="public")
             self.books[key] = hasher.fit(self.public, self.public_labels if supervised else None)
         return self.books[key]
+
+    @cached_property
+    def relevant(self) -> NDArray[np.float32]:
+        """1 where a query and a stored image share a label, else 0."""
+        asked, searched = retrieval.label_words(self.query_labels, self.stored_labels)
+        return np.stack([(row & searched).any(axis=1) for row in asked]).astype(np.float32)
+
+    def by_cell(self, scores: NDArray[Any], cells: NDArray[np.int64]) -> float:
+        """Tie-aware mAP of scores (m, k) for all that is stored under a cell: by counting, without sorting images."""
+        held = np.eye(scores.shape[1], dtype=np.float32)[cells]
+        order = np.argsort(-scores, axis=1)
+        right = np.take_along_axis(self.relevant @ held, order, axis=1)
+        counts = np.stack([held.sum(axis=0)[order], right], axis=1)
+        return retrieval.average_precisions(np.rint(counts).astype(np.int64)).mean
 
     def precision(self, score: Score) -> float:
         """Tie-aware mAP of scores for a block of queries."""
@@ -139,11 +154,15 @@ def pitq(task: _Task, epsilon: float, seed: int) -> float:
 
 
 def _codebook(task: _Task, hasher: CodebookHasher, *, noise: bool = True) -> float:
-    if noise:
-        posterior = hasher.posterior(hasher.transform(task.stored))
-    else:
-        posterior = np.eye(hasher.n_cells_, dtype=np.float32)[hasher.assign(task.stored)]
-    similarity = hasher.similarity(task.queries)
+    """By the released cells; without noise, by the true ones."""
+    similarity, alone = hasher.similarity(task.queries), np.eye(hasher.n_cells_, dtype=np.uint8)
+    if not noise:
+        return task.by_cell(similarity, hasher.assign(task.stored))
+    released = hasher.transform(task.stored)
+    if hasher.mechanism == "k-ary":
+        cells = codes.unpack(released, hasher.n_cells_).argmax(axis=1)
+        return task.by_cell(similarity @ hasher.posterior(codes.pack(alone)).T, cells)
+    posterior = hasher.posterior(released)
     return task.precision(lambda rows: similarity[rows] @ posterior.T)
 
 

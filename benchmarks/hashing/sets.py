@@ -70,10 +70,9 @@ def collections() -> Iterator[Collection | Row]:
     """Every protocol whose images are here; for the others a row that says how to get them."""
     yield small_collection((0, 1, 2, 3, 4))
     for name, size, table, load in (
-        ("cifar10", 96, paper.CIFAR10, _pinned),
-        ("coco-subset", 224, paper.NUS_WIDE, _pinned),
         ("caltech101", 128, None, _caltech),
-        ("fashion-mnist", 96, None, _pinned),
+        ("coco-subset", 224, paper.NUS_WIDE, _pinned),
+        ("cifar10", 96, paper.CIFAR10, _pinned),
         ("imagenet", 128, paper.IMAGENET, _own_folders),
         ("cub", 128, None, _own_folders),
         ("aircraft", 128, None, _own_folders),

@@ -8,10 +8,12 @@ import inspect
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from benchmarks import __main__ as command
 from benchmarks.__main__ import ROOMS
 from benchmarks.harness import Row, race, report
 from benchmarks.papers import glance, losses, races
@@ -84,6 +86,19 @@ def test_the_page_of_results_is_read_in_one_sitting() -> None:
 def test_every_room_can_be_measured(room: str) -> None:
     measure = importlib.import_module(f"benchmarks.{room}.rows").rows
     assert {"quick", "seed", "out", "progress"} <= set(inspect.signature(measure).parameters)
+
+
+def test_a_stopped_run_leaves_the_rows_it_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def rows(**_: object) -> Iterator[Row]:
+        yield Row(id="toy.first", value=1, unit="x")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("benchmarks.privacy.rows.rows", rows)
+    target = tmp_path / "toy.json"
+    with pytest.raises(KeyboardInterrupt):
+        command._measure("privacy", quick=True, out=tmp_path, seed=0, quiet=True, target=target)
+    assert [row["id"] for row in json.loads(target.read_text())["rows"]] == ["toy.first"]
+    assert not command._done(target, quick=True, seed=0)  # so that `all` measures it again
 
 
 def test_the_glance_shows_only_what_was_measured() -> None:

@@ -1,4 +1,4 @@
-"""Cells to put images in: groups of atoms, pairs of atoms, or classes. All of them are public.
+"""Cells to put images in: groups of atoms, pairs of atoms, or a classifier's answers. All of them are public.
 
 An atom is a unit vector that stands for something a photo may show: a class of a public classifier, or a public
 picture. `assign` gives an image's true cell (private, until a mechanism has answered for it); `similarity` says how
@@ -16,14 +16,14 @@ from numpy.typing import NDArray
 from blindsight.codebooks.embedding import unit_rows
 from blindsight.core.errors import HostileFile
 
-__all__ = ["Cells", "ClassCells", "GroupCells", "PairCells", "ward_groups"]
+__all__ = ["Cells", "ClassCells", "GroupCells", "LabelCells", "PairCells", "ward_groups"]
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
 
 # Temperature of the soft maximum over the atoms of a group; the second atom's weight beside the first.
 _ATOMS, _SECOND = 0.1, 0.6
-_NEVER = -30.0  # ln of a probability not worth telling from 0
+_NEVER, _SURE = -30.0, 1e-6  # ln of a probability not worth telling from 0; the least doubt
 
 
 class Cells(Protocol):
@@ -175,57 +175,108 @@ class PairCells:
 
 @dataclass(frozen=True, eq=False)
 class ClassCells:
-    """The most likely class of a public labelled folder.
+    """What a classifier of public labelled pictures answers: one of the classes, or one of k groups of answers.
 
-    Where pictures have several labels each, a class is a group of label sets, and `shared` (k, k) says how often
-    pictures of two groups share a label; without it, classes share nothing.
+    An answer gives every class its probability. With few classes a budget pays for groups of answers, which keep the
+    doubt: "a cat, perhaps a dog" is another cell than "a cat".
     """
 
     kind: ClassVar[str] = "classes"
     coefficients: Floats  # (classes, d)
     intercept: Floats  # (classes,)
-    shared: Floats | None = None
+    groups: Floats | None = None  # (k, classes) the mean answer of each group; None where the classes are the cells
 
     def __post_init__(self) -> None:
         if self.coefficients.ndim != 2 or self.intercept.shape != self.coefficients.shape[:1]:
             raise HostileFile("the classifier of a codebook has shapes that do not fit. Make it again.")
-        if self.shared is not None and (self.shared.shape != (self.k, self.k) or self.shared.min() < 0):
-            raise HostileFile("the shared labels of a codebook do not fit its classes. Make it again.")
+        middle = self._middle
+        if middle.ndim != 2 or middle.shape[1:] != self.intercept.shape or middle.min() < 0 or middle.max() > 1.001:
+            raise HostileFile("the groups of a codebook are not answers of its classifier. Make it again.")
 
     @property
     def k(self) -> int:
-        """How many classes."""
-        return len(self.coefficients)
+        """How many cells."""
+        return len(self._middle)
+
+    def answers(self, points: Floats) -> Floats:
+        """The probability (n, classes) of each class."""
+        z = self._scores(points)
+        z = np.exp(z - z.max(axis=1, keepdims=True))
+        return np.asarray(z / z.sum(axis=1, keepdims=True), dtype=np.float32)
 
     def assign(self, points: Floats) -> Ints:
-        """The most likely class."""
-        return np.asarray((points @ self.coefficients.T + self.intercept).argmax(axis=1), dtype=np.int64)
+        """The group with the nearest answer: the most likely class where the classes are the cells."""
+        return self.nearest(self.answers(points))
+
+    def nearest(self, answers: Floats) -> Ints:
+        """The cell of each answer."""
+        near = answers
+        if self.groups is not None:
+            near = answers @ self.groups.T - np.square(self.groups).sum(axis=1) / 2
+        return np.asarray(near.argmax(axis=1), dtype=np.int64)
 
     def similarity(self, points: Floats) -> Floats:
-        """ln P(class | q); of a label shared, where `shared` says how often."""
-        z = points @ self.coefficients.T + self.intercept
-        z -= z.max(axis=1, keepdims=True)
-        z = np.asarray(z - np.log(np.exp(z).sum(axis=1, keepdims=True)), dtype=np.float32)
-        if self.shared is None:
-            return z
-        return np.asarray(np.log(np.maximum(np.exp(z) @ self.shared, np.float32(np.exp(_NEVER)))))
+        """How likely an image of the cell shares a label with q; see `likely`."""
+        return self.likely(self.answers(points))
+
+    def likely(self, answers: Floats) -> Floats:
+        """The log-odds that an image of each cell shares a label with one of these answers.
+
+        Where the classes are the cells, ln P of the class: odds would forget that not all images of a cell are of its
+        class, which the answers of groups know.
+        """
+        shared = self.sharing(answers, self._middle)
+        log = np.log(np.maximum(shared, np.float32(np.exp(_NEVER))))
+        return np.asarray(log if self.groups is None else log - np.log(np.maximum(1 - shared, np.float32(_SURE))))
+
+    def sharing(self, one: Floats, other: Floats) -> Floats:
+        """How likely (m, k) images with these answers share a label."""
+        return one @ other.T
 
     def middle(self, cells: Ints) -> Floats:
-        """The classes' own directions."""
-        return unit_rows(self.coefficients[cells])
+        """The classes' own directions, mixed as the cells' answers are."""
+        return unit_rows(self._middle[cells] @ self.coefficients)
 
     def likeness(self, cells: Ints) -> Floats:
-        """Certainly of that class."""
-        return np.where(np.arange(self.k) == cells[:, None], 0.0, _NEVER).astype(np.float32)
+        """As of the cells' own answers."""
+        return self.likely(self._middle[cells])
+
+    def often(self, prior: NDArray[Any]) -> float:
+        """How often two images share a label, where so many (k,) are in each cell."""
+        return float(prior @ self.sharing(self._middle, self._middle) @ prior)
 
     def coarse(self) -> tuple[Ints, int]:
-        """Every class by itself."""
+        """Every cell by itself."""
         return np.arange(self.k), self.k
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """The classifier."""
-        shared = {} if self.shared is None else {"shared": self.shared}
-        return {"coefficients": self.coefficients, "intercept": self.intercept, **shared}
+        """The classifier and the groups of its answers."""
+        groups = {} if self.groups is None else {"groups": self.groups}
+        return {"coefficients": self.coefficients, "intercept": self.intercept, **groups}
+
+    @property
+    def _middle(self) -> Floats:
+        return np.eye(len(self.intercept), dtype=np.float32) if self.groups is None else self.groups
+
+    def _scores(self, points: Floats) -> Floats:
+        return np.asarray(points @ self.coefficients.T + self.intercept)
+
+
+class LabelCells(ClassCells):
+    """The same where a picture has several labels: an answer says of each label how likely it is there."""
+
+    kind: ClassVar[str] = "labels"
+
+    def answers(self, points: Floats) -> Floats:
+        """The probability (n, labels) of each label by itself."""
+        return np.asarray(1 / (1 + np.exp(-np.clip(self._scores(points), _NEVER, -_NEVER))), dtype=np.float32)
+
+    def sharing(self, one: Floats, other: Floats) -> Floats:
+        """How likely at least one label is shared: labels are taken one by one."""
+        none = np.ones((len(one), len(other)), dtype=np.float32)
+        for mine, theirs in zip(one.T, other.T, strict=True):
+            none *= 1 - np.outer(mine, theirs)
+        return 1 - none
 
 
 def ward_groups(points: Floats, k: int) -> Ints:

@@ -18,7 +18,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from blindsight.codebooks.cells import Cells, ClassCells, GroupCells, PairCells
+from blindsight.codebooks.cells import Cells, ClassCells, GroupCells, LabelCells, PairCells
 from blindsight.codebooks.embedding import Embedding
 from blindsight.codebooks.reading import Reading, prior_from_counts
 from blindsight.core import checks, storage
@@ -27,12 +27,12 @@ from blindsight.privacy import Assumption, Guarantee, Plan, Planned
 from blindsight.privacy.entropy import EntropyName
 from blindsight.privacy.mechanisms import KaryResponse
 
-__all__ = ["CELL", "Codebook", "Source", "number_of_cells"]
+__all__ = ["CELL", "Codebook", "Source", "few_cells", "number_of_cells"]
 
 CELL = "cell"
 KIND = "codebook"
 Source = Literal["network", "pictures", "labelled pictures", "protected images"]
-_CELLS: dict[str, type[Any]] = {cells.kind: cells for cells in (GroupCells, PairCells, ClassCells)}
+_CELLS: dict[str, type[Any]] = {cells.kind: cells for cells in (GroupCells, PairCells, ClassCells, LabelCells)}
 _RESTS_ON = {
     "network": Assumption("public cells", "the cells were made from a public network's weights"),
     "pictures": Assumption("public cells", "the pictures that the cells were made from are public"),
@@ -50,6 +50,16 @@ def number_of_cells(epsilon: float) -> int:
         [8, 29, 414, 5962]
     """
     return max(2, round(2 * math.exp(2 * min(checks.positive("epsilon", epsilon), 24.0) / 3)))
+
+
+def few_cells(epsilon: float) -> int:
+    """4 e^(epsilon / 3): where images are of few kinds, or where noise blurs the cells, more only blur the response.
+
+    Examples:
+        >>> [few_cells(e) for e in (2, 4, 8, 12)]
+        [8, 15, 58, 218]
+    """
+    return max(2, round(4 * math.exp(min(checks.positive("epsilon", epsilon), 24.0) / 3)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,8 +141,8 @@ class Codebook:
         if not isinstance(self.cells, ClassCells):
             return Reading(prior, truth, slope=self.slope, counts=counts)
         # Two stored images share a label this often: the share that is relevant to a query of the same kind.
-        often = prior @ (prior if self.cells.shared is None else self.cells.shared @ prior)
-        return Reading(prior, truth, float(np.clip(often, 1e-4, 0.9)), self.slope, counts)
+        often = float(np.clip(self.cells.often(prior), 1e-4, 0.9))
+        return Reading(prior, truth, often, self.slope, counts)
 
     def to_parts(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
         """(arrays, fields) that rebuild it."""

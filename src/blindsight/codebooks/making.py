@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from blindsight.codebooks.cells import Cells, ClassCells, GroupCells, PairCells, ward_groups
-from blindsight.codebooks.codebook import Codebook, number_of_cells
-from blindsight.codebooks.embedding import Embedding, head_space
+from blindsight.codebooks.cells import Cells, ClassCells, GroupCells, LabelCells, PairCells, ward_groups
+from blindsight.codebooks.codebook import Codebook, few_cells, number_of_cells
+from blindsight.codebooks.embedding import Embedding, head_space, unit_rows
 from blindsight.core.errors import InvalidData
+from blindsight.privacy.mechanisms import KaryResponse
 
 __all__ = ["LEAST_PICTURES", "MOST_CELLS", "from_classes", "from_head", "from_labels", "from_pictures"]
 
@@ -28,12 +29,13 @@ LEAST_PICTURES = 100
 _PAIRS_FROM = 6
 #: more cells than these of single pictures tell no more than their noise.
 MOST_CELLS = 150
-# How many classes near each picture join it as atoms.
-_NEAR_CLASSES = 5
-# Logistic regression's C on unit rows; folds, and the most pictures, for the fit of the slope.
-_STRENGTH, _FOLDS, _MOST_PAIRED = 25.0, 5, 1500
-# Pictures for each group of label sets, at least.
-_EACH_GROUP = 8
+# The same with classes of a network among them; how many classes near each picture join it, and what near means.
+_MOST_WITH_CLASSES, _NEAR_CLASSES, _NEAR = 200, 5, 0.1
+# Logistic regression's C on unit rows, and for one label of several; folds, and the most pictures that pairs are of.
+_STRENGTH, _STRENGTH_EACH, _FOLDS, _MOST_PAIRED = 25.0, 10.0, 5, 1500
+# Pictures for each group of answers, at least, with one class each or several labels; groups of classes must leave the
+# truth to be told this often.
+_EACH_GROUP, _EACH_SET, _TOLD = 40, 12, 0.9
 
 
 def from_head(network: str, epsilon: float, *, n_cells: int | None = None, first_page: bool = False) -> Codebook:
@@ -60,17 +62,22 @@ def from_pictures(
     if classes is not None:
         moved = embedding.moved(classes)
         near = np.unique(np.argsort(-(atoms @ moved.T), axis=1)[:, :_NEAR_CLASSES])
-        atoms = np.concatenate([atoms, moved[near]])
+        atoms = np.concatenate([atoms, _drawn(moved[near], atoms)])
     wanted = n_cells or number_of_cells(epsilon)
     if wanted / len(atoms) < _PAIRS_FROM:
-        wanted = n_cells or min(wanted, MOST_CELLS)
+        wanted = n_cells or min(wanted, MOST_CELLS if classes is None else _MOST_WITH_CLASSES)
     return Codebook(embedding, _of_atoms(atoms, wanted), epsilon, "pictures")
+
+
+def _drawn(classes: Floats, pictures: Floats) -> Floats:
+    """Classes drawn half-way to the pictures near them: what a class looks like in this domain."""
+    weight = np.exp((classes @ pictures.T) / np.float32(_NEAR))
+    return unit_rows(classes + (weight / weight.sum(axis=1, keepdims=True)) @ pictures)
 
 
 def from_classes(rows: Array, labels: Sequence[Any] | Array, epsilon: float, *, network: str | None) -> Codebook:
     """Cells from features (n, d) of public pictures with one class each: a classifier's answer.
 
-    Dividing classes further was tried: it gained nothing and spoilt the calibration.
     The folder's own pairs say how relevance grows with similarity, so hits get a probability of relevance.
     """
     pictures, given = _enough(rows, 4), np.asarray(labels)
@@ -80,51 +87,54 @@ def from_classes(rows: Array, labels: Sequence[Any] | Array, epsilon: float, *, 
     if len(names) < 2 or np.bincount(y).min() < 2:
         raise InvalidData("labelled pictures need at least two classes, each with at least two pictures.")
     space = Embedding.plain(pictures.shape[1]) if network is None else head_space(network)[0]
-    named = tuple(str(name) for name in names)
-    return _of_classes(space, space(pictures), y, epsilon, shared=None, labels=None, names=named)
+    marks = np.eye(len(names), dtype=np.float32)[y]
+    return _of_answers(space, space(pictures), marks, epsilon, names=tuple(str(name) for name in names))
 
 
 def from_labels(rows: Array, labels: Array, epsilon: float, *, n_cells: int | None = None) -> Codebook:
-    """Cells from features (n, d) of public images and an indicator (n, C) of their labels, without a network.
-
-    With one label each they are the classes; with several, groups of label sets by Ward's clustering.
-    """
+    """Cells from features (n, d) of public images and an indicator (n, C) of their labels, without a network."""
     pictures = _enough(rows, 2)
     space = Embedding.plain(pictures.shape[1]).around(pictures)
-    points = space(pictures)
-    if (labels.sum(axis=1) == 1).all():
-        _, y = np.unique(labels.argmax(axis=1), return_inverse=True)
-        return _of_classes(space, points, y, epsilon, shared=None, labels=None)
-    wanted = n_cells or min(number_of_cells(epsilon), MOST_CELLS, len(labels) // _EACH_GROUP)
-    y = ward_groups(labels.astype(np.float32), max(2, wanted))
-    member = np.eye(int(y.max()) + 1, dtype=np.float32)[y]
-    pairs = member.T @ (labels @ labels.T > 0).astype(np.float32) @ member
-    shared = pairs / np.outer(member.sum(axis=0), member.sum(axis=0))
-    return _of_classes(space, points, y, epsilon, shared=shared.astype(np.float32), labels=labels)
+    marks = labels[:, labels.any(axis=0)].astype(np.float32)
+    return _of_answers(space, space(pictures), marks, epsilon, n_cells=n_cells)
 
 
-def _of_classes(
+def _of_answers(
     space: Embedding,
     points: Floats,
-    y: NDArray[np.int64],
+    labels: Floats,
     epsilon: float,
     *,
-    shared: Floats | None,
-    labels: Array | None,
+    n_cells: int | None = None,
     names: tuple[str, ...] = (),
 ) -> Codebook:
-    """A classifier of the pictures is the cells; which of its own pairs share a label says how relevance grows."""
-    if y.max() < 1:
+    """A classifier's answers are the cells: by themselves, or in groups where the budget and the pictures pay for more.
+
+    Groups are made of answers for pictures that the classifier had not seen, as stored images will not have been; which
+    of these pictures' pairs share a label says how relevance grows.
+    """
+    if labels.shape[1] < 2:
         raise InvalidData("labelled images need at least two classes.")
-    fitted = _classifier(points, y)
-    coefficients, intercept = fitted.coef_, fitted.intercept_
-    if y.max() == 1:  # scikit-learn keeps one row for two classes
-        coefficients, intercept = np.concatenate([-coefficients, coefficients]) / 2, np.r_[-intercept, intercept] / 2
-    cells = ClassCells(coefficients.astype(np.float32), intercept.astype(np.float32), shared)
-    some = np.arange(0, len(y), -(-len(y) // _MOST_PAIRED))
-    same = y[some, None] == y[some] if labels is None else labels[some] @ labels[some].T > 0
-    slope = _slope(points[some], y[some], same, shared, int(y.max()) + 1)
+    kind = ClassCells if (labels.sum(axis=1) == 1).all() else LabelCells
+    cells = kind(*_classifier(points, labels))
+    unseen = _unseen(points, labels, kind)
+    some = np.arange(0, len(labels), -(-len(labels) // _MOST_PAIRED))
+    most = max(2, len(labels) // (_EACH_GROUP if kind is ClassCells else _EACH_SET))
+    wanted = n_cells or min(few_cells(epsilon), MOST_CELLS, most)
+    if kind is LabelCells or (wanted > cells.k and _told(epsilon, wanted) > _TOLD):
+        cells = kind(cells.coefficients, cells.intercept, _group_means(unseen[some], wanted))
+    slope = _slope(cells, unseen[some], labels[some])
     return Codebook(space, cells, epsilon, "labelled pictures", slope, names)
+
+
+def _told(epsilon: float, k: int) -> float:
+    return KaryResponse(epsilon=epsilon, k=k, unit="record").truth_probability
+
+
+def _group_means(answers: Floats, k: int) -> Floats:
+    group = ward_groups(answers, k)
+    member = np.eye(int(group.max()) + 1, dtype=np.float32)[group]
+    return np.asarray((member / member.sum(axis=0)).T @ answers, dtype=np.float32)
 
 
 def _enough(rows: Array, least: int) -> Floats:
@@ -142,37 +152,68 @@ def _of_atoms(atoms: Floats, wanted: int) -> Cells:
     return GroupCells(atoms, ward_groups(atoms, min(wanted, len(atoms))))
 
 
-def _classifier(points: Floats, y: NDArray[np.int64]) -> Any:
+def _classifier(points: Floats, labels: Floats) -> tuple[Floats, Floats]:
+    """(coefficients, intercept) of logistic regression for an indicator: one answer for all classes, or one per label
+    where pictures have several."""
     import warnings
 
     from sklearn.linear_model import LogisticRegression
 
+    several = not (labels.sum(axis=1) == 1).all()
+    coefficients, intercept = np.zeros((labels.shape[1], points.shape[1])), np.full(labels.shape[1], -30.0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # not yet converged is good enough
-        return LogisticRegression(C=_STRENGTH, max_iter=500).fit(points, y)
+        if several:
+            for label in np.flatnonzero(labels.any(axis=0) & ~labels.all(axis=0)):
+                fitted = LogisticRegression(C=_STRENGTH_EACH, max_iter=100).fit(points, labels[:, label])
+                coefficients[label], intercept[label] = fitted.coef_[0], fitted.intercept_[0]
+            intercept[labels.all(axis=0)] = 30.0
+        else:
+            seen, y = np.unique(labels.argmax(axis=1), return_inverse=True)
+            if len(seen) > 1:
+                fitted = LogisticRegression(C=_STRENGTH, max_iter=500).fit(points, y)
+                two = len(seen) == 2  # scikit-learn keeps one row for two classes
+                coefficients[seen] = np.concatenate([-fitted.coef_, fitted.coef_]) / 2 if two else fitted.coef_
+                intercept[seen] = np.r_[-fitted.intercept_, fitted.intercept_] / 2 if two else fitted.intercept_
+            else:
+                intercept[seen] = 0.0
+    return coefficients.astype(np.float32), intercept.astype(np.float32)
 
 
-def _slope(points: Floats, y: NDArray[np.int64], same: NDArray[np.bool_], shared: Floats | None, classes: int) -> float:
-    """How relevance grows with ln P(class | query), on pairs of pictures that the classifier had not seen."""
+def _unseen(points: Floats, labels: Floats, kind: type[ClassCells]) -> Floats:
+    """Answers for each picture by a classifier that did not learn from it; the pictures of a class are dealt out."""
+    folds = _FOLDS if len(labels) <= _MOST_PAIRED else 3
+    number = np.arange(len(labels)) % folds
+    if kind is ClassCells:
+        y = labels.argmax(axis=1)
+        folds = max(2, min(folds, int(np.bincount(y)[np.unique(y)].min())))
+        for label in np.unique(y):
+            own = np.flatnonzero(y == label)
+            number[own] = np.arange(len(own)) % folds
+    answers = np.zeros_like(labels)
+    for fold in range(folds):
+        unseen = number == fold
+        if unseen.any() and not unseen.all():
+            answers[unseen] = kind(*_classifier(points[~unseen], labels[~unseen])).answers(points[unseen])
+    return answers
+
+
+def _slope(cells: ClassCells, answers: Floats, labels: Floats) -> float:
+    """How relevance grows with the odds of a shared label, on pairs of pictures and the cells of their answers."""
     from sklearn.linear_model import LogisticRegression
 
-    folds = max(2, min(_FOLDS, int(np.bincount(y)[np.unique(y)].min())))
-    number = np.zeros(len(y), dtype=np.int64)
-    for label in np.unique(y):
-        own = np.flatnonzero(y == label)
-        number[own] = np.arange(len(own)) % folds
-    log_classes = np.full((len(y), classes), -30.0)
-    for fold in range(folds):
-        seen, unseen = number != fold, number == fold
-        if len(np.unique(y[seen])) > 1 and unseen.any():
-            fitted = _classifier(points[seen], y[seen])
-            log_classes[np.ix_(unseen, fitted.classes_)] = fitted.predict_log_proba(points[unseen])
-    cells = log_classes.argmax(axis=1)
-    similarity = np.maximum(log_classes, -30.0)
-    if shared is not None:
-        similarity = np.log(np.maximum(np.exp(similarity) @ shared, np.exp(-30.0)))
-    apart = ~np.eye(len(y), dtype=bool)
-    if same[apart].all() or not same[apart].any():
+    own = np.eye(cells.k, dtype=np.float32)[cells.nearest(answers)]
+    shared = (labels @ labels.T > 0).astype(np.float32)
+    np.fill_diagonal(shared, 0)  # no picture is a pair with itself
+    # Pairs with one picture and all pictures of one cell have one similarity: they are counted, not listed.
+    same = shared @ own
+    other = own.sum(axis=0) - own - same
+    if not same.any() or not other.any():
         return 1.0
-    fitted = LogisticRegression(C=1e6).fit(similarity[:, cells][apart][:, None], same[apart])
+    similarity = cells.likely(answers).ravel()
+    fitted = LogisticRegression(C=1e6).fit(
+        np.r_[similarity, similarity][:, None],
+        np.repeat([1, 0], similarity.size),
+        sample_weight=np.r_[same.ravel(), other.ravel()],
+    )
     return float(max(fitted.coef_[0, 0], 1e-3))

@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from blindsight.codebooks import Codebook, Reading, number_of_cells
+from blindsight.codebooks import Codebook, Reading
+from blindsight.codebooks.codebook import few_cells, number_of_cells
 from blindsight.codebooks.making import MOST_CELLS, from_labels, from_pictures
 from blindsight.core import checks, codes, decoding
 from blindsight.core.errors import InvalidParameter
@@ -41,6 +42,8 @@ _LABEL_SPACE = Assumption(
 )
 # Public images that are looked at: Ward's clustering of more takes long and gains little.
 _MOST_IMAGES, _MOST_LABELLED = 2000, 10_000
+# Sums over a cell's images must stand out of the noise.
+_MOST_NOISY = 96
 
 
 class CodebookHasher(ReleasesCodes):
@@ -194,8 +197,7 @@ class CodebookHasher(ReleasesCodes):
         some = np.sort(order[:_MOST_IMAGES])
         if labels is not None:
             wanted = None if self.n_cells == "auto" else self.n_cells
-            # A classifier learns from many; label sets are clustered pair by pair.
-            learn = np.sort(order[:_MOST_LABELLED]) if (labels.sum(axis=1) == 1).all() else some
+            learn = np.sort(order[:_MOST_LABELLED])
             book = from_labels(X[learn], labels[learn], self.epsilon, n_cells=wanted)
         else:
             book = from_pictures(X[some], self.epsilon, network=None, n_cells=self._how_many(len(some)), least=2)
@@ -217,6 +219,8 @@ class CodebookHasher(ReleasesCodes):
     def _how_many(self, n: int) -> int:
         """By a rule that looks at nothing but the budget and the number of images, which is public."""
         if self.n_cells == "auto":
+            if self.learned_from == "private":
+                return max(2, min(few_cells(self._code_epsilon), _MOST_NOISY, n // 2))
             # With 0.3 e^epsilon cells the truth is told three times in four; for few kinds of images more is too many.
             few = max(8, round(0.3 * math.exp(min(self._code_epsilon, 20.0))))
             return max(2, min(number_of_cells(self._code_epsilon), few, MOST_CELLS, n // 2))

@@ -39,7 +39,7 @@ def rows(*, quick: bool, seed: int = 0, out: Path, progress: Progress | None = N
     yield from deep_rows(seed=seed)
     yield from lists_rows(quick=quick, seed=seed)
     tell(2)
-    yield _map_vs_argsort(1_000 if quick else 4_000, seed)
+    yield _map_vs_argsort(1_000 if quick else 10_000, seed)
     yield from search_rows(quick=quick, seed=seed)
     tell(3)
     if quick:

@@ -54,6 +54,10 @@ def doubtful(each: int, *, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
 def test_cells_follow_the_budget(epsilon: float, kind: str, k: int) -> None:
     book = from_head("lite0", epsilon)
     assert (book.cells.kind, book.k) == (kind, k)
+
+
+@needs_weights
+def test_a_first_page_takes_every_class_for_a_cell() -> None:
     assert from_head("lite0", 8, first_page=True).k == 1000
 
 
@@ -232,17 +236,19 @@ def test_too_few_public_pictures_are_refused_in_words() -> None:
         books()[0].assign(np.zeros((2, 3)))
 
 
-@needs_weights
 def test_the_head_s_space_weighs_directions_by_the_square_root_of_their_strength() -> None:
-    from blindsight.features.weights import head
-
-    embedding, atoms = head_space("lite0")
-    W = head("lite0") - head("lite0").mean(axis=0)
-    _, S, Vt = np.linalg.svd(W.astype(np.float64), full_matrices=False)
-    x = np.abs(RNG.normal(size=(3, 1280))).astype(np.float32)
+    head = RNG.normal(size=(40, 64)) * np.linspace(1, 3, 64)
+    _, S, Vt = np.linalg.svd(head - head.mean(axis=0), full_matrices=False)
+    x = np.abs(RNG.normal(size=(3, 64))).astype(np.float32)
     expected = unit_rows((x - x.mean(axis=1, keepdims=True)) @ (Vt.T * np.sqrt(S)))
+    embedding = Embedding.of_head(head)
     # Axes without strength are left out, so compare inner products.
     np.testing.assert_allclose(embedding(x) @ embedding(x).T, expected @ expected.T, atol=1e-4)
+
+
+@needs_weights
+def test_a_network_s_classes_are_atoms_in_its_head_s_space() -> None:
+    _, atoms = head_space("lite0")
     assert atoms.shape[0] == 1000 and np.allclose(np.linalg.norm(atoms, axis=1), 1, atol=1e-5)
 
 

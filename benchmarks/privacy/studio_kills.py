@@ -26,6 +26,7 @@ from blindsight.service.infra.datasets import DataSet, Release, today
 from blindsight.service.infra.jobs import ENDED, Jobs
 from blindsight.service.pages import photo_library
 from blindsight.service.pages.home import open_account
+from blindsight.tagging import DPTraining, PrivateTagger
 
 __all__ = ["Studio"]
 
@@ -104,10 +105,9 @@ class Studio:
             (vault / "pairs.json").write_text(json.dumps(said))
             return "compare", {"dataset": one.id, "release": number}
         if step == "publish":
-            names = list(_COLOURS)
-            chances = {photo.id: [float(photo.name.startswith(name)) for name in names] for photo in photos}
-            thought = {"names": names, "chances": chances, "quality": {"when": today()}}
-            (vault / "tags.json").write_text(json.dumps(thought))
+            shows = np.array([[photo.name.startswith(name) for name in _COLOURS] for photo in photos], np.uint8)
+            tagger = PrivateTagger(DPTraining(epsilon=8.0, steps=5), classes=list(_COLOURS))
+            tagger.fit(photo_library.rows_of(datasets, one), shows).save(vault / "tagger.safetensors")
         return "tags", {"dataset": one.id, "step": step, "release": number}
 
 

@@ -29,7 +29,7 @@ PROBLEMS: dict[str, tuple[int, str]] = {
     "key_needed": (401, "A valid API key is needed."),
     "not_allowed": (403, "This key's role may not do this."),
     "cross_site": (403, "The request did not come from the workbench's own pages."),
-    "not_found": (404, "This address leads to nothing that is here now: it may have been deleted, or the link is wrong."),
+    "not_found": (404, "Perhaps it was deleted, or the link is wrong."),
     "wrong_method": (405, "This address does not take that method."),
     "budget": (409, "The privacy budget does not cover this answer; nothing was released."),
     "conflict": (409, "That cannot be done in the present state."),

@@ -9,9 +9,8 @@ STAMP := $(VENV)/.installed
 run: $(STAMP)
 	$(BIN)/blindsight demo
 
-# Three workers on two cores: many tests wait for the processes that they start.
 test: $(STAMP) apt check
-	$(BIN)/python -m pytest -n 3 --dist loadgroup
+	$(BIN)/python -m pytest -n 2 --dist loadgroup
 
 check: $(STAMP)
 	$(BIN)/ruff check .

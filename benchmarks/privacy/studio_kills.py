@@ -108,7 +108,7 @@ class Studio:
             shows = np.array([[photo.name.startswith(name) for name in _COLOURS] for photo in photos], np.uint8)
             tagger = PrivateTagger(DPTraining(epsilon=8.0, steps=5), classes=list(_COLOURS))
             tagger.fit(photo_library.rows_of(datasets, one), shows).save(vault / "tagger.safetensors")
-        return "tags", {"dataset": one.id, "step": step, "release": number}
+        return "tags", {"dataset": one.id, "step": step}
 
 
 def _photos(folder: Path) -> Path:

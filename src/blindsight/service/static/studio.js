@@ -124,7 +124,7 @@ export async function attempt(action) {
 
 export function setBudget(remaining) {
   const shown = document.querySelector("[data-remaining]");
-  if (shown) shown.textContent = String(Number(remaining.toFixed(4)));
+  if (shown) shown.textContent = remaining.toLocaleString("en", { maximumFractionDigits: 4 });
 }
 
 export async function refreshBudget(unit) {

@@ -120,12 +120,13 @@ def _run(settings: Any) -> None:
     import sys
 
     from blindsight.service.app import create_app
-    from blindsight.service.infra.server import check_index, listening_socket, lock_state, serve
+    from blindsight.service.infra.server import bound_memory, check_index, listening_socket, lock_state, serve
 
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     # What cannot work is said first, before folders, databases and models are made.
     check_index(settings)
     listener = listening_socket(settings)
+    bound_memory()
     os.umask(0o077)
     lock = lock_state(settings)
     if settings.local and settings.token is None:

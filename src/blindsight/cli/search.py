@@ -110,6 +110,8 @@ def search_index(
         if json:
             _emit(asked, found, stored, encoder.meaning, html, names)
             return
+        for text, taken in zip(asked.titles, asked.taken, strict=False):
+            console.print(f"“{text}”: {taken}.", markup=False)
         for query, present, ranked in zip(asked.titles, asked.present, found, strict=True):
             _show(query, ranked, encoder.match_word, names, present=present, own=rerank is not None)
         _explain(found, stored, encoder, html)
@@ -117,7 +119,8 @@ def search_index(
 
 @dataclass(frozen=True)
 class Asked:
-    """The queries of one call: titles, their pictures where they are pictures, and how they fit the cells."""
+    """The queries of one call: titles, their pictures where they are pictures, how they fit the cells, and what words
+    were taken to mean."""
 
     titles: list[str]
     pixels: list[Any]
@@ -125,6 +128,7 @@ class Asked:
     similarity: Any | None
     present: list[bool]
     stored: bool = False
+    taken: tuple[str, ...] = ()
 
 
 def _rerank(own: OwnPhotos, asked: Asked, found: list[list[Hit]], k: int) -> list[list[Hit]]:
@@ -167,6 +171,7 @@ def _asked(encoder: PhotoEncoder, stored: CodeIndex, queries: list[Path], words:
     from blindsight.core.errors import InvalidParameter
     from blindsight.data import read_image, to_rgb
     from blindsight.data.reading import SUFFIXES
+    from blindsight.features.words import understood
     from blindsight.index.photos import photo_names
 
     if sum(map(bool, (queries, words, like))) != 1:
@@ -182,8 +187,12 @@ def _asked(encoder: PhotoEncoder, stored: CodeIndex, queries: list[Path], words:
         if squeezed is None:
             raise InvalidParameter(f"{queries[0]} holds no photos to look for.")
         return Asked([str(path) for path in paths], pixels, squeezed, None, encoder.present(stored, squeezed).tolist())
-    similarity = encoder.similarity_of_words(words) if words else encoder.similarity_of_stored(stored, like)
-    return Asked(words or like, [], None, similarity, [True] * len(similarity), stored=bool(like))
+    if words:
+        similarity = encoder.similarity_of_words(words)
+        taken = tuple(understood(text).line() for text in words)
+        return Asked(words, [], None, similarity, encoder.present_like(stored, similarity).tolist(), taken=taken)
+    similarity = encoder.similarity_of_stored(stored, like)
+    return Asked(like, [], None, similarity, [True] * len(similarity), stored=True)
 
 
 def _search(encoder: PhotoEncoder, stored: CodeIndex, asked: Asked, k: int, ranking: str, radius: int | None) -> Hits:
@@ -240,11 +249,12 @@ def _explain(found: list[list[Hit]], stored: Any, encoder: PhotoEncoder, html: P
 def _emit(asked: Asked, found: list[list[Hit]], stored: Any, meaning: str, html: Path | None, names: OwnNames) -> None:
     import json as text
 
+    all_taken = asked.taken or (None,) * len(found)
     emit_json(
         {
             "queries": [
-                {"query": query, "present": present, "hits": [_plain(hit, names) for hit in hits]}
-                for query, present, hits in zip(asked.titles, asked.present, found, strict=True)
+                {"query": query, "present": present, "taken": taken, "hits": [_plain(hit, names) for hit in hits]}
+                for query, present, taken, hits in zip(asked.titles, asked.present, all_taken, found, strict=True)
             ],
             "stored": len(stored),
             "match": meaning,

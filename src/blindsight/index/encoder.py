@@ -253,11 +253,17 @@ class PhotoEncoder:
 
     def present(self, index: CodeIndex, images: Images) -> NDArray[np.bool_]:
         """Whether anything like each query is stored; True where the codes cannot tell."""
-        if self.codebook is None or not len(index):
+        if self.codebook is None:
             return np.ones(len(images), dtype=np.bool_)
+        return self.present_like(index, self.codebook.similarity(self.rows(images)))
+
+    def present_like(self, index: CodeIndex, similarity: NDArray[Any]) -> NDArray[np.bool_]:
+        """The same for queries that fit the codebook's cells so well (m, cells)."""
+        if not len(index):
+            return np.ones(len(similarity), dtype=np.bool_)
         cells = _of_cells(index)
-        reading: Reading = cells.reading(self.codebook)
-        return reading.present(self.codebook.similarity(self.rows(images)), cells.counts)
+        reading: Reading = cells.reading(self._cells("telling what is not stored"))
+        return reading.present(similarity, cells.counts)
 
     def rerank(
         self, images: Images, hits: Iterable[Sequence[Hit]], original: Callable[[Any], Images | None], k: int

@@ -15,7 +15,7 @@ from fastapi.responses import Response
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
-from blindsight.features.words import words_available
+from blindsight.features.words import understood, words_available
 from blindsight.service.infra.access import Owner, Parts, Studio
 from blindsight.service.infra.datasets import DataSet, Release
 from blindsight.service.infra.problems import Problem, documented
@@ -61,6 +61,7 @@ class Found(BaseModel):
 
     query: str
     nothing: str | None
+    taken: str | None
     groups: list[Group]
     searched: int
     reranked: bool
@@ -318,7 +319,8 @@ def _answer(studio: Studio, index: Index, query: str, rerank: bool) -> Found:
     else:
         groups = [_by_photos(index, groups, question.likeness)]
         nothing = None
-    return Found(query=query, nothing=nothing, groups=groups, searched=len(index.ids), reranked=rerank)
+    taken = understood(question.words).line() if question.words else None
+    return Found(query=query, nothing=nothing, taken=taken, groups=groups, searched=len(index.ids), reranked=rerank)
 
 
 def _groups(index: Index, scores: NDArray[Any], own: str | None) -> list[Group]:

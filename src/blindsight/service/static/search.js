@@ -3,8 +3,10 @@ import { ask, attempt, byId, element, fill, picture, say } from "./studio.js";
 
 const dataset = byId("search").dataset.dataset, rerank = byId("rerank"), file = byId("file"), base = `/api/search/${dataset}`;
 const FIRST = 12;
-let query = null, anyway = false;
+let query = null, asked = "", anyway = false;
 const address = (photo) => `/api/datasets/${dataset}/photos/${photo}`;
+
+const truth = ({ expect, count }) => (count === 1 ? `Its code is ${expect ? "probably true" : "probably wrong on purpose"}.` : `About ${expect} of these ${count} codes are true${expect < count ? "; the others are wrong on purpose" : ""}.`);
 
 function group(found) {
   const photos = found.photos.map((hit) => {
@@ -19,7 +21,7 @@ function group(found) {
   const all = [list, hidden.length ? element("div", { class: "buttons" }, more) : null, rest > 0 ? element("p", { class: "quiet" }, `and ${rest.toLocaleString("en")} beyond these`) : null];
   if (found.far) return element("section", { class: "card" }, element("details", { class: "more" }, element("summary", {}, `${found.title}: show them`), ...all.filter(Boolean)));
   return element("section", { class: "card" }, element("div", { class: "card-head" }, element("h2", {}, found.title), element("span", { class: "pill stays" }, "only you see this")),
-    found.expect === null ? null : element("p", {}, element("b", {}, `Expect about ${found.expect} of these ${found.count} to be like your picture. `), element("span", { class: "quiet" }, "The code cannot tell them apart, so their order means nothing.")),
+    found.expect === null ? null : element("p", {}, element("b", {}, truth(found)), element("span", { class: "quiet" }, " A true code says that a public network takes the photo for this kind, which may be wider than what you look for. The code cannot tell these photos apart, so their order means nothing.")),
     ...all);
 }
 
@@ -36,6 +38,7 @@ function show(found) {
   byId("nothing").hidden = !found.nothing || anyway;
   byId("nothing-says").textContent = found.nothing ?? "";
   fill(byId("groups"), found.nothing && !anyway ? [] : found.groups.map(group));
+  if (found.taken) byId("asked-note").textContent = `${asked}: ${found.taken}. Used here, kept nowhere.`;
   byId("start").hidden = true;
   byId("rerank-note").textContent = found.reranked ? "Sorted by the photos in your vault: only you can see this order. Nothing leaves, nothing is spent."
     : "Sorts the first candidates by the photos in your vault. Only you can do this; nothing leaves, nothing is spent. Now you see what others would see.";
@@ -64,7 +67,8 @@ byId("words-form")?.addEventListener("submit", (event) => {
   if (!words) return;
   begin();
   picture(byId("asked"), null);
-  byId("asked-note").textContent = `“${words}” · used here, kept nowhere`;
+  asked = `“${words}”`;
+  byId("asked-note").textContent = `${asked} · used here, kept nowhere`;
   attempt(async () => show(await ask("POST", `${base}/words?rerank=${rerank.checked}`, { words })));
 });
 const again = () => { if (query) attempt(async () => show(await ask("POST", `${base}/again/${query}?rerank=${rerank.checked}`))); };

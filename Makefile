@@ -10,7 +10,7 @@ run: $(STAMP)
 	$(BIN)/blindsight demo
 
 test: $(STAMP) apt check
-	$(BIN)/python -m pytest -n 2 --dist loadgroup
+	$(BIN)/python -m pytest -n 2
 
 check: $(STAMP)
 	$(BIN)/ruff check .

@@ -1,9 +1,12 @@
-"""Thread limits before anything numeric is imported, and examples that do not depend on the machine's mood."""
+"""Thread limits before anything numeric is imported, examples that do not depend on the machine's mood, and which tests
+share a process."""
 
 from __future__ import annotations
 
 import os
+from typing import Any
 
+import pytest
 from hypothesis import settings
 
 from blindsight.core import threads
@@ -15,3 +18,19 @@ os.environ.setdefault("MPLBACKEND", "Agg")
 # No deadline: two busy cores are not a bug. In CI the same examples every time.
 settings.register_profile("blindsight", deadline=None, derandomize=bool(os.environ.get("CI")))
 settings.load_profile("blindsight")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """A file's tests stay in one process, and so do all of the workbench's: what they share is costly to make.
+
+    (The mark xdist_group says so in vain: it renames tests by an attribute that pytest 9.2 no longer has.)
+    """
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Together(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.partition("::")[0]
+            return "tests/service" if file.startswith("tests/service/") else file
+
+    return Together(config, log)

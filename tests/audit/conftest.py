@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -20,11 +19,3 @@ def small() -> Iterator[None]:
         patch.setattr(figures, "_TEST", 10)
         patch.setattr(figures, "_STEPS", 10)
         yield
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Where tests run in several processes, a module stays in one: what its tests share is costly to make."""
-    here = Path(__file__).parent
-    for item in items:
-        if item.path.is_relative_to(here) and item.path.stem in ("test_verdicts", "test_reports", "test_release"):
-            item.add_marker(pytest.mark.xdist_group(item.path.stem))

@@ -157,11 +157,3 @@ def live(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
     server = Server(state, RATE=100_000, BURST=100_000, QUERY_BUDGET=100_000)
     yield server
     assert server.stop() == 0
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Where tests run in several processes, these stay in one: what they share is costly to make."""
-    here = Path(__file__).parent
-    for item in items:
-        if item.path.is_relative_to(here):
-            item.add_marker(pytest.mark.xdist_group("service"))

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from blindsight.codebooks.cells import Cells, ClassCells, GroupCells, LabelCells, PairCells, ward_groups
 from blindsight.codebooks.codebook import Codebook, few_cells, number_of_cells
 from blindsight.codebooks.embedding import Embedding, head_space, unit_rows
+from blindsight.codebooks.reading import Reading
 from blindsight.core.errors import InvalidData
 from blindsight.privacy.mechanisms import KaryResponse
 
@@ -36,6 +37,8 @@ _STRENGTH, _STRENGTH_EACH, _FOLDS, _MOST_PAIRED = 25.0, 10.0, 5, 1500
 # Pictures for each group of answers, at least, with one class each or several labels; groups of classes must leave the
 # truth to be told this often.
 _EACH_GROUP, _EACH_SET, _TOLD = 40, 12, 0.9
+# Where a slope is looked for (its logarithm), and the least probability that a fit believes.
+_SLOPES, _SELDOM = (math.log(1e-3), math.log(30.0)), 1e-6
 
 
 def from_head(network: str, epsilon: float, *, n_cells: int | None = None, first_page: bool = False) -> Codebook:
@@ -199,21 +202,28 @@ def _unseen(points: Floats, labels: Floats, kind: type[ClassCells]) -> Floats:
 
 
 def _slope(cells: ClassCells, answers: Floats, labels: Floats) -> float:
-    """How relevance grows with the odds of a shared label, on pairs of pictures and the cells of their answers."""
-    from sklearn.linear_model import LogisticRegression
+    """How relevance grows with the odds of a shared label: the slope of `Reading.relevance` under which it is likeliest
+    which pictures share a label, for pictures and the cells of the others' answers."""
+    from scipy.optimize import minimize_scalar
 
     own = np.eye(cells.k, dtype=np.float32)[cells.nearest(answers)]
     shared = (labels @ labels.T > 0).astype(np.float32)
     np.fill_diagonal(shared, 0)  # no picture is a pair with itself
+    others = shared.sum(axis=1, keepdims=True)
     # Pairs with one picture and all pictures of one cell have one similarity: they are counted, not listed.
     same = shared @ own
     other = own.sum(axis=0) - own - same
     if not same.any() or not other.any():
         return 1.0
-    similarity = cells.likely(answers).ravel()
-    fitted = LogisticRegression(C=1e6).fit(
-        np.r_[similarity, similarity][:, None],
-        np.repeat([1, 0], similarity.size),
-        sample_weight=np.r_[same.ravel(), other.ravel()],
-    )
-    return float(max(fitted.coef_[0, 0], 1e-3))
+    # With few of a class, the picture that is left out is missed; among many stored images it would not be.
+    same *= (others + 1) / np.maximum(others, 1)
+    similarity, prior = cells.likely(answers), own.mean(axis=0, dtype=np.float64)
+    often = float(same.sum() / (same.sum() + other.sum()))
+
+    def surprise(log_slope: float) -> float:
+        shown = Reading(prior, 1.0, often, math.exp(log_slope)).relevance(similarity)
+        shown = np.clip(shown, _SELDOM, 1 - _SELDOM)
+        return -float((same * np.log(shown) + other * np.log(1 - shown)).sum())
+
+    found = minimize_scalar(surprise, bounds=_SLOPES, method="bounded", options={"xatol": 0.01})
+    return math.exp(found.x)

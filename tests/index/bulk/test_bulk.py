@@ -29,7 +29,6 @@ from blindsight.privacy.entropy import part_state
 from blindsight.privacy.vault import Vault, content_digest
 from blindsight.sketching import FlippedBits, NegativeSketcher, SketchSet
 
-pytestmark = pytest.mark.xdist_group("ray")
 DIGITS = data.load("digits")[:200]
 PIXELS = DIGITS.array()
 RAY = OnRay(shard=23)

@@ -121,14 +121,14 @@ def test_a_box_is_its_owners_only(box, clients) -> None:
         clients(homes["user-1"]).fetch()
     host, _, port = homes["aggregator"].about["address"].rpartition(":")
     tls = ssl.create_default_context(cafile=str(homes["user-2"].path / "ca.pem"))
-    connection = http.client.HTTPSConnection(host, int(port), context=tls, timeout=10)
+    connection = http.client.HTTPSConnection(host, int(port), context=tls, timeout=60)
     for method, path in (("GET", "/v1/messages"), ("POST", "/v1/answers")):
         connection.request(method, path, b"" if method == "POST" else None)
         answer = connection.getresponse()
         answer.read()
         assert answer.status == 401
     connection.close()
-    stranger = http.client.HTTPSConnection(host, int(port), context=ssl.create_default_context(), timeout=10)
+    stranger = http.client.HTTPSConnection(host, int(port), context=ssl.create_default_context(), timeout=60)
     with pytest.raises(ssl.SSLError):
         stranger.request("GET", "/")
     stranger.close()

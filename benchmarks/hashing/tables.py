@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +26,6 @@ FIGURE_2 = ("ITQ", "KSH", "DSH")
 DEEP = ("DPSH", "DSH", "HashNet", "ADSH")
 # About 600 batches of 128 train a head; ADSH counts rounds of 5,000 images instead.
 _BATCHES = 600
-# Of the five seeds, as many as train networks: most of the time is theirs, and their deviations are the smallest.
-_DEEP_SEEDS = 3
 
 
 def make(name: str, n_bits: int, seed: int, n_images: int) -> Any:
@@ -46,8 +44,7 @@ def tables(collection: Collection, out: Path, *, bases: tuple[str, ...], bits: t
     at_one: dict[str, dict[int, Repeated]] = {}
     for name in bases:
         for n_bits in bits:
-            seeds = collection.seeds[: _DEEP_SEEDS if name in DEEP else None]
-            yield from _table_1(collection, name, n_bits, seeds, curves, at_one)
+            yield from _table_1(collection, name, n_bits, curves, at_one)
     for n_bits in bits:
         yield from _table_2(collection, n_bits, at_one)
     if curves:
@@ -59,7 +56,6 @@ def _table_1(
     collection: Collection,
     name: str,
     n_bits: int,
-    seeds: Sequence[int],
     curves: dict[tuple[str, int, float], list[retrieval.Curve]],
     at_one: dict[str, dict[int, Repeated]],
 ) -> Iterator[Row]:
@@ -67,7 +63,7 @@ def _table_1(
     from the database itself."""
     found: dict[float, list[float]] = {epsilon: [] for epsilon in (0.0, *EPSILONS)}
     said = ""
-    for seed in seeds:
+    for seed in collection.seeds:
         query, stored = _codes(collection, name, n_bits, seed)
         for epsilon in found:
             counts = _counts(collection, query, _flipped(stored, epsilon, n_bits, seed))
@@ -75,7 +71,7 @@ def _table_1(
             found[epsilon].append(precision.mean)
             if name in FIGURE_2:
                 curves.setdefault((name, n_bits, epsilon), []).append(retrieval.precision_recall(counts, n_bits))
-            if epsilon == 0 and seed == seeds[0]:
+            if epsilon == 0 and seed == collection.seeds[0]:
                 said = f"by tie order {precision.bounds[0]:.3f} to {precision.bounds[1]:.3f}"
                 if name == "ADSH":
                     said += f"; its learned U has {len(np.unique(stored, axis=0))} distinct codes"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import re
@@ -19,7 +20,8 @@ from blindsight.cli.main import app
 from blindsight.core.errors import BudgetExceeded, HostileFile, InvalidData, InvalidParameter
 from blindsight.index import HammingIndex
 from blindsight.index.public_images import built_in_images
-from blindsight.privacy import Cost, Ledger
+from blindsight.privacy import Cost, Ledger, Planned
+from blindsight.privacy.mechanisms import KaryResponse
 from blindsight.privacy.vault import Vault
 
 # Per bit and generous, so that a photo can be found again; pixels, so that nothing heavy is loaded.
@@ -378,6 +380,24 @@ def test_hostile_indexes_are_refused(photos, tmp_path):
             result = CliRunner().invoke(app, [str(word) for word in words])
             assert isinstance(result.exception, HostileFile), (path.name, content, result.exception)
         path.write_bytes(whole)
+
+
+@pytest.mark.parametrize("method", ["codebook", "phashing-lsh"])
+def test_codes_that_state_less_than_their_hash_function_gives_are_refused(photos, tmp_path, method):
+    """The price is computed again from the mechanism, and the mechanism must be the one beside the codes."""
+    bits = ["--bits", 8] if method == "phashing-lsh" else []
+    run("hash", photos, "--out", tmp_path / "ix", "--method", method, "--features", "pixels", *bits, "--epsilon", 8)
+    path = tmp_path / "ix" / "codes.index"
+    stored = HammingIndex.load(path)
+    cheap = KaryResponse(epsilon=1.0, k=200, unit="record")
+    for forged in (
+        None,
+        dataclasses.replace(stored.guarantee, releases=(), unproven=(), epsilon=0.0, also=()),
+        dataclasses.replace(stored.guarantee, releases=(Planned(what="cell", mechanism=cheap),), epsilon=1.0, also=()),
+    ):
+        stored.guarantee = forged
+        stored.save(path)
+        assert "state another guarantee" in refused("search", tmp_path / "ix", photos / "000.JPG")
 
 
 def test_only_a_folder_of_ours_is_written_to(photos, tmp_path):

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blindsight.core.errors import BlindsightError, InvalidData, UnitMismatch
+from blindsight.core.errors import BlindsightError, InvalidData, InvalidParameter, UnitMismatch
 from blindsight.privacy import Assumption, Audited, Cost, Disclosure, Guarantee, Planned, Recovery
 from blindsight.privacy.mechanisms import BitFlip, DiscreteGaussian, KaryResponse
 
@@ -45,6 +45,8 @@ mechanisms = st.one_of(
 plans = st.lists(mechanisms, min_size=1, max_size=3).flatmap(
     lambda chosen: st.just(tuple(Planned(what=f"part {i}", mechanism=m, count=1 + i) for i, m in enumerate(chosen)))
 )
+# In units that no record holds and that hold no record, so that any cost may stand beside the record's.
+beside = costs.filter(lambda cost: cost.unit in {"kappa pairs", "query"})
 guarantees = st.builds(
     Guarantee,
     releases=plans,
@@ -56,7 +58,7 @@ guarantees = st.builds(
     calibration=st.sampled_from(["paper", "proven"]),
     assumptions=assumptions,
     entropy=st.sampled_from(["system", "keyed", "seed"]),
-    also=st.lists(costs, max_size=2).map(tuple),
+    also=st.lists(beside, max_size=2).map(tuple),
     audited=st.none() | audits,
 )
 
@@ -178,3 +180,15 @@ def test_assumptions_are_found_by_name_and_reasons_make_it_infinite() -> None:
     none = dataclasses.replace(finite, unproven=(Assumption("private cells", "the cells come from the images"),))
     assert math.isinf(none.epsilon) and math.isinf(none.cost.epsilon)
     assert "the cells come from the images" in none.card()
+
+
+def test_a_larger_unit_is_never_stated_as_cheaper_than_what_it_holds() -> None:
+    flips = Planned(what="code", mechanism=KaryResponse(epsilon=8.0, k=8, unit="record"))
+    with pytest.raises(InvalidParameter, match="a person holds a record"):
+        Guarantee(releases=(flips,), model="local", also=(Cost(epsilon=0.5, unit="person"),))
+    with pytest.raises(InvalidParameter, match="a record holds a bit"):
+        Guarantee(releases=(flips,), model="local", also=(Cost(epsilon=9.0, unit="bit"),))
+    honest = Guarantee(releases=(flips,), model="local", also=(Cost(epsilon=24.0, unit="person"),))
+    forged = honest.to_json().replace("24.0", "2.0")
+    with pytest.raises(InvalidData, match="cannot be right"):
+        Guarantee.from_json(forged)

@@ -201,7 +201,7 @@ class PhotoEncoder:
 
     def load(self, path: Path) -> CodeIndex:
         """The index of a file that this encoder made, in memory."""
-        return HammingIndex.load(path) if self.codebook is None else CodebookIndex.load(path)
+        return self._checked(HammingIndex.load(path) if self.codebook is None else CodebookIndex.load(path))
 
     def on_milvus(self, uri: str, *, codes: Path, collection: str = "blindsight", token: str = "") -> CodeIndex:
         """The index on Milvus: the collection, or a new one filled with the codes of the file, no more than these."""
@@ -210,9 +210,27 @@ class PhotoEncoder:
 
         kind = MilvusIndex if self.codebook is None else MilvusCodebookIndex
         try:
-            return kind(uri, collection=collection, token=token)
+            return self._checked(kind(uri, collection=collection, token=token))
         except InvalidParameter:  # not there yet
-            return kind.load(codes, uri, collection=collection, token=token)
+            return self._checked(kind.load(codes, uri, collection=collection, token=token))
+
+    def _checked(self, index: CodeIndex) -> CodeIndex:
+        """Codes that state another release than this hash function makes are not its codes, or are called cheaper."""
+        stated, due = index.guarantee, self.guarantee
+        if (
+            index.n_bits != self.n_bits
+            or stated is None
+            or (stated.releases, stated.unproven)
+            != (
+                due.releases,
+                due.unproven,
+            )
+        ):
+            raise HostileFile(
+                "the codes of the index state another guarantee than the hash function beside them gives. Restore both "
+                "from a copy, or ask whoever made the index."
+            )
+        return index
 
     def search(self, index: CodeIndex, images: Images, k: int, *, ranking: str = "soft") -> Hits:
         """The best k of an index for queries, which carry no noise and stay here.

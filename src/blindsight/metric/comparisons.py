@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blindsight.metric.records import Norm, normalised
+from blindsight.privacy.door import added
 
 __all__ = ["BUCKETS", "SMALLEST", "Comparisons", "Counts"]
 
@@ -44,8 +45,11 @@ class Counts:
 
     def weighted_sum(self, weights: Floats) -> Floats:
         """All rows, each times its weight, added."""
-        sums = np.bincount(self.cell, weights=self.size * weights[self.row], minlength=self.cells)
-        return sums.astype(np.float64)
+        sizes = self.size * weights[self.row]
+        return added(
+            weights[self.row],
+            lambda entries: np.bincount(self.cell[entries], weights=sizes[entries], minlength=self.cells),
+        )
 
 
 @dataclass(frozen=True, eq=False)

@@ -21,6 +21,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from blindsight.privacy.door import added
+
 __all__ = ["COUNT", "MomentRows", "clipped", "map_of_moments", "read_moments", "release_size", "worth_moments"]
 
 Floats = NDArray[np.float64]
@@ -71,10 +73,13 @@ class MomentRows:
 
     def weighted_sum(self, weights: Floats) -> Floats:
         """Both triangles and both counts."""
+        return added(weights, lambda rows: self._added(rows, weights))
+
+    def _added(self, rows: NDArray[np.int64], weights: Floats) -> Floats:
         parts, counts = [], []
-        for kind in (self.similar, ~self.similar):
-            rows, weight = self.differences[kind], weights[kind]
-            parts.append(_triangle((rows * weight[:, None]).T @ rows))
+        for kind in (rows[self.similar[rows]], rows[~self.similar[rows]]):
+            differences, weight = self.differences[kind], weights[kind]
+            parts.append(_triangle((differences * weight[:, None]).T @ differences))
             counts.append(COUNT * weight.sum())
         return np.concatenate([*parts, counts])
 

@@ -14,6 +14,8 @@ from typing import Any, Literal, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from blindsight.privacy.door import added
+
 __all__ = ["Gradients", "TupleLoss"]
 
 Floats = NDArray[np.float64]
@@ -34,8 +36,8 @@ class Gradients:
         return _frobenius(self.left, self.right) if order == 2 else _absolute(self.left, self.right)
 
     def weighted_sum(self, weights: Floats) -> Floats:
-        """All gradients, each times its weight, added as one matrix product."""
-        return _added(self.left * weights[:, None, None], self.right)
+        """All gradients, each times its weight, added as matrix products."""
+        return added(weights, lambda n: _added(self.left[n] * weights[n, None, None], self.right[n]))
 
 
 class TupleLoss(ABC):
@@ -86,11 +88,16 @@ def _added(left: Floats, right: Floats) -> Floats:
 
 
 def _frobenius(left: Floats, right: Floats) -> Floats:
-    """|sum_k l_k r_k'|_F: the root of the sum over j, k of (l_j . l_k)(r_j . r_k)."""
+    """|sum_k l_k r_k'|_F: the root of the sum over j, k of (l_j . l_k)(r_j . r_k), never less than it is.
+
+    Outer products that nearly cancel leave rounding errors in place of the sum: what those may hide is added.
+    """
     if left.shape[1] == 1:
         return np.asarray(np.sqrt(np.einsum("nkr,nkr->n", left, left) * np.einsum("nkd,nkd->n", right, right)))
     inner = np.einsum("njr,nkr->njk", left, left) * np.einsum("njd,nkd->njk", right, right)
-    return np.asarray(np.sqrt(np.maximum(inner.sum(axis=(1, 2)), 0.0)))
+    sizes = np.sqrt(np.einsum("nkk->nk", inner)).sum(axis=1)
+    hidden = (left.shape[2] + right.shape[2] + 8) * 2.0**-52 * sizes**2
+    return np.asarray(np.sqrt(np.maximum(inner.sum(axis=(1, 2)), 0.0) + hidden))
 
 
 def _absolute(left: Floats, right: Floats) -> Floats:

@@ -35,6 +35,8 @@ __all__ = [
 Model = Literal["central", "local"]
 Calibration = Literal["paper", "proven"]
 FORMAT = "blindsight privacy card 2"
+# What holds what: whoever changes the second may change the first, so protecting it cannot cost less.
+_HOLDS = (("bit", "record"), ("pixel", "record"), ("pair", "record"), ("record", "person"), ("record", "user"))
 _RANDOMNESS = {
     "system": "operating system's entropy",
     "keyed": "a secret key: the same noise whenever the same record is released",
@@ -139,6 +141,7 @@ class Guarantee:
         checks.one_of("entropy", self.entropy, get_args(EntropyName))
         if self.claimed is not None:
             object.__setattr__(self, "claimed", checks.non_negative("claimed", self.claimed, infinite=True))
+        self._check_other_units()
 
     def _price(self) -> None:
         """epsilon, unit and neighbours from the releases; or as they are stated where there are none."""
@@ -170,6 +173,16 @@ class Guarantee:
         for name in ("epsilon", "delta", "unit", "neighbours"):
             object.__setattr__(self, name, getattr(cost, name))
         object.__setattr__(self, "_cost", cost)
+
+    def _check_other_units(self) -> None:
+        """Refuse a larger unit that is stated as cheaper than one that it holds."""
+        for small in self.costs:
+            for large in self.costs:
+                comparable = (small.unit, large.unit) in _HOLDS and small.neighbours == large.neighbours
+                if comparable and large.delta <= small.delta and large.epsilon < small.epsilon * (1 - 1e-9):
+                    raise InvalidParameter(
+                        f"a {large.unit} holds a {small.unit}, so {large} cannot be right beside {small}."
+                    )
 
     def _complete(self) -> None:
         """Fill in what the releases say of themselves."""

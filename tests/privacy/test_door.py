@@ -256,6 +256,37 @@ def test_a_records_noise_depends_on_its_name_and_the_mechanism_only() -> None:
     assert [release([0, 1, 2], bytes([i]) * 32, about="g") for i in range(40)] != others
 
 
+def _keyed_door(mechanism: KaryResponse) -> Door:
+    guarantee = _guarantee(Planned(what="cells", mechanism=mechanism), entropy="keyed")
+    keys = {str(i): hashlib.sha256(str(i).encode()).digest() for i in range(400)}
+    return Door(guarantee, what="cells", random_state=RecordSource(keys))
+
+
+def test_two_values_under_one_name_do_not_show_how_they_differ() -> None:
+    """With the same noise on both, every pair of releases would differ exactly as the values do."""
+    names, low = [str(i) for i in range(400)], KaryResponse(epsilon=0.5, k=8, unit="record")
+    values = np.arange(400) % 8
+    first = _keyed_door(low).release_each("cells", values, names, about="f")
+    again = _keyed_door(low).release_each("cells", values, names, about="f")
+    other = _keyed_door(low).release_each("cells", (values + 3) % 8, names, about="f")
+    np.testing.assert_array_equal(first, again)
+    shown = ((other - first) % 8 == 3).mean()
+    # Independent noise shows the difference with probability p^2 + 7 q^2 + ... = 0.13; false alarm below 1e-6.
+    assert shown < 0.13 + 5 * math.sqrt(0.13 / 400)
+
+
+@pytest.mark.parametrize("entropy", ["system", "keyed"])
+def test_a_name_that_stands_twice_is_one_record_with_one_release(entropy: str) -> None:
+    values, names = np.array([0, 5, 7, 5]), ["7", "8", "7", "9"]
+    low = KaryResponse(epsilon=0.1, k=1000, unit="record")
+    for _ in range(20):
+        door = _keyed_door(low)
+        if entropy == "system":
+            door = Door(_guarantee(Planned(what="cells", mechanism=low), entropy="system"), what="cells")
+        released = door.release_each("cells", values, names, about="f")
+        assert released.shape == (4,) and released[0] == released[2]
+
+
 def test_an_auditor_can_hand_out_other_releases_and_take_records_away() -> None:
     ear = Ear(forced=[np.array([7.0, 7.0, 7.0])])
     with listening(ear):

@@ -14,6 +14,7 @@ other releases instead.
 
 from __future__ import annotations
 
+import hashlib
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -266,16 +267,23 @@ class Door:
         return released
 
     def release_each(self, what: str, values: Any, names: Sequence[str], *, about: str) -> Array:
-        """Every record's value by itself, with noise that depends on its name, the mechanism and `about` only.
+        """Every record's value by itself, with noise that depends on its name, the mechanism, `about` and the value.
 
         With a vault's source a record gets the same release whenever it is asked for, alone or among others. `about`
-        tells which function the values are of (a digest of it): the same noise on two functions of one record would
-        show how they differ.
+        tells which function the values are of (a digest of it): the same noise on two functions of one record, or on
+        two values under one name, would show how they differ. A name that stands several times is one record: its
+        first value is released, and handed out for all.
         """
         planned = self._next(what)
-        inside = planned.mechanism.domain.project(values)
-        if len(inside) != len(names):
-            raise InvalidParameter(f"got {len(names)} names for {len(inside)} records.")
+        given = planned.mechanism.domain.project(values)
+        if len(given) != len(names):
+            raise InvalidParameter(f"got {len(names)} names for {len(given)} records.")
+        first: dict[str, int] = {}
+        places = [first.setdefault(name, len(first)) for name in names]
+        inside = given if len(first) == len(names) else given[[names.index(name) for name in first]]
+        return self._each(planned, inside, list(first), about)[places]
+
+    def _each(self, planned: Planned, inside: Array, names: list[str], about: str) -> Array:
         if self._source.name == "system" and self._listener is None:
             return self._pass(planned, inside)
         law = f"{about}/{sorted(to_fields(planned.mechanism).items())}"
@@ -283,10 +291,11 @@ class Door:
         forced = None if self._listener is None else self._listener.passing(self._passage(planned, inside))
         if forced is not None:
             return forced
-        parts = [
-            planned.mechanism.release(inside[i : i + 1], rng=self._source.stream(f"{name}/{law}", exact=exact))
-            for i, name in enumerate(names)
-        ]
+        parts = []
+        for name, value in zip(names, inside, strict=True):
+            seal = hashlib.sha256(np.ascontiguousarray(value).tobytes()).hexdigest()
+            rng = self._source.stream(f"{name}/{law}/{seal}", exact=exact)
+            parts.append(planned.mechanism.release(value[None], rng=rng))
         released = np.concatenate(parts) if parts else planned.mechanism.release(inside, rng=np.random.default_rng(0))
         if self._listener is not None:
             self._listener.passed(self._passage(planned, inside), released)

@@ -4,12 +4,11 @@ A vault is a folder that only its owner may enter. It holds a secret key of 256 
 photo is which record, and what was released of it.
 
 *A record is a distinct image.* It is known by its content: its id is a pseudo-random function (HMAC-SHA-256) of the
-vault's key and the bytes of the picture, metadata left out (`core.bare`), so a photo that is moved, renamed, copied,
-removed and put back, given another date or comment, or met by another worker, has the same id. Its noise is a
-pseudo-random function of the key, the id, the mechanism and what the mechanism is applied to (permanent randomised
-response): releasing it again tells nothing new. Another mechanism or another epsilon draws other noise, is another
-release, and is charged as one. Outsiders see ids and noise that they cannot tell from random ones unless they break
-HMAC or AES; the card states this as an assumption.
+vault's key and the file's bytes, so a photo that is moved, renamed, copied, removed and put back, or met by another
+worker, has the same id. Its noise is a pseudo-random function of the key, the id, the mechanism and what the mechanism
+is applied to (permanent randomised response): releasing it again tells nothing new. Another mechanism or another
+epsilon draws other noise, is another release, and is charged as one. Outsiders see ids and noise that they cannot tell
+from random ones unless they break HMAC or AES; the card states this as an assumption.
 
 Why copies share one id and one code. Neighbours are sets of distinct images that differ in one; how many distinct
 images there are is public. Let k-ary response release one code for each distinct image. Replacing an image changes the
@@ -50,7 +49,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blindsight.core import checks, durable
-from blindsight.core.bare import bare
 from blindsight.core.errors import HostileFile, InvalidData, InvalidParameter, MissingData
 from blindsight.privacy.entropy import EntropyName, SystemEntropy
 
@@ -75,8 +73,8 @@ Include it in your backups.
 
 
 def content_digest(content: bytes) -> bytes:
-    """What a photo is known by, before the vault's key makes it a secret: SHA-256 of its bytes without metadata."""
-    return hashlib.sha256(bare(content)).digest()
+    """What a photo is known by, before the vault's key makes it a secret: SHA-256 of the file's bytes."""
+    return hashlib.sha256(content).digest()
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
+import math
+import re
+import shutil
 
 import numpy as np
 import pytest
@@ -12,8 +16,10 @@ from typer.testing import CliRunner
 from blindsight.cli.main import app
 from blindsight.core.errors import BudgetExceeded, HostileFile, InvalidData, InvalidParameter, MissingData
 from blindsight.privacy import Cost, Ledger
+from blindsight.privacy.door import listening
 from blindsight.tagging import Prior, PrivateTagger
 from blindsight.tagging.labels_file import read_labels, read_vocabulary
+from blindsight.tagging.photos import split
 
 pytestmark = pytest.mark.filterwarnings("ignore::blindsight.core.errors.UnchargedRelease")
 COLOURS = {"red": (220, 30, 30), "green": (30, 200, 40), "blue": (40, 40, 230)}
@@ -25,15 +31,22 @@ def photos(tmp_path_factory):
     folder = tmp_path_factory.mktemp("photos")
     rng = np.random.default_rng(0)
     lines = ["image,labels"]
-    for i in range(120):
+    for i in range(200):
         chosen = [name for name in COLOURS if rng.random() < 0.5]
         pixels = np.full((12, 12, 3), 128, np.uint8)
         for name in chosen:
             pixels[4 * list(COLOURS).index(name) :][:4] = COLOURS[name]
+        pixels[0, 0] = i  # no two photos are the same
         Image.fromarray(pixels).save(folder / f"{i:03}.png")
         lines.append(f"{i:03}.png,{';'.join(chosen)}")
     (folder / "labels.csv").write_text("\n".join(lines))
     return folder
+
+
+def picture(colour):
+    made = io.BytesIO()
+    Image.new("RGB", (12, 12), colour).save(made, "PNG")
+    return made.getvalue()
 
 
 def run(*words):
@@ -63,12 +76,14 @@ def test_exact_answers_cost_nothing_more_and_can_be_corrected_and_trained_on(pho
     shown = run("apply", model, photos / "000.png")
     assert "cost nothing more" in shown.stdout
     found = json.loads(run("apply", model, photos, "--json").stdout)
-    assert len(found["answers"]) == 120
+    assert len(found["answers"]) == 200
     assert found["per_photo"] == 0
     written = run("apply", model, photos, "--csv").stdout
     (tmp_path / "tags.csv").write_text(written)
-    again = read_labels(tmp_path / "tags.csv", photos, ["red", "green", "blue"])
-    assert len(again) == 120
+    again = read_labels(tmp_path / "tags.csv", photos, {"red": (), "green": (), "blue": ()}).photos
+    assert len(again) == 200
+    truth = read_labels(photos / "labels.csv", photos, {"red": (), "green": (), "blue": ()}).photos
+    assert (again.labels == truth.labels).mean() > 0.8
 
 
 def test_the_file_holds_no_word_that_only_a_record_has(photos, tmp_path):
@@ -86,6 +101,88 @@ def test_the_file_holds_no_word_that_only_a_record_has(photos, tmp_path):
     report = json.loads(train(folder, out, "--epsilon", 8, "--json").stdout)
     assert report["training"]["proven"].startswith("none")
     assert "--vocabulary" in report["training"]["not proven"]
+
+
+class Heard:
+    """Keeps the values that arrive at the door."""
+
+    def __init__(self):
+        self.values = []
+
+    def opened(self, door):
+        return None
+
+    def absent(self, n):
+        return None
+
+    def passing(self, passage):
+        self.values.append((passage.planned, np.array(passage.value)))
+
+    def passed(self, passage, released):
+        return None
+
+
+def counts_at_the_door(folder, lines, tmp_path):
+    (folder / "some.csv").write_text("\n".join(lines))
+    with listening(Heard()) as heard:
+        run("train", folder, "--labels", folder / "some.csv", "--features", "pixels", "--size", 6, "--vocabulary",
+            "red,green,blue", "--out", tmp_path / "m.safetensors")  # fmt: skip
+    planned, value = heard.values[0]
+    assert planned.what == "label counts"
+    return planned.mechanism.sensitivity, value
+
+
+def test_a_photo_more_or_less_in_the_folder_moves_training_within_its_bound_whatever_is_held_out(photos, tmp_path):
+    lines = (photos / "labels.csv").read_text().splitlines()
+    bound, all_of_them = counts_at_the_door(photos, lines, tmp_path)
+    moved = [
+        np.linalg.norm(counts_at_the_door(photos, lines[:gone] + lines[gone + 1 :], tmp_path)[1] - all_of_them)
+        for gone in (1, 30, 60, 200)
+    ]
+    assert max(moved) <= bound
+    assert max(moved) > 0
+
+
+@pytest.mark.parametrize("one_in", [5, 10])
+def test_on_which_side_of_the_split_a_record_is_depends_on_nothing_but_itself(one_in):
+    rows = np.random.default_rng(0).normal(size=(4000, 3)).astype(np.float32)
+    _, held = split(rows, one_in=one_in)
+    # Six deviations of a binomial: a false alarm in 10^8.
+    assert abs(len(held) - 4000 / one_in) < 6 * math.sqrt(4000 / one_in)
+    chosen = np.random.default_rng(1).permutation(4000)[:1500]
+    assert set(chosen[split(rows[chosen], one_in=one_in)[1]]) == set(held) & set(chosen)
+
+
+def test_a_photo_that_is_named_often_and_has_copies_is_one_record(photos, tmp_path):
+    lines = (photos / "labels.csv").read_text().splitlines()
+    folder = tmp_path / "album"
+    shutil.copytree(photos, folder)
+    (folder / "new.png").write_bytes(picture((9, 9, 9)))
+    (folder / "copy.png").write_bytes(picture((9, 9, 9)))
+    bound, without = counts_at_the_door(folder, lines, tmp_path)
+    often = [*lines, *["new.png,red", "copy.png,green", "./new.png,blue"] * 20]
+    _, with_it = counts_at_the_door(folder, often, tmp_path)
+    assert np.linalg.norm(with_it - without) <= bound
+
+
+def test_a_model_without_its_vault_publishes_nothing_a_second_time(photos, published, tmp_path):
+    moved = tmp_path / "moved.safetensors"
+    moved.write_bytes(published.read_bytes())
+    with pytest.raises(MissingData, match="--vault"):
+        run("apply", moved, photos / "000.png")
+    first = answers(published, photos / "000.png")
+    vault = published.with_name(published.name + ".vault")
+    assert answers(moved, photos / "000.png", "--vault", vault) == first
+
+
+def test_names_of_files_and_labels_command_no_terminal(photos, model, tmp_path):
+    for name in ("[/].png", "[red]x.png", "\x1b[31mred.png"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes((photos / "000.png").read_bytes())
+    (tmp_path / "\x1bbad.png").write_bytes(b"no picture")
+    done = run("apply", model, tmp_path)
+    assert all(name in done.stdout for name in ("[/].png", "[red]x.png", r"\x1b[31mred.png"))
+    assert "\x1b" not in done.output + done.stderr
 
 
 def test_features_of_private_photos_are_kept_nowhere(photos, tmp_path, monkeypatch):
@@ -152,11 +249,14 @@ def test_a_photo_s_tags_are_published_once_and_charged_once_whatever_happens_to_
 
 def test_what_is_given_away_may_have_random_ids(photos, published, model, tmp_path):
     vault = ("--vault", tmp_path / "vault")
-    shown = run("apply", published, photos, *vault, "--ids", "--csv").stdout
+    copies = tmp_path / "copies"
+    copies.mkdir()
+    (copies / "again.png").write_bytes((photos / "003.png").read_bytes())
+    shown = run("apply", published, photos, copies, *vault, "--ids", "--csv").stdout
     assert ".png" not in shown
     listed = [line.split(",")[0] for line in shown.splitlines()[1:]]
     assert listed == sorted(set(listed))  # an order that tells nothing of the files
-    assert len(listed) == 8  # distinct images, however many copies there are
+    assert len(listed) == 200  # distinct images, however many copies there are
     with pytest.raises(InvalidParameter, match="exact"):
         run("apply", model, photos, "--ids")
 
@@ -241,11 +341,50 @@ def test_label_files_that_are_wrong_are_refused(tmp_path, text):
 
 
 def test_label_files_follow_the_vocabulary_and_leave_out_what_it_does_not_name(photos):
-    assert read_labels(photos / "labels.csv", photos).classes == ("blue", "green", "red")
-    labelled = read_labels(photos / "labels.csv", photos, ["red", "yellow"])
-    assert labelled.classes == ("red", "yellow")
-    assert labelled.labels[:, 1].sum() == 0
-    assert (labelled.labels.sum(axis=1) == 0).any()
+    assert read_labels(photos / "labels.csv", photos).photos.classes == ("blue", "green", "red")
+    read = read_labels(photos / "labels.csv", photos, {"Red": (), "yellow": (), "sea": ("BLUE",)})
+    assert read.photos.classes == ("Red", "yellow", "sea")
+    assert read.photos.labels.sum(axis=0).tolist()[1] == 0
+    assert (read.photos.labels[:, [0, 2]].sum(axis=0) > 0).all()  # in another case, and by another name
+    assert read.left_out == ("green",)
+
+
+def one_photo(folder, labels, *, name="a.png"):
+    Image.new("RGB", (4, 4), (1, 2, 3)).save(folder / name)
+    (folder / "labels.csv").write_bytes(labels)
+    return read_labels(folder / "labels.csv", folder).photos
+
+
+def test_label_files_of_spreadsheets_are_read(tmp_path):
+    marked = one_photo(tmp_path, "\ufeffImage, Labels \r\na.png,  dog ;;cafe\u0301; \r\n\r\n".encode())
+    assert marked.classes == ("café", "dog")
+    assert one_photo(tmp_path, b'labels,note,image\n"dog;cat","x, y",a.png\n').classes == ("cat", "dog")
+    assert one_photo(tmp_path, b"image,labels\na.png\na.png,dog\n./a.png,cat\n").labels.tolist() == [[1, 1]]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (b"a.png,dog\n", "begin with the line image,labels; it begins with 'a.png,dog'"),
+        (b"image;labels\na.png;dog\n", "Part columns by commas"),
+        (b"image,labels\na.png,dog,cat\n", "line 2 of labels.csv has 3 columns"),
+        (b'image,labels\na.png,"dog\n', "is not a CSV file"),
+        ("image,labels\na.png,dog\n".encode("utf-16"), "Save it as CSV in UTF-8"),
+        (b"image,labels\n/etc/passwd,dog\n", "line 2 of labels.csv must name an image in"),
+        (b"image,labels\na.png,=1+1\n", "begins with none of ="),
+        (b"image,labels\na.png,\x1b[31mdog\n", "printable"),
+    ],
+)
+def test_what_is_wrong_with_a_label_file_is_said(tmp_path, text, says):
+    with pytest.raises((InvalidData, InvalidParameter), match=re.escape(says)):
+        one_photo(tmp_path, text)
+
+
+@pytest.mark.parametrize("name", ["no.png", "a" * 300 + ".png", "a\0.png", "sub"])
+def test_images_that_are_not_there_are_named(tmp_path, name):
+    (tmp_path / "sub").mkdir()
+    with pytest.raises((MissingData, InvalidData), match=re.escape(repr(name[:60])[1:-1])):
+        one_photo(tmp_path, f"image,labels\na.png,x\n{name},dog\n".encode())
 
 
 def test_a_vocabulary_is_a_file_or_words(tmp_path):

@@ -7,8 +7,11 @@ import math
 import numpy as np
 import pytest
 from scipy import sparse
+from sklearn import config_context
 from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer
 
 from blindsight.core import storage
 from blindsight.core.errors import BudgetExceeded, HostileFile, InvalidData, InvalidParameter, NotProven
@@ -227,6 +230,29 @@ def test_it_is_a_scikit_learn_estimator(problem):
     np.testing.assert_array_equal(dense, thin)
     with pytest.raises(NotFittedError):
         PrivateTagger().predict(x)
+
+
+def test_ledgers_are_routed_through_pipelines_and_cross_validation(problem, tmp_path):
+    x, y, asked, truth, _ = problem
+    ledger = Ledger(tmp_path / "ledger.db", dataset="photos")
+    ledger.grant(Cost(epsilon=10.0, delta=1e-4, unit="record", neighbours="add or remove one"))
+    ledger.grant(Cost(epsilon=10.0, unit="query"))
+    tagger = PrivateTagger(QUICK, TopTags(3.0), classes=8)
+    with config_context(enable_metadata_routing=True):
+        tagger.set_fit_request(ledger=True).set_predict_request(ledger=True)
+        piped = make_pipeline(FunctionTransformer(), tagger).fit(x, y, ledger=ledger)
+        assert piped.predict(asked[:4], ledger=ledger).shape == (4, 8)
+        assert ledger.balance("query").spent.epsilon == pytest.approx(3.0)
+        once = ledger.balance("record", "add or remove one").spent.epsilon
+        assert once == pytest.approx(2.0, rel=0.01)
+        piped = make_pipeline(FunctionTransformer(), PrivateTagger(QUICK, classes=8).set_fit_request(ledger=True))
+        cross_val_score(piped, x, y, cv=3, params={"ledger": ledger}, error_score="raise")
+        assert ledger.balance("record", "add or remove one").spent.epsilon == pytest.approx(4 * once)
+    exact = fitted(problem)
+    assert exact.score(asked, truth) == exact.score(asked, sparse.csr_matrix(truth))
+    assert exact.score(asked, truth) == pytest.approx(exact.score(asked, truth, sample_weight=np.full(len(asked), 2)))
+    first = np.arange(len(asked)) < 200
+    assert exact.score(asked[first], truth[first]) == pytest.approx(exact.score(asked, truth, sample_weight=first))
 
 
 @pytest.mark.parametrize("spoil", [np.nan, np.inf, 1e300, -1e300])

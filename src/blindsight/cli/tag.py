@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from blindsight.cli.terminal import console, emit_json, errors, progress_bar, table
+from blindsight.cli.terminal import console, emit_json, errors, progress_bar, table, visible
 
 if TYPE_CHECKING:
     from blindsight.data import MultiLabelSet
@@ -41,6 +41,7 @@ VaultPlace = Annotated[
     Path | None, typer.Option("--vault", help="What you keep of a release (default: MODEL.vault).", show_default=False)
 ]
 _FEW_RECORDS = 500
+_FEWEST_HELD = 10  # photos on which quality can be measured at all
 _BARS = "▁▂▃▄▅▆▇█"
 
 
@@ -78,7 +79,7 @@ def train(
 ) -> None:
     """Train a tagger on labelled photos; epsilon is the total of all that is learned from them.
 
-    A tenth of the photos is held out, and what the tagger is worth is measured on them, for you alone.
+    About a tenth of the photos is held out, and what the tagger is worth is measured on them, for you alone.
 
     With a ledger or a vault the same training run again, after a crash too, is the same model, charged once.
     """
@@ -90,7 +91,7 @@ def train(
     from blindsight.tagging.photos import Extractor, public_knowledge, quality, split
 
     words = None if vocabulary is None else read_vocabulary(vocabulary)
-    chosen, stated = _training_set(source, labels, None if words is None else list(words))
+    chosen, left_out = _training_set(source, labels, words)
     safe = _vault(vault, out) if ledger is not None or vault is not None or publish is not None else None
     opened = _ledger(ledger, dataset or Path(source).resolve().name, safe)
     if opened is not None and epsilon and not opened.balances():  # said before photos are read for minutes
@@ -103,13 +104,15 @@ def train(
     tagger = PrivateTagger(
         DPTraining(epsilon=epsilon, delta=delta) if epsilon else Ordinary(),
         Exact() if publish is None else CodebookAnswers(publish),
-        classes=chosen.classes if stated else FromLabels(tuple(chosen.classes)),
+        # A published set's classes are public; those of a user's own file are not, unless they are stated apart.
+        classes=FromLabels(chosen.classes) if labels is not None and words is None else chosen.classes,
         public=seen,
         prior=prior,
         random_state=seed,
     )
-    used, held = split(len(rows))
-    validation = (rows[held], chosen.labels[held]) if chosen.labels[held].any() else None
+    used, held = split(rows)
+    enough = len(held) >= _FEWEST_HELD and chosen.labels[held].any()
+    validation = (rows[held], chosen.labels[held]) if enough else None
     notes = {"extractor": {"kind": extractor.kind, "size": extractor.size}}
     with progress_bar("training") as progress, _uncharged(ledger):
         tagger = _fit(tagger, rows[used], chosen.labels[used], opened, safe, notes, validation, progress)
@@ -117,6 +120,11 @@ def train(
     if publish is not None and (found is None or not found.worth_it):
         raise InvalidData(_not_worth_it(publish, found))
     tagger.save(out)
+    if left_out:
+        some = ", ".join(left_out[:5]) + (", ..." if len(left_out) > 5 else "")
+        errors.print(
+            visible(f"Left out {len(left_out)} labels that the vocabulary does not name: {some}."), markup=False
+        )
     _report(tagger, out, safe, found, len(held), reason, card, json)
 
 
@@ -183,7 +191,7 @@ def apply(
             return extractor(Files([listed[place] for place in places]), progress=progress)
 
         if noisy:
-            safe = _vault(vault, model)
+            safe = _kept_vault(vault, model)
             records = [safe.record_of(digest) for digest in files.values()]
             answers = _published(tagger, records, rows, safe, ledger, dataset or model.stem)
         else:
@@ -193,7 +201,7 @@ def apply(
     if ids:  # one row per distinct image, in an order that tells nothing of the files
         found = sorted({row["image"]: row for row in found}.values(), key=lambda row: str(row["image"]))
     for path, why in left_out:
-        errors.print(f"left out {path}: {why}", markup=False)
+        errors.print(visible(f"left out {path}: {why}"), markup=False)
     if json:
         emit_json({"answers": found, "per_photo": tagger.query_cost().epsilon, "record": tagger.guarantee_.epsilon})
     elif as_csv:
@@ -244,15 +252,18 @@ def _names(files: Sequence[Path], given: Sequence[Path]) -> list[str]:
     return [path.relative_to(root).as_posix() if root else str(path) for path in files]
 
 
-def _training_set(source: str, labels: Path | None, words: list[str] | None) -> tuple[MultiLabelSet, bool]:
-    """The labelled photos, and whether the labels' names are stated apart from them."""
+def _training_set(
+    source: str, labels: Path | None, words: dict[str, tuple[str, ...]] | None
+) -> tuple[MultiLabelSet, tuple[str, ...]]:
+    """The labelled photos, and the owner's labels that the vocabulary does not name."""
     from blindsight import data
     from blindsight.core.errors import InvalidData, InvalidParameter, MissingData
     from blindsight.tagging.labels_file import read_labels
 
     folder = Path(source)
     if labels is not None:
-        return read_labels(labels, folder, words), words is not None
+        read = read_labels(labels, folder, words)
+        return read.photos, read.left_out
     if folder.is_dir():
         raise InvalidParameter(f"say which labels the photos in {folder} have: --labels labels.csv.")
     if folder.suffix:
@@ -260,7 +271,7 @@ def _training_set(source: str, labels: Path | None, words: list[str] | None) -> 
     chosen = data.load(source, split="train")
     if not isinstance(chosen, data.MultiLabelSet):
         raise InvalidData(f"{source} has no multi-label annotation. Try coco-subset, scene, corel5k or a folder.")
-    return chosen, True  # a published set's classes are public
+    return chosen, ()
 
 
 def _features(chosen: MultiLabelSet, extractor: Extractor) -> tuple[Any, Extractor]:
@@ -282,6 +293,20 @@ def _vault(given: Path | None, model: Path) -> Vault:
     from blindsight.privacy.vault import Vault
 
     return Vault.open_or_create(given or vault_beside(model))
+
+
+def _kept_vault(given: Path | None, model: Path) -> Vault:
+    """The vault of earlier answers. A new one is made only where it is named: under another key a photo that was
+    published before would get a second answer, drawn anew."""
+    from blindsight.core.errors import MissingData
+    from blindsight.index.photos import vault_beside
+
+    if given is None and not vault_beside(model).exists():
+        raise MissingData(
+            f"there is no vault at {vault_beside(model)}. Name the one that was kept with --vault, so that photos "
+            "published before keep their tags; or a new folder, where this model never published your photos."
+        )
+    return _vault(given, model)
 
 
 def _ledger(where: str | None, dataset: str, vault: Vault | None) -> Ledger | None:
@@ -330,8 +355,8 @@ def _price(tagger: PrivateTagger) -> str:
 def _not_worth_it(epsilon: float, found: Quality | None) -> str:
     if found is None:
         return (
-            "whether answers with noise are worth publishing cannot be measured: at least 100 labelled photos are "
-            "needed for that. No model was written."
+            "whether answers with noise are worth publishing cannot be measured: about a tenth of the labelled photos "
+            f"is held out for that, and must be {_FEWEST_HELD} at least. No model was written: label some 150 photos."
         )
     return (
         f"answers at ε = {epsilon:g} per photo would say no more than how frequent each label is (mAP {found.mAP:.3f} "

@@ -17,6 +17,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.metrics import average_precision_score
 from sklearn.utils.validation import check_is_fitted
 
 from blindsight.core import checks
@@ -34,7 +35,7 @@ from blindsight.tagging.asking import Asked, Paid
 from blindsight.tagging.codebook import Codebook, choose_codebook
 from blindsight.tagging.descent import Head, Held, descend, log_odds
 from blindsight.tagging.inputs import Inputs, feature_rows, finite_rows, unit_rows
-from blindsight.tagging.labels import FromLabels, label_names, label_rows
+from blindsight.tagging.labels import FromLabels, check_names, label_names, label_rows
 from blindsight.tagging.prior import Prior
 from blindsight.tagging.regimes import CENTRE, COUNTS, GRADIENT, SPREAD, DPTraining, Facts, Ordinary, Untrained
 
@@ -215,9 +216,13 @@ class PrivateTagger(Protected):
         """Probabilities (n, C), one per label."""
         return self.way_.probabilities(self.answer(X, ledger=ledger, images=images).scores)
 
-    def score(self, X: Any, y: Any) -> float:
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Mean average precision on labelled images: a number about those images, as private as they are."""
-        return mean_average_precision(label_rows(y), self.decision_function(X))
+        truth, scores = label_rows(y), self.decision_function(X)
+        if sample_weight is None:
+            return mean_average_precision(truth, scores)
+        seen = truth.any(axis=0)
+        return float(average_precision_score(truth[:, seen], scores[:, seen], sample_weight=sample_weight))
 
     def query_cost(self, n: int = 1) -> Cost:
         """What `n` answers about one image cost together."""
@@ -344,6 +349,7 @@ class PrivateTagger(Protected):
         public, released = self.public_, self.released_
         self.n_features_in_, self.classes_ = int(public["n_features"]), np.array(public["classes"])
         self.n_labels_ = len(self.classes_)
+        check_names([str(name) for name in public["classes"]])
         self.prior_ = Prior(public["prior_weights"], public["prior_offset"]) if "prior_weights" in public else None
         self.inputs_, self.weights_ = None, None
         if isinstance(self.training, Untrained):

@@ -13,6 +13,7 @@ import hashlib
 import json
 import secrets
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,6 +27,7 @@ from blindsight.privacy.vault import Vault
 from blindsight.tagging import promise
 from blindsight.tagging.answers import Answers, Exact
 from blindsight.tagging.estimator import TRAINING, PrivateTagger
+from blindsight.tagging.labels import FromLabels, label_names, label_rows
 
 if TYPE_CHECKING:
     from blindsight.privacy.ledger import Ledger
@@ -128,12 +130,22 @@ def train_once(
 
 def _training(tagger: PrivateTagger, X: Any, y: Any) -> str:
     """Records, settings and public knowledge as text."""
-    known = {"rows": np.asarray(X), "labels": np.asarray(y)}
+    known = {"rows": np.asarray(X), "labels": label_rows(y)}
     if tagger.public is not None:
         known["public"] = np.asarray(tagger.public)
     if tagger.prior is not None:
         known |= {"prior": tagger.prior.weights, "offset": tagger.prior.offset}
-    fields = {name: repr(getattr(tagger, name)) for name in ("training", "answers", "classes", "random_state")}
+    fields: dict[str, Any] = {"training": repr(tagger.training), "random_state": repr(tagger.random_state)}
+    # A large array's repr has dots where two of them differ: tables go by their bytes, names one by one.
+    answers, classes = tagger.answers, tagger.classes
+    words = getattr(answers, "words", None)
+    if words is not None:
+        told = words.to_fields()
+        known |= {f"answers.{key}": value for key, value in told.items() if isinstance(value, np.ndarray)}
+        fields["words"] = {key: value for key, value in told.items() if not isinstance(value, np.ndarray)}
+        answers = replace(answers, words=None)
+    fields |= {"answers": repr(answers), "names": isinstance(classes, FromLabels)}
+    fields["classes"] = label_names(classes, known["labels"].shape[1]) if classes is not None else None
     return storage.digest(TRAINING, known) + json.dumps(fields, sort_keys=True)
 
 

@@ -19,7 +19,7 @@ from blindsight.privacy import Cost, Ledger
 from blindsight.privacy.door import listening
 from blindsight.tagging import Prior, PrivateTagger
 from blindsight.tagging.labels_file import read_labels, read_vocabulary
-from blindsight.tagging.photos import split
+from blindsight.tagging.photos import Quality, split
 
 pytestmark = pytest.mark.filterwarnings("ignore::blindsight.core.errors.UnchargedRelease")
 COLOURS = {"red": (220, 30, 30), "green": (30, 200, 40), "blue": (40, 40, 230)}
@@ -400,3 +400,8 @@ def test_a_missing_budget_is_said_before_a_photo_is_read(photos, tmp_path, monke
     monkeypatch.setattr("blindsight.cli.tag._features", lambda *_: pytest.fail("photos were read first"))
     with pytest.raises(BudgetExceeded, match="no budget yet"):
         train(photos, tmp_path / "m.safetensors", "--vocabulary", "red,green,blue", "--ledger", tmp_path / "ledger.db")
+
+
+@pytest.mark.parametrize(("found", "worth"), [((0.5, 0.5), True), ((0.15, 0.5), False), ((0.5, 0.2), False)])
+def test_answers_are_worth_something_where_they_beat_label_rates_in_order_and_in_tags(found, worth):
+    assert Quality(*found, rates_mAP=0.1, rates_OF1=0.3).worth_it is worth

@@ -148,11 +148,11 @@ def start(
     seen = None if public is None else _public(public, extractor)
     prior, reason = public_knowledge(list(known), extractor, seen, known)
     if prior is None:
-        raise MissingData(f"there is no public knowledge about these labels: {reason}")
+        raise MissingData(f"there is nothing to start from. {reason}")
     tagger = PrivateTagger.from_public(list(known), prior)
     tagger.public_["extractor"] = {"kind": extractor.kind, "size": extractor.size}
     tagger.save(out)
-    _report(tagger, out, None, None, 0, None, card, json)
+    _report(tagger, out, None, None, 0, reason, card, json)
 
 
 def apply(
@@ -359,9 +359,9 @@ def _not_worth_it(epsilon: float, found: Quality | None) -> str:
             f"is held out for that, and must be {_FEWEST_HELD} at least. No model was written: label some 150 photos."
         )
     return (
-        f"answers at ε = {epsilon:g} per photo would say no more than how frequent each label is (mAP {found.mAP:.3f} "
-        f"against {found.rates_mAP:.3f} on held-out photos; for your eyes only). No model was written: give a larger "
-        "--publish, more photos, or --public photos."
+        f"answers at ε = {epsilon:g} per photo would say no more than how frequent each label is (on held-out photos "
+        f"mAP {found.mAP:.3f} against {found.rates_mAP:.3f}, OF1 {found.OF1:.3f} against {found.rates_OF1:.3f}; for "
+        "your eyes only). No model was written: give a larger --publish, more photos, or --public photos."
     )
 
 
@@ -402,7 +402,7 @@ def _report(
         filled = fill(text, min(console.width, 100), initial_indent=indent[0], subsequent_indent=indent[1])
         console.print(filled, markup=False, soft_wrap=True)
     if reason is not None:
-        errors.print(f"Without public knowledge about the labels: {reason}", markup=False)
+        errors.print(reason, markup=False)
     records = int(tagger.public_["n_records"])
     if 0 < records < _FEW_RECORDS:
         errors.print(f"Only {records} photos: little is learned from so few with privacy.")

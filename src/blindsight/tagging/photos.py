@@ -97,13 +97,18 @@ def split(rows: NDArray[Any], *, one_in: int = 10) -> tuple[NDArray[np.int64], N
 def public_knowledge(
     names: Sequence[str], extractor: Extractor, public: Any = None, synonyms: Mapping[str, Sequence[str]] | None = None
 ) -> tuple[Prior | None, str | None]:
-    """The prior for these labels; or None, and why there is none."""
+    """The prior for these labels, or None; and what is not known in public, as a sentence."""
     if extractor.kind != "efficientnet":
-        return None, "only EfficientNet's features come with public knowledge about labels."
+        return None, "Without public knowledge about the labels: only EfficientNet's features come with it."
     try:
-        return imagenet_prior(names, public=public, synonyms=synonyms), None
+        prior = imagenet_prior(names, public=public, synonyms=synonyms)
     except BlindsightError as error:
-        return None, str(error)
+        return None, f"Without public knowledge about the labels: {error}"
+    unknown = [name for name, weights in zip(names, prior.weights, strict=True) if not weights.any()]
+    if not unknown:
+        return prior, None
+    told = f"No public knowledge about {', '.join(unknown[:5])}{', ...' if len(unknown) > 5 else ''}: give labels other"
+    return (prior if len(unknown) < len(names) else None), f"{told} names, as in tv=television."
 
 
 @dataclass(frozen=True)
@@ -117,8 +122,8 @@ class Quality:
 
     @property
     def worth_it(self) -> bool:
-        """Whether the answers gain a tenth of what there is to gain over saying how frequent each label is."""
-        return self.mAP > self.rates_mAP + 0.1 * (1 - self.rates_mAP)
+        """Whether answers gain a tenth of what there is to gain in order over label rates, and name tags no worse."""
+        return self.mAP > self.rates_mAP + 0.1 * (1 - self.rates_mAP) and self.OF1 >= self.rates_OF1
 
 
 def quality(tagger: PrivateTagger, rows: Any, labels: Any) -> Quality:

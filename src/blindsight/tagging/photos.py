@@ -123,7 +123,7 @@ class Quality:
     @property
     def worth_it(self) -> bool:
         """Whether answers gain a tenth of what there is to gain in order over label rates, and name tags no worse."""
-        return self.mAP > self.rates_mAP + 0.1 * (1 - self.rates_mAP) and self.OF1 >= self.rates_OF1
+        return self.mAP > self.rates_mAP + 0.1 * (1 - self.rates_mAP) and self.rates_OF1 <= self.OF1
 
 
 def quality(tagger: PrivateTagger, rows: Any, labels: Any) -> Quality:

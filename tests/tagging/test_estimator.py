@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -163,6 +165,38 @@ def test_different_images_do_not_add_up_and_the_same_one_does(problem, tmp_path)
     assert ledger.balance("query").remaining.epsilon == pytest.approx(0.0, abs=1e-9)
     with pytest.raises(InvalidParameter, match="images must name"):
         tagger.predict(asked[:2], ledger=ledger, images=[0])
+
+
+def test_answers_given_at_the_same_time_are_all_counted(problem, tmp_path, monkeypatch):
+    tagger = fitted(problem, answers=TopTags(1.0), random_state=None)
+    ledger = Ledger(tmp_path / "ledger.db", dataset="answers")
+    ledger.grant(Cost(epsilon=100.0, unit="query"))
+    tagger.predict(problem[2][:1], ledger=ledger, images=["other"])
+    draw = tagger.noisy
+
+    def slowly(*given, **named):
+        time.sleep(0.02)  # so that threads that could overtake each other do
+        return draw(*given, **named)
+
+    monkeypatch.setattr(tagger, "noisy", slowly)
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda _: tagger.predict(problem[2][:1], ledger=ledger, images=["one"]), range(8)))
+    assert ledger.balance("query").spent.epsilon == pytest.approx(8.0)
+
+
+@pytest.mark.parametrize("change", ["with_answers", "fit"])
+def test_answers_that_were_paid_for_in_one_way_pay_for_none_in_another(problem, tmp_path, change):
+    tagger = fitted(problem, answers=TopTags(1.0), random_state=None)
+    ledger = Ledger(tmp_path / "ledger.db", dataset="answers")
+    ledger.grant(Cost(epsilon=10.0, unit="query"))
+    for _ in range(3):
+        tagger.predict(problem[2][:1], ledger=ledger, images=["first"])
+    dear = TopTags(9.0)
+    tagger = (
+        tagger.with_answers(dear) if change == "with_answers" else tagger.set_params(answers=dear).fit(*problem[:2])
+    )
+    with pytest.raises(BudgetExceeded):
+        tagger.predict(problem[2][1:2], ledger=ledger, images=["second"])
 
 
 @pytest.mark.parametrize("images", [None, "names"])

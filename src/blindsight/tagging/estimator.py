@@ -12,6 +12,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 from collections.abc import Callable, Sequence
+from threading import Lock
 from typing import TYPE_CHECKING, Any, Self
 from weakref import WeakKeyDictionary
 
@@ -47,6 +48,7 @@ __all__ = ["TRAINING", "Paid", "PrivateTagger"]
 Matrix = NDArray[np.float64]
 TRAINING = "training a tagger"
 _TRAININGS = (DPTraining, Ordinary, Untrained)
+_COUNTING = Lock()
 _WAYS = (Exact, CodebookAnswers, TopTags, ways.LaplaceAnswers, ways.GaussianAnswers)
 
 
@@ -182,10 +184,13 @@ class PrivateTagger(Protected):
             return self.way_.read(logits)
         if images is not None and len(images) != len(logits):
             raise InvalidParameter(f"images must name {len(logits)} rows, got {len(images)} names.")
-        asked = self._asked_of(ledger).plus(images)
-        more = asked.most - self._asked_of(ledger).most
-        answers = self.noisy(logits, times=more, ledger=ledger if more or ledger is None else Paid())
-        if ledger is not None:
+        if ledger is None:
+            return self.noisy(logits)
+        with _COUNTING:  # two at once would both find that the other's answer was not given yet
+            before = self._asked.get(ledger, Asked())
+            asked = before.plus(images)
+            more = asked.most - before.most
+            answers = self.noisy(logits, times=more, ledger=ledger if more else Paid())
             self._asked[ledger] = asked
         return answers
 
@@ -370,11 +375,8 @@ class PrivateTagger(Protected):
             if columns != self.n_labels_:
                 raise InvalidData(f"a codebook of answers must have {self.n_labels_} columns.")
         self.answer_guarantee_ = promise.of_answers(self.way_, self.n_labels_, entropy=self.entropy_)
-
-    def _asked_of(self, ledger: Any) -> Asked:
-        if not hasattr(self, "_asked"):
-            self._asked: WeakKeyDictionary[Any, Asked] = WeakKeyDictionary()
-        return Asked() if ledger is None else self._asked.get(ledger, Asked())
+        # Counted anew: what was paid for answers of another kind, or of another model, pays for none of these.
+        self._asked: WeakKeyDictionary[Any, Asked] = WeakKeyDictionary()
 
     def _saved_parameters(self) -> dict[str, Any]:
         """Values by their type's name; what is in `public_` is not written twice."""

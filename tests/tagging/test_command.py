@@ -14,6 +14,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from blindsight.cli.main import app
+from blindsight.core import storage
 from blindsight.core.errors import BudgetExceeded, HostileFile, InvalidData, InvalidParameter, MissingData
 from blindsight.privacy import Cost, Ledger
 from blindsight.privacy.door import listening
@@ -54,7 +55,7 @@ def run(*words):
 
 
 def made_up_prior(names, *, public, synonyms):
-    return Prior(np.eye(len(names), 8), np.zeros(len(names)))
+    return Prior(np.eye(len(names), 1280), np.zeros(len(names)))
 
 
 def train(photos, out, *words):
@@ -193,7 +194,7 @@ def test_features_of_private_photos_are_kept_nowhere(photos, tmp_path, monkeypat
             seen.append(cache)
 
         def transform(self, images, progress=None):
-            return np.random.default_rng(0).random((len(images), 8)).astype(np.float32)
+            return np.random.default_rng(0).random((len(images), 1280)).astype(np.float32)
 
     monkeypatch.setattr("blindsight.features.EfficientNet", Spy)
     monkeypatch.setattr("blindsight.tagging.photos.imagenet_prior", made_up_prior)
@@ -316,6 +317,26 @@ def test_a_model_that_is_not_one_is_refused(photos, tmp_path):
         run("apply", fake, photos / "000.png")
     with pytest.raises(MissingData, match="tag train"):
         run("apply", tmp_path / "none.safetensors", photos / "000.png")
+
+
+@pytest.mark.parametrize(
+    "said", ["pixels", {"kind": "pixels", "size": 10**6}, {"kind": "pixels"}, {"kind": 3, "size": 6}, {"size": -1}, 7]
+)
+def test_a_model_that_wants_other_features_than_it_has_is_refused(photos, model, tmp_path, said):
+    arrays, fields = storage.load(model, kind="private tagger")
+    fields["public"]["extractor"] = said
+    storage.save(tmp_path / "bad.safetensors", kind="private tagger", arrays=arrays, fields=fields)
+    with pytest.raises(HostileFile):
+        run("apply", tmp_path / "bad.safetensors", photos / "000.png")
+
+
+def test_a_label_that_commands_a_terminal_or_a_spreadsheet_is_refused(photos, model, tmp_path):
+    arrays, fields = storage.load(model, kind="private tagger")
+    for bad in ("\x1b[31mred", "=HYPERLINK(1)", "a;b"):
+        fields["public"]["classes"] = [bad, "green", "blue"]
+        storage.save(tmp_path / "bad.safetensors", kind="private tagger", arrays=arrays, fields=fields)
+        with pytest.raises(HostileFile):
+            run("apply", tmp_path / "bad.safetensors", photos / "000.png")
 
 
 def test_what_cannot_be_trained_on_is_refused(photos, tmp_path):

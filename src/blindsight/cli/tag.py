@@ -179,7 +179,7 @@ def apply(
     if not model.exists():
         raise MissingData(f"there is no tagger at {model}. Make one with `tag train` or `tag start`.")
     tagger = PrivateTagger.load(model)
-    extractor = Extractor(**tagger.public_.get("extractor", {"kind": "none", "size": 0}))
+    extractor = Extractor.of(tagger)
     noisy = tagger.answer_guarantee_ is not None
     if not noisy and (ids or vault is not None):
         raise InvalidParameter("these answers are exact: --ids and --vault are for a model made with --publish.")

@@ -12,9 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blindsight.core import checks
-from blindsight.core.errors import BlindsightError, InvalidData, InvalidParameter, MissingData
+from blindsight.core.errors import BlindsightError, HostileFile, InvalidData, InvalidParameter, MissingData
 from blindsight.data import load_folder, read_image
 from blindsight.evaluation.multilabel import evaluate
+from blindsight.features.network import DIMENSIONS
 from blindsight.privacy.vault import content_digest
 from blindsight.tagging.asking import Paid
 from blindsight.tagging.estimator import PrivateTagger
@@ -24,6 +25,7 @@ from blindsight.tagging.prior import Prior, imagenet_prior
 __all__ = ["Extractor", "Quality", "image_files", "public_knowledge", "quality", "split"]
 
 Progress = Callable[[int, int], None]
+_LARGEST = 1024  # pixels to a side that a network is given
 _IMAGES = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".dcm"}
 
 
@@ -37,6 +39,19 @@ class Extractor:
     def __post_init__(self) -> None:
         checks.one_of("features", self.kind, ("efficientnet", "pixels", "none"))
         checks.whole("size", self.size, least=0)
+
+    @classmethod
+    def of(cls, tagger: PrivateTagger) -> Extractor:
+        """The one that a model's file names. Files may be hostile: it must give as many features as the model takes."""
+        said = tagger.public_.get("extractor", {"kind": "none", "size": 0})
+        try:
+            made = cls(**said)
+        except (TypeError, InvalidParameter) as error:
+            raise HostileFile(f"this model's file does not say how images become features: {error}") from error
+        given = {"pixels": 3 * made.size**2, "efficientnet": DIMENSIONS if made.size <= _LARGEST else 0}
+        if given.get(made.kind, tagger.n_features_in_) != tagger.n_features_in_:
+            raise HostileFile(f"this model takes {tagger.n_features_in_} features, which are not those of {made}.")
+        return made
 
     def __call__(self, images: Any, *, public: bool = False, progress: Progress | None = None) -> NDArray[np.float32]:
         """Features (n, D). Those of private images are kept nowhere; those of public ones may be cached."""

@@ -381,6 +381,18 @@ def test_broken_files_are_refused(problem, tmp_path, spoil):
         PrivateTagger.load(path)
 
 
+@pytest.mark.parametrize("field", ["n_records", "n_features", "width"])
+@pytest.mark.parametrize("size", [-1, 1e308, 10**400, "x", None, [1], 0.5])
+def test_sizes_of_no_data_set_are_refused(problem, tmp_path, field, size):
+    path = tmp_path / "tagger.safetensors"
+    fitted(problem, Ordinary(steps=1)).save(path)  # its guarantee does not depend on them
+    arrays, fields = storage.load(path, kind="private tagger")
+    fields["public"][field] = size
+    storage.save(path, kind="private tagger", arrays=arrays, fields=fields)
+    with pytest.raises(HostileFile):
+        PrivateTagger.load(path)
+
+
 def test_saved_with_public_images_and_a_prior_it_answers_the_same(problem, tmp_path):
     tagger = fitted(problem, DPTraining(components=10), public=problem[2], prior=problem[4])
     assert tagger.weights_.shape == (8, 11)

@@ -399,11 +399,12 @@ class PrivateTagger(Protected):
 
 
 def _facts(public: dict[str, Any]) -> Facts:
+    sizes = {name: checks.whole(name, public[name], least=0) for name in ("n_records", "n_features", "width")}
+    if max(sizes.values()) > 2**48:
+        raise InvalidData("its sizes are those of no data set")
     return Facts(
-        n_records=int(public["n_records"]),
+        **sizes,
         n_labels=len(public["classes"]),
-        n_features=int(public["n_features"]),
-        width=int(public["width"]),
         centred=bool(public["centred"]),
         spread=bool(public["spread"]),
         informed="prior_weights" in public,

@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 from blindsight.cli.main import app
 from blindsight.core import storage
 from blindsight.core.errors import BudgetExceeded, HostileFile, InvalidData, InvalidParameter, MissingData
+from blindsight.data import MultiLabelSet
 from blindsight.privacy import Cost, Ledger
 from blindsight.privacy.door import listening
 from blindsight.tagging import Prior, PrivateTagger
@@ -348,6 +349,13 @@ def test_what_cannot_be_trained_on_is_refused(photos, tmp_path):
         run("train", photos / "labels.csv")
     with pytest.raises(InvalidData, match="multi-label"):
         run("train", "digits")
+
+
+def test_a_vocabulary_for_a_published_set_names_its_labels(monkeypatch):
+    known = MultiLabelSet(np.eye(2, dtype=np.uint8), None, np.eye(2), ("sea", "sky"))
+    monkeypatch.setattr("blindsight.data.load", lambda *_, **__: known)
+    with pytest.raises(InvalidParameter, match="must name labels that scene has: sea, sky"):
+        run("train", "scene", "--vocabulary", "sea,dog")
 
 
 @pytest.mark.parametrize(

@@ -363,7 +363,7 @@ def test_a_file_whose_guarantee_was_edited_is_refused(problem, tmp_path):
         PrivateTagger.load(path)
 
 
-@pytest.mark.parametrize("spoil", ["weights", "words", "classes", "params", "counts"])
+@pytest.mark.parametrize("spoil", ["weights", "words", "classes", "params", "counts", "epsilon"])
 def test_broken_files_are_refused(problem, tmp_path, spoil):
     path = tmp_path / "tagger.safetensors"
     fitted(problem, answers=CodebookAnswers(8.0, k=8)).save(path)
@@ -374,6 +374,8 @@ def test_broken_files_are_refused(problem, tmp_path, spoil):
         fields["public"]["classes"] = fields["public"]["classes"][:2]
     elif spoil == "params":
         fields["parameters"]["nonsense"] = 1
+    elif spoil == "epsilon":
+        fields["parameters"]["training"]["epsilon"] = 10**400
     else:
         del arrays[f"released.{spoil}"]
     storage.save(path, kind="private tagger", arrays=arrays, fields=fields)

@@ -89,6 +89,7 @@ def train(
     from blindsight.tagging import CodebookAnswers, DPTraining, Exact, FromLabels, Ordinary, PrivateTagger
     from blindsight.tagging.labels_file import read_vocabulary
     from blindsight.tagging.photos import Extractor, public_knowledge, quality, split
+    from blindsight.tagging.publishing import train_once
 
     words = None if vocabulary is None else read_vocabulary(vocabulary)
     chosen, left_out = _training_set(source, labels, words)
@@ -115,7 +116,8 @@ def train(
     validation = (rows[held], chosen.labels[held]) if enough else None
     notes = {"extractor": {"kind": extractor.kind, "size": extractor.size}}
     with progress_bar("training") as progress, _uncharged(ledger):
-        tagger = _fit(tagger, rows[used], chosen.labels[used], opened, safe, notes, validation, progress)
+        options = {"notes": notes, "validation": validation, "progress": progress}
+        tagger = train_once(tagger, rows[used], chosen.labels[used], vault=safe, ledger=opened, **options)
     found = None if validation is None else quality(tagger, *validation)
     if publish is not None and (found is None or not found.worth_it):
         raise InvalidData(_not_worth_it(publish, found))
@@ -213,26 +215,6 @@ def apply(
         console.print(_price(tagger), markup=False)
 
 
-def _fit(
-    tagger: PrivateTagger,
-    rows: Any,
-    labels: Any,
-    ledger: Ledger | None,
-    vault: Vault | None,
-    notes: dict[str, Any],
-    validation: Any,
-    progress: Any,
-) -> PrivateTagger:
-    from blindsight.tagging.publishing import train_once
-
-    if vault is not None:
-        options = {"validation": validation, "progress": progress}
-        return train_once(tagger, rows, labels, vault=vault, ledger=ledger, notes=notes, **options)
-    tagger.fit(rows, labels, ledger=ledger, validation=validation, progress=progress)
-    tagger.public_ |= notes
-    return tagger
-
-
 def _published(
     tagger: PrivateTagger, records: Sequence[str], rows: Any, vault: Vault, ledger: str | None, dataset: str
 ) -> Answers:
@@ -271,6 +253,8 @@ def _training_set(
     chosen = data.load(source, split="train")
     if not isinstance(chosen, data.MultiLabelSet):
         raise InvalidData(f"{source} has no multi-label annotation. Try coco-subset, scene, corel5k or a folder.")
+    if words is not None and not words.keys() <= set(chosen.classes):
+        raise InvalidParameter(f"--vocabulary must name labels that {source} has: {', '.join(chosen.classes[:5])}, ...")
     return chosen, ()
 
 

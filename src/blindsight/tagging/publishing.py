@@ -97,7 +97,7 @@ def train_once(
     X: Any,
     y: Any,
     *,
-    vault: Vault,
+    vault: Vault | None,
     ledger: Ledger | None = None,
     notes: Mapping[str, Any] | None = None,
     **options: Any,
@@ -106,8 +106,13 @@ def train_once(
 
     A model leaves after it was kept, never before: whatever a crash interrupts was seen by nobody, and may be tried
     again under the same charge. One record more or less, or another setting, is another release. `notes` are public
-    facts that the file states beside the tagger's own; `options` are `fit`'s.
+    facts that the file states beside the tagger's own; `options` are `fit`'s. Without a vault nothing is kept: run
+    again, it is another model.
     """
+    if vault is None:
+        tagger.fit(X, y, ledger=ledger, **options)
+        tagger.public_ |= dict(notes or {})
+        return tagger
     number = vault.release_of(_training(tagger, X, y))
     place = vault.path / "models" / f"{number}.safetensors"
     if not place.exists():

@@ -70,6 +70,8 @@ def model(photos, tmp_path_factory):
     report = json.loads(train(photos, path, "--epsilon", 8, "--vocabulary", "red,green,blue", "--json").stdout)
     assert report["labels"] == 3
     assert report["training"]["epsilon"].startswith("7.9")
+    released = [line.split(":")[0] for line in report["training"]["releases"]]
+    assert released == ["label counts", "features' centre", "gradient"]  # every one, not the last
     assert report["owner_only"]["mAP"] > 0.5
     return path
 

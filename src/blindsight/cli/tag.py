@@ -17,7 +17,7 @@ from blindsight.cli.terminal import console, emit_json, errors, progress_bar, ta
 
 if TYPE_CHECKING:
     from blindsight.data import MultiLabelSet
-    from blindsight.privacy import Ledger
+    from blindsight.privacy import Guarantee, Ledger
     from blindsight.privacy.vault import Vault
     from blindsight.tagging import PrivateTagger
     from blindsight.tagging.answers import Answers
@@ -116,7 +116,7 @@ def train(
     validation = (rows[held], chosen.labels[held]) if enough else None
     notes = {"extractor": {"kind": extractor.kind, "size": extractor.size}}
     with progress_bar("training") as progress, _uncharged(ledger):
-        options = {"notes": notes, "validation": validation, "progress": progress}
+        options: dict[str, Any] = {"notes": notes, "validation": validation, "progress": progress}
         tagger = train_once(tagger, rows[used], chosen.labels[used], vault=safe, ledger=opened, **options)
     found = None if validation is None else quality(tagger, *validation)
     if publish is not None and (found is None or not found.worth_it):
@@ -371,8 +371,8 @@ def _report(
                 "model": str(out),
                 "vault": None if vault is None else str(vault.path),
                 "labels": len(tagger.classes_),
-                "training": dict(tagger.guarantee_.rows()),
-                "answers": None if answers is None else dict(answers.rows()),
+                "training": _fields(tagger.guarantee_),
+                "answers": None if answers is None else _fields(answers),
                 "owner_only": owned,
             }
         )
@@ -390,6 +390,12 @@ def _report(
     records = int(tagger.public_["n_records"])
     if 0 < records < _FEW_RECORDS:
         errors.print(f"Only {records} photos: little is learned from so few with privacy.")
+
+
+def _fields(promised: Guarantee) -> dict[str, Any]:
+    """The card as fields; there may be several releases."""
+    rows = promised.rows()
+    return {**dict(rows), "releases": [says for name, says in rows if name == "releases"]}
 
 
 def _lines(

@@ -25,7 +25,7 @@ from blindsight.privacy.door import Door
 from blindsight.privacy.plan import plan_to_fields
 from blindsight.privacy.vault import Vault
 from blindsight.tagging import promise
-from blindsight.tagging.answers import Answers, Exact
+from blindsight.tagging.answers import Answers, CodebookAnswers, Exact
 from blindsight.tagging.estimator import TRAINING, PrivateTagger
 from blindsight.tagging.labels import FromLabels, label_names, label_rows
 
@@ -143,9 +143,8 @@ def _training(tagger: PrivateTagger, X: Any, y: Any) -> str:
     fields: dict[str, Any] = {"training": repr(tagger.training), "random_state": repr(tagger.random_state)}
     # A large array's repr has dots where two of them differ: tables go by their bytes, names one by one.
     answers, classes = tagger.answers, tagger.classes
-    words = getattr(answers, "words", None)
-    if words is not None:
-        told = words.to_fields()
+    if isinstance(answers, CodebookAnswers) and answers.words is not None:
+        told = answers.words.to_fields()
         known |= {f"answers.{key}": value for key, value in told.items() if isinstance(value, np.ndarray)}
         fields["words"] = {key: value for key, value in told.items() if not isinstance(value, np.ndarray)}
         answers = replace(answers, words=None)

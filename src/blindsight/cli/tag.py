@@ -120,7 +120,8 @@ def train(
         tagger = train_once(tagger, rows[used], chosen.labels[used], vault=safe, ledger=opened, **options)
     found = None if validation is None else quality(tagger, *validation)
     if publish is not None and (found is None or not found.worth_it):
-        raise InvalidData(_not_worth_it(publish, found))
+        paid = "" if opened is None else " What training costs stays charged."
+        raise InvalidData(_not_worth_it(publish, found) + paid)
     tagger.save(out)
     if left_out:
         some = ", ".join(left_out[:5]) + (", ..." if len(left_out) > 5 else "")

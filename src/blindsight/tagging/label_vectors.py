@@ -20,7 +20,7 @@ from blindsight.core import checks
 from blindsight.core.errors import InvalidData, InvalidParameter
 from blindsight.tagging.word_index import read_words
 
-__all__ = ["glove", "known_vectors", "label_vectors", "random_vectors", "words_of"]
+__all__ = ["glove", "known_vectors", "label_vectors", "words_of"]
 
 # Names of the standard sets that are two words written as one.
 _SPLIT = {
@@ -63,12 +63,6 @@ def known_vectors(names: Sequence[str]) -> NDArray[np.float64]:
     return np.stack([np.asarray(table[row], np.float64).mean(axis=0) if row else nothing for row in rows])
 
 
-def random_vectors(n_labels: int, *, dimensions: int = 50, rng: np.random.Generator) -> NDArray[np.float32]:
-    """Standard normal vectors, one a label."""
-    shape = (checks.whole("n_labels", n_labels), checks.whole("dimensions", dimensions))
-    return rng.standard_normal(shape).astype(np.float32)
-
-
 def label_vectors(
     source: Any, *, names: Sequence[str] | None, n_labels: int, rng: np.random.Generator
 ) -> NDArray[np.float32]:
@@ -76,7 +70,7 @@ def label_vectors(
     if isinstance(source, str):
         checks.one_of("label_vectors", source, ("glove", "random"))
         if source == "random":
-            return random_vectors(n_labels, rng=rng)
+            return rng.standard_normal((n_labels, 50)).astype(np.float32)
         if names is None:
             raise InvalidParameter("GloVe needs the labels' names: pass classes=[...] or label_vectors='random'.")
         if len(names) != n_labels:

@@ -18,7 +18,6 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.metrics import average_precision_score
 from sklearn.utils.validation import check_is_fitted
 
 from blindsight.core import checks
@@ -226,6 +225,8 @@ class PrivateTagger(Protected):
         truth, scores = label_rows(y), self.decision_function(X)
         if sample_weight is None:
             return mean_average_precision(truth, scores)
+        from sklearn.metrics import average_precision_score
+
         seen = truth.any(axis=0)
         return float(average_precision_score(truth[:, seen], scores[:, seen], sample_weight=sample_weight))
 

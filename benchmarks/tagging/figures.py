@@ -21,18 +21,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.harness import Row
+from benchmarks.tagging.baselines import FeatureNoise, noisy_weights
 from benchmarks.tagging.published import paper_numbers
 from benchmarks.tagging.sets import Problem, half_width, spread_note
 from blindsight.evaluation.multilabel import decision_scores, evaluate, top_k
 from blindsight.privacy.door import Door
 from blindsight.tagging import DPTraining, GraphHead, PrivateTagger, promise
 from blindsight.tagging.answers import PaperLaplace
-from blindsight.tagging.baselines import FeatureNoise, noisy_weights
-from blindsight.tagging.gcn import MLGCN, classifier_array
+from blindsight.tagging.gcn import MLGCN, TaggingLoss, classifier_array, train
 from blindsight.tagging.inputs import PaperInputs
-from blindsight.tagging.losses import TaggingLoss
 from blindsight.tagging.paper import Penalty, Schedule
-from blindsight.tagging.training import train
 
 __all__ = ["figure_rows", "rp2_rows"]
 

@@ -120,7 +120,7 @@ def test_learning_costs_what_the_page_says_once_and_publishing_has_no_name_and_i
     assert client.post(f"/api/tags/{one.id}/publish", json={"sure": True}).status_code == 409, "before there are tags"
     assert client.post(f"/api/tags/{one.id}/learn").status_code == 202
     found = learned(app, one)
-    assert found["held"] == 12
+    assert 3 <= found["held"] <= 24  # about a fifth: each photo by itself
     # What the guarantee states for one photo that is replaced by another, and nothing else, is the price on the page.
     assert 3.99 < spent(app, one, "record") <= 4.0
     assert learned(app, one)["right"] == found["right"], "the same labels again are the same model"

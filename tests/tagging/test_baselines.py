@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from blindsight.tagging.baselines import FeatureNoise, noisy_weights
+from benchmarks.tagging.baselines import FeatureNoise, noisy_weights
 from blindsight.tagging.gcn import MLGCN, classifier_array, torch_generator
 from blindsight.tagging.paper import Schedule
 

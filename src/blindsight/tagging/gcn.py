@@ -1,14 +1,16 @@
 """ML-GCN: two graph convolutions turn label vectors into the classifier matrix W, and y = W x (Equation 1).
 
 H1 = LeakyReLU(Â Z Θ1), W = Â H1 Θ2, with Â the normalised label graph and Z the label vectors. The paper's sizes are
-1024 and 2048 (ResNet-101's features); here the second is the features' dimension and the first is free.
-There is no bias: y = Wx, as printed.
+1024 and 2048 (ResNet-101's features); here the second is the features' dimension and the first is free. There is no
+bias: y = Wx, as printed. Features never change, so an epoch is a few matrix products: seconds for the COCO subset.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -17,8 +19,12 @@ from torch import Tensor, nn
 
 from blindsight.core import checks
 from blindsight.core.errors import InvalidData
+from blindsight.evaluation.multilabel import mean_average_precision
 
-__all__ = ["MLGCN", "classifier_array", "torch_generator"]
+if TYPE_CHECKING:
+    from blindsight.tagging.paper import Schedule
+
+__all__ = ["MLGCN", "Curves", "TaggingLoss", "classifier_array", "torch_generator", "train"]
 
 
 def torch_generator(rng: np.random.Generator) -> torch.Generator:
@@ -93,3 +99,95 @@ def classifier_array(head: MLGCN) -> NDArray[np.float32]:
 def _uniform(rows: int, columns: int, generator: torch.Generator) -> Tensor:
     bound = 1.0 / math.sqrt(columns)
     return (torch.rand(rows, columns, generator=generator) * 2 - 1) * bound
+
+
+@dataclass(frozen=True)
+class TaggingLoss:
+    """ML-GCN (Equation 2), P2 (8), RP2 (14) and R-ML-GCN in one; noise is on the outputs that it is given.
+
+    As printed, Equations 2, 8 and 14 are log-likelihoods, which are maximised, while the text minimises them; and
+    λ||W||² added to a log-likelihood would then reward large weights. Here the *negative* log-likelihood is minimised
+    and the Frobenius term is added to it, which is what ridge regression (Equation 16) and the text around it ask for.
+
+    Parameters:
+        robust: the weight of ||W||_F² against the mean loss; 0 leaves it out.
+        decay: how much of the parameters is taken away beside each step, in units of the learning rate (decoupled).
+    """
+
+    robust: float = 0.0
+    decay: float = 0.0
+
+    def __post_init__(self) -> None:
+        checks.non_negative("robust", self.robust)
+        checks.non_negative("decay", self.decay)
+
+    @classmethod
+    def of(cls, robust: float, penalty: Literal["ridge", "mean", "decay"], *, n_records: int) -> TaggingLoss:
+        """λ against the sum over the records ("ridge", Equations 15 to 18), against the mean loss, or as decay."""
+        if penalty == "ridge":
+            return cls(robust / n_records)
+        return cls(robust) if penalty == "mean" else cls(0.0, robust)
+
+    def __call__(self, logits: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
+        """The loss of one batch: summed over labels, averaged over images, plus the Frobenius term."""
+        fit = nn.functional.binary_cross_entropy_with_logits(logits, labels, reduction="sum") / len(logits)
+        return fit + self.robust * weights.square().sum() if self.robust > 0 else fit
+
+
+@dataclass
+class Curves:
+    """What happened, epoch by epoch. They come from private data: for inside use."""
+
+    loss: list[float] = field(default_factory=list)
+    validation_map: list[float] = field(default_factory=list)
+
+
+def train(
+    head: MLGCN,
+    features: NDArray[np.float32],
+    labels: NDArray[Any],
+    loss: TaggingLoss,
+    schedule: Schedule,
+    *,
+    rng: np.random.Generator,
+    perturb: Callable[[NDArray[np.float32]], NDArray[Any]] | None = None,
+    validation: tuple[Any, Any] | None = None,
+    on_epoch: Callable[[int, MLGCN], None] | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Curves:
+    """Minimise the loss; with `perturb` on noisy outputs, drawn anew at every step (Equation 8). Not private."""
+    x = torch.as_tensor(np.ascontiguousarray(features, np.float32))
+    y = torch.as_tensor(np.ascontiguousarray(labels, np.float32))
+    optimiser = torch.optim.AdamW(head.parameters(), lr=schedule.learning_rate, weight_decay=loss.decay, fused=True)
+    steps = schedule.steps(len(x))
+    decay = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, T_max=steps, eta_min=schedule.learning_rate / 50)
+    curves = Curves()
+    for epoch in range(schedule.epochs):
+        order = torch.as_tensor(rng.permutation(len(x)))
+        total = 0.0
+        for batch in order.split(schedule.batch_size):
+            weights = head.classifier()
+            logits = x[batch] @ weights.T
+            if perturb is not None:
+                outputs = logits.detach().numpy()
+                logits = logits + torch.from_numpy(perturb(outputs) - outputs)  # Equation 6
+            value = loss(logits, y[batch], weights)
+            optimiser.zero_grad(set_to_none=True)
+            value.backward()
+            optimiser.step()
+            decay.step()
+            total += value.item() * len(batch)
+        curves.loss.append(total / len(x))
+        if validation is not None:
+            curves.validation_map.append(_validate(head, *validation))
+        if on_epoch is not None:
+            on_epoch(epoch + 1, head)
+        if progress is not None:
+            progress(epoch + 1, schedule.epochs)
+    return curves
+
+
+def _validate(head: MLGCN, features: Any, labels: Any) -> float:
+    with torch.no_grad():
+        logits = head(torch.as_tensor(np.ascontiguousarray(features, np.float32)))
+    return mean_average_precision(labels, logits.numpy())

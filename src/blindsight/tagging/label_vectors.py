@@ -7,6 +7,7 @@ own; or random ones, which measured no worse (the graph learns what it needs).
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -19,7 +20,7 @@ from blindsight.core import checks
 from blindsight.core.errors import InvalidData, InvalidParameter
 from blindsight.tagging.word_index import read_words
 
-__all__ = ["glove", "known_vectors", "label_vectors", "random_vectors", "words_of"]
+__all__ = ["glove", "known_vectors", "label_vectors", "words_of"]
 
 # Names of the standard sets that are two words written as one.
 _SPLIT = {
@@ -40,7 +41,7 @@ def words_of(name: str) -> list[str]:
         (['dining', 'table'], ['fall', 'foliage'])
     """
     spaced = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", _SPLIT.get(name.lower(), name))
-    return re.findall(r"[a-z0-9]+", spaced.lower())
+    return re.findall(r"[^\W_]+", unicodedata.normalize("NFC", spaced.lower()))
 
 
 def glove(names: Sequence[str]) -> NDArray[np.float32]:
@@ -49,22 +50,17 @@ def glove(names: Sequence[str]) -> NDArray[np.float32]:
         raise InvalidParameter("names must hold at least one label.")
     index, table = _glove_table()
     unknown = index.get("unk", 0)
-    rows = [[index.get(word, unknown) for word in words_of(str(name))] or [unknown] for name in names]
+    rows = [[_place(index, word, unknown) for word in words_of(str(name))] or [unknown] for name in names]
     return np.stack([np.asarray(table[sorted(row)], np.float32).mean(axis=0) for row in rows])
 
 
 def known_vectors(names: Sequence[str]) -> NDArray[np.float64]:
     """The mean GloVe vector of every name's known words; zeros where no word of it is known."""
     index, table = _glove_table()
-    rows = [sorted(index[word] for word in words_of(str(name)) if word in index) for name in names]
+    places = [[_place(index, word, -1) for word in words_of(str(name))] for name in names]
+    rows = [sorted(place for place in row if place >= 0) for row in places]
     nothing = np.zeros(table.shape[1])
     return np.stack([np.asarray(table[row], np.float64).mean(axis=0) if row else nothing for row in rows])
-
-
-def random_vectors(n_labels: int, *, dimensions: int = 50, rng: np.random.Generator) -> NDArray[np.float32]:
-    """Standard normal vectors, one a label."""
-    shape = (checks.whole("n_labels", n_labels), checks.whole("dimensions", dimensions))
-    return rng.standard_normal(shape).astype(np.float32)
 
 
 def label_vectors(
@@ -74,7 +70,7 @@ def label_vectors(
     if isinstance(source, str):
         checks.one_of("label_vectors", source, ("glove", "random"))
         if source == "random":
-            return random_vectors(n_labels, rng=rng)
+            return rng.standard_normal((n_labels, 50)).astype(np.float32)
         if names is None:
             raise InvalidParameter("GloVe needs the labels' names: pass classes=[...] or label_vectors='random'.")
         if len(names) != n_labels:
@@ -84,6 +80,12 @@ def label_vectors(
     if len(table) != n_labels:
         raise InvalidData(f"label_vectors must have one row a label ({n_labels}), got {len(table)}.")
     return table.astype(np.float32)
+
+
+def _place(index: dict[str, int], word: str, unknown: int) -> int:
+    """A word's row; one with accents that is not there stands for the one without."""
+    plain = "".join(char for char in unicodedata.normalize("NFKD", word) if not unicodedata.combining(char))
+    return index.get(word, index.get(plain, unknown))
 
 
 @cache

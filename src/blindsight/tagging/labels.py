@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from blindsight.core.errors import InvalidData, InvalidParameter
 
-__all__ = ["FromLabels", "label_names", "label_rows"]
+__all__ = ["FromLabels", "check_names", "label_names", "label_rows"]
 
 
 @dataclass(frozen=True)
@@ -30,11 +30,21 @@ def label_names(classes: Any, n_labels: int) -> tuple[str, ...]:
     if isinstance(names, str) or not isinstance(names, (Sequence, np.ndarray)):
         raise InvalidParameter(f"classes must be the labels' names, or how many there are, got {classes!r}.")
     listed = tuple(str(name) for name in names)
-    if len(set(listed)) != len(listed):
-        raise InvalidParameter("classes must be different names.")
+    check_names(listed)
     if len(listed) != n_labels:
         raise InvalidData(f"classes name {len(listed)} labels, but y has {n_labels} columns.")
     return listed
+
+
+def check_names(names: Sequence[str]) -> None:
+    """Refuse names that a terminal, a spreadsheet or a file of labels would take for something else."""
+    if len(set(names)) != len(names):
+        raise InvalidParameter("classes must be different names.")
+    for name in names:
+        if not name.strip() or not name.isprintable() or ";" in name or name[0] in "=+-@":
+            raise InvalidParameter(
+                f"a label must be a printable name without semicolons that begins with none of = + - @, got {name!r}."
+            )
 
 
 def label_rows(y: Any) -> NDArray[np.uint8]:

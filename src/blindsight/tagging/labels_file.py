@@ -10,38 +10,60 @@ The vocabulary is given apart, one word per line: names that are read off privat
 from __future__ import annotations
 
 import csv
-from collections.abc import Sequence
+import unicodedata
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from blindsight.core.errors import InvalidData, MissingData
 from blindsight.data import LIMITS, Files, MultiLabelSet
+from blindsight.data.limits import read_bytes
+from blindsight.privacy.vault import content_digest
+from blindsight.tagging.labels import check_names
 
-__all__ = ["read_labels", "read_vocabulary"]
+__all__ = ["LabelsFile", "read_labels", "read_vocabulary"]
 
 _LARGEST = 256 * 2**20
 _MOST_LABELS = 5_000
 
 
-def read_labels(path: Path, images: Path, vocabulary: Sequence[str] | None = None) -> MultiLabelSet:
+@dataclass(frozen=True)
+class LabelsFile:
+    """What a file of labels says: the photos with their labels, and, for the owner, the labels that were left out."""
+
+    photos: MultiLabelSet
+    left_out: tuple[str, ...]
+
+
+def read_labels(path: Path, images: Path, vocabulary: Mapping[str, Sequence[str]] | None = None) -> LabelsFile:
     """The images of a CSV file, read on demand, with their labels in the vocabulary's order.
 
-    Labels outside the vocabulary are left out: refusing them would tell that there is one. Without a vocabulary the
-    labels are those of the file, in alphabetical order.
+    One distinct image is one record, however often it is named and under however many names: else the promise per
+    photo would be less for one that is there twice. It has the labels of all its lines. Upper and lower case do not
+    matter, and a label's other names count as it. Labels outside the vocabulary are left out: refusing them would tell
+    that there is one. Without a vocabulary the labels are those of the file, in alphabetical order.
     """
-    names, sets = _rows(path, images.resolve())
-    classes = sorted(set().union(*sets)) if vocabulary is None and sets else list(vocabulary or ())
-    if not names or not classes:
-        raise InvalidData(f"{path.name} names no {'images' if not names else 'labels'}.")
-    if len(classes) > _MOST_LABELS:
-        raise InvalidData(f"{path.name} names {len(classes)} labels; at most {_MOST_LABELS} are taken.")
-    column = {label: index for index, label in enumerate(classes)}
-    labels = np.zeros((len(sets), len(classes)), np.uint8)
-    for row, chosen in enumerate(sets):
-        labels[row, [column[label] for label in chosen if label in column]] = 1
-    files = Files([images.resolve() / name for name in names], limits=LIMITS)
-    return MultiLabelSet(labels, files, None, tuple(classes), np.array(names), name=path.stem)
+    root = images.resolve()
+    records = _distinct(path, root)
+    said = {_plain(word): word for _, words in records for word in sorted(words, reverse=True)}
+    if vocabulary is None:
+        vocabulary = {said[plain]: () for plain in sorted(said)}
+        check_names(list(vocabulary))
+    if not vocabulary:
+        raise InvalidData(f"{path.name} names no labels: write them in the column labels, parted by semicolons.")
+    if len(vocabulary) > _MOST_LABELS:
+        raise InvalidData(f"{path.name} names {len(vocabulary)} labels; at most {_MOST_LABELS} are taken.")
+    column = {_plain(other): index for index, others in enumerate(vocabulary.values()) for other in others}
+    column |= {_plain(label): index for index, label in enumerate(vocabulary)}
+    labels = np.zeros((len(records), len(vocabulary)), np.uint8)
+    for row, (_, words) in enumerate(records):
+        labels[row, [column[plain] for plain in map(_plain, words) if plain in column]] = 1
+    names = [name for name, _ in records]
+    files = Files([root / name for name in names], limits=LIMITS)
+    photos = MultiLabelSet(labels, files, None, tuple(vocabulary), np.array(names), name=path.stem)
+    return LabelsFile(photos, tuple(said[plain] for plain in sorted(said.keys() - column.keys())))
 
 
 def read_vocabulary(words: str) -> dict[str, tuple[str, ...]]:
@@ -50,53 +72,92 @@ def read_vocabulary(words: str) -> dict[str, tuple[str, ...]]:
     A line "tv = television / screen" gives the label "tv" two more names to be known by.
     """
     path = Path(words)
-    if path.is_file():
+    if len(words) < 4096 and path.is_file():
         if path.stat().st_size > _LARGEST:
             raise InvalidData(f"{path} must be a text file of at most {_LARGEST >> 20} MB.")
         try:
-            listed = path.read_text(encoding="utf-8").splitlines()
+            listed = path.read_text(encoding="utf-8-sig").splitlines()
         except UnicodeDecodeError as error:
-            raise InvalidData(f"{path.name} is not text in UTF-8: {error}.") from error
-    elif path.suffix:
+            raise InvalidData(f"{path.name} is not text in UTF-8: {error}. Save it as UTF-8.") from error
+    elif path.suffix and "," not in words:
         raise MissingData(f"{path} does not exist. Give a file with one word per line, or words parted by commas.")
     else:
         listed = words.split(",")
     found: dict[str, tuple[str, ...]] = {}
+    spelled: dict[str, str] = {}
     for line in listed:
         name, _, others = (part.strip() for part in line.partition("="))
         if name:
+            name = spelled.setdefault(_plain(name), unicodedata.normalize("NFC", name))
             found[name] = (*found.get(name, ()), *(word.strip() for word in others.split("/") if word.strip()))
     if not found or len(found) > _MOST_LABELS:
         raise InvalidData(f"a vocabulary must have 1 to {_MOST_LABELS} words, got {len(found)}.")
+    check_names(list(found))
     return found
 
 
-def _rows(path: Path, root: Path) -> tuple[list[str], list[set[str]]]:
+def _plain(label: str) -> str:
+    """A label as it is compared: one form of letters, no upper case, single spaces."""
+    return " ".join(unicodedata.normalize("NFC", label).casefold().split())
+
+
+def _distinct(path: Path, root: Path) -> list[tuple[str, set[str]]]:
+    """Every distinct image once, in the file's order, with the labels of all lines that name it or a copy."""
+    named: dict[str, set[str]] = {}
+    for name, words in _lines(path, root):
+        named.setdefault(name, set()).update(words)
+    if not named:
+        raise InvalidData(f"{path.name} names no images: write one per line below image,labels.")
+    missing = [name for name in named if not (root / name).is_file()]
+    if missing:
+        raise MissingData(
+            f"{len(missing)} of the {len(named)} images that {path.name} names are not in {root}: {missing[0]!r}, say. "
+            "Names are relative to that folder."
+        )
+    found: dict[bytes, tuple[str, set[str]]] = {}
+    for name, words in named.items():
+        digest = content_digest(read_bytes(root / name, largest=LIMITS.image_bytes))
+        found.setdefault(digest, (name, set()))[1].update(words)
+    return list(found.values())
+
+
+def _lines(path: Path, root: Path) -> Iterator[tuple[str, set[str]]]:
+    """Each line's image, as a path within the folder, and its labels."""
     if not path.is_file():
         raise MissingData(f"{path} does not exist. Check the path.")
     if path.stat().st_size > _LARGEST:
         raise InvalidData(f"{path} must be a CSV file of at most {_LARGEST >> 20} MB.")
-    names: list[str] = []
-    sets: list[set[str]] = []
     try:
-        with path.open(newline="", encoding="utf-8") as file:
-            reader = csv.DictReader(file)
-            if not {"image", "labels"} <= set(reader.fieldnames or ()):
-                raise InvalidData(f"{path.name} must have the columns image and labels.")
-            for line in reader:
-                names.append(_inside(root, line["image"] or "", path.name))
-                sets.append({word.strip() for word in (line["labels"] or "").split(";")} - {""})
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            lines = csv.reader(file, strict=True)
+            heads = [cell.strip().casefold() for cell in next(lines, [])]
+            if not {"image", "labels"} <= set(heads):
+                raise InvalidData(
+                    f"{path.name} must begin with the line image,labels; it begins with {','.join(heads)[:60]!r}. Part "
+                    "columns by commas and an image's labels by semicolons."
+                )
+            image, labels = heads.index("image"), heads.index("labels")
+            for cells in lines:
+                if len(cells) > len(heads):
+                    raise InvalidData(
+                        f"line {lines.line_num} of {path.name} has {len(cells)} columns instead of {len(heads)}. Part "
+                        "labels by semicolons, and put a name that has a comma in quotes."
+                    )
+                if cells:
+                    cells += [""] * (len(heads) - len(cells))
+                    words = {unicodedata.normalize("NFC", word.strip()) for word in cells[labels].split(";")} - {""}
+                    yield _inside(root, cells[image].strip(), f"line {lines.line_num} of {path.name}"), words
     except (UnicodeDecodeError, csv.Error) as error:
-        raise InvalidData(f"{path.name} is not a CSV file in UTF-8: {error}.") from error
-    missing = sum(not (root / name).is_file() for name in names)
-    if missing:
-        raise MissingData(f"{missing} of the {len(names)} images that {path.name} names are not in {root}.")
-    return names, sets
+        raise InvalidData(f"{path.name} is not a CSV file in UTF-8: {error}. Save it as CSV in UTF-8.") from error
 
 
-def _inside(root: Path, name: str, source: str) -> str:
+def _inside(root: Path, name: str, where: str) -> str:
     """The path within the folder of images; one that leads out of it is refused."""
-    target = (root / name).resolve()
+    try:
+        target = (root / name).resolve()
+        target.is_file()  # a name that is too long fails here
+    except (OSError, ValueError) as error:
+        raise InvalidData(f"{where} names an image that no file can be called: {name[:60]!r}.") from error
     if not name or root not in target.parents:
-        raise InvalidData(f"{source} names an image outside its folder.")
+        raise InvalidData(f"{where} must name an image in {root}, got {name[:60]!r}.")
     return str(target.relative_to(root))

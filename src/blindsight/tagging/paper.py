@@ -148,9 +148,7 @@ class _GraphModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn says no 
 
     def _learn(self, X: Any, y: Any, ledger: Ledger | None, validation: Any, progress: Any) -> Self:
         checks.optional_module("torch", extra="torch")
-        from blindsight.tagging.gcn import classifier_array
-        from blindsight.tagging.losses import TaggingLoss
-        from blindsight.tagging.training import train
+        from blindsight.tagging.gcn import TaggingLoss, classifier_array, train
 
         self._check()
         rows, labels = feature_rows(X), label_matrix(y)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,9 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blindsight.core import checks
-from blindsight.core.errors import BlindsightError, InvalidData, InvalidParameter, MissingData
+from blindsight.core.errors import BlindsightError, HostileFile, InvalidData, InvalidParameter, MissingData
 from blindsight.data import load_folder, read_image
 from blindsight.evaluation.multilabel import evaluate
+from blindsight.features.network import DIMENSIONS
 from blindsight.privacy.vault import content_digest
 from blindsight.tagging.asking import Paid
 from blindsight.tagging.estimator import PrivateTagger
@@ -23,6 +25,7 @@ from blindsight.tagging.prior import Prior, imagenet_prior
 __all__ = ["Extractor", "Quality", "image_files", "public_knowledge", "quality", "split"]
 
 Progress = Callable[[int, int], None]
+_LARGEST = 1024  # pixels to a side that a network is given
 _IMAGES = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".dcm"}
 
 
@@ -36,6 +39,19 @@ class Extractor:
     def __post_init__(self) -> None:
         checks.one_of("features", self.kind, ("efficientnet", "pixels", "none"))
         checks.whole("size", self.size, least=0)
+
+    @classmethod
+    def of(cls, tagger: PrivateTagger) -> Extractor:
+        """The one that a model's file names. Files may be hostile: it must give as many features as the model takes."""
+        said = tagger.public_.get("extractor", {"kind": "none", "size": 0})
+        try:
+            made = cls(**said)
+        except (TypeError, InvalidParameter) as error:
+            raise HostileFile(f"this model's file does not say how images become features: {error}") from error
+        given = {"pixels": 3 * made.size**2, "efficientnet": DIMENSIONS if made.size <= _LARGEST else 0}
+        if given.get(made.kind, tagger.n_features_in_) != tagger.n_features_in_:
+            raise HostileFile(f"this model takes {tagger.n_features_in_} features, which are not those of {made}.")
+        return made
 
     def __call__(self, images: Any, *, public: bool = False, progress: Progress | None = None) -> NDArray[np.float32]:
         """Features (n, D). Those of private images are kept nowhere; those of public ones may be cached."""
@@ -82,26 +98,32 @@ def _checked(path: Path) -> bytes:
     return content_digest(path.read_bytes())
 
 
-def split(n: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Places of records to learn from, and of a tenth to measure on (at most 1,000; none of fewer than 100).
+def split(rows: NDArray[Any], *, one_in: int = 10) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Places of records to learn from, and of about one in `one_in` to measure on; each is told by its own row alone.
 
-    Which ones depends on their number only.
+    By place or by number, one photo more would move others across, and the training sets of two folders that differ
+    in one photo would differ in many: no promise per photo would hold for the folder.
     """
-    order = np.random.default_rng(n).permutation(n)
-    held = min(n // 10, 1000) if n >= 100 else 0
-    return np.sort(order[held:]), np.sort(order[:held])
+    marks = [int.from_bytes(sha256(np.ascontiguousarray(row).tobytes()).digest()[:8], "little") for row in rows]
+    held = np.array(marks, np.uint64) % np.uint64(one_in) == 0
+    return np.flatnonzero(~held), np.flatnonzero(held)
 
 
 def public_knowledge(
     names: Sequence[str], extractor: Extractor, public: Any = None, synonyms: Mapping[str, Sequence[str]] | None = None
 ) -> tuple[Prior | None, str | None]:
-    """The prior for these labels; or None, and why there is none."""
+    """The prior for these labels, or None; and what is not known in public, as a sentence."""
     if extractor.kind != "efficientnet":
-        return None, "only EfficientNet's features come with public knowledge about labels."
+        return None, "Without public knowledge about the labels: only EfficientNet's features come with it."
     try:
-        return imagenet_prior(names, public=public, synonyms=synonyms), None
+        prior = imagenet_prior(names, public=public, synonyms=synonyms)
     except BlindsightError as error:
-        return None, str(error)
+        return None, f"Without public knowledge about the labels: {error}"
+    unknown = [name for name, weights in zip(names, prior.weights, strict=True) if not weights.any()]
+    if not unknown:
+        return prior, None
+    told = f"No public knowledge about {', '.join(unknown[:5])}{', ...' if len(unknown) > 5 else ''}: give labels other"
+    return (prior if len(unknown) < len(names) else None), f"{told} names, as in tv=television."
 
 
 @dataclass(frozen=True)
@@ -115,8 +137,8 @@ class Quality:
 
     @property
     def worth_it(self) -> bool:
-        """Whether the answers gain a tenth of what there is to gain over saying how frequent each label is."""
-        return self.mAP > self.rates_mAP + 0.1 * (1 - self.rates_mAP)
+        """Whether answers gain a tenth of what there is to gain in order over label rates, and name tags no worse."""
+        return self.mAP > self.rates_mAP + 0.1 * (1 - self.rates_mAP) and self.rates_OF1 <= self.OF1
 
 
 def quality(tagger: PrivateTagger, rows: Any, labels: Any) -> Quality:

@@ -16,7 +16,6 @@ __all__ = [
     "ANSWER",
     "OUTPUTS",
     "of_answers",
-    "of_ordinary_training",
     "of_printed_answers",
     "of_printed_training",
     "of_publishing",
@@ -61,7 +60,14 @@ def of_training(training: Training, facts: Facts, *, public_names: bool, entropy
             entropy=entropy,
         )
     if not isinstance(training, DPTraining):
-        return of_ordinary_training(entropy=entropy)
+        return Guarantee(
+            unproven=(_ORDINARY,),
+            mechanism="ordinary training",
+            unit="record",
+            neighbours=_NEIGHBOURS,
+            model="central",
+            entropy=entropy,
+        )
     plan = training.plan(facts)
     return Guarantee(
         releases=plan,
@@ -84,18 +90,6 @@ def _replaced(plan: Plan, delta: float) -> Cost:
         moved = dataclasses.replace(law, sensitivity=2 * law.sensitivity, neighbours="replace one")
         twice.append(dataclasses.replace(item, mechanism=moved))
     return price(tuple(twice), delta=delta)
-
-
-def of_ordinary_training(*, entropy: Any) -> Guarantee:
-    """No promise per training record."""
-    return Guarantee(
-        unproven=(_ORDINARY,),
-        mechanism="ordinary training",
-        unit="record",
-        neighbours=_NEIGHBOURS,
-        model="central",
-        entropy=entropy,
-    )
 
 
 def of_printed_training(release: PaperLaplace, steps: int, *, claimed: float | None, entropy: Any) -> Guarantee:

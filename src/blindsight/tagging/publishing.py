@@ -13,6 +13,7 @@ import hashlib
 import json
 import secrets
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,8 +25,9 @@ from blindsight.privacy.door import Door
 from blindsight.privacy.plan import plan_to_fields
 from blindsight.privacy.vault import Vault
 from blindsight.tagging import promise
-from blindsight.tagging.answers import Answers, Exact
+from blindsight.tagging.answers import Answers, CodebookAnswers, Exact
 from blindsight.tagging.estimator import TRAINING, PrivateTagger
+from blindsight.tagging.labels import FromLabels, label_names, label_rows
 
 if TYPE_CHECKING:
     from blindsight.privacy.ledger import Ledger
@@ -95,7 +97,7 @@ def train_once(
     X: Any,
     y: Any,
     *,
-    vault: Vault,
+    vault: Vault | None,
     ledger: Ledger | None = None,
     notes: Mapping[str, Any] | None = None,
     **options: Any,
@@ -104,8 +106,13 @@ def train_once(
 
     A model leaves after it was kept, never before: whatever a crash interrupts was seen by nobody, and may be tried
     again under the same charge. One record more or less, or another setting, is another release. `notes` are public
-    facts that the file states beside the tagger's own; `options` are `fit`'s.
+    facts that the file states beside the tagger's own; `options` are `fit`'s. Without a vault nothing is kept: run
+    again, it is another model.
     """
+    if vault is None:
+        tagger.fit(X, y, ledger=ledger, **options)
+        tagger.public_ |= dict(notes or {})
+        return tagger
     number = vault.release_of(_training(tagger, X, y))
     place = vault.path / "models" / f"{number}.safetensors"
     if not place.exists():
@@ -128,12 +135,21 @@ def train_once(
 
 def _training(tagger: PrivateTagger, X: Any, y: Any) -> str:
     """Records, settings and public knowledge as text."""
-    known = {"rows": np.asarray(X), "labels": np.asarray(y)}
+    known = {"rows": np.asarray(X), "labels": label_rows(y)}
     if tagger.public is not None:
         known["public"] = np.asarray(tagger.public)
     if tagger.prior is not None:
         known |= {"prior": tagger.prior.weights, "offset": tagger.prior.offset}
-    fields = {name: repr(getattr(tagger, name)) for name in ("training", "answers", "classes", "random_state")}
+    fields: dict[str, Any] = {"training": repr(tagger.training), "random_state": repr(tagger.random_state)}
+    # A large array's repr has dots where two of them differ: tables go by their bytes, names one by one.
+    answers, classes = tagger.answers, tagger.classes
+    if isinstance(answers, CodebookAnswers) and answers.words is not None:
+        told = answers.words.to_fields()
+        known |= {f"answers.{key}": value for key, value in told.items() if isinstance(value, np.ndarray)}
+        fields["words"] = {key: value for key, value in told.items() if not isinstance(value, np.ndarray)}
+        answers = replace(answers, words=None)
+    fields |= {"answers": repr(answers), "names": isinstance(classes, FromLabels)}
+    fields["classes"] = label_names(classes, known["labels"].shape[1]) if classes is not None else None
     return storage.digest(TRAINING, known) + json.dumps(fields, sort_keys=True)
 
 

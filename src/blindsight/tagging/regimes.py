@@ -98,8 +98,8 @@ class Ordinary:
     """Training without privacy: to compare with, or where only the asked images are secret.
 
     Parameters:
-        steps: of the descent. components, prior_weight: as `DPTraining`'s.
-        step_size: of the descent. components, prior_weight: as `DPTraining`'s.
+        steps: how many steps of the descent there are, and `step_size` how long they are.
+        components: as `DPTraining`'s, and so is `prior_weight`.
         ridge: weight of the squared weights against the mean loss.
     """
 

@@ -25,7 +25,7 @@ from blindsight.service.pages.photo_library import rows_of, vault_of
 from blindsight.service.pages.tags import EPSILON, PUBLISHED, labels_of, plain_cell
 from blindsight.tagging import CodebookAnswers, DPTraining, Exact, PrivateTagger
 from blindsight.tagging.codebook import Codebook
-from blindsight.tagging.photos import quality
+from blindsight.tagging.photos import quality, split
 from blindsight.tagging.promise import of_publishing
 from blindsight.tagging.publishing import publish, release_of, train_once
 
@@ -44,11 +44,10 @@ def run(arguments: dict[str, Any], place: JobContext) -> dict[str, Any]:
 
 
 def _learn(datasets: DataSets, one: DataSet, place: JobContext) -> dict[str, Any]:
-    """Train with noise on what was labelled, a fifth kept aside to count on; then tag every photo, here."""
+    """Train with noise on what was labelled, about a fifth kept aside to count on; then tag every photo, here."""
     place.say(0, 3, "reading your labels")
     names, rows, labels = _labelled(datasets, one)
-    order = np.random.default_rng(len(rows)).permutation(len(rows))
-    held, used = order[: len(order) // 5], order[len(order) // 5 :]
+    used, held = split(rows, one_in=5)
     place.say(1, 3, "learning, with noise for each photo")
     tagger = PrivateTagger(_training(one), Exact(), classes=names, prior=_prior(one, names))
     with Ledger(place.settings.ledger_place, dataset=one.account) as ledger:

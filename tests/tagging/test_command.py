@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import math
 import re
 import shutil
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -150,11 +152,36 @@ def test_a_photo_more_or_less_in_the_folder_moves_training_within_its_bound_what
 @pytest.mark.parametrize("one_in", [5, 10])
 def test_on_which_side_of_the_split_a_record_is_depends_on_nothing_but_itself(one_in):
     rows = np.random.default_rng(0).normal(size=(4000, 3)).astype(np.float32)
-    _, held = split(rows, one_in=one_in)
+    _, held, expected = split(rows, one_in=one_in)
+    assert expected == 4000 - 4000 // one_in
     # Six deviations of a binomial: a false alarm in 10^8.
     assert abs(len(held) - 4000 / one_in) < 6 * math.sqrt(4000 / one_in)
     chosen = np.random.default_rng(1).permutation(4000)[:1500]
     assert set(chosen[split(rows[chosen], one_in=one_in)[1]]) == set(held) & set(chosen)
+
+
+def test_the_file_does_not_tell_whether_a_photo_was_held_out(photos, tmp_path):
+    """The number of photos that were learned from would: whoever knows the others counts them."""
+    folder, out = tmp_path / "album", tmp_path / "m.safetensors"
+    shutil.copytree(photos, folder)
+    lines = (folder / "labels.csv").read_text().splitlines()
+    name, stated, sides = lines[7].split(",")[0], set(), set()
+    for shade in range(24):
+        (folder / name).write_bytes(picture((shade, 2 * shade, 3 * shade)))
+        (folder / "some.csv").write_text("\n".join(lines))
+        train_once = mock.patch("blindsight.tagging.publishing.train_once", side_effect=Stopped)
+        with train_once as called, contextlib.suppress(Stopped):
+            run("train", folder, "--labels", folder / "some.csv", "--features", "pixels", "--size", 6, "--vocabulary",
+                "red,green,blue", "--out", out)  # fmt: skip
+        sides.add(len(called.call_args.args[1]))
+        stated.add(called.call_args.kwargs["n_records"])
+    assert len(sides) == 2 and len(stated) == 1
+    train(folder, out, "--vocabulary", "red,green,blue", "--epsilon", 8)
+    assert {PrivateTagger.load(out).public_["n_records"]} == stated
+
+
+class Stopped(Exception):
+    """Nothing is to be trained."""
 
 
 def test_a_photo_that_is_named_often_and_has_copies_is_one_record(photos, tmp_path):

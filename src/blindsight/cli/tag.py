@@ -111,12 +111,13 @@ def train(
         prior=prior,
         random_state=seed,
     )
-    used, held = split(rows)
+    used, held, expected = split(rows)
     enough = len(held) >= _FEWEST_HELD and chosen.labels[held].any()
     validation = (rows[held], chosen.labels[held]) if enough else None
     notes = {"extractor": {"kind": extractor.kind, "size": extractor.size}}
     with progress_bar("training") as progress, _uncharged(ledger):
-        options: dict[str, Any] = {"notes": notes, "validation": validation, "progress": progress}
+        options: dict[str, Any] = {"notes": notes, "n_records": expected, "validation": validation}
+        options["progress"] = progress
         tagger = train_once(tagger, rows[used], chosen.labels[used], vault=safe, ledger=opened, **options)
     found = None if validation is None else quality(tagger, *validation)
     if publish is not None and (found is None or not found.worth_it):

@@ -95,6 +95,7 @@ class PrivateTagger(Protected):
         *,
         ledger: Ledger | None = None,
         key: str | None = None,
+        n_records: int | None = None,
         validation: Any = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> Self:
@@ -102,9 +103,10 @@ class PrivateTagger(Protected):
 
         Records that are not finite count as zeros, and labels are 1 where they are above a half: private values are
         never a reason to refuse. `key` names the release for the ledger, which then charges it once however often it
-        is tried: for noise that is the same each time (a vault's). `validation` (features, labels) are images that
-        are not learned from; the mean average precision on them after each step is the learning curve in
-        `owner_only_`, which no file holds.
+        is tried: for noise that is the same each time (a vault's). `n_records` is the public number of records; give
+        it where X is a part of them that was chosen by what they are, for then the number of X's rows tells on them.
+        `validation` (features, labels) are images that are not learned from; the mean average precision on them after
+        each step is the learning curve in `owner_only_`, which no file holds.
         """
         self._check()
         if isinstance(self.training, Untrained):
@@ -113,7 +115,8 @@ class PrivateTagger(Protected):
         labels = label_rows(y)
         if len(rows) != len(labels):
             raise InvalidData(f"X and y must have as many rows, got {len(rows)} and {len(labels)}.")
-        self._set_public(len(rows), rows.shape[1], label_names(self.classes, labels.shape[1]))
+        public = len(rows) if n_records is None else checks.whole("n_records", n_records)
+        self._set_public(public, rows.shape[1], label_names(self.classes, labels.shape[1]))
         self.owner_only_ = {"records that were not finite": spoiled, "learning curve": []}
         self.guarantee_ = self.promise(**self.public_)
         total = _sum_exactly

@@ -98,15 +98,17 @@ def _checked(path: Path) -> bytes:
     return content_digest(path.read_bytes())
 
 
-def split(rows: NDArray[Any], *, one_in: int = 10) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Places of records to learn from, and of about one in `one_in` to measure on; each is told by its own row alone.
+def split(rows: NDArray[Any], *, one_in: int = 10) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
+    """Places of records to learn from, of about one in `one_in` to measure on, and how many were to be learned from.
 
-    By place or by number, one photo more would move others across, and the training sets of two folders that differ
-    in one photo would differ in many: no promise per photo would hold for the folder.
+    Each is told by its own row alone. By place or by number, one photo more would move others across, and the training
+    sets of two folders that differ in one photo would differ in many: no promise per photo would hold for the folder.
+    How many really are learned from is then private, for it tells on which side a photo is: files state how many
+    were to be.
     """
     marks = [int.from_bytes(sha256(np.ascontiguousarray(row).tobytes()).digest()[:8], "little") for row in rows]
     held = np.array(marks, np.uint64) % np.uint64(one_in) == 0
-    return np.flatnonzero(~held), np.flatnonzero(held)
+    return np.flatnonzero(~held), np.flatnonzero(held), max(1, round(len(rows) * (1 - 1 / one_in)))
 
 
 def public_knowledge(

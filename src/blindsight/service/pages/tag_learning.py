@@ -47,12 +47,13 @@ def _learn(datasets: DataSets, one: DataSet, place: JobContext) -> dict[str, Any
     """Train with noise on what was labelled, about a fifth kept aside to count on; then tag every photo, here."""
     place.say(0, 3, "reading your labels")
     names, rows, labels = _labelled(datasets, one)
-    used, held = split(rows, one_in=5)
+    used, held, expected = split(rows, one_in=5)
     place.say(1, 3, "learning, with noise for each photo")
     tagger = PrivateTagger(_training(one), Exact(), classes=names, prior=_prior(one, names))
     with Ledger(place.settings.ledger_place, dataset=one.account) as ledger:
         books: Any = _PerPerson(ledger, one.most)
-        tagger = train_once(tagger, rows[used], labels[used], vault=vault_of(datasets, one), ledger=books)
+        kept = {"vault": vault_of(datasets, one), "ledger": books, "n_records": expected}
+        tagger = train_once(tagger, rows[used], labels[used], **kept)
     place.say(2, 3, "tagging all photos, here")
     found = _counted(tagger, rows[held], labels[held]) | {"epsilon": EPSILON, "when": today()}
     _keep(datasets, one, tagger, found)

@@ -65,7 +65,7 @@ def by_bits(lines: dict[str, dict[int, Repeated]], target: Path, title: str) -> 
 
 
 def by_epsilon(lines: dict[str, dict[float, float]], levels: dict[str, float], target: Path, title: str) -> None:
-    """mAP against epsilon per record, a line a method, dashed levels for what needs no noise."""
+    """mAP against epsilon per record, a line per method, dashed levels for what needs no noise."""
     plt = _pyplot()
     figure, panel = plt.subplots(figsize=(6.4, 4.2), layout="constrained")
     for index, (name, values) in enumerate(lines.items()):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import io
 import json as text
 import textwrap
@@ -32,6 +33,7 @@ _NUMBERS = (
     "A red diamond to the right of the blue bar is a refuted claim. Audited numbers have a ceiling set by the number "
     "of trials, so a gap to the proven one is not a gap in the proof."
 )
+_PARTS = ("skimage", "onnxruntime", "tokenizers", "numba", "matplotlib")
 _TAGS = ("cat", "coffee", "motorcycle", "rocket", "flower", "temple")
 
 
@@ -50,6 +52,7 @@ def demo(
 
     Run it again as often as you like: each photograph is released and charged once.
     """
+    _check_parts()
     console.quiet = json
     try:
         place = Place(out)
@@ -66,6 +69,15 @@ def demo(
         console.quiet = False
     if json:
         emit_json(found)
+
+
+def _check_parts() -> None:
+    """Before anything is written: what the demo needs beyond the core."""
+    from blindsight.core.errors import MissingDependency
+
+    missing = [name for name in _PARTS if importlib.util.find_spec(name) is None]
+    if missing:
+        raise MissingDependency(f"the demo needs packages that are not installed: {', '.join(missing)}.")
 
 
 @dataclass(frozen=True)

@@ -335,7 +335,7 @@ def _not_worth_it(epsilon: float, found: Quality | None) -> str:
         )
     return (
         f"answers at ε = {epsilon:g} per photo would say no more than how frequent each label is (mAP {found.mAP:.3f} "
-        f"against {found.rates_mAP:.3f} on held-out photos; for your eyes only). No model was written: give a larger "
+        f"against {found.rates_mAP:.3f} on held-out photos; for you alone). No model was written: give a larger "
         "--publish, more photos, or --public photos."
     )
 

@@ -62,7 +62,7 @@ def known_vectors(names: Sequence[str]) -> NDArray[np.float64]:
 
 
 def random_vectors(n_labels: int, *, dimensions: int = 50, rng: np.random.Generator) -> NDArray[np.float32]:
-    """Standard normal vectors, one a label."""
+    """Standard normal vectors, one per label."""
     shape = (checks.whole("n_labels", n_labels), checks.whole("dimensions", dimensions))
     return rng.standard_normal(shape).astype(np.float32)
 

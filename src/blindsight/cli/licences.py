@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from importlib import metadata
+from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import typer
@@ -113,7 +114,7 @@ def _licence(one: metadata.Distribution) -> str:
 def _licence_file(one: metadata.Distribution) -> str:
     for path in one.files or ():
         named = ".dist-info" in path.parts[0] and path.name.upper().startswith(("LICENSE", "LICENCE", "COPYING"))
-        if named and path.locate().is_file():
+        if named and Path(path.locate()).is_file():
             return path.read_text(encoding="utf-8")
     return ""
 

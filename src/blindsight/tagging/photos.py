@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 from blindsight.core import checks
 from blindsight.core.errors import BlindsightError, InvalidData, InvalidParameter, MissingData
 from blindsight.data import load_folder, read_image
+from blindsight.data.formats.dicom import unnamed_dicom
+from blindsight.data.reading import SUFFIXES
 from blindsight.evaluation.multilabel import evaluate
 from blindsight.privacy.vault import content_digest
 from blindsight.tagging.asking import Paid
@@ -23,7 +25,6 @@ from blindsight.tagging.prior import Prior, imagenet_prior
 __all__ = ["Extractor", "Quality", "image_files", "public_knowledge", "quality", "split"]
 
 Progress = Callable[[int, int], None]
-_IMAGES = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".dcm"}
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ def image_files(given: Iterable[Path]) -> tuple[dict[Path, bytes], list[tuple[Pa
     for path in given:
         if path.is_dir():
             for item in sorted(path.rglob("*")):
-                if item.suffix.lower() in _IMAGES and item.is_file():
+                if item.is_file() and (item.suffix.lower() in SUFFIXES or unnamed_dicom(item)):
                     try:
                         files[item] = _checked(item)
                     except (OSError, BlindsightError) as error:

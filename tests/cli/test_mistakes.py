@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shlex
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from PIL import Image
 from blindsight.cli import main
 from blindsight.cli.examples import EXAMPLES, FIRST
 
+BLINDSIGHT = (sys.executable, "-m", "blindsight")
 RUNS_UNTIL_STOPPED = {"serve", "federate keygen", "federate holder", "federate user"}
 
 
@@ -142,6 +145,28 @@ def test_extras_that_verbs_name_exist() -> None:
     known = set(metadata.metadata("blindsight").get_all("Provides-Extra") or ())
     assert {extra for named in main.EXTRAS.values() for extra in named.split(",")} <= known
     assert set(main.EXTRAS) <= set(main.VERBS)
+
+
+@pytest.mark.parametrize("line", ["licences", "licences --json"])
+def test_a_reader_that_leaves_is_not_a_refuted_claim(line: str) -> None:
+    """`blindsight audit index | head`: exit code 1 would fail a build that checks for refuted claims."""
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run(
+        [*BLINDSIGHT, *shlex.split(line)], stdout=write, stderr=subprocess.PIPE, text=True, check=False
+    )
+    os.close(write)
+    assert done.returncode == 141
+    assert "Traceback" not in done.stderr
+
+
+def test_an_impossible_place_or_number_is_refused_before_anything_is_made(say: Any, photos: Path) -> None:
+    code, _, err = say("hash photos --out index --features pixels --cells 1")
+    assert (code, "--cells must be at least 2" in err) == (2, True)
+    code, out, err = say("demo --out photos/0.png")
+    assert (code, out, "is a file" in err) == (2, "", True)
+    code, _, err = say("serve --photos nowhere")
+    assert (code, "nowhere is not a folder" in err) == (2, True)
 
 
 def test_bits_and_cells_are_two_options(say: Any, photos: Path) -> None:

@@ -12,7 +12,7 @@ PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 TEMPLATES = sorted((ROOT / "src").rglob("*.html"))
 CODE = sorted([*(ROOT / "src").rglob("*.py"), *(ROOT / "benchmarks").rglob("*.py")])
 
-_AMOUNT = "once|one|bytes|seconds|images|charges|times|GB|MB|bits|pixels|argsort"
+_AMOUNT = "once|one|key|update|queries|bytes|seconds|images|charges|times|GB|MB|bits|pixels|argsort"
 _UNIT = (
     "photo|image|query|round|second|user|pixel|record|weight|class|row|method|pair|bit|cell|core|label|party|channel"
 )

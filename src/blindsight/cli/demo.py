@@ -17,6 +17,7 @@ import typer
 
 from blindsight.cli.film import Strip, film
 from blindsight.cli.terminal import console, emit_json, progress_bar
+from blindsight.core.errors import InvalidParameter, MissingDependency
 
 if TYPE_CHECKING:
     from blindsight.audit.release import ReleaseAudit
@@ -53,6 +54,8 @@ def demo(
     Run it again as often as you like: each photograph is released and charged once.
     """
     _check_parts()
+    if out.exists() and not out.is_dir():
+        raise InvalidParameter(f"--out must be a folder, and {out} is a file. Choose another name.")
     console.quiet = json
     try:
         place = Place(out)
@@ -73,8 +76,6 @@ def demo(
 
 def _check_parts() -> None:
     """Before anything is written: what the demo needs beyond the core."""
-    from blindsight.core.errors import MissingDependency
-
     missing = [name for name in _PARTS if importlib.util.find_spec(name) is None]
     if missing:
         raise MissingDependency(f"the demo needs packages that are not installed: {', '.join(missing)}.")

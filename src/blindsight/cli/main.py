@@ -1,7 +1,8 @@
 """`blindsight`: the verbs, and what happens when one fails.
 
 Exit codes: 0 done; 1 an audit refuted a claim; 2 bad usage or input; 3 the privacy budget would be exceeded;
-4 data or an optional package is missing, or a file cannot be read or written; 130 stopped by Ctrl-C.
+4 data or an optional package is missing, or a file cannot be read or written; 130 stopped by Ctrl-C; 141 nobody
+reads the output any more.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import importlib
 import importlib.util
 import inspect
 import sys
+import warnings
 from typing import Annotated, Any
 
 from blindsight.core import threads
@@ -17,14 +19,17 @@ from blindsight.core import threads
 threads.limit()
 
 import typer  # noqa: E402
+from click.utils import PacifyFlushWrapper  # noqa: E402
 from typer.core import TyperGroup  # noqa: E402
 
 from blindsight.cli.examples import EXAMPLES, FIRST  # noqa: E402
+from blindsight.cli.terminal import BROKEN_PIPE  # noqa: E402
 from blindsight.core.errors import (  # noqa: E402
     BlindsightError,
     BudgetExceeded,
     MissingData,
     MissingDependency,
+    UnchargedRelease,
 )
 
 __all__ = ["EXIT_CODES", "app", "run"]
@@ -134,8 +139,15 @@ _teach(app, "")
 
 def run() -> None:
     """The entry point: run a verb; an error of ours becomes one sentence and an exit code."""
+    # A verb says itself whether a ledger was named; what else is warned of is a sentence, not a line of our source.
+    warnings.simplefilter("ignore", UnchargedRelease)
+    warnings.showwarning = lambda message, *_, **__: typer.echo(f"note: {message}", err=True)
     try:
         app()
+    except SystemExit:
+        if isinstance(sys.stdout, PacifyFlushWrapper):  # click's mark of a broken pipe, which it takes for a failure
+            sys.exit(BROKEN_PIPE)
+        raise
     except BlindsightError as error:
         code = next(code for kind, code in EXIT_CODES.items() if isinstance(error, kind))
         typer.echo(f"blindsight: {error}{_whole_need(error)}", err=True)

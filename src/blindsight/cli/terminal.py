@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
+import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -12,10 +14,23 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-__all__ = ["console", "emit_json", "errors", "progress_bar", "table"]
+__all__ = ["BROKEN_PIPE", "console", "emit_json", "errors", "progress_bar", "show_card", "table"]
 
-console = Console(highlight=False)
-errors = Console(stderr=True, highlight=False)
+#: what a shell says of a program whose reader has gone (`| head`); 1 would say that a claim was refuted.
+BROKEN_PIPE = 141
+
+
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Stop writing, quietly."""
+        try:
+            super().on_broken_pipe()
+        except SystemExit:
+            raise SystemExit(BROKEN_PIPE) from None
+
+
+console = _Console(highlight=False)
+errors = _Console(stderr=True, highlight=False)
 
 
 @contextmanager
@@ -45,6 +60,24 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) 
     for row in rows:
         shown.add_row(*(f"{row[i]:.4g}" if isinstance(row[i], float) else str(row[i]) for i in kept))
     console.print(shown)
+
+
+def show_card(card: str) -> None:
+    """A card of "label  value" lines in the terminal's width: a value's further lines stand under its first."""
+    for line in card.splitlines():
+        found = re.match(r"(  \S.*?)  +(\S.*)", line)
+        if found is None:
+            console.print(line, markup=False)
+            continue
+        label, value = found.groups()
+        at = found.start(2) if found.start(2) <= console.width // 3 else 6
+        words = textwrap.wrap(value, max(20, console.width - at), break_on_hyphens=False)
+        if at != found.start(2):
+            console.print(label, markup=False)
+            words.insert(0, "")
+        rest = [f"{'':{at}}{part}" for part in words[1:]]
+        first = [f"{label:<{at}}{words[0]}"] if words[0] else []
+        console.print("\n".join([*first, *rest]), markup=False, soft_wrap=True)
 
 
 def emit_json(value: Any) -> None:

@@ -193,7 +193,7 @@ def discloses(settings: Settings) -> Disclosure:
 def _openers(settings: Settings) -> list[tuple[str, str]]:
     if settings.holders is None:
         return [
-            ("the key generator", "one summed key a round; no vector, and no user's key unless it taps the line"),
+            ("the key generator", "one summed key per round; no vector, and no user's key unless it taps the line"),
             ("the aggregator with the key generator", "every update"),
         ]
     needed, total = settings.holders

@@ -12,7 +12,7 @@ import typer
 
 from blindsight.cli.terminal import console, emit_json, table
 
-__all__ = ["Licence", "licences", "register"]
+__all__ = ["Licence", "closure", "licences", "register"]
 
 #: extras that users install; the others are for those who work on Blindsight itself.
 SHIPPED = "all"
@@ -59,8 +59,8 @@ def show_licences(json: Annotated[bool, typer.Option("--json", help="Machine-rea
 
 def licences(extras: str = SHIPPED) -> list[Licence]:
     """Every installed package that the core or these extras need, directly or through others; the core's first."""
-    core = _closure("blindsight", ())
-    more = _closure("blindsight", (extras,))
+    core = closure("blindsight", ())
+    more = closure("blindsight", (extras,))
     return [
         Licence(one.name, one.version, _licence(one), "core" if name in core else "extra")
         for name, one in sorted(more.items(), key=lambda item: (item[0] not in core, item[0]))
@@ -68,7 +68,8 @@ def licences(extras: str = SHIPPED) -> list[Licence]:
     ]
 
 
-def _closure(name: str, extras: Iterable[str]) -> dict[str, metadata.Distribution]:
+def closure(name: str, extras: Iterable[str]) -> dict[str, metadata.Distribution]:
+    """A package and all that it needs with these extras, as far as it is installed here, by plain name."""
     found: dict[str, metadata.Distribution] = {}
     waiting, seen = [(name, frozenset(extras))], set()
     while waiting:

@@ -73,7 +73,7 @@ class Agreement:
         enough = math.ceil(self.settings.users * share)
         return (
             f"the noise in a mean of {self.settings.users} updates is {share:.1f} times as long as "
-            f"a clipped update can be: expect the rounds to add nothing. Take about {enough:,} users, a larger epsilon or "
+            f"a clipped update can be: expect no gain. Take about {enough:,} users, a larger epsilon or "
             "fewer rounds."
         )
 

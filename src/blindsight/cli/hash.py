@@ -277,7 +277,7 @@ def _report(
         f"{done.released} images released, {done.known} were there already, {len(done.refused)} could not be read."
     ]
     if done.copies:
-        lines.append(f"{done.copies} files are copies of others: they share a code.")
+        lines.append(f"Copies that share the code of another file: {done.copies}.")
     if done.left_out:
         lines.append(f"{done.left_out} images were left out: their person has {place.most} released already.")
     if done.pruned:

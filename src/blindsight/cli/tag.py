@@ -50,8 +50,8 @@ def register(app: typer.Typer) -> None:
         help="Tags of photos: `tag start WORDS` or `tag train FOLDER`, then `tag apply MODEL IMAGES...`.",
         no_args_is_help=True,
     )
-    verbs.command("train")(train)
     verbs.command("start")(start)
+    verbs.command("train")(train)
     verbs.command("apply")(apply)
     app.add_typer(verbs, name="tag")
 

@@ -16,7 +16,7 @@ _AMOUNT = "once|one|key|update|queries|bytes|seconds|images|charges|times|GB|MB|
 _UNIT = (
     "photo|image|query|round|second|user|pixel|record|weight|class|row|method|pair|bit|cell|core|label|party|channel"
 )
-RATE = re.compile(rf"\b(?:{_AMOUNT}) an? (?:{_UNIT})\b(?! (?:of|in|that|from|nearly|sees|has|with)\b)")
+RATE = re.compile(rf"\b(?:{_AMOUNT}) an? (?:{_UNIT})\b(?! (?:of|in|that|from|nearly|sees|has|with|time)\b)")
 FIGURE = re.compile(r"\b(?:dice|tired|housekeeping|eyes?|this house|the house|the rooms?)\b", re.IGNORECASE)
 NOT_PROSE = re.compile(r"`[^`]*`|np\.eye\([^)]*\)|\"eye\"")
 

@@ -16,7 +16,8 @@ from typing import Any
 
 __all__ = ["Race", "Row", "machine", "markdown_table", "race", "read_report", "report", "versions"]
 
-_PACKAGES = ("blindsight", "numpy", "scipy", "scikit-learn", "torch", "faiss-cpu", "gmpy2", "numba", "dp-accounting")
+_PACKAGES = ("blindsight", "numpy", "scipy", "scikit-learn", "torch", "faiss-cpu", "gmpy2", "numba", "dp-accounting",
+             "phe", "pypaillier", "tenseal", "flwr", "usearch", "networkx")  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,6 +6,7 @@ few lines that stand here were chosen before the numbers: the paper's main table
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -164,19 +165,49 @@ def glance(rows: Rows) -> list[str]:
     return lines
 
 
-def races(rows: Iterable[Mapping[str, Any]], *, per_peer: int = 3) -> list[str]:
+def races(
+    rows: Iterable[Mapping[str, Any]], *, versions: Mapping[str, str] | None = None, per_peer: int = 3
+) -> list[str]:
     """Ratios against somebody else's code, at most so many per peer; all rows with a peer are on the pages behind."""
     by_peer: dict[str, list[Mapping[str, Any]]] = {}
     for row in sorted((row for row in rows if row["peer"] and _ratio(row)), key=lambda row: str(row["id"])):
         by_peer.setdefault(str(row["peer"]), []).append(row)
     cells = [
-        (peer, f"`{row['id']}`", f"{row['value']:.4g} {_short(row['unit'])}")
+        (_versioned(peer, versions or {}), f"`{row['id']}`", f"{_number(row['value'])} {_short(row['unit'])}")
         for peer, found in sorted(by_peer.items())
         for row in found[:per_peer]
     ]
     if not cells:
         return []
     return ["## Races against peers", "", *_RACES, "", *markdown_table(("peer", "figure", "measured"), cells), ""]
+
+
+# The package behind a peer's name, where the name itself has no version.
+_PACKAGES = {
+    "python-paillier": "phe",
+    "pypaillier": "pypaillier",
+    "TenSEAL": "tenseal",
+    "Flower": "flwr",
+    "usearch": "usearch",
+    "networkx": "networkx",
+    "scikit-learn": "scikit-learn",
+    "PyTorch": "torch",
+    "torch": "torch",
+    "numpy": "numpy",
+}
+
+
+def _versioned(peer: str, versions: Mapping[str, str]) -> str:
+    """`usearch, exact search` as `usearch 2.26.6, exact search`."""
+    for name, package in _PACKAGES.items():
+        if package in versions and re.search(rf"\b{re.escape(name)}\b(?! \d)", peer):
+            return re.sub(rf"\b{re.escape(name)}\b", f"{name} {versions[package]}", peer, count=1)
+    return peer
+
+
+def _number(value: float) -> str:
+    """Four digits, and no power of ten to be read."""
+    return f"{float(f'{value:.4g}'):,.0f}" if abs(value) >= 10_000 else f"{value:.4g}"
 
 
 def _ratio(row: Mapping[str, Any]) -> bool:
@@ -252,7 +283,7 @@ def losses(rows: Rows) -> list[str]:
         and ("dB" not in line.what and rows[line.faithful.row]["value"] < 0.97 * stated)
     ]
     shown += [
-        (str(row["peer"]), f"{row['value']:.4g} times the time", "1", f"`{key}`")
+        (f"`{key}`", f"{_number(row['value'])} times the time", "1", str(row["peer"]))
         for key, row in sorted(rows.items())
         if row["peer"] and _ratio(row) and "lower is better" in str(row["unit"]) and row["value"] > 1
     ]

@@ -49,7 +49,8 @@ def write_results(page: Path = PAGE) -> list[str]:
             continue
         found[source.stem] = report
     rows = {row["id"]: row for report in found.values() for row in report["rows"] if row["unit"] != "skipped"}
-    lines = [_INTRODUCTION, *glance(rows), *losses(rows), *races(rows.values()), "## All rows", ""]
+    versions = {name: number for report in found.values() for name, number in report.get("versions", {}).items()}
+    lines = [_INTRODUCTION, *glance(rows), *losses(rows), *races(rows.values(), versions=versions), "## All rows", ""]
     for part, report in found.items():
         plots = sorted(path.name for path in beside.glob(f"{part}-*.svg"))
         (beside / f"{part}.md").write_text(_page(part, report, plots))

@@ -149,7 +149,7 @@ def _table1(
     papers = {"dphe": 74.7, "prr10": 55.9, "ra12": 68.0} if key else {"dphe": 89.3, "prr10": 41.6, "ra12": 83.8}
     for which, found in scores.items():
         extra = f"; claimed epsilon 0.2, proven {proven[which]:.3g} per record" if which in proven else ""
-        noise = f", noise as for {_PAPERS_SIZE} images a user" if which.endswith("n848") else ""
+        noise = f", noise as for {_PAPERS_SIZE} images per user" if which.endswith("n848") else ""
         yield Row(
             id=f"federated.table1{key}_{which}",
             value=100 * float(np.mean(found)),
@@ -285,7 +285,7 @@ def _figure4(X: NDArray[Any], y: NDArray[Any], seed: int, name: str, out: Path) 
                 seed=seed,
                 seconds=sum(entry.seconds for entry in model.rounds_),
                 note=f"{name}, mean of {_FEW} splits, deviation {float(np.std(found)):.2f}; about {len(owners[0])} "
-                f"images a user, local weights {model.rounds_[-1].sparsity:.1%} sparse",
+                f"images per user, local weights {model.rounds_[-1].sparsity:.1%} sparse",
             )
     _draw(curves, out)
 

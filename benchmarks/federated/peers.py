@@ -42,7 +42,7 @@ _PEERS = {
 def peer_rows(
     *, quick: bool, seed: int = 0, out: Path, progress: Callable[[int, int], None] | None = None
 ) -> Iterator[Row]:
-    """Seconds and bytes a user for N = 5 and 100."""
+    """Seconds and bytes per user for N = 5 and 100."""
     key, update = keys.generate(2048), table2_update(0.956, seed=seed)
     _ = key.public.fixed_base
     plans: list[tuple[str, int, Callable[[], Measured]]] = []
@@ -75,7 +75,9 @@ def peer_rows(
             seconds=seconds,
             note=note,
         )
-        yield Row(id=f"federated.user_bytes_{name}_n{users}", value=size / DIMENSION, unit="bytes a weight", seed=seed)
+        yield Row(
+            id=f"federated.user_bytes_{name}_n{users}", value=size / DIMENSION, unit="bytes per weight", seed=seed
+        )
         if progress is not None:
             progress(done, len(plans))
     yield from _ratios(spent, seed)

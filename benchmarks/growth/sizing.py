@@ -49,8 +49,8 @@ def plan(rates: Mapping[str, float], *, images: int = IMAGES, users: int = USERS
     add("hash_cores", hashed / 86_400, "cores to hash them in a day", *from_rates)
     add("index_gigabytes", images * rates["growth.rate.code_bytes"] / 1e9, "GB of codes", "growth.rate.code_bytes")
     query = images * rates[search] / (QUERIES * 1_000_000)
-    add("query_core_seconds", query, "core seconds a query, exact scan", search)
-    add("search_cores", 10 * query, "cores for 10 queries a second, exact scan", search)
+    add("query_core_seconds", query, "core seconds per query, exact scan", search)
+    add("search_cores", 10 * query, "cores for 10 queries per second, exact scan", search)
     add("sketch_core_hours", sketched / 3600, "core hours to sketch them (28 x 28)", sketching)
     add("sketch_cores", sketched / 86_400, "cores to sketch them in a day", sketching)
     add("sketch_terabytes", images * rates["growth.rate.sketch_bytes"] / 1e12, "TB of sketches",

@@ -65,7 +65,7 @@ def by_bits(lines: dict[str, dict[int, Repeated]], target: Path, title: str) -> 
 
 
 def by_epsilon(lines: dict[str, dict[float, float]], levels: dict[str, float], target: Path, title: str) -> None:
-    """mAP against epsilon per record, a line a method, dashed levels for what needs no noise."""
+    """mAP against epsilon per record, a line per method, dashed levels for what needs no noise."""
     plt = _pyplot()
     figure, panel = plt.subplots(figsize=(6.4, 4.2), layout="constrained")
     for index, (name, values) in enumerate(lines.items()):
@@ -74,6 +74,8 @@ def by_epsilon(lines: dict[str, dict[float, float]], levels: dict[str, float], t
     for (name, level), dashes in zip(levels.items(), ("--", ":", "-."), strict=False):
         panel.axhline(level, linestyle=dashes, linewidth=0.8, color="gray", label=name)
     panel.set_xscale("log", base=2)
+    ticks = sorted({epsilon for values in lines.values() for epsilon in values})
+    panel.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
     panel.set_xlabel("proven epsilon per record")
     panel.set_ylabel("mAP")
     panel.set_title(title)

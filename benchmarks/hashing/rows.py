@@ -67,7 +67,7 @@ def rows(*, quick: bool, seed: int = 0, out: Path, progress: Progress | None = N
 
 
 def _map_vs_argsort(n_queries: int, seed: int) -> Row:
-    """Tie-aware mAP by counting, against the usual few lines of numpy with an argsort a query."""
+    """Tie-aware mAP by counting, against the usual few lines of numpy with an argsort per query."""
     rng = np.random.default_rng(seed)
     query, stored = (codes.pack(rng.integers(0, 2, (n, 48))) for n in (n_queries, 50_000))
     y, z = rng.integers(0, 10, n_queries), rng.integers(0, 10, 50_000)
@@ -81,7 +81,7 @@ def _map_vs_argsort(n_queries: int, seed: int) -> Row:
         id="hashing.map_vs_argsort",
         value=found.ratio,
         unit="times as fast (CPU)",
-        peer="numpy, one argsort a query",
+        peer="numpy, one argsort per query",
         seed=seed,
         seconds=found.ours_seconds,
         note=f"{n_queries:,} queries x 50,000 codes of 48 bits; numpy {found.peer_seconds:.1f} s",

@@ -114,8 +114,9 @@ def _plot_toy(
         for c, colour in ((0, "#2b6cb0"), (1, "#c05621")):
             panel.scatter(*points[classes == c].T, s=8, c=colour)
         panel.set_title(title, fontsize=9)
+        panel.locator_params(nbins=5)
     figure.savefig(out / "metric_figure_7.svg", metadata={"Date": None})
-    figure, axes = canvas(1, 2, (8, 3))
+    figure, axes = canvas(1, 2, (9.5, 3))
     for name, trace in traces.items():
         axes[0][0].plot(trace.objective, label=name)
         for r, values in enumerate(np.transpose(trace.sensitivity)) if trace.sensitivity else ():
@@ -123,7 +124,7 @@ def _plot_toy(
     for panel, title in zip(axes[0], ("objective (Eq. 7)", "sensitivity"), strict=True):
         panel.set_title(title, fontsize=9)
         panel.set_xlabel("iteration")
-        panel.legend(fontsize=7)
+        panel.legend(fontsize=7, frameon=False, loc="upper left", bbox_to_anchor=(1.01, 1))
     figure.savefig(out / "metric_figure_8.svg", metadata={"Date": None})
 
 
@@ -179,6 +180,7 @@ def mechanism_rows(
         yield _order_row(name, ends, seed)
         panel.set_yscale("log")
         panel.set_title(name, fontsize=9)
+        panel.set(xlabel="iteration", ylabel="objective (Eq. 7)")
         panel.legend(fontsize=7)
     figure.savefig(out / "metric_figure_10.svg", metadata={"Date": None})
 
@@ -239,7 +241,8 @@ def parameter_rows(split: Split, *, quick: bool, seed: int, out: Path) -> Iterat
                 note=f"Figure 11: DPP at claimed epsilon 4, {epochs} epochs",
             )
         axes[0][column].set_yscale("log")
-        axes[0][column].legend(fontsize=7)
+        axes[0][column].set(xlabel="epoch", ylabel="objective (Eq. 7)")
+        axes[0][column].legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.25), ncols=2, frameon=False)
     repeats = range(1 if quick else 5)
     sweeps: tuple[tuple[int, str, tuple[float, ...]], ...] = (
         (2, "rho", (0.5, 1.0, 2.0, 4.0)),
@@ -264,7 +267,7 @@ def parameter_rows(split: Split, *, quick: bool, seed: int, out: Path) -> Iterat
                 note=f"Figure 11: non-private; balanced {np.mean([m.balanced for m in found]):.3f}",
             )
         axes[0][column].plot(sweep, means, "o-")
-        axes[0][column].set_xlabel(parameter)
+        axes[0][column].set(xlabel=parameter, ylabel="kNN accuracy")
     figure.savefig(out / "metric_figure_11.svg", metadata={"Date": None})
 
 

@@ -1,4 +1,4 @@
-"""How many images a second become features: by the network, against the way it was done before, and from the cache."""
+"""How many images per second become features: by the network, against the earlier way, and from the cache."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def feature_rows(
     out: Path | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Iterator[Row]:
-    """Rows `features.*`: images a second at both sizes, a race against torch as it was used before, and the cache."""
+    """Rows `features.*`: images per second at both sizes, a race against torch as it was used before, and the cache."""
     digits = load("mnist5k").array()
     rng = np.random.default_rng(seed)
     for size, count in ((96, 128 if quick else 512), (224, 32 if quick else 128)):

@@ -1,4 +1,4 @@
-"""The ledger's pace: durable charges a second, against SQLite's own commits on the same disk."""
+"""The ledger's pace: durable charges per second, against SQLite's own commits on the same disk."""
 
 from __future__ import annotations
 

@@ -101,5 +101,5 @@ def attack_rows(*, quick: bool, seed: int, out: Path, names: Sequence[str] = tup
         yield Row(
             id=f"sketching.records_bits_recovered_r{r:g}", value=100 * float(np.mean(right)), unit="% of bits",
             paper="NP-hard", seed=seed, seconds=(time.perf_counter() - start) / len(right),
-            note="belief propagation on the records at Q3; seconds an image",
+            note="belief propagation on the records at Q3; seconds per image",
         )  # fmt: skip

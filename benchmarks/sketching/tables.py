@@ -58,7 +58,7 @@ def _computed(k: int, name: str) -> Iterator[Row]:
     yield Row(id=f"sketching.pdiff1_{low}", value=float(parameters.p_diff[0]), unit="probability", paper=FIRST[k])
     yield Row(id=f"sketching.pdiff8_{low}", value=float(parameters.p_diff[7]), unit="probability", paper=LAST[k])
     yield Row(id=f"sketching.g_{low}", value=leak.G(784), unit="bits", paper=G["mnist"][k])
-    yield Row(id=f"sketching.cifar_g_{low}", value=leak.G(1024), unit="bits a channel", paper=G["cifar10"][k])
+    yield Row(id=f"sketching.cifar_g_{low}", value=leak.G(1024), unit="bits per channel", paper=G["cifar10"][k])
     finite = math.isfinite(leak.epsilon_pixel)
     yield Row(
         id=f"sketching.epsilon_pixel_{low}",

@@ -16,18 +16,18 @@ _WORDS = {"C": ("S = C", "C0"), "1": ("S = 1", "C1")}
 
 
 def plot_figures(results: Results, problem: Problem, path: Path) -> None:
-    """Two rows (mAP and OP) of Figures 1 or 2, 3a, 3b, 4 and 5."""
+    """A row for each of Figures 1 or 2, 3a, 3b, 4 and 5: mAP, OP, and the legend beside them."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(19, 7), layout="constrained")
     parts = (_epochs, _lambdas, _factors, _models, _corollaries)
-    for line, metric in zip(figure.subplots(2, len(parts)), _METRICS, strict=True):
-        for axes, draw in zip(line, parts, strict=True):
+    figure = Figure(figsize=(10, 3.1 * len(parts)), layout="constrained")
+    for line, draw in zip(figure.subplots(len(parts), 2), parts, strict=True):
+        for axes, metric in zip(line, _METRICS, strict=True):
             draw(axes, results, metric, problem)
             axes.set_ylabel(metric)
             axes.grid(alpha=0.3)
-            if metric == "mAP" and axes.get_legend_handles_labels()[0]:
-                axes.legend(fontsize=6, framealpha=0.5)
+        if axes.get_legend_handles_labels()[0]:
+            axes.legend(fontsize=8, frameon=False, loc="upper left", bbox_to_anchor=(1.01, 1))
     figure.suptitle(f"{problem.name}: the paper's models as printed, mean of seeds and 95% intervals")
     figure.savefig(path, format="svg")
 
@@ -54,7 +54,7 @@ def _bars(axes: Any, results: Results, metric: str, names: list[tuple[str, str]]
     for word, colour in _WORDS.values():
         axes.bar(0, 0, color=colour, label=word)
     axes.set_ylim(0, 1)
-    axes.set_xticks(range(len(names)), [short for short, _ in names], rotation=40, ha="right", fontsize=7)
+    axes.set_xticks(range(len(names)), [short for short, _ in names], rotation=40, ha="right", fontsize=8)
 
 
 def _epochs(axes: Any, results: Results, metric: str, problem: Problem) -> None:

@@ -1,4 +1,4 @@
-"""Learn from images, and search them, without anyone getting to see them.
+"""Learn from images, and search them, without anyone seeing them.
 
 Five protections, one for each point where a visual pipeline gives something away:
 

@@ -70,3 +70,17 @@ def test_a_typo_ends_with_usage_and_code_2() -> None:
     assert done.returncode == 2
     assert "Usage" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_cards_fit_the_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    from rich.console import Console
+
+    from blindsight.cli import terminal
+
+    words = "many words that go on and on " * 6
+    monkeypatch.setattr(terminal, "console", Console(width=80))
+    terminal.show_card(f"CARD\n  short  {words}\n  {'a long label that says who sees it':<40}  {words}")
+    shown = capsys.readouterr().out
+    assert max(map(len, shown.splitlines())) <= 80
+    assert shown.split().count("words") == 12
+    assert all(line.startswith(("CARD", "  ")) for line in shown.splitlines())

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shlex
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from PIL import Image
 from blindsight.cli import main
 from blindsight.cli.examples import EXAMPLES, FIRST
 
+BLINDSIGHT = (sys.executable, "-m", "blindsight")
 RUNS_UNTIL_STOPPED = {"serve", "federate keygen", "federate holder", "federate user"}
 
 
@@ -125,6 +128,47 @@ def test_a_typo_is_answered_by_one_suggestion(say: Any, line: str) -> None:
     assert err.lower().count("did you mean") == 1
 
 
+def test_what_a_verb_needs_is_said_whole_and_before_anything_is_written(
+    say: Any, photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The parts of an extra are not found missing one after the other."""
+    monkeypatch.setitem(sys.modules, "skimage", None)
+    code, out, err = say("demo")
+    assert (code, out) == (4, "")
+    assert "skimage" in err and f"pip install 'blindsight[{main.EXTRAS['demo']}]'" in err
+    assert not (photos.parent / "out").exists()
+
+
+def test_extras_that_verbs_name_exist() -> None:
+    from importlib import metadata
+
+    known = set(metadata.metadata("blindsight").get_all("Provides-Extra") or ())
+    assert {extra for named in main.EXTRAS.values() for extra in named.split(",")} <= known
+    assert set(main.EXTRAS) <= set(main.VERBS)
+
+
+@pytest.mark.parametrize("line", ["licences", "licences --json"])
+def test_a_reader_that_leaves_is_not_a_refuted_claim(line: str) -> None:
+    """`blindsight audit index | head`: exit code 1 would fail a build that checks for refuted claims."""
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run(
+        [*BLINDSIGHT, *shlex.split(line)], stdout=write, stderr=subprocess.PIPE, text=True, check=False
+    )
+    os.close(write)
+    assert done.returncode == 141
+    assert "Traceback" not in done.stderr
+
+
+def test_an_impossible_place_or_number_is_refused_before_anything_is_made(say: Any, photos: Path) -> None:
+    code, _, err = say("hash photos --out index --features pixels --cells 1")
+    assert (code, "--cells must be at least 2" in err) == (2, True)
+    code, out, err = say("demo --out photos/0.png")
+    assert (code, out, "is a file" in err) == (2, "", True)
+    code, _, err = say("serve --photos nowhere")
+    assert (code, "nowhere is not a folder" in err) == (2, True)
+
+
 def test_bits_and_cells_are_two_options(say: Any, photos: Path) -> None:
     code, _, err = say("hash photos --out index --features pixels --bits 16")
     assert (code, "--cells" in err) == (2, True)
@@ -150,6 +194,23 @@ def test_every_verb_shows_examples_of_options_that_exist() -> None:
         for line in EXAMPLES[path]:
             assert line.startswith(f"blindsight {path}".removesuffix(" make"))
             assert {word.split("=")[0] for word in shlex.split(line) if word.startswith("-")} <= known
+
+
+@pytest.mark.parametrize("group", sorted({path.split()[0] for path in LEAVES if " " in path}))
+def test_every_group_shows_what_to_type(say: Any, group: str) -> None:
+    code, out, _ = say(f"{group} --help")
+    assert code == 0
+    assert f"blindsight {group}" in out[out.index("Examples") :]
+
+
+def test_help_fills_its_lines_whatever_the_width(say: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A docstring's own line ends are not the terminal's: no paragraph is cut in the middle of a line."""
+    for path, command in LEAVES.items():
+        assert all("\n" not in part for part in (command.help or "").split("\n\n")), path
+
+
+def test_what_is_said_first_fits_eighty_columns() -> None:
+    assert max(map(len, FIRST.splitlines())) <= 80
 
 
 def test_completion_is_offered_for_the_shell(say: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,8 +48,6 @@ def test_missing_and_unknown_sets_say_how_to_get_them() -> None:
         data.load("imagenet")
     with pytest.raises(InvalidParameter, match="split"):
         data.load("digits", "validation")
-    with pytest.raises(MissingData, match="label_graphs"):
-        data.load_label_graph("coco")
 
 
 def test_folders_of_photos_are_read_lazily_and_in_order(tmp_path: Path) -> None:
@@ -143,8 +141,3 @@ def test_real_photos_and_tables_are_read(monkeypatch: pytest.MonkeyPatch) -> Non
     assert data.load("coco-subset")[:2].array().shape == (2, 256, 256, 3)
     assert data.load("adult").X.shape == (48842, 105) and data.load("adult", "train").y.sum() == 7841
     assert data.load("bank-33").X.shape == (45211, 32) and data.load("bank-33").y.sum() == 5289
-    graph = data.load_label_graph("voc2007")
-    labels = data.load("voc2007-labels", "train").labels.astype(int)
-    counted = labels.T @ labels
-    np.fill_diagonal(counted, 0)
-    np.testing.assert_array_equal(counted, graph["adj"])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import logging
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +14,13 @@ from PIL import Image
 from blindsight.core.errors import HostileFile, MissingDependency
 from blindsight.data import load_folder, read_image
 from blindsight.data.formats.dicom import decode_dicom, is_dicom, patient_of
+from blindsight.data.limits import Limits
+from blindsight.data.reading import SUFFIXES
+from blindsight.index.photos import photo_names
+from blindsight.tagging.photos import image_files
 
 pydicom = pytest.importorskip("pydicom")
+OWN = Path(pydicom.__file__).parent / "data" / "test_files"
 
 
 def _file(pixels: np.ndarray, **fields: object) -> bytes:
@@ -50,6 +57,14 @@ def test_the_window_decides_what_is_seen() -> None:
     np.testing.assert_allclose(shifted.astype(int), narrow.astype(int), atol=1)
 
 
+def test_a_picture_that_fills_a_part_of_its_window_keeps_its_grey() -> None:
+    """Not stretched to black and white: dark tissue stays dark, in every file of a series alike."""
+    dim = decode_dicom(_file(RAMP, WindowCenter=5000, WindowWidth=10_000))
+    np.testing.assert_allclose(dim, RAMP * (255 / 10_000), atol=1.5)
+    outside = decode_dicom(_file(RAMP, WindowCenter=60_000, WindowWidth=100))
+    assert (outside == 0).all()
+
+
 def test_monochrome1_is_turned_round_and_of_several_frames_the_middle_one_is_taken() -> None:
     assert decode_dicom(_file(RAMP, PhotometricInterpretation="MONOCHROME1"))[0, 0] == 255
     frames = np.stack([RAMP, RAMP[::-1], RAMP])
@@ -63,6 +78,58 @@ def test_a_patient_is_known_by_a_hash_and_nothing_else_comes_along() -> None:
     assert patient_of(_file(RAMP)) is None
     assert "0815" not in str(patient_of(named))
     np.testing.assert_array_equal(decode_dicom(named), decode_dicom(_file(RAMP)))
+
+
+def test_of_many_frames_one_is_decoded_whatever_the_others_would_take() -> None:
+    frames = np.zeros((40, 8, 8), np.uint16)
+    frames[20] = RAMP
+    small = Limits(pixels=100)  # less than all frames together
+    np.testing.assert_array_equal(decode_dicom(_file(frames), limits=small), decode_dicom(_file(RAMP)))
+
+
+@pytest.mark.parametrize(
+    "name", ["SC_rgb_dcmtk_+eb+cy+n1.dcm", "examples_ybr_color.dcm", "SC_ybr_full_422_uncompressed.dcm"]
+)
+def test_colours_are_turned_into_rgb_once(name: str) -> None:
+    path = OWN / name
+    dataset = pydicom.dcmread(path)
+    raw = pydicom.pixels.pixel_array(path, raw=True, index=int(dataset.get("NumberOfFrames", 1)) // 2)
+    wanted = pydicom.pixels.convert_color_space(raw, "YBR_FULL", "RGB")
+    np.testing.assert_allclose(read_image(path).astype(int), wanted.astype(int), atol=1)
+
+
+def test_neither_messages_nor_logs_quote_a_field(caplog: pytest.LogCaptureFixture) -> None:
+    """pydicom warns and logs with the field's own words; whoever collects a program's logs would read them."""
+    data = _file(RAMP, SpecificCharacterSet="ISO_IR 6", PatientID="0815", PatientName="Mueller")
+    data = data.replace(b"ISO_IR 6", b"Mueller!").replace(b"0815", b"\xff\xfe\x00\xff")
+    with caplog.at_level(logging.DEBUG), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        decode_dicom(data)
+        patient_of(data)
+        for broken in (data[:-60], data.replace(b"\x10\x00US", b"\x10\x00LO"), data[:300]):
+            with pytest.raises(HostileFile) as refused:
+                decode_dicom(broken, name="scan.dcm")
+            assert refused.value.__cause__ is None
+            assert "Mueller" not in str(refused.value)
+    assert caplog.records == []
+
+
+def test_files_without_an_ending_are_found_by_their_mark(tmp_path: Path) -> None:
+    for name in ("IM0001", "1.2.840.10008.5", "series/IM0002"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(_file(RAMP))
+    (tmp_path / "LICENCE").write_text("words")
+    (tmp_path / "notes.txt").write_bytes(_file(RAMP))
+    wanted = ["1.2.840.10008.5", "IM0001", "series/IM0002"]
+    assert sorted(load_folder(tmp_path).names) == wanted
+    assert sorted(photo_names(tmp_path, SUFFIXES)) == wanted
+    assert sorted(path.relative_to(tmp_path).as_posix() for path in image_files([tmp_path])[0]) == wanted
+
+
+def test_what_scanners_compress_is_read() -> None:
+    """JPEG Lossless and JPEG-LS, which Pillow does not know, are what hospitals store most."""
+    for name in ("SC_rgb_jpeg_gdcm.dcm", "SC_rgb_jls_lossy_line.dcm", "MR_small_jp2klossless.dcm"):
+        assert read_image(OWN / name).std() > 0
 
 
 def test_a_folder_of_dicom_files_is_read_like_any_other(tmp_path: Path) -> None:
@@ -87,9 +154,8 @@ def test_without_the_extra_the_file_is_named_with_what_to_install(monkeypatch: p
 
 
 def test_files_of_pydicoms_own_are_read_or_refused_never_worse() -> None:
-    folder = Path(pydicom.__file__).parent / "data" / "test_files"
     seen = 0
-    for path in sorted(folder.glob("*.dcm")):
+    for path in sorted(OWN.glob("*.dcm")):
         data = path.read_bytes()
         try:
             picture = read_image(data)

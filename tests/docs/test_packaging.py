@@ -6,6 +6,7 @@ downloaded again: a .pth file lends the packages of the environment that runs th
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -14,9 +15,14 @@ import sysconfig
 import tomllib
 import venv
 import zipfile
+from importlib import metadata
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
+
+from blindsight.cli.licences import closure
 
 ROOT = Path(__file__).parents[2]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -41,17 +47,22 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-@pytest.fixture(scope="module")
-def fresh(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A new environment with the wheel in it."""
-    place = tmp_path_factory.mktemp("fresh") / "venv"
+def _environment(place: Path, wheel: Path) -> Path:
+    """A new environment with the wheel in it and nothing else; returns where its packages lie."""
     venv.create(place, with_pip=False, symlinks=True)
-    home = place / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
     done = _run(
         sys.executable, "-m", "pip", "--python", place / "bin" / "python", "install", "--quiet", "--no-deps", wheel,
         cwd=place,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
+    return place / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
+
+
+@pytest.fixture(scope="module")
+def fresh(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A new environment with the wheel in it."""
+    place = tmp_path_factory.mktemp("fresh") / "venv"
+    home = _environment(place, wheel)
     (home / "lent.pth").write_text(sysconfig.get_path("purelib") + "\n")
     return place
 
@@ -78,6 +89,48 @@ def test_the_readmes_lines_run_from_the_wheel(fresh: Path, tmp_path: Path) -> No
     done = _run(fresh / "bin" / "python", "-c", lines, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "proven ε = 8 per record" in done.stdout
+
+
+@pytest.fixture(scope="module")
+def core(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A new environment with the wheel and what the core needs: no package of an extra can be imported there."""
+    place = tmp_path_factory.mktemp("core") / "venv"
+    home = _environment(place, wheel)
+    lent = place / "lent"
+    lent.mkdir()
+    for one in _core().values():
+        for top in {path.parts[0] for path in one.files or () if path.parts[0] not in {"..", "__pycache__"}}:
+            if not (lent / top).exists():
+                (lent / top).symlink_to(Path(str(one.locate_file(top))))
+    (home / "lent.pth").write_text(f"{lent}\n")
+    return place
+
+
+def _core() -> dict[str, metadata.Distribution]:
+    return {name: one for name, one in closure("blindsight", ()).items() if name != "blindsight"}
+
+
+def test_the_core_takes_at_most_500_mb(wheel: Path) -> None:
+    """By the files that pip notes, bytecode included; and the wheel's own, unpacked."""
+    files = {Path(str(one.locate_file(path))).resolve() for one in _core().values() for path in one.files or ()}
+    needed = sum(path.stat().st_size for path in files if path.is_file())
+    own = sum(info.file_size for info in zipfile.ZipFile(wheel).infolist())
+    assert needed + 2 * own < 500e6
+
+
+def test_the_core_alone_runs_the_readmes_lines_and_protects_a_folder(core: Path, tmp_path: Path) -> None:
+    (lines,) = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE)
+    done = _run(core / "bin" / "python", "-c", lines, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    (tmp_path / "photos").mkdir()
+    for number in range(3):
+        Image.fromarray(np.full((24, 24, 3), 60 * number + 20, np.uint8)).save(tmp_path / "photos" / f"{number}.png")
+    blindsight = core / "bin" / "blindsight"
+    assert _run(blindsight, "hash", "photos", "--out", "index", cwd=tmp_path).returncode == 0
+    found = _run(blindsight, "search", "index", "photos/0.png", "--json", cwd=tmp_path)
+    assert len(json.loads(found.stdout)["queries"][0]["hits"]) == 3
+    refused = _run(blindsight, "federate", "simulate", cwd=tmp_path)
+    assert (refused.returncode, "'blindsight[federated]'" in refused.stderr) == (4, True)
 
 
 @pytest.mark.parametrize("path", HASHED, ids=lambda path: path.name)

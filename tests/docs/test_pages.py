@@ -6,6 +6,7 @@ import doctest
 import importlib
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -100,3 +101,28 @@ def test_the_site_builds_without_a_warning_and_fetches_nothing(tmp_path: Path) -
     asset = re.compile(r"<(?:script|link|img|iframe|source)\b[^>]*\b(?:src|href)=[\"']?(?:https?:)?//[^>]*>")
     foreign = {tag for page in tmp_path.rglob("*.html") for tag in asset.findall(page.read_text())}
     assert not foreign
+
+
+def _commands(page: Path) -> list[str]:
+    """The lines of a page's code blocks that run `blindsight`, without comments."""
+    blocks = re.findall(r"^```(?:sh|text)?\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
+    lines = [line.strip().removeprefix("$ ") for block in blocks for line in block.replace("\\\n", " ").splitlines()]
+    return [line for line in lines if line.startswith("blindsight ")]
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if _commands(p)], ids=lambda page: str(page.relative_to(ROOT)))
+def test_commands_in_pages_name_verbs_and_options_that_exist(page: Path) -> None:
+    import typer
+
+    from blindsight.cli.main import app
+
+    for line in _commands(page):
+        command, words = typer.main.get_command(app), shlex.split(line, comments=True)[1:]
+        while words and words[0] in getattr(command, "commands", {}):
+            command = command.commands[words.pop(0)]
+        if getattr(command, "commands", {}) and "make" in command.commands:  # sketch FOLDER OUT
+            command = command.commands["make"]
+        assert not getattr(command, "commands", {}) or command.name in {None, "serve", "blindsight"}, line
+        known = {name for each in command.params for name in (*each.opts, *each.secondary_opts)} | {"--help"}
+        named = {word.split("=")[0] for word in words if re.match(r"--?[a-z]", word)}
+        assert named <= known, line

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import io
 import json as text
 import textwrap
@@ -16,6 +17,7 @@ import typer
 
 from blindsight.cli.film import Strip, film
 from blindsight.cli.terminal import console, emit_json, progress_bar
+from blindsight.core.errors import InvalidParameter, MissingDependency
 
 if TYPE_CHECKING:
     from blindsight.audit.release import ReleaseAudit
@@ -32,6 +34,7 @@ _NUMBERS = (
     "A red diamond to the right of the blue bar is a refuted claim. Audited numbers have a ceiling set by the number "
     "of trials, so a gap to the proven one is not a gap in the proof."
 )
+_PARTS = ("skimage", "onnxruntime", "tokenizers", "numba", "matplotlib")
 _TAGS = ("cat", "coffee", "motorcycle", "rocket", "flower", "temple")
 
 
@@ -50,6 +53,9 @@ def demo(
 
     Run it again as often as you like: each photograph is released and charged once.
     """
+    _check_parts()
+    if out.exists() and not out.is_dir():
+        raise InvalidParameter(f"--out must be a folder, and {out} is a file. Choose another name.")
     console.quiet = json
     try:
         place = Place(out)
@@ -66,6 +72,13 @@ def demo(
         console.quiet = False
     if json:
         emit_json(found)
+
+
+def _check_parts() -> None:
+    """Before anything is written: what the demo needs beyond the core."""
+    missing = [name for name in _PARTS if importlib.util.find_spec(name) is None]
+    if missing:
+        raise MissingDependency(f"the demo needs packages that are not installed: {', '.join(missing)}.")
 
 
 @dataclass(frozen=True)

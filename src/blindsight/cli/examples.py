@@ -5,7 +5,7 @@ from __future__ import annotations
 __all__ = ["EXAMPLES", "FIRST"]
 
 FIRST = """\
-Blindsight: learn from images, and search them, without anyone getting to see them.
+Blindsight: learn from images, and search them, without anyone seeing them.
 
 See it first, on photographs that come with it (about a minute and a half):
   blindsight demo

@@ -10,7 +10,7 @@ import typer
 from rich.live import Live
 from rich.table import Table
 
-from blindsight.cli.terminal import console, emit_json, errors, progress_bar, table
+from blindsight.cli.terminal import console, emit_json, errors, progress_bar, show_card, table
 
 __all__ = ["register"]
 
@@ -100,7 +100,7 @@ def keys(
         )
         return
     table(f"{users} users, {len(start):,} weights", ("party", "folder"), [(h.path.name, str(h.path)) for h in homes])
-    console.print(disclosure.card())
+    show_card(disclosure.card())
     console.print(guarantee.line())
     _note(agreement.advice())
 
@@ -174,7 +174,7 @@ def join(
         emit_json({"party": home.name, "address": home.about["address"], "next": home.command})
         return
     console.print(f"you are {home.name} at {home.about['address']}; next: blindsight federate {home.command}")
-    console.print(discloses(settings_of(home)).card())
+    show_card(discloses(settings_of(home)).card())
 
 
 def aggregator(
@@ -330,7 +330,7 @@ def simulate(
         emit_json({"rounds": rounds_, "guarantee": model.guarantee_.cost.to_dict()})
         return
     table("simulation", _COLUMNS, [_cells(entry, users) for entry in rounds_])
-    console.print(model.disclosure_.card())
+    show_card(model.disclosure_.card())
     console.print(model.guarantee_.line())
     _note(model.advice_)
 

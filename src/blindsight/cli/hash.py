@@ -164,6 +164,10 @@ def _code_size(method: str | None, cells: int | None, bits: int | None) -> int |
     if method in (None, "codebook"):
         if bits is not None:
             raise InvalidParameter("a codebook has cells, not bits: say --cells, or choose a phashing --method.")
+        if cells is not None and cells < 2:
+            raise InvalidParameter(
+                f"--cells must be at least 2, got {cells}: one cell tells nothing and finds nothing."
+            )
         return cells
     if cells is not None:
         raise InvalidParameter(f"{method} has bits, not cells: say --bits.")
@@ -273,7 +277,7 @@ def _report(
         f"{done.released} images released, {done.known} were there already, {len(done.refused)} could not be read."
     ]
     if done.copies:
-        lines.append(f"{done.copies} files are copies of others: they share a code.")
+        lines.append(f"Copies that share the code of another file: {done.copies}.")
     if done.left_out:
         lines.append(f"{done.left_out} images were left out: their person has {place.most} released already.")
     if done.pruned:

@@ -5,16 +5,20 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from importlib import metadata
+from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import typer
 
 from blindsight.cli.terminal import console, emit_json, table
 
-__all__ = ["Licence", "licences", "register"]
+__all__ = ["Licence", "closure", "licences", "register"]
 
 #: extras that users install; the others are for those who work on Blindsight itself.
 SHIPPED = "all"
+#: what a wheel does not say of itself, from its project's page.
+KNOWN = {"milvus-lite": "Apache-2.0"}
+UNKNOWN = "not stated"
 _REQUIREMENT = re.compile(r"^([A-Za-z0-9][A-Za-z0-9._-]*)\s*(?:\[([^\]]*)\])?")
 _EXTRA = re.compile(r"extra\s*==\s*['\"]([^'\"]+)['\"]")
 
@@ -47,13 +51,16 @@ def show_licences(json: Annotated[bool, typer.Option("--json", help="Machine-rea
         return
     table("Licences", ("package", "version", "licence", "needed by"), found)
     strict = [one.package for one in found if one.gpl]
+    unknown = [one.package for one in found if one.licence == UNKNOWN]
     console.print(f"Under the GPL: {', '.join(strict) or 'none'}. Blindsight itself: Apache-2.0.", markup=False)
+    if unknown:
+        console.print(f"Without a stated licence, so look into their files: {', '.join(unknown)}.", markup=False)
 
 
 def licences(extras: str = SHIPPED) -> list[Licence]:
     """Every installed package that the core or these extras need, directly or through others; the core's first."""
-    core = _closure("blindsight", ())
-    more = _closure("blindsight", (extras,))
+    core = closure("blindsight", ())
+    more = closure("blindsight", (extras,))
     return [
         Licence(one.name, one.version, _licence(one), "core" if name in core else "extra")
         for name, one in sorted(more.items(), key=lambda item: (item[0] not in core, item[0]))
@@ -61,7 +68,8 @@ def licences(extras: str = SHIPPED) -> list[Licence]:
     ]
 
 
-def _closure(name: str, extras: Iterable[str]) -> dict[str, metadata.Distribution]:
+def closure(name: str, extras: Iterable[str]) -> dict[str, metadata.Distribution]:
+    """A package and all that it needs with these extras, as far as it is installed here, by plain name."""
     found: dict[str, metadata.Distribution] = {}
     waiting, seen = [(name, frozenset(extras))], set()
     while waiting:
@@ -93,11 +101,26 @@ def _plain(name: str) -> str:
 
 
 def _licence(one: metadata.Distribution) -> str:
-    """The SPDX expression where there is one, else what the classifiers or the licence field say."""
+    """The SPDX expression where there is one, else what classifiers, licence field or licence file say."""
     said: Any = one.metadata  # a mapping with get, which its protocol does not list
     if expression := said.get("License-Expression"):
         return str(expression)
     classes = [line.rpartition(" :: ")[2] for line in said.get_all("Classifier", []) if line.startswith("License")]
     classes = [word for word in classes if word != "OSI Approved"]
-    text = str(said.get("License") or "").strip().splitlines()
-    return ", ".join(classes) or (text[0][:60] if text and text[0] != "UNKNOWN" else "not stated")
+    field = str(said.get("License") or "").strip()
+    field = "" if field == "UNKNOWN" else field
+    return ", ".join(classes) or _title(field) or _title(_licence_file(one)) or KNOWN.get(_plain(one.name), UNKNOWN)
+
+
+def _licence_file(one: metadata.Distribution) -> str:
+    for path in one.files or ():
+        named = ".dist-info" in path.parts[0] and path.name.upper().startswith(("LICENSE", "LICENCE", "COPYING"))
+        if named and Path(path.locate()).is_file():
+            return path.read_text(encoding="utf-8")
+    return ""
+
+
+def _title(text: str) -> str:
+    """A licence's first line, which is its name."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[0][:60] if lines else ""

@@ -1,14 +1,17 @@
 """`blindsight`: the verbs, and what happens when one fails.
 
 Exit codes: 0 done; 1 an audit refuted a claim; 2 bad usage or input; 3 the privacy budget would be exceeded;
-4 data or an optional package is missing, or a file cannot be read or written; 130 stopped by Ctrl-C.
+4 data or an optional package is missing, or a file cannot be read or written; 130 stopped by Ctrl-C; 141 nobody
+reads the output any more.
 """
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
+import inspect
 import sys
+import warnings
 from typing import Annotated, Any
 
 from blindsight.core import threads
@@ -16,14 +19,17 @@ from blindsight.core import threads
 threads.limit()
 
 import typer  # noqa: E402
+from click.utils import PacifyFlushWrapper  # noqa: E402
 from typer.core import TyperGroup  # noqa: E402
 
 from blindsight.cli.examples import EXAMPLES, FIRST  # noqa: E402
+from blindsight.cli.terminal import BROKEN_PIPE  # noqa: E402
 from blindsight.core.errors import (  # noqa: E402
     BlindsightError,
     BudgetExceeded,
     MissingData,
     MissingDependency,
+    UnchargedRelease,
 )
 
 __all__ = ["EXIT_CODES", "app", "run"]
@@ -46,6 +52,17 @@ VERBS = (
     "serve",
     "licences",
 )
+# What a verb needs beyond the core, said whole where a part of it is missing.
+EXTRAS = {
+    "demo": "samples,features,words,compiled,plots",
+    "federate": "federated",
+    "metric": "metric",
+    "sketch": "sketching",
+    "train": "torch",
+    "tag": "torch",
+    "audit": "compiled,plots",
+    "serve": "service",
+}
 _CODES = "Exit codes: 0 done, 1 a claim was refuted, 2 bad usage or input, 3 no budget, 4 something is missing."
 
 
@@ -59,7 +76,7 @@ class _InOrder(TyperGroup):
 app = typer.Typer(
     name="blindsight",
     cls=_InOrder,
-    help="Learn from images, and search them, without anyone getting to see them.",
+    help="Learn from images, and search them, without anyone seeing them.",
     epilog=_CODES,
     invoke_without_command=True,
     pretty_exceptions_enable=False,
@@ -82,27 +99,36 @@ def _main(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Say the version.")
     ] = False,
 ) -> None:
-    """Learn from images, and search them, without anyone getting to see them."""
+    """Learn from images, and search them, without anyone seeing them."""
     if context.invoked_subcommand is None:
         typer.echo(FIRST)
 
 
-def _teach(verbs: typer.Typer, path: str) -> None:
-    """Examples under the help of every verb; and one "Did you mean", which click says by itself."""
+def _teach(verbs: typer.Typer, path: str) -> list[str]:
+    """Examples under the help of every verb, a group's from its verbs; and one "Did you mean": click's own."""
     verbs.suggest_commands = False
+    shown: list[str] = []
     for command in verbs.registered_commands:
-        name = command.name or getattr(command.callback, "__name__", "")
-        command.epilog = _epilog(f"{path} {name}".strip())
+        name = f"{path} {command.name or getattr(command.callback, '__name__', '')}".strip()
+        examples = list(EXAMPLES.get(name, ()))
+        command.help = _flowing(command.help or inspect.getdoc(command.callback) or "")
+        command.epilog = _epilog(examples)
+        shown += examples[:1]
     for group in verbs.registered_groups:
         name = f"{path} {group.name or ''}".strip()
-        group.epilog = _epilog(name)
-        if group.typer_instance is not None:
-            _teach(group.typer_instance, name)
+        inner = [] if group.typer_instance is None else _teach(group.typer_instance, name)
+        group.epilog = _epilog(list(EXAMPLES.get(name, inner)))
+        shown += inner[:1]
+    return shown
 
 
-def _epilog(path: str) -> str | None:
-    shown = EXAMPLES.get(path)
-    return None if shown is None else "\n\n".join(["[bold]Examples[/bold]", *(f"  {line}" for line in shown)])
+def _flowing(text: str) -> str:
+    """A docstring whose paragraphs fit any terminal: lines within one are joined."""
+    return "\n\n".join(" ".join(part.split()) for part in text.split("\n\n"))
+
+
+def _epilog(examples: list[str]) -> str | None:
+    return "\n\n".join(["[bold]Examples[/bold]", *(f"  {line}" for line in examples)]) if examples else None
 
 
 for _verb in VERBS:
@@ -113,11 +139,18 @@ _teach(app, "")
 
 def run() -> None:
     """The entry point: run a verb; an error of ours becomes one sentence and an exit code."""
+    # A verb says itself whether a ledger was named; what else is warned of is a sentence, not a line of our source.
+    warnings.simplefilter("ignore", UnchargedRelease)
+    warnings.showwarning = lambda message, *_, **__: typer.echo(f"note: {message}", err=True)
     try:
         app()
+    except SystemExit:
+        if isinstance(sys.stdout, PacifyFlushWrapper):  # click's mark of a broken pipe, which it takes for a failure
+            sys.exit(BROKEN_PIPE)
+        raise
     except BlindsightError as error:
         code = next(code for kind, code in EXIT_CODES.items() if isinstance(error, kind))
-        typer.echo(f"blindsight: {error}", err=True)
+        typer.echo(f"blindsight: {error}{_whole_need(error)}", err=True)
         sys.exit(code)
     except OSError as error:
         typer.echo(f"blindsight: {_unusable(error)}", err=True)
@@ -125,6 +158,15 @@ def run() -> None:
     except KeyboardInterrupt:
         typer.echo("blindsight: stopped.", err=True)
         sys.exit(130)
+
+
+def _whole_need(error: BlindsightError) -> str:
+    """All that the verb needs, so that its parts are not found missing one after the other."""
+    verb = sys.argv[1] if len(sys.argv) > 1 else ""
+    extras = EXTRAS.get(verb)
+    if not isinstance(error, MissingDependency) or extras is None or f"[{extras}]" in str(error):
+        return ""
+    return f" All that {verb} needs: pip install 'blindsight[{extras}]'."
 
 
 def _unusable(error: OSError) -> str:

@@ -229,7 +229,11 @@ def _show(query: str, found: list[Hit], word: str, names: OwnNames, *, present: 
     rows = []
     for rank, hit in enumerate(found, start=1):
         shown = hit.trust if hit.probability is None else hit.probability
-        place = hit.distance if codes else (f"with {hit.tied - 1:,} others" if hit.tied > 1 else "alone")
+        place = (
+            hit.distance
+            if codes
+            else (f"with {hit.tied - 1:,} other{'s' if hit.tied > 2 else ''}" if hit.tied > 1 else "alone")
+        )
         name = ", ".join(names.of(hit.id))
         between = () if own else (place,)
         rows.append((rank, name, *between, round(hit.score, 4), "" if shown is None else percent(shown)))

@@ -56,8 +56,12 @@ def serve(
 
     optional_module("fastapi", extra="service")
     optional_module("uvicorn", extra="service")
+    from blindsight.core.errors import InvalidData
     from blindsight.service.infra.settings import Settings
 
+    for folder in photos or ():
+        if not folder.expanduser().is_dir():
+            raise InvalidData(f"{folder} is not a folder. Check the path.")
     given: dict[str, Any] = {"host": host, "port": port, "state": state, "database": database, "ledger": ledger}
     _run(Settings.read(config, **given, index=index, codes=codes, photos=photos or None, keys=keys))
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from blindsight.cli.terminal import console, emit_json, progress_bar, table
+from blindsight.cli.terminal import console, emit_json, progress_bar, show_card, table
 
 __all__ = ["register"]
 
@@ -135,7 +135,7 @@ def make(
         emit_json(result)
         return
     console.print(f"{len(sketches):,} sketches in {out} ({result['bytes'] / 1e6:,.1f} MB)")
-    console.print(sketcher.disclosure_.card(), markup=False, soft_wrap=True)
+    show_card(sketcher.disclosure_.card())
 
 
 def recover(
@@ -235,7 +235,7 @@ def _flip(
         emit_json({"file": str(out), "sketches": len(images), "guarantee": flipper.guarantee_.line()})
         return
     console.print(f"{len(images):,} images in {out}")
-    console.print(flipper.guarantee_.card(), markup=False, soft_wrap=True)
+    show_card(flipper.guarantee_.card())
 
 
 def _permanent(folder: Path) -> Any:

@@ -51,8 +51,8 @@ def register(app: typer.Typer) -> None:
         help="Tags of photos: `tag start WORDS` or `tag train FOLDER`, then `tag apply MODEL IMAGES...`.",
         no_args_is_help=True,
     )
-    verbs.command("train")(train)
     verbs.command("start")(start)
+    verbs.command("train")(train)
     verbs.command("apply")(apply)
     app.add_typer(verbs, name="tag")
 
@@ -347,7 +347,7 @@ def _not_worth_it(epsilon: float, found: Quality | None) -> str:
     return (
         f"answers at ε = {epsilon:g} per photo would say no more than how frequent each label is (on held-out photos "
         f"mAP {found.mAP:.3f} against {found.rates_mAP:.3f}, OF1 {found.OF1:.3f} against {found.rates_OF1:.3f}; for "
-        "your eyes only). No model was written: give a larger --publish, more photos, or --public photos."
+        "you alone). No model was written: give a larger --publish, more photos, or --public photos."
     )
 
 

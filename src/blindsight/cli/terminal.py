@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
+import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -13,10 +15,23 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-__all__ = ["console", "emit_json", "errors", "progress_bar", "table", "visible"]
+__all__ = ["BROKEN_PIPE", "console", "emit_json", "errors", "progress_bar", "show_card", "table", "visible"]
 
-console = Console(highlight=False)
-errors = Console(stderr=True, highlight=False)
+#: what a shell says of a program whose reader has gone (`| head`); 1 would say that a claim was refuted.
+BROKEN_PIPE = 141
+
+
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Stop writing, quietly."""
+        try:
+            super().on_broken_pipe()
+        except SystemExit:
+            raise SystemExit(BROKEN_PIPE) from None
+
+
+console = _Console(highlight=False)
+errors = _Console(stderr=True, highlight=False)
 
 
 @contextmanager
@@ -52,6 +67,24 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) 
 def visible(text: str) -> str:
     """Text with control characters spelled out: the names of other people's files and labels command no terminal."""
     return "".join(char if char.isprintable() or char == "\n" else repr(char)[1:-1] for char in text)
+
+
+def show_card(card: str) -> None:
+    """A card of "label  value" lines in the terminal's width: a value's further lines stand under its first."""
+    for line in card.splitlines():
+        found = re.match(r"(  \S.*?)  +(\S.*)", line)
+        if found is None:
+            console.print(line, markup=False)
+            continue
+        label, value = found.groups()
+        at = found.start(2) if found.start(2) <= console.width // 3 else 6
+        words = textwrap.wrap(value, max(20, console.width - at), break_on_hyphens=False)
+        if at != found.start(2):
+            console.print(label, markup=False)
+            words.insert(0, "")
+        rest = [f"{'':{at}}{part}" for part in words[1:]]
+        first = [f"{label:<{at}}{words[0]}"] if words[0] else []
+        console.print("\n".join([*first, *rest]), markup=False, soft_wrap=True)
 
 
 def emit_json(value: Any) -> None:

@@ -31,10 +31,10 @@ Floats = NDArray[np.float64]
 
 
 def _betas(beta: ArrayLike, n_bits: int) -> Floats:
-    """Flip probabilities, one a bit, each in [0, 1/2]."""
+    """Flip probabilities, one per bit, each in [0, 1/2]."""
     array = np.asarray(beta, dtype=np.float64)
     if array.ndim > 1 or (array.ndim == 1 and array.shape != (n_bits,)):
-        raise InvalidData(f"beta must be one number or one a bit ({n_bits}), got shape {array.shape}.")
+        raise InvalidData(f"beta must be one number or one per bit ({n_bits}), got shape {array.shape}.")
     if not ((array >= 0) & (array <= 0.5)).all():
         raise InvalidParameter("beta must lie in [0, 0.5]: a bit flipped more often says the opposite.")
     return np.broadcast_to(array, (n_bits,))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from blindsight.data.arrays import load_arrays, load_label_graph
+from blindsight.data.arrays import load_arrays
 from blindsight.data.catalogue import CATALOGUE, Entry, Known, inventory, load, where
 from blindsight.data.census import load_adult, load_bank, load_numbers
 from blindsight.data.fetch import get
@@ -56,7 +56,6 @@ __all__ = [
     "load_csv",
     "load_folder",
     "load_idx",
-    "load_label_graph",
     "load_label_list",
     "load_multilabel_arff",
     "load_numbers",

@@ -9,12 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from blindsight.core.checks import one_of
-from blindsight.core.errors import HostileFile, MissingData
+from blindsight.core.errors import HostileFile
 from blindsight.data.limits import LIMITS, Limits, regular_file
-from blindsight.data.places import data_folder
 
-__all__ = ["load_arrays", "load_label_graph"]
+__all__ = ["load_arrays"]
 
 
 def load_arrays(path: str | os.PathLike[str], *, limits: Limits = LIMITS) -> dict[str, NDArray[Any]]:
@@ -40,24 +38,6 @@ def load_arrays(path: str | os.PathLike[str], *, limits: Limits = LIMITS) -> dic
     except Exception as error:
         # numpy raises ValueError, BadZipFile, EOFError, zlib.error, KeyError, ... on damaged files.
         raise HostileFile(f"{path.name} is not a readable npz file ({type(error).__name__}).") from error
-
-
-def load_label_graph(name: str) -> dict[str, NDArray[Any]]:
-    """How often labels occur together, and their word vectors, for "voc2007" or "coco".
-
-    Returns:
-        `classes`, `adj` (counts of co-occurrence), `nums` (images per label), `glove300` (word vectors).
-    """
-    one_of("name", name, {"voc2007", "coco"})
-    file = f"mlgcn_{name}.npz"
-    own = data_folder()
-    path = own / "label_graphs" / file if own else None
-    if path is None or not path.is_file():
-        raise MissingData(
-            f"The label graph of {name} is not on this machine. Put {file} into a folder label_graphs/ of the "
-            "folder that BLINDSIGHT_DATA names, or build the graph from your own training labels."
-        )
-    return load_arrays(path)
 
 
 def _check_header(stream: Any, info: zipfile.ZipInfo, name: str) -> None:

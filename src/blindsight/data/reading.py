@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import io
 import os
-import threading
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -17,10 +13,9 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from blindsight.core.errors import HostileFile
 from blindsight.data.formats.dicom import decode_dicom, is_dicom
 from blindsight.data.limits import LIMITS, Limits, read_bytes
+from blindsight.data.quiet import quiet
 
 __all__ = ["FORMATS", "SUFFIXES", "decode_image", "read_image", "to_rgb"]
-
-_FILTERS = threading.Lock()
 
 # Formats whose decoders only decode: no EPS (runs an interpreter), no rarely tested exotics.
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "PPM", "TIFF")
@@ -64,7 +59,7 @@ def decode_image(
     if is_dicom(data):
         return decode_dicom(data, name=name, limits=limits)
     try:
-        with _quiet():
+        with quiet(Image.DecompressionBombWarning):
             image = Image.open(io.BytesIO(data), formats=FORMATS)
         with image:
             return _pixels(image, name, limits, at_least)
@@ -88,7 +83,7 @@ def _pixels(image: Image.Image, name: str, limits: Limits, at_least: int | None)
     if at_least is not None and image.format == "JPEG" and image.mode in ("L", "RGB"):
         image.draft(image.mode, (at_least, at_least))
     image.load()  # the long part, outside the lock
-    with _quiet():
+    with quiet(Image.DecompressionBombWarning):
         return _plain(ImageOps.exif_transpose(image))
 
 
@@ -112,18 +107,6 @@ def _deep_grey(values: NDArray[Any]) -> NDArray[np.uint8]:
         return np.rint((finite - low) * (255.0 / (high - low) if high > low else 0.0)).astype(np.uint8)
     whole = np.maximum(values.astype(np.int64), 0)
     return (whole >> max(0, int(whole.max(initial=0)).bit_length() - 8)).astype(np.uint8)
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Bombs raise, other warnings (a camera's sloppy EXIF, say) are silent.
-
-    Python's filters belong to the whole process, so only one thread at a time may change them.
-    """
-    with _FILTERS, warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        warnings.simplefilter("error", Image.DecompressionBombWarning)
-        yield
 
 
 def to_rgb(image: NDArray[Any], size: int | None = None) -> NDArray[np.uint8]:

@@ -16,7 +16,7 @@ _CELL = 32  # a digit of 28 x 28 with room to move
 
 
 def two_strips(n: int = 200, *, seed: int = 0, gap: float = 0.06) -> Table:
-    """Two aligned strips, one Gaussian a class (Figure 7a of the metric paper: 200 points, 100 a class).
+    """Two aligned strips, one Gaussian per class (Figure 7a of the metric paper: 200 points, 100 per class).
 
     The strips run along the diagonal and lie side by side, so that Euclidean neighbours are often of the other
     class and a metric that shrinks the diagonal separates them. Every row has an l1 norm of at most 1.

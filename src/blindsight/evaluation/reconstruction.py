@@ -1,7 +1,7 @@
 """How much of an image an attacker got back: PSNR, SSIM and the share of pixels exactly right.
 
 Images are (n, h, w) or (n, h, w, channels), or one image (h, w); every measure is computed image by image and
-`psnr` and `ssim` return one value an image. For colour images SSIM is the mean over the channels.
+`psnr` and `ssim` return one value per image. For colour images SSIM is the mean over the channels.
 """
 
 from __future__ import annotations

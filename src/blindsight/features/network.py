@@ -114,7 +114,7 @@ def _folded(
 
 
 def _on_onnxruntime(layers: list[Convolution], size: int, threads: int) -> Network:
-    runtime = optional_module("onnxruntime", extra="torch")
+    runtime = optional_module("onnxruntime", extra="features")
     options = runtime.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1

@@ -73,7 +73,7 @@ class Agreement:
         enough = math.ceil(self.settings.users * share)
         return (
             f"the noise in a mean of {self.settings.users} updates is {share:.1f} times as long as "
-            f"a clipped update can be: expect no better than chance. Take about {enough:,} users, a larger epsilon or "
+            f"a clipped update can be: expect no gain. Take about {enough:,} users, a larger epsilon or "
             "fewer rounds."
         )
 
@@ -193,7 +193,7 @@ def discloses(settings: Settings) -> Disclosure:
 def _openers(settings: Settings) -> list[tuple[str, str]]:
     if settings.holders is None:
         return [
-            ("the key generator", "one summed key a round; no vector, and no user's key unless it taps the line"),
+            ("the key generator", "one summed key per round; no vector, and no user's key unless it taps the line"),
             ("the aggregator with the key generator", "every update"),
         ]
     needed, total = settings.holders

@@ -196,7 +196,7 @@ class PhotoEncoder:
         return rows if self.codebook is not None else _centred(rows)
 
     def described(self, images: Images) -> Rows:
-        """Unit rows whose inner product says how alike two photos look: for the owner's eyes only."""
+        """Unit rows whose inner product says how alike two photos look: for the owner only."""
         return _centred(self.recipe.image.rows(images))
 
     def load(self, path: Path) -> CodeIndex:

@@ -162,7 +162,7 @@ class CodeIndex(ABC):
         """
         w = checks.finite_array("weights", weights, ndim=2)
         if w.shape[1] != self.n_bits:
-            raise InvalidData(f"weights must have {self.n_bits} columns, one a bit, got {w.shape[1]}.")
+            raise InvalidData(f"weights must have {self.n_bits} columns, one per bit, got {w.shape[1]}.")
         found, scores = self._best(w.astype(np.float32), checks.whole("k", k))
         return self._hits(found, min_probability, scores)
 

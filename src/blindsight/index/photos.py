@@ -294,6 +294,8 @@ def law_of(encoder: Any, guarantee: Guarantee) -> str:
 
 def photo_names(folder: Path, suffixes: frozenset[str], *, leave_out: Iterable[Path] = ()) -> Iterator[str]:
     """The photos of a folder and its subfolders as relative names, in order; links are not followed."""
+    from blindsight.data.formats.dicom import unnamed_dicom
+
     if not folder.is_dir():
         raise InvalidData(f"{folder} is not a folder. Check the path.")
     hidden = {path.resolve() for path in leave_out}
@@ -302,7 +304,7 @@ def photo_names(folder: Path, suffixes: frozenset[str], *, leave_out: Iterable[P
         folders[:] = sorted(name for name in folders if (here / name).resolve() not in hidden)
         for name in sorted(files):
             path = here / name
-            if path.suffix.lower() in suffixes and not path.is_symlink():
+            if not path.is_symlink() and (path.suffix.lower() in suffixes or unnamed_dicom(path)):
                 yield path.relative_to(folder).as_posix()
 
 
@@ -404,9 +406,9 @@ def column_of(rule: str, *, option: str, words: str) -> dict[str, str]:
 
 
 def _patient(path: Path) -> str:
-    pydicom: Any = checks.optional_module("pydicom", extra="dicom")
+    from blindsight.data.formats.dicom import patient_of
+
     try:
-        found = pydicom.dcmread(path, stop_before_pixels=True, specific_tags=["PatientID"])
-        return str(found.get("PatientID", "") or "").strip()
-    except (OSError, ValueError, AttributeError, pydicom.errors.InvalidDicomError):
+        return patient_of(path) or ""
+    except HostileFile:
         return ""

@@ -16,7 +16,7 @@ from blindsight.index.topk import largest
 
 __all__ = ["best_rows", "nearest_rows", "rows_within"]
 
-# The counting kernel keeps (bits + 1) * k row numbers a query; queries go in batches that stay near 64 MB.
+# The counting kernel keeps (bits + 1) * k row numbers per query; queries go in batches that stay near 64 MB.
 _COUNTER_BYTES = 1 << 26
 _SCAN_ROWS = 1 << 16
 

@@ -138,7 +138,7 @@ class InputPerturbation(ContrastiveMetric):
         self.calibration = calibration
 
     def fit(self, pairs: Any, y: Any, *, trace: Trace | None = None, ledger: Ledger | None = None) -> Self:
-        """Perturb, then learn; features are noised once a record, however many pairs it is in."""
+        """Perturb, then learn; features are noised once per record, however many pairs it is in."""
         checks.one_of("calibration", self.calibration, ("paper", "proven"))
         epsilon = checks.positive("epsilon", self.epsilon)
         on_label = epsilon / 2

@@ -1,4 +1,4 @@
-"""Gradient descent on a loss of pairs or tuples: the whole matrix clipped once a pair, no scale that depends on data.
+"""Gradient descent on a loss of pairs or tuples: the whole matrix clipped once per pair, no scale that depends on data.
 
 Few large steps over all pairs from a map that keeps all directions alike, the later half averaged. Clipping far below
 the usual gradient makes each pair vote with its direction only, which costs little here and makes the step size free

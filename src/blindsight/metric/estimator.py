@@ -64,7 +64,7 @@ class DPPMetric(LinearMetric, Protected):
         random_state: None for the operating system's entropy; a seed makes a simulation, and the guarantee says so.
 
     Guarantee: `guarantee_`, charged before anything is learned; who was compared with whom is public. `fit` learns from
-    whatever labels it is given, contradictory or all of one kind: see `checking.check_pairs` for the owner's eyes.
+    whatever labels it is given, contradictory or all of one kind: see `checking.check_pairs` for the owner.
 
     Examples:
         >>> rng = np.random.default_rng(0)

@@ -36,7 +36,7 @@ class Disclosure:
 
     Parameters:
         method: the protection, in a few words.
-        sees: (who, what) rows, one a party.
+        sees: (who, what) rows, one per party.
         recovered: what attacks got back.
         verdict: one plain sentence a person can act on.
         assumptions: what must hold, in words.

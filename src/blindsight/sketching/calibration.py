@@ -69,7 +69,7 @@ class _Curves:
 
 
 def _histograms(reference: Any, depth: int) -> NDArray[np.float64]:
-    """One histogram of pixel values an image; uniform where there is no reference."""
+    """One histogram of pixel values per image; uniform where there is no reference."""
     if reference is None:
         return np.full((1, 2**depth), 2.0**-depth)
     images = np.asarray(reference)

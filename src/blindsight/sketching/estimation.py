@@ -120,7 +120,7 @@ def _table_for(counts: NDArray[Any], parameters: Law) -> NDArray[np.float32]:
 
 @functools.lru_cache(maxsize=16)
 def _kept_table(p_diff: tuple[float, ...], top: int) -> NDArray[np.float32]:
-    """The table, made once a setting: a single sketch must not pay for it."""
+    """The table, made once per setting: a single sketch must not pay for it."""
     table = posterior_table(p_diff, top)
     table.flags.writeable = False
     return table

@@ -42,7 +42,7 @@ class FlippedBits(TransformerMixin, Protected):  # type: ignore[misc]
 
     Parameters:
         epsilon: per pixel; spent on the bits of a pixel where it lowers the squared error most.
-        depth: bits a pixel. Values outside are clipped, fractions rounded.
+        depth: bits per pixel. Values outside are clipped, fractions rounded.
         random_state: None, a seed for a simulation, or `Permanent(vault)`: an image is then released, and charged,
             once.
 
@@ -86,7 +86,7 @@ class FlippedBits(TransformerMixin, Protected):  # type: ignore[misc]
         return as_images(images, self.depth)
 
     def transform(self, X: Any, *, ledger: Ledger | None = None) -> NDArray[np.uint8]:
-        """Counts (n, channels, L, 2, h, w) with a single one a bit; the ledger is charged before anything is drawn."""
+        """Counts (n, channels, L, 2, h, w) with a single 1 per bit; the ledger is charged before anything is drawn."""
         check_is_fitted(self, "parameters_")
         images = self._inside(X)
         if images.shape[1:] != self.image_shape_:
@@ -200,7 +200,7 @@ class CodebookSketcher(TransformerMixin, Protected):  # type: ignore[misc]
         return np.concatenate([self.book_.assign(flat[a : a + 4096]) for a in range(0, len(flat), 4096)])
 
     def transform(self, X: Any, *, ledger: Ledger | None = None) -> NDArray[np.int64]:
-        """One released prototype number an image; the ledger is charged before anything is drawn."""
+        """One released prototype number per image; the ledger is charged before anything is drawn."""
         cells = self.nearest(X)
         what = f"prototypes of {len(cells)} images"
         door = Door(self.guarantee_, what=what, ledger=ledger, random_state=self.random_state)

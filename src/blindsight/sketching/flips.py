@@ -36,7 +36,7 @@ class FlipParameters:
         except TypeError:
             raise InvalidParameter(f"beta must be a sequence of probabilities, got {self.beta!r}.") from None
         if not 1 <= len(beta) <= 16 or any(not 0 < value <= 0.5 for value in beta):
-            raise InvalidParameter("beta must hold 1 to 16 probabilities above 0 and up to 1/2, one a bit.")
+            raise InvalidParameter("beta must hold 1 to 16 probabilities above 0 and up to 1/2, one per bit.")
         object.__setattr__(self, "beta", beta)
 
     @classmethod
@@ -54,7 +54,7 @@ class FlipParameters:
 
     @property
     def depth(self) -> int:
-        """L: bits a pixel."""
+        """L: bits per pixel."""
         return len(self.beta)
 
     @property

@@ -132,7 +132,7 @@ def pixel_epsilon(parameters: Any, *, delta: float = DELTA) -> float:
         losses, never = _bit_losses(float(differing), parameters.agreeing_rate)
         total = np.maximum(fftconvolve(total, losses), 0) if losses.size > 1 else total * losses[0]
         infinite = 1 - (1 - infinite) * (1 - never)
-    # What the transform leaves behind is of order 1e-16 a cell; it stands for nothing.
+    # What the transform leaves behind is of order 1e-16 per cell; it stands for nothing.
     return _epsilon(np.where(total > 1e-15, total, 0), infinite, delta)
 
 

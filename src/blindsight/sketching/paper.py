@@ -33,7 +33,7 @@ class NegativeSketcher(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     """Turns images into sketches of their negative databases (Algorithms 1 and 2), drawn directly as counts.
 
     Parameters:
-        q: "Q1" to "Q12", a sequence of q_j (one a bit, most significant first), or `QKParameters` (then p and r are
+        q: "Q1" to "Q12", a sequence of q_j (one per bit, most significant first), or `QKParameters` (then p and r are
             those). Q3 hides most, Q12 hands the image over: read `leak_` and `disclosure_`.
         p: types of records and records a bit, as in the paper.
         r: types of records and records a bit, as in the paper.
@@ -136,7 +136,7 @@ class NegativeSketcher(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         return writer.finish()
 
     def records(self, image: Any, *, unsafe_records: bool = False) -> list[NegativeDatabase]:
-        """The records themselves, a negative database a channel: for study, never for sending."""
+        """The records themselves, one negative database per channel: for study, never for sending."""
         if not unsafe_records:
             raise InvalidParameter(
                 "records give the image away (belief propagation reverses them). Send sketches, or pass "
@@ -199,7 +199,7 @@ def disclosure_of(parameters: QKParameters, leak: Leak, image_shape: tuple[int, 
                 value=leak.pixels_right,
                 chance=2.0**-parameters.depth,
             ),
-            Recovery(attack="Equation 11", measure="G a channel", value=leak.G(height * width)),
+            Recovery(attack="Equation 11", measure="G per channel", value=leak.G(height * width)),
         ),
         verdict=f"At {parameters.name}: {leak.verdict_at(image_shape)}",
         assumptions=(

@@ -69,7 +69,7 @@ class QKParameters:
         object.__setattr__(self, "p", _distribution("p", self.p))
         object.__setattr__(self, "r", checks.positive("r", self.r))
         if self.depth > MOST_BITS:
-            raise InvalidParameter(f"q must have at most {MOST_BITS} entries, one a bit, got {self.depth}.")
+            raise InvalidParameter(f"q must have at most {MOST_BITS} entries, one per bit, got {self.depth}.")
 
     @classmethod
     def paper(cls, name: str, *, p: Sequence[float] = PAPER_P, r: float = PAPER_R) -> QKParameters:
@@ -84,12 +84,12 @@ class QKParameters:
 
     @property
     def depth(self) -> int:
-        """L: bits a pixel."""
+        """L: bits per pixel."""
         return len(self.q)
 
     @property
     def specified(self) -> int:
-        """K: specified bits a record."""
+        """K: specified bits per record."""
         return len(self.p)
 
     @property
@@ -102,7 +102,7 @@ class QKParameters:
 
     @property
     def mean_differing(self) -> float:
-        """mu = sum of j p_j: differing bits a record, on average."""
+        """mu = sum of j p_j: differing bits per record, on average."""
         return math.fsum(i * p for i, p in enumerate(self.p, start=1))
 
     @property

@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 from blindsight.core import checks
 from blindsight.core.errors import BlindsightError, HostileFile, InvalidData, InvalidParameter, MissingData
 from blindsight.data import load_folder, read_image
+from blindsight.data.formats.dicom import unnamed_dicom
+from blindsight.data.reading import SUFFIXES
 from blindsight.evaluation.multilabel import evaluate
 from blindsight.features.network import DIMENSIONS
 from blindsight.privacy.vault import content_digest
@@ -26,7 +28,6 @@ __all__ = ["Extractor", "Quality", "image_files", "public_knowledge", "quality",
 
 Progress = Callable[[int, int], None]
 _LARGEST = 1024  # pixels to a side that a network is given
-_IMAGES = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".dcm"}
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,7 @@ def image_files(given: Iterable[Path]) -> tuple[dict[Path, bytes], list[tuple[Pa
     for path in given:
         if path.is_dir():
             for item in sorted(path.rglob("*")):
-                if item.suffix.lower() in _IMAGES and item.is_file():
+                if item.is_file() and (item.suffix.lower() in SUFFIXES or unnamed_dicom(item)):
                     try:
                         files[item] = _checked(item)
                     except (OSError, BlindsightError) as error:

@@ -57,7 +57,7 @@ def infer_membership(
 ) -> Membership:
     """Train `shadows` models and one target on random halves and judge every record of the target.
 
-    `train(included, rng)` trains on the marked records; `score(model)` gives one number a record, larger for a
+    `train(included, rng)` trains on the marked records; `score(model)` gives one number per record, larger for a
     better fit (the logit of the true class's probability is the usual choice).
     """
     count, shadows = checks.whole("records", records, least=4), checks.whole("shadows", shadows, least=2)

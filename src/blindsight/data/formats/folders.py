@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from blindsight.core.errors import HostileFile, InvalidData, MissingData
+from blindsight.data.formats.dicom import unnamed_dicom
 from blindsight.data.limits import LIMITS, Limits
 from blindsight.data.reading import SUFFIXES
 from blindsight.data.sets import ImageSet
@@ -77,7 +78,11 @@ def _images_below(root: Path, recursive: bool, limits: Limits) -> Iterator[str]:
         below[:] = sorted(name for name in below if not name.startswith(".")) if recursive else []
         for name in files:
             path = Path(folder, name)
-            if name.startswith(".") or path.suffix.lower() not in SUFFIXES or path.is_symlink():
+            if (
+                name.startswith(".")
+                or path.is_symlink()
+                or not (path.suffix.lower() in SUFFIXES or unnamed_dicom(path))
+            ):
                 continue
             found += 1
             if found > limits.rows:

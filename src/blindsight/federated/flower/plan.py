@@ -117,5 +117,5 @@ def read_rows(path: str | Path) -> tuple[NDArray[np.float64], NDArray[np.int64]]
     except (OSError, ValueError, KeyError, EOFError) as error:
         raise HostileFile(f"{path} must be an .npz file with arrays X and y: {type(error).__name__}.") from error
     if y.dtype.kind not in "iu" or y.ndim != 1:
-        raise InvalidData(f"y in {path} must hold a whole class number a row, got dtype {y.dtype}.")
+        raise InvalidData(f"y in {path} must hold a whole class number per row, got dtype {y.dtype}.")
     return checks.finite_array("X", X, ndim=2), y.astype(np.int64)

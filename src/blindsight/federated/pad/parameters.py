@@ -139,7 +139,7 @@ def _modulus_bits(degree: int, users: int, value_bits: int, slots: int) -> tuple
 
 @lru_cache(maxsize=64)
 def choose(users: int, dimension: int, value_bits: int = 16) -> Parameters:
-    """The parameters with the fewest bytes a weight for sums of up to `users` vectors of `dimension` weights."""
+    """The parameters with the fewest bytes per weight for sums of up to `users` vectors of `dimension` weights."""
     checks.whole("users", users)
     if not 1 <= checks.whole("dimension", dimension) <= LONGEST:
         raise InvalidParameter(f"dimension must be in [1, {LONGEST:,}], got {dimension:,}.")

@@ -1,4 +1,4 @@
-"""Random-looking bytes from a key: AES in counter mode, about 2 GB a second where the processor has it."""
+"""Random-looking bytes from a key: AES in counter mode, about 2 GB per second where the processor has it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A key holder: sums the shares of one set of users a round, after enough holders voted for that set.
+"""A key holder: sums the shares of one set of users per round, after enough holders voted for that set.
 
-It votes once a round, and its summed shares leave only with so many votes for the same set that no second set can have
+It votes once per round; its summed shares leave only with so many votes for the same set that no second set can have
 as many while fewer than `needed` holders cheat. Having voted for a sum it goes on from that sum and no other, unless it
 is shown the votes that opened another: so there is one chain of sums, and every round on it was opened once.
 """
@@ -70,7 +70,7 @@ class KeyHolder(Role):
         if header.round == self._round and which == self._voted:
             return [Outgoing(AGGREGATOR, self._vote)]
         if header.round <= self._round:
-            raise Refused(Code.ROUND, f"a vote was given in round {self._round}: one a round.")
+            raise Refused(Code.ROUND, f"a vote was given in round {self._round}: one per round.")
         self._require_chain(header, body)
         users = rules.checked_members(self.settings, body.members)
         sums, unread = self._summed(header, body, users)

@@ -1,4 +1,4 @@
-"""The key generator: opens one summed key a round, of a set of users that enough users confirmed.
+"""The key generator: opens one summed key per round, of a set of users that enough users confirmed.
 
 It sees one product of ciphertexts, never a vector and never one user's key. Before it decrypts: the round goes on from
 the last sum it opened, the set is large enough and made of whole groups, each of its users signed a contribution to

@@ -1,4 +1,4 @@
-"""A user: contributes one padded update a round, confirms one set a round, and checks every sum it is shown."""
+"""A user: contributes one padded update per round, confirms one set per round, and checks every sum it is shown."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ class OnRay:
         workers: how many at a time; None for as many as there are cores.
         retries: how often a shard whose worker died is given to another.
         shard: images a shard, where the work itself does not say.
-        threads: a worker's, one a core.
+        threads: a worker's, one per core.
     """
 
     address: str = "local"

@@ -170,8 +170,8 @@ class Jobs:
         lost = JOBS.c.lease.is_(None) | (JOBS.c.lease < time.time())
         lost = (JOBS.c.state == "running") & (lost | (JOBS.c.runner == self.runner) if own else lost)
         with self.database.begin() as connection:
-            tired = sql.update(JOBS).where(lost, JOBS.c.attempts >= _MOST_TRIES)
-            connection.execute(tired.values(state="interrupted", note="interrupted by restarts; run it again"))
+            given_up = sql.update(JOBS).where(lost, JOBS.c.attempts >= _MOST_TRIES)
+            connection.execute(given_up.values(state="interrupted", note="interrupted by restarts; run it again"))
             again = sql.update(JOBS).where(lost)
             connection.execute(again.values(state="queued", note="interrupted by a restart; waiting to run again"))
 
@@ -269,7 +269,7 @@ class JobContext:
         self._guard = threading.Lock()
 
     def say(self, done: int, total: int, note: str, result: Any = None) -> None:
-        """Progress, written at most ten times a second unless there is something to show."""
+        """Progress, written at most ten times per second unless there is something to show."""
         with self._guard:
             now = time.monotonic()
             if result is None and done < total and now - self._last < 0.1:

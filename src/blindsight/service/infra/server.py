@@ -25,7 +25,7 @@ from blindsight.service.infra.settings import Settings
 __all__ = ["bound_memory", "bound_protocol", "check_index", "listening_socket", "lock_state", "serve"]
 
 _LARGEST_HEAD = 32 * 1024
-_SLOWEST_BODY = 64 * 1024  # bytes a second beyond the first seconds
+_SLOWEST_BODY = 64 * 1024  # bytes per second beyond the first seconds
 _M_ARENA_MAX = -8  # of glibc's malloc.h
 _ARENAS = 2
 

@@ -42,7 +42,7 @@ def propagate_beliefs(
     """
     K, L, m = parameters.specified, parameters.depth, database.length
     if (np.diff(database.offsets) != K).any() or m % L:
-        raise InvalidData(f"the records must have {K} specified bits each, of strings with {L} bits a pixel.")
+        raise InvalidData(f"the records must have {K} specified bits each, of strings with {L} bits per pixel.")
     positions = database.positions.reshape(-1, K)
     sign = 2.0 * database.values.reshape(-1, K) - 1  # agreeing with a 1 speaks for a one
     with np.errstate(divide="ignore"):

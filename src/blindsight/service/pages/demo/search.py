@@ -121,7 +121,7 @@ class Gallery:
             self._row(query)
 
     def ask_openly(self, query: int | NDArray[Any], k: int) -> list[dict[str, Any]] | None:
-        """The ranking that would need the pictures' own features: for the owner's eyes."""
+        """The ranking that would need the pictures' own features: for the owner."""
         if self._stored_points is None:
             return None
         point = self._asked_points[query] if isinstance(query, int) else self._chances(self._row(query))[0]

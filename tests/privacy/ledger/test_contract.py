@@ -103,7 +103,7 @@ class LedgerContract:
         granted.grant(other)
         granted.charge(other, what="training")
         assert granted.balance("record", "add or remove one").remaining == Amount(0, 0)
-        assert granted.balance("record", "replace one").spent == Amount(0, 0)
+        assert granted.balance("record", "replace one").spent == Amount(1_000_000, 0), "one out and one in"
         with pytest.raises(InvalidParameter, match="say which"):
             granted.balance("record")
         granted.verify()
@@ -282,6 +282,42 @@ class LedgerContract:
         assert (entry.unit, entry.amount.epsilon) == ("pixel", 0.25)
         spent = {balance.unit: balance.spent.epsilon for balance in granted.balances()}
         assert spent == {"pixel": 0.25, "record": 0.75, "query": 0.0}
+        granted.verify()
+
+    def test_what_bounds_a_person_or_a_record_is_posted_to_the_smaller_units_too(self, granted):
+        for unit in ("pixel", "bit", "person", "pair"):
+            granted.grant(Cost(epsilon=8, unit=unit))
+        granted.charge((Cost(epsilon=0.25, unit="record"), Cost(epsilon=0.75, unit="person")), what="codes")
+        spent = {balance.unit: balance.spent.epsilon for balance in granted.balances()}
+        assert spent == {"pixel": 0.25, "bit": 0.25, "record": 0.25, "person": 0.75, "pair": 0.0}
+        granted.charge(Cost(epsilon=0.5, unit="person"), what="a person's all")
+        assert granted.balance("record").spent.epsilon == 0.75
+        with pytest.raises(BudgetExceeded, match=r"needs ε = 2 per record"):
+            granted.charge(Cost(epsilon=2, unit="person"), what="more than a record has")
+        granted.verify()
+
+    def test_an_account_in_a_larger_unit_is_never_passed_over(self, granted):
+        granted.grant(Cost(epsilon=8, unit="person"))
+        granted.grant(Cost(epsilon=8, unit="query"))
+        head = granted.head()
+        for cost in (TENTH, Cost(epsilon=0.1, unit="record", neighbours="add or remove one")):
+            with pytest.raises(UnitMismatch, match="most_records_of_a_person"):
+                granted.charge((TENTH, cost) if cost is not TENTH else cost, what="codes of whoever")
+        assert granted.head() == head
+        granted.charge(Cost(epsilon=0, unit="record"), what="public knowledge only")
+        granted.charge(Cost(epsilon=1, unit="query"), what="an answer about an asked image")
+        assert granted.balance("person").spent == granted.balance("record").spent == Amount(0, 0)
+
+    def test_an_account_that_was_granted_later_is_charged_when_the_release_goes_on(self, granted):
+        costs = (TENTH, Cost(epsilon=0.3, unit="person"))
+        first = granted.charge(costs, what="codes", key="index 1")
+        granted.grant(Cost(epsilon=0.2, unit="person"))
+        with pytest.raises(BudgetExceeded, match=r"0.3 per person"):
+            granted.charge(costs, what="codes", key="index 1")
+        granted.grant(Cost(epsilon=1, unit="person"))
+        for _ in range(2):
+            assert granted.charge(costs, what="codes", key="index 1") == first
+        assert (granted.balance("record").spent.epsilon, granted.balance("person").spent.epsilon) == (0.1, 0.3)
         granted.verify()
 
     def test_a_release_that_overflows_one_account_is_charged_to_none(self, granted):

@@ -14,7 +14,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from blindsight.cli.main import app
-from blindsight.core.errors import BudgetExceeded, InvalidData, InvalidParameter
+from blindsight.core.errors import BudgetExceeded, InvalidData, InvalidParameter, UnitMismatch
 from blindsight.index import HammingIndex
 from blindsight.privacy import Cost, Ledger
 from blindsight.privacy.vault import Vault, content_digest
@@ -220,6 +220,67 @@ def test_at_most_m_images_of_a_person_are_released_ever(album):
     assert (made["released"], made["left_out"], made["stored"]) == (0, 4, 0)
     with pytest.raises(InvalidParameter, match="at most 2"):
         hash_folder(album)
+
+
+def by_person(album: Path, *persons: str, each: int = 3) -> None:
+    for path in album.glob("*.png"):
+        path.unlink()
+    for place, person in enumerate(persons):
+        for number in range(each):
+            picture(album / person / f"{number}.png", 700 + 10 * place + number)
+
+
+def test_flipped_bits_cost_a_person_what_their_images_cost(album):
+    """A budget per person must hear of a release that is stated per bit."""
+    with Ledger(album.parent / "ledger.db", dataset="album") as ledger:
+        ledger.grant(Cost(epsilon=10**6, unit="record"))
+        ledger.grant(Cost(epsilon=10**6, unit="person"))
+        ledger.grant(Cost(epsilon=10**6, unit="bit"))
+    by_person(album, "p1", "p2")
+    bits = ["--method", "phashing-lsh", "--unit", "bit", "--epsilon", 4, "--bits", 16]
+    hash_folder(album, *bits, "--person", "folder", "--most", 2)
+    assert (spent(album, "bit"), spent(album), spent(album, "person")) == (4, 64, 128)
+
+
+def test_a_budget_per_person_is_not_passed_over_by_a_run_without_persons(album):
+    with Ledger(album.parent / "ledger.db", dataset="album") as ledger:
+        ledger.grant(Cost(epsilon=16, unit="person"))
+    by_person(album, "p1", "p2")
+    with pytest.raises(UnitMismatch, match="--person"):
+        hash_folder(album)
+    assert spent(album) == spent(album, "person") == 0 and not (album.parent / "ix").exists()
+
+
+def test_persons_who_have_given_more_before_are_not_promised_less(album):
+    """First without persons, then with: the card of the second release would promise what is broken already."""
+    by_person(album, "p1", "p2")
+    kept = ["--vault", album.parent / "kept"]
+    hash_folder(album, *kept)
+    asked = [*kept, "--person", "folder", "--most"]
+    with pytest.raises(InvalidData, match=r"2 persons have more than 2 images released .* 3"):
+        hash_folder(album, *asked, 2, out="second")
+    assert spent(album) == 8 and not (album.parent / "second").exists()
+    assert hash_folder(album, *asked, 3, out="second")["stored"] == 6
+
+
+def test_persons_who_change_between_runs_keep_their_bound(album):
+    by_person(album, "p1", "p2", each=1)
+    table = album.parent / "persons.csv"
+    asked = ["--person", f"{table}:who", "--most", 1]
+    table.write_text("photo,who\np1/0.png,a\np2/0.png,b\n")
+    assert hash_folder(album, *asked)["released"] == 2
+    table.write_text("photo,who\np1/0.png,a\np2/0.png,a\n")
+    with pytest.raises(InvalidData, match="1 person has more than 1 image released"):
+        hash_folder(album, *asked)
+
+
+def test_a_ledger_that_is_gone_is_asked_for_and_not_forgotten(album):
+    hash_folder(album)
+    (album.parent / "ledger.db").rename(album.parent / "moved.db")
+    words = ["hash", album, "--out", album.parent / "iy", "--vault", album.parent / "ix.vault", "--epsilon", 4, *FAST]
+    with pytest.raises(InvalidParameter, match=r"ledger\.db"):
+        CliRunner().invoke(app, [str(word) for word in words], catch_exceptions=False)
+    assert not (album.parent / "iy").exists()
 
 
 def test_persons_from_a_table(album):

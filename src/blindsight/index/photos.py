@@ -235,8 +235,7 @@ def stated(guarantee: Guarantee, *, names: Names, most: int = 0) -> Guarantee:
         rests_on.append(Assumption("names", "names of photos are stored as they are, by the owner's wish"))
     also = guarantee.also
     if most:
-        cost = guarantee.cost.per("person", times=most) if guarantee.unit == "record" else None
-        also = (*also, *(() if cost is None else (cost,)))
+        also += tuple(cost.per("person", times=most) for cost in guarantee.costs if cost.unit == "record")
         rests_on.append(
             Assumption("persons", f"every photo's person is known, and at most {most} images of one are released")
         )

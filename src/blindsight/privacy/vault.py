@@ -275,7 +275,11 @@ class Vault:
         return np.stack(standing) if standing else codes
 
     def chosen(self, release: str, records: Iterable[str], most: int) -> set[str]:
-        """Those of the records that may be released with at most `most` per person, ever, in this release."""
+        """Those of the records that may be released with at most `most` per person, ever, in this release.
+
+        Persons of whom more was released already, when nobody said whose the photos were or others did, are refused:
+        the bound that the release is about to promise is broken.
+        """
         checks.whole("most", most)
         wanted, before = set(records), set(self.codes(release))
         with self._connected() as connection:
@@ -284,10 +288,20 @@ class Vault:
         for person, record in pairs:
             by_person[person].append(record)
         refused: set[str] = set()
+        crowded = []
         for owned in by_person.values():
-            released = [record for record in owned if record in before]
+            released = sum(record in before for record in owned)
+            if released > most:
+                crowded.append(released)
             waiting = sorted(record for record in owned if record in wanted and record not in before)
-            refused.update(waiting[max(0, most - len(released)) :])
+            refused.update(waiting[max(0, most - released) :])
+        if crowded:
+            raise InvalidData(
+                f"{len(crowded)} {'person has' if len(crowded) == 1 else 'persons have'} more than {most} "
+                f"{'images' if most > 1 else 'image'} released by earlier runs with this vault, which did not know whose they were "
+                f"or had it otherwise: up to {max(crowded)}. What was given away stays. Allow {max(crowded)} in "
+                "another --out, or make a new release with a new vault, charged again."
+            )
         return wanted - refused
 
     def fact(self, name: str) -> Any:

@@ -22,6 +22,7 @@ import numpy as np
 from PIL import Image
 
 from benchmarks.harness import Row
+from blindsight.data.content import content_digest
 from blindsight.data.reading import SUFFIXES
 from blindsight.data.sources import Files
 from blindsight.index import HammingIndex, bulk, photos
@@ -29,7 +30,7 @@ from blindsight.index.album import charge, keep_in_step
 from blindsight.index.bulk import hashing
 from blindsight.index.encoder import PhotoEncoder, Recipe, load_encoder, make_encoder
 from blindsight.privacy import Cost, Ledger
-from blindsight.privacy.vault import Vault, content_digest
+from blindsight.privacy.vault import Vault
 
 __all__ = ["Album", "album_rows", "picture"]
 

@@ -15,9 +15,10 @@ from typer.testing import CliRunner
 
 from blindsight.cli.main import app
 from blindsight.core.errors import BudgetExceeded, InvalidData, InvalidParameter, UnitMismatch
+from blindsight.data.content import content_digest
 from blindsight.index import HammingIndex
 from blindsight.privacy import Cost, Ledger
-from blindsight.privacy.vault import Vault, content_digest
+from blindsight.privacy.vault import Vault
 
 FAST = ["--features", "pixels", "--json"]
 
@@ -88,6 +89,24 @@ def test_moving_renaming_copying_and_bringing_back_release_nothing_new(album):
     made = hash_folder(album)
     assert made["released"] == made["restored"] == 1
     assert codes(album) == before and spent(album) == 8
+
+
+def test_words_written_into_a_photo_do_not_make_it_another(album):
+    """Thirteen ratings in a photo manager were thirteen releases at one charge."""
+    for path in list(album.iterdir()):
+        with Image.open(path) as image:
+            image.save(path.with_suffix(".jpg"))
+        path.unlink()
+    hash_folder(album)
+    before = codes(album)
+    for stars in range(3):
+        for path in album.iterdir():
+            plain, exif = path.read_bytes(), Image.Exif()
+            exif[0x4746], exif[0x9286] = stars, "Anna at the sea"
+            said = b"Exif\0\0" + exif.tobytes().removeprefix(b"Exif\0\0")
+            path.write_bytes(plain[:2] + b"\xff\xe1" + (len(said) + 2).to_bytes(2, "big") + said + plain[2:])
+        made = hash_folder(album, "--prune")
+        assert (made["released"], made["pruned"], made["known"]) == (0, 0, 6) and codes(album) == before
 
 
 def test_nothing_that_is_given_away_names_a_photo_or_a_place(album):

@@ -15,8 +15,9 @@ import numpy as np
 import pytest
 
 from blindsight.core.errors import HostileFile, InvalidData, InvalidParameter, MissingData
+from blindsight.data.content import content_digest
 from blindsight.privacy.mechanisms import KaryResponse, to_fields
-from blindsight.privacy.vault import Photo, RecordStream, Vault, content_digest
+from blindsight.privacy.vault import Photo, RecordStream, Vault
 
 LAW = json.dumps(to_fields(KaryResponse(epsilon=4.0, k=29, unit="record")), sort_keys=True)
 

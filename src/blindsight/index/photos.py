@@ -27,12 +27,13 @@ from typing import Any, Literal
 from blindsight.core import checks, durable, storage
 from blindsight.core.decoding import MatchModel
 from blindsight.core.errors import BlindsightError, HostileFile, InvalidData
+from blindsight.data.content import content_digest
 from blindsight.index.hamming import HammingIndex
 from blindsight.index.header import Header
 from blindsight.privacy import Guarantee
 from blindsight.privacy.guarantee import Assumption
 from blindsight.privacy.plan import plan_to_fields
-from blindsight.privacy.vault import Photo, Vault, content_digest
+from blindsight.privacy.vault import Photo, Vault
 
 __all__ = [
     "OwnNames",
@@ -219,8 +220,9 @@ def stated(guarantee: Guarantee, *, names: Names, most: int = 0) -> Guarantee:
     rests_on = [
         Assumption(
             "distinct images",
-            "a record is a distinct image: copies share one id and one code, and how many distinct images there are is "
-            "public; whoever is on several different images is protected per person only",
+            "a record is a distinct image: copies share one id and one code, whatever is said in the files about them, "
+            "and how many distinct images there are is public; a picture that is edited or saved anew is another, and "
+            "whoever is on several different images is protected per person only",
         )
     ]
     if guarantee.entropy != "seed":

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from blindsight.core import checks
 from blindsight.core.errors import BlindsightError, InvalidData, InvalidParameter, MissingData
 from blindsight.data import load_folder, read_image
+from blindsight.data.content import content_digest
 from blindsight.evaluation.multilabel import evaluate
-from blindsight.privacy.vault import content_digest
 from blindsight.tagging.asking import Paid
 from blindsight.tagging.estimator import PrivateTagger
 from blindsight.tagging.labels import label_rows

@@ -206,7 +206,7 @@ def _text(statement: Any) -> str:
     """A statement as SQLite reads it, with named values."""
     from sqlalchemy.dialects import sqlite
 
-    return str(statement.compile(dialect=sqlite.dialect(paramstyle="named")))  # type: ignore[no-untyped-call]
+    return str(statement.compile(dialect=sqlite.dialect(paramstyle="named")))
 
 
 def _insert(connection: sql.Connection) -> Any:

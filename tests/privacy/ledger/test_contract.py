@@ -32,6 +32,7 @@ from blindsight.privacy.plan import Planned
 
 CROWD = Path(__file__).with_name("crowd.py")
 TENTH = Cost(epsilon=0.1, unit="record")
+KEYS = "blindsight_ledger2_keys"
 numbers = itertools.count(1)
 
 
@@ -467,8 +468,29 @@ class TestPostgreSQL(LedgerContract):
             ("CREATE FUNCTION void() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';"
              f"CREATE CONSTRAINT TRIGGER later AFTER INSERT ON {ENTRIES.name} DEFERRABLE INITIALLY DEFERRED "
              "FOR EACH ROW EXECUTE FUNCTION void()", f"DROP TRIGGER later ON {ENTRIES.name}; DROP FUNCTION void()"),
+            (f"ALTER TABLE {ENTRIES.name} SET UNLOGGED", f"ALTER TABLE {ENTRIES.name} SET LOGGED"),
+            ("CREATE COLLATION lax (provider = icu, locale = 'und-u-ks-level2', deterministic = false);"
+             f"ALTER TABLE {ENTRIES.name} ALTER COLUMN key TYPE text COLLATE lax",
+             f'ALTER TABLE {ENTRIES.name} ALTER COLUMN key TYPE text COLLATE "default"; DROP COLLATION lax'),
+            (f"DROP INDEX {KEYS}; CREATE INDEX {KEYS} ON {ENTRIES.name} (dataset, key, unit, neighbours) "
+             "WHERE key <> ''", f"DROP INDEX {KEYS}; CREATE UNIQUE INDEX {KEYS} ON {ENTRIES.name} "
+             "(dataset, key, unit, neighbours) WHERE key <> ''"),
+            (f"DROP INDEX {KEYS}; CREATE UNIQUE INDEX {KEYS} ON {ENTRIES.name} (dataset, lower(key), unit, neighbours) "
+             "WHERE key <> ''", f"DROP INDEX {KEYS}; CREATE UNIQUE INDEX {KEYS} ON {ENTRIES.name} "
+             "(dataset, key, unit, neighbours) WHERE key <> ''"),
+            (f"ALTER TABLE {ENTRIES.name} ADD CONSTRAINT late CHECK (abs(micro_epsilon) >= 0) NOT VALID",
+             f"ALTER TABLE {ENTRIES.name} DROP CONSTRAINT late"),
+            (f"CREATE TABLE master (dataset text PRIMARY KEY REFERENCES {HEADS.name} ON DELETE CASCADE)",
+             "DROP TABLE master"),
+            (f"ALTER TABLE {ENTRIES.name} ALTER COLUMN what TYPE varchar(2000)",
+             f"ALTER TABLE {ENTRIES.name} ALTER COLUMN what TYPE text"),
+            (f"ALTER TABLE {ENTRIES.name} ADD COLUMN double bigint GENERATED ALWAYS AS (sequence * 2) STORED",
+             f"ALTER TABLE {ENTRIES.name} DROP COLUMN double"),
+            (f"ALTER TABLE {HEADS.name} RENAME TO true_heads; CREATE VIEW {HEADS.name} AS TABLE true_heads",
+             f"DROP VIEW {HEADS.name}; ALTER TABLE true_heads RENAME TO {HEADS.name}"),
         ],
-        ids=["rule", "index", "row security", "deferred trigger"],
+        ids=["rule", "index", "row security", "deferred trigger", "not logged", "lax keys", "keys not unique",
+             "other keys", "check", "cascade", "type", "generated column", "view in its place"],
     )  # fmt: skip
     def test_what_hangs_on_the_tables_stops_charges_and_verify(self, granted, add, drop):
         def behind(statement):

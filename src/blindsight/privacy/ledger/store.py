@@ -121,7 +121,7 @@ class Store:
 
     def _check_place(self, connection: sql.Connection) -> None:
         if self.place.file is None:
-            schema.check_briefly(connection)
+            schema.check(connection)  # others may share the database, and nothing counts their changes
             return
         if self._files is None:
             self._files = _files(self.place)

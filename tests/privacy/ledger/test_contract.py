@@ -264,16 +264,13 @@ class LedgerContract:
         ledger.close()
 
     def test_many_processes_with_repeated_keys_charge_each_key_once(self, crowded):
-        ledger = Ledger(crowded, dataset=f"set {next(numbers)}")
-        ledger.grant(Cost(epsilon=10**5, delta=0.1, unit="record"))
-        ledger.grant(Cost(epsilon=10**6, delta=0.1, unit="pixel"))
-        ledger.close()
-        counts = crowd("keys", crowded, ledger.dataset, self.processes, self.times)
-        assert counts["failed"] == counts["doubled"] == 0 and counts["keys"] > self.processes * self.times // 4
-        assert ledger.balance("record").spent.micro_epsilon == counts["keys"] * 100_000
-        assert ledger.balance("pixel").spent.micro_epsilon == counts["keys"] * 700_000
-        assert ledger.verify().sequence == 2 + 2 * counts["keys"]
-        ledger.close()
+        command = [sys.executable, "-m", "benchmarks.privacy.crowd", self.processes, self.times, "--ledger", crowded]
+        root = Path(__file__).parents[3]
+        done = subprocess.run([str(word) for word in command], cwd=root, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0 and not done.stderr, done.stderr[-2000:]
+        found = json.loads(done.stdout)
+        assert (found["failed"], found["doubled"], found["exact"]) == (0, 0, True)
+        assert found["keys"] > self.processes * self.times // 4
 
     def test_one_release_is_posted_to_every_account_it_is_stated_for(self, granted):
         granted.grant(Cost(epsilon=8, unit="pixel"))

@@ -182,6 +182,30 @@ def test_what_a_crash_left_half_written_is_swept_up(album):
     assert not list((album.parent / "ix").glob(".*"))
 
 
+def test_a_crash_before_compaction_leaves_no_removed_code_and_no_order_behind(album, monkeypatch):
+    hash_folder(album)
+
+    def crash(*_, **__):
+        raise KeyboardInterrupt
+
+    def interrupted(*options):
+        with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+            patched.setattr(HammingIndex, "compact", crash)
+            CliRunner().invoke(app, [*map(str, ("hash", album, "--out", album.parent / "ix", *options))])
+            raise KeyboardInterrupt
+
+    (album / "Mueller Anna 0.png").unlink()
+    interrupted("--prune")
+    kept = (album.parent / "ix" / "codes.index").read_bytes()
+    assert all(key.encode() in kept for key in codes(album)) and len(codes(album)) == 6, "not gone by halves"
+    for shade in range(900, 912):
+        picture(album / f"{shade}.png", shade)
+    interrupted()
+    assert len(codes(album)) == 18
+    hash_folder(album)
+    assert list(codes(album)) == sorted(codes(album)), "newcomers stand at the end"
+
+
 def test_another_epsilon_is_another_release_with_other_noise(album):
     with Ledger(album.parent / "ledger.db", dataset="album") as ledger:
         ledger.grant(Cost(epsilon=13, unit="record"))

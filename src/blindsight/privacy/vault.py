@@ -149,6 +149,7 @@ class Vault:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
         self._key = _read_key(self.path / "key")
+        durable.close_to_others(self.path, mode=0o700)
         self._database = self.path / "records.db"
         if not self._database.is_file():
             self._make_tables()
@@ -194,10 +195,6 @@ class Vault:
         The same law gives the same number, so that a release is charged once, whatever was lost or tried again.
         """
         return _keyed(self._key, "release", law.encode()).hex()[:32]
-
-    def stream(self, record: str, law: str, *, about: str = "") -> RecordStream:
-        """The permanent noise of a record under a mechanism, given as text (its JSON); see `source`."""
-        return self.source([record], about=about).stream(f"{record}/{law}")
 
     def source(self, records: Iterable[str], *, about: str) -> RecordSource:
         """The noise of these records, to be drawn here or elsewhere.

@@ -68,3 +68,14 @@ def test_a_guarantee_says_that_the_noise_is_keyed(vault):
 def test_a_vaults_key_is_not_sent_to_workers(vault, tmp_path):
     with pytest.raises(InvalidParameter, match="stays here"):
         sketch_to(tmp_path / "a", IMAGES, sketchers(vault)[0].fit(IMAGES), pool=object())
+
+
+@pytest.mark.filterwarnings("ignore::blindsight.core.errors.UnchargedRelease")
+def test_who_forgot_the_ledger_pays_when_it_is_given(vault, tmp_path):
+    ledger = Ledger(tmp_path / "ledger.db", dataset="ward-7")
+    ledger.grant(Cost(epsilon=5, unit="pixel"))
+    flipper = sketchers(vault)[1].fit(IMAGES)
+    sketch_to(tmp_path / "a", IMAGES, flipper)
+    for _ in range(2):
+        sketch_to(tmp_path / "a", IMAGES, flipper, ledger=ledger)
+        assert ledger.balance("pixel").spent.epsilon == pytest.approx(4.0)

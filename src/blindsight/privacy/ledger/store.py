@@ -131,7 +131,8 @@ class Store:
         if self._files is None:
             self._files = _files(self.place)
         # SQLite counts every change of the schema.
-        version = connection.exec_driver_sql("PRAGMA schema_version").scalar()
+        driver: Any = connection.connection.driver_connection
+        version = driver.execute("PRAGMA schema_version").fetchone()[0]
         if version != self._schema:
             schema.check(connection)
             self._schema = version

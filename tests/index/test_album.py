@@ -326,6 +326,34 @@ def test_a_ledger_that_is_gone_is_asked_for_and_not_forgotten(album):
     assert not (album.parent / "iy").exists()
 
 
+def test_persons_from_dicom_files(album):
+    pytest.importorskip("pydicom", reason="the dicom extra is not installed")
+    from pydicom.dataset import FileDataset, FileMetaDataset
+    from pydicom.uid import ExplicitVRLittleEndian
+
+    for path in album.iterdir():
+        path.unlink()
+    for number, patient in enumerate(["Mueller-1961", "Mueller-1961", "Meier-1970", ""]):
+        meta = FileMetaDataset()
+        meta.TransferSyntaxUID = ExplicitVRLittleEndian
+        scan = FileDataset(None, {}, file_meta=meta, preamble=bytes(128))
+        scan.Rows = scan.Columns = 12
+        scan.SamplesPerPixel, scan.PhotometricInterpretation = 1, "MONOCHROME2"
+        scan.BitsAllocated = scan.BitsStored = 8
+        scan.HighBit, scan.PixelRepresentation, scan.PatientID = 7, 0, patient
+        scan.PixelData = np.random.default_rng(number).integers(0, 255, (12, 12), dtype=np.uint8).tobytes()
+        scan.save_as(album / f"{number}.dcm")
+    with Ledger(album.parent / "ledger.db", dataset="album") as ledger:
+        ledger.grant(Cost(epsilon=8, unit="person"))
+    with pytest.raises(InvalidData, match="1 of 4 photos have no person"):
+        hash_folder(album, "--person", "dicom")
+    (album / "3.dcm").unlink()
+    made = hash_folder(album, "--person", "dicom")
+    assert (made["released"], made["left_out"], spent(album, "person")) == (2, 1, 8)
+    for path in (*(album.parent / "ix").rglob("*"), *(album.parent / "ix.vault").rglob("*")):
+        assert not path.is_file() or b"1961" not in path.read_bytes(), "not even the vault holds it as it is"
+
+
 def test_persons_from_a_table(album):
     table = album.parent / "persons.csv"
     table.write_text("photo,patient\n" + "".join(f"Mueller Anna {n}.png,{n // 3}\n" for n in range(6)))

@@ -28,6 +28,7 @@ from blindsight.core import checks, durable, storage
 from blindsight.core.decoding import MatchModel
 from blindsight.core.errors import BlindsightError, HostileFile, InvalidData
 from blindsight.data.content import content_digest
+from blindsight.data.formats.dicom import patient_of
 from blindsight.index.hamming import HammingIndex
 from blindsight.index.header import Header
 from blindsight.privacy import Guarantee
@@ -405,9 +406,7 @@ def column_of(rule: str, *, option: str, words: str) -> dict[str, str]:
 
 
 def _patient(path: Path) -> str:
-    pydicom: Any = checks.optional_module("pydicom", extra="dicom")
     try:
-        found = pydicom.dcmread(path, stop_before_pixels=True, specific_tags=["PatientID"])
-        return str(found.get("PatientID", "") or "").strip()
-    except (OSError, ValueError, AttributeError, pydicom.errors.InvalidDicomError):
+        return patient_of(path.read_bytes()) or ""
+    except (OSError, HostileFile):
         return ""

@@ -19,9 +19,10 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
-from PIL import Image
+from PIL import Image, PngImagePlugin
 
 from benchmarks.harness import Row
+from blindsight.data.content import content_digest
 from blindsight.data.reading import SUFFIXES
 from blindsight.data.sources import Files
 from blindsight.index import HammingIndex, bulk, photos
@@ -29,7 +30,7 @@ from blindsight.index.album import charge, keep_in_step
 from blindsight.index.bulk import hashing
 from blindsight.index.encoder import PhotoEncoder, Recipe, load_encoder, make_encoder
 from blindsight.privacy import Cost, Ledger
-from blindsight.privacy.vault import Vault, content_digest
+from blindsight.privacy.vault import Vault
 
 __all__ = ["Album", "album_rows", "picture"]
 
@@ -151,10 +152,11 @@ class _Stopwatch:
 
 
 def _model(base: Path, operations: int, seed: int) -> Row:
-    """Move, copy, rename, delete, re-add, prune, lose the index: one code per content, and one charge."""
+    """Move, copy, rename, rate, delete, re-add, prune, crash, lose the index: one code per picture, and one charge."""
     rng = random.Random(seed)
     album = Album(base, Recipe(features="pixels", method="codebook"))
     truth: dict[bytes, bytes] = {}
+    crashes = 0
     shelf: list[bytes] = []
     done, start = 0, time.perf_counter()
     while done < operations:
@@ -164,11 +166,13 @@ def _model(base: Path, operations: int, seed: int) -> Row:
         if rng.random() < 0.1 and album.out.exists():
             shutil.rmtree(album.out)
         prune = rng.random() < 0.5
+        while rng.random() < 0.2:
+            crashes += _crashed(album, rng, prune=prune)
         album.step(prune=prune)
         stored = album.codes()
-        contents = {path.read_bytes() for path in album.folder.rglob("*.png")}
+        contents = {content_digest(path.read_bytes()) for path in album.folder.rglob("*.png")}
         for content in contents:
-            code = stored[album.vault.record_of(content_digest(content))]
+            code = stored[album.vault.record_of(content)]
             if truth.setdefault(content, code) != code:
                 raise AssertionError("a second code of one image")
         if prune and len(stored) != len(contents):
@@ -183,8 +187,38 @@ def _model(base: Path, operations: int, seed: int) -> Row:
         unit="operations on a folder, all as the model says",
         seed=seed,
         seconds=time.perf_counter() - start,
-        note=f"{len(truth):,} distinct images met, one charge of {spent:g}",
+        note=f"{len(truth):,} distinct images met, {crashes:,} crashes, one charge of {spent:g}",
     )
+
+
+def _crashed(album: Album, rng: random.Random, *, prune: bool) -> bool:
+    """A run that ends before or after one of the writes that it consists of; whether it came so far."""
+    owner, name = rng.choice(
+        [
+            (Ledger, "charge"),
+            (Vault, "keep_photos"),
+            (Vault, "keep_codes"),
+            (HammingIndex, "add"),
+            (HammingIndex, "compact"),
+        ]
+    )
+    write, left, early = getattr(owner, name), rng.randrange(1, 3), rng.random() < 0.5
+
+    def failing(*given: Any, **named: Any) -> Any:
+        nonlocal left
+        left -= 1
+        if left or not early:
+            found = write(*given, **named)
+            if left:
+                return found
+        raise KeyboardInterrupt
+
+    with mock.patch.object(owner, name, failing):
+        try:
+            album.step(prune=prune)
+        except KeyboardInterrupt:
+            return True
+    return False
 
 
 def _kills(kills: int, seed: int) -> Row:
@@ -210,13 +244,19 @@ def _kills(kills: int, seed: int) -> Row:
 
 def _act(rng: random.Random, folder: Path, shelf: list[bytes]) -> None:
     there = sorted(folder.rglob("*.png"))
-    kind = rng.choice(["move", "copy", "delete", "back", "new"])
+    kind = rng.choice(["move", "copy", "rate", "delete", "back", "new"])
     target = folder / rng.choice(["", "a", "b/c"]) / f"{rng.randrange(60)}.png"
     target.parent.mkdir(parents=True, exist_ok=True)
     if kind in ("move", "copy") and there:
         source = rng.choice(there)
         if source != target:
             (shutil.move if kind == "move" else shutil.copy)(str(source), str(target))
+    elif kind == "rate" and there:
+        rated = rng.choice(there)
+        with Image.open(rated) as image:
+            words = PngImagePlugin.PngInfo()
+            words.add_text("Rating", str(rng.randrange(6)))
+            image.save(rated, pnginfo=words)
     elif kind == "delete" and len(there) > 2:
         rng.choice(there).unlink()
     elif kind == "back" and shelf:

@@ -205,9 +205,9 @@ def survive(work: Work, kills: int, rng: random.Random) -> dict[str, int]:
 
 
 def charges(ledger: Ledger) -> int:
-    """The charges of a ledger that holds together."""
+    """The releases that a ledger, which holds together, was charged for: each under a key, once in an account."""
     ledger.verify()
-    return sum(entry.kind == "charge" for entry in ledger.entries())
+    return len({entry.key or entry.sequence for entry in ledger.entries() if entry.kind == "charge"})
 
 
 def _unchanged(before: dict[str, bytes], now: dict[str, bytes]) -> dict[str, bytes]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sqlite3
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -19,7 +22,7 @@ COST = Cost(epsilon=0.001, delta=1e-12, unit="record")
 
 
 def ledger_rows(*, quick: bool, seed: int = 0) -> Iterator[Row]:
-    """One process in a race with bare SQLite, then 8 processes at one budget."""
+    """One process in a race with bare SQLite, 8 processes at one budget, and a crowd with repeated keys."""
     charges = 100 if quick else 500
     with tempfile.TemporaryDirectory(prefix="blindsight-ledger-") as folder:
         with Ledger(Path(folder, "ledger.db"), dataset="bench") as ledger:
@@ -30,6 +33,24 @@ def ledger_rows(*, quick: bool, seed: int = 0) -> Iterator[Row]:
             count = ledger.verify().sequence
             seconds = time.perf_counter() - start
         yield Row(id="privacy.ledger_verified_per_second", value=count / seconds, unit="entries/s", seconds=seconds)
+    yield _crowd("sqlite", [], quick=quick)
+    if server := os.environ.get("BLINDSIGHT_POSTGRESQL"):
+        yield _crowd("postgresql", ["--ledger", server], quick=quick)
+
+
+def _crowd(name: str, place: list[str], *, quick: bool) -> Row:
+    """Repeated keys from many processes, in a process that has no threads to fork."""
+    size = ["8", "30"] if quick else ["64", "500"]
+    command = [sys.executable, "-m", "benchmarks.privacy.crowd", *size, *place]
+    found = json.loads(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout)
+    return Row(
+        id=f"privacy.ledger_crowd_{name}",
+        value=float(found["charges"]),
+        unit="charges under repeated keys, 0 overspent, 0 double",
+        seconds=found["seconds"],
+        note=f"{found['processes']} processes, {found['keys']:,} keys, {found['failed']} failed, "
+        f"{found['doubled']} doubled, both accounts and the chain exact",
+    )
 
 
 def _alone(ledger: Ledger, bare: Callable[[], None], charges: int, *, repeats: int) -> Row:

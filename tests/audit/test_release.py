@@ -18,12 +18,13 @@ from blindsight.audit.release.album import read_album
 from blindsight.audit.target import audit_file
 from blindsight.cli.main import app
 from blindsight.core.errors import InvalidData
+from blindsight.data.content import content_digest
 from blindsight.index import HammingIndex
 from blindsight.index.cell_lists import to_codes
 from blindsight.privacy import Guarantee
 from blindsight.privacy.mechanisms import KaryResponse
 from blindsight.privacy.plan import Planned
-from blindsight.privacy.vault import Vault, content_digest
+from blindsight.privacy.vault import Vault
 
 KINDS = 6
 

@@ -14,10 +14,11 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from blindsight.cli.main import app
-from blindsight.core.errors import BudgetExceeded, InvalidData, InvalidParameter
+from blindsight.core.errors import BudgetExceeded, InvalidData, InvalidParameter, UnitMismatch
+from blindsight.data.content import content_digest
 from blindsight.index import HammingIndex
 from blindsight.privacy import Cost, Ledger
-from blindsight.privacy.vault import Vault, content_digest
+from blindsight.privacy.vault import Vault
 
 FAST = ["--features", "pixels", "--json"]
 
@@ -88,6 +89,24 @@ def test_moving_renaming_copying_and_bringing_back_release_nothing_new(album):
     made = hash_folder(album)
     assert made["released"] == made["restored"] == 1
     assert codes(album) == before and spent(album) == 8
+
+
+def test_words_written_into_a_photo_do_not_make_it_another(album):
+    """Thirteen ratings in a photo manager were thirteen releases at one charge."""
+    for path in list(album.iterdir()):
+        with Image.open(path) as image:
+            image.save(path.with_suffix(".jpg"))
+        path.unlink()
+    hash_folder(album)
+    before = codes(album)
+    for stars in range(3):
+        for path in album.iterdir():
+            plain, exif = path.read_bytes(), Image.Exif()
+            exif[0x4746], exif[0x9286] = stars, "Anna at the sea"
+            said = b"Exif\0\0" + exif.tobytes().removeprefix(b"Exif\0\0")
+            path.write_bytes(plain[:2] + b"\xff\xe1" + (len(said) + 2).to_bytes(2, "big") + said + plain[2:])
+        made = hash_folder(album, "--prune")
+        assert (made["released"], made["pruned"], made["known"]) == (0, 0, 6) and codes(album) == before
 
 
 def test_nothing_that_is_given_away_names_a_photo_or_a_place(album):
@@ -163,6 +182,30 @@ def test_what_a_crash_left_half_written_is_swept_up(album):
     assert not list((album.parent / "ix").glob(".*"))
 
 
+def test_a_crash_before_compaction_leaves_no_removed_code_and_no_order_behind(album, monkeypatch):
+    hash_folder(album)
+
+    def crash(*_, **__):
+        raise KeyboardInterrupt
+
+    def interrupted(*options):
+        with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+            patched.setattr(HammingIndex, "compact", crash)
+            CliRunner().invoke(app, [*map(str, ("hash", album, "--out", album.parent / "ix", *options))])
+            raise KeyboardInterrupt
+
+    (album / "Mueller Anna 0.png").unlink()
+    interrupted("--prune")
+    kept = (album.parent / "ix" / "codes.index").read_bytes()
+    assert all(key.encode() in kept for key in codes(album)) and len(codes(album)) == 6, "not gone by halves"
+    for shade in range(900, 912):
+        picture(album / f"{shade}.png", shade)
+    interrupted()
+    assert len(codes(album)) == 18
+    hash_folder(album)
+    assert list(codes(album)) == sorted(codes(album)), "newcomers stand at the end"
+
+
 def test_another_epsilon_is_another_release_with_other_noise(album):
     with Ledger(album.parent / "ledger.db", dataset="album") as ledger:
         ledger.grant(Cost(epsilon=13, unit="record"))
@@ -220,6 +263,95 @@ def test_at_most_m_images_of_a_person_are_released_ever(album):
     assert (made["released"], made["left_out"], made["stored"]) == (0, 4, 0)
     with pytest.raises(InvalidParameter, match="at most 2"):
         hash_folder(album)
+
+
+def by_person(album: Path, *persons: str, each: int = 3) -> None:
+    for path in album.glob("*.png"):
+        path.unlink()
+    for place, person in enumerate(persons):
+        for number in range(each):
+            picture(album / person / f"{number}.png", 700 + 10 * place + number)
+
+
+def test_flipped_bits_cost_a_person_what_their_images_cost(album):
+    """A budget per person must hear of a release that is stated per bit."""
+    with Ledger(album.parent / "ledger.db", dataset="album") as ledger:
+        ledger.grant(Cost(epsilon=10**6, unit="record"))
+        ledger.grant(Cost(epsilon=10**6, unit="person"))
+        ledger.grant(Cost(epsilon=10**6, unit="bit"))
+    by_person(album, "p1", "p2")
+    bits = ["--method", "phashing-lsh", "--unit", "bit", "--epsilon", 4, "--bits", 16]
+    hash_folder(album, *bits, "--person", "folder", "--most", 2)
+    assert (spent(album, "bit"), spent(album), spent(album, "person")) == (4, 64, 128)
+
+
+def test_a_budget_per_person_is_not_passed_over_by_a_run_without_persons(album):
+    with Ledger(album.parent / "ledger.db", dataset="album") as ledger:
+        ledger.grant(Cost(epsilon=16, unit="person"))
+    by_person(album, "p1", "p2")
+    with pytest.raises(UnitMismatch, match="--person"):
+        hash_folder(album)
+    assert spent(album) == spent(album, "person") == 0 and not (album.parent / "ix").exists()
+
+
+def test_persons_who_have_given_more_before_are_not_promised_less(album):
+    """First without persons, then with: the card of the second release would promise what is broken already."""
+    by_person(album, "p1", "p2")
+    kept = ["--vault", album.parent / "kept"]
+    hash_folder(album, *kept)
+    asked = [*kept, "--person", "folder", "--most"]
+    with pytest.raises(InvalidData, match=r"2 persons have more than 2 images released .* 3"):
+        hash_folder(album, *asked, 2, out="second")
+    assert spent(album) == 8 and not (album.parent / "second").exists()
+    assert hash_folder(album, *asked, 3, out="second")["stored"] == 6
+
+
+def test_persons_who_change_between_runs_keep_their_bound(album):
+    by_person(album, "p1", "p2", each=1)
+    table = album.parent / "persons.csv"
+    asked = ["--person", f"{table}:who", "--most", 1]
+    table.write_text("photo,who\np1/0.png,a\np2/0.png,b\n")
+    assert hash_folder(album, *asked)["released"] == 2
+    table.write_text("photo,who\np1/0.png,a\np2/0.png,a\n")
+    with pytest.raises(InvalidData, match="1 person has more than 1 image released"):
+        hash_folder(album, *asked)
+
+
+def test_a_ledger_that_is_gone_is_asked_for_and_not_forgotten(album):
+    hash_folder(album)
+    (album.parent / "ledger.db").rename(album.parent / "moved.db")
+    words = ["hash", album, "--out", album.parent / "iy", "--vault", album.parent / "ix.vault", "--epsilon", 4, *FAST]
+    with pytest.raises(InvalidParameter, match=r"ledger\.db"):
+        CliRunner().invoke(app, [str(word) for word in words], catch_exceptions=False)
+    assert not (album.parent / "iy").exists()
+
+
+def test_persons_from_dicom_files(album):
+    pytest.importorskip("pydicom", reason="the dicom extra is not installed")
+    from pydicom.dataset import FileDataset, FileMetaDataset
+    from pydicom.uid import ExplicitVRLittleEndian
+
+    for path in album.iterdir():
+        path.unlink()
+    for number, patient in enumerate(["Mueller-1961", "Mueller-1961", "Meier-1970", ""]):
+        meta = FileMetaDataset()
+        meta.TransferSyntaxUID = ExplicitVRLittleEndian
+        scan = FileDataset(None, {}, file_meta=meta, preamble=bytes(128))
+        scan.Rows = scan.Columns = 12
+        scan.SamplesPerPixel, scan.PhotometricInterpretation = 1, "MONOCHROME2"
+        scan.BitsAllocated = scan.BitsStored = 8
+        scan.HighBit, scan.PixelRepresentation, scan.PatientID = 7, 0, patient
+        scan.PixelData = np.random.default_rng(number).integers(0, 255, (12, 12), dtype=np.uint8).tobytes()
+        scan.save_as(album / f"{number}.dcm")
+    with Ledger(album.parent / "ledger.db", dataset="album") as ledger:
+        ledger.grant(Cost(epsilon=8, unit="person"))
+    with pytest.raises(InvalidData, match="1 of 4 photos have no person"):
+        hash_folder(album, "--person", "dicom")
+    (album / "3.dcm").unlink()
+    made = hash_folder(album, "--person", "dicom")
+    assert (made["released"], made["left_out"], spent(album, "person")) == (2, 1, 8)
+    for path in (*(album.parent / "ix").rglob("*"), *(album.parent / "ix.vault").rglob("*")):
+        assert not path.is_file() or b"1961" not in path.read_bytes(), "not even the vault holds it as it is"
 
 
 def test_persons_from_a_table(album):

@@ -15,8 +15,9 @@ import numpy as np
 import pytest
 
 from blindsight.core.errors import HostileFile, InvalidData, InvalidParameter, MissingData
+from blindsight.data.content import content_digest
 from blindsight.privacy.mechanisms import KaryResponse, to_fields
-from blindsight.privacy.vault import Photo, RecordStream, Vault, content_digest
+from blindsight.privacy.vault import Photo, RecordStream, Vault
 
 LAW = json.dumps(to_fields(KaryResponse(epsilon=4.0, k=29, unit="record")), sort_keys=True)
 
@@ -26,8 +27,12 @@ def vault(tmp_path):
     return Vault.create(tmp_path / "v")
 
 
+def stream(vault, record, law, *, about=""):
+    return vault.source([record], about=about).stream(f"{record}/{law}")
+
+
 def noise(vault, record="a", law=LAW, **options):
-    return vault.stream(record, law, **options).bytes(64)
+    return stream(vault, record, law, **options).bytes(64)
 
 
 def test_content_alone_names_a_record(vault, tmp_path):
@@ -68,7 +73,7 @@ def test_the_stream_is_aes_in_counter_mode_for_good():
 def test_keyed_response_has_the_law_of_k_ary_response(vault):
     mechanism = KaryResponse(epsilon=1.0, k=4, unit="record")
     n = 5_000
-    drawn = np.array([int(mechanism.release(np.array([2]), rng=vault.stream(f"{i}", LAW))[0]) for i in range(n)])
+    drawn = np.array([int(mechanism.release(np.array([2]), rng=stream(vault, f"{i}", LAW))[0]) for i in range(n)])
     shares = np.bincount(drawn, minlength=4) / n
     truth = mechanism.truth_probability
     expected = np.full(4, (1 - truth) / 3)
@@ -124,7 +129,7 @@ def test_copies_are_names_of_one_record(vault):
 def test_the_key_never_shows(vault, tmp_path):
     secret = vault._key.hex()
     shown = (
-        repr(vault) + str(vault) + repr(vault.source(["a"], about="f")) + repr(vault.stream("a", LAW)) + vault.number
+        repr(vault) + str(vault) + repr(vault.source(["a"], about="f")) + repr(stream(vault, "a", LAW)) + vault.number
     )
     assert secret not in shown and vault.number not in secret
     with pytest.raises(InvalidParameter, match="cannot be copied"):
@@ -142,6 +147,9 @@ def test_only_the_owner_may_enter(tmp_path):
     assert stat.S_IMODE((tmp_path / "v").stat().st_mode) == 0o700
     assert {stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "v").iterdir()} == {0o600}
     assert "KEEP" in (tmp_path / "v" / "KEEP-THIS-SECRET.txt").name
+    (tmp_path / "v").chmod(0o755)  # as a copy from an archive comes back
+    Vault(tmp_path / "v")
+    assert stat.S_IMODE((tmp_path / "v").stat().st_mode) == 0o700
 
 
 def test_a_vault_is_not_made_over_another_or_over_something_else(tmp_path):

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from blindsight.features.words import words_available
+from blindsight.metric import DPPMetric
 from blindsight.privacy import Ledger
 from blindsight.service.infra.datasets import DataSet, Release, today
 from blindsight.service.pages import budget, compare, photo_library, protect, send, tag_learning
@@ -270,16 +271,33 @@ def test_a_way_to_compare_is_learned_from_a_stream_of_pairs_shown_before_and_aft
     assert client.post(f"/api/compare/{one.id}/learn").status_code == 202
     order = {"dataset": one.id, "release": "ef" * 6}
     found = work(app, compare, order)
-    assert (found["pairs"], found["held"]) == (32, 8)
+    assert found["held"] == 8 and 12 <= found["pairs"] <= 32, "a photo is in three of them at most"
     assert len(set(found["film"]["before"])) == len(set(found["film"]["after"])) == 10
     work(app, compare, order)
     assert spent(app, one, "pair") == compare.EPSILON, "paid once"
+    assert compare.EPSILON < spent(app, one, "record") == compare.prices(one)[1].epsilon < 8, "by each photo too"
+    stated = {cost.unit: cost.epsilon for cost in DPPMetric.load(_metric(app, one, order)).guarantee_.costs}
+    assert stated["record"] <= spent(app, one, "record")
     text = Client(app).get("/compare").text
     assert "What the last learning changed" in text
     assert f"<b>{found['after']}</b> of 8 met after" in text
     work(app, budget, order)
     assert not datasets.get(one.id).release(order["release"]).attack["refuted"]
     assert "The promise held" in Client(app).get(f"/budget?release={order['release']}").text
+
+
+def _metric(app: Any, one: Any, order: dict[str, str]) -> Path:
+    datasets = app.state.studio.datasets
+    folder: Path = datasets.folder(datasets.get(one.id).release(order["release"]))
+    return folder / "metric.safetensors"
+
+
+def test_a_person_is_in_few_of_the_pairs_that_are_learned_from() -> None:
+    pairs = np.random.default_rng(0).integers(0, 30, (200, 2))
+    owners = [{f"person {photo % 8}"} for photo in range(30)]
+    kept = pairs[compare._few(pairs, owners)]
+    counts = Counter(name for a, b in kept for name in owners[a] | owners[b])
+    assert set(counts.values()) <= set(range(1, compare.MOST + 1)) and len(kept) >= 8
 
 
 def test_tags_start_from_words_alone_and_cost_nothing(

@@ -7,6 +7,7 @@ import pytest
 from sklearn.base import clone
 
 from blindsight.core.errors import InvalidParameter
+from blindsight.data import ImageSet
 from blindsight.index.bulk import sketch_to
 from blindsight.privacy import Cost, Ledger
 from blindsight.privacy.vault import Vault
@@ -68,3 +69,15 @@ def test_a_guarantee_says_that_the_noise_is_keyed(vault):
 def test_a_vaults_key_is_not_sent_to_workers(vault, tmp_path):
     with pytest.raises(InvalidParameter, match="stays here"):
         sketch_to(tmp_path / "a", IMAGES, sketchers(vault)[0].fit(IMAGES), pool=object())
+
+
+@pytest.mark.filterwarnings("ignore::blindsight.core.errors.UnchargedRelease")
+def test_who_forgot_the_ledger_pays_when_it_is_given(vault, tmp_path):
+    ledger = Ledger(tmp_path / "ledger.db", dataset="ward-7")
+    ledger.grant(Cost(epsilon=5, unit="pixel"))
+    flipper = sketchers(vault)[1].fit(IMAGES)
+    named = ImageSet(IMAGES, names=np.arange(len(IMAGES)).astype(str))
+    sketch_to(tmp_path / "a", named, flipper)
+    for _ in range(2):
+        sketch_to(tmp_path / "a", named, flipper, ledger=ledger)
+        assert ledger.balance("pixel").spent.epsilon == pytest.approx(4.0)

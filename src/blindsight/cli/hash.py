@@ -131,6 +131,8 @@ def hash_folder(
         whose = None if person is None else photos.persons_of(folder, listed, person)
         with progress_bar("recognising photos") as progress:
             found = photos.scan(folder, listed, safe, persons=whose, progress=progress)
+        if limit:
+            safe.chosen(number, found.records, limit)  # refuses persons who have given more, before anything is charged
         asking = True
         charged = _charge(safe, number, guarantee, ledger, dataset or folder.resolve().name)
     except BaseException as error:
@@ -231,12 +233,17 @@ def _recipe(asked: dict[str, Any], place: PhotoFolder | None, vault: Vault) -> R
 
 def _charge(vault: Vault, number: str, guarantee: Guarantee, ledger: str | None, dataset: str) -> str:
     """Charge before anything is released, by the release's number: however often it is tried, once."""
+    from blindsight.core.errors import InvalidParameter
     from blindsight.index.album import charge
     from blindsight.privacy.ledger import Ledger
 
-    noted = vault.fact("ledger")
-    if ledger is None and isinstance(noted, str) and Path(noted).is_file():
-        ledger, dataset = noted, vault.fact("dataset") or dataset  # the one that earlier releases were charged to
+    if ledger is None and (noted := vault.fact("ledger")) is not None:
+        if not Path(noted).is_file():
+            raise InvalidParameter(
+                f"earlier releases of this vault were charged to the ledger {noted}, which is not there to be asked. "
+                "Say where it is now, with --ledger."
+            )
+        ledger, dataset = noted, vault.fact("dataset") or dataset
     if ledger is None:
         return "not charged: no --ledger was given"
     with Ledger(ledger, dataset=dataset) as opened:

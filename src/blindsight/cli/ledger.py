@@ -183,19 +183,17 @@ def witness(
 
 def key(
     out: Annotated[Path, typer.Option("--out", help="The new key's file.")],
-    hmac: Annotated[bool, typer.Option("--hmac", help="A shared secret instead of an Ed25519 pair.")] = False,
     json: Json = False,
 ) -> None:
     """Make a key to sign heads with."""
     from blindsight.privacy.ledger import make_key
 
-    made = make_key(out, "hmac" if hmac else "ed25519")
+    made = make_key(out)
     if json:
         emit_json({"key": str(out), "fingerprint": made.fingerprint})
         return
     console.print(f"{out}: keep it secret. It is {made.fingerprint}.", soft_wrap=True, markup=False)
-    if not hmac:
-        console.print(f"{out}.pub: give it to those who verify.", soft_wrap=True, markup=False)
+    console.print(f"{out}.pub: give it to those who verify.", soft_wrap=True, markup=False)
 
 
 def backup(

@@ -85,7 +85,7 @@ def train(
     """
     from blindsight.core.errors import InvalidData
     from blindsight.privacy import Cost
-    from blindsight.privacy.ledger.teaching import ungranted
+    from blindsight.privacy.ledger.units import ungranted
     from blindsight.tagging import CodebookAnswers, DPTraining, Exact, FromLabels, Ordinary, PrivateTagger
     from blindsight.tagging.labels_file import read_vocabulary
     from blindsight.tagging.photos import Extractor, public_knowledge, quality, split

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from blindsight.core.errors import InvalidData
 
-__all__ = ["DurableFile", "link_new", "make_folder", "remove", "rename", "sync_folder", "write_file"]
+__all__ = ["DurableFile", "close_to_others", "link_new", "make_folder", "remove", "rename", "sync_folder", "write_file"]
 
 _STEP = 1 << 24  # bytes per system call
 
@@ -184,9 +184,14 @@ def remove(path: Path) -> None:
 def make_folder(path: Path, *, mode: int = 0o700) -> None:
     """Make a folder that only its owner may enter; one that others may enter is closed to them."""
     path.mkdir(mode=mode, parents=True, exist_ok=True)
+    close_to_others(path, mode=mode)
+    sync_folder(path.parent)
+
+
+def close_to_others(path: Path, *, mode: int) -> None:
+    """Take from others what they may do with a file or folder beyond `mode`: copies and archives come back open."""
     if path.stat().st_mode & 0o777 & ~mode:
         path.chmod(mode)
-    sync_folder(path.parent)
 
 
 def sync_folder(folder: Path) -> None:

@@ -6,11 +6,10 @@ Also the sealed form in which roles keep their state: magic, version, body, SHA-
 from __future__ import annotations
 
 import hashlib
-import os
 import struct
-import tempfile
 from pathlib import Path
 
+from blindsight.core import durable
 from blindsight.core.errors import HostileFile, ProtocolError
 
 __all__ = ["Reader", "Writer", "read_sealed", "seal", "unseal", "write_sealed"]
@@ -110,22 +109,7 @@ def unseal(kind: bytes, data: bytes) -> Reader:
 
 def write_sealed(path: Path, data: bytes) -> None:
     """Write so that a kill at any moment leaves the old state or the new one; readable by its owner only."""
-    path = Path(path)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
-    directory = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(directory)  # the rename itself must survive, too
-    finally:
-        os.close(directory)
+    durable.write_file(path, data)
 
 
 def read_sealed(path: Path, *, largest: int = 1 << 32) -> bytes:

@@ -14,7 +14,6 @@ from blindsight.data import ImageSet, read_image
 from blindsight.data.sources import Files
 from blindsight.index.bulk.hashing import Wanted, hash_to
 from blindsight.index.bulk.pools import HERE, Pool
-from blindsight.index.hamming import HammingIndex
 from blindsight.index.photos import PhotoFolder, Scan
 from blindsight.index.thumbnails import Thumbnails, thumbnail
 from blindsight.privacy import Guarantee, Ledger
@@ -102,11 +101,12 @@ def keep_in_step(
             progress=progress,
         )
         renamed = {photo.name for photo in found.gone if keep and photo.record in chosen}
-        pruned, vanished = _prune(index, wanted, there, renamed, prune=prune)
-        if prune or pruned or (there and done.released):
-            # Old bytes leave the disk, also those that a crash before a compaction left; and the order of the codes
-            # says nothing of who came when.
-            index.compact()
+        stale = there - {each.key for each in wanted}
+        out = stale if prune else stale & renamed  # a code under an old name stands under the new one
+        ids = index.ids.tolist()
+        if prune or out or ids != sorted(ids):
+            # Old bytes leave the disk; and the order of the codes says nothing of who came when, after a crash too.
+            index.compact(without=out)
         stored = len(index)
     new = [each for each in wanted if each.key not in there]
     return Step(
@@ -116,8 +116,8 @@ def keep_in_step(
         refused=(*found.refused, *done.refused),
         copies=len(names) - len(records),
         left_out=len(records) - len(chosen),
-        vanished=vanished,
-        pruned=pruned,
+        vanished=len(stale - out),
+        pruned=len(out),
         stored=stored,
     )
 
@@ -151,14 +151,3 @@ def _small(path: Path) -> bytes | None:
         return thumbnail(read_image(path))
     except (BlindsightError, OSError):
         return None
-
-
-def _prune(
-    index: HammingIndex, wanted: list[Wanted], there: set[str], renamed: set[str], *, prune: bool
-) -> tuple[int, int]:
-    """Take out what no photo shows; a code under an old name always goes, for it stands under the new one."""
-    stale = there - {each.key for each in wanted}
-    out = stale if prune else stale & renamed
-    if out:
-        index.remove(sorted(out))
-    return len(out), len(stale - out)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -138,8 +138,11 @@ class HammingIndex(CodeIndex):
         if len(snapshot.ids):
             yield snapshot.ids, snapshot.codes
 
-    def compact(self) -> None:
-        """Rewrite the file with the present codes only: what was removed or replaced leaves the disk, too."""
+    def compact(self, *, without: Iterable[Any] = ()) -> None:
+        """Rewrite the file with the present codes only: what was removed or replaced leaves the disk, too.
+
+        `without` are ids to remove in the same step: a crash leaves them in or out, never out and still on the disk.
+        """
         with self._writing:
             self._check_open()
             if self._journal is None:
@@ -147,8 +150,9 @@ class HammingIndex(CodeIndex):
             path = self._journal.path
             aside = path.with_name(f".{path.name}.compact")
             # In the order of their ids: where a code stands says nothing of when it came.
-            snapshot = self._shelf.snapshot
+            snapshot, gone = self._shelf.snapshot, set(without)
             order = np.argsort(snapshot.ids, kind="stable")
+            order = order[[key not in gone for key in snapshot.ids[order].tolist()]]
             records = snapshot_records(snapshot.ids[order], snapshot.codes[order])
             fresh_file(aside, self._header().to_fields(), records, replace=True)
             compacted = Journal(aside)  # locked before it takes the name: no other writer can slip in
@@ -162,11 +166,16 @@ class HammingIndex(CodeIndex):
                     durable.remove(aside)
                     raise
                 # It took the name, only the folder could not be flushed: appending to the old file would be lost.
-                self._journal.close()
-                self._journal = compacted
+                self._take_over(compacted, gone)
                 raise
-            self._journal.close()
-            self._journal = compacted
+            self._take_over(compacted, gone)
+
+    def _take_over(self, compacted: Journal, gone: set[Any]) -> None:
+        """Go on with the new file; the old one, which has no name any more, is let go."""
+        self._journal, old = compacted, self._journal
+        if old is not None:
+            old.close()
+        self._shelf.take(np.array(sorted(gone), dtype=self._shelf.snapshot.ids.dtype))
 
     def close(self) -> None:
         """Close the file. A closed index can still be searched, but not changed."""

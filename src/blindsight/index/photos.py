@@ -27,12 +27,14 @@ from typing import Any, Literal
 from blindsight.core import checks, durable, storage
 from blindsight.core.decoding import MatchModel
 from blindsight.core.errors import BlindsightError, HostileFile, InvalidData
+from blindsight.data.content import content_digest
+from blindsight.data.formats.dicom import patient_of
 from blindsight.index.hamming import HammingIndex
 from blindsight.index.header import Header
 from blindsight.privacy import Guarantee
 from blindsight.privacy.guarantee import Assumption
 from blindsight.privacy.plan import plan_to_fields
-from blindsight.privacy.vault import Photo, Vault, content_digest
+from blindsight.privacy.vault import Photo, Vault
 
 __all__ = [
     "OwnNames",
@@ -219,8 +221,9 @@ def stated(guarantee: Guarantee, *, names: Names, most: int = 0) -> Guarantee:
     rests_on = [
         Assumption(
             "distinct images",
-            "a record is a distinct image: copies share one id and one code, and how many distinct images there are is "
-            "public; whoever is on several different images is protected per person only",
+            "a record is a distinct image: copies share one id and one code, whatever is said in the files about them, "
+            "and how many distinct images there are is public; a picture that is edited or saved anew is another, and "
+            "whoever is on several different images is protected per person only",
         )
     ]
     if guarantee.entropy != "seed":
@@ -235,8 +238,7 @@ def stated(guarantee: Guarantee, *, names: Names, most: int = 0) -> Guarantee:
         rests_on.append(Assumption("names", "names of photos are stored as they are, by the owner's wish"))
     also = guarantee.also
     if most:
-        cost = guarantee.cost.per("person", times=most) if guarantee.unit == "record" else None
-        also = (*also, *(() if cost is None else (cost,)))
+        also += tuple(cost.per("person", times=most) for cost in guarantee.costs if cost.unit == "record")
         rests_on.append(
             Assumption("persons", f"every photo's person is known, and at most {most} images of one are released")
         )
@@ -406,9 +408,7 @@ def column_of(rule: str, *, option: str, words: str) -> dict[str, str]:
 
 
 def _patient(path: Path) -> str:
-    from blindsight.data.formats.dicom import patient_of
-
     try:
         return patient_of(path) or ""
-    except HostileFile:
+    except (OSError, HostileFile):
         return ""

@@ -4,11 +4,12 @@ A vault is a folder that only its owner may enter. It holds a secret key of 256 
 photo is which record, and what was released of it.
 
 *A record is a distinct image.* It is known by its content: its id is a pseudo-random function (HMAC-SHA-256) of the
-vault's key and the file's bytes, so a photo that is moved, renamed, copied, removed and put back, or met by another
-worker, has the same id. Its noise is a pseudo-random function of the key, the id, the mechanism and what the mechanism
-is applied to (permanent randomised response): releasing it again tells nothing new. Another mechanism or another
-epsilon draws other noise, is another release, and is charged as one. Outsiders see ids and noise that they cannot tell
-from random ones unless they break HMAC or AES; the card states this as an assumption.
+vault's key and a digest of the picture (`data.content`), so a photo that is moved, renamed, copied, removed and put
+back, given other words or dates, or met by another worker, has the same id. Its noise is a pseudo-random function of
+the key, the id, the mechanism and what the mechanism is applied to (permanent randomised response): releasing it again
+tells nothing new. Another mechanism or another epsilon draws other noise, is another release, and is charged as one.
+Outsiders see ids and noise that they cannot tell from random ones unless they break HMAC or AES; the card states this
+as an assumption.
 
 Why copies share one id and one code. Neighbours are sets of distinct images that differ in one; how many distinct
 images there are is public. Let k-ary response release one code for each distinct image. Replacing an image changes the
@@ -27,7 +28,8 @@ that are only nearly equal are different records: whoever is on several of them 
 
 *Persons.* With a person given for each photo, at most `most` records of one person are released, ever. Which ones is
 decided by the order of their ids, which is pseudo-random and not by arrival, among those that were not released before;
-a record of several persons must be chosen for all of them, so that nobody's photos decide over another's.
+a record of several persons must be chosen for all of them, so that nobody's photos decide over another's. The count
+is the vault's: two copies of a vault at work on different photos of one person would each count for themselves.
 """
 
 from __future__ import annotations
@@ -52,7 +54,7 @@ from blindsight.core import checks, durable
 from blindsight.core.errors import HostileFile, InvalidData, InvalidParameter, MissingData
 from blindsight.privacy.entropy import EntropyName, SystemEntropy
 
-__all__ = ["Photo", "RecordSource", "RecordStream", "Vault", "content_digest"]
+__all__ = ["Photo", "RecordSource", "RecordStream", "Vault"]
 
 _HEAD = b"blindsight vault key 1 "
 _TABLES = """
@@ -70,11 +72,6 @@ It holds the secret key behind the noise of a release, and which photo is which 
 noise. Without it the release can still be searched, but photos cannot be added to it, and their names are lost.
 Include it in your backups.
 """
-
-
-def content_digest(content: bytes) -> bytes:
-    """What a photo is known by, before the vault's key makes it a secret: SHA-256 of the file's bytes."""
-    return hashlib.sha256(content).digest()
 
 
 @dataclass(frozen=True)
@@ -152,6 +149,7 @@ class Vault:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
         self._key = _read_key(self.path / "key")
+        durable.close_to_others(self.path, mode=0o700)
         self._database = self.path / "records.db"
         if not self._database.is_file():
             self._make_tables()
@@ -188,7 +186,7 @@ class Vault:
         return _keyed(self._key, "number").hex()[:16]
 
     def record_of(self, digest: bytes) -> str:
-        """The id of the record with this `content_digest`."""
+        """The id of the record with this content (`data.content_digest`)."""
         return _keyed(self._key, "record", digest).hex()[:32]
 
     def release_of(self, law: str) -> str:
@@ -197,10 +195,6 @@ class Vault:
         The same law gives the same number, so that a release is charged once, whatever was lost or tried again.
         """
         return _keyed(self._key, "release", law.encode()).hex()[:32]
-
-    def stream(self, record: str, law: str, *, about: str = "") -> RecordStream:
-        """The permanent noise of a record under a mechanism, given as text (its JSON); see `source`."""
-        return self.source([record], about=about).stream(f"{record}/{law}")
 
     def source(self, records: Iterable[str], *, about: str) -> RecordSource:
         """The noise of these records, to be drawn here or elsewhere.
@@ -275,7 +269,11 @@ class Vault:
         return np.stack(standing) if standing else codes
 
     def chosen(self, release: str, records: Iterable[str], most: int) -> set[str]:
-        """Those of the records that may be released with at most `most` per person, ever, in this release."""
+        """Those of the records that may be released with at most `most` per person, ever, in this release.
+
+        Persons of whom more was released already, when nobody said whose the photos were or others did, are refused:
+        the bound that the release is about to promise is broken.
+        """
         checks.whole("most", most)
         wanted, before = set(records), set(self.codes(release))
         with self._connected() as connection:
@@ -284,10 +282,20 @@ class Vault:
         for person, record in pairs:
             by_person[person].append(record)
         refused: set[str] = set()
+        crowded = []
         for owned in by_person.values():
-            released = [record for record in owned if record in before]
+            released = sum(record in before for record in owned)
+            if released > most:
+                crowded.append(released)
             waiting = sorted(record for record in owned if record in wanted and record not in before)
-            refused.update(waiting[max(0, most - len(released)) :])
+            refused.update(waiting[max(0, most - released) :])
+        if crowded:
+            raise InvalidData(
+                f"{len(crowded)} {'person has' if len(crowded) == 1 else 'persons have'} more than {most} "
+                f"{'images' if most > 1 else 'image'} released by earlier runs with this vault, which did not know "
+                f"whose they were or had it otherwise: up to {max(crowded)}. What was given away stays. Allow "
+                f"{max(crowded)} in another --out, or make a new release with a new vault, charged again."
+            )
         return wanted - refused
 
     def fact(self, name: str) -> Any:

@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from blindsight.core import checks
 from blindsight.core.errors import BlindsightError, HostileFile, InvalidData, InvalidParameter, MissingData
 from blindsight.data import load_folder, read_image
+from blindsight.data.content import content_digest
 from blindsight.data.formats.dicom import unnamed_dicom
 from blindsight.data.reading import SUFFIXES
 from blindsight.evaluation.multilabel import evaluate
 from blindsight.features.network import DIMENSIONS
-from blindsight.privacy.vault import content_digest
 from blindsight.tagging.asking import Paid
 from blindsight.tagging.estimator import PrivateTagger
 from blindsight.tagging.labels import label_rows

@@ -19,6 +19,7 @@ from blindsight.cli.main import app
 from blindsight.core import storage
 from blindsight.core.errors import BudgetExceeded, InvalidData, InvalidParameter
 from blindsight.data import ImageSet
+from blindsight.data.content import content_digest
 from blindsight.hashing import LSH, CodebookHasher, PHashing
 from blindsight.index import HammingIndex
 from blindsight.index.bulk import HERE, Here, OnRay, hash_to, records_of, release_named, sketch_to
@@ -26,7 +27,7 @@ from blindsight.index.bulk.pools import _make, reach
 from blindsight.index.bulk.spool import Spool
 from blindsight.privacy import Cost, Ledger
 from blindsight.privacy.entropy import part_state
-from blindsight.privacy.vault import Vault, content_digest
+from blindsight.privacy.vault import Vault
 from blindsight.sketching import FlippedBits, NegativeSketcher, SketchSet
 
 DIGITS = data.load("digits")[:200]

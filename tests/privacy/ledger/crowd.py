@@ -1,7 +1,6 @@
 """A program that the tests run: many processes at one ledger. Forking here keeps the test's own process single.
 
 crowd.py charge WHERE DATASET PROCESSES TIMES    each process charges 0.1 per record so many times
-crowd.py keys   WHERE DATASET PROCESSES TIMES    the same under keys, each drawn twice on average
 crowd.py kill   WHERE DATASET KILLS FILE         each child charges and releases until it is killed
 crowd.py open   WHERE DATASET PROCESSES          all open a new ledger at the same moment
 """
@@ -12,10 +11,8 @@ import importlib
 import json
 import os
 import random
-import shutil
 import signal
 import sys
-import tempfile
 import time
 
 from blindsight.core.errors import BudgetExceeded
@@ -23,7 +20,6 @@ from blindsight.privacy.guarantee import Cost
 from blindsight.privacy.ledger import Ledger
 
 COST = Cost(epsilon=0.1, delta=1e-9, unit="record")
-KEYED = (COST, Cost(epsilon=0.7, delta=1e-8, unit="pixel"))
 
 
 def in_child(work) -> int:
@@ -62,31 +58,6 @@ def charge(where: str, dataset: str, processes: int, times: int) -> dict[str, in
     with os.fdopen(reader) as lines:
         counts = [tuple(map(int, line.split())) for line in lines]
     return {"failed": failed, "charged": sum(c[0] for c in counts), "refused": sum(c[1] for c in counts)}
-
-
-def keys(where: str, dataset: str, processes: int, times: int) -> dict[str, int]:
-    """Every process charges keys drawn at random; each tells which entry it got for which key."""
-    ledger = Ledger(where, dataset=dataset)
-    ledger.head()
-    folder = tempfile.mkdtemp()
-    distinct = processes * times // 2
-
-    def work() -> None:
-        rng = random.Random(os.getpid())
-        with open(os.path.join(folder, str(os.getpid())), "w") as file:
-            for _ in range(times):
-                number = rng.randrange(distinct)
-                entry = ledger.charge(KEYED, what="release", key=f"release {number}")
-                file.write(f"{number} {entry.sequence}\n")
-
-    failed = failures([in_child(work) for _ in range(processes)])
-    found: dict[int, set[int]] = {}
-    for name in os.listdir(folder):
-        with open(os.path.join(folder, name)) as file:
-            for number, sequence in (map(int, line.split()) for line in file):
-                found.setdefault(number, set()).add(sequence)
-    shutil.rmtree(folder)
-    return {"failed": failed, "keys": len(found), "doubled": sum(len(entries) > 1 for entries in found.values())}
 
 
 def kill(where: str, dataset: str, kills: int, file: str) -> dict[str, int]:
@@ -130,8 +101,6 @@ if __name__ == "__main__":
     verb, where, dataset, count, *rest = sys.argv[1:]
     if verb == "charge":
         result = charge(where, dataset, int(count), int(rest[0]))
-    elif verb == "keys":
-        result = keys(where, dataset, int(count), int(rest[0]))
     elif verb == "kill":
         result = kill(where, dataset, int(count), rest[0])
     else:

@@ -76,6 +76,13 @@ def test_a_ledger_of_the_first_format_goes_on(path):
     assert not [name for (name,) in left if name.startswith("blindsight_ledger_")]
 
 
+def test_its_files_are_closed_to_others(path):
+    path.chmod(0o644)
+    with Ledger(path, dataset="ward-7", create=False) as ledger:
+        ledger.charge(Cost(epsilon=0.1, unit="record"), what="codes")
+        assert {file.stat().st_mode & 0o777 for file in path.parent.glob("ledger.db*")} == {0o600}
+
+
 def test_reading_alone_does_not_carry_it_over(path):
     content = path.read_bytes()
     with pytest.raises(LedgerError, match="Open it for writing once"):

@@ -15,7 +15,7 @@ import pytest
 from blindsight.core.errors import InvalidParameter, LedgerError, UnitMismatch
 from blindsight.privacy.guarantee import Cost, Neighbours, Unit
 from blindsight.privacy.ledger import Ledger, datasets
-from blindsight.privacy.ledger.teaching import unit_mismatch
+from blindsight.privacy.ledger.units import unit_mismatch
 
 CROWD = Path(__file__).with_name("crowd.py")
 

@@ -22,10 +22,10 @@ def path(tmp_path):
     path = tmp_path / "ledger.db"
     with Ledger(path, dataset="ward-7") as ledger:
         ledger.grant(Cost(epsilon=1, delta=1e-6, unit="record"))
-        ledger.grant(Cost(epsilon=4, unit="pair"))
+        ledger.grant(Cost(epsilon=4, unit="query"))
         for i in range(6):
             ledger.charge(Cost(epsilon=0.1, delta=1e-9, unit="record"), what=f"release {i}")
-        ledger.charge(Cost(epsilon=1, unit="pair"), what="pairs")
+        ledger.charge(Cost(epsilon=1, unit="query"), what="answers")
     return path
 
 
@@ -129,7 +129,7 @@ def test_a_budget_below_what_was_spent_does_not_verify(path):
 def test_a_ledger_whose_end_was_changed_takes_no_more_charges(path):
     behind(path, f"UPDATE {ENTRIES} SET spent_micro_epsilon = 0 WHERE sequence = 9")
     with Ledger(path, dataset="ward-7") as ledger:
-        for unit in ("record", "pair"):
+        for unit in ("record", "query"):
             with pytest.raises(LedgerTampered):
                 ledger.charge(Cost(epsilon=0.1, unit=unit), what="more")
 

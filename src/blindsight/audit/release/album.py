@@ -12,11 +12,12 @@ from numpy.typing import NDArray
 
 from blindsight.core.errors import BlindsightError, InvalidData
 from blindsight.data import read_image, to_rgb
+from blindsight.data.content import content_digest
 from blindsight.index.encoder import PhotoEncoder, Recipe, load_encoder
 from blindsight.index.header import Header
 from blindsight.index.photos import PhotoFolder, column_of
 from blindsight.privacy import Guarantee
-from blindsight.privacy.vault import Vault, content_digest
+from blindsight.privacy.vault import Vault
 
 __all__ = ["Album", "Kinds", "kinds_of", "read_album", "told_kinds"]
 

@@ -15,11 +15,12 @@ from blindsight.audit.report.figures import Figure
 from blindsight.audit.report.page import Report
 from blindsight.audit.report.verdict import Verdict
 from blindsight.core.errors import InvalidData
+from blindsight.data.content import content_digest
 from blindsight.data.limits import LIMITS, read_bytes
 from blindsight.data.reading import SUFFIXES
 from blindsight.index.photos import photo_names
 from blindsight.privacy import Guarantee
-from blindsight.privacy.vault import Vault, content_digest
+from blindsight.privacy.vault import Vault
 
 __all__ = ["audit_tags"]
 

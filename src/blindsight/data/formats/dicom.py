@@ -22,7 +22,7 @@ from blindsight.core.errors import HostileFile
 from blindsight.data.limits import LIMITS, Limits
 from blindsight.data.quiet import quiet
 
-__all__ = ["decode_dicom", "is_dicom", "patient_of", "unnamed_dicom"]
+__all__ = ["decode_dicom", "is_dicom", "patient_of", "silent_pydicom", "unnamed_dicom"]
 
 _MOST_FRAMES = 10_000
 _COLOURS = ("Red", "Green", "Blue")
@@ -56,7 +56,7 @@ def unnamed_dicom(path: Path) -> bool:
 
 def decode_dicom(data: bytes, *, name: str = "the image", limits: Limits = LIMITS) -> NDArray[np.uint8]:
     """The picture as uint8, (h, w) if grey and (h, w, 3) if it has colour; metadata stay behind."""
-    module = _pydicom()
+    module = silent_pydicom()
     try:
         with quiet():
             dataset = module.dcmread(io.BytesIO(data), specific_tags=_PICTURE)
@@ -73,7 +73,7 @@ def decode_dicom(data: bytes, *, name: str = "the image", limits: Limits = LIMIT
 
 def patient_of(source: bytes | Path) -> str | None:
     """The SHA-256 of the patient's id, or None where the file names none."""
-    module = _pydicom()
+    module = silent_pydicom()
     try:
         with quiet():
             given = source if isinstance(source, Path) else io.BytesIO(source)
@@ -84,7 +84,8 @@ def patient_of(source: bytes | Path) -> str | None:
     return hashlib.sha256(patient.encode()).hexdigest() if patient else None
 
 
-def _pydicom() -> Any:
+def silent_pydicom() -> Any:
+    """pydicom, with its log off: it quotes the fields of files."""
     module = optional_module("pydicom", extra="dicom")
     logging.getLogger("pydicom").disabled = True
     return module

@@ -14,12 +14,13 @@ from numpy.typing import NDArray
 
 from blindsight.core.errors import BlindsightError
 from blindsight.data import ImageSet, to_rgb
+from blindsight.data.content import content_digest
 from blindsight.data.reading import decode_image
 from blindsight.index import CodeIndex
 from blindsight.index.bulk.pools import HERE, Pool
 from blindsight.index.bulk.spool import Contents, Spool
 from blindsight.privacy.entropy import Source
-from blindsight.privacy.vault import RecordSource, Vault, content_digest
+from blindsight.privacy.vault import RecordSource, Vault
 
 __all__ = ["Release", "Released", "Wanted", "hash_to", "records_of", "release_named"]
 

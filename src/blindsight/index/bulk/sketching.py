@@ -56,7 +56,9 @@ def sketch_to(
     if isinstance(sketcher.random_state, Permanent) and pool is not HERE:
         raise InvalidParameter("a vault's key stays here: with permanent noise workers cannot share the drawing.")
     writer = SketchWriter.of(path, sketcher, X, y, block=block)
-    if writer.finished:  # nothing to draw, so nothing to charge
+    if writer.finished:  # nothing to draw; with permanent noise, whoever forgot the ledger before pays now
+        if ledger is not None and isinstance(sketcher.random_state, Permanent):
+            _charge(ledger, sketcher, writer.n, sketcher.random_state.key(sketcher.release_law_))
         return writer.finish()
     held = Spool.begin(writer.target.with_name(writer.target.name + ".shards"), writer.fingerprint)
     if ledger is not None and writer.missing():  # all drawn before, and died before the file got its name: paid for
@@ -108,15 +110,16 @@ def _charge_once(ledger: Ledger, sketcher: Any, writer: SketchWriter, held: Spoo
 
     A refusal leaves nothing behind.
     """
-    guarantee, state = sketcher.guarantee_, sketcher.random_state
+    state = sketcher.random_state
     try:
-        ledger.charge(
-            guarantee.costs,
-            what=f"flipped bits of {writer.n} images, each released once",
-            key=state.key(sketcher.release_law_) if isinstance(state, Permanent) else f"sketches {held.number}",
-        )
+        key = state.key(sketcher.release_law_) if isinstance(state, Permanent) else f"sketches {held.number}"
+        _charge(ledger, sketcher, writer.n, key)
     except BaseException:
         if not writer.done.any() and not any(held.finished()):
             durable.remove(writer.partial)
             held.close()
         raise
+
+
+def _charge(ledger: Ledger, sketcher: Any, images: int, key: str) -> None:
+    ledger.charge(sketcher.guarantee_.costs, what=f"flipped bits of {images} images, each released once", key=key)

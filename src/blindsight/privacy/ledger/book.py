@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NoReturn, get_args
@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, NoReturn, get_args
 from blindsight.core import checks
 from blindsight.core.errors import BlindsightError, InvalidParameter, LedgerError, LedgerTampered
 from blindsight.privacy.guarantee import Cost, Neighbours, Unit
-from blindsight.privacy.ledger import teaching, zcdp
+from blindsight.privacy.ledger import units, zcdp
 from blindsight.privacy.ledger.amounts import MICRO, Amount, Composition, budget_amount, cost_amount
-from blindsight.privacy.ledger.chain import EMPTY, Entry, Head, Kind, chained, checked, intact
+from blindsight.privacy.ledger.chain import EMPTY, Account, Entry, Head, Kind, chained, checked, intact
 from blindsight.privacy.ledger.place import Place
 
 if TYPE_CHECKING:
@@ -123,7 +123,8 @@ class Ledger:
         amount, what = budget_amount(_a_cost("grant", total), composition), _text("what", what)
         with self._store.write(self._dataset) as transaction:
             transaction.start(self._dataset)
-            head, before = self._locked(transaction, (total.unit, total.neighbours))
+            head, lasts = self._locked(transaction)
+            before = lasts.get((total.unit, total.neighbours))
             if before is not None and before.kind == "close":
                 raise LedgerError(
                     f"the budget of data set {self._dataset!r} per {total.unit} was closed, and stays closed."
@@ -152,35 +153,43 @@ class Ledger:
 
         Parameters:
             costs: what the release costs, or a sequence of what this one release costs in different units. It is posted
-                to each account that one of them is for, all or none.
+                to each account that one of them is for, or converts to (see `units`), all or none.
             what: what is released, in words without private values.
             key: names the release. The first charge under a key is written; the same again, after a crash, in another
-                process or on another host, returns that entry and charges nothing; other costs under it are refused.
+                process or on another host, returns that entry and charges nothing but accounts that were granted
+                since; other costs under it are refused.
 
         Returns the entry of the first cost that has an account. Raises `BudgetExceeded` (too little left in one of
-        the accounts), `UnitMismatch` (no account is in any of these units; says how to convert), `NotProven` (infinite
-        cost) or `LedgerError` (not written). Whatever it raises, nothing is charged that you may release on.
+        the accounts), `UnitMismatch` (no account is in any of these units, or one is in a larger unit that the release
+        says nothing for; says how to convert), `NotProven` (infinite cost) or `LedgerError` (not written). Whatever it
+        raises, nothing is charged that you may release on.
         """
         listed, what = _some_costs(costs), _text("what", what)
         key = "" if key is None else _text("key", key)
         with self._store.write(self._dataset) as transaction:
-            head, befores = self._accounts(transaction, listed)
-            if key and (paid := transaction.paid(self._dataset, key)):
-                return _paid_before(paid, listed, key)
+            head, lasts = self._locked(transaction)
+            due = units.dues(listed, lasts.keys())
+            if not due:
+                raise self._no_account(listed, lasts.keys())
+            if (refusal := units.uncovered(listed, due, self._dataset, lasts.keys())) is not None:
+                raise refusal
+            paid = transaction.paid(self._dataset, key) if key else []
+            _check_paid(paid, due, key)
             posted: list[Entry] = []
-            for cost in listed:
-                if (before := befores.get((cost.unit, cost.neighbours))) is not None:
+            for cost in due:
+                before = lasts[cost.unit, cost.neighbours]
+                if before.account not in {entry.account for entry in paid}:
                     posted.append(self._posting(posted[-1].head if posted else head, before, cost, what, key))
-            if not posted:
-                raise self._no_account(transaction, listed)
-            transaction.append(posted)
-            return posted[0]
+            if posted:
+                transaction.append(posted)
+            return (paid or posted)[0]
 
     def close_budget(self, unit: Unit, neighbours: Neighbours = "replace one", *, what: str = "closed") -> Entry:
         """End a budget for good: what is left is forfeited."""
         cost, what = Cost(epsilon=0, unit=unit, neighbours=neighbours), _text("what", what)
         with self._store.write(self._dataset) as transaction:
-            head, before = self._locked(transaction, (unit, neighbours))
+            head, lasts = self._locked(transaction)
+            before = lasts.get((unit, neighbours))
             if before is None:
                 raise LedgerError(f"data set {self._dataset!r} has no budget per {unit} ({neighbours}) to close.")
             if before.kind == "close":
@@ -213,9 +222,7 @@ class Ledger:
     def balances(self) -> list[Balance]:
         """Every account of the data set."""
         with self._store.read() as transaction:
-            accounts = transaction.accounts(self._dataset)
-            lasts = [transaction.last(self._dataset, *account) for account in accounts]
-        return [Balance.after(last) for last in lasts if last is not None]
+            return [Balance.after(last) for last in transaction.ends(self._dataset)[1].values()]
 
     def entries(self, *, after: int = 0) -> Iterator[Entry]:
         """The entries in order, each checked against its own hash; `after` skips what you have seen.
@@ -249,14 +256,14 @@ class Ledger:
         with self._store.read() as transaction:
             transaction.check_file()
             head = transaction.head(self._dataset) or EMPTY
-            ends: dict[tuple[str, str], Entry] = {}
+            ends: dict[Account, Entry] = {}
             for entry in checked(transaction.rows(self._dataset), dataset=self._dataset, head=head):
                 kept.discard(tuple(entry.head))
                 ends[entry.account] = entry
                 if progress is not None and (entry.sequence % STRIDE == 0 or entry.sequence == head.sequence):
                     progress(entry.sequence, head.sequence)
             # Charges find an account's totals through an index, so the index must find what the chain ends with.
-            found = {account: transaction.last(self._dataset, *account) for account in ends}
+            found = transaction.ends(self._dataset)[1]
         if found != ends:
             raise LedgerTampered(f"the index of data set {self._dataset!r} does not find its last entries.")
         if kept:
@@ -285,37 +292,24 @@ class Ledger:
             "an argument, and open it again by its path in another process."
         )
 
-    def _locked(self, transaction: Transaction, account: tuple[str, str]) -> tuple[Head, Entry | None]:
-        """The chain's end, locked and checked, and the account's last entry, which carries its totals."""
-        head, end = transaction.locked_end(self._dataset)
+    def _locked(self, transaction: Transaction) -> tuple[Head, dict[Account, Entry]]:
+        """The chain's end, locked and checked, and each account's last entry, which carries its totals."""
+        transaction.lock(self._dataset)
+        head, lasts = transaction.ends(self._dataset)
         transaction.require_known(self._dataset, head)
-        if head == EMPTY:
-            return head, None
-        if end is None or end.head != head:
+        if max((entry.head for entry in lasts.values()), default=EMPTY) != head:
             raise LedgerTampered(
                 f"the last entry of data set {self._dataset!r} is not the one that its head names; nothing was "
                 "written. Run verify, and restore the ledger from a backup."
             )
-        return head, end if end.account == account else transaction.last(self._dataset, *account)
-
-    def _accounts(
-        self, transaction: Transaction, costs: Sequence[Cost]
-    ) -> tuple[Head, dict[tuple[str, str], Entry | None]]:
-        """The chain's end, locked, and the last entry of each account that one of the costs is for."""
-        wanted: list[tuple[str, str]] = [(cost.unit, cost.neighbours) for cost in costs]
-        first, *others = wanted
-        head, before = self._locked(transaction, first)
-        found = {first: before}
-        if head != EMPTY:
-            found |= {account: transaction.last(self._dataset, *account) for account in others}
-        return head, found
+        return head, lasts
 
     def _posting(self, head: Head, before: Entry, cost: Cost, what: str, key: str) -> Entry:
         """The next entry of one account, or the refusal."""
         amount = cost_amount(cost, before.composition)
         spent = before.spent + amount
         if before.kind == "close" or not spent.within(before.budget, before.composition):
-            raise teaching.overspent(amount, cost=cost, before=before)
+            raise units.overspent(amount, cost=cost, before=before)
         return self._entry(
             head,
             "charge",
@@ -328,13 +322,12 @@ class Ledger:
             key=key,
         )
 
-    def _no_account(self, transaction: Transaction, costs: Sequence[Cost]) -> BlindsightError:
-        accounts = transaction.accounts(self._dataset)
+    def _no_account(self, costs: Sequence[Cost], accounts: Collection[Account]) -> BlindsightError:
         if all(math.isinf(cost.epsilon) for cost in costs):
             cost_amount(costs[0])  # refuses, and says why
         if accounts:
-            return teaching.unit_mismatch(costs[0], self._dataset, accounts)
-        return teaching.ungranted(costs[0], self._dataset, self.where)
+            return units.unit_mismatch(costs[0], self._dataset, accounts)
+        return units.ungranted(costs[0], self._dataset, self.where)
 
     def _entry(
         self,
@@ -401,9 +394,9 @@ def _some_costs(costs: Any) -> tuple[Cost, ...]:
     return listed
 
 
-def _paid_before(paid: list[Entry], costs: Sequence[Cost], key: str) -> Entry:
-    """The earlier entry of a key, if these are its costs."""
-    given: dict[tuple[str, str], Cost] = {(cost.unit, cost.neighbours): cost for cost in costs}
+def _check_paid(paid: Sequence[Entry], due: Sequence[Cost], key: str) -> None:
+    """What was charged under a key before must be what it costs now, in every account that was charged."""
+    given: dict[Account, Cost] = {(cost.unit, cost.neighbours): cost for cost in due}
     for entry in paid:
         cost = given.get(entry.account)
         if cost is None or cost_amount(cost, entry.composition) != entry.amount:
@@ -411,7 +404,6 @@ def _paid_before(paid: list[Entry], costs: Sequence[Cost], key: str) -> Entry:
                 f"key {key!r} was charged at {entry.time[:19]} as {entry.amount} per {entry.unit}, and now stands for "
                 "other costs; nothing was charged or released. Another release needs another key."
             )
-    return paid[0]
 
 
 def _a_cost(verb: str, value: Any) -> Cost:

@@ -19,9 +19,10 @@ from typing import Any, Literal, NamedTuple
 from blindsight.core.errors import LedgerTampered
 from blindsight.privacy.ledger.amounts import Amount, Composition
 
-__all__ = ["FIRST", "Entry", "Head", "Kind", "chained", "checked", "digest"]
+__all__ = ["FIRST", "Account", "Entry", "Head", "Kind", "chained", "checked", "digest"]
 
 Kind = Literal["grant", "charge", "close"]
+Account = tuple[str, str]  # unit, neighbour relation
 FIRST = "0" * 64  # what the first entry names as its previous hash
 FORMATS = {1: "blindsight ledger 1", 2: "blindsight ledger 2"}
 NEWEST = 2
@@ -88,7 +89,7 @@ class Entry:
         return Amount(self.spent_micro_epsilon, self.spent_atto_delta, self.spent_pico_rho)
 
     @property
-    def account(self) -> tuple[str, str]:
+    def account(self) -> Account:
         """The unit and neighbour relation that the amounts count in."""
         return self.unit, self.neighbours
 
@@ -152,7 +153,7 @@ def checked(rows: Iterable[dict[str, Any]], *, dataset: str, head: Head) -> Iter
     Raises `LedgerTampered` at the first entry that was changed, moved, removed, added or cut off.
     """
     last = EMPTY
-    accounts: dict[tuple[str, str], Entry] = {}
+    accounts: dict[Account, Entry] = {}
     paid: set[tuple[str, str, str]] = set()
     for fields in rows:
         entry = intact(fields)

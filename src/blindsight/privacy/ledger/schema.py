@@ -64,27 +64,36 @@ FIRST_HEADS = sql.table("blindsight_ledger_heads", *(sql.column(name) for name i
 CREATION_LOCK = 0x626C_696E_6473  # any constant: who creates the tables on PostgreSQL holds this advisory lock
 
 SQLITE_OBJECTS = "SELECT type, name, tbl_name, sql FROM sqlite_schema"
-# Whatever could change what a write stores or a read finds, on our tables; internal triggers are constraints'.
-POSTGRESQL_STRANGERS = """
-SELECT 'trigger ' || tgname FROM pg_trigger WHERE tgrelid IN ({ours}) AND NOT tgisinternal
+# Our two tables and all that hangs on them, a line each; whatever is unusual about one is a word more in its line.
+POSTGRESQL_OBJECTS = """
+WITH ours AS (SELECT * FROM pg_class WHERE oid IN ({ours}))
+SELECT 'table ' || relname || CASE WHEN relkind <> 'r' THEN ' of another kind' ELSE '' END
+    || CASE WHEN relpersistence <> 'p' THEN ' not logged' ELSE '' END
+    || CASE WHEN relrowsecurity OR relforcerowsecurity THEN ' with row security' ELSE '' END FROM ours
+UNION ALL SELECT 'column ' || relname || '.' || attname || ' ' || format_type(atttypid, atttypmod)
+    || CASE WHEN attnotnull THEN '' ELSE ' or nothing' END
+    || CASE WHEN atthasdef OR attgenerated <> '' OR attidentity <> '' THEN ' by itself' ELSE '' END
+    || CASE WHEN attcollation IN (0, 'pg_catalog."default"'::regcollation) THEN '' ELSE ' collated' END
+    FROM pg_attribute JOIN ours ON attrelid = ours.oid WHERE attnum > 0 AND NOT attisdropped
+UNION ALL SELECT CASE WHEN indisunique THEN 'unique ' ELSE '' END || 'index ' || i.relname || ' of '
+    || (SELECT string_agg(coalesce(attname, '?'), ', ' ORDER BY place)
+        FROM unnest(indkey) WITH ORDINALITY k(number, place)
+        LEFT JOIN pg_attribute ON attrelid = indrelid AND attnum = number)
+    || coalesce(' where ' || pg_get_expr(indpred, indrelid), '')
+    || CASE WHEN indisvalid AND indisready AND indislive THEN '' ELSE ' not valid' END
+    || CASE WHEN amname = 'btree' AND (SELECT bool_and(opcdefault) FROM pg_opclass WHERE oid = ANY (indclass))
+        AND NOT EXISTS (SELECT FROM unnest(indcollation) c WHERE c NOT IN (0, 'pg_catalog."default"'::regcollation))
+        THEN '' ELSE ' ordered otherwise' END
+    FROM pg_index JOIN ours ON indrelid = ours.oid JOIN pg_class i ON i.oid = indexrelid
+    JOIN pg_am ON pg_am.oid = i.relam
+UNION ALL SELECT 'constraint ' || conname || CASE WHEN contype = 'p' AND NOT condeferrable THEN '' ELSE ' added' END
+    FROM pg_constraint WHERE (conrelid IN ({ours}) OR confrelid IN ({ours})) AND contype <> 'n'
+UNION ALL SELECT 'trigger ' || tgname FROM pg_trigger WHERE tgrelid IN ({ours}) AND NOT tgisinternal
 UNION ALL SELECT 'rule ' || rulename FROM pg_rewrite WHERE ev_class IN ({ours})
 UNION ALL SELECT 'policy ' || polname FROM pg_policy WHERE polrelid IN ({ours})
 UNION ALL SELECT 'inheritance ' || inhrelid::regclass FROM pg_inherits
     WHERE inhparent IN ({ours}) OR inhrelid IN ({ours})
-UNION ALL SELECT 'row security' FROM pg_class WHERE oid IN ({ours}) AND (relrowsecurity OR relkind <> 'r')
-UNION ALL SELECT 'index ' || relname FROM pg_index JOIN pg_class ON oid = indexrelid
-    WHERE indrelid IN ({ours}) AND NOT (relname = ANY (ARRAY[{indexes}]) AND indisvalid)
-""".format(  # noqa: S608  (names of our own)
-    ours=", ".join(f"to_regclass('{table.name}')" for table in (ENTRIES, HEADS)),
-    indexes=", ".join(
-        f"'{name}'"
-        for name in (
-            *(str(index.name) for index in ENTRIES.indexes),
-            f"{ENTRIES.name}_pkey",
-            f"{HEADS.name}_pkey",
-        )
-    ),
-)
+""".format(ours=", ".join(f"to_regclass('{table.name}')" for table in (ENTRIES, HEADS)))  # noqa: S608  (names of our own)
 
 
 def found_format(connection: sql.Connection) -> int | None:
@@ -123,19 +132,11 @@ def _carry_over(connection: sql.Connection) -> None:
 def check(connection: sql.Connection) -> None:
     """`LedgerTampered` where the database holds anything that we did not make, or misses what we did."""
     if connection.dialect.name == "postgresql":
-        strangers = list(connection.exec_driver_sql(POSTGRESQL_STRANGERS).scalars())
-        columns = {
-            table.name: [column["name"] for column in sql.inspect(connection).get_columns(table.name)]
-            for table in (ENTRIES, HEADS)
-        }
-        strangers += [
-            f"changed columns of {table.name}"
-            for table in (ENTRIES, HEADS)
-            if columns[table.name] != [column.name for column in table.columns]
-        ]
+        found = set(connection.exec_driver_sql(POSTGRESQL_OBJECTS).scalars())
+        strangers = sorted(found ^ _expected_lines())
     else:
-        found = {tuple(row) for row in connection.exec_driver_sql(SQLITE_OBJECTS)}
-        strangers = [f"{kind} {name}" for kind, name, *_ in sorted(found ^ _expected())]
+        objects = {tuple(row) for row in connection.exec_driver_sql(SQLITE_OBJECTS)}
+        strangers = [f"{kind} {name}" for kind, name, *_ in sorted(objects ^ _expected())]
     if strangers:
         raise LedgerTampered(
             f"the ledger's database is not as it was made: {strangers[0]!r} is strange or missing. Triggers, views and "
@@ -143,11 +144,22 @@ def check(connection: sql.Connection) -> None:
         )
 
 
-def check_briefly(connection: sql.Connection) -> None:
-    """The part of `check` that a write repeats on PostgreSQL: what may act at commit, after we have looked."""
-    strangers = list(connection.exec_driver_sql(POSTGRESQL_STRANGERS).scalars())
-    if strangers:
-        raise LedgerTampered(f"{strangers[0]!r} hangs on the ledger's tables; nothing was written.")
+@functools.cache
+def _expected_lines() -> frozenset[str]:
+    """What `POSTGRESQL_OBJECTS` finds of tables that we make."""
+    lines = []
+    for table in (ENTRIES, HEADS):
+        primary = ", ".join(column.name for column in table.primary_key)
+        lines += [f"table {table.name}", f"constraint {table.name}_pkey"]
+        lines.append(f"unique index {table.name}_pkey of {primary}")
+        lines += [
+            f"column {table.name}.{c.name} {'text' if isinstance(c.type, sql.Text) else 'bigint'}" for c in table.c
+        ]
+        for index in table.indexes:
+            some = " where (key <> ''::text)" if index.unique else ""
+            columns = ", ".join(column.name for column in index.columns)
+            lines.append(f"{'unique ' if index.unique else ''}index {index.name} of {columns}{some}")
+    return frozenset(lines)
 
 
 @functools.cache

@@ -7,6 +7,7 @@ decides on cannot change under it.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import random
@@ -24,6 +25,7 @@ import sqlalchemy as sql
 from sqlalchemy import event
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
+from blindsight.core import durable
 from blindsight.core.errors import LedgerError, LedgerTampered
 from blindsight.privacy.ledger import schema
 from blindsight.privacy.ledger.chain import Head
@@ -76,6 +78,9 @@ class Store:
                 "the second. Open it for writing once (blindsight ledger show does): entries and hashes stay."
             )
         with self._errors("write"), self._connect(write=True) as connection, connection.begin():
+            for end in () if self.place.file is None else ("", "-wal", "-shm"):
+                with contextlib.suppress(FileNotFoundError):
+                    durable.close_to_others(Path(f"{self.place.file}{end}"), mode=0o600)  # the first format's were open
             schema.prepare(connection, place=str(self.place))
             schema.check(connection)
 
@@ -121,12 +126,13 @@ class Store:
 
     def _check_place(self, connection: sql.Connection) -> None:
         if self.place.file is None:
-            schema.check_briefly(connection)
+            schema.check(connection)  # others may share the database, and nothing counts their changes
             return
         if self._files is None:
             self._files = _files(self.place)
         # SQLite counts every change of the schema.
-        version = connection.exec_driver_sql("PRAGMA schema_version").scalar()
+        driver: Any = connection.connection.driver_connection
+        version = driver.execute("PRAGMA schema_version").fetchone()[0]
         if version != self._schema:
             schema.check(connection)
             self._schema = version

@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, get_args
 
 import sqlalchemy as sql
 
 from blindsight.core.errors import LedgerTampered
+from blindsight.privacy.cost import Neighbours, Unit
 from blindsight.privacy.ledger import schema
 from blindsight.privacy.ledger.amounts import LARGEST
-from blindsight.privacy.ledger.chain import EMPTY, FIELDS, Entry, Head, intact
+from blindsight.privacy.ledger.chain import EMPTY, FIELDS, Account, Entry, Head, intact
 from blindsight.privacy.ledger.schema import ENTRIES, HEADS
 
 __all__ = ["Transaction"]
 
 HEAD = sql.select(HEADS.c.sequence, HEADS.c.hash).where(HEADS.c.dataset == sql.bindparam("dataset"))
-END = (
-    sql.select(ENTRIES, HEADS.c.sequence.label("head_sequence"), HEADS.c.hash.label("head_hash"))
-    .select_from(
-        HEADS.outerjoin(ENTRIES, (ENTRIES.c.dataset == HEADS.c.dataset) & (ENTRIES.c.sequence == HEADS.c.sequence))
-    )
-    .where(HEADS.c.dataset == sql.bindparam("dataset"))
-)
 LOCK = HEAD.with_for_update()
 # What a write must find when it looks back: the head, and the totals of the entry that it names.
 STANDS = (
@@ -37,22 +32,38 @@ STANDS = (
     .select_from(HEADS.join(ENTRIES, (ENTRIES.c.dataset == HEADS.c.dataset) & (ENTRIES.c.sequence == HEADS.c.sequence)))
     .where(HEADS.c.dataset == sql.bindparam("dataset"))
 )
-LAST = (
-    sql.select(ENTRIES)
-    .where(
-        ENTRIES.c.dataset == sql.bindparam("dataset"),
-        ENTRIES.c.unit == sql.bindparam("unit"),
-        ENTRIES.c.neighbours == sql.bindparam("neighbours"),
+POSSIBLE = sql.union_all(
+    *(
+        sql.select(sql.literal_column(f"'{unit}'").label("unit"), sql.literal_column(f"'{relation}'").label("relation"))
+        for unit in get_args(Unit)
+        for relation in get_args(Neighbours)
     )
-    .order_by(ENTRIES.c.sequence.desc())
-    .limit(1)
+).subquery()
+EARLIER = ENTRIES.alias()
+# One look into the index for each account that there could be: the entries themselves may be millions.
+LAST_NUMBERS = sql.select(
+    sql.select(sql.func.max(EARLIER.c.sequence))
+    .where(
+        EARLIER.c.dataset == sql.bindparam("dataset"),
+        EARLIER.c.unit == POSSIBLE.c.unit,
+        EARLIER.c.neighbours == POSSIBLE.c.relation,
+    )
+    .scalar_subquery()
+).select_from(POSSIBLE)
+ENDS = (
+    sql.select(ENTRIES, HEADS.c.sequence.label("head_sequence"), HEADS.c.hash.label("head_hash"))
+    .select_from(
+        HEADS.outerjoin(ENTRIES, (ENTRIES.c.dataset == HEADS.c.dataset) & ENTRIES.c.sequence.in_(LAST_NUMBERS))
+    )
+    .where(HEADS.c.dataset == sql.bindparam("dataset"))
 )
 PAGE = 1000
 NEXT = (
     sql.select(ENTRIES)
     .where(ENTRIES.c.dataset == sql.bindparam("dataset"), ENTRIES.c.sequence > sql.bindparam("after"))
     .order_by(ENTRIES.c.sequence)
-    .limit(PAGE)
+    .limit(sql.literal_column(str(PAGE)))
+    .offset(sql.literal_column("0"))  # SQLite would ask for a value
 )
 AT = sql.select(ENTRIES.c.hash).where(
     ENTRIES.c.dataset == sql.bindparam("dataset"), ENTRIES.c.sequence == sql.bindparam("sequence")
@@ -88,12 +99,24 @@ class Transaction:
         known = self.known
         if known is None or head == known:
             return
-        found = self.connection.execute(AT, {"dataset": dataset, "sequence": known.sequence}).scalar()
-        if found != known.hash:
+        if self._hash_at(dataset, known.sequence) != known.hash:
             raise LedgerTampered(
                 f"the ledger of data set {dataset!r} no longer holds entry {known.sequence}, which was on the disk: "
                 "its file or its log was removed or replaced. Nothing was written. Restore the ledger from a backup."
             )
+
+    def _rows(self, statement: sql.Executable, values: dict[str, Any] | list[dict[str, Any]]) -> list[tuple[Any, ...]]:
+        """What a statement finds. On SQLite the driver is asked directly: that spares a third of a charge's time."""
+        if self.connection.dialect.name != "sqlite":
+            found = self.connection.execute(statement, values)
+            return [tuple(row) for row in found] if found.returns_rows else []
+        driver: Any = self.connection.connection.driver_connection
+        run = driver.executemany if isinstance(values, list) else driver.execute
+        return run(_text(statement), values).fetchall()  # type: ignore[no-any-return]
+
+    def _hash_at(self, dataset: str, sequence: int) -> str | None:
+        found = self._rows(AT, {"dataset": dataset, "sequence": sequence})
+        return found[0][0] if found else None
 
     def start(self, dataset: str) -> None:
         """Make sure the data set has a head to lock."""
@@ -102,32 +125,23 @@ class Transaction:
 
     def head(self, dataset: str) -> Head | None:
         """Where the data set's chain ends, or None."""
-        row = self.connection.execute(HEAD, {"dataset": dataset}).one_or_none()
-        return None if row is None else Head(*row)
+        found = self._rows(HEAD, {"dataset": dataset})
+        return Head(*found[0]) if found else None
 
-    def locked_end(self, dataset: str) -> tuple[Head, Entry | None]:
-        """The head, which nobody else can move until this ends, and the entry it names, its hash checked."""
+    def lock(self, dataset: str) -> None:
+        """Nobody else moves the head until this ends; SQLite has one writer anyway."""
         if self.connection.dialect.name == "postgresql":
-            # Lock in a statement of its own: the next one then sees what the writer before us committed.
-            self.connection.execute(LOCK, {"dataset": dataset})
-        row = self.connection.execute(END, {"dataset": dataset}).one_or_none()
-        if row is None:
-            return EMPTY, None
-        *fields, sequence, digest = row
-        entry = None if fields[1] is None else intact(dict(zip(FIELDS, fields, strict=True)))
-        return Head(sequence, digest), entry
+            # A statement of its own: the next one then sees what the writer before us committed.
+            self._rows(LOCK, {"dataset": dataset})
 
-    def last(self, dataset: str, unit: str, neighbours: str) -> Entry | None:
-        """The last entry of an account, its hash checked: it carries the totals."""
-        names = {"dataset": dataset, "unit": unit, "neighbours": neighbours}
-        row = self.connection.execute(LAST, names).one_or_none()
-        return None if row is None else intact(dict(row._mapping))
-
-    def accounts(self, dataset: str) -> list[tuple[str, str]]:
-        """The units and neighbour relations that the data set has entries in."""
-        pair = (ENTRIES.c.unit, ENTRIES.c.neighbours)
-        query = sql.select(*pair).where(ENTRIES.c.dataset == dataset).distinct().order_by(*pair)
-        return [(unit, neighbours) for unit, neighbours in self.connection.execute(query)]
+    def ends(self, dataset: str) -> tuple[Head, dict[Account, Entry]]:
+        """The head, and the last entry of each account, its hash checked: it carries the account's totals."""
+        head, lasts = EMPTY, []
+        for *fields, sequence, digest in self._rows(ENDS, {"dataset": dataset}):
+            head = Head(sequence, digest)
+            if fields[1] is not None:
+                lasts.append(intact(_named(fields)))
+        return head, {entry.account: entry for entry in sorted(lasts, key=lambda entry: entry.account)}
 
     def datasets(self) -> list[str]:
         """Every data set that has a head or an entry."""
@@ -136,8 +150,7 @@ class Transaction:
 
     def page(self, dataset: str, *, after: int) -> list[dict[str, Any]]:
         """The stored fields of the next entries in order, at most `PAGE` of them, unchecked."""
-        found = self.connection.execute(NEXT, {"dataset": dataset, "after": after})
-        return [dict(row) for row in found.mappings()]
+        return [_named(row) for row in self._rows(NEXT, {"dataset": dataset, "after": after})]
 
     def rows(self, dataset: str) -> Iterator[dict[str, Any]]:
         """All stored fields in order, unchecked. Page by page: a cursor would stay open when the reader stops."""
@@ -149,16 +162,12 @@ class Transaction:
     def append(self, entries: Sequence[Entry]) -> None:
         """Write entries, move the head to the last, and read all of it back: what was written is what stands there."""
         last = entries[-1]
-        rows = [entry.to_dict() for entry in entries]
-        self.connection.execute(APPEND, rows if len(rows) > 1 else rows[0])
-        self.connection.execute(MOVE, {"of": last.dataset, "to": last.sequence, "digest": last.hash})
-        stands = self.connection.execute(STANDS, {"dataset": last.dataset}).one_or_none()
-        others = all(
-            self.connection.execute(AT, {"dataset": entry.dataset, "sequence": entry.sequence}).scalar() == entry.hash
-            for entry in entries[:-1]
-        )
+        self._rows(APPEND, [entry.to_dict() for entry in entries])
+        self._rows(MOVE, {"of": last.dataset, "to": last.sequence, "digest": last.hash})
+        stands = self._rows(STANDS, {"dataset": last.dataset})
+        others = all(self._hash_at(entry.dataset, entry.sequence) == entry.hash for entry in entries[:-1])
         expected = (*last.head, last.hash, last.spent_micro_epsilon, last.spent_atto_delta, last.spent_pico_rho)
-        if stands is None or tuple(stands) != expected or not others:
+        if stands != [expected] or not others:
             raise LedgerTampered(
                 "the database did not keep what was written to it; nothing was charged. Something acts on its tables."
             )
@@ -166,15 +175,14 @@ class Transaction:
 
     def paid(self, dataset: str, key: str) -> list[Entry]:
         """The entries that were charged under a key."""
-        found = self.connection.execute(PAID, {"dataset": dataset, "key": key}).mappings()
-        return [intact(dict(row)) for row in found]
+        return [intact(_named(row)) for row in self._rows(PAID, {"dataset": dataset, "key": key})]
 
     def copy_to(self, other: Transaction) -> None:
         """Write all rows into an empty ledger, unchecked: whoever wants them checked verifies the copy."""
         for dataset in self.datasets():
             page = self.page(dataset, after=-LARGEST)
             while page:
-                other.connection.execute(APPEND, page)
+                other._rows(APPEND, page)
                 page = self.page(dataset, after=page[-1]["sequence"])
             head = self.head(dataset)
             if head is not None:
@@ -187,6 +195,18 @@ class Transaction:
             found = self.connection.exec_driver_sql("PRAGMA integrity_check(1)").scalar()
             if found != "ok":
                 raise LedgerTampered(f"the ledger's file is damaged: {found}.")
+
+
+def _named(row: Sequence[Any]) -> dict[str, Any]:
+    return dict(zip(FIELDS, row, strict=True))
+
+
+@functools.cache
+def _text(statement: Any) -> str:
+    """A statement as SQLite reads it, with named values."""
+    from sqlalchemy.dialects import sqlite
+
+    return str(statement.compile(dialect=sqlite.dialect(paramstyle="named")))
 
 
 def _insert(connection: sql.Connection) -> Any:

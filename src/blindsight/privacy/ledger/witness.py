@@ -2,23 +2,24 @@
 
 Whoever can write to a ledger's database can rewrite all of it, or put back an old copy. A witness on another disk,
 in another folder or on another host, which that person cannot write to, shows it: the chain must pass through every
-head that the witness holds. A signature shows the same of the witness itself. Ed25519 needs the `cryptography`
-package: the ledger's keeper holds the private key, everyone may have the public one. A key for HMAC-SHA-256 needs no
-package, but whoever can check with it can also sign.
+head that the witness holds. A signature (Ed25519: the ledger's keeper holds the private key, everyone may have the
+public one) shows that nobody else wrote a line. Lines that were taken away it does not show.
 """
 
 from __future__ import annotations
 
 import hashlib
-import hmac
 import json
-import secrets
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from blindsight.core import checks, durable
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ed25519
+
+from blindsight.core import durable
 from blindsight.core.errors import HostileFile, InvalidParameter, LedgerTampered
 from blindsight.privacy.ledger.book import Ledger
 from blindsight.privacy.ledger.chain import Head
@@ -27,16 +28,15 @@ __all__ = ["SigningKey", "make_key", "read_witness", "witness"]
 
 NAME = "ledger-witness.jsonl"
 _PURPOSE = b"blindsight ledger head 1\n"
-_HMAC = "blindsight hmac key "
 _FIELDS = {"dataset", "sequence", "hash", "time", "key", "signature"}
 _LARGEST = 1 << 28
 
 
 class SigningKey:
-    """A key that signs heads, or only checks them where it is a public one. Secrets never show in its `repr`."""
+    """An Ed25519 key that signs heads, or only checks them where it is a public one. The secret never shows."""
 
-    def __init__(self, kind: Literal["ed25519", "hmac"], secret: Any, public: Any) -> None:
-        self.kind, self._secret, self._public = kind, secret, public
+    def __init__(self, secret: ed25519.Ed25519PrivateKey | None, public: ed25519.Ed25519PublicKey) -> None:
+        self._secret, self._public = secret, public
 
     @classmethod
     def read(cls, path: str | Path) -> SigningKey:
@@ -45,57 +45,30 @@ class SigningKey:
             content = Path(path).read_bytes()[:4096]
         except OSError as error:
             raise InvalidParameter(f"the key {path} cannot be read: {error.strerror}.") from None
-        if content.startswith(_HMAC.encode()):
-            try:
-                secret = bytes.fromhex(content.decode()[len(_HMAC) :].strip())
-            except ValueError:
-                raise InvalidParameter(f"{path} is not a whole HMAC key.") from None
-            if len(secret) != 32:
-                raise InvalidParameter(f"{path} is not a whole HMAC key.")
-            return cls("hmac", secret, None)
-        serialization = checks.optional_module("cryptography.hazmat.primitives.serialization", extra="cluster")
-        ed25519 = checks.optional_module("cryptography.hazmat.primitives.asymmetric.ed25519", extra="cluster")
-        private: Any = None
         try:
-            if b"PRIVATE KEY" in content:
-                private = serialization.load_pem_private_key(content, password=None)
-                public = private.public_key()
-            else:
-                public = serialization.load_pem_public_key(content)
+            if b"PRIVATE KEY" not in content:
+                return cls(None, _ed25519(serialization.load_pem_public_key(content)))
+            secret = serialization.load_pem_private_key(content, password=None)
+            return cls(secret, _ed25519(secret.public_key()))  # type: ignore[arg-type]
         except (ValueError, TypeError):
             raise InvalidParameter(f"{path} is not a key that blindsight ledger key makes.") from None
-        if not isinstance(public, ed25519.Ed25519PublicKey):
-            raise InvalidParameter(f"{path} holds a key of another kind than Ed25519.")
-        return cls("ed25519", private, public)
 
     @property
     def fingerprint(self) -> str:
         """Which key it is, for the witness; says nothing of the secret."""
-        material = _HMAC.encode() + self._secret if self.kind == "hmac" else self._public.public_bytes_raw()
-        return f"{self.kind}:{hashlib.sha256(b'fingerprint' + material).hexdigest()[:16]}"
+        return f"ed25519:{hashlib.sha256(b'fingerprint' + self._public.public_bytes_raw()).hexdigest()[:16]}"
 
     def sign(self, message: bytes) -> str:
         """A signature as text."""
         if self._secret is None:
             raise InvalidParameter("this is a public key: it can check heads, not sign them.")
-        if self.kind == "hmac":
-            return hmac.digest(self._secret, message, "sha256").hex()
-        signature: bytes = self._secret.sign(message)
-        return signature.hex()
+        return self._secret.sign(message).hex()
 
     def holds(self, message: bytes, signature: str) -> bool:
         """Whether the signature is this key's."""
         try:
-            given = bytes.fromhex(signature)
-        except ValueError:
-            return False
-        if self.kind == "hmac":
-            return hmac.compare_digest(hmac.digest(self._secret, message, "sha256"), given)
-        from cryptography.exceptions import InvalidSignature
-
-        try:
-            self._public.verify(given, message)
-        except InvalidSignature:
+            self._public.verify(bytes.fromhex(signature), message)
+        except (InvalidSignature, ValueError):
             return False
         return True
 
@@ -103,17 +76,17 @@ class SigningKey:
         return f"SigningKey({self.fingerprint})"
 
 
-def make_key(path: str | Path, kind: Literal["ed25519", "hmac"] = "ed25519") -> SigningKey:
-    """A new key in a file of its own, readable by its owner only; Ed25519 puts the public half into PATH.pub."""
+def _ed25519(key: object) -> ed25519.Ed25519PublicKey:
+    if not isinstance(key, ed25519.Ed25519PublicKey):
+        raise TypeError("a key of another kind")
+    return key
+
+
+def make_key(path: str | Path) -> SigningKey:
+    """A new key in a file of its own, readable by its owner only, and its public half in PATH.pub."""
     target = Path(path)
-    checks.one_of("kind", kind, ("ed25519", "hmac"))
     if target.exists():
         raise InvalidParameter(f"{target} exists already. Choose another name: a lost key cannot be made again.")
-    if kind == "hmac":
-        durable.write_file(target, f"{_HMAC}{secrets.token_hex(32)}\n".encode(), replace=False)
-        return SigningKey.read(target)
-    serialization = checks.optional_module("cryptography.hazmat.primitives.serialization", extra="cluster")
-    ed25519 = checks.optional_module("cryptography.hazmat.primitives.asymmetric.ed25519", extra="cluster")
     key = ed25519.Ed25519PrivateKey.generate()
     pem, plain = serialization.Encoding.PEM, serialization.NoEncryption()
     durable.write_file(target, key.private_bytes(pem, serialization.PrivateFormat.PKCS8, plain), replace=False)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import math
 import secrets
 import threading
+from collections import Counter
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -15,21 +19,23 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from blindsight.core.storage import write_atomically
 from blindsight.privacy import Cost, Ledger
+from blindsight.privacy.cost import Unit
 from blindsight.service.infra.access import Owner, Parts, Studio
 from blindsight.service.infra.datasets import DataSet, DataSets, Release, today
 from blindsight.service.infra.jobs import JobContext
 from blindsight.service.infra.problems import Problem, documented
 from blindsight.service.infra.shell import Bar, Strip, bar_of, plain, render
 from blindsight.service.pages.home import chosen, reached
-from blindsight.service.pages.photo_library import columns, paid, points_of, rows_of
+from blindsight.service.pages.photo_library import columns, paid, points_of, rows_of, vault_of
 from blindsight.service.pages.protect import Next
 
-__all__ = ["router", "run"]
+__all__ = ["prices", "router", "run"]
 
 router = APIRouter(tags=["compare"])
 DataSetId = Annotated[str, Path(pattern="^[0-9a-f]{12}$", description="A data set's number.")]
 EPSILON, BUDGET = 1.0, 6.0
 LEAST, WANTED = 40, 200
+MOST = 3  # answers about one photo that are learned from, or about one person where persons are protected
 _COLUMNS = 12
 _writing = threading.Lock()
 
@@ -90,11 +96,13 @@ def answer(dataset: DataSetId, order: Answer, studio: Parts, asker: Owner) -> Pa
     responses=documented("not_found", "conflict", "busy", "budget"),
 )
 def learn(dataset: DataSetId, studio: Parts, asker: Owner) -> Next:
-    """Charged once, per pair, before anything is learned."""
+    """Charged once, per pair, per photo and per person, before anything is learned."""
     one = _scanned(studio, dataset)
     if len(_said(_answers(studio.datasets, one))) < LEAST:
         raise Problem("conflict")
-    if _bar(studio, one).left < EPSILON:
+    ledger, due = studio.budgets.named(one.account, create=True), {cost.unit: cost for cost in prices(one)}
+    left = {balance.unit: balance.remaining.epsilon for balance in ledger.balances()}
+    if _bar(studio, one).left < EPSILON or any(left.get(unit, math.inf) < cost.epsilon for unit, cost in due.items()):
         raise Problem("budget")
     order = {"dataset": one.id, "release": secrets.token_hex(6)}
     job = studio.jobs.add("compare", order, asker.name)
@@ -115,13 +123,14 @@ def run(arguments: dict[str, Any], place: JobContext) -> dict[str, Any]:
     points = columns(rows_of(datasets, one), _COLUMNS)
     aside = np.random.default_rng(len(pairs)).permutation(len(pairs))
     held, used = aside[: len(aside) // 5], aside[len(aside) // 5 :]
+    used = used[_few(pairs[used], _owners(datasets, one))]
     place.say(1, 3, "learning, with noise for each pair")
     metric = DPPMetric(epsilon=EPSILON, unit="pair", preprocessor=points)
     with Ledger(place.settings.ledger_place, dataset=one.account) as ledger:
         if not any(balance.unit == "pair" for balance in ledger.balances()):
             ledger.grant(_price(BUDGET), what="budget for answers, set by you")
         # Under the release's own number: run again after a crash, it is paid already.
-        ledger.charge(_price(EPSILON), what="way to compare", key=arguments["release"])
+        ledger.charge(prices(one), what="way to compare", key=arguments["release"])
     release = Release(
         arguments["release"],
         "metric",
@@ -159,6 +168,44 @@ def _price(epsilon: float) -> Cost:
     return Cost(epsilon=epsilon, delta=1e-5 * epsilon / EPSILON, unit="pair", neighbours="add or remove one")
 
 
+def prices(one: DataSet) -> tuple[Cost, ...]:
+    """What one learning costs per pair, and per photo and person: replaced, they take pairs away and bring new ones."""
+    units: tuple[Unit, ...] = ("record", "person") if one.most else ("record",)
+    return (_price(EPSILON), *(replace(_six_pairs(), unit=unit) for unit in units))
+
+
+@functools.cache
+def _six_pairs() -> Cost:
+    from blindsight.metric import DPPMetric
+
+    groups = {"pair": 1, "record": 2 * MOST}
+    metric = DPPMetric(epsilon=EPSILON, unit="pair")
+    (cost,) = metric.promise(n_pairs=LEAST, n_features=_COLUMNS, groups=groups, named=True).also
+    return replace(cost, epsilon=math.ceil(100 * cost.epsilon) / 100, neighbours="replace one", rho=None)
+
+
+def _owners(datasets: DataSets, one: DataSet) -> list[set[str]]:
+    """Who is protected on each photo: its persons, or the photo itself."""
+    if not one.most:
+        return [{photo.id} for photo in datasets.photos(one)]
+    persons: dict[str, set[str]] = {}
+    for photo in vault_of(datasets, one).photos().values():
+        persons.setdefault(photo.record, set()).add(photo.person)
+    return [persons[photo.id] for photo in datasets.photos(one)]
+
+
+def _few(pairs: NDArray[Any], owners: list[set[str]]) -> list[int]:
+    """The pairs, in their order, that leave each owner in at most `MOST` of them: who is in which pair is public."""
+    counts: Counter[str] = Counter()
+    kept = []
+    for row, (a, b) in enumerate(pairs):
+        who = owners[a] | owners[b]
+        if all(counts[name] < MOST for name in who):
+            counts.update(who)
+            kept.append(row)
+    return kept
+
+
 def _met(space: Any, pairs: Any, labels: Any, held: Any, truth: Any) -> int:
     """How many held pairs fall on the right side of the distance that separates the others best."""
 
@@ -190,11 +237,10 @@ def _page(request: Request, studio: Studio, dataset: str | None) -> Response:
         context |= {"sets": sets, "one": one, "least": LEAST, "wanted": WANTED, "epsilon": EPSILON}
         if one is not None:
             bar, path = _bar(studio, one), studio.datasets.vault(one) / "compared.json"
-            answers = _said(_answers(studio.datasets, one))
             job = next((j for j in studio.jobs.listed("compare") if j["arguments"]["dataset"] == one.id), None)
             context["job"] = job if job is not None and job["state"] != "done" else None
             context["last"] = json.loads(path.read_bytes()) if path.exists() else None
-            context["busiest"] = _busiest(answers)
+            context |= {"each": prices(one)[-1].epsilon, "most": MOST, "who": one.unit}
             context["bar"] = bar
             context["strip"] = Strip(
                 leaves="After learning: one table of weights. Never a pair, never a photo.",
@@ -204,7 +250,8 @@ def _page(request: Request, studio: Studio, dataset: str | None) -> Response:
                 attacked=reached(one, "metric"),
                 says="per answered pair, for one learning; smaller is safer",
                 bar=bar,
-                note=f"Answering is free; learning costs {plain(EPSILON)}.",
+                note="Answering is free; learning costs "
+                f"{plain(EPSILON)} per pair and {plain(context['each'])} per {one.unit}.",
             )
     return render(request, studio, "compare.html", context)
 
@@ -230,14 +277,6 @@ def _answers(datasets: DataSets, one: DataSet) -> list[list[str]]:
 
 def _said(answers: list[list[str]]) -> list[list[str]]:
     return [row for row in answers if row[2] != "unsure"]
-
-
-def _busiest(answers: list[list[str]]) -> int:
-    counts: dict[str, int] = {}
-    for a, b, _ in answers:
-        counts[a] = counts.get(a, 0) + 1
-        counts[b] = counts.get(b, 0) + 1
-    return max(counts.values(), default=0)
 
 
 def _next(datasets: DataSets, one: DataSet) -> Pair:

@@ -1,17 +1,26 @@
-"""Refusals that say what to do: which conversion turns this cost into the budget's unit."""
+"""What a release takes from an account in another unit than it is stated in, and refusals that say what to do.
+
+Two conversions always hold. Replacing one is removing one and adding one, so a cost under "add or remove one" counts
+twice under "replace one". And whoever changes a pixel or a bit of a record changes the record, and whoever changes a
+record changes its person's or its user's records: what bounds the larger bounds the smaller, as it is. The other way,
+from the smaller to the larger, needs to know how many there are, and only the release knows that: where it does not
+say, an account in a larger unit would go on as if nothing had been released, so the charge is refused.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import shlex
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from blindsight.core.errors import BudgetExceeded, UnitMismatch
 from blindsight.privacy.cost import Cost
 from blindsight.privacy.ledger.amounts import Amount
-from blindsight.privacy.ledger.chain import Entry
+from blindsight.privacy.ledger.chain import Account, Entry
 
-__all__ = ["overspent", "ungranted", "unit_mismatch"]
+__all__ = ["dues", "overspent", "uncovered", "ungranted", "unit_mismatch"]
 
+INSIDE = {"bit": ("record", "person", "user"), "pixel": ("record", "person", "user"), "record": ("person", "user")}
 # (from, to): how often the larger unit holds the smaller one.
 TIMES = {
     ("pair", "record"): ("most_pairs_of_a_record", "the most pairs that any one record is in"),
@@ -31,7 +40,45 @@ TIMES = {
 }
 
 
-def unit_mismatch(cost: Cost, dataset: str, accounts: Collection[tuple[str, str]]) -> UnitMismatch:
+def dues(costs: Sequence[Cost], accounts: Collection[Account]) -> list[Cost]:
+    """What a release takes from each of the accounts: as stated where it is, else by a conversion that always holds."""
+    stated: dict[Account, Cost] = {(cost.unit, cost.neighbours): cost for cost in costs}
+    posted = [cost for account, cost in stated.items() if account in accounts]
+    for unit, neighbours in sorted(set(accounts) - stated.keys()):
+        # Only of a release that has an account of its own: otherwise its owner is told how to convert.
+        wider = [cost for cost in costs if cost.unit in (unit, *INSIDE.get(unit, ()))]
+        if posted and wider and neighbours == "replace one":
+            least = min(map(_replaced, wider), key=lambda cost: cost.epsilon)
+            posted.append(dataclasses.replace(least, unit=unit))  # type: ignore[arg-type]
+    return posted
+
+
+def _replaced(cost: Cost) -> Cost:
+    if cost.neighbours == "replace one":
+        return cost
+    return dataclasses.replace(cost.per(cost.unit, times=2), neighbours="replace one")
+
+
+def uncovered(
+    costs: Sequence[Cost], posted: Sequence[Cost], dataset: str, accounts: Collection[Account]
+) -> UnitMismatch | None:
+    """The refusal of a release that says nothing for an account in a larger unit; None where there is no such."""
+    spoken = {cost.unit for cost in posted}
+    for unit, _ in sorted(accounts):
+        # An image that is asked about is no record of the data set.
+        smaller = [cost for cost in costs if (cost.unit, unit) in TIMES and cost.unit != "query" and cost.epsilon > 0]
+        if unit not in spoken and smaller:
+            name, words = TIMES[smaller[0].unit, unit]
+            return UnitMismatch(
+                f"data set {dataset!r} has a budget per {unit} too, and this release does not say what it costs per "
+                f"{unit}; nothing was charged. It is {words} times its cost per {smaller[0].unit}, charged together: "
+                f"ledger.charge((cost, cost.per({unit!r}, times={name})), what=...)."
+                + (" For photos, say whose they are: --person." if unit == "person" else "")
+            )
+    return None
+
+
+def unit_mismatch(cost: Cost, dataset: str, accounts: Collection[Account]) -> UnitMismatch:
     """A cost in a unit that has no budget, on a data set that has one in another."""
     granted = " and ".join(f"per {unit} ({neighbours})" for unit, neighbours in sorted(accounts))
     sentence = (

@@ -1,0 +1,116 @@
+"""What a photo is known by: its encoded picture, without what is only said about it.
+
+Photo managers write ratings, words, places and corrected times into files, and hospitals take names out of them. Each
+time the file has other bytes and shows the same picture. So JPEG, PNG, WebP and DICOM files are known by the parts that
+their pixels depend on, the orientation among them; other formats, and files that are not built as they should be, by
+all their bytes. Equal digests mean equal pixels. A picture that is saved in another format or quality is another.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from collections.abc import Iterator
+
+from PIL import Image
+
+from blindsight.core.errors import BlindsightError
+from blindsight.data.formats.dicom import is_dicom, silent_pydicom
+from blindsight.data.limits import LIMITS
+from blindsight.data.quiet import quiet
+
+__all__ = ["content_digest"]
+
+_ORIENTATION = 0x0112
+_JPEG, _PNG = b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n"
+# Exif and XMP, colour profiles and further pictures, Photoshop's fields, comments: none of them is decoded.
+_JPEG_SAYS = frozenset({0xE1, 0xE2, 0xED, 0xFE})
+_PNG_SHOWS = frozenset({b"tRNS", b"acTL", b"fcTL", b"fdAT"})  # beside the critical chunks, which begin with a capital
+_WEBP_SHOWS = frozenset({b"VP8 ", b"VP8L", b"ALPH", b"ANIM", b"ANMF"})
+_DICOM_SHOWS = frozenset({0x0028, 0x5200, 0x7FE0})  # how pixels are to be read, for each frame, and the pixels
+
+
+def content_digest(content: bytes) -> bytes:
+    """The SHA-256 of a file's picture: what a photo is known by, before a vault's key makes it a secret."""
+    found = hashlib.sha256()
+    try:
+        for part in _picture(content):
+            found.update(part)
+    except BlindsightError:  # what is needed to read it is not installed
+        raise
+    except Exception:  # parsers fed hostile bytes raise anything
+        return hashlib.sha256(content).digest()
+    return found.digest()
+
+
+def _picture(content: bytes) -> Iterator[bytes | memoryview]:
+    if content.startswith(_JPEG):
+        return _jpeg(content)
+    if content.startswith(_PNG):
+        return _png(content)
+    if content[:4] == b"RIFF" and content[8:12] == b"WEBP":
+        return _webp(content)
+    return _dicom(content) if is_dicom(content) else iter((content,))
+
+
+def _jpeg(content: bytes) -> Iterator[bytes | memoryview]:
+    view, at, says = memoryview(content), 2, False
+    while content[at + 1] != 0xDA:  # from the first scan on there are only pixels
+        size = 2 + int.from_bytes(content[at + 2 : at + 4], "big")
+        if content[at] != 0xFF or size < 4:
+            raise ValueError("no marker")
+        if content[at + 1] in _JPEG_SAYS:
+            says = True
+        else:
+            yield view[at : at + size]
+        at += size
+    yield view[at:]
+    yield _orientation(content) if says else b""
+
+
+def _png(content: bytes) -> Iterator[bytes | memoryview]:
+    view, at, kind, says = memoryview(content), len(_PNG), b"", False
+    while kind != b"IEND":
+        size, kind = 12 + int.from_bytes(content[at : at + 4], "big"), content[at + 4 : at + 8]
+        if at + size > len(content):
+            raise ValueError("a chunk is cut off")
+        if kind[:1].isupper() or kind in _PNG_SHOWS:
+            yield view[at : at + size]
+        says = says or kind in (b"eXIf", b"tEXt", b"zTXt", b"iTXt")
+        at += size
+    yield _orientation(content) if says else b""
+
+
+def _webp(content: bytes) -> Iterator[bytes | memoryview]:
+    view, at, says = memoryview(content), 12, False
+    while at < len(content):
+        kind, size = content[at : at + 4], int.from_bytes(content[at + 4 : at + 8], "little")
+        if at + 8 + size > len(content):
+            raise ValueError("a chunk is cut off")
+        if kind in _WEBP_SHOWS:
+            yield view[at : at + 8 + size]
+        says = says or kind in (b"EXIF", b"XMP ")
+        at += 8 + size + size % 2
+    yield _orientation(content) if says else b""
+
+
+def _dicom(content: bytes) -> Iterator[bytes]:
+    module = silent_pydicom()
+    with quiet():
+        dataset = module.dcmread(io.BytesIO(content))
+    yield str(dataset.file_meta.TransferSyntaxUID).encode()
+    for tag in sorted(dataset.keys()):
+        if tag.group in _DICOM_SHOWS:
+            element = dataset.get_item(tag)
+            if not isinstance(element.value, bytes):
+                raise ValueError("a sequence")
+            yield f"{tag} {element.VR} {len(element.value)} ".encode() + element.value
+
+
+def _orientation(content: bytes) -> bytes:
+    """How the picture is to be turned, where it is: as it would be read."""
+    with quiet(), Image.open(io.BytesIO(content), formats=("JPEG", "PNG", "WEBP")) as image:
+        if image.width * image.height > LIMITS.pixels:  # a PNG is decoded for it
+            raise ValueError("too large")
+        turned = image.getexif().get(_ORIENTATION, 1)
+    return b"" if turned == 1 else f"turned {turned}".encode()

@@ -19,8 +19,8 @@ import numpy as np
 
 from blindsight.core.errors import InvalidData, MissingData
 from blindsight.data import LIMITS, Files, MultiLabelSet
+from blindsight.data.content import content_digest
 from blindsight.data.limits import read_bytes
-from blindsight.privacy.vault import content_digest
 from blindsight.tagging.labels import check_names
 
 __all__ = ["LabelsFile", "read_labels", "read_vocabulary"]

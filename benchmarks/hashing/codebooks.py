@@ -63,7 +63,7 @@ class Photos:
 
 
 def kept(photos: Photos, book: Codebook, *, seed: int) -> tuple[float, float, float]:
-    """(share kept, precision at 10, calibration error) over noise seeds; the last is NaN without labels."""
+    """(share kept, precision at 10, error of the number beside the first ten hits) over noise seeds."""
     base, _ = photos.unprotected()
     relevant, chance = photos.relevant, float(photos.relevant.mean())
     true, fit = book.assign(photos.stored), book.similarity(photos.queries)
@@ -75,10 +75,9 @@ def kept(photos: Photos, book: Codebook, *, seed: int) -> tuple[float, float, fl
         found, ten = _precision(scores, relevant)
         shares.append((found - chance) / (base - chance))
         tens.append(ten)
-        if book.calibrated:
-            errors.append(_calibration(scores, relevant, seed))
-        else:
-            errors.append(_expected_error(reading.trust[released], released == true))
+        trust, same = (np.broadcast_to(row, scores.shape) for row in (reading.trust[released], released == true))
+        shown, right = (scores, relevant) if book.calibrated else (trust, same)
+        errors.append(_calibration(scores, shown, right, seed))
     return float(np.mean(shares)), float(np.mean(tens)), float(np.mean(errors))
 
 
@@ -117,7 +116,9 @@ def codebook_rows(*, quick: bool, seed: int = 0) -> Iterator[Row]:
             book = make(epsilon)
             share, first, gap = kept(some_photos, book, seed=seed)
             shown = "relevance" if book.calibrated else "trust in the stored cell"
-            shown = shown if book.calibrated or book.trusted else f"{shown} (which is not shown)"
+            even = np.bincount(np.arange(len(some_photos.stored)) % book.k, minlength=book.k)
+            hidden = not book.calibrated and book.reading(even).shown_trust is None
+            shown = f"{shown} (which is not shown)" if hidden else shown
             yield Row(
                 id=f"hashing.kept_of_unprotected_caltechB{way}_eps{epsilon:g}",
                 value=share,
@@ -313,11 +314,11 @@ def _first_ten(scores: Array, relevant: NDArray[np.bool_]) -> float:
     return float(relevant[above].sum() + (10 - above.sum()) * relevant[tied].mean()) / 10
 
 
-def _calibration(scores: Array, relevant: NDArray[np.bool_], seed: int) -> float:
+def _calibration(scores: Array, shown: Array, right: Array, seed: int) -> float:
     """Of the first ten hits: the mean gap between the shown probability and what comes true, in ten bins."""
     rng = np.random.default_rng(seed)
     top = np.argsort(-(scores + 1e-9 * rng.random(scores.shape)), axis=1)[:, :10]
-    return _expected_error(np.take_along_axis(scores, top, 1).ravel(), np.take_along_axis(relevant, top, 1).ravel())
+    return _expected_error(np.take_along_axis(shown, top, 1).ravel(), np.take_along_axis(right, top, 1).ravel())
 
 
 def _expected_error(shown: Array, right: Array) -> float:

@@ -102,11 +102,6 @@ class Codebook:
         """Whether scores are probabilities of relevance (a labelled public folder was there to check them on)."""
         return self.slope is not None and self.source == "labelled pictures"
 
-    @property
-    def trusted(self) -> bool:
-        """Whether `Reading.trust` may be shown: where the truth is told less than half the time it was off by .09."""
-        return self.mechanism.truth_probability >= 0.5
-
     def plan(self) -> Plan:
         """One cell per image."""
         return (Planned(what=CELL, mechanism=self.mechanism),)

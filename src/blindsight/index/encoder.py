@@ -157,9 +157,8 @@ class PhotoEncoder:
             return "match"
         return "relevant" if self.codebook.calibrated else "stored cell true"
 
-    @property
-    def meaning(self) -> str:
-        """In words, what the number beside a hit speaks of."""
+    def meaning(self, index: CodeIndex) -> str:
+        """In words, what the number beside a hit of this index speaks of."""
         if self.codebook is None:
             return (
                 "The probability that the photo is the query itself after small edits (crop, brightness, "
@@ -171,9 +170,9 @@ class PhotoEncoder:
                 "The probability that the photo is of the query's class, calibrated on the labelled public pictures "
                 "that the cells were made from; it holds as far as the photos are like those."
             )
-        if not self.codebook.trusted:
+        if _of_cells(index).reading(self.codebook).shown_trust is None:
             return (
-                "No number: at this budget a stored cell is more often noise than true, and which ones cannot be told "
+                "No number: with this budget and so few photos, which of the stored cells are noise cannot be told "
                 "well enough. The order is what the index has to say."
             )
         return (

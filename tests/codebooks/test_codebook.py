@@ -1,17 +1,17 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import blindsight
 from blindsight.codebooks import CELL, Codebook, Reading, from_classes, from_head, from_pictures, number_of_cells
 from blindsight.codebooks.cells import ClassCells, GroupCells, PairCells, ward_groups
-from blindsight.codebooks.codebook import few_cells
 from blindsight.codebooks.embedding import Embedding, head_space, unit_rows
 from blindsight.codebooks.making import from_labels
 from blindsight.codebooks.reading import all_lies, prior_from_counts
@@ -265,10 +265,25 @@ def test_two_classes_are_enough() -> None:
     np.testing.assert_allclose(np.exp(book.similarity(X)).sum(axis=1), 1, atol=1e-5)
 
 
-@pytest.mark.parametrize("rule", [number_of_cells, few_cells])
-def test_the_number_of_cells_never_falls_with_the_budget(rule: Callable[[float], int]) -> None:
-    counts = [rule(e) for e in np.linspace(0.01, 40, 200)]
+@pytest.mark.parametrize("way", ["many", "some", "few", "first page"])
+def test_the_number_of_cells_never_falls_with_the_budget(way: Any) -> None:
+    counts = [number_of_cells(e, way) for e in np.linspace(0.01, 40, 200)]
     assert counts[0] in (2, 4) and counts == sorted(counts)
+    assert [number_of_cells(e, way, most=5) for e in (1e-3, 9.0)] == [min(5, counts[0]), 5]
+    assert number_of_cells(9.0, way, most=0) == 2
+
+
+def test_only_one_rule_chooses_how_many_cells_a_budget_pays_for() -> None:
+    """Hashers, sketches, tags and photo indexes ask it; no module turns a budget into a number of cells by itself."""
+    source = Path(blindsight.__file__).parent
+    callers = {
+        path.relative_to(source).parts[0]
+        for path in source.rglob("*.py")
+        if "number_of_cells(" in path.read_text(encoding="utf-8")
+    }
+    assert callers == {"codebooks", "hashing", "sketching", "tagging"}
+    for path in (source / part for part in ("hashing/estimator.py", "sketching/estimator.py", "tagging/codebook.py")):
+        assert "math.exp" not in path.read_text(encoding="utf-8"), path
 
 
 def test_groups_of_answers_keep_the_doubt_that_classes_lose() -> None:

@@ -117,8 +117,9 @@ def test_an_order_by_the_photos_shows_no_number_of_the_cells(album):
 
 def test_who_has_no_vault_is_told_so_and_not_shown_an_empty_list(album, tmp_path):
     moved, query = given_away(album, tmp_path), album / "photos" / "05.jpg"
-    with pytest.raises(InvalidData, match="owner's, whose vault is not here"):
-        run("search", moved, query, "--in", "0")
+    for begins in "0123456789abcdef":  # ids begin so, and are no names
+        with pytest.raises(InvalidData, match="names, which are the owner's"):
+            run("search", moved, query, "--in", begins)
     with pytest.raises(InvalidParameter, match="--rerank is the owner's"):
         run("search", moved, query, "--rerank", 5)
     with pytest.raises(InvalidData, match="begins with 'trips/'"):

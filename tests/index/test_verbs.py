@@ -79,7 +79,9 @@ def test_a_photo_is_found_again(photos, tmp_path):
             assert query.relative_to(photos).as_posix() in names[:within]
             scores = [hit["score"] for hit in found["hits"]]
             assert scores == sorted(scores, reverse=True)
-            assert all(0 <= hit["probability"] <= 1 for hit in found["hits"])
+            assert all(hit["probability"] is None for hit in found["hits"]), "nothing was there to calibrate on"
+    assert "No number" in answer["match"]
+    assert "no probabilities" in refused("search", tmp_path / "ix", queries[0], "--min-probability", 0.5)
 
 
 def test_the_default_is_proven_per_record_and_learned_from_public_data(photos, tmp_path):
@@ -396,10 +398,15 @@ def test_only_a_folder_of_ours_is_written_to(photos, tmp_path):
 
 
 def test_a_threshold_and_a_radius_narrow_the_hits(photos, tmp_path):
-    run("hash", photos, "--out", tmp_path / "ix", *CLEAR)
+    public = tmp_path / "public"
+    public.mkdir()
+    for number, pixels in enumerate(built_in_images(240, 32)):
+        Image.fromarray(pixels).save(public / f"{number}.png")
+    run("hash", photos, "--out", tmp_path / "ix", *CLEAR, "--public", public)
     query = photos / "trips" / "001.png"
     sure = json.loads(run("search", tmp_path / "ix", query, "-k", 50, "--min-probability", 0.5, "--json"))
-    assert all(hit["probability"] >= 0.5 for hit in sure["queries"][0]["hits"])
+    assert sure["queries"][0]["hits"] and all(hit["probability"] >= 0.5 for hit in sure["queries"][0]["hits"])
+    assert "match" in run("search", tmp_path / "ix", query)
     near = json.loads(run("search", tmp_path / "ix", query, "--radius", 12, "--json"))["queries"][0]["hits"]
     assert near and all(hit["distance"] <= 12 for hit in near)
     assert np.all(np.diff([hit["distance"] for hit in near]) >= 0)

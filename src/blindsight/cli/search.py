@@ -76,7 +76,7 @@ def search_index(
 ) -> None:
     """Find the photos of an index that look like a query. The query stays on this machine and carries no noise."""
     from blindsight.core import checks
-    from blindsight.core.errors import InvalidParameter
+    from blindsight.core.errors import InvalidData, InvalidParameter
     from blindsight.index.encoder import Recipe, load_encoder
     from blindsight.index.header import Header
     from blindsight.index.owner import OwnPhotos
@@ -90,6 +90,8 @@ def search_index(
     place = PhotoFolder.read(index)
     encoder = load_encoder(Recipe.from_fields(place.recipe), index, Header.of(place.codes).decoding)
     names = OwnNames(place, vault)
+    if inside is not None and names.vault is None and place.names == "random":
+        raise InvalidData("--in asks for names, which are the owner's: the vault is not here (see --vault).")
     own = OwnPhotos(names, folder or names.source, encoder)
     stored = (
         encoder.load(place.codes)

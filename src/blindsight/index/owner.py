@@ -72,8 +72,7 @@ class OwnPhotos:
         """Which hits are of photos whose name begins so."""
         known = {key: any(name.startswith(begins) for name in self.names.of(key)) for key in set(hits.ids.tolist())}
         if not any(known.values()):
-            here = "" if self.names.vault else ": names are the owner's, whose vault is not here (--vault)"
-            raise InvalidData(f"no photo's name begins with {begins!r}{here}.")
+            raise InvalidData(f"no photo's name begins with {begins!r}.")
         return np.array([known[key] for key in hits.ids], dtype=bool)
 
     def taken(self, key: Any) -> datetime.date | None:

@@ -388,6 +388,21 @@ def test_nothing_like_this_is_not_said_of_small_folders_or_small_budgets():
             assert book.reading(counts).present(book.similarity(asked), counts).mean() > 0.9
 
 
+def test_words_are_told_nothing_only_where_nothing_is_far_and_wide():
+    """The middle of what a word names fits its own cell far better than photos do: the cells beside it count too."""
+    k = 40
+    fit = np.full((2, k), 0.2)
+    fit[:, 0] = 0.9
+    fit[1, 1:] = -0.2
+    counts = np.zeros(k, dtype=np.int64)
+    counts[5] = 1000
+    reading = Reading(np.full(k, 1 / k), 0.95)
+    assert reading.present(fit, counts, words=True).tolist() == [False, False]
+    fit[0, 5] = 0.45
+    assert reading.present(fit, counts, words=True).tolist() == [True, False]
+    assert reading.present(fit, counts).tolist() == [False, False]
+
+
 def test_all_lies_is_the_posterior_by_integration():
     from scipy.integrate import quad
     from scipy.stats import poisson

@@ -198,7 +198,8 @@ def _asked(
     if words:
         similarity = encoder.similarity_of_words(words)
         taken = tuple(understood(text).line() for text in words)
-        return Asked(words, [], None, similarity, encoder.present_like(stored, similarity).tolist(), taken=taken)
+        present = encoder.present_like(stored, similarity, words=True).tolist()
+        return Asked(words, [], None, similarity, present, taken=taken)
     records = tuple(names.record(name) for name in like)
     similarity = encoder.similarity_of_stored(stored, records)
     return Asked(like, [], None, similarity, [True] * len(records), records)

@@ -24,8 +24,9 @@ Ints = NDArray[np.int64]
 _STEPS = 30
 _BINS = 1024
 # A cell may fit this much worse than the best one and still hold something like the query. Of few alike photos the
-# nearest lies further off: with `_FEW` stored photos, twice as far.
-_FAR, _FEW = 0.09, 50
+# nearest lies further off: with `_FEW` stored photos, twice as far. Words lie in the middle of what they name, far from
+# any photo.
+_FAR, _FAR_WORDS, _FEW = 0.09, 0.5, 50
 # Where something like a query is stored, it is this share of the photos; and how sure "nothing like this" must be.
 _ALIKE, _SURE = 0.02, 0.7
 # Photos spread evenly over the cells that trust counts beside the stored ones, so that few of these do not decide.
@@ -145,7 +146,7 @@ class Reading:
         """P(relevant | the stored cell) (m, k): the cell's own as far as it is trusted, the average beyond."""
         return self.relevant + self._own.astype(np.float32) * (self.relevance(similarity) - np.float32(self.relevant))
 
-    def present(self, similarity: NDArray[Any], counts: NDArray[Any]) -> NDArray[np.bool_]:
+    def present(self, similarity: NDArray[Any], counts: NDArray[Any], *, words: bool = False) -> NDArray[np.bool_]:
         """Whether anything like each query is stored (m,), as far as the noise lets tell.
 
         Counted are the records of the cells that fit the query nearly as well as the best: with classes, of the
@@ -154,7 +155,7 @@ class Reading:
         """
         seen, fit = np.asarray(counts, dtype=np.float64), np.asarray(similarity)
         n = float(seen.sum())
-        far = 0.0 if self.slope is not None else _FAR * (1 + (_FEW / max(n, 1.0)) ** 0.5)
+        far = 0.0 if self.slope is not None else (_FAR_WORDS if words else _FAR) * (1 + (_FEW / max(n, 1.0)) ** 0.5)
         near = fit >= fit.max(axis=1, keepdims=True) - far
         true = (self.truth - self.lie) * _ALIKE * n  # records that would be there beside the lies
         lies = near.sum(axis=1) * n * self.lie

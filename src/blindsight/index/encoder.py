@@ -266,13 +266,13 @@ class PhotoEncoder:
             return np.ones(len(images), dtype=np.bool_)
         return self.present_like(index, self.codebook.similarity(self.rows(images)))
 
-    def present_like(self, index: CodeIndex, similarity: NDArray[Any]) -> NDArray[np.bool_]:
-        """The same for queries that fit the codebook's cells so well (m, cells)."""
+    def present_like(self, index: CodeIndex, similarity: NDArray[Any], *, words: bool = False) -> NDArray[np.bool_]:
+        """The same for queries that fit the codebook's cells so well (m, cells): pictures, or words."""
         if not len(index):
             return np.ones(len(similarity), dtype=np.bool_)
         cells = _of_cells(index)
         reading: Reading = cells.reading(self._cells("telling what is not stored"))
-        return reading.present(similarity, cells.counts)
+        return reading.present(similarity, cells.counts, words=words)
 
     def rerank(
         self, images: Images, hits: Iterable[Sequence[Hit]], original: Callable[[Any], Images | None], k: int

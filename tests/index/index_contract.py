@@ -61,21 +61,6 @@ class IndexContract:
                 assert scores[query, hit.id] == pytest.approx(hit.score, abs=1e-4)
                 assert hit.distance == hamming(pack((z > 0)[query : query + 1]), codes[[hit.id]])[0, 0]
 
-    def test_ranking_by_a_function_equals_sorting_its_scores(self, make, monkeypatch):
-        monkeypatch.setattr("blindsight.index.interface._BLOCK", 64)
-        codes, queries = random_codes(300, 16), random_codes(3, 16, seed=5)
-        worth = np.random.default_rng(1).normal(size=(3, 65536))
-        index = make(16)
-        index.add(codes)
-        score = lambda stored: worth[:, stored.view("<u2")[:, 0]]  # noqa: E731
-        truth = score(codes)
-        for query, found in enumerate(index.rank_by(score, queries, k=25)):
-            np.testing.assert_allclose([hit.score for hit in found], np.sort(truth[query])[::-1][:25])
-            assert all(truth[query, hit.id] == hit.score for hit in found)
-            assert all(hamming(queries, codes)[query, hit.id] == hit.distance for hit in found)
-        with pytest.raises(InvalidData, match="score must give"):
-            index.rank_by(lambda stored: np.zeros(len(stored)), queries)
-
     def test_an_id_added_again_takes_the_new_code(self, make):
         codes = random_codes(3, 24)
         index = make(24)
@@ -124,7 +109,6 @@ class IndexContract:
         assert [len(found) for found in index.search(random_codes(2, 16), k=5)] == [0, 0]
         assert [len(found) for found in index.within(random_codes(2, 16), 16)] == [0, 0]
         assert [len(found) for found in index.rank(np.ones((2, 16)), k=5)] == [0, 0]
-        assert [len(found) for found in index.rank_by(lambda s: np.zeros((2, len(s))), random_codes(2, 16))] == [0, 0]
         index.add(random_codes(3, 16))
         assert [len(found) for found in index.search(random_codes(2, 16), k=5)] == [3, 3]
         assert len(index.search(np.empty((0, 2), np.uint8), k=5)) == 0

@@ -109,7 +109,7 @@ def test_a_cell_past_the_last_is_refused(tmp_path) -> None:
 def test_searching_by_a_codebook_ranks_by_its_scores() -> None:
     rng = np.random.default_rng(1)
     X = rng.normal(size=(400, 8)).astype(np.float32)
-    book = from_pictures(X, 6, network=None)
+    book = from_pictures(X, 8, network=None)
     released = book.mechanism.release(book.assign(X), rng=rng)
     index = CodebookIndex(book.k)
     index.add_cells(released)

@@ -108,6 +108,43 @@ def test_a_stored_photo_s_neighbours_can_be_ordered_by_the_photos(album, tmp_pat
         run("search", album / "ix", "--like", "00.jpg", "--rerank", 13, "--folder", tmp_path)
 
 
+def test_an_order_by_the_photos_shows_no_number_of_the_cells(album):
+    page = run("search", album / "ix", album / "photos" / "05.jpg", "--rerank", 13, "-k", 2)
+    assert "likeness" in page and "stored cell true" not in page
+    answer = json.loads(run("search", album / "ix", album / "photos" / "05.jpg", "--rerank", 13, "-k", 2, "--json"))
+    assert all(hit["trust"] is None and hit["cell"] is None for hit in answer["queries"][0]["hits"])
+
+
+def test_who_has_no_vault_is_told_so_and_not_shown_an_empty_list(album, tmp_path):
+    moved, query = given_away(album, tmp_path), album / "photos" / "05.jpg"
+    for begins in "0123456789abcdef":  # ids begin so, and are no names
+        with pytest.raises(InvalidData, match="names, which are the owner's"):
+            run("search", moved, query, "--in", begins)
+    with pytest.raises(InvalidParameter, match="--rerank is the owner's"):
+        run("search", moved, query, "--rerank", 5)
+    with pytest.raises(InvalidData, match="begins with 'trips/'"):
+        run("search", album / "ix", query, "--in", "trips/")
+
+
+def test_what_cannot_be_meant_is_refused(album):
+    ask = ["search", album / "ix", album / "photos" / "05.jpg"]
+    for number in (0, -5):
+        with pytest.raises(InvalidParameter, match="--rerank must be a whole number of at least 1"):
+            run(*ask, "--rerank", number)
+    with pytest.raises(InvalidParameter, match="is after --until"):
+        run(*ask, "--since", "2024-04-01", "--until", "2024-03-01")
+    empty = run(*ask, "--since", "2424-01-01")
+    assert "no photo passes" in empty and "rank" not in empty
+
+
+def test_a_stored_query_keeps_the_name_it_was_asked_by(album, tmp_path):
+    page = tmp_path / "sheet.html"
+    ask = ["search", album / "ix", "--like", "03.jpg", "-k", 2]
+    assert json.loads(run(*ask, "--json"))["queries"][0]["query"] == "03.jpg"
+    assert run(*ask, "--html", page).startswith("03.jpg: 2 hits")
+    assert "<h2>03.jpg</h2>" in page.read_text() and page.read_text().count("data:image/jpeg") == 3
+
+
 def test_mistakes_are_named(album):
     photo = album / "photos" / "00.jpg"
     for words, why in (

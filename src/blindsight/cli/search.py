@@ -76,15 +76,22 @@ def search_index(
 ) -> None:
     """Find the photos of an index that look like a query. The query stays on this machine and carries no noise."""
     from blindsight.core import checks
+    from blindsight.core.errors import InvalidData, InvalidParameter
     from blindsight.index.encoder import Recipe, load_encoder
     from blindsight.index.header import Header
     from blindsight.index.owner import OwnPhotos
     from blindsight.index.photos import OwnNames, PhotoFolder
 
     _check_order(index, queries or [])
+    if rerank is not None:
+        checks.whole("--rerank", rerank)
+    if since is not None and until is not None and since > until:
+        raise InvalidParameter(f"--since {since:%Y-%m-%d} is after --until {until:%Y-%m-%d}: no photo is of both.")
     place = PhotoFolder.read(index)
     encoder = load_encoder(Recipe.from_fields(place.recipe), index, Header.of(place.codes).decoding)
     names = OwnNames(place, vault)
+    if inside is not None and names.vault is None and place.names == "random":
+        raise InvalidData("--in asks for names, which are the owner's: the vault is not here (see --vault).")
     own = OwnPhotos(names, folder or names.source, encoder)
     stored = (
         encoder.load(place.codes)
@@ -92,12 +99,12 @@ def search_index(
         else encoder.on_milvus(milvus, codes=place.codes, collection=collection, token=token)
     )
     with stored:
-        asked = _asked(encoder, stored, queries or [], words or [], [names.record(name) for name in like or []])
+        asked = _asked(encoder, stored, queries or [], words or [], like or [], names)
         filtered = inside is not None or since is not None or until is not None
         wanted = max(k, rerank or 0, len(stored) if filtered else 0)
         hits = _search(encoder, stored, asked, wanted, ranking, radius)
         if inside is not None:
-            hits = hits.only(_begins(hits, inside, names))
+            hits = hits.only(own.inside(hits, inside))
         if since is not None or until is not None:
             hits = hits.only(own.between(hits, since and since.date(), until and until.date()))
         if min_probability is not None:
@@ -108,26 +115,26 @@ def search_index(
         if html is not None:
             _write_sheet(html, asked, found, stored, own)
         if json:
-            _emit(asked, found, stored, encoder.meaning, html, names)
+            _emit(asked, found, stored, encoder.meaning(stored), html, names)
             return
         for text, taken in zip(asked.titles, asked.taken, strict=False):
             console.print(f"“{text}”: {taken}.", markup=False)
         for query, present, ranked in zip(asked.titles, asked.present, found, strict=True):
-            _show(query, ranked, encoder.match_word, names, present=present, own=rerank is not None)
+            _show(query, ranked, encoder.match_word, names, present=present)
         _explain(found, stored, encoder, html)
 
 
 @dataclass(frozen=True)
 class Asked:
-    """The queries of one call: titles, their pictures where they are pictures, how they fit the cells, and what words
-    were taken to mean."""
+    """The queries of one call: titles, their pictures where they are pictures, how they fit the cells, the ids of those
+    that are stored, and what words were taken to mean."""
 
     titles: list[str]
     pixels: list[Any]
     squeezed: Any | None
     similarity: Any | None
     present: list[bool]
-    stored: bool = False
+    records: tuple[str, ...] = ()
     taken: tuple[str, ...] = ()
 
 
@@ -136,21 +143,20 @@ def _rerank(own: OwnPhotos, asked: Asked, found: list[list[Hit]], k: int) -> lis
     import numpy as np
 
     from blindsight.core.errors import InvalidParameter
+    from blindsight.index.hits import by_photos
 
     squeezed = asked.squeezed
-    if squeezed is None and asked.stored:
-        pictures = [picture for key in asked.titles if (picture := own.squeezed(key)) is not None]
-        squeezed = np.stack(pictures) if len(pictures) == len(asked.titles) else None
+    if squeezed is None and asked.records:
+        pictures = [picture for key in asked.records if (picture := own.squeezed(key)) is not None]
+        squeezed = np.stack(pictures) if len(pictures) == len(asked.records) else None
     if squeezed is None:
         raise InvalidParameter(
             "--rerank compares pictures: give a query picture, or --like with a photo that is here (see --folder)."
         )
-    by_id = [{hit.id: hit for hit in hits} for hits in found]
     ordered = own.encoder.rerank(squeezed, found, own.squeezed, k)
-    return [
-        [hits[key]._replace(score=value, tied=1) for key, value in pairs]
-        for hits, pairs in zip(by_id, ordered, strict=True)
-    ]
+    if any(found) and not any(ordered):
+        raise InvalidParameter("--rerank is the owner's: none of the photos are here (--folder, --vault say where).")
+    return [[by_photos(key, value) for key, value in pairs] for pairs in ordered]
 
 
 def _check_order(index: Path, queries: list[Path]) -> None:
@@ -165,7 +171,9 @@ def _check_order(index: Path, queries: list[Path]) -> None:
         raise InvalidData(f"{index} is a file. The first argument is the index: the folder that blindsight hash made.")
 
 
-def _asked(encoder: PhotoEncoder, stored: CodeIndex, queries: list[Path], words: list[str], like: list[str]) -> Asked:
+def _asked(
+    encoder: PhotoEncoder, stored: CodeIndex, queries: list[Path], words: list[str], like: list[str], names: OwnNames
+) -> Asked:
     import numpy as np
 
     from blindsight.core.errors import InvalidParameter
@@ -190,9 +198,11 @@ def _asked(encoder: PhotoEncoder, stored: CodeIndex, queries: list[Path], words:
     if words:
         similarity = encoder.similarity_of_words(words)
         taken = tuple(understood(text).line() for text in words)
-        return Asked(words, [], None, similarity, encoder.present_like(stored, similarity).tolist(), taken=taken)
-    similarity = encoder.similarity_of_stored(stored, like)
-    return Asked(like, [], None, similarity, [True] * len(similarity), stored=True)
+        present = encoder.present_like(stored, similarity, words=True).tolist()
+        return Asked(words, [], None, similarity, present, taken=taken)
+    records = tuple(names.record(name) for name in like)
+    similarity = encoder.similarity_of_stored(stored, records)
+    return Asked(like, [], None, similarity, [True] * len(records), records)
 
 
 def _search(encoder: PhotoEncoder, stored: CodeIndex, asked: Asked, k: int, ranking: str, radius: int | None) -> Hits:
@@ -207,43 +217,51 @@ def _search(encoder: PhotoEncoder, stored: CodeIndex, asked: Asked, k: int, rank
     return encoder.search(stored, asked.squeezed, k, ranking=ranking)
 
 
-def _begins(hits: Hits, inside: str, names: OwnNames) -> Any:
-    import numpy as np
-
-    return np.array([any(name.startswith(inside) for name in names.of(key)) for key in hits.ids], dtype=bool)
-
-
 def _first(hits: Hits, k: int) -> list[list[Hit]]:
     return [found[:k] if hits.distances is None else found for found in hits]
 
 
-def _show(query: str, found: list[Hit], word: str, names: OwnNames, *, present: bool, own: bool) -> None:
-    from blindsight.index.contact_sheet import percent
+def _show(query: str, found: list[Hit], word: str, names: OwnNames, *, present: bool) -> None:
+    """A table in which hits that the index cannot tell apart stand together, under one rank."""
+    from itertools import groupby
+
+    from blindsight.index.contact_sheet import percent, shown, standing
 
     title = Path(query).name
+    if not found:
+        console.print(f"{title}: no photo passes what was asked for.", markup=False)
+        return
     if not present:
         console.print(f"{title}: nothing like this here, as far as the noisy cells tell. The nearest:", markup=False)
-    codes = any(hit.distance is not None for hit in found)
-    # In an order by the owner's photos every score is its own: it says nothing of who else is in a cell.
-    columns = ("rank", "photo", *(() if own else ("distance" if codes else "in its cell",)), "score", word)
-    rows = []
-    for rank, hit in enumerate(found, start=1):
-        shown = hit.trust if hit.probability is None else hit.probability
-        place = (
-            hit.distance
-            if codes
-            else (f"with {hit.tied - 1:,} other{'s' if hit.tied > 2 else ''}" if hit.tied > 1 else "alone")
+    told = any(shown(hit) is not None for hit in found)
+    rows: list[tuple[str, ...]] = []
+    # The photos of a cell share everything that the index knows of them; others are ranked one by one.
+    for _, tied in groupby(
+        enumerate(found, start=1), key=lambda pair: pair[0] if pair[1].cell is None else pair[1].cell
+    ):
+        group = list(tied)
+        (first, hit), last = group[0], group[-1][0]
+        chance = shown(hit)
+        facts = (
+            str(first) if first == last else f"{first}-{last}",
+            standing(hit)[1],
+            percent(chance) if chance else "",
         )
-        name = ", ".join(names.of(hit.id))
-        between = () if own else (place,)
-        rows.append((rank, name, *between, round(hit.score, 4), "" if shown is None else percent(shown)))
-    table(f"{title}: {len(rows)} hits", columns, rows)
+        for place, (_, each) in enumerate(group):
+            rank, value, number = facts if place == 0 else ("", "", "")
+            rows.append((rank, ", ".join(names.of(each.id)), value, *((number,) if told else ())))
+    columns = ("rank", "photo", standing(found[0])[0], *((word,) if told else ()))
+    table(f"{title}: {len(rows)} hit{'' if len(rows) == 1 else 's'}", columns, rows)
 
 
 def _explain(found: list[list[Hit]], stored: Any, encoder: PhotoEncoder, html: Path | None) -> None:
-    console.print(f"{encoder.match_word}: {encoder.meaning}", markup=False)
-    if any(hit.tied > 1 for hits in found for hit in hits):
-        console.print("Photos of one cell have one score: their order among themselves means nothing.", markup=False)
+    hits = [hit for each in found for hit in each]
+    if any(hit.cell is None and hit.distance is None for hit in hits):
+        console.print("likeness: the cosine of the photos' own features with the query's; 1 is the same.", markup=False)
+    elif hits:
+        console.print(f"{encoder.match_word}: {encoder.meaning(stored)}", markup=False)
+    if any(hit.tied > 1 for hit in hits):
+        console.print("Photos of one cell share a rank: nothing tells which of them is nearer.", markup=False)
     if stored.guarantee is not None:
         console.print(f"codes: {stored.guarantee.line()}", markup=False)
     if html is not None:
@@ -278,14 +296,15 @@ def _write_sheet(target: Path, asked: Asked, found: list[list[Hit]], stored: Any
     from blindsight.index.thumbnails import thumbnail
 
     encoder = own.encoder
-    small = own.thumbnails({hit.id for hits in found for hit in hits} | set(asked.titles if asked.stored else ()))
+    small = own.thumbnails({hit.id for hits in found for hit in hits} | set(asked.records))
     thumbnails = {own.names.of(key)[0]: picture for key, picture in small.items()}
     found = [[hit._replace(id=own.names.of(hit.id)[0]) for hit in hits] for hits in found]
-    shown: list[bytes | None] = [thumbnail(image) for image in asked.pixels]
-    shown = shown or [small.get(title) for title in asked.titles]
+    pictures: list[bytes | None] = [thumbnail(image) for image in asked.pixels]
+    pictures = pictures or [small.get(key) for key in asked.records] or [None] * len(found)
     sheets = [
-        Sheet(Path(query).name, picture, hits, thumbnails)
-        for query, picture, hits in zip(asked.titles, shown, found, strict=True)
+        Sheet(Path(query).name, picture, hits, thumbnails, present)
+        for query, picture, hits, present in zip(asked.titles, pictures, found, asked.present, strict=True)
     ]
-    page = contact_sheet(sheets, stored.guarantee, stored=len(stored), word=encoder.match_word, meaning=encoder.meaning)
+    word, meaning = encoder.match_word, encoder.meaning(stored)
+    page = contact_sheet(sheets, stored.guarantee, stored=len(stored), word=word, meaning=meaning)
     write_atomically(target, page.encode())

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blindsight.codebooks.cells import Cells, ClassCells, GroupCells, LabelCells, PairCells, ward_groups
-from blindsight.codebooks.codebook import Codebook, few_cells, number_of_cells
+from blindsight.codebooks.codebook import Codebook, number_of_cells
 from blindsight.codebooks.embedding import Embedding, head_space, unit_rows
 from blindsight.codebooks.reading import Reading
 from blindsight.core.errors import InvalidData
@@ -47,8 +47,8 @@ def from_head(network: str, epsilon: float, *, n_cells: int | None = None, first
     `first_page` trades the order of the whole list for the first ten hits: more cells at the same epsilon.
     """
     embedding, atoms = head_space(network)
-    most = round(min(1.5 * math.exp(min(epsilon, 20.0)), len(atoms))) if first_page else number_of_cells(epsilon)
-    return Codebook(embedding, _of_atoms(atoms, n_cells or max(2, most)), epsilon)
+    rule = number_of_cells(epsilon, "first page", most=len(atoms)) if first_page else number_of_cells(epsilon)
+    return Codebook(embedding, _of_atoms(atoms, n_cells or rule), epsilon)
 
 
 def from_pictures(
@@ -122,8 +122,8 @@ def _of_answers(
     cells = kind(*_classifier(points, labels))
     unseen = _unseen(points, labels, kind)
     some = np.arange(0, len(labels), -(-len(labels) // _MOST_PAIRED))
-    most = max(2, len(labels) // (_EACH_GROUP if kind is ClassCells else _EACH_SET))
-    wanted = n_cells or min(few_cells(epsilon), MOST_CELLS, most)
+    most = min(MOST_CELLS, len(labels) // (_EACH_GROUP if kind is ClassCells else _EACH_SET))
+    wanted = n_cells or number_of_cells(epsilon, "few", most=most)
     if kind is LabelCells or (wanted > cells.k and _told(epsilon, wanted) > _TOLD):
         cells = kind(cells.coefficients, cells.intercept, _group_means(unseen[some], wanted))
     slope = _slope(cells, unseen[some], labels[some])

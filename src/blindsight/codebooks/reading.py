@@ -6,6 +6,7 @@ computed here comes from released cells and public values, so it costs no privac
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -15,15 +16,23 @@ from numpy.typing import NDArray
 
 from blindsight.core import checks
 
-__all__ = ["Reading", "own_share", "prior_from_counts"]
+__all__ = ["Reading", "all_lies", "own_share", "prior_from_counts"]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 _STEPS = 30
 _BINS = 1024
-# How much worse than the best cell a filled one may fit and still show something like the query.
-_FAR = 0.08
+# A cell may fit this much worse than the best one and still hold something like the query. Of few alike photos the
+# nearest lies further off: with `_FEW` stored photos, twice as far. Words lie in the middle of what they name, far from
+# any photo.
+_FAR, _FAR_WORDS, _FEW = 0.09, 0.5, 50
+# Where something like a query is stored, it is this share of the photos; and how sure "nothing like this" must be.
+_ALIKE, _SURE = 0.02, 0.7
+# Photos spread evenly over the cells that trust counts beside the stored ones, so that few of these do not decide.
+_EVENLY = 100.0
+# Trust is off by less than .05 where the truth is told this often; or else from so many records, and so many per cell.
+_TOLD, _RECORDS, _PER_CELL = 0.8, 1000, 40
 
 
 def prior_from_counts(counts: NDArray[Any], *, truth: float, k: int) -> Floats:
@@ -92,14 +101,17 @@ class Reading:
         """For each cell: the probability that an image stored under it truly lies in it.
 
         Over all records it is p on average, whatever they show; but cells that noise filled look full, and so the prior
-        trusts them too much. With `counts`, all log-odds are shifted until the average over the records is p.
+        trusts them too much. With `counts`, evenly spread photos are counted beside the stored ones, and all log-odds
+        are shifted until the average over the records is p.
         """
-        told = self.truth * self.prior
-        trust = np.clip(told / ((self.truth - self.lie) * self.prior + self.lie), 1e-9, 1 - 1e-9)
-        if self.counts is None or not self.counts.sum():
+        n = 0.0 if self.counts is None else float(self.counts.sum())
+        prior = (n * self.prior + _EVENLY / len(self.prior)) / (n + _EVENLY) if n else self.prior
+        told = self.truth * prior
+        trust = np.clip(told / ((self.truth - self.lie) * prior + self.lie), 1e-9, 1 - 1e-9)
+        if self.counts is None or not n:
             return trust
         odds = np.log(trust / (1 - trust))
-        share = self.counts / self.counts.sum()
+        share = self.counts / n
         low, high = -30.0, 30.0
         for _ in range(50):
             middle = 0.5 * (low + high)
@@ -109,6 +121,14 @@ class Reading:
                 low = middle
         shifted: Floats = 1 / (1 + np.exp(-(odds + 0.5 * (low + high))))
         return shifted
+
+    @property
+    def shown_trust(self) -> Floats | None:
+        """`trust` where it is true enough to be shown: of hits, it was then off by at most .05 on photos that had no
+        part in choosing anything here; elsewhere by up to .11."""
+        n = 0 if self.counts is None else int(self.counts.sum())
+        enough = n >= max(_RECORDS, _PER_CELL * len(self.prior))
+        return self.trust if self.truth >= _TOLD or enough else None
 
     @cached_property
     def _own(self) -> Floats:
@@ -126,20 +146,36 @@ class Reading:
         """P(relevant | the stored cell) (m, k): the cell's own as far as it is trusted, the average beyond."""
         return self.relevant + self._own.astype(np.float32) * (self.relevance(similarity) - np.float32(self.relevant))
 
-    def present(self, similarity: NDArray[Any], counts: NDArray[Any]) -> NDArray[np.bool_]:
+    def present(self, similarity: NDArray[Any], counts: NDArray[Any], *, words: bool = False) -> NDArray[np.bool_]:
         """Whether anything like each query is stored (m,), as far as the noise lets tell.
 
-        A cell is filled if it holds more records than lies alone would put there. With classes, "nothing" means that
-        the query's likeliest class is not filled; else, that every filled cell fits the query worse than the best cell
-        of all by more than `_FAR`, which was true for one in twenty tuning photos whose like was stored.
+        Counted are the records of the cells that fit the query nearly as well as the best: with classes, of the
+        likeliest class. "Nothing" is said where, at even odds beforehand, it is at least 70% sure that all of them are
+        lies. Few records or a small budget are never that sure.
         """
         seen, fit = np.asarray(counts, dtype=np.float64), np.asarray(similarity)
-        lies = seen.sum() * self.lie
-        classes = self.slope is not None
-        filled = seen > (lies + 2 * np.sqrt(lies) if classes else lies + 3 * np.sqrt(lies) + 0.5)
-        best = np.where(filled, fit, -np.inf).max(axis=1)
-        result: NDArray[np.bool_] = fit.max(axis=1) - best <= (0.0 if classes else _FAR)
-        return result
+        n = float(seen.sum())
+        far = 0.0 if self.slope is not None else (_FAR_WORDS if words else _FAR) * (1 + (_FEW / max(n, 1.0)) ** 0.5)
+        near = fit >= fit.max(axis=1, keepdims=True) - far
+        true = (self.truth - self.lie) * _ALIKE * n  # records that would be there beside the lies
+        lies = near.sum(axis=1) * n * self.lie
+        found = near @ seen
+        return np.array([all_lies(*each, true) < _SURE for each in zip(found, lies, strict=True)], dtype=np.bool_)
+
+
+def all_lies(found: float, lies: float, true: float) -> float:
+    """How likely `found` records are all lies, of which `lies` are expected; else some `true` ones are among them, a
+    number with an exponential law. At even odds beforehand."""
+    if true <= 0 or found > 10 * (lies + 10):  # nothing can be told; or far too many
+        return 0.5 if true <= 0 else 0.0
+    lies, often = max(lies, 1e-12), math.log(true / (1 + true))
+    # P(found | some) / P(found | lies alone) = sum over i lies among them of a Poisson and a geometric probability.
+    i = np.arange(round(found) + 1)
+    terms = i * (math.log(lies) - often) - np.concatenate([[0.0], np.cumsum(np.log(i[1:]))])
+    top = float(terms.max())
+    ratio = top + math.log(float(np.exp(terms - top).sum())) + found * (often - math.log(lies)) - math.log1p(true)
+    ratio += math.lgamma(found + 1)
+    return 1 / (1 + math.exp(min(ratio, 700.0)))
 
 
 def _sigmoid(half: NDArray[Any]) -> NDArray[Any]:

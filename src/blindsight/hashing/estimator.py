@@ -7,7 +7,6 @@ response or subset selection; whoever searches ranks by what the released cell s
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -15,8 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from blindsight.codebooks import Codebook, Reading
-from blindsight.codebooks.codebook import few_cells, number_of_cells
+from blindsight.codebooks import Codebook, Reading, number_of_cells
 from blindsight.codebooks.making import MOST_CELLS, from_labels, from_pictures
 from blindsight.core import checks, codes, decoding
 from blindsight.core.errors import InvalidParameter
@@ -220,10 +218,8 @@ class CodebookHasher(ReleasesCodes):
         """By a rule that looks at nothing but the budget and the number of images, which is public."""
         if self.n_cells == "auto":
             if self.learned_from == "private":
-                return max(2, min(few_cells(self._code_epsilon), _MOST_NOISY, n // 2))
-            # With 0.3 e^epsilon cells the truth is told three times in four; for few kinds of images more is too many.
-            few = max(8, round(0.3 * math.exp(min(self._code_epsilon, 20.0))))
-            return max(2, min(number_of_cells(self._code_epsilon), few, MOST_CELLS, n // 2))
+                return number_of_cells(self._code_epsilon, "few", most=min(_MOST_NOISY, n // 2))
+            return number_of_cells(self._code_epsilon, "some", most=min(MOST_CELLS, n // 2))
         if self.n_cells > n:
             raise InvalidParameter(f"n_cells must be at most the number of images, {n}.")
         return self.n_cells

@@ -94,8 +94,8 @@ class CodebookIndex(HammingIndex):
         if codebook.k != self.k:
             raise InvalidParameter(f"the codebook has {codebook.k} cells, the index {self.k}.")
         reading = self.reading(codebook)
-        trust = reading.trust if codebook.trusted else None
-        return self.best(reading.scores(similarity), k, trust=trust, calibrated=codebook.calibrated)
+        scores, trust = reading.scores(similarity), reading.shown_trust
+        return self.best(scores, k, trust=trust, calibrated=codebook.calibrated)
 
     def reading(self, codebook: Codebook) -> Reading:
         """How to read the released cells as they stand."""

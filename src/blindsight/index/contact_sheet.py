@@ -10,17 +10,19 @@ from dataclasses import dataclass
 from blindsight.index.hits import Hit
 from blindsight.privacy import Guarantee
 
-__all__ = ["Sheet", "contact_sheet"]
+__all__ = ["Sheet", "contact_sheet", "percent", "shown", "standing"]
 
 
 @dataclass(frozen=True)
 class Sheet:
-    """One query's part: its name, its hits, and JPEG thumbnails by name (missing ones are drawn empty)."""
+    """One query's part: its name, its hits, JPEG thumbnails by name (missing ones are drawn empty), and whether
+    anything like the query is there."""
 
     query: str
     query_thumbnail: bytes | None
     hits: Sequence[Hit]
     thumbnails: dict[str, bytes]
+    present: bool = True
 
 
 _STYLE = """
@@ -66,7 +68,7 @@ def contact_sheet(
         "style-src 'unsafe-inline'\">",
         f"<title>Search results</title><style>{_STYLE}</style></head><body>",
         f"<h1>Search results</h1><p>{stored:,} photos in the index, known only by their noisy codes. ",
-        "This page holds thumbnails of the originals: keep it as private as they are.</p>",
+        "Pictures on this page are thumbnails of the originals: keep it as private as they are.</p>",
     ]
     parts += [_section(sheet, word) for sheet in sheets]
     if meaning:
@@ -81,6 +83,8 @@ def contact_sheet(
 
 def _section(sheet: Sheet, word: str) -> str:
     count = f"{len(sheet.hits)} hit{'' if len(sheet.hits) == 1 else 's'}, best first"
+    if not sheet.present:
+        count = f"Nothing like this here, as far as the noisy cells tell. The nearest: {count}"
     cards = "".join(_card(rank, hit, sheet.thumbnails, word) for rank, hit in enumerate(sheet.hits, start=1))
     return (
         f'<section><div class="query">{_picture(sheet.query_thumbnail, sheet.query)}'
@@ -91,11 +95,11 @@ def _section(sheet: Sheet, word: str) -> str:
 def _card(rank: int, hit: Hit, thumbnails: dict[str, bytes], word: str) -> str:
     name = html.escape(str(hit.id))
     chance, bar = "", ""
-    shown = hit.trust if hit.probability is None else hit.probability
-    if shown is not None:
-        chance = f"<span>{html.escape(word)} {percent(shown)}</span>"
-        bar = f'<div class="bar"><i style="width:{100 * shown:.1f}%"></i></div>'
-    place = f"tied with {hit.tied - 1:,}" if hit.distance is None else f"distance {hit.distance}"
+    number = shown(hit)
+    if number is not None:
+        chance = f"<span>{html.escape(word)} {percent(number)}</span>"
+        bar = f'<div class="bar"><i style="width:{100 * number:.1f}%"></i></div>'
+    place = " ".join(reversed(standing(hit)) if hit.cell is not None else standing(hit))
     return (
         f'<li>{_picture(thumbnails.get(str(hit.id)), str(hit.id))}<div class="text">'
         f'<div class="name" title="{name}">{rank}. {name}</div>'
@@ -107,6 +111,21 @@ def _picture(jpeg: bytes | None, name: str) -> str:
     if jpeg is None:
         return '<div class="none">original not here</div>'
     return f'<img alt="{html.escape(name)}" src="data:image/jpeg;base64,{base64.b64encode(jpeg).decode()}">'
+
+
+def shown(hit: Hit) -> float | None:
+    """The number that may stand beside a hit: its probability where it is calibrated, else trust in its cell."""
+    return hit.trust if hit.probability is None else hit.probability
+
+
+def standing(hit: Hit) -> tuple[str, str]:
+    """What a hit's rank rests on, in words: its distance, its company in a cell, or its likeness by the photos."""
+    if hit.distance is not None:
+        return "distance", str(hit.distance)
+    if hit.cell is None:
+        return "likeness", f"{hit.score:.3f}"
+    others = hit.tied - 1
+    return "in its cell", f"with {others:,} other{'' if others == 1 else 's'}" if others else "alone"
 
 
 def percent(probability: float) -> str:

@@ -88,6 +88,11 @@ class Recipe:
             raise HostileFile(f"the index's recipe is not one of ours: {error}") from error
 
     @property
+    def own_pictures(self) -> bool:
+        """Whether there are public pictures of the photos' kind to calibrate on."""
+        return self.public != BUILT_IN
+
+    @property
     def image(self) -> FeatureRecipe:
         """How an image is read and described."""
         return feature_recipe(self.features)
@@ -157,9 +162,13 @@ class PhotoEncoder:
             return "match"
         return "relevant" if self.codebook.calibrated else "stored cell true"
 
-    @property
-    def meaning(self) -> str:
-        """In words, what the number beside a hit speaks of."""
+    def meaning(self, index: CodeIndex) -> str:
+        """In words, what the number beside a hit of this index speaks of."""
+        if self.codebook is None and not self.recipe.own_pictures:
+            return (
+                "No number: whether a photo is the query itself can be told only with public pictures of the photos' "
+                "kind to calibrate on (hash --public). The distance is what the index has to say."
+            )
         if self.codebook is None:
             return (
                 "The probability that the photo is the query itself after small edits (crop, brightness, "
@@ -171,9 +180,9 @@ class PhotoEncoder:
                 "The probability that the photo is of the query's class, calibrated on the labelled public pictures "
                 "that the cells were made from; it holds as far as the photos are like those."
             )
-        if not self.codebook.trusted:
+        if _of_cells(index).reading(self.codebook).shown_trust is None:
             return (
-                "No number: at this budget a stored cell is more often noise than true, and which ones cannot be told "
+                "No number: with this budget and so few photos, which of the stored cells are noise cannot be told "
                 "well enough. The order is what the index has to say."
             )
         return (
@@ -244,8 +253,8 @@ class PhotoEncoder:
                 raise InvalidParameter("cells have no Hamming distance: leave --ranking out.")
             return self.search_like(index, self.codebook.similarity(rows), k)
         if checks.one_of("ranking", ranking, ("soft", "distance")) == "distance":
-            return index.search(self.hasher.query(rows), k)
-        return index.search_soft(self.hasher.decision_function(rows), k)
+            return self._told(index.search(self.hasher.query(rows), k))
+        return self._told(index.search_soft(self.hasher.decision_function(rows), k))
 
     def search_like(self, index: CodeIndex, similarity: NDArray[Any], k: int) -> Hits:
         """The best k for queries that fit the codebook's cells so well (m, cells): pictures, stored records, words."""
@@ -275,13 +284,13 @@ class PhotoEncoder:
             return np.ones(len(images), dtype=np.bool_)
         return self.present_like(index, self.codebook.similarity(self.rows(images)))
 
-    def present_like(self, index: CodeIndex, similarity: NDArray[Any]) -> NDArray[np.bool_]:
-        """The same for queries that fit the codebook's cells so well (m, cells)."""
+    def present_like(self, index: CodeIndex, similarity: NDArray[Any], *, words: bool = False) -> NDArray[np.bool_]:
+        """The same for queries that fit the codebook's cells so well (m, cells): pictures, or words."""
         if not len(index):
             return np.ones(len(similarity), dtype=np.bool_)
         cells = _of_cells(index)
         reading: Reading = cells.reading(self._cells("telling what is not stored"))
-        return reading.present(similarity, cells.counts)
+        return reading.present(similarity, cells.counts, words=words)
 
     def rerank(
         self, images: Images, hits: Iterable[Sequence[Hit]], original: Callable[[Any], Images | None], k: int
@@ -306,11 +315,15 @@ class PhotoEncoder:
         """All within a Hamming distance of the queries' plain codes."""
         if self.codebook is not None:
             raise InvalidParameter("cells have no Hamming distance, so there is no --radius. Ask for the best -k.")
-        return index.within(self.hasher.query(self.rows(images)), radius)
+        return self._told(index.within(self.hasher.query(self.rows(images)), radius))
 
     def save(self, folder: Path) -> None:
         """Put the hash function, which is public, beside the codes."""
         self.hasher.save(folder / _file(self.recipe))
+
+    def _told(self, hits: Hits) -> Hits:
+        """Without pictures to calibrate on there is no probability."""
+        return hits if self.recipe.own_pictures else dataclasses.replace(hits, probabilities=None)
 
     def _cells(self, what: str) -> Codebook:
         if self.codebook is None:
@@ -342,11 +355,13 @@ def make_encoder(recipe: Recipe) -> PhotoEncoder:
         return PhotoEncoder(recipe, CellRelease(_codebook(recipe), recipe.seed), None)
     from blindsight.features.weights import head
 
-    if recipe.public == BUILT_IN and recipe.image.network is not None:
+    if recipe.own_pictures:
+        rows = _centred(recipe.image.rows(public_pictures(recipe.public, recipe.image).images))
+    elif recipe.image.network is not None:
         classes = head(recipe.image.network).astype(np.float64)
         rows = _centred(classes - classes.mean(axis=0))
     else:
-        rows = _centred(recipe.image.rows(_pictures(recipe)))
+        rows = _centred(recipe.image.rows(built_in_images(800, recipe.size)))
     hasher = _hasher(recipe).fit(rows)
     return PhotoEncoder(recipe, hasher, _match_model(recipe, hasher))
 
@@ -374,7 +389,7 @@ def _centred(rows: Rows) -> Rows:
 
 def _codebook(recipe: Recipe) -> Codebook:
     network, wanted = recipe.image.network, recipe.bits or None
-    if recipe.public == BUILT_IN:
+    if not recipe.own_pictures:
         if network is not None:
             return from_head(network, recipe.epsilon, n_cells=wanted, first_page=recipe.first_page)
         pictures = recipe.image.rows(built_in_images(800, recipe.size))
@@ -384,12 +399,6 @@ def _codebook(recipe: Recipe) -> Codebook:
     if found.classes is not None:
         return from_classes(rows, found.classes, recipe.epsilon, network=network)
     return from_pictures(rows, recipe.epsilon, network=network, n_cells=wanted)
-
-
-def _pictures(recipe: Recipe) -> Images:
-    if recipe.public == BUILT_IN:
-        return built_in_images(160 if recipe.image.network else 800, recipe.size)
-    return public_pictures(recipe.public, recipe.image).images
 
 
 def _hasher(recipe: Recipe) -> Any:
@@ -411,16 +420,24 @@ def _hasher(recipe: Recipe) -> Any:
 
 
 def _match_model(recipe: Recipe, hasher: Any) -> MatchModel:
-    """Distances of public pictures to their own edited copies (matches) and to other pictures (others)."""
+    """Distances of public pictures to their own edited copies (matches) and to other pictures (others).
+
+    By hash functions that had not learned from these pictures, as the one in use will not have from stored photos. The
+    built-in pictures are too unlike photos for that: they give the flips alone, and no probability is shown.
+    """
     from blindsight.core.codes import hamming
 
-    pictures = _pictures(recipe)
-    sample = pictures[:: max(1, len(pictures) // 160)]
-    plain, changed = (hasher.query(_centred(recipe.image.rows(part))) for part in (sample, edited(sample)))
-    model = MatchModel.from_pairs(
-        hamming(changed, plain).ravel(),
-        np.eye(len(sample), dtype=bool).ravel(),
-        n_bits=hasher.n_bits_,
-        beta=hasher.mechanism_.beta,
-    )
+    n_bits, beta = hasher.n_bits_, hasher.mechanism_.beta
+    if not recipe.own_pictures:
+        return MatchModel.independent_bits(n_bits, beta, prior=recipe.prior)
+    pictures = public_pictures(recipe.public, recipe.image).images
+    plain, changed = (_centred(recipe.image.rows(part)) for part in (pictures, edited(pictures)))
+    half = np.arange(len(plain)) % 2 == 0
+    distances, same = [], []
+    for learn, measure in ((half, ~half), (~half, half)):
+        unseen = _hasher(recipe).fit(plain[learn])
+        apart = hamming(unseen.query(changed[measure]), unseen.query(plain[measure]))
+        distances.append(apart.ravel())
+        same.append(np.eye(len(apart), dtype=bool).ravel())
+    model = MatchModel.from_pairs(np.concatenate(distances), np.concatenate(same), n_bits=n_bits, beta=beta)
     return dataclasses.replace(model, prior=recipe.prior)

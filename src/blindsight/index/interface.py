@@ -7,7 +7,7 @@ built on them here once, so `HammingIndex` and `MilvusIndex` answer alike and re
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import cached_property
 from os import PathLike
 from pathlib import Path
@@ -18,19 +18,16 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from blindsight.core import checks
-from blindsight.core.codes import check_codes, hamming, n_bytes
+from blindsight.core.codes import check_codes, n_bytes
 from blindsight.core.decoding import MatchModel
 from blindsight.core.errors import InvalidData, InvalidParameter
 from blindsight.index.entries import check_ids, snapshot_records
 from blindsight.index.header import Header
 from blindsight.index.hits import Hits
 from blindsight.index.journal import fresh_file
-from blindsight.index.topk import TopK
 from blindsight.privacy import Guarantee
 
 __all__ = ["CodeIndex", "Found"]
-
-_BLOCK = 1 << 15
 
 
 class Found(NamedTuple):
@@ -157,39 +154,14 @@ class CodeIndex(ABC):
     def rank(self, weights: ArrayLike, k: int = 10, *, min_probability: float | None = None) -> Hits:
         """The k codes with the largest sum over bits of w_j s_j, where s_j is +1 for a set bit and -1 otherwise.
 
-        This is what soft rankings come down to: real-valued queries, bits of unequal reliability, or the cells of a
-        codebook weighted by their similarity to the query. Ties go to the earlier code.
+        This is what soft rankings come down to: real-valued queries, or bits of unequal reliability. Ties go to the
+        earlier code.
         """
         w = checks.finite_array("weights", weights, ndim=2)
         if w.shape[1] != self.n_bits:
             raise InvalidData(f"weights must have {self.n_bits} columns, one per bit, got {w.shape[1]}.")
         found, scores = self._best(w.astype(np.float32), checks.whole("k", k))
         return self._hits(found, min_probability, scores)
-
-    def rank_by(
-        self,
-        score: Callable[[NDArray[np.uint8]], NDArray[np.floating[Any]]],
-        codes: ArrayLike,
-        k: int = 10,
-        *,
-        min_probability: float | None = None,
-    ) -> Hits:
-        """The k codes with the largest `score(stored codes) -> (queries, stored)`, for decoders that need more than a
-        weighted sum: a codebook's expected similarity, say. Exact: it walks through all codes in blocks.
-
-        `codes` are the queries' plain codes, for the distances and probabilities beside the hits.
-        """
-        queries = check_codes(codes, self.n_bits, name="queries")
-        best = TopK(len(queries), checks.whole("k", k))
-        for ids, stored in self.items():
-            for start in range(0, len(ids), _BLOCK):
-                block = stored[start : start + _BLOCK]
-                scores = np.asarray(score(block))
-                if scores.shape != (len(queries), len(block)):
-                    raise InvalidData(f"score must give ({len(queries)}, {len(block)}) numbers, got {scores.shape}.")
-                best.offer(ids[start : start + _BLOCK], hamming(queries, block), scores)
-        ids, distances, scores, limits = best.result(object if self.names else np.int64)
-        return self._hits(Found(ids, distances, limits), min_probability, scores)
 
     def codes_of(self, ids: ArrayLike) -> NDArray[np.uint8]:
         """The stored codes of these ids, in their order; an unknown id is refused."""

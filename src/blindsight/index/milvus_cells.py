@@ -72,8 +72,8 @@ class MilvusCodebookIndex(MilvusIndex):
         reading = self.reading(codebook)
         scores = reading.scores(similarity)
         found = [self._records(row, k) for row in scores]
-        trust = reading.trust if codebook.trusted else None
-        return hits_of(found, scores, names=self.names, trust=trust, calibrated=codebook.calibrated)
+        trust, calibrated = reading.shown_trust, codebook.calibrated
+        return hits_of(found, scores, names=self.names, trust=trust, calibrated=calibrated)
 
     def _records(self, scores: NDArray[Any], k: int) -> Best:
         """The records of the best cells, as many as are wanted; of the last cell, some."""

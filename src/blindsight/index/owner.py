@@ -68,6 +68,13 @@ class OwnPhotos:
                 found[key] = thumbnail(picture)
         return found
 
+    def inside(self, hits: Hits, begins: str) -> NDArray[np.bool_]:
+        """Which hits are of photos whose name begins so."""
+        known = {key: any(name.startswith(begins) for name in self.names.of(key)) for key in set(hits.ids.tolist())}
+        if not any(known.values()):
+            raise InvalidData(f"no photo's name begins with {begins!r}.")
+        return np.array([known[key] for key in hits.ids], dtype=bool)
+
     def taken(self, key: Any) -> datetime.date | None:
         """When a photo was taken: by the camera's word, else when its file last changed; None where nobody knows."""
         path = self._path(key)

@@ -12,8 +12,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from blindsight.index.topk import largest
-
 __all__ = ["best_rows", "nearest_rows", "rows_within"]
 
 # The counting kernel keeps (bits + 1) * k row numbers per query; queries go in batches that stay near 64 MB.
@@ -68,7 +66,7 @@ def best_rows(
     """Rows and scores of the k codes with the largest weighted sum of signs, best first, earlier rows first in ties."""
     scores = weighted_sums(codes, weights)
     k = min(k, len(scores))
-    rows = largest(scores, k) if k < len(scores) else np.arange(len(scores))
+    rows = _largest(scores, k) if k < len(scores) else np.arange(len(scores))
     rows = rows[np.lexsort((rows, -scores[rows]))]
     return rows, scores[rows].astype(np.float64)
 
@@ -90,3 +88,11 @@ def _byte_tables(weights: NDArray[np.float32], width: int) -> Any:
     padded[: len(weights)] = weights
     bits = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little")
     return padded.reshape(width, 8) @ (2.0 * bits.T - 1).astype(np.float32)
+
+
+def _largest(scores: NDArray[Any], k: int) -> NDArray[np.int64]:
+    """Positions of the k largest in their order; of those level with the last, the earlier ones."""
+    cut = np.partition(scores, len(scores) - k)[len(scores) - k]
+    above = np.flatnonzero(scores > cut)
+    level = np.flatnonzero(scores == cut)[: k - len(above)]
+    return np.sort(np.concatenate([above, level]))

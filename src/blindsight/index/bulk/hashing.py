@@ -6,6 +6,7 @@ import copy
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from blindsight.data.reading import decode_image
 from blindsight.index import CodeIndex
 from blindsight.index.bulk.pools import HERE, Pool
 from blindsight.index.bulk.spool import Contents, Spool
+from blindsight.privacy import Guarantee
 from blindsight.privacy.entropy import Source
 from blindsight.privacy.vault import RecordSource, Vault
 
@@ -62,9 +64,15 @@ def release_named(hasher: Any, names: list[str], rows: NDArray[Any], source: Sou
     own = copy.copy(hasher)
     if source is not None:
         own.random_state = source
-        own.guarantee_ = dataclasses.replace(hasher.guarantee_, entropy="keyed")
+        own.guarantee_ = _keyed(hasher.guarantee_)
     codes: NDArray[np.uint8] = own.transform(rows, names=names)
     return codes
+
+
+@lru_cache(maxsize=4)
+def _keyed(guarantee: Guarantee) -> Guarantee:
+    """The same with a vault's noise; priced once, not with every shard."""
+    return dataclasses.replace(guarantee, entropy="keyed")
 
 
 def hash_to(
@@ -208,7 +216,9 @@ def _parts(
         rows = np.array([each.row for each in chosen], np.int64)
         source = None if about is None else vault.source(records, about=about)
         named = [str(names[row]) for row in rows]
-        yield f"{number:09d}", _Part(named, records, images.take(rows).images, source)
+        pixels = images.images
+        shown = pixels[rows] if isinstance(pixels, np.ndarray) else pixels.take(rows)
+        yield f"{number:09d}", _Part(named, records, shown, source)
 
 
 def _distinct(records: Sequence[str]) -> list[Wanted]:

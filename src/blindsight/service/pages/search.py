@@ -305,7 +305,7 @@ def _answer(studio: Studio, index: Index, query: str, rerank: bool) -> Found:
         raise Problem("not_found")
     scores = np.asarray(index.reading.scores(question.similarity))[0]
     nothing = None
-    if not bool(np.asarray(index.reading.present(question.similarity, index.counts))[0]):
+    if not index.reading.present(question.similarity, index.counts, words=bool(question.words))[0]:
         count, chance, _ = index.expected(question.cell)
         what = f"“{question.words}”" if question.words else "your picture’s kind"
         like = "what you wrote" if question.words else "yours"

@@ -19,7 +19,7 @@ __all__ = ["disjoint_paths"]
 
 
 @njit(cache=True)
-def _cheapest_flow(start: Any, neighbour: Any, edge: Any, first: Any, s: Any, t: Any, limit: Any) -> Any:
+def _cheapest_flow(start: Any, links: Any, first: Any, s: Any, t: Any, limit: Any) -> Any:
     """Flow on each edge (+1 along first -> second end, -1 against, 0 unused) and its value, at most `limit`."""
     n = len(start) - 1
     flow = np.zeros(len(first), dtype=np.int8)
@@ -42,12 +42,12 @@ def _cheapest_flow(start: Any, neighbour: Any, edge: Any, first: Any, s: Any, t:
             head = (head + 1) % (n + 1)
             waiting[v] = False
             for at in range(start[v], start[v + 1]):
-                e = edge[at]
+                e = links[at, 1]
                 along = flow[e] if first[e] == v else -flow[e]
                 if along == 1:
                     continue
                 step = distance[v] + (1 if along == 0 else -1)
-                w = neighbour[at]
+                w = links[at, 0]
                 if step < distance[w]:
                     distance[w] = step
                     came[w] = e
@@ -70,8 +70,8 @@ def _cheapest_flow(start: Any, neighbour: Any, edge: Any, first: Any, s: Any, t:
 
 def disjoint_paths(graph: PairGraph, s: int, t: int) -> tuple[int, NDArray[np.bool_]]:
     """|P_st| and the edges on those paths."""
-    start, neighbour, edge = graph.adjacency()
+    start, links = graph.adjacency()
     degrees = graph.degrees
     limit = int(min(degrees[s], degrees[t]))
-    flow, value = _cheapest_flow(start, neighbour, edge, np.ascontiguousarray(graph.edges[:, 0]), s, t, limit)
+    flow, value = _cheapest_flow(start, links, np.ascontiguousarray(graph.edges[:, 0]), s, t, limit)
     return int(value), flow != 0

@@ -124,7 +124,8 @@ class DPPDML(_Algorithm1):
         if not isinstance(self.noise, RowNoise):
             raise InvalidParameter(f"noise must be RowNoise(family=, ...), got {type(self.noise).__name__}.")
         records, graph = self._graph(pairs, y)
-        self.kappa_ = count_kappa(graph, self.kappa) if isinstance(self.kappa, str) else int(self.kappa)  # type: ignore[arg-type]
+        stated = self.kappa
+        self.kappa_ = count_kappa(graph, stated) if isinstance(stated, str) else checks.whole("kappa", stated)  # type: ignore[arg-type]
         # Where learning starts and how pairs are dealt to batches protects nobody.
         rng, _ = training_rng(self.random_state)
         batches = self._batches(graph, rng)
@@ -132,7 +133,7 @@ class DPPDML(_Algorithm1):
         facts: Any = {
             "epsilon": checks.positive("epsilon", self.epsilon),
             "lipschitz": checks.positive("clip", self.clip),
-            "kappa": checks.whole("kappa", self.kappa_),
+            "kappa": self.kappa_,
         }
         guarantee = paper_guarantee(
             self.noise, batches, rows=width, columns=columns, margin_from_data=self.margin == "mean",
@@ -208,6 +209,7 @@ class MendedDML(_Algorithm1):
         epsilon = checks.positive("epsilon", self.epsilon)
         linear = mechanism == "laplace"  # in the number of pairs
         width, clip = self._width(records.shape[1]), checks.positive("clip", self.clip)
+        margin = checks.positive("margin", self.margin)  # never "mean", which is data
         # Where learning starts and how pairs are dealt to batches protects nobody.
         rng, _ = training_rng(self.random_state)
         batches = self._batches(graph, rng)
@@ -238,7 +240,7 @@ class MendedDML(_Algorithm1):
         door = Door(guarantee, what=what, ledger=ledger, random_state=self.random_state)
         self.guarantee_ = guarantee
         W = pure_descent(
-            contrastive_of(records, graph, "l1", self.margin),
+            contrastive_of(records, graph, "l1", margin),
             rng.standard_normal((width, records.shape[1])) / math.sqrt(records.shape[1]),
             batches,
             door,

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from blindsight.cli.terminal import console, emit_json, progress_bar, table
+from blindsight.cli.terminal import console, emit_json, notes, progress_bar, table
 
 __all__ = ["register"]
 
@@ -233,13 +233,14 @@ def _flip(
 
     flipper = FlippedBits(epsilon, random_state=dice).fit(prepare(images[:1]))
     account = None if ledger is None else Ledger(ledger, dataset=dataset)
-    with progress_bar("flipping") as progress:
+    with notes(), progress_bar("flipping") as progress:
         sketch_to(out, images, flipper, prepare=prepare, ledger=account, pool=pool_at(ray), progress=progress)
     if json:
         emit_json({"file": str(out), "sketches": len(images), "guarantee": flipper.guarantee_.line()})
         return
     console.print(f"{len(images):,} images in {out}")
     console.print(flipper.guarantee_.card(), markup=False, soft_wrap=True)
+    console.print("ledger charged." if ledger is not None else "not charged: no --ledger.")
 
 
 def _permanent(folder: Path) -> Any:

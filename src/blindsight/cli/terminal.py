@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -12,7 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-__all__ = ["console", "emit_json", "errors", "progress_bar", "table"]
+__all__ = ["console", "emit_json", "errors", "notes", "progress_bar", "table"]
 
 console = Console(highlight=False)
 errors = Console(stderr=True, highlight=False)
@@ -50,3 +51,19 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) 
 def emit_json(value: Any) -> None:
     """JSON on standard output, and nothing else there."""
     sys.stdout.write(json.dumps(value, ensure_ascii=False, indent=2, default=str) + "\n")
+
+
+@contextmanager
+def notes() -> Iterator[None]:
+    """Warnings of the library as lines on standard error, without Python's file and line.
+
+    That nothing was charged is left out: verbs with a --ledger say so themselves.
+    """
+    from blindsight.core.errors import UnchargedRelease
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        warnings.simplefilter("ignore", UnchargedRelease)
+        yield
+    for told in dict.fromkeys(str(one.message) for one in caught):
+        errors.print(f"Note: {told}", markup=False, soft_wrap=True)

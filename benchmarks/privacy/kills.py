@@ -98,6 +98,8 @@ class Sketching:
         self.due += 1
 
     def run(self) -> None:
+        if self._target(self.due).exists():  # killed after the end; without a vault a finished file is refused
+            return
         sketch_to(self._target(self.due), self._images, self._flipper, block=6, ledger=self._ledger)
 
     def stored(self) -> dict[str, bytes]:

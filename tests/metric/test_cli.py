@@ -224,3 +224,11 @@ def test_records_must_come_from_one_place(files):
     out = files / "m.safetensors"
     run("learn", files / "pairs.csv", "--features", files / "features.csv", "--out", out)
     fails(InvalidData, "unknown", "distance", out, "r0", "nobody", "--features", files / "features.csv")
+
+
+def test_a_delta_that_gives_pairs_away_is_questioned_in_a_line(files):
+    given = ("learn", files / "pairs.csv", "--features", files / "features.csv", "--out", files / "m.safetensors")
+    told = run(*given, "--delta", 0.5)
+    assert told.exit_code == 0 and "Note: delta = 0.5 lets one in 2 pairs be given away whole" in told.stderr
+    assert ".py:" not in told.stderr and "not charged: no --ledger" in told.stdout
+    assert "Note" not in run(*given).stderr

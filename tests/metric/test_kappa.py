@@ -124,7 +124,7 @@ def test_each_targets_value_is_that_of_a_shortest_maximum_path_set(net):
 
 @pytest.mark.parametrize("seed", range(10))
 def test_the_number_of_disjoint_paths_is_the_edge_connectivity(seed):
-    from blindsight.metric.flow import disjoint_paths
+    from blindsight.metric.kappa import disjoint_paths
 
     net = random_net(seed)
     graph = pair_graph(net)
@@ -138,7 +138,7 @@ def test_the_number_of_disjoint_paths_is_the_edge_connectivity(seed):
 
 def test_proposition_1_equality_condition_does_not_hold():
     """The paper: equality iff c_s = c_t. Counted over targets of small graphs, that fails often."""
-    from blindsight.metric.flow import disjoint_paths
+    from blindsight.metric.kappa import disjoint_paths
 
     wrong = total = 0
     for net in SMALL[::11]:

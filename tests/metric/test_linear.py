@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from blindsight.core.errors import InvalidData, InvalidParameter
-from blindsight.metric import DPPMetric, EuclideanMetric
+from blindsight.metric import DPPDML, DPPMetric, EuclideanMetric, InputPerturbation, MendedDML
 from blindsight.metric.threshold import best_threshold, cut
 
 
@@ -64,6 +64,14 @@ def test_a_private_metric_is_not_calibrated_on_pairs_that_nobody_called_public(t
     metric.calibrate_threshold(PAIRS, SIMILAR, public=True, strategy="balanced")
     metric.save(tmp_path / "metric.safetensors")
     assert DPPMetric.load(tmp_path / "metric.safetensors").threshold_ == metric.threshold_
+
+
+@pytest.mark.parametrize("kind", [DPPDML, MendedDML, InputPerturbation])
+def test_no_metric_with_a_guarantee_is_calibrated_on_private_pairs(kind):
+    metric = kind(preprocessor=X, random_state=0).fit(PAIRS, SIMILAR)
+    with pytest.raises(InvalidParameter, match="public=True"):
+        metric.calibrate_threshold(PAIRS, SIMILAR)
+    assert metric.calibrate_threshold(PAIRS, SIMILAR, public=True).threshold_ >= 0
 
 
 def test_without_a_threshold_nothing_is_predicted():

@@ -160,3 +160,13 @@ def test_the_non_private_learner_lowers_the_objective():
     assert trace.objective[-1] < trace.objective[0]
     ours = ContrastiveMetric(preprocessor=digits, random_state=0).fit(pairs, similar)
     assert ours.score(pairs, similar) > 0.85
+
+
+def test_a_proven_metric_takes_no_margin_from_the_pairs():
+    """The mean distance of private pairs would leave through the map, and nobody would have paid for it."""
+    rng = np.random.default_rng(0)
+    X, pairs = rng.normal(size=(60, 4)), np.arange(60).reshape(30, 2)
+    with pytest.raises(InvalidParameter, match="margin"):
+        MendedDML(margin="mean", preprocessor=X, random_state=0).fit(pairs, rng.integers(0, 2, 30))
+    with pytest.raises(InvalidParameter, match="kappa"):
+        DPPDML(kappa=1.7, preprocessor=X, random_state=0).fit(pairs, rng.integers(0, 2, 30))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sklearn.base import clone
 
-from blindsight.core.errors import InvalidParameter
+from blindsight.core.errors import InvalidData, InvalidParameter
 from blindsight.data import ImageSet
 from blindsight.index.bulk import sketch_to
 from blindsight.privacy import Cost, Ledger
@@ -55,6 +55,21 @@ def test_two_files_of_the_same_photos_are_one_release_and_one_charge(vault, tmp_
     assert np.array_equal(*(one.counts for one in held))
     flipper.transform(IMAGES[1:3], ledger=ledger)
     assert ledger.balance("pixel").spent.epsilon == pytest.approx(4.0)
+
+
+def test_under_a_vault_a_finished_file_is_known_again_and_its_names_are_not(vault, tmp_path):
+    sketcher = sketchers(vault)[0].fit(IMAGES)
+    named, other = (ImageSet(IMAGES, names=np.array([f"{k}{end}" for k in range(len(IMAGES))])) for end in "ab")
+    held = sketch_to(tmp_path / "a", named, sketcher, block=2)
+    before = (tmp_path / "a").read_bytes()
+    assert np.array_equal(sketch_to(tmp_path / "a", named, sketcher, block=2).counts, held.counts)
+    with pytest.raises(InvalidData, match="second release"):
+        sketch_to(tmp_path / "a", other, sketcher, block=2)
+    assert (tmp_path / "a").read_bytes() == before
+    elsewhere = sketchers(Vault.create(tmp_path / "elsewhere"))[0].fit(IMAGES)
+    sketch_to(tmp_path / "b", named, elsewhere, block=2)
+    marks = {(tmp_path / name).read_bytes().partition(b"mark")[2][:60] for name in "ab"}
+    assert len(marks) == 2  # the key decides, so names cannot be tested by those who lack it
 
 
 def test_a_sketch_in_a_file_is_the_one_in_memory(vault, tmp_path):

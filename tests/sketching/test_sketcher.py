@@ -7,6 +7,7 @@ import pytest
 
 from blindsight import data
 from blindsight.core.errors import HostileFile, InvalidData, InvalidParameter
+from blindsight.data import ImageSet
 from blindsight.evaluation.reconstruction import mean_psnr, mean_ssim
 from blindsight.sketching import NegativeSketcher, QKParameters, SketchSet
 from blindsight.sketching.writer import SketchWriter
@@ -185,6 +186,46 @@ def test_a_job_begun_otherwise_is_not_continued(tmp_path):
     SketchWriter(tmp_path / "s", n=30, image_shape=(1, 7, 5), parameters=QKParameters.paper("Q6"))
     with pytest.raises(InvalidData, match="other parameters"):
         NegativeSketcher("Q3").fit(GREY).sketch_to(tmp_path / "s", GREY)
+
+
+def test_a_finished_file_tells_nothing_of_the_names_of_its_images(tmp_path):
+    """Who guesses the names ("IMG_0001.jpg", a patient's number) could test a digest of them."""
+    sketcher = NegativeSketcher("Q6", random_state=3).fit(GREY)
+    for target, first in (("a", "IMG_"), ("b", "Jane Doe ")):
+        names = np.array([f"{first}{k:04d}.png" for k in range(len(GREY))])
+        sketcher.sketch_to(tmp_path / target, ImageSet(GREY, names=names), block=7)
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+
+
+def test_a_job_on_other_images_is_not_continued_by_their_like(tmp_path):
+    sketcher = NegativeSketcher("Q6").fit(GREY)
+    sets = [ImageSet(GREY, names=np.array([f"{k}{end}" for k in range(len(GREY))])) for end in "ab"]
+
+    def crash(done, total):
+        raise Crash
+
+    with pytest.raises(Crash):
+        sketcher.sketch_to(tmp_path / "s", sets[0], block=7, progress=crash)
+    with pytest.raises(InvalidData, match="other images"):
+        sketcher.sketch_to(tmp_path / "s", sets[1], block=7)
+    assert len(sketcher.sketch_to(tmp_path / "s", sets[0], block=7)) == len(GREY)
+    with pytest.raises(InvalidData, match="second release"):
+        sketcher.sketch_to(tmp_path / "s", sets[0], block=7)
+
+
+def test_a_job_that_died_before_its_file_got_its_name_is_finished(tmp_path, monkeypatch):
+    sketcher = NegativeSketcher("Q6").fit(GREY)
+    images = ImageSet(GREY, names=np.arange(len(GREY)).astype(str))
+
+    def die(*args):
+        raise Crash
+
+    with monkeypatch.context() as patch, pytest.raises(Crash):
+        patch.setattr("blindsight.core.durable.rename", die)
+        sketcher.sketch_to(tmp_path / "s", images, block=7)
+    whole = (tmp_path / "s.part").read_bytes()
+    assert len(sketcher.sketch_to(tmp_path / "s", images, block=7)) == len(GREY)
+    assert (tmp_path / "s").read_bytes() == whole
 
 
 def test_memory_of_sketching_is_bounded_by_a_block(tmp_path):

@@ -12,8 +12,8 @@ import torch
 from blindsight import data
 from blindsight.core.errors import HostileFile, InvalidData, InvalidParameter, ProtocolError
 from blindsight.sketching import NegativeSketcher, NegDL, Server, SketchDataset, SketchSet, User
-from blindsight.sketching.augmentation import cropped
 from blindsight.sketching.networks import ResNet50, SmallResNet, Whitened, build
+from blindsight.sketching.trainer import cropped
 
 
 @pytest.fixture(scope="module")

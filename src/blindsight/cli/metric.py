@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from blindsight.cli.terminal import console, emit_json, progress_bar, table
+from blindsight.cli.terminal import console, emit_json, notes, progress_bar, table
 
 if TYPE_CHECKING:
     from blindsight.metric import DPPMetric, PairGraph
@@ -112,7 +112,7 @@ def learn(
         preprocessor=records.X,
         random_state=seed,
     )
-    with progress_bar("learning") as progress:
+    with notes(), progress_bar("learning") as progress:
         _fit(metric, graph, ledger, dataset or pairs.stem, progress)
     scores = _scores(metric, graph, records, neighbours)
     if images is not None:

@@ -10,12 +10,13 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from blindsight.cli.terminal import console, emit_json, progress_bar, show_card, table
+from blindsight.cli.terminal import console, emit_json, notes, progress_bar, show_card, table
 
 __all__ = ["register"]
 
 MOST_VALUES = 4_000_000  # pixels times channels that `recover` attacks: about a minute
 MOST_PUBLIC = 3000  # public images that the learning attacker is given
+MOST_REFERENCE = 500  # public images that a setting is chosen by
 
 
 class _MakeByDefault(TyperGroup):
@@ -87,6 +88,7 @@ def make(
     A stopped job is resumed by the same command; a finished file is not written over.
     """
     from blindsight.core.errors import InvalidParameter
+    from blindsight.sketching.preparation import Preparation, read_like
 
     if sum(goal is not None for goal in (max_psnr, epsilon_per_pixel, flip_epsilon)) > 1:
         raise InvalidParameter("give at most one of --max-psnr, --epsilon-per-pixel and --flip-epsilon.")
@@ -95,7 +97,7 @@ def make(
             "--vault goes with neither --seed nor --ray: noise comes from its key, which stays here."
         )
     images = _images(source, split)
-    prepare = _preparation(size, grey)
+    prepare = Preparation.of(images, size=size, grey=grey)
     dice = seed if vault is None else _permanent(vault)
     if force and out.exists():
         _delete(out)
@@ -108,14 +110,16 @@ def make(
     from blindsight.sketching.parameters import resolve
 
     parameters: Any
+    first = prepare(images[:1])
     if max_psnr is not None or epsilon_per_pixel is not None:
-        known = None if reference is None else prepare(_images(reference, None)[:500])
+        shape = (1 if first.ndim == 3 else 3, *first.shape[1:3])
+        known = None if reference is None else read_like(_images(reference, None), shape, most=MOST_REFERENCE)
         parameters = calibrate(
             max_psnr=max_psnr, epsilon_per_pixel=epsilon_per_pixel, attacker=attacker, r=r, reference=known
         )
     else:
         parameters = resolve(q if q.startswith("Q") else _numbers("q", q), p=_numbers("p", p), r=r)
-    sketcher = NegativeSketcher(parameters, random_state=dice).fit(prepare(images[:1]))
+    sketcher = NegativeSketcher(parameters, random_state=dice).fit(first)
     with progress_bar("sketching") as progress:
         sketches = sketch_to(out, images, sketcher, prepare=prepare, pool=pool_at(ray), progress=progress)
     if unsafe_records:
@@ -160,15 +164,15 @@ def recover(
     from blindsight.sketching import QKParameters, SketchSet, leak_of
     from blindsight.sketching.attackers import Suite, measure, measured_verdict
     from blindsight.sketching.gallery import draw_gallery, settings_gallery
+    from blindsight.sketching.preparation import read_like
 
     held = SketchSet.open(sketches)
     chosen = held[: _affordable(count, held)]
-    prepare = _preparation(size, grey)
-    truth = None if originals is None else prepare(_images(originals, split)[: len(chosen)])
+    truth = None if originals is None else _originals(_images(originals, split), chosen, size, grey)
     if settings is not None and truth is None:
         raise InvalidParameter("--settings needs --originals.")
     with progress_bar("learning from public images") as progress:
-        known = None if public is None else prepare(_images(public, None)[:MOST_PUBLIC])
+        known = None if public is None else read_like(_images(public, None), held.image_shape, most=MOST_PUBLIC)
         suite = Suite(held.parameters, public=known, steps=steps, progress=progress)
     shown = suite.recover(chosen)
     depth = held.parameters.depth
@@ -229,13 +233,14 @@ def _flip(
 
     flipper = FlippedBits(epsilon, random_state=dice).fit(prepare(images[:1]))
     account = None if ledger is None else Ledger(ledger, dataset=dataset)
-    with progress_bar("flipping") as progress:
+    with notes(), progress_bar("flipping") as progress:
         sketch_to(out, images, flipper, prepare=prepare, ledger=account, pool=pool_at(ray), progress=progress)
     if json:
         emit_json({"file": str(out), "sketches": len(images), "guarantee": flipper.guarantee_.line()})
         return
     console.print(f"{len(images):,} images in {out}")
     show_card(flipper.guarantee_.card())
+    console.print("ledger charged." if ledger is not None else "not charged: no --ledger.")
 
 
 def _permanent(folder: Path) -> Any:
@@ -272,18 +277,22 @@ def _images(source: str, split: str | None) -> Any:
     return data.load(source, split=split)
 
 
-def _preparation(size: int | None, grey: bool) -> Callable[[Any], Any]:
-    """What turns a slice of an image set into one array: resized, grey, or as it is."""
+def _originals(images: Any, held: Any, size: int | None, grey: bool) -> Any:
+    """The images behind these sketches; others would be compared in vain, and look safe."""
+    from blindsight.core.errors import InvalidData
+    from blindsight.sketching.preparation import Preparation
 
-    def prepare(part: Any) -> Any:
-        import numpy as np
-
-        array = part.array(size) if size is not None else part.array()
-        if (grey or array.shape[-1] == 1) and array.ndim == 4:
-            array = np.rint(array @ np.array([0.299, 0.587, 0.114])).astype(np.uint8)
-        return array
-
-    return prepare
+    part = images[: len(held)]
+    truth = Preparation.of(part, size=size, grey=grey)(part)
+    channels, height, width = held.image_shape
+    if truth.shape != (len(held), height, width) + (3,) * (channels == 3):
+        colour = ("grey", "in colour")
+        raise InvalidData(
+            f"--originals must be the images behind the sketches, {len(held)} of {width} x {height} pixels "
+            f"{colour[channels == 3]}, got {len(truth)} of {truth.shape[2]} x {truth.shape[1]} "
+            f"{colour[truth.ndim == 4]}. Name the folder that was sketched, with the same --size and --grey."
+        )
+    return truth
 
 
 def _numbers(name: str, text: str) -> tuple[float, ...]:

@@ -6,6 +6,7 @@ import json
 import re
 import sys
 import textwrap
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -15,7 +16,17 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-__all__ = ["BROKEN_PIPE", "console", "emit_json", "errors", "progress_bar", "show_card", "table", "visible"]
+__all__ = [
+    "BROKEN_PIPE",
+    "console",
+    "emit_json",
+    "errors",
+    "notes",
+    "progress_bar",
+    "show_card",
+    "table",
+    "visible",
+]
 
 #: what a shell says of a program whose reader has gone (`| head`); 1 would say that a claim was refuted.
 BROKEN_PIPE = 141
@@ -90,3 +101,19 @@ def show_card(card: str) -> None:
 def emit_json(value: Any) -> None:
     """JSON on standard output, and nothing else there."""
     sys.stdout.write(json.dumps(value, ensure_ascii=False, indent=2, default=str) + "\n")
+
+
+@contextmanager
+def notes() -> Iterator[None]:
+    """Warnings of the library as lines on standard error, without Python's file and line.
+
+    That nothing was charged is left out: verbs with a --ledger say so themselves.
+    """
+    from blindsight.core.errors import UnchargedRelease
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        warnings.simplefilter("ignore", UnchargedRelease)
+        yield
+    for told in dict.fromkeys(str(one.message) for one in caught):
+        errors.print(f"Note: {told}", markup=False, soft_wrap=True)

@@ -6,6 +6,7 @@ Images are (n, h, w) or (n, h, w, channels), or one image (h, w); every measure 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -19,22 +20,34 @@ __all__ = ["exact_pixels", "mean_psnr", "mean_ssim", "psnr", "ssim"]
 
 SIGMA = 1.5  # of Wang et al.'s Gaussian window
 TRUNCATE = 3.5  # an 11 x 11 window
+_VALUES = 1 << 20  # that are looked at in one go
 
 
-def _pair(truth: ArrayLike, guess: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    a, b = checks.finite_array("truth", truth), checks.finite_array("guess", guess)
+def _pair(truth: ArrayLike, guess: ArrayLike) -> tuple[NDArray[Any], NDArray[Any]]:
+    a, b = np.asarray(truth), np.asarray(guess)
     if a.shape != b.shape or a.ndim not in (2, 3, 4) or not a.size:
         raise InvalidData(f"truth and guess must be images of one shape, got {a.shape} and {b.shape}.")
     return (a[None], b[None]) if a.ndim == 2 else (a, b)
+
+
+def _strips(
+    a: NDArray[Any], b: NDArray[Any], rim: int = 0
+) -> Iterator[tuple[NDArray[np.float64], NDArray[np.float64]]]:
+    """Strips of one pair of images, each with `rim` rows more above and below: memory does not grow with a photo."""
+    height = len(a)
+    step = max(1, _VALUES // max(1, a[0].size))
+    for top in range(rim, height - rim, step):
+        rows = slice(top - rim, min(top + step, height - rim) + rim)
+        yield checks.finite_array("truth", a[rows]), checks.finite_array("guess", b[rows])
 
 
 def psnr(truth: ArrayLike, guess: ArrayLike, *, peak: float = 255.0) -> NDArray[np.float64]:
     """Peak signal-to-noise ratio in dB, an image (Equations 9 and 10); infinite where the guess is the image."""
     peak = checks.positive("peak", peak)
     a, b = _pair(truth, guess)
-    mse = ((a - b) ** 2).mean(axis=tuple(range(1, a.ndim)))
+    squared = np.array([sum(float(((x - y) ** 2).sum()) for x, y in _strips(*pair)) for pair in zip(a, b, strict=True)])
     with np.errstate(divide="ignore"):
-        return np.asarray(10 * np.log10(peak**2 / mse))
+        return np.asarray(10 * np.log10(peak**2 * a[0].size / squared))
 
 
 def ssim(truth: ArrayLike, guess: ArrayLike, *, peak: float = 255.0) -> NDArray[np.float64]:
@@ -49,7 +62,23 @@ def ssim(truth: ArrayLike, guess: ArrayLike, *, peak: float = 255.0) -> NDArray[
         raise InvalidData(
             f"images must be larger than the window, {2 * radius + 1} pixels a side, got {a.shape[1]} x {a.shape[2]}."
         )
-    sigma = (0, SIGMA, SIGMA, *(0,) * (a.ndim - 3))
+    inside = a[0, radius:-radius, radius:-radius].size
+    return (
+        np.array(
+            [
+                sum(
+                    _similarity(x, y, peak)[radius:-radius, radius:-radius].sum() for x, y in _strips(*pair, rim=radius)
+                )
+                for pair in zip(a, b, strict=True)
+            ]
+        )
+        / inside
+    )
+
+
+def _similarity(a: NDArray[np.float64], b: NDArray[np.float64], peak: float) -> NDArray[np.float64]:
+    """Equation 8 at every pixel of one pair of images (h, w, ...)."""
+    sigma = (SIGMA, SIGMA, *(0,) * (a.ndim - 2))
 
     def smooth(values: NDArray[Any]) -> NDArray[Any]:
         return np.asarray(gaussian_filter(values, sigma, truncate=TRUNCATE))
@@ -58,17 +87,16 @@ def ssim(truth: ArrayLike, guess: ArrayLike, *, peak: float = 255.0) -> NDArray[
     var_a, var_b = smooth(a * a) - mean_a**2, smooth(b * b) - mean_b**2
     covariance = smooth(a * b) - mean_a * mean_b
     c1, c2 = (0.01 * peak) ** 2, (0.03 * peak) ** 2
-    similarity = ((2 * mean_a * mean_b + c1) * (2 * covariance + c2)) / (
-        (mean_a**2 + mean_b**2 + c1) * (var_a + var_b + c2)
+    return np.asarray(
+        ((2 * mean_a * mean_b + c1) * (2 * covariance + c2)) / ((mean_a**2 + mean_b**2 + c1) * (var_a + var_b + c2))
     )
-    inner = similarity[:, radius:-radius, radius:-radius]
-    return np.asarray(inner.mean(axis=tuple(range(1, inner.ndim))))
 
 
 def exact_pixels(truth: ArrayLike, guess: ArrayLike) -> float:
     """The share of pixels whose rounded guess is the true value."""
     a, b = _pair(truth, guess)
-    return float((np.rint(b) == a).mean())
+    right = sum(int((np.rint(y) == x).sum()) for pair in zip(a, b, strict=True) for x, y in _strips(*pair))
+    return right / a.size
 
 
 def mean_psnr(truth: ArrayLike, guess: ArrayLike, *, peak: float = 255.0) -> float:

@@ -18,58 +18,51 @@ from blindsight.metric.graph import PairGraph
 __all__ = ["block_counts", "bridges", "worth"]
 
 
-# What the walk knows of a node, side by side in one row: a node of a large graph is one cache miss, not six.
-_FOUND, _LOW, _CURSOR, _END, _PARENT, _ENTRY, _BLOCKS = range(7)
+# What the walk knows of the nodes between the root and where it stands, in the order of the way there: coming back is
+# then a step in memory, not a jump. Of all other nodes it needs only when they were found.
+_NODE, _FOUND, _LOW, _CURSOR, _END, _ENTRY, _BLOCKS = range(7)
 
 
 @njit(cache=True)
-def _walk(start: Any, neighbour: Any, edge: Any, allowed: Any) -> Any:
+def _walk(start: Any, links: Any, allowed: Any, found: Any, way: Any, blocks: Any, bridge: Any) -> None:
     """Blocks at each node and whether each edge is a bridge, in the subgraph of `allowed` edges (empty: all)."""
-    n = len(start) - 1
     every = len(allowed) == 0
-    node = np.zeros((n, 8), dtype=np.int32)
-    for v in range(n):
-        node[v, _CURSOR], node[v, _END] = start[v], start[v + 1]
-        node[v, _PARENT] = node[v, _ENTRY] = -1  # _ENTRY: the edge we came by
-    bridge = np.zeros(len(edge) // 2, dtype=np.bool_)
-    stack = np.empty(n, dtype=np.int32)
     time = 0
-    for root in range(n):
-        if node[root, _FOUND]:
+    for root in range(len(found)):
+        if found[root]:
             continue
-        time += 1
-        node[root, _FOUND] = node[root, _LOW] = time
-        stack[0] = root
-        top = 1
-        while top:
-            v = stack[top - 1]
-            at = node[v, _CURSOR]
-            if at < node[v, _END]:
-                node[v, _CURSOR] = at + 1
-                e = edge[at]
-                if e == node[v, _ENTRY] or not (every or allowed[e]):
+        top, w, e = -1, root, -1
+        while True:
+            if w >= 0:  # a node that was not found yet, by the edge e
+                time += 1
+                top += 1
+                here = way[top]
+                found[w] = here[_FOUND] = here[_LOW] = time
+                here[_NODE], here[_ENTRY], here[_BLOCKS] = w, e, 0
+                here[_CURSOR], here[_END] = start[w], start[w + 1]
+                w = -1
+            here = way[top]
+            at = here[_CURSOR]
+            if at < here[_END]:
+                here[_CURSOR] = at + 1
+                e = links[at, 1]
+                if e == here[_ENTRY] or not (every or allowed[e]):
                     continue
-                w = neighbour[at]
-                if node[w, _FOUND]:
-                    node[v, _LOW] = min(node[v, _LOW], node[w, _FOUND])
-                else:
-                    time += 1
-                    node[w, _FOUND] = node[w, _LOW] = time
-                    node[w, _PARENT], node[w, _ENTRY] = v, e
-                    stack[top] = w
-                    top += 1
-            else:
-                top -= 1
-                u = node[v, _PARENT]
-                if u >= 0:
-                    low = node[v, _LOW]
-                    node[u, _LOW] = min(node[u, _LOW], low)
-                    if low >= node[u, _FOUND]:
-                        # Nothing below v reaches above u: u and v's subtree share a block that ends at u.
-                        node[u, _BLOCKS] += 1
-                        bridge[node[v, _ENTRY]] = low > node[u, _FOUND]
-                    node[v, _BLOCKS] += 1  # the block that holds v and its parent
-    return node[:, _BLOCKS].astype(np.int64), bridge
+                w = links[at, 0]
+                if found[w]:
+                    here[_LOW] = min(here[_LOW], found[w])
+                    w = -1
+                continue
+            blocks[here[_NODE]] = here[_BLOCKS] + (top > 0)  # with the block that holds it and its parent
+            top -= 1
+            if top < 0:
+                break
+            above, low = way[top], here[_LOW]
+            above[_LOW] = min(above[_LOW], low)
+            if low >= above[_FOUND]:
+                # Nothing below reaches above the parent: it shares with this subtree a block that ends at it.
+                above[_BLOCKS] += 1
+                bridge[here[_ENTRY]] = low > above[_FOUND]
 
 
 def block_counts(graph: PairGraph, allowed: NDArray[np.bool_] | None = None) -> NDArray[np.int64]:
@@ -89,6 +82,9 @@ def worth(graph: PairGraph) -> NDArray[np.int64]:
 
 
 def _run(graph: PairGraph, allowed: NDArray[np.bool_] | None) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    start, neighbour, edge = graph.adjacency()
-    blocks, alone = _walk(start, neighbour, edge, np.empty(0, dtype=np.bool_) if allowed is None else allowed)
-    return blocks, alone
+    n = graph.n_nodes
+    blocks, bridge = np.zeros(n, dtype=np.int64), np.zeros(len(graph), dtype=np.bool_)
+    every = np.empty(0, dtype=np.bool_) if allowed is None else allowed
+    found, way = np.zeros(n, dtype=np.int32), np.empty((n, 8), dtype=np.int32)
+    _walk(*graph.adjacency(), every, found, way, blocks, bridge)
+    return blocks, bridge

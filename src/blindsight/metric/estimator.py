@@ -178,17 +178,6 @@ class DPPMetric(LinearMetric, Protected):
         self._part(door, prepared, typical=1.0 if loss == "moments" else _typical(W))
         return self._settle_in()
 
-    def calibrate_threshold(
-        self, pairs: Any, y: Any, *, strategy: str = "accuracy", min_rate: float = 0.9, public: bool = False
-    ) -> Self:
-        """Choose `threshold_` anew by labelled pairs that are *public*; `fit` has set one from the private ones."""
-        if not public:
-            raise InvalidParameter(
-                "a threshold chosen by private pairs is a release that nobody paid for, and fit has already set one "
-                "within its budget. Say public=True if these pairs and labels are public."
-            )
-        return super().calibrate_threshold(pairs, y, strategy=strategy, min_rate=min_rate)
-
     def set_threshold(self, threshold: float) -> Self:
         """Pairs at most this far apart count as similar from now on; a number chosen without private data."""
         super().set_threshold(threshold)

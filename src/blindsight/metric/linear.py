@@ -99,13 +99,21 @@ class LinearMetric(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         self.threshold_ = checks.non_negative("threshold", threshold)
         return self
 
-    def calibrate_threshold(self, pairs: Any, y: Any, *, strategy: str = "accuracy", min_rate: float = 0.9) -> Self:
-        """Choose `threshold_` by labelled *public* pairs: for private ones it would be a release without a price.
+    def calibrate_threshold(
+        self, pairs: Any, y: Any, *, strategy: str = "accuracy", min_rate: float = 0.9, public: bool = False
+    ) -> Self:
+        """Choose `threshold_` by labelled pairs; where the metric promises anything, they must be *public*.
 
         Parameters:
+            public: that these pairs and labels are public: say so where there is a `guarantee_`.
             strategy: "accuracy"; "balanced" (both kinds count the same); "max_tpr", the most similar pairs found while
                 at least `min_rate` of the dissimilar ones are told apart; "max_tnr", the other way round.
         """
+        if hasattr(self, "guarantee_") and not public:
+            raise InvalidParameter(
+                "a threshold chosen by private pairs is a release that nobody paid for (DPPMetric.fit has already set "
+                "one within its budget). Say public=True if these pairs and labels are public."
+            )
         found = best_threshold(self.pair_distance(pairs), pair_labels(y), strategy=strategy, min_rate=min_rate)
         return self.set_threshold(found)
 

@@ -15,28 +15,41 @@ from numpy.typing import NDArray
 
 from blindsight.core import checks
 from blindsight.core.errors import InvalidData, InvalidParameter
-from blindsight.metric.algorithm1 import AS_MEANT, LAPLACE, PRINTED, RowNoise, Steps, Trace, algorithm1
+from blindsight.metric.algorithm1 import (
+    AS_MEANT,
+    LAPLACE,
+    PRINTED,
+    Batches,
+    RowNoise,
+    Steps,
+    Trace,
+    algorithm1,
+    step_sizes,
+)
 from blindsight.metric.contrastive import contrastive_of
 from blindsight.metric.graph import PairGraph, pair_labels
 from blindsight.metric.kappa import kappa as count_kappa
 from blindsight.metric.linear import LinearMetric
 from blindsight.metric.losses import group_size
-from blindsight.metric.mended import pure_descent, pure_plan
+from blindsight.metric.outer import TupleLoss
 from blindsight.metric.promise import ABSENT, KAPPA, STRUCTURE, paper_guarantee
 from blindsight.metric.records import read_tuples
-from blindsight.privacy.cost import Cost
+from blindsight.privacy.cost import Cost, Unit
 from blindsight.privacy.door import Door
 from blindsight.privacy.entropy import source_of, training_rng
 from blindsight.privacy.guarantee import Guarantee
+from blindsight.privacy.mechanisms import Duchi, Laplace, Staircase
+from blindsight.privacy.plan import Planned
 
 if TYPE_CHECKING:
     from blindsight.privacy.ledger import Ledger
 
-__all__ = ["DPPDML", "MendedDML"]
+__all__ = ["DPPDML", "MendedDML", "pure_descent", "pure_plan"]
 
 Floats = NDArray[np.float64]
 Progress = Callable[[int, int], None]
 _PURE = ("laplace", "scdf", "duchi")
+GRADIENT = "gradients"
 
 
 class _Algorithm1(LinearMetric):
@@ -124,7 +137,8 @@ class DPPDML(_Algorithm1):
         if not isinstance(self.noise, RowNoise):
             raise InvalidParameter(f"noise must be RowNoise(family=, ...), got {type(self.noise).__name__}.")
         records, graph = self._graph(pairs, y)
-        self.kappa_ = count_kappa(graph, self.kappa) if isinstance(self.kappa, str) else int(self.kappa)  # type: ignore[arg-type]
+        stated = self.kappa
+        self.kappa_ = count_kappa(graph, stated) if isinstance(stated, str) else checks.whole("kappa", stated)  # type: ignore[arg-type]
         # Where learning starts and how pairs are dealt to batches protects nobody.
         rng, _ = training_rng(self.random_state)
         batches = self._batches(graph, rng)
@@ -132,7 +146,7 @@ class DPPDML(_Algorithm1):
         facts: Any = {
             "epsilon": checks.positive("epsilon", self.epsilon),
             "lipschitz": checks.positive("clip", self.clip),
-            "kappa": checks.whole("kappa", self.kappa_),
+            "kappa": self.kappa_,
         }
         guarantee = paper_guarantee(
             self.noise, batches, rows=width, columns=columns, margin_from_data=self.margin == "mean",
@@ -158,8 +172,58 @@ class DPPDML(_Algorithm1):
         return self._keep(W, norm)
 
 
+def pure_plan(
+    mechanism: str, batches: Batches, *, epsilon: float, group: int, clip: float, size: int, unit: Unit
+) -> Planned:
+    """`epsilon` for a unit of `group` pairs over all epochs, neighbours "add or remove one".
+
+    The gradient of a pair is one vector of `size` coordinates, clipped to l1 norm `clip`. Batches of an epoch are
+    disjoint and epochs add up. Laplace noise is linear in the distance, so a group spread over batches pays no more
+    than a group in one; the other two mechanisms charge each touched batch in full, and the staircase each coordinate.
+    """
+    epochs, total = len(batches), sum(len(epoch) for epoch in batches)
+    touched = 1 if mechanism == "laplace" else min(group, max(len(epoch) for epoch in batches))
+    count = epochs * touched
+    share = epsilon / count
+    common: Any = {"unit": unit, "neighbours": "add or remove one"}
+    noise: Any
+    if mechanism == "laplace":
+        noise = Laplace.calibrate(share, sensitivity=group * clip, **common)
+    elif mechanism == "scdf":
+        noise = Staircase.calibrate(share, sensitivity=group * clip, dimensions=size, **common)
+    else:
+        noise = Duchi(epsilon=share, dimensions=size, bound=clip, **common)
+    return Planned(what=GRADIENT, mechanism=noise, count=count, group=group, parts=-(-total // count))
+
+
+def pure_descent(
+    loss: TupleLoss,
+    W: Floats,
+    batches: Batches,
+    door: Door,
+    *,
+    clip: float,
+    boxed: bool,
+    steps: Steps = AS_MEANT,
+    progress: Callable[[int, int], None] | None = None,
+) -> Floats:
+    """Descend along what the door lets through: noisy sums over batches, or with `boxed` (Duchi) noisy means."""
+    listed = [batch for epoch in batches for batch in epoch]
+    sizes = step_sizes(steps.rule, len(listed), first=steps.first)
+    for done, batch in enumerate(listed):
+        total = loss.take(batch).clipped_sum(W, clip, order=1)
+        if boxed:  # Duchi's mechanism needs a box: a mean of clipped rows lies in [-clip, clip]^d
+            mean = door.release(GRADIENT, (total / len(batch)).reshape(1, -1)).reshape(W.shape)
+        else:
+            mean = door.release(GRADIENT, total) / len(batch)
+        W = W - sizes[done] * mean
+        if progress is not None:
+            progress(done + 1, len(listed))
+    return W
+
+
 class MendedDML(_Algorithm1):
-    """Algorithm 1 with pure noise and a proof: the whole matrix of a pair clipped as one vector (`mended`).
+    """Algorithm 1 with pure noise and a proof: the whole matrix of a pair clipped as one vector (`pure_plan`).
 
     Parameters:
         n_components: rows of W; None keeps all columns.
@@ -208,11 +272,12 @@ class MendedDML(_Algorithm1):
         epsilon = checks.positive("epsilon", self.epsilon)
         linear = mechanism == "laplace"  # in the number of pairs
         width, clip = self._width(records.shape[1]), checks.positive("clip", self.clip)
+        margin = checks.positive("margin", self.margin)  # never "mean", which is data
         # Where learning starts and how pairs are dealt to batches protects nobody.
         rng, _ = training_rng(self.random_state)
         batches = self._batches(graph, rng)
         planned = pure_plan(
-            mechanism,  # type: ignore[arg-type]
+            mechanism,
             batches,
             epsilon=epsilon,
             group=groups[unit],
@@ -238,7 +303,7 @@ class MendedDML(_Algorithm1):
         door = Door(guarantee, what=what, ledger=ledger, random_state=self.random_state)
         self.guarantee_ = guarantee
         W = pure_descent(
-            contrastive_of(records, graph, "l1", self.margin),
+            contrastive_of(records, graph, "l1", margin),
             rng.standard_normal((width, records.shape[1])) / math.sqrt(records.shape[1]),
             batches,
             door,

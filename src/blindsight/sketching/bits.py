@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from blindsight.core import checks
 from blindsight.core.errors import InvalidData, InvalidParameter
 
-__all__ = ["as_images", "bit_planes", "from_bits", "pixels_of", "to_bits"]
+__all__ = ["as_images", "from_bits", "pixels_of", "to_bits"]
 
 MOST_BITS = 16
 
@@ -25,11 +25,6 @@ def to_bits(values: NDArray[Any], depth: int) -> NDArray[np.uint8]:
     """Bits (..., depth) of whole numbers, most significant first: 16 at depth 8 is 00010000."""
     shifts = np.arange(_depth(depth) - 1, -1, -1, dtype=np.uint16)
     return ((np.asarray(values, np.uint16)[..., None] >> shifts) & 1).astype(np.uint8)
-
-
-def bit_planes(values: NDArray[Any], depth: int) -> NDArray[np.uint8]:
-    """Bits (n, depth, ...) of n arrays of whole numbers: one plane a bit, most significant first."""
-    return np.moveaxis(to_bits(values, depth), -1, 1)
 
 
 def from_bits(bits: NDArray[Any]) -> NDArray[np.uint16]:

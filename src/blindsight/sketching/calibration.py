@@ -75,9 +75,7 @@ def _histograms(reference: Any, depth: int) -> NDArray[np.float64]:
     images = np.asarray(reference)
     if images.ndim < 2 or images.dtype.kind not in "iu" or images.size == 0 or images.max() >= 2**depth:
         raise InvalidParameter(f"reference must be images of whole numbers below {2**depth}.")
-    flat = images.reshape(len(images), -1)
-    cells = np.arange(len(flat))[:, None] * 2**depth + flat
-    return np.bincount(cells.ravel(), minlength=len(flat) * 2**depth).reshape(len(flat), -1) / flat.shape[1]
+    return np.stack([np.bincount(image.ravel(), minlength=2**depth) / image.size for image in images])
 
 
 def expected_psnr(parameters: QKParameters, reference: Any = None) -> float:

@@ -20,8 +20,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from blindsight.core.errors import InvalidParameter
 from blindsight.sketching.bits import to_bits
+from blindsight.sketching.preparation import window
 
 __all__ = ["Kind", "signal"]
+
+_VALUES = 4_000_000  # pixels that moments are taken of, at most: more would cost memory and change little
 
 
 def signal(differing: ArrayLike, agreeing: float) -> NDArray[np.float64]:
@@ -50,6 +53,10 @@ class Kind:
             raise InvalidParameter(f"reference must be images of whole numbers, at least 2 x 2, got {images.shape}.")
         if images.min() < 0 or images.max() >= 2**depth:
             raise InvalidParameter(f"reference must be images of whole numbers below {2**depth}.")
+        images = window(images)
+        most = max(1, _VALUES // images[0].size)
+        if len(images) > most:
+            images = images[np.sort(np.random.default_rng(0).permutation(len(images))[:most])]
         value = images.astype(np.float64)
         if value.var() == 0:
             raise InvalidParameter("reference must not be of one colour: it tells nothing of your images.")

@@ -15,9 +15,12 @@ from blindsight.core import checks, durable
 from blindsight.core.errors import InvalidData
 from blindsight.sketching.flips import Law
 from blindsight.sketching.layout import header_of, parse
+from blindsight.sketching.permanent import Permanent
 from blindsight.sketching.sketches import SketchSet
 
 __all__ = ["SketchWriter"]
+
+_PIECE = 1 << 24
 
 
 class SketchWriter:
@@ -25,8 +28,12 @@ class SketchWriter:
 
     The file is written beside its target as NAME.part with a flag a block, and renamed when all blocks are there.
     No key or seed is stored: blocks made after resuming have fresh dice. A finished file is never written over: fresh
-    sketches of the same images would be a second release of them. Asked for once more, of the same images with the
-    same parameters, it is `finished`, and nothing is drawn.
+    sketches of the same images would be a second release of them.
+
+    `source` tells one set of images from another when a job resumes. It is a digest of file names, which whoever
+    guesses the names can test, so it lies behind the end of NAME.part and is cut off before the file gets its name.
+    `mark` is its like for the finished file, made with a key that stays: with it the same job is known again as
+    `finished`, and nothing is drawn.
     """
 
     def __init__(
@@ -39,6 +46,7 @@ class SketchWriter:
         labels: NDArray[np.int64] | None = None,
         classes: Sequence[str] = (),
         source: str = "",
+        mark: str = "",
         block: int | None = None,
     ) -> None:
         self.target = Path(path)
@@ -51,16 +59,18 @@ class SketchWriter:
         blocks = -(-self.n // self.block)
         header = header_of(
             self.n, item, parameters.dtype, parameters, labels, tuple(classes),
-            extra={"source": source, "block": self.block}, blocks=blocks,
+            extra={"mark": mark, "block": self.block}, blocks=blocks,
         )  # fmt: skip
-        self.fingerprint = hashlib.sha256(header).hexdigest()[:16]
+        self.fingerprint = hashlib.sha256(header + source.encode()).hexdigest()[:16]
         sections, _, start = parse(header, None, str(path))
         self.finished = not self.partial.exists() and self.target.exists()
         if self.finished:
-            self._require_same(header, known=bool(source))
+            self._require_same(header, known=bool(mark))
             return
-        end = start + max(offset + dtype.itemsize * int(np.prod(shape)) for dtype, shape, offset in sections.values())
-        self._prepare(header, end)
+        self._end = start + max(
+            offset + dtype.itemsize * int(np.prod(shape)) for dtype, shape, offset in sections.values()
+        )
+        self._prepare(header, source.encode())
         self._file = durable.DurableFile(self.partial)
         if labels is not None:
             self._file.overwrite(start + sections["labels"][2], np.asarray(labels, "<i8").tobytes())
@@ -70,10 +80,13 @@ class SketchWriter:
         self._done_at = start + offset
         flags = os.pread(self._file.descriptor, int(np.prod(shape)), self._done_at)
         self.done: NDArray[np.uint8] = np.frombuffer(bytearray(flags), np.uint8)
+        if not self.done.all():
+            self._file.overwrite(self._end, source.encode())
 
     @classmethod
     def of(cls, path: str | Path, sketcher: Any, X: Any, y: Any = None, *, block: int | None = None) -> SketchWriter:
         """A file for the sketches that a fitted sketcher makes of a set of images."""
+        state, source = sketcher.random_state, _source(X)
         return cls(
             path,
             n=len(X),
@@ -81,21 +94,24 @@ class SketchWriter:
             parameters=sketcher.parameters_,
             labels=getattr(X, "labels", None) if y is None else np.asarray(y),
             classes=getattr(X, "classes", ()),
-            source=_source(X),
+            source=source,
+            mark=state.key(source) if source and isinstance(state, Permanent) else "",
             block=block,
         )
 
-    def _prepare(self, header: bytes, end: int) -> None:
+    def _prepare(self, header: bytes, source: bytes) -> None:
         if self.partial.exists():
             with self.partial.open("rb") as file:
-                same = file.read(len(header)) == header and self.partial.stat().st_size == end
-            if not same:
-                raise InvalidData(
-                    f"{self.partial} was begun from other images or with other parameters. Delete it to start anew."
-                )
+                same = file.read(len(header)) == header
+                file.seek(self._end)
+                # Nothing behind the end: it died before its first block, or whole, before it got its name.
+                if not same or file.read() not in (source, b""):
+                    raise InvalidData(
+                        f"{self.partial} was begun from other images or with other parameters. Delete it to start anew."
+                    )
             return
         self.target.parent.mkdir(parents=True, exist_ok=True)
-        durable.write_file(self.partial, header, size=end)  # sparse: the disk is filled as blocks come
+        durable.write_file(self.partial, header, size=self._end)  # sparse: the disk is filled as blocks come
 
     def _require_same(self, header: bytes, *, known: bool) -> None:
         """Refuse a finished target unless it is just what would be made now."""
@@ -124,7 +140,9 @@ class SketchWriter:
             raise InvalidData(f"a block of {rows.stop - rows.start} sketches cannot have shape {block.shape}.")
         number = rows.start // self.block
         size = block.nbytes // max(1, len(block))
-        self._file.overwrite(self._counts_at + rows.start * size, block.tobytes())
+        at, flat = self._counts_at + rows.start * size, block.reshape(-1).view(np.uint8)
+        for begin in range(0, len(flat), _PIECE):  # a copy of a large photo's sketch would be as large again
+            self._file.overwrite(at + begin, flat[begin : begin + _PIECE].tobytes())
         self._file.overwrite(self._done_at + number, b"\x01")
         self.done[number] = 1
 
@@ -133,6 +151,7 @@ class SketchWriter:
         if self.missing():
             raise InvalidData(f"{self.partial} is not finished: {len(self.missing())} blocks are missing.")
         if not self.finished:
+            self._file.cut(self._end)
             self._file.close()
             durable.rename(self.partial, self.target)
         return SketchSet.open(self.target)

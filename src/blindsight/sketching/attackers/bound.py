@@ -18,6 +18,7 @@ from blindsight.core.errors import InvalidParameter
 from blindsight.sketching.attackers.rehearsal import rehearse
 from blindsight.sketching.attackers.suite import Suite
 from blindsight.sketching.parameters import QKParameters
+from blindsight.sketching.preparation import window
 
 __all__ = ["best_psnr", "bound_of", "quietest_needed"]
 
@@ -57,7 +58,7 @@ def quietest_needed(
 
     First by bisection without the network, which is quick; then with it, downwards from there.
     """
-    images = np.asarray(reference)
+    images = window(np.asarray(reference))  # as much of a large photo as attackers look at: the bound on time
     if len(images) < LEAST:
         raise InvalidParameter(f"reference must hold at least {LEAST} images, half to learn from, got {len(images)}.")
     rng = np.random.default_rng(random_state)

@@ -96,6 +96,11 @@ class Settings:
                 f"group must be 1 or in [{max(3, self.colluders + 2)}, {self.users}], so that colluders see the sum "
                 f"of at least two others, got {group}."
             )
+        if group == 1 and self.mode == "pad" and self.least_users < self.colluders + 2:
+            raise InvalidParameter(
+                f"least_users must be at least {self.colluders + 2}, so that {self.colluders} colluders see the sum of "
+                f"at least two others, got {self.least_users}."
+            )
         if checks.whole("least_per_coordinate", self.least_per_coordinate) > self.users:
             raise InvalidParameter(
                 f"least_per_coordinate must be at most {self.users}, got {self.least_per_coordinate}."
@@ -148,6 +153,11 @@ class Settings:
     def whole_groups(self, present: set[int]) -> tuple[int, ...]:
         """Those of the users present whose groups are complete."""
         return tuple(user for group in self.groups() if present.issuperset(group) for user in group)
+
+    @property
+    def unguarded(self) -> bool:
+        """Whether any users are summed without noise: two sums on one model may then differ by one user's update."""
+        return self.group == 1 and self.noise is None
 
     @property
     def confirmations(self) -> int:

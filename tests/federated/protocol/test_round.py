@@ -207,6 +207,7 @@ def test_updates_are_checked(small_key: PrivateKey) -> None:
         ({"group": 2}, "group"),
         ({"colluders": 2, "group": 3}, "group"),
         ({"colluders": 4}, "colluders"),
+        ({"colluders": 2, "group": 1}, "at least two others"),
         ({"bits": 30}, "bits"),
         ({"bound": -1.0}, "bound"),
         ({"holders": (3, 4)}, "holders"),

@@ -152,7 +152,8 @@ class Collect:
 
     def encode(self) -> bytes:
         """The body."""
-        return bytes(write_list(write_list(Writer().field(self.members), self.shares), self.certificate).field(self.before))
+        writer = write_list(Writer().field(self.members), self.shares)
+        return bytes(write_list(writer, self.certificate).field(self.before))
 
     @classmethod
     def decode(cls, body: bytes, *, users: int, holders: int) -> Collect:

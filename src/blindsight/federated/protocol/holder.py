@@ -119,9 +119,10 @@ class KeyHolder(Role):
             bound = header.context + user.to_bytes(4, "little")
             try:
                 total += layout.receive(self.enrolment.index, self.enrolment.private, part.body[1:], bound)
+                total -= layout.prime * (total >= layout.prime)  # reduced without a division
             except ProtocolError:
                 unread.append(user)
-        return total % layout.prime, tuple(unread)
+        return total, tuple(unread)
 
     def _answer(self, message: Message) -> list[Outgoing]:
         if self._sums is None or self._header is None or message.header.round != self._round:

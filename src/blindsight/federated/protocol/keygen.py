@@ -130,7 +130,8 @@ class KeyGenerator(Role):
     def dump(self) -> bytes:
         """Key, secrets and the rounds opened, sealed; secret above all others."""
         writer = Writer().field(self.enrolment.dump()).number("Q", self._last_round).number("B", self._forgeries)
-        return seal(b"KGST", bytes(writer.raw(self._parent).field(self._voters).field(self._last_request).field(self._answer)))
+        writer.raw(self._parent).field(self._voters).field(self._last_request).field(self._answer)
+        return seal(b"KGST", bytes(writer))
 
     @classmethod
     def load(cls, data: bytes, *, workers: int = 2) -> KeyGenerator:

@@ -17,6 +17,7 @@ log(1 + pz) = pz - (pz)²/2 + (pz)³/3 - ..., where everything past the s-th ter
 from __future__ import annotations
 
 import hashlib
+import math
 import operator
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -33,6 +34,7 @@ from blindsight.federated.randomisers import FixedBase, RandomiserPool
 __all__ = ["PrivateKey", "PublicKey", "padic_log"]
 
 _SMALL_PRIMES = gmpy2.primorial(1 << 16)
+_SMALL_ORDERS = math.lcm(*range(1, 1024))
 _TEST_BITS = 128  # below this not even a test's plaintext fits
 
 
@@ -71,8 +73,10 @@ class PublicKey:
             raise InvalidData(
                 "a public modulus must be a product of large primes: no prime, no power, no small factor."
             )
-        # -1 has Jacobi symbol +1 when p = q = 3 mod 4, so h = -y² must have it too; ±1 would randomise nothing.
-        if not 1 < self.h < self.n - 1 or gmpy2.jacobi(self.h, self.n) != 1 or self.h**2 % self.n == 1:
+        # -1 has Jacobi symbol +1 when p = q = 3 mod 4, so h = -y² must have it too. Of small order, also modulo one of
+        # the primes only, it would randomise next to nothing, or give the factors away.
+        small = gmpy2.gcd(gmpy2.powmod(self.h, _SMALL_ORDERS, self.n) - 1, self.n)
+        if not 1 < self.h < self.n - 1 or gmpy2.jacobi(self.h, self.n) != 1 or small != 1:
             raise InvalidData("the randomisers' base must be a unit modulo n with Jacobi symbol 1, and of large order.")
         self.plaintext_modulus = self.n**self.s
         self.modulus = self.n ** (self.s + 1)

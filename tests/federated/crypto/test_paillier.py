@@ -58,7 +58,7 @@ def test_textbook_paillier_reads_our_ciphertexts_and_we_read_its(small_key: Priv
 def test_known_answers() -> None:
     """Vectors computed once with Python's own integers: n = (2^61 - 1)(2^89 - 1), g = n + 1, r = 3 or 12345."""
     n = 1427247692705959880439315947500961989719490561
-    key = PrivateKey(2**61 - 1, 2**89 - 1, PublicKey(n, 4))
+    key = PrivateKey(2**61 - 1, 2**89 - 1, PublicKey(n, 9))
     vectors = {
         0: 1150664976924405221228512645512220844259726414686484004939449402209979451304538569788382275,
         1: 364918635448285328433228977591778291055434028026656968406680631050731803871379289299573083,
@@ -153,3 +153,24 @@ def test_moduli_that_anybody_can_factor_are_refused(small_key: PrivateKey) -> No
     root = int(gmpy2.invert(p, q)) * p * 2 - 1  # a square root of 1 that is not ±1: it would give n's factors away
     with pytest.raises(InvalidData):
         PublicKey(n, root % n)
+    square = 4 * int(gmpy2.invert(p, q)) * p % n  # 4 modulo q
+    half = (square + int(gmpy2.invert(q, p)) * q) % n  # and 1 modulo p: gcd(h - 1, n) is p
+    assert (half % p, half % q, gmpy2.jacobi(half, n)) == (1, 4, 1)
+    with pytest.raises(InvalidData, match="order"):
+        PublicKey(n, half)
+
+
+def test_a_base_of_small_order_is_refused() -> None:
+    """With an element of order 7 every value has seven ciphertexts."""
+    primes: list[int] = []
+    candidate = 1 << 199
+    while len(primes) < 2:
+        candidate = int(gmpy2.next_prime(candidate))
+        if candidate % 7 == 1 and candidate % 4 == 3:
+            primes.append(candidate)
+    p, q = primes
+    parts = [next(r for x in range(2, 99) if (r := pow(x, (prime - 1) // 7, prime)) != 1) for prime in (p, q)]
+    base = (parts[0] * q * pow(q, -1, p) + parts[1] * p * pow(p, -1, q)) % (p * q)
+    assert pow(base, 7, p * q) == 1
+    with pytest.raises(InvalidData, match="order"):
+        PublicKey(p * q, base)

@@ -111,6 +111,7 @@ def agree(
             bits=16 if bits is None else bits,
             least_users=3 if least_users is None else least_users,
             colluders=colluders,
+            rounds=rounds,
             **settings,
         )
         return Agreement(agreed)

@@ -38,7 +38,7 @@ class Settings:
             ever opened are sums of groups. 1: any users. None: colluders + 2 (at least 3) without noise, 1 with noise.
         least_per_coordinate: t; above 1 a round of votes comes first, and only coordinates that at least t users have
             in their support are sent at all.
-        rounds: R, to how many rounds a user contributes at most.
+        rounds: R, how many sums of values a user lets be opened with it in them; with noise, how often it contributes.
         holders: None for one key generator, or (needed, holders): so many of so many key holders open a round together.
         capacity: M of the paper; None is the paper's ceil(0.1 D).
         noise: what every user adds its share of, the very object that the guarantee prices

@@ -164,7 +164,7 @@ class User(Role):
             numbers = encode_update(settings, update, header.length, rng=self._rng, noisy=noisy)
         if header.purpose is Purpose.VALUES:
             numbers = numbers + (1 << (settings.bits - 1))
-            self._contributed += 1
+            self._contributed += settings.noise is not None
         body = self._padded(header, numbers.astype(np.uint64))
         [sent] = [self._send(AGGREGATOR, Kind.CONTRIBUTION, body.encode(), header)]
         self._sent, self._last_round, self._open = sent.data, header.round, None
@@ -221,7 +221,7 @@ class User(Role):
         which = sum_id(header.context, body.members)
         if not body.packed:
             self._take_spoilt(header, body, which)
-            self._count(header, users)
+            self._count(header, users, summed=False)
             self._parent, self._ended, self.result, self._open = which, header.round, None, None
             self.mask, self._voters = None, b""
             return []
@@ -235,7 +235,7 @@ class User(Role):
         if tag.tag(self.enrolment.tag_seed, header.context, raw) != expected:
             raise Refused(Code.SUM, "the sum shown is not the sum of what users sent.")
         values = rules.raw_sum(self.settings, header, raw.astype(np.int64), len(users))
-        self._count(header, users)
+        self._count(header, users, summed=True)
         self._parent, self._ended, self._open = which, header.round, None
         if header.purpose is Purpose.VOTES:
             self.mask, self._voters = values >= self.settings.least_per_coordinate, body.members
@@ -244,10 +244,13 @@ class User(Role):
         self.result = Opened(users, values)
         return []
 
-    def _count(self, header: Header, users: tuple[int, ...]) -> None:
-        """A sum that we are in and do not remember: our state was put back, and the round is paid for all the same."""
-        if self.number in users and header.round > self._last_round:
-            self._last_round, self._contributed = header.round, self._contributed + (header.purpose is Purpose.VALUES)
+    def _count(self, header: Header, users: tuple[int, ...], *, summed: bool) -> None:
+        """One round less. With noise a contribution was one; so is one that we forgot when our state was put back."""
+        if self.number not in users:
+            return
+        forgotten, self._last_round = header.round > self._last_round, max(header.round, self._last_round)
+        if header.purpose is Purpose.VALUES:
+            self._contributed += summed if self.settings.noise is None else forgotten
 
     def _take_spoilt(self, header: Header, body: Result, which: bytes) -> None:
         """A round that was opened and gave no sum. Only where another sum on the same model tells nothing new."""

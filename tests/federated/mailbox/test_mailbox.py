@@ -23,7 +23,7 @@ from blindsight.federated.mailbox.party import Client, keep_party
 from blindsight.federated.mailbox.server import MailboxLink, read_tokens, serve
 from blindsight.federated.messages import Header, Kind, Message, Outgoing
 from blindsight.federated.settings import Settings
-from blindsight.federated.signatures import Ed25519
+from blindsight.federated.signatures import Identity
 from federated.parties import Crowd, status
 
 
@@ -105,7 +105,7 @@ def clients() -> Iterator[Callable[[Home], Client]]:
 def said(number: int, body: bytes = b"") -> bytes:
     """A message that says it is of that party."""
     header = Header(kind=Kind.CONFIRM, agreement=bytes(32), round=1, model=bytes(32), sender=number)
-    return Message.make(header, body, Ed25519(bytes(32))).encode()
+    return Message.make(header, body, Identity(bytes(32))).encode()
 
 
 def test_messages_wait_until_they_are_acknowledged(box, clients) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -20,6 +21,7 @@ __all__ = ["Mode", "Settings"]
 Mode = Literal["pad", "paper"]
 _LARGEST_USERS = 1 << 16
 _NO_LIMIT = 1 << 32
+_MOST_SUBSETS = 5_000  # of holders, each of which may have to be tried
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,6 +113,8 @@ class Settings:
             # Answers must be checked against one more than are needed, and no two sets may get enough votes.
             if not needed + 2 <= checks.whole("holders", total) <= 32:
                 raise InvalidParameter(f"holders must be in [{needed + 2}, 32] where {needed} are needed, got {total}.")
+            if math.comb(total, needed) > _MOST_SUBSETS:
+                raise InvalidParameter(f"{needed} of {total} holders are too many subsets to find liars in.")
             object.__setattr__(self, "holders", (needed, total))
 
     def _check_noise(self) -> None:

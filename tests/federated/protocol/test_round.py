@@ -212,6 +212,7 @@ def test_updates_are_checked(small_key: PrivateKey) -> None:
         ({"bound": -1.0}, "bound"),
         ({"holders": (3, 4)}, "holders"),
         ({"holders": (1, 5)}, "holders"),
+        ({"holders": (10, 20)}, "subsets"),
         ({"mode": "paper", "holders": (3, 5)}, "pad"),
         ({"noise": 1.0}, "noise"),
         ({"noise": NOISE}, "bound and bits"),

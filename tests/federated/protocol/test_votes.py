@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from blindsight.federated.messages import Code, Kind, Purpose, holder
-from blindsight.federated.protocol import KeyHolder
-from blindsight.federated.protocol.bodies import to_members
+from blindsight.federated.protocol import KeyHolder, rules
+from blindsight.federated.protocol.bodies import Collect, to_members
 from federated.protocol.conftest import MODEL, Started, refusal
 
 BOTH = pytest.mark.parametrize("holders", [None, (3, 5)], ids=["one key generator", "3 of 5 holders"])
@@ -40,6 +41,24 @@ def test_values_of_fewer_users_than_voted(start: Callable, holders) -> None:
     seen = started.route(aggregator.close())
     assert aggregator.result is None
     assert {refusal([m]) for m in seen if m.data[5] == Kind.REFUSED} == {Code.VOTERS}
+    assert not any(m.data[5] in (Kind.CONFIRM, Kind.VOTE) for m in seen)
+    if holders is None:  # users confirm no such set, and the key generator for itself opens none
+        [question] = aggregator._ask_keygen()
+        assert refusal(started.simulation.keygen.receive(question.data)) is Code.VOTERS
+
+
+def test_users_take_no_sum_of_fewer_than_voted(start: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Were the key generator in league with the aggregator in this, users would not believe the sum."""
+    started = voted(start, holders=None)
+    started.deliver(1, 2, 3)
+    aggregator, users = started.simulation.aggregator, started.simulation.users
+    aggregator._members, aggregator.phase = to_members((1, 2, 3), 6), "closed"
+    with monkeypatch.context() as lax:
+        lax.setattr(rules, "require_voters", lambda *given: None)
+        started.route(aggregator.close())
+    assert aggregator.result is not None
+    [result] = aggregator.results(2)
+    assert refusal(users[2].receive(result.data)) is Code.VOTERS
 
 
 @BOTH
@@ -97,5 +116,8 @@ def test_a_second_round_of_values_needs_votes_of_its_own(start: Callable, holder
     started = voted(start, holders=holders)
     started.deliver()
     started.finish()
+    for role in started.simulation.holders.values():
+        after = replace(started.header, round=3, parent=role._voted)
+        assert role._voters(after, Collect(b"", ())) == b""  # its parent was no sum of votes
     [opening, *_] = started.simulation.aggregator.open_round(3, MODEL, length=2)
     assert refusal(started.simulation.users[1].receive(opening.data)) is Code.CHAIN

@@ -87,9 +87,6 @@ class Aggregator(Role):
         )
         self.phase: Phase = "idle"
 
-    def __repr__(self) -> str:
-        return f"Aggregator(round {self.round}, {self.phase}, {len(self.contributors)} users in)"
-
     def _begin(self, header: Header) -> None:
         self._header = header
         self._size = rules.round_pad(self.settings, header)
@@ -344,8 +341,11 @@ class Aggregator(Role):
             return []
         if self.phase != "closed" or not is_holder(message.header.sender):
             raise Refused(Code.TURN, "no sum was asked for.")
-        if self._part(message.body).which != self._which:
+        part = self._part(message.body)
+        if part.which != self._which:
             raise Refused(Code.SUM, "the key holder opened the sum of other users.")
+        if part.unread:
+            self._note(f"SHARES: key holder {message.header.sender - holder(0)} could not open those of {part.unread}.")
         self._parts[message.header.sender] = message.encode()
         layout = rules.sharing(self.settings, self._size.degree)
         parts = {sender: Message.decode(data, largest=len(data)).body for sender, data in self._parts.items()}

@@ -32,12 +32,12 @@ __all__ = [
 
 def shared_places(settings: Settings, seed: bytes) -> NDArray[np.intp]:
     """φ: user-shared, one for all rounds (Section 2.3)."""
-    return permutation(seed, "user-shared permutation", b"", settings.dimension)
+    return permutation(seed, "user-shared permutation", settings.dimension)
 
 
 def user_places(settings: Settings, seed: bytes) -> NDArray[np.intp]:
     """φ^(n): user-aggregator, one for all rounds (Section 2.4)."""
-    return permutation(seed, "user-aggregator permutation", b"", settings.dimension)
+    return permutation(seed, "user-aggregator permutation", settings.dimension)
 
 
 def shards(support: NDArray[np.bool_], capacity: int) -> list[NDArray[np.intp]]:

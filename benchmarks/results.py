@@ -80,7 +80,7 @@ def _pictures(plots: list[str]) -> str:
 def _page(part: str, report: dict[str, Any], plots: Iterable[str]) -> str:
     machine, run = report.get("machine", {}), report.get("run", {})
     how = f"`python -m benchmarks {part}{' --quick' if run.get('quick') else ''}`"
-    seconds = f", {run['seconds']:.0f} s" if "seconds" in run else ""
+    seconds = f", {run['seconds']:.0f} s" if "seconds" in run else f"; {run['parts']}" if "parts" in run else ""
     where = f" on {machine['cores']} cores, Python {machine['python']}" if machine else ""
     versions = ", ".join(f"{name} {number}" for name, number in report.get("versions", {}).items())
     lines = [

@@ -98,6 +98,7 @@ def carrier_rows(
     plans = [(carrier, load) for carrier in ("mailbox", "flower") for load in ("quiet", "loaded")]
     for done, (carrier, load) in enumerate(plans[:1] if quick else plans, start=1):
         loops = 2 * (os.cpu_count() or 1) if load == "loaded" else 0
+        before = os.getloadavg()[0]
         rounds = _run(carrier, loops=loops, limit=400)["rounds"]
         later = [entry["seconds"] for entry in rounds[1:]]
         yield Row(
@@ -107,7 +108,8 @@ def carrier_rows(
             seed=seed,
             seconds=float(np.mean(later)),
             note=f"wall, {len(rounds)} rounds of {_USERS} users in processes of their own, {loops} busy loops beside "
-            f"them; the first, with everybody's start, {rounds[0]['seconds']:.1f} s",
+            f"them (load {before:.1f} of {os.cpu_count()} cores when it began); the first, with everybody's start, "
+            f"{rounds[0]['seconds']:.1f} s",
         )
         if progress is not None:
             progress(done, len(plans))

@@ -31,11 +31,6 @@ def real_key() -> PrivateKey:
     return keys.generate(2048)
 
 
-@pytest.fixture(scope="session", params=[1, 2, 3], ids=["s1", "s2", "s3"])
-def any_degree(request: pytest.FixtureRequest) -> PrivateKey:
-    return keys.generate(384, s=request.param, insecure_for_tests=True)
-
-
 @pytest.fixture(scope="session")
 def rows() -> dict[str, tuple[np.ndarray, np.ndarray]]:
     X, y = load_digits(return_X_y=True)

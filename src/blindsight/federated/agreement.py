@@ -111,6 +111,7 @@ def agree(
             bits=16 if bits is None else bits,
             least_users=3 if least_users is None else least_users,
             colluders=colluders,
+            rounds=rounds,
             **settings,
         )
         return Agreement(agreed)
@@ -167,11 +168,21 @@ def discloses(settings: Settings) -> Disclosure:
             "poisoning user can do anyway",
         ),
     ]
+    if settings.holders is None:
+        again = "further noisy sums, each of them counted" if noise else f"further sums of {whose}"
+        sees.append(
+            ("the aggregator with a key generator put back in time", "nothing more" if settings.unguarded else again)
+        )
     if settings.least_per_coordinate > 1:
         sees.append(("the aggregator and the users", "how many users changed each weight, before any weight is sent"))
-    if settings.group == 1 and not noise:
+    if settings.unguarded:
+        which = " (and which weights it changed, exactly)" if settings.least_per_coordinate > 1 else ""
         sees.append(
-            ("whoever sees two rounds", "by their difference, nearly the update of one user who was missing in one")
+            (
+                "whoever sees two rounds",
+                f"by their difference, nearly the update of one user who was missing in one{which}; in league with a "
+                "user, exactly",
+            )
         )
     if noise:
         sees.append(("anybody with the model", "noisy sums; the guarantee bounds what they tell of a user or a record"))
@@ -214,5 +225,6 @@ def _assumptions(settings: Settings) -> tuple[str, ...]:
         opener,
         f"at most {settings.colluders} users collude with the aggregator, and two others are in every sum",
         f"Ring-LWE at the stated size, and for the keys {key}",
-        "enrolment: that N users are N people is checked by whoever hands out the folders",
+        "enrolment: whoever hands out the folders checks that N users are N people, and chose the first model fairly",
+        "no party's state is put back in time, or it counts as colluding",
     )

@@ -27,7 +27,7 @@ from blindsight.federated import keys
 from blindsight.federated.messages import AGGREGATOR, KEYGEN, holder
 from blindsight.federated.paillier import PrivateKey, PublicKey
 from blindsight.federated.settings import Settings
-from blindsight.federated.signatures import Ed25519, Identity, Verifier, load_identity, load_verifier
+from blindsight.federated.signatures import Identity, Verifier
 from blindsight.federated.transport.shares import public_of
 from blindsight.federated.wire import Reader, Writer, seal, unseal
 
@@ -139,25 +139,16 @@ def parties(settings: Settings) -> tuple[int, ...]:
     return (AGGREGATOR, *openers, *range(1, settings.users + 1))
 
 
-def enrol(
-    settings: Settings, key: PrivateKey | None = None, *, identities: Mapping[int, Identity] | None = None
-) -> Setup:
-    """Make every party's enrolment. A key generator needs a `key`; key holders need none.
-
-    `identities` maps every address of `parties(settings)` to its signing identity; without it they are made here.
-    """
-    everybody = parties(settings)
-    signing: Mapping[int, Identity] = {n: Ed25519() for n in everybody} if identities is None else identities
-    missing = [n for n in everybody if n not in signing]
-    if missing:
-        raise InvalidParameter(f"identities must name every party; {missing[0]} is missing.")
+def enrol(settings: Settings, key: PrivateKey | None = None) -> Setup:
+    """Make every party's enrolment. A key generator needs a `key`; key holders need none."""
+    signing = {n: Identity() for n in parties(settings)}
     if (key is None) != (settings.holders is not None):
         raise InvalidParameter("one key generator needs a Paillier key, and key holders go without.")
     numbers = range(1, settings.users + 1)
     indices = range(1, settings.holders[1] + 1) if settings.holders else range(0)
     private = {j: secrets.token_bytes(32) for j in indices}
     public = {j: public_of(raw) for j, raw in private.items()}
-    verifiers = {n: signing[n].verifier for n in everybody}
+    verifiers = {n: identity.verifier for n, identity in signing.items()}
     paillier = None if key is None else key.public
     agreement = _agreement(settings, paillier, public, verifiers)
     tags, shared = secrets.token_bytes(32), secrets.token_bytes(32)
@@ -242,10 +233,10 @@ _FORMS: dict[str, tuple[Callable[[Writer, Any], Any], Callable[[Reader], Any]]] 
         lambda writer, value: writer.field(keys.dump_private(value)),
         lambda reader: keys.load_private(reader.field()),
     ),
-    "Identity": (lambda writer, value: writer.field(value.dump()), lambda reader: load_identity(reader.field())),
+    "Identity": (lambda writer, value: writer.field(value.dump()), lambda reader: Identity(reader.field())),
     "Mapping[int, bytes]": (_write_map, _read_map),
     "Mapping[int, Verifier]": (
         _write_verifiers,
-        lambda reader: {number: load_verifier(value) for number, value in _read_map(reader).items()},
+        lambda reader: {number: Verifier(value) for number, value in _read_map(reader).items()},
     ),
 }

@@ -50,6 +50,7 @@ __all__ = [
     "Refused",
     "holder",
     "is_holder",
+    "sent_by",
 ]
 
 VERSION = 2
@@ -69,6 +70,11 @@ def holder(index: int) -> int:
 def is_holder(number: int) -> bool:
     """Whether an address is a key holder's."""
     return 0xFFFFFF00 < number < KEYGEN
+
+
+def sent_by(data: bytes, number: int) -> bool:
+    """Whether a message says that it is of that party: a carrier that knows who spoke lets nobody speak for others."""
+    return len(data) >= HEADER_BYTES and _HEADER.unpack_from(data)[-2] == number
 
 
 class Kind(IntEnum):
@@ -115,6 +121,7 @@ class Code(IntEnum):
     RANGE = 13
     SUM = 14
     TURN = 15
+    VOTERS = 16
 
 
 class Refused(ProtocolError):

@@ -1,22 +1,22 @@
-"""Paillier's cryptosystem and Damgård and Jurik's generalisation, on gmpy2.
+"""Paillier's cryptosystem on gmpy2.
 
-A plaintext is a whole number in [0, n^s), a ciphertext one in (0, n^(s+1)); s = 1 is Paillier's own scheme. With
-g = n + 1 (the paper's footnote 3 calls the modulus T)
+A plaintext is a whole number in [0, n), a ciphertext one in (0, n²). With g = n + 1 (the paper's footnote 3 calls the
+modulus T)
 
-    ζ(x) = (1 + n)^x · h_s^a  mod n^(s+1),     h_s = h^(n^s),  h = -y² mod n,
+    ζ(x) = (1 + n)^x · (h^n)^a  mod n²,     h = -y² mod n,
 
 where a is fresh and of |n|/2 bits (Damgård, Jurik and Nielsen 2010): h generates a group of unknown order inside the
 squares and their negatives, and a short fixed-base power of it replaces the n-th power of a random number. The product
 of two ciphertexts is a ciphertext of the sum (Equation 1).
 
-Decryption works modulo p^(s+1) and q^(s+1) apart. Raising to p - 1 removes the randomiser, what is left is
-(1 + n)^(x(p-1)), a unit of 1 + pZ, and the p-adic logarithm turns the power into a product:
-log(1 + pz) = pz - (pz)²/2 + (pz)³/3 - ..., where everything past the s-th term is 0 modulo p^(s+1).
+Decryption works modulo p² and q² apart. Raising to p - 1 removes the randomiser, what is left is (1 + n)^(x(p-1)), and
+(1 + pz)^k = 1 + kpz modulo p² turns the power into a product.
 """
 
 from __future__ import annotations
 
 import hashlib
+import math
 import operator
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -30,22 +30,11 @@ from blindsight.core import checks
 from blindsight.core.errors import InvalidData, InvalidParameter, ProtocolError
 from blindsight.federated.randomisers import FixedBase, RandomiserPool
 
-__all__ = ["PrivateKey", "PublicKey", "padic_log"]
+__all__ = ["PrivateKey", "PublicKey"]
 
 _SMALL_PRIMES = gmpy2.primorial(1 << 16)
+_SMALL_ORDERS = math.lcm(*range(1, 1024))
 _TEST_BITS = 128  # below this not even a test's plaintext fits
-
-
-def padic_log(unit: mpz, base: mpz, s: int) -> mpz:
-    """log(unit) / base modulo base^s, for a unit = 1 + base·z modulo base^(s+1); base's factors all exceed s."""
-    modulus = base**s
-    z = (unit - 1) // base
-    total, power = mpz(0), mpz(1)
-    for k in range(1, s + 1):
-        power = power * z % modulus
-        term = power * base ** (k - 1) * gmpy2.invert(k, modulus)
-        total = total + term if k % 2 else total - term
-    return total % modulus
 
 
 def _whole(what: str, value: Any) -> int:
@@ -57,12 +46,11 @@ def _whole(what: str, value: Any) -> int:
 
 
 class PublicKey:
-    """What everybody may hold: the modulus n, the randomisers' base h, and the degree s. It encrypts and adds."""
+    """What everybody may hold: the modulus n and the randomisers' base h. It encrypts and adds."""
 
-    def __init__(self, n: int, h: int, s: int = 1) -> None:
+    def __init__(self, n: int, h: int) -> None:
         self.n = mpz(_whole("a public modulus", n))
         self.h = mpz(_whole("the randomisers' base", h))
-        self.s = checks.whole("s", s)
         self.bits = self.n.bit_length()
         if self.bits < _TEST_BITS or not gmpy2.is_odd(self.n):
             raise InvalidData(f"a public modulus must be odd and of at least {_TEST_BITS} bits, got {self.bits} bits.")
@@ -71,22 +59,23 @@ class PublicKey:
             raise InvalidData(
                 "a public modulus must be a product of large primes: no prime, no power, no small factor."
             )
-        # -1 has Jacobi symbol +1 when p = q = 3 mod 4, so h = -y² must have it too; ±1 would randomise nothing.
-        if not 1 < self.h < self.n - 1 or gmpy2.jacobi(self.h, self.n) != 1 or self.h**2 % self.n == 1:
+        # -1 has Jacobi symbol +1 when p = q = 3 mod 4, so h = -y² must have it too. Of small order, also modulo one of
+        # the primes only, it would randomise next to nothing, or give the factors away.
+        small = gmpy2.gcd(gmpy2.powmod(self.h, _SMALL_ORDERS, self.n) - 1, self.n)
+        if not 1 < self.h < self.n - 1 or gmpy2.jacobi(self.h, self.n) != 1 or small != 1:
             raise InvalidData("the randomisers' base must be a unit modulo n with Jacobi symbol 1, and of large order.")
-        self.plaintext_modulus = self.n**self.s
-        self.modulus = self.n ** (self.s + 1)
-        self.plaintext_bits = self.plaintext_modulus.bit_length() - 1
+        self.modulus = self.n**2
+        self.plaintext_bits = self.bits - 1
         self.ciphertext_bytes = (self.modulus.bit_length() + 7) // 8
         digest = hashlib.sha256(b"blindsight paillier key" + self._numbers())
         self.key_id = digest.digest()[:16]
 
     def _numbers(self) -> bytes:
         width = (self.bits + 7) // 8
-        return bytes([self.s]) + bytes(self.n.to_bytes(width, "little")) + bytes(self.h.to_bytes(width, "little"))
+        return bytes(self.n.to_bytes(width, "little")) + bytes(self.h.to_bytes(width, "little"))
 
     def __repr__(self) -> str:
-        return f"PublicKey({self.bits} bits, s={self.s}, id={self.key_id.hex()[:8]})"
+        return f"PublicKey({self.bits} bits, id={self.key_id.hex()[:8]})"
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, PublicKey) and self.key_id == other.key_id
@@ -96,25 +85,19 @@ class PublicKey:
 
     @cached_property
     def fixed_base(self) -> FixedBase:
-        """The window table of h_s: made once, about 60 MB and half a second at 2048 bits."""
-        h_s = gmpy2.powmod(self.h, self.plaintext_modulus, self.modulus)
-        return FixedBase(h_s, self.modulus, exponent_bits=(self.bits + 1) // 2)
+        """The window table of h^n: made once, about 60 MB and half a second at 2048 bits."""
+        base = gmpy2.powmod(self.h, self.n, self.modulus)
+        return FixedBase(base, self.modulus, exponent_bits=(self.bits + 1) // 2)
 
     def raw(self, plaintext: int) -> mpz:
-        """(1 + n)^x mod n^(s+1) by the binomial theorem: a ciphertext without a randomiser, which hides nothing."""
+        """(1 + n)^x mod n² = 1 + nx: a ciphertext without a randomiser, which hides nothing."""
         x = mpz(_whole("a plaintext", plaintext))
-        if not 0 <= x < self.plaintext_modulus:
-            raise InvalidData(f"a plaintext must be a whole number in [0, n^{self.s}).")
-        total = 1 + self.n * x
-        binomial, power = x, self.n
-        for k in range(2, self.s + 1):
-            binomial = binomial * (x - k + 1) // k  # C(x, k)
-            power = power * self.n
-            total += binomial * power % self.modulus
-        return total % self.modulus if self.s > 1 else total
+        if not 0 <= x < self.n:
+            raise InvalidData("a plaintext must be a whole number in [0, n).")
+        return 1 + self.n * x
 
     def encrypt(self, plaintext: int, *, pool: RandomiserPool | None = None) -> mpz:
-        """One ciphertext of a whole number in [0, n^s)."""
+        """One ciphertext of a whole number in [0, n)."""
         randomiser = self.fixed_base.random_power() if pool is None else pool.take(1)[0]
         return self.raw(plaintext) * randomiser % self.modulus
 
@@ -134,10 +117,6 @@ class PublicKey:
         modulus = self.modulus
         return [self.raw(x) * r % modulus for x, r in zip(plaintexts, randomisers, strict=True)]
 
-    def rerandomise(self, ciphertext: int) -> mpz:
-        """Another ciphertext of the same plaintext, unlinkable to this one."""
-        return mpz(ciphertext) * self.fixed_base.random_power() % self.modulus
-
     def add(self, *ciphertexts: int) -> mpz:
         """ζ(Σ x) = Π ζ(x) (Equation 1)."""
         total = mpz(1)
@@ -146,14 +125,14 @@ class PublicKey:
         return total
 
     def check(self, ciphertexts: Iterable[int]) -> None:
-        """Refuse ciphertexts from outside that are no units of Z/n^(s+1).
+        """Refuse ciphertexts from outside that are no units of Z/n².
 
         One gcd settles all of them: the product shares a factor with n exactly if one of them does.
         """
         product = mpz(1)
         for ciphertext in ciphertexts:
             if not 0 < ciphertext < self.modulus:
-                raise ProtocolError(f"a ciphertext must lie in (0, n^{self.s + 1}).")
+                raise ProtocolError("a ciphertext must lie in (0, n²).")
             product = product * ciphertext % self.n
         if gmpy2.gcd(product, self.n) != 1:
             raise ProtocolError("a ciphertext must share no factor with n.")
@@ -182,7 +161,7 @@ class PrivateKey:
             raise InvalidData("a private key must be the two different factors of its public modulus.")
         self.public = public
         self._halves = tuple(_Half(prime, public) for prime in (p, q))
-        self._lift = gmpy2.invert(p**public.s, q**public.s)
+        self._lift = gmpy2.invert(p, q)
 
     def __repr__(self) -> str:
         return f"PrivateKey({self.public.bits} bits)"
@@ -195,7 +174,7 @@ class PrivateKey:
         return self._halves[0].prime, self._halves[1].prime
 
     def decrypt(self, ciphertext: int) -> mpz:
-        """The plaintext in [0, n^s) of one checked ciphertext."""
+        """The plaintext in [0, n) of one checked ciphertext."""
         return self.decrypt_many([ciphertext])[0]
 
     def decrypt_many(self, ciphertexts: Sequence[int], *, workers: int = 2) -> list[mpz]:
@@ -210,23 +189,19 @@ class PrivateKey:
                 left, right = threads.map(lambda half: half.residues(numbers), (first, second))
         else:
             left, right = first.residues(numbers), second.residues(numbers)
-        low = first.plain_modulus
-        return [a + low * ((b - a) * self._lift % second.plain_modulus) for a, b in zip(left, right, strict=True)]
+        return [a + first.prime * ((b - a) * self._lift % second.prime) for a, b in zip(left, right, strict=True)]
 
 
 class _Half:
-    """Decryption modulo one prime's powers."""
+    """Decryption modulo one prime's square."""
 
     def __init__(self, prime: mpz, public: PublicKey) -> None:
-        self.prime, self.s = prime, public.s
-        self.plain_modulus = prime**public.s
-        self.modulus = prime ** (public.s + 1)
-        base_log = padic_log((1 + public.n) % self.modulus, prime, public.s)
-        self._scale = gmpy2.invert(base_log * (prime - 1), self.plain_modulus)
+        self.prime, self.modulus = prime, prime**2
+        self._scale = gmpy2.invert(public.n // prime * (prime - 1), prime)  # (1 + n)^(p-1) = 1 + (p-1)n modulo p²
 
     def residues(self, ciphertexts: Sequence[mpz]) -> list[mpz]:
         units = gmpy2.powmod_base_list([c % self.modulus for c in ciphertexts], self.prime - 1, self.modulus)
-        return [padic_log(unit, self.prime, self.s) * self._scale % self.plain_modulus for unit in units]
+        return [(unit - 1) // self.prime * self._scale % self.prime for unit in units]
 
 
 def require_bits(bits: int) -> int:

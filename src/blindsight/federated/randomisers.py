@@ -1,4 +1,4 @@
-"""Randomisers h_s^a: what makes two encryptions of one value look unrelated, and nearly all of encryption's cost.
+"""Randomisers (h^n)^a: what makes two encryptions of one value look unrelated, and nearly all of encryption's cost.
 
 The base is fixed for the life of a key, so its powers come from a table: with w-bit windows, h^a for a of L bits is the
 product of L/w table entries, one per digit of a, with no squarings at all. The digits come from the operating system.

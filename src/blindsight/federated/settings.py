@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -20,6 +21,7 @@ __all__ = ["Mode", "Settings"]
 Mode = Literal["pad", "paper"]
 _LARGEST_USERS = 1 << 16
 _NO_LIMIT = 1 << 32
+_MOST_SUBSETS = 5_000  # of holders, each of which may have to be tried
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +40,7 @@ class Settings:
             ever opened are sums of groups. 1: any users. None: colluders + 2 (at least 3) without noise, 1 with noise.
         least_per_coordinate: t; above 1 a round of votes comes first, and only coordinates that at least t users have
             in their support are sent at all.
-        rounds: R, to how many rounds a user contributes at most.
+        rounds: R, how many sums of values a user lets be opened with it in them; with noise, how often it contributes.
         holders: None for one key generator, or (needed, holders): so many of so many key holders open a round together.
         capacity: M of the paper; None is the paper's ceil(0.1 D).
         noise: what every user adds its share of, the very object that the guarantee prices
@@ -96,6 +98,11 @@ class Settings:
                 f"group must be 1 or in [{max(3, self.colluders + 2)}, {self.users}], so that colluders see the sum "
                 f"of at least two others, got {group}."
             )
+        if group == 1 and self.mode == "pad" and self.least_users < self.colluders + 2:
+            raise InvalidParameter(
+                f"least_users must be at least {self.colluders + 2}, so that {self.colluders} colluders see the sum of "
+                f"at least two others, got {self.least_users}."
+            )
         if checks.whole("least_per_coordinate", self.least_per_coordinate) > self.users:
             raise InvalidParameter(
                 f"least_per_coordinate must be at most {self.users}, got {self.least_per_coordinate}."
@@ -106,6 +113,8 @@ class Settings:
             # Answers must be checked against one more than are needed, and no two sets may get enough votes.
             if not needed + 2 <= checks.whole("holders", total) <= 32:
                 raise InvalidParameter(f"holders must be in [{needed + 2}, 32] where {needed} are needed, got {total}.")
+            if math.comb(total, needed) > _MOST_SUBSETS:
+                raise InvalidParameter(f"{needed} of {total} holders are too many subsets to find liars in.")
             object.__setattr__(self, "holders", (needed, total))
 
     def _check_noise(self) -> None:
@@ -148,6 +157,11 @@ class Settings:
     def whole_groups(self, present: set[int]) -> tuple[int, ...]:
         """Those of the users present whose groups are complete."""
         return tuple(user for group in self.groups() if present.issuperset(group) for user in group)
+
+    @property
+    def unguarded(self) -> bool:
+        """Whether any users are summed without noise: two sums on one model may then differ by one user's update."""
+        return self.group == 1 and self.noise is None
 
     @property
     def confirmations(self) -> int:

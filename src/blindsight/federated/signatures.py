@@ -3,52 +3,23 @@
 from __future__ import annotations
 
 import secrets
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from blindsight.core.errors import InvalidData
 
-__all__ = ["SIGNATURE_BYTES", "Ed25519", "Ed25519Verifier", "Identity", "Verifier", "load_identity", "load_verifier"]
+__all__ = ["SIGNATURE_BYTES", "Identity", "Verifier"]
 
 SIGNATURE_BYTES = 64
 
 
-class Verifier(Protocol):
-    """Checks one party's signatures."""
-
-    def verify(self, message: bytes, signature: bytes) -> bool:
-        """Whether this party signed the message."""
-        ...
-
-    def dump(self) -> bytes:
-        """32 bytes to hand to those who check."""
-        ...
-
-
-class Identity(Protocol):
-    """Signs as one party; its secret is shown by nothing but `dump`."""
-
-    @property
-    def verifier(self) -> Verifier:
-        """What others need to check."""
-        ...
-
-    def sign(self, message: bytes) -> bytes:
-        """A 64-byte signature."""
-        ...
-
-    def dump(self) -> bytes:
-        """32 bytes, secret."""
-        ...
-
-
-class Ed25519Verifier:
-    """The public half of an identity."""
+class Verifier:
+    """The public half of an identity: 32 bytes to hand to those who check."""
 
     def __init__(self, key: bytes) -> None:
-        self._raw = bytes(key)
+        self._raw = _checked(key)
         self._key = Ed25519PublicKey.from_public_bytes(self._raw)
 
     def verify(self, message: bytes, signature: bytes) -> bool:
@@ -64,23 +35,23 @@ class Ed25519Verifier:
         return self._raw
 
 
-class Ed25519:
-    """An Ed25519 key pair; `verifier` is its public half."""
+class Identity:
+    """Signs as one party; its secret, 32 bytes, is shown by nothing but `dump`."""
 
     def __init__(self, key: bytes | None = None) -> None:
-        self._raw = secrets.token_bytes(32) if key is None else bytes(key)
+        self._raw = secrets.token_bytes(32) if key is None else _checked(key)
         self._key = Ed25519PrivateKey.from_private_bytes(self._raw)
 
     def __repr__(self) -> str:
-        return "Ed25519(secret)"
+        return "Identity(secret)"
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         raise TypeError("an identity is never pickled or copied: use dump() and keep the bytes to their owner.")
 
     @property
-    def verifier(self) -> Ed25519Verifier:
+    def verifier(self) -> Verifier:
         """The public half."""
-        return Ed25519Verifier(self._key.public_key().public_bytes_raw())
+        return Verifier(self._key.public_key().public_bytes_raw())
 
     def sign(self, message: bytes) -> bytes:
         """RFC 8032's signature."""
@@ -89,16 +60,6 @@ class Ed25519:
     def dump(self) -> bytes:
         """The private seed."""
         return self._raw
-
-
-def load_identity(data: bytes) -> Ed25519:
-    """Read what an identity's `dump` wrote."""
-    return Ed25519(_checked(data))
-
-
-def load_verifier(data: bytes) -> Ed25519Verifier:
-    """Read what a verifier's `dump` wrote."""
-    return Ed25519Verifier(_checked(data))
 
 
 def _checked(data: bytes) -> bytes:

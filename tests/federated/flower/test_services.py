@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import shutil
 import stat
 from pathlib import Path
@@ -19,8 +20,10 @@ from blindsight.federated.flower.parties import Announcement, KeygenService, Use
 from blindsight.federated.flower.plan import Plan, read_rows
 from blindsight.federated.flower.processes import environment
 from blindsight.federated.learning import model_digest
-from blindsight.federated.messages import Code, Kind, Message, Refusal
+from blindsight.federated.mailbox.server import MailboxLink, read_tokens
+from blindsight.federated.messages import Code, Kind, Message, Purpose, Refusal
 from blindsight.privacy import Cost, Ledger
+from federated.protocol.test_hostile import mutated
 
 
 class Clock:
@@ -99,6 +102,62 @@ def test_rounds_with_dropouts_equal_the_simulation_over_the_same_contributions(
     saved, fields = storage.load(homes["aggregator"].path / "model.safetensors", kind="federated weights")
     np.testing.assert_array_equal(saved["weights"], expected)
     assert fields["round"] == len(running.log)
+
+
+@pytest.mark.parametrize("holders", [None, (3, 5)], ids=["one key generator", "3 of 5 holders"])
+def test_a_voter_who_does_not_come_back_costs_a_round_of_votes(federation, simulated, tmp_path: Path, holders) -> None:
+    """User 4 voted and is gone: values without it would be of fewer than were counted."""
+    agreed = {"least_per_coordinate": 3, "holders": holders}
+    homes = federation(send="top-k", sparsity=0.8, rounds=2, agreed=agreed)
+    clock, link = Clock(), LocalLink(homes, tmp_path)
+    deliver = link.push
+
+    def push(messages, announced: bytes) -> None:
+        messages = list(messages)
+        if any(message.data[5:7] == bytes([Kind.OPEN, Purpose.VALUES]) for message in messages):
+            link.away = {4}
+        deliver(messages, announced)
+
+    link.push = push
+    running = coordinator(homes, clock)
+    running.round(link)
+    assert running.history == [(1, 2, 3, 5)]
+    assert running.role.round == 4  # votes, values that nobody asked to open, votes, values
+    np.testing.assert_array_equal(running.weights, simulated(running.plan, running.role.settings, running.history))
+    link.push, link.away = deliver, set()
+    running.run(link)
+    assert running.history[1] == (1, 2, 3, 4, 5)
+
+
+@pytest.mark.parametrize("holders", [None, (3, 5)], ids=["one key generator", "3 of 5 holders"])
+def test_ten_thousand_mutated_messages_stop_no_aggregator(federation, tmp_path: Path, holders) -> None:
+    """Over boxes, by an enrolled party: whatever it says, and for whom, the rounds end as if it had said nothing."""
+    homes = federation(agreed={"holders": holders}, rounds=1)
+    clock, link = Clock(), LocalLink(homes, tmp_path)
+    running = coordinator(homes, clock)
+    boxes = MailboxLink(read_tokens(homes["aggregator"]).values())
+    said: list[bytes] = []
+    deliver, take = link.push, link.pull
+
+    def push(messages, announced: bytes) -> None:
+        messages = list(messages)
+        boxes.push(messages, announced)  # where a carrier would put them, strangers' too
+        known = [message for message in messages if message.to in boxes._boxes]
+        said.extend(message.data for message in known)
+        deliver(known, announced)
+
+    def pull() -> list[bytes]:
+        found = take()
+        said.extend(found)
+        return found + [mutated(rng, said) for _ in range(100)] if said else found
+
+    rng = random.Random(7)
+    link.push, link.pull = push, pull
+    for _ in range(100):
+        running._take(link)
+    running.run(link)
+    assert running.history == [(1, 2, 3, 4, 5)]
+    assert len(running.role.refusals) > 1000
 
 
 def test_an_aggregator_killed_at_any_step_ends_with_the_same_model(federation, simulated, tmp_path: Path) -> None:

@@ -59,6 +59,8 @@ OTHER = b"\x09" + bytes(31)  # a public key that is nobody's
 LIES = {
     "a wrong check in the key": ({}, {"own_seed": bytes(32)}),
     "a wrong tag of the vector": ({}, {"tag_seed": bytes(32)}),
+    "a wrong tag, after votes": ({"least_per_coordinate": 3}, {"tag_seed": bytes(32)}),
+    "a wrong check, after votes": ({"least_per_coordinate": 3}, {"own_seed": bytes(32)}),
     "a wrong tag, key holders": ({"holders": (3, 5)}, {"tag_seed": bytes(32)}),
     "shares that no holder can open": (
         {"holders": (3, 5)},

@@ -21,8 +21,9 @@ from blindsight.federated.flower.processes import free_port
 from blindsight.federated.flower.running import run_aggregator
 from blindsight.federated.mailbox.party import Client, keep_party
 from blindsight.federated.mailbox.server import MailboxLink, read_tokens, serve
-from blindsight.federated.messages import Outgoing
+from blindsight.federated.messages import Header, Kind, Message, Outgoing
 from blindsight.federated.settings import Settings
+from blindsight.federated.signatures import Identity
 from federated.parties import Crowd, status
 
 
@@ -101,6 +102,12 @@ def clients() -> Iterator[Callable[[Home], Client]]:
         client.close()
 
 
+def said(number: int, body: bytes = b"") -> bytes:
+    """A message that says it is of that party."""
+    header = Header(kind=Kind.CONFIRM, agreement=bytes(32), round=1, model=bytes(32), sender=number)
+    return Message.make(header, body, Identity(bytes(32))).encode()
+
+
 def test_messages_wait_until_they_are_acknowledged(box, clients) -> None:
     homes, link = box
     client = clients(homes["user-1"])
@@ -108,10 +115,36 @@ def test_messages_wait_until_they_are_acknowledged(box, clients) -> None:
     found = client.fetch()
     assert [(message, news) for _, message, news in found] == [(b"one", b"news"), (b"two", b"news")]
     assert client.fetch() == found  # not handled yet
-    client.answer([b"answer"], found[0][0])
+    client.answer([said(1)], found[0][0])
     assert [message for _, message, _ in client.fetch()] == [b"two"]
-    assert link.pull() == [b"answer"]
+    assert link.pull() == [said(1)]
     assert clients(homes["user-1"]).fetch()[0][1] == b"two"  # a party that comes back
+
+
+def test_nobody_speaks_for_others_and_strangers_have_no_box(box, clients) -> None:
+    """A refusal goes to whom the message said it was of: to a party's box it must not be sent by another's word."""
+    homes, link = box
+    client = clients(homes["user-1"])
+    client.answer([said(2), said(12345), said(0), b"", said(1)], 1)
+    assert link.pull() == [said(1)]
+    link.push([Outgoing(12345, b"no such party"), Outgoing(0, b"nor this"), Outgoing(2, b"to user 2")], b"")
+    assert [message for _, message, _ in clients(homes["user-2"]).fetch()] == [b"to user 2"]
+
+
+def test_what_waits_is_bounded(box, clients) -> None:
+    homes, link = box
+    client = clients(homes["user-1"])
+    for n in range(64):
+        client.answer([said(1, bytes([n]))], 1)
+    with pytest.raises(ConnectionError, match="429"):
+        client.answer([said(1)], 1)
+    clients(homes["user-2"]).answer([said(2)], 1)  # nobody else is kept out
+    assert len(link.pull()) == 65
+    client.answer([said(1)], 1)
+    for n in range(300):
+        link.push([Outgoing(1, n.to_bytes(4, "little")), Outgoing(2, b"one for both")], b"")
+    found = [message for _, message, _ in clients(homes["user-1"]).fetch()]
+    assert found[0] == (44).to_bytes(4, "little")
 
 
 def test_a_box_is_its_owners_only(box, clients) -> None:

@@ -166,3 +166,18 @@ def test_tags_are_sums_modulo_a_prime_and_add_up(count: int) -> None:
     assert tag.tag(key, b"another", vectors[0]) != tags[0]
     digits = sum(tag.to_digits(t).astype(np.int64) for t in tags)
     assert tag.from_digits(digits) == sum(tags) % tag.MODULUS
+
+
+def test_arithmetic_of_tags_equals_that_of_whole_numbers() -> None:
+    """Folded, not divided: at the edges, too."""
+    edges = [0, 1, tag.MODULUS - 1, tag.MODULUS, tag.MODULUS + 1, (1 << 61) + 7, (1 << 62) - 1]
+    for x in edges:
+        for y in edges:
+            assert tag.plus(np.uint64(x), np.uint64(y)) == (x + y) % tag.MODULUS
+    rng = np.random.default_rng(0)
+    keys = rng.integers(0, 1 << 63, 300, dtype=np.uint64) * np.uint64(2) + np.uint64(1)
+    for values in (rng.integers(0, 1 << 32, 300, dtype=np.uint64), np.full(300, (1 << 32) - 1, dtype=np.uint64)):
+        for most in (False, True):
+            used = np.full(300, tag.MODULUS, dtype=np.uint64) if most else keys
+            expected = sum((int(k) & tag.MODULUS) * int(v) for k, v in zip(used, values, strict=True)) % tag.MODULUS
+            assert tag.product(used, values) == expected

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from blindsight.federated.messages import Code, Header, Kind, Message, Outgoing, Refusal
+from blindsight.federated.messages import Code, Header, Kind, Message, Outgoing, Purpose, Refusal
 from blindsight.federated.paillier import PrivateKey
 from blindsight.federated.protocol import Settings, Simulation
 
@@ -81,12 +81,15 @@ class Started:
 
 @pytest.fixture
 def start(small_key: PrivateKey) -> Callable[..., Started]:
-    def make(*, users: int = 6, dimension: int = 120, seed: int = 0, **options: Any) -> Started:
+    def make(
+        *, users: int = 6, dimension: int = 120, seed: int = 0, updates: list | None = None, **options: Any
+    ) -> Started:
         settings = Settings(dimension=dimension, users=users, **options)
         simulation = Simulation(settings, key=None if settings.holders else small_key)
-        updates = list(np.random.default_rng(seed).uniform(-1, 1, (users, dimension)))
+        if updates is None:
+            updates = list(np.random.default_rng(seed).uniform(-1, 1, (users, dimension)))
         started = Started(simulation, updates, {})
-        started.again(1)
+        started.again(1, **({"purpose": Purpose.VOTES} if settings.least_per_coordinate > 1 else {}))
         return started
 
     return make

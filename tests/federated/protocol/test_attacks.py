@@ -8,9 +8,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from blindsight.federated.agreement import agree
 from blindsight.federated.messages import AGGREGATOR, KEYGEN, Code, Kind, Message, Outgoing, Proof
 from blindsight.federated.pad import PadSum, bits
-from blindsight.federated.protocol import KeyGenerator, keygen, rules
+from blindsight.federated.protocol import KeyGenerator, Simulation, keygen, rules
 from blindsight.federated.protocol.bodies import (
     Contribution,
     Result,
@@ -249,6 +250,24 @@ def test_rounds_are_counted(start: Callable) -> None:
     started.finish()
     [opening, *_] = started.simulation.aggregator.open_round(3, MODEL)
     assert refusal(started.simulation.users[1].receive(opening.data)) is Code.ROUND
+
+
+@pytest.mark.parametrize("epsilon", [None, 50.0], ids=["exact", "noisy"])
+def test_as_many_rounds_as_were_agreed_on_and_no_more(small_key, epsilon) -> None:
+    """Also without noise: a round that gave no sum is none of them there, and with noise it is one."""
+    settings = agree(dimension=20, users=6, rounds=1, epsilon=epsilon, least_users=3).settings
+    simulation = Simulation(settings, key=small_key)
+    started = Started(simulation, [np.zeros(20)] * 6, {})
+    started.again(1)  # and nobody asks for its sum
+    [opening, *_] = simulation.aggregator.open_round(2, MODEL)
+    if epsilon is not None:
+        assert refusal(simulation.users[1].receive(opening.data)) is Code.ROUND
+        return
+    started.again(3)
+    started.deliver()
+    started.finish()
+    [opening, *_] = simulation.aggregator.open_round(4, MODEL)
+    assert {refusal(user.receive(opening.data)) for user in simulation.users.values()} == {Code.ROUND}
 
 
 def test_votes_cannot_be_raised_by_the_aggregator(start: Callable, small_key) -> None:

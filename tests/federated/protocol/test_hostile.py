@@ -11,7 +11,7 @@ import pytest
 
 from blindsight.federated.messages import HEADER_BYTES, Header, Kind, Message, Outgoing, Purpose, Refusal
 from blindsight.federated.protocol import Settings, Simulation
-from blindsight.federated.signatures import Ed25519
+from blindsight.federated.signatures import Identity
 from federated.protocol.conftest import Started
 
 
@@ -133,7 +133,7 @@ def test_a_flood_of_refusals_does_not_fill_the_memory(start: Callable) -> None:
 def test_refusals_are_signed_and_not_answered(start: Callable) -> None:
     simulation = start().simulation
     header = Header(kind=Kind.REFUSED, agreement=simulation.aggregator.agreement, round=1, model=bytes(32), sender=1)
-    message = Message.make(header, Refusal(code=3, reason="no").encode(), Ed25519())
+    message = Message.make(header, Refusal(code=3, reason="no").encode(), Identity())
     assert simulation.keygen.receive(message.encode()) == []
 
 

@@ -7,7 +7,10 @@ import ipaddress
 from dataclasses import dataclass
 from typing import Any
 
-from blindsight.core.checks import optional_module
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 __all__ = ["NodeKey", "ServerFiles", "make_node_key", "make_server_files"]
 
@@ -37,37 +40,26 @@ class NodeKey:
         return "NodeKey(secret)"
 
 
-def _parts() -> tuple[Any, Any, Any, Any]:
-    x509 = optional_module("cryptography.x509", extra="cluster")
-    ec = optional_module("cryptography.hazmat.primitives.asymmetric.ec", extra="cluster")
-    hashes = optional_module("cryptography.hazmat.primitives.hashes", extra="cluster")
-    serialization = optional_module("cryptography.hazmat.primitives.serialization", extra="cluster")
-    return x509, ec, hashes, serialization
-
-
 def make_server_files(host: str) -> ServerFiles:
     """A fresh authority that signs one certificate, for `host` and for loopback, and is then forgotten."""
-    x509, ec, hashes, serialization = _parts()
     authority = ec.generate_private_key(ec.SECP384R1())
-    root = _name(x509, "Blindsight federation")
-    ca = _certificate(x509, root, root, authority.public_key())
+    root = _name("Blindsight federation")
+    ca = _certificate(root, root, authority.public_key())
     ca = ca.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-    ca = ca.add_extension(_usage(x509, signs_certificates=True), critical=True)
+    ca = ca.add_extension(_usage(signs_certificates=True), critical=True)
     ca = ca.add_extension(x509.SubjectKeyIdentifier.from_public_key(authority.public_key()), critical=False)
     signed_ca = ca.sign(authority, hashes.SHA384())
     server = ec.generate_private_key(ec.SECP384R1())
-    names = [_alternative(x509, name) for name in dict.fromkeys([host, "localhost", "127.0.0.1"])]
-    leaf = _certificate(x509, _name(x509, host), root, server.public_key())
+    names = [_alternative(name) for name in dict.fromkeys([host, "localhost", "127.0.0.1"])]
+    leaf = _certificate(_name(host), root, server.public_key())
     leaf = leaf.add_extension(x509.SubjectAlternativeName(names), critical=False)
     leaf = leaf.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-    leaf = leaf.add_extension(_usage(x509, signs_certificates=False), critical=True)
+    leaf = leaf.add_extension(_usage(signs_certificates=False), critical=True)
     leaf = leaf.add_extension(
         x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.public_key()), critical=False
     )
     leaf = leaf.add_extension(
-        x509.ExtendedKeyUsage(
-            [optional_module("cryptography.x509.oid", extra="cluster").ExtendedKeyUsageOID.SERVER_AUTH]
-        ),
+        x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]),
         critical=False,
     )
     pem = serialization.Encoding.PEM
@@ -77,7 +69,6 @@ def make_server_files(host: str) -> ServerFiles:
 
 def make_node_key() -> NodeKey:
     """A key pair for one node."""
-    _, ec, _, serialization = _parts()
     key = ec.generate_private_key(ec.SECP384R1())
     private = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption()
@@ -86,12 +77,11 @@ def make_node_key() -> NodeKey:
     return NodeKey(private, public)
 
 
-def _name(x509: Any, common: str) -> Any:
-    oid = optional_module("cryptography.x509.oid", extra="cluster").NameOID.COMMON_NAME
-    return x509.Name([x509.NameAttribute(oid, common)])
+def _name(common: str) -> Any:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common)])
 
 
-def _certificate(x509: Any, subject: Any, issuer: Any, public: Any) -> Any:
+def _certificate(subject: Any, issuer: Any, public: Any) -> Any:
     now = datetime.datetime.now(datetime.UTC)
     return (
         x509.CertificateBuilder()
@@ -104,7 +94,7 @@ def _certificate(x509: Any, subject: Any, issuer: Any, public: Any) -> Any:
     )
 
 
-def _usage(x509: Any, *, signs_certificates: bool) -> Any:
+def _usage(*, signs_certificates: bool) -> Any:
     return x509.KeyUsage(
         digital_signature=not signs_certificates,
         content_commitment=False,
@@ -118,7 +108,7 @@ def _usage(x509: Any, *, signs_certificates: bool) -> Any:
     )
 
 
-def _alternative(x509: Any, name: str) -> Any:
+def _alternative(name: str) -> Any:
     try:
         return x509.IPAddress(ipaddress.ip_address(name))
     except ValueError:

@@ -164,7 +164,8 @@ class Coordinator:
             self.role.close()
         else:
             sizes = [len(group) for group in settings.groups()]
-            self.role.seal(self.suspicion.choose(self.role.complete, sizes, settings.least_users))
+            chosen = self.suspicion.choose(self.role.complete, sizes, settings.least_users)
+            self.role.seal(chosen if self.mask is None else self._tried)  # values of those who voted
         self.save()
 
     def _failed(self) -> None:
@@ -173,13 +174,11 @@ class Coordinator:
         if settings.mode == "paper":
             raise ProtocolError("the round has no result.")
         tried = self._tried if self.role.withdrawn else self.role.groups_in
-        if self.role.withdrawn and self.mask is not None:
-            self.mask = None
-        elif self.role.withdrawn and self._before is not None:
+        if self.role.withdrawn and self.mask is None and self._before is not None:
             self.weights, self._before = self._before, None
             del self.log[-1], self.history[-1]
-        self.role.withdrawn = False
-        if settings.group == 1 and settings.noise is None and self.role.spoilt:
+        self.role.withdrawn, self.mask = False, None  # fewer users may be next, and they vote for themselves
+        if settings.unguarded:
             raise ProtocolError("a round gave no sum, and without groups and noise none follows: set it up again.")
         found = self.suspicion.failed(tried)
         _log.warning("round %d gave no sum; it is tried again with fewer users", self.role.round)
@@ -243,6 +242,10 @@ class Coordinator:
                 last = now
             if now - last >= self.plan.patience and self._enough():
                 break
+            if now - last >= self.plan.patience and self.mask is not None and self._whole():
+                self.mask, last, asked = None, now, now  # one who voted does not come back: the others vote again
+                self._open()
+                self._push(link, self.role.reopen())
             returned = link.back()
             if self.role.phase != "open":
                 break
@@ -265,7 +268,12 @@ class Coordinator:
         settings = self.role.settings
         if settings.mode == "paper":
             return bool(self.role.enough)
-        return bool(len(settings.whole_groups(self._here())) >= settings.least_users)
+        return self._whole() and self._here().issuperset(self.role.voters)
+
+    def _whole(self) -> bool:
+        """Whether enough users are here, in whole groups."""
+        settings = self.role.settings
+        return len(settings.whole_groups(self._here())) >= int(settings.least_users)
 
     def _ask(self, link: Link) -> None:
         """Ask for what the sum needs until it is there; the same question has the same answer."""

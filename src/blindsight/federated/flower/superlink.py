@@ -46,7 +46,7 @@ from blindsight.federated.flower.carried import Beat, content_of, pull, push, re
 from blindsight.federated.flower.coordinator import party
 from blindsight.federated.flower.homes import Home, write_secret
 from blindsight.federated.flower.processes import end, reached_at, start_superlink, wait_for_port
-from blindsight.federated.messages import Outgoing
+from blindsight.federated.messages import Outgoing, sent_by
 
 __all__ = ["SuperLinkLink", "superlink"]
 
@@ -152,7 +152,7 @@ class SuperLinkLink:
         request = runtime.PullAppMessagesRequest(message_ids=list(self._waiting))
         found = self._client.PullMessages(request)
         for bare, tree in zip(found.messages_list, found.message_object_trees, strict=True):
-            self._waiting.pop(bare.metadata.reply_to_message_id, None)
+            number = self._waiting.pop(bare.metadata.reply_to_message_id, 0)
             try:
                 reply = pull(self._client, bare, tree, node=self._node, run=self._run)
             except ObjectPullError as error:
@@ -161,7 +161,7 @@ class SuperLinkLink:
             if reply.has_error():
                 _log.info("no answer: %s", reply.error.reason)
             else:
-                yield from content_of(reply)[0]
+                yield from (data for data in content_of(reply)[0] if sent_by(data, number))
 
     def _connect(self) -> None:
         """A living SuperLink, the parties' keys in it, and a run whose server task is ours."""

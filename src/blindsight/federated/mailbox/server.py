@@ -25,13 +25,14 @@ from blindsight.core.checks import optional_module
 from blindsight.core.errors import HostileFile, ProtocolError
 from blindsight.federated.flower.coordinator import party
 from blindsight.federated.flower.homes import Home
-from blindsight.federated.messages import Outgoing
+from blindsight.federated.messages import Outgoing, sent_by
 from blindsight.federated.wire import Reader, Writer
 
 __all__ = ["MailboxLink", "application", "boxes", "read_tokens", "serve"]
 
 _WAIT = 20.0
-_MOST = 64  # messages in one answer to a request
+_MOST = 64  # messages in one answer to a request, and of one party before they are read
+_BOX = 256  # messages in a box; for a party that is away longer than that the oldest go, and it asks for what it lacks
 
 
 class MailboxLink:
@@ -40,8 +41,8 @@ class MailboxLink:
     def __init__(self, parties: Iterable[int]) -> None:
         self.boot = secrets.token_hex(8)
         self.seen: dict[int, float] = {}
-        self._boxes: dict[int, deque[tuple[int, bytes]]] = {number: deque() for number in parties}
-        self._arrived: deque[bytes] = deque()
+        self._boxes: dict[int, deque[tuple[int, bytes]]] = {number: deque(maxlen=_BOX) for number in parties}
+        self._arrived: deque[tuple[int, bytes]] = deque()
         self._lock = threading.Lock()
         self._next = 1
         self._closed = False
@@ -49,12 +50,14 @@ class MailboxLink:
         self._filled: dict[int, asyncio.Event] = {}
 
     def push(self, messages: Iterable[Outgoing], announced: bytes) -> None:
-        """Put messages into their boxes; the same message is not put there twice."""
+        """Put messages into their boxes; the same message is not put there twice, and nothing for strangers."""
+        last, data = b"", b""
         for message in messages:
-            data = bytes(Writer().field(message.data).field(announced))
+            if message.data is not last:  # what goes to all users is in memory once
+                last, data = message.data, bytes(Writer().field(message.data).field(announced))
             with self._lock:
-                box = self._boxes[message.to]
-                if any(waiting == data for _, waiting in box):
+                box = self._boxes.get(message.to)
+                if box is None or any(waiting == data for _, waiting in box):
                     continue
                 box.append((self._next, data))
                 self._next += 1
@@ -63,14 +66,17 @@ class MailboxLink:
     def pull(self) -> list[bytes]:
         """What parties sent since the last call."""
         with self._lock:
-            found = list(self._arrived)
+            found = [data for _, data in self._arrived]
             self._arrived.clear()
         return found
 
-    def put(self, answers: Iterable[bytes]) -> None:
-        """Take a party's answers in."""
+    def put(self, number: int, answers: Iterable[bytes]) -> bool:
+        """Take in what a party says for itself; no more where too much of it waits to be read already."""
         with self._lock:
-            self._arrived.extend(answers)
+            if sum(sender == number for sender, _ in self._arrived) >= _MOST:
+                return False
+            self._arrived.extend((number, data) for data in answers if sent_by(data, number))
+        return True
 
     def back(self) -> set[int]:
         """Nobody has to be asked again: messages wait in their boxes."""
@@ -159,7 +165,8 @@ def application(link: MailboxLink, tokens: Mapping[str, int], *, largest: int) -
         return responses.Response(bytes(writer), media_type="application/octet-stream")
 
     async def answers(request: Any) -> Any:
-        if sender(request) is None:
+        number = sender(request)
+        if number is None:
             return responses.Response(status_code=401)
         body = bytearray()
         async for chunk in request.stream():
@@ -172,8 +179,7 @@ def application(link: MailboxLink, tokens: Mapping[str, int], *, largest: int) -
             reader.end()
         except ProtocolError:
             return responses.Response(status_code=400)
-        link.put(given)
-        return responses.Response(status_code=204)
+        return responses.Response(status_code=204 if link.put(number, given) else 429)
 
     routes = [routing.Route("/v1/messages", messages), routing.Route("/v1/answers", answers, methods=["POST"])]
     return starlette.Starlette(routes=routes)

@@ -14,14 +14,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blindsight.core.compiled import njit
+from blindsight.federated.pad.ring import _less
 from blindsight.federated.pad.stream import expand
 
-__all__ = ["DIGITS", "DIGIT_BITS", "MODULUS", "from_digits", "tag", "to_digits"]
+__all__ = ["DIGITS", "DIGIT_BITS", "MODULUS", "from_digits", "plus", "product", "tag", "to_digits"]
 
 MODULUS: Final = (1 << 61) - 1
 DIGITS: Final = 9
 DIGIT_BITS: Final = 7
-_P, _31, _61 = np.uint64(MODULUS), np.uint64(31), np.uint64(61)
+_P, _30, _31, _61 = np.uint64(MODULUS), np.uint64(30), np.uint64(31), np.uint64(61)
 _LOW31 = np.uint64((1 << 31) - 1)
 _CHUNK = 1 << 20
 
@@ -42,6 +43,20 @@ def _dot(keys: NDArray[np.uint64], values: NDArray[np.uint64]) -> tuple[np.uint6
     return high, low
 
 
+@njit(cache=True, nogil=True)
+def plus(x: int | np.uint64, y: int | np.uint64) -> int:
+    """The sum of two numbers below 2^62 modulo 2^61 - 1, without a division."""
+    return _less(_less(_fold(np.uint64(x) + np.uint64(y)), _P), _P)  # type: ignore[return-value]
+
+
+@njit(cache=True, nogil=True)
+def product(keys: NDArray[np.uint64], values: NDArray[np.uint64]) -> int:
+    """Σ keys · values modulo 2^61 - 1, for values below 2^32: 2^31 times a number is the number turned round."""
+    high, low = _dot(keys, values)
+    whole = np.uint64(plus(high, 0))
+    return plus(((whole << _31) & _P) | (whole >> _30), low)
+
+
 def tag(key: bytes, header: bytes, values: NDArray[np.uint64]) -> int:
     """The tag of whole numbers in [0, 2^32)."""
     stream = hashlib.sha256(b"blindsight pad tag" + key + header).digest()[:16]
@@ -49,9 +64,8 @@ def tag(key: bytes, header: bytes, values: NDArray[np.uint64]) -> int:
     for chunk in range(-(-len(values) // _CHUNK)):
         part = values[chunk * _CHUNK : (chunk + 1) * _CHUNK]
         keys = np.frombuffer(expand(stream, chunk.to_bytes(4, "little"), 8 * len(part)), dtype="<u8")
-        high, low = _dot(keys, part)
-        total += (int(high) << 31) + int(low)
-    return total % MODULUS
+        total = plus(total, product(keys, part))
+    return total
 
 
 def to_digits(value: int) -> NDArray[np.uint8]:

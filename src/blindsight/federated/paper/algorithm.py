@@ -32,12 +32,12 @@ __all__ = [
 
 def shared_places(settings: Settings, seed: bytes) -> NDArray[np.intp]:
     """φ: user-shared, one for all rounds (Section 2.3)."""
-    return permutation(seed, "user-shared permutation", b"", settings.dimension)
+    return permutation(seed, "user-shared permutation", settings.dimension)
 
 
 def user_places(settings: Settings, seed: bytes) -> NDArray[np.intp]:
     """φ^(n): user-aggregator, one for all rounds (Section 2.4)."""
-    return permutation(seed, "user-aggregator permutation", b"", settings.dimension)
+    return permutation(seed, "user-aggregator permutation", settings.dimension)
 
 
 def shards(support: NDArray[np.bool_], capacity: int) -> list[NDArray[np.intp]]:
@@ -77,7 +77,7 @@ def contributions(
     for f, part in enumerate(parts):
         values, indices = decompose(numbers, part, settings.m)
         # Footnote 2: a negative value is its residue modulo n.
-        plain = [mpz(int(v)) % public.plaintext_modulus for v in values]
+        plain = [mpz(int(v)) % public.n for v in values]
         data = public.to_bytes(public.encrypt_many(plain, pool=pool, workers=workers))
         result.append(Shard(own[shared[indices]].astype(np.uint32), data, len(indices), f, len(parts)))
     return result
@@ -107,7 +107,7 @@ def combine(
 
 def open_sum(enrolment: KeygenEnrolment, contributors: tuple[int, ...], plaintexts: list[mpz]) -> Opened:
     """Line 6: reorder by φ^T and hand w_sum over, every coordinate of it."""
-    settings, modulus = enrolment.settings, enrolment.private.public.plaintext_modulus
+    settings, modulus = enrolment.settings, enrolment.private.public.n
     half = modulus // 2
     signed = [int(x - modulus if x > half else x) for x in plaintexts]
     if any(abs(x) > settings.users * settings.code.largest for x in signed):

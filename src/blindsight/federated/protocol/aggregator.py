@@ -76,6 +76,7 @@ class Aggregator(Role):
         self._group = {user: i for i, group in enumerate(self._groups) for user in group}
         self._parent = bytes(32)
         self._certificate: tuple[bytes, ...] = ()  # the votes that opened the parent
+        self._before = self._voters = b""  # the parent's set, and the same where it was a sum of votes
         self._doubts: set[int] = set()
         self._ended: list[tuple[int, int]] = []  # rounds, and where their RESULT messages are kept
         self._last = bytes(32)  # the context of the last of them, and that it gave no sum, should users find so
@@ -85,9 +86,6 @@ class Aggregator(Role):
             Header(kind=Kind.OPEN, agreement=self.agreement, round=0, model=bytes(32), sender=AGGREGATOR, length=1)
         )
         self.phase: Phase = "idle"
-
-    def __repr__(self) -> str:
-        return f"Aggregator(round {self.round}, {self.phase}, {len(self.contributors)} users in)"
 
     def _begin(self, header: Header) -> None:
         self._header = header
@@ -127,7 +125,14 @@ class Aggregator(Role):
     @property
     def enough(self) -> bool:
         """Whether the round can be closed."""
-        return len(self.settings.whole_groups(set(self._proofs))) >= self.settings.least_users
+        users = self.settings.whole_groups(set(self._proofs))
+        return len(users) >= self.settings.least_users and set(self.voters) <= set(users)
+
+    @property
+    def voters(self) -> tuple[int, ...]:
+        """Users who must be in this round's sum, because their votes were counted."""
+        wanted = self._voters if self.purpose is Purpose.VALUES else b""
+        return members_of(wanted, self.settings.users) if wanted else ()
 
     def open_round(
         self, number: int, model: bytes, *, length: int | None = None, purpose: Purpose = Purpose.VALUES
@@ -237,7 +242,9 @@ class Aggregator(Role):
                 f"{self.settings.least_users} users in whole groups of {self.settings.group} are needed, "
                 f"{len(users)} of {len(self._proofs)} are. Wait for more users.",
             )
-        self._members = to_members(users, self.settings.users)
+        members = to_members(users, self.settings.users)
+        rules.require_voters(self.settings, self._header, members, self._voters)
+        self._members = members
         if len(chosen) < len(self.complete):
             self._sum_again(users)
         self.phase = "closed"
@@ -277,7 +284,7 @@ class Aggregator(Role):
             return [self._votes_for(address)]
         users = members_of(self._members, self.settings.users)
         shares = tuple(self.kept.keys(user)[address - holder(1)] for user in users)
-        body = Collect(self._members, shares, self._certificate).encode()
+        body = Collect(self._members, shares, self._certificate, self._before).encode()
         return [self._send(address, Kind.COLLECT, body, self._header)]
 
     @property
@@ -334,8 +341,11 @@ class Aggregator(Role):
             return []
         if self.phase != "closed" or not is_holder(message.header.sender):
             raise Refused(Code.TURN, "no sum was asked for.")
-        if self._part(message.body).which != self._which:
+        part = self._part(message.body)
+        if part.which != self._which:
             raise Refused(Code.SUM, "the key holder opened the sum of other users.")
+        if part.unread:
+            self._note(f"SHARES: key holder {message.header.sender - holder(0)} could not open those of {part.unread}.")
         self._parts[message.header.sender] = message.encode()
         layout = rules.sharing(self.settings, self._size.degree)
         parts = {sender: Message.decode(data, largest=len(data)).body for sender, data in self._parts.items()}
@@ -386,6 +396,8 @@ class Aggregator(Role):
         self._last, self._no_sum = self._header.context, message(Result(self._members, self._openers, b""))
         self._doubts, self.withdrawn = set(), False
         self._parent, self._certificate, self.phase = self._which, tuple(self._votes.values()), "done"
+        self._before = self._members
+        self._voters = self._members if self.purpose is Purpose.VOTES and self.result is not None else b""
         self._total, self._product = PadSum(self._size, 1), []
 
     def _doubted(self, user: int) -> list[Outgoing]:
@@ -397,7 +409,7 @@ class Aggregator(Role):
         if len(self._doubts) <= self.settings.colluders or self.spoilt or self.withdrawn:
             return []
         self._ended[-1] = (self._ended[-1][0], self.kept.add_result(self._no_sum))
-        self.result, self.withdrawn, self.phase = None, True, "done"
+        self.result, self.withdrawn, self.phase, self._voters = None, True, "done", b""
         return self.results()
 
     def results(self, *users: int, after: int | None = None) -> list[Outgoing]:
@@ -435,16 +447,3 @@ class Aggregator(Role):
     def load(cls, data: bytes, *, kept: InFiles | None = None) -> Aggregator:
         """Go on where `dump` was: with the contributions that are in the files, if there are any."""
         return saved.load(cls, data, kept)
-
-    def count_again(self, kept: InFiles) -> None:
-        """Contributions of this round from the file, as they were accepted."""
-        if self.phase not in ("open", "closed"):
-            return
-        for place, data in kept.messages():
-            message = Message.decode(data, largest=len(data))
-            if message.header.context == self._header.context and message.header.sender not in self._proofs:
-                body = Contribution.decode(message.body, most=max(1, (self.settings.holders or (0, 0))[1]))
-                kept.found(message.header.sender, place, data, body)
-                self._count_in(message, body)
-        if self.phase == "closed" and self.groups_in != self.complete:
-            self._sum_again(members_of(self._members, self.settings.users))

@@ -143,21 +143,23 @@ class KeySum:
 
 @dataclass(frozen=True)
 class Collect:
-    """Kind 7: the set, its members' SHARE messages in order, and the votes that opened the parent."""
+    """Kind 7: the set, its members' SHARE messages in order, the votes that opened the parent, and the parent's set."""
 
     members: bytes
     shares: tuple[bytes, ...] = field(repr=False)
-    certificate: tuple[bytes, ...] = field(repr=False)
+    certificate: tuple[bytes, ...] = field(default=(), repr=False)
+    before: bytes = b""
 
     def encode(self) -> bytes:
         """The body."""
-        return bytes(write_list(write_list(Writer().field(self.members), self.shares), self.certificate))
+        writer = write_list(Writer().field(self.members), self.shares)
+        return bytes(write_list(writer, self.certificate).field(self.before))
 
     @classmethod
     def decode(cls, body: bytes, *, users: int, holders: int) -> Collect:
         """Read a body."""
         reader = Reader(body)
-        found = cls(reader.field(), read_list(reader, users), read_list(reader, holders))
+        found = cls(reader.field(), read_list(reader, users), read_list(reader, holders), reader.field())
         reader.end()
         return found
 

@@ -20,6 +20,7 @@ from blindsight.federated.messages import (
     Kind,
     Message,
     Outgoing,
+    Purpose,
     Refused,
     holder,
 )
@@ -42,7 +43,7 @@ class KeyHolder(Role):
         self.settings, self.agreement, self.identity = enrolment.settings, enrolment.agreement, enrolment.identity
         self._round = 0  # of the last vote
         self._voted = bytes(32)
-        self._vote = b""
+        self._vote = self._members = b""
         self._sums: NDArray[np.int64] | None = None
         self._unread: tuple[int, ...] = ()
         self._header: Header | None = None
@@ -73,10 +74,11 @@ class KeyHolder(Role):
             raise Refused(Code.ROUND, f"a vote was given in round {self._round}: one per round.")
         self._require_chain(header, body)
         users = rules.checked_members(self.settings, body.members)
+        rules.require_voters(self.settings, header, body.members, self._voters(header, body))
         sums, unread = self._summed(header, body, users)
         vote = self._send(AGGREGATOR, Kind.VOTE, which, header)
         self._round, self._voted, self._vote, self._header = header.round, which, vote.data, header
-        self._sums, self._unread = sums, unread
+        self._sums, self._unread, self._members = sums, unread, body.members
         return [vote]
 
     def _require_chain(self, header: Header, body: Collect) -> None:
@@ -85,6 +87,17 @@ class KeyHolder(Role):
         found = rules.voters(body.certificate, header.parent, self.enrolment.verifiers, self.agreement)
         if len([v for v in found.values() if v.header.round >= self._round]) < self.settings.votes:
             raise Refused(Code.CHAIN, "the round does not go on from the last sum that was voted for.")
+
+    def _voters(self, header: Header, body: Collect) -> bytes:
+        """The set of the parent where that was a sum of votes, by our own vote or by those of the others."""
+        if header.parent == self._voted:
+            about, members = ([self._header] if self._header is not None else []), self._members
+        else:
+            votes = (Message.decode(data, largest=1024) for data in body.certificate)
+            about, members = [vote.header for vote in votes], body.before
+        # Which sum it was is a digest of its round and its set: nobody has another pair for it.
+        found = any(sum_id(h.context, members) == header.parent and h.purpose is Purpose.VOTES for h in about)
+        return members if found else b""
 
     def _summed(
         self, header: Header, body: Collect, users: tuple[int, ...]
@@ -106,9 +119,10 @@ class KeyHolder(Role):
             bound = header.context + user.to_bytes(4, "little")
             try:
                 total += layout.receive(self.enrolment.index, self.enrolment.private, part.body[1:], bound)
+                total -= layout.prime * (total >= layout.prime)  # reduced without a division
             except ProtocolError:
                 unread.append(user)
-        return total % layout.prime, tuple(unread)
+        return total, tuple(unread)
 
     def _answer(self, message: Message) -> list[Outgoing]:
         if self._sums is None or self._header is None or message.header.round != self._round:
@@ -127,7 +141,7 @@ class KeyHolder(Role):
     def dump(self) -> bytes:
         """Key, the last vote and what goes with it, sealed; secret."""
         writer = Writer().field(self.enrolment.dump()).number("Q", self._round).raw(self._voted).field(self._vote)
-        writer.field(b"" if self._header is None else self._header.encode(0) + bytes(64))
+        writer.field(b"" if self._header is None else self._header.encode(0) + bytes(64)).field(self._members)
         writer.field(b"" if self._sums is None else self._sums.astype("<i8").tobytes())
         writer.field(np.array(self._unread, dtype="<u4").tobytes())
         return seal(b"HOST", bytes(writer))
@@ -138,7 +152,7 @@ class KeyHolder(Role):
         reader = unseal(b"HOST", data)
         role = cls(HolderEnrolment.load(reader.field()))
         role._round, role._voted, role._vote = reader.number("Q"), reader.raw(32), reader.field()
-        header, sums, unread = reader.field(), reader.field(), reader.field()
+        header, role._members, sums, unread = (reader.field() for _ in range(4))
         role._header = Message.decode(header, largest=1 << 20).header if header else None
         role._sums = np.frombuffer(sums, dtype="<i8").astype(np.int64) if sums else None
         role._unread = tuple(np.frombuffer(unread, dtype="<u4").tolist())

@@ -12,7 +12,18 @@ from __future__ import annotations
 import hashlib
 
 from blindsight.federated.enrolment import KeygenEnrolment
-from blindsight.federated.messages import AGGREGATOR, KEYGEN, Code, Header, Kind, Message, Outgoing, Proof, Refused
+from blindsight.federated.messages import (
+    AGGREGATOR,
+    KEYGEN,
+    Code,
+    Header,
+    Kind,
+    Message,
+    Outgoing,
+    Proof,
+    Purpose,
+    Refused,
+)
 from blindsight.federated.protocol import rules
 from blindsight.federated.protocol.bodies import KeySum, SumRequest, sum_id
 from blindsight.federated.role import Role
@@ -34,6 +45,7 @@ class KeyGenerator(Role):
         self.settings, self.agreement, self.identity = enrolment.settings, enrolment.agreement, enrolment.identity
         self._last_round = self._forgeries = 0
         self._parent = bytes(32)
+        self._voters = b""  # the set of the last sum, where that was one of votes
         self._last_request = b""
         self._answer = b""
         public = enrolment.private.public
@@ -63,11 +75,13 @@ class KeyGenerator(Role):
             raise Refused(Code.CHAIN, "the round does not go on from the last sum that was opened.")
         body = SumRequest.decode(message.body, users=self.settings.users)
         users = rules.checked_members(self.settings, body.members)
+        rules.require_voters(self.settings, header, body.members, self._voters)
         which = sum_id(header.context, body.members)
         self._require_proofs(header, body, users)
         self._require_confirmations(header, body, which)
         answer = self._send(AGGREGATOR, Kind.SUM, self._opened(header, body, users), header)
         self._last_round, self._parent = header.round, which
+        self._voters = body.members if header.purpose is Purpose.VOTES else b""
         self._last_request, self._answer = digest, answer.data
         return [answer]
 
@@ -116,7 +130,8 @@ class KeyGenerator(Role):
     def dump(self) -> bytes:
         """Key, secrets and the rounds opened, sealed; secret above all others."""
         writer = Writer().field(self.enrolment.dump()).number("Q", self._last_round).number("B", self._forgeries)
-        return seal(b"KGST", bytes(writer.raw(self._parent).field(self._last_request).field(self._answer)))
+        writer.raw(self._parent).field(self._voters).field(self._last_request).field(self._answer)
+        return seal(b"KGST", bytes(writer))
 
     @classmethod
     def load(cls, data: bytes, *, workers: int = 2) -> KeyGenerator:
@@ -124,6 +139,6 @@ class KeyGenerator(Role):
         reader = unseal(b"KGST", data)
         role = cls(KeygenEnrolment.load(reader.field()), workers=workers)
         role._last_round, role._forgeries, role._parent = reader.number("Q"), reader.number("B"), reader.raw(32)
-        role._last_request, role._answer = reader.field(), reader.field()
+        role._voters, role._last_request, role._answer = (reader.field() for _ in range(3))
         reader.end()
         return role

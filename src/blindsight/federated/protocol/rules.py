@@ -25,6 +25,7 @@ __all__ = [
     "largest_contribution",
     "raw_sum",
     "require_key",
+    "require_voters",
     "round_pad",
     "sharing",
     "slots",
@@ -43,6 +44,16 @@ def checked_members(settings: Settings, data: bytes) -> tuple[int, ...]:
     if settings.whole_groups(set(users)) != users:
         raise Refused(Code.GROUP, f"only whole groups of at least {settings.group} users are summed.")
     return users
+
+
+def require_voters(settings: Settings, header: Header, members: bytes, voters: bytes) -> None:
+    """Values are summed of all whose votes were counted: of fewer, a coordinate may have one contributor."""
+    if settings.least_per_coordinate == 1 or header.purpose is Purpose.VOTES:
+        return
+    if not voters:
+        raise Refused(Code.CHAIN, "a round of votes must come before a round of values.")
+    if any(voted & ~there for voted, there in zip(voters, members, strict=True)):
+        raise Refused(Code.VOTERS, "users are missing who voted on what is summed.")
 
 
 def round_pad(settings: Settings, header: Header) -> Parameters:

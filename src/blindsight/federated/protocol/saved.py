@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from blindsight.federated.enrolment import AggregatorEnrolment
 from blindsight.federated.messages import Message, Proof
 from blindsight.federated.opened import Opened
-from blindsight.federated.protocol.bodies import read_list, write_list
+from blindsight.federated.protocol.bodies import Contribution, members_of, read_list, write_list
 from blindsight.federated.protocol.kept import InFiles, InMemory
 from blindsight.federated.wire import Reader, Writer, seal, unseal
 
@@ -29,7 +29,7 @@ def dump(role: Aggregator) -> bytes:
     for number, place in role._ended:
         writer.number("Q", number).number("Q", place)
     writer.field(b"" if role.result is None else role.result.encode())
-    writer.field(role._last).field(role._no_sum).number("B", role.withdrawn)
+    writer.field(role._before).field(role._voters).field(role._last).field(role._no_sum).number("B", role.withdrawn)
     write_list(writer, [user.to_bytes(4, "little") for user in sorted(role._doubts)])
     for kept in (role._confirmed, role._votes, role._parts):
         write_list(writer, [number.to_bytes(4, "little") + data for number, data in kept.items()])
@@ -53,6 +53,7 @@ def load(kind: type[Aggregator], data: bytes, kept: InFiles | None) -> Aggregato
     role._ended = [(reader.number("Q"), reader.number("Q")) for _ in range(reader.number("I"))]
     opened = reader.field()
     role.result = Opened.decode(opened, users=role.settings.users) if opened else None
+    role._before, role._voters = reader.field(), reader.field()
     role._last, role._no_sum, role.withdrawn = reader.field(), reader.field(), bool(reader.number("B"))
     role._doubts = {int.from_bytes(item, "little") for item in read_list(reader, _MOST)}
     for found in (role._confirmed, role._votes, role._parts):
@@ -60,7 +61,7 @@ def load(kind: type[Aggregator], data: bytes, kept: InFiles | None) -> Aggregato
     held = reader.field()
     if kept is not None:
         reader.end()
-        role.count_again(kept)
+        _count_again(role, kept)
         return role
     role.kept = InMemory(held)
     proofs = [Proof.read(Reader(item)) for item in read_list(reader, _MOST)]
@@ -72,3 +73,17 @@ def load(kind: type[Aggregator], data: bytes, kept: InFiles | None) -> Aggregato
     if total:
         role._total.read(total)
     return role
+
+
+def _count_again(role: Aggregator, kept: InFiles) -> None:
+    """Contributions of this round from the file, as they were accepted."""
+    if role.phase not in ("open", "closed"):
+        return
+    for place, data in kept.messages():
+        message = Message.decode(data, largest=len(data))
+        if message.header.context == role._header.context and message.header.sender not in role._proofs:
+            body = Contribution.decode(message.body, most=max(1, (role.settings.holders or (0, 0))[1]))
+            kept.found(message.header.sender, place, data, body)
+            role._count_in(message, body)
+    if role.phase == "closed" and role.groups_in != role.complete:
+        role._sum_again(members_of(role._members, role.settings.users))

@@ -36,7 +36,7 @@ from blindsight.federated.protocol.keygen import KeyGenerator
 from blindsight.federated.protocol.user import User, encode_update
 from blindsight.federated.role import Role
 from blindsight.federated.settings import Settings
-from blindsight.federated.signatures import SIGNATURE_BYTES, Identity
+from blindsight.federated.signatures import SIGNATURE_BYTES
 from blindsight.privacy.door import Door
 from blindsight.privacy.entropy import Rng, SystemEntropy
 
@@ -103,7 +103,6 @@ class Simulation:
         settings: Settings,
         *,
         key: PrivateKey | None = None,
-        identities: Mapping[int, Identity] | None = None,
         workers: int = 1,
         encrypt: bool = True,
         rng: Rng | None = None,
@@ -120,14 +119,14 @@ class Simulation:
         self._seconds: dict[str, float] = {}
         self._round = 0
         if encrypt:
-            self._enrol(key, identities, workers)
+            self._enrol(key, workers)
 
-    def _enrol(self, key: PrivateKey | None, identities: Mapping[int, Identity] | None, workers: int) -> None:
+    def _enrol(self, key: PrivateKey | None, workers: int) -> None:
         settings, rng = self.settings, self._rng
         if settings.holders is None and key is None:
             key = keys.generate(self.key_bits)
         self.key = key if settings.holders is None else None
-        setup = enrol(settings, self.key, identities=identities)
+        setup = enrol(settings, self.key)
         paper = settings.mode == "paper"
         self.users: dict[int, Any] = {
             e.number: (PaperUser if paper else User)(e, workers=workers, rng=rng) for e in setup.users

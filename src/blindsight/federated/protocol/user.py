@@ -75,6 +75,7 @@ class User(Role):
         self._confirmed = bytes(32)
         self._parent = bytes(32)
         self._expected: bytes | None = None
+        self._voters = b""  # the set whose votes gave the mask
         self.mask: NDArray[np.bool_] | None = None
         self.revealed: NDArray[np.bool_] | None = None
         self.result: Opened | None = None
@@ -163,7 +164,7 @@ class User(Role):
             numbers = encode_update(settings, update, header.length, rng=self._rng, noisy=noisy)
         if header.purpose is Purpose.VALUES:
             numbers = numbers + (1 << (settings.bits - 1))
-            self._contributed += 1
+            self._contributed += settings.noise is not None
         body = self._padded(header, numbers.astype(np.uint64))
         [sent] = [self._send(AGGREGATOR, Kind.CONTRIBUTION, body.encode(), header)]
         self._sent, self._last_round, self._open = sent.data, header.round, None
@@ -201,8 +202,12 @@ class User(Role):
             raise Refused(Code.ROUND, f"round {header.round} is over.")
         self._require_chain(header)
         rules.checked_members(self.settings, message.body)
-        if header.round == self._confirmed_round and which != self._confirmed:
-            raise Refused(Code.CONFIRM, "another set of users was confirmed in this round.")
+        rules.require_voters(self.settings, header, message.body, self._voters)
+        # Without groups and noise one set for each sum that we know, not for each round: a key generator whose state
+        # was put back would open a second round on the same model, and the difference is one user's update.
+        since = self._ended if self.settings.unguarded else header.round - 1
+        if self._confirmed_round > since and which != self._confirmed:
+            raise Refused(Code.CONFIRM, "another set of users was confirmed already.")
         self._confirmed_round, self._confirmed = header.round, which
         return [self._send(AGGREGATOR, Kind.CONFIRM, which, header)]
 
@@ -216,8 +221,11 @@ class User(Role):
         which = sum_id(header.context, body.members)
         if not body.packed:
             self._take_spoilt(header, body, which)
+            self._count(header, users, summed=False)
             self._parent, self._ended, self.result, self._open = which, header.round, None, None
+            self.mask, self._voters = None, b""
             return []
+        rules.require_voters(self.settings, header, body.members, self._voters)
         size = rules.round_pad(self.settings, header)
         expected = self._summed_tag(header, body, which, len(users), size.degree)
         if len(body.packed) != -(-header.length * size.slot_bits // 8):
@@ -227,17 +235,26 @@ class User(Role):
         if tag.tag(self.enrolment.tag_seed, header.context, raw) != expected:
             raise Refused(Code.SUM, "the sum shown is not the sum of what users sent.")
         values = rules.raw_sum(self.settings, header, raw.astype(np.int64), len(users))
+        self._count(header, users, summed=True)
         self._parent, self._ended, self._open = which, header.round, None
         if header.purpose is Purpose.VOTES:
-            self.mask = values >= self.settings.least_per_coordinate
+            self.mask, self._voters = values >= self.settings.least_per_coordinate, body.members
         else:
-            self._expected, self.mask, self.revealed = None, None, self.mask
+            self._expected, self.mask, self.revealed, self._voters = None, None, self.mask, b""
         self.result = Opened(users, values)
         return []
 
+    def _count(self, header: Header, users: tuple[int, ...], *, summed: bool) -> None:
+        """One round less. With noise a contribution was one; so is one that we forgot when our state was put back."""
+        if self.number not in users:
+            return
+        forgotten, self._last_round = header.round > self._last_round, max(header.round, self._last_round)
+        if header.purpose is Purpose.VALUES:
+            self._contributed += summed if self.settings.noise is None else forgotten
+
     def _take_spoilt(self, header: Header, body: Result, which: bytes) -> None:
         """A round that was opened and gave no sum. Only where another sum on the same model tells nothing new."""
-        if self.settings.group == 1 and self.settings.noise is None:
+        if self.settings.unguarded:
             raise Refused(Code.SUM, "without groups and noise no round follows on a sum that is not shown.")
         if self.settings.holders is None:
             self._key_sum(header, body, body.members)
@@ -288,7 +305,7 @@ class User(Role):
             writer.number("Q", number)
         writer.raw(self._confirmed).raw(self._parent).field(self._expected or b"")
         writer.field(b"" if self._open is None else self._open.encode(0) + bytes(64)).field(self._sent)
-        writer.field(b"" if self.mask is None else np.packbits(self.mask).tobytes())
+        writer.field(b"" if self.mask is None else np.packbits(self.mask).tobytes()).field(self._voters)
         writer.field(b"" if self.result is None else self.result.encode())
         return seal(b"USST", bytes(writer))
 
@@ -300,7 +317,7 @@ class User(Role):
         user._last_round, user._contributed = reader.number("Q"), reader.number("Q")
         user._ended, user._confirmed_round = reader.number("Q"), reader.number("Q")
         user._confirmed, user._parent, user._expected = reader.raw(32), reader.raw(32), reader.field() or None
-        opened, user._sent, mask, result = (reader.field() for _ in range(4))
+        opened, user._sent, mask, user._voters, result = (reader.field() for _ in range(5))
         user._open = Message.decode(opened, largest=1 << 20).header if opened else None
         if mask:
             row = np.unpackbits(np.frombuffer(mask, dtype=np.uint8), count=user.settings.dimension)

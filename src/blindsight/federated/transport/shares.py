@@ -6,7 +6,8 @@ are drawn from, the others the values that this fixes. Each goes to its holder u
 round, the user and the holder. A holder adds what the users of the agreed set sent and nothing else; the sum of
 polynomials is the polynomial of the sum.
 
-    Perfectly hiding: given any needed - 1 values, each v has exactly one polynomial through them.
+    Hiding: given any needed - 1 values, each v has exactly one polynomial through them; what a seed stands for is as
+    good as random while AES is.
     One liar shows with needed + 1 answers, and with needed + 2 is outvoted.
 """
 

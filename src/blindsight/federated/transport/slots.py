@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from blindsight.core import checks
 from blindsight.core.errors import InvalidParameter
 from blindsight.federated.pad.stream import expand
-from blindsight.federated.pad.tag import MODULUS, _dot
+from blindsight.federated.pad.tag import MODULUS, plus, product
 
 __all__ = ["Slots"]
 
@@ -78,8 +78,7 @@ class Slots:
     def _products(self, rows: NDArray[np.uint64], shared: bytes, context: bytes) -> list[int]:
         """Σ_j κ_bj · slot_j of each block."""
         keys = _numbers(shared, b"shared", context, rows.size).reshape(rows.shape)
-        halves = (_dot(key, row) for key, row in zip(keys, rows, strict=True))
-        return [((int(high) << 31) + int(low)) % MODULUS for high, low in halves]
+        return [product(key, row) for key, row in zip(keys, rows, strict=True)]
 
     def pack(self, vector: NDArray[np.integer], *, shared: bytes, own: bytes, context: bytes) -> list[mpz]:
         """Plaintexts with their checks."""
@@ -87,8 +86,8 @@ class Slots:
         masks = _numbers(own, b"own", context, self.blocks)
         body = self.slots * self.slot_bits
         plaintexts = []
-        for row, product, mask in zip(rows, self._products(rows, shared, context), masks, strict=True):
-            check = mpz((product + int(mask)) % MODULUS)
+        for row, checked, mask in zip(rows, self._products(rows, shared, context), masks, strict=True):
+            check = mpz(plus(checked, mask))
             bits = np.unpackbits(
                 row.astype("<u8")[:, None].view(np.uint8), axis=1, count=self.slot_bits, bitorder="little"
             )
@@ -118,7 +117,7 @@ class Slots:
         for own in owners:
             masks += _numbers(own, b"own", context, self.blocks).astype(object)
         expected = [
-            (product + int(mask)) % MODULUS
-            for product, mask in zip(self._products(rows, shared, context), masks, strict=True)
+            (checked + int(mask)) % MODULUS
+            for checked, mask in zip(self._products(rows, shared, context), masks, strict=True)
         ]
         return rows.ravel()[: self.length].astype(np.int64) if found == expected else None

@@ -143,6 +143,39 @@ def _key_generator_put_back() -> str:
     return _code(stage.ask(stage.request(_ALL[1:], stage.product(_ALL[1:]))))
 
 
+def _another_round_on_one_model_after_it() -> str:
+    """The first sum is shown to nobody; put back, the key generator is asked for a second round without user 6."""
+    stage = _Stage(group=1)
+    before = stage.simulation.keygen.dump()
+    stage.ask(stage.request(_ALL, stage.product(_ALL)))
+    stage.simulation.keygen = KeyGenerator.load(before)
+    stage.open(2)
+    return _code(stage.ask(stage.request(_ALL[:-1], stage.product(_ALL[:-1]))))
+
+
+def _a_user_put_back() -> str:
+    """It has contributed to all rounds that it agreed to, forgets that, and is asked again."""
+    stage = _Stage(rounds=1)
+    fresh = type(stage.simulation.users[1])(stage.simulation.users[1].enrolment)
+    stage.finish()
+    [result] = stage.simulation.aggregator.results(1)
+    fresh.receive(result.data)
+    [opening, *_] = stage.simulation.aggregator.open_round(2, bytes(32))
+    answers = fresh.receive(opening.data)
+    return _code(answers) if answers else ""
+
+
+def _values_of_fewer_than_voted() -> str:
+    """Three users voted for a weight; the values of one group of three would be one of them's weight."""
+    stage = _Stage(least_per_coordinate=3)
+    stage.updates[:] = 0
+    stage.updates[[0, 3, 4], 5] = 0.5
+    stage.open(2, purpose=Purpose.VOTES)
+    stage.finish()
+    stage.open(3, length=1)
+    return _code(stage.ask(stage.request((1, 2, 3), stage.product((1, 2, 3)))))
+
+
 def _raised_counters() -> str:
     """One user's weight, made to look as if enough users had it."""
     stage = _Stage(least_per_coordinate=3)
@@ -204,7 +237,10 @@ CHEATS: dict[str, Callable[[], str]] = {
     "one user passed off as the sum": _one_user_passed_off_as_the_sum,
     "a ciphertext that cancels the others": _a_ciphertext_that_cancels_the_others,
     "a key generator put back in time": _key_generator_put_back,
+    "another round on one model after that": _another_round_on_one_model_after_it,
+    "a user put back in time": _a_user_put_back,
     "raised counters": _raised_counters,
+    "values of fewer users than voted": _values_of_fewer_than_voted,
     "a two-faced key holder": _two_faced_holder,
     "a false sum shown to users": _a_false_sum,
 }

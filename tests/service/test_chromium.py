@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import shutil
 import subprocess
 import tarfile
@@ -209,6 +210,24 @@ def test_a_phone_reaches_every_page_by_its_menu(visit: Visit) -> None:
     assert words[-1] == "Budget and audit"
     page.locator(".menu a", has_text="Budget and audit").click()
     page.wait_for_url("**/budget")
+
+
+def test_whoever_signed_in_can_sign_out_on_a_phone_too(browser: Any, serve: Any) -> None:
+    server = serve(KEYS="required")
+    key = re.search(r"bs_\S+", server.log.read_text())
+    assert key is not None
+    for width in (1200, 390):
+        visit = Visit(browser, server, viewport={"width": width, "height": 844})
+        page = visit.go("login")
+        page.locator("#key").fill(key[0])
+        page.get_by_role("button", name="Sign in").click()
+        page.wait_for_url(server.url + "/")
+        if width < 500:
+            page.locator(".menu summary").click()
+        page.locator("[data-logout]:visible").click()
+        page.wait_for_url("**/login")
+        assert visit.go("search").url.endswith("/login")
+        visit.context.close()
 
 
 def test_every_control_is_reached_by_keyboard_and_has_a_name(visit: Visit) -> None:

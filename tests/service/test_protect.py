@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import stat
+import struct
 import time
 import zipfile
 from collections.abc import Callable
@@ -42,7 +43,9 @@ def work(app: Any, kind: Any, arguments: dict[str, Any]) -> dict[str, Any]:
 
 def released(app: Any, one: Any, epsilon: float = 8.0) -> Release:
     datasets = app.state.studio.datasets
-    made = Release("ab" * 6, "search", datasets.new_folder(one, "search", epsilon), epsilon, 0, today(), one.looked)
+    made = Release(
+        "ab" * 6, "search", datasets.named(one, "search", epsilon, "ab" * 6), epsilon, 0, today(), one.looked
+    )
     work(app, protect, {"step": "release", "dataset": one.id, "release": made.__dict__})
     return datasets.get(one.id).release(made.id)
 
@@ -112,6 +115,24 @@ def test_a_release_is_charged_once_however_often_its_job_runs(make: Callable[...
     np.testing.assert_array_equal(codes, again)
     with Ledger(app.state.studio.settings.ledger_place, dataset=one.account) as ledger:
         assert ledger.balance("record").spent.epsilon == 8
+
+
+def test_two_releases_that_wait_together_do_not_share_a_folder(
+    make: Callable[..., Any], folder: Path, tmp_path: Path
+) -> None:
+    app = make()
+    sets = [scanned(app, place) for place in (folder, album(tmp_path / "other", each=3))]
+    orders = {}
+    for one in sets:
+        order = Client(app).post(f"/api/protect/{one.id}/release", json={"epsilon": 8, "sure": True}).json()
+        orders[one.id] = app.state.studio.jobs.get(order["job"])["arguments"]
+    for arguments in orders.values():
+        work(app, protect, arguments)
+    made = [app.state.studio.datasets.get(one.id).releases[0] for one in sets]
+    assert made[0].folder != made[1].folder
+    for one, release in zip(sets, made, strict=True):
+        ids, _, _ = photo_library.released_cells(app.state.studio.datasets, release)
+        assert set(ids) == {photo.id for photo in app.state.studio.datasets.photos(one)}
 
 
 def test_nothing_is_released_beyond_the_budget_or_without_consent(make: Callable[..., Any], folder: Path) -> None:
@@ -241,12 +262,45 @@ def test_a_zip_is_bounded_and_its_paths_are_only_words(make: Callable[..., Any])
     run(app.state.studio.decoders.close())
 
 
+def test_a_zip_that_unpacks_to_more_than_it_says_is_stopped(
+    make: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = make(drop_files=60, upload_bytes=200_000, drop_bytes=1_000_000)
+    client = Client(app)
+    where = client.post("/api/protect/new", json={"name": "Dropped"}).json()["next"]
+
+    def sent(method: int, *contents: bytes) -> httpx.Response:
+        packed = io.BytesIO()
+        with zipfile.ZipFile(packed, "w", method) as archive:
+            for number, content in enumerate(contents):
+                archive.writestr(f"{number}.jpg", content)
+        return client.post(f"/api{where}/drop", content=packed.getvalue())
+
+    # Python unpacks these two without a bound: a bomb of a kilobyte would take all memory.
+    for method in (zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA):
+        assert sent(method, as_bytes(photo("sand", 1))).json() == {"taken": 0, "refused": 1}
+    assert sent(zipfile.ZIP_DEFLATED, as_bytes(photo("sand", 1))).json() == {"taken": 1, "refused": 0}
+    # Each is too large and refused; so many of them are too much work.
+    assert sent(zipfile.ZIP_DEFLATED, *[bytes(5_000_000)] * 30).status_code == 413
+    # A list that is longer than that of so many files is not even opened.
+    monkeypatch.setattr(zipfile, "ZipFile", None)
+    end = struct.pack("<4s4H2IH", b"PK\x05\x06", 0, 0, 1, 1, 40_000, 4, 0)
+    assert client.post(f"/api{where}/drop", content=b"PK\x03\x04" + bytes(40_000) + end).status_code == 413
+    large = b"PK\x06\x07" + bytes(16) + struct.pack("<4s4H2IH", b"PK\x05\x06", 0, 0, 1, 1, 0, 4, 0)
+    assert client.post(f"/api{where}/drop", content=b"PK\x03\x04" + large).status_code == 413
+    run(app.state.studio.decoders.close())
+
+
 def test_an_analyst_reaches_no_photo_and_no_page_of_the_owner(make: Callable[..., Any], folder: Path) -> None:
     app = make(keys="required")
     one = scanned(app, folder)
     first = app.state.studio.datasets.photos(one)[0].id
     key = app.state.studio.keys.make("ann", "analyst")
     analyst = Client(app, Authorization=f"Bearer {key}")
+    owner = Client(app, Authorization=f"Bearer {app.state.studio.keys.make('me', 'owner')}")
+    shown = owner.get(f"/api/datasets/{one.id}/photos/{first}")
+    assert (shown.status_code, shown.headers["cache-control"]) == (200, "no-store"), "it would outlive the session"
+    assert Client(app).get(f"/api/datasets/{one.id}/photos/{first}").status_code == 401
     for address in (f"/api/datasets/{one.id}/photos/{first}", f"/api/tags/{one.id}", f"/api/compare/{one.id}"):
         assert analyst.get(address).status_code == 403, address
     assert analyst.post(f"/api/search/{one.id}/photo/{first}").status_code == 403

@@ -90,6 +90,17 @@ def test_requests_that_never_arrive_are_ended(hasty: Server) -> None:
             assert 0.5 < time.monotonic() - start < 6 * busy(), sent
 
 
+def test_an_answer_that_nobody_reads_is_ended(hasty: Server) -> None:
+    with connect(hasty) as line:
+        line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)
+        line.sendall(HELD["no reading"] * 20)
+        time.sleep(4 * busy())
+        line.settimeout(30)
+        with pytest.raises(ConnectionResetError):
+            while line.recv(1 << 20):
+                pass
+
+
 def test_a_slow_trickle_does_not_move_the_deadline(hasty: Server) -> None:
     with connect(hasty) as line:
         start, longest = time.monotonic(), 6 * busy()
@@ -107,16 +118,26 @@ def test_a_kept_connection_serves_again_after_a_pause(hasty: Server) -> None:
         assert client.get("/api/jobs").status_code == 200
 
 
-def test_1500_half_sent_requests_are_bounded_and_people_come_through(serve: Callable[..., Any]) -> None:
+FORM = b"Content-Type: application/x-www-form-urlencoded\r\nContent-Length: 99\r\n\r\n"
+HELD = {
+    "half a head": b"GET / HTTP/1.1\r\n",
+    "no body": b"POST /login HTTP/1.1\r\nHost: 127.0.0.1\r\n" + FORM,
+    "no reading": b"GET /static/swagger/swagger-ui-bundle.js HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n" * 3,
+}
+
+
+@pytest.mark.parametrize("sent", HELD.values(), ids=list(HELD))
+def test_1500_held_requests_are_bounded_and_people_come_through(serve: Callable[..., Any], sent: bytes) -> None:
     server = serve(CONNECTIONS=64)
     before = resident(server)
     lines = []
     try:
         for _ in range(1500):
             line = socket.socket()
+            line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)
             line.settimeout(5)
             line.connect(("127.0.0.1", server.port))
-            line.send(b"GET / HTTP/1.1\r\n")
+            line.send(sent)
             lines.append(line)
         assert healthy(server, 5.0) < 3.0 * busy()
         held = len(os.listdir(f"/proc/{server.process.pid}/fd"))

@@ -133,6 +133,10 @@ class Settings(BaseModel):
         """Whether the owner comes by the link that was printed at the start."""
         return self.keys == "auto" and is_loopback(self.host)
 
+    def cookie(self, name: str) -> str:
+        """A cookie's full name: browsers keep one jar for all ports of a machine, and two workbenches must not mix."""
+        return f"blindsight_{name}_{self.port}"
+
     @property
     def database_url(self) -> str:
         """Keys, sessions and jobs."""

@@ -130,7 +130,7 @@ def render(
     }
     answer: Response = request.app.state.templates.TemplateResponse(request, name, shared | context, status_code=status)
     if getattr(request.state, "csrf", None) != token:
-        keep_cookie(answer, request, CSRF_COOKIE, token)
+        keep_cookie(answer, request, studio.settings.cookie(CSRF_COOKIE), token)
     return answer
 
 

@@ -125,7 +125,7 @@ def run(arguments: dict[str, Any], place: JobContext) -> dict[str, Any]:
     release = Release(
         arguments["release"],
         "metric",
-        f"{datasets.base(one, 'compare', EPSILON)}-{arguments['release'][:4]}",
+        datasets.named(one, "compare", EPSILON, arguments["release"]),
         EPSILON,
         len(used),
         today(),

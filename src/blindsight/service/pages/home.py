@@ -24,7 +24,7 @@ LEAST_ATTACKED = 20  # photos in an index, for what an attack counts on them to 
 async def home(request: Request, studio: Parts, token: str | None = None) -> Response:
     """The first page; with the secret of the link that was printed at the start, the way in."""
     if token is not None:
-        return await signed_in(request, studio, token) or RedirectResponse("/login", status_code=303)
+        return await signed_in(request, studio, token, link=True) or RedirectResponse("/login", status_code=303)
     identity = request.state.identity
     if identity is not None and identity.role != "owner":
         return RedirectResponse("/budget", status_code=303)
@@ -48,7 +48,7 @@ def thumbnail(
     path = studio.datasets.thumbnail(studio.datasets.get(dataset), photo)
     if not path.is_file():
         raise Problem("not_found")
-    return FileResponse(path, media_type="image/jpeg", headers={"Cache-Control": "private, max-age=600"})
+    return FileResponse(path, media_type="image/jpeg")  # kept by no browser: it would outlive the session
 
 
 def _home(request: Request, studio: Studio) -> Response:

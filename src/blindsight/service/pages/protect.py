@@ -207,15 +207,9 @@ def release(dataset: DataSetId, order: Choice, studio: Parts, asker: Owner) -> N
     one = _scanned(studio, dataset)
     if one.price(order.epsilon) > budget_of(studio, one).left or order.epsilon > _photo_left(studio, one):
         raise Problem("budget")
-    made = Release(
-        secrets.token_hex(6),
-        "search",
-        studio.datasets.new_folder(one, "search", order.epsilon),
-        order.epsilon,
-        0,
-        today(),
-        one.looked,
-    )
+    number = secrets.token_hex(6)
+    folder = studio.datasets.named(one, "search", order.epsilon, number)
+    made = Release(number, "search", folder, order.epsilon, 0, today(), one.looked)
     job = studio.jobs.add("protect", {"step": "release", "dataset": one.id, "release": asdict(made)}, asker.name)
     return Next(next=f"/protect/{one.id}/{made.id}", job=job["id"])
 
@@ -325,7 +319,7 @@ def _preview(request: Request, studio: Studio, dataset: str) -> Response:
         if best is not None:
             context["strip"] = _strip(best, bar, studio, one)
             context["keep"] = studio.datasets.vault(one)
-            context["give"] = studio.datasets.given / studio.datasets.new_folder(one, "search", best["epsilon"])
+            context["give"] = studio.datasets.given / studio.datasets.named(one, "search", best["epsilon"], "…")
     return render(request, studio, "protect_preview.html", context)
 
 

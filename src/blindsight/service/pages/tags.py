@@ -252,14 +252,17 @@ def _scanned(studio: Studio, dataset: str) -> DataSet:
 
 
 def labels_of(datasets: DataSets, one: DataSet) -> dict[str, Any]:
-    """Label names and what was labelled; at first, what the folders say."""
+    """Label names and what was labelled; at first what the folders say, unless they may say who is on the photos.
+
+    Names stand in the model for everybody to read: a folder for each person would name the persons.
+    """
     path = datasets.vault(one) / "labels.json"
     if path.exists():
         found: dict[str, Any] = json.loads(path.read_bytes())
         return found
     folders = {photo.id: photo.name.rpartition("/")[0].rpartition("/")[2] for photo in datasets.photos(one)}
     names = sorted({name for name in folders.values() if name})
-    if not 2 <= len(names) <= 60:
+    if one.person in ("folder", "dicom") or not 2 <= len(names) <= 60:
         return {"names": [], "given": {}}
     return {"names": names, "given": {photo: [name] for photo, name in folders.items() if name}}
 

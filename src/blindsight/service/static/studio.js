@@ -134,7 +134,7 @@ export async function refreshBudget(unit) {
   setBudget(own.remaining);
 }
 
-document.querySelector("[data-logout]")?.addEventListener("click", () => attempt(async () => {
+for (const button of document.querySelectorAll("[data-logout]")) button.addEventListener("click", () => attempt(async () => {
   await ask("POST", "/logout");
   location.assign("/login");
 }));

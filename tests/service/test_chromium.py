@@ -283,6 +283,10 @@ def test_a_newcomer_protects_a_folder_searches_compares_and_attacks(
     clean(page, axe)
     page.locator("input[name=epsilon][value='4.0']").check()
     assert "ε 4" in visit.text("#choice-title")
+    # What the strip says is said of the choice: what leaves, the promise, and what is left after it.
+    assert visit.text("[data-claimed]") == "ε 4"
+    assert "1 to 29" in visit.text("[data-leaves]")
+    assert visit.text("[data-note]").startswith("12 after")
     page.get_by_role("button", name="Make the release").click()
     assert page.url.endswith("look=own"), "nothing happens before the box is ticked"
     page.locator("#sure").check()

@@ -47,6 +47,7 @@ def test_without_a_key_nothing_is_told(keyed: Any) -> None:
         ("/api/demo/metric", "POST", {"owner"}),
         ("/api/demo/audit", "POST", {"owner"}),
         ("/api/ledger/export.json", "GET", {"owner"}),
+        ("/api/books.csv", "GET", {"owner"}),
         ("/metrics", "GET", {"owner"}),
     ],
 )

@@ -21,7 +21,7 @@ import pytest
 from blindsight.privacy import Ledger
 from blindsight.service.infra.datasets import Release, today
 from blindsight.service.infra.jobs import JobContext
-from blindsight.service.pages import budget, photo_library, protect
+from blindsight.service.pages import budget, photo_library, preview, protect
 from service.asgi import Client, run
 from service.photos import ALBUM, album, as_bytes, light, photo, scanned, state  # noqa: F401
 
@@ -161,13 +161,45 @@ def test_the_card_says_whether_epsilon_was_chosen_after_looking(make: Callable[.
     assert "after looking" in (datasets.given / "later" / "card.txt").read_text()
 
 
+def test_the_preview_is_measured_on_public_photos_and_the_card_says_that_nothing_was_looked_at(
+    make: Callable[..., Any], folder: Path, tmp_path: Path
+) -> None:
+    public = tmp_path / "public"
+    for kind in ALBUM:
+        (public / kind).mkdir(parents=True)
+        for number in range(100, 112):
+            photo(kind, number).save(public / kind / f"{number}.png")
+    app = make(public=str(public))
+    one = scanned(app, folder)
+    work(app, protect, {"step": "scan", "dataset": one.id})
+    page = Client(app).get(f"/protect/{one.id}").text
+    assert "Measured on 48 public photos" in page
+    assert page.count("A stranger guesses what a photo shows: ") == 5
+    found = preview.seen(app.state.studio.datasets, one, "public")
+    assert found is not None
+    own = {p.id for p in app.state.studio.datasets.photos(one)}
+    shown = {name for each in ("plain", "2", "4", "8", "16") for name, _ in found[each]["film"]}
+    assert shown and not shown & own
+    for name in shown:
+        assert Client(app).get(f"/api/datasets/{one.id}/photos/{name}").status_code == 200
+    assert found["16"]["guess"] <= found["plain"]["guess"], "protection does not help a stranger"
+    release = released(app, one)
+    card = (app.state.studio.datasets.folder(release) / "card.txt").read_text()
+    assert "before anything was measured on these photos" in card
+    # A copy of what is protected is not public.
+    (public / "dusk" / "copy.jpg").write_bytes((folder / "dusk" / "IMG_0001.jpg").read_bytes())
+    other = scanned(app, folder, "Again")
+    work(app, protect, {"step": "scan", "dataset": other.id})
+    assert preview.seen(app.state.studio.datasets, other, "public") is None
+
+
 def test_smaller_budgets_tell_less(make: Callable[..., Any], folder: Path) -> None:
     app = make()
     one = scanned(app, folder)
     rows = photo_library.rows_of(app.state.studio.datasets, one)
-    shows, by_folder = photo_library.kinds(app.state.studio.datasets, one, rows)
+    shows, by_folder = preview.kinds(app.state.studio.datasets, one, rows)
     assert by_folder
-    found = [photo_library.measure(photo_library.encoder(e, "pixels"), rows, shows) for e in (0.5, 16.0)]
+    found = [preview.measure(photo_library.encoder(e, "pixels"), rows, shows) for e in (0.5, 16.0)]
     assert found[0]["guess"] < found[1]["guess"]
     assert found[0]["singled"] < found[1]["singled"]
     assert found[0]["hits"] <= found[1]["hits"]

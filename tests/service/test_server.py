@@ -32,6 +32,10 @@ def resident(server: Any) -> int:
     return int(Path(f"/proc/{server.process.pid}/statm").read_text().split()[1]) * 4096
 
 
+def held(server: Any) -> int:
+    return len(os.listdir(f"/proc/{server.process.pid}/fd"))
+
+
 def healthy(server: Any, within: float) -> float:
     start = time.perf_counter()
     assert httpx.get(server.url + "/health", timeout=within * busy()).status_code == 200
@@ -91,14 +95,19 @@ def test_requests_that_never_arrive_are_ended(hasty: Server) -> None:
 
 
 def test_an_answer_that_nobody_reads_is_ended(hasty: Server) -> None:
+    def established(line: socket.socket) -> bool:
+        ends = f":{hasty.port:04X} ", f":{line.getsockname()[1]:04X} 01 "
+        rows = Path("/proc/net/tcp").read_text().splitlines()
+        return any(ends[0] in row and ends[1] in row for row in rows)
+
     with connect(hasty) as line:
-        line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)
         line.sendall(HELD["no reading"] * 20)
-        time.sleep(4 * busy())
-        line.settimeout(30)
-        with pytest.raises(ConnectionResetError):
-            while line.recv(1 << 20):
-                pass
+        time.sleep(0.3)
+        assert established(line)
+        until = time.monotonic() + 30 * busy()
+        while established(line) and time.monotonic() < until:
+            time.sleep(0.1)
+        assert not established(line)
 
 
 def test_a_slow_trickle_does_not_move_the_deadline(hasty: Server) -> None:
@@ -139,9 +148,13 @@ def test_1500_held_requests_are_bounded_and_people_come_through(serve: Callable[
             line.connect(("127.0.0.1", server.port))
             line.send(sent)
             lines.append(line)
+        until = time.monotonic() + 10 * busy()
+        while httpx.get(server.url + "/health", timeout=60).status_code == 503:  # so much work is refused in good order
+            assert time.monotonic() < until
         assert healthy(server, 5.0) < 3.0 * busy()
-        held = len(os.listdir(f"/proc/{server.process.pid}/fd"))
-        assert held < 64 + 60
+        while held(server) >= 2 * 64 + 60 and time.monotonic() < until:  # an answer has a file open beside its socket
+            time.sleep(0.1)
+        assert held(server) < 2 * 64 + 60
         assert resident(server) - before < 64 << 20
     finally:
         for line in lines:

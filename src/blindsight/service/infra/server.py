@@ -44,24 +44,24 @@ def bound_protocol(settings: Settings) -> type[H11Protocol]:
 
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
-            if len(self.connections) > settings.connections:
+            surplus = len(self.connections) - settings.connections
+            if surplus > 0:
                 others = (c for c in self.connections if isinstance(c, Bounded) and c is not self)
-                held = [c for c in others if c._is_the_clients_turn()]
-                if held:
-                    min(held, key=Bounded._pace).transport.abort()
-                elif len(self.connections) > 2 * settings.connections:  # all are being answered
+                held = sorted((c for c in others if c._is_the_clients_turn()), key=Bounded._pace)
+                for slow in held[:surplus]:
+                    slow.transport.abort()
+                if not held and surplus > settings.connections:  # all are being answered
                     self.transport.abort()
             self._watch()
 
         def _is_the_clients_turn(self) -> bool:
-            """Whether nothing happens here before the client sends or reads."""
-            answering = self.cycle is not None and not self.cycle.response_complete
-            return not answering or self.conn.their_state is h11.SEND_BODY or self._unread is not None
+            """Whether it is for the client to send or to read: not while its answer is being worked on."""
+            worked_on = self.cycle is not None and not self.cycle.response_started
+            return not worked_on or self.conn.their_state is h11.SEND_BODY
 
         def _pace(self) -> float:
             """Bytes a second of what it is about to send; a connection is lent its first kilobyte."""
-            moved = _LENT + (self._received if self._unread is None else 0)
-            return moved / (self.loop.time() - self._begun + 0.5)
+            return (_LENT + self._received) / (self.loop.time() - self._begun + 0.5)
 
         def pause_writing(self) -> None:
             super().pause_writing()
@@ -180,7 +180,7 @@ def serve(app: Any, settings: Settings, listener: socket.socket) -> None:
         server_header=False,
         proxy_headers=bool(settings.proxies),
         forwarded_allow_ips=list(settings.proxies),
-        limit_concurrency=2 * settings.connections,
+        limit_concurrency=4 * settings.connections,  # connections that end are counted for a moment more
         timeout_graceful_shutdown=5,
         timeout_keep_alive=20,
         h11_max_incomplete_event_size=_LARGEST_HEAD,

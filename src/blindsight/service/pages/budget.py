@@ -187,7 +187,8 @@ def _page(request: Request, studio: Studio, release: str | None) -> Response:
         sets = studio.datasets.listed() if owner else []
         context["sets"] = [(one, budget_of(studio, one)) for one in sets]
         context["own"] = None if owner else bar_of(studio.budgets.ledger(identity).balance("record"))
-        context["releases"] = [(one, r) for one in sets for r in one.releases]
+        every = [(one, r) for one in sets for r in one.releases]
+        context["releases"] = sorted(every, key=lambda pair: pair[1].made, reverse=True)
         chosen = next(((o, r) for o, r in context["releases"] if r.id == release), None)
         if release is not None and chosen is None:
             raise Problem("not_found")

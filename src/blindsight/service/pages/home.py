@@ -107,6 +107,7 @@ def what_was_paid(words: str) -> tuple[str, str]:
         "codes of photos": ("Search index given away", "the search index"),
         "tags of photos": ("Tags published", "published tags"),
         "training a tagger": ("Tag model learned", "the tag model"),
+        "way to compare": ("Way to compare learned", "a way to compare"),
         "training together": ("Trained together with other sites", "training together"),
     }
     found = next((said for begins, said in known.items() if words.startswith(begins)), None)

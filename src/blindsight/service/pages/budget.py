@@ -195,7 +195,10 @@ def _page(request: Request, studio: Studio, release: str | None) -> Response:
         chosen = chosen or next(iter(context["releases"]), None)
         if chosen is not None:
             context["one"], context["release"] = chosen
-            context["job"], context["too_few"] = _job(studio, chosen[1]), _too_few(chosen[1])
+            context["job"], context["too_few"] = (
+                studio.jobs.under_way("attack", release=chosen[1].id),
+                _too_few(chosen[1]),
+            )
             context["advice"] = _advice(chosen[1])
         context["books"] = _books(studio, sets) if owner else []
         context["order"] = _in_order(studio, sets) if owner else None
@@ -204,11 +207,6 @@ def _page(request: Request, studio: Studio, release: str | None) -> Response:
 
 def _too_few(release: Release) -> bool:
     return release.kind == "search" and release.photos < LEAST_ATTACKED
-
-
-def _job(studio: Studio, release: Release) -> dict[str, Any] | None:
-    found = next((j for j in studio.jobs.listed("attack") if j["arguments"]["release"] == release.id), None)
-    return found if found is not None and found["state"] != "done" else None
 
 
 def _advice(release: Release) -> str | None:

@@ -12,14 +12,14 @@ from pathlib import Path as Places
 from typing import Annotated, Any, Literal
 from urllib.parse import unquote
 
-from fastapi import APIRouter, Path, Request
+from fastapi import APIRouter, Request
 from fastapi.responses import FileResponse, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from blindsight.core.errors import InvalidData
 from blindsight.core.storage import write_atomically
 from blindsight.privacy import Ledger
-from blindsight.service.infra.access import Owner, Parts, Studio
+from blindsight.service.infra.access import DataSetId, Owner, Parts, Studio, scanned
 from blindsight.service.infra.datasets import DataSet, DataSets, Release, today
 from blindsight.service.infra.jobs import JobContext
 from blindsight.service.infra.problems import Problem, documented
@@ -32,7 +32,6 @@ from blindsight.service.pages.preview import look_at_own, look_at_public, seen
 __all__ = ["router", "run"]
 
 router = APIRouter(tags=["protect"])
-DataSetId = Annotated[str, Path(pattern="^[0-9a-f]{12}$", description="A data set's number.")]
 _DROP = {"requestBody": {"required": True, "content": {"application/octet-stream": {"schema": {"type": "string"}}}}}
 _names = threading.Lock()
 
@@ -179,7 +178,7 @@ def start_scan(dataset: DataSetId, studio: Parts, asker: Owner) -> Next:
 )
 def look(dataset: DataSetId, studio: Parts, asker: Owner) -> Next:
     """Stays here; from then on cards say that epsilon was chosen after looking."""
-    one = _scanned(studio, dataset)
+    one = scanned(studio, dataset, least=1)
     studio.datasets.save(replace(one, looked=True))
     job = studio.jobs.add("protect", {"step": "look", "dataset": one.id}, asker.name)
     return Next(next=f"/protect/{one.id}?look=own", job=job["id"])
@@ -193,7 +192,7 @@ def look(dataset: DataSetId, studio: Parts, asker: Owner) -> Next:
 )
 def release(dataset: DataSetId, order: Choice, studio: Parts, asker: Owner) -> Next:
     """Charged once, before anything is made; it goes on after a restart."""
-    one = _scanned(studio, dataset)
+    one = scanned(studio, dataset, least=1)
     if one.price(order.epsilon) > budget_of(studio, one).left or order.epsilon > _photo_left(studio, one):
         raise Problem("budget")
     number = secrets.token_hex(6)
@@ -262,18 +261,12 @@ def _folders(studio: Studio) -> Iterator[dict[str, str]]:
                     yield {"path": str(path), "name": path.name, "says": str(path)}
 
 
-def _scanned(studio: Studio, dataset: str) -> DataSet:
-    one = studio.datasets.get(dataset)
-    if not one.scanned or not one.photos:
-        raise Problem("conflict")
-    return one
-
-
 def _preview(request: Request, studio: Studio, dataset: str) -> Response:
     if request.state.identity is None:
         return render(request, studio, "protect_preview.html", {})
     one = studio.datasets.get(dataset)
-    job = _job(studio, one)
+    jobs = [studio.jobs.under_way("protect", dataset=one.id, step=step) for step in ("scan", "look")]
+    job = next(filter(None, jobs), None)
     context: dict[str, Any] = {
         "title": "How much may the release tell?" if one.scanned else "Reading the photos",
         "menu_word": "Protect",
@@ -342,7 +335,8 @@ def _made(request: Request, studio: Studio, dataset: str, release: str) -> Respo
     if request.state.identity is None:
         return render(request, studio, "protect_made.html", {})
     one = studio.datasets.get(dataset)
-    job = next((j for j in studio.jobs.listed("protect") if _of(j, dataset, release)), None)
+    orders = (j for j in studio.jobs.listed("protect") if j["arguments"]["dataset"] == dataset)
+    job = next((j for j in orders if j["arguments"].get("release", {}).get("id") == release), None)
     found = next((r for r in one.releases if r.id == release), None)
     if found is None and job is None:
         raise Problem("not_found")
@@ -359,19 +353,6 @@ def _made(request: Request, studio: Studio, dataset: str, release: str) -> Respo
         "give": studio.datasets.folder(given) if given else "",
     }
     return render(request, studio, "protect_made.html", context)
-
-
-def _of(job: dict[str, Any], dataset: str, release: str) -> bool:
-    arguments = job["arguments"]
-    return bool(arguments.get("dataset") == dataset and arguments.get("release", {}).get("id") == release)
-
-
-def _job(studio: Studio, one: DataSet) -> dict[str, Any] | None:
-    """The job that this page waits for, if there is one."""
-    for job in studio.jobs.listed("protect"):
-        if job["arguments"].get("dataset") == one.id and job["arguments"].get("step") in ("scan", "look"):
-            return None if job["state"] == "done" else job
-    return None
 
 
 def _store(datasets: DataSets, one: DataSet, name: str, pixels: Any) -> None:

@@ -71,7 +71,7 @@ class _Crowd:
         limits = httpx.Limits(max_connections=users + 5)
         async with httpx.AsyncClient(base_url=self.server.url, timeout=PATIENCE, limits=limits) as client:
             await client.get("/search")
-            client.headers["X-CSRF-Token"] = client.cookies["blindsight_csrf"]
+            client.headers["X-CSRF-Token"] = client.cookies[f"blindsight_csrf_{client.base_url.port}"]
             first = (await client.get(f"/api/tags/{self.dataset}")).json()["photos"]
             photos = [photo["id"] for photo in first]
             watch = asyncio.create_task(self._watch())
@@ -181,7 +181,7 @@ def _album(state: Path, seed: int) -> tuple[str, bool]:
         (folder / kind).mkdir(exist_ok=True)
         (folder / kind / f"IMG_{n:04}.jpg").write_bytes(_jpeg(pixels))
     one = scan(datasets, datasets.add("Album", folder), lambda *_: None)
-    release = Release("ab" * 6, "search", datasets.new_folder(one, "search", EPSILON), EPSILON, 0, today(), False)
+    release = Release("ab" * 6, "search", datasets.named(one, "search", EPSILON, "ab" * 6), EPSILON, 0, today(), False)
     with Ledger(settings.ledger_place, dataset=one.account) as ledger:
         ledger.grant(Cost(epsilon=16.0, delta=1e-3, unit="record"), what="budget")
         release_photos(datasets, one, release, ledger, lambda *_: None)

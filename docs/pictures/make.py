@@ -37,7 +37,7 @@ def workbench(state: Path, photos: Path) -> Iterator[str]:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     given = {"PREPARE": "no", "KEYS": "auto", "STATE": state, "PORT": port, "PHOTOS": photos, "RATE": 10**6}
-    given |= {"TOKEN": "the-secret-of-these-pictures", "BURST": 10**6, "PHOTO_BUDGET": 24}
+    given |= {"TOKEN": "the-secret-of-these-pictures", "BURST": 10**6, "PHOTO_BUDGET": 24, "PUBLIC": ""}
     environment = {**os.environ, **{f"BLINDSIGHT_STUDIO_{name}": str(value) for name, value in given.items()}}
     quiet = subprocess.DEVNULL
     process = subprocess.Popen([sys.executable, "-m", "blindsight", "serve"], env=environment, stdout=quiet)

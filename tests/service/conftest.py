@@ -61,7 +61,7 @@ def make(state: Path) -> Iterator[Callable[..., Any]]:
     made: list[Any] = []
 
     def build(**settings: Any) -> Any:
-        app = create_app(Settings(**{"state": state, "prepare": False, "keys": "off", **settings}))
+        app = create_app(Settings(**{"state": state, "prepare": False, "keys": "off", "public": "", **settings}))
         made.append(app)
         return app
 
@@ -84,7 +84,7 @@ class Server:
             probe.bind(("127.0.0.1", 0))
             self.port = probe.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
-        given = {"PREPARE": "no", "KEYS": "off", "STATE": str(state), "PORT": str(self.port), **settings}
+        given = {"PREPARE": "no", "KEYS": "off", "PUBLIC": "", "STATE": str(state), "PORT": str(self.port), **settings}
         environment = {**os.environ, **{f"BLINDSIGHT_STUDIO_{name}": str(value) for name, value in given.items()}}
         self.state, self.log = state, state / "server.log"
         with self.log.open("ab") as log:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import shutil
 import subprocess
 import tarfile
@@ -211,6 +212,24 @@ def test_a_phone_reaches_every_page_by_its_menu(visit: Visit) -> None:
     page.wait_for_url("**/budget")
 
 
+def test_whoever_signed_in_can_sign_out_on_a_phone_too(browser: Any, serve: Any) -> None:
+    server = serve(KEYS="required")
+    key = re.search(r"bs_\S+", server.log.read_text())
+    assert key is not None
+    for width in (1200, 390):
+        visit = Visit(browser, server, viewport={"width": width, "height": 844})
+        page = visit.go("login")
+        page.locator("#key").fill(key[0])
+        page.get_by_role("button", name="Sign in").click()
+        page.wait_for_url(server.url + "/")
+        if width < 500:
+            page.locator(".menu summary").click()
+        page.locator("[data-logout]:visible").click()
+        page.wait_for_url("**/login")
+        assert visit.go("search").url.endswith("/login")
+        visit.context.close()
+
+
 def test_every_control_is_reached_by_keyboard_and_has_a_name(visit: Visit) -> None:
     for name in PAGES:
         page = visit.go(name)
@@ -264,6 +283,10 @@ def test_a_newcomer_protects_a_folder_searches_compares_and_attacks(
     clean(page, axe)
     page.locator("input[name=epsilon][value='4.0']").check()
     assert "ε 4" in visit.text("#choice-title")
+    # What the strip says is said of the choice: what leaves, the promise, and what is left after it.
+    assert visit.text("[data-claimed]") == "ε 4"
+    assert "1 to 29" in visit.text("[data-leaves]")
+    assert visit.text("[data-note]").startswith("12 after")
     page.get_by_role("button", name="Make the release").click()
     assert page.url.endswith("look=own"), "nothing happens before the box is ticked"
     page.locator("#sure").check()

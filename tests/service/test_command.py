@@ -39,7 +39,7 @@ def test_neither_secrets_nor_pixels_are_logged(make: Callable[..., Any], caplog:
         client.post("/api/demo/search/ask?query=7&epsilon=8")
         client.get("/api/jobs/0123456789abcdef")
         client.post("/api/demo/sketch/upload?setting=Q3", content=b"PIXELS", headers={"content-type": "image/png"})
-        client.get("/search", headers={"Cookie": "blindsight_session=hush"})
+        client.get("/search", headers={"Cookie": "blindsight_session_8731=hush"})
     assert "POST /api/demo/search/ask 200" in caplog.text
     for secret in (key, "query=7", "0123456789abcdef", "PIXELS", "hush", "ann"):
         assert secret not in caplog.text

@@ -60,7 +60,7 @@ def test_several_studios_on_one_postgresql_charge_once_and_leave_each_others_pho
     app = make(state=tmp_path / "a", database=postgresql, keys="required")
     one = scanned(app, album(tmp_path / "coast", each=4))
     datasets, jobs = app.state.studio.datasets, app.state.studio.jobs
-    made = Release("ab" * 6, "search", datasets.new_folder(one, "search", 4.0), 4.0, 0, today(), False)
+    made = Release("ab" * 6, "search", datasets.named(one, "search", 4.0, "ab" * 6), 4.0, 0, today(), False)
     order = {"step": "release", "dataset": one.id, "release": made.__dict__}
     while jobs.claim() is not None:
         pass  # what other tests left

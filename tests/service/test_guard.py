@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -46,6 +47,7 @@ def test_without_a_key_nothing_is_told(keyed: Any) -> None:
         ("/api/demo/metric", "POST", {"owner"}),
         ("/api/demo/audit", "POST", {"owner"}),
         ("/api/ledger/export.json", "GET", {"owner"}),
+        ("/api/books.csv", "GET", {"owner"}),
         ("/metrics", "GET", {"owner"}),
     ],
 )
@@ -69,14 +71,14 @@ def test_a_page_is_reached_by_signing_in_and_left_by_signing_out(keyed: Any) -> 
     app, keys = keyed
     visitor = client(app)
     visitor.get("/login")
-    form = {"csrf": visitor.cookies["blindsight_csrf"], "key": "wrong"}
+    form = {"csrf": visitor.cookies["blindsight_csrf_8731"], "key": "wrong"}
     assert visitor.post("/login", data=form).status_code == 401
     assert visitor.post("/login", data={**form, "csrf": "x", "key": keys["owner"]}).status_code == 403
     assert visitor.post("/login", data={**form, "key": keys["owner"]}).url.path == "/"
     flags = visitor.get("/search").request.headers["cookie"]
-    assert "blindsight_session" in flags
+    assert "blindsight_session_8731" in flags
     assert visitor.post("/logout").status_code == 403
-    token = {"X-CSRF-Token": visitor.cookies["blindsight_csrf"]}
+    token = {"X-CSRF-Token": visitor.cookies["blindsight_csrf_8731"]}
     assert visitor.post("/logout", headers=token).status_code == 204
     assert visitor.get("/api/jobs").status_code == 401
 
@@ -89,8 +91,8 @@ def test_a_page_is_reached_by_signing_in_and_left_by_signing_out(keyed: Any) -> 
         {"Sec-Fetch-Site": "same-site"},
         {"Origin": "null"},
         {"Origin": BASE},
-        {"Cookie": "blindsight_csrf=abc"},
-        {"Cookie": "blindsight_csrf=abc", "X-CSRF-Token": "abd"},
+        {"Cookie": "blindsight_csrf_8731=abc"},
+        {"Cookie": "blindsight_csrf_8731=abc", "X-CSRF-Token": "abd"},
     ],
 )
 def test_another_sites_page_cannot_act(make: Callable[..., Any], headers: dict[str, str]) -> None:
@@ -99,8 +101,32 @@ def test_another_sites_page_cannot_act(make: Callable[..., Any], headers: dict[s
 
 
 def test_the_studios_own_page_can_act(make: Callable[..., Any]) -> None:
-    headers = {"Cookie": "blindsight_csrf=abc", "X-CSRF-Token": "abc", "Origin": BASE, "Sec-Fetch-Site": "same-origin"}
+    headers = {"Cookie": "blindsight_csrf_8731=abc", "X-CSRF-Token": "abc", "Origin": BASE}
+    headers["Sec-Fetch-Site"] = "same-origin"
     assert client(make()).post("/api/ledger/verify", headers=headers).status_code == 200
+
+
+def test_two_workbenches_on_one_machine_keep_their_sessions_apart(make: Callable[..., Any]) -> None:
+    first, second = (make(keys="auto", token=TOKEN, port=port) for port in (8731, 9000))
+    browser = client(first)
+    browser.get(f"/?token={TOKEN}")
+    jar = "; ".join(f"{name}={value}" for name, value in browser.cookies.items())
+    other = client(second, Cookie=jar)
+    assert other.get("/api/jobs").status_code == 401
+    names = {
+        cookie.partition("=")[0]
+        for cookie in other.get(f"/?token={TOKEN}", follow_redirects=False).headers.get_list("set-cookie")
+    }
+    assert names and not names & set(browser.cookies)
+
+
+def test_a_cookie_made_to_be_slow_to_read_is_read_at_once(make: Callable[..., Any]) -> None:
+    """Python's own reader takes time that grows with the square of its backslashes."""
+    app = make(keys="required")
+    for cookie in ('x="' + "\\" * 30_000 + '"', 'x="' + '\\"' * 15_000 + '"'):
+        before = time.thread_time()
+        assert client(app).get("/login", headers={"Cookie": cookie}).status_code == 200
+        assert time.thread_time() - before < 1.0
 
 
 def test_a_strange_host_is_refused_where_keys_are_off(make: Callable[..., Any]) -> None:
@@ -132,7 +158,7 @@ def test_a_forwarding_header_buys_no_further_requests(make: Callable[..., Any]) 
 
 
 def test_a_page_of_a_neighbouring_site_cannot_act_even_with_the_token(make: Callable[..., Any]) -> None:
-    token = {"Cookie": "blindsight_csrf=abc", "X-CSRF-Token": "abc"}
+    token = {"Cookie": "blindsight_csrf_8731=abc", "X-CSRF-Token": "abc"}
     for site, status in (("same-site", 403), ("cross-site", 403), ("same-origin", 200), ("none", 200)):
         answer = client(make()).post("/api/ledger/verify", headers={**token, "Sec-Fetch-Site": site})
         assert answer.status_code == status, site
@@ -163,9 +189,32 @@ def test_the_owner_of_this_machine_comes_by_the_link_that_was_printed(make: Call
     assert visitor.get("/api/jobs").status_code == 200
     assert bearer(app, TOKEN).get("/metrics").status_code == 200
     # A session outlives the process, and ends where keys are required.
-    cookie = {"Cookie": f"blindsight_session={visitor.cookies['blindsight_session']}"}
+    cookie = {"Cookie": f"blindsight_session_8731={visitor.cookies['blindsight_session_8731']}"}
     assert client(make(keys="auto", token="y" * 24)).get("/api/jobs", headers=cookie).status_code == 200
     assert client(make(keys="required")).get("/api/jobs", headers=cookie).status_code == 401
+
+
+def test_a_link_signs_nobody_in_with_a_key(keyed: Any) -> None:
+    """Somebody else's key in a link would make its reader work under another's name."""
+    app, keys = keyed
+    visitor = client(app)
+    for key in keys.values():
+        assert visitor.get(f"/?token={key}").url.path == "/login"
+    assert visitor.get("/api/jobs").status_code == 401
+
+
+def test_jobs_on_the_owners_photos_are_the_owners(keyed: Any) -> None:
+    app, keys = keyed
+    jobs = app.state.studio.jobs
+    own = jobs.add("attack", {"dataset": "ab" * 6, "release": "Anna's scans"}, "the owner")["id"]
+    demo = jobs.add("demo-metric", {}, "the owner")["id"]
+    for role, key in keys.items():
+        seen = bearer(app, key).get("/api/jobs")
+        assert [job["id"] for job in seen.json()] == [demo, own][: 2 if role == "owner" else 1]
+        assert ("Anna" in seen.text) == (role == "owner")
+        found = bearer(app, key).get(f"/api/jobs/{own}")
+        assert found.status_code == (200 if role == "owner" else 404)
+        assert bearer(app, key).get(f"/api/jobs/{demo}").status_code == 200
 
 
 def test_keys_are_looked_up_only_for_callers_within_their_rate(make: Callable[..., Any]) -> None:

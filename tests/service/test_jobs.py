@@ -16,6 +16,7 @@ from blindsight.service.infra.database import JOBS
 from blindsight.service.infra.jobs import JobContext
 from service.asgi import Client, run
 
+TOKEN = "a-secret-of-this-start-up"
 SMALL = {"users": 3, "rounds": 2, "dropout": 0.0, "encrypt": False}
 
 
@@ -90,20 +91,20 @@ def test_ones_own_photos_do_not_wait_for_the_demo(make: Callable[..., Any]) -> N
 
 
 def test_the_demo_is_prepared_when_somebody_opens_it_and_not_before(make: Callable[..., Any], tmp_path: Path) -> None:
-    app = make(state=tmp_path / "new", prepare=True)
+    app = make(state=tmp_path / "new", prepare=True, keys="auto", token=TOKEN)
     app.state.studio.jobs._stopping = True  # queue only
 
     async def visit() -> list[int]:
         counts = []
         async with app.router.lifespan_context(app):
-            for page in ("/", "/demo"):
-                await Client(app)._client.get(page)
-                for _ in range(20 if page == "/demo" else 5):
+            for page, who in (("/", TOKEN), ("/demo", "nobody"), ("/api/demo/search", "nobody"), ("/demo", TOKEN)):
+                await Client(app, Authorization=f"Bearer {who}")._client.get(page)
+                for _ in range(20 if who == TOKEN and page == "/demo" else 5):
                     await asyncio.sleep(0.1)
                 counts.append(len(app.state.studio.jobs.listed()))
         return counts
 
-    assert run(visit()) == [0, 4]
+    assert run(visit()) == [0, 0, 0, 4]
 
 
 def test_a_lease_that_runs_out_frees_the_job_and_its_old_process_writes_nothing(

@@ -35,7 +35,7 @@ async def crowd(url: str, users: int, seconds: float) -> Counter[int]:
     limits = httpx.Limits(max_connections=users, max_keepalive_connections=users)
     async with httpx.AsyncClient(base_url=url, limits=limits, timeout=60) as client:
         await client.get("/search")
-        client.headers["X-CSRF-Token"] = client.cookies["blindsight_csrf"]
+        client.headers["X-CSRF-Token"] = client.cookies[f"blindsight_csrf_{client.base_url.port}"]
         until = time.monotonic() + seconds
 
         async def one(user: int) -> None:

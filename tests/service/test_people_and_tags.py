@@ -35,7 +35,7 @@ def people(app: Any, folder: Path, person: str, most: int) -> DataSet:
 
 def released(app: Any, one: DataSet, epsilon: float) -> Release:
     datasets = app.state.studio.datasets
-    made = Release(one.id, "search", datasets.new_folder(one, "search", epsilon), epsilon, 0, today(), False)
+    made = Release(one.id, "search", datasets.named(one, "search", epsilon, one.id), epsilon, 0, today(), False)
     work(app, protect, {"step": "release", "dataset": one.id, "release": made.__dict__})
     found: Release = datasets.get(one.id).release(made.id)
     return found
@@ -170,6 +170,18 @@ def test_tags_that_tell_hardly_more_than_how_frequent_labels_are_cannot_be_publi
     assert (answer.status_code, answer.json()["error"]) == (409, "not_worth_it")
     assert "hardly more than how frequent each label is" in Client(app).get("/tags").text
     assert spent(app, one, "record") <= 4.0
+
+
+@pytest.mark.parametrize(("person", "names"), [("folder", []), ("people.csv:person", list(ALBUM))])
+def test_a_folder_for_each_person_is_no_label(
+    make: Callable[..., Any], tmp_path: Path, person: str, names: list[str]
+) -> None:
+    """Label names stand in the model that is given away."""
+    folder = album(tmp_path / "people", each=4)
+    table(folder)
+    app = make()
+    one = people(app, folder, person, 2)
+    assert Client(app).get(f"/api/tags/{one.id}").json()["names"] == names
 
 
 def test_people_pay_for_what_is_learned_and_published_of_them(make: Callable[..., Any], tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import stat
+import struct
 import time
 import zipfile
 from collections.abc import Callable
@@ -20,7 +21,7 @@ import pytest
 from blindsight.privacy import Ledger
 from blindsight.service.infra.datasets import Release, today
 from blindsight.service.infra.jobs import JobContext
-from blindsight.service.pages import budget, photo_library, protect
+from blindsight.service.pages import budget, photo_library, preview, protect
 from service.asgi import Client, run
 from service.photos import ALBUM, album, as_bytes, light, photo, scanned, state  # noqa: F401
 
@@ -42,7 +43,9 @@ def work(app: Any, kind: Any, arguments: dict[str, Any]) -> dict[str, Any]:
 
 def released(app: Any, one: Any, epsilon: float = 8.0) -> Release:
     datasets = app.state.studio.datasets
-    made = Release("ab" * 6, "search", datasets.new_folder(one, "search", epsilon), epsilon, 0, today(), one.looked)
+    made = Release(
+        "ab" * 6, "search", datasets.named(one, "search", epsilon, "ab" * 6), epsilon, 0, today(), one.looked
+    )
     work(app, protect, {"step": "release", "dataset": one.id, "release": made.__dict__})
     return datasets.get(one.id).release(made.id)
 
@@ -112,6 +115,26 @@ def test_a_release_is_charged_once_however_often_its_job_runs(make: Callable[...
     np.testing.assert_array_equal(codes, again)
     with Ledger(app.state.studio.settings.ledger_place, dataset=one.account) as ledger:
         assert ledger.balance("record").spent.epsilon == 8
+    assert "Spent: 8 on the search index." in Client(app).get("/").text
+    assert "Search index given away,Coast archive,photo,8,8" in Client(app).get("/api/books.csv").text
+
+
+def test_two_releases_that_wait_together_do_not_share_a_folder(
+    make: Callable[..., Any], folder: Path, tmp_path: Path
+) -> None:
+    app = make()
+    sets = [scanned(app, place) for place in (folder, album(tmp_path / "other", each=3))]
+    orders = {}
+    for one in sets:
+        order = Client(app).post(f"/api/protect/{one.id}/release", json={"epsilon": 8, "sure": True}).json()
+        orders[one.id] = app.state.studio.jobs.get(order["job"])["arguments"]
+    for arguments in orders.values():
+        work(app, protect, arguments)
+    made = [app.state.studio.datasets.get(one.id).releases[0] for one in sets]
+    assert made[0].folder != made[1].folder
+    for one, release in zip(sets, made, strict=True):
+        ids, _, _ = photo_library.released_cells(app.state.studio.datasets, release)
+        assert set(ids) == {photo.id for photo in app.state.studio.datasets.photos(one)}
 
 
 def test_nothing_is_released_beyond_the_budget_or_without_consent(make: Callable[..., Any], folder: Path) -> None:
@@ -140,13 +163,45 @@ def test_the_card_says_whether_epsilon_was_chosen_after_looking(make: Callable[.
     assert "after looking" in (datasets.given / "later" / "card.txt").read_text()
 
 
+def test_the_preview_is_measured_on_public_photos_and_the_card_says_that_nothing_was_looked_at(
+    make: Callable[..., Any], folder: Path, tmp_path: Path
+) -> None:
+    public = tmp_path / "public"
+    for kind in ALBUM:
+        (public / kind).mkdir(parents=True)
+        for number in range(100, 112):
+            photo(kind, number).save(public / kind / f"{number}.png")
+    app = make(public=str(public))
+    one = scanned(app, folder)
+    work(app, protect, {"step": "scan", "dataset": one.id})
+    page = Client(app).get(f"/protect/{one.id}").text
+    assert "Measured on 48 public photos" in page
+    assert page.count("A stranger guesses what a photo shows: ") == 5
+    found = preview.seen(app.state.studio.datasets, one, "public")
+    assert found is not None
+    own = {p.id for p in app.state.studio.datasets.photos(one)}
+    shown = {name for each in ("plain", "2", "4", "8", "16") for name, _ in found[each]["film"]}
+    assert shown and not shown & own
+    for name in shown:
+        assert Client(app).get(f"/api/datasets/{one.id}/photos/{name}").status_code == 200
+    assert found["16"]["guess"] <= found["plain"]["guess"], "protection does not help a stranger"
+    release = released(app, one)
+    card = (app.state.studio.datasets.folder(release) / "card.txt").read_text()
+    assert "before anything was measured on these photos" in card
+    # A copy of what is protected is not public.
+    (public / "dusk" / "copy.jpg").write_bytes((folder / "dusk" / "IMG_0001.jpg").read_bytes())
+    other = scanned(app, folder, "Again")
+    work(app, protect, {"step": "scan", "dataset": other.id})
+    assert preview.seen(app.state.studio.datasets, other, "public") is None
+
+
 def test_smaller_budgets_tell_less(make: Callable[..., Any], folder: Path) -> None:
     app = make()
     one = scanned(app, folder)
     rows = photo_library.rows_of(app.state.studio.datasets, one)
-    shows, by_folder = photo_library.kinds(app.state.studio.datasets, one, rows)
+    shows, by_folder = preview.kinds(app.state.studio.datasets, one, rows)
     assert by_folder
-    found = [photo_library.measure(photo_library.encoder(e, "pixels"), rows, shows) for e in (0.5, 16.0)]
+    found = [preview.measure(photo_library.encoder(e, "pixels"), rows, shows) for e in (0.5, 16.0)]
     assert found[0]["guess"] < found[1]["guess"]
     assert found[0]["singled"] < found[1]["singled"]
     assert found[0]["hits"] <= found[1]["hits"]
@@ -241,12 +296,45 @@ def test_a_zip_is_bounded_and_its_paths_are_only_words(make: Callable[..., Any])
     run(app.state.studio.decoders.close())
 
 
+def test_a_zip_that_unpacks_to_more_than_it_says_is_stopped(
+    make: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = make(drop_files=60, upload_bytes=200_000, drop_bytes=1_000_000)
+    client = Client(app)
+    where = client.post("/api/protect/new", json={"name": "Dropped"}).json()["next"]
+
+    def sent(method: int, *contents: bytes) -> httpx.Response:
+        packed = io.BytesIO()
+        with zipfile.ZipFile(packed, "w", method) as archive:
+            for number, content in enumerate(contents):
+                archive.writestr(f"{number}.jpg", content)
+        return client.post(f"/api{where}/drop", content=packed.getvalue())
+
+    # Python unpacks these two without a bound: a bomb of a kilobyte would take all memory.
+    for method in (zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA):
+        assert sent(method, as_bytes(photo("sand", 1))).json() == {"taken": 0, "refused": 1}
+    assert sent(zipfile.ZIP_DEFLATED, as_bytes(photo("sand", 1))).json() == {"taken": 1, "refused": 0}
+    # Each is too large and refused; so many of them are too much work.
+    assert sent(zipfile.ZIP_DEFLATED, *[bytes(5_000_000)] * 30).status_code == 413
+    # A list that is longer than that of so many files is not even opened.
+    monkeypatch.setattr(zipfile, "ZipFile", None)
+    end = struct.pack("<4s4H2IH", b"PK\x05\x06", 0, 0, 1, 1, 40_000, 4, 0)
+    assert client.post(f"/api{where}/drop", content=b"PK\x03\x04" + bytes(40_000) + end).status_code == 413
+    large = b"PK\x06\x07" + bytes(16) + struct.pack("<4s4H2IH", b"PK\x05\x06", 0, 0, 1, 1, 0, 4, 0)
+    assert client.post(f"/api{where}/drop", content=b"PK\x03\x04" + large).status_code == 413
+    run(app.state.studio.decoders.close())
+
+
 def test_an_analyst_reaches_no_photo_and_no_page_of_the_owner(make: Callable[..., Any], folder: Path) -> None:
     app = make(keys="required")
     one = scanned(app, folder)
     first = app.state.studio.datasets.photos(one)[0].id
     key = app.state.studio.keys.make("ann", "analyst")
     analyst = Client(app, Authorization=f"Bearer {key}")
+    owner = Client(app, Authorization=f"Bearer {app.state.studio.keys.make('me', 'owner')}")
+    shown = owner.get(f"/api/datasets/{one.id}/photos/{first}")
+    assert (shown.status_code, shown.headers["cache-control"]) == (200, "no-store"), "it would outlive the session"
+    assert Client(app).get(f"/api/datasets/{one.id}/photos/{first}").status_code == 401
     for address in (f"/api/datasets/{one.id}/photos/{first}", f"/api/tags/{one.id}", f"/api/compare/{one.id}"):
         assert analyst.get(address).status_code == 403, address
     assert analyst.post(f"/api/search/{one.id}/photo/{first}").status_code == 403

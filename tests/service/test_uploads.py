@@ -98,7 +98,7 @@ def test_a_photo_is_turned_as_its_camera_says(decoders: Decoders) -> None:
 
 
 INSIDE = """
-import json, os, socket, subprocess, sys
+import json, os, resource, socket, subprocess, sys
 sys.path[:] = json.loads(sys.argv[1])
 from blindsight.service.infra.sandbox import confine
 walls = confine(1 << 30, 5.0)
@@ -114,17 +114,26 @@ print(json.dumps({
     "read": refused(lambda: open("/etc/hostname")),
     "list": refused(lambda: os.listdir("/")),
     "write": refused(lambda: open("/tmp/x", "w")),
-    "socket": refused(lambda: socket.create_connection(("127.0.0.1", 9), 1)),
-    "local socket": refused(lambda: socket.socketpair()),
+    "socket": refused(socket.socket),
+    "local socket": refused(socket.socketpair),
     "program": refused(lambda: os.execv("/bin/true", ["true"])),
     "child": refused(os.fork),
     "signal": refused(lambda: os.kill(os.getppid(), 0)),
+    "mode": refused(lambda: os.chmod(sys.argv[2], 0o777)),
+    "times": refused(lambda: os.utime(sys.argv[2], (0, 0))),
+    "limits of others": refused(lambda: resource.prlimit(os.getppid(), resource.RLIMIT_NOFILE)),
+    "priority of others": refused(lambda: os.getpriority(os.PRIO_PROCESS, os.getppid())),
+    "which files there are": refused(lambda: os.stat(sys.argv[2])),
+    "memory for others": refused(lambda: os.memfd_create("x")),
+    "pipes": refused(os.pipe),
 }))
 """
 
 
-def test_the_process_that_opens_images_reaches_nothing() -> None:
-    command = [sys.executable, "-I", "-c", INSIDE, json.dumps(sys.path)]
+def test_the_process_that_opens_images_reaches_nothing(tmp_path: Path) -> None:
+    secret = tmp_path / "ledger.db"
+    secret.touch(0o600)
+    command = [sys.executable, "-I", "-c", INSIDE, json.dumps(sys.path), str(secret)]
     done = subprocess.run(command, capture_output=True, text=True, env={}, check=True)
     found = json.loads(done.stdout)
     walls = set(found.pop("walls"))

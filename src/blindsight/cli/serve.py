@@ -45,6 +45,12 @@ def serve(
     photos: Annotated[
         list[Path] | None, typer.Option(help="A folder whose photos may be protected from the pages; repeat it.")
     ] = None,
+    public: Annotated[
+        str | None,
+        typer.Option(
+            help="Public pictures for Protect's preview: a folder, or a known set (caltech101, if it is there)."
+        ),
+    ] = None,
     keys: Annotated[
         str | None, typer.Option(help="auto (a secret link on loopback, keys elsewhere), required or off.")
     ] = None,
@@ -63,7 +69,7 @@ def serve(
         if not folder.expanduser().is_dir():
             raise InvalidData(f"{folder} is not a folder. Check the path.")
     given: dict[str, Any] = {"host": host, "port": port, "state": state, "database": database, "ledger": ledger}
-    _run(Settings.read(config, **given, index=index, codes=codes, photos=photos or None, keys=keys))
+    _run(Settings.read(config, **given, index=index, codes=codes, photos=photos or None, public=public, keys=keys))
 
 
 def add_key(

@@ -133,7 +133,8 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
 
 
 async def _want_demo(request: Request) -> None:
-    request.app.state.studio.demo.wanted.set()
+    if request.state.identity is not None:  # work is begun for somebody, not for whoever knocks
+        request.app.state.studio.demo.wanted.set()
 
 
 async def _prepare(studio: Studio) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any
 
-from fastapi import Depends, Request
+from fastapi import Depends, Path, Request
 
 from blindsight.service.infra.identity import Identity, Role
 from blindsight.service.infra.problems import Problem
@@ -15,7 +15,7 @@ from blindsight.service.infra.traffic import Lane
 if TYPE_CHECKING:
     from blindsight.service.infra.budgets import Budgets
     from blindsight.service.infra.database import Database
-    from blindsight.service.infra.datasets import DataSets
+    from blindsight.service.infra.datasets import DataSet, DataSets
     from blindsight.service.infra.federations import Federations
     from blindsight.service.infra.identity import Keys
     from blindsight.service.infra.jobs import Jobs
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from blindsight.service.infra.traffic import Metrics
     from blindsight.service.infra.uploads import Decoders
 
-__all__ = ["Analyst", "Anyone", "Asker", "Owner", "Studio", "Trainer", "studio_of"]
+__all__ = ["Analyst", "Anyone", "Asker", "DataSetId", "Owner", "Studio", "Trainer", "scanned", "studio_of"]
 
 
 @dataclass
@@ -71,3 +71,12 @@ Analyst = Annotated[Identity, Depends(_holder("analyst"))]
 Trainer = Annotated[Identity, Depends(_holder("aggregator"))]
 Owner = Annotated[Identity, Depends(_holder())]
 Anyone = Parts
+DataSetId = Annotated[str, Path(pattern="^[0-9a-f]{12}$", description="A data set's number.")]
+
+
+def scanned(studio: Studio, dataset: str, *, least: int = 0) -> DataSet:
+    """A data set whose photos were read, with at least so many of them; `Problem("conflict")` otherwise."""
+    one = studio.datasets.get(dataset)
+    if not one.scanned or one.photos < least:
+        raise Problem("conflict")
+    return one

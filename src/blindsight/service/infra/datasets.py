@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import re
 import secrets
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -159,15 +158,13 @@ class DataSets:
         """What is given away."""
         return self.given / release.folder
 
-    def base(self, one: DataSet, kind: str, epsilon: float) -> str:
-        """How the folder of a release of this kind is called, but for what tells it from others."""
-        return re.sub(r"[^a-z0-9]+", "-", f"{one.name}-{kind}-{epsilon:g}".lower()).strip("-")
+    def named(self, one: DataSet, kind: str, epsilon: float, number: str) -> str:
+        """A release's folder, by its own number: two that wait together must not share one.
 
-    def new_folder(self, one: DataSet, kind: str, epsilon: float) -> str:
-        """A name for a release's folder that is not taken and tells no more than the owner's own name for the set."""
-        base = self.base(one, kind, epsilon)
-        taken = {path.name for path in self.given.glob("*")} if self.given.exists() else set()
-        return next(name for name in _numbered(base) if name not in taken)
+        It tells no more than the owner's own name for the set.
+        """
+        word = re.sub(r"[^a-z0-9]+", "-", f"{one.name}-{kind}-{epsilon:g}".lower()).strip("-")
+        return f"{word}-{number[:6]}"
 
     def allowed(self, path: str) -> Path:
         """A folder under one of the roots that the owner allowed, links resolved; anything else is refused."""
@@ -176,14 +173,6 @@ class DataSets:
             if found.is_relative_to(root.resolve()) and found.is_dir():
                 return found
         raise Problem("not_found")
-
-
-def _numbered(base: str) -> Iterator[str]:
-    yield base
-    n = 2
-    while True:
-        yield f"{base}-{n}"
-        n += 1
 
 
 def today() -> str:

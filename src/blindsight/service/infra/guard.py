@@ -7,7 +7,6 @@ import json
 import logging
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
-from http.cookies import CookieError, SimpleCookie
 from typing import Any
 
 from starlette.routing import Match, Route
@@ -19,7 +18,7 @@ from blindsight.service.infra.traffic import Buckets, Lane, Metrics
 
 __all__ = ["CSRF_COOKIE", "CSRF_HEADER", "SESSION_COOKIE", "Guard"]
 
-CSRF_COOKIE, CSRF_HEADER, SESSION_COOKIE = "blindsight_csrf", "x-csrf-token", "blindsight_session"
+CSRF_COOKIE, CSRF_HEADER, SESSION_COOKIE = "csrf", "x-csrf-token", "session"
 _log = logging.getLogger("blindsight.studio")
 _SAFE = {"GET", "HEAD", "OPTIONS"}
 _METHODS = _SAFE | {"POST", "PUT", "PATCH", "DELETE"}
@@ -98,10 +97,13 @@ class Guard:
                 self.buckets.take(_address(scope), -1.0)
                 if not self.buckets.take(f"key {identity.name}"):
                     raise Problem("too_many")
-        scope.setdefault("state", {}).update(identity=identity, csrf=cookies.get(CSRF_COOKIE))
+        session, csrf = (cookies.get(self.settings.cookie(name)) for name in (SESSION_COOKIE, CSRF_COOKIE))
+        scope.setdefault("state", {}).update(identity=identity, session=session, csrf=csrf)
+        # Read once, here: what is further in would parse them again, in its own way.
+        scope["headers"] = [(name, value) for name, value in scope["headers"] if name != b"cookie"]
         if scope["method"] not in _SAFE:
             if not bearer:
-                _same_site(headers, cookies, form=path == "/login")
+                _same_site(headers, bool(cookies), "" if csrf is None else csrf, form=path == "/login")
             length = headers.get("content-length", "0")
             if not length.isdecimal():
                 raise Problem("bad_request")
@@ -116,7 +118,7 @@ class Guard:
             return (found or (LOCAL if self.settings.open else None)), found is not None
         if self.settings.open:
             return LOCAL, False
-        token = cookies.get(SESSION_COOKIE)
+        token = cookies.get(self.settings.cookie(SESSION_COOKIE))
         return (await self._looked_up(self.keys.resume, token) if token else None), False
 
     async def _looked_up(self, look: Callable[[str], Identity | None], secret: str) -> Identity | None:
@@ -194,10 +196,9 @@ def _headers(scope: Scope) -> dict[str, str]:
 
 
 def _cookies(header: str) -> dict[str, str]:
-    try:
-        return {name: morsel.value for name, morsel in SimpleCookie(header).items()}
-    except CookieError:
-        return {}
+    """Names and values as they stand: ours need no unquoting, for which http.cookies may take seconds."""
+    pairs = (part.strip().partition("=") for part in header.split(";"))
+    return {name: value for name, _, value in pairs if name}
 
 
 def _host(header: str) -> str:
@@ -210,15 +211,14 @@ def _address(scope: Scope) -> str:
     return f"address {client[0]}" if client else "address unknown"
 
 
-def _same_site(headers: dict[str, str], cookies: dict[str, str], *, form: bool) -> None:
+def _same_site(headers: dict[str, str], cookies: bool, token: str, *, form: bool) -> None:
     """A browser's request must come from our own page and carry its token; a program's without cookies may pass."""
     origin = headers.get("origin")
     if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
         raise Problem("cross_site")
     if origin is not None and origin.partition("://")[2].lower() != headers.get("host", "").lower():
         raise Problem("cross_site")
-    browser = origin is not None or "sec-fetch-site" in headers or bool(cookies)
-    if browser and not form:  # the login form carries its token in its body
-        token = cookies.get(CSRF_COOKIE, "")
-        if not token or not hmac.compare_digest(token.encode(), headers.get(CSRF_HEADER, "").encode()):
-            raise Problem("cross_site")
+    browser = origin is not None or "sec-fetch-site" in headers or cookies
+    good = bool(token) and hmac.compare_digest(token.encode(), headers.get(CSRF_HEADER, "").encode())
+    if browser and not form and not good:  # the login form carries its token in its body
+        raise Problem("cross_site")

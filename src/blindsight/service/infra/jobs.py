@@ -102,6 +102,12 @@ class Jobs:
         rows = self.database.rows(query if state is None else query.where(JOBS.c.state == state))
         return _read(rows[0]) if rows else None
 
+    def under_way(self, kind: str, **arguments: Any) -> Job | None:
+        """The newest job with these arguments, unless it is done: what a page waits for, or can have run again."""
+        of = (job for job in self.listed(kind) if arguments.items() <= job["arguments"].items())
+        found = next(of, None)
+        return None if found is None or found["state"] == "done" else found
+
     def unprepared(self, kind: str) -> Problem:
         """Why what a job of this kind makes is not there: it is on its way, or its job has ended without it."""
         job = self.latest(kind)

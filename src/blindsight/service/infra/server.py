@@ -1,8 +1,8 @@
 """The HTTP server's own limits: uvicorn on h11, with deadlines for headers and bodies and a bound on connections.
 
 A request's line and headers must arrive within `header_seconds`, its body within `body_seconds` and one further second
-for every 64 KB. At most `connections` are open: one more ends the one that has waited longest for its first request, so
-that people who only hold connections open cannot keep others out.
+for every 64 KB, and an answer must be taken. At most `connections` are open: one more ends the one whose client is
+slowest to send or to read, so that people who only hold connections open cannot keep others out.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ __all__ = ["bound_memory", "bound_protocol", "check_index", "listening_socket", 
 
 _LARGEST_HEAD = 32 * 1024
 _SLOWEST_BODY = 64 * 1024  # bytes per second beyond the first seconds
+_LENT = 1024
 _M_ARENA_MAX = -8  # of glibc's malloc.h
 _ARENAS = 2
 
@@ -39,13 +40,38 @@ def bound_protocol(settings: Settings) -> type[H11Protocol]:
         _timer: asyncio.TimerHandle | None = None
         _phase: tuple[Any, int] = (None, 0)
         _begun, _received = 0.0, 0
+        _unread: asyncio.TimerHandle | None = None
 
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
-            if len(self.connections) > settings.connections:
-                waiting = [c for c in self.connections if isinstance(c, Bounded) and c.cycle is None and c is not self]
-                (min(waiting, key=lambda c: c._begun) if waiting else self).transport.abort()
+            surplus = len(self.connections) - settings.connections
+            if surplus > 0:
+                others = (c for c in self.connections if isinstance(c, Bounded) and c is not self)
+                held = sorted((c for c in others if c._is_the_clients_turn()), key=Bounded._pace)
+                for slow in held[:surplus]:
+                    slow.transport.abort()
+                if not held and surplus > settings.connections:  # all are being answered
+                    self.transport.abort()
             self._watch()
+
+        def _is_the_clients_turn(self) -> bool:
+            """Whether it is for the client to send or to read: not while its answer is being worked on."""
+            worked_on = self.cycle is not None and not self.cycle.response_started
+            return not worked_on or self.conn.their_state is h11.SEND_BODY
+
+        def _pace(self) -> float:
+            """Bytes a second of what it is about to send; a connection is lent its first kilobyte."""
+            return (_LENT + self._received) / (self.loop.time() - self._begun + 0.5)
+
+        def pause_writing(self) -> None:
+            super().pause_writing()
+            self._unread = self.loop.call_later(settings.body_seconds, self.transport.abort)
+
+        def resume_writing(self) -> None:
+            super().resume_writing()
+            if self._unread is not None:
+                self._unread.cancel()
+                self._unread = None
 
         def data_received(self, data: bytes) -> None:
             self._received += len(data)
@@ -60,6 +86,8 @@ def bound_protocol(settings: Settings) -> type[H11Protocol]:
 
         def connection_lost(self, exc: Exception | None) -> None:
             self._cancel()
+            if self._unread is not None:
+                self._unread.cancel()
             super().connection_lost(exc)
 
         def _watch(self) -> None:
@@ -152,7 +180,7 @@ def serve(app: Any, settings: Settings, listener: socket.socket) -> None:
         server_header=False,
         proxy_headers=bool(settings.proxies),
         forwarded_allow_ips=list(settings.proxies),
-        limit_concurrency=2 * settings.connections,
+        limit_concurrency=4 * settings.connections,  # connections that end are counted for a moment more
         timeout_graceful_shutdown=5,
         timeout_keep_alive=20,
         h11_max_incomplete_event_size=_LARGEST_HEAD,

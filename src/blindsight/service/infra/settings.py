@@ -57,6 +57,7 @@ class Settings(BaseModel):
         index: "mnist5k" (built in), or a folder made by `blindsight hash`, for the demo's search; codes: a Milvus URI
             that holds its codes.
         keys: "required", "off", or "auto": on loopback a link with a secret, printed at the start, elsewhere keys.
+        public: public pictures for Protect's preview, where they are on this machine: a folder, or a known set's name.
         token: that secret, where it is to be a known one.
         hosts: further names that the Host header may carry. proxies: addresses of proxies whose forwarding headers are
             believed; none by default.
@@ -78,6 +79,7 @@ class Settings(BaseModel):
     port: Annotated[int, BeforeValidator(_no_bool), Field(ge=0, le=65535)] = 8731
     state: Path = Field(default_factory=_default_state)
     photos: Folders = ()
+    public: str = "caltech101"
     database: str | None = Field(default=None, repr=False)
     ledger: str | None = Field(default=None, repr=False)
     index: str = "mnist5k"
@@ -132,6 +134,10 @@ class Settings(BaseModel):
     def local(self) -> bool:
         """Whether the owner comes by the link that was printed at the start."""
         return self.keys == "auto" and is_loopback(self.host)
+
+    def cookie(self, name: str) -> str:
+        """A cookie's full name: browsers keep one jar for all ports of a machine, and two workbenches must not mix."""
+        return f"blindsight_{name}_{self.port}"
 
     @property
     def database_url(self) -> str:

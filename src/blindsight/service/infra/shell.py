@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import secrets
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from fastapi import Request
@@ -17,7 +18,20 @@ from blindsight.service.infra.guard import CSRF_COOKIE
 from blindsight.service.infra.identity import SESSION_SECONDS, Identity, Role
 from blindsight.service.infra.problems import PROBLEMS, Problem
 
-__all__ = ["NAVIGATION", "Bar", "Page", "Strip", "bar_of", "counted", "error_page", "keep_cookie", "plain", "render"]
+__all__ = [
+    "NAVIGATION",
+    "Bar",
+    "Page",
+    "Strip",
+    "bar_of",
+    "counted",
+    "day",
+    "error_page",
+    "keep_cookie",
+    "plain",
+    "price_of",
+    "render",
+]
 
 
 @dataclass(frozen=True)
@@ -94,6 +108,16 @@ def plain(value: float) -> str:
     return "0" if text in ("-0", "") else text
 
 
+def day(moment: str) -> str:
+    """The day of a moment, as people write it: 9 Nov 2026."""
+    return f"{datetime.fromisoformat(moment):%d %b %Y}".removeprefix("0")
+
+
+def price_of(epsilon: float) -> str:
+    """What was paid, in whole hundredths, never less than it was."""
+    return plain(math.ceil(100 * epsilon - 1e-6) / 100)
+
+
 def counted(number: int, word: str) -> str:
     """1 photo, 2 photos."""
     return f"{number:,} {word if number == 1 else word + 's'}"
@@ -127,10 +151,11 @@ def render(
         "here": request.url.path,
         "plain": plain,
         "counted": counted,
+        "day": day,
     }
     answer: Response = request.app.state.templates.TemplateResponse(request, name, shared | context, status_code=status)
     if getattr(request.state, "csrf", None) != token:
-        keep_cookie(answer, request, CSRF_COOKIE, token)
+        keep_cookie(answer, request, studio.settings.cookie(CSRF_COOKIE), token)
     return answer
 
 

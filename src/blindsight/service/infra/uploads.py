@@ -11,7 +11,7 @@ import tempfile
 import zipfile
 import zlib
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from fastapi import Request
@@ -28,6 +28,10 @@ _TYPES = ("image/png", "image/jpeg", "image/webp", "image/gif", "image/bmp", "im
 _LARGEST_ANSWER = LARGEST_SIDE * LARGEST_SIDE * 3
 _START_SECONDS = 60.0
 _SERVED = 300
+# The record at the end of a zip (PKWARE's APPNOTE, 4.3.16), and the one before it in zips beyond 4 GB or 65,535 files.
+_END, _END_SIZE, _LARGE = b"PK\x05\x06", 22, b"PK\x06\x07"
+_LONGEST_END = _END_SIZE + 65_535
+_LONGEST_ENTRY = 512  # bytes of the list for each file, on average
 _MAIN = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[2]); from blindsight.service.infra.decoder import main; main()"
 )
@@ -196,7 +200,8 @@ async def read_drop(
 ) -> AsyncIterator[tuple[str, NDArray[np.uint8] | None]]:
     """The photos of a request's body, one image or a zip of them, each with its name; None for what is no photo.
 
-    A zip is bounded before and while it is unpacked: files, bytes each, bytes in all. Its paths are never places.
+    A zip is bounded before and while it is unpacked: its list, files, bytes each, bytes in all. Its paths are never
+    places, and nothing of it is read on the event loop.
     """
     with tempfile.TemporaryFile() as spool:
         async for piece in request.stream():
@@ -207,25 +212,47 @@ async def read_drop(
             data = spool.read(settings.upload_bytes + 1)
             yield name, await _or_none(decoders, data, settings)
             return
-        spool.seek(0)
-        try:
-            packed = zipfile.ZipFile(spool)
-            listed = [entry for entry in packed.infolist() if not entry.is_dir()]
-        except (zipfile.BadZipFile, ValueError, OSError, NotImplementedError):
-            raise Problem("refused_image") from None
-        if len(listed) > settings.drop_files:
-            raise Problem("too_large")
+        packed = await asyncio.to_thread(_listed, spool, settings.drop_files)
         left = 4 * settings.drop_bytes
-        for entry in listed:
-            content = await asyncio.to_thread(_unpacked, packed, entry, min(settings.upload_bytes, left))
-            left -= len(content or b"")
+        for entry in packed.infolist():
+            if entry.is_dir():
+                continue
+            most = min(settings.upload_bytes, left)
+            content = await asyncio.to_thread(_unpacked, packed, entry, most)
+            # What was too large was unpacked as far as that, and counts as much.
+            left -= most if content is None else len(content)
             if left <= 0:
                 raise Problem("too_large")
             yield entry.filename[:400], None if content is None else await _or_none(decoders, content, settings)
 
 
+def _listed(spool: IO[bytes], most: int) -> zipfile.ZipFile:
+    """A zip's list of files. Its length is read first: zipfile would take in all of it, whatever it says of itself."""
+    end = spool.seek(0, 2)
+    spool.seek(max(0, end - _LONGEST_END))
+    tail = spool.read()
+    place = tail.rfind(_END)
+    if place < 0 or len(tail) - place < _END_SIZE:
+        raise Problem("refused_image")
+    length = struct.unpack_from("<I", tail, place + 12)[0]
+    if length > most * _LONGEST_ENTRY or tail[max(0, place - 20) : place].startswith(_LARGE):
+        raise Problem("too_large")
+    try:
+        packed = zipfile.ZipFile(spool)
+    except (zipfile.BadZipFile, ValueError, OSError, NotImplementedError):
+        raise Problem("refused_image") from None
+    if sum(not entry.is_dir() for entry in packed.infolist()) > most:
+        raise Problem("too_large")
+    return packed
+
+
 def _unpacked(packed: zipfile.ZipFile, entry: zipfile.ZipInfo, most: int) -> bytes | None:
-    """One file of a zip, or None if it is encrypted, broken or larger than it may be, whatever its header says."""
+    """One file of a zip, or None if it is encrypted, broken or larger than it may be, whatever its header says.
+
+    Only what is stored or deflated: zipfile unpacks the other methods without a bound, kilobytes to gigabytes.
+    """
+    if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        return None
     try:
         with packed.open(entry) as stream:
             data = stream.read(most + 1)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 from dataclasses import replace
 from pathlib import Path as FilePath
 from typing import Annotated, Any
@@ -17,11 +19,12 @@ from blindsight.service.infra.access import Owner, Parts, Studio
 from blindsight.service.infra.datasets import DataSet, DataSets, Release, today
 from blindsight.service.infra.jobs import JobContext
 from blindsight.service.infra.problems import Problem, documented
-from blindsight.service.infra.shell import Bar, bar_of, counted, plain, render
-from blindsight.service.pages.home import LEAST_ATTACKED, budget_of
+from blindsight.service.infra.shell import Bar, bar_of, counted, plain, price_of, render
+from blindsight.service.pages.home import LEAST_ATTACKED, budget_of, what_was_paid
 from blindsight.service.pages.jobs import REPORT
 from blindsight.service.pages.photo_library import released_cells, vault_of
 from blindsight.service.pages.protect import Next
+from blindsight.service.pages.tags import plain_cell
 
 __all__ = ["router", "run"]
 
@@ -34,6 +37,24 @@ _PAIRS = 4
 async def page(request: Request, studio: Parts, release: str | None = None) -> Response:
     """Opening it spends nothing."""
     return await studio.ledger_lane.run(_page, request, studio, release)
+
+
+@router.get(
+    "/api/books.csv",
+    summary="The books as a table",
+    response_class=Response,
+    responses=documented("ledger") | {200: {"content": {"text/csv": {}}}},
+)
+async def books(studio: Parts, asker: Owner) -> Response:
+    """What happened to the data sets, as the page shows it; `/api/ledger/export.json` has what proves it."""
+    lines = await studio.ledger_lane.run(lambda: _books(studio, studio.datasets.listed()))
+    sheet = io.StringIO()
+    writer = csv.writer(sheet)
+    writer.writerow(["when (UTC)", "what happened", "data set", "about each", "price (epsilon)", "left"])
+    for line in lines:
+        writer.writerow(plain_cell(line[name]) for name in ("time", "what", "set", "unit", "price", "left"))
+    headers = {"Content-Disposition": 'attachment; filename="books.csv"'}
+    return Response(sheet.getvalue(), media_type="text/csv", headers=headers)
 
 
 @router.get(
@@ -166,14 +187,18 @@ def _page(request: Request, studio: Studio, release: str | None) -> Response:
         sets = studio.datasets.listed() if owner else []
         context["sets"] = [(one, budget_of(studio, one)) for one in sets]
         context["own"] = None if owner else bar_of(studio.budgets.ledger(identity).balance("record"))
-        context["releases"] = [(one, r) for one in sets for r in one.releases]
+        every = [(one, r) for one in sets for r in one.releases]
+        context["releases"] = sorted(every, key=lambda pair: pair[1].made, reverse=True)
         chosen = next(((o, r) for o, r in context["releases"] if r.id == release), None)
         if release is not None and chosen is None:
             raise Problem("not_found")
         chosen = chosen or next(iter(context["releases"]), None)
         if chosen is not None:
             context["one"], context["release"] = chosen
-            context["job"], context["too_few"] = _job(studio, chosen[1]), _too_few(chosen[1])
+            context["job"], context["too_few"] = (
+                studio.jobs.under_way("attack", release=chosen[1].id),
+                _too_few(chosen[1]),
+            )
             context["advice"] = _advice(chosen[1])
         context["books"] = _books(studio, sets) if owner else []
         context["order"] = _in_order(studio, sets) if owner else None
@@ -182,11 +207,6 @@ def _page(request: Request, studio: Studio, release: str | None) -> Response:
 
 def _too_few(release: Release) -> bool:
     return release.kind == "search" and release.photos < LEAST_ATTACKED
-
-
-def _job(studio: Studio, release: Release) -> dict[str, Any] | None:
-    found = next((j for j in studio.jobs.listed("attack") if j["arguments"]["release"] == release.id), None)
-    return found if found is not None and found["state"] != "done" else None
 
 
 def _advice(release: Release) -> str | None:
@@ -228,24 +248,16 @@ def _books(studio: Studio, sets: list[DataSet]) -> list[dict[str, Any]]:
             price, unit = entry.amount.epsilon, entry.unit
             granted = entry.kind == "grant"
             left[unit] = price if granted else left.get(unit, 0.0) - price
-            what = "Budget set by you" if granted else _what(entry.what)
+            what = "Budget set by you" if granted else what_was_paid(entry.what)[0]
             lines.append(
                 {
                     "time": entry.time[:16].replace("T", " "),
                     "what": what,
                     "set": one.name,
-                    "price": "–" if granted else plain(price),
+                    "price": "–" if granted else price_of(price),
                     "unit": {"record": "photo"}.get(unit, unit),
                     "left": plain(Bar(left[unit], 0.0, unit).left),
                     "order": (entry.time, entry.sequence),
                 }
             )
     return sorted(lines, key=lambda line: line["order"], reverse=True)[:200]
-
-
-def _what(words: str) -> str:
-    """A charge as the pages call it."""
-    known = {"codes of photos": "Search index given away", "tags of photos": "Tags published"}
-    known |= {"training a tagger": "Tag model learned"}
-    found = next((said for begins, said in known.items() if words.startswith(begins)), words)
-    return found[:1].upper() + found[1:]

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from fastapi import APIRouter, Path, Request
+from fastapi import APIRouter, Request
 from fastapi.responses import Response
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from blindsight.core.storage import write_atomically
 from blindsight.privacy import Cost, Ledger
 from blindsight.privacy.cost import Unit
-from blindsight.service.infra.access import Owner, Parts, Studio
+from blindsight.service.infra.access import DataSetId, Owner, Parts, Studio, scanned
 from blindsight.service.infra.datasets import DataSet, DataSets, Release, today
 from blindsight.service.infra.jobs import JobContext
 from blindsight.service.infra.problems import Problem, documented
@@ -32,7 +32,6 @@ from blindsight.service.pages.protect import Next
 __all__ = ["prices", "router", "run"]
 
 router = APIRouter(tags=["compare"])
-DataSetId = Annotated[str, Path(pattern="^[0-9a-f]{12}$", description="A data set's number.")]
 EPSILON, BUDGET = 1.0, 6.0
 LEAST, WANTED = 40, 200
 MOST = 3  # answers about one photo that are learned from, or about one person where persons are protected
@@ -69,13 +68,13 @@ async def page(request: Request, studio: Parts, dataset: str | None = None) -> R
 @router.get("/api/compare/{dataset}", summary="The next pair", responses=documented("not_found", "conflict"))
 def next_pair(dataset: DataSetId, studio: Parts, asker: Owner) -> Pair:
     """Half of them near each other by the network, half at random."""
-    return _next(studio.datasets, _scanned(studio, dataset))
+    return _next(studio.datasets, scanned(studio, dataset, least=2))
 
 
 @router.post("/api/compare/{dataset}", summary="Answer a pair", responses=documented("not_found", "conflict"))
 def answer(dataset: DataSetId, order: Answer, studio: Parts, asker: Owner) -> Pair:
     """Kept in the vault; nothing leaves."""
-    one = _scanned(studio, dataset)
+    one = scanned(studio, dataset, least=2)
     known = {photo.id for photo in studio.datasets.photos(one)}
     if not {order.one, order.other} <= known or order.one == order.other:
         raise Problem("not_found")
@@ -97,7 +96,7 @@ def answer(dataset: DataSetId, order: Answer, studio: Parts, asker: Owner) -> Pa
 )
 def learn(dataset: DataSetId, studio: Parts, asker: Owner) -> Next:
     """Charged once, per pair, per photo and per person, before anything is learned."""
-    one = _scanned(studio, dataset)
+    one = scanned(studio, dataset, least=2)
     if len(_said(_answers(studio.datasets, one))) < LEAST:
         raise Problem("conflict")
     ledger, due = studio.budgets.named(one.account, create=True), {cost.unit: cost for cost in prices(one)}
@@ -134,7 +133,7 @@ def run(arguments: dict[str, Any], place: JobContext) -> dict[str, Any]:
     release = Release(
         arguments["release"],
         "metric",
-        f"{datasets.base(one, 'compare', EPSILON)}-{arguments['release'][:4]}",
+        datasets.named(one, "compare", EPSILON, arguments["release"]),
         EPSILON,
         len(used),
         today(),
@@ -237,8 +236,7 @@ def _page(request: Request, studio: Studio, dataset: str | None) -> Response:
         context |= {"sets": sets, "one": one, "least": LEAST, "wanted": WANTED, "epsilon": EPSILON}
         if one is not None:
             bar, path = _bar(studio, one), studio.datasets.vault(one) / "compared.json"
-            job = next((j for j in studio.jobs.listed("compare") if j["arguments"]["dataset"] == one.id), None)
-            context["job"] = job if job is not None and job["state"] != "done" else None
+            context["job"] = studio.jobs.under_way("compare", dataset=one.id)
             context["last"] = json.loads(path.read_bytes()) if path.exists() else None
             context |= {"each": prices(one)[-1].epsilon, "most": MOST, "who": one.unit}
             context["bar"] = bar
@@ -254,13 +252,6 @@ def _page(request: Request, studio: Studio, dataset: str | None) -> Response:
                 f"{plain(EPSILON)} per pair and {plain(context['each'])} per {one.unit}.",
             )
     return render(request, studio, "compare.html", context)
-
-
-def _scanned(studio: Studio, dataset: str) -> DataSet:
-    one = studio.datasets.get(dataset)
-    if not one.scanned or one.photos < 2:
-        raise Problem("conflict")
-    return one
 
 
 def _bar(studio: Studio, one: DataSet) -> Bar:

@@ -11,10 +11,19 @@ from blindsight.privacy import Cost
 from blindsight.service.infra.access import Owner, Parts, Studio
 from blindsight.service.infra.datasets import DataSet
 from blindsight.service.infra.problems import Problem, documented
-from blindsight.service.infra.shell import Bar, Strip, bar_of, plain, render
+from blindsight.service.infra.shell import Bar, Strip, bar_of, plain, price_of, render
 from blindsight.service.pages.sign_in import signed_in
 
-__all__ = ["LEAST_ATTACKED", "budget_of", "chosen", "open_account", "reached", "router", "search_strip"]
+__all__ = [
+    "LEAST_ATTACKED",
+    "budget_of",
+    "chosen",
+    "open_account",
+    "reached",
+    "router",
+    "search_strip",
+    "what_was_paid",
+]
 
 router = APIRouter()
 LEAST_ATTACKED = 20  # photos in an index, for what an attack counts on them to mean anything
@@ -24,7 +33,7 @@ LEAST_ATTACKED = 20  # photos in an index, for what an attack counts on them to 
 async def home(request: Request, studio: Parts, token: str | None = None) -> Response:
     """The first page; with the secret of the link that was printed at the start, the way in."""
     if token is not None:
-        return await signed_in(request, studio, token) or RedirectResponse("/login", status_code=303)
+        return await signed_in(request, studio, token, link=True) or RedirectResponse("/login", status_code=303)
     identity = request.state.identity
     if identity is not None and identity.role != "owner":
         return RedirectResponse("/budget", status_code=303)
@@ -48,7 +57,7 @@ def thumbnail(
     path = studio.datasets.thumbnail(studio.datasets.get(dataset), photo)
     if not path.is_file():
         raise Problem("not_found")
-    return FileResponse(path, media_type="image/jpeg", headers={"Cache-Control": "private, max-age=600"})
+    return FileResponse(path, media_type="image/jpeg")  # kept by no browser: it would outlive the session
 
 
 def _home(request: Request, studio: Studio) -> Response:
@@ -70,15 +79,39 @@ def _home(request: Request, studio: Studio) -> Response:
 
 
 def _card(studio: Studio, one: DataSet) -> dict[str, Any]:
-    last = next((r for r in reversed(one.releases) if r.attack), None)
+    last = max((r for r in one.releases if r.attack), key=lambda r: r.attack["when"], default=None)  # type: ignore[index]
     return {
         "set": one,
         "bar": budget_of(studio, one),
+        "spent": _spent(studio, one),
         "film": studio.datasets.photos(one)[:6],
-        "releases": [r for r in one.releases if r.kind != "send"],
+        "releases": sorted(one.releases, key=lambda r: r.made),
         "attacked": last,
         "waiting": [r for r in one.releases if r.kind == "search" and not r.attack and r.photos >= LEAST_ATTACKED],
     }
+
+
+def _spent(studio: Studio, one: DataSet) -> str:
+    """What the budget went into, in the order of the books."""
+    sums: dict[str, float] = {}
+    for entry in studio.budgets.named(one.account, create=True).entries():
+        if entry.kind == "charge" and entry.unit == ("person" if one.most else "record"):
+            name = what_was_paid(entry.what)[1]
+            sums[name] = sums.get(name, 0.0) + entry.amount.epsilon
+    return ", ".join(f"{price_of(epsilon)} on {name}" for name, epsilon in sums.items())
+
+
+def what_was_paid(words: str) -> tuple[str, str]:
+    """A charge as the pages call it: what happened, and on what."""
+    known = {
+        "codes of photos": ("Search index given away", "the search index"),
+        "tags of photos": ("Tags published", "published tags"),
+        "training a tagger": ("Tag model learned", "the tag model"),
+        "way to compare": ("Way to compare learned", "a way to compare"),
+        "training together": ("Trained together with other sites", "training together"),
+    }
+    found = next((said for begins, said in known.items() if words.startswith(begins)), None)
+    return found or (words[:1].upper() + words[1:], words)
 
 
 def open_account(studio: Studio, one: DataSet) -> None:

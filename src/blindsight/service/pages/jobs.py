@@ -8,7 +8,7 @@ from fastapi import APIRouter, Path
 from fastapi.responses import FileResponse
 from pydantic import BaseModel
 
-from blindsight.service.infra.access import Asker, Owner, Parts
+from blindsight.service.infra.access import Asker, Owner, Parts, Studio
 from blindsight.service.infra.identity import Identity
 from blindsight.service.infra.problems import Problem, documented
 
@@ -49,6 +49,18 @@ class JobState(BaseModel):
     result: Any
 
 
+def _shown(asker: Identity, job: dict[str, Any]) -> bool:
+    """Jobs on the owner's photos are the owner's: what they count is exact, and their arguments name data sets."""
+    return asker.role == "owner" or str(job["kind"]).startswith("demo-")
+
+
+def _found(studio: Studio, job: str, asker: Identity) -> dict[str, Any]:
+    found = studio.jobs.get(job)
+    if not _shown(asker, found):
+        raise Problem("not_found")
+    return found
+
+
 def job_state(job: dict[str, Any], asker: Identity) -> JobState:
     """What this asker may see of a job."""
     result = job["result"]
@@ -63,14 +75,14 @@ def job_state(job: dict[str, Any], asker: Identity) -> JobState:
 
 @router.get("", summary="The latest jobs", responses=documented())
 def listed(studio: Parts, asker: Asker) -> list[JobState]:
-    """Newest first; results are left out."""
-    return [job_state({**job, "result": None}, asker) for job in studio.jobs.listed()]
+    """Newest first; results are left out. Those on the owner's photos are for the owner."""
+    return [job_state({**job, "result": None}, asker) for job in studio.jobs.listed() if _shown(asker, job)]
 
 
 @router.get("/{job}", summary="One job", responses=documented("not_found"))
 def get(job: JobId, studio: Parts, asker: Asker) -> JobState:
     """Progress and, at the end, the result."""
-    return job_state(studio.jobs.get(job), asker)
+    return job_state(_found(studio, job, asker), asker)
 
 
 @router.post("/{job}/stop", summary="Stop a job", responses=documented("not_found", "conflict"))
@@ -98,7 +110,7 @@ def file(
     asker: Asker,
 ) -> FileResponse:
     """A plot, the report, or the cards."""
-    found = studio.jobs.get(job)
+    found = _found(studio, job, asker)
     allowed = _FILES.get(found["kind"], {})
     path = studio.jobs.folder(job) / name
     if name in allowed and not path.is_file() and found["runner"] not in (None, studio.jobs.runner):

@@ -31,14 +31,13 @@ if TYPE_CHECKING:
 __all__ = [
     "EPSILONS",
     "Coding",
+    "book_of",
     "coding",
     "codings",
     "columns",
     "directions",
     "encoder",
-    "kinds",
-    "measure",
-    "measure_plain",
+    "keep_thumbnail",
     "paid",
     "points_of",
     "release_photos",
@@ -82,7 +81,7 @@ def scan(datasets: DataSets, one: DataSet, say: Say) -> DataSet:
             refused.append((name, _why(str(error), names[0])))
             continue
         photos.append(Photo(record, name))
-        _thumbnail(pixels, datasets.thumbnail(one, record))
+        keep_thumbnail(pixels, datasets.thumbnail(one, record))
         waiting.append(to_rgb(pixels, recipe.size))
         if len(waiting) == _BATCH:
             blocks.append(recipe.rows(np.stack(waiting)).astype(np.float32))
@@ -178,7 +177,7 @@ def encoder(epsilon: float, features: str) -> PhotoEncoder:
 
 def coding(made: PhotoEncoder) -> Coding:
     """What its codes say."""
-    book = _book(made)
+    book = book_of(made)
     right = float(book.mechanism.truth_probability)
     return Coding(made.recipe.epsilon, book.k, right, (1 - right) / (book.k - 1))
 
@@ -191,66 +190,13 @@ def word_point(made: PhotoEncoder, words: str) -> NDArray[np.float32]:
     network = made.recipe.image.network
     assert network is not None  # noqa: S101  (asked before)
     _, classes = head_space(network)
-    found: NDArray[np.float32] = _book(made).embedding.moved(unit_rows(class_weights(words)[None] @ classes))
+    found: NDArray[np.float32] = book_of(made).embedding.moved(unit_rows(class_weights(words)[None] @ classes))
     return found
 
 
 def codings(datasets: DataSets, one: DataSet) -> list[Coding]:
     """What codes would say at each budget on offer, as the scan left it."""
     return [Coding(**fields) for fields in json.loads((datasets.vault(one) / "coding.json").read_bytes())]
-
-
-def kinds(datasets: DataSets, one: DataSet, rows: NDArray[Any]) -> tuple[NDArray[np.int64], bool]:
-    """What each photo shows: by the folders it lies in where there are several, else as the public network sees it."""
-    folders = [photo.name.rpartition("/")[0] for photo in datasets.photos(one)]
-    names, found = np.unique(folders, return_inverse=True)
-    if one.person != "folder" and 2 <= len(names) <= len(folders) // 2:
-        return found.astype(np.int64), True
-    return _book(encoder(4.0, one.features)).assign(rows).astype(np.int64), False
-
-
-def measure(
-    made: PhotoEncoder,
-    rows: NDArray[Any],
-    shows: NDArray[np.int64],
-    cells: NDArray[np.int64] | None = None,
-    *,
-    asked: NDArray[np.int64] | None = None,
-) -> dict[str, Any]:
-    """What others find and find out, on these very photos: computed here, and kept here.
-
-    Without released cells they are drawn anew, as a release would draw them. `asked` are the rows to search with.
-    """
-    n, rng = len(rows), np.random.default_rng()
-    released = _drawn(made, rows) if cells is None else cells
-    true = _book(made).assign(rows)
-    guess = _guessed(coding(made), true, released, shows) == shows
-    same = np.bincount(released, minlength=int(true.max(initial=0)) + 1)[true]  # entries that name a photo's true cell
-    found = np.where(same > 0, (released == true) / np.maximum(same, 1), 1 / max(1, n))
-    asked = rng.permutation(n)[:60] if asked is None else asked
-    near = int(np.clip(n // 20, min(10, n - 1), 100))
-    alike, ranked = _plain_first(rows, asked, near), _protected_first(made, rows, released, asked, rng)
-    met = [[row in true for row in first] for true, first in zip(alike, ranked, strict=True)]
-    return {
-        "hits": round(float(np.mean([sum(flags) for flags in met])), 1),
-        "hits_luck": round(10 * near / max(1, n - 1), 1),
-        "near": near,
-        "guess": round(100 * float(guess.mean())),
-        "luck": round(100 * float(np.bincount(shows).max(initial=0) / max(1, n))),
-        "singled": float(found.mean()),
-        "film": [[int(row), bool(flag)] for row, flag in zip(ranked[0], met[0], strict=True)] if ranked else [],
-        "guessed": [bool(flag) for flag in guess],
-    }
-
-
-def measure_plain(rows: NDArray[Any], shows: NDArray[np.int64], asked: NDArray[np.int64]) -> dict[str, Any]:
-    """The same without protection: a stranger who holds the features guesses by the nearest other photo."""
-    points = directions(rows)
-    alike = points @ points.T
-    np.fill_diagonal(alike, -np.inf)
-    first = np.argsort(-alike[asked[0]])[:10].tolist() if len(asked) else []
-    guess = shows[alike.argmax(axis=1)] == shows if len(rows) > 1 else np.zeros(0)
-    return {"guess": round(100 * float(np.mean(guess))), "film": [[int(row), True] for row in first]}
 
 
 def release_photos(datasets: DataSets, one: DataSet, release: Release, ledger: Ledger, say: Say) -> DataSet:
@@ -358,33 +304,11 @@ def _card(release: Release, made: PhotoEncoder, guarantee: Guarantee, stored: in
     )
 
 
-def _book(made: PhotoEncoder) -> Codebook:
+def book_of(made: PhotoEncoder) -> Codebook:
+    """The cells and how they are released."""
     book = made.codebook
     assert book is not None  # noqa: S101  (every recipe here is a codebook's)
     return book
-
-
-def _drawn(made: PhotoEncoder, rows: NDArray[Any]) -> NDArray[np.int64]:
-    """Cells as a release would draw them, for a look that stays here."""
-    from blindsight.index.cell_lists import from_codes
-
-    with paid():
-        return from_codes(made.hasher.transform(rows)).astype(np.int64)
-
-
-def _guessed(
-    says: Coding, true: NDArray[np.int64], released: NDArray[np.int64], shows: NDArray[np.int64]
-) -> NDArray[np.int64]:
-    """The likeliest kind given a released cell, by one who knows how such photos are spread over cells and kinds.
-
-    P(kind | r) is proportional to right * n(r, kind) + wrong * (n(kind) - n(r, kind)).
-    """
-    present, inverse = np.unique(np.concatenate([true, released]), return_inverse=True)
-    table = np.zeros((len(present), int(shows.max(initial=0)) + 1))
-    np.add.at(table, (inverse[: len(true)], shows), 1.0)
-    weights = says.right * table + says.wrong * (table.sum(axis=0) - table)
-    found: NDArray[np.int64] = weights.argmax(axis=1)[inverse[len(true) :]]
-    return found
 
 
 @contextmanager
@@ -395,28 +319,8 @@ def paid() -> Iterator[None]:
         yield
 
 
-def _plain_first(rows: NDArray[Any], asked: NDArray[Any], near: int) -> list[set[int]]:
-    points = directions(rows)
-    alike = points[asked] @ points.T
-    alike[np.arange(len(asked)), asked] = -np.inf
-    return [set(np.argsort(-row)[:near].tolist()) for row in alike]
-
-
-def _protected_first(
-    made: PhotoEncoder, rows: NDArray[Any], cells: NDArray[np.int64], asked: NDArray[Any], rng: np.random.Generator
-) -> list[list[int]]:
-    """The first ten by code alone; equal codes come in random order, for theirs means nothing."""
-    book = _book(made)
-    by_cell = book.reading(np.bincount(cells, minlength=book.k)).scores(book.similarity(rows[asked]))
-    scores = np.asarray(by_cell, np.float64)[:, cells]
-    ranked = []
-    for row, own in zip(scores, asked, strict=True):
-        order = np.lexsort((rng.random(len(row)), -row))
-        ranked.append([int(i) for i in order if i != own][:10])
-    return ranked
-
-
-def _thumbnail(pixels: NDArray[np.uint8], path: Path) -> None:
+def keep_thumbnail(pixels: NDArray[np.uint8], path: Path) -> None:
+    """A small picture for the owner."""
     from PIL import Image
 
     if not path.exists():

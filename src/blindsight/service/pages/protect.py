@@ -12,38 +12,26 @@ from pathlib import Path as Places
 from typing import Annotated, Any, Literal
 from urllib.parse import unquote
 
-import numpy as np
-from fastapi import APIRouter, Path, Request
+from fastapi import APIRouter, Request
 from fastapi.responses import FileResponse, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from blindsight.core.errors import InvalidData
 from blindsight.core.storage import write_atomically
 from blindsight.privacy import Ledger
-from blindsight.service.infra.access import Owner, Parts, Studio
+from blindsight.service.infra.access import DataSetId, Owner, Parts, Studio, scanned
 from blindsight.service.infra.datasets import DataSet, DataSets, Release, today
 from blindsight.service.infra.jobs import JobContext
 from blindsight.service.infra.problems import Problem, documented
 from blindsight.service.infra.shell import Strip, plain, render
 from blindsight.service.infra.uploads import read_drop
 from blindsight.service.pages.home import budget_of, open_account
-from blindsight.service.pages.photo_library import (
-    EPSILONS,
-    Coding,
-    codings,
-    encoder,
-    kinds,
-    measure,
-    measure_plain,
-    release_photos,
-    rows_of,
-    scan,
-)
+from blindsight.service.pages.photo_library import Coding, codings, release_photos, scan
+from blindsight.service.pages.preview import look_at_own, look_at_public, seen
 
 __all__ = ["router", "run"]
 
 router = APIRouter(tags=["protect"])
-DataSetId = Annotated[str, Path(pattern="^[0-9a-f]{12}$", description="A data set's number.")]
 _DROP = {"requestBody": {"required": True, "content": {"application/octet-stream": {"schema": {"type": "string"}}}}}
 _names = threading.Lock()
 
@@ -190,7 +178,7 @@ def start_scan(dataset: DataSetId, studio: Parts, asker: Owner) -> Next:
 )
 def look(dataset: DataSetId, studio: Parts, asker: Owner) -> Next:
     """Stays here; from then on cards say that epsilon was chosen after looking."""
-    one = _scanned(studio, dataset)
+    one = scanned(studio, dataset, least=1)
     studio.datasets.save(replace(one, looked=True))
     job = studio.jobs.add("protect", {"step": "look", "dataset": one.id}, asker.name)
     return Next(next=f"/protect/{one.id}?look=own", job=job["id"])
@@ -204,18 +192,12 @@ def look(dataset: DataSetId, studio: Parts, asker: Owner) -> Next:
 )
 def release(dataset: DataSetId, order: Choice, studio: Parts, asker: Owner) -> Next:
     """Charged once, before anything is made; it goes on after a restart."""
-    one = _scanned(studio, dataset)
+    one = scanned(studio, dataset, least=1)
     if one.price(order.epsilon) > budget_of(studio, one).left or order.epsilon > _photo_left(studio, one):
         raise Problem("budget")
-    made = Release(
-        secrets.token_hex(6),
-        "search",
-        studio.datasets.new_folder(one, "search", order.epsilon),
-        order.epsilon,
-        0,
-        today(),
-        one.looked,
-    )
+    number = secrets.token_hex(6)
+    folder = studio.datasets.named(one, "search", order.epsilon, number)
+    made = Release(number, "search", folder, order.epsilon, 0, today(), one.looked)
     job = studio.jobs.add("protect", {"step": "release", "dataset": one.id, "release": asdict(made)}, asker.name)
     return Next(next=f"/protect/{one.id}/{made.id}", job=job["id"])
 
@@ -240,26 +222,15 @@ def run(arguments: dict[str, Any], place: JobContext) -> dict[str, Any]:
     one = datasets.get(arguments["dataset"])
     if arguments["step"] == "scan":
         one = scan(datasets, one, place.say)
+        if one.photos:
+            look_at_public(datasets, one, place.say)
         return {"photos": one.photos, "refused": len(one.refused)}
     if arguments["step"] == "look":
-        return _look(datasets, one, place)
+        look_at_own(datasets, one, place.say)
+        return {}
     with Ledger(place.settings.ledger_place, dataset=one.account) as ledger:
         one = release_photos(datasets, one, Release(**arguments["release"]), ledger, place.say)
     return {"photos": one.release(arguments["release"]["id"]).photos}
-
-
-def _look(datasets: DataSets, one: DataSet, place: JobContext) -> dict[str, Any]:
-    rows = rows_of(datasets, one)
-    shows, _ = kinds(datasets, one, rows)
-    asked = np.random.default_rng().permutation(len(rows))[:60]
-    found: dict[str, Any] = {"plain": measure_plain(rows, shows, asked)}
-    for done, epsilon in enumerate(EPSILONS):
-        place.say(done, len(EPSILONS), f"measuring at ε {plain(epsilon)}")
-        measured = measure(encoder(epsilon, one.features), rows, shows, asked=asked)
-        del measured["guessed"]
-        found[f"{epsilon:g}"] = measured
-    write_atomically(datasets.vault(one) / "preview.json", json.dumps(found).encode())
-    return {"measured": len(EPSILONS)}
 
 
 def _photo_left(studio: Studio, one: DataSet) -> float:
@@ -290,74 +261,64 @@ def _folders(studio: Studio) -> Iterator[dict[str, str]]:
                     yield {"path": str(path), "name": path.name, "says": str(path)}
 
 
-def _scanned(studio: Studio, dataset: str) -> DataSet:
-    one = studio.datasets.get(dataset)
-    if not one.scanned or not one.photos:
-        raise Problem("conflict")
-    return one
-
-
 def _preview(request: Request, studio: Studio, dataset: str) -> Response:
     if request.state.identity is None:
         return render(request, studio, "protect_preview.html", {})
     one = studio.datasets.get(dataset)
-    job = _job(studio, one)
+    jobs = [studio.jobs.under_way("protect", dataset=one.id, step=step) for step in ("scan", "look")]
+    job = next(filter(None, jobs), None)
     context: dict[str, Any] = {
-        "title": "How much may the release tell?",
+        "title": "How much may the release tell?" if one.scanned else "Reading the photos",
         "menu_word": "Protect",
         "one": one,
         "job": job,
     }
     if one.scanned and one.photos:
         bar = budget_of(studio, one)
-        path = studio.datasets.vault(one) / "preview.json"
-        own = request.query_params.get("look") == "own" and one.looked and path.exists()
-        measured = json.loads(path.read_bytes()) if own else {}
-        photos = studio.datasets.photos(one)
+        own = request.query_params.get("look") == "own" and one.looked
+        measured = seen(studio.datasets, one, "own" if own else "public") or {}
         says = codings(studio.datasets, one)
         left = min(bar.left / max(1, one.most), _photo_left(studio, one))
-        options = [_option(one, each, measured.get(f"{each.epsilon:g}"), photos, left) for each in says]
+        options = [_option(one, each, measured.get(f"{each.epsilon:g}"), left) for each in says]
         best = next((o for o in options if o["epsilon"] == 8.0 and o["affordable"]), None)
         best = best or next((o for o in reversed(options) if o["affordable"]), None)
-        plainly = measured.get("plain", {"guess": 0, "film": []})
-        context |= {"options": options, "own": own, "best": best, "bar": bar, "near": measured.get("8")}
-        context["unprotected"] = plainly | {"film": _film(plainly["film"], photos)}
+        context |= {"options": options, "own": own and bool(measured), "measured": measured.get("8"), "best": best}
+        context |= {"bar": bar, "unprotected": measured.get("plain"), "public": measured.get("public")}
+        context["has_public"] = seen(studio.datasets, one, "public") is not None
         if best is not None:
-            context["strip"] = _strip(best, bar, studio, one)
+            context["strip"] = _strip(best, bar, one)
+            context["price"] = budget_of(studio, one, this=one.price(best["epsilon"]))
             context["keep"] = studio.datasets.vault(one)
-            context["give"] = studio.datasets.given / studio.datasets.new_folder(one, "search", best["epsilon"])
+            folder = studio.datasets.named(one, "search", best["epsilon"], "")
+            context["give"] = studio.datasets.given / f"{folder.rpartition('-')[0].rpartition('-')[0]}-…"
     return render(request, studio, "protect_preview.html", context)
 
 
-def _option(
-    one: DataSet, says: Coding, measured: dict[str, Any] | None, photos: list[Any], left: float
-) -> dict[str, Any]:
+def _option(one: DataSet, says: Coding, measured: dict[str, Any] | None, left: float) -> dict[str, Any]:
     epsilon = says.epsilon
     singled = says.singled_out(one.photos) if measured is None else measured["singled"]
-    film = [] if measured is None else _film(measured["film"], photos)
+    wrong = max(1, round(100 * (1 - says.right))) if says.right < 0.995 else 0
     return {
         "epsilon": epsilon,
         "says": says,
         "measured": measured,
         "singled": singled,
         "one_in": max(1, round(1 / singled)) if singled > 0 else None,
-        "film": film,
+        "leaves": _leaves(says, wrong),
         "affordable": epsilon <= left,
         "whole": epsilon == left,
-        "wrong": max(1, round(100 * (1 - says.right))) if says.right < 0.995 else 0,
     }
 
 
-def _film(rows: list[Any], photos: list[Any]) -> list[tuple[str, bool]]:
-    return [(photos[row].id, hit) for row, hit in rows if row < len(photos)]
+def _leaves(says: Coding, wrong: int) -> str:
+    truth = f"wrong on purpose for {wrong} photos in 100" if wrong else "almost never wrong"
+    return f"For each photo one number from 1 to {says.cells:,}: roughly what kind of photo it is, and {truth}."
 
 
-def _strip(option: dict[str, Any], bar: Any, studio: Studio, one: DataSet) -> Strip:
+def _strip(option: dict[str, Any], bar: Any, one: DataSet) -> Strip:
     says = option["says"]
-    named = f"one number from 1 to {says.cells:,}"
-    wrong = f"wrong on purpose for {option['wrong']} photos in 100" if option["wrong"] else "almost never wrong"
     return Strip(
-        leaves=f"For each photo {named}: roughly what kind of photo it is, and {wrong}.",
+        leaves=option["leaves"],
         stays="Photos, file names, dates, the numbers’ meaning.",
         promised=f"ε {plain(says.epsilon)}",
         proven=f"ε {plain(says.epsilon)}",
@@ -374,7 +335,8 @@ def _made(request: Request, studio: Studio, dataset: str, release: str) -> Respo
     if request.state.identity is None:
         return render(request, studio, "protect_made.html", {})
     one = studio.datasets.get(dataset)
-    job = next((j for j in studio.jobs.listed("protect") if _of(j, dataset, release)), None)
+    orders = (j for j in studio.jobs.listed("protect") if j["arguments"]["dataset"] == dataset)
+    job = next((j for j in orders if j["arguments"].get("release", {}).get("id") == release), None)
     found = next((r for r in one.releases if r.id == release), None)
     if found is None and job is None:
         raise Problem("not_found")
@@ -391,19 +353,6 @@ def _made(request: Request, studio: Studio, dataset: str, release: str) -> Respo
         "give": studio.datasets.folder(given) if given else "",
     }
     return render(request, studio, "protect_made.html", context)
-
-
-def _of(job: dict[str, Any], dataset: str, release: str) -> bool:
-    arguments = job["arguments"]
-    return bool(arguments.get("dataset") == dataset and arguments.get("release", {}).get("id") == release)
-
-
-def _job(studio: Studio, one: DataSet) -> dict[str, Any] | None:
-    """The job that this page waits for, if there is one."""
-    for job in studio.jobs.listed("protect"):
-        if job["arguments"].get("dataset") == one.id and job["arguments"].get("step") in ("scan", "look"):
-            return None if job["state"] == "done" else job
-    return None
 
 
 def _store(datasets: DataSets, one: DataSet, name: str, pixels: Any) -> None:

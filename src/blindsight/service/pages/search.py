@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
 from blindsight.features.words import understood, words_available
-from blindsight.service.infra.access import Owner, Parts, Studio
+from blindsight.service.infra.access import DataSetId, Owner, Parts, Studio
 from blindsight.service.infra.datasets import DataSet, Release
 from blindsight.service.infra.problems import Problem, documented
 from blindsight.service.infra.shell import plain, render
@@ -27,7 +27,6 @@ from blindsight.service.pages.photo_library import Coding, coding, directions, r
 __all__ = ["Searches", "router"]
 
 router = APIRouter(tags=["search"])
-DataSetId = Annotated[str, Path(pattern="^[0-9a-f]{12}$", description="A data set's number.")]
 Rerank = Annotated[bool, Query(description="Sort the first candidates by the photos in the vault.")]
 _CANDIDATES, _SHOWN, _GROUPS = 200, 60, 8
 

@@ -6,16 +6,16 @@ import json
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from fastapi import APIRouter, Path, Query, Request
+from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 from numpy.typing import NDArray
 
 from blindsight.core.storage import write_atomically
-from blindsight.service.infra.access import Owner, Parts, Studio
+from blindsight.service.infra.access import DataSetId, Owner, Parts, Studio, scanned
 from blindsight.service.infra.datasets import DataSet, DataSets, today
 from blindsight.service.infra.jobs import JobContext
 from blindsight.service.infra.pictures import data_uri
-from blindsight.service.infra.problems import Problem, documented
+from blindsight.service.infra.problems import documented
 from blindsight.service.infra.shell import Strip, render
 from blindsight.service.pages.home import budget_of, chosen
 from blindsight.service.pages.photo_library import directions, points_of
@@ -24,7 +24,6 @@ from blindsight.service.pages.protect import Next
 __all__ = ["ATTACKERS", "SETTINGS", "router", "run"]
 
 router = APIRouter(tags=["send"])
-DataSetId = Annotated[str, Path(pattern="^[0-9a-f]{12}$", description="A data set's number.")]
 SETTINGS = {"coarse": "Q3", "medium": "Q6", "fine": "Q9"}
 SIDES = (64, 128)
 _SHOWN, _PUBLIC, _STEPS, _WIDTH = 6, 300, 60, 12
@@ -60,9 +59,7 @@ def attempt(
     side: Annotated[int, Query(ge=64, le=128, multiple_of=64, description="Pixels on a side of what is sent.")] = 64,
 ) -> Next:
     """A few photos, picked at random; everything stays here."""
-    one = studio.datasets.get(dataset)
-    if not one.scanned or not one.photos:
-        raise Problem("conflict")
+    one = scanned(studio, dataset, least=1)
     job = studio.jobs.add("send", {"dataset": one.id, "side": side}, asker.name)
     return Next(next=f"/send?dataset={one.id}", job=job["id"])
 
@@ -141,8 +138,7 @@ def _page(request: Request, studio: Studio, dataset: str | None, how: str) -> Re
         if one is not None:
             path = studio.datasets.vault(one) / "send.json"
             found = json.loads(path.read_bytes()) if path.exists() else None
-            job = next((j for j in studio.jobs.listed("send") if j["arguments"]["dataset"] == one.id), None)
-            context["job"] = job if job is not None and job["state"] != "done" else None
+            context["job"] = studio.jobs.under_way("send", dataset=one.id)
             shown = found[how] if found else None
             who = {name: words for name, words in ATTACKERS.items() if shown and name in shown["back"]}
             context |= {"found": found, "shown": shown, "attackers": who, "sides": SIDES}

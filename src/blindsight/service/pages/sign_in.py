@@ -9,7 +9,7 @@ from fastapi.responses import RedirectResponse, Response
 
 from blindsight.service.infra.access import Parts, Studio
 from blindsight.service.infra.guard import SESSION_COOKIE
-from blindsight.service.infra.identity import Identity
+from blindsight.service.infra.identity import LOCAL, Identity
 from blindsight.service.infra.problems import Problem
 from blindsight.service.infra.shell import keep_cookie, render
 
@@ -41,24 +41,28 @@ async def login(request: Request, studio: Parts) -> Response:
 @router.post("/logout")
 def logout(request: Request, studio: Parts) -> Response:
     """Ends the session."""
-    token = request.cookies.get(SESSION_COOKIE)
-    if token:
-        studio.keys.close_session(token)
+    if request.state.session:
+        studio.keys.close_session(request.state.session)
     answer = Response(status_code=204)
-    answer.delete_cookie(SESSION_COOKIE)
+    answer.delete_cookie(studio.settings.cookie(SESSION_COOKIE))
     return answer
 
 
-async def signed_in(request: Request, studio: Studio, key: str) -> Response | None:
-    """To the first page with a session, or None where the key is nobody's."""
+async def signed_in(request: Request, studio: Studio, key: str, *, link: bool = False) -> Response | None:
+    """To the first page with a session, or None where the key is nobody's.
+
+    A link opens for the start-up secret only: with a key in it, a stranger's page could sign its reader in as another.
+    """
 
     def look() -> tuple[Identity, str] | None:
         identity = studio.keys.identify(key.strip()) if 0 < len(key) <= _LONGEST_KEY else None
-        return None if identity is None else (identity, studio.keys.open_session(identity))
+        if identity is None or (link and identity != LOCAL):
+            return None
+        return identity, studio.keys.open_session(identity)
 
     found = await studio.ledger_lane.run(look)
     if found is None:
         return None
     answer = RedirectResponse("/", status_code=303)
-    keep_cookie(answer, request, SESSION_COOKIE, found[1])
+    keep_cookie(answer, request, studio.settings.cookie(SESSION_COOKIE), found[1])
     return answer

@@ -195,7 +195,7 @@ def _model(datasets: DataSets, one: DataSet) -> bytes:
 def _release(datasets: DataSets, one: DataSet, digest: str, kind: str, epsilon: float) -> Release:
     """The release of a model: made again, it is the same one, in the same folder."""
     known = next((release for release in datasets.get(one.id).releases if release.id == digest[:12]), None)
-    folder = f"{datasets.base(one, kind, epsilon)}-{digest[:4]}"
+    folder = datasets.named(one, kind, epsilon, digest)
     return known or Release(digest[:12], kind, folder, epsilon, 0, today(), False)
 
 

@@ -9,12 +9,12 @@ import math
 import threading
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Path, Query, Request
+from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from blindsight.core.storage import write_atomically
-from blindsight.service.infra.access import Owner, Parts, Studio
+from blindsight.service.infra.access import DataSetId, Owner, Parts, Studio, scanned
 from blindsight.service.infra.datasets import DataSet, DataSets
 from blindsight.service.infra.problems import Problem, documented
 from blindsight.service.infra.shell import Strip, plain, render
@@ -24,7 +24,6 @@ from blindsight.service.pages.protect import Next
 __all__ = ["EPSILON", "PUBLISHED", "labels_of", "plain_cell", "router"]
 
 router = APIRouter(tags=["tags"])
-DataSetId = Annotated[str, Path(pattern="^[0-9a-f]{12}$", description="A data set's number.")]
 # What is paid about each labelled photo, counted as all releases here are: one photo replaced by another.
 EPSILON = 4.0
 PUBLISHED = 4.0  # per photo, for one tag of each
@@ -96,7 +95,7 @@ def shown(
     start: Annotated[int, Query(ge=0, le=100_000, description="From which on.")] = 0,
 ) -> Shown:
     """For the owner: exact, and never charged."""
-    one = _scanned(studio, dataset)
+    one = scanned(studio, dataset)
     kept, known = labels_of(studio.datasets, one), _thought(studio.datasets, one)
     photos = studio.datasets.photos(one)
     photos.sort(key=lambda photo: (photo.id in kept["given"], _certainty(known.get(photo.id))))
@@ -110,7 +109,7 @@ def shown(
 @router.post("/api/tags/{dataset}", summary="Correct a tag", responses=documented("not_found", "conflict"))
 def change(dataset: DataSetId, order: Change, studio: Parts, asker: Owner) -> Tagged:
     """Kept in the vault; it changes the model only when you learn again."""
-    one = _scanned(studio, dataset)
+    one = scanned(studio, dataset)
     photo = next((p for p in studio.datasets.photos(one) if p.id == order.photo), None)
     with _writing:
         kept = labels_of(studio.datasets, one)
@@ -127,7 +126,7 @@ def change(dataset: DataSetId, order: Change, studio: Parts, asker: Owner) -> Ta
 @router.post("/api/tags/{dataset}/names", summary="Set the labels", responses=documented("not_found", "conflict"))
 def set_names(dataset: DataSetId, order: Names, studio: Parts, asker: Owner) -> Next:
     """They stand in the model file: they are public. Choose them without looking."""
-    one = _scanned(studio, dataset)
+    one = scanned(studio, dataset)
     names = list(dict.fromkeys(" ".join(part.split())[:40] for part in order.names.split(",") if part.strip()))[:60]
     if len(names) < 2 or not all(name.isprintable() for name in names):
         raise Problem("invalid")
@@ -147,7 +146,7 @@ def set_names(dataset: DataSetId, order: Names, studio: Parts, asker: Owner) -> 
 )
 def learn(dataset: DataSetId, studio: Parts, asker: Owner) -> Next:
     """Charged once, per labelled photo, before anything is learned."""
-    one = _scanned(studio, dataset)
+    one = scanned(studio, dataset)
     if len(labels_of(studio.datasets, one)["given"]) < LEAST:
         raise Problem("conflict")
     if budget_of(studio, one).left < one.price(EPSILON):
@@ -164,7 +163,7 @@ def learn(dataset: DataSetId, studio: Parts, asker: Owner) -> Next:
 )
 def start_from_words(dataset: DataSetId, studio: Parts, asker: Owner) -> Next:
     """Public knowledge about these words; no photo of yours is learned from, so nothing is charged."""
-    one = _scanned(studio, dataset)
+    one = scanned(studio, dataset)
     if len(labels_of(studio.datasets, one)["names"]) < 2 or one.features == "pixels":
         raise Problem("conflict")
     job = studio.jobs.add("tags", {"dataset": one.id, "step": "words"}, asker.name)
@@ -179,7 +178,7 @@ def start_from_words(dataset: DataSetId, studio: Parts, asker: Owner) -> Next:
 )
 def publish(dataset: DataSetId, order: Sure, studio: Parts, asker: Owner) -> Next:
     """One tag of each photo, wrong on purpose now and then, under random numbers; charged per photo, once."""
-    one = _scanned(studio, dataset)
+    one = scanned(studio, dataset)
     quality = _quality(studio.datasets, one)
     if quality is None:
         raise Problem("conflict")
@@ -199,7 +198,7 @@ def publish(dataset: DataSetId, order: Sure, studio: Parts, asker: Owner) -> Nex
 )
 def export(dataset: DataSetId, studio: Parts, asker: Owner) -> Response:
     """File names and exact tags: not protected, and not to be given away."""
-    one = _scanned(studio, dataset)
+    one = scanned(studio, dataset)
     kept, known = labels_of(studio.datasets, one), _thought(studio.datasets, one)
     sheet = io.StringIO()
     writer = csv.writer(sheet)
@@ -220,12 +219,11 @@ def _page(request: Request, studio: Studio, dataset: str | None) -> Response:
         context |= {"sets": sets, "one": one, "least": LEAST, "epsilon": EPSILON}
         if one is not None:
             kept, quality = labels_of(studio.datasets, one), _quality(studio.datasets, one)
-            job = next((j for j in studio.jobs.listed("tags") if j["arguments"]["dataset"] == one.id), None)
             bar = budget_of(studio, one)
             context |= {"names": kept["names"], "labelled": len(kept["given"]), "quality": quality, "bar": bar}
             context |= {"published": PUBLISHED, "truth": _truth(len(kept["names"]))}
             context["out"] = [r for r in one.releases if r.kind == "published"]
-            context["job"] = job if job is not None and job["state"] != "done" else None
+            context["job"] = studio.jobs.under_way("tags", dataset=one.id)
             context["strip"] = Strip(
                 leaves="The tag model, if you hand it over: one file with your label names.",
                 stays="The photos, which photo has which tag, your corrections.",
@@ -244,22 +242,18 @@ def plain_cell(text: str) -> str:
     return "'" + text if text[:1] in "=+-@\t\r" else text
 
 
-def _scanned(studio: Studio, dataset: str) -> DataSet:
-    one = studio.datasets.get(dataset)
-    if not one.scanned:
-        raise Problem("conflict")
-    return one
-
-
 def labels_of(datasets: DataSets, one: DataSet) -> dict[str, Any]:
-    """Label names and what was labelled; at first, what the folders say."""
+    """Label names and what was labelled; at first what the folders say, unless they may say who is on the photos.
+
+    Names stand in the model for everybody to read: a folder for each person would name the persons.
+    """
     path = datasets.vault(one) / "labels.json"
     if path.exists():
         found: dict[str, Any] = json.loads(path.read_bytes())
         return found
     folders = {photo.id: photo.name.rpartition("/")[0].rpartition("/")[2] for photo in datasets.photos(one)}
     names = sorted({name for name in folders.values() if name})
-    if not 2 <= len(names) <= 60:
+    if one.person in ("folder", "dicom") or not 2 <= len(names) <= 60:
         return {"names": [], "given": {}}
     return {"names": names, "given": {photo: [name] for photo, name in folders.items() if name}}
 

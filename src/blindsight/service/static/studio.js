@@ -76,7 +76,8 @@ export function showProgress(job) {
   bar.max = Math.max(1, job.total);
   bar.value = job.done;
   const ended = { done: `Ended ${(job.ended ?? "").replace("T", " ").slice(0, 16)} UTC.`, failed: `Failed: ${job.note}.`, stopped: "Stopped.", interrupted: `Interrupted: ${job.note}.` };
-  note.textContent = running ? `${job.note}${job.total ? ` (${job.done} of ${job.total})` : ""}` : ended[job.state];
+  const counted = job.total && !/ of \d/.test(job.note);
+  note.textContent = running ? `${job.note}${counted ? ` (${job.done} of ${job.total})` : ""}` : ended[job.state];
 }
 
 export function element(name, attributes = {}, ...children) {
@@ -134,7 +135,7 @@ export async function refreshBudget(unit) {
   setBudget(own.remaining);
 }
 
-document.querySelector("[data-logout]")?.addEventListener("click", () => attempt(async () => {
+for (const button of document.querySelectorAll("[data-logout]")) button.addEventListener("click", () => attempt(async () => {
   await ask("POST", "/logout");
   location.assign("/login");
 }));

@@ -152,4 +152,31 @@ LATE: tuple[Mutant, ...] = (
             "hashing:TestPITQ",
         ),
     ),
+    *bugs(
+        "hashing/private_cells.py",
+        (
+            "last-cells-ridge-exact",
+            "ridge = 1e-2 * len(G) / len(second)",
+            "ridge = 1e-2 * float((H**2).sum()) / len(second)",
+            "hashing:TestPrivateSupervisedCodebook",
+        ),
+    ),
+    *bugs(
+        "index/encoder.py",
+        (
+            "last-index-true-cells",
+            "return to_codes(released, self.codebook.k)",
+            "return to_codes(cells, self.codebook.k)",
+            "index:TestPhotos",
+        ),
+    ),
+    *bugs(
+        "index/bulk/hashing.py",
+        (
+            "last-bulk-one-name-per-shard",
+            "labels = digests if part.source is None else [part.records[row] for row in kept]",
+            "labels = digests if part.source is None else [part.records[0] for row in kept]",
+            "index:TestPhotos index:TestPhotosByFlips",
+        ),
+    ),
 )

@@ -94,4 +94,13 @@ LATE: tuple[Mutant, ...] = (
             "metric:TestMoments",
         ),
     ),
+    *bugs(
+        "metric/estimator.py",
+        (
+            "last-metric-margin-by-count",
+            '_sigma(door, "margin"), len(data))',
+            '_sigma(door, "margin"), int((~data.alike).sum()))',
+            "metric:TestContrastive",
+        ),
+    ),
 )

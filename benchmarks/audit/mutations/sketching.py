@@ -47,4 +47,22 @@ LATE: tuple[Mutant, ...] = (
             "sketching:TestFlippedBits",
         ),
     ),
+    *bugs(
+        "sketching/permanent.py",
+        (
+            "last-sketching-one-name",
+            "hashlib.sha256(head + np.ascontiguousarray(image).tobytes()).digest()",
+            "hashlib.sha256(head).digest()",
+            "sketching:TestFlippedBits sketching:TestPermanentFlips",
+        ),
+    ),
+    *bugs(
+        "sketching/estimator.py",
+        (
+            "last-sketching-refuses-bright",
+            "images = np.clip(images, 0, 2**self.depth - 1)",
+            "images = images + 0",
+            "sketching:TestFlippedBits",
+        ),
+    ),
 )

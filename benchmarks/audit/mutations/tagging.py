@@ -105,4 +105,13 @@ LATE: tuple[Mutant, ...] = (
             "tagging:TestTrainingOfWords",
         ),
     ),
+    *bugs(
+        "tagging/descent.py",
+        (
+            "last-tagging-mean-of-labelled",
+            "total(residuals, x) / n +",
+            "total(residuals, x) / max(1, int(labelled.any(axis=1).sum())) +",
+            "tagging:TestTraining",
+        ),
+    ),
 )

@@ -245,7 +245,7 @@ class Door:
         inside = planned.mechanism.domain.project(values)
         if len(inside) != len(names):
             raise InvalidParameter(f"got {len(names)} names for {len(inside)} records.")
-        if self._source.name == "system" and self._listener is None:
+        if self._source.name == "system":
             return self._pass(planned, inside)
         law = f"{about}/{sorted(to_fields(planned.mechanism).items())}"
         exact = planned.mechanism.sampler == "exact"

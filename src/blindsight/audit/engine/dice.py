@@ -40,6 +40,8 @@ def law_problems(mechanism: Any, value: Array, source: Any, *, rolls: int) -> It
     released = mechanism.release(draws, rng=source.stream("audit", exact=mechanism.sampler == "exact"))
     if isinstance(mechanism.domain, Reals) and np.asarray(released).dtype.kind == "f":
         yield from _additive_problems(mechanism, np.asarray(released, np.float64) - draws, np.shape(value))
+        if hasattr(mechanism, "share"):
+            yield from _additive_problems(mechanism, _of_shares(mechanism, source, rolls), np.shape(value))
     elif isinstance(mechanism.domain, Cells) and np.shape(released) == draws.shape:
         yield from _cell_problems(mechanism, np.asarray(released).ravel(), draws.ravel())
     elif np.shape(released) == draws.shape and draws.dtype.kind in "biu":
@@ -55,6 +57,13 @@ def measured_scale(mechanism: Any, source: Any, *, rolls: int = 200_000) -> floa
     drawn = mechanism.release(np.zeros(rolls), rng=source.stream("audit scale", exact=mechanism.sampler == "exact"))
     noise = np.asarray(drawn, np.float64)
     return float(np.sqrt(np.mean(noise**2) * (1 + _SIGMAS * math.sqrt(2 / rolls))))
+
+
+def _of_shares(mechanism: Any, source: Any, rolls: int) -> Array:
+    """What the parties that count add to a sum of nothing, each by itself: the noise that is really there."""
+    parties = [source.stream(f"audit share {number}", exact=True) for number in range(mechanism.shares)]
+    drawn = np.sum([mechanism.share(np.zeros(rolls), rng=rng) for rng in parties], axis=0)
+    return np.asarray(drawn * mechanism.step)
 
 
 def _open_source(source: Any) -> Any:

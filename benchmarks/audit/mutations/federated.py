@@ -81,4 +81,13 @@ LATE: tuple[Mutant, ...] = (
             "federated:TestFederatedClassifier federated:TestUsers",
         ),
     ),
+    *bugs(
+        "federated/estimator.py",
+        (
+            "blind-federated-scale-of-the-data",
+            '"scale": _scale(public, X.shape[1]),',
+            '"scale": _scale((X, y), X.shape[1]),',
+            "federated:TestFederatedClassifier",
+        ),
+    ),
 )

@@ -179,4 +179,31 @@ LATE: tuple[Mutant, ...] = (
             "index:TestPhotos index:TestPhotosByFlips",
         ),
     ),
+    *bugs(
+        "hashing/moments.py",
+        (
+            "blind-hashing-mean-of-the-lit",
+            'door.total("mean", X) / len(X)',
+            'door.total("mean", X) / max(1, int((np.abs(X).sum(axis=1) > 0).sum()))',
+            "hashing:TestPITQ",
+        ),
+    ),
+    *bugs(
+        "hashing/phashing.py",
+        (
+            "blind-phashing-title-tells",
+            'what = f"{len(bits)} flipped codes of',
+            'what = f"{int(bits.sum())} flipped codes of',
+            "hashing:TestPHashing",
+        ),
+    ),
+    *bugs(
+        "index/encoder.py",
+        (
+            "blind-index-centred-on-the-batch",
+            "        rows = self.rows(images)\n        with warnings",
+            "        rows = self.rows(images)\n        rows = rows - rows.mean(axis=0)\n        with warnings",
+            "index:TestPhotosByFlips",
+        ),
+    ),
 )

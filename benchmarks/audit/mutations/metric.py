@@ -103,4 +103,13 @@ LATE: tuple[Mutant, ...] = (
             "metric:TestContrastive",
         ),
     ),
+    *bugs(
+        "metric/estimator.py",
+        (
+            "blind-metric-counts-the-alike",
+            '"n_pairs": len(data),',
+            '"n_pairs": int(data.alike.any(axis=1).sum()) + 2,',
+            "metric:TestContrastive",
+        ),
+    ),
 )

@@ -325,4 +325,56 @@ LATE: tuple[Mutant, ...] = (
             "privacy:TestLocal privacy:TestTwice",
         ),
     ),
+    # Blind: written after all of the above were caught, and run once against the engine as it then stood.
+    *bugs(
+        "privacy/mechanisms/kary.py",
+        (
+            "blind-kary-lie-may-be-true",
+            "shift = rng.integers(1, self.k, size=cells.shape",
+            "shift = rng.integers(0, self.k, size=cells.shape",
+            "privacy:TestLocal",
+        ),
+    ),
+    *bugs(
+        "privacy/mechanisms/topk.py",
+        (
+            "blind-topk-one-noise",
+            "rng.standard_exponential(scores.shape)",
+            "np.broadcast_to(rng.standard_exponential(scores.shape[-1:]), scores.shape)",
+            "tagging:TestTopTags",
+        ),
+    ),
+    *bugs(
+        "privacy/mechanisms/duchi.py",
+        (
+            "blind-duchi-from-one-less",
+            "+ self.epsilon * (k > d / 2)",
+            "+ self.epsilon * (k > d / 2 - 1)",
+            "privacy:TestDuchi",
+        ),
+    ),
+    *bugs(
+        "privacy/vault.py",
+        (
+            "blind-vault-stream-repeats",
+            "return self._cipher.update(bytes(length))",
+            "return (self._cipher.update(bytes(8)) * length)[:length]",
+            "hashing:TestPermanentNoise",
+        ),
+        (
+            "blind-vault-law-forgotten",
+            '_keyed(self._keys[record], "noise", law.encode())',
+            '_keyed(self._keys[record], "noise")',
+            "hashing:TestPermanentNoise",
+        ),
+    ),
+    *bugs(
+        "privacy/accounting.py",
+        (
+            "blind-account-one-step-less",
+            ".self_compose(item.count)",
+            ".self_compose(max(1, item.count - 1))",
+            "privacy:TestDescent",
+        ),
+    ),
 )

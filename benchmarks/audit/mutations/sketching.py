@@ -65,4 +65,13 @@ LATE: tuple[Mutant, ...] = (
             "sketching:TestFlippedBits",
         ),
     ),
+    *bugs(
+        "sketching/estimator.py",
+        (
+            "blind-sketching-prototypes-drift",
+            "        cells = self.nearest(X)\n        what",
+            '        cells = self.nearest(X)\n        self.public_["prototypes"] = self.public_["prototypes"] + np.float32(1e-3 * np.mean(X))\n        what',
+            "sketching:TestCodebookSketcher",
+        ),
+    ),
 )

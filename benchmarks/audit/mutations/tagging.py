@@ -114,4 +114,13 @@ LATE: tuple[Mutant, ...] = (
             "tagging:TestTraining",
         ),
     ),
+    *bugs(
+        "tagging/estimator.py",
+        (
+            "blind-tagging-tags-of-logits",
+            "isinstance(way, TopTags) else way.read(released)",
+            "isinstance(way, TopTags) else Answers(way.read(np.asarray(logits)).tags, way.read(released).scores)",
+            "tagging:TestLaplaceAnswers",
+        ),
+    ),
 )

@@ -317,6 +317,9 @@ def _dice(audit: _Audit, simulated: bool, rolls: int) -> None:
     for opening in _one_of_each(audit.here.openings, lambda opening: type(opening.source)):
         for says in dice.source_problems(opening.source, simulated=simulated):
             audit.find("entropy", f"{opening.title!r}", says)
+    for opening in audit.here.openings:
+        for says in dice.start_problems(sorted(set(opening.starts))) if opening.starts else ():
+            audit.find("entropy", f"{opening.title!r}", says)
     for entry in audit.here.log:
         redrawn = entry.redrawn() if entry.streams else None
         if redrawn is not None and not np.array_equal(redrawn, entry.handed_out):

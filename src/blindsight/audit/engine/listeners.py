@@ -29,6 +29,7 @@ __all__ = ["Entry", "Opening", "RecordingListener", "ReplayListener", "drawing_f
 
 Array = NDArray[Any]
 _URANDOM = os.urandom
+START = 512  # bytes of each of the door's own streams that are looked at
 
 
 @dataclass(frozen=True)
@@ -116,7 +117,7 @@ class _Streams:
         # From the system's own entropy: taking frozen bytes here would shift them for the run.
         with mock.patch("os.urandom", _URANDOM):
             own = self._opening.source.stream(label, exact=exact)
-            self._opening.starts.append(bytes(own.bytes(16)))
+            self._opening.starts.append(bytes(own.bytes(START)))
         turn = 0 if self.name == "keyed" else self._asked[label]
         self._asked[label] += 1
         digest = hashlib.sha256(f"{self._seed}/{self._number}/{turn}/{label}".encode()).digest()

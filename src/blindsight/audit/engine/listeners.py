@@ -66,7 +66,7 @@ class Entry:
             return np.asarray(np.sum([mechanism.share(nothing, rng=rng) for rng in rngs], axis=0) + steps)
         if self.by_record:
             parts = [mechanism.release(self.value[i : i + 1], rng=rng) for i, rng in enumerate(rngs)]
-            return np.concatenate(parts)
+            return np.asarray(np.concatenate(parts))
         return None
 
     @property
@@ -74,7 +74,7 @@ class Entry:
         """What was released, as `redrawn` gives it: sums of shares in whole steps."""
         mechanism: Any = self.planned.mechanism
         if len(self.streams) > 1 and hasattr(mechanism, "share"):
-            return np.rint(self.released / mechanism.step).astype(np.int64)
+            return np.asarray(np.rint(self.released / mechanism.step), np.int64)
         return self.released
 
     @property

@@ -12,15 +12,24 @@ from blindsight.audit.engine.blackbox import collect
 from blindsight.audit.engine.worst_inputs import CONFIDENCE, Attack, attack_outcomes, attack_release
 from blindsight.core import codes
 from blindsight.core.errors import InvalidData
+from blindsight.index.cell_lists import from_codes
 
 __all__ = ["attack_codes", "attack_learning"]
 
 
 def attack_codes(hasher: Any, *, trials: int, seed: int, unit: str, confidence: float = CONFIDENCE) -> Attack:
     """The hasher's own `transform` of two inputs that differ as much as one unit may."""
+    pair = _apart(hasher, np.random.default_rng(seed), one_bit=unit == "bit")
+    book = getattr(hasher, "codebook", None)
+    cells = None if book is None else book.assign(np.stack(pair))
+
+    def release(x: NDArray[Any]) -> NDArray[Any]:
+        codes = hasher.transform(x)
+        return _bits(codes) if cells is None else from_codes(codes)[:, None] == cells
+
     return attack_release(
-        lambda x: _bits(hasher.transform(x)),
-        _apart(hasher, np.random.default_rng(seed), one_bit=unit == "bit"),
+        release,
+        pair,
         what="its own codes of two inputs that it tells apart",
         trials=trials,
         seed=seed,
@@ -56,11 +65,12 @@ def _apart(hasher: Any, rng: np.random.Generator, *, one_bit: bool) -> tuple[NDA
 
 
 def _plain(hasher: Any, rows: NDArray[Any]) -> NDArray[Any]:
-    """Codes without noise, one row each; of a codebook, a column for each cell."""
+    """Codes without noise, one row each; of a codebook, a column for each cell that came."""
     if hasattr(hasher, "query"):
         return _bits(hasher.query(rows))
     book = getattr(hasher, "codebook", None) or hasher.codebook_
-    return np.eye(book.k)[book.assign(rows)]
+    came, which = np.unique(book.assign(rows), return_inverse=True)
+    return np.asarray(np.eye(len(came), dtype=np.float32)[which])
 
 
 def attack_learning(hasher: Any, *, runs: int, seed: int) -> Attack:

@@ -77,7 +77,7 @@ def _toy(answers: Any, seed: int) -> PrivateTagger:
 
 def _answered(tagger: PrivateTagger, logits: NDArray[Any], rng: np.random.Generator) -> NDArray[Any]:
     with drawing_from(rng):
-        return tagger.noisy(logits).scores
+        return np.asarray(tagger.noisy(logits).scores)
 
 
 def _weights(*, trials: int, seed: int) -> Verdict:

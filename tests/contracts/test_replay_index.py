@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
@@ -18,7 +19,11 @@ from blindsight.audit.engine import Neighbour
 from blindsight.cli.hash import hash_folder
 from blindsight.index import encoder
 from blindsight.index.hamming import HammingIndex
+from blindsight.privacy import Cost, Ledger
 from blindsight.privacy.vault import Vault
+from blindsight.service.infra.datasets import DataSets, Release
+from blindsight.service.infra.settings import Settings
+from blindsight.service.pages import photo_library
 from contracts.replay import ReplayContract
 
 # A few large patches each, so that they fall into different cells.
@@ -38,7 +43,7 @@ def _numbered() -> Iterator[None]:
 class TestPhotos(ReplayContract):
     """A codebook's cells; what the photos are called is as private as what they show. That they differ is public."""
 
-    asked: ClassVar[dict[str, Any]] = {"epsilon": 4.0, "cells": 6}
+    asked: ClassVar[dict[str, Any]] = {"epsilon": 4.0}
 
     def data(self) -> Any:
         return PHOTOS
@@ -68,3 +73,28 @@ class TestPhotosByFlips(TestPhotos):
     """Flipped codes."""
 
     asked: ClassVar[dict[str, Any]] = {"epsilon": 6.0, "method": "phashing-lsh", "bits": 4}
+
+
+class TestWorkbench(TestPhotos):
+    """The same by the workbench: what the page Protect does with a folder, and the folder that it gives away."""
+
+    def run(self, data: Any, folder: Path) -> Any:
+        with tempfile.TemporaryDirectory() as kept, _numbered():
+            photos = Path(kept) / "photos"
+            photos.mkdir()
+            for number, pixels in enumerate(data):
+                Image.fromarray(pixels).save(photos / f"{number}-{int(pixels.sum())}.png")
+            datasets = DataSets(Settings(state=Path(kept) / "state"))
+            with mock.patch.object(encoder, "default_features", lambda: "pixels"):
+                one = photo_library.scan(datasets, datasets.add("holidays", photos), _silent)
+            order = Release("0" * 12, "search", "given", 4.0, 0, "today", looked=False)
+            with Ledger(Path(kept) / "ledger.db", dataset=one.account) as ledger:
+                ledger.grant(Cost(epsilon=8.0, unit="record"))
+                photo_library.release_photos(datasets, one, order, ledger, _silent)
+            shutil.copytree(datasets.folder(order), folder / "given")
+            with HammingIndex.open(folder / "given" / "codes.index") as index:
+                return index.codes_of(index.ids.tolist())
+
+
+def _silent(done: int, total: int, words: str) -> None:
+    """Nobody watches."""

@@ -20,7 +20,7 @@ _RUNS = 20
 
 
 def rows(*, quick: bool, seed: int = 0, out: Path, progress: Callable[[int, int], None] | None = None) -> Iterator[Row]:
-    """Mutants early, late and all; then false alarms. A run that was stopped goes on, as long as no source changed."""
+    """Mutants, all and by when they were written; then false alarms. A stopped run goes on with the same source."""
     step = progress or (lambda done, total: None)
     chosen = [mutant for mutants in (EARLY, LATE) for mutant in (mutants[::8] if quick else mutants)]
     scenes = _scenes()[:: 4 if quick else 1]
@@ -30,10 +30,9 @@ def rows(*, quick: bool, seed: int = 0, out: Path, progress: Callable[[int, int]
         found.append(outcome)
         log.add(outcome.mutant.name, [outcome.word, outcome.says[:300]])
         step(len(found), total)
-    late = {mutant.name for mutant in LATE}
     yield _row("source_mutants_caught", found, seed)
-    yield _row("early_source_mutants_caught", [o for o in found if o.mutant.name not in late], seed)
-    yield _row("late_source_mutants_caught", [o for o in found if o.mutant.name in late], seed)
+    for group in ("early", "late", "last", "blind"):
+        yield _row(f"{group}_source_mutants_caught", [o for o in found if o.mutant.group == group], seed)
     names = {scene: f"{scene}, seeds {seed} to {seed + runs - 1}" for scene in scenes}
     left = [scene for scene, name in names.items() if name not in log.known]
     with ThreadPoolExecutor(2) as pool:

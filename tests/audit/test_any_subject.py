@@ -11,6 +11,7 @@ import pytest
 from blindsight.audit import audit, audit_file
 from blindsight.audit.engine.worst_inputs import worst_inputs
 from blindsight.audit.report.advice import changes
+from blindsight.core import codes
 from blindsight.core.errors import BlindsightError, HostileFile, InvalidData, InvalidParameter
 from blindsight.federated import FederatedClassifier, SumNoise
 from blindsight.hashing import LSH, PITQ, CodebookHasher, PHashing, PrivUnitHasher, SampledPHashing
@@ -92,10 +93,14 @@ def test_an_estimator_is_audited_as_it_is_and_its_proof_stands(name: str) -> Non
 
 
 def test_half_of_the_noise_is_refuted() -> None:
-    """An estimator whose mechanism is not the one that its guarantee was made from."""
-    hasher = PHashing(LSH(24), epsilon=2.0, learned_from="public").fit(X)
-    hasher.mechanism_ = BitFlip.proven(6.0, n_bits=24, unit="record")
-    assert audit(hasher, trials=200_000).verdict.refuted
+    """An estimator that draws by another mechanism than the one that its guarantee was made from."""
+
+    class Loud(PHashing):
+        def _flipped(self, plain: Any, ledger: Any, names: Any) -> Any:
+            loud = BitFlip.proven(6.0, n_bits=24, unit="record")
+            return codes.pack(loud.release(codes.unpack(plain, 24), rng=rng))
+
+    assert audit(Loud(LSH(24), epsilon=2.0, learned_from="public").fit(X), trials=200_000).verdict.refuted
 
 
 def test_a_clip_that_is_forgotten_is_refuted() -> None:

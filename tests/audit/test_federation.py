@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from blindsight.audit.rooms.federated import cheats
 from blindsight.audit.rooms.federated.attacks import (
     match_activity,
     single_contributors,
@@ -59,3 +60,11 @@ def test_matching_needs_a_unique_explanation() -> None:
 @pytest.mark.parametrize("cheat", CHEATS)
 def test_a_cheating_party_is_stopped_by_a_rule(cheat: str) -> None:
     assert CHEATS[cheat]() in Code.__members__
+
+
+@pytest.mark.parametrize("change", [lambda blocks: [*blocks, blocks[0]], lambda blocks: blocks[:-1]], ids=["+1", "-1"])
+def test_a_key_of_one_block_more_or_less_is_not_decrypted(change) -> None:
+    stage = cheats._Stage()
+    whole = stage.product(cheats._ALL)
+    assert cheats._code(stage.ask(stage.request(cheats._ALL, change(whole)))) == "SHARES"
+    assert not cheats._code(stage.ask(stage.request(cheats._ALL, whole)))

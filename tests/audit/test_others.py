@@ -29,11 +29,38 @@ def test_a_callable_with_a_fourth_of_the_noise_is_refuted() -> None:
     assert audit_callable(noisy_sum(0.25), DATA, NEIGHBOUR, epsilon=1.0).verdict.refuted
 
 
-def test_answers_must_be_numbers() -> None:
-    with pytest.raises(InvalidData, match="numbers"):
-        audit_callable(lambda rows: "x", DATA, NEIGHBOUR, epsilon=1.0)
-    with pytest.raises(InvalidData, match="NaN"):
-        audit_callable(lambda rows: np.nan, DATA, NEIGHBOUR, epsilon=1.0)
+def test_words_are_told_apart_by_how_often_they_come() -> None:
+    def says(truth: float) -> Any:
+        return lambda rows: ("yes", "no")[int((RNG.random() < truth) == (rows.sum() > 0))]
+
+    sound = audit_callable(says(0.73), DATA, NEIGHBOUR, epsilon=1.0)
+    assert 0.5 < sound.verdict.audited.epsilon <= 1.0
+    assert audit_callable(says(0.99), DATA, NEIGHBOUR, epsilon=1.0).verdict.refuted
+
+
+def _refuses(rows: Any) -> float:
+    if rows.sum() > 0:
+        raise ValueError("no record may be positive")
+    return RNG.laplace()
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        _refuses,
+        lambda rows: np.zeros(3 + int(rows.sum())) + RNG.laplace(),
+        lambda rows: np.nan if rows.sum() else RNG.laplace(),
+        lambda rows: {"positive": bool(rows.sum())},
+    ],
+    ids=["a refusal", "a length", "no number", "a dict"],
+)
+def test_whatever_depends_on_the_data_refutes(run: Any) -> None:
+    assert audit_callable(run, DATA, NEIGHBOUR, epsilon=1.0, trials=500).verdict.refuted
+
+
+def test_what_cannot_be_called_with_the_data_is_said_to_be_so() -> None:
+    with pytest.raises(InvalidData, match="one argument"):
+        audit_callable(lambda: 0.0, DATA, NEIGHBOUR, epsilon=1.0, trials=200)
 
 
 @pytest.fixture

@@ -99,8 +99,11 @@ def test_flipped_bits_are_attacked_too(made) -> None:
     assert found.singled.chance < found.singled.top1 <= found.singled.plain_top1 + 0.05
 
 
-def test_codes_that_carry_less_noise_than_stated_are_refuted(made, tmp_path) -> None:
-    """The true cells in the place of those that epsilon 1 drew."""
+@pytest.mark.parametrize(
+    ("shift", "says"), [(0, "where the promise says"), (1, "photos share their noise")], ids=["no noise", "one noise"]
+)
+def test_codes_whose_noise_is_not_what_is_stated_are_refuted(made, tmp_path, shift: int, says: str) -> None:
+    """The true cells in the place of those that epsilon 1 drew; and the same change to all of them."""
     out = tmp_path / "out"
     shutil.copytree(made(1.0), out)
     shutil.copytree(f"{made(1.0)}.vault", f"{out}.vault")
@@ -108,10 +111,10 @@ def test_codes_that_carry_less_noise_than_stated_are_refuted(made, tmp_path) -> 
         options = {"photos": None, "most": 90, "rng": np.random.default_rng(0)}
         seen = read_album(out, Path(f"{out}.vault"), step=lambda done, total, what: None, **options)
         book = seen.encoder.codebook
-        index.add(to_codes(book.assign(seen.rows), book.k), list(seen.ids))
+        index.add(to_codes((book.assign(seen.rows) + shift) % book.k, book.k), list(seen.ids))
     found = attacked(out)
     assert found.refuted
-    assert "where the promise says" in " ".join(found.problems)
+    assert says in " ".join(found.problems)
     assert found.answer.startswith("Do not give this away")
 
 

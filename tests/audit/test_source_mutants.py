@@ -19,6 +19,11 @@ SOME = {
     "tagging-exact-counts",
     "federated-one-share",
     "late-sketching-low-bits-bare",
+    "last-each-one-stream",
+    "last-each-first-bare",
+    "last-each-function-forgotten",
+    "last-federated-share-cut-off",
+    "last-bulk-one-name-per-shard",
 }
 ALL = (*EARLY, *LATE)
 SOURCE = Path(__file__).parents[2] / "src" / "blindsight"

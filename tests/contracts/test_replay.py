@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from blindsight.audit.engine import Neighbour
+from blindsight.privacy import Guarantee, Planned
 from blindsight.privacy.estimator import Protected
 from contracts.replay import ReplayContract
 from contracts.toys import Counted, Descent, Grouped, Local, Summed
@@ -99,6 +100,27 @@ class TestLocal(ReplayContract):
 
     def data(self) -> Any:
         return X
+
+
+class _Twice(Local):
+    """Two answers per record, both paid for."""
+
+    def promise(self, **public: Any) -> Guarantee:
+        plan = (Planned(what="answers", mechanism=self.mechanism(), count=2),)
+        return Guarantee(releases=plan, model="local", entropy=self.entropy_)
+
+    def fit(self, X: Any, ledger: Any = None) -> Any:
+        self.public_ = {"n": len(X)}
+        door = self._open(ledger, what="answers")
+        self.released_ = {"answers": np.stack([door.release("answers", self.asked(X)) for _ in range(2)])}
+        return self._settle_in()
+
+
+class TestTwice(TestLocal):
+    """What is asked twice costs twice."""
+
+    def make(self) -> Any:
+        return _Twice()
 
 
 class TestFlips(TestLocal):

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from blindsight.audit.engine import Neighbour
 from blindsight.federated import FederatedClassifier, SumNoise
+from blindsight.federated.agreement import agree
+from blindsight.federated.noise import GaussianShares
+from blindsight.federated.protocol.user import encode_update
+from blindsight.privacy import Door, Guarantee, Planned
 from contracts.replay import ReplayContract
 
 RNG = np.random.default_rng(3)
@@ -50,3 +57,28 @@ class TestFederatedClassifier(ReplayContract):
             (rng.normal(size=X.shape) * 10, rng.integers(0, 3, len(X)), OWNERS),
             (np.zeros_like(X), np.ones_like(Y), OWNERS),
         ]
+
+
+AGREED = agree(dimension=3, users=5, rounds=2, epsilon=8.0)
+UPDATES = RNG.normal(size=(5, 3))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _ByUsers(GaussianShares):
+    """The agreed noise, each share drawn by the code that runs in a user's own process."""
+
+    def share(self, update: Any, *, rng: Any) -> NDArray[np.int64]:
+        return encode_update(AGREED.settings, update, len(update), rng=rng)
+
+
+class TestUsers(ReplayContract):
+    """Real users, who trust no door but their own: what each puts under its pad, and the sum that is opened."""
+
+    def data(self) -> Any:
+        return UPDATES
+
+    def run(self, data: Any, folder: Path) -> Any:
+        noise = _ByUsers(**asdict(AGREED.noise))
+        plan = (Planned(what="sum", mechanism=noise, count=2),)
+        door = Door(Guarantee(releases=plan, delta=noise.delta, model="central"), what="rounds")
+        return [door.together("sum", list(data), lambda sent: np.sum(sent, axis=0)) for _ in range(2)]

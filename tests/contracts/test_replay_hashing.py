@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from blindsight.hashing import LSH, PITQ, CodebookHasher, PHashing, PrivUnitHasher, SampledPHashing
+from blindsight.privacy.vault import Vault
 from contracts.replay import ReplayContract
 
 RNG = np.random.default_rng(3)
@@ -15,6 +17,8 @@ PUBLIC = RNG.normal(size=(60, 6))
 LABELS = RNG.integers(0, 3, 60)
 X = RNG.normal(size=(12, 6))
 Y = RNG.permutation(np.arange(12) % 3)
+# More columns than cells are learned on: what is left out of a row shows in its length.
+WIDE = RNG.normal(size=(12, 20))
 
 
 class _Codes(ReplayContract):
@@ -98,14 +102,46 @@ class TestPrivateCodebook(_Learned):
     """Cells from the protected images."""
 
     def make(self) -> Any:
-        return CodebookHasher(epsilon=40.0, n_cells=4)
+        return CodebookHasher(epsilon=400.0, n_cells=4)
+
+    def data(self) -> Any:
+        return WIDE
 
 
 class TestPrivateSupervisedCodebook(_Learned):
     """Cells from the protected images and their labels, the label space being public."""
 
     def make(self) -> Any:
-        return CodebookHasher(epsilon=40.0, supervised=True, classes=(0, 1, 2))
+        return CodebookHasher(epsilon=4000.0, supervised=True, classes=(0, 1, 2))
 
     def data(self) -> Any:
-        return (X, Y)
+        return (WIDE, Y)
+
+
+class TestPermanentNoise(_Codes):
+    """Codes under a vault's key: of two hash functions, and the first one's again."""
+
+    def run(self, data: Any, folder: Path) -> Any:
+        names = [f"{number:032x}" for number in range(len(data))]
+        with tempfile.TemporaryDirectory() as kept:
+            source = Vault.create(Path(kept) / "vault").source(names, about="photos")
+            hashers = [
+                PHashing(LSH(n_bits=6, random_state=seed), epsilon=6.0, learned_from="public", random_state=source)
+                for seed in (0, 1)
+            ]
+            one, other = (hasher.fit(PUBLIC) for hasher in hashers)
+            return [hasher.transform(data, names=names) for hasher in (one, other, one)]
+
+
+class TestPermanentCells(TestPermanentNoise):
+    """Cells under a vault's key, at two budgets."""
+
+    def run(self, data: Any, folder: Path) -> Any:
+        names = [f"{number:032x}" for number in range(len(data))]
+        with tempfile.TemporaryDirectory() as kept:
+            source = Vault.create(Path(kept) / "vault").source(names, about="photos")
+            books = [
+                CodebookHasher(epsilon=epsilon, n_cells=6, learned_from="public", random_state=source).fit(PUBLIC)
+                for epsilon in (3.0, 4.0)
+            ]
+            return [book.transform(data, names=names) for book in books]

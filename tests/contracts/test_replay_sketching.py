@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from blindsight.audit.engine import Neighbour
+from blindsight.index.bulk import sketch_to
+from blindsight.privacy.vault import Vault
 from blindsight.sketching import CodebookSketcher, FlippedBits
+from blindsight.sketching.permanent import Permanent
 from contracts.replay import ReplayContract
 
 RNG = np.random.default_rng(3)
@@ -24,7 +28,7 @@ class TestFlippedBits(ReplayContract):
 
     def neighbours(self) -> list[Neighbour]:
         found = []
-        for value in (0, 15, int(15 - IMAGES[0, 0, 1, 1])):
+        for value in (0, 15, int(15 - IMAGES[0, 0, 1, 1]), 200):  # the last one beyond the depth
             other = IMAGES.copy()
             other[0, 0, 1, 1] = value
             found.append(Neighbour(f"a pixel of {value}", other, record=0))
@@ -34,6 +38,25 @@ class TestFlippedBits(ReplayContract):
         sketcher = FlippedBits(6.0, depth=4).fit(data)
         sketcher.save(folder / "flips.safetensors")
         return sketcher.transform(data), sketcher.guarantee_
+
+
+class TestPermanentFlips(TestFlippedBits):
+    """Under a vault's key: an image has the same sketch whenever it is asked for, and every image noise of its own."""
+
+    def run(self, data: Any, folder: Path) -> Any:
+        with tempfile.TemporaryDirectory() as kept:
+            noise = Permanent(Vault.create(Path(kept) / "vault"))
+            sketcher = FlippedBits(6.0, depth=4, random_state=noise).fit(data)
+            return sketcher.transform(data), sketcher.transform(data[:2])
+
+
+class TestSketchesInBulk(TestFlippedBits):
+    """Blocks of a set into one file."""
+
+    def run(self, data: Any, folder: Path) -> Any:
+        sketcher = FlippedBits(6.0, depth=4).fit(data)
+        found = sketch_to(folder / "sent.sketches", data, sketcher, block=2)
+        return np.asarray(found.counts)
 
 
 class TestCodebookSketcher(ReplayContract):

@@ -63,4 +63,31 @@ LATE: tuple[Mutant, ...] = (
             "federated:TestFederatedClassifier",
         ),
     ),
+    *bugs(
+        "federated/noise.py",
+        (
+            "last-federated-share-cut-off",
+            "return inside + convolved_gaussian(self.levels, inside.size, rng=rng)",
+            "return inside + np.clip(convolved_gaussian(self.levels, inside.size, rng=rng), -9, 9)",
+            "federated:TestFederatedClassifier federated:TestUsers",
+        ),
+    ),
+    *bugs(
+        "federated/protocol/user.py",
+        (
+            "last-user-without-noise",
+            "return settings.noise.share(values, rng=rng)",
+            "return settings.noise.clipped(values)",
+            "federated:TestFederatedClassifier federated:TestUsers",
+        ),
+    ),
+    *bugs(
+        "federated/estimator.py",
+        (
+            "blind-federated-scale-of-the-data",
+            '"scale": _scale(public, X.shape[1]),',
+            '"scale": _scale((X, y), X.shape[1]),',
+            "federated:TestFederatedClassifier",
+        ),
+    ),
 )

@@ -152,4 +152,58 @@ LATE: tuple[Mutant, ...] = (
             "hashing:TestPITQ",
         ),
     ),
+    *bugs(
+        "hashing/private_cells.py",
+        (
+            "last-cells-ridge-exact",
+            "ridge = 1e-2 * len(G) / len(second)",
+            "ridge = 1e-2 * float((H**2).sum()) / len(second)",
+            "hashing:TestPrivateSupervisedCodebook",
+        ),
+    ),
+    *bugs(
+        "index/encoder.py",
+        (
+            "last-index-true-cells",
+            "return to_codes(released, self.codebook.k)",
+            "return to_codes(cells, self.codebook.k)",
+            "index:TestPhotos",
+        ),
+    ),
+    *bugs(
+        "index/bulk/hashing.py",
+        (
+            "last-bulk-one-name-per-shard",
+            "labels = digests if part.source is None else [part.records[row] for row in kept]",
+            "labels = digests if part.source is None else [part.records[0] for row in kept]",
+            "index:TestPhotos index:TestPhotosByFlips",
+        ),
+    ),
+    *bugs(
+        "hashing/moments.py",
+        (
+            "blind-hashing-mean-of-the-lit",
+            'door.total("mean", X) / len(X)',
+            'door.total("mean", X) / max(1, int((np.abs(X).sum(axis=1) > 0).sum()))',
+            "hashing:TestPITQ",
+        ),
+    ),
+    *bugs(
+        "hashing/phashing.py",
+        (
+            "blind-phashing-title-tells",
+            'what = f"{len(bits)} flipped codes of',
+            'what = f"{int(bits.sum())} flipped codes of',
+            "hashing:TestPHashing",
+        ),
+    ),
+    *bugs(
+        "index/encoder.py",
+        (
+            "blind-index-centred-on-the-batch",
+            "        rows = self.rows(images)\n        with warnings",
+            "        rows = self.rows(images)\n        rows = rows - rows.mean(axis=0)\n        with warnings",
+            "index:TestPhotosByFlips",
+        ),
+    ),
 )

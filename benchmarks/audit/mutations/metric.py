@@ -94,4 +94,22 @@ LATE: tuple[Mutant, ...] = (
             "metric:TestMoments",
         ),
     ),
+    *bugs(
+        "metric/estimator.py",
+        (
+            "last-metric-margin-by-count",
+            '_sigma(door, "margin"), len(data))',
+            '_sigma(door, "margin"), int((~data.alike).sum()))',
+            "metric:TestContrastive",
+        ),
+    ),
+    *bugs(
+        "metric/estimator.py",
+        (
+            "blind-metric-counts-the-alike",
+            '"n_pairs": len(data),',
+            '"n_pairs": int(data.alike.any(axis=1).sum()) + 2,',
+            "metric:TestContrastive",
+        ),
+    ),
 )

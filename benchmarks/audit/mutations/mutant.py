@@ -22,6 +22,12 @@ class Mutant:
         """The part of the package that it is in."""
         return self.path.partition("/")[0]
 
+    @property
+    def group(self) -> str:
+        """When it was written: early, late (the engine was finished), last or blind (see docs/audit.md)."""
+        first = self.name.partition("-")[0]
+        return first if first in ("late", "last", "blind") else "early"
+
     def applied(self, text: str) -> str:
         """The file with the bug in it; an error where the text to replace is not there exactly once."""
         if text.count(self.old) != 1:

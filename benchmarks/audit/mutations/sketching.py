@@ -47,4 +47,31 @@ LATE: tuple[Mutant, ...] = (
             "sketching:TestFlippedBits",
         ),
     ),
+    *bugs(
+        "sketching/permanent.py",
+        (
+            "last-sketching-one-name",
+            "hashlib.sha256(head + np.ascontiguousarray(image).tobytes()).digest()",
+            "hashlib.sha256(head).digest()",
+            "sketching:TestFlippedBits sketching:TestPermanentFlips",
+        ),
+    ),
+    *bugs(
+        "sketching/estimator.py",
+        (
+            "last-sketching-refuses-bright",
+            "images = np.clip(images, 0, 2**self.depth - 1)",
+            "images = images + 0",
+            "sketching:TestFlippedBits",
+        ),
+    ),
+    *bugs(
+        "sketching/estimator.py",
+        (
+            "blind-sketching-prototypes-drift",
+            "        cells = self.nearest(X)\n        what",
+            '        cells = self.nearest(X)\n        self.public_["prototypes"] = self.public_["prototypes"] + np.float32(1e-3 * np.mean(X))\n        what',
+            "sketching:TestCodebookSketcher",
+        ),
+    ),
 )

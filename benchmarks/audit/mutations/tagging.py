@@ -105,4 +105,22 @@ LATE: tuple[Mutant, ...] = (
             "tagging:TestTrainingOfWords",
         ),
     ),
+    *bugs(
+        "tagging/descent.py",
+        (
+            "last-tagging-mean-of-labelled",
+            "total(residuals, x) / n +",
+            "total(residuals, x) / max(1, int(labelled.any(axis=1).sum())) +",
+            "tagging:TestTraining",
+        ),
+    ),
+    *bugs(
+        "tagging/estimator.py",
+        (
+            "blind-tagging-tags-of-logits",
+            "isinstance(way, TopTags) else way.read(released)",
+            "isinstance(way, TopTags) else Answers(way.read(np.asarray(logits)).tags, way.read(released).scores)",
+            "tagging:TestLaplaceAnswers",
+        ),
+    ),
 )

@@ -3,9 +3,9 @@
     found = audit(PHashing(epsilon=8).fit(X))       # or audit(Laplace(...)), audit_file("index")
     print(found.card.card())
 
-The private data are not in a file, so the attack is on the release that it describes: the same mechanism, on the two
-worst inputs there are; and where learning releases something too, on the same learning from toy data. What is stated
-must also follow from the numbers stored beside it.
+The private data are not in a file, so other data are released by what is in it: the estimator's own `transform` or
+answer, as it really runs, on two inputs that it tells apart; and where learning releases something too, the same
+learning from toy data. What is stated must also follow from the numbers stored beside it.
 """
 
 from __future__ import annotations
@@ -29,9 +29,8 @@ from blindsight.privacy.plan import Planned
 
 __all__ = ["Audit", "attacked_index", "audit", "audit_file"]
 
-_SAME = (
-    "What was attacked is the release that the file describes, on the worst inputs there are; no private data needed."
-)
+_SAME = "Attacked: what it really releases of two inputs that it tells apart; no private data needed."
+_DESCRIBED = "Attacked: the release that the file describes, on the worst inputs there are; no private data needed."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +96,7 @@ def _mechanism(mechanism: Any, name: str, trials: int, seed: int) -> Audit:
 
 
 def _hasher(hasher: Any, name: str, trials: int, seed: int) -> Audit:
-    from blindsight.audit.rooms.hashing.attacks import attack_learning
+    from blindsight.audit.rooms.hashing.attacks import attack_codes, attack_learning
 
     guarantee: Guarantee = hasher.guarantee_
     attacks, notes = [], [_SAME]
@@ -105,7 +104,7 @@ def _hasher(hasher: Any, name: str, trials: int, seed: int) -> Audit:
     if not guarantee.releases:  # Algorithm 3 releases its codes as they are
         notes.append("The flips inside Algorithm 3 were not attacked: they are never released; the plain codes are.")
     else:
-        attacks.append(attack_mechanism(hasher.mechanism_, unit=guarantee.unit, trials=trials, seed=seed))
+        attacks.append(attack_codes(hasher, unit=guarantee.unit, trials=trials, seed=seed))
     if guarantee.model == "central" and guarantee.unit == "record":
         attacks.append(attack_learning(hasher, runs=max(100, trials // 1000), seed=seed))
         notes.append("What learning releases was attacked by learning again from 100 digits, one of them replaced.")
@@ -117,7 +116,10 @@ def _hasher(hasher: Any, name: str, trials: int, seed: int) -> Audit:
 
 
 def _codebook(book: Codebook, name: str, trials: int, seed: int) -> Audit:
-    attack = attack_mechanism(book.mechanism, trials=trials, seed=seed)
+    from blindsight.audit.rooms.hashing.attacks import attack_codes
+    from blindsight.index.encoder import CellRelease
+
+    attack = attack_codes(CellRelease(book), unit="record", trials=trials, seed=seed)
     notes = (_SAME, "Not attacked: the cells, which rest on public knowledge by the file's own word.")
     return _judged(book, name, "hashing", book.guarantee(), [attack], notes=notes)
 
@@ -159,7 +161,7 @@ def _index(source: Path, trials: int, seed: int) -> Audit:
         notes = ("Not attacked: the index does not say how its codes were released.",)
         return _judged(None, source.name, "hashing", guarantee, [], notes=notes)
     attack = attack_mechanism(mechanism, unit=guarantee.unit, trials=trials, seed=seed)
-    return _judged(mechanism, source.name, "hashing", guarantee, [attack], notes=(_SAME,), method="index")
+    return _judged(mechanism, source.name, "hashing", guarantee, [attack], notes=(_DESCRIBED,), method="index")
 
 
 def _stated(found: Audit, codes: Path) -> Audit:
@@ -201,15 +203,20 @@ def _metric(metric: Any, name: str, trials: int, seed: int) -> Audit:
 
 
 def _tagger(tagger: Any, name: str, trials: int, seed: int) -> Audit:
-    from blindsight.audit.rooms.tagging.attacks import attack_answers, attack_plan
+    from blindsight.audit.rooms.tagging.attacks import attack_answers, attack_plan, attack_training
 
     if tagger.answer_guarantee_ is None:
         attacks = attack_plan(tagger.guarantee_, trials=max(1000, trials // 5), seed=seed)
-        notes: tuple[str, ...] = ("Attacked: all that training releases together, a record in or out, at its worst.",)
-        if not attacks:
+        notes: tuple[str, ...] = (
+            "Attacked: training again from 40 toy records, one of them there or not; and all that training releases "
+            "together, at its worst.",
+        )
+        if attacks:
+            attacks.append(attack_training(tagger, runs=max(100, trials // 1000), seed=seed))
+        else:
             notes = ("Not attacked: training has no noise, or looks at no record.",)
         return _judged(tagger, name, "tagging", tagger.guarantee_, attacks, notes=notes)
-    attacks = attack_answers(tagger.way_, tagger.n_labels_, trials=trials, seed=seed)
+    attacks = attack_answers(tagger, trials=trials, seed=seed)
     notes = (
         "One answer about one image was attacked: logits at opposite ends, and beyond the clipping bound.",
         "Not attacked: training; its own promise is the second card.",
@@ -235,7 +242,9 @@ def _flips(flipper: Any, name: str, trials: int, seed: int) -> Audit:
 
 
 def _codebook_sketches(sketcher: Any, name: str, trials: int, seed: int) -> Audit:
-    attack = attack_mechanism(sketcher.mechanism_, trials=trials, seed=seed)
+    from blindsight.audit.rooms.sketching.attacks import attack_prototypes
+
+    attack = attack_prototypes(sketcher, trials=trials, seed=seed)
     return _judged(sketcher, name, "sketching", sketcher.guarantee_, [attack], notes=(_SAME,))
 
 
@@ -246,8 +255,8 @@ def _federated(model: Any, name: str, trials: int, seed: int) -> Audit:
     if model.noise is None:
         notes.insert(0, "Not attacked: the sums carry no noise, and whoever opens one sees it as it is.")
         return _judged(model, name, "federated", model.guarantee_, [], notes=notes)
-    notes.insert(0, "Attacked: what one round's sum tells about one user, with the model's settings and six users.")
-    attack = attack_sum(model, trials=max(1000, trials // 20), seed=seed)
+    notes.insert(0, "Attacked: sums that six users make with noise of their own, by the model's settings.")
+    attack = attack_sum(model, trials=max(1000, trials // 50), seed=seed)
     return _judged(model, name, "federated", model.guarantee_, [attack], notes=notes)
 
 

@@ -284,7 +284,7 @@ class Door:
         return self._each(planned, inside, list(first), about)[places]
 
     def _each(self, planned: Planned, inside: Array, names: list[str], about: str) -> Array:
-        if self._source.name == "system" and self._listener is None:
+        if self._source.name == "system":
             return self._pass(planned, inside)
         law = f"{about}/{sorted(to_fields(planned.mechanism).items())}"
         exact = planned.mechanism.sampler == "exact"

@@ -32,7 +32,7 @@ __all__ = [
 Run = Callable[[Any, np.random.Generator], Any]
 Statistic = Callable[[NDArray[Any]], NDArray[np.float64]]
 _CHUNK = 250
-_ROWS = 100_000
+_ROWS, _NUMBERS = 100_000, 20_000_000  # of one call
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,8 @@ def collect_at_once(release: Run, data: Any, neighbour: Any, *, trials: int, see
     sides = []
     for value, source in zip((data, neighbour), np.random.SeedSequence(seed).spawn(2), strict=True):
         rng, one = np.random.default_rng(source), np.asarray(value)
-        parts = [min(_ROWS, trials - start) for start in range(0, trials, _ROWS)]
+        rows = max(1, min(_ROWS, _NUMBERS // max(1, one.size)))
+        parts = [min(rows, trials - start) for start in range(0, trials, rows)]
         sides.append(np.concatenate([release(np.repeat(one[None], size, axis=0), rng) for size in parts]))
     return Outcomes(*sides)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 from unittest import mock
 
@@ -24,7 +24,14 @@ from blindsight.privacy.guarantee import Guarantee
 from blindsight.privacy.mechanisms.domain import Cells, Reals
 from blindsight.privacy.plan import Planned
 
-__all__ = ["batch_problems", "inclusion_problems", "law_problems", "measured_scale", "source_problems"]
+__all__ = [
+    "batch_problems",
+    "inclusion_problems",
+    "law_problems",
+    "measured_scale",
+    "source_problems",
+    "start_problems",
+]
 
 Array = NDArray[Any]
 _SIGMAS = 6.2
@@ -40,6 +47,8 @@ def law_problems(mechanism: Any, value: Array, source: Any, *, rolls: int) -> It
     released = mechanism.release(draws, rng=source.stream("audit", exact=mechanism.sampler == "exact"))
     if isinstance(mechanism.domain, Reals) and np.asarray(released).dtype.kind == "f":
         yield from _additive_problems(mechanism, np.asarray(released, np.float64) - draws, np.shape(value))
+        if hasattr(mechanism, "share"):
+            yield from _additive_problems(mechanism, _of_shares(mechanism, source, rolls), np.shape(value))
     elif isinstance(mechanism.domain, Cells) and np.shape(released) == draws.shape:
         yield from _cell_problems(mechanism, np.asarray(released).ravel(), draws.ravel())
     elif np.shape(released) == draws.shape and draws.dtype.kind in "biu":
@@ -55,6 +64,13 @@ def measured_scale(mechanism: Any, source: Any, *, rolls: int = 200_000) -> floa
     drawn = mechanism.release(np.zeros(rolls), rng=source.stream("audit scale", exact=mechanism.sampler == "exact"))
     noise = np.asarray(drawn, np.float64)
     return float(np.sqrt(np.mean(noise**2) * (1 + _SIGMAS * math.sqrt(2 / rolls))))
+
+
+def _of_shares(mechanism: Any, source: Any, rolls: int) -> Array:
+    """What the parties that count add to a sum of nothing, each by itself: the noise that is really there."""
+    parties = [source.stream(f"audit share {number}", exact=True) for number in range(mechanism.shares)]
+    drawn = np.sum([mechanism.share(np.zeros(rolls), rng=rng) for rng in parties], axis=0)
+    return np.asarray(drawn * mechanism.step)
 
 
 def _open_source(source: Any) -> Any:
@@ -280,6 +296,16 @@ def source_problems(source: Any, *, simulated: bool) -> Iterator[str]:
         bulk = getattr(getattr(streams[0], "bit_generator", None), "__class__", type(streams[0])).__name__
         if not isinstance(streams[0], SystemEntropy) and "AES" not in bulk:
             yield f"{kind} noise comes from {bulk}, whose state can be computed from its output"
+
+
+def start_problems(starts: Sequence[bytes]) -> Iterator[str]:
+    """How streams begin: no word comes twice in one, and their bits are even."""
+    words = [np.frombuffer(start, np.uint64) for start in starts]
+    if any(len(np.unique(one)) < len(one) for one in words):
+        yield "a stream repeats itself"
+    bits = np.unpackbits(np.frombuffer(b"".join(starts), np.uint8))
+    if abs(float(bits.mean()) - 0.5) * 2 * math.sqrt(bits.size) > _SIGMAS:
+        yield f"{bits.mean():.4g} of its streams' bits are ones"
 
 
 def batch_problems(guarantee: Guarantee, planned: Planned, *, n: int = 40, times: int = 1500) -> Iterator[str]:

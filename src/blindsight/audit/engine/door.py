@@ -317,8 +317,12 @@ def _dice(audit: _Audit, simulated: bool, rolls: int) -> None:
     for opening in _one_of_each(audit.here.openings, lambda opening: type(opening.source)):
         for says in dice.source_problems(opening.source, simulated=simulated):
             audit.find("entropy", f"{opening.title!r}", says)
+    for opening in audit.here.openings:
+        for says in dice.start_problems(sorted(set(opening.starts))) if opening.starts else ():
+            audit.find("entropy", f"{opening.title!r}", says)
     for entry in audit.here.log:
-        if entry.streams == 1 and not np.array_equal(entry.redrawn(), entry.released):
+        redrawn = entry.redrawn() if entry.streams else None
+        if redrawn is not None and not np.array_equal(redrawn, entry.handed_out):
             where = f"{entry.planned.what!r} of {entry.title!r}"
             audit.find("noise", where, "what was handed out is not what the mechanism draws from the door's stream")
         if not entry.streams:
@@ -332,10 +336,10 @@ def _one_of_each(items: Sequence[Any], key: Callable[[Any], Any]) -> Iterator[An
 
 
 def _reused(audit: _Audit) -> None:
-    """No two releases from one stream; a vault's key repeats a record's noise on purpose, under one label."""
+    """No two releases from one stream; a vault's key repeats a record's noise on purpose, on one and the same value."""
     begun: dict[bytes, str] = {}
     for opening in audit.here.openings:
-        for (label, _), start in zip(opening.labels, opening.starts, strict=True):
+        for label, start in zip(opening.labels, opening.starts, strict=True):
             if opening.source.name == "seed":
                 continue
             other = begun.setdefault(start, label)
@@ -343,6 +347,14 @@ def _reused(audit: _Audit) -> None:
                 audit.find("entropy", f"{opening.title!r}", f"{label!r} and {other!r} draw from one stream")
             elif other != label:
                 audit.find("entropy", f"{opening.title!r}", "two names have one stream under the key")
+    stood: dict[bytes, bytes] = {}
+    for entry in audit.here.log:
+        if audit.here.openings[entry.door].source.name == "keyed" and entry.by_record:
+            for start, row in zip(entry.starts, entry.value, strict=True):
+                content = np.ascontiguousarray(row).tobytes()
+                if stood.setdefault(start, content) != content:
+                    where = f"{entry.planned.what!r} of {entry.title!r}"
+                    audit.find("entropy", where, "one noise under the key on two values: how they differ shows")
 
 
 def _other_noise(audit: _Audit, data: Any) -> None:

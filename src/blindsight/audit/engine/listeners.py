@@ -2,14 +2,17 @@
 
 Both replace the door's entropy by streams that hang on a seed and the stream's label, so that two runs on different
 data draw the same batches and the same noise. What the door would have drawn from is kept, to be looked at apart.
+A third one only hands over a generator, for attacks that run an estimator again and again (`drawing_from`).
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+import warnings
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 from unittest import mock
@@ -17,19 +20,25 @@ from unittest import mock
 import numpy as np
 from numpy.typing import NDArray
 
-from blindsight.privacy.door import Door, Passage
+from blindsight.core.errors import UnchargedRelease
+from blindsight.privacy.door import Door, Passage, listening
 from blindsight.privacy.guarantee import Guarantee
 from blindsight.privacy.plan import Planned
 
-__all__ = ["Entry", "Opening", "RecordingListener", "ReplayListener"]
+__all__ = ["Entry", "Opening", "RecordingListener", "ReplayListener", "drawing_from"]
 
 Array = NDArray[Any]
 _URANDOM = os.urandom
+START = 512  # bytes of each of the door's own streams that are looked at
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One value that passed: through which door, by which planned release, before and after, from how many streams."""
+    """One value that passed: through which door, by which planned release, before and after, and from which streams.
+
+    `streams` are seeds of the audit's own streams in the order in which they were asked for, `starts` how the door's
+    own ones begin; those that drew a batch are not among them.
+    """
 
     door: int
     title: str
@@ -37,12 +46,36 @@ class Entry:
     number: int
     value: Array
     released: Array
-    streams: int = 1
-    stream: int = 0
+    streams: tuple[int, ...]
+    starts: tuple[bytes, ...]
 
-    def redrawn(self) -> Array:
-        """What the mechanism draws from the same stream at the same value."""
-        return np.asarray(self.planned.mechanism.release(self.value, rng=np.random.default_rng(self.stream)))
+    @property
+    def by_record(self) -> bool:
+        """Whether every record had a stream of its own."""
+        return np.ndim(self.value) > 0 and len(self.streams) == len(self.value)
+
+    def redrawn(self) -> Array | None:
+        """What the mechanism draws from the same streams at the same value; None where it cannot be told."""
+        mechanism: Any = self.planned.mechanism
+        rngs = [np.random.default_rng(seed) for seed in self.streams]
+        if len(rngs) == 1:
+            return np.asarray(mechanism.release(self.value, rng=rngs[0]))
+        if hasattr(mechanism, "share"):  # a party each: what it adds to an update of zeros is its noise
+            steps = np.rint(self.value / mechanism.step).astype(np.int64)
+            nothing = np.zeros(self.value.shape)
+            return np.asarray(np.sum([mechanism.share(nothing, rng=rng) for rng in rngs], axis=0) + steps)
+        if self.by_record:
+            parts = [mechanism.release(self.value[i : i + 1], rng=rng) for i, rng in enumerate(rngs)]
+            return np.asarray(np.concatenate(parts))
+        return None
+
+    @property
+    def handed_out(self) -> Array:
+        """What was released, as `redrawn` gives it: sums of shares in whole steps."""
+        mechanism: Any = self.planned.mechanism
+        if len(self.streams) > 1 and hasattr(mechanism, "share"):
+            return np.asarray(np.rint(self.released / mechanism.step), np.int64)
+        return self.released
 
     @property
     def name(self) -> str:
@@ -58,9 +91,16 @@ class Opening:
     title: str
     guarantee: Guarantee
     source: Any
-    labels: list[tuple[str, bool]] = field(default_factory=list)
+    labels: list[str] = field(default_factory=list)
     starts: list[bytes] = field(default_factory=list)
-    last: int = 0
+    seeds: list[int] = field(default_factory=list)
+    heard: int = 0
+
+    def latest(self) -> list[tuple[int, bytes]]:
+        """Seed and start of the streams that were asked for since the last release, but for those of batches."""
+        new = zip(self.labels[self.heard :], self.seeds[self.heard :], self.starts[self.heard :], strict=True)
+        self.heard = len(self.labels)
+        return [(seed, start) for label, seed, start in new if not label.startswith(f"{self.title}/batch of ")]
 
 
 class _Streams:
@@ -73,16 +113,16 @@ class _Streams:
 
     def stream(self, label: str, *, exact: bool) -> np.random.Generator:
         """The stream of this label; a label that is asked for again goes on, unless its noise is meant to repeat."""
-        self._opening.labels.append((label, exact))
+        self._opening.labels.append(label)
         # From the system's own entropy: taking frozen bytes here would shift them for the run.
         with mock.patch("os.urandom", _URANDOM):
             own = self._opening.source.stream(label, exact=exact)
-            self._opening.starts.append(bytes(own.bytes(16)))
+            self._opening.starts.append(bytes(own.bytes(START)))
         turn = 0 if self.name == "keyed" else self._asked[label]
         self._asked[label] += 1
         digest = hashlib.sha256(f"{self._seed}/{self._number}/{turn}/{label}".encode()).digest()
-        self._opening.last = int.from_bytes(digest[:16], "big")
-        return np.random.default_rng(self._opening.last)
+        self._opening.seeds.append(int.from_bytes(digest[:16], "big"))
+        return np.random.default_rng(self._opening.seeds[-1])
 
 
 class _Ear:
@@ -114,25 +154,24 @@ class RecordingListener(_Ear):
     def __init__(self, seed: int = 0, *, absent: Sequence[int] = ()) -> None:
         super().__init__(seed, absent)
         self.log: list[Entry] = []
-        self._heard = 0
 
     def passing(self, passage: Passage) -> None:
         """Let it draw."""
 
     def passed(self, passage: Passage, released: Array) -> None:
         """Take note."""
-        asked = sum(len(opening.labels) for opening in self.openings)
-        streams, self._heard = asked - self._heard, asked
+        door = self._door_of(passage)
+        drawn = self.openings[door].latest()
         self.log.append(
             Entry(
-                self._door_of(passage),
+                door,
                 passage.title,
                 passage.planned,
                 passage.number,
                 np.array(passage.value),
                 np.array(released),
-                streams,
-                self.openings[self._door_of(passage)].last,
+                tuple(seed for seed, _ in drawn),
+                tuple(start for _, start in drawn),
             )
         )
 
@@ -182,3 +221,32 @@ class ReplayListener(_Ear):
         if entry.value.shape != np.shape(passage.value) or entry.value.dtype != np.asarray(passage.value).dtype:
             return f"{entry.name}: the size or type of what is released depends on the data"
         return None
+
+
+class _Drawing:
+    """Lets everything pass; its doors draw from one generator, under whatever name."""
+
+    def __init__(self, rng: np.random.Generator, absent: Sequence[int]) -> None:
+        self._rng, self._absent = rng, np.asarray(absent, np.int64)
+
+    def opened(self, door: Door) -> Any:
+        self.name = door._source.name
+        return self
+
+    def stream(self, label: str, *, exact: bool) -> np.random.Generator:
+        return np.random.default_rng(int(self._rng.integers(1 << 62)))
+
+    def passing(self, passage: Passage) -> None: ...
+
+    def passed(self, passage: Passage, released: Array) -> None: ...
+
+    def absent(self, n: int) -> Array | None:
+        return np.isin(np.arange(n), self._absent) if self._absent.size else None
+
+
+@contextmanager
+def drawing_from(rng: np.random.Generator, *, absent: Sequence[int] = ()) -> Iterator[None]:
+    """Estimators run as they are, their noise drawn from `rng`; records in `absent` count as not there."""
+    with warnings.catch_warnings(), listening(_Drawing(rng, absent)):
+        warnings.simplefilter("ignore", UnchargedRelease)  # toy data, and nothing leaves
+        yield

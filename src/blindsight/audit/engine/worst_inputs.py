@@ -1,4 +1,4 @@
-"""Attack a mechanism as it is: its release on the two worst inputs, told apart by its own likelihood ratio."""
+"""Attack a mechanism or an estimator as it is: its own release of two inputs, told apart as well as may be."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from blindsight.audit.engine.blackbox import Outcomes, Told, collect_at_once, tell_apart
 from blindsight.audit.engine.exact import likelihood_ratio
+from blindsight.audit.engine.listeners import drawing_from
 from blindsight.core.errors import InvalidData
 from blindsight.privacy import Audited
 from blindsight.privacy.mechanisms import (
@@ -21,7 +22,7 @@ from blindsight.privacy.mechanisms import (
     SubsetSelection,
 )
 
-__all__ = ["CONFIDENCE", "Attack", "attack_mechanism", "attack_outcomes", "worst_inputs"]
+__all__ = ["CONFIDENCE", "Attack", "attack_mechanism", "attack_outcomes", "attack_release", "worst_inputs"]
 
 #: of the bounds on a user's own files: a sound release is refuted by mistake in at most one audit of a hundred.
 CONFIDENCE = 0.99
@@ -78,6 +79,29 @@ def attack_mechanism(
     )
 
 
+def attack_release(
+    release: Callable[[NDArray[Any]], NDArray[Any]],
+    pair: Pair,
+    *,
+    what: str,
+    trials: int,
+    seed: int,
+    delta: float = 0.0,
+    confidence: float = CONFIDENCE,
+) -> Attack:
+    """An estimator's own release, one input per row: what really runs, and no word of its mechanism's is taken."""
+
+    def run(values: NDArray[Any], rng: np.random.Generator) -> NDArray[Any]:
+        with drawing_from(rng):
+            released = np.asarray(release(values))
+        return released.reshape(len(values), -1)
+
+    # At least a thousand releases, at most so many numbers in all that it stays a matter of seconds.
+    count = max(1000, min(trials, 50_000_000 // max(1, np.size(pair[0]))))
+    outcomes = collect_at_once(run, *pair, trials=count, seed=seed)
+    return attack_outcomes(outcomes, what=what, delta=delta, confidence=confidence)
+
+
 def attack_outcomes(
     outcomes: Outcomes,
     *,
@@ -85,9 +109,10 @@ def attack_outcomes(
     delta: float = 0.0,
     steps: int = 1,
     statistic: Callable[[NDArray[Any]], NDArray[np.float64]] | None = None,
+    confidence: float = CONFIDENCE,
 ) -> Attack:
     """The attack on what was collected from two inputs that are `steps` neighbours apart."""
-    told = tell_apart(outcomes, confidence=CONFIDENCE, delta=delta, statistic=statistic)
+    told = tell_apart(outcomes, confidence=confidence, delta=delta, statistic=statistic)
     return Attack(what=what, told=told, steps=steps, delta=delta)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -20,6 +21,7 @@ from blindsight.privacy import Assumption, Guarantee
 __all__ = ["audit_callable", "audit_measurement"]
 
 Statistic = Callable[[NDArray[Any]], NDArray[np.float64]]
+_USUAL = 64  # different answers that are told apart
 _THEIRS = Assumption("somebody else's word", "what is stated for this code was not derived here, only attacked")
 
 
@@ -37,6 +39,9 @@ def audit_callable(
 ) -> Audit:
     """A lower bound on the epsilon of `run(data)`, which draws its own noise, against what is stated for it.
 
+    Whatever it gives is looked at: numbers as they are, anything else (text, lists of changing length, an exception)
+    by how often it comes.
+
     Parameters:
         data: two inputs that one unit apart differ as much as they can: extremes show most.
         neighbour: two inputs that one unit apart differ as much as they can: extremes show most.
@@ -46,10 +51,13 @@ def audit_callable(
     """
     trials = checks.whole("trials", trials, least=100)
     label = name or str(getattr(run, "__name__", type(run).__name__))
-    answers = [_numbers([run(given) for _ in range(trials)], label) for given in (data, neighbour)]
-    if answers[0].shape != answers[1].shape:
-        raise InvalidData(f"{label} gives answers of other shapes on the neighbour: that alone tells them apart.")
-    attack = attack_outcomes(Outcomes(*answers), what=f"{label} on two neighbours", delta=delta, statistic=statistic)
+    answers = _numbers([_asked(run, given) for given in (data, neighbour) for _ in range(trials)], label)
+    attack = attack_outcomes(
+        Outcomes(answers[:trials], answers[trials:]),
+        what=f"{label} on two neighbours",
+        delta=delta,
+        statistic=statistic,
+    )
     stated = Guarantee(
         mechanism=label,
         unit=unit,  # type: ignore[arg-type]  # the guarantee checks it
@@ -109,11 +117,34 @@ def audit_measurement(
     )
 
 
+def _asked(run: Callable[[Any], Any], given: Any) -> Any:
+    try:
+        return run(given)
+    except Exception as error:  # that it refuses is an answer too
+        return error
+
+
 def _numbers(answers: list[Any], name: str) -> NDArray[np.float64]:
+    """One row of numbers per answer: the answer itself, or which of the usual ones it is."""
+    if all(isinstance(answer, Exception) for answer in answers):
+        raise InvalidData(f"{name} refused every time ({answers[0]}): it takes one argument, the data.")
     try:
         found = np.asarray(answers, np.float64).reshape(len(answers), -1)
-    except (TypeError, ValueError) as error:
-        raise InvalidData(f"{name} must answer with numbers, or with equally many of them each time.") from error
-    if not np.isfinite(found).all():
-        raise InvalidData(f"{name} answered with NaN or infinity.")
-    return found
+        if np.isfinite(found).all():
+            return found
+    except (TypeError, ValueError):
+        pass
+    kinds = [_kind(answer) for answer in answers]
+    usual = [kind for kind, _ in Counter(kinds).most_common(_USUAL)]
+    return np.array([[float(kind == one) for one in usual] for kind in kinds])
+
+
+def _kind(answer: Any) -> str:
+    """What is told apart: numbers by how many they are, the rest by what it says."""
+    if isinstance(answer, Exception):
+        return f"raised {type(answer).__name__}"
+    try:
+        numbers = np.asarray(answer, np.float64)
+    except (TypeError, ValueError):
+        return repr(answer)
+    return repr(numbers.shape) if numbers.size != 1 or np.isfinite(numbers).all() else repr(float(numbers.ravel()[0]))

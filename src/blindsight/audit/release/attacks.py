@@ -72,6 +72,9 @@ class View(Protocol):
     def law(self, plain: Array, released: Array) -> tuple[int, int, float]:
         """How often the truth was told, among how many, and how often it should be."""
 
+    def lies(self, plain: Array, released: Array) -> tuple[Array, int, float]:
+        """How many photos' codes were changed in each way that came, how many ways there are, and each one's chance."""
+
 
 class _Cells:
     def __init__(self, encoder: PhotoEncoder) -> None:
@@ -102,6 +105,11 @@ class _Cells:
     def law(self, plain: Array, released: Array) -> tuple[int, int, float]:
         return int((plain == released).sum()), len(plain), float(self.book.mechanism.truth_probability)
 
+    def lies(self, plain: Array, released: Array) -> tuple[Array, int, float]:
+        k = self.book.k
+        shift, counts = np.unique((released - plain) % k, return_counts=True)
+        return counts[shift > 0], k - 1, (1 - float(self.book.mechanism.truth_probability)) / (k - 1)
+
 
 class _Bits:
     def __init__(self, encoder: PhotoEncoder) -> None:
@@ -130,6 +138,9 @@ class _Bits:
     def law(self, plain: Array, released: Array) -> tuple[int, int, float]:
         return int((plain == released).sum()), plain.size, 1 - float(self.hasher.mechanism_.beta)
 
+    def lies(self, plain: Array, released: Array) -> tuple[Array, int, float]:
+        return (plain != released).sum(axis=0), plain.shape[1], float(self.hasher.mechanism_.beta)
+
 
 def view_of(encoder: PhotoEncoder) -> View:
     """How a stranger reads this encoder's codes."""
@@ -137,10 +148,19 @@ def view_of(encoder: PhotoEncoder) -> View:
 
 
 def law_problem(view: View, rows: Array, released: Array) -> str | None:
-    """Whether the truth was told more often than the mechanism says: then the noise is not what is stated."""
-    told, n, stated = view.law(view.plain(rows), released)
-    if stats.binom.sf(told - 1, n, stated) < _ERROR:
+    """Whether the noise is not what is stated: the truth told too often, or the photos changed all in one way."""
+    plain = view.plain(rows)
+    told, n, stated = view.law(plain, released)
+    if stats.binom.sf(told - 1, n, stated) < _ERROR / 2:
         return f"the true code was told in {told:,} of {n:,} cases, where the promise says {stated:.1%}"
+    counts, ways, chance = view.lies(plain, released)
+    odd = np.minimum(stats.binom.cdf(counts, len(plain), chance), stats.binom.sf(counts - 1, len(plain), chance))
+    if float(odd.min(initial=1.0)) * 2 * ways < _ERROR / 2:
+        count = int(counts[int(odd.argmin())])
+        return (
+            f"{count:,} of {len(plain):,} codes were changed in one and the same way, where the promise says "
+            f"{chance:.1%}: photos share their noise, and their differences show"
+        )
     return None
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from blindsight.audit.engine.blackbox import collect_at_once
+from blindsight.audit.engine.blackbox import collect
 from blindsight.audit.engine.worst_inputs import Attack, attack_outcomes
 from blindsight.audit.report.verdict import Verdict
 from blindsight.audit.rooms.federated.attacks import (
@@ -100,20 +100,23 @@ def _verdict(
 
 
 def attack_sum(model: Any, *, trials: int, seed: int) -> Attack:
-    """One coordinate of a round's sum under the model's settings with six users: one sends its bound, or minus it."""
+    """A round's sum as six real users make it, each with noise of its own: one of them sends its bound, or minus it."""
     from blindsight.federated import Pad
     from blindsight.federated.agreement import agree
+    from blindsight.federated.protocol import Simulation
 
     asked, colluders = dataclasses.asdict(model.noise), (model.sums or Pad()).colluders
-    agreed = agree(dimension=4, users=6, rounds=model.rounds, colluders=colluders, **asked)
-    noise: Any = agreed.noise
+    settings = agree(dimension=4, users=6, rounds=model.rounds, colluders=colluders, **asked).settings
+    silent = [np.zeros(4)] * (settings.least_users - 1)  # no more than must be there: the least noise
+    reach = float(settings.noise.clip) * np.eye(4)[0]  # type: ignore[union-attr]
 
-    def release(values: NDArray[Any], rng: np.random.Generator) -> NDArray[Any]:
-        return np.asarray(noise.release(values, rng=rng))
+    def run(update: NDArray[Any], rng: np.random.Generator) -> NDArray[Any]:
+        users = Simulation(settings, encrypt=False, rng=rng)
+        return np.array([users.round([update, *silent]).total[0]])
 
     return attack_outcomes(
-        collect_at_once(release, np.array(noise.clip), np.array(-noise.clip), trials=trials, seed=seed),
+        collect(run, reach, -reach, trials=trials, seed=seed),
         what="one round's sum of 6 users, one of them replaced",
         delta=model.guarantee_.delta,
-        statistic=lambda sums: sums.astype(np.float64),
+        statistic=lambda sums: np.asarray(sums[:, 0], np.float64),
     )

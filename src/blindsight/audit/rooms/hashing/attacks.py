@@ -1,4 +1,4 @@
-"""What learning a hash function gives away: the estimator learns again and again from two neighbouring toy sets."""
+"""What a hasher gives away: its own codes of two inputs, and what learning tells of neighbouring toy sets."""
 
 from __future__ import annotations
 
@@ -9,10 +9,68 @@ from numpy.typing import NDArray
 from sklearn.base import clone
 
 from blindsight.audit.engine.blackbox import collect
-from blindsight.audit.engine.worst_inputs import Attack, attack_outcomes
+from blindsight.audit.engine.worst_inputs import CONFIDENCE, Attack, attack_outcomes, attack_release
 from blindsight.core import codes
+from blindsight.core.errors import InvalidData
+from blindsight.index.cell_lists import from_codes
 
-__all__ = ["attack_learning"]
+__all__ = ["attack_codes", "attack_learning"]
+
+
+def attack_codes(hasher: Any, *, trials: int, seed: int, unit: str, confidence: float = CONFIDENCE) -> Attack:
+    """The hasher's own `transform` of two inputs that differ as much as one unit may."""
+    pair = _apart(hasher, np.random.default_rng(seed), one_bit=unit == "bit")
+    book = getattr(hasher, "codebook", None)
+    cells = None if book is None else book.assign(np.stack(pair))
+
+    def release(x: NDArray[Any]) -> NDArray[Any]:
+        codes = hasher.transform(x)
+        return _bits(codes) if cells is None else from_codes(codes)[:, None] == cells
+
+    return attack_release(
+        release,
+        pair,
+        what="its own codes of two inputs that it tells apart",
+        trials=trials,
+        seed=seed,
+        confidence=confidence,
+    )
+
+
+def _bits(released: NDArray[Any]) -> NDArray[Any]:
+    """Packed codes bit by bit; directions as they are."""
+    return np.unpackbits(released, axis=-1) if released.dtype == np.uint8 else released
+
+
+def _apart(hasher: Any, rng: np.random.Generator, *, one_bit: bool) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Two inputs whose plain codes differ most; for a promise per bit, in a single one."""
+    columns = int(hasher.codebook.embedding.axes.shape[0] if hasattr(hasher, "codebook") else hasher.n_features_in_)
+    rows = rng.standard_normal((64, columns))
+    if one_bit:  # on the way from one input to another the bits change one after the other
+        rows = rows[0] + np.linspace(0, 1, 4000)[:, None] * (rows[1] - rows[0])
+        differing = (np.diff(_plain(hasher, rows).astype(np.int8), axis=0) != 0).sum(axis=1)
+        places = np.flatnonzero(differing == 1)
+        if len(places):
+            return rows[places[0]], rows[places[0] + 1]
+    else:
+        # Hash functions differ in what they call far: near their centre, and in units of their own.
+        rows = np.concatenate([scale * rows for scale in (1e-2, -1e-2, 1.0, -1.0, 1e2, -1e2)])
+        plain = _plain(hasher, rows).astype(np.float32)
+        lengths = (plain**2).sum(axis=1)
+        apart = lengths[:, None] + lengths - 2 * plain @ plain.T
+        one, other = np.unravel_index(int(apart.argmax()), apart.shape)
+        if apart[one, other] > 0.5:
+            return rows[one], rows[other]
+    raise InvalidData(f"no two inputs were found that {type(hasher).__name__} tells apart.")
+
+
+def _plain(hasher: Any, rows: NDArray[Any]) -> NDArray[Any]:
+    """Codes without noise, one row each; of a codebook, a column for each cell that came."""
+    if hasattr(hasher, "query"):
+        return _bits(hasher.query(rows))
+    book = getattr(hasher, "codebook", None) or hasher.codebook_
+    came, which = np.unique(book.assign(rows), return_inverse=True)
+    return np.asarray(np.eye(len(came), dtype=np.float32)[which])
 
 
 def attack_learning(hasher: Any, *, runs: int, seed: int) -> Attack:

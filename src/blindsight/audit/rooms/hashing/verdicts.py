@@ -1,4 +1,4 @@
-"""Private hashing: the flips are told apart by their likelihood ratio, PITQ by asking whose code was released."""
+"""Private hashing: the codes of two inputs told apart, and for PITQ whose code was released."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from blindsight.audit.engine.blackbox import collect_at_once, distinguish, distinguish_outcomes
-from blindsight.audit.engine.exact import likelihood_ratio
+from blindsight.audit.engine.blackbox import distinguish
 from blindsight.audit.report.verdict import Verdict
+from blindsight.audit.rooms.hashing.attacks import attack_codes
 from blindsight.core import codes
 from blindsight.hashing import LSH, PITQ, CodebookHasher, PHashing
-from blindsight.privacy.mechanisms import BitFlip
 
 __all__ = ["verdicts"]
 
@@ -38,21 +37,13 @@ def _flips(n_bits: int, epsilon: float, calibration: Any, *, trials: int, seed: 
     hasher = PHashing(
         LSH(n_bits, random_state=seed), epsilon=epsilon, calibration=calibration, learned_from="public"
     ).fit(rows)
-    flip: BitFlip = hasher.mechanism_
-    # The worst neighbour of a code is its complement.
-    code = codes.unpack(hasher.query(rows[:1]), n_bits)[0]
-    outcomes = collect_at_once(
-        lambda bits, rng: flip.release(bits, rng=rng), code, 1 - code, trials=20 * trials, seed=seed
-    )
-    audited = distinguish_outcomes(
-        outcomes, statistic=lambda released: likelihood_ratio(flip, released, code, 1 - code)
-    )
+    attack = attack_codes(hasher, trials=20 * trials, seed=seed, unit=hasher.guarantee_.unit, confidence=0.95)
     return Verdict.of(
         hasher.guarantee_,
-        audited,
+        attack.audited,
         room="hashing",
         method="PHashing",
-        setting=f"{n_bits} bits, ε = {epsilon:g}, β = {flip.beta:.3g}",
+        setting=f"{n_bits} bits, ε = {epsilon:g}, β = {hasher.mechanism_.beta:.3g}",
         advice=_STOP if calibration == "paper" else "",
     )
 
@@ -78,20 +69,11 @@ def _pitq(rows: NDArray[Any], calibration: Any, *, trials: int, seed: int, worke
         room="hashing",
         method="PITQ",
         setting="8 bits, ε = 1",
-        advice="learn the projection from public images, or under noise, and perturb the codes"
-        * (calibration == "paper"),
+        advice=_LEARN if calibration == "paper" else "",
     )
 
 
 def _codebook(rows: NDArray[Any], *, trials: int, seed: int) -> Verdict:
     hasher = CodebookHasher(epsilon=4.0, n_cells=16, random_state=seed, learned_from="public").fit(rows)
-    cells = hasher.assign(rows)
-    here, there = cells[:1], cells[cells != cells[0]][:1]
-    mechanism = hasher.mechanism_
-    outcomes = collect_at_once(
-        lambda cell, rng: mechanism.release(cell, rng=rng), here, there, trials=20 * trials, seed=seed
-    )
-    audited = distinguish_outcomes(
-        outcomes, statistic=lambda released: likelihood_ratio(mechanism, released, here, there)
-    )
-    return Verdict.of(hasher.guarantee_, audited, room="hashing", method="codebook (ours)", setting="16 cells, ε = 4")
+    found = attack_codes(hasher, trials=20 * trials, seed=seed, unit="record", confidence=0.95).audited
+    return Verdict.of(hasher.guarantee_, found, room="hashing", method="codebook (ours)", setting="16 cells, ε = 4")

@@ -16,19 +16,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blindsight.audit.engine.blackbox import Outcomes
-from blindsight.audit.engine.worst_inputs import Attack, attack_outcomes
+from blindsight.audit.engine.listeners import drawing_from
+from blindsight.audit.engine.worst_inputs import Attack, attack_outcomes, attack_release
 from blindsight.core import checks
 from blindsight.core.errors import InvalidData
 from blindsight.privacy import Disclosure, Recovery
-from blindsight.privacy.mechanisms import BitFlip
-from blindsight.sketching import FlipParameters, leak_of
+from blindsight.sketching import FlipParameters, FlippedBits, leak_of
 from blindsight.sketching.attackers import Suite, measured_verdict
 from blindsight.sketching.bits import as_images, from_bits
 from blindsight.sketching.negative_database import NegativeDatabase
 from blindsight.sketching.paper import NegativeSketcher, disclosure_of
 from blindsight.sketching.parameters import QKParameters
 
-__all__ = ["attack_card", "attack_pixel", "propagate_beliefs", "reverse", "sketch_card"]
+__all__ = ["attack_card", "attack_pixel", "attack_prototypes", "propagate_beliefs", "reverse", "sketch_card"]
 
 
 def propagate_beliefs(
@@ -127,7 +127,7 @@ def attack_pixel(parameters: Any, *, trials: int, seed: int) -> Attack:
         return np.asarray((counts[:, :, 0].astype(float) - counts[:, :, 1]) @ weight)
 
     if isinstance(parameters, FlipParameters):
-        sides = [_flipped(parameters, bit, trials, seed + bit) for bit in (0, 1)]
+        sides = [_flipped(parameters, value, trials, seed + value) for value in (0, top)]
         what, delta = "likelihood ratio of a pixel's flipped bits", 0.0
     else:
         side = 28
@@ -150,8 +150,19 @@ def sketch_card(parameters: Any, shape: tuple[int, int, int]) -> tuple[Disclosur
     return disclosure_of(parameters, leak, shape), leak.epsilon_pixel
 
 
-def _flipped(parameters: Any, bit: int, trials: int, seed: int) -> NDArray[np.uint8]:
-    rng = np.random.default_rng(seed)
-    given = np.full(trials, bit, np.uint8)
-    ones = np.stack([BitFlip(beta=beta).release(given, rng=rng) for beta in parameters.beta], axis=1)
-    return np.stack([1 - ones, ones], axis=2)
+def attack_prototypes(sketcher: Any, *, trials: int, seed: int) -> Attack:
+    """The sketcher's own answers about two of its prototypes' pictures."""
+    pictures = np.asarray(sketcher.prototypes_.reshape(-1, *sketcher.image_shape_))
+    nearest = sketcher.nearest(pictures)
+    pair = pictures[0], pictures[int((nearest != nearest[0]).argmax())]
+    cells = np.eye(sketcher.mechanism_.k, dtype=np.uint8)
+    what = "its own answers about two images that it tells apart"
+    return attack_release(lambda images: cells[sketcher.transform(images)], pair, what=what, trials=trials, seed=seed)
+
+
+def _flipped(parameters: Any, value: int, trials: int, seed: int) -> NDArray[np.uint8]:
+    """Counts of one pixel of this value, a row per trial, as `FlippedBits` itself releases them."""
+    images = np.full((trials, 1, 1, 1), value, np.uint8 if parameters.depth <= 8 else np.uint16)
+    with drawing_from(np.random.default_rng(seed)):
+        counts = FlippedBits(parameters.epsilon_pixel, depth=parameters.depth).fit(images[:1]).transform(images)
+    return np.asarray(counts[:, 0, :, :, 0, 0])

@@ -14,19 +14,23 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.base import clone
 
-from blindsight.audit.engine.blackbox import Outcomes, collect_at_once, distinguish_outcomes
+from blindsight.audit.engine.blackbox import Outcomes, collect, collect_at_once, distinguish_outcomes
+from blindsight.audit.engine.listeners import drawing_from
 from blindsight.audit.engine.membership import roc
-from blindsight.audit.engine.worst_inputs import Attack, attack_mechanism, attack_outcomes
+from blindsight.audit.engine.worst_inputs import Attack, attack_mechanism, attack_outcomes, attack_release
 from blindsight.core import checks
 from blindsight.core.errors import BudgetExceeded
 from blindsight.privacy import Audited, Recovery
 from blindsight.privacy.mechanisms import Laplace
+from blindsight.tagging.answers import Exact
 
 __all__ = [
     "attack_answers",
     "attack_plan",
     "attack_printed",
+    "attack_training",
     "average_answers",
     "distinguish_images",
     "largest_auc",
@@ -36,6 +40,7 @@ __all__ = [
 ]
 
 Ask = Callable[[NDArray[Any]], NDArray[np.float64]]
+_COLUMNS, _LABELS = 16, 8  # of toy records
 _RAW = 5.0  # what raw logits are within, for an attacker who asks about ordinary images
 
 
@@ -123,30 +128,49 @@ def largest_auc(epsilon: float, delta: float = 0.0) -> float:
     return float(np.trapezoid(np.clip(curve, 0, 1), f))
 
 
-def attack_answers(way: Any, n_labels: int, *, trials: int, seed: int) -> list[Attack]:
-    """One answer: the noise by its likelihood ratio on its worst inputs, and the answer itself on opposite logits."""
-    noise = way.noise(n_labels)
-    attacks = [attack_mechanism(noise, trials=trials, seed=seed)]
+def attack_answers(tagger: Any, *, trials: int, seed: int) -> list[Attack]:
+    """One answer: the tagger's own about opposite logits, and its noise by the likelihood ratio on its worst inputs."""
     # Twice the bound: a clipping that is forgotten shows.
-    reach = 2 * float(getattr(way, "bound", _RAW))
-    high, low = np.full(n_labels, reach), np.full(n_labels, -reach)
-    statistic = None
-    if getattr(way, "words", None) is not None:
-        cells = way.value(np.stack([high, low]))
+    reach = 2 * float(getattr(tagger.way_, "bound", _RAW))
+    mixed = reach * np.where(np.arange(tagger.n_labels_) % 2, -1.0, 1.0)  # all alike would all be the top tags
+    noise = tagger.way_.noise(tagger.n_labels_)
 
-        def statistic(released: NDArray[Any]) -> NDArray[np.float64]:
-            return np.asarray((released[:, 0] == cells[0]).astype(float) - (released[:, 0] == cells[1]))
+    def answer(logits: NDArray[Any]) -> NDArray[Any]:
+        found = tagger.noisy(logits)
+        return np.hstack([found.scores, found.tags])
 
-    outcomes = collect_at_once(
-        lambda logits, rng: np.asarray(noise.release(way.value(logits), rng=rng)).reshape(len(logits), -1),
-        high,
-        low,
-        trials=max(1000, trials // 5),
-        seed=seed,
+    return [
+        attack_mechanism(noise, trials=trials, seed=seed),
+        attack_release(
+            answer,
+            (mixed, -mixed),
+            what="one answer about opposite images",
+            trials=max(1000, trials // 5),
+            seed=seed,
+            delta=noise.cost.delta,
+        ),
+    ]
+
+
+def attack_training(tagger: Any, *, runs: int, seed: int) -> Attack:
+    """Training itself, again and again from 40 toy records: was the first of them there?"""
+    rng = np.random.default_rng(seed)
+    columns, labels = min(_COLUMNS, tagger.n_features_in_), min(_LABELS, tagger.n_labels_)
+    rows, said = rng.standard_normal((40, columns)), (rng.random((40, labels)) < 0.3).astype(np.uint8)
+    rows[0], said[0] = 5 * np.eye(columns)[0], 1  # a record that looks like no other
+    named = None if tagger.classes is None else tuple(tagger.classes)[:labels]
+    toy = clone(tagger).set_params(answers=Exact(), classes=named, public=None, prior=None, random_state=None)
+
+    def run(absent: tuple[int, ...], dice: np.random.Generator) -> NDArray[Any]:
+        with drawing_from(dice, absent=absent):
+            fitted = clone(toy).fit(rows, said)
+        return np.concatenate([fitted.logits(rows[:1])[0], np.ravel(fitted.released_["counts"])])
+
+    return attack_outcomes(
+        collect(run, (), (0,), trials=runs, seed=seed),
+        what="trained again with one of 40 records there or not",
+        delta=tagger.guarantee_.delta,
     )
-    what, delta = "one answer about opposite images", noise.cost.delta
-    attacks.append(attack_outcomes(outcomes, what=what, delta=delta, statistic=statistic))
-    return attacks
 
 
 def attack_printed(release: Any, *, trials: int, seed: int) -> Attack:

@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 from sklearn.base import clone
 
 from blindsight.audit.engine.blackbox import collect_at_once, distinguish, distinguish_outcomes
+from blindsight.audit.engine.listeners import drawing_from
 from blindsight.audit.report.verdict import Verdict
 from blindsight.privacy.mechanisms import Laplace
-from blindsight.tagging import P2MLGCN, GraphHead, Schedule
+from blindsight.tagging import P2MLGCN, DPTraining, GraphHead, PrivateTagger, Schedule
 from blindsight.tagging.answers import LaplaceAnswers, PaperLaplace
 
 __all__ = ["verdicts"]
@@ -51,18 +52,32 @@ def verdicts(*, trials: int, seed: int = 0) -> Iterator[Verdict]:
         advice="charge every answer to a ledger",
     )
     yield _weights(trials=max(150, trials // 40), seed=seed)
-    noise = LaplaceAnswers(10.0, bound=_BOUND).noise(_LABELS)
+    tagger = _toy(LaplaceAnswers(10.0, bound=_BOUND), seed)
+    noise = tagger.way_.noise(_LABELS)
     yield _verdict(
         "P2, proven",
         "10 labels, logits within ±5, ε = 10",
         "proven",
         None,
         noise.cost.epsilon,
-        lambda logits, rng: np.asarray(noise.release(logits, rng=rng)),
+        lambda logits, rng: _answered(tagger, logits, rng),
         _laplace_ratio(float(noise.scale) * noise.grid),
         trials=20 * trials,
         seed=seed,
     )
+
+
+def _toy(answers: Any, seed: int) -> PrivateTagger:
+    """A tagger whose training is not the question."""
+    rng = np.random.default_rng(seed)
+    rows, said = rng.standard_normal((20, 4)), (rng.random((20, _LABELS)) < 0.4).astype(np.uint8)
+    names = tuple(f"label {number}" for number in range(_LABELS))
+    return PrivateTagger(DPTraining(steps=2), answers, classes=names, random_state=seed).fit(rows, said)
+
+
+def _answered(tagger: PrivateTagger, logits: NDArray[Any], rng: np.random.Generator) -> NDArray[Any]:
+    with drawing_from(rng):
+        return np.asarray(tagger.noisy(logits).scores)
 
 
 def _weights(*, trials: int, seed: int) -> Verdict:

@@ -1,0 +1,100 @@
+"""The replay contract of a release of photos: the verb `hash` itself, from files to the folder that is given away."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
+from functools import cache
+from io import StringIO
+from pathlib import Path
+from typing import Any, ClassVar
+from unittest import mock
+
+import numpy as np
+from PIL import Image
+
+from blindsight.audit.engine import Neighbour
+from blindsight.cli.hash import hash_folder
+from blindsight.index import encoder
+from blindsight.index.hamming import HammingIndex
+from blindsight.privacy import Cost, Ledger
+from blindsight.privacy.vault import Vault
+from blindsight.service.infra.datasets import DataSets, Release
+from blindsight.service.infra.settings import Settings
+from blindsight.service.pages import photo_library
+from contracts.replay import ReplayContract
+
+# A few large patches each, so that they fall into different cells.
+PHOTOS = np.random.default_rng(3).integers(0, 256, (5, 2, 2, 3)).astype(np.uint8).repeat(8, axis=1).repeat(8, axis=2)
+_MADE = cache(encoder.make_encoder)
+
+
+@contextmanager
+def _numbered() -> Iterator[None]:
+    """Ids in the order in which photos are listed: under the vault's key they are random, and differ with the photo."""
+    seen: dict[bytes, str] = {}
+    number = lambda self, digest: seen.setdefault(digest, f"{len(seen):032x}")  # noqa: E731
+    with mock.patch.object(Vault, "record_of", number), mock.patch.object(encoder, "make_encoder", _MADE):
+        yield
+
+
+class TestPhotos(ReplayContract):
+    """A codebook's cells; what the photos are called is as private as what they show. That they differ is public."""
+
+    asked: ClassVar[dict[str, Any]] = {"epsilon": 4.0}
+
+    def data(self) -> Any:
+        return PHOTOS
+
+    def neighbours(self) -> list[Neighbour]:
+        return [one for one in super().neighbours() if "copy" not in one.name]
+
+    def strangers(self) -> list[Any]:
+        return [other for other in super().strangers() if len(np.unique(other, axis=0)) == len(other)]
+
+    def run(self, data: Any, folder: Path) -> Any:
+        with tempfile.TemporaryDirectory() as kept, _numbered(), redirect_stdout(StringIO()) as said:
+            photos = Path(kept) / "photos"
+            photos.mkdir()
+            for number, pixels in enumerate(data):
+                Image.fromarray(pixels).save(photos / f"{number}-{int(pixels.sum())}.png")
+            for _ in range(2):  # continued: nothing is released again
+                hash_folder(
+                    photos, folder / "out", features="pixels", vault=Path(kept) / "vault", json=True, **self.asked
+                )
+            with HammingIndex.open(folder / "out" / "codes.index") as index:
+                codes = index.codes_of(index.ids.tolist())
+        return codes, said.getvalue().replace(kept, "").replace(str(folder), "")
+
+
+class TestPhotosByFlips(TestPhotos):
+    """Flipped codes."""
+
+    asked: ClassVar[dict[str, Any]] = {"epsilon": 6.0, "method": "phashing-lsh", "bits": 4}
+
+
+class TestWorkbench(TestPhotos):
+    """The same by the workbench: what the page Protect does with a folder, and the folder that it gives away."""
+
+    def run(self, data: Any, folder: Path) -> Any:
+        with tempfile.TemporaryDirectory() as kept, _numbered():
+            photos = Path(kept) / "photos"
+            photos.mkdir()
+            for number, pixels in enumerate(data):
+                Image.fromarray(pixels).save(photos / f"{number}-{int(pixels.sum())}.png")
+            datasets = DataSets(Settings(state=Path(kept) / "state"))
+            with mock.patch.object(encoder, "default_features", lambda: "pixels"):
+                one = photo_library.scan(datasets, datasets.add("holidays", photos), _silent)
+            order = Release("0" * 12, "search", "given", 4.0, 0, "today", looked=False)
+            with Ledger(Path(kept) / "ledger.db", dataset=one.account) as ledger:
+                ledger.grant(Cost(epsilon=8.0, unit="record"))
+                photo_library.release_photos(datasets, one, order, ledger, _silent)
+            shutil.copytree(datasets.folder(order), folder / "given")
+            with HammingIndex.open(folder / "given" / "codes.index") as index:
+                return index.codes_of(index.ids.tolist())
+
+
+def _silent(done: int, total: int, words: str) -> None:
+    """Nobody watches."""

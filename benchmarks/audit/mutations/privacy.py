@@ -12,7 +12,7 @@ EARLY: tuple[Mutant, ...] = (
         "privacy/door.py",
         (
             "door-no-clip",
-            "np.minimum(1.0, planned.row_bound / np.maximum(norms, 1e-300))",
+            "np.minimum(1.0, _FILLED * planned.row_bound / np.maximum(norms, 1e-300))",
             "np.ones_like(norms)",
             "privacy:TestSummed",
         ),
@@ -192,7 +192,12 @@ EARLY: tuple[Mutant, ...] = (
 LATE: tuple[Mutant, ...] = (
     *bugs(
         "privacy/door.py",
-        ("late-door-clips-the-sum", "weights *= 1 - 1e-12", "weights = np.ones_like(weights)", "privacy:TestSummed"),
+        (
+            "late-door-clips-the-sum",
+            "weights = np.where(np.isfinite(norms), shrunk, 0.0)",
+            "weights = np.ones_like(norms)",
+            "privacy:TestSummed",
+        ),
         (
             "late-door-forgets-the-last-row",
             "released = mechanism.release(value, rng=rng)\n        if",
@@ -284,14 +289,20 @@ LATE: tuple[Mutant, ...] = (
         "privacy/door.py",
         (
             "last-each-one-stream",
-            'self._source.stream(f"{name}/{law}", exact=exact)',
-            'self._source.stream(f"{names[0]}/{law}", exact=exact)',
+            'self._source.stream(f"{name}/{law}/{seal}", exact=exact)',
+            'self._source.stream(f"{names[0]}/{law}/{seal}", exact=exact)',
             "tagging:TestPublishing hashing:TestPermanentNoise",
         ),
         (
             "last-each-first-bare",
             "released = np.concatenate(parts) if parts",
             "released = np.concatenate([inside[:1].astype(parts[0].dtype), *parts[1:]]) if parts",
+            "tagging:TestPublishing hashing:TestPermanentNoise",
+        ),
+        (
+            "last-each-value-forgotten",
+            'self._source.stream(f"{name}/{law}/{seal}", exact=exact)',
+            'self._source.stream(f"{name}/{law}", exact=exact)',
             "tagging:TestPublishing hashing:TestPermanentNoise",
         ),
         (

@@ -30,7 +30,7 @@ EARLY: tuple[Mutant, ...] = (
         ),
         (
             "tagging-counts-the-labelled",
-            "self._set_public(len(rows), rows.shape[1]",
+            "self._set_public(public, rows.shape[1]",
             "self._set_public(int(labels.any(axis=1).sum()) + 1, rows.shape[1]",
             "tagging:TestTraining",
         ),

@@ -10,6 +10,7 @@ from PIL import Image
 from blindsight import data
 from blindsight.core.errors import HostileFile, InvalidData
 from blindsight.data import ImageSet, MultiLabelSet, PairSet, Table, ZipMembers
+from blindsight.data.arrays import load_arrays
 
 
 @pytest.fixture
@@ -73,6 +74,18 @@ def test_zip_members_that_lie_about_their_size_are_refused(tmp_path: Path, littl
     path.write_bytes(path.read_bytes()[:50])
     with pytest.raises(HostileFile):
         ZipMembers(path, ["bomb.png"])[0]
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_members_that_would_be_unpacked_without_a_bound_are_refused(tmp_path: Path, method: int) -> None:
+    """A few kilobytes of bzip2 are gigabytes, and zipfile makes all of them to hand out the first."""
+    path = tmp_path / "bomb.npz"
+    with zipfile.ZipFile(path, "w", method) as archive:
+        archive.writestr("a.npy", bytes(1 << 20))
+    with pytest.raises(HostileFile, match="another method than deflate"):
+        ZipMembers(path, ["a.npy"])[0]
+    with pytest.raises(HostileFile, match="another method than deflate"):
+        load_arrays(path)
 
 
 @pytest.mark.parametrize(

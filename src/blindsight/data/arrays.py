@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blindsight.core.errors import HostileFile
-from blindsight.data.limits import LIMITS, Limits, regular_file
+from blindsight.data.limits import LIMITS, Limits, check_packing, regular_file
 
 __all__ = ["load_arrays"]
 
@@ -29,6 +29,7 @@ def load_arrays(path: str | os.PathLike[str], *, limits: Limits = LIMITS) -> dic
             if size > limits.unpacked_bytes:
                 raise HostileFile(f"{path.name} would unpack to {size:,} bytes; limit {limits.unpacked_bytes:,}.")
             for info in infos:
+                check_packing(info)
                 with archive.open(info) as stream:
                     _check_header(stream, info, path.name)
         with np.load(path, allow_pickle=False) as stored:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import stat
+import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from blindsight.core.errors import HostileFile, MissingData
 
-__all__ = ["LIMITS", "Limits", "read_at_most", "read_bytes", "regular_file"]
+__all__ = ["LIMITS", "Limits", "check_packing", "read_at_most", "read_bytes", "regular_file"]
 
 MEGA = 1 << 20
 
@@ -47,6 +48,12 @@ class Readable(Protocol):
     """What has a `read`: a file, a member of a zip file, an unpacking stream."""
 
     def read(self, size: int, /) -> bytes: ...
+
+
+def check_packing(member: zipfile.ZipInfo) -> None:
+    """Refuse what zipfile would unpack without a bound, kilobytes to gigabytes: bzip2 and LZMA."""
+    if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        raise HostileFile(f"{member.filename[:60]} is packed by another method than deflate. Pack the file again.")
 
 
 def regular_file(path: str | os.PathLike[str], *, largest: int) -> Path:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blindsight.core.errors import HostileFile, InvalidData
-from blindsight.data.limits import LIMITS, Limits, read_at_most, read_bytes, regular_file
+from blindsight.data.limits import LIMITS, Limits, check_packing, read_at_most, read_bytes, regular_file
 from blindsight.data.reading import decode_image
 
 __all__ = ["Files", "LazyImages", "ZipMembers", "find_damaged", "read_member"]
@@ -116,6 +116,7 @@ def read_member(archive: zipfile.ZipFile, member: str, *, largest: int) -> bytes
         info = archive.getinfo(member)
         if info.file_size > largest:
             raise HostileFile(f"{member} would unpack to {info.file_size:,} bytes; the limit is {largest:,}.")
+        check_packing(info)
         with archive.open(info) as stream:
             data = read_at_most(stream, largest + 1)
     except KeyError:

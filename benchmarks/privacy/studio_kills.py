@@ -97,7 +97,7 @@ class Studio:
         datasets, number = self._studio.datasets, secrets.token_hex(6)
         vault, photos = datasets.vault(one), datasets.photos(one)
         if step == "release":
-            made = Release(number, "search", datasets.new_folder(one, "search", 4.0), 4.0, 0, today(), False)
+            made = Release(number, "search", datasets.named(one, "search", 4.0, number), 4.0, 0, today(), False)
             return "protect", {"step": "release", "dataset": one.id, "release": asdict(made)}
         if step == "compare":
             pairs = [(a, b) for a in photos[:9] for b in photos if a != b]

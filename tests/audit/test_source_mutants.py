@@ -23,7 +23,7 @@ SOME = {
     "last-each-first-bare",
     "last-each-function-forgotten",
     "last-federated-share-cut-off",
-    "last-bulk-one-name-per-shard",
+    "last-each-value-forgotten",
 }
 ALL = (*EARLY, *LATE)
 SOURCE = Path(__file__).parents[2] / "src" / "blindsight"

@@ -13,8 +13,8 @@ from PIL import Image
 
 from blindsight.core.errors import HostileFile, MissingDependency
 from blindsight.data import load_folder, read_image
-from blindsight.data.formats.dicom import decode_dicom, is_dicom, patient_of
-from blindsight.data.limits import Limits
+from blindsight.data.formats.dicom import decode_dicom, patient_of
+from blindsight.data.limits import Limits, is_dicom
 from blindsight.data.reading import SUFFIXES
 from blindsight.index.photos import photo_names
 from blindsight.tagging.photos import image_files

@@ -15,9 +15,8 @@ from collections.abc import Iterator
 from PIL import Image
 
 from blindsight.core.errors import BlindsightError
-from blindsight.data.formats.dicom import is_dicom, silent_pydicom
-from blindsight.data.limits import LIMITS
-from blindsight.data.quiet import quiet
+from blindsight.data.formats.dicom import silent_pydicom
+from blindsight.data.limits import LIMITS, is_dicom, quiet
 
 __all__ = ["content_digest"]
 

@@ -1,19 +1,24 @@
-"""How large a file from outside may be before it is refused, and how its bytes are read."""
+"""How large a file from outside may be before it is refused, and how its bytes are read: bounded, and in silence."""
 
 from __future__ import annotations
 
 import os
 import stat
+import threading
+import warnings
 import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from blindsight.core.errors import HostileFile, MissingData
 
-__all__ = ["LIMITS", "Limits", "check_packing", "read_at_most", "read_bytes", "regular_file"]
+__all__ = ["LIMITS", "Limits", "check_packing", "is_dicom", "quiet", "read_at_most", "read_bytes", "regular_file"]
 
 MEGA = 1 << 20
+_FILTERS = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -96,3 +101,21 @@ def read_bytes(path: str | os.PathLike[str], *, largest: int) -> bytes:
     if len(data) > largest:
         raise HostileFile(f"{path.name} has more than {largest:,} bytes.")
     return data
+
+
+@contextmanager
+def quiet(*raised: type[Warning]) -> Iterator[None]:
+    """Warnings of decoders are silent, for they quote what a file holds; but for those that are to be raised.
+
+    Python's filters belong to the whole process, so only one thread at a time may change them.
+    """
+    with _FILTERS, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for kind in raised:
+            warnings.simplefilter("error", kind)
+        yield
+
+
+def is_dicom(data: bytes) -> bool:
+    """Whether the bytes begin as a DICOM file does: 128 of anything, then DICM."""
+    return data[128:132] == b"DICM"

@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from blindsight.core.errors import HostileFile
-from blindsight.data.formats.dicom import decode_dicom, is_dicom
-from blindsight.data.limits import LIMITS, Limits, read_bytes
-from blindsight.data.quiet import quiet
+from blindsight.data.formats.dicom import decode_dicom
+from blindsight.data.limits import LIMITS, Limits, is_dicom, quiet, read_bytes
 
 __all__ = ["FORMATS", "SUFFIXES", "decode_image", "read_image", "to_rgb"]
 

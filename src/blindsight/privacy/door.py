@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -51,12 +51,17 @@ _FILLED = 1 - 2.0**-15
 
 @dataclass(frozen=True)
 class Passage:
-    """One value at the door: by which planned release, the how many-eth of its name, and what went in."""
+    """One value at the door: by which planned release, the how many-eth of its name, and what went in.
+
+    Where records are released one by one, also their names and what the values are of (`release_each`).
+    """
 
     title: str
     planned: Planned
     number: int
     value: Array
+    names: tuple[str, ...] = ()
+    about: str = ""
 
 
 class Listener(Protocol):
@@ -279,18 +284,19 @@ class Door:
         if len(given) != len(names):
             raise InvalidParameter(f"got {len(names)} names for {len(given)} records.")
         first: dict[str, int] = {}
-        places = [first.setdefault(name, len(first)) for name in names]
-        inside = given if len(first) == len(names) else given[[names.index(name) for name in first]]
-        return self._each(planned, inside, list(first), about)[places]
+        places = np.array([first.setdefault(name, place) for place, name in enumerate(names)], np.int64)
+        # As many values as were given, so that how many pictures are equal does not show at the door.
+        return self._each(planned, given[places], tuple(names), about)[places]
 
-    def _each(self, planned: Planned, inside: Array, names: list[str], about: str) -> Array:
+    def _each(self, planned: Planned, inside: Array, names: tuple[str, ...], about: str) -> Array:
         if self._source.name == "system":
             return self._pass(planned, inside)
-        law = f"{about}/{sorted(to_fields(planned.mechanism).items())}"
-        exact = planned.mechanism.sampler == "exact"
-        forced = None if self._listener is None else self._listener.passing(self._passage(planned, inside))
+        passage = replace(self._passage(planned, inside), names=names, about=about)
+        forced = None if self._listener is None else self._listener.passing(passage)
         if forced is not None:
             return forced
+        law = f"{about}/{sorted(to_fields(planned.mechanism).items())}"
+        exact = planned.mechanism.sampler == "exact"
         parts = []
         for name, value in zip(names, inside, strict=True):
             seal = hashlib.sha256(np.ascontiguousarray(value).tobytes()).hexdigest()
@@ -298,7 +304,7 @@ class Door:
             parts.append(planned.mechanism.release(value[None], rng=rng))
         released = np.concatenate(parts) if parts else planned.mechanism.release(inside, rng=np.random.default_rng(0))
         if self._listener is not None:
-            self._listener.passed(self._passage(planned, inside), released)
+            self._listener.passed(passage, released)
         return released
 
     def _charge(self, ledger: Ledger | None, key: str | None) -> None:

@@ -36,7 +36,7 @@ Model = Literal["central", "local"]
 Calibration = Literal["paper", "proven"]
 FORMAT = "blindsight privacy card 2"
 # What holds what: whoever changes the second may change the first, so protecting it cannot cost less.
-_HOLDS = (("bit", "record"), ("pixel", "record"), ("pair", "record"), ("record", "person"), ("record", "user"))
+_HOLDS = (("bit", "record"), ("pixel", "record"), ("record", "person"), ("record", "user"))
 _RANDOMNESS = {
     "system": "operating system's entropy",
     "keyed": "a secret key: the same noise whenever the same record is released",

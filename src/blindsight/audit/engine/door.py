@@ -347,14 +347,17 @@ def _reused(audit: _Audit) -> None:
                 audit.find("entropy", f"{opening.title!r}", f"{label!r} and {other!r} draw from one stream")
             elif other != label:
                 audit.find("entropy", f"{opening.title!r}", "two names have one stream under the key")
-    stood: dict[bytes, bytes] = {}
+    stood: dict[bytes, tuple[str, bytes]] = {}
     for entry in audit.here.log:
         if audit.here.openings[entry.door].source.name == "keyed" and entry.by_record:
+            where = f"{entry.planned.what!r} of {entry.title!r}"
             for start, row in zip(entry.starts, entry.value, strict=True):
-                content = np.ascontiguousarray(row).tobytes()
+                content = (entry.about, np.ascontiguousarray(row).tobytes())
                 if stood.setdefault(start, content) != content:
-                    where = f"{entry.planned.what!r} of {entry.title!r}"
                     audit.find("entropy", where, "one noise under the key on two values: how they differ shows")
+            named = zip(entry.labels, entry.names, strict=False)
+            if any(label.partition("/")[0] != name for label, name in named):
+                audit.find("entropy", where, "a record's noise is drawn under another record's name")
 
 
 def _other_noise(audit: _Audit, data: Any) -> None:

@@ -48,6 +48,9 @@ class Entry:
     released: Array
     streams: tuple[int, ...]
     starts: tuple[bytes, ...]
+    labels: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+    about: str = ""
 
     @property
     def by_record(self) -> bool:
@@ -96,11 +99,11 @@ class Opening:
     seeds: list[int] = field(default_factory=list)
     heard: int = 0
 
-    def latest(self) -> list[tuple[int, bytes]]:
-        """Seed and start of the streams that were asked for since the last release, but for those of batches."""
+    def latest(self) -> list[tuple[int, bytes, str]]:
+        """Seed, start and label of the streams that were asked for since the last release, but for those of batches."""
         new = zip(self.labels[self.heard :], self.seeds[self.heard :], self.starts[self.heard :], strict=True)
         self.heard = len(self.labels)
-        return [(seed, start) for label, seed, start in new if not label.startswith(f"{self.title}/batch of ")]
+        return [(seed, start, label) for label, seed, start in new if not label.startswith(f"{self.title}/batch of ")]
 
 
 class _Streams:
@@ -170,8 +173,9 @@ class RecordingListener(_Ear):
                 passage.number,
                 np.array(passage.value),
                 np.array(released),
-                tuple(seed for seed, _ in drawn),
-                tuple(start for _, start in drawn),
+                *(tuple(column) for column in (zip(*drawn, strict=True) if drawn else ((), (), ()))),
+                names=passage.names,
+                about=passage.about,
             )
         )
 

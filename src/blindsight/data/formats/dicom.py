@@ -19,10 +19,9 @@ from numpy.typing import NDArray
 
 from blindsight.core.checks import optional_module
 from blindsight.core.errors import HostileFile
-from blindsight.data.limits import LIMITS, Limits
-from blindsight.data.quiet import quiet
+from blindsight.data.limits import LIMITS, Limits, is_dicom, quiet
 
-__all__ = ["decode_dicom", "is_dicom", "patient_of", "silent_pydicom", "unnamed_dicom"]
+__all__ = ["decode_dicom", "patient_of", "silent_pydicom", "unnamed_dicom"]
 
 _MOST_FRAMES = 10_000
 _COLOURS = ("Red", "Green", "Blue")
@@ -35,11 +34,6 @@ _PICTURE = [
     *(f"{colour}PaletteColorLookupTable{part}" for colour in _COLOURS for part in ("Descriptor", "Data")),
     *(f"Segmented{colour}PaletteColorLookupTableData" for colour in _COLOURS),
 ]
-
-
-def is_dicom(data: bytes) -> bool:
-    """Whether the bytes begin as a DICOM file does: 128 of anything, then DICM."""
-    return data[128:132] == b"DICM"
 
 
 def unnamed_dicom(path: Path) -> bool:

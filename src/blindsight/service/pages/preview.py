@@ -1,6 +1,6 @@
 """What others would find in a release, and find out: measured on public photos, or on these very photos.
 
-Everything here is computed and kept on this machine, for the owner's eyes.
+Everything here is computed and kept on this machine, for the owner alone.
 """
 
 from __future__ import annotations

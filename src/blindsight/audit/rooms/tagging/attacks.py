@@ -25,6 +25,7 @@ from blindsight.core.errors import BudgetExceeded
 from blindsight.privacy import Audited, Recovery
 from blindsight.privacy.mechanisms import Laplace
 from blindsight.tagging.answers import Exact
+from blindsight.tagging.labels import label_names
 
 __all__ = [
     "attack_answers",
@@ -158,7 +159,7 @@ def attack_training(tagger: Any, *, runs: int, seed: int) -> Attack:
     columns, labels = min(_COLUMNS, tagger.n_features_in_), min(_LABELS, tagger.n_labels_)
     rows, said = rng.standard_normal((40, columns)), (rng.random((40, labels)) < 0.3).astype(np.uint8)
     rows[0], said[0] = 5 * np.eye(columns)[0], 1  # a record that looks like no other
-    named = None if tagger.classes is None else tuple(tagger.classes)[:labels]
+    named = None if tagger.classes is None else label_names(tagger.classes, tagger.n_labels_)[:labels]
     toy = clone(tagger).set_params(answers=Exact(), classes=named, public=None, prior=None, random_state=None)
 
     def run(absent: tuple[int, ...], dice: np.random.Generator) -> NDArray[Any]:

@@ -286,11 +286,12 @@ class Door:
         first: dict[str, int] = {}
         places = np.array([first.setdefault(name, place) for place, name in enumerate(names)], np.int64)
         # As many values as were given, so that how many pictures are equal does not show at the door.
-        return self._each(planned, given[places], tuple(names), about)[places]
+        inside = given[places]
+        if self._source.name == "system":
+            return self._pass(planned, inside)[places]
+        return self._each(planned, inside, tuple(names), about)
 
     def _each(self, planned: Planned, inside: Array, names: tuple[str, ...], about: str) -> Array:
-        if self._source.name == "system":
-            return self._pass(planned, inside)
         passage = replace(self._passage(planned, inside), names=names, about=about)
         forced = None if self._listener is None else self._listener.passing(passage)
         if forced is not None:

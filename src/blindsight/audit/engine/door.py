@@ -12,6 +12,7 @@ It refutes; it does not prove.
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -355,9 +356,11 @@ def _reused(audit: _Audit) -> None:
                 content = (entry.about, np.ascontiguousarray(row).tobytes())
                 if stood.setdefault(start, content) != content:
                     audit.find("entropy", where, "one noise under the key on two values: how they differ shows")
-            named = zip(entry.labels, entry.names, strict=False)
-            if any(label.partition("/")[0] != name for label, name in named):
-                audit.find("entropy", where, "a record's noise is drawn under another record's name")
+            for label, name, row in zip(entry.labels, entry.names, entry.value, strict=False):
+                seal = hashlib.sha256(np.ascontiguousarray(row).tobytes()).hexdigest()
+                if not (label.startswith(f"{name}/{entry.about}") and seal in label):
+                    audit.find("entropy", where, "a record's noise does not hang on its name, function and value")
+                    break
 
 
 def _other_noise(audit: _Audit, data: Any) -> None:

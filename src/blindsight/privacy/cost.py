@@ -15,11 +15,14 @@ from typing import Any, Literal, get_args
 from blindsight.core import checks
 from blindsight.core.errors import InvalidData, UnitMismatch
 
-__all__ = ["Cost", "Neighbours", "Sampler", "Unit", "build", "plain"]
+__all__ = ["INSIDE", "Cost", "Neighbours", "Sampler", "Unit", "build", "plain"]
 
 Unit = Literal["bit", "pixel", "record", "person", "pair", "kappa pairs", "query", "user"]
 Neighbours = Literal["replace one", "add or remove one"]
 Sampler = Literal["exact", "float"]
+#: which larger units hold a smaller one: whoever changes the smaller changes the larger, so what bounds the larger
+#: bounds the smaller, and cannot be stated as less.
+INSIDE = {"bit": ("record", "person", "user"), "pixel": ("record", "person", "user"), "record": ("person", "user")}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,7 +16,7 @@ from typing import Literal, get_args
 from blindsight.core import checks
 from blindsight.core.errors import InvalidData, InvalidParameter
 from blindsight.privacy.accounting import price
-from blindsight.privacy.cost import Cost, Neighbours, Sampler, Unit, build, plain
+from blindsight.privacy.cost import INSIDE, Cost, Neighbours, Sampler, Unit, build, plain
 from blindsight.privacy.entropy import EntropyName
 from blindsight.privacy.plan import Plan, Planned, plan_from_fields, plan_to_fields
 
@@ -35,8 +35,6 @@ __all__ = [
 Model = Literal["central", "local"]
 Calibration = Literal["paper", "proven"]
 FORMAT = "blindsight privacy card 2"
-# What holds what: whoever changes the second may change the first, so protecting it cannot cost less.
-_HOLDS = (("bit", "record"), ("pixel", "record"), ("record", "person"), ("record", "user"))
 _RANDOMNESS = {
     "system": "operating system's entropy",
     "keyed": "a secret key: the same noise whenever the same record is released",
@@ -178,7 +176,7 @@ class Guarantee:
         """Refuse a larger unit that is stated as cheaper than one that it holds."""
         for small in self.costs:
             for large in self.costs:
-                comparable = (small.unit, large.unit) in _HOLDS and small.neighbours == large.neighbours
+                comparable = large.unit in INSIDE.get(small.unit, ()) and small.neighbours == large.neighbours
                 if comparable and large.delta <= small.delta and large.epsilon < small.epsilon * (1 - 1e-9):
                     raise InvalidParameter(
                         f"a {large.unit} holds a {small.unit}, so {large} cannot be right beside {small}."

@@ -14,13 +14,12 @@ import shlex
 from collections.abc import Collection, Sequence
 
 from blindsight.core.errors import BudgetExceeded, UnitMismatch
-from blindsight.privacy.cost import Cost
+from blindsight.privacy.cost import INSIDE, Cost
 from blindsight.privacy.ledger.amounts import Amount
 from blindsight.privacy.ledger.chain import Account, Entry
 
 __all__ = ["dues", "overspent", "uncovered", "ungranted", "unit_mismatch"]
 
-INSIDE = {"bit": ("record", "person", "user"), "pixel": ("record", "person", "user"), "record": ("person", "user")}
 # (from, to): how often the larger unit holds the smaller one.
 TIMES = {
     ("pair", "record"): ("most_pairs_of_a_record", "the most pairs that any one record is in"),

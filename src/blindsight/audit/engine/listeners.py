@@ -173,7 +173,9 @@ class RecordingListener(_Ear):
                 passage.number,
                 np.array(passage.value),
                 np.array(released),
-                *(tuple(column) for column in (zip(*drawn, strict=True) if drawn else ((), (), ()))),
+                tuple(seed for seed, _, _ in drawn),
+                tuple(start for _, start, _ in drawn),
+                tuple(label for _, _, label in drawn),
                 names=passage.names,
                 about=passage.about,
             )

@@ -20,6 +20,16 @@ settings.register_profile("blindsight", deadline=None, derandomize=bool(os.envir
 settings.load_profile("blindsight")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    # In the order below, not by how many tests a file has: what takes long must not come last.
+    config.option.loadscopereorder = False
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The workbench first: its tests share a process and take longer than any other file's."""
+    items.sort(key=lambda item: not item.nodeid.startswith("tests/service/"))
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """A file's tests stay in one process, and so do all of the workbench's: what they share is costly to make.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 from functools import cache
@@ -17,6 +18,7 @@ from blindsight.audit.release import ReleaseAudit, audit_release, audit_sketches
 from blindsight.audit.release.album import read_album
 from blindsight.audit.target import audit_file
 from blindsight.cli.main import app
+from blindsight.core import durable
 from blindsight.core.errors import InvalidData
 from blindsight.data.content import content_digest
 from blindsight.index import HammingIndex
@@ -45,12 +47,15 @@ def photos(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def made(photos, tmp_path_factory):
-    """Releases of these photos, by epsilon, each made once."""
+    """Releases of these photos, by epsilon, each made once; under fixed keys, so that the noise is the same each time."""
     home, kept = tmp_path_factory.mktemp("releases"), {}
 
     def make(epsilon: float, *more: str) -> Path:
         if (epsilon, more) not in kept:
             out = home / f"out{len(kept)}"
+            secret = hashlib.sha256(f"{epsilon} {more}".encode()).hexdigest()
+            durable.make_folder(home / f"{out.name}.vault")
+            durable.write_file(home / f"{out.name}.vault" / "key", f"blindsight vault key 1 {secret}\n".encode())
             words = ["hash", photos, "--out", out, "--epsilon", epsilon, "--features", "pixels", *more]
             done = CliRunner().invoke(app, [str(word) for word in words])
             assert done.exit_code == 0, done.output

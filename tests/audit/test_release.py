@@ -47,7 +47,7 @@ def photos(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def made(photos, tmp_path_factory):
-    """Releases of these photos, by epsilon, each made once; under fixed keys, so that the noise is the same each time."""
+    """Releases of these photos, by epsilon, each made once; under fixed keys, so that their noise stays the same."""
     home, kept = tmp_path_factory.mktemp("releases"), {}
 
     def make(epsilon: float, *more: str) -> Path:

@@ -226,15 +226,8 @@ class PhotoEncoder:
     def _checked(self, index: CodeIndex) -> CodeIndex:
         """Codes that state another release than this hash function makes are not its codes, or are called cheaper."""
         stated, due = index.guarantee, self.guarantee
-        if (
-            index.n_bits != self.n_bits
-            or stated is None
-            or (stated.releases, stated.unproven)
-            != (
-                due.releases,
-                due.unproven,
-            )
-        ):
+        same = stated is not None and (stated.releases, stated.unproven) == (due.releases, due.unproven)
+        if index.n_bits != self.n_bits or not same:
             raise HostileFile(
                 "the codes of the index state another guarantee than the hash function beside them gives. Restore both "
                 "from a copy, or ask whoever made the index."

@@ -28,7 +28,7 @@ from blindsight.core import checks, durable, storage
 from blindsight.core.decoding import MatchModel
 from blindsight.core.errors import BlindsightError, HostileFile, InvalidData
 from blindsight.data.content import content_digest
-from blindsight.data.formats.dicom import patient_of
+from blindsight.data.formats.dicom import patient_of, unnamed_dicom
 from blindsight.index.hamming import HammingIndex
 from blindsight.index.header import Header
 from blindsight.privacy import Guarantee
@@ -296,8 +296,6 @@ def law_of(encoder: Any, guarantee: Guarantee) -> str:
 
 def photo_names(folder: Path, suffixes: frozenset[str], *, leave_out: Iterable[Path] = ()) -> Iterator[str]:
     """The photos of a folder and its subfolders as relative names, in order; links are not followed."""
-    from blindsight.data.formats.dicom import unnamed_dicom
-
     if not folder.is_dir():
         raise InvalidData(f"{folder} is not a folder. Check the path.")
     hidden = {path.resolve() for path in leave_out}

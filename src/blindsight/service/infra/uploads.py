@@ -17,6 +17,8 @@ import numpy as np
 from fastapi import Request
 from numpy.typing import NDArray
 
+from blindsight.core.errors import HostileFile
+from blindsight.data.limits import check_packing
 from blindsight.service.infra.decoder import LARGEST_SIDE, sniffed
 from blindsight.service.infra.problems import Problem
 from blindsight.service.infra.settings import Settings
@@ -247,18 +249,14 @@ def _listed(spool: IO[bytes], most: int) -> zipfile.ZipFile:
 
 
 def _unpacked(packed: zipfile.ZipFile, entry: zipfile.ZipInfo, most: int) -> bytes | None:
-    """One file of a zip, or None if it is encrypted, broken or larger than it may be, whatever its header says.
-
-    Only what is stored or deflated: zipfile unpacks the other methods without a bound, kilobytes to gigabytes.
-    """
-    if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-        return None
+    """One file of a zip, or None if it is encrypted, broken or larger than it may be, whatever its header says."""
     try:
+        check_packing(entry)
         with packed.open(entry) as stream:
             data = stream.read(most + 1)
         return data if len(data) <= most else None
-    except (zipfile.BadZipFile, RuntimeError, OSError, ValueError, NotImplementedError, EOFError, zlib.error):
-        return None
+    except (HostileFile, zipfile.BadZipFile, RuntimeError, OSError, ValueError, EOFError, zlib.error):
+        return None  # NotImplementedError is a RuntimeError
 
 
 async def _or_none(decoders: Decoders, data: bytes, settings: Settings) -> NDArray[np.uint8] | None:

@@ -188,7 +188,7 @@ def aggregator(
     from blindsight.federated.flower.running import run_aggregator
 
     home = Home(folder).require("aggregator")
-    errors.print(f"aggregator at {home.about['address']}; the model goes to {folder / 'model.safetensors'}")
+    errors.print(f"aggregator at {home.about['address']}; the model goes to {home.model}")
     _show(run_aggregator(home, test=test, bind=bind, say=errors.print), json=json)
 
 
@@ -213,7 +213,7 @@ def user(
         str | None, typer.Option(envvar="BLINDSIGHT_LEDGER", help="Charge this ledger before the first round, once.")
     ] = None,
 ) -> None:
-    """Run a user's node until it is stopped; started again, it goes on."""
+    """Run a user's node until the last round; after a kill, run it again and it goes on."""
     from blindsight.federated.flower.homes import Home
     from blindsight.federated.flower.parties import charge
     from blindsight.federated.flower.plan import read_rows
@@ -225,6 +225,7 @@ def user(
         with Ledger(ledger, dataset=data.stem) as opened:
             errors.print(charge(home, opened).line())
     _keep(home, data=data)
+    errors.print(f"{home.plan.rounds} rounds are done; the model is {home.model}")
 
 
 def _keep(home: Any, *, data: Path | None = None) -> None:

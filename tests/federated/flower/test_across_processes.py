@@ -57,7 +57,9 @@ def test_a_run_survives_a_killed_superlink_a_killed_user_and_a_killed_aggregator
     assert [tuple(entry["contributors"]) for entry in rounds] == [everybody] * 3
     settings = Settings(dimension=650, users=5, bound=4.0, group=1, least_users=4, holders=(3, 5))
     saved = FederatedClassifier.load(aggregator.model)
-    np.testing.assert_array_equal(saved.released_["weights"].ravel(), simulated(aggregator.plan, settings, [everybody] * 3))
+    np.testing.assert_array_equal(
+        saved.released_["weights"].ravel(), simulated(aggregator.plan, settings, [everybody] * 3)
+    )
     assert rounds[-1]["accuracy"] > 0.8
 
 

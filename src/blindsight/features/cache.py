@@ -19,9 +19,7 @@ from numpy.typing import NDArray
 
 __all__ = ["FeatureCache"]
 
-_TABLE = (
-    "CREATE TABLE IF NOT EXISTS features (key BLOB PRIMARY KEY, vector BLOB NOT NULL, checksum INTEGER NOT NULL)"
-)
+_TABLE = "CREATE TABLE IF NOT EXISTS features (key BLOB PRIMARY KEY, vector BLOB NOT NULL, checksum INTEGER NOT NULL)"
 _ASK_AT_ONCE = 500  # below SQLite's limit of variables in one statement
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import zlib
 from functools import cache
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from typer.testing import CliRunner
 
 from blindsight.audit import release as module
 from blindsight.audit.engine.exits import frozen
-from blindsight.audit.release import ReleaseAudit, audit_release, audit_sketches, audit_tags, sketches
+from blindsight.audit.release import ReleaseAudit, album, audit_release, audit_sketches, audit_tags, sketches
 from blindsight.audit.release.album import read_album
 from blindsight.audit.target import audit_file
 from blindsight.cli.main import app
@@ -55,7 +56,7 @@ def made(photos, tmp_path_factory):
         if (epsilon, more) not in kept:
             out = home / f"out{len(kept)}"
             words = ["hash", photos, "--out", out, "--epsilon", epsilon, "--features", "pixels", *more]
-            with frozen(0):
+            with frozen(zlib.crc32(f"{epsilon} {more}".encode())):
                 done = CliRunner().invoke(app, [str(word) for word in words])
             assert done.exit_code == 0, done.output
             kept[epsilon, more] = out
@@ -65,9 +66,11 @@ def made(photos, tmp_path_factory):
 
 
 @pytest.fixture(autouse=True, scope="module")
-def few_budgets():
+def quick():
+    """One other budget, and pictures rebuilt at half the size."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "_EPSILONS", (2.0,))
+        patch.setattr(album, "_THUMBNAIL", 16)
         yield
 
 

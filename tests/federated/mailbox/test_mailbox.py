@@ -68,7 +68,8 @@ def test_a_user_who_was_away_at_the_end_gets_the_last_result_from_an_aggregator_
     crowd = Crowd(homes, tmp_path)
     try:
         crowd.join("keygen", "user-1", "user-2", "user-3", "user-4")
-        for last in running.run_aggregator(homes["aggregator"], linger=600.0):
+        for found in running.run_aggregator(homes["aggregator"], linger=600.0):
+            last = found
             if told.exists() and json.loads(told.read_text()) == [1, 2, 3, 4]:
                 ahead[0] = 600.0  # long enough for the one who does not come
         assert last["late"] == [5]

@@ -197,7 +197,7 @@ def test_a_locked_ledger_holds_up_charges_and_nothing_else(serve: Callable[..., 
 
 def test_what_is_kept_can_be_read_by_its_owner_only(live: Server) -> None:
     state = live.state
-    assert httpx.post(live.url + "/api/demo/tags/ask?query=1", timeout=LONG).status_code == 200
+    assert httpx.post(live.url + "/api/demo/search/ask?query=1&epsilon=8", timeout=LONG).status_code == 200
     assert stat.S_IMODE(state.stat().st_mode) == 0o700
     databases = [path for path in state.iterdir() if ".db" in path.name]
     assert {path.name for path in databases} >= {"studio.db", "ledger.db"}

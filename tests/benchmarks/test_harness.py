@@ -126,7 +126,7 @@ def test_an_unknown_room_is_refused_with_the_list() -> None:
         [sys.executable, "-m", "benchmarks", "kitchen"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
         cwd=ROOT,
     )

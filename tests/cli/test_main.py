@@ -65,7 +65,7 @@ def test_errors_become_one_sentence_and_a_code(error, code, monkeypatch, capsys)
 
 def test_a_typo_ends_with_usage_and_code_2() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "blindsight", "serch"], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-m", "blindsight", "serch"], capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode == 2
     assert "Usage" in done.stderr

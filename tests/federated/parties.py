@@ -34,7 +34,7 @@ class Crowd:
         self._over = threading.Event()
         self._threads: list[threading.Thread] = []
 
-    def until(self, what: str, happened: Callable[[], object], seconds: float = 150.0) -> None:
+    def until(self, what: str, happened: Callable[[], object], seconds: float = 600.0) -> None:
         """Wait; a party that failed in its thread fails the test."""
         end = time.monotonic() + seconds
         while not happened():
@@ -49,12 +49,13 @@ class Crowd:
         except BaseException as error:
             self.failed.append(error)
 
-    def join(self, *names: str, homes: dict[str, Home] | None = None) -> None:
+    def join(self, *names: str, homes: dict[str, Home] | None = None, **options: object) -> None:
         """In threads."""
+        options = {"say": self.said.append, "stop": self._over.is_set, **options}
         for name in names:
-            options = {"data": self.data / f"{name}.npz", "say": self.said.append, "stop": self._over.is_set}
             home = (homes or self.homes)[name]
-            thread = threading.Thread(target=self._keep, args=(home,), kwargs=options, daemon=True)
+            given = {"data": self.data / f"{name}.npz", **options}
+            thread = threading.Thread(target=self._keep, args=(home,), kwargs=given, daemon=True)
             self._threads.append(thread)
             thread.start()
 
@@ -75,7 +76,7 @@ class Crowd:
         """kill -9."""
         process = self.running.pop(name)
         process.send_signal(signal.SIGKILL)
-        process.wait(20)
+        process.wait()
 
     def children(self, name: str) -> list[int]:
         pid = self.running[name].pid
@@ -85,6 +86,6 @@ class Crowd:
         self._over.set()
         for process in self.running.values():
             process.kill()
-            process.wait(20)
+            process.wait()
         for thread in self._threads:
-            thread.join(30)
+            thread.join(120)

@@ -33,7 +33,7 @@ def resident(process: int) -> int:
 async def crowd(url: str, users: int, seconds: float) -> Counter[int]:
     found: Counter[int] = Counter()
     limits = httpx.Limits(max_connections=users, max_keepalive_connections=users)
-    async with httpx.AsyncClient(base_url=url, limits=limits, timeout=60) as client:
+    async with httpx.AsyncClient(base_url=url, limits=limits, timeout=300) as client:
         await client.get("/search")
         client.headers["X-CSRF-Token"] = client.cookies[f"blindsight_csrf_{client.base_url.port}"]
         until = time.monotonic() + seconds
@@ -66,7 +66,7 @@ def test_after_kill_9_the_ledger_holds_every_answer_that_left(serve: Callable[..
     received: Counter[str] = Counter()
 
     async def load() -> None:
-        async with httpx.AsyncClient(base_url=server.url, timeout=20) as client:
+        async with httpx.AsyncClient(base_url=server.url, timeout=300) as client:
 
             async def one(user: int) -> None:
                 while True:
@@ -86,7 +86,7 @@ def test_after_kill_9_the_ledger_holds_every_answer_that_left(serve: Callable[..
             await asyncio.gather(axe(), *(one(user) for user in range(20)))
 
     asyncio.run(load())
-    server.process.wait(20)
+    server.process.wait()
     with Ledger(state / "ledger.db", dataset="key local") as ledger:
         head = ledger.verify()
         charges = sum(entry.kind == "charge" and entry.unit == "query" for entry in ledger.entries())

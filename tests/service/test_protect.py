@@ -363,7 +363,7 @@ def test_kill_9_in_the_middle_of_protecting_and_a_restart_end_in_one_release_and
             break
         time.sleep(0.05)
     os.kill(first.process.pid, signal.SIGKILL)
-    first.process.wait(20)
+    first.process.wait()
     second = serve(PHOTOS=here)
     wait(second.url, order["job"], "done")
     about = json.loads((state / "vaults" / one / "about.json").read_text())

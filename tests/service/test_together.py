@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import json
 import os
 import signal
@@ -20,6 +21,7 @@ from blindsight.privacy import Ledger
 from blindsight.service import Settings
 from blindsight.service.infra.federations import Federations, Run, read_invitation
 from blindsight.service.infra.problems import Problem
+from ports import held_port
 from service.asgi import Client
 from service.photos import ALBUM, album, light, scanned, state  # noqa: F401
 
@@ -36,19 +38,11 @@ def rows(seed: int) -> tuple[Any, Any]:
     return rng.normal(0, 0.4, (60, 8)) + np.where(labels, 0.4, -0.4)[:, None], labels
 
 
-def port() -> int:
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 @pytest.mark.parametrize("sites", [3, 4])
 def test_sites_learn_one_model_in_processes_of_their_own_although_one_is_killed(tmp_path: Path, sites: int) -> None:
     """With three sites the second opens sums; with four, two of them together do, and a site dies on the way."""
     places = [Federations(Settings(state=tmp_path / str(n))) for n in range(sites)]
-    run = places[0].start(agreed(sites, port(), rounds=1 if sites == 3 else 2), *rows(0))
+    run = places[0].start(agreed(sites, held_port(), rounds=1 if sites == 3 else 2), *rows(0))
     secrets_here = {path.name for path in (places[0].root / run.id / "parties").iterdir()}
     assert not {f"user-{n}" for n in range(2, sites + 1)} & secrets_here, "others' keys stay with the host"
     for number, place in enumerate(places[1:], 2):
@@ -88,12 +82,12 @@ async def until(there: Callable[[], bool], seconds: float = 600) -> None:
 
 def child_of(root: Path) -> int:
     """The process whose party's lock lies under a folder."""
-    for path in Path("/proc").glob("[0-9]*/fd/*"):
-        try:
-            if str(root) in os.readlink(path):
-                return int(path.parts[2])
-        except OSError:
-            continue
+    for process in filter(str.isdecimal, os.listdir("/proc")):
+        with contextlib.suppress(OSError):  # processes come and go, and so do their files
+            for each in os.listdir(f"/proc/{process}/fd"):
+                with contextlib.suppress(OSError):
+                    if str(root) in os.readlink(f"/proc/{process}/fd/{each}"):
+                        return int(process)
     raise AssertionError("no process has its folder open")
 
 

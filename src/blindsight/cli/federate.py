@@ -189,7 +189,8 @@ def aggregator(
 
     home = Home(folder).require("aggregator")
     errors.print(f"aggregator at {home.about['address']}; the model goes to {home.model}")
-    _show(run_aggregator(home, test=test, bind=bind, say=errors.print), json=json)
+    # A minute for users who have not fetched the last result; it is over at once when all have.
+    _show(run_aggregator(home, test=test, bind=bind, linger=60.0, say=errors.print), json=json)
 
 
 def keygen(folder: Folder) -> None:

@@ -58,9 +58,9 @@ def test_the_noise_in_a_real_sum_has_the_stated_spread(small_key) -> None:
     result = Simulation(agreed.settings, key=small_key).round([np.zeros(3000)] * 6)
     steps = result.total / agreed.settings.code.grid
     expected = math.sqrt(6) * width(agreed.noise.levels)
-    # A chi-squared of 3,000 degrees, false alarm below 1e-6: five standard deviations of the variance.
-    assert abs(np.var(steps) / expected**2 - 1) < 5 * math.sqrt(2 / 3000)
-    assert abs(np.mean(steps)) < 5 * expected / math.sqrt(3000)
+    # A chi-squared of 3,000 degrees beyond 6 standard deviations: false alarms of both together below 1e-8.
+    assert abs(np.var(steps) / expected**2 - 1) < 6 * math.sqrt(2 / 3000)
+    assert abs(np.mean(steps)) < 6 * expected / math.sqrt(3000)
 
 
 def test_the_mechanism_draws_what_it_prices() -> None:

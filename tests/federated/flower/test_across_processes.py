@@ -14,9 +14,10 @@ from blindsight.core.errors import ProtocolError
 from blindsight.federated import FederatedClassifier
 from blindsight.federated.flower.certificates import make_node_key
 from blindsight.federated.flower.homes import Home
-from blindsight.federated.flower.processes import free_port, wait_for_port
+from blindsight.federated.flower.processes import wait_for_port
 from blindsight.federated.protocol import Settings
 from federated.parties import Crowd, status
+from ports import held_port
 
 pytestmark = pytest.mark.real
 HOLDERS = [f"holder-{n}" for n in range(1, 6)]
@@ -26,7 +27,7 @@ def test_a_run_survives_a_killed_superlink_a_killed_user_and_a_killed_aggregator
     federation, simulated, tmp_path: Path
 ) -> None:
     agreed = {"least_users": 4, "holders": (3, 5)}
-    homes = federation(port=free_port(), agreed=agreed, rounds=3, patience=600.0, carrier="flower")
+    homes = federation(port=held_port(), agreed=agreed, rounds=3, patience=600.0, carrier="flower")
     aggregator = homes["aggregator"]
     crowd = Crowd(homes, tmp_path)
     stranger = Home(shutil.copytree(homes["user-1"].path, tmp_path / "stranger"))
@@ -35,14 +36,15 @@ def test_a_run_survives_a_killed_superlink_a_killed_user_and_a_killed_aggregator
         crowd.start("aggregator", "--test", str(tmp_path / "test.npz"))
         crowd.join(*HOLDERS, *(f"user-{n}" for n in range(1, 5)))  # too early: they wait for it
         crowd.join("user-1", homes={"user-1": stranger})
+        crowd.until("the stranger to be refused", lambda: "does not know this party" in " ".join(crowd.said))
         crowd.until("it to say who is missing", lambda: status(aggregator)["waiting"].endswith("of user-5"))
         [superlink] = crowd.children("aggregator")
         os.kill(superlink, signal.SIGKILL)
         crowd.start("user-5")  # late
-        crowd.until("round 1 to end", lambda: len(status(aggregator)["rounds"]) == 1)
+        crowd.until("round 1 to end", lambda: len(status(aggregator)["rounds"]) >= 1)
         crowd.kill("user-5")
         crowd.start("user-5")
-        crowd.until("round 2 to end", lambda: len(status(aggregator)["rounds"]) == 2)
+        crowd.until("round 2 to end", lambda: len(status(aggregator)["rounds"]) >= 2)
         crowd.kill("aggregator")  # and with it its SuperLink
         crowd.start("aggregator", "--test", str(tmp_path / "test.npz"), "--json")
         crowd.until("the aggregator to end", lambda: crowd.running["aggregator"].poll() is not None)
@@ -50,8 +52,6 @@ def test_a_run_survives_a_killed_superlink_a_killed_user_and_a_killed_aggregator
     finally:
         crowd.close()
     assert "the SuperLink stopped" in crowd.log("aggregator")
-    said = " ".join(crowd.said)
-    assert "does not know this party" in said  # the stranger, all the way
     rounds = status(aggregator)["rounds"]
     everybody = (1, 2, 3, 4, 5)
     assert [tuple(entry["contributors"]) for entry in rounds] == [everybody] * 3

@@ -187,7 +187,8 @@ def test_every_noisy_sum_passes_the_door(digits, encrypt: bool) -> None:
         noise = np.rint((released - passage.value) / planned.mechanism.step)
         # All five users' shares, of which the guarantee counts three.
         expected = np.sqrt(5) * width(planned.mechanism.levels)
-        assert abs(np.std(noise) / expected - 1) < 5 / np.sqrt(2 * len(noise))
+        # A chi-squared of 650 degrees, where users draw for themselves: a false alarm in fewer than 1e-7 runs.
+        assert abs(np.std(noise) / expected - 1) < 6 / np.sqrt(2 * len(noise))
 
 
 def _shares(digits) -> list[tuple[np.ndarray, np.ndarray]]:

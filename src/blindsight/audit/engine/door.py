@@ -31,7 +31,7 @@ from blindsight.privacy.mechanisms import Mechanism
 __all__ = ["DoorAudit", "Finding", "Neighbour", "Reached", "audit_door"]
 
 _HAIR = 1 + 1e-9
-# What two accountants may differ by: grids and the measured scale of the noise.
+# What two accountants may differ by, and the measured scale of the noise from the stated one.
 _ACCOUNT = 0.02
 
 
@@ -297,7 +297,8 @@ def _part(audit: _Audit, opening: Opening, planned: Any, count: int, scales: dic
             f"{planned.what!r} of {opening.title!r}",
             f"sensitivity over drawn noise is {drawn:.4g}, the mechanism is accounted at {mechanism.mu:.4g}",
         )
-    return Gauss(drawn, count, planned.rate, planned.group)
+    # What is drawn was measured from above, so the stated mu is the sharper of the two where both agree.
+    return Gauss(max(drawn, mechanism.mu), count, planned.rate, planned.group)
 
 
 def _samplers(audit: _Audit, exact: bool, floats: set[str]) -> None:

@@ -142,7 +142,7 @@ def test_after_kill_9_released_codes_stay_as_they_were(photos, tmp_path):
         "def slow(self, codes, ids=None):\n"
         "    out = real(self, codes, ids)\n"
         "    print('stored', flush=True)\n"
-        "    time.sleep(60)\n"
+        "    time.sleep(600)\n"
         "    return out\n"
         "p.HammingIndex.add = slow\n"
         "from blindsight.cli.main import run\n"

@@ -14,6 +14,7 @@ import numpy as np
 from benchmarks.harness import Row, race
 from benchmarks.sketching.common import Halves, halves
 from blindsight.core import checks
+from blindsight.index.bulk import sketch_to
 from blindsight.sketching import NegativeSketcher, QKParameters
 from blindsight.sketching.algorithms import qk_hidden, sketch_of
 from blindsight.sketching.bits import to_bits
@@ -94,7 +95,7 @@ def _memory(out: Path, seed: int) -> Row:
         target = out / f"memory-{n}.sketches"
         sketcher = NegativeSketcher("Q3", random_state=seed).fit(images[:2])
         tracemalloc.start()
-        sketcher.sketch_to(target, images, block=500)
+        sketch_to(target, images, sketcher, block=500)
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
         target.unlink()

@@ -74,7 +74,7 @@ def test_under_a_vault_a_finished_file_is_known_again_and_its_names_are_not(vaul
 
 def test_a_sketch_in_a_file_is_the_one_in_memory(vault, tmp_path):
     sketcher = sketchers(vault)[0].fit(IMAGES)
-    assert np.array_equal(sketcher.sketch_to(tmp_path / "a", IMAGES, block=2).counts, sketcher.transform(IMAGES))
+    assert np.array_equal(sketch_to(tmp_path / "a", IMAGES, sketcher, block=2).counts, sketcher.transform(IMAGES))
 
 
 def test_a_guarantee_says_that_the_noise_is_keyed(vault):

@@ -9,6 +9,7 @@ from blindsight import data
 from blindsight.core.errors import HostileFile, InvalidData, InvalidParameter
 from blindsight.data import ImageSet
 from blindsight.evaluation.reconstruction import mean_psnr, mean_ssim
+from blindsight.index.bulk import sketch_to
 from blindsight.sketching import NegativeSketcher, QKParameters, SketchSet
 from blindsight.sketching.writer import SketchWriter
 
@@ -148,7 +149,7 @@ def test_tampered_headers_are_refused(old, new):
 def test_sketching_to_a_file_equals_sketching_in_memory(tmp_path):
     sketcher = NegativeSketcher("Q6", random_state=3).fit(GREY)
     calls = []
-    stored = sketcher.sketch_to(tmp_path / "s", GREY, block=7, progress=lambda *a: calls.append(a))
+    stored = sketch_to(tmp_path / "s", GREY, sketcher, block=7, progress=lambda *a: calls.append(a))
     assert stored.counts.shape == (30, 1, 8, 2, 7, 5)
     assert (stored.counts.sum(axis=(1, 2, 3, 4, 5)) == 3 * sketcher.parameters_.n_records(35)).all()
     assert calls == [(7, 30), (14, 30), (21, 30), (28, 30), (30, 30)]
@@ -167,7 +168,7 @@ def test_an_interrupted_job_resumes_where_it_stopped(tmp_path):
             raise Crash
 
     with pytest.raises(Crash):
-        sketcher.sketch_to(tmp_path / "s", GREY, np.arange(30), block=7, progress=crash)
+        sketch_to(tmp_path / "s", GREY, sketcher, np.arange(30), block=7, progress=crash)
     assert not (tmp_path / "s").exists()
     with pytest.raises(InvalidData, match="not finished"):
         SketchSet.open(tmp_path / "s.part")
@@ -175,7 +176,7 @@ def test_an_interrupted_job_resumes_where_it_stopped(tmp_path):
     with (tmp_path / "s.part").open("rb") as file:
         before = file.read()[: size // 3]
     calls = []
-    done = sketcher.sketch_to(tmp_path / "s", GREY, np.arange(30), block=7, progress=lambda *a: calls.append(a))
+    done = sketch_to(tmp_path / "s", GREY, sketcher, np.arange(30), block=7, progress=lambda *a: calls.append(a))
     assert calls[0] == (21, 30)
     assert (tmp_path / "s").read_bytes()[: size // 3] == before
     assert (done.labels == np.arange(30)).all()
@@ -185,7 +186,7 @@ def test_an_interrupted_job_resumes_where_it_stopped(tmp_path):
 def test_a_job_begun_otherwise_is_not_continued(tmp_path):
     SketchWriter(tmp_path / "s", n=30, image_shape=(1, 7, 5), parameters=QKParameters.paper("Q6"))
     with pytest.raises(InvalidData, match="other parameters"):
-        NegativeSketcher("Q3").fit(GREY).sketch_to(tmp_path / "s", GREY)
+        sketch_to(tmp_path / "s", GREY, NegativeSketcher("Q3").fit(GREY))
 
 
 def test_a_finished_file_tells_nothing_of_the_names_of_its_images(tmp_path):
@@ -193,7 +194,7 @@ def test_a_finished_file_tells_nothing_of_the_names_of_its_images(tmp_path):
     sketcher = NegativeSketcher("Q6", random_state=3).fit(GREY)
     for target, first in (("a", "IMG_"), ("b", "Jane Doe ")):
         names = np.array([f"{first}{k:04d}.png" for k in range(len(GREY))])
-        sketcher.sketch_to(tmp_path / target, ImageSet(GREY, names=names), block=7)
+        sketch_to(tmp_path / target, ImageSet(GREY, names=names), sketcher, block=7)
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
 
 
@@ -205,12 +206,12 @@ def test_a_job_on_other_images_is_not_continued_by_their_like(tmp_path):
         raise Crash
 
     with pytest.raises(Crash):
-        sketcher.sketch_to(tmp_path / "s", sets[0], block=7, progress=crash)
+        sketch_to(tmp_path / "s", sets[0], sketcher, block=7, progress=crash)
     with pytest.raises(InvalidData, match="other images"):
-        sketcher.sketch_to(tmp_path / "s", sets[1], block=7)
-    assert len(sketcher.sketch_to(tmp_path / "s", sets[0], block=7)) == len(GREY)
+        sketch_to(tmp_path / "s", sets[1], sketcher, block=7)
+    assert len(sketch_to(tmp_path / "s", sets[0], sketcher, block=7)) == len(GREY)
     with pytest.raises(InvalidData, match="second release"):
-        sketcher.sketch_to(tmp_path / "s", sets[0], block=7)
+        sketch_to(tmp_path / "s", sets[0], sketcher, block=7)
 
 
 def test_a_job_that_died_before_its_file_got_its_name_is_finished(tmp_path, monkeypatch):
@@ -222,9 +223,9 @@ def test_a_job_that_died_before_its_file_got_its_name_is_finished(tmp_path, monk
 
     with monkeypatch.context() as patch, pytest.raises(Crash):
         patch.setattr("blindsight.core.durable.rename", die)
-        sketcher.sketch_to(tmp_path / "s", images, block=7)
+        sketch_to(tmp_path / "s", images, sketcher, block=7)
     whole = (tmp_path / "s.part").read_bytes()
-    assert len(sketcher.sketch_to(tmp_path / "s", images, block=7)) == len(GREY)
+    assert len(sketch_to(tmp_path / "s", images, sketcher, block=7)) == len(GREY)
     assert (tmp_path / "s").read_bytes() == whole
 
 
@@ -232,9 +233,9 @@ def test_memory_of_sketching_is_bounded_by_a_block(tmp_path):
     n = 3000
     pixels = np.memmap(tmp_path / "pixels", np.uint8, "w+", shape=(n, 14, 14))
     sketcher = NegativeSketcher("Q3").fit(pixels[:2])
-    sketcher.sketch_to(tmp_path / "warm", pixels[:200], block=100)
+    sketch_to(tmp_path / "warm", pixels[:200], sketcher, block=100)
     tracemalloc.start()
-    sketcher.sketch_to(tmp_path / "s", pixels, block=100)
+    sketch_to(tmp_path / "s", pixels, sketcher, block=100)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     whole = n * 2 * 8 * 14 * 14

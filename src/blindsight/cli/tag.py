@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import sys
-import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from blindsight.cli.terminal import console, emit_json, errors, progress_bar, table, visible
+from blindsight.cli.terminal import console, emit_json, errors, notes, progress_bar, table, visible
 
 if TYPE_CHECKING:
     from blindsight.data import MultiLabelSet
@@ -114,9 +113,9 @@ def train(
     used, held, expected = split(rows)
     enough = len(held) >= _FEWEST_HELD and chosen.labels[held].any()
     validation = (rows[held], chosen.labels[held]) if enough else None
-    notes = {"extractor": {"kind": extractor.kind, "size": extractor.size}}
+    public_facts = {"extractor": {"kind": extractor.kind, "size": extractor.size}}
     with progress_bar("training") as progress, _uncharged(ledger):
-        options: dict[str, Any] = {"notes": notes, "n_records": expected, "validation": validation}
+        options: dict[str, Any] = {"notes": public_facts, "n_records": expected, "validation": validation}
         options["progress"] = progress
         tagger = train_once(tagger, rows[used], chosen.labels[used], vault=safe, ledger=opened, **options)
     found = None if validation is None else quality(tagger, *validation)
@@ -310,10 +309,7 @@ def _ledger(where: str | None, dataset: str, vault: Vault | None) -> Ledger | No
 @contextmanager
 def _uncharged(ledger: str | None) -> Iterator[None]:
     """Without a ledger a line says that nobody keeps count, instead of Python's warning."""
-    from blindsight.core.errors import UnchargedRelease
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UnchargedRelease)
+    with notes():
         yield
     if ledger is None:
         errors.print("No ledger was named (--ledger), so nobody keeps count of what was spent.")

@@ -187,17 +187,23 @@ def _sigmoid(half: NDArray[Any]) -> NDArray[Any]:
 
 
 def _level(half: NDArray[np.float32], prior: Floats, target: float) -> float:
-    """The shift at which the prior mean of the sigmoid is `target`; by bisection over a histogram."""
+    """The shift at which the prior mean of the sigmoid is `target`: by Newton's steps over a histogram, and by halving
+    where they would leave what is still possible."""
     low, high = float(half.min()), float(half.max())
     width = max(high - low, 1e-9) / _BINS
     at = ((half - np.float32(low)) * np.float32((1 - 1e-6) / width)).astype(np.int32)
     mass = np.bincount(at, weights=prior, minlength=_BINS)
     middle = low + (np.arange(len(mass)) + 0.5) * width
     left, right = -high - 20.0, -low + 20.0
+    shift = 0.5 * (left + right)
     for _ in range(40):
-        shift = 0.5 * (left + right)
-        if float(mass @ _sigmoid(middle + shift)) > target:
-            right = shift
-        else:
-            left = shift
-    return 0.5 * (left + right)
+        seen = _sigmoid(middle + shift)
+        excess = float(mass @ seen) - target
+        left, right = (left, shift) if excess > 0 else (shift, right)
+        steepness = 2 * float(mass @ (seen - seen * seen))
+        before, shift = shift, shift - excess / max(steepness, 1e-300)
+        if not left < shift < right:
+            shift = 0.5 * (left + right)
+        if abs(shift - before) < 1e-10:
+            break
+    return shift

@@ -1,10 +1,9 @@
-"""`NegativeSketcher`: images to sketches, in memory or from files larger than memory to a file."""
+"""`NegativeSketcher`: images to sketches (`index.bulk.sketch_to` writes files larger than memory)."""
 
 from __future__ import annotations
 
-import copy
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +19,10 @@ from blindsight.sketching.bits import as_images, pixels_of
 from blindsight.sketching.leak import Leak, leak_of
 from blindsight.sketching.negative_database import NegativeDatabase
 from blindsight.sketching.parameters import PAPER_P, PAPER_R, QKParameters, resolve
-from blindsight.sketching.permanent import Permanent, state_of
+from blindsight.sketching.permanent import Permanent
 from blindsight.sketching.qk_hidden import hide_image
 from blindsight.sketching.sampler import Dice, draw_sketches
 from blindsight.sketching.sketches import SketchSet
-from blindsight.sketching.writer import SketchWriter
 
 __all__ = ["NegativeSketcher", "disclosure_of"]
 
@@ -108,32 +106,6 @@ class NegativeSketcher(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         """`transform`, with labels and parameters beside the counts: the set that is sent."""
         labels = getattr(X, "labels", None) if y is None else y
         return SketchSet(self.transform(X), self.parameters_, labels, tuple(classes or getattr(X, "classes", ())))
-
-    def sketch_to(
-        self,
-        path: str | Path,
-        X: Any,
-        y: Any = None,
-        *,
-        prepare: Callable[[Any], NDArray[Any]] | None = None,
-        block: int | None = None,
-        progress: Callable[[int, int], None] | None = None,
-    ) -> SketchSet:
-        """Sketch a set of any size into a file, block by block; a second call resumes what a first left undone.
-
-        `X` is an array (a memory map, too) or an image set; `prepare` turns a slice of it into an array of images
-        (resizing, grey), by default `.array()`. Memory is bounded by a block, whatever the set's size.
-        """
-        check_is_fitted(self, "parameters_")
-        writer = SketchWriter.of(path, self, X, y, block=block)
-        for rows in writer.missing():
-            # Dice of its own for every block: a job that was stopped ends as one that was not.
-            drawer = copy.copy(self)
-            drawer.random_state = state_of(self.random_state, rows.start // writer.block)
-            writer.write(rows, drawer.transform((prepare or pixels_of)(X[rows])))
-            if progress is not None:
-                progress(rows.stop, len(X))
-        return writer.finish()
 
     def records(self, image: Any, *, unsafe_records: bool = False) -> list[NegativeDatabase]:
         """The records themselves, one negative database per channel: for study, never for sending."""

@@ -8,8 +8,8 @@ again, as Algorithm 1 does, so the law is the same and not only the mean (ignori
 1/M, which shows on small images).
 
 Dice: ChaCha8 under a key from the operating system (see `keystream`); the numbers of types and planes, which say
-nothing of the image, from a numpy generator seeded by the system. Uniform positions are exact (rejection); the q_j of
-further differing bits are rounded to multiples of 2^-32.
+nothing of the image, from AES under another (a numpy generator with a vault's or a user's seed). Uniform positions are
+exact (rejection); the q_j of further differing bits are rounded to multiples of 2^-32.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blindsight.core.compiled import njit
+from blindsight.privacy.entropy import aes_generator
 from blindsight.privacy.vault import RecordStream
 from blindsight.sketching.keystream import WORDS, fill, fresh_key, seeded_key
 from blindsight.sketching.parameters import QKParameters
@@ -48,7 +49,7 @@ class Dice:
     def throw(cls, random_state: Any = None) -> Dice:
         """From the operating system (None), or a simulation from a seed or generator."""
         if random_state is None:
-            return cls(fresh_key(), np.random.default_rng(), False)
+            return cls(fresh_key(), aes_generator(), False)
         rng = np.random.default_rng(random_state)
         return cls(seeded_key(rng), rng, True)
 

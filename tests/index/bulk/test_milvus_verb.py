@@ -9,13 +9,17 @@ from pathlib import Path
 
 import pytest
 from PIL import Image
+from typer.testing import CliRunner
 
 from blindsight import data
+from blindsight.cli.main import app
 
 pytestmark = pytest.mark.real
 
 
 def _verb(*words: str) -> str:
+    if "--milvus" not in words:
+        return CliRunner().invoke(app, words, catch_exceptions=False).stdout
     # In a process of its own: Milvus Lite keeps hold of the standard streams that it finds.
     done = subprocess.run(
         [sys.executable, "-m", "blindsight", *words], capture_output=True, text=True, timeout=600, check=False

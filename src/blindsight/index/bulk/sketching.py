@@ -41,8 +41,6 @@ def sketch_to(
 ) -> SketchSet:
     """Sketch a set of any size into a file; a second call resumes what a first left undone.
 
-    The same file, byte for byte, as `NegativeSketcher.sketch_to` makes with the same seed and block.
-
     Parameters:
         X: an array, a memory map or an image set; a block's images travel to its worker (of files only the names).
         sketcher: a fitted `NegativeSketcher` or `FlippedBits`.

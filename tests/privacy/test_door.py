@@ -210,8 +210,8 @@ def test_batches_are_poisson_samples_at_the_planned_rate() -> None:
     for step in range(400):
         inside[step, door.sample("steps", 100)] = True
         door.total("steps", np.zeros((1, 2)))
-    # 40,000 independent coins of 0.2; each bound below is passed with probability under 2e-7: cells of few batches would
-    # have heavier tails than the chi-square distribution.
+    # 40,000 independent coins of 0.2; each bound below is passed with probability under 2e-7. Cells of fewer batches
+    # would have heavier tails than the chi-square distribution.
     assert abs(stats.norm.isf(stats.binom.sf(inside.sum() - 1, 40_000, 0.2))) < 5.4
     expected = stats.binom.pmf(np.arange(101), 100, 0.2) * 400
     sizes = np.bincount(inside.sum(axis=1), minlength=101)

@@ -47,12 +47,15 @@ def _counts(case: Case, drawn: np.ndarray) -> np.ndarray:
     if case.outcomes is None:
         inner = np.histogram(case.reduce(drawn), bins=case.edges)[0]
     else:
-        rows = np.concatenate([case.outcomes.reshape(len(case.outcomes), -1), drawn.reshape(len(drawn), -1)])
-        # Every row to one number by its rank among distinct rows.
-        _, index = np.unique(np.round(rows.astype(float), 9), axis=0, return_inverse=True)
-        index = index.ravel()
-        table = np.bincount(index[len(case.outcomes) :], minlength=index.max() + 1)
-        inner = table[index[: len(case.outcomes)]]
+        listed, rows = (np.round(x.reshape(len(x), -1).astype(float), 9) for x in (case.outcomes, drawn))
+        # Every row to one number, whose digits are its values' ranks among the outcomes' values.
+        number, place, known = np.zeros(len(listed), int), np.zeros(len(rows), int), np.ones(len(rows), bool)
+        for outcome, value in zip(listed.T, rows.T, strict=True):
+            levels, rank = np.unique(outcome, return_inverse=True)
+            found = np.searchsorted(levels, value).clip(max=len(levels) - 1)
+            known &= levels[found] == value
+            number, place = number * len(levels) + rank, place * len(levels) + found
+        inner = np.bincount(place[known], minlength=number.max() + 1)[number]
     return np.append(inner, len(drawn) - inner.sum())
 
 

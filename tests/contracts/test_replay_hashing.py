@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import tempfile
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +33,16 @@ class _Codes(ReplayContract):
         return self.make().fit(PUBLIC)
 
     def run(self, data: Any, folder: Path) -> Any:
-        hasher = self.fitted()
+        hasher = copy.deepcopy(_from_public(type(self)))
         released = hasher.transform(data)
         hasher.save(folder / "hasher.safetensors")
         return released, hasher.guarantee_
+
+
+@cache
+def _from_public(case: type[_Codes]) -> Any:
+    """Learned once per class: what public images teach does not hang on the private ones."""
+    return case().fitted()
 
 
 class TestPHashing(_Codes):

@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.ma  # here, and not by every child anew
+import safetensors.numpy  # noqa: F401
 
 from blindsight.core import storage
 from blindsight.index import HammingIndex

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import math
 import warnings
@@ -209,11 +210,12 @@ def test_batches_are_poisson_samples_at_the_planned_rate() -> None:
     for step in range(400):
         inside[step, door.sample("steps", 100)] = True
         door.total("steps", np.zeros((1, 2)))
-    # 40,000 independent coins of 0.2; each bound below is passed with probability under 1e-7.
+    # 40,000 independent coins of 0.2; each bound below is passed with probability under 2e-7. Cells of fewer batches
+    # would have heavier tails than the chi-square distribution.
     assert abs(stats.norm.isf(stats.binom.sf(inside.sum() - 1, 40_000, 0.2))) < 5.4
     expected = stats.binom.pmf(np.arange(101), 100, 0.2) * 400
     sizes = np.bincount(inside.sum(axis=1), minlength=101)
-    kept = expected > 5
+    kept = expected > 20
     found = np.append(sizes[kept], sizes[~kept].sum())
     wanted = np.append(expected[kept], expected[~kept].sum())
     assert stats.chisquare(found, wanted * found.sum() / wanted.sum()).pvalue > 1e-7
@@ -294,7 +296,8 @@ def test_an_auditor_can_hand_out_other_releases_and_take_records_away() -> None:
     gone = Ear(missing=0)
     with listening(gone):
         _door(Planned(what="sum", mechanism=ADDED)).total("sum", np.eye(2))
-        drawn = _door(Planned(what="sum", mechanism=ADDED, rate=0.999)).sample("sum", 50)
+        much = dataclasses.replace(ADDED, sigma=30.0)  # quicker to price
+        drawn = _door(Planned(what="sum", mechanism=much, rate=0.999)).sample("sum", 50)
     np.testing.assert_allclose(gone.values[0], [0.0, 1.0])
     assert 0 not in drawn
 

@@ -9,17 +9,17 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from blindsight.core.errors import InvalidData, InvalidParameter
-from blindsight.privacy.clipping import clip_norm, clip_values
-from blindsight.privacy.entropy import SystemEntropy, release_rng, training_rng
+from blindsight.privacy.clipping import clip_norm
+from blindsight.privacy.entropy import SystemEntropy, source_of, training_rng
 
 
 def test_no_seed_means_the_operating_system_and_a_seed_means_simulation() -> None:
-    assert isinstance(release_rng(None)[0], SystemEntropy)
-    assert release_rng(None)[1] is False
+    assert isinstance(source_of(None).stream("a release", exact=True), SystemEntropy)
+    assert source_of(None).name == "system"
     assert training_rng(None)[1] is False
     for seed in (3, np.random.default_rng(3), np.random.SeedSequence(3), np.random.RandomState(3)):
         assert training_rng(seed)[1] is True
-        assert release_rng(seed)[1] is True
+        assert source_of(seed).name == "seed"
     assert training_rng(5)[0].random() == training_rng(5)[0].random()
 
 
@@ -62,6 +62,3 @@ def test_clipping_refuses_what_has_no_size() -> None:
         clip_norm([[np.nan, 1.0]], 1.0)
     with pytest.raises(InvalidParameter, match="bound"):
         clip_norm([[1.0]], 0)
-    with pytest.raises(InvalidParameter, match="low"):
-        clip_values([1.0], 2, 1)
-    assert clip_values([-5.0, 0.5, 5.0], -1, 1).tolist() == [-1.0, 0.5, 1.0]

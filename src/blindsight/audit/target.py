@@ -138,8 +138,7 @@ def attacked_index(
     source: Path, mechanism: Any, guarantee: Guarantee, trials: int, seed: int
 ) -> tuple[Verdict, Guarantee]:
     """The verdict on an index whose mechanism is known, and its card with what the attack measured."""
-    attack = attack_mechanism(mechanism, unit=guarantee.unit, trials=trials, seed=seed)
-    found = _judged(mechanism, source.name, "hashing", guarantee, [attack], notes=(), method="index")
+    found = _described(source, mechanism, guarantee, trials, seed)
     assert found.verdict is not None  # noqa: S101  (_judged makes one)
     assert isinstance(found.card, Guarantee)  # noqa: S101  (a guarantee was given)
     return found.verdict, found.card
@@ -160,6 +159,10 @@ def _index(source: Path, trials: int, seed: int) -> Audit:
     if mechanism is None:
         notes = ("Not attacked: the index does not say how its codes were released.",)
         return _judged(None, source.name, "hashing", guarantee, [], notes=notes)
+    return _described(source, mechanism, guarantee, trials, seed)
+
+
+def _described(source: Path, mechanism: Any, guarantee: Guarantee, trials: int, seed: int) -> Audit:
     attack = attack_mechanism(mechanism, unit=guarantee.unit, trials=trials, seed=seed)
     return _judged(mechanism, source.name, "hashing", guarantee, [attack], notes=(_DESCRIBED,), method="index")
 
@@ -300,16 +303,8 @@ def _judged(
 ) -> Audit:
     ranked = tuple(sorted(attacks, key=lambda attack: -attack.audited.epsilon))
     best = ranked[0].audited if ranked else None
-    verdict = Verdict(
-        room=room,
-        method=method or type(subject).__name__,
-        setting=guarantee.mechanism if room != "privacy" else "worst inputs",
-        unit=guarantee.unit,
-        calibration=guarantee.calibration,
-        claimed=guarantee.claimed if guarantee.calibration == "paper" else None,
-        proven=guarantee.epsilon,
-        audited=best,
-    )
+    setting = guarantee.mechanism if room != "privacy" else "worst inputs"
+    verdict = Verdict.of(guarantee, best, room=room, method=method or type(subject).__name__, setting=setting)
     card = guarantee if best is None else guarantee.with_audit(best)
     return Audit(name=name, room=room, subject=subject, card=card, verdict=verdict, attacks=ranked, notes=tuple(notes))
 

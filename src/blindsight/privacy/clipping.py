@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from blindsight.core import checks
 from blindsight.core.errors import InvalidParameter
 
-__all__ = ["clip_norm", "clip_values"]
+__all__ = ["clip_norm"]
 
 
 def clip_norm(
@@ -30,10 +30,3 @@ def clip_norm(
     norm = size.sum(axis=axis, keepdims=True)
     norm = norm if order == 1 else np.sqrt(norm)
     return np.asarray(array * (limit / np.maximum(norm, limit)))
-
-
-def clip_values(x: Any, low: float, high: float) -> NDArray[np.float64]:
-    """Every value into [low, high]."""
-    if not checks.number("low", low) < checks.number("high", high):
-        raise InvalidParameter(f"low must be below high, got {low!r} and {high!r}.")
-    return np.clip(checks.finite_array("x", x), low, high)

@@ -33,7 +33,6 @@ __all__ = [
     "SystemSource",
     "aes_generator",
     "part_state",
-    "release_rng",
     "source_of",
     "training_rng",
     "words",
@@ -168,13 +167,6 @@ def training_rng(random_state: RandomState) -> tuple[np.random.Generator, bool]:
     if isinstance(random_state, (int, np.integer)) and random_state < 0:
         raise InvalidParameter(f"random_state must be at least 0, got {random_state}.")
     return np.random.default_rng(random_state), True
-
-
-def release_rng(random_state: RandomState) -> tuple[Rng, bool]:
-    """The operating system's numbers, or a seeded generator and the word that it makes a simulation."""
-    if random_state is None:
-        return SystemEntropy(), False
-    return training_rng(random_state)
 
 
 def part_state(random_state: RandomState, part: int) -> RandomState:

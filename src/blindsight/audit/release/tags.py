@@ -130,18 +130,9 @@ def _judged(source: Path, trials: int, seed: int) -> tuple[Guarantee | None, lis
     guarantee = Guarantee.from_json(beside.read_text(encoding="utf-8"))
     if len(guarantee.releases) != 1:
         return guarantee, []
-    attack = attack_mechanism(guarantee.releases[0].mechanism, unit=guarantee.unit, trials=trials, seed=seed)
-    verdict = Verdict(
-        room="tagging",
-        method="published tags",
-        setting=guarantee.mechanism,
-        unit=guarantee.unit,
-        calibration=guarantee.calibration,
-        claimed=None,
-        proven=guarantee.epsilon,
-        audited=attack.audited,
-    )
-    return guarantee.with_audit(attack.audited), [verdict]
+    found = attack_mechanism(guarantee.releases[0].mechanism, unit=guarantee.unit, trials=trials, seed=seed).audited
+    verdict = Verdict.of(guarantee, found, room="tagging", method="published tags", setting=guarantee.mechanism)
+    return guarantee.with_audit(found), [verdict]
 
 
 def _row(question: str, released: str, plain: str, chance: str) -> dict[str, str]:

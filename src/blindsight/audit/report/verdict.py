@@ -39,9 +39,9 @@ class Verdict:
 
     @classmethod
     def of(
-        cls, guarantee: Guarantee, audited: Audited, *, room: Room, method: str, setting: str, advice: str = ""
+        cls, guarantee: Guarantee, audited: Audited | None, *, room: Room, method: str, setting: str, advice: str = ""
     ) -> Verdict:
-        """The verdict on a guarantee that an attack was run against."""
+        """The verdict on a guarantee, from the attack that was run against it, if any was."""
         return cls(
             room=room,
             method=method,

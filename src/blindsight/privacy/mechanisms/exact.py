@@ -1,8 +1,8 @@
-"""Exact samplers on integers: no floating point between the dice and the noise.
+"""An exact sampler on integers: no floating point between the dice and the noise.
 
-The discrete Laplace and Gaussian of Canonne, Kamath and Steinke (2020), vectorised. Parameters are fractions, every
-decision is the comparison of a uniform integer with an integer, so the output has the stated distribution exactly,
-whatever the dice are, and tells nothing through its low bits.
+The discrete Laplace of Canonne, Kamath and Steinke (2020), vectorised. Parameters are fractions, every decision is the
+comparison of a uniform integer with an integer, so the output has the stated distribution exactly, whatever the dice
+are, and tells nothing through its low bits.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from blindsight.core.errors import InvalidParameter
 from blindsight.privacy.entropy import Rng
 
-__all__ = ["discrete_gaussian", "discrete_laplace", "fraction_above"]
+__all__ = ["discrete_laplace", "fraction_above"]
 
 
 def fraction_above(value: float) -> Fraction:
@@ -80,72 +80,3 @@ def _geometric(top: int, bottom: int, size: int, rng: Rng) -> tuple[NDArray[np.i
         alive = alive[_unit_exp(np.full(alive.size, 1, np.int64), 1, rng)]
         turns[alive] += 1
     return (offset + top * turns) // bottom, accepted
-
-
-def discrete_gaussian(variance: Fraction, size: int, *, rng: Rng) -> NDArray[np.int64]:
-    """Integers with Pr(z) proportional to exp(-z^2 / (2 variance)), by rejection from a discrete Laplace."""
-    if variance <= 0:
-        raise InvalidParameter(f"variance must be above 0, got {variance}.")
-    scale = int(np.floor(np.sqrt(float(variance)))) + 1
-    result = np.empty(size, np.int64)
-    todo = np.arange(size)
-    while todo.size:
-        proposal = discrete_laplace(Fraction(scale), todo.size, rng=rng)
-        accepted = _accept_gaussian(np.abs(proposal), variance, scale, rng)
-        result[todo[accepted]] = proposal[accepted]
-        todo = todo[~accepted]
-    return result
-
-
-def _accept_gaussian(size: NDArray[np.int64], variance: Fraction, scale: int, rng: Rng) -> NDArray[np.bool_]:
-    """True with probability exp(-(|z| - variance/scale)^2 / (2 variance)).
-
-    With variance = a/b and scale = t the exponent is (|z| t b - a)^2 / (2 a b t^2), a ratio of integers that may
-    outgrow 64 bits; Python's integers take it, once for each distinct |z|.
-    """
-    a, b, t = variance.numerator, variance.denominator, scale
-    bottom = 2 * a * b * t * t
-    accepted = np.empty(size.shape, np.bool_)
-    for value in np.unique(size):
-        where = np.flatnonzero(size == value)
-        top = (int(value) * t * b - a) ** 2
-        accepted[where] = _bernoulli_exp_big(top, bottom, where.size, rng)
-    return accepted
-
-
-def _bernoulli_exp_big(top: int, bottom: int, size: int, rng: Rng) -> NDArray[np.bool_]:
-    """True with probability exp(-top/bottom), for one ratio of integers of any length and size."""
-    ones, rest = divmod(top, bottom)
-    result = np.ones(size, np.bool_)
-    alive = np.arange(size)
-    for _ in range(ones):
-        stays = _unit_exp(np.ones(alive.size, np.int64), 1, rng)
-        result[alive[~stays]] = False
-        alive = alive[stays]
-        if not alive.size:
-            return result
-    if rest:
-        odd = np.ones(alive.size, np.bool_)
-        going, k = np.arange(alive.size), 1
-        while going.size:
-            going = going[_less(rest, bottom * k, going.size, rng)]
-            odd[going] = ~odd[going]
-            k += 1
-        result[alive[~odd]] = False
-    return result
-
-
-def _less(top: int, bottom: int, size: int, rng: Rng) -> NDArray[np.bool_]:
-    """Bernoulli(top/bottom) for integers of any length: compare binary digits of a uniform with those of top/bottom."""
-    undecided = np.arange(size)
-    result = np.zeros(size, np.bool_)
-    rest = top
-    while undecided.size:
-        # The next 32 binary digits of top/bottom against 32 random ones; equal digits go on to the next block.
-        digits, rest = divmod(rest << 32, bottom)
-        drawn = _below(2**32, undecided.size, rng)
-        result[undecided[drawn < digits]] = True
-        undecided = undecided[drawn == digits]
-        if rest == 0:  # the remaining digits are zeros: a uniform is never below them
-            break
-    return result

@@ -7,7 +7,7 @@ import os
 from typing import Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from blindsight.core import threads
 
@@ -15,8 +15,13 @@ threads.limit()
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("MPLBACKEND", "Agg")
 
-# No deadline: two busy cores are not a bug. In CI the same examples every time.
-settings.register_profile("blindsight", deadline=None, derandomize=bool(os.environ.get("CI")))
+# No deadline, and examples may be slow to make: two busy cores are not a bug. In CI the same examples every time.
+settings.register_profile(
+    "blindsight",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    derandomize=bool(os.environ.get("CI")),
+)
 settings.load_profile("blindsight")
 
 

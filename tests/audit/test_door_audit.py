@@ -158,10 +158,12 @@ class ScaleFromTheData(Summed):
 
 
 class WritesALog(Summed):
-    """Another file, next to the model."""
+    """Another file, somewhere else."""
+
+    log: Path
 
     def through(self, door: Any, X: Any) -> Any:
-        Path("/tmp/blindsight-toy.log").write_text(f"{np.mean(X)}")
+        self.log.write_text(f"{np.mean(X)}")
         return super().through(door, X)
 
 
@@ -282,7 +284,10 @@ def _cheaper(plan: Any, delta: float) -> Any:
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
-def test_planted_bugs_are_caught_by_their_kind(make: Any, kind: str, data: Any) -> None:
+def test_planted_bugs_are_caught_by_their_kind(
+    make: Any, kind: str, data: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(WritesALog, "log", tmp_path / "log", raising=False)
     found = _audited(make, data, floats=("answers", "gradient"))
     assert kind in {finding.kind for finding in found.findings}, str(found)
 

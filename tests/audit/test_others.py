@@ -11,12 +11,12 @@ import pytest
 from blindsight.audit.others import audit_callable, audit_measurement, audit_training
 from blindsight.core.errors import InvalidData
 
-RNG = np.random.default_rng(0)
 DATA, NEIGHBOUR = np.zeros(20), np.append(np.zeros(19), 1.0)
 
 
 def noisy_sum(scale: float) -> Any:
-    return lambda rows: float(np.sum(rows)) + RNG.laplace(scale=scale)
+    rng = np.random.default_rng(0)
+    return lambda rows: float(np.sum(rows)) + rng.laplace(scale=scale)
 
 
 def test_a_callable_that_keeps_its_word_is_not_refuted() -> None:
@@ -31,7 +31,8 @@ def test_a_callable_with_a_fourth_of_the_noise_is_refuted() -> None:
 
 def test_words_are_told_apart_by_how_often_they_come() -> None:
     def says(truth: float) -> Any:
-        return lambda rows: ("yes", "no")[int((RNG.random() < truth) == (rows.sum() > 0))]
+        rng = np.random.default_rng(0)
+        return lambda rows: ("yes", "no")[int((rng.random() < truth) == (rows.sum() > 0))]
 
     sound = audit_callable(says(0.73), DATA, NEIGHBOUR, epsilon=1.0)
     assert 0.5 < sound.verdict.audited.epsilon <= 1.0
@@ -41,15 +42,15 @@ def test_words_are_told_apart_by_how_often_they_come() -> None:
 def _refuses(rows: Any) -> float:
     if rows.sum() > 0:
         raise ValueError("no record may be positive")
-    return RNG.laplace()
+    return 0.5
 
 
 @pytest.mark.parametrize(
     "run",
     [
         _refuses,
-        lambda rows: np.zeros(3 + int(rows.sum())) + RNG.laplace(),
-        lambda rows: np.nan if rows.sum() else RNG.laplace(),
+        lambda rows: np.full(3 + int(rows.sum()), 0.5),
+        lambda rows: np.nan if rows.sum() else 0.5,
         lambda rows: {"positive": bool(rows.sum())},
     ],
     ids=["a refusal", "a length", "no number", "a dict"],
@@ -71,9 +72,14 @@ def dp() -> Any:
 
 
 def test_an_opendp_measurement_is_held_to_its_own_map(dp: Any) -> None:
+    """OpenDP draws from entropy of its own, so the inputs are a little nearer than the map allows.
+
+    Told apart by the sign (half of the releases on one side), inputs at the full distance refute a sound measurement
+    in 2e-4 of the runs; at 0.9 of it in 3e-9, and fewer than 1e-7 find less than 0.5.
+    """
     space = dp.atom_domain(T=float, nan=False), dp.absolute_distance(T=float)
     sound = dp.m.make_laplace(*space, scale=1.0)
-    found = audit_measurement(sound, 0.0, 1.0, d_in=1.0)
+    found = audit_measurement(sound, 0.0, 0.9, d_in=1.0, statistic=lambda answers: -np.sign(answers[:, 0]))
     assert not found.verdict.refuted
     assert 0.5 < found.verdict.audited.epsilon <= found.verdict.claimed == pytest.approx(1.0)
     smooth = dp.m.make_gaussian(*space, scale=1.0)
@@ -96,7 +102,7 @@ ROWS, STEPS = 240, 40
 
 
 def training(*, poisson: bool = True, clip: float | None = 1.0, told: float | None = None) -> Any:
-    """A small classifier trained by Opacus, with one mistake or none."""
+    """A small classifier trained by Opacus, with one mistake or none, from one seed."""
     torch = pytest.importorskip("torch", reason="torch is not installed: no training is audited")
     pytest.importorskip("opacus", reason="opacus is not installed: no training is audited")
     from opacus import PrivacyEngine
@@ -133,7 +139,9 @@ def training(*, poisson: bool = True, clip: float | None = 1.0, told: float | No
     rng = np.random.default_rng(1)
     inputs = torch.as_tensor(rng.standard_normal((ROWS, 20)), dtype=torch.float32)
     dataset = torch.utils.data.TensorDataset(inputs, torch.as_tensor(rng.integers(0, 3, ROWS)))
-    return audit_training(train, dataset, delta=1e-5)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return audit_training(train, dataset, delta=1e-5)
 
 
 def test_a_sound_training_is_not_refuted() -> None:

@@ -17,6 +17,8 @@ from blindsight.privacy.door import Door
 from blindsight.sketching import CodebookSketcher, FlippedBits
 from blindsight.tagging import DPTraining, LaplaceAnswers, PrivateTagger, TopTags
 
+pytestmark = pytest.mark.usefixtures("same_noise")
+
 RNG = np.random.default_rng(0)
 ROWS = RNG.normal(size=(60, 12))
 SAID = (RNG.random((60, 3)) < 0.4).astype(np.uint8)

@@ -19,6 +19,8 @@ from blindsight.metric import DPPMetric
 from blindsight.privacy import Disclosure
 from blindsight.sketching import NegativeSketcher
 
+pytestmark = pytest.mark.usefixtures("same_noise")
+
 X = np.random.default_rng(0).standard_normal((120, 16))
 
 

@@ -304,7 +304,7 @@ def test_several_processes_may_get_the_same_set(registry: Registry) -> None:
         for _ in range(3)
     ]
     for process in processes:
-        _, errors = process.communicate(timeout=60)
+        _, errors = process.communicate(timeout=600)
         assert process.returncode == 0, errors.decode()
 
 

@@ -33,7 +33,7 @@ PINNED = re.compile(r"^([A-Za-z0-9._-]+)==([A-Za-z0-9.!]+) --hash=sha256:[0-9a-f
 def _run(*words: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
     kept = {name: value for name, value in os.environ.items() if name not in {"PYTHONPATH", "PYTHONHOME"}}
     return subprocess.run(
-        list(map(str, words)), cwd=cwd, env=kept, capture_output=True, text=True, timeout=300, check=False
+        list(map(str, words)), cwd=cwd, env=kept, capture_output=True, text=True, timeout=600, check=False
     )
 
 

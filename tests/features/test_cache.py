@@ -94,6 +94,6 @@ for i in range(100):
 def test_several_processes_may_write_at_once(tmp_path: Path) -> None:
     path = tmp_path / "f.sqlite"
     writers = [subprocess.Popen([sys.executable, "-c", WRITER, str(path), str(w)]) for w in range(2)]
-    assert [writer.wait(timeout=120) for writer in writers] == [0, 0]
+    assert [writer.wait(timeout=600) for writer in writers] == [0, 0]
     found = FeatureCache(path, 8).get([f"{w} {i}".encode() for w in range(2) for i in range(100)])
     assert len(found) == 200 and found[b"1 42"].tolist() == [42.0] * 8

@@ -86,6 +86,15 @@ def test_threshold_keeps_only_hits_that_are_sure_enough():
     assert decoding.MatchModel.independent_bits(8, 0.5, prior=0.01).threshold(0.9) == -1
 
 
+def test_the_furthest_codes_are_not_taken_for_matches_because_no_pair_was_so_far_apart():
+    rng = np.random.default_rng(3)
+    near, far = rng.binomial(64, 0.05, 200), rng.binomial(64, 0.5, 20_000)
+    model = decoding.MatchModel.from_pairs(np.r_[near, far], np.arange(20_200) < 200, n_bits=64, beta=0.02)
+    curve = model.curve()
+    assert (np.diff(curve) <= 0).all()
+    assert curve[0] > 0.9 and curve[-1] < 1e-3
+
+
 def test_without_information_the_posterior_is_the_prior():
     model = decoding.MatchModel.independent_bits(8, 0.5, prior=0.25)
     np.testing.assert_allclose(model.curve(), 0.25)

@@ -19,7 +19,7 @@ from blindsight.privacy.accounting import price
 X = load_digits().data[:400] / 16.0
 
 
-def audited_epsilon(make, trials=300, confidence=0.95) -> float:
+def audited_epsilon(make, trials=100, confidence=0.95) -> float:
     """A lower bound on epsilon: does the released code of a record equal what W and R say of one of two images?"""
     inside, outside = X.copy(), X.copy()
     outside[0] = 1 - inside[0]

@@ -113,7 +113,8 @@ def test_nothing_that_is_given_away_names_a_photo_or_a_place(album):
     hash_folder(album, "--prune")
     for path in (album.parent / "ix").rglob("*"):
         content = path.read_bytes() + path.name.encode()
-        assert b"Mueller" not in content and b"Anna" not in content and str(album.parent).encode() not in content
+        # Not by "Anna": four bytes may be found by chance in five megabytes of cells.
+        assert b"Mueller" not in content and str(album.parent).encode() not in content
     assert all(len(key) == 32 and int(key, 16) for key in codes(album))
 
 
@@ -333,7 +334,7 @@ def test_persons_from_dicom_files(album):
 
     for path in album.iterdir():
         path.unlink()
-    for number, patient in enumerate(["Mueller-1961", "Mueller-1961", "Meier-1970", ""]):
+    for number, patient in enumerate(["Mueller", "Mueller", "Meier", ""]):
         meta = FileMetaDataset()
         meta.TransferSyntaxUID = ExplicitVRLittleEndian
         scan = FileDataset(None, {}, file_meta=meta, preamble=bytes(128))
@@ -351,7 +352,8 @@ def test_persons_from_dicom_files(album):
     made = hash_folder(album, "--person", "dicom")
     assert (made["released"], made["left_out"], spent(album, "person")) == (2, 1, 8)
     for path in (*(album.parent / "ix").rglob("*"), *(album.parent / "ix.vault").rglob("*")):
-        assert not path.is_file() or b"1961" not in path.read_bytes(), "not even the vault holds it as it is"
+        # By its letters: four digits are often found among the random ids.
+        assert not path.is_file() or b"Mueller" not in path.read_bytes(), "not even the vault holds it as it is"
 
 
 def test_persons_from_a_table(album):
@@ -372,7 +374,7 @@ def test_random_operations_agree_with_a_model(album, seed):
     rng = random.Random(seed)
     hash_folder(album)
     truth: dict[bytes, bytes] = {}  # content -> code, once seen for ever
-    shelf = [path.read_bytes() for path in album.iterdir()]
+    shelf = [path.read_bytes() for path in sorted(album.iterdir())]
     for _ in range(25):
         for _ in range(rng.randrange(1, 12)):
             act(rng, album, shelf)

@@ -187,9 +187,10 @@ def test_a_crash_right_after_the_charge_does_not_charge_again(photos, tmp_path, 
 
 
 def test_a_second_index_is_a_second_release(photos, tmp_path):
-    ledger = granted(tmp_path / "ledger.db", epsilon=16)
+    # At epsilon 2 about half of the cells are lies: that two releases of 85 are equal by chance is below 1e-40.
+    ledger = granted(tmp_path / "ledger.db", epsilon=4)
     for name in ("one", "two"):
-        words = ["hash", photos, "--out", tmp_path / name, "--features", "pixels"]
+        words = ["hash", photos, "--out", tmp_path / name, "--features", "pixels", "--epsilon", 2]
         run(*words, "--ledger", tmp_path / "ledger.db", "--dataset", "album")
     assert charges(ledger) == 2
     assert float(ledger.balance("record").remaining.epsilon) == 0
@@ -422,7 +423,7 @@ def test_a_threshold_and_a_radius_narrow_the_hits(photos, tmp_path):
     public.mkdir()
     for number, pixels in enumerate(built_in_images(240, 32)):
         Image.fromarray(pixels).save(public / f"{number}.png")
-    run("hash", photos, "--out", tmp_path / "ix", *CLEAR, "--public", public)
+    run("hash", photos, "--out", tmp_path / "ix", *CLEAR, "--public", public, "--seed", 5)
     query = photos / "trips" / "001.png"
     sure = json.loads(run("search", tmp_path / "ix", query, "-k", 50, "--min-probability", 0.5, "--json"))
     assert sure["queries"][0]["hits"] and all(hit["probability"] >= 0.5 for hit in sure["queries"][0]["hits"])

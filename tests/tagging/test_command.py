@@ -102,7 +102,7 @@ def test_the_file_holds_no_word_that_only_a_record_has(photos, tmp_path):
     (folder / "labels.csv").write_text("\n".join(lines))
     out = tmp_path / "ward.safetensors"
     train(folder, out, "--vocabulary", "red,green,blue", "--epsilon", 8)
-    assert b"hiv" not in out.read_bytes()
+    assert b"hiv-positive" not in out.read_bytes()  # whole: three bytes are found by chance among the weights
     assert PrivateTagger.load(out).guarantee_.epsilon < 8.01
     report = json.loads(train(folder, out, "--epsilon", 8, "--json").stdout)
     assert report["training"]["proven"].startswith("none")
@@ -245,9 +245,11 @@ def test_words_alone_start_a_tagger_at_epsilon_zero(tmp_path, monkeypatch):
 
 @pytest.fixture(scope="module")
 def published(photos, tmp_path_factory):
-    """A model for publishing tags, and its vault."""
+    """A model for publishing tags, and its vault; written even if its answers happen to be worth nothing on the few
+    photos held out."""
     out = tmp_path_factory.mktemp("published") / "public.safetensors"
-    train(photos, out, "--epsilon", 8, "--vocabulary", "red,green,blue", "--publish", 6)
+    with mock.patch.object(Quality, "worth_it", True):
+        train(photos, out, "--epsilon", 8, "--vocabulary", "red,green,blue", "--publish", 6)
     return out
 
 

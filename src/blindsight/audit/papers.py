@@ -56,7 +56,7 @@ def all_verdicts(
         federated.verdicts(seed=seed),
         metric.verdicts(trials=runs, seed=seed, workers=workers),
         sketching.verdicts(pictures[:: len(pictures) // 8][:8], trials=4 * trials, seed=seed),
-        tagging.verdicts(trials=trials, seed=seed),
+        tagging.verdicts(trials=trials, fits=3 * runs // 100, seed=seed),
     ]
     found: list[Verdict] = []
     step: Any = progress or (lambda done, total: None)

@@ -188,8 +188,9 @@ def aggregator(
     from blindsight.federated.flower.running import run_aggregator
 
     home = Home(folder).require("aggregator")
-    errors.print(f"aggregator at {home.about['address']}; the model goes to {folder / 'model.safetensors'}")
-    _show(run_aggregator(home, test=test, bind=bind, say=errors.print), json=json)
+    errors.print(f"aggregator at {home.about['address']}; the model goes to {home.model}")
+    # A minute for users who have not fetched the last result; it is over at once when all have.
+    _show(run_aggregator(home, test=test, bind=bind, linger=60.0, say=errors.print), json=json)
 
 
 def keygen(folder: Folder) -> None:
@@ -213,7 +214,7 @@ def user(
         str | None, typer.Option(envvar="BLINDSIGHT_LEDGER", help="Charge this ledger before the first round, once.")
     ] = None,
 ) -> None:
-    """Run a user's node until it is stopped; started again, it goes on."""
+    """Run a user's node until the last round; after a kill, run it again and it goes on."""
     from blindsight.federated.flower.homes import Home
     from blindsight.federated.flower.parties import charge
     from blindsight.federated.flower.plan import read_rows
@@ -225,6 +226,7 @@ def user(
         with Ledger(ledger, dataset=data.stem) as opened:
             errors.print(charge(home, opened).line())
     _keep(home, data=data)
+    errors.print(f"{home.plan.rounds} rounds are done; the model is {home.model}")
 
 
 def _keep(home: Any, *, data: Path | None = None) -> None:

@@ -140,7 +140,7 @@ def hash_folder(
         if fresh and (not asking or isinstance(error, (BudgetExceeded, UnitMismatch, NotProven))):
             shutil.rmtree(kept, ignore_errors=True)
         raise
-    if not json:
+    if not json and place is None:  # a folder in step with its photos says it in its card.json
         table("Privacy card: each photo's code", ("field", "value"), guarantee.rows())
     if old is not None:
         old.clear()

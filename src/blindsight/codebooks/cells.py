@@ -121,7 +121,9 @@ class PairCells:
         fits = self.neighbours.ndim == 2 and len(self.neighbours) == len(self.atoms)
         if not fits or ((self.neighbours < 0) | (self.neighbours >= len(self.atoms))).any():
             raise HostileFile("the pairs of a codebook do not fit its atoms. Make it again.")
-        gram = np.einsum("ad,amd->am", self.atoms, self.atoms[self.neighbours], optimize=True)
+        # A few atoms at a time: the neighbours of all of them laid out are hundreds of megabytes.
+        parts = [(self.atoms[i : i + 16], self.neighbours[i : i + 16]) for i in range(0, len(self.atoms), 16)]
+        gram = np.concatenate([np.einsum("ad,amd->am", some, self.atoms[near]) for some, near in parts])
         object.__setattr__(self, "norms", np.sqrt(1 + _SECOND**2 + 2 * _SECOND * gram).ravel().astype(np.float32))
 
     norms: Floats = None  # type: ignore[assignment]  # |u1 + 0.6 u2| of every pair, set at birth

@@ -160,11 +160,16 @@ class MatchModel:
         return cls(n_bits=n_bits, beta=beta, match=match, other=other, prior=float(s.mean()))
 
     def curve(self) -> Floats:
-        """Posterior probability of a match at each observed distance 0..c."""
+        """Posterior probability of a match at each observed distance 0..c; it never rises with the distance.
+
+        Far out neither kind of pair was seen, and the half count that stands for none weighs more among few matches
+        than among many others: by itself it would make the furthest codes look like matches.
+        """
         kernel = flip_kernel(self.n_bits, self.beta)
         match, other = self.prior * (self.match @ kernel), (1 - self.prior) * (self.other @ kernel)
         total = match + other
-        return np.divide(match, total, out=np.zeros_like(total), where=total > 0)
+        chances: Floats = np.divide(match, total, out=np.zeros_like(total), where=total > 0)
+        return np.minimum.accumulate(chances)
 
     def posterior(self, distances: ArrayLike) -> Floats:
         """P(match | observed distance), elementwise; distances are whole numbers in 0..c."""

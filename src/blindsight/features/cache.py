@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 __all__ = ["FeatureCache"]
 
+_TABLE = "CREATE TABLE IF NOT EXISTS features (key BLOB PRIMARY KEY, vector BLOB NOT NULL, checksum INTEGER NOT NULL)"
 _ASK_AT_ONCE = 500  # below SQLite's limit of variables in one statement
 
 
@@ -55,8 +56,13 @@ class FeatureCache:
         ]
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            with self._connect() as connection, connection:
+            with self._connect() as connection:
+                connection.execute("PRAGMA page_size = 8192")  # of a new file
+                # The lock first: SQLite waits for it, and not for one that a reader asks for later.
+                connection.execute("BEGIN IMMEDIATE")
+                connection.execute(_TABLE)
                 connection.executemany("INSERT OR REPLACE INTO features VALUES (?, ?, ?)", rows)
+                connection.execute("COMMIT")
         except (sqlite3.DatabaseError, OSError) as error:
             self._discard(error)
 
@@ -65,19 +71,10 @@ class FeatureCache:
         if not self.path.exists():
             # Owner only from its birth on: SQLite gives its side files the same mode.
             os.close(os.open(self.path, os.O_CREAT | os.O_WRONLY, 0o600))
-        connection = sqlite3.connect(self.path, timeout=60)
-        try:
-            connection.execute("PRAGMA page_size = 8192")
-            connection.execute("PRAGMA journal_mode = WAL")
-            # A lost last batch after a power cut costs a recomputation, not correctness.
-            connection.execute("PRAGMA synchronous = NORMAL")
-            connection.execute(
-                "CREATE TABLE IF NOT EXISTS features"
-                " (key BLOB PRIMARY KEY, vector BLOB NOT NULL, checksum INTEGER NOT NULL)"
-            )
+        # The plain rollback journal: SQLite does not wait for others when it begins a write-ahead log, and a batch that
+        # meets them then would be lost.
+        with contextlib.closing(sqlite3.connect(self.path, timeout=60, isolation_level=None)) as connection:
             yield connection
-        finally:
-            connection.close()
 
     def _whole(self, key: object, vector: object, checksum: object) -> bool:
         return (

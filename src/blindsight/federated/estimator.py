@@ -23,6 +23,7 @@ from blindsight.federated.learning.proximal import Proximal
 from blindsight.federated.learning.sending import Change, CommonMask, Sending, TopK, Weights
 from blindsight.federated.learning.sgd import SGD
 from blindsight.federated.protocol import Simulation
+from blindsight.federated.settings import Settings
 from blindsight.privacy import Guarantee, Ledger
 from blindsight.privacy.entropy import training_rng
 from blindsight.privacy.estimator import Protected
@@ -138,9 +139,19 @@ class FederatedClassifier(ClassifierMixin, Protected):  # type: ignore[misc]  # 
         return Pad() if self.sums is None else self.sums
 
     def promise(self, **public: Any) -> Guarantee:
-        """What will be promised, from parameters and public facts only: users, classes, named, features."""
-        found = self.agreement(users=public["users"], classes=len(public["classes"]), features=public["features"])
-        return found.guarantee(self.rounds, entropy=self.entropy_, unproven=() if public["named"] else (_NO_CLASSES,))
+        """What will be promised, from parameters and public facts only: users, classes, named, features, agreed."""
+        unproven = () if public["named"] else (_NO_CLASSES,)
+        return self._agreed(public).guarantee(self.rounds, entropy=self.entropy_, unproven=unproven)
+
+    def _agreed(self, public: dict[str, Any]) -> Agreement:
+        """What the parties of a run across machines agreed on; where all are in this process, the parameters' own."""
+        classes, features = len(public["classes"]), public["features"]
+        if "agreed" not in public:
+            return self.agreement(users=public["users"], classes=classes, features=features)
+        settings = Settings.decode(bytes.fromhex(public["agreed"]))
+        if (settings.users, settings.dimension) != (public["users"], linear.rows_of(classes) * (features + 1)):
+            raise HostileFile("what was agreed on is not what was learned.")
+        return Agreement(settings)
 
     def fit(
         self,
@@ -272,7 +283,7 @@ class FederatedClassifier(ClassifierMixin, Protected):  # type: ignore[misc]  # 
         if weights.shape != (rows, width + 1) or self.scale_.shape != (2, width) or not (self.scale_[1] > 0).all():
             raise HostileFile("the parts of a federated classifier do not fit together.")
         self.coef_, self.intercept_ = weights[:, :-1].copy(), weights[:, -1].copy()
-        agreement = self.agreement(users=public["users"], classes=len(self.classes_), features=width)
+        agreement = self._agreed(public)
         self.disclosure_, self.advice_ = agreement.disclosure(), agreement.advice()
 
     def _saved_parameters(self) -> dict[str, Any]:

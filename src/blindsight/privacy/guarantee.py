@@ -255,9 +255,11 @@ class Guarantee:
         verdict = "not audited" if self.audited is None else str(self.audited)
         if self.audited is not None:
             verdict += ": REFUTED" if self.refuted else ": not refuted"
+        releases = [str(item) for item in self.releases]
+        own_words = [self.mechanism] if self.mechanism != "; ".join(releases) else []
         return [
-            ("mechanism", self.mechanism),
-            *(("releases", str(item)) for item in self.releases),
+            *(("mechanism", said) for said in own_words),
+            *(("releases", said) for said in releases),
             ("unit of privacy", self.unit),
             ("neighbours", self.neighbours),
             ("model", self.model),

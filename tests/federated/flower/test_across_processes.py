@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from blindsight.core import storage
 from blindsight.core.errors import ProtocolError
+from blindsight.federated import FederatedClassifier
 from blindsight.federated.flower.certificates import make_node_key
 from blindsight.federated.flower.homes import Home
 from blindsight.federated.flower.processes import wait_for_port
@@ -56,8 +56,10 @@ def test_a_run_survives_a_killed_superlink_a_killed_user_and_a_killed_aggregator
     everybody = (1, 2, 3, 4, 5)
     assert [tuple(entry["contributors"]) for entry in rounds] == [everybody] * 3
     settings = Settings(dimension=650, users=5, bound=4.0, group=1, least_users=4, holders=(3, 5))
-    saved, _ = storage.load(aggregator.path / "model.safetensors", kind="federated weights")
-    np.testing.assert_array_equal(saved["weights"], simulated(aggregator.plan, settings, [everybody] * 3))
+    saved = FederatedClassifier.load(aggregator.model)
+    np.testing.assert_array_equal(
+        saved.released_["weights"].ravel(), simulated(aggregator.plan, settings, [everybody] * 3)
+    )
     assert rounds[-1]["accuracy"] > 0.8
 
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from blindsight.core import storage
 from blindsight.core.errors import BudgetExceeded, HostileFile, InvalidData, InvalidParameter, ProtocolError
-from blindsight.federated.agreement import agree
+from blindsight.federated import FederatedClassifier
+from blindsight.federated.agreement import Agreement, agree
 from blindsight.federated.flower.coordinator import Coordinator, _name
 from blindsight.federated.flower.homes import Home
 from blindsight.federated.flower.parties import Announcement, KeygenService, UserService, charge, open_service
@@ -99,9 +99,36 @@ def test_rounds_with_dropouts_equal_the_simulation_over_the_same_contributions(
     expected = simulated(running.plan, running.role.settings, running.history)
     np.testing.assert_array_equal(running.weights, expected)
     assert running.log[-1].accuracy > 0.8
-    saved, fields = storage.load(homes["aggregator"].path / "model.safetensors", kind="federated weights")
-    np.testing.assert_array_equal(saved["weights"], expected)
-    assert fields["round"] == len(running.log)
+    saved = FederatedClassifier.load(homes["aggregator"].model)
+    np.testing.assert_array_equal(saved.released_["weights"].ravel(), expected)
+    assert saved.guarantee_ == Agreement(running.role.settings).guarantee(running.plan.rounds)
+    users = [home for name, home in homes.items() if name.startswith("user")]
+    if running.role.settings.mode == "paper":  # whose users are not told of the last sum
+        assert not any(home.model.exists() for home in users)
+        return
+    rows, labels = read_rows(tmp_path / "test.npz")
+    for home in users:
+        assert open_service(home, tmp_path / f"{home.path.name}.npz").over
+        learned = FederatedClassifier.load(home.model)
+        np.testing.assert_array_equal(learned.released_["weights"], saved.released_["weights"])
+        assert (learned.predict(rows) == labels).mean() == running.log[-1].accuracy
+
+
+def test_the_model_of_a_run_promises_what_was_agreed_on(federation, tmp_path: Path) -> None:
+    settings = agree(dimension=650, users=5, rounds=2, epsilon=4.0, least_users=4).settings
+    plan = federation()["aggregator"].plan
+    model = plan.classifier(plan.initial, settings)
+    assert model.guarantee_ == Agreement(settings).guarantee(2)
+    assert model.guarantee_.epsilon == pytest.approx(4.0, rel=1e-6)
+    model.save(tmp_path / "model.safetensors")
+    assert FederatedClassifier.load(tmp_path / "model.safetensors").guarantee_ == model.guarantee_
+    # The settings of a cheaper agreement under the same weights, and those of another shape.
+    for other in ({"epsilon": 1.0}, {"epsilon": 4.0, "users": 6}, {"epsilon": 4.0, "dimension": 651}):
+        forged = agree(**{"dimension": 650, "users": 5, "rounds": 2, "least_users": 4, **other}).settings
+        model.public_["agreed"] = forged.encode().hex()
+        model.save(tmp_path / "forged.safetensors")
+        with pytest.raises(HostileFile):
+            FederatedClassifier.load(tmp_path / "forged.safetensors")
 
 
 @pytest.mark.parametrize("holders", [None, (3, 5)], ids=["one key generator", "3 of 5 holders"])

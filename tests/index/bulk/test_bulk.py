@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import os
 import secrets
 import signal
 import sqlite3
+import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -165,26 +168,37 @@ def test_a_worker_killed_after_writing_is_not_followed_by_a_second_draw(ray_clus
     assert _draws(tmp_path) == [0, 1, 2, 3]
 
 
+class WaitsToBeKilled:
+    """Reads a block's images; whoever reads first says which process it is and waits for its end."""
+
+    def __init__(self, note: Path) -> None:
+        self.note = note
+
+    def __call__(self, images):
+        with contextlib.suppress(FileExistsError), self.note.open("x") as file:
+            print(os.getpid(), file=file, flush=True)
+            time.sleep(600)
+        return images.array()
+
+
 def test_a_worker_killed_from_outside_changes_nothing(ray_cluster, tmp_path):
-    import psutil
+    note = tmp_path / "worker"
 
-    killed = []
+    def kill():
+        while not note.exists() or not note.read_text().endswith("\n"):
+            time.sleep(0.01)
+        os.kill(int(note.read_text()), signal.SIGKILL)
 
-    def kill(done, total):
-        mine = psutil.Process().children(recursive=True)
-        if not killed and (busy := [p for p in mine if p.name().startswith("ray::_make")]):
-            busy[0].kill()
-            killed.append(busy[0].pid)
-
+    killer = threading.Thread(target=kill, daemon=True)
+    killer.start()
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
-    many = ImageSet(np.concatenate([PIXELS] * 2), labels=np.concatenate([DIGITS.labels] * 2))
-    sketcher = NegativeSketcher("Q6", r=60.0, random_state=5).fit(PIXELS)
-    made = sketch_to(tmp_path / "a" / "s", many, sketcher, block=50, pool=RAY, progress=kill)
-    here = sketch_to(tmp_path / "b" / "s", many, sketcher, block=50)
-    assert killed
+    sketcher = NegativeSketcher("Q6", random_state=5).fit(PIXELS)
+    made = sketch_to(tmp_path / "a" / "s", DIGITS, sketcher, block=50, pool=RAY, prepare=WaitsToBeKilled(note))
+    killer.join()
+    here = sketch_to(tmp_path / "b" / "s", DIGITS, sketcher, block=50)
     assert (made.counts == here.counts).all()
-    assert (made.labels == many.labels).all()
+    assert (made.labels == DIGITS.labels).all()
 
 
 def test_a_shard_that_always_kills_its_worker_is_given_up_with_a_reason(ray_cluster, tmp_path):

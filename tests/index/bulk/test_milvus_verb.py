@@ -18,7 +18,7 @@ pytestmark = pytest.mark.real
 def _verb(*words: str) -> str:
     # In a process of its own: Milvus Lite keeps hold of the standard streams that it finds.
     done = subprocess.run(
-        [sys.executable, "-m", "blindsight", *words], capture_output=True, text=True, timeout=200, check=False
+        [sys.executable, "-m", "blindsight", *words], capture_output=True, text=True, timeout=600, check=False
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import stats
 
 from blindsight.audit.engine.bounds import clopper_pearson, epsilon_from_rates
 from blindsight.core import checks
@@ -149,14 +150,17 @@ def _best_cut(here: NDArray[np.float64], there: NDArray[np.float64], delta: floa
     cuts = np.unique(np.concatenate([here, there]))
     if cuts.size > 400:
         cuts = np.quantile(cuts, np.linspace(0, 1, 400))
-    best, found = -1.0, float(cuts[-1])
-    for cut in cuts:
-        hits, false = int((here >= cut).sum()), int((there >= cut).sum())
-        low, _ = clopper_pearson(hits, len(here), error=0.025)
-        _, high = clopper_pearson(false, len(there), error=0.025)
-        if low > delta and (low - delta) / high > best:
-            best, found = (low - delta) / high, float(cut)
-    return found
+    hits, false = _at_least(cuts, here), _at_least(cuts, there)
+    # Clopper-Pearson at all cuts at once; of no hits, and of nothing but false ones, there is no such quantile.
+    low = np.where(hits > 0, stats.beta.ppf(0.025, hits, len(here) - hits + 1), 0.0)
+    high = np.where(false < len(there), stats.beta.ppf(0.975, false + 1, len(there) - false), 1.0)
+    promised = np.where(low > delta, (low - delta) / high, -1.0)
+    return float(cuts[promised.argmax() if promised.max() > 0 else -1])
+
+
+def _at_least(cuts: NDArray[np.float64], scores: NDArray[np.float64]) -> NDArray[np.int64]:
+    known = np.sort(scores[~np.isnan(scores)])
+    return len(known) - np.searchsorted(known, cuts)
 
 
 def _discriminant(outcomes: Outcomes) -> Statistic:

@@ -367,12 +367,7 @@ class Coordinator:
             writer.field(np.array(sorted(groups), dtype="<u4").tobytes())
         write_sealed(self.home.state, seal(b"COOR", bytes(writer.field(json.dumps(self._rounds()).encode()))))
         self._status()
-        storage.save(
-            self.home.path / "model.safetensors",
-            kind="federated weights",
-            arrays={"weights": self.weights, "scale": self.plan.scale},
-            fields={"round": len(self.log), "classes": self.plan.classes, "features": self.plan.features},
-        )
+        self.plan.classifier(self.weights, self.role.settings).save(self.home.model)
 
     def _status(self) -> None:
         status = {

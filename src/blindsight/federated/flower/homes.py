@@ -95,6 +95,11 @@ class Home:
         """Where the party keeps its state."""
         return self.path / "state.bin"
 
+    @property
+    def model(self) -> Path:
+        """Where the aggregator and each user keep the model, for `FederatedClassifier.load`."""
+        return self.path / "model.safetensors"
+
 
 def make_homes(
     root: str | Path,

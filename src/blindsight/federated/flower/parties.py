@@ -50,6 +50,11 @@ def alone(home: Home) -> Iterator[None]:
 class Service(Protocol):
     """A party that answers messages."""
 
+    @property
+    def over(self) -> bool:
+        """Whether all rounds are done and nothing more will be asked of it."""
+        ...
+
     def handle(self, message: bytes, announced: bytes = b"") -> list[Outgoing]:
         """Answer one message."""
         ...
@@ -149,6 +154,11 @@ class UserService:
         if memory:
             self.participant.restore(memory)
 
+    @property
+    def over(self) -> bool:
+        """Whether the last round's sum was learned. The paper's users are not told of it."""
+        return self.turn > self.plan.rounds and self.user.settings.mode == "pad"
+
     def handle(self, message: bytes, announced: bytes = b"") -> list[Outgoing]:
         """Answer an opening with a contribution, a result with silence, anything wrong with the reason."""
         before = getattr(self.user, "ended", 0)
@@ -185,6 +195,7 @@ class UserService:
         self.participant.settle(self.turn, included=self.user.number in opened.contributors, revealed=shown)
         self.turn, self._update = self.turn + 1, None
         self.user.expect(model_digest(self.weights))
+        self.plan.classifier(self.weights, self.user.settings).save(self.home.model)
 
     def _believe(self, announced: bytes, model: bytes) -> None:
         """The paper's users take the model that they are given, if it is the one that the round was opened for."""
@@ -207,6 +218,8 @@ class UserService:
 class KeygenService:
     """The key generator on its own machine; a round that was opened stays opened, whatever is killed."""
 
+    over = False
+
     def __init__(self, home: Home, *, workers: int = 2) -> None:
         self.home = home.require("keygen")
         enrolment = KeygenEnrolment.load(home.enrolment)
@@ -221,6 +234,8 @@ class KeygenService:
 
 class HolderService:
     """A key holder on its own machine; a vote that was given stays given, whatever is killed."""
+
+    over = False
 
     def __init__(self, home: Home) -> None:
         self.home = home.require("holder")

@@ -15,8 +15,12 @@ from numpy.typing import NDArray
 
 from blindsight.core import checks, storage
 from blindsight.core.errors import HostileFile, InvalidData, InvalidParameter, MissingData
+from blindsight.federated.agreement import Agreement
+from blindsight.federated.choices import Pad, Paper, SumNoise
+from blindsight.federated.estimator import FederatedClassifier
 from blindsight.federated.learning import SGD, LocalTrainer, Proximal, Sending, linear
 from blindsight.federated.learning.sending import from_name
+from blindsight.federated.settings import Settings
 
 __all__ = ["Plan", "read_rows"]
 
@@ -90,6 +94,33 @@ class Plan:
         """Of a flat model on labelled rows."""
         found = linear.predicted(linear.shaped(weights, self.features), self.scaled(np.asarray(X, dtype=np.float64)))
         return float(np.mean(found == np.asarray(labels)))
+
+    def classifier(self, weights: NDArray[np.float64], settings: Settings) -> FederatedClassifier:
+        """What the parties learned, to use, to save and to audit; it promises what they agreed on."""
+        noise = None
+        if settings.noise is not None:
+            epsilon = Agreement(settings).guarantee(self.rounds).epsilon
+            noise = SumNoise(epsilon=epsilon, delta=settings.noise.delta, clip=settings.noise.clip)
+        model = FederatedClassifier(
+            classes=list(range(self.classes)),
+            users=settings.users,
+            rounds=self.rounds,
+            learner=self.local_learner,
+            send=self.sending,
+            sums=Paper() if settings.mode == "paper" else Pad(colluders=settings.colluders, holders=settings.holders),
+            noise=noise,
+        )
+        model.public_ = {
+            "users": settings.users,
+            "classes": list(range(self.classes)),
+            "named": True,
+            "features": self.features,
+            "scale": self.scale,
+            "agreed": settings.encode().hex(),
+        }
+        model.guarantee_ = model.promise(**model.public_)
+        model.released_ = {"weights": linear.shaped(weights, self.features)}
+        return model._settle_in()
 
     def save(self, path: str | Path) -> None:
         """Write the file."""

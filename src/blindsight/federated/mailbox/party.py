@@ -128,14 +128,16 @@ def keep_party(
     stop: Callable[[], bool] = lambda: False,
     after: Callable[[Service, int], None] | None = None,
 ) -> None:
-    """Serve one party until it is stopped; an aggregator that is away is waited for, and that is said now and then.
+    """Serve one party until it is stopped, or a user until it has learned the last round.
+
+    An aggregator that is away is waited for, and that is said now and then.
 
     `after` is told of every message that was handled: the party as it is now, and how many bytes it answered.
     """
     with alone(home), contextlib.closing(connect(home)) as client:
         service: Service = open_service(home, data)
         said, wait = -_SAY, 0.1
-        while not stop():
+        while not (stop() or service.over):
             try:
                 for place, message, announced in client.fetch():
                     answers = _handled(service, message, announced)

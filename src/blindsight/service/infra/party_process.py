@@ -22,12 +22,11 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np  # noqa: E402
 
-from blindsight.core import storage  # noqa: E402
 from blindsight.core.errors import ProtocolError  # noqa: E402
 from blindsight.core.storage import write_atomically  # noqa: E402
 from blindsight.federated.flower.homes import Home  # noqa: E402
 from blindsight.federated.flower.parties import open_service  # noqa: E402
-from blindsight.federated.flower.plan import Plan, read_rows  # noqa: E402
+from blindsight.federated.flower.plan import read_rows  # noqa: E402
 from blindsight.federated.flower.running import run_aggregator  # noqa: E402
 from blindsight.federated.mailbox.party import keep_party  # noqa: E402
 from blindsight.service.infra.jobs import end_with_parent  # noqa: E402
@@ -76,7 +75,7 @@ class Site:
             self._since, self._sent = now, 0
             self.say(rounds=[*self.says["rounds"], line])
         if service.turn > service.plan.rounds:
-            self._keep_model(service.weights, service.plan)
+            shutil.copyfile(service.home.model, self.folder / "model.safetensors")
             self.over.set()
 
     def status(self, found: dict[str, Any] | None) -> None:
@@ -111,11 +110,6 @@ class Site:
             weights = trainer(weights, turn)
         return self._right(weights)
 
-    def _keep_model(self, weights: Any, plan: Plan) -> None:
-        fields = {"classes": plan.classes, "features": plan.features}
-        arrays = {"weights": np.asarray(weights), "scale": plan.scale}
-        storage.save(self.folder / "model.safetensors", kind="federated weights", arrays=arrays, fields=fields)
-
 
 def take_part(folder: Path, bind: str | None) -> None:
     """Run every party of the site until the user has learned the last round, and the collector is done."""
@@ -148,7 +142,7 @@ def take_part(folder: Path, bind: str | None) -> None:
         for status in run_aggregator(site.homes["aggregator"], bind=bind, linger=_LATE):
             site.status(status)
         if not site.over.wait(_LAST_WORDS):  # started again after the end: the collector has the model too
-            shutil.copyfile(site.homes["aggregator"].path / "model.safetensors", folder / "model.safetensors")
+            shutil.copyfile(site.homes["aggregator"].model, folder / "model.safetensors")
             site.over.set()
     site.over.wait()
     parties[site.user.path.name].join(_LAST_WORDS)  # it tells the collector that the last result has come

@@ -335,7 +335,9 @@ def _groups(index: Index, scores: NDArray[Any], own: str | None) -> list[Group]:
         count, _, true = index.expected(int(cell))
         share = min(1.0, true * index.says.right / max(1, count))
         word = words[min(len(groups), 2)]
-        title = f"{word}: {len(members):,} {'photo' if len(members) == 1 else 'photos'} with one and the same code"
+        title = (
+            f"{word}: {len(members):,} photos with one and the same code" if len(members) > 1 else f"{word}: 1 photo"
+        )
         shown = [Hit(id=index.ids[i], name=index.names.get(index.ids[i], "")) for i in members[:_SHOWN]]
         expect = round(share * len(members)) if not groups else None
         groups.append(Group(title=title, expect=expect, count=len(members), photos=shown))

@@ -28,7 +28,7 @@ function chart(found) {
   if (points.length > 1) parts.push(drawn("polyline", { points: points.map(([a, b]) => `${x(a)},${y(b)}`).join(" "), class: "line" }));
   for (const [a, b] of points) parts.push(drawn("circle", { cx: x(a), cy: y(b), r: 4.5, class: "dot" }));
   const [last, right] = points[points.length - 1];
-  if (last) parts.push(drawn("text", { x: Math.min(x(last), 600), y: y(right) - 12, class: last > found.planned / 2 ? "left strong" : "strong" }, `${right} of 100`));
+  if (last) parts.push(drawn("text", { x: Math.min(x(last), 600), y: y(right) + (right > 90 ? 24 : -12), class: last > found.planned / 2 ? "left strong" : "strong" }, `${right} of 100`));
   byId("chart").replaceChildren(...parts);
   byId("chart").setAttribute("aria-label", `Right answers of 100 by round: ${points.map(([a, b]) => `${a ? `round ${a}` : "start"} ${b}`).join(", ")}`);
 }

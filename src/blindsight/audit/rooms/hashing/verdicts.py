@@ -26,9 +26,8 @@ def verdicts(rows: NDArray[Any], *, trials: int, seed: int = 0, workers: int = 1
     for n_bits, epsilon in ((48, 1.0), (12, 2.0)):
         yield _flips(n_bits, epsilon, "paper", trials=trials, seed=seed)
     yield _flips(48, 1.0, "proven", trials=trials, seed=seed)
-    few = max(200, trials // 25)
     for calibration in ("paper", "proven"):
-        yield _pitq(rows, calibration, trials=few, seed=seed, workers=workers)
+        yield _pitq(rows, calibration, trials=trials // 25, seed=seed, workers=workers)
     yield _codebook(rows, trials=trials, seed=seed)
 
 

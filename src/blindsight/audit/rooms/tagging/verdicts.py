@@ -23,7 +23,7 @@ _LABELS, _BOUND = 10, 5.0
 _HIGH, _LOW = np.full(_LABELS, _BOUND), np.full(_LABELS, -_BOUND)
 
 
-def verdicts(*, trials: int, seed: int = 0) -> Iterator[Verdict]:
+def verdicts(*, trials: int, fits: int, seed: int = 0) -> Iterator[Verdict]:
     """Ten labels, logits within ±5: the worst two images that could have been asked about."""
     paper = PaperLaplace(epsilon=10.0, n_labels=_LABELS, clip=_BOUND)
     yield _verdict(
@@ -51,7 +51,7 @@ def verdicts(*, trials: int, seed: int = 0) -> Iterator[Verdict]:
         seed=seed,
         advice="charge every answer to a ledger",
     )
-    yield _weights(trials=max(150, trials // 40), seed=seed)
+    yield _weights(trials=fits, seed=seed)
     tagger = _toy(LaplaceAnswers(10.0, bound=_BOUND), seed)
     noise = tagger.way_.noise(_LABELS)
     yield _verdict(

@@ -7,6 +7,7 @@ import importlib.metadata
 import json
 import os
 import platform
+import socket
 import statistics
 import time
 from collections.abc import Callable, Iterable
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Race", "Row", "machine", "markdown_table", "race", "read_report", "report", "versions"]
+__all__ = ["Race", "Row", "free_port", "machine", "markdown_table", "race", "read_report", "report", "versions"]
 
 _PACKAGES = ("blindsight", "numpy", "scipy", "scikit-learn", "torch", "faiss-cpu", "gmpy2", "numba", "dp-accounting",
              "phe", "pypaillier", "tenseal", "flwr", "usearch", "networkx")  # fmt: skip
@@ -109,3 +110,10 @@ def markdown_table(columns: Iterable[str], rows: Iterable[Iterable[Any]]) -> lis
 
 def _cell(value: Any) -> str:
     return "" if value is None else str(value).replace("|", "\\|").replace("\n", " ")
+
+
+def free_port() -> int:
+    """A port of the loopback interface that nobody uses now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

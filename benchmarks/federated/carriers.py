@@ -20,12 +20,11 @@ from typing import Any
 import numpy as np
 
 from benchmarks.federated import sets
-from benchmarks.harness import Row
+from benchmarks.harness import Row, free_port
 from blindsight.core.errors import ProtocolError
 from blindsight.federated import keys
 from blindsight.federated.flower.homes import make_homes
 from blindsight.federated.flower.plan import Plan
-from blindsight.federated.flower.processes import free_port
 from blindsight.federated.learning import initial_weights
 from blindsight.federated.protocol import Settings
 

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Protocol
 
 import numpy as np
+import sklearn.cluster  # noqa: F401  (forked children need not read it again)
 
 from benchmarks.privacy.album import Album, picture
 from blindsight.core.errors import UnchargedRelease
@@ -42,9 +43,11 @@ __all__ = ["KINDS", "Work", "charges", "survive"]
 
 
 class Work(Protocol):
-    """Work that releases, piece after piece; `due` is what all pieces so far should have been charged."""
+    """Work that releases, piece after piece, of so many `kinds` in turn; `due` is what all pieces so far should have
+    been charged."""
 
     due: int
+    kinds: int
 
     def begin(self) -> None:
         """Order the next piece."""
@@ -61,6 +64,8 @@ class Work(Protocol):
 
 class Hashing:
     """Forty photos more in a folder, and its release brought up to date."""
+
+    kinds = 1
 
     def __init__(self, base: Path, rng: random.Random) -> None:
         self._album, self._photos, self.due = Album(base, Recipe(features="pixels", method="codebook")), 0, 1
@@ -86,6 +91,8 @@ class Hashing:
 
 class Sketching:
     """A file of sketches."""
+
+    kinds = 1
 
     def __init__(self, base: Path, rng: random.Random) -> None:
         pixels = np.random.default_rng(rng.randrange(2**32)).integers(0, 255, (120, 8, 8), dtype=np.uint8)
@@ -127,7 +134,9 @@ class Sketching:
 
 
 class Tagging:
-    """A tagger that is trained, and its answers for 120 photos, twenty more at a time."""
+    """A tagger that is trained, and its answers for 120 photos, forty more at a time."""
+
+    kinds = 1
 
     def __init__(self, base: Path, rng: random.Random) -> None:
         self._rng, self._base, self.due = np.random.default_rng(rng.randrange(2**32)), base, 0
@@ -144,7 +153,7 @@ class Tagging:
     def run(self) -> None:
         tagger = PrivateTagger(DPTraining(steps=3), CodebookAnswers(4.0, k=6), classes=4)
         tagger = train_once(tagger, self._rows, self._labels, vault=self._vault, ledger=self._ledger)
-        for end in range(20, len(self._rows) + 1, 20):
+        for end in range(40, len(self._rows) + 1, 40):
             answers = publish(
                 tagger, self._records[:end], self._rows.__getitem__, vault=self._vault, ledger=self._ledger
             )
@@ -185,7 +194,7 @@ def survive(work: Work, kills: int, rng: random.Random) -> dict[str, int]:
     kept: dict[str, bytes] = {}
     counts = {"kills": 0, "after the charge": 0, "pieces": 0}
     usual = 0.0  # the first piece is left alone, and says how long one takes
-    while counts["kills"] < kills or counts["pieces"] < 5:  # of the workbench's four jobs, each is killed
+    while counts["kills"] < kills or counts["pieces"] <= work.kinds:
         work.begin()
         counts["pieces"] += 1
         start = time.monotonic()

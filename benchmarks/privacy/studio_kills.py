@@ -37,6 +37,8 @@ _STEPS = ("release", "learn", "publish", "compare")
 class Studio:
     """One job after the other, each of the four kinds in turn, each on a data set and an account of its own."""
 
+    kinds = len(_STEPS)
+
     def __init__(self, base: Path, rng: random.Random) -> None:
         encoder.default_features = lambda: "pixels"  # the network is not what is tested here
         self._photos, self.due = _photos(base / "photos"), 0

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import io
 import os
-import socket
 import statistics
 import subprocess
 import sys
@@ -18,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.harness import Row
+from benchmarks.harness import Row, free_port
 
 __all__ = ["load_rows"]
 
@@ -130,9 +129,7 @@ class _Server:
     """`blindsight serve` in its own process."""
 
     def __init__(self, state: Path) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
+        port = free_port()
         self.url = f"http://127.0.0.1:{port}"
         given = {"PREPARE": "no", "KEYS": "off", "STATE": state, "PORT": port, "RATE": 10**8, "BURST": 10**8}
         self.environment = {**os.environ, **{f"BLINDSIGHT_STUDIO_{name}": str(value) for name, value in given.items()}}

@@ -9,11 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import httpx
 import sqlalchemy as sql
 
 from blindsight.service.infra.database import JOBS
 from blindsight.service.infra.jobs import JobContext
+from service import web
 from service.asgi import Client, run
 
 TOKEN = "a-secret-of-this-start-up"
@@ -22,7 +22,7 @@ SMALL = {"users": 3, "rounds": 2, "dropout": 0.0, "encrypt": False}
 
 def wait(url: str, job: str, *states: str) -> dict[str, Any]:
     for _ in range(3000):
-        found = httpx.get(f"{url}/api/jobs/{job}", timeout=60).json()
+        found = web.get(f"{url}/api/jobs/{job}").json()
         if found["state"] in states:
             return found
         time.sleep(0.1)
@@ -32,9 +32,7 @@ def wait(url: str, job: str, *states: str) -> dict[str, Any]:
 def test_a_job_is_taken_up_after_a_stop_and_after_a_crash(serve: Callable[..., Any]) -> None:
     first = serve()
     large = {"users": 40, "rounds": 20, "encrypt": True}
-    long, small = (
-        httpx.post(f"{first.url}/api/demo/federation", json=order, timeout=60).json()["id"] for order in (large, SMALL)
-    )
+    long, small = (web.post(f"{first.url}/api/demo/federation", json=order).json()["id"] for order in (large, SMALL))
     wait(first.url, long, "running")
     first.kill()
     second = serve()
@@ -43,15 +41,15 @@ def test_a_job_is_taken_up_after_a_stop_and_after_a_crash(serve: Callable[..., A
     assert second.stop() == 0
     third = serve()
     assert wait(third.url, long, "running", "queued")
-    stopped = httpx.post(f"{third.url}/api/jobs/{long}/stop", timeout=60).json()
+    stopped = web.post(f"{third.url}/api/jobs/{long}/stop").json()
     assert stopped["state"] == "stopped"
     done = wait(third.url, small, "done")
     assert len(done["result"]["rounds"]) == 2
     assert done["result"]["rounds"][1]["users"] == 3
-    svg = httpx.get(f"{third.url}/api/jobs/{small}/files/accuracy.svg", timeout=60)
+    svg = web.get(f"{third.url}/api/jobs/{small}/files/accuracy.svg")
     assert svg.headers["content-type"].startswith("image/svg")
-    assert httpx.get(f"{third.url}/api/jobs/{small}/files/stderr.txt", timeout=60).status_code == 404
-    again = httpx.post(f"{third.url}/api/jobs/{small}/rerun", timeout=60).json()
+    assert web.get(f"{third.url}/api/jobs/{small}/files/stderr.txt").status_code == 404
+    again = web.post(f"{third.url}/api/jobs/{small}/rerun").json()
     assert again["state"] == "queued"
     assert wait(third.url, small, "done")["done"] == 2
 

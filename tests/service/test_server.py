@@ -22,13 +22,14 @@ import pytest
 from blindsight.core.errors import InvalidData, InvalidParameter
 from blindsight.service import Settings
 from blindsight.service.infra.server import check_index, listening_socket, lock_state
+from service import web
 from service.conftest import Server
 
 LONG = 60.0  # seconds; a busy machine is not the server's fault
 
 
 def connect(server: Any) -> socket.socket:
-    return socket.create_connection(("127.0.0.1", server.port), timeout=LONG)
+    return socket.create_connection(("127.0.0.1", server.port))
 
 
 def resident(server: Any) -> int:
@@ -40,7 +41,7 @@ def held(server: Any) -> int:
 
 
 def healthy(server: Any) -> None:
-    assert httpx.get(server.url + "/health", timeout=LONG).status_code == 200
+    assert web.get(server.url + "/health").status_code == 200
 
 
 def flood(server: Any, start: bytes, pieces: bytes, seconds: float) -> int:
@@ -124,7 +125,7 @@ def test_a_slow_trickle_does_not_move_the_deadline(hasty: Server) -> None:
 
 
 def test_a_kept_connection_serves_again_after_a_pause(hasty: Server) -> None:
-    with httpx.Client(base_url=hasty.url, timeout=60) as client:
+    with httpx.Client(base_url=hasty.url, timeout=LONG) as client:
         for _ in range(2):
             assert client.get("/health").status_code == 200
             time.sleep(1.6)
@@ -139,10 +140,18 @@ HELD = {
 }
 
 
+@pytest.fixture(scope="module")
+def crowded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """No deadline ends a request: that some are ended for those who come later is what lets people through."""
+    long = {"HEADER_SECONDS": 3600, "BODY_SECONDS": 3600}
+    server = Server(tmp_path_factory.mktemp("crowded"), CONNECTIONS=64, **long)
+    yield server
+    server.stop()
+
+
 @pytest.mark.parametrize("sent", HELD.values(), ids=list(HELD))
-def test_1500_held_requests_are_bounded_and_people_come_through(serve: Callable[..., Any], sent: bytes) -> None:
-    # No deadline ends them: that some are ended for those who come later is what lets people through.
-    server = serve(CONNECTIONS=64, HEADER_SECONDS=3600, BODY_SECONDS=3600)
+def test_1500_held_requests_are_bounded_and_people_come_through(crowded: Server, sent: bytes) -> None:
+    server = crowded
     before = resident(server)
     lines = []
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -158,7 +167,7 @@ def test_1500_held_requests_are_bounded_and_people_come_through(serve: Callable[
             with contextlib.suppress(ConnectionError):  # it may be one of those that were ended
                 line.send(sent)
         until = time.monotonic() + 2 * LONG
-        while httpx.get(server.url + "/health", timeout=LONG).status_code == 503:  # so much is refused in good order
+        while web.get(server.url + "/health").status_code == 503:  # so much is refused in good order
             assert time.monotonic() < until
         healthy(server)
         while held(server) >= 2 * 64 + 60 and time.monotonic() < until:  # an answer has a file open beside its socket
@@ -172,32 +181,32 @@ def test_1500_held_requests_are_bounded_and_people_come_through(serve: Callable[
 
 def test_a_locked_ledger_holds_up_charges_and_nothing_else(serve: Callable[..., Any], state: Path) -> None:
     server = serve(RATE=10**6, BURST=10**6)
-    assert httpx.post(server.url + "/api/demo/tags/ask?query=1", timeout=LONG).status_code == 200
+    assert web.post(server.url + "/api/demo/tags/ask?query=1").status_code == 200
     writer = sqlite3.connect(state / "ledger.db", isolation_level=None)
     writer.execute("BEGIN EXCLUSIVE")
     found: list[int] = []
 
     def ask() -> None:
-        found.append(httpx.post(server.url + "/api/demo/tags/ask?query=1", timeout=10 * LONG).status_code)
+        found.append(web.post(server.url + "/api/demo/tags/ask?query=1", timeout=10 * LONG).status_code)
 
     askers = [threading.Thread(target=ask) for _ in range(60)]
     for asker in askers:
         asker.start()
     time.sleep(0.5)
     for address in ("/health", "/api/jobs", "/static/studio.css", "/health"):
-        assert httpx.get(server.url + address, timeout=LONG).status_code == 200
+        assert web.get(server.url + address).status_code == 200
     assert 200 not in found  # nothing was charged meanwhile
     writer.execute("ROLLBACK")
     writer.close()
     for asker in askers:
         asker.join()
     assert set(found) <= {200, 429, 503}
-    assert httpx.post(server.url + "/api/demo/tags/ask?query=1", timeout=LONG).status_code == 200
+    assert web.post(server.url + "/api/demo/tags/ask?query=1").status_code == 200
 
 
 def test_what_is_kept_can_be_read_by_its_owner_only(live: Server) -> None:
     state = live.state
-    assert httpx.post(live.url + "/api/demo/search/ask?query=1&epsilon=8", timeout=LONG).status_code == 200
+    assert web.post(live.url + "/api/demo/search/ask?query=1&epsilon=8").status_code == 200
     assert stat.S_IMODE(state.stat().st_mode) == 0o700
     databases = [path for path in state.iterdir() if ".db" in path.name]
     assert {path.name for path in databases} >= {"studio.db", "ledger.db"}

@@ -16,7 +16,7 @@ import pytest
 from PIL import Image
 
 from benchmarks.service.hostile_images import bombs, mutations
-from blindsight.service import Settings
+from blindsight.service import Settings, create_app
 from blindsight.service.infra.problems import Problem
 from blindsight.service.infra.traffic import Metrics
 from blindsight.service.infra.uploads import Decoders
@@ -169,6 +169,17 @@ def test_metadata_stay_behind(patient: Decoders) -> None:
     assert pixels.shape == (32, 32)
 
 
+@pytest.fixture(scope="module")
+def app(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A workbench for all who only send."""
+    options: dict[str, Any] = {"prepare": False, "keys": "off", "upload_seconds": 60.0}
+    made = create_app(Settings(state=tmp_path_factory.mktemp("uploads"), **options))
+    yield made
+    run(made.state.studio.decoders.close())
+    made.state.studio.budgets.close()
+    made.state.studio.database.close()
+
+
 @pytest.mark.parametrize(
     ("kind", "data", "status"),
     [
@@ -182,11 +193,9 @@ def test_metadata_stay_behind(patient: Decoders) -> None:
         ("image/svg+xml", b"<svg/>", 415),
     ],
 )
-def test_the_content_type_must_be_true(make: Callable[..., Any], kind: str, data: bytes, status: int) -> None:
-    app = make()
+def test_the_content_type_must_be_true(app: Any, kind: str, data: bytes, status: int) -> None:
     answer = Client(app).post("/api/demo/sketch/upload", content=data, headers={"content-type": kind})
     assert answer.status_code == status, answer.text
-    run(app.state.studio.decoders.close())
 
 
 def test_an_upload_beyond_its_limits_is_refused(make: Callable[..., Any]) -> None:
@@ -197,12 +206,10 @@ def test_an_upload_beyond_its_limits_is_refused(make: Callable[..., Any]) -> Non
     run(app.state.studio.decoders.close())
 
 
-def test_a_refusal_says_the_same_of_every_image(make: Callable[..., Any]) -> None:
-    app = make()
+def test_a_refusal_says_the_same_of_every_image(app: Any) -> None:
     ask = {"content-type": "application/octet-stream"}
     bodies = {
         Client(app).post("/api/demo/sketch/upload", content=data, headers=ask).text
         for data in (b"x", png()[:60], bombs()["a PNG of 60,000 x 60,000"])
     }
     assert len(bodies) == 1
-    run(app.state.studio.decoders.close())

@@ -7,6 +7,7 @@ message, costs seconds of start-up a message, and its waiting loops sleep for se
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -25,7 +26,11 @@ from flwr.supercore.inflatable.inflatable_protobuf_utils import (
     make_pull_object_fn_protobuf,
     make_push_object_fn_protobuf,
 )
-from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents, pull_objects, push_objects
+from flwr.supercore.inflatable.inflatable_utils import (
+    ObjectUnavailableError,
+    inflate_object_from_contents,
+    push_objects,
+)
 
 __all__ = ["Beat", "content_of", "pull", "push", "record"]
 
@@ -54,10 +59,22 @@ def push(client: Any, message: Message, ask: Callable[[Any, Any], Any], *, node:
     return answer
 
 
-def pull(client: Any, bare: Any, tree: Any, *, node: Any, run: int) -> Message:
-    """The message whose announcement came: its objects may still be on their way."""
-    get = make_pull_object_fn_protobuf(client.PullObject, node, run)
-    contents = pull_objects([part.object_id for part in iterate_object_tree(tree)], get, initial_backoff=0.05)
+def pull(client: Any, bare: Any, tree: Any, *, node: Any, run: int, patience: float) -> Message:
+    """The message whose announcement came: its objects may still be on their way.
+
+    `TimeoutError` where one is not there after `patience` seconds. Flower's own loop would wait for two hours for what
+    a sender that was killed never sends.
+    """
+    get, over = make_pull_object_fn_protobuf(client.PullObject, node, run), time.monotonic() + patience
+    contents: dict[str, bytes] = {}
+    for part in iterate_object_tree(tree):
+        while part.object_id not in contents:
+            try:
+                contents[part.object_id] = get(part.object_id)
+            except ObjectUnavailableError as error:
+                if time.monotonic() >= over:
+                    raise TimeoutError(str(error)) from None
+                time.sleep(0.05)
     name = bare.metadata.message_id
     client.ConfirmMessageReceived(ConfirmMessageReceivedRequest(node=node, run_id=run, message_object_id=name))
     message: Message = inflate_object_from_contents(name, contents)

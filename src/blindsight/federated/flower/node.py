@@ -33,6 +33,7 @@ from blindsight.federated.flower.homes import Home, write_secret
 __all__ = ["NodeClient"]
 
 _BEAT = 10.0  # seconds; a node that was not heard of for two of them counts as away
+_PATIENCE = 60.0  # seconds for the rest of a message; then the node joins anew, and is sent it again
 _SOON, _LATER = 0.2, 0.7  # seconds between two looks: after work, and while nothing happens
 
 
@@ -69,8 +70,9 @@ class NodeClient:
                 return []
             bare, tree = found.messages_list[0], found.message_object_trees[0]
             message = message_from_proto(bare)
-            self._asked = pull(self._client, bare, tree, node=self._node, run=message.metadata.run_id)
-        except (httpx.HTTPError, ObjectPullError) as error:
+            run = message.metadata.run_id
+            self._asked = pull(self._client, bare, tree, node=self._node, run=run, patience=_PATIENCE)
+        except (httpx.HTTPError, ObjectPullError, TimeoutError) as error:
             raise self._away(error) from error
         self._place, self._worked = self._place + 1, time.monotonic()
         messages, announced = content_of(self._asked)

@@ -16,7 +16,7 @@ from blindsight.core.checks import optional_module
 from blindsight.core.errors import MissingDependency, ProtocolError
 from blindsight.federated.flower.homes import Home
 
-__all__ = ["end", "environment", "free_port", "prepare", "reached_at", "start_superlink", "wait_for_port"]
+__all__ = ["end", "environment", "prepare", "reached_at", "start_superlink", "wait_for_port"]
 
 
 def environment(home: Home) -> dict[str, str]:
@@ -33,13 +33,6 @@ def prepare(home: Home) -> None:
     """To be called before Flower is imported: it reads these variables then."""
     os.environ.update(environment(home))
     optional_module("flwr", extra="cluster")
-
-
-def free_port() -> int:
-    """A port of the loopback interface that nobody uses now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def reached_at(home: Home, bind: str | None) -> str:

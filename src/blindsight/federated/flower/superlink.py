@@ -84,6 +84,7 @@ class SuperLinkLink:
         self._node, self._run = Node(node_id=SUPERLINK_NODE_ID), 0
         self._nodes: dict[int, int] = {}
         self._waiting: dict[str, int] = {}
+        self._coming: list[tuple[int, Any, Any]] = []  # answers that were announced: their objects follow
         self._active: dict[int, str] = {}
         self._looked = -float("inf")
         self.seen: set[int] = set()
@@ -98,7 +99,7 @@ class SuperLinkLink:
     def pull(self) -> list[bytes]:
         """What came; an error in place of an answer counts as lost."""
         found: list[bytes] = []
-        if self._waiting:
+        if self._waiting or self._coming:
             self._call(lambda: found.extend(self._receive()))
         return found
 
@@ -113,11 +114,13 @@ class SuperLinkLink:
         news = {number for number, node in self._nodes.items() if seen.get(node) not in (None, self._active.get(node))}
         self._active = seen
         self.seen |= news
+        # Who joins anew was killed, perhaps in the middle of an answer: the rest of it never comes.
+        self._coming = [answer for answer in self._coming if answer[0] not in news]
         return news
 
     def unread(self) -> set[int]:
         """Parties that have not answered yet."""
-        return set(self._waiting.values())
+        return {*self._waiting.values(), *(number for number, _, _ in self._coming)}
 
     def close(self) -> None:
         """Stop the SuperLink."""
@@ -149,12 +152,18 @@ class SuperLinkLink:
         self._waiting.update((name, message.to) for name in answer.message_ids if name)
 
     def _receive(self) -> Iterator[bytes]:
-        request = runtime.PullAppMessagesRequest(message_ids=list(self._waiting))
-        found = self._client.PullMessages(request)
-        for bare, tree in zip(found.messages_list, found.message_object_trees, strict=True):
-            number = self._waiting.pop(bare.metadata.reply_to_message_id, 0)
+        if self._waiting:
+            request = runtime.PullAppMessagesRequest(message_ids=list(self._waiting))
+            found = self._client.PullMessages(request)
+            for bare, tree in zip(found.messages_list, found.message_object_trees, strict=True):
+                self._coming.append((self._waiting.pop(bare.metadata.reply_to_message_id, 0), bare, tree))
+        coming, self._coming = self._coming, []
+        for number, bare, tree in coming:
             try:
-                reply = pull(self._client, bare, tree, node=self._node, run=self._run)
+                reply = pull(self._client, bare, tree, node=self._node, run=self._run, patience=0.0)
+            except TimeoutError:
+                self._coming.append((number, bare, tree))  # the others are not kept waiting
+                continue
             except ObjectPullError as error:
                 _log.info("an answer got lost: %s", error)  # who sent it joins anew, and is asked again
                 continue
@@ -185,6 +194,7 @@ class SuperLinkLink:
             self._client.close()
         self._client, self._beat = None, None
         self._waiting.clear()
+        self._coming.clear()
         self._active.clear()
 
     def _start(self) -> None:

@@ -51,6 +51,20 @@ def test_tie_aware_precision_equals_the_average_over_all_permutations(items):
     assert ranked[0] == pytest.approx(np.mean(every), abs=1e-12)
 
 
+@settings(deadline=None, max_examples=30)
+@given(st.integers(0, 2**31), st.integers(1, 5))
+def test_precision_at_k_equals_the_average_over_all_permutations(seed, k):
+    rng = np.random.default_rng(seed)
+    distances, relevant = rng.integers(0, 3, 5), rng.integers(0, 2, 5)
+    counts = np.stack([np.bincount(distances, minlength=4), np.bincount(distances, weights=relevant, minlength=4)])
+    values = [
+        np.mean([relevant[i] for i in order[:k]])
+        for order in itertools.permutations(range(5))
+        if all(distances[a] <= distances[b] for a, b in itertools.pairwise(order))
+    ]
+    assert retrieval.precision_at(counts[None].astype(np.int64), k) == pytest.approx(np.mean(values))
+
+
 @pytest.mark.parametrize("n_bits", [12, 64, 100])
 @pytest.mark.parametrize("multilabel", [False, True])
 def test_counts_equal_brute_force(n_bits, multilabel):

@@ -28,6 +28,7 @@ __all__ = [
     "distance_counts",
     "label_words",
     "mean_average_precision",
+    "precision_at",
     "precision_recall",
     "ranked_precisions",
     "score_precisions",
@@ -169,6 +170,16 @@ def score_precisions(scores: ArrayLike, relevant: ArrayLike) -> NDArray[np.float
     harmonic = _harmonic_numbers(values.shape[1])
     rows = (tied_runs(np.sort(_keys(values[i], marks[i])), harmonic) for i in range(len(values)))
     return np.fromiter(rows, dtype=np.float64, count=len(values))
+
+
+def precision_at(counts: Counts, k: int) -> float:
+    """Precision among the first k, in expectation over tie orders, averaged over queries."""
+    k = checks.whole("k", k)
+    n, r = counts[:, 0], counts[:, 1]
+    before = np.cumsum(n, axis=1) - n
+    taken = np.clip(k - before, 0, n)  # how many of the tied group are among the first k
+    hits = np.divide(r * taken, n, out=np.zeros(n.shape), where=n > 0).sum(axis=1)
+    return float((hits / np.maximum(taken.sum(axis=1), 1)).mean())
 
 
 def precision_recall(counts: Counts, n_bits: int) -> Curve:

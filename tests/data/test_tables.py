@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from blindsight import data
 from blindsight.core.errors import HostileFile, InvalidParameter, MissingData
-from blindsight.data import Column, Limits, load_adult, load_bank, load_csv
+from blindsight.data import Column, Limits, load_adult, load_arff, load_bank, load_csv, load_multilabel_arff
 
 PEOPLE = "age, work ,label\n30,a,yes\n40, b,no\n50,a,no\n"
 
@@ -82,10 +82,11 @@ def test_numbers_must_be_finite(tmp_path: Path) -> None:
 def test_any_text_gives_a_table_or_a_clear_error(tmp_path_factory, text: str) -> None:
     path = tmp_path_factory.getbasetemp() / "fuzz.csv"
     path.write_text(text, encoding="utf-8", errors="surrogatepass")
-    try:
-        assert np.isfinite(load_csv(path).X).all()
-    except HostileFile:
-        return
+    for read in (load_csv, load_arff):
+        try:
+            assert np.isfinite(read(path).X).all()
+        except HostileFile:
+            continue
 
 
 ADULT_ROW = (
@@ -126,6 +127,60 @@ def test_bank_is_read_with_either_separator(delimiter: str, tmp_path: Path) -> N
     assert paper.X.tolist() == [expected] and paper.y.tolist() == [0]
     with pytest.raises(HostileFile, match="columns"):
         load_bank(written(tmp_path, PEOPLE))
+
+
+ARFF = """% a comment
+@relation people
+@attribute age numeric
+@attribute 'type of work' {a, 'b c'}
+@ATTRIBUTE label {no,yes}
+@data
+30,a,yes
+% another
+40,'b c',no
+"""
+
+
+def test_arff_is_read_by_its_declarations(tmp_path: Path) -> None:
+    table = load_arff(written(tmp_path, ARFF, "t.arff"))
+    assert table.columns == ("age", "type of work=a", "type of work=b c")
+    assert table.X.tolist() == [[30, 1, 0], [40, 0, 1]] and table.y.tolist() == [1, 0]
+    assert load_arff(written(tmp_path, ARFF, "t.arff"), target="type of work").y.tolist() == [0, 1]
+
+
+def test_sparse_multilabel_arff_is_filled(tmp_path: Path) -> None:
+    text = "@relation m\n@attribute f0 numeric\n@attribute f1 {0,1}\n@attribute l0 {0,1}\n@attribute l1 {0,1}\n@data\n"
+    rows = load_multilabel_arff(written(tmp_path, text + "{0 2.5, 3 1}\n{1 1,2 1}\n{}\n"), labels=2)
+    assert rows.features.tolist() == [[2.5, 0], [0, 1], [0, 0]]
+    assert rows.labels.tolist() == [[0, 1], [1, 0], [0, 0]] and rows.classes == ("l0", "l1")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "@data\n1\n",
+        "@attribute a numeric\n",
+        "@attribute a numeric\n@data\n",
+        "@attribute a string\n@data\nx\n",
+        "@attribute a\n@data\n1\n",
+        "@attribute a numeric\n@data\n1,2\n",
+        "@attribute a numeric\n@data\n{7 1}\n",
+        "@attribute a numeric\n@data\n{-1 1}\n",
+        "@attribute a numeric\n@data\n{x}\n",
+        "@attribute a {u,v}\n@attribute b {u,v}\n@data\nw,u\n",
+        "@attribute a {}\n@data\n1\n",
+    ],
+)
+def test_broken_arff_is_refused(text: str, tmp_path: Path) -> None:
+    with pytest.raises(HostileFile):
+        load_arff(written(tmp_path, text, "t.arff"))
+
+
+def test_sparse_rows_that_stand_for_too_much_are_refused(tmp_path: Path, little_memory) -> None:
+    text = "".join(f"@attribute a{i} numeric\n" for i in range(1000)) + "@data\n" + "{0 1}\n" * 40_000
+    with little_memory(24), pytest.raises(HostileFile, match="cells"):
+        load_arff(written(tmp_path, text, "t.arff"))
 
 
 def test_tables_of_numbers_have_their_label_last(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from blindsight.data.arrays import load_arrays
 from blindsight.data.catalogue import CATALOGUE, Entry, Known, inventory, load, where
 from blindsight.data.census import load_adult, load_bank, load_numbers
 from blindsight.data.fetch import get
+from blindsight.data.formats.arff import load_arff, load_multilabel_arff
 from blindsight.data.formats.cifar import load_cifar
 from blindsight.data.formats.coco import load_coco
 from blindsight.data.formats.csvtable import Column, load_csv
@@ -45,6 +46,7 @@ __all__ = [
     "inventory",
     "load",
     "load_adult",
+    "load_arff",
     "load_arrays",
     "load_bank",
     "load_celeba",
@@ -55,6 +57,7 @@ __all__ = [
     "load_folder",
     "load_idx",
     "load_label_list",
+    "load_multilabel_arff",
     "load_numbers",
     "load_nuswide",
     "load_voc",

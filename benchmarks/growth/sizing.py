@@ -56,19 +56,19 @@ def plan(rates: Mapping[str, float], *, images: int = IMAGES, users: int = USERS
     add("sketch_terabytes", images * rates["growth.rate.sketch_bytes"] / 1e12, "TB of sketches",
         "growth.rate.sketch_bytes")  # fmt: skip
     blocks = rates["growth.rate.update_blocks"]
-    add("update_megabytes", rates["growth.rate.update_bytes"] / 1e6, "MB sent by a user a round",
+    add("update_megabytes", rates["growth.rate.update_bytes"] / 1e6, "MB sent by a user per round",
         "growth.rate.update_bytes")  # fmt: skip
-    add("update_seconds", rates[encryption] * DIMENSION / 100_000, "CPU s of a user a round", encryption)
-    add("received_gigabytes", users * rates["growth.rate.update_bytes"] / 1e9, "GB received by the aggregator a round",
+    add("update_seconds", rates[encryption] * DIMENSION / 100_000, "CPU s of a user per round", encryption)
+    add("received_gigabytes", users * rates["growth.rate.update_bytes"] / 1e9, "GB received by the aggregator per round",
         "growth.rate.update_bytes")  # fmt: skip
     add("aggregator_core_hours", users * blocks * rates["growth.rate.add_block"] / 3600,
-        "core hours of the aggregator a round", "growth.rate.add_block", "growth.rate.update_blocks")  # fmt: skip
+        "core hours of the aggregator per round", "growth.rate.add_block", "growth.rate.update_blocks")  # fmt: skip
     add("aggregator_gigabytes",
         (blocks * rates["growth.rate.aggregator_bytes_block"] + rates["growth.rate.aggregator_bytes_once"]) / 1e9,
         "GB of the aggregator's memory", "growth.rate.aggregator_bytes_block", "growth.rate.aggregator_bytes_once",
         "growth.rate.update_blocks")  # fmt: skip
     add("decryption_seconds", rates["growth.rate.key_blocks"] * rates["growth.rate.decrypt_block"],
-        "CPU s of the key generator a round", "growth.rate.decrypt_block", "growth.rate.key_blocks")  # fmt: skip
+        "CPU s of the key generator per round", "growth.rate.decrypt_block", "growth.rate.key_blocks")  # fmt: skip
     return rows
 
 

@@ -59,8 +59,8 @@ def plan(rates: Mapping[str, float], *, images: int = IMAGES, users: int = USERS
     add("update_megabytes", rates["growth.rate.update_bytes"] / 1e6, "MB sent by a user per round",
         "growth.rate.update_bytes")  # fmt: skip
     add("update_seconds", rates[encryption] * DIMENSION / 100_000, "CPU s of a user per round", encryption)
-    add("received_gigabytes", users * rates["growth.rate.update_bytes"] / 1e9, "GB received by the aggregator per round",
-        "growth.rate.update_bytes")  # fmt: skip
+    add("received_gigabytes", users * rates["growth.rate.update_bytes"] / 1e9,
+        "GB received by the aggregator per round", "growth.rate.update_bytes")  # fmt: skip
     add("aggregator_core_hours", users * blocks * rates["growth.rate.add_block"] / 3600,
         "core hours of the aggregator per round", "growth.rate.add_block", "growth.rate.update_blocks")  # fmt: skip
     add("aggregator_gigabytes",

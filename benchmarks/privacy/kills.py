@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import io
 import json
 import os
 import random
@@ -29,6 +30,7 @@ import sklearn.cluster  # noqa: F401  (forked children need not read it again)
 
 from benchmarks.privacy.album import Album, picture
 from blindsight.core.errors import UnchargedRelease
+from blindsight.core.storage import write_atomically
 from blindsight.data import ImageSet
 from blindsight.index.bulk import sketch_to
 from blindsight.index.encoder import Recipe
@@ -160,7 +162,9 @@ class Tagging:
         given = self._base / f"answers {self.due}.npy"
         if given.exists() and not np.array_equal(np.load(given), answers.scores):
             raise AssertionError("a second answer for one photo")
-        np.save(given, answers.scores)
+        whole = io.BytesIO()
+        np.save(whole, answers.scores)
+        write_atomically(given, whole.getvalue())  # a kill must find all of it or nothing
 
     def stored(self) -> dict[str, bytes]:
         models = {path.name: _digest(path) for path in (self._vault.path / "models").glob("*.safetensors")}

@@ -49,6 +49,27 @@ def test_a_collection_found_again_knows_its_guarantee(make, uri):
     again.close()
 
 
+def test_a_server_that_answers_before_it_is_ready_is_waited_for(make, uri, monkeypatch):
+    import pymilvus
+
+    begin, said = pymilvus.MilvusClient.create_collection, ["Mmap manager has not been init."] * 2
+
+    def create(client, name, **options):
+        begin(client, name, **options)
+        if said:  # half of it was done
+            raise pymilvus.MilvusException(message=said.pop(0))
+
+    monkeypatch.setattr(pymilvus.MilvusClient, "create_collection", create)
+    index, codes = make(24), random_codes(3, 24)
+    index.add(codes)
+    assert len(index) == 3
+    assert not said
+    said.append("the disk is full")
+    with pytest.raises(pymilvus.MilvusException, match="disk is full"):
+        MilvusIndex(uri, 24, collection="elsewhere")
+    index._client.drop_collection("elsewhere")
+
+
 def test_a_collection_of_another_length_is_refused(make, uri):
     index = make(24)
     with pytest.raises(InvalidParameter, match="24-bit"):

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import time
 import warnings
 from collections.abc import Iterator
 from os import PathLike
@@ -39,6 +40,7 @@ __all__ = ["MilvusIndex"]
 _LARGEST_ANSWER = 16_384
 _BATCH = 5_000
 _TEXT = 60_000
+_READY = 120.0  # seconds for a Milvus Lite that answers before it is ready
 
 
 class MilvusIndex(CodeIndex):
@@ -201,10 +203,24 @@ class MilvusIndex(CodeIndex):
         if not self.uri.endswith(".db"):  # Milvus Lite filters without
             for scalar in scalars:
                 params.add_index(scalar, index_type="INVERTED")
-        self._client.create_collection(name, schema=schema, consistency_level="Strong")
+        self._begin(name, schema)
         # Without sync, or the client sleeps half a second to see a finished index over nothing.
         self._client.create_index(name, params, sync=False)
         self._client.load_collection(name)
+
+    def _begin(self, name: str, schema: Any) -> None:
+        """An empty collection. On a busy machine Milvus Lite takes requests before its storage has begun."""
+        over = time.monotonic() + _READY
+        while True:
+            try:
+                self._client.create_collection(name, schema=schema, consistency_level="Strong")
+                return
+            except Exception as error:
+                if "has not been init" not in str(error) or time.monotonic() >= over:
+                    raise
+            time.sleep(0.05)
+            if self._client.has_collection(name):  # half of one
+                self._client.drop_collection(name)
 
     def _put(self, ids: NDArray[Any] | None, codes: NDArray[np.uint8]) -> NDArray[Any]:
         if ids is None:

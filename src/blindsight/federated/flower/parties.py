@@ -195,7 +195,8 @@ class UserService:
         self.participant.settle(self.turn, included=self.user.number in opened.contributors, revealed=shown)
         self.turn, self._update = self.turn + 1, None
         self.user.expect(model_digest(self.weights))
-        self.plan.classifier(self.weights, self.user.settings).save(self.home.model)
+        if self.over:  # until then the weights are in the state
+            self.plan.classifier(self.weights, self.user.settings).save(self.home.model)
 
     def _believe(self, announced: bytes, model: bytes) -> None:
         """The paper's users take the model that they are given, if it is the one that the round was opened for."""

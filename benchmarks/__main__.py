@@ -16,18 +16,34 @@ from blindsight.core.errors import BlindsightError, InvalidParameter
 
 __all__ = ["ROOMS", "main"]
 
-ROOMS = ("privacy", "hashing", "federated", "metric", "sketching", "tagging", "audit", "growth", "service")
+ROOMS = (
+    "privacy",
+    "hashing",
+    "federated",
+    "metric",
+    "sketching",
+    "tagging",
+    "audit",
+    "growth",
+    "service",
+)
 
 
 def bench(
     room: Annotated[str, typer.Argument(help=f"One of {', '.join(ROOMS)}; or all.")],
-    quick: Annotated[bool, typer.Option("--quick", help="Under a minute per part instead of a full run.")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Under a minute per part instead of a full run.")
+    ] = False,
     json_file: Annotated[
         Path | None, typer.Option("--json", help="Write the rows here; - for standard output.")
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder for reports and plots.")] = Path("out/bench"),
-    results: Annotated[Path, typer.Option(help="The page that `all` writes.")] = Path("docs/RESULTS.md"),
-    fresh: Annotated[bool, typer.Option("--fresh", help="With all: measure again what is already measured.")] = False,
+    results: Annotated[Path, typer.Option(help="The page that `all` writes.")] = Path(
+        "docs/RESULTS.md"
+    ),
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="With all: measure again what is already measured.")
+    ] = False,
     seed: Annotated[int, typer.Option(help="Seed of everything random.", min=0)] = 0,
 ) -> None:
     """Measure a part: the paper's tables, ours beside them, and races against peers in one run."""
@@ -67,7 +83,9 @@ def _done(target: Path, *, quick: bool, seed: int) -> bool:
     return run["seed"] == seed and (quick or not run["quick"]) and run.get("whole", True)
 
 
-def _measure(room: str, *, quick: bool, out: Path, seed: int, quiet: bool, target: Path | None) -> dict[str, Any]:
+def _measure(
+    room: str, *, quick: bool, out: Path, seed: int, quiet: bool, target: Path | None
+) -> dict[str, Any]:
     """Every row of a room; `target` has what is measured so far, should the run be stopped."""
     from benchmarks import harness
 
@@ -78,8 +96,14 @@ def _measure(room: str, *, quick: bool, out: Path, seed: int, quiet: bool, targe
     start, cpu = time.perf_counter(), time.process_time()
 
     def report(*, whole: bool) -> dict[str, Any]:
-        spent = {"seconds": round(time.perf_counter() - start, 1), "cpu_seconds": round(time.process_time() - cpu, 1)}
-        found = {**harness.report(rows), "run": {"quick": quick, "seed": seed, **spent, "whole": whole}}
+        spent = {
+            "seconds": round(time.perf_counter() - start, 1),
+            "cpu_seconds": round(time.process_time() - cpu, 1),
+        }
+        found = {
+            **harness.report(rows),
+            "run": {"quick": quick, "seed": seed, **spent, "whole": whole},
+        }
         if target is not None:
             _write(target, found)
         return found
@@ -88,7 +112,9 @@ def _measure(room: str, *, quick: bool, out: Path, seed: int, quiet: bool, targe
         for row in measure(quick=quick, seed=seed, out=plots, progress=progress):
             rows.append(row)
             if not quiet:
-                console.print(f"{row.id}  {row.value:.4g} {row.unit}", highlight=False, markup=False)
+                console.print(
+                    f"{row.id}  {row.value:.4g} {row.unit}", highlight=False, markup=False
+                )
             report(whole=False)
     return report(whole=True)
 

@@ -1,4 +1,6 @@
-"""One shape of result for all rooms, and races that are fair: both runners in one run, in turns, by their medians."""
+"""One shape of result for all rooms, and races that are fair: both runners in one run, in turns, by
+their medians.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +17,35 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Race", "Row", "free_port", "machine", "markdown_table", "race", "read_report", "report", "versions"]
+__all__ = [
+    "Race",
+    "Row",
+    "free_port",
+    "machine",
+    "markdown_table",
+    "race",
+    "read_report",
+    "report",
+    "versions",
+]
 
-_PACKAGES = ("blindsight", "numpy", "scipy", "scikit-learn", "torch", "faiss-cpu", "gmpy2", "numba", "dp-accounting",
-             "phe", "pypaillier", "tenseal", "flwr", "usearch", "networkx")  # fmt: skip
+_PACKAGES = (
+    "blindsight",
+    "numpy",
+    "scipy",
+    "scikit-learn",
+    "torch",
+    "faiss-cpu",
+    "gmpy2",
+    "numba",
+    "dp-accounting",
+    "phe",
+    "pypaillier",
+    "tenseal",
+    "flwr",
+    "usearch",
+    "networkx",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +119,11 @@ def versions() -> dict[str, str]:
 
 def report(rows: Iterable[Row]) -> dict[str, Any]:
     """The JSON shape: rows, machine, versions."""
-    return {"rows": [dataclasses.asdict(row) for row in rows], "machine": machine(), "versions": versions()}
+    return {
+        "rows": [dataclasses.asdict(row) for row in rows],
+        "machine": machine(),
+        "versions": versions(),
+    }
 
 
 def read_report(path: str | Path) -> dict[str, Any]:

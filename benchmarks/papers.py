@@ -1,7 +1,9 @@
-"""The five papers at a glance, races against peers, and where we lose: what the page of results begins with.
+"""The five papers at a glance, races against peers, and where we lose: what the page of results
+begins with.
 
-Every cell is a row that was measured; a line whose rows are not there (another machine, a quick run) is left out. The
-few lines that stand here were chosen before the numbers: the paper's main table per data set, not our best rows.
+Every cell is a row that was measured; a line whose rows are not there (another machine, a quick
+run) is left out. The few lines that stand here were chosen before the numbers: the paper's main
+table per data set, not our best rows.
 """
 
 from __future__ import annotations
@@ -50,8 +52,20 @@ class Line:
         if self.faithful.row not in rows:
             return None
         stated = rows[self.faithful.row]["paper"]
-        paper = "" if stated is None else f"{stated:.4g}" if isinstance(stated, float | int) else str(stated)
-        return self.what, paper, self.faithful.shown(rows), self.proven.shown(rows), self.better.shown(rows)
+        paper = (
+            ""
+            if stated is None
+            else f"{stated:.4g}"
+            if isinstance(stated, float | int)
+            else str(stated)
+        )
+        return (
+            self.what,
+            paper,
+            self.faithful.shown(rows),
+            self.proven.shown(rows),
+            self.better.shown(rows),
+        )
 
 
 def _hashing() -> Iterator[Line]:
@@ -129,14 +143,20 @@ def _sketching() -> Iterator[Line]:
         )
         yield Line(f"Table 3, MNIST, {name.upper()} (PSNR, dB)", Cell(f"sketching.psnr_{name}"))
     yield Line("Figure 6, CIFAR-10, Q3 (% right)", Cell("sketching.cifar_accuracy_q3"))
-    yield Line("Figure 6, CIFAR-10, Q6 (% right)", Cell("sketching.cifar10_q6_accuracy", "half width, 10 epochs"))
+    yield Line(
+        "Figure 6, CIFAR-10, Q6 (% right)",
+        Cell("sketching.cifar10_q6_accuracy", "half width, 10 epochs"),
+    )
 
 
 def _tagging() -> Iterator[Line]:
     for data, name in (("coco-subset", "COCO subset"), ("scene", "scene (paper: VOC2007)")):
         for model in ("P2", "RP2"):
             claimed = f"tagging.fig4.{data}.S1.{model.lower()}"
-            yield Line(f"Figure 4, {model}-ML-GCN, {name} (OP)", Cell(f"{claimed}.OP", "ε = 10 claimed, S = 1"))
+            yield Line(
+                f"Figure 4, {model}-ML-GCN, {name} (OP)",
+                Cell(f"{claimed}.OP", "ε = 10 claimed, S = 1"),
+            )
         yield Line(
             f"Figure 4, P2-ML-GCN, {name} (mAP)",
             Cell(f"tagging.fig4.{data}.S1.p2.mAP", "ε = 10 claimed, S = 1"),
@@ -166,20 +186,38 @@ def glance(rows: Rows) -> list[str]:
 
 
 def races(
-    rows: Iterable[Mapping[str, Any]], *, versions: Mapping[str, str] | None = None, per_peer: int = 3
+    rows: Iterable[Mapping[str, Any]],
+    *,
+    versions: Mapping[str, str] | None = None,
+    per_peer: int = 3,
 ) -> list[str]:
-    """Ratios against somebody else's code, at most so many per peer; all rows with a peer are on the pages behind."""
+    """Ratios against somebody else's code, at most so many per peer; all rows with a peer are on
+    the pages behind.
+    """
     by_peer: dict[str, list[Mapping[str, Any]]] = {}
-    for row in sorted((row for row in rows if row["peer"] and _ratio(row)), key=lambda row: str(row["id"])):
+    for row in sorted(
+        (row for row in rows if row["peer"] and _ratio(row)), key=lambda row: str(row["id"])
+    ):
         by_peer.setdefault(str(row["peer"]), []).append(row)
     cells = [
-        (_versioned(peer, versions or {}), f"`{row['id']}`", f"{_number(row['value'])} {_short(row['unit'])}")
+        (
+            _versioned(peer, versions or {}),
+            f"`{row['id']}`",
+            f"{_number(row['value'])} {_short(row['unit'])}",
+        )
         for peer, found in sorted(by_peer.items())
         for row in found[:per_peer]
     ]
     if not cells:
         return []
-    return ["## Races against peers", "", *_RACES, "", *markdown_table(("peer", "figure", "measured"), cells), ""]
+    return [
+        "## Races against peers",
+        "",
+        *_RACES,
+        "",
+        *markdown_table(("peer", "figure", "measured"), cells),
+        "",
+    ]
 
 
 # The package behind a peer's name, where the name itself has no version.
@@ -238,32 +276,73 @@ class Contest:
 
 _CONTESTS = (
     *(
-        Contest(f"search in {name} at ε = {epsilon} per record (mAP)", f"hashing.{data}.record.codebook.eps{epsilon}",
-                f"hashing.{data}.table1.ITQ.48bits.plain", "unprotected ITQ codes of 48 bits")
-        for data, name in (("cifar10", "CIFAR-10"), ("coco-subset", "COCO")) for epsilon in (4, 8)
+        Contest(
+            f"search in {name} at ε = {epsilon} per record (mAP)",
+            f"hashing.{data}.record.codebook.eps{epsilon}",
+            f"hashing.{data}.table1.ITQ.48bits.plain",
+            "unprotected ITQ codes of 48 bits",
+        )
+        for data, name in (("cifar10", "CIFAR-10"), ("coco-subset", "COCO"))
+        for epsilon in (4, 8)
     ),
-    Contest("metric on digits at ε = 1 per pair (pair AUC)", "metric.auc_proven_eps1", "metric.auc_lda",
-            "LDA of scikit-learn, which sees every class"),
-    Contest("metric on digits at ε = 1 per pair (kNN)", "metric.knn_proven_eps1", "metric.knn_lda",
-            "LDA of scikit-learn, which sees every class"),
-    Contest("metric on Bank at ε = 4 per pair (kNN)", "metric.bank_knn_ours_full_eps4", "metric.bank_knn_dpp_eps4",
-            "the paper's, at a claimed ε = 4"),
-    Contest("seconds of a federated user, 5 users", "federated.user_seconds_pad_n5", "federated.user_seconds_secagg_n5",
-            "Flower SecAgg+ (32-bit mask seeds)", lower_is_better=True),
-    Contest("seconds of a federated user, 100 users", "federated.user_seconds_pad_n100",
-            "federated.user_seconds_secagg_n100", "Flower SecAgg+ (32-bit mask seeds)", lower_is_better=True),
-    Contest("digits from codebook sketches at ε = 8 (% right)", "sketching.curve.codebook.eps8",
-            "sketching.dpsgd_accuracy_eps8", "DP-SGD on oriented gradients at ε = 8, where the server sees the pixels"),
+    Contest(
+        "metric on digits at ε = 1 per pair (pair AUC)",
+        "metric.auc_proven_eps1",
+        "metric.auc_lda",
+        "LDA of scikit-learn, which sees every class",
+    ),
+    Contest(
+        "metric on digits at ε = 1 per pair (kNN)",
+        "metric.knn_proven_eps1",
+        "metric.knn_lda",
+        "LDA of scikit-learn, which sees every class",
+    ),
+    Contest(
+        "metric on Bank at ε = 4 per pair (kNN)",
+        "metric.bank_knn_ours_full_eps4",
+        "metric.bank_knn_dpp_eps4",
+        "the paper's, at a claimed ε = 4",
+    ),
+    Contest(
+        "seconds of a federated user, 5 users",
+        "federated.user_seconds_pad_n5",
+        "federated.user_seconds_secagg_n5",
+        "Flower SecAgg+ (32-bit mask seeds)",
+        lower_is_better=True,
+    ),
+    Contest(
+        "seconds of a federated user, 100 users",
+        "federated.user_seconds_pad_n100",
+        "federated.user_seconds_secagg_n100",
+        "Flower SecAgg+ (32-bit mask seeds)",
+        lower_is_better=True,
+    ),
+    Contest(
+        "digits from codebook sketches at ε = 8 (% right)",
+        "sketching.curve.codebook.eps8",
+        "sketching.dpsgd_accuracy_eps8",
+        "DP-SGD on oriented gradients at ε = 8, where the server sees the pixels",
+    ),
     *(
-        Contest(f"published tags, {name}, ε = 10 per query (mAP)", f"tagging.{data}.map_proven_eps10",
-                f"tagging.{data}.map_nonprivate", "the same tagger without noise")
-        for data, name in (("coco-subset", "COCO subset"), ("scene", "scene"), ("corel5k", "Corel 5k"))
+        Contest(
+            f"published tags, {name}, ε = 10 per query (mAP)",
+            f"tagging.{data}.map_proven_eps10",
+            f"tagging.{data}.map_nonprivate",
+            "the same tagger without noise",
+        )
+        for data, name in (
+            ("coco-subset", "COCO subset"),
+            ("scene", "scene"),
+            ("corel5k", "Corel 5k"),
+        )
     ),
-)  # fmt: skip
+)
 
 
 def losses(rows: Rows) -> list[str]:
-    """Where others are better, from the same rows: peers, unprotected methods, and the papers' own numbers."""
+    """Where others are better, from the same rows: peers, unprotected methods, and the papers' own
+    numbers.
+    """
     shown = [
         (one.what, f"{rows[one.ours]['value']:.4g}", f"{rows[one.other]['value']:.4g}", one.name)
         for one in _CONTESTS
@@ -285,23 +364,37 @@ def losses(rows: Rows) -> list[str]:
     shown += [
         (f"`{key}`", f"{_number(row['value'])} times the time", "1", str(row["peer"]))
         for key, row in sorted(rows.items())
-        if row["peer"] and _ratio(row) and "lower is better" in str(row["unit"]) and row["value"] > 1
+        if row["peer"]
+        and _ratio(row)
+        and "lower is better" in str(row["unit"])
+        and row["value"] > 1
     ]
     if not shown:
         return []
-    return ["## Where we lose", "", *_LOSSES, "", *markdown_table(("what", "ours", "theirs", "who"), shown), ""]
+    return [
+        "## Where we lose",
+        "",
+        *_LOSSES,
+        "",
+        *markdown_table(("what", "ours", "theirs", "who"), shown),
+        "",
+    ]
 
 
 _WORDS = (
-    "The first number is the paper's own, on its data and its network where those could not be had; compare shares and",
-    "orders rather than absolute numbers. A claimed ε is what the paper says of the same noise; most are refuted by",
+    "The first number is the paper's own, on its data and its network where those could not be "
+    "had; compare shares and",
+    "orders rather than absolute numbers. A claimed ε is what the paper says of the same noise; "
+    "most are refuted by",
     "[the audit](audit/report.md). A proven ε follows from a proof and is charged to the ledger.",
 )
 _RACES = (
-    "Both sides ran in one run, in turns; a ratio is one of medians. Notes, and the other rows with a peer, are on the",
+    "Both sides ran in one run, in turns; a ratio is one of medians. Notes, and the other rows "
+    "with a peer, are on the",
     "pages named below.",
 )
 _LOSSES = (
-    "Rows in which somebody else's number is better than ours: peers, the same work without protection, and the",
+    "Rows in which somebody else's number is better than ours: peers, the same work without "
+    "protection, and the",
     "papers' own figures where their networks and data sets could not be had.",
 )

@@ -1,5 +1,6 @@
-"""Thread limits before anything numeric is imported, examples that do not depend on the machine's mood, and which tests
-share a process."""
+"""Thread limits before anything numeric is imported, examples that do not depend on the machine's
+mood, and which tests share a process.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ threads.limit()
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("MPLBACKEND", "Agg")
 
-# No deadline, and examples may be slow to make: two busy cores are not a bug. In CI the same examples every time.
+# No deadline, and examples may be slow to make: two busy cores are not a bug. In CI the same
+# examples every time.
 settings.register_profile(
     "blindsight",
     deadline=None,
@@ -37,9 +39,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """A file's tests stay in one process, and so do all of the workbench's: what they share is costly to make.
+    """A file's tests stay in one process, and so do all of the workbench's: what they share is
+    costly to make.
 
-    (The mark xdist_group says so in vain: it renames tests by an attribute that pytest 9.2 no longer has.)
+    (The mark xdist_group says so in vain: it renames tests by an attribute that pytest 9.2 no
+    longer has.)
     """
     from xdist.scheduler import LoadScopeScheduling
 

@@ -1,4 +1,6 @@
-"""The plan of the house stays true: who may import whom, what is public, what must never be written."""
+"""The plan of the house stays true: who may import whom, what is public, what must never be
+written.
+"""
 
 from __future__ import annotations
 
@@ -40,11 +42,19 @@ def _part(path: Path) -> str:
 def _imports(path: Path) -> set[str]:
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "blindsight":
+        if (
+            isinstance(node, ast.ImportFrom)
+            and node.module
+            and node.module.split(".")[0] == "blindsight"
+        ):
             parts = node.module.split(".")
             found |= {parts[1]} if len(parts) > 1 else {alias.name for alias in node.names}
         elif isinstance(node, ast.Import):
-            found |= {alias.name.split(".")[1] for alias in node.names if alias.name.startswith("blindsight.")}
+            found |= {
+                alias.name.split(".")[1]
+                for alias in node.names
+                if alias.name.startswith("blindsight.")
+            }
     return found - {"__version__"}
 
 
@@ -69,7 +79,8 @@ def test_a_module_is_docstring_all_code(path: Path) -> None:
         for node in tree.body
         if isinstance(node, (ast.Assign, ast.AnnAssign))
         and isinstance(node.value, (ast.List, ast.Tuple))
-        and ast.unparse(node.targets[0] if isinstance(node, ast.Assign) else node.target) == "__all__"
+        and ast.unparse(node.targets[0] if isinstance(node, ast.Assign) else node.target)
+        == "__all__"
     ]
     assert names, "every module lists what is public"
     assert len(path.read_text().splitlines()) <= 450, "past 450 lines a module wants to be two"
@@ -86,12 +97,16 @@ def test_what_is_public_exists_and_is_explained(path: Path) -> None:
 
 
 def _tracked() -> list[Path]:
-    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True)
+    listed = subprocess.run(
+        ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
     return [ROOT / line for line in listed.stdout.splitlines() if (ROOT / line).is_file()]
 
 
 def test_the_project_stands_alone() -> None:
-    """No unpickling, no global seeds, no registry's host: written so that this file does not find itself."""
+    """No unpickling, no global seeds, no registry's host: written so that this file does not find
+    itself.
+    """
     forbidden = re.compile(
         "|".join(
             [
@@ -123,12 +138,16 @@ def test_heavy_libraries_stay_out_of_the_way(module: str) -> None:
 
 
 def test_the_flat_surface_is_what_it_says() -> None:
-    """What can be imported from `blindsight` itself is promised: no name may vanish, and none comes unannounced."""
+    """What can be imported from `blindsight` itself is promised: no name may vanish, and none comes
+    unannounced.
+    """
     import blindsight
 
     for name in blindsight.__all__:
         assert getattr(blindsight, name) is not None
-    homes = {name for names in blindsight._HOMES.values() for name in names} | set(blindsight._MODULES)
+    homes = {name for names in blindsight._HOMES.values() for name in names} | set(
+        blindsight._MODULES
+    )
     assert homes | {"__version__"} == set(blindsight.__all__)
     assert set(blindsight.__all__) <= set(dir(blindsight))
     with pytest.raises(AttributeError):
@@ -136,8 +155,15 @@ def test_the_flat_surface_is_what_it_says() -> None:
 
 
 def test_importing_the_package_is_quick() -> None:
-    """Nothing but the standard library is read, so it takes what Python itself takes: far below 50 ms."""
-    code = "import blindsight, sys; print({name.split('.')[0] for name in sys.modules} - sys.stdlib_module_names)"
-    done = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, check=True)
+    """Nothing but the standard library is read, so it takes what Python itself takes: far below 50
+    ms.
+    """
+    code = (
+        "import blindsight, sys; print({name.split('.')[0] for name in sys.modules} - "
+        "sys.stdlib_module_names)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", code], capture_output=True, text=True, check=True
+    )
     own = {"blindsight", "__main__", "_virtualenv", "_distutils_hack"}
     assert set(ast.literal_eval(done.stdout)) <= own

@@ -1,10 +1,12 @@
-"""Privacy bugs written into a copy of the package, each audited in a process of its own: which ones are caught?
+"""Privacy bugs written into a copy of the package, each audited in a process of its own: which ones
+are caught?
 
-    python -m benchmarks.audit.mutants                 # all of them; --late for those written after the engine
-    python -m benchmarks.audit.mutants door-no-clip    # some, by name
+    python -m benchmarks.audit.mutants                 # all of them; --late for those written after
+    the engine python -m benchmarks.audit.mutants door-no-clip    # some, by name
 
-A mutant is one replacement of text in one file. It is caught when the audit at the door refutes one of its scenes (the
-replay contracts of `tests/contracts`); an import that fails or a scene that raises is a broken mutant, not a catch.
+A mutant is one replacement of text in one file. It is caught when the audit at the door refutes one
+of its scenes (the replay contracts of `tests/contracts`); an import that fails or a scene that
+raises is a broken mutant, not a catch.
 """
 
 from __future__ import annotations
@@ -60,14 +62,21 @@ def _outcome(mutant: Mutant) -> Outcome:
 def _mutated(mutant: Mutant, place: Path) -> Path:
     """A copy of the package with the one replacement made."""
     source = place / "src"
-    shutil.copytree(ROOT / "src" / "blindsight", source / "blindsight", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(
+        ROOT / "src" / "blindsight",
+        source / "blindsight",
+        ignore=shutil.ignore_patterns("__pycache__"),
+    )
     path = source / "blindsight" / mutant.path
     path.write_text(mutant.applied(path.read_text()))
     return source
 
 
-def audit_scene(scene: str, source: Path = ROOT / "src", *, seed: int = 0, runs: int = 1) -> dict[str, list[str]]:
-    """The findings on one scene ("hashing:TestPITQ") with the package at `source`, from a process of its own.
+def audit_scene(
+    scene: str, source: Path = ROOT / "src", *, seed: int = 0, runs: int = 1
+) -> dict[str, list[str]]:
+    """The findings on one scene ("hashing:TestPITQ") with the package at `source`, from a process
+    of its own.
 
     With several `runs` the seeds count on from `seed`.
     """
@@ -82,7 +91,9 @@ def audit_scene(scene: str, source: Path = ROOT / "src", *, seed: int = 0, runs:
     command = [*module, "--scene", scene, "--seed", str(seed), "--runs", str(runs)]
     limit = _SECONDS * runs
     try:
-        done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=limit)
+        done = subprocess.run(
+            command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=limit
+        )
     except subprocess.TimeoutExpired:
         return {"notes": [f"{scene} took more than {limit} s"]}
     if done.returncode:
@@ -93,7 +104,9 @@ def audit_scene(scene: str, source: Path = ROOT / "src", *, seed: int = 0, runs:
 
 def _scene(name: str, seeds: range) -> dict[str, list[str]]:
     room, case = name.split(":")
-    module = importlib.import_module(f"contracts.test_replay{'' if room == 'privacy' else '_' + room}")
+    module = importlib.import_module(
+        f"contracts.test_replay{'' if room == 'privacy' else '_' + room}"
+    )
     findings: list[str] = []
     notes: list[str] = []
     for seed in seeds:

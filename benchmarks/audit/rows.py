@@ -1,4 +1,6 @@
-"""The audit measured on itself: bugs written into copies of the package, and the sound package again and again."""
+"""The audit measured on itself: bugs written into copies of the package, and the sound package
+again and again.
+"""
 
 from __future__ import annotations
 
@@ -19,24 +21,39 @@ __all__ = ["rows"]
 _RUNS = 20
 
 
-def rows(*, quick: bool, seed: int = 0, out: Path, progress: Callable[[int, int], None] | None = None) -> Iterator[Row]:
-    """Mutants, all and by when they were written; then false alarms. A stopped run goes on with the same source."""
+def rows(
+    *, quick: bool, seed: int = 0, out: Path, progress: Callable[[int, int], None] | None = None
+) -> Iterator[Row]:
+    """Mutants, all and by when they were written; then false alarms.
+
+    A stopped run goes on with the same source.
+    """
     step = progress or (lambda done, total: None)
-    chosen = [mutant for mutants in (EARLY, LATE) for mutant in (mutants[::8] if quick else mutants)]
+    chosen = [
+        mutant for mutants in (EARLY, LATE) for mutant in (mutants[::8] if quick else mutants)
+    ]
     scenes = _scenes()[:: 4 if quick else 1]
     runs, total, log = 1 if quick else _RUNS, len(chosen) + len(scenes), _Log(out / "mutants.jsonl")
-    found = [Outcome(mutant, *log.known[mutant.name]) for mutant in chosen if mutant.name in log.known]
-    for outcome in outcomes([mutant for mutant in chosen if mutant.name not in log.known], workers=2):
+    found = [
+        Outcome(mutant, *log.known[mutant.name]) for mutant in chosen if mutant.name in log.known
+    ]
+    for outcome in outcomes(
+        [mutant for mutant in chosen if mutant.name not in log.known], workers=2
+    ):
         found.append(outcome)
         log.add(outcome.mutant.name, [outcome.word, outcome.says[:300]])
         step(len(found), total)
     yield _row("source_mutants_caught", found, seed)
     for group in ("early", "late", "last", "blind"):
-        yield _row(f"{group}_source_mutants_caught", [o for o in found if o.mutant.group == group], seed)
+        yield _row(
+            f"{group}_source_mutants_caught", [o for o in found if o.mutant.group == group], seed
+        )
     names = {scene: f"{scene}, seeds {seed} to {seed + runs - 1}" for scene in scenes}
     left = [scene for scene, name in names.items() if name not in log.known]
     with ThreadPoolExecutor(2) as pool:
-        for scene, told in zip(left, pool.map(lambda one: audit_scene(one, seed=seed, runs=runs), left), strict=True):
+        for scene, told in zip(
+            left, pool.map(lambda one: audit_scene(one, seed=seed, runs=runs), left), strict=True
+        ):
             log.add(names[scene], [*told.get("findings", ()), *told.get("notes", ())])
             step(len(log.known), total)
     alarms = [f"{scene}: {words}" for scene, name in names.items() for words in log.known[name]]
@@ -45,7 +62,8 @@ def rows(*, quick: bool, seed: int = 0, out: Path, progress: Callable[[int, int]
         value=len(alarms),
         unit=f"in {runs * len(scenes)} audits of the sound package",
         seed=seed,
-        note=f"{len(scenes)} scenes, {runs} seeds each" + "".join(f"; {alarm}" for alarm in alarms[:5]),
+        note=f"{len(scenes)} scenes, {runs} seeds each"
+        + "".join(f"; {alarm}" for alarm in alarms[:5]),
     )
 
 
@@ -54,7 +72,10 @@ def _scenes() -> list[str]:
     found = []
     for path in (ROOT / "tests" / "contracts").glob("test_replay*.py"):
         part = path.stem.removeprefix("test_replay").lstrip("_") or "privacy"
-        found += [f"{part}:{name}" for name in re.findall(r"^class (Test\w+)\(", path.read_text(), re.MULTILINE)]
+        found += [
+            f"{part}:{name}"
+            for name in re.findall(r"^class (Test\w+)\(", path.read_text(), re.MULTILINE)
+        ]
     return sorted(found)
 
 
@@ -90,7 +111,9 @@ def _row(name: str, found: list[Outcome], seed: int) -> Row:
     caught = Counter(outcome.mutant.part for outcome in found if outcome.word == "caught")
     left = [outcome for outcome in found if outcome.word != "caught"]
     told = ", ".join(f"{part} {caught[part]} of {count}" for part, count in parts.items())
-    why = "".join(f"; not caught: {o.mutant.name} ({NOT_CAUGHT.get(o.mutant.name, o.word)})" for o in left)
+    why = "".join(
+        f"; not caught: {o.mutant.name} ({NOT_CAUGHT.get(o.mutant.name, o.word)})" for o in left
+    )
     return Row(
         id=f"audit.{name}",
         value=len(found) - len(left),

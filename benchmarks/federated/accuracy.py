@@ -1,11 +1,14 @@
-"""Tables 1 to 4 and Figure 4 of the DPHE paper, with our features: what is learned, how sparsely, by how many.
+"""Tables 1 to 4 and Figure 4 of the DPHE paper, with our features: what is learned, how sparsely,
+by how many.
 
-The sums are computed without ciphertexts (`encrypt=False`), which gives the very same numbers; what encryption costs is
-in the other rows. As in the paper: accuracy is averaged over classes, over ten splits of 30 training and at most 50
-test images per class (60 and the rest for Caltech-256), 10% of the training images public. Where a class has no more
-than 30 images in all, 27 train and 3 test: over ten splits as many tests as there are images. Differences:
-EfficientNet-Lite0 at 224 pixels (1,280 features) in place of ResNet-152 (2,048) and of the face network; features are
-standardised by the public rows only; Table 4 on COCO images of bathrooms and screens in place of the life-logging set.
+The sums are computed without ciphertexts (`encrypt=False`), which gives the very same numbers; what
+encryption costs is in the other rows. As in the paper: accuracy is averaged over classes, over ten
+splits of 30 training and at most 50 test images per class (60 and the rest for Caltech-256), 10% of
+the training images public. Where a class has no more than 30 images in all, 27 train and 3 test:
+over ten splits as many tests as there are images. Differences: EfficientNet-Lite0 at 224 pixels
+(1,280 features) in place of ResNet-152 (2,048) and of the face network; features are standardised
+by the public rows only; Table 4 on COCO images of bathrooms and screens in place of the
+life-logging set.
 """
 
 from __future__ import annotations
@@ -30,7 +33,8 @@ __all__ = ["accuracy_rows", "table1_256", "table3"]
 _COUNTS = (5, 10, 25, 50, 100)
 _SPLITS = 10
 _FEW = 3  # splits for what is at chance, or slow
-_PAPERS_SIZE = 848  # images of a user in the paper's Table 1: 30 x 101, a tenth of them public, the rest dealt to five
+# images of a user in the paper's Table 1: 30 x 101, a tenth of them public, the rest dealt to five
+_PAPERS_SIZE = 848
 
 
 def _paper(sparsity: float | None = None, **others: Any) -> dict[str, Any]:
@@ -45,7 +49,10 @@ def accuracy_rows(
     stages: list[Callable[[], Iterator[Row]]]
     X, y = sets.digits()
     if quick:
-        stages = [lambda: _against_central(X, y, seed, "digits"), lambda: _noise(X, y, seed, (None, 2.0))]
+        stages = [
+            lambda: _against_central(X, y, seed, "digits"),
+            lambda: _noise(X, y, seed, (None, 2.0)),
+        ]
     else:
         try:
             X, y = sets.caltech()
@@ -86,8 +93,12 @@ def _central(split: sets.Split, *, iterations: int = 100) -> float:
     scale = np.where(deviation > 1e-9, deviation, 1.0)
     classes = int(y.max()) + 1
     start = np.zeros((linear.rows_of(classes), X.shape[1] + 1))
-    weights = Proximal(strength=1e-3, iterations=iterations).fit((X - mean) / scale, linear.targets(y, classes), start)
-    return float(np.mean(linear.predicted(weights, (split.test[0] - mean) / scale) == split.test[1]))
+    weights = Proximal(strength=1e-3, iterations=iterations).fit(
+        (X - mean) / scale, linear.targets(y, classes), start
+    )
+    return float(
+        np.mean(linear.predicted(weights, (split.test[0] - mean) / scale) == split.test[1])
+    )
 
 
 def _against_central(X: NDArray[Any], y: NDArray[Any], seed: int, name: str) -> Iterator[Row]:
@@ -101,7 +112,8 @@ def _against_central(X: NDArray[Any], y: NDArray[Any], seed: int, name: str) -> 
         unit="ratio",
         seed=seed,
         seconds=sum(entry.seconds for entry in model.rounds_),
-        note=f"{name}, 5 users, 3 rounds, whole changes under a pad: {accuracy:.4f}; central SVM {central:.4f}",
+        note=f"{name}, 5 users, 3 rounds, whole changes under a pad: {accuracy:.4f}; central SVM "
+        f"{central:.4f}",
     )
 
 
@@ -123,7 +135,11 @@ def _baselines(
     for baseline in (prr10, ra12):
         for name, options in plans:
             found = baseline(shares, classes=classes, random_state=repeat, **options)
-            yield f"{baseline.__name__}_{name}", linear.scores(found.weights, test), found.guarantee.epsilon
+            yield (
+                f"{baseline.__name__}_{name}",
+                linear.scores(found.weights, test),
+                found.guarantee.epsilon,
+            )
 
 
 def _predicted(scores: NDArray[Any]) -> NDArray[np.intp]:
@@ -131,7 +147,14 @@ def _predicted(scores: NDArray[Any]) -> NDArray[np.intp]:
 
 
 def _table1(
-    X: NDArray[Any], y: NDArray[Any], seed: int, name: str, *, splits: int = _SPLITS, train: int = 30, key: str = ""
+    X: NDArray[Any],
+    y: NDArray[Any],
+    seed: int,
+    name: str,
+    *,
+    splits: int = _SPLITS,
+    train: int = 30,
+    key: str = "",
 ) -> Iterator[Row]:
     scores: dict[str, list[float]] = {}
     proven: dict[str, float] = {}
@@ -140,15 +163,27 @@ def _table1(
         split = sets.split(X, y, seed=seed + repeat, train=train, most=50 if train == 30 else None)
         owners = split.shares(5, seed=seed)
         model = _fit(split, owners, **_paper(0.9))
-        scores.setdefault("dphe", []).append(_per_class(model.predict(split.test[0]), split.test[1]))
+        scores.setdefault("dphe", []).append(
+            _per_class(model.predict(split.test[0]), split.test[1])
+        )
         scores.setdefault("central", []).append(_central(split))
         test = model._scaled(split.test[0])
-        for which, values, epsilon in _baselines(_with_public(split, owners, model), test, classes, repeat):
+        for which, values, epsilon in _baselines(
+            _with_public(split, owners, model), test, classes, repeat
+        ):
             scores.setdefault(which, []).append(_per_class(_predicted(values), split.test[1]))
             proven[which] = epsilon
-    papers = {"dphe": 74.7, "prr10": 55.9, "ra12": 68.0} if key else {"dphe": 89.3, "prr10": 41.6, "ra12": 83.8}
+    papers = (
+        {"dphe": 74.7, "prr10": 55.9, "ra12": 68.0}
+        if key
+        else {"dphe": 89.3, "prr10": 41.6, "ra12": 83.8}
+    )
     for which, found in scores.items():
-        extra = f"; claimed epsilon 0.2, proven {proven[which]:.3g} per record" if which in proven else ""
+        extra = (
+            f"; claimed epsilon 0.2, proven {proven[which]:.3g} per record"
+            if which in proven
+            else ""
+        )
         noise = f", noise as for {_PAPERS_SIZE} images per user" if which.endswith("n848") else ""
         yield Row(
             id=f"federated.table1{key}_{which}",
@@ -156,7 +191,8 @@ def _table1(
             unit="% accuracy",
             paper=papers.get(which.partition("_")[0]),
             seed=seed,
-            note=f"{name}, mean of {len(found)} splits, deviation {100 * float(np.std(found)):.2f}, "
+            note=f"{name}, mean of {len(found)} splits, deviation "
+            f"{100 * float(np.std(found)):.2f}, "
             f"{len(split.private[1]) + len(split.public[1]):,} training images{noise}{extra}",
         )
 
@@ -166,13 +202,17 @@ def table1_256(seed: int, *, splits: int = _SPLITS) -> Iterator[Row]:
     try:
         X, y = sets.caltech256()
     except MissingData as error:
-        yield Row(id="federated.skipped.table1_caltech256", value=0, unit="skipped", note=str(error))
+        yield Row(
+            id="federated.skipped.table1_caltech256", value=0, unit="skipped", note=str(error)
+        )
         return
     yield from _table1(X, y, seed, "Caltech-256", splits=splits, train=60, key="_caltech256")
 
 
 def table3(seed: int) -> Iterator[Row]:
-    """Face attributes, for who has CelebA: a binary classifier each, 75% sparse, mean accuracy over attributes."""
+    """Face attributes, for who has CelebA: a binary classifier each, 75% sparse, mean accuracy over
+    attributes.
+    """
     try:
         split, attributes, names = sets.faces()
     except MissingData as error:
@@ -181,10 +221,15 @@ def table3(seed: int) -> Iterator[Row]:
     owners = split.shares(5, seed=seed)
     scores: dict[str, list[float]] = {}
     for column in range(len(names)):
-        parts = [(rows, attributes[numbers, column]) for rows, numbers in (split.public, split.private, split.test)]
+        parts = [
+            (rows, attributes[numbers, column])
+            for rows, numbers in (split.public, split.private, split.test)
+        ]
         one = sets.Split(*parts)
         model = _fit(one, owners, classes=(0, 1), **_paper(0.75))
-        scores.setdefault("dphe", []).append(float(np.mean(model.predict(one.test[0]) == one.test[1])))
+        scores.setdefault("dphe", []).append(
+            float(np.mean(model.predict(one.test[0]) == one.test[1]))
+        )
         test = model._scaled(one.test[0])
         for which, values, _ in _baselines(_with_public(one, owners, model), test, 2, _FEW):
             scores.setdefault(which, []).append(float(np.mean(_predicted(values) == one.test[1])))
@@ -196,11 +241,14 @@ def table3(seed: int) -> Iterator[Row]:
             unit="% accuracy",
             paper=papers.get(which.partition("_")[0]),
             seed=seed,
-            note=f"CelebA, mean over {len(names)} attributes, {len(split.private[1]):,} private images",
+            note=f"CelebA, mean over {len(names)} attributes, {len(split.private[1]):,} private "
+            "images",
         )
 
 
-def _with_public(split: sets.Split, owners: list[NDArray[np.int64]], model: FederatedClassifier) -> list[Any]:
+def _with_public(
+    split: sets.Split, owners: list[NDArray[np.int64]], model: FederatedClassifier
+) -> list[Any]:
     """The baselines' users own the public rows, too (Section 3.2)."""
     X, y = split.private
     return [
@@ -234,13 +282,16 @@ def _table2(X: NDArray[Any], y: NDArray[Any], seed: int, name: str) -> Iterator[
             paper=paper,
             seed=seed,
             seconds=sum(entry.seconds for entry in model.rounds_),
-            note=f"{name}, mean of {splits} splits, deviation {100 * float(np.std(found)):.2f}; local weights "
+            note=f"{name}, mean of {splits} splits, deviation {100 * float(np.std(found)):.2f}; "
+            "local weights "
             f"{float(np.mean(zeros)):.1%} sparse over {len(model.rounds_)} rounds",
         )
 
 
 def _beyond(X: NDArray[Any], y: NDArray[Any], seed: int, name: str) -> Iterator[Row]:
-    """Sparse updates instead of sparse weights, with the protections on: at least three contributors a coordinate."""
+    """Sparse updates instead of sparse weights, with the protections on: at least three
+    contributors a coordinate.
+    """
     split = sets.split(X, y, seed=seed)
     owners = split.shares(5, seed=seed)
     plans: dict[str, Sending] = {
@@ -257,13 +308,17 @@ def _beyond(X: NDArray[Any], y: NDArray[Any], seed: int, name: str) -> Iterator[
             value=100 * (last.accuracy or 0),
             unit="% accuracy",
             seed=seed,
-            note=f"{name}; {last.sparsity:.1%} not sent, {last.bytes / 1e3:.0f} kB a user and round, "
+            note=f"{name}; {last.sparsity:.1%} not sent, {last.bytes / 1e3:.0f} kB a user and "
+            "round, "
             f"{last.revealed:.1%} of coordinates revealed",
         )
 
 
 def _figure4(X: NDArray[Any], y: NDArray[Any], seed: int, name: str, out: Path) -> Iterator[Row]:
-    """Left: users with as many images each, some of them the same. Right: the same images split among more users."""
+    """Left: users with as many images each, some of them the same.
+
+    Right: the same images split among more users.
+    """
     learner = Proximal(strength=0.03)
     curves: dict[str, list[float]] = {"left": [], "right": []}
     for side in curves:
@@ -284,7 +339,8 @@ def _figure4(X: NDArray[Any], y: NDArray[Any], seed: int, name: str, out: Path) 
                 unit="% accuracy",
                 seed=seed,
                 seconds=sum(entry.seconds for entry in model.rounds_),
-                note=f"{name}, mean of {_FEW} splits, deviation {float(np.std(found)):.2f}; about {len(owners[0])} "
+                note=f"{name}, mean of {_FEW} splits, deviation {float(np.std(found)):.2f}; about "
+                f"{len(owners[0])} "
                 f"images per user, local weights {model.rounds_[-1].sparsity:.1%} sparse",
             )
     _draw(curves, out)
@@ -311,7 +367,9 @@ def _draw(curves: dict[str, list[float]], out: Path) -> None:
 
 
 def _table4(seed: int) -> Iterator[Row]:
-    """Average precision on two classes: 132 public images, the rest with five users, above 95% sparsity."""
+    """Average precision on two classes: 132 public images, the rest with five users, above 95%
+    sparsity.
+    """
     try:
         X, y = sets.sensitive()
     except MissingData as error:
@@ -326,25 +384,35 @@ def _table4(seed: int) -> Iterator[Row]:
         truth, test = split.test[1][:, None], model._scaled(split.test[0])
         scored = model.decision_function(split.test[0]).reshape(-1, 1)
         found.setdefault("dphe", []).append(mean_average_precision(truth, scored))
-        for which, values, epsilon in _baselines(_with_public(split, owners, model), test, 2, repeat):
+        for which, values, epsilon in _baselines(
+            _with_public(split, owners, model), test, 2, repeat
+        ):
             found.setdefault(which, []).append(mean_average_precision(truth, values))
             proven[which] = epsilon
     papers = {"dphe": 0.729, "prr10": 0.546, "ra12": 0.704}
     for which, precisions in found.items():
-        extra = f"; claimed epsilon 0.2, proven {proven[which]:.3g} per record" if which in proven else ""
+        extra = (
+            f"; claimed epsilon 0.2, proven {proven[which]:.3g} per record"
+            if which in proven
+            else ""
+        )
         yield Row(
             id=f"federated.table4_{which}",
             value=float(np.mean(precisions)),
             unit="average precision",
             paper=papers.get(which.partition("_")[0]),
             seed=seed,
-            note=f"bathrooms and screens in {len(y):,} COCO images, {y.mean():.1%} of them (chance), mean of "
+            note=f"bathrooms and screens in {len(y):,} COCO images, {y.mean():.1%} of them "
+            "(chance), mean of "
             f"{len(precisions)} splits, deviation {float(np.std(precisions)):.3f}{extra}",
         )
 
 
 def _noise(
-    X: NDArray[Any], y: NDArray[Any], seed: int, epsilons: tuple[float | None, ...] = (None, 8.0, 2.0)
+    X: NDArray[Any],
+    y: NDArray[Any],
+    seed: int,
+    epsilons: tuple[float | None, ...] = (None, 8.0, 2.0),
 ) -> Iterator[Row]:
     """What a guarantee per user costs: a hundred users, one round."""
     split = sets.split(X, y, seed=seed)
@@ -364,5 +432,9 @@ def _noise(
             unit="% accuracy",
             seed=seed,
             note="digits, 100 users, one round"
-            + ("" if epsilon is None else f"; {model.guarantee_.cost} from at least 67 of 100 users"),
+            + (
+                ""
+                if epsilon is None
+                else f"; {model.guarantee_.cost} from at least 67 of 100 users"
+            ),
         )

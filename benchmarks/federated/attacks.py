@@ -1,4 +1,6 @@
-"""How many of the audit's attacks by cheating parties are stopped by the real roles, and by what."""
+"""How many of the audit's attacks by cheating parties are stopped by the real roles, and by
+what.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
-"""Seconds of a round across processes, over both carriers: on the machine as it is, and with every core kept busy.
+"""Seconds of a round across processes, over both carriers: on the machine as it is, and with every
+core kept busy.
 
-Five users, a key generator and the aggregator, each a process as `blindsight federate` starts it, on loopback with TLS
-and authentication: digits, 650 weights, three rounds. The first round waits for everybody to start and is not counted.
+Five users, a key generator and the aggregator, each a process as `blindsight federate` starts it,
+on loopback with TLS and authentication: digits, 650 weights, three rounds. The first round waits
+for everybody to start and is not counted.
 """
 
 from __future__ import annotations
@@ -57,14 +59,25 @@ def _run(carrier: str, *, loops: int, limit: float) -> dict[str, Any]:
             rounds=_ROUNDS,
             patience=_PATIENCE,
         )
-        settings = Settings(dimension=len(plan.initial), users=_USERS, bound=4.0, least_users=_USERS)
-        homes = make_homes(folder / "parties", settings, keys.generate(2048), plan, port=free_port(), carrier=carrier)
+        settings = Settings(
+            dimension=len(plan.initial), users=_USERS, bound=4.0, least_users=_USERS
+        )
+        homes = make_homes(
+            folder / "parties",
+            settings,
+            keys.generate(2048),
+            plan,
+            port=free_port(),
+            carrier=carrier,
+        )
         running = []
         with _busy(loops):
             try:
                 for home in homes:
                     rows = folder / f"{home.name}.npz"
-                    np.savez(rows, X=X[100 + home.number :: _USERS], y=y[100 + home.number :: _USERS])
+                    np.savez(
+                        rows, X=X[100 + home.number :: _USERS], y=y[100 + home.number :: _USERS]
+                    )
                     data = ["--data", str(rows)] if home.about["role"] == "user" else []
                     command = [
                         sys.executable,
@@ -76,7 +89,9 @@ def _run(carrier: str, *, loops: int, limit: float) -> dict[str, Any]:
                         *data,
                     ]
                     with (folder / f"{home.name}.log").open("wb") as log:
-                        running.append(subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT))
+                        running.append(
+                            subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+                        )
                 end = time.monotonic() + limit
                 while running[0].poll() is None and time.monotonic() < end:
                     time.sleep(0.2)
@@ -106,8 +121,10 @@ def carrier_rows(
             unit="seconds",
             seed=seed,
             seconds=float(np.mean(later)),
-            note=f"wall, {len(rounds)} rounds of {_USERS} users in processes of their own, {loops} busy loops beside "
-            f"them (load {before:.1f} of {os.cpu_count()} cores when it began); the first, with everybody's start, "
+            note=f"wall, {len(rounds)} rounds of {_USERS} users in processes of their own, {loops} "
+            "busy loops beside "
+            f"them (load {before:.1f} of {os.cpu_count()} cores when it began); the first, with "
+            "everybody's start, "
             f"{rounds[0]['seconds']:.1f} s",
         )
         if progress is not None:

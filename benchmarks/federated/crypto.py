@@ -1,8 +1,9 @@
 """The cryptosystem's rows: against python-paillier as it comes, in one run, in turns.
 
-Table 2's times fit shards x M encryptions with M = ceil(0.1 D NC) = 20,685 and 10, 3, 1 shards: that count is what
-python-paillier is charged for, extrapolated from a sample of at least 200 of its encryptions. Ours is the whole of what
-a user does: fixed point, tag, pad, the key under Paillier, serialising and signing; it does not depend on the sparsity.
+Table 2's times fit shards x M encryptions with M = ceil(0.1 D NC) = 20,685 and 10, 3, 1 shards:
+that count is what python-paillier is charged for, extrapolated from a sample of at least 200 of its
+encryptions. Ours is the whole of what a user does: fixed point, tag, pad, the key under Paillier,
+serialising and signing; it does not depend on the sparsity.
 """
 
 from __future__ import annotations
@@ -137,13 +138,16 @@ def _one_value(key: PrivateKey, *, quick: bool, seed: int) -> Iterator[Row]:
             peer="python-paillier",
             seed=seed,
             seconds=mine.median_cpu,
-            note=f"one value, one core, CPU seconds; python-paillier {other.median_cpu * 1e3:.2f} ms, "
+            note=f"one value, one core, CPU seconds; python-paillier {other.median_cpu * 1e3:.2f} "
+            "ms, "
             f"sample of {_SAMPLE}",
         )
 
 
 def _table2(key: PrivateKey, *, quick: bool, seed: int) -> Iterator[Row]:
-    """Table 2's vector at its three sparsities: both cores by wall, one core by CPU, and with randomisers ready."""
+    """Table 2's vector at its three sparsities: both cores by wall, one core by CPU, and with
+    randomisers ready.
+    """
     phe = optional_module("phe", extra="bench")
     theirs = phe.generate_paillier_keypair(n_length=key.public.bits)[0]
     values = np.random.default_rng(seed).uniform(-1, 1, _SAMPLE)
@@ -190,7 +194,8 @@ def _table2(key: PrivateKey, *, quick: bool, seed: int) -> Iterator[Row]:
             seed=seed,
             seconds=wall[name].median_wall,
             note=f"wall, both cores; python-paillier as it comes: {encryptions:,} encryptions of "
-            f"{peer.median_wall * 1e3:.2f} ms, from a sample of {_SAMPLE}; paper: seconds, 1024 bits",
+            f"{peer.median_wall * 1e3:.2f} ms, from a sample of {_SAMPLE}; paper: seconds, 1024 "
+            "bits",
         )
         yield Row(
             id=f"federated.table2_cpu_vs_phe_{name}",
@@ -213,7 +218,9 @@ def _table2(key: PrivateKey, *, quick: bool, seed: int) -> Iterator[Row]:
 
 
 def _paper_times(key: PrivateKey, *, quick: bool, seed: int) -> Iterator[Row]:
-    """Table 2's own column: seconds to encrypt shards x M values one by one, at the paper's 1024 bits and at 2048."""
+    """Table 2's own column: seconds to encrypt shards x M values one by one, at the paper's 1024
+    bits and at 2048.
+    """
     phe = optional_module("phe", extra="bench")
     sample = max(5, _SAMPLE // 10) if quick else _SAMPLE
     for bits in (1024, 2048):
@@ -235,7 +242,8 @@ def _paper_times(key: PrivateKey, *, quick: bool, seed: int) -> Iterator[Row]:
                 paper=PAPER_SECONDS[name] if bits == 1024 else None,
                 seed=seed,
                 seconds=shards * CAPACITY * ours.median_cpu,
-                note=f"paper mode, {shards} x {CAPACITY:,} values of {bits} bits, one core, from a sample of {sample}; "
+                note=f"paper mode, {shards} x {CAPACITY:,} values of {bits} bits, one core, from a "
+                f"sample of {sample}; "
                 f"python-paillier {shards * CAPACITY * peer.median_cpu:.0f} s",
             )
 
@@ -255,12 +263,16 @@ def _sizes(key: PrivateKey, *, quick: bool, seed: int) -> Iterator[Row]:
                 value=rules.contribution_bytes(settings, DIMENSION) / DIMENSION,
                 unit="bytes",
                 seed=seed,
-                note="key under Paillier, 2048 bits" if holders is None else "key shared among 5 holders, 3 needed",
+                note="key under Paillier, 2048 bits"
+                if holders is None
+                else "key shared among 5 holders, 3 needed",
             )
 
 
 def _openers(key: PrivateKey, *, quick: bool, seed: int) -> Iterator[Row]:
-    """What opens a sum of 100 users: before, a holder's power of every packed block; now, its summed shares."""
+    """What opens a sum of 100 users: before, a holder's power of every packed block; now, its
+    summed shares.
+    """
     users = 20 if quick else 100
     settings = Settings(dimension=DIMENSION, users=users, holders=(3, 5))
     simulation_users = enrol(settings)
@@ -268,13 +280,16 @@ def _openers(key: PrivateKey, *, quick: bool, seed: int) -> Iterator[Row]:
     roles = _round_of(simulation_users, update)
     share = _Times()
     share.run(lambda: roles[0].receive(roles[1]))
-    # Before: c^(2 Δ f(i)) modulo n² for each of the packed blocks, an exponent of twice the modulus' bits.
+    # Before: c^(2 Δ f(i)) modulo n² for each of the packed blocks, an exponent of twice the
+    # modulus' bits.
     slots = (key.public.plaintext_bits - 56 - 7) // (16 + 7 + 7)
     blocks = -(-DIMENSION // slots)
     sample = [key.public.encrypt(i) for i in range(5 if quick else 20)]
     exponent = gmpy2.mpz(secrets.randbits(2 * key.public.bits)) | 1
     power = _Times()
-    power.run(lambda: gmpy2.powmod_base_list(sample, exponent, key.public.modulus), times=len(sample))
+    power.run(
+        lambda: gmpy2.powmod_base_list(sample, exponent, key.public.modulus), times=len(sample)
+    )
     before = blocks * power.median_cpu
     now = share.median_cpu * 100 / users
     yield Row(
@@ -283,7 +298,8 @@ def _openers(key: PrivateKey, *, quick: bool, seed: int) -> Iterator[Row]:
         unit="times",
         seed=seed,
         seconds=now,
-        note=f"CPU for 100 users; before: {before:.1f} s for {blocks:,} packed blocks, from a sample of {len(sample)}",
+        note=f"CPU for 100 users; before: {before:.1f} s for {blocks:,} packed blocks, from a "
+        f"sample of {len(sample)}",
     )
     enough = Settings(dimension=DIMENSION, users=5)
     layout = rules.slots(enough, key.public, enough.pad(DIMENSION).degree)
@@ -296,7 +312,8 @@ def _openers(key: PrivateKey, *, quick: bool, seed: int) -> Iterator[Row]:
         unit="seconds",
         seed=seed,
         seconds=opened.median_cpu,
-        note=f"CPU, one core: {layout.blocks} ciphertexts of a summed key for 5 users, whatever the vector",
+        note=f"CPU, one core: {layout.blocks} ciphertexts of a summed key for 5 users, whatever "
+        "the vector",
     )
 
 

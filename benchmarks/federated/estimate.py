@@ -1,15 +1,17 @@
 """What it costs to break the pad by lattice reduction: `python -m benchmarks.federated.estimate`.
 
-The primal attack (uSVP) on LWE with n = N, modulus q, and secret and error of the same deviation σ. In dimension d the
-vector (e, s, 1) of length about σ√d is found by BKZ with block size β once its projection to the last block is
-shorter than what the basis has there (Alkim, Ducas, Pöppelmann and Schwabe 2016, "2016 estimate"):
+The primal attack (uSVP) on LWE with n = N, modulus q, and secret and error of the same deviation σ.
+In dimension d the vector (e, s, 1) of length about σ√d is found by BKZ with block size β once its
+projection to the last block is shorter than what the basis has there (Alkim, Ducas, Pöppelmann and
+Schwabe 2016, "2016 estimate"):
 
     σ √β <= δ^(2β - d - 1) q^((d - n - 1)/d),    δ = (β/(2πe) (πβ)^(1/β))^(1/(2β - 2))
 
-Two prices of a β: core-SVP, 2^(0.292 β), which counts one call of a sieve and nothing else; and MATZOV's (2022) gate
-count for one call, with dimensions for free (Ducas 2018), progressive sieving and d - β calls. The script first
-reproduces three published values, and then prints both for every parameter set that the pad offers: at half its
-deviation, because the sum of the secrets is published (docs/federated-protocol.md).
+Two prices of a β: core-SVP, 2^(0.292 β), which counts one call of a sieve and nothing else; and
+MATZOV's (2022) gate count for one call, with dimensions for free (Ducas 2018), progressive sieving
+and d - β calls. The script first reproduces three published values, and then prints both for every
+parameter set that the pad offers: at half its deviation, because the sum of the secrets is
+published (docs/federated-protocol.md).
 """
 
 from __future__ import annotations
@@ -22,7 +24,10 @@ from blindsight.federated.pad.sampler import SIGMA
 
 __all__ = ["PUBLISHED", "Broken", "offered", "usvp"]
 
-_SLOPE, _BASE = 0.29613500308205365, 20.387885985467914  # gates of one sieve, list decoding, fitted by its authors
+_SLOPE, _BASE = (
+    0.29613500308205365,
+    20.387885985467914,
+)  # gates of one sieve, list decoding, fitted by its authors
 
 # n, log2 q, σ, the most samples; what the lattice estimator prints: bits, β, d
 PUBLISHED = {
@@ -43,12 +48,18 @@ class Broken:
 
 
 def _log_delta(beta: int) -> float:
-    return math.log(beta / (2 * math.pi * math.e) * (math.pi * beta) ** (1 / beta)) / (2 * (beta - 1))
+    return math.log(beta / (2 * math.pi * math.e) * (math.pi * beta) ** (1 / beta)) / (
+        2 * (beta - 1)
+    )
 
 
 def _margin(beta: int, d: int, n: int, log_q: float, sigma: float) -> float:
     """Above 0 where the attack succeeds."""
-    return (2 * beta - d - 1) * _log_delta(beta) + (d - n - 1) / d * log_q - math.log(sigma * math.sqrt(beta))
+    return (
+        (2 * beta - d - 1) * _log_delta(beta)
+        + (d - n - 1) / d * log_q
+        - math.log(sigma * math.sqrt(beta))
+    )
 
 
 def _dimension(beta: int, n: int, log_q: float, sigma: float, samples: int) -> int | None:
@@ -91,7 +102,9 @@ def offered() -> list[tuple[int, int, int, Broken]]:
         for weights in (650, 206_848, 1 << 20, 10_000_000, 100_000_000):
             parameters = choose(users, weights)
             bits = math.log2(parameters.modulus)
-            found.append((users, weights, math.ceil(bits), usvp(parameters.degree, bits, float(SIGMA) / 2)))
+            found.append(
+                (users, weights, math.ceil(bits), usvp(parameters.degree, bits, float(SIGMA) / 2))
+            )
     return found
 
 
@@ -99,10 +112,16 @@ def main() -> None:
     """Print both tables."""
     for name, (n, bits, sigma, samples, (gates, beta, d)) in PUBLISHED.items():
         mine = usvp(n, bits, sigma, samples=samples)
-        print(f"{name:28} here {mine.gates:.1f} beta {mine.beta} d {mine.dimension}; published {gates} {beta} {d}")
+        print(
+            f"{name:28} here {mine.gates:.1f} beta {mine.beta} d {mine.dimension}; published "
+            f"{gates} {beta} {d}"
+        )
     print(f"{'users':>7} {'weights':>12} {'log2 q':>7} {'beta':>5} {'gates':>7} {'core-SVP':>9}")
     for users, weights, bits, broken in offered():
-        print(f"{users:7,} {weights:12,} {bits:7} {broken.beta:5} {broken.gates:7.1f} {broken.core:9.1f}")
+        print(
+            f"{users:7,} {weights:12,} {bits:7} {broken.beta:5} {broken.gates:7.1f} "
+            f"{broken.core:9.1f}"
+        )
 
 
 if __name__ == "__main__":

@@ -1,9 +1,11 @@
-"""What one user spends on one round of Table 2's vector, in CPU seconds and bytes: ours and the peers', in one run.
+"""What one user spends on one round of Table 2's vector, in CPU seconds and bytes: ours and the
+peers', in one run.
 
-All hide an update of 206,848 weights (95.6% zeros) in a sum of N, on one core. `paper`, python-paillier and pypaillier
-are extrapolated from a sample, one ciphertext per weight; the others do the whole. Not the same protection: Flower's
-masks need every pair of users to agree on keys and draw each mask from 32 bits of seed; CKKS sums are approximate and
-their key holder can open any one user.
+All hide an update of 206,848 weights (95.6% zeros) in a sum of N, on one core. `paper`,
+python-paillier and pypaillier are extrapolated from a sample, one ciphertext per weight; the others
+do the whole. Not the same protection: Flower's masks need every pair of users to agree on keys and
+draw each mask from 32 bits of seed; CKKS sums are approximate and their key holder can open any one
+user.
 """
 
 from __future__ import annotations
@@ -52,7 +54,11 @@ def peer_rows(
             ("pad_holders", users, partial(_pad, key, update, users, (3, 5))),
             ("paper", users, partial(_paper, key, sample=100 if quick else 500)),
             ("phe", users, partial(_phe, key.public.bits, update, sample=20 if quick else 200)),
-            ("pypaillier", users, partial(_pypaillier, key.public.bits, update, sample=200 if quick else 1000)),
+            (
+                "pypaillier",
+                users,
+                partial(_pypaillier, key.public.bits, update, sample=200 if quick else 1000),
+            ),
             ("tenseal", users, partial(_tenseal, update)),
             ("tenseal_bfv", users, partial(_tenseal_bfv, update)),
             ("secagg", users, partial(_secagg, update, users)),
@@ -62,7 +68,9 @@ def peer_rows(
         try:
             runs = [measure() for _ in range(1 if quick else 3)]
         except MissingDependency as error:
-            yield Row(id=f"federated.skipped.{name}_n{users}", value=0, unit="skipped", note=str(error))
+            yield Row(
+                id=f"federated.skipped.{name}_n{users}", value=0, unit="skipped", note=str(error)
+            )
             continue
         seconds, size, note = statistics.median(run[0] for run in runs), runs[0][1], runs[0][2]
         spent[name, users] = seconds
@@ -76,7 +84,10 @@ def peer_rows(
             note=note,
         )
         yield Row(
-            id=f"federated.user_bytes_{name}_n{users}", value=size / DIMENSION, unit="bytes per weight", seed=seed
+            id=f"federated.user_bytes_{name}_n{users}",
+            value=size / DIMENSION,
+            unit="bytes per weight",
+            seed=seed,
         )
         if progress is not None:
             progress(done, len(plans))
@@ -94,12 +105,15 @@ def _ratios(spent: dict[tuple[str, int], float], seed: int) -> Iterator[Row]:
                 peer=_PEERS[peer],
                 seed=seed,
                 seconds=spent["pad_holders", 100],
-                note=f"CPU, one core, 100 users, key shared among 5 holders; with one key generator "
+                note="CPU, one core, 100 users, key shared among 5 holders; with one key "
+                "generator "
                 f"{spent[peer, 100] / spent['pad', 100]:.2f} times",
             )
 
 
-def _pad(key: PrivateKey, update: NDArray[np.float64], users: int, holders: tuple[int, int] | None) -> Measured:
+def _pad(
+    key: PrivateKey, update: NDArray[np.float64], users: int, holders: tuple[int, int] | None
+) -> Measured:
     settings = Settings(dimension=DIMENSION, users=users, holders=holders)
     setup = enrol(settings, None if holders else key)
     [opening, *_] = Aggregator(setup.aggregator).open_round(1, bytes(32))
@@ -110,8 +124,16 @@ def _pad(key: PrivateKey, update: NDArray[np.float64], users: int, holders: tupl
         start = time.process_time()
         [sent] = user.contribute(update)
         seconds.append(time.process_time() - start)
-    how = "the key under Paillier" if holders is None else f"the key shared among {holders[1]}, {holders[0]} needed"
-    return min(seconds[1:]), len(sent.data), f"everything a user does: fixed point, tag, pad, {how}, signature"
+    how = (
+        "the key under Paillier"
+        if holders is None
+        else f"the key shared among {holders[1]}, {holders[0]} needed"
+    )
+    return (
+        min(seconds[1:]),
+        len(sent.data),
+        f"everything a user does: fixed point, tag, pad, {how}, signature",
+    )
 
 
 def _paper(key: PrivateKey, *, sample: int) -> Measured:
@@ -119,7 +141,11 @@ def _paper(key: PrivateKey, *, sample: int) -> Measured:
     key.public.encrypt_many(range(sample))
     each = (time.process_time() - start) / sample
     width = key.public.ciphertext_bytes + 4
-    return CAPACITY * each, CAPACITY * width + 145, f"M = {CAPACITY:,}, one shard, from a sample of {sample}"
+    return (
+        CAPACITY * each,
+        CAPACITY * width + 145,
+        f"M = {CAPACITY:,}, one shard, from a sample of {sample}",
+    )
 
 
 def _phe(bits: int, update: NDArray[np.float64], *, sample: int) -> Measured:
@@ -140,32 +166,56 @@ def _pypaillier(bits: int, update: NDArray[np.float64], *, sample: int) -> Measu
     start = time.process_time()
     size = sum(len(bytes(part)) for part in paillier.encrypt_many(public, values))
     each = (time.process_time() - start) / sample
-    return DIMENSION * each, DIMENSION * size // sample, f"every weight, all cores, from a sample of {sample}"
+    return (
+        DIMENSION * each,
+        DIMENSION * size // sample,
+        f"every weight, all cores, from a sample of {sample}",
+    )
 
 
 def _tenseal(update: NDArray[np.float64]) -> Measured:
     ts = optional_module("tenseal", extra="bench")
-    context = ts.context(ts.SCHEME_TYPE.CKKS, poly_modulus_degree=8192, coeff_mod_bit_sizes=[60, 40, 60])
+    context = ts.context(
+        ts.SCHEME_TYPE.CKKS, poly_modulus_degree=8192, coeff_mod_bit_sizes=[60, 40, 60]
+    )
     context.global_scale = 2**40
     start = time.process_time()
-    parts = [ts.ckks_vector(context, update[i : i + 4096].tolist()) for i in range(0, DIMENSION, 4096)]
+    parts = [
+        ts.ckks_vector(context, update[i : i + 4096].tolist()) for i in range(0, DIMENSION, 4096)
+    ]
     size = sum(len(part.serialize()) for part in parts)
-    return time.process_time() - start, size, "CKKS, degree 8192, 4,096 weights a ciphertext; sums are approximate"
+    return (
+        time.process_time() - start,
+        size,
+        "CKKS, degree 8192, 4,096 weights a ciphertext; sums are approximate",
+    )
 
 
 def _tenseal_bfv(update: NDArray[np.float64]) -> Measured:
-    """Exact like ours: sixteen-bit whole numbers, a plaintext modulus that holds the sum of many users."""
+    """Exact like ours: sixteen-bit whole numbers, a plaintext modulus that holds the sum of many
+    users.
+    """
     ts = optional_module("tenseal", extra="bench")
-    context = ts.context(ts.SCHEME_TYPE.BFV, poly_modulus_degree=4096, plain_modulus=(1 << 25) - (1 << 14) + 1)
+    context = ts.context(
+        ts.SCHEME_TYPE.BFV, poly_modulus_degree=4096, plain_modulus=(1 << 25) - (1 << 14) + 1
+    )
     numbers = np.rint(update * 32767).astype(np.int64)
     start = time.process_time()
-    parts = [ts.bfv_vector(context, numbers[i : i + 4096].tolist()) for i in range(0, DIMENSION, 4096)]
+    parts = [
+        ts.bfv_vector(context, numbers[i : i + 4096].tolist()) for i in range(0, DIMENSION, 4096)
+    ]
     size = sum(len(part.serialize()) for part in parts)
-    return time.process_time() - start, size, "BFV, degree 4096, 4,096 weights per ciphertext; exact"
+    return (
+        time.process_time() - start,
+        size,
+        "BFV, degree 4096, 4,096 weights per ciphertext; exact",
+    )
 
 
 def _secagg(update: NDArray[np.float64], users: int) -> Measured:
-    """Flower's SecAgg+ client, stage 2: quantise, add the private mask and one mask for each other user."""
+    """Flower's SecAgg+ client, stage 2: quantise, add the private mask and one mask for each other
+    user.
+    """
     os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
     optional_module("flwr", extra="cluster")
     from flwr.common.secure_aggregation.crypto import symmetric_encryption
@@ -183,4 +233,8 @@ def _secagg(update: NDArray[np.float64], users: int) -> Measured:
         mask = pseudo_rand_gen(shared, modulus, shape)[0]
         masked = masked + mask if i % 2 else masked - mask
     size = len((masked % modulus).astype(np.int64).tobytes())
-    return time.process_time() - start, size, f"SecAgg+ masks with {users - 1} neighbours, each from a 32-bit seed"
+    return (
+        time.process_time() - start,
+        size,
+        f"SecAgg+ masks with {users - 1} neighbours, each from a 32-bit seed",
+    )

@@ -1,4 +1,6 @@
-"""`python -m benchmarks federated`: encryption against its peers, and the paper's tables and figures."""
+"""`python -m benchmarks federated`: encryption against its peers, and the paper's tables and
+figures.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ from benchmarks.harness import Row
 __all__ = ["rows"]
 
 
-def rows(*, quick: bool, seed: int = 0, out: Path, progress: Callable[[int, int], None] | None = None) -> Iterator[Row]:
+def rows(
+    *, quick: bool, seed: int = 0, out: Path, progress: Callable[[int, int], None] | None = None
+) -> Iterator[Row]:
     """Every row; quick: within a minute, on digits."""
     parts = (crypto_rows, peer_rows, attack_rows, scale_rows, carrier_rows, accuracy_rows)
     for done, part in enumerate(parts):

@@ -1,7 +1,8 @@
-"""Many users and long vectors, really run: every user distinct, every message real, one process, bounded memory.
+"""Many users and long vectors, really run: every user distinct, every message real, one process,
+bounded memory.
 
-`python -m benchmarks.federated.scale USERS WEIGHTS` prints one run as JSON; the rows start it as a process of its own,
-so that its peak memory is its own.
+`python -m benchmarks.federated.scale USERS WEIGHTS` prints one run as JSON; the rows start it as a
+process of its own, so that its peak memory is its own.
 """
 
 from __future__ import annotations
@@ -60,8 +61,8 @@ def _warm(settings: Settings, weights: int) -> None:
 def measure(users: int, weights: int, *, seed: int = 0) -> dict[str, float]:
     """One whole round with key holders, the aggregator's contributions in files.
 
-    Every user is another, every message is real and goes through the role that it is for; the sum is checked against
-    the plain one, and three users check it for themselves.
+    Every user is another, every message is real and goes through the role that it is for; the sum
+    is checked against the plain one, and three users check it for themselves.
     """
     settings = Settings(dimension=weights, users=users, least_users=users, holders=(3, 5))
     setup, cpu = enrol(settings, None), _Cpu()
@@ -114,7 +115,15 @@ def _open(aggregator: Aggregator, holders: dict[int, KeyHolder], cpu: _Cpu) -> N
 
 
 def _apart(users: int, weights: int, seed: int) -> dict[str, float]:
-    command = [sys.executable, "-m", "benchmarks.federated.scale", str(users), str(weights), "--seed", str(seed)]
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.federated.scale",
+        str(users),
+        str(weights),
+        "--seed",
+        str(seed),
+    ]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     return json.loads(done.stdout)  # type: ignore[no-any-return]
 
@@ -133,7 +142,8 @@ def scale_rows(
             unit="exponent",
             seed=seed,
             seconds=grown[last][what],
-            note=f"CPU, 3 users, {first:,} to {last:,} weights: {grown[first][what]:.4f} to {grown[last][what]:.3f} s",
+            note=f"CPU, 3 users, {first:,} to {last:,} weights: {grown[first][what]:.4f} to "
+            f"{grown[last][what]:.3f} s",
         )
     for users, weights in () if quick else _RUNS:
         run = _apart(users, weights, seed)
@@ -144,11 +154,19 @@ def scale_rows(
             unit="seconds",
             seed=seed,
             seconds=run["user"],
-            note=f"exact; {run['add'] * 1e3:.2f} ms per user to add, {run['holder']:.2f} s for each of five holders, "
+            note=f"exact; {run['add'] * 1e3:.2f} ms per user to add, {run['holder']:.2f} s for "
+            "each of five holders, "
             f"{run['open']:.2f} s to open, {run['check']:.2f} s for a user to check the sum",
         )
-        yield Row(id=f"federated.scale_bytes_per_weight_{name}", value=run["bytes"], unit="bytes", seed=seed)
-        yield Row(id=f"federated.scale_megabytes_{name}", value=run["megabytes"], unit="MB", seed=seed)
+        yield Row(
+            id=f"federated.scale_bytes_per_weight_{name}",
+            value=run["bytes"],
+            unit="bytes",
+            seed=seed,
+        )
+        yield Row(
+            id=f"federated.scale_megabytes_{name}", value=run["megabytes"], unit="MB", seed=seed
+        )
     if progress is not None:
         progress(1, 1)
 
@@ -159,5 +177,7 @@ if __name__ == "__main__":
     parser.add_argument("weights", type=int)
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
-    measure(3, 1000)  # what is compiled is compiled once, and not by the first user that is measured
+    measure(
+        3, 1000
+    )  # what is compiled is compiled once, and not by the first user that is measured
     print(json.dumps(measure(given.users, given.weights, seed=given.seed)))

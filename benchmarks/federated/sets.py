@@ -1,4 +1,6 @@
-"""What the federated benches learn from: Caltech-101 features where the data are, digits otherwise."""
+"""What the federated benches learn from: Caltech-101 features where the data are, digits
+otherwise.
+"""
 
 from __future__ import annotations
 
@@ -23,11 +25,14 @@ class Split:
     test: tuple[NDArray[np.float64], NDArray[np.int64]]
 
     def shares(self, users: int, *, seed: int, repeats: int = 1) -> list[NDArray[np.int64]]:
-        """Rows of each of `users` x `repeats` users: split anew each time, so that users overlap across repeats."""
+        """Rows of each of `users` x `repeats` users: split anew each time, so that users overlap
+        across repeats.
+        """
         found: list[NDArray[np.int64]] = []
         for repeat in range(repeats):
             order = np.random.default_rng([seed, repeat]).permutation(len(self.private[1]))
-            # Sorted by class first, then dealt: every user gets its share of every class, as far as it goes.
+            # Sorted by class first, then dealt: every user gets its share of every class, as far as
+            # it goes.
             order = order[np.argsort(self.private[1][order], kind="stable")]
             found.extend(order[n::users] for n in range(users))
         return found
@@ -36,13 +41,17 @@ class Split:
 def caltech() -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """EfficientNet-Lite0 features of Caltech-101; `MissingData` where the images are not."""
     images = data.load("caltech101")
-    return np.asarray(features.EfficientNet(cache=True).transform(images), dtype=np.float64), np.asarray(images.labels)
+    return np.asarray(
+        features.EfficientNet(cache=True).transform(images), dtype=np.float64
+    ), np.asarray(images.labels)
 
 
 def caltech256() -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """The same features of Caltech-256 without its clutter class, where a user has it."""
     images = data.load("caltech256")
-    return np.asarray(features.EfficientNet(cache=True).transform(images), dtype=np.float64), np.asarray(images.labels)
+    return np.asarray(
+        features.EfficientNet(cache=True).transform(images), dtype=np.float64
+    ), np.asarray(images.labels)
 
 
 def digits() -> tuple[NDArray[np.float64], NDArray[np.int64]]:
@@ -52,12 +61,16 @@ def digits() -> tuple[NDArray[np.float64], NDArray[np.int64]]:
 
 
 def sensitive() -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Images of bathrooms and screens among COCO's: close to what the life-logging set calls sensitive places."""
+    """Images of bathrooms and screens among COCO's: close to what the life-logging set calls
+    sensitive places.
+    """
     images = data.load("coco-subset")
     words = ("toilet", "sink", "laptop", "tv", "cell phone", "keyboard", "mouse")
     columns = [list(images.classes).index(word) for word in words]
     labels = np.asarray(images.labels)[:, columns].any(axis=1).astype(np.int64)
-    return np.asarray(features.EfficientNet(cache=True).transform(images), dtype=np.float64), np.atleast_1d(labels)
+    return np.asarray(
+        features.EfficientNet(cache=True).transform(images), dtype=np.float64
+    ), np.atleast_1d(labels)
 
 
 def split(
@@ -70,10 +83,12 @@ def split(
     train: int | None = None,
     most: int | None = None,
 ) -> Split:
-    """Stratified: a share of every class to test on, and of the rest a share (at least one row) made public.
+    """Stratified: a share of every class to test on, and of the rest a share (at least one row)
+    made public.
 
-    train, most: instead of the share `test`, that many rows of each class to train on and at most so many others to
-    test on, as the paper has them; a class with too few rows keeps a tenth of them, at least three, for the test.
+    train, most: instead of the share `test`, that many rows of each class to train on and at most
+    so many others to test on, as the paper has them; a class with too few rows keeps a tenth of
+    them, at least three, for the test.
     """
     rng = np.random.default_rng(seed)
     parts: tuple[list[NDArray[np.intp]], ...] = ([], [], [])
@@ -91,7 +106,8 @@ def split(
 
 
 def faces() -> tuple[Split, NDArray[np.int64], tuple[str, ...]]:
-    """CelebA as Table 3 has it: validation images are public, training images private; all attributes of every row.
+    """CelebA as Table 3 has it: validation images are public, training images private; all
+    attributes of every row.
 
     The split's labels are row numbers into the returned matrix of attributes.
     """
@@ -99,7 +115,9 @@ def faces() -> tuple[Split, NDArray[np.int64], tuple[str, ...]]:
     names: tuple[str, ...] = ()
     folder = Path(data.where("celeba"))
     if not data.where("celeba") or not (folder / "img_align_celeba").is_dir():
-        raise MissingData("CelebA's images are not on this machine: celeba/img_align_celeba beside its lists.")
+        raise MissingData(
+            "CelebA's images are not on this machine: celeba/img_align_celeba beside its lists."
+        )
     for which in ("val", "train", "test"):
         images = data.load_celeba(
             folder / "list_attr_celeba.txt",

@@ -1,7 +1,9 @@
-"""Cost against size over three decades for the six things that grow: drawn, with the exponent; then a sized plan.
+"""Cost against size over three decades for the six things that grow: drawn, with the exponent; then
+a sized plan.
 
-CPU seconds of this process, not wall time, so that a busy machine disturbs little; one thread. The exponent is the
-slope in log-log over the upper two decades: below them it is set-up that is measured, not growth.
+CPU seconds of this process, not wall time, so that a busy machine disturbs little; one thread. The
+exponent is the slope in log-log over the upper two decades: below them it is set-up that is
+measured, not growth.
 """
 
 from __future__ import annotations
@@ -25,7 +27,9 @@ Work = Callable[[], Any]
 
 @dataclass(frozen=True)
 class Subject:
-    """One thing that grows: its name, what is counted, the sizes, how to prepare the work of a size, a remark."""
+    """One thing that grows: its name, what is counted, the sizes, how to prepare the work of a
+    size, a remark.
+    """
 
     name: str
     counted: str
@@ -34,8 +38,12 @@ class Subject:
     remark: str = ""
 
 
-def rows(*, quick: bool, seed: int = 0, out: Path, progress: Callable[[int, int], None] | None = None) -> Iterator[Row]:
-    """`growth.WHAT.SIZE` in CPU seconds, `growth.WHAT_exponent`, the rates and the plan that follow from them."""
+def rows(
+    *, quick: bool, seed: int = 0, out: Path, progress: Callable[[int, int], None] | None = None
+) -> Iterator[Row]:
+    """`growth.WHAT.SIZE` in CPU seconds, `growth.WHAT_exponent`, the rates and the plan that follow
+    from them.
+    """
     step = progress or (lambda done, total: None)
     subjects = (*SUBJECTS, CONTROL)
     total = sum(len(subject.sizes) for subject in subjects) + 1
@@ -63,7 +71,7 @@ def rows(*, quick: bool, seed: int = 0, out: Path, progress: Callable[[int, int]
             value=slope,
             unit="exponent (1 is linear)",
             seed=seed,
-            note=f"{subject.sizes[-3]:,} to {subject.sizes[-1]:,} {subject.counted}{subject.remark}",
+            note=f"{subject.sizes[-3]:,} to {subject.sizes[-1]:,} {subject.counted}{subject.remark}",  # noqa: E501
         )
     _draw(curves[: len(SUBJECTS)], out)
     for row in sizing.rate_rows(quick=quick, seed=seed):
@@ -74,7 +82,10 @@ def rows(*, quick: bool, seed: int = 0, out: Path, progress: Callable[[int, int]
 
 
 def cpu_seconds(work: Work, *, repeats: int = 3) -> float:
-    """The least CPU time of one call: what it costs when nothing else is in the way. Short work is run many times."""
+    """The least CPU time of one call: what it costs when nothing else is in the way.
+
+    Short work is run many times.
+    """
     start = time.process_time()
     work()
     once = time.process_time() - start
@@ -130,19 +141,27 @@ def _kappa(size: int, seed: int) -> Work:
     kappa(random_graph(100), "bound")  # compile
     graph = random_graph(size, seed=seed)
     # Anew each time: the adjacency is part of the work.
-    return lambda: kappa(PairGraph(graph.n_nodes, graph.edges, graph.similar, graph.transitive), "bound")
+    return lambda: kappa(
+        PairGraph(graph.n_nodes, graph.edges, graph.similar, graph.transitive), "bound"
+    )
 
 
 def _kappa_near(size: int, seed: int) -> Work:
-    """As many pairs of as many nodes as `_kappa`, but of neighbouring numbers, so that memory is read in order."""
+    """As many pairs of as many nodes as `_kappa`, but of neighbouring numbers, so that memory is
+    read in order.
+    """
     from blindsight.metric import PairGraph, kappa
 
     rng = np.random.default_rng(seed)
     nodes = size // 2
-    first = np.sort(rng.integers(0, nodes - 8, int(1.15 * size)))  # some pairs come twice and count once
+    first = np.sort(
+        rng.integers(0, nodes - 8, int(1.15 * size))
+    )  # some pairs come twice and count once
     pairs = np.stack([first, first + rng.integers(1, 8, len(first))], axis=1)
     graph = PairGraph.from_pairs(pairs, np.ones(len(pairs)), n_nodes=nodes)
-    return lambda: kappa(PairGraph(graph.n_nodes, graph.edges, graph.similar, graph.transitive), "bound")
+    return lambda: kappa(
+        PairGraph(graph.n_nodes, graph.edges, graph.similar, graph.transitive), "bound"
+    )
 
 
 def _encryption(size: int, seed: int) -> Work:
@@ -166,8 +185,18 @@ def _audit(size: int, seed: int) -> Work:
 
 SUBJECTS = (
     Subject("sketching", "images of 28 x 28 to sketches", (10, 100, 1000, 10_000), _sketching),
-    Subject("hashing", "feature vectors to released 64-bit codes", (100, 1000, 10_000, 100_000), _hashing),
-    Subject("search", f"codes searched by {sizing.QUERIES} queries", (1000, 10_000, 100_000, 1_000_000), _search),
+    Subject(
+        "hashing",
+        "feature vectors to released 64-bit codes",
+        (100, 1000, 10_000, 100_000),
+        _hashing,
+    ),
+    Subject(
+        "search",
+        f"codes searched by {sizing.QUERIES} queries",
+        (1000, 10_000, 100_000, 1_000_000),
+        _search,
+    ),
     Subject(
         "kappa",
         "pairs, kappa'",
@@ -175,7 +204,9 @@ SUBJECTS = (
         _kappa,
         "; a large random graph outgrows the cache: compare kappa_near",
     ),
-    Subject("encryption", "weights of an update, 2048 bits", (100, 1000, 10_000, 100_000), _encryption),
+    Subject(
+        "encryption", "weights of an update, 2048 bits", (100, 1000, 10_000, 100_000), _encryption
+    ),
     Subject(
         "audit",
         "trials of a black-box audit",
@@ -185,7 +216,9 @@ SUBJECTS = (
     ),
 )
 # The same work with memory read in order: what is left of the exponent is the algorithm's.
-CONTROL = Subject("kappa_near", "pairs of near nodes, kappa'", (1000, 10_000, 100_000, 1_000_000), _kappa_near)
+CONTROL = Subject(
+    "kappa_near", "pairs of near nodes, kappa'", (1000, 10_000, 100_000, 1_000_000), _kappa_near
+)
 
 
 def _draw(curves: list[tuple[Subject, list[float], float]], out: Path) -> None:

@@ -1,7 +1,9 @@
-"""What a billion images and 10,000 federated users need, from measured rates: `plan` computes, `fill_page` writes.
+"""What a billion images and 10,000 federated users need, from measured rates: `plan` computes,
+`fill_page` writes.
 
-Rates are CPU seconds of one core and bytes. The plan multiplies; it assumes that work which is independent image by
-image spreads over cores, and that growth is linear, which `bench.growth` measures beside it.
+Rates are CPU seconds of one core and bytes. The plan multiplies; it assumes that work which is
+independent image by image spreads over cores, and that growth is linear, which `bench.growth`
+measures beside it.
 """
 
 from __future__ import annotations
@@ -21,7 +23,17 @@ from numpy.typing import ArrayLike
 from benchmarks.harness import Row, markdown_table, read_report
 from blindsight.core.errors import InvalidData
 
-__all__ = ["BEGIN", "END", "QUERIES", "Federation", "federation", "fill_page", "plan", "rate_rows", "table"]
+__all__ = [
+    "BEGIN",
+    "END",
+    "QUERIES",
+    "Federation",
+    "federation",
+    "fill_page",
+    "plan",
+    "rate_rows",
+    "table",
+]
 
 QUERIES = 16
 IMAGES = 1_000_000_000
@@ -31,11 +43,15 @@ BEGIN, END = "<!-- plan:begin -->", "<!-- plan:end -->"
 
 
 def plan(rates: Mapping[str, float], *, images: int = IMAGES, users: int = USERS) -> list[Row]:
-    """Rows `growth.plan.*` from the rows of `growth`: cores, hours, bytes; each names the rates it came from."""
+    """Rows `growth.plan.*` from the rows of `growth`: cores, hours, bytes; each names the rates it
+    came from.
+    """
     rows: list[Row] = []
 
     def add(name: str, value: float, unit: str, *sources: str) -> None:
-        rows.append(Row(id=f"growth.plan.{name}", value=value, unit=unit, note="from " + ", ".join(sources)))
+        rows.append(
+            Row(id=f"growth.plan.{name}", value=value, unit=unit, note="from " + ", ".join(sources))
+        )
 
     hashing, sketching = "growth.hashing.100000", "growth.sketching.10000"
     search, encryption = "growth.search.1000000", "growth.encryption.100000"
@@ -47,28 +63,68 @@ def plan(rates: Mapping[str, float], *, images: int = IMAGES, users: int = USERS
     sketched = images * rates[sketching] / 10_000
     add("hash_core_hours", hashed / 3600, "core hours to hash them", *from_rates)
     add("hash_cores", hashed / 86_400, "cores to hash them in a day", *from_rates)
-    add("index_gigabytes", images * rates["growth.rate.code_bytes"] / 1e9, "GB of codes", "growth.rate.code_bytes")
+    add(
+        "index_gigabytes",
+        images * rates["growth.rate.code_bytes"] / 1e9,
+        "GB of codes",
+        "growth.rate.code_bytes",
+    )
     query = images * rates[search] / (QUERIES * 1_000_000)
     add("query_core_seconds", query, "core seconds per query, exact scan", search)
     add("search_cores", 10 * query, "cores for 10 queries per second, exact scan", search)
     add("sketch_core_hours", sketched / 3600, "core hours to sketch them (28 x 28)", sketching)
     add("sketch_cores", sketched / 86_400, "cores to sketch them in a day", sketching)
-    add("sketch_terabytes", images * rates["growth.rate.sketch_bytes"] / 1e12, "TB of sketches",
-        "growth.rate.sketch_bytes")  # fmt: skip
+    add(
+        "sketch_terabytes",
+        images * rates["growth.rate.sketch_bytes"] / 1e12,
+        "TB of sketches",
+        "growth.rate.sketch_bytes",
+    )
     blocks = rates["growth.rate.update_blocks"]
-    add("update_megabytes", rates["growth.rate.update_bytes"] / 1e6, "MB sent by a user per round",
-        "growth.rate.update_bytes")  # fmt: skip
-    add("update_seconds", rates[encryption] * DIMENSION / 100_000, "CPU s of a user per round", encryption)
-    add("received_gigabytes", users * rates["growth.rate.update_bytes"] / 1e9,
-        "GB received by the aggregator per round", "growth.rate.update_bytes")  # fmt: skip
-    add("aggregator_core_hours", users * blocks * rates["growth.rate.add_block"] / 3600,
-        "core hours of the aggregator per round", "growth.rate.add_block", "growth.rate.update_blocks")  # fmt: skip
-    add("aggregator_gigabytes",
-        (blocks * rates["growth.rate.aggregator_bytes_block"] + rates["growth.rate.aggregator_bytes_once"]) / 1e9,
-        "GB of the aggregator's memory", "growth.rate.aggregator_bytes_block", "growth.rate.aggregator_bytes_once",
-        "growth.rate.update_blocks")  # fmt: skip
-    add("decryption_seconds", rates["growth.rate.key_blocks"] * rates["growth.rate.decrypt_block"],
-        "CPU s of the key generator per round", "growth.rate.decrypt_block", "growth.rate.key_blocks")  # fmt: skip
+    add(
+        "update_megabytes",
+        rates["growth.rate.update_bytes"] / 1e6,
+        "MB sent by a user per round",
+        "growth.rate.update_bytes",
+    )
+    add(
+        "update_seconds",
+        rates[encryption] * DIMENSION / 100_000,
+        "CPU s of a user per round",
+        encryption,
+    )
+    add(
+        "received_gigabytes",
+        users * rates["growth.rate.update_bytes"] / 1e9,
+        "GB received by the aggregator per round",
+        "growth.rate.update_bytes",
+    )
+    add(
+        "aggregator_core_hours",
+        users * blocks * rates["growth.rate.add_block"] / 3600,
+        "core hours of the aggregator per round",
+        "growth.rate.add_block",
+        "growth.rate.update_blocks",
+    )
+    add(
+        "aggregator_gigabytes",
+        (
+            blocks * rates["growth.rate.aggregator_bytes_block"]
+            + rates["growth.rate.aggregator_bytes_once"]
+        )
+        / 1e9,
+        "GB of the aggregator's memory",
+        "growth.rate.aggregator_bytes_block",
+        "growth.rate.aggregator_bytes_once",
+        "growth.rate.update_blocks",
+    )
+    add(
+        "decryption_seconds",
+        rates["growth.rate.key_blocks"] * rates["growth.rate.decrypt_block"],
+        "CPU s of the key generator per round",
+        "growth.rate.decrypt_block",
+        "growth.rate.key_blocks",
+    )
     return rows
 
 
@@ -78,10 +134,16 @@ def rate_rows(*, quick: bool, seed: int = 0) -> Iterator[Row]:
     agreed = federation(dimension=DIMENSION)
     blocks = agreed.blocks
     yield Row(
-        id="growth.rate.update_blocks", value=blocks, unit="blocks", note=f"{DIMENSION:,} weights, {USERS:,} users"
+        id="growth.rate.update_blocks",
+        value=blocks,
+        unit="blocks",
+        note=f"{DIMENSION:,} weights, {USERS:,} users",
     )
     yield Row(
-        id="growth.rate.update_bytes", value=agreed.message_bytes, unit="bytes", note="header and signature included"
+        id="growth.rate.update_bytes",
+        value=agreed.message_bytes,
+        unit="bytes",
+        note="header and signature included",
     )
     yield Row(
         id="growth.rate.key_blocks",
@@ -110,7 +172,9 @@ def _image_rates(quick: bool, seed: int) -> Iterator[Row]:
     rng = np.random.default_rng(seed)
     with tempfile.TemporaryDirectory() as folder:
         photo, index = Path(folder) / "photo.jpg", Path(folder) / "codes.index"
-        smooth = np.asarray(Image.fromarray(rng.integers(0, 256, (12, 16, 3), dtype=np.uint8)).resize((1024, 768)))
+        smooth = np.asarray(
+            Image.fromarray(rng.integers(0, 256, (12, 16, 3), dtype=np.uint8)).resize((1024, 768))
+        )
         Image.fromarray(smooth).save(photo, quality=90)
         yield Row(
             id="growth.rate.photo",
@@ -122,13 +186,21 @@ def _image_rates(quick: bool, seed: int) -> Iterator[Row]:
             for _ in range(10):
                 made.add(rng.integers(0, 256, (10_000, 8), dtype=np.uint8))
         yield Row(
-            id="growth.rate.code_bytes", value=index.stat().st_size / 100_000, unit="bytes", note="64 bits and id"
+            id="growth.rate.code_bytes",
+            value=index.stat().st_size / 100_000,
+            unit="bytes",
+            note="64 bits and id",
         )
     if importlib.util.find_spec("efficientnet_lite_pytorch") and importlib.util.find_spec("torch"):
         yield _features(rng, 16 if quick else 64)
     sketcher = NegativeSketcher("Q3", random_state=seed).fit(np.zeros((1, 28, 28), np.uint8))
     size = sketcher.transform(np.zeros((1, 28, 28), np.uint8)).nbytes
-    yield Row(id="growth.rate.sketch_bytes", value=size, unit="bytes", note="an image of 28 x 28 as counts")
+    yield Row(
+        id="growth.rate.sketch_bytes",
+        value=size,
+        unit="bytes",
+        note="an image of 28 x 28 as counts",
+    )
 
 
 def _features(rng: np.random.Generator, count: int) -> Row:
@@ -144,7 +216,12 @@ def _features(rng: np.random.Generator, count: int) -> Row:
         seconds = _least(lambda: network.transform(images)) / count
     finally:
         torch.set_num_threads(before)
-    return Row(id="growth.rate.features", value=seconds, unit="CPU s", note="EfficientNet-Lite0 at 128 x 128, a photo")
+    return Row(
+        id="growth.rate.features",
+        value=seconds,
+        unit="CPU s",
+        note="EfficientNet-Lite0 at 128 x 128, a photo",
+    )
 
 
 def _aggregator_rates(quick: bool, seed: int) -> Iterator[Row]:
@@ -182,7 +259,8 @@ def _aggregator_rates(quick: bool, seed: int) -> Iterator[Row]:
 
 
 def _held_by(users: int, count: int) -> tuple[float, float]:
-    """Bytes a block and bytes beside, for `users`, from the memory of `count` at two numbers of blocks.
+    """Bytes a block and bytes beside, for `users`, from the memory of `count` at two numbers of
+    blocks.
 
     What is kept of a user beside the sum grows with the users; the sum itself does not.
     """
@@ -209,7 +287,9 @@ def _memory(blocks: int, count: int) -> int:
 
 
 class Federation:
-    """Enrolled users of one agreement, for measuring: contributions and an aggregator without a network."""
+    """Enrolled users of one agreement, for measuring: contributions and an aggregator without a
+    network.
+    """
 
     def __init__(self, dimension: int) -> None:
         from blindsight.federated.protocol import Settings, enrol
@@ -246,7 +326,9 @@ class Federation:
         return rules.contribution_bytes(self.settings, self.settings.dimension)
 
     def contribute(self, user: int, update: ArrayLike) -> bytes:
-        """A user's whole part in a round: fixed point, tag, pad, its key under Paillier on one core, signing."""
+        """A user's whole part in a round: fixed point, tag, pad, its key under Paillier on one
+        core, signing.
+        """
         from blindsight.federated.protocol import User
 
         member = User(self._setup.users[user - 1], workers=1)

@@ -1,9 +1,11 @@
-"""Codebook search on photos: what is kept of unprotected search, what the numbers beside hits are worth, and words.
+"""Codebook search on photos: what is kept of unprotected search, what the numbers beside hits are
+worth, and words.
 
-Caltech-101 is halved by class: the even classes of the alphabet (A) were for choosing settings, together with CIFAR-10
-and COCO; the odd ones (B) are for reporting, and these rows report on them. "Kept" is the share of the unprotected
-features' mean average precision above chance. 5 images per class ask, the others are stored; public pictures are taken
-out of the stored ones, which then have a baseline of their own.
+Caltech-101 is halved by class: the even classes of the alphabet (A) were for choosing settings,
+together with CIFAR-10 and COCO; the odd ones (B) are for reporting, and these rows report on them.
+"Kept" is the share of the unprotected features' mean average precision above chance. 5 images per
+class ask, the others are stored; public pictures are taken out of the stored ones, which then have
+a baseline of their own.
 """
 
 from __future__ import annotations
@@ -55,16 +57,23 @@ class Photos:
     def without(self, rows: Array) -> Photos:
         """The same with these stored photos taken out."""
         keep = np.setdiff1d(np.arange(len(self.stored)), rows)
-        return Photos(self.queries, self.query_classes, self.stored[keep], self.stored_classes[keep])
+        return Photos(
+            self.queries, self.query_classes, self.stored[keep], self.stored_classes[keep]
+        )
 
     def unprotected(self) -> tuple[float, float]:
         """Mean average precision and precision at 10 of the features themselves, by cosine."""
-        q, x = (rows / np.linalg.norm(rows, axis=1, keepdims=True) for rows in (self.queries, self.stored))
+        q, x = (
+            rows / np.linalg.norm(rows, axis=1, keepdims=True)
+            for rows in (self.queries, self.stored)
+        )
         return _precision(q @ x.T, self.relevant)
 
 
 def kept(photos: Photos, book: Codebook, *, seed: int) -> tuple[float, float, float]:
-    """(share kept, precision at 10, error of the number beside the first ten hits) over noise seeds."""
+    """(share kept, precision at 10, error of the number beside the first ten hits) over noise
+    seeds.
+    """
     base, _ = photos.unprotected()
     relevant, chance = photos.relevant, float(photos.relevant.mean())
     true, fit = book.assign(photos.stored), book.similarity(photos.queries)
@@ -76,14 +85,19 @@ def kept(photos: Photos, book: Codebook, *, seed: int) -> tuple[float, float, fl
         found, ten = _precision(scores, relevant)
         shares.append((found - chance) / (base - chance))
         tens.append(ten)
-        trust, same = (np.broadcast_to(row, scores.shape) for row in (reading.trust[released], released == true))
+        trust, same = (
+            np.broadcast_to(row, scores.shape)
+            for row in (reading.trust[released], released == true)
+        )
         shown, right = (scores, relevant) if book.calibrated else (trust, same)
         errors.append(_calibration(scores, shown, right, seed))
     return float(np.mean(shares)), float(np.mean(tens)), float(np.mean(errors))
 
 
 def codebook_rows(*, quick: bool, seed: int = 0) -> Iterator[Row]:
-    """Rows `hashing.kept_of_unprotected_caltechB_*`, with the error of every number that is shown beside hits."""
+    """Rows `hashing.kept_of_unprotected_caltechB_*`, with the error of every number that is shown
+    beside hits.
+    """
     try:
         photos = _caltech_b(seed)
     except (MissingData, MissingDependency) as error:
@@ -105,10 +119,15 @@ def codebook_rows(*, quick: bool, seed: int = 0) -> Iterator[Row]:
             photos.without(some),
             lambda e: from_pictures(photos.stored[some], e, network="lite0"),
         ),
-        "_public_folder": (photos.without(five), lambda e: from_pictures(photos.stored[five], e, network="lite0")),
+        "_public_folder": (
+            photos.without(five),
+            lambda e: from_pictures(photos.stored[five], e, network="lite0"),
+        ),
         "_labelled_folder": (
             photos.without(five),
-            lambda e: from_classes(photos.stored[five], photos.stored_classes[five], e, network="lite0"),
+            lambda e: from_classes(
+                photos.stored[five], photos.stored_classes[five], e, network="lite0"
+            ),
         ),
     }
     for way, (some_photos, make) in ways.items():
@@ -127,7 +146,8 @@ def codebook_rows(*, quick: bool, seed: int = 0) -> Iterator[Row]:
                 seed=seed,
                 seconds=time.process_time() - start,
                 note=f"{_MADE_FROM[way]}; {book.k:,} cells, P@10 {first:.3f} "
-                f"(unprotected mAP {base:.3f}, P@10 {ten:.3f}); calibration error of the {shown} {gap:.3f}; "
+                f"(unprotected mAP {base:.3f}, P@10 {ten:.3f}); calibration error of the {shown} "
+                f"{gap:.3f}; "
                 f"{_SEEDS} noise seeds",
             )
     yield from _rerank_rows(photos, seed)
@@ -135,7 +155,9 @@ def codebook_rows(*, quick: bool, seed: int = 0) -> Iterator[Row]:
 
 
 def _nothing_rows(photos: Photos, seed: int) -> Iterator[Row]:
-    """`hashing.nothing_here_*`: of queries whose class is not stored, how many are told so; and of the others."""
+    """`hashing.nothing_here_*`: of queries whose class is not stored, how many are told so; and of
+    the others.
+    """
     gone = np.unique(photos.stored_classes)[::3]
     whole = photos.without(np.flatnonzero(np.isin(photos.stored_classes, gone)))
     few = whole.without(np.flatnonzero(_place_in_class(whole.stored_classes) >= _FEW))
@@ -151,11 +173,12 @@ def _nothing_rows(photos: Photos, seed: int) -> Iterator[Row]:
             caught.append(nothing[absent].mean())
             wrong.append(nothing[~absent].mean())
         yield Row(
-            id=f"hashing.nothing_here_caught_caltechB{'_few' if left is few else ''}_eps{epsilon:g}",
+            id=f"hashing.nothing_here_caught_caltechB{'_few' if left is few else ''}_eps{epsilon:g}",  # noqa: E501
             value=float(np.mean(caught)),
             unit="share of queries of a class that is not stored",
             seed=seed,
-            note=f"said wrongly to {np.mean(wrong):.3f} of the others; {len(gone)} of 50 classes left out, "
+            note=f"said wrongly to {np.mean(wrong):.3f} of the others; {len(gone)} of 50 classes "
+            "left out, "
             f"{len(left.stored):,} photos stored",
         )
 
@@ -171,11 +194,16 @@ def _place_in_class(classes: Array) -> Array:
 def _rerank_rows(photos: Photos, seed: int) -> Iterator[Row]:
     """The owner's re-ranking: 200 candidates by the cells, ordered by the features themselves."""
     book = from_head("lite0", 8.0)
-    released = book.mechanism.release(book.assign(photos.stored), rng=np.random.default_rng([seed, 0]))
+    released = book.mechanism.release(
+        book.assign(photos.stored), rng=np.random.default_rng([seed, 0])
+    )
     index = CodebookIndex(book.k)
     index.add_cells(released)
     hits = index.search_codebook(book, book.similarity(photos.queries), 200)
-    q, x = (rows / np.linalg.norm(rows, axis=1, keepdims=True) for rows in (photos.queries, photos.stored))
+    q, x = (
+        rows / np.linalg.norm(rows, axis=1, keepdims=True)
+        for rows in (photos.queries, photos.stored)
+    )
     right = []
     for row, found in enumerate(hits):
         ids = np.array([hit.id for hit in found])
@@ -191,14 +219,19 @@ def _rerank_rows(photos: Photos, seed: int) -> Iterator[Row]:
 
 
 def words_rows(*, seed: int = 0) -> Iterator[Row]:
-    """`hashing.words_p10_*`: the 80 names of COCO as queries; many are ImageNet's too, which flatters the figures."""
+    """`hashing.words_p10_*`: the 80 names of COCO as queries; many are ImageNet's too, which
+    flatters the figures.
+    """
     from blindsight.codebooks.embedding import head_space, unit_rows
     from blindsight.features.words import class_weights, words_available
 
     try:
         coco = data.load("coco-subset")
         if not words_available():
-            raise MissingData("class names and sentence vectors are not on this machine: run a search by --words once.")
+            raise MissingData(
+                "class names and sentence vectors are not on this machine: run a search by --words "
+                "once."
+            )
         X = features.EfficientNet(size=_SIZE, cache=True).transform(coco)
     except (MissingData, MissingDependency) as error:
         yield Row(id="hashing.skipped.words", value=0, unit="skipped", note=str(error))
@@ -226,7 +259,9 @@ def words_rows(*, seed: int = 0) -> Iterator[Row]:
 
 
 def deep_rows(*, seed: int = 0) -> Iterator[Row]:
-    """`hashing.dsh_map_48`, `hashing.dpsh_map_48`: raw features, one global scale; whitening halves both."""
+    """`hashing.dsh_map_48`, `hashing.dpsh_map_48`: raw features, one global scale; whitening halves
+    both.
+    """
     from blindsight.hashing import DPSH, DSH
 
     try:
@@ -245,15 +280,17 @@ def deep_rows(*, seed: int = 0) -> Iterator[Row]:
                 unit="mAP",
                 seed=seed,
                 seconds=time.process_time() - start,
-                note="CIFAR-10, 10,000 images learned from and searched, 1,000 queries, 1,280 raw features",
+                note="CIFAR-10, 10,000 images learned from and searched, 1,000 queries, 1,280 raw "
+                "features",
             )
     except (MissingData, MissingDependency) as error:
         yield Row(id="hashing.skipped.deep", value=0, unit="skipped", note=str(error))
 
 
 def lists_rows(*, quick: bool, seed: int = 0) -> Iterator[Row]:
-    """`index.codebook_search_*`: inverted lists against scoring every record from its posterior over the cells (how it
-    was done before), and their own time and size."""
+    """`index.codebook_search_*`: inverted lists against scoring every record from its posterior
+    over the cells (how it was done before), and their own time and size.
+    """
     rng = np.random.default_rng(seed)
     for k, epsilon in ((414, 8),) if quick else ((414, 8), (5_962, 12)):
         scores = rng.random((1, k)).astype(np.float32)
@@ -277,7 +314,8 @@ def lists_rows(*, quick: bool, seed: int = 0) -> Iterator[Row]:
             searched = (time.process_time() - start) / 20
             size = "1m" if n == 1_000_000 else "10m"
             yield Row(
-                id=f"index.codebook_search_{size}_vs_scan" + ("" if epsilon == 8 else f"_eps{epsilon}"),
+                id=f"index.codebook_search_{size}_vs_scan"
+                + ("" if epsilon == 8 else f"_eps{epsilon}"),
                 value=scanned / searched,
                 unit="times as fast (CPU)",
                 peer="numpy, n x k scores",
@@ -289,7 +327,9 @@ def lists_rows(*, quick: bool, seed: int = 0) -> Iterator[Row]:
 
 
 def _scan(cells: Array, scores: Array, epsilon: float, block: int = 2048) -> Array:
-    """The expected score of every record under its posterior over all cells, then the best twelve."""
+    """The expected score of every record under its posterior over all cells, then the best
+    twelve.
+    """
     found = np.empty(len(cells), dtype=np.float32)
     for start in range(0, len(cells), block):
         part = cells[start : start + block]
@@ -314,9 +354,13 @@ def _caltech_b(seed: int) -> Photos:
 
 
 def _precision(scores: Array, relevant: NDArray[np.bool_]) -> tuple[float, float]:
-    """Mean average precision and precision at 10, both exact expectations over the order of ties."""
+    """Mean average precision and precision at 10, both exact expectations over the order of
+    ties.
+    """
     found = float(np.nanmean(retrieval.score_precisions(scores, relevant)))
-    return found, float(np.mean([_first_ten(row, wanted) for row, wanted in zip(scores, relevant, strict=True)]))
+    return found, float(
+        np.mean([_first_ten(row, wanted) for row, wanted in zip(scores, relevant, strict=True)])
+    )
 
 
 def _first_ten(scores: Array, relevant: NDArray[np.bool_]) -> float:
@@ -326,13 +370,20 @@ def _first_ten(scores: Array, relevant: NDArray[np.bool_]) -> float:
 
 
 def _calibration(scores: Array, shown: Array, right: Array, seed: int) -> float:
-    """Of the first ten hits: the mean gap between the shown probability and what comes true, in ten bins."""
+    """Of the first ten hits: the mean gap between the shown probability and what comes true, in ten
+    bins.
+    """
     rng = np.random.default_rng(seed)
     top = np.argsort(-(scores + 1e-9 * rng.random(scores.shape)), axis=1)[:, :10]
-    return _expected_error(np.take_along_axis(shown, top, 1).ravel(), np.take_along_axis(right, top, 1).ravel())
+    return _expected_error(
+        np.take_along_axis(shown, top, 1).ravel(), np.take_along_axis(right, top, 1).ravel()
+    )
 
 
 def _expected_error(shown: Array, right: Array) -> float:
     place = np.minimum((10 * shown).astype(int), 9)
-    gaps = [abs(shown[place == b].mean() - right[place == b].mean()) * (place == b).mean() for b in np.unique(place)]
+    gaps = [
+        abs(shown[place == b].mean() - right[place == b].mean()) * (place == b).mean()
+        for b in np.unique(place)
+    ]
     return float(np.sum(gaps))

@@ -21,8 +21,11 @@ __all__ = ["search_rows"]
 _BITS, _K = 64, 10
 
 
-def search_rows(*, quick: bool, seed: int = 0, progress: Callable[[int, int], None] | None = None) -> Iterator[Row]:
-    """`hashing.index_vs_faiss` at 1 million 64-bit codes (quick: 200,000), and how time grows with their number.
+def search_rows(
+    *, quick: bool, seed: int = 0, progress: Callable[[int, int], None] | None = None
+) -> Iterator[Row]:
+    """`hashing.index_vs_faiss` at 1 million 64-bit codes (quick: 200,000), and how time grows with
+    their number.
 
     Both sides use one thread: what is compared is the work, not who gets the cores.
     """
@@ -53,18 +56,31 @@ def _rows(faiss: Any, *, quick: bool, seed: int) -> Iterator[Row]:
 
 
 def _against_faiss(
-    faiss: Any, codes: NDArray[np.uint8], queries: NDArray[np.uint8], folder: Path, *, quick: bool, seed: int
+    faiss: Any,
+    codes: NDArray[np.uint8],
+    queries: NDArray[np.uint8],
+    folder: Path,
+    *,
+    quick: bool,
+    seed: int,
 ) -> Iterator[Row]:
-    """A durable index with its ids, hits and probabilities, against nothing but faiss' own flat index."""
+    """A durable index with its ids, hits and probabilities, against nothing but faiss' own flat
+    index.
+    """
     raw = faiss.IndexBinaryFlat(_BITS)
     raw.add(codes)
     with HammingIndex.create(folder / "race.index", _BITS) as index:
         index.add(codes)
         # Short rounds, many of them: the median then outlasts what else the machine is doing.
         repeats = 9 if quick else 25
-        outcome = race(lambda: index.search(queries, _K), lambda: raw.search(queries, _K), repeats=repeats)
+        outcome = race(
+            lambda: index.search(queries, _K), lambda: raw.search(queries, _K), repeats=repeats
+        )
         work = race(
-            lambda: index.search(queries, _K), lambda: raw.search(queries, _K), repeats=5, clock=time.process_time
+            lambda: index.search(queries, _K),
+            lambda: raw.search(queries, _K),
+            repeats=5,
+            clock=time.process_time,
         )
         agree = bool((_distances(index, queries) == raw.search(queries, _K)[0]).all())
     yield Row(
@@ -75,12 +91,15 @@ def _against_faiss(
         seed=seed,
         seconds=outcome.ours_seconds,
         note=f"{len(codes):,} codes of {_BITS} bits, k = {_K}, {len(queries)} queries, one thread; "
-        f"{len(queries) / outcome.ours_seconds:.0f} against {len(queries) / outcome.peer_seconds:.0f} queries/s; "
+        f"{len(queries) / outcome.ours_seconds:.0f} against "
+        f"{len(queries) / outcome.peer_seconds:.0f} queries/s; "
         f"by CPU time {work.ratio:.2f}x; distances {'equal' if agree else 'DIFFER'}",
     )
 
 
-def _against_usearch(codes: NDArray[np.uint8], queries: NDArray[np.uint8], *, seed: int) -> Iterator[Row]:
+def _against_usearch(
+    codes: NDArray[np.uint8], queries: NDArray[np.uint8], *, seed: int
+) -> Iterator[Row]:
     """The exact scan of usearch, one thread; both find the same distances."""
     usearch: Any = optional_module("usearch.index", extra="bench")
     index = HammingIndex(_BITS)
@@ -109,7 +128,9 @@ def _distances(index: HammingIndex, queries: NDArray[np.uint8]) -> NDArray[np.in
 
 
 def _durable(codes: NDArray[np.uint8], folder: Path, *, seed: int) -> Iterator[Row]:
-    """What crash safety costs: adding with fsync, and opening again with every checksum verified."""
+    """What crash safety costs: adding with fsync, and opening again with every checksum
+    verified.
+    """
     path = folder / "durable.index"
     batch = 10_000
     start = time.perf_counter()
@@ -139,7 +160,9 @@ def _durable(codes: NDArray[np.uint8], folder: Path, *, seed: int) -> Iterator[R
 
 
 def _growth(codes: NDArray[np.uint8], queries: NDArray[np.uint8], *, seed: int) -> Iterator[Row]:
-    """Time of a search against the number of codes: the slope in log-log is 1 where growth is linear."""
+    """Time of a search against the number of codes: the slope in log-log is 1 where growth is
+    linear.
+    """
     sizes = [len(codes) // part for part in (8, 4, 2, 1)]
     times: dict[int, list[float]] = {size: [] for size in sizes}
     indexes = {size: HammingIndex(_BITS) for size in sizes}
@@ -163,13 +186,19 @@ def _growth(codes: NDArray[np.uint8], queries: NDArray[np.uint8], *, seed: int) 
     )
 
 
-def _structures(codes: NDArray[np.uint8], queries: NDArray[np.uint8], *, seed: int) -> Iterator[Row]:
-    """IVF on clustered codes (random ones have no neighbourhoods): speed and recall against the exact scan."""
+def _structures(
+    codes: NDArray[np.uint8], queries: NDArray[np.uint8], *, seed: int
+) -> Iterator[Row]:
+    """IVF on clustered codes (random ones have no neighbourhoods): speed and recall against the
+    exact scan.
+    """
     rng = np.random.default_rng(seed + 1)
     centres = rng.integers(0, 256, (2000, _BITS // 8), dtype=np.uint8)
     noise = np.packbits(rng.random((len(codes), _BITS)) < 0.12, axis=1)
     clustered = centres[rng.integers(0, len(centres), len(codes))] ^ noise
-    probes = clustered[: len(queries)] ^ np.packbits(rng.random((len(queries), _BITS)) < 0.05, axis=1)
+    probes = clustered[: len(queries)] ^ np.packbits(
+        rng.random((len(queries), _BITS)) < 0.05, axis=1
+    )
     exact, fast = HammingIndex(_BITS), HammingIndex(_BITS, structure=IVF(cells=1024, probes=32))
     exact.add(clustered)
     fast.add(clustered)
@@ -183,5 +212,6 @@ def _structures(codes: NDArray[np.uint8], queries: NDArray[np.uint8], *, seed: i
         unit="x the exact scan",
         seed=seed,
         seconds=outcome.ours_seconds,
-        note=f"IVF(cells=1024, probes=32), 1,000,000 clustered codes, recall at {_K} {hits / (_K * len(probes)):.3f}",
+        note=f"IVF(cells=1024, probes=32), 1,000,000 clustered codes, recall at {_K} "
+        f"{hits / (_K * len(probes)):.3f}",
     )

@@ -1,9 +1,10 @@
 """The paper's own numbers (Tables 1 and 2 of Wang, Lu and Zhang 2020), to stand beside ours.
 
-mAP at 12, 24, 32 and 48 bits. Epsilon 0 marks the non-private method, as in the paper. Its shallow methods ran on
-VGG features, its deep ones on whole images: compare the share kept under noise, not the absolute numbers. Its numbers
-for CUB and Aircraft are in an appendix that was not printed with it. PHashing (ADSH) on ImageNet at epsilon 2 and 4 is
-printed above ADSH itself at 12 bits (.3594 and .5834 beside .0630): it must be a misprint, and is left as it is.
+mAP at 12, 24, 32 and 48 bits. Epsilon 0 marks the non-private method, as in the paper. Its shallow
+methods ran on VGG features, its deep ones on whole images: compare the share kept under noise, not
+the absolute numbers. Its numbers for CUB and Aircraft are in an appendix that was not printed with
+it. PHashing (ADSH) on ImageNet at epsilon 2 and 4 is printed above ADSH itself at 12 bits (.3594
+and .5834 beside .0630): it must be a misprint, and is left as it is.
 """
 
 from __future__ import annotations

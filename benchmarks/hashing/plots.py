@@ -18,27 +18,41 @@ def _pyplot() -> Any:
     import matplotlib
 
     matplotlib.use("Agg")
-    matplotlib.rcParams.update({"font.size": 8, "svg.hashsalt": "blindsight", "axes.grid": True, "grid.alpha": 0.3})
+    matplotlib.rcParams.update(
+        {"font.size": 8, "svg.hashsalt": "blindsight", "axes.grid": True, "grid.alpha": 0.3}
+    )
     from matplotlib import pyplot
 
     return pyplot
 
 
-def precision_recall(curves: dict[tuple[str, int, float], list[Curve]], target: Path, title: str) -> None:
-    """Figure 2: a row per base, a column per code length, a line per epsilon: the seeds' mean and range."""
+def precision_recall(
+    curves: dict[tuple[str, int, float], list[Curve]], target: Path, title: str
+) -> None:
+    """Figure 2: a row per base, a column per code length, a line per epsilon: the seeds' mean and
+    range.
+    """
     plt = _pyplot()
     names = list(dict.fromkeys(name for name, _, _ in curves))
     lengths = list(dict.fromkeys(n_bits for _, n_bits, _ in curves))
     figure, axes = plt.subplots(
-        len(names), len(lengths), figsize=(2.6 * len(lengths), 2.2 * len(names)), squeeze=False, layout="constrained"
+        len(names),
+        len(lengths),
+        figsize=(2.6 * len(lengths), 2.2 * len(names)),
+        squeeze=False,
+        layout="constrained",
     )
     for (name, n_bits, epsilon), found in curves.items():
         panel = axes[names.index(name)][lengths.index(n_bits)]
         label = f"PHashing, epsilon {epsilon:g}" if epsilon else name
         recall = np.mean([curve.recall for curve in found], axis=0)
         precision = np.array([curve.precision for curve in found])
-        (line,) = panel.plot(recall, precision.mean(axis=0), marker=".", markersize=3, linewidth=1, label=label)
-        panel.fill_between(recall, precision.min(axis=0), precision.max(axis=0), alpha=0.2, color=line.get_color())
+        (line,) = panel.plot(
+            recall, precision.mean(axis=0), marker=".", markersize=3, linewidth=1, label=label
+        )
+        panel.fill_between(
+            recall, precision.min(axis=0), precision.max(axis=0), alpha=0.2, color=line.get_color()
+        )
         panel.set_title(f"{name}, {n_bits} bits")
         panel.set_xlabel("recall")
         panel.set_ylabel("precision")
@@ -53,9 +67,21 @@ def by_bits(lines: dict[str, dict[int, Repeated]], target: Path, title: str) -> 
     plt = _pyplot()
     figure, panel = plt.subplots(figsize=(4.5, 3.2), layout="constrained")
     for name, values in lines.items():
-        means, spread = [one.mean for one in values.values()], [one.deviation for one in values.values()]
+        means, spread = (
+            [one.mean for one in values.values()],
+            [one.deviation for one in values.values()],
+        )
         style = "--" if name == "PITQ" else "-"
-        panel.errorbar(list(values), means, spread, fmt=f"o{style}", markersize=3, linewidth=1, capsize=2, label=name)
+        panel.errorbar(
+            list(values),
+            means,
+            spread,
+            fmt=f"o{style}",
+            markersize=3,
+            linewidth=1,
+            capsize=2,
+            label=name,
+        )
     panel.set_xlabel("bits")
     panel.set_ylabel("mAP")
     panel.set_title(title)
@@ -64,13 +90,17 @@ def by_bits(lines: dict[str, dict[int, Repeated]], target: Path, title: str) -> 
     plt.close(figure)
 
 
-def by_epsilon(lines: dict[str, dict[float, float]], levels: dict[str, float], target: Path, title: str) -> None:
+def by_epsilon(
+    lines: dict[str, dict[float, float]], levels: dict[str, float], target: Path, title: str
+) -> None:
     """mAP against epsilon per record, a line per method, dashed levels for what needs no noise."""
     plt = _pyplot()
     figure, panel = plt.subplots(figsize=(6.4, 4.2), layout="constrained")
     for index, (name, values) in enumerate(lines.items()):
         style = {"marker": "osv^D<>ph*X"[index % 11], "color": plt.colormaps["tab20"](index % 20)}
-        panel.plot(list(values), list(values.values()), markersize=4, linewidth=1, label=name, **style)
+        panel.plot(
+            list(values), list(values.values()), markersize=4, linewidth=1, label=name, **style
+        )
     for (name, level), dashes in zip(levels.items(), ("--", ":", "-."), strict=False):
         panel.axhline(level, linestyle=dashes, linewidth=0.8, color="gray", label=name)
     panel.set_xscale("log", base=2)

@@ -1,7 +1,7 @@
 """What is left at a proven epsilon per record: every method on one plot.
 
-Hash functions and cells are learned from a fifth of the database taken as public; the rest is protected and searched.
-Methods that learn from the protected images themselves, with noise, say so.
+Hash functions and cells are learned from a fifth of the database taken as public; the rest is
+protected and searched. Methods that learn from the protected images themselves, with noise, say so.
 """
 
 from __future__ import annotations
@@ -21,7 +21,15 @@ from benchmarks.hashing.sets import Collection
 from blindsight.core import codes, decoding
 from blindsight.evaluation import retrieval
 from blindsight.evaluation.retrieval_protocols import Repeated, repeat
-from blindsight.hashing import ITQ, PITQ, SDH, CodebookHasher, PHashing, PrivUnitHasher, SampledPHashing
+from blindsight.hashing import (
+    ITQ,
+    PITQ,
+    SDH,
+    CodebookHasher,
+    PHashing,
+    PrivUnitHasher,
+    SampledPHashing,
+)
 from blindsight.hashing.probing import multi_probe_distances
 from blindsight.hashing.sampling import BEST_PRICE
 
@@ -46,7 +54,9 @@ class _Task:
         """A codebook from the public images, learned once."""
         key = (epsilon, supervised, seed)
         if key not in self.books:
-            hasher = CodebookHasher(epsilon=epsilon, supervised=supervised, random_state=seed, learned_from="public")
+            hasher = CodebookHasher(
+                epsilon=epsilon, supervised=supervised, random_state=seed, learned_from="public"
+            )
             self.books[key] = hasher.fit(self.public, self.public_labels if supervised else None)
         return self.books[key]
 
@@ -57,7 +67,9 @@ class _Task:
         return np.stack([(row & searched).any(axis=1) for row in asked]).astype(np.float32)
 
     def by_cell(self, scores: NDArray[Any], cells: NDArray[np.int64]) -> float:
-        """Tie-aware mAP of scores (m, k) for all that is stored under a cell: by counting, without sorting images."""
+        """Tie-aware mAP of scores (m, k) for all that is stored under a cell: by counting, without
+        sorting images.
+        """
         held = np.eye(scores.shape[1], dtype=np.float32)[cells]
         order = np.argsort(-scores, axis=1)
         right = np.take_along_axis(self.relevant @ held, order, axis=1)
@@ -85,7 +97,10 @@ def _task(collection: Collection, n_queries: int) -> _Task:
 
 def _hamming(task: _Task, hasher: Any) -> float:
     counts = retrieval.distance_counts(
-        hasher.query(task.queries), hasher.transform(task.stored), task.query_labels, task.stored_labels
+        hasher.query(task.queries),
+        hasher.transform(task.stored),
+        task.query_labels,
+        task.stored_labels,
     )
     return retrieval.average_precisions(counts).mean
 
@@ -95,7 +110,9 @@ def _soft(task: _Task, base: Any, epsilon: float, seed: int) -> float:
         task.public, task.public_labels
     )
     stored, z = hasher.transform(task.stored), hasher.decision_function(task.queries)
-    return task.precision(lambda rows: decoding.asymmetric_scores(z[rows], stored, hasher.mechanism_.beta))
+    return task.precision(
+        lambda rows: decoding.asymmetric_scores(z[rows], stored, hasher.mechanism_.beta)
+    )
 
 
 def _best_bits(epsilon: float) -> int:
@@ -106,9 +123,9 @@ def flipped(task: _Task, epsilon: float, seed: int) -> float:
     """PHashing (ITQ), 32 bits, Hamming distance."""
     return _hamming(
         task,
-        PHashing(ITQ(32, random_state=seed), epsilon=epsilon, random_state=seed, learned_from="public").fit(
-            task.public
-        ),
+        PHashing(
+            ITQ(32, random_state=seed), epsilon=epsilon, random_state=seed, learned_from="public"
+        ).fit(task.public),
     )
 
 
@@ -124,9 +141,9 @@ def few_supervised_bits(task: _Task, epsilon: float, seed: int) -> float:
 
 def sampled(task: _Task, epsilon: float, seed: int) -> float:
     """A few of 32 ITQ bits, drawn for each image."""
-    hasher = SampledPHashing(ITQ(32, random_state=seed), epsilon=epsilon, random_state=seed, learned_from="public").fit(
-        task.public
-    )
+    hasher = SampledPHashing(
+        ITQ(32, random_state=seed), epsilon=epsilon, random_state=seed, learned_from="public"
+    ).fit(task.public)
     released = hasher.transform(task.stored)
     return task.precision(lambda rows: hasher.scores(task.queries[rows], released))
 
@@ -134,7 +151,10 @@ def sampled(task: _Task, epsilon: float, seed: int) -> float:
 def multi_probe(task: _Task, epsilon: float, seed: int) -> float:
     """As few flipped ITQ bits as the budget buys well, eight probes a query."""
     hasher = PHashing(
-        ITQ(_best_bits(epsilon), random_state=seed), epsilon=epsilon, random_state=seed, learned_from="public"
+        ITQ(_best_bits(epsilon), random_state=seed),
+        epsilon=epsilon,
+        random_state=seed,
+        learned_from="public",
     ).fit(task.public)
     released, z = hasher.transform(task.stored), hasher.decision_function(task.queries)
     return task.precision(lambda rows: -multi_probe_distances(z[rows], released, 8))
@@ -142,7 +162,9 @@ def multi_probe(task: _Task, epsilon: float, seed: int) -> float:
 
 def priv_unit(task: _Task, epsilon: float, seed: int) -> float:
     """PrivUnit on principal components."""
-    hasher = PrivUnitHasher(epsilon=epsilon, random_state=seed, learned_from="public").fit(task.public)
+    hasher = PrivUnitHasher(epsilon=epsilon, random_state=seed, learned_from="public").fit(
+        task.public
+    )
     released = hasher.transform(task.stored)
     return task.precision(lambda rows: hasher.scores(task.queries[rows], released))
 
@@ -212,7 +234,9 @@ METHODS: dict[str, tuple[str, Callable[[_Task, float, int], float]]] = {
 def record_rows(
     collection: Collection, out: Path, *, epsilons: tuple[float, ...], n_queries: int, main: bool
 ) -> Iterator[Row]:
-    """Every method at every epsilon, the plot, and the shares kept at 4 and 8; `main` also under the plain ids."""
+    """Every method at every epsilon, the plot, and the shares kept at 4 and 8; `main` also under
+    the plain ids.
+    """
     task = _task(collection, n_queries)
     lines: dict[str, dict[float, float]] = {}
     for key, (title, method) in METHODS.items():
@@ -223,26 +247,40 @@ def record_rows(
                 id=f"hashing.{collection.name}.record.{key}.eps{epsilon:g}",
                 value=found.mean,
                 unit="mAP",
-                note=f"± {found.deviation:.4f} over {len(found.values)} seeds; {title}; {n_queries} queries",
+                note=f"± {found.deviation:.4f} over {len(found.values)} seeds; {title}; "
+                f"{n_queries} queries",
             )
     cosine = _cosine(task)
     levels = {"without privacy: cosine of the features": cosine, "chance": collection.chance}
     plots.by_epsilon(
-        lines, levels, out / f"record-{collection.name}.svg", f"{collection.name}: retrieval at record level"
+        lines,
+        levels,
+        out / f"record-{collection.name}.svg",
+        f"{collection.name}: retrieval at record level",
     )
-    yield Row(id=f"hashing.{collection.name}.record.cosine", value=cosine, unit="mAP", note="no privacy, no hashing")
+    yield Row(
+        id=f"hashing.{collection.name}.record.cosine",
+        value=cosine,
+        unit="mAP",
+        note="no privacy, no hashing",
+    )
     yield from _kept(collection, task, main)
 
 
 def _cosine(task: _Task) -> float:
     mean = task.public.mean(axis=0)
     query, stored = (rows - mean for rows in (task.queries, task.stored))
-    query, stored = (rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12) for rows in (query, stored))
+    query, stored = (
+        rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
+        for rows in (query, stored)
+    )
     return task.precision(lambda rows: query[rows] @ stored.T)
 
 
 def _kept(collection: Collection, task: _Task, main: bool) -> Iterator[Row]:
-    """The share of the excess over chance that noise leaves, against the same method without noise."""
+    """The share of the excess over chance that noise leaves, against the same method without
+    noise.
+    """
 
     def cells(epsilon: float, with_labels: bool) -> tuple[Repeated, Repeated, list[int]]:
         noisy, plain, chosen = [], [], []
@@ -256,8 +294,19 @@ def _kept(collection: Collection, task: _Task, main: bool) -> Iterator[Row]:
     for epsilon in (8.0, 4.0):
         for with_labels, suffix in ((False, ""), (True, ".supervised")):
             noisy, plain, chosen = cells(epsilon, with_labels)
-            note = f"mAP {noisy.mean:.3f} ± {noisy.deviation:.3f} against {plain.mean:.3f}, {chosen} cells"
-            yield from _share(collection, f"codebook_kept_at_record_eps{epsilon:g}", suffix, noisy, plain, note, main)
+            note = (
+                f"mAP {noisy.mean:.3f} ± {noisy.deviation:.3f} against {plain.mean:.3f}, {chosen} "
+                "cells"
+            )
+            yield from _share(
+                collection,
+                f"codebook_kept_at_record_eps{epsilon:g}",
+                suffix,
+                noisy,
+                plain,
+                note,
+                main,
+            )
     noisy, plain = _flip_pair(collection, task, 8.0)
     note = f"mAP {noisy.mean:.3f} ± {noisy.deviation:.3f} against {plain.mean:.3f}, ITQ, 32 bits"
     yield from _share(collection, "flip_kept_at_record_eps8", "", noisy, plain, note, main)
@@ -267,13 +316,23 @@ def _flip_pair(collection: Collection, task: _Task, epsilon: float) -> tuple[Rep
     def plain(seed: int) -> float:
         hasher = ITQ(32, random_state=seed).fit(task.public)
         query, stored = hasher.transform(task.queries), hasher.transform(task.stored)
-        return retrieval.mean_average_precision(query, stored, task.query_labels, task.stored_labels)
+        return retrieval.mean_average_precision(
+            query, stored, task.query_labels, task.stored_labels
+        )
 
-    return repeat(lambda seed: flipped(task, epsilon, seed), collection.seeds), repeat(plain, collection.seeds)
+    return repeat(lambda seed: flipped(task, epsilon, seed), collection.seeds), repeat(
+        plain, collection.seeds
+    )
 
 
 def _share(
-    collection: Collection, name: str, suffix: str, noisy: Repeated, plain: Repeated, note: str, main: bool
+    collection: Collection,
+    name: str,
+    suffix: str,
+    noisy: Repeated,
+    plain: Repeated,
+    note: str,
+    main: bool,
 ) -> Iterator[Row]:
     kept = (noisy.mean - collection.chance) / max(plain.mean - collection.chance, 1e-9)
     row = Row(
@@ -284,6 +343,12 @@ def _share(
         note=f"{collection.name}: {note}; chance {collection.chance:.3f}",
     )
     if main:
-        yield Row(id=f"hashing.{name}{suffix}", value=row.value, unit=row.unit, peer=row.peer, note=row.note)
+        yield Row(
+            id=f"hashing.{name}{suffix}",
+            value=row.value,
+            unit=row.unit,
+            peer=row.peer,
+            note=row.note,
+        )
     else:
         yield row

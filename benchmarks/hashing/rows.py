@@ -24,7 +24,9 @@ __all__ = ["rows"]
 Progress = Callable[[int, int], None]
 
 
-def rows(*, quick: bool, seed: int = 0, out: Path, progress: Progress | None = None) -> Iterator[Row]:
+def rows(
+    *, quick: bool, seed: int = 0, out: Path, progress: Progress | None = None
+) -> Iterator[Row]:
     """Every row; quick stays on MNIST 5,000 and within a minute."""
     out.mkdir(parents=True, exist_ok=True)
     stages = 5
@@ -56,7 +58,9 @@ def rows(*, quick: bool, seed: int = 0, out: Path, progress: Progress | None = N
         else:
             measured.append(found)
             main = found.name == "cifar10"
-            yield from record_rows(found, out, epsilons=(1.0, 2.0, 4.0, 8.0, 16.0), n_queries=400, main=main)
+            yield from record_rows(
+                found, out, epsilons=(1.0, 2.0, 4.0, 8.0, 16.0), n_queries=400, main=main
+            )
     tell(4)
     for found in measured:
         if found.name != "mnist5k":

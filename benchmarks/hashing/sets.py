@@ -18,7 +18,8 @@ from blindsight.hashing.projection import principal_axes, second_moment
 
 __all__ = ["Collection", "collections", "public_rows", "small_collection"]
 
-# Principal components of the features that the hashers see: c <= 48 bits need no more, and everything runs faster.
+# Principal components of the features that the hashers see: c <= 48 bits need no more, and
+# everything runs faster.
 COMPONENTS = 256
 
 
@@ -33,11 +34,15 @@ class Collection:
     database_labels: NDArray[Any]
     seeds: tuple[int, ...]
     paper: paper.Table | None = None
-    raw: tuple[NDArray[np.float32], NDArray[np.float32]] | None = None  # all features, for the deep hashers
+    raw: tuple[NDArray[np.float32], NDArray[np.float32]] | None = (
+        None  # all features, for the deep hashers
+    )
 
     @property
     def public(self) -> NDArray[np.int64]:
-        """The fifth of the database that counts as public: the only images that anything shared is learned from."""
+        """The fifth of the database that counts as public: the only images that anything shared is
+        learned from.
+        """
         return public_rows(len(self.database))
 
     @property
@@ -47,7 +52,9 @@ class Collection:
             classes, counts = np.unique(self.database_labels, return_counts=True)
             share = dict(zip(classes, counts / len(self.database_labels), strict=True))
             return float(np.mean([share[label] for label in self.query_labels]))
-        relevant = self.query_labels.astype(np.float32) @ self.database_labels.T.astype(np.float32) > 0
+        relevant = (
+            self.query_labels.astype(np.float32) @ self.database_labels.T.astype(np.float32) > 0
+        )
         return float(relevant.mean())
 
 
@@ -61,9 +68,12 @@ def small_collection(seeds: tuple[int, ...] = (0, 1)) -> Collection:
     images = data.load("mnist5k")
     order = np.random.default_rng(0).permutation(len(images))
     images = images[order]
-    # Principal components from public images only: the protected ones must not shape what is taken as public.
+    # Principal components from public images only: the protected ones must not shape what is taken
+    # as public.
     pixels = features.PixelPCA(n_components=64).fit(images[1000 + public_rows(4000)])
-    return _collection("mnist5k", pixels.transform(images), np.asarray(images.labels), 1000, seeds, None)
+    return _collection(
+        "mnist5k", pixels.transform(images), np.asarray(images.labels), 1000, seeds, None
+    )
 
 
 def collections() -> Iterator[Collection | Row]:
@@ -91,7 +101,10 @@ def collections() -> Iterator[Collection | Row]:
 def _pinned(name: str) -> tuple[Any, Any]:
     """Queries and database of a protocol, checked to be its own."""
     protocol = PROTOCOLS[name]
-    asked, searched = data.load(protocol.data, split="test"), data.load(protocol.data, split="train")
+    asked, searched = (
+        data.load(protocol.data, split="test"),
+        data.load(protocol.data, split="train"),
+    )
     protocol.check(asked.labels, searched.labels)
     return asked, searched
 
@@ -100,17 +113,24 @@ def _caltech(name: str) -> tuple[Any, Any]:
     """A hundred classes: 5 photos of each ask, the others are searched."""
     images = data.load(name)
     labels, rng = np.asarray(images.labels), np.random.default_rng(0)
-    asks = np.sort(np.concatenate([rng.choice(np.flatnonzero(labels == c), 5, False) for c in np.unique(labels)]))
+    asks = np.sort(
+        np.concatenate(
+            [rng.choice(np.flatnonzero(labels == c), 5, False) for c in np.unique(labels)]
+        )
+    )
     return images[asks], images[np.setdiff1d(np.arange(len(labels)), asks)]
 
 
 def _own_folders(name: str) -> tuple[Any, Any]:
-    """The paper's other sets, where a user has them: a folder per class in NAME/queries and in NAME/database."""
+    """The paper's other sets, where a user has them: a folder per class in NAME/queries and in
+    NAME/database.
+    """
     root = data.data_folder()
     places = [None if root is None else root / name / part for part in ("queries", "database")]
     if any(place is None or not place.is_dir() for place in places):
         raise MissingData(
-            f"put {name} as one folder per class into {name}/queries and {name}/database of BLINDSIGHT_DATA."
+            f"put {name} as one folder per class into {name}/queries and {name}/database of "
+            "BLINDSIGHT_DATA."
         )
     asked, searched = (data.load_class_folders(place) for place in places)  # type: ignore[arg-type]
     if asked.classes != searched.classes:
@@ -135,4 +155,6 @@ def _collection(
         axes = principal_axes(second_moment(known, mean), COMPONENTS).astype(np.float32)
         vectors = (vectors - mean) @ axes
     asked, searched = vectors[:n_queries], vectors[n_queries:]
-    return Collection(name, asked, searched, labels[:n_queries], labels[n_queries:], seeds, table, raw)
+    return Collection(
+        name, asked, searched, labels[:n_queries], labels[n_queries:], seeds, table, raw
+    )

@@ -32,14 +32,22 @@ def make(name: str, n_bits: int, seed: int, n_images: int) -> Any:
     """A base of the paper, unfitted, sized for a set of n images."""
     epochs = max(2, round(_BATCHES * 128 / n_images))
     if name in ("DPSH", "DSH", "HashNet"):
-        return {"DPSH": DPSH, "DSH": DSH, "HashNet": HashNet}[name](n_bits, n_epochs=epochs, random_state=seed)
+        return {"DPSH": DPSH, "DSH": DSH, "HashNet": HashNet}[name](
+            n_bits, n_epochs=epochs, random_state=seed
+        )
     if name == "ADSH":
         return ADSH(n_bits, n_epochs=15, random_state=seed)
-    return {"LSH": LSH, "ITQ": ITQ, "SH": SH, "KSH": KSH, "SDH": SDH}[name](n_bits, random_state=seed)
+    return {"LSH": LSH, "ITQ": ITQ, "SH": SH, "KSH": KSH, "SDH": SDH}[name](
+        n_bits, random_state=seed
+    )
 
 
-def tables(collection: Collection, out: Path, *, bases: tuple[str, ...], bits: tuple[int, ...]) -> Iterator[Row]:
-    """Tables 1 and 2, then Figure 2 (precision-recall by radius, over the seeds) and Figure 3 (mAP at epsilon 1)."""
+def tables(
+    collection: Collection, out: Path, *, bases: tuple[str, ...], bits: tuple[int, ...]
+) -> Iterator[Row]:
+    """Tables 1 and 2, then Figure 2 (precision-recall by radius, over the seeds) and Figure 3 (mAP
+    at epsilon 1).
+    """
     curves: dict[tuple[str, int, float], list[retrieval.Curve]] = {}
     at_one: dict[str, dict[int, Repeated]] = {}
     for name in bases:
@@ -49,7 +57,9 @@ def tables(collection: Collection, out: Path, *, bases: tuple[str, ...], bits: t
         yield from _table_2(collection, n_bits, at_one)
     if curves:
         plots.precision_recall(curves, out / f"figure-2-{collection.name}.svg", collection.name)
-    plots.by_bits(at_one, out / f"figure-3-{collection.name}.svg", f"{collection.name}, epsilon 1 (paper's)")
+    plots.by_bits(
+        at_one, out / f"figure-3-{collection.name}.svg", f"{collection.name}, epsilon 1 (paper's)"
+    )
 
 
 def _table_1(
@@ -59,8 +69,9 @@ def _table_1(
     curves: dict[tuple[str, int, float], list[retrieval.Curve]],
     at_one: dict[str, dict[int, Repeated]],
 ) -> Iterator[Row]:
-    """mAP of a base without noise and under PHashing (paper calibration). As in the paper, the hash function is learned
-    from the database itself."""
+    """mAP of a base without noise and under PHashing (paper calibration). As in the paper, the hash
+    function is learned from the database itself.
+    """
     found: dict[float, list[float]] = {epsilon: [] for epsilon in (0.0, *EPSILONS)}
     said = ""
     for seed in collection.seeds:
@@ -70,7 +81,9 @@ def _table_1(
             precision = retrieval.average_precisions(counts)
             found[epsilon].append(precision.mean)
             if name in FIGURE_2:
-                curves.setdefault((name, n_bits, epsilon), []).append(retrieval.precision_recall(counts, n_bits))
+                curves.setdefault((name, n_bits, epsilon), []).append(
+                    retrieval.precision_recall(counts, n_bits)
+                )
             if epsilon == 0 and seed == collection.seeds[0]:
                 said = f"by tie order {precision.bounds[0]:.3f} to {precision.bounds[1]:.3f}"
                 if name == "ADSH":
@@ -80,9 +93,14 @@ def _table_1(
 
 
 def _table_2(
-    collection: Collection, n_bits: int, at_one: dict[str, dict[int, Repeated]], n_images: int = 10_000
+    collection: Collection,
+    n_bits: int,
+    at_one: dict[str, dict[int, Repeated]],
+    n_images: int = 10_000,
 ) -> Iterator[Row]:
-    """PITQ to the letter beside ITQ; W and R are learned from the first `n_images` of the database."""
+    """PITQ to the letter beside ITQ; W and R are learned from the first `n_images` of the
+    database.
+    """
     learn = collection.database[:n_images]
     for epsilon in (0.0, 0.25, 0.5, 1.0, 4.0):
         values = []
@@ -91,7 +109,11 @@ def _table_2(
             if epsilon:
                 hasher = PITQ(n_bits, epsilon=epsilon, calibration="paper", random_state=seed)
             hasher.fit(learn)
-            counts = _counts(collection, hasher.transform(collection.queries), hasher.transform(collection.database))
+            counts = _counts(
+                collection,
+                hasher.transform(collection.queries),
+                hasher.transform(collection.database),
+            )
             values.append(retrieval.average_precisions(counts).mean)
         name, repeated = "PITQ" if epsilon else "ITQ", Repeated(tuple(values))
         if epsilon == 1.0:
@@ -99,7 +121,9 @@ def _table_2(
         yield _row(collection, f"table2.{name}", name, n_bits, epsilon, repeated, "")
 
 
-def _codes(collection: Collection, name: str, n_bits: int, seed: int) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+def _codes(
+    collection: Collection, name: str, n_bits: int, seed: int
+) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
     """(queries' codes, U): h of the database, or ADSH's learned codes, which Algorithm 2 flips."""
     hasher = make(name, n_bits, seed, len(collection.database))
     # Deep hashers see all features; principal components, whitened or not, cost DSH and DPSH much.
@@ -110,17 +134,27 @@ def _codes(collection: Collection, name: str, n_bits: int, seed: int) -> tuple[N
     return hasher.transform(queries), hasher.transform(database) if learned is None else learned
 
 
-def _flipped(stored: NDArray[np.uint8], epsilon: float, n_bits: int, seed: int) -> NDArray[np.uint8]:
+def _flipped(
+    stored: NDArray[np.uint8], epsilon: float, n_bits: int, seed: int
+) -> NDArray[np.uint8]:
     if epsilon == 0:
         return stored
-    return BitFlip.paper(epsilon, n_bits=n_bits).release_packed(stored, rng=np.random.default_rng(1000 + seed))
+    return BitFlip.paper(epsilon, n_bits=n_bits).release_packed(
+        stored, rng=np.random.default_rng(1000 + seed)
+    )
 
 
-def _counts(collection: Collection, query: NDArray[np.uint8], stored: NDArray[np.uint8]) -> NDArray[np.int64]:
-    return retrieval.distance_counts(query, stored, collection.query_labels, collection.database_labels)
+def _counts(
+    collection: Collection, query: NDArray[np.uint8], stored: NDArray[np.uint8]
+) -> NDArray[np.int64]:
+    return retrieval.distance_counts(
+        query, stored, collection.query_labels, collection.database_labels
+    )
 
 
-def _rows(collection: Collection, name: str, n_bits: int, found: dict[float, list[float]], said: str) -> Iterator[Row]:
+def _rows(
+    collection: Collection, name: str, n_bits: int, found: dict[float, list[float]], said: str
+) -> Iterator[Row]:
     plain = Repeated(tuple(found[0.0])).mean
     for epsilon, values in found.items():
         repeated = Repeated(tuple(values))
@@ -129,11 +163,21 @@ def _rows(collection: Collection, name: str, n_bits: int, found: dict[float, lis
         else:
             cost = BitFlip.paper(epsilon, n_bits=n_bits).cost.epsilon
             kept = (repeated.mean - collection.chance) / max(plain - collection.chance, 1e-9)
-            note = f"keeps {kept:.2f} of the excess over chance; proven epsilon per record {cost:.1f}"
+            note = (
+                f"keeps {kept:.2f} of the excess over chance; proven epsilon per record {cost:.1f}"
+            )
         yield _row(collection, f"table1.{name}", name, n_bits, epsilon, repeated, note)
 
 
-def _row(collection: Collection, table: str, name: str, n_bits: int, epsilon: float, found: Repeated, note: str) -> Row:
+def _row(
+    collection: Collection,
+    table: str,
+    name: str,
+    n_bits: int,
+    epsilon: float,
+    found: Repeated,
+    note: str,
+) -> Row:
     printed = None
     if collection.paper is not None and n_bits in BITS:
         printed = collection.paper[name][epsilon][BITS.index(n_bits)]

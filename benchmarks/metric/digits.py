@@ -1,7 +1,8 @@
-"""Digits: what each method reaches at the same proven epsilon, when leaving pairs out wins, and what attacks see.
+"""Digits: what each method reaches at the same proven epsilon, when leaving pairs out wins, and
+what attacks see.
 
-Protocol: 1,200 digits, 2,400 pairs (|E|/|V| = 2); accuracy is 1-NN on the other 597 from a gallery of five labelled
-digits a class, where a metric matters; AUC is on held-out pairs of those 597.
+Protocol: 1,200 digits, 2,400 pairs (|E|/|V| = 2); accuracy is 1-NN on the other 597 from a gallery
+of five labelled digits a class, where a metric matters; AUC is on held-out pairs of those 597.
 """
 
 from __future__ import annotations
@@ -49,7 +50,9 @@ def _few(metric: Any, split: Split, seed: int) -> tuple[float, float]:
     named = [split.gallery[split.y[split.gallery] == c] for c in np.unique(split.y)]
     gallery = np.concatenate([rng.choice(group, _GALLERY, replace=False) for group in named])
     mapped = metric.transform(split.X)
-    scores = nearest_neighbours(mapped[gallery], split.y[gallery], mapped[split.test], split.y[split.test], k=1)
+    scores = nearest_neighbours(
+        mapped[gallery], split.y[gallery], mapped[split.test], split.y[split.test], k=1
+    )
     return scores.accuracy, metric.score(split.X[split.test_pairs], split.test_similar)
 
 
@@ -92,7 +95,9 @@ def _runs(split: Split, seed: int) -> dict[str, Callable[[], Any]]:
         return lambda: DPPMetric(preprocessor=X, random_state=seed, **changes).fit(*pairs)
 
     def paper(**changes: Any) -> Callable[[], Any]:
-        return lambda: DPPDML(16, epsilon=4.0, preprocessor=X, random_state=seed, **changes).fit(*pairs)
+        return lambda: DPPDML(16, epsilon=4.0, preprocessor=X, random_state=seed, **changes).fit(
+            *pairs
+        )
 
     def mended(**changes: Any) -> Callable[[], Any]:
         return lambda: MendedDML(preprocessor=X, random_state=seed, **changes).fit(*pairs)
@@ -125,16 +130,19 @@ def _runs(split: Split, seed: int) -> dict[str, Callable[[], Any]]:
 
 
 _NOTES = {
-    "paper_eps4": "Algorithm 1 to the letter (compounding step), claimed epsilon 4 per kappa pairs; nothing proven",
+    "paper_eps4": "Algorithm 1 to the letter (compounding step), claimed epsilon 4 per kappa "
+    "pairs; nothing proven",
     "paper_root_eps4": "the same with eta_0/sqrt(tau)",
     "paper_s_eps4": "DPP-S with eta_0/sqrt(tau); no finite epsilon",
-    "mended_eps1": "the proven baseline: Algorithm 1, whole matrix clipped, Laplace, epsilon 1 per pair",
+    "mended_eps1": "the proven baseline: Algorithm 1, whole matrix clipped, Laplace, epsilon 1 per "
+    "pair",
     "mended_full_eps1": "the proven baseline with all 64 rows",
     "proven_rank16_eps1": "ours cut to the 16 rows of the baselines, epsilon 1 per pair",
     "mended_eps4": "the proven baseline at epsilon 4 per pair",
     "proven_eps1": "ours, epsilon 1 per pair, delta 1e-5",
     "proven_eps4": "ours, epsilon 4 per pair, delta 1e-5",
-    "moments_eps1": "ours by the closed form, which needs more pairs than these: what auto does not choose",
+    "moments_eps1": "ours by the closed form, which needs more pairs than these: what auto does "
+    "not choose",
     "nca": "scikit-learn, sees the class of every record",
     "lda": "scikit-learn, sees the class of every record",
 }
@@ -153,15 +161,26 @@ def digit_rows(*, quick: bool, seed: int) -> Iterator[Row]:
             found.setdefault(name, []).append(_few(run(), split, repeat))
         dense = make_split(X, y, nodes=1200, rng=np.random.default_rng(repeat), density=8)
         for name in ("nonprivate", "proven_eps1", "moments_eps1", "mended_eps1"):
-            found.setdefault(f"{name}_dense", []).append(_few(_runs(dense, repeat)[name](), dense, repeat))
+            found.setdefault(f"{name}_dense", []).append(
+                _few(_runs(dense, repeat)[name](), dense, repeat)
+            )
     for name, scores in found.items():
         accuracy, auc = np.mean(scores, axis=0)
         spread = np.std(scores, axis=0)
         protocol = _PROTOCOL.replace("2,400", "9,600") if name.endswith("_dense") else _PROTOCOL
         what = _NOTES.get(name.removesuffix("_dense"))
-        note = "; ".join(filter(None, (what, protocol, f"{len(scores)} repetitions, sd {spread[0]:.3f}")))
+        note = "; ".join(
+            filter(None, (what, protocol, f"{len(scores)} repetitions, sd {spread[0]:.3f}"))
+        )
         peer = "scikit-learn" if name in ("nca", "lda") else None
-        yield Row(id=f"metric.knn_{name}", value=float(accuracy), unit="accuracy", peer=peer, seed=seed, note=note)
+        yield Row(
+            id=f"metric.knn_{name}",
+            value=float(accuracy),
+            unit="accuracy",
+            peer=peer,
+            seed=seed,
+            note=note,
+        )
         yield Row(id=f"metric.auc_{name}", value=float(auc), unit="pair AUC", peer=peer, seed=seed)
     yield from _tuple_rows(X, y, seed)
     yield from _distractor_rows(X, y, quick, seed)
@@ -178,14 +197,24 @@ def _tuple_rows(X: Any, y: Any, seed: int) -> Iterator[Row]:
             a, *others = rng.permutation(10)[: negatives + 1]
             anchor, positive = rng.choice(by_class[a], 2, replace=False)
             tuples.append([anchor, positive, *(int(rng.choice(by_class[c])) for c in others)])
-        metric = DPPMetric(loss=loss, epsilon=4.0, preprocessor=X, random_state=seed).fit(np.array(tuples))
+        metric = DPPMetric(loss=loss, epsilon=4.0, preprocessor=X, random_state=seed).fit(
+            np.array(tuples)
+        )
         accuracy, auc = _few(metric, split, seed)
-        yield Row(id=f"metric.knn_{loss}_eps4", value=accuracy, unit="accuracy", seed=seed, note="2,400 tuples")
+        yield Row(
+            id=f"metric.knn_{loss}_eps4",
+            value=accuracy,
+            unit="accuracy",
+            seed=seed,
+            note="2,400 tuples",
+        )
         yield Row(id=f"metric.auc_{loss}_eps4", value=auc, unit="pair AUC", seed=seed)
 
 
 def _distractor_rows(X: Any, y: Any, quick: bool, seed: int) -> Iterator[Row]:
-    """Another protocol: 64 wider columns of chance beside the digits' own, 5-NN from all records that are in pairs."""
+    """Another protocol: 64 wider columns of chance beside the digits' own, 5-NN from all records
+    that are in pairs.
+    """
     found: dict[str, list[float]] = {}
     for repeat in range(seed, seed + (1 if quick else 5)):
         chance = 1.5 * np.random.default_rng(repeat + 500).random((len(X), 64))
@@ -198,14 +227,23 @@ def _distractor_rows(X: Any, y: Any, quick: bool, seed: int) -> Iterator[Row]:
         for name, metric in metrics.items():
             found.setdefault(name, []).append(measure(metric, split).accuracy)
     for name, scores in found.items():
-        note = f"digits and 64 wider columns of chance, 9,600 pairs, 5-NN; {len(scores)} repetitions"
+        note = (
+            f"digits and 64 wider columns of chance, 9,600 pairs, 5-NN; {len(scores)} repetitions"
+        )
         yield Row(
-            id=f"metric.distractors_knn_{name}", value=float(np.mean(scores)), unit="accuracy", seed=seed, note=note
+            id=f"metric.distractors_knn_{name}",
+            value=float(np.mean(scores)),
+            unit="accuracy",
+            seed=seed,
+            note=note,
         )
 
 
 def selection_rows(*, quick: bool, seed: int, out: Path) -> Iterator[Row]:
-    """Per kappa pairs: all pairs with noise for kappa, against a forest with noise for one. When does which win?"""
+    """Per kappa pairs: all pairs with noise for kappa, against a forest with noise for one.
+
+    When does which win?
+    """
     X, y = _digits()
     epsilons = (0.5, 1.0, 4.0) if quick else (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
     curves: dict[str, list[float]] = {}
@@ -215,7 +253,11 @@ def selection_rows(*, quick: bool, seed: int, out: Path) -> Iterator[Row]:
             for repeat in range(seed, seed + (1 if quick else 5)):
                 split = make_split(X, y, nodes=1200, rng=np.random.default_rng(repeat))
                 metric = DPPMetric(
-                    epsilon=epsilon, unit="kappa pairs", select=select, preprocessor=X, random_state=repeat
+                    epsilon=epsilon,
+                    unit="kappa pairs",
+                    select=select,
+                    preprocessor=X,
+                    random_state=repeat,
                 ).fit(split.pairs, split.similar)
                 scores.append(_few(metric, split, repeat)[1])
             curves.setdefault(select, []).append(float(np.mean(scores)))
@@ -225,7 +267,8 @@ def selection_rows(*, quick: bool, seed: int, out: Path) -> Iterator[Row]:
             value=gain,
             unit="pair AUC",
             seed=seed,
-            note=f"per kappa pairs: forest {curves['forest'][-1]:.3f} (kappa 1), all {curves['all'][-1]:.3f}",
+            note=f"per kappa pairs: forest {curves['forest'][-1]:.3f} (kappa 1), all "
+            f"{curves['all'][-1]:.3f}",
         )
     figure, axes = canvas(1, 1, (4, 3))
     for name, values in curves.items():
@@ -274,12 +317,15 @@ def attack_rows(*, quick: bool, seed: int) -> Iterator[Row]:
             value=result.accuracy,
             unit="right guesses",
             seed=seed,
-            note=f"star of {leaves} pairs, kappa' = 1; audited epsilon at least {result.audited.epsilon:.2f} (95%)",
+            note=f"star of {leaves} pairs, kappa' = 1; audited epsilon at least "
+            f"{result.audited.epsilon:.2f} (95%)",
         )
 
 
 def deep_rows(*, seed: int, progress: Any = None) -> Iterator[Row]:
-    """A linear map on deep features of images: MNIST 5,000 through EfficientNet, projected to 128 columns."""
+    """A linear map on deep features of images: MNIST 5,000 through EfficientNet, projected to 128
+    columns.
+    """
     from blindsight import features
     from blindsight.metric.files import project
 
@@ -288,9 +334,9 @@ def deep_rows(*, seed: int, progress: Any = None) -> Iterator[Row]:
     split = make_split(X, images.labels, nodes=3500, rng=np.random.default_rng(seed), tested=1400)
     runs = {
         "euclidean": EuclideanMetric().fit(X),
-        "nonprivate": ContrastiveMetric(margin="mean", steps=Descent(size=6.0), preprocessor=X, random_state=seed).fit(
-            split.pairs, split.similar
-        ),
+        "nonprivate": ContrastiveMetric(
+            margin="mean", steps=Descent(size=6.0), preprocessor=X, random_state=seed
+        ).fit(split.pairs, split.similar),
         "proven_eps1": DPPMetric(preprocessor=X, random_state=seed).fit(split.pairs, split.similar),
     }
     for name, metric in runs.items():

@@ -27,7 +27,15 @@ from blindsight.metric import (
 )
 from blindsight.metric.records import normalised
 
-__all__ = ["budgets", "canvas", "mechanism_rows", "parameter_rows", "proven_mechanism_rows", "toy", "toy_rows"]
+__all__ = [
+    "budgets",
+    "canvas",
+    "mechanism_rows",
+    "parameter_rows",
+    "proven_mechanism_rows",
+    "toy",
+    "toy_rows",
+]
 
 Floats = NDArray[np.float64]
 
@@ -50,11 +58,15 @@ def budgets(panel: Any, epsilons: tuple[float, ...]) -> None:
 
 
 def toy(seed: int) -> tuple[Floats, NDArray[np.int64], PairGraph]:
-    """Two aligned strips of 100 points; 50 pairs within each class and 50 between, without a cycle."""
+    """Two aligned strips of 100 points; 50 pairs within each class and 50 between, without a
+    cycle.
+    """
     rng = np.random.default_rng(seed)
     along, across = rng.uniform(0.05, 0.55, 200), rng.normal(0, 0.012, 200)
     classes = np.repeat([0, 1], 100)
-    X = np.column_stack([along, 0.2 + 0.1 * classes + across])  # l1 norms below 1, as the paper asks
+    X = np.column_stack(
+        [along, 0.2 + 0.1 * classes + across]
+    )  # l1 norms below 1, as the paper asks
     drawn = rng.integers(0, 200, (6000, 2))
     drawn = drawn[drawn[:, 0] != drawn[:, 1]]
     kinds = np.where(classes[drawn[:, 0]] != classes[drawn[:, 1]], 2, classes[drawn[:, 0]])
@@ -63,11 +75,17 @@ def toy(seed: int) -> tuple[Floats, NDArray[np.int64], PairGraph]:
     graph = graph.subset(spanning_forest(graph, rng=rng))
     ends = classes[graph.edges]
     kinds = np.where(ends[:, 0] != ends[:, 1], 2, ends[:, 0])
-    return X, classes, graph.subset(np.concatenate([np.flatnonzero(kinds == kind)[:50] for kind in range(3)]))
+    return (
+        X,
+        classes,
+        graph.subset(np.concatenate([np.flatnonzero(kinds == kind)[:50] for kind in range(3)])),
+    )
 
 
 def toy_rows(*, quick: bool, seed: int, out: Path) -> Iterator[Row]:
-    """Figures 7 (four panels) and 8 (objective, sensitivity): epsilon 2, m = 1, h = 0.5, |B| = 30, T = 10."""
+    """Figures 7 (four panels) and 8 (objective, sensitivity): epsilon 2, m = 1, h = 0.5, |B| = 30,
+    T = 10.
+    """
     X, classes, graph = toy(seed)
     differences = X[graph.edges[:, 0]] - X[graph.edges[:, 1]]
     loss = Contrastive(differences, ~graph.similar, margin=1.0)
@@ -98,14 +116,24 @@ def toy_rows(*, quick: bool, seed: int, out: Path) -> Iterator[Row]:
             value=loss.mean(W),
             unit="Eq. 7",
             seed=seed,
-            note=f"Figure 7: kappa' = {kappa(graph, 'bound')}, {len(graph)} pairs; before: {loss.mean(start):.4f}",
+            note=f"Figure 7: kappa' = {kappa(graph, 'bound')}, {len(graph)} pairs; before: "
+            f"{loss.mean(start):.4f}",
         )
     reduced = np.mean(traces["DPP-S"].sensitivity) / np.mean(traces["DPP"].sensitivity)
-    yield Row(id="metric.toy_sensitivity_ratio", value=float(reduced), unit="ratio", note="Figure 8b: DPP-S over DPP")
+    yield Row(
+        id="metric.toy_sensitivity_ratio",
+        value=float(reduced),
+        unit="ratio",
+        note="Figure 8b: DPP-S over DPP",
+    )
 
 
 def _plot_toy(
-    X: Floats, classes: NDArray[np.int64], maps: dict[str, Floats], traces: dict[str, Trace], out: Path
+    X: Floats,
+    classes: NDArray[np.int64],
+    maps: dict[str, Floats],
+    traces: dict[str, Trace],
+    out: Path,
 ) -> None:
     figure, axes = canvas(1, 4, (12, 3))
     order = zip("bcd", ("DPP", "DPP-S", "NonPriv"), strict=True)
@@ -137,7 +165,9 @@ def _letter_loss(split: Split, ratio: float = 1.0) -> tuple[Contrastive, PairGra
 
 
 def _curve(loss: Contrastive, graph: PairGraph, seed: int, **changes: Any) -> list[float]:
-    """The objective over iterations of Algorithm 1 with the paper's settings, on a sample of the pairs for speed."""
+    """The objective over iterations of Algorithm 1 with the paper's settings, on a sample of the
+    pairs for speed.
+    """
     rng = np.random.default_rng(seed)
     settings: dict[str, Any] = {
         "n_components": min(ROWS, loss.differences.shape[1]),
@@ -159,13 +189,17 @@ def _curve(loss: Contrastive, graph: PairGraph, seed: int, **changes: Any) -> li
 def mechanism_rows(
     splits: dict[str, Split], *, seed: int, out: Path, epsilon: float = 4.0, seeds: int = 10
 ) -> Iterator[Row]:
-    """Figure 10: the objective over one epoch under each mechanism (and Gaussian noise, Appendix C), over seeds."""
+    """Figure 10: the objective over one epoch under each mechanism (and Gaussian noise, Appendix
+    C), over seeds.
+    """
     figure, axes = canvas(1, len(splits), (4 * len(splits), 3))
     for panel, (name, split) in zip(axes[0], splits.items(), strict=False):
         loss, graph = _letter_loss(split)
         ends: dict[str, list[float]] = {}
         for label, noise in _MECHANISMS:
-            curves = [_curve(loss, graph, seed + i, noise=noise, epsilon=epsilon) for i in range(seeds)]
+            curves = [
+                _curve(loss, graph, seed + i, noise=noise, epsilon=epsilon) for i in range(seeds)
+            ]
             ends[label] = [float(np.mean(curve[-10:])) for curve in curves]
             panel.plot(np.mean(curves, axis=0), label=label)
             low, high = _interval(ends[label])
@@ -174,7 +208,8 @@ def mechanism_rows(
                 value=float(np.mean(ends[label])),
                 unit="Eq. 7",
                 seed=seed,
-                note=f"Figure 10: after an epoch at claimed epsilon {epsilon:g}, {seeds} seeds, 95% {low:.4g} to "
+                note=f"Figure 10: after an epoch at claimed epsilon {epsilon:g}, {seeds} seeds, "
+                f"95% {low:.4g} to "
                 f"{high:.4g}; at the start {curves[0][0]:.4f}",
             )
         yield _order_row(name, ends, seed)
@@ -205,7 +240,9 @@ def _interval(values: list[float]) -> tuple[float, float]:
 
 
 def _order_row(name: str, ends: dict[str, list[float]], seed: int) -> Row:
-    """How often the paper's order, Lap-S below SCDF below Lap below Duchi, holds, and which order the means have."""
+    """How often the paper's order, Lap-S below SCDF below Lap below Duchi, holds, and which order
+    the means have.
+    """
     claimed = ("Lap-S", "SCDF", "Lap", "Duchi")
     runs = np.array([ends[label] for label in claimed])
     parted = []
@@ -224,15 +261,22 @@ def _order_row(name: str, ends: dict[str, list[float]], seed: int) -> Row:
 
 
 def parameter_rows(split: Split, *, quick: bool, seed: int, out: Path) -> Iterator[Row]:
-    """Figure 11 on Bank: h and |B| by objective (epsilon 4, T = 3), rho and d' by accuracy (non-private)."""
+    """Figure 11 on Bank: h and |B| by objective (epsilon 4, T = 3), rho and d' by accuracy
+    (non-private).
+    """
     loss, graph = _letter_loss(split)
     epochs = 1 if quick else EPOCHS
     figure, axes = canvas(1, 4, (14, 3))
-    for column, parameter, values in ((0, "h", (0.1, 0.5, 1.0, 2.0)), (1, "batch", (10, 50, 100, 200))):
+    for column, parameter, values in (
+        (0, "h", (0.1, 0.5, 1.0, 2.0)),
+        (1, "batch", (10, 50, 100, 200)),
+    ):
         for value in values:
             change = {"lipschitz": value} if parameter == "h" else {"batch_size": value}
             curve = _curve(loss, graph, seed, noise=RowNoise(), epochs=epochs, **change)
-            axes[0][column].plot(np.linspace(0, epochs, len(curve)), curve, label=f"{parameter} = {value:g}")
+            axes[0][column].plot(
+                np.linspace(0, epochs, len(curve)), curve, label=f"{parameter} = {value:g}"
+            )
             yield Row(
                 id=f"metric.parameter_{parameter}_{value:g}",
                 value=float(np.mean(curve[-10:])),
@@ -242,7 +286,9 @@ def parameter_rows(split: Split, *, quick: bool, seed: int, out: Path) -> Iterat
             )
         axes[0][column].set_yscale("log")
         axes[0][column].set(xlabel="epoch", ylabel="objective (Eq. 7)")
-        axes[0][column].legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.25), ncols=2, frameon=False)
+        axes[0][column].legend(
+            fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.25), ncols=2, frameon=False
+        )
     repeats = range(1 if quick else 5)
     sweeps: tuple[tuple[int, str, tuple[float, ...]], ...] = (
         (2, "rho", (0.5, 1.0, 2.0, 4.0)),
@@ -257,7 +303,9 @@ def parameter_rows(split: Split, *, quick: bool, seed: int, out: Path) -> Iterat
                 else {"n_components": min(int(value), split.X.shape[1])}
             )
             other["steps"] = Steps(epochs=epochs, batch_size=BATCH, rule="root")
-            found = [measure(method("nonprivate", 1.0, split, seed + i, **other), split) for i in repeats]
+            found = [
+                measure(method("nonprivate", 1.0, split, seed + i, **other), split) for i in repeats
+            ]
             means.append(float(np.mean([m.accuracy for m in found])))
             yield Row(
                 id=f"metric.parameter_{parameter}_{value:g}",
@@ -271,13 +319,17 @@ def parameter_rows(split: Split, *, quick: bool, seed: int, out: Path) -> Iterat
     figure.savefig(out / "metric_figure_11.svg", metadata={"Date": None})
 
 
-def proven_mechanism_rows(splits: dict[str, Split], *, seed: int, epsilon: float = 4.0) -> Iterator[Row]:
+def proven_mechanism_rows(
+    splits: dict[str, Split], *, seed: int, epsilon: float = 4.0
+) -> Iterator[Row]:
     """Figure 10 again at a *proven* epsilon per pair: held-out pair AUC of each mechanism."""
     for name, split in splits.items():
         width = min(ROWS, split.X.shape[1])
         common: dict[str, Any] = {"epsilon": epsilon, "preprocessor": split.X, "random_state": seed}
         made: dict[str, Any] = {
-            mechanism: MendedDML(width, mechanism=mechanism, steps=Steps(epochs=EPOCHS, rule="root"), **common)
+            mechanism: MendedDML(
+                width, mechanism=mechanism, steps=Steps(epochs=EPOCHS, rule="root"), **common
+            )
             for mechanism in ("laplace", "scdf", "duchi")
         }
         made["gaussian"] = DPPMetric(width, **common)

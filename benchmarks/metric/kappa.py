@@ -1,4 +1,6 @@
-"""kappa in time linear in the pairs, against the paper's way, and what it is worth at various densities."""
+"""kappa in time linear in the pairs, against the paper's way, and what it is worth at various
+densities.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ def random_graph(pairs: int, *, density: float = 2.0, seed: int = 0) -> PairGrap
 
 
 def slow_bound(graph: PairGraph) -> int:
-    """Equation 15 as the paper does it, O(V (V + E)): remove each node, count components anew (networkx)."""
+    """Equation 15 as the paper does it, O(V (V + E)): remove each node, count components anew
+    (networkx).
+    """
     nx = optional_module("networkx", extra="bench")
     net = nx.Graph()
     net.add_nodes_from(range(graph.n_nodes))
@@ -77,10 +81,17 @@ def kappa_rows(*, quick: bool, seed: int, out: Path) -> Iterator[Row]:
     for size in sizes:
         graph = random_graph(size, seed=seed)
         took, _ = _timed(
-            lambda graph=graph: kappa(_fresh(graph), "bound"), repeats=1 if size > 1e6 else 3 if quick else 5
+            lambda graph=graph: kappa(_fresh(graph), "bound"),
+            repeats=1 if size > 1e6 else 3 if quick else 5,
         )
         seconds.append(took)
-        yield Row(id=f"metric.kappa_seconds_{size}", value=took, unit="s", seed=seed, note="kappa', |E|/|V| = 2")
+        yield Row(
+            id=f"metric.kappa_seconds_{size}",
+            value=took,
+            unit="s",
+            seed=seed,
+            note="kappa', |E|/|V| = 2",
+        )
     slope = float(np.polyfit(np.log(sizes[:-1]), np.log(seconds[:-1]), 1)[0])
     yield Row(
         id="metric.kappa_growth_exponent_1e6_1e7",
@@ -92,7 +103,8 @@ def kappa_rows(*, quick: bool, seed: int, out: Path) -> Iterator[Row]:
         id="metric.kappa_growth_exponent",
         value=slope,
         unit="exponent",
-        note="time ~ pairs^x, from 1e3 to 1e6 pairs; work is linear, the rest is that a large graph outgrows the cache",
+        note="time ~ pairs^x, from 1e3 to 1e6 pairs; work is linear, the rest is that a large "
+        "graph outgrows the cache",
     )
     largest = 2_000 if quick else 20_000
     graph = random_graph(largest, seed=seed)
@@ -106,7 +118,8 @@ def kappa_rows(*, quick: bool, seed: int, out: Path) -> Iterator[Row]:
         peer="the paper's O(V(V+E)) way with networkx",
         seconds=slow_seconds,
         seed=seed,
-        note=f"{largest:,} pairs, the largest graph given to the slow way (once; ours the median of 5, CPU time); "
+        note=f"{largest:,} pairs, the largest graph given to the slow way (once; ours the median "
+        "of 5, CPU time); "
         f"both say kappa' = {fast}",
     )
     graph = random_graph(10_000 if quick else 100_000, seed=seed)

@@ -1,9 +1,10 @@
 """How metrics are measured: pairs as the paper makes them, and the scores that tell methods apart.
 
-The paper's protocol (Section VII-B): as many similar as dissimilar pairs at |E|/|V| = 2, the majority class downsampled
-for training, kNN (k = 5) on the records in pairs, tested on all others. On Adult and Bank kNN accuracy does not tell
-learning from chance (a random map does as well), so balanced accuracy, held-out pair AUC and the objective stand beside
-it, with an untrained map as a control.
+The paper's protocol (Section VII-B): as many similar as dissimilar pairs at |E|/|V| = 2, the
+majority class downsampled for training, kNN (k = 5) on the records in pairs, tested on all others.
+On Adult and Bank kNN accuracy does not tell learning from chance (a random map does as well), so
+balanced accuracy, held-out pair AUC and the objective stand beside it, with an untrained map as a
+control.
 """
 
 from __future__ import annotations
@@ -82,15 +83,21 @@ def make_split(
     tested: int = 3000,
     density: int = 2,
 ) -> Split:
-    """`nodes` records, as many of each class, in density x nodes pairs; a test sample and fair pairs of the rest."""
+    """`nodes` records, as many of each class, in density x nodes pairs; a test sample and fair
+    pairs of the rest.
+    """
     classes = np.unique(y)
     each = min(nodes // len(classes), *(int((y == c).sum()) - 50 for c in classes))
-    chosen = np.concatenate([rng.choice(np.flatnonzero(y == c), each, replace=False) for c in classes])
+    chosen = np.concatenate(
+        [rng.choice(np.flatnonzero(y == c), each, replace=False) for c in classes]
+    )
     rest = rng.permutation(np.setdiff1d(np.arange(len(y)), chosen))[:tested]
     pairs, similar = _balanced(chosen, y, density * len(chosen), rng)
     left = np.setdiff1d(np.arange(len(y)), chosen)
     few = min(int((y[left] == c).sum()) for c in classes)
-    fair = np.concatenate([rng.choice(left[y[left] == c], min(few, tested), replace=False) for c in classes])
+    fair = np.concatenate(
+        [rng.choice(left[y[left] == c], min(few, tested), replace=False) for c in classes]
+    )
     others, alike = _balanced(fair, y, min(4000, 2 * len(fair)), rng)
     return Split(X, y, pairs, similar, np.unique(pairs), rest, others, alike)
 
@@ -101,7 +108,9 @@ def _balanced(
     """Distinct pairs, half similar and half dissimilar."""
     drawn = np.sort(rng.choice(records, (12 * count, 2)), axis=1)
     drawn = drawn[drawn[:, 0] != drawn[:, 1]]
-    drawn = drawn[np.sort(np.unique(drawn[:, 0] * (len(y) + 1) + drawn[:, 1], return_index=True)[1])]
+    drawn = drawn[
+        np.sort(np.unique(drawn[:, 0] * (len(y) + 1) + drawn[:, 1], return_index=True)[1])
+    ]
     similar = y[drawn[:, 0]] == y[drawn[:, 1]]
     kept = np.concatenate([np.flatnonzero(similar == kind)[: count // 2] for kind in (True, False)])
     kept = rng.permutation(kept)
@@ -123,7 +132,10 @@ def method(name: str, epsilon: float, split: Split, seed: int, **changes: Any) -
         made = InputPerturbation(epsilon=epsilon, **{**common, **letter, **changes})
     elif name in ("dpp", "dpp_s", "node"):
         letter |= {"clip": LIPSCHITZ, "epsilon": epsilon}
-        extra = {"noise": RowNoise(reduced=name == "dpp_s"), "kappa": "node" if name == "node" else "bound"}
+        extra = {
+            "noise": RowNoise(reduced=name == "dpp_s"),
+            "kappa": "node" if name == "node" else "bound",
+        }
         made = DPPDML(**{**common, **letter, **extra, **changes})
     elif name == "mended":
         made = MendedDML(epsilon=epsilon, **{**common, **letter, **changes})
@@ -145,7 +157,9 @@ def measure(metric: Any, split: Split) -> Measured:
     """All four scores of a fitted metric."""
     mapped = metric.transform(split.X[np.r_[split.gallery, split.test]])
     near = len(split.gallery)
-    scores = nearest_neighbours(mapped[:near], split.y[split.gallery], mapped[near:], split.y[split.test])
+    scores = nearest_neighbours(
+        mapped[:near], split.y[split.gallery], mapped[near:], split.y[split.test]
+    )
     auc = metric.score(split.X[split.test_pairs], split.test_similar)
     return Measured(scores.accuracy, scores.balanced, auc, *objectives(metric, split))
 
@@ -153,8 +167,9 @@ def measure(metric: Any, split: Split) -> Measured:
 def objectives(metric: Any, split: Split) -> tuple[float, float]:
     """Equation 7 over the training pairs: with the paper's margin, and free of scale.
 
-    The first compares maps on l1-normalised records, as the paper's are. For the second the margin is the mean mapped
-    distance of dissimilar pairs, and 1 is what a map that sends everything to one point has.
+    The first compares maps on l1-normalised records, as the paper's are. For the second the margin
+    is the mean mapped distance of dissimilar pairs, and 1 is what a map that sends everything to
+    one point has.
     """
     rows = metric._prepared(split.X)
     differences = rows[split.pairs[:, 0]] - rows[split.pairs[:, 1]]

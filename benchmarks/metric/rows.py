@@ -1,7 +1,9 @@
-"""Metric learning under pairwise privacy: the paper's figures, the same budgets proven, and races for kappa.
+"""Metric learning under pairwise privacy: the paper's figures, the same budgets proven, and races
+for kappa.
 
-Tables: Adult and Bank where they are on the machine, the census sets of the paper if a user has them, and any other CSV
-named in BLINDSIGHT_METRIC_TABLES as "file.csv:target" (several separated by commas).
+Tables: Adult and Bank where they are on the machine, the census sets of the paper if a user has
+them, and any other CSV named in BLINDSIGHT_METRIC_TABLES as "file.csv:target" (several separated by
+commas).
 """
 
 from __future__ import annotations
@@ -41,11 +43,14 @@ TABLES: dict[str, tuple[str, dict[str, Any], int]] = {
     "ipums-us": ("ipums-us", {}, 31_104),
 }
 EPSILONS = (0.25, 0.5, 1.0, 2.0, 4.0)
-FRESH = 1000  # the closed form's constants were picked on the first splits; it is judged on splits from here on
+# the closed form's constants were picked on the first splits; it is judged on splits from here on
+FRESH = 1000
 REPEATS = 5
 
 
-def rows(*, quick: bool, seed: int = 0, out: Path, progress: Progress | None = None) -> Iterator[Row]:
+def rows(
+    *, quick: bool, seed: int = 0, out: Path, progress: Progress | None = None
+) -> Iterator[Row]:
     """All rows of the room; figures go to `out` as SVG."""
     out.mkdir(parents=True, exist_ok=True)
     yield from kappa_rows(quick=quick, seed=seed, out=out)
@@ -62,7 +67,9 @@ def rows(*, quick: bool, seed: int = 0, out: Path, progress: Progress | None = N
         shown = dict(list(splits.items())[: 1 if quick else 2])
         yield from mechanism_rows(shown, seed=seed, out=out, seeds=2 if quick else 10)
         yield from proven_mechanism_rows(shown, seed=seed)
-        yield from parameter_rows(splits.get("bank", next(iter(splits.values()))), quick=quick, seed=seed, out=out)
+        yield from parameter_rows(
+            splits.get("bank", next(iter(splits.values()))), quick=quick, seed=seed, out=out
+        )
     if not quick:
         try:
             yield from deep_rows(seed=seed)
@@ -79,7 +86,9 @@ def _tables() -> tuple[dict[str, tuple[Any, Any, int]], list[Row]]:
             table = data.load(entry, **options)
             found[name] = (table.X, table.y, nodes)
         except MissingData as error:
-            missing.append(Row(id=f"metric.skipped.{name}", value=0, unit="skipped", note=str(error)))
+            missing.append(
+                Row(id=f"metric.skipped.{name}", value=0, unit="skipped", note=str(error))
+            )
     for named in filter(None, os.environ.get("BLINDSIGHT_METRIC_TABLES", "").split(",")):
         path, _, target = named.rpartition(":")
         table = data.load_csv(path, target=target)
@@ -89,11 +98,16 @@ def _tables() -> tuple[dict[str, tuple[Any, Any, int]], list[Row]]:
 
 def _split(X: Any, y: Any, nodes: int, seed: int, quick: bool) -> Split:
     size = min(nodes, 1500) if quick else nodes
-    return make_split(X, y, nodes=size, rng=np.random.default_rng(seed), tested=1000 if quick else 2000)
+    return make_split(
+        X, y, nodes=size, rng=np.random.default_rng(seed), tested=1000 if quick else 2000
+    )
 
 
-def _learner_rows(tables: dict[str, tuple[Any, Any, int]], *, quick: bool, seed: int) -> Iterator[Row]:
-    """The closed form against descent at epsilon 1 per pair, with all of the table's pairs and columns, also scaled.
+def _learner_rows(
+    tables: dict[str, tuple[Any, Any, int]], *, quick: bool, seed: int
+) -> Iterator[Row]:
+    """The closed form against descent at epsilon 1 per pair, with all of the table's pairs and
+    columns, also scaled.
 
     On splits that no constant was picked on.
     """
@@ -111,7 +125,10 @@ def _learner_rows(tables: dict[str, tuple[Any, Any, int]], *, quick: bool, seed:
         for suffix, scale in (("", None), ("_scaled", "private")):
             both = {loss: found[loss, scale] for loss in ("moments", "contrastive")}
             auc, knn, fair = (
-                {loss: float(np.mean([getattr(m, field) for m in runs])) for loss, runs in both.items()}
+                {
+                    loss: float(np.mean([getattr(m, field) for m in runs]))
+                    for loss, runs in both.items()
+                }
                 for field in ("auc", "accuracy", "balanced")
             )
             gains[suffix].append(auc["moments"] - auc["contrastive"])
@@ -120,22 +137,36 @@ def _learner_rows(tables: dict[str, tuple[Any, Any, int]], *, quick: bool, seed:
                 value=gains[suffix][-1],
                 unit="pair AUC",
                 seed=seed,
-                note=f"{len(split.pairs):,} pairs, epsilon 1 per pair{', columns scaled privately' if scale else ''}: "
-                f"AUC {auc['moments']:.3f} against {auc['contrastive']:.3f}, kNN {knn['moments']:.3f} against "
-                f"{knn['contrastive']:.3f}, balanced {fair['moments']:.3f} against {fair['contrastive']:.3f}; "
+                note=f"{len(split.pairs):,} pairs, epsilon 1 per "
+                f"pair{', columns scaled privately' if scale else ''}: "
+                f"AUC {auc['moments']:.3f} against {auc['contrastive']:.3f}, kNN "
+                f"{knn['moments']:.3f} against "
+                f"{knn['contrastive']:.3f}, balanced {fair['moments']:.3f} against "
+                f"{fair['contrastive']:.3f}; "
                 f"{len(both['moments'])} fresh splits, smallest gain in AUC "
-                f"{min(m.auc - c.auc for m, c in zip(both['moments'], both['contrastive'], strict=True)):+.3f}",
+                f"{min(m.auc - c.auc for m, c in zip(both['moments'], both['contrastive'], strict=True)):+.3f}",  # noqa: E501
             )
     note = f"mean over {', '.join(tables)}, each with all of its pairs"
     yield Row(
-        id="metric.auc_moments_vs_contrastive", value=float(np.mean(gains[""])), unit="pair AUC", seed=seed, note=note
+        id="metric.auc_moments_vs_contrastive",
+        value=float(np.mean(gains[""])),
+        unit="pair AUC",
+        seed=seed,
+        note=note,
     )
 
 
 def _figure_9(
-    tables: dict[str, tuple[Any, Any, int]], *, quick: bool, seed: int, out: Path, progress: Progress | None
+    tables: dict[str, tuple[Any, Any, int]],
+    *,
+    quick: bool,
+    seed: int,
+    out: Path,
+    progress: Progress | None,
 ) -> Iterator[Row]:
-    """kNN accuracy, balanced accuracy, held-out pair AUC and objective against epsilon; the paper repeats 20 times."""
+    """kNN accuracy, balanced accuracy, held-out pair AUC and objective against epsilon; the paper
+    repeats 20 times.
+    """
     epsilons = (1.0, 4.0) if quick else EPSILONS
     repeats = 1 if quick else REPEATS
     total, done = len(tables) * repeats, 0
@@ -147,28 +178,39 @@ def _figure_9(
             split = _split(X, y, nodes, repeat, quick)
             for name in METHODS:
                 for epsilon in _asked(name, epsilons):
-                    found.setdefault((name, epsilon), []).append(measure(method(name, epsilon, split, repeat), split))
+                    found.setdefault((name, epsilon), []).append(
+                        measure(method(name, epsilon, split, repeat), split)
+                    )
             done += 1
             if progress is not None:
                 progress(done, total)
         seconds = time.perf_counter() - began
         yield from _summary(table, found, seed, seconds)
-        for panel, score in zip(axes[:, column], ("accuracy", "balanced", "auc", "relative"), strict=True):
+        for panel, score in zip(
+            axes[:, column], ("accuracy", "balanced", "auc", "relative"), strict=True
+        ):
             _plot_scores(panel, found, score, epsilons, table)
     legend_below(figure, axes[0][0])
     figure.savefig(out / "metric_figure_9.svg", metadata={"Date": None})
 
 
 def _asked(name: str, epsilons: tuple[float, ...]) -> tuple[float, ...]:
-    """Epsilon means nothing to the learners without noise; for our variants two budgets tell enough."""
+    """Epsilon means nothing to the learners without noise; for our variants two budgets tell
+    enough.
+    """
     if name in ("nonprivate", "untrained"):
         return epsilons[:1]
     return (1.0, 4.0) if name.startswith("ours_") else epsilons
 
 
-def _summary(table: str, found: dict[tuple[str, float], list[Measured]], seed: int, seconds: float) -> Iterator[Row]:
+def _summary(
+    table: str, found: dict[tuple[str, float], list[Measured]], seed: int, seconds: float
+) -> Iterator[Row]:
     for (name, epsilon), scores in found.items():
-        mean = {field: float(np.mean([getattr(s, field) for s in scores])) for field in Measured.__dataclass_fields__}
+        mean = {
+            field: float(np.mean([getattr(s, field) for s in scores]))
+            for field in Measured.__dataclass_fields__
+        }
         at = "" if name in ("nonprivate", "untrained") else f"_eps{epsilon:g}"
         spread = np.std([s.accuracy for s in scores])
         yield Row(
@@ -177,21 +219,39 @@ def _summary(table: str, found: dict[tuple[str, float], list[Measured]], seed: i
             unit="accuracy",
             seed=seed,
             seconds=seconds,
-            note=f"Figure 9: {METHODS[name]}; balanced {mean['balanced']:.3f}, pair AUC {mean['auc']:.3f}, objective "
-            f"{mean['objective']:.4f} (free of scale {mean['relative']:.3f}); {len(scores)} runs, sd {spread:.3f}",
+            note=f"Figure 9: {METHODS[name]}; balanced {mean['balanced']:.3f}, pair AUC "
+            f"{mean['auc']:.3f}, objective "
+            f"{mean['objective']:.4f} (free of scale {mean['relative']:.3f}); {len(scores)} runs, "
+            f"sd {spread:.3f}",
         )
-        yield Row(id=f"metric.{table}_auc_{name}{at}", value=mean["auc"], unit="pair AUC", seed=seed)
-        yield Row(id=f"metric.{table}_balanced_{name}{at}", value=mean["balanced"], unit="balanced accuracy", seed=seed)
+        yield Row(
+            id=f"metric.{table}_auc_{name}{at}", value=mean["auc"], unit="pair AUC", seed=seed
+        )
+        yield Row(
+            id=f"metric.{table}_balanced_{name}{at}",
+            value=mean["balanced"],
+            unit="balanced accuracy",
+            seed=seed,
+        )
 
 
 def _plot_scores(
-    panel: Any, found: dict[tuple[str, float], list[Measured]], score: str, epsilons: tuple[float, ...], title: str
+    panel: Any,
+    found: dict[tuple[str, float], list[Measured]],
+    score: str,
+    epsilons: tuple[float, ...],
+    title: str,
 ) -> None:
     for name, label in METHODS.items():
         asked = _asked(name, epsilons)
         values = [np.mean([getattr(s, score) for s in found[name, e]]) for e in asked]
         if name in ("nonprivate", "untrained"):
-            panel.axhline(values[0], linestyle=":", label=label, color="black" if name == "nonprivate" else "grey")
+            panel.axhline(
+                values[0],
+                linestyle=":",
+                label=label,
+                color="black" if name == "nonprivate" else "grey",
+            )
         else:
             panel.plot(asked, values, "o-", label=label, markersize=3)
     budgets(panel, epsilons)

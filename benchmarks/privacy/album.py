@@ -1,4 +1,6 @@
-"""What the vault costs a folder of photos, and a model that thousands of random operations must agree with."""
+"""What the vault costs a folder of photos, and a model that thousands of random operations must
+agree with.
+"""
 
 from __future__ import annotations
 
@@ -63,20 +65,37 @@ class Album:
         names = list(photos.photo_names(self.folder, SUFFIXES))
         found = photos.scan(self.folder, names, self.vault)
         charge(self.guarantee, self.vault, self.number, self.ledger)
-        place = photos.PhotoFolder(self.out, self.encoder.recipe.to_fields(), self.vault.number, self.number)
+        place = photos.PhotoFolder(
+            self.out, self.encoder.recipe.to_fields(), self.vault.number, self.number
+        )
         place.write()
-        keep_in_step(place, self.folder, found, self.vault, self.encoder, self.guarantee, self.law, prune=prune)
+        keep_in_step(
+            place,
+            self.folder,
+            found,
+            self.vault,
+            self.encoder,
+            self.guarantee,
+            self.law,
+            prune=prune,
+        )
 
     def codes(self) -> dict[str, bytes]:
         """What is given away."""
         stored = HammingIndex.load(self.out / "codes.index")
-        return {key: code.tobytes() for ids, rows in stored.items() for key, code in zip(ids, rows, strict=True)}
+        return {
+            key: code.tobytes()
+            for ids, rows in stored.items()
+            for key, code in zip(ids, rows, strict=True)
+        }
 
 
 def _overhead(base: Path, count: int, *, runs: int) -> Row:
-    """A first run over a folder, with the network's features where it is here: what is spent beside the bare work.
+    """A first run over a folder, with the network's features where it is here: what is spent beside
+    the bare work.
 
-    Both are measured in the same run, by CPU time: on a busy machine two runs differ by more than what is looked for.
+    Both are measured in the same run, by CPU time: on a busy machine two runs differ by more than
+    what is looked for.
     """
     from blindsight.index.encoder import default_features
 
@@ -97,14 +116,18 @@ def _overhead(base: Path, count: int, *, runs: int) -> Row:
         value=middle,
         unit="% of hashing time (lower is better)",
         seconds=watch.total,
-        note="vault, ledger, digests and keyed noise against reading, decoding, features, cell, fresh noise, storing; "
-        f"{count} photos of 1024 x 1024, features {album.encoder.recipe.features}; CPU time, median of {runs} "
+        note="vault, ledger, digests and keyed noise against reading, decoding, features, cell, "
+        "fresh noise, storing; "
+        f"{count} photos of 1024 x 1024, features {album.encoder.recipe.features}; CPU time, "
+        f"median of {runs} "
         f"runs, half of them between {low:.2f} and {high:.2f}",
     )
 
 
 class _Stopwatch:
-    """CPU time of a run, and of what hashing would do without a vault: with fresh noise instead of keyed."""
+    """CPU time of a run, and of what hashing would do without a vault: with fresh noise instead of
+    keyed.
+    """
 
     def __init__(self) -> None:
         self.total = self.bare = 0.0
@@ -118,8 +141,12 @@ class _Stopwatch:
             (PhotoEncoder, "rows"),
             (HammingIndex, "add"),
         ):
-            self._patched.enter_context(mock.patch.object(owner, name, self._timed(getattr(owner, name))))
-        self._patched.enter_context(mock.patch.object(bulk, "release_named", self._keyed(bulk.release_named)))
+            self._patched.enter_context(
+                mock.patch.object(owner, name, self._timed(getattr(owner, name)))
+            )
+        self._patched.enter_context(
+            mock.patch.object(bulk, "release_named", self._keyed(bulk.release_named))
+        )
         gc.collect()
         self.total -= time.process_time()
         return self
@@ -138,7 +165,9 @@ class _Stopwatch:
         return timed
 
     def _keyed(self, release: Callable[..., Any]) -> Callable[..., Any]:
-        """The keyed noise is part of the run; the fresh noise in its place is drawn beside it, for the bare time."""
+        """The keyed noise is part of the run; the fresh noise in its place is drawn beside it, for
+        the bare time.
+        """
 
         def both(hasher: Any, names: list[str], rows: Any, source: Any) -> Any:
             start = time.process_time()
@@ -152,7 +181,9 @@ class _Stopwatch:
 
 
 def _model(base: Path, operations: int, seed: int) -> Row:
-    """Move, copy, rename, rate, delete, re-add, prune, crash, lose the index: one code per picture, and one charge."""
+    """Move, copy, rename, rate, delete, re-add, prune, crash, lose the index: one code per picture,
+    and one charge.
+    """
     rng = random.Random(seed)
     album = Album(base, Recipe(features="pixels", method="codebook"))
     truth: dict[bytes, bytes] = {}
@@ -192,7 +223,9 @@ def _model(base: Path, operations: int, seed: int) -> Row:
 
 
 def _crashed(album: Album, rng: random.Random, *, prune: bool) -> bool:
-    """A run that ends before or after one of the writes that it consists of; whether it came so far."""
+    """A run that ends before or after one of the writes that it consists of; whether it came so
+    far.
+    """
     owner, name = rng.choice(
         [
             (Ledger, "charge"),
@@ -222,9 +255,20 @@ def _crashed(album: Album, rng: random.Random, *, prune: bool) -> bool:
 
 
 def _kills(kills: int, seed: int) -> Row:
-    """kill -9 over hashing, sketches, tags and the workbench's jobs, in a process that has no threads to fork."""
+    """kill -9 over hashing, sketches, tags and the workbench's jobs, in a process that has no
+    threads to fork.
+    """
     start = time.perf_counter()
-    command = [sys.executable, "-W", "ignore", "-m", "benchmarks.privacy.kills", str(kills), "--seed", str(seed)]
+    command = [
+        sys.executable,
+        "-W",
+        "ignore",
+        "-m",
+        "benchmarks.privacy.kills",
+        str(kills),
+        "--seed",
+        str(seed),
+    ]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
     found = [json.loads(line) for line in done.stdout.splitlines()]
@@ -235,7 +279,8 @@ def _kills(kills: int, seed: int) -> Row:
         seed=seed,
         seconds=time.perf_counter() - start,
         note="; ".join(
-            f"{each['of']}: {each['kills']} kills, {each['after the charge']} of them after the charge, in "
+            f"{each['of']}: {each['kills']} kills, {each['after the charge']} of them after the "
+            "charge, in "
             f"{each['pieces']} jobs, {each['released']:,} stored values"
             for each in found
         ),

@@ -1,10 +1,11 @@
-"""Many processes at one ledger, under keys that are drawn at random and so repeat: each key is charged once.
+"""Many processes at one ledger, under keys that are drawn at random and so repeat: each key is
+charged once.
 
-    python -m benchmarks.privacy.crowd 64 500                                    # SQLite, in memory where possible
-    python -m benchmarks.privacy.crowd 64 500 --ledger postgresql://user@host/name
+    python -m benchmarks.privacy.crowd 64 500                                    # SQLite, in memory
+    where possible python -m benchmarks.privacy.crowd 64 500 --ledger postgresql://user@host/name
 
-Prints one line of JSON; the exit code is 1 where a process failed, a key was charged twice, an account is not what the
-keys cost, or the chain does not hold.
+Prints one line of JSON; the exit code is 1 where a process failed, a key was charged twice, an
+account is not what the keys cost, or the chain does not hold.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ COSTS = (Cost(epsilon=0.1, delta=1e-9, unit="record"), Cost(epsilon=0.7, delta=1
 
 
 def crowd(where: str | Path, processes: int, times: int) -> dict[str, Any]:
-    """Every process charges keys drawn at random, each twice on average, and tells which entry it got for which."""
+    """Every process charges keys drawn at random, each twice on average, and tells which entry it
+    got for which.
+    """
     ledger = Ledger(where, dataset=f"crowd {secrets.token_hex(4)}")
     for unit in ("record", "pixel"):
         ledger.grant(Cost(epsilon=10**6, delta=0.1, unit=unit))
@@ -58,7 +61,9 @@ def crowd(where: str | Path, processes: int, times: int) -> dict[str, Any]:
     entries = ledger.verify().sequence
     ledger.close()
     doubled = sum(len(entries) > 1 for entries in found.values())
-    exact = spent == [round(cost.epsilon * 10**6) * len(found) for cost in COSTS] and entries == 2 + 2 * len(found)
+    exact = spent == [
+        round(cost.epsilon * 10**6) * len(found) for cost in COSTS
+    ] and entries == 2 + 2 * len(found)
     return {
         "processes": processes,
         "charges": processes * times,

@@ -1,4 +1,6 @@
-"""How many images per second become features: by the network, against the earlier way, and from the cache."""
+"""How many images per second become features: by the network, against the earlier way, and from the
+cache.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ def feature_rows(
     out: Path | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Iterator[Row]:
-    """Rows `features.*`: images per second at both sizes, a race against torch as it was used before, and the cache."""
+    """Rows `features.*`: images per second at both sizes, a race against torch as it was used
+    before, and the cache.
+    """
     digits = load("mnist5k").array()
     rng = np.random.default_rng(seed)
     for size, count in ((96, 128 if quick else 512), (224, 32 if quick else 128)):
@@ -38,7 +42,8 @@ def feature_rows(
             unit="images/s",
             seed=seed,
             seconds=seconds,
-            note=f"EfficientNet-Lite0 at {size} x {size}, one thread, decoding and resizing included",
+            note=f"EfficientNet-Lite0 at {size} x {size}, one thread, decoding and resizing "
+            "included",
         )
     if progress is not None:
         progress(1, 3)
@@ -51,7 +56,9 @@ def feature_rows(
 
 
 def _race_row(images: NDArray[np.uint8], seed: int, repeats: int) -> Row:
-    """Our engine against the way it was done before: torch, channels last, folded, batches of 64, one thread."""
+    """Our engine against the way it was done before: torch, channels last, folded, batches of 64,
+    one thread.
+    """
     import torch
 
     from blindsight.data import to_rgb
@@ -67,7 +74,13 @@ def _race_row(images: NDArray[np.uint8], seed: int, repeats: int) -> Row:
     def peer() -> None:
         with torch.inference_mode():
             for start in range(0, len(batch), 64):
-                x = torch.from_numpy(batch[start : start + 64]).permute(0, 3, 1, 2).float().sub_(127).div_(128)
+                x = (
+                    torch.from_numpy(batch[start : start + 64])
+                    .permute(0, 3, 1, 2)
+                    .float()
+                    .sub_(127)
+                    .div_(128)
+                )
                 before.extract_features(x).mean(dim=(2, 3)).numpy()
 
     threads = torch.get_num_threads()
@@ -83,13 +96,16 @@ def _race_row(images: NDArray[np.uint8], seed: int, repeats: int) -> Row:
         peer="torch, batches of 64",
         seed=seed,
         seconds=result.ours_seconds,
-        note=f"{len(batch) / result.ours_seconds:.0f} against {len(batch) / result.peer_seconds:.0f} images per "
+        note=f"{len(batch) / result.ours_seconds:.0f} against "
+        f"{len(batch) / result.peer_seconds:.0f} images per "
         "CPU-second at 128 x 128",
     )
 
 
 def _folded_package(size: int) -> Any:
-    """The package's own network with its normalisation folded in, channels last: what ran here before."""
+    """The package's own network with its normalisation folded in, channels last: what ran here
+    before.
+    """
     import torch
     from efficientnet_lite_pytorch import EfficientNet as Plain
 
@@ -99,9 +115,18 @@ def _folded_package(size: int) -> Any:
     plain.load_state_dict({k: torch.from_numpy(v) for k, v in read_weights().items()}, strict=False)
     pairs = [(plain, "_conv_stem", "_bn0"), (plain, "_conv_head", "_bn1")]
     kinds = (("_expand_conv", "_bn0"), ("_depthwise_conv", "_bn1"), ("_project_conv", "_bn2"))
-    pairs += [(block, conv, norm) for block in plain._blocks for conv, norm in kinds if hasattr(block, conv)]
+    pairs += [
+        (block, conv, norm)
+        for block in plain._blocks
+        for conv, norm in kinds
+        if hasattr(block, conv)
+    ]
     for owner, conv, norm in pairs:
-        setattr(owner, conv, torch.nn.utils.fusion.fuse_conv_bn_eval(getattr(owner, conv), getattr(owner, norm)))
+        setattr(
+            owner,
+            conv,
+            torch.nn.utils.fusion.fuse_conv_bn_eval(getattr(owner, conv), getattr(owner, norm)),
+        )
         setattr(owner, norm, torch.nn.Identity())
     return plain.to(memory_format=torch.channels_last)
 
@@ -112,7 +137,11 @@ def _cache_row(images: NDArray[np.uint8], seed: int) -> Row:
         extractor.transform(images)
         seconds = min(_seconds(lambda: extractor.transform(images)) for _ in range(3))
     return Row(
-        id="features.cached_images_per_second", value=len(images) / seconds, unit="images/s", seed=seed, seconds=seconds
+        id="features.cached_images_per_second",
+        value=len(images) / seconds,
+        unit="images/s",
+        seed=seed,
+        seconds=seconds,
     )
 
 

@@ -1,11 +1,12 @@
-"""kill -9 over all work that releases: what is stored stays as it is, and each release is charged once.
+"""kill -9 over all work that releases: what is stored stays as it is, and each release is charged
+once.
 
-    python -m benchmarks.privacy.kills 200                # spread over hashing, sketches, tags and the workbench's jobs
-    python -m benchmarks.privacy.kills 12 --of studio     # of one kind
+    python -m benchmarks.privacy.kills 200                # spread over hashing, sketches, tags and
+    the workbench's jobs python -m benchmarks.privacy.kills 12 --of studio     # of one kind
 
-Each kind of work runs in children that are killed at random moments, half of them soon after a charge was seen, and
-taken up again. After every kill all that was stored before must be there, unchanged. A piece of work that is done is
-run once more: that changes nothing and costs nothing.
+Each kind of work runs in children that are killed at random moments, half of them soon after a
+charge was seen, and taken up again. After every kill all that was stored before must be there,
+unchanged. A piece of work that is done is run once more: that changes nothing and costs nothing.
 """
 
 from __future__ import annotations
@@ -45,8 +46,9 @@ __all__ = ["KINDS", "Work", "charges", "survive"]
 
 
 class Work(Protocol):
-    """Work that releases, piece after piece, of so many `kinds` in turn; `due` is what all pieces so far should have
-    been charged."""
+    """Work that releases, piece after piece, of so many `kinds` in turn; `due` is what all pieces
+    so far should have been charged.
+    """
 
     due: int
     kinds: int
@@ -70,7 +72,11 @@ class Hashing:
     kinds = 1
 
     def __init__(self, base: Path, rng: random.Random) -> None:
-        self._album, self._photos, self.due = Album(base, Recipe(features="pixels", method="codebook")), 0, 1
+        self._album, self._photos, self.due = (
+            Album(base, Recipe(features="pixels", method="codebook")),
+            0,
+            1,
+        )
 
     def begin(self) -> None:
         for _ in range(40):
@@ -97,7 +103,9 @@ class Sketching:
     kinds = 1
 
     def __init__(self, base: Path, rng: random.Random) -> None:
-        pixels = np.random.default_rng(rng.randrange(2**32)).integers(0, 255, (120, 8, 8), dtype=np.uint8)
+        pixels = np.random.default_rng(rng.randrange(2**32)).integers(
+            0, 255, (120, 8, 8), dtype=np.uint8
+        )
         self._images = ImageSet(pixels, names=np.arange(120).astype(str))
         self._base, self._flipper, self.due = base, FlippedBits(4.0).fit(pixels), 0
         self._ledger = Ledger(base / "ledger.db", dataset="sketches")
@@ -107,12 +115,18 @@ class Sketching:
         self.due += 1
 
     def run(self) -> None:
-        if self._target(self.due).exists():  # killed after the end; without a vault a finished file is refused
+        if self._target(
+            self.due
+        ).exists():  # killed after the end; without a vault a finished file is refused
             return
         sketch_to(self._target(self.due), self._images, self._flipper, block=6, ledger=self._ledger)
 
     def stored(self) -> dict[str, bytes]:
-        return {name: block for number in range(1, self.due + 1) for name, block in self._blocks(self._target(number))}
+        return {
+            name: block
+            for number in range(1, self.due + 1)
+            for name, block in self._blocks(self._target(number))
+        }
 
     def charged(self) -> int:
         return charges(self._ledger)
@@ -124,12 +138,18 @@ class Sketching:
         """The finished blocks of a file, which may itself be unfinished."""
         if target.exists():
             counts = SketchSet.open(target).counts
-            blocks = {start: np.ascontiguousarray(counts[start : start + 6]).tobytes() for start in range(0, 120, 6)}
+            blocks = {
+                start: np.ascontiguousarray(counts[start : start + 6]).tobytes()
+                for start in range(0, 120, 6)
+            }
         elif target.with_name(target.name + ".part").exists():
             writer = SketchWriter.of(target, self._flipper, self._images, block=6)
             size = 6 * int(np.prod(writer._item)) * writer._dtype.itemsize
             content = writer.partial.read_bytes()[writer._counts_at :]
-            blocks = {int(b) * 6: content[int(b) * size : int(b) * size + size] for b in np.flatnonzero(writer.done)}
+            blocks = {
+                int(b) * 6: content[int(b) * size : int(b) * size + size]
+                for b in np.flatnonzero(writer.done)
+            }
         else:
             blocks = {}
         return [(f"{target.name}, {start}", block) for start, block in blocks.items()]
@@ -142,8 +162,13 @@ class Tagging:
 
     def __init__(self, base: Path, rng: random.Random) -> None:
         self._rng, self._base, self.due = np.random.default_rng(rng.randrange(2**32)), base, 0
-        self._vault, self._ledger = Vault.create(base / "vault"), Ledger(base / "ledger.db", dataset="tags")
-        self._ledger.grant(Cost(epsilon=10**6, delta=0.5, unit="record", neighbours="add or remove one"))
+        self._vault, self._ledger = (
+            Vault.create(base / "vault"),
+            Ledger(base / "ledger.db", dataset="tags"),
+        )
+        self._ledger.grant(
+            Cost(epsilon=10**6, delta=0.5, unit="record", neighbours="add or remove one")
+        )
         self._ledger.grant(Cost(epsilon=10**6, unit="query"))
 
     def begin(self) -> None:
@@ -154,10 +179,16 @@ class Tagging:
 
     def run(self) -> None:
         tagger = PrivateTagger(DPTraining(steps=3), CodebookAnswers(4.0, k=6), classes=4)
-        tagger = train_once(tagger, self._rows, self._labels, vault=self._vault, ledger=self._ledger)
+        tagger = train_once(
+            tagger, self._rows, self._labels, vault=self._vault, ledger=self._ledger
+        )
         for end in range(40, len(self._rows) + 1, 40):
             answers = publish(
-                tagger, self._records[:end], self._rows.__getitem__, vault=self._vault, ledger=self._ledger
+                tagger,
+                self._records[:end],
+                self._rows.__getitem__,
+                vault=self._vault,
+                ledger=self._ledger,
             )
         given = self._base / f"answers {self.due}.npy"
         if given.exists() and not np.array_equal(np.load(given), answers.scores):
@@ -167,7 +198,9 @@ class Tagging:
         write_atomically(given, whole.getvalue())  # a kill must find all of it or nothing
 
     def stored(self) -> dict[str, bytes]:
-        models = {path.name: _digest(path) for path in (self._vault.path / "models").glob("*.safetensors")}
+        models = {
+            path.name: _digest(path) for path in (self._vault.path / "models").glob("*.safetensors")
+        }
         return models | self._answers()
 
     def charged(self) -> int:
@@ -194,7 +227,9 @@ KINDS: dict[str, Callable[[Path, random.Random], Work]] = {
 
 
 def survive(work: Work, kills: int, rng: random.Random) -> dict[str, int]:
-    """Kill the work so many times; how many came after a charge, and how much was released in the end."""
+    """Kill the work so many times; how many came after a charge, and how much was released in the
+    end.
+    """
     kept: dict[str, bytes] = {}
     counts = {"kills": 0, "after the charge": 0, "pieces": 0}
     usual = 0.0  # the first piece is left alone, and says how long one takes
@@ -220,9 +255,13 @@ def survive(work: Work, kills: int, rng: random.Random) -> dict[str, int]:
 
 
 def charges(ledger: Ledger) -> int:
-    """The releases that a ledger, which holds together, was charged for: each under a key, once in an account."""
+    """The releases that a ledger, which holds together, was charged for: each under a key, once in
+    an account.
+    """
     ledger.verify()
-    return len({entry.key or entry.sequence for entry in ledger.entries() if entry.kind == "charge"})
+    return len(
+        {entry.key or entry.sequence for entry in ledger.entries() if entry.kind == "charge"}
+    )
 
 
 def _unchanged(before: dict[str, bytes], now: dict[str, bytes]) -> dict[str, bytes]:

@@ -22,7 +22,9 @@ COST = Cost(epsilon=0.001, delta=1e-12, unit="record")
 
 
 def ledger_rows(*, quick: bool, seed: int = 0) -> Iterator[Row]:
-    """One process in a race with bare SQLite, 8 processes at one budget, and a crowd with repeated keys."""
+    """One process in a race with bare SQLite, 8 processes at one budget, and a crowd with repeated
+    keys.
+    """
     charges = 100 if quick else 500
     with tempfile.TemporaryDirectory(prefix="blindsight-ledger-") as folder:
         with Ledger(Path(folder, "ledger.db"), dataset="bench") as ledger:
@@ -32,7 +34,12 @@ def ledger_rows(*, quick: bool, seed: int = 0) -> Iterator[Row]:
             start = time.perf_counter()
             count = ledger.verify().sequence
             seconds = time.perf_counter() - start
-        yield Row(id="privacy.ledger_verified_per_second", value=count / seconds, unit="entries/s", seconds=seconds)
+        yield Row(
+            id="privacy.ledger_verified_per_second",
+            value=count / seconds,
+            unit="entries/s",
+            seconds=seconds,
+        )
     yield _crowd("sqlite", [], quick=quick)
     if server := os.environ.get("BLINDSIGHT_POSTGRESQL"):
         yield _crowd("postgresql", ["--ledger", server], quick=quick)
@@ -42,7 +49,9 @@ def _crowd(name: str, place: list[str], *, quick: bool) -> Row:
     """Repeated keys from many processes, in a process that has no threads to fork."""
     size = ["8", "30"] if quick else ["64", "500"]
     command = [sys.executable, "-m", "benchmarks.privacy.crowd", *size, *place]
-    found = json.loads(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout)
+    found = json.loads(
+        subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
+    )
     return Row(
         id=f"privacy.ledger_crowd_{name}",
         value=float(found["charges"]),
@@ -69,7 +78,8 @@ def _alone(ledger: Ledger, bare: Callable[[], None], charges: int, *, repeats: i
         unit="charges/s, each on disk",
         peer="bare SQLite insert, WAL, synchronous=FULL",
         seconds=outcome.ours_seconds,
-        note=f"{outcome.ratio:.2f} of bare SQLite ({charges / outcome.peer_seconds:,.0f} rows/s on this disk)",
+        note=f"{outcome.ratio:.2f} of bare SQLite ({charges / outcome.peer_seconds:,.0f} rows/s on "
+        "this disk)",
     )
 
 

@@ -1,4 +1,6 @@
-"""The ground floor measured: noise against bare random numbers, the ledger's pace, features a second."""
+"""The ground floor measured: noise against bare random numbers, the ledger's pace, features a
+second.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +22,12 @@ __all__ = ["rows"]
 _TIMES = "x the time of numpy's uniforms (lower is better)"
 
 
-def rows(*, quick: bool, seed: int = 0, out: Path, progress: Callable[[int, int], None] | None = None) -> Iterator[Row]:
-    """Noise draws against numpy's own uniforms, in turns and by CPU time; then ledger, features and vault."""
+def rows(
+    *, quick: bool, seed: int = 0, out: Path, progress: Callable[[int, int], None] | None = None
+) -> Iterator[Row]:
+    """Noise draws against numpy's own uniforms, in turns and by CPU time; then ledger, features and
+    vault.
+    """
     step = progress or (lambda done, total: None)
     rng = np.random.default_rng(seed)
     parts = 6
@@ -79,8 +85,12 @@ def _exact_rows(rng: np.random.Generator, seed: int) -> Iterator[Row]:
     values = np.zeros(100_000)
     fast = Laplace(scale=1.0, sensitivity=1.0, unit="query")
     exact: dict[str, DiscreteLaplace | DiscreteGaussian] = {
-        "laplace": DiscreteLaplace.calibrate(1.0, sensitivity=1.0, grid=2**-10, dimensions=1, unit="query"),
-        "gaussian": DiscreteGaussian.calibrate(1.0, delta=1e-5, sensitivity=1.0, dimensions=1, unit="query"),
+        "laplace": DiscreteLaplace.calibrate(
+            1.0, sensitivity=1.0, grid=2**-10, dimensions=1, unit="query"
+        ),
+        "gaussian": DiscreteGaussian.calibrate(
+            1.0, delta=1e-5, sensitivity=1.0, dimensions=1, unit="query"
+        ),
     }
     for name, mechanism in exact.items():
         outcome = race(

@@ -1,4 +1,6 @@
-"""The workbench's jobs that release (codes of a folder, a tagger, published tags, a metric), to be killed."""
+"""The workbench's jobs that release (codes of a folder, a tagger, published tags, a metric), to be
+killed.
+"""
 
 from __future__ import annotations
 
@@ -30,12 +32,19 @@ from blindsight.tagging import DPTraining, PrivateTagger
 
 __all__ = ["Studio"]
 
-_COLOURS = {"dusk": (200, 90, 60), "grass": (60, 150, 50), "night": (15, 20, 60), "sand": (220, 190, 130)}
+_COLOURS = {
+    "dusk": (200, 90, 60),
+    "grass": (60, 150, 50),
+    "night": (15, 20, 60),
+    "sand": (220, 190, 130),
+}
 _STEPS = ("release", "learn", "publish", "compare")
 
 
 class Studio:
-    """One job after the other, each of the four kinds in turn, each on a data set and an account of its own."""
+    """One job after the other, each of the four kinds in turn, each on a data set and an account of
+    its own.
+    """
 
     kinds = len(_STEPS)
 
@@ -43,7 +52,9 @@ class Studio:
         encoder.default_features = lambda: "pixels"  # the network is not what is tested here
         self._photos, self.due = _photos(base / "photos"), 0
         (base / "state").mkdir()
-        self._settings = Settings(state=base / "state", prepare=False, keys="off", photo_budget=64.0)
+        self._settings = Settings(
+            state=base / "state", prepare=False, keys="off", photo_budget=64.0
+        )
         self._studio: Any = create_app(self._settings).state.studio
         self._sets: list[DataSet] = []
         self._job = ""
@@ -58,13 +69,19 @@ class Studio:
         self.due += 1
 
     def run(self) -> None:
-        """As the workbench does: claim the job, tell its process on standard input which one it is."""
+        """As the workbench does: claim the job, tell its process on standard input which one it
+        is.
+        """
         jobs = Jobs(Database(self._settings.database_url), self._settings)
         if jobs.get(self._job)["state"] in ENDED:
             jobs.rerun(self._job)
         if jobs.get(self._job)["state"] == "queued":
             jobs.claim()
-        told = {"settings": self._settings.to_fields(), "job": self._job, "attempt": jobs.get(self._job)["attempts"]}
+        told = {
+            "settings": self._settings.to_fields(),
+            "job": self._job,
+            "attempt": jobs.get(self._job)["attempts"],
+        }
         reading, writing = os.pipe()
         os.write(writing, json.dumps(told).encode() + b"\n")
         os.dup2(reading, 0)
@@ -74,7 +91,9 @@ class Studio:
             raise AssertionError(state["note"])
 
     def stored(self) -> dict[str, bytes]:
-        """The files of releases; an index's own file grows, so its codes are looked at in the vault."""
+        """The files of releases; an index's own file grows, so its codes are looked at in the
+        vault.
+        """
         found = {
             str(path): hashlib.sha256(path.read_bytes()).digest()
             for path in self._studio.datasets.given.rglob("*")
@@ -82,7 +101,9 @@ class Studio:
         }
         for one in self._sets:
             database = self._studio.datasets.vault(one) / "vault" / "records.db"
-            with sqlite3.connect(database) as connection:  # it may have to put in order what a kill left
+            with sqlite3.connect(
+                database
+            ) as connection:  # it may have to put in order what a kill left
                 rows = connection.execute("SELECT release, record, code FROM codes").fetchall()
             connection.close()
             found |= {f"{one.id} {release} {record}": code for release, record, code in rows}
@@ -99,17 +120,25 @@ class Studio:
         datasets, number = self._studio.datasets, secrets.token_hex(6)
         vault, photos = datasets.vault(one), datasets.photos(one)
         if step == "release":
-            made = Release(number, "search", datasets.named(one, "search", 4.0, number), 4.0, 0, today(), False)
+            made = Release(
+                number, "search", datasets.named(one, "search", 4.0, number), 4.0, 0, today(), False
+            )
             return "protect", {"step": "release", "dataset": one.id, "release": asdict(made)}
         if step == "compare":
             pairs = [(a, b) for a in photos[:9] for b in photos if a != b]
-            said = [[a.id, b.id, "same" if a.name[:2] == b.name[:2] else "different"] for a, b in pairs]
+            said = [
+                [a.id, b.id, "same" if a.name[:2] == b.name[:2] else "different"] for a, b in pairs
+            ]
             (vault / "pairs.json").write_text(json.dumps(said))
             return "compare", {"dataset": one.id, "release": number}
         if step == "publish":
-            shows = np.array([[photo.name.startswith(name) for name in _COLOURS] for photo in photos], np.uint8)
+            shows = np.array(
+                [[photo.name.startswith(name) for name in _COLOURS] for photo in photos], np.uint8
+            )
             tagger = PrivateTagger(DPTraining(epsilon=8.0, steps=5), classes=list(_COLOURS))
-            tagger.fit(photo_library.rows_of(datasets, one), shows).save(vault / "tagger.safetensors")
+            tagger.fit(photo_library.rows_of(datasets, one), shows).save(
+                vault / "tagger.safetensors"
+            )
         return "tags", {"dataset": one.id, "step": step}
 
 

@@ -39,7 +39,9 @@ def seeds() -> list[bytes]:
 
 
 def mutations(count: int, seed: int = 0) -> Iterator[bytes]:
-    """Good images with bytes flipped, cut, doubled, swapped, and numbers in their headers blown up."""
+    """Good images with bytes flipped, cut, doubled, swapped, and numbers in their headers blown
+    up.
+    """
     rng = np.random.default_rng(seed)
     good = seeds()
     for n in range(count):
@@ -66,7 +68,9 @@ def _hurt(data: bytearray, rng: np.random.Generator) -> None:
         data[at : at + 8] = rng.integers(0, 256, 8, dtype=np.uint8).tobytes()
     else:  # within the header, where sizes are
         place = int(rng.integers(8, min(64, len(data) - 4)))
-        data[place : place + 4] = struct.pack(">I", int(rng.choice([0, 1, 65_535, 1 << 20, (1 << 31) - 1])))
+        data[place : place + 4] = struct.pack(
+            ">I", int(rng.choice([0, 1, 65_535, 1 << 20, (1 << 31) - 1]))
+        )
 
 
 @functools.cache
@@ -99,7 +103,13 @@ def _png_text(unfolded: int) -> bytes:
     body = b"".join(packer.compress(bytes(1 << 20)) for _ in range(unfolded >> 20)) + packer.flush()
     head = _chunk(b"IHDR", struct.pack(">IIBBBBB", 8, 8, 8, 0, 0, 0, 0))
     text = _chunk(b"zTXt", b"k\x00\x00" + body)
-    return b"\x89PNG\r\n\x1a\n" + head + text + _chunk(b"IDAT", zlib.compress(bytes(72))) + _chunk(b"IEND", b"")
+    return (
+        b"\x89PNG\r\n\x1a\n"
+        + head
+        + text
+        + _chunk(b"IDAT", zlib.compress(bytes(72)))
+        + _chunk(b"IEND", b"")
+    )
 
 
 def _gif(frames: int) -> bytes:
@@ -108,10 +118,25 @@ def _gif(frames: int) -> bytes:
 
 
 def _tiff(width: int, height: int) -> bytes:
-    tags = [(256, 4, width), (257, 4, height), (258, 3, 8), (259, 3, 1), (262, 3, 1), (273, 4, 8), (278, 4, height)]
+    tags = [
+        (256, 4, width),
+        (257, 4, height),
+        (258, 3, 8),
+        (259, 3, 1),
+        (262, 3, 1),
+        (273, 4, 8),
+        (278, 4, height),
+    ]
     tags.append((279, 4, 4))
     rows = b"".join(struct.pack("<HHII", tag, kind, 1, value) for tag, kind, value in tags)
-    return b"II*\x00" + struct.pack("<I", 12) + bytes(4) + struct.pack("<H", len(tags)) + rows + bytes(4)
+    return (
+        b"II*\x00"
+        + struct.pack("<I", 12)
+        + bytes(4)
+        + struct.pack("<H", len(tags))
+        + rows
+        + bytes(4)
+    )
 
 
 def _bmp(width: int, height: int) -> bytes:

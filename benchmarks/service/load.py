@@ -1,4 +1,6 @@
-"""Fifty people at the workbench for five minutes: they search their photos, open pages, upload, compare."""
+"""Fifty people at the workbench for five minutes: they search their photos, open pages, upload,
+compare.
+"""
 
 from __future__ import annotations
 
@@ -25,11 +27,21 @@ USERS, PHOTOS, EPSILON = 50, 1000, 8.0
 PATIENCE = 10.0  # seconds after which a person has gone: a time-out
 PAGES = ("", "protect", "search", "tags", "compare", "together", "send", "budget", "demo")
 # What people do, and how often of a hundred times.
-HABITS = {"search": 38, "rerank": 15, "page": 20, "thumbnail": 15, "compare": 7, "words": 3, "upload": 2}
+HABITS = {
+    "search": 38,
+    "rerank": 15,
+    "page": 20,
+    "thumbnail": 15,
+    "compare": 7,
+    "words": 3,
+    "upload": 2,
+}
 
 
 def load_rows(*, seconds: float, seed: int = 0) -> Iterator[Row]:
-    """A real server on loopback with one protected folder; every person pauses for about a second between two acts."""
+    """A real server on loopback with one protected folder; every person pauses for about a second
+    between two acts.
+    """
     with tempfile.TemporaryDirectory(prefix="blindsight-load-") as folder:
         state = Path(folder)
         number, words = _album(state, seed)
@@ -38,18 +50,53 @@ def load_rows(*, seconds: float, seed: int = 0) -> Iterator[Row]:
             crowd = _Crowd(server, number, words, seed)
             asyncio.run(crowd.work(users=USERS, seconds=seconds))
     total = sum(map(len, crowd.took.values()))
-    busy = f"load average {os.getloadavg()[1]:.1f} on {os.cpu_count()} cores, the users' own work among it"
-    about = f"{USERS} users for {seconds:g} s, {PHOTOS:,} photos, {total / seconds:.0f} requests a second; {busy}"
-    by = {"search": ("search", "rerank", "words"), "upload": ("upload",), "page": ("page",), "pair": ("compare",)}
+    busy = (
+        f"load average {os.getloadavg()[1]:.1f} on {os.cpu_count()} cores, the users' own work "
+        "among it"
+    )
+    about = (
+        f"{USERS} users for {seconds:g} s, {PHOTOS:,} photos, {total / seconds:.0f} requests a "
+        f"second; {busy}"
+    )
+    by = {
+        "search": ("search", "rerank", "words"),
+        "upload": ("upload",),
+        "page": ("page",),
+        "pair": ("compare",),
+    }
     for what, kinds in by.items():
         times = [each for kind in kinds for each in crowd.took[kind]]
-        note = f"p95 of {len(times):,}; median {statistics.median(times):.0f} ms, slowest {max(times):.0f} ms; {about}"
-        yield Row(id=f"service.load_{what}_p95_ms", value=_p95(times), unit="ms", seed=seed, seconds=seconds, note=note)
-    yield Row(id="service.load_errors", value=float(len(crowd.errors)), unit="requests", seed=seed, note=_errors(crowd))
-    for what, unit, values in (("memory", "MB", crowd.memory), ("descriptors", "descriptors", crowd.descriptors)):
+        note = (
+            f"p95 of {len(times):,}; median {statistics.median(times):.0f} ms, slowest "
+            f"{max(times):.0f} ms; {about}"
+        )
+        yield Row(
+            id=f"service.load_{what}_p95_ms",
+            value=_p95(times),
+            unit="ms",
+            seed=seed,
+            seconds=seconds,
+            note=note,
+        )
+    yield Row(
+        id="service.load_errors",
+        value=float(len(crowd.errors)),
+        unit="requests",
+        seed=seed,
+        note=_errors(crowd),
+    )
+    for what, unit, values in (
+        ("memory", "MB", crowd.memory),
+        ("descriptors", "descriptors", crowd.descriptors),
+    ):
         early, late = _halves(values)
-        note = f"{unit} of the server, median of the second fifth {early:.0f}, of the last fifth {late:.0f}; {about}"
-        yield Row(id=f"service.load_{what}_grown", value=late - early, unit=unit, seed=seed, note=note)
+        note = (
+            f"{unit} of the server, median of the second fifth {early:.0f}, of the last fifth "
+            f"{late:.0f}; {about}"
+        )
+        yield Row(
+            id=f"service.load_{what}_grown", value=late - early, unit=unit, seed=seed, note=note
+        )
 
 
 class _Crowd:
@@ -68,16 +115,24 @@ class _Crowd:
 
         until = time.monotonic() + seconds
         limits = httpx.Limits(max_connections=users + 5)
-        async with httpx.AsyncClient(base_url=self.server.url, timeout=PATIENCE, limits=limits) as client:
+        async with httpx.AsyncClient(
+            base_url=self.server.url, timeout=PATIENCE, limits=limits
+        ) as client:
             await client.get("/search")
-            client.headers["X-CSRF-Token"] = client.cookies[f"blindsight_csrf_{client.base_url.port}"]
+            client.headers["X-CSRF-Token"] = client.cookies[
+                f"blindsight_csrf_{client.base_url.port}"
+            ]
             first = (await client.get(f"/api/tags/{self.dataset}")).json()["photos"]
             photos = [photo["id"] for photo in first]
             watch = asyncio.create_task(self._watch())
-            await asyncio.gather(*(self._person(client, user, users, photos, until) for user in range(users)))
+            await asyncio.gather(
+                *(self._person(client, user, users, photos, until) for user in range(users))
+            )
             watch.cancel()
 
-    async def _person(self, client: Any, user: int, users: int, photos: list[str], until: float) -> None:
+    async def _person(
+        self, client: Any, user: int, users: int, photos: list[str], until: float
+    ) -> None:
         import httpx
 
         rng = np.random.default_rng([self.seed, user])
@@ -98,13 +153,17 @@ class _Crowd:
                 self.errors.append(f"{kind}: {type(error).__name__}")
             await asyncio.sleep(float(rng.exponential(1.0)))
 
-    async def _act(self, client: Any, kind: str, photo: str, query: str | None, rng: np.random.Generator) -> Any:
+    async def _act(
+        self, client: Any, kind: str, photo: str, query: str | None, rng: np.random.Generator
+    ) -> Any:
         base = f"/api/search/{self.dataset}"
         if kind == "upload":
             headers = {"content-type": "image/jpeg"}
             return await client.post(f"{base}/upload", content=self.picture, headers=headers)
         if kind == "words" and self.words:
-            return await client.post(f"{base}/words", json={"words": str(rng.choice(["boat", "dog", "a field"]))})
+            return await client.post(
+                f"{base}/words", json={"words": str(rng.choice(["boat", "dog", "a field"]))}
+            )
         if kind == "page":
             return await client.get(f"/{rng.choice(PAGES)}")
         if kind == "thumbnail":
@@ -112,11 +171,14 @@ class _Crowd:
         if kind == "compare":
             return await client.get(f"/api/compare/{self.dataset}")
         if kind == "rerank" and query is not None:
-            # Of the last 64 questions; one that was forgotten since is asked anew, as the page does.
+            # Of the last 64 questions; one that was forgotten since is asked anew, as the page
+            # does.
             answer = await client.post(f"{base}/again/{query}?rerank=true")
             if answer.status_code != 404:
                 return answer
-        return await client.post(f"{base}/photo/{photo}?rerank={'true' if kind == 'rerank' else 'false'}")
+        return await client.post(
+            f"{base}/photo/{photo}?rerank={'true' if kind == 'rerank' else 'false'}"
+        )
 
     async def _watch(self) -> None:
         while True:
@@ -131,8 +193,18 @@ class _Server:
     def __init__(self, state: Path) -> None:
         port = free_port()
         self.url = f"http://127.0.0.1:{port}"
-        given = {"PREPARE": "no", "KEYS": "off", "STATE": state, "PORT": port, "RATE": 10**8, "BURST": 10**8}
-        self.environment = {**os.environ, **{f"BLINDSIGHT_STUDIO_{name}": str(value) for name, value in given.items()}}
+        given = {
+            "PREPARE": "no",
+            "KEYS": "off",
+            "STATE": state,
+            "PORT": port,
+            "RATE": 10**8,
+            "BURST": 10**8,
+        }
+        self.environment = {
+            **os.environ,
+            **{f"BLINDSIGHT_STUDIO_{name}": str(value) for name, value in given.items()},
+        }
 
     def __enter__(self) -> _Server:
         import httpx
@@ -149,7 +221,9 @@ class _Server:
 
     def memory(self) -> int:
         """Resident bytes."""
-        return int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
+        return int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1]) * os.sysconf(
+            "SC_PAGESIZE"
+        )
 
     def open_files(self) -> int:
         """How many files and connections the server has open."""
@@ -161,7 +235,9 @@ class _Server:
 
 
 def _album(state: Path, seed: int) -> tuple[str, bool]:
-    """A folder of made photos, read and protected by the workbench's own code; its number, and whether words work."""
+    """A folder of made photos, read and protected by the workbench's own code; its number, and
+    whether words work.
+    """
     from blindsight.features.words import words_available
     from blindsight.index.public_images import built_in_images
     from blindsight.privacy import Cost, Ledger
@@ -178,7 +254,15 @@ def _album(state: Path, seed: int) -> tuple[str, bool]:
         (folder / kind).mkdir(exist_ok=True)
         (folder / kind / f"IMG_{n:04}.jpg").write_bytes(_jpeg(pixels))
     one = scan(datasets, datasets.add("Album", folder), lambda *_: None)
-    release = Release("ab" * 6, "search", datasets.named(one, "search", EPSILON, "ab" * 6), EPSILON, 0, today(), False)
+    release = Release(
+        "ab" * 6,
+        "search",
+        datasets.named(one, "search", EPSILON, "ab" * 6),
+        EPSILON,
+        0,
+        today(),
+        False,
+    )
     with Ledger(settings.ledger_place, dataset=one.account) as ledger:
         ledger.grant(Cost(epsilon=16.0, delta=1e-3, unit="record"), what="budget")
         release_photos(datasets, one, release, ledger, lambda *_: None)
@@ -208,11 +292,14 @@ def _p95(values: list[float]) -> float:
 def _halves(values: list[float]) -> tuple[float, float]:
     """The level once everything is warm, and at the end."""
     fifth = max(1, len(values) // 5)
-    return statistics.median(values[fifth : 2 * fifth] or values), statistics.median(values[-fifth:])
+    return statistics.median(values[fifth : 2 * fifth] or values), statistics.median(
+        values[-fifth:]
+    )
 
 
 def _errors(crowd: _Crowd) -> str:
     found = ", ".join(sorted(set(crowd.errors))) or "none"
     return (
-        f"time-outs after {PATIENCE:g} s and answers other than 200, of {sum(map(len, crowd.took.values())):,}: {found}"
+        f"time-outs after {PATIENCE:g} s and answers other than 200, of "
+        f"{sum(map(len, crowd.took.values())):,}: {found}"
     )

@@ -15,7 +15,9 @@ from benchmarks.service.load import load_rows
 __all__ = ["hostile_rows", "rows"]
 
 
-def rows(*, quick: bool, seed: int = 0, out: Path, progress: Callable[[int, int], None] | None = None) -> Iterator[Row]:
+def rows(
+    *, quick: bool, seed: int = 0, out: Path, progress: Callable[[int, int], None] | None = None
+) -> Iterator[Row]:
     """People first, then hostile images."""
     step = progress or (lambda done, total: None)
     step(0, 2)
@@ -26,12 +28,31 @@ def rows(*, quick: bool, seed: int = 0, out: Path, progress: Callable[[int, int]
 
 
 def hostile_rows(count: int, *, seed: int = 0) -> Iterator[Row]:
-    """Mutated images and bombs through the workbench's decoder: how long, how much memory, how many workers died."""
+    """Mutated images and bombs through the workbench's decoder: how long, how much memory, how many
+    workers died.
+    """
     found = asyncio.run(_hurt(count, seed))
-    note = f"{count:,} mutated images and {len(bombs())} bombs: {found['read']:,} read, {found['refused']:,} refused"
-    yield Row(id="service.hostile_slowest_s", value=found["slowest"], unit="s", seed=seed, note=note)
-    yield Row(id="service.hostile_peak_mb", value=found["peak"] / 2**20, unit="MB address space", seed=seed, note=note)
-    yield Row(id="service.hostile_workers_ended", value=found["ended"], unit="workers", seed=seed, note=note)
+    note = (
+        f"{count:,} mutated images and {len(bombs())} bombs: {found['read']:,} read, "
+        f"{found['refused']:,} refused"
+    )
+    yield Row(
+        id="service.hostile_slowest_s", value=found["slowest"], unit="s", seed=seed, note=note
+    )
+    yield Row(
+        id="service.hostile_peak_mb",
+        value=found["peak"] / 2**20,
+        unit="MB address space",
+        seed=seed,
+        note=note,
+    )
+    yield Row(
+        id="service.hostile_workers_ended",
+        value=found["ended"],
+        unit="workers",
+        seed=seed,
+        note=note,
+    )
 
 
 async def _hurt(count: int, seed: int) -> dict[str, Any]:
@@ -40,7 +61,10 @@ async def _hurt(count: int, seed: int) -> dict[str, Any]:
     from blindsight.service.infra.traffic import Metrics
     from blindsight.service.infra.uploads import Decoders
 
-    decoders, found = Decoders(Settings(), Metrics(), workers=1), {"read": 0, "refused": 0, "ended": 0}
+    decoders, found = (
+        Decoders(Settings(), Metrics(), workers=1),
+        {"read": 0, "refused": 0, "ended": 0},
+    )
     slowest, peak, before = 0.0, 0, None
     for data in (*bombs().values(), *mutations(count, seed)):
         begin = time.perf_counter()

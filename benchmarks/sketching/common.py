@@ -32,7 +32,9 @@ class Halves:
 
 
 def halves(name: str, *, seed: int = 0) -> Halves:
-    """A set in two halves; MNIST's light stand-in of 5,000 digits where the whole is not on the machine."""
+    """A set in two halves; MNIST's light stand-in of 5,000 digits where the whole is not on the
+    machine.
+    """
     try:
         train, test = data.load(name, split="train"), data.load(name, split="test")
     except MissingData:
@@ -59,7 +61,9 @@ def train_sketches(sketcher: Any, sets: Halves, **options: Any) -> Trained:
     train = sketcher.fit(sets.x[:2]).sketch(sets.x, sets.y)
     if getattr(sketcher, "random_state", None) is not None:
         # A fixed seed repeats its dice at every call; the test images get dice of their own.
-        sketcher = clone(sketcher).set_params(random_state=sketcher.random_state + 1).fit(sets.x[:2])
+        sketcher = (
+            clone(sketcher).set_params(random_state=sketcher.random_state + 1).fit(sets.x[:2])
+        )
     test = sketcher.sketch(sets.x_test, sets.y_test)
     start = time.perf_counter()
     model = NegDL(**options).fit(train)
@@ -68,7 +72,9 @@ def train_sketches(sketcher: Any, sets: Halves, **options: Any) -> Trained:
 
 
 def train_pixels(sets: Halves, **options: Any) -> Trained:
-    """The same network on the images themselves: a sketch that tells every bit for sure is the image."""
+    """The same network on the images themselves: a sketch that tells every bit for sure is the
+    image.
+    """
     return train_sketches(Clear(), sets, **options)
 
 
@@ -87,7 +93,8 @@ class Clear:
 
         bits = np.moveaxis(to_bits(as_images(images, 8), 8), -1, 2)
         counts = np.stack([1 - bits, bits], axis=3)
-        # Flips so rare that none is believed: the posterior of a sighted bit is 1 in single precision.
+        # Flips so rare that none is believed: the posterior of a sighted bit is 1 in single
+        # precision.
         return SketchSet(counts, FlipParameters(beta=(1e-12,) * 8), labels)
 
 

@@ -1,4 +1,6 @@
-"""Photos: what every attacker gets back of them without any public image, and whether a calibrated goal is held."""
+"""Photos: what every attacker gets back of them without any public image, and whether a calibrated
+goal is held.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ LARGE, SMALL = 256, 64
 
 
 def photos(n: int, side: int, *, start: int = 0) -> tuple[NDArray[np.uint8], str]:
-    """Colour photos and where they are from: the COCO subset, or tiles of the two that come with scikit-learn."""
+    """Colour photos and where they are from: the COCO subset, or tiles of the two that come with
+    scikit-learn.
+    """
     try:
         return data.load("coco-subset")[start : start + n].array(side), "COCO"
     except MissingData:
@@ -44,7 +48,9 @@ def photos(n: int, side: int, *, start: int = 0) -> tuple[NDArray[np.uint8], str
 
 
 def photo_rows(*, quick: bool, seed: int, out: Path) -> Iterator[Row]:
-    """Q1 to Q6 on photos, and the share of held-out photos whose best attacker stays under a calibrated goal."""
+    """Q1 to Q6 on photos, and the share of held-out photos whose best attacker stays under a
+    calibrated goal.
+    """
     images, source = photos(2 if quick else 8, LARGE)
     shown: list[tuple[str, Any]] = [("original", images[:6])]
     for name in ("Q3",) if quick else ("Q1", "Q2", "Q3", "Q4", "Q5", "Q6"):
@@ -57,16 +63,28 @@ def photo_rows(*, quick: bool, seed: int, out: Path) -> Iterator[Row]:
         weak, smooth = found["posterior mean"], found["smoothing"]
         best = max(found.values(), key=lambda result: result.psnr)
         shown.append((f"{name}, {best.attack}", guesses[best.attack][:6]))
-        note = f"{len(images)} photos ({source}), {LARGE} x {LARGE}, no public image; posterior mean {weak.psnr:.2f} dB"
+        note = (
+            f"{len(images)} photos ({source}), {LARGE} x {LARGE}, no public image; posterior mean "
+            f"{weak.psnr:.2f} dB"
+        )
         yield Row(
-            id=f"sketching.smoothing_psnr_{low}_photos", value=smooth.psnr, unit="dB", seed=seed,
-            peer="the paper's attacker", note=f"{note}, SSIM {weak.ssim:.2f}; smoothed SSIM {smooth.ssim:.2f}",
-        )  # fmt: skip
+            id=f"sketching.smoothing_psnr_{low}_photos",
+            value=smooth.psnr,
+            unit="dB",
+            seed=seed,
+            peer="the paper's attacker",
+            note=f"{note}, SSIM {weak.ssim:.2f}; smoothed SSIM {smooth.ssim:.2f}",
+        )
         yield Row(
-            id=f"sketching.best_attacker_psnr_{low}_photos", value=best.psnr, unit="dB", seed=seed, seconds=seconds,
-            peer="the paper's attacker", note=f"{best.attack}, SSIM {best.ssim:.2f} (denoising "
+            id=f"sketching.best_attacker_psnr_{low}_photos",
+            value=best.psnr,
+            unit="dB",
+            seed=seed,
+            seconds=seconds,
+            peer="the paper's attacker",
+            note=f"{best.attack}, SSIM {best.ssim:.2f} (denoising "
             f"{found['denoising'].psnr:.2f} dB); {note}; CPU seconds per image",
-        )  # fmt: skip
+        )
     draw_gallery(out / "sketching-photos.png", shown)
     yield from _holds(quick=quick, seed=seed)
 
@@ -81,7 +99,13 @@ def _holds(*, quick: bool, seed: int) -> Iterator[Row]:
     suite = Suite(parameters, public=reference, steps=30 if quick else 250, random_state=seed + 1)
     best = best_psnr(suite, held_out, rng=np.random.default_rng(seed))
     yield Row(
-        id="sketching.calibration_holds", value=float(np.mean(best <= GOAL)), unit="share of photos", seed=seed,
-        seconds=seconds, note=f"{len(held_out)} held-out photos ({source}), {SMALL} x {SMALL}, goal {GOAL:g} dB, "
-        f"{parameters.name}, r {parameters.r:.3g}; best attacker's mean {best.mean():.2f}, largest {best.max():.2f} dB",
-    )  # fmt: skip
+        id="sketching.calibration_holds",
+        value=float(np.mean(best <= GOAL)),
+        unit="share of photos",
+        seed=seed,
+        seconds=seconds,
+        note=f"{len(held_out)} held-out photos ({source}), {SMALL} x {SMALL}, "
+        f"goal {GOAL:g} dB, "
+        f"{parameters.name}, r {parameters.r:.3g}; best attacker's mean {best.mean():.2f}, largest "
+        f"{best.max():.2f} dB",
+    )

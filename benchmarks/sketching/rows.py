@@ -21,8 +21,13 @@ __all__ = ["rows"]
 Progress = Callable[[int, int], None]
 
 
-def rows(*, quick: bool, seed: int = 0, out: Path, progress: Progress | None = None) -> Iterator[Row]:
-    """All rows of the room; figures go to `out` as SVG. The quick run leaves out CIFAR-10, DP-SGD and the curve."""
+def rows(
+    *, quick: bool, seed: int = 0, out: Path, progress: Progress | None = None
+) -> Iterator[Row]:
+    """All rows of the room; figures go to `out` as SVG.
+
+    The quick run leaves out CIFAR-10, DP-SGD and the curve.
+    """
     out.mkdir(parents=True, exist_ok=True)
     parts: list[Callable[[], Iterator[Row]]] = [
         lambda: speed_rows(quick=quick, seed=seed, out=out),

@@ -1,4 +1,6 @@
-"""Races: the direct sampler against Algorithm 1, whole sets, memory, and an epoch on sketches against one on pixels."""
+"""Races: the direct sampler against Algorithm 1, whole sets, memory, and an epoch on sketches
+against one on pixels.
+"""
 
 from __future__ import annotations
 
@@ -45,9 +47,30 @@ def speed_rows(*, quick: bool, seed: int, out: Path) -> Iterator[Row]:
     one = NegativeSketcher(parameters, n_jobs=1, random_state=seed).fit(sets.x[:2])
     slow = 1 if quick else 5
     for name, drawer, peer, repeats, clock, words in (
-        ("vs_naive_algorithm1", sketcher, records, slow, time.perf_counter, "Algorithm 1 alone, in plain Python"),
-        ("vs_naive_algorithm1_cpu", one, records, slow, time.process_time, "Algorithm 1 alone, in plain Python"),
-        ("vs_naive_algorithms_1_and_2", sketcher, counted, 1, time.perf_counter, "Algorithms 1 and 2, in plain Python"),
+        (
+            "vs_naive_algorithm1",
+            sketcher,
+            records,
+            slow,
+            time.perf_counter,
+            "Algorithm 1 alone, in plain Python",
+        ),
+        (
+            "vs_naive_algorithm1_cpu",
+            one,
+            records,
+            slow,
+            time.process_time,
+            "Algorithm 1 alone, in plain Python",
+        ),
+        (
+            "vs_naive_algorithms_1_and_2",
+            sketcher,
+            counted,
+            1,
+            time.perf_counter,
+            "Algorithms 1 and 2, in plain Python",
+        ),
         (
             "vs_vectorised_records",
             sketcher,
@@ -59,13 +82,21 @@ def speed_rows(*, quick: bool, seed: int, out: Path) -> Iterator[Row]:
     ):
         if quick and peer is counted:
             continue
-        outcome = race(functools.partial(drawer.transform, many), peer, repeats=repeats, clock=clock)
+        outcome = race(
+            functools.partial(drawer.transform, many), peer, repeats=repeats, clock=clock
+        )
         how = "CPU time, one core" if drawer is one else "wall time, all cores"
         yield Row(
-            id=f"sketching.{name}", value=outcome.ratio * MANY, unit="x", peer=words, seconds=outcome.peer_seconds,
-            seed=seed, note=f"an MNIST image: its finished sketch in {1e3 * outcome.ours_seconds / MANY:.3f} ms "
+            id=f"sketching.{name}",
+            value=outcome.ratio * MANY,
+            unit="x",
+            peer=words,
+            seconds=outcome.peer_seconds,
+            seed=seed,
+            note="an MNIST image: its finished sketch in "
+            f"{1e3 * outcome.ours_seconds / MANY:.3f} ms "
             f"({MANY} at once, {how}), the peer in {1e3 * outcome.peer_seconds:.0f} ms",
-        )  # fmt: skip
+        )
     yield from _whole_set(sketcher, sets.x[: 5000 if quick else None])
     yield _memory(out, seed)
 
@@ -75,16 +106,23 @@ def _whole_set(sketcher: NegativeSketcher, images: np.ndarray) -> Iterator[Row]:
     sketches = sketcher.sketch(images)
     seconds = time.perf_counter() - start
     yield Row(
-        id="sketching.seconds_60000", value=seconds * 60000 / len(images), unit="s", seconds=seconds,
+        id="sketching.seconds_60000",
+        value=seconds * 60000 / len(images),
+        unit="s",
+        seconds=seconds,
         note=f"60,000 MNIST images sketched (measured on {len(images):,})",
-    )  # fmt: skip
+    )
     start = time.perf_counter()
     sketches.means()
     seconds = time.perf_counter() - start
     yield Row(
-        id="sketching.estimate_seconds_60000", value=seconds * 60000 / len(images), unit="s", seconds=seconds,
-        note=f"posterior means of all pixels by table; reads {sketches.counts.nbytes / seconds / 1e9:.2f} GB/s",
-    )  # fmt: skip
+        id="sketching.estimate_seconds_60000",
+        value=seconds * 60000 / len(images),
+        unit="s",
+        seconds=seconds,
+        note="posterior means of all pixels by table; reads "
+        f"{sketches.counts.nbytes / seconds / 1e9:.2f} GB/s",
+    )
 
 
 def _memory(out: Path, seed: int) -> Row:
@@ -100,13 +138,18 @@ def _memory(out: Path, seed: int) -> Row:
         tracemalloc.stop()
         target.unlink()
     return Row(
-        id="sketching.memory_growth", value=peaks[1] / peaks[0], unit="x", seed=seed,
+        id="sketching.memory_growth",
+        value=peaks[1] / peaks[0],
+        unit="x",
+        seed=seed,
         note=f"peak at 8,000 images over peak at 2,000, in blocks of 500: {peaks[1] / 1e6:.1f} MB",
-    )  # fmt: skip
+    )
 
 
 def epoch_rows(*, quick: bool, seed: int) -> Iterator[Row]:
-    """An epoch on sketches, their estimation included, against a plain epoch on the pixels, in turns."""
+    """An epoch on sketches, their estimation included, against a plain epoch on the pixels, in
+    turns.
+    """
     checks.optional_module("torch", extra="torch")
     from blindsight.sketching.trainer import NegDL
 
@@ -118,10 +161,14 @@ def epoch_rows(*, quick: bool, seed: int) -> Iterator[Row]:
         repeats=3 if quick else 5,
     )
     yield Row(
-        id="sketching.epoch_vs_pixels", value=1 / outcome.ratio, unit="x of the epoch on pixels",
-        seconds=outcome.ours_seconds, seed=seed, peer="the same network in a plain PyTorch loop on the pixels",
+        id="sketching.epoch_vs_pixels",
+        value=1 / outcome.ratio,
+        unit="x of the epoch on pixels",
+        seconds=outcome.ours_seconds,
+        seed=seed,
+        peer="the same network in a plain PyTorch loop on the pixels",
         note=f"LeNet-5, {len(sets.x):,} images, estimation from sketches included",
-    )  # fmt: skip
+    )
 
 
 def _pixel_epoch(sets: Halves, seed: int) -> None:

@@ -1,4 +1,6 @@
-"""What an attacker who only asks gets: by asking again, and by telling members of the training set."""
+"""What an attacker who only asks gets: by asking again, and by telling members of the training
+set.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,11 @@ from collections.abc import Iterator
 import numpy as np
 
 from benchmarks.harness import Row
-from blindsight.audit.rooms.tagging.attacks import largest_auc, membership_from_answers, repeated_queries
+from blindsight.audit.rooms.tagging.attacks import (
+    largest_auc,
+    membership_from_answers,
+    repeated_queries,
+)
 
 __all__ = ["attack_rows"]
 
@@ -24,7 +30,9 @@ def attack_rows(*, quick: bool, seed: int) -> Iterator[Row]:
     common = {"head": GraphHead(hidden=128), "schedule": Schedule(30, learning_rate=3e-3)}
     plain = Tagger(random_state=rng, **common).fit(x[included], y[included])
     paper = P2MLGCN(10.0, random_state=rng, **common).fit(x[included], y[included])
-    proven = PrivateTagger(DPTraining(epsilon=1.0), classes=8, random_state=rng).fit(x[included], y[included])
+    proven = PrivateTagger(DPTraining(epsilon=1.0), classes=8, random_state=rng).fit(
+        x[included], y[included]
+    )
     cost = proven.guarantee_.cost
     views = (
         ("unprotected", plain.logits, 1, None),
@@ -34,10 +42,19 @@ def attack_rows(*, quick: bool, seed: int) -> Iterator[Row]:
     )
     for name, ask, repeats, bound in views:
         found = membership_from_answers(ask, x, y, included, repeats=repeats)
-        limit = "" if bound is None else f"; the bound at record ε = {cost.epsilon:.3g} is {bound:.3f}"
+        limit = (
+            "" if bound is None else f"; the bound at record ε = {cost.epsilon:.3g} is {bound:.3f}"
+        )
         yield Row(id=f"tagging.attack.membership.{name}", value=found.value, unit="AUC", seed=seed,
                   note=found.attack + limit)  # fmt: skip
     for repeats in (1, 10, 100):
-        found = repeated_queries(paper.decision_function, x[:50], paper.logits(x[:50]), repeats=repeats)
-        yield Row(id=f"tagging.attack.averaging.{repeats}", value=found.value, unit="rank correlation", seed=seed,
-                  note="paper calibration, claimed ε = 10; a ledger per query stops the repeats")  # fmt: skip
+        found = repeated_queries(
+            paper.decision_function, x[:50], paper.logits(x[:50]), repeats=repeats
+        )
+        yield Row(
+            id=f"tagging.attack.averaging.{repeats}",
+            value=found.value,
+            unit="rank correlation",
+            seed=seed,
+            note="paper calibration, claimed ε = 10; a ledger per query stops the repeats",
+        )

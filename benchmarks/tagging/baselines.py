@@ -1,9 +1,10 @@
-"""What the paper's Figure 5 compares with: noise on the weights' updates, and noise on the input features.
+"""What the paper's Figure 5 compares with: noise on the weights' updates, and noise on the input
+features.
 
-Each in two ways. As the paper describes them (`paper=True`): Laplace noise of scale 1/ε, on the gradients [1] or on the
-features [45], with no bound that would give a sensitivity; nothing is proven. And proven: noisy descent at (ε, δ) per
-record (`PrivateTagger`), or features clipped to an l1 ball of radius B, whose Laplace noise of scale 2B/ε makes each
-row ε-private.
+Each in two ways. As the paper describes them (`paper=True`): Laplace noise of scale 1/ε, on the
+gradients [1] or on the features [45], with no bound that would give a sensitivity; nothing is
+proven. And proven: noisy descent at (ε, δ) per record (`PrivateTagger`), or features clipped to an
+l1 ball of radius B, whose Laplace noise of scale 2B/ε makes each row ε-private.
 """
 
 from __future__ import annotations
@@ -29,8 +30,9 @@ __all__ = ["FeatureNoise", "noisy_weights"]
 class FeatureNoise:
     """Laplace noise on every image's features before they are used, one row a record.
 
-    `paper=True` adds Lap(1/ε) to raw features, as the authors' published code does; otherwise rows are clipped to an
-    l1 ball of radius `bound` and get Lap(2 · bound / ε), which is ε-private per record whatever happens later.
+    `paper=True` adds Lap(1/ε) to raw features, as the authors' published code does; otherwise rows
+    are clipped to an l1 ball of radius `bound` and get Lap(2 · bound / ε), which is ε-private per
+    record whatever happens later.
     """
 
     epsilon: float
@@ -45,7 +47,9 @@ class FeatureNoise:
     def release(self, x: Any, *, rng: np.random.Generator) -> NDArray[np.float32]:
         """Noisy features of the same shape."""
         if self.paper:
-            noise = Laplace(scale=1 / checks.positive("epsilon", self.epsilon), sensitivity=1.0, unit="record")
+            noise = Laplace(
+                scale=1 / checks.positive("epsilon", self.epsilon), sensitivity=1.0, unit="record"
+            )
             return np.asarray(noise.release(np.asarray(x, np.float64), rng=rng), np.float32)
         noise = Laplace.calibrate(self.epsilon, sensitivity=2 * self.bound, unit="record")
         return np.asarray(noise.release(clip_norm(x, self.bound, order=1), rng=rng), np.float32)
@@ -60,7 +64,9 @@ def noisy_weights(
     schedule: Schedule,
     rng: np.random.Generator,
 ) -> None:
-    """The paper's reading of [1]: Laplace noise of scale 1/ε on every batch's gradient sum, and no clipping."""
+    """The paper's reading of [1]: Laplace noise of scale 1/ε on every batch's gradient sum, and no
+    clipping.
+    """
     noise = Laplace(scale=1 / checks.positive("epsilon", epsilon), sensitivity=1.0, unit="record")
     loss = TaggingLoss()
     x = torch.as_tensor(np.ascontiguousarray(features, np.float32))

@@ -1,12 +1,14 @@
-"""Figures 1 to 5 of the paper, on the sets at hand: the paper's method to the letter, measured as it is used.
+"""Figures 1 to 5 of the paper, on the sets at hand: the paper's method to the letter, measured as
+it is used.
 
-A model is trained with the paper's loss (noise of scale S_b S/ε on training outputs, drawn at the door as `P2MLGCN`
-draws it) and asked with the same noise on its answers, over several seeds. Figures 1 to 4 and the corollaries of Figure
-5 are there for the sensitivity of the authors' published code, S = 1 (rows with `S1`), and for that of the text, the
-number of labels. λ weighs against the sum over the records (λ/N against the mean loss). What the paper's order claims,
-and whether it comes out in the mean, are rows of their own (value 1 or 0). The JSON file holds every metric with the
-half width of its 95% interval, top-3 both as we count it (exactly three tags) and as the authors do (only scores above
-0, `3passing`).
+A model is trained with the paper's loss (noise of scale S_b S/ε on training outputs, drawn at the
+door as `P2MLGCN` draws it) and asked with the same noise on its answers, over several seeds.
+Figures 1 to 4 and the corollaries of Figure 5 are there for the sensitivity of the authors'
+published code, S = 1 (rows with `S1`), and for that of the text, the number of labels. λ weighs
+against the sum over the records (λ/N against the mean loss). What the paper's order claims, and
+whether it comes out in the mean, are rows of their own (value 1 or 0). The JSON file holds every
+metric with the half width of its 95% interval, top-3 both as we count it (exactly three tags) and
+as the authors do (only scores above 0, `3passing`).
 """
 
 from __future__ import annotations
@@ -58,7 +60,10 @@ class _Setting:
         if self.epsilon is None:
             return None
         return PaperLaplace(
-            epsilon=self.epsilon, n_labels=n_labels, sensitivity=self.sensitivity, bound_factor=self.bound_factor
+            epsilon=self.epsilon,
+            n_labels=n_labels,
+            sensitivity=self.sensitivity,
+            bound_factor=self.bound_factor,
         )
 
 
@@ -84,20 +89,28 @@ class _Bench:
         """A fresh ML-GCN on the exact label graph, as the paper has it."""
         made = GraphHead(hidden=self.hidden, label_vectors="glove")
         problem = self.problem
-        built: MLGCN = made.build(problem.labels, problem.train.shape[1], names=problem.classes, rng=rng, **bounds)
+        built: MLGCN = made.build(
+            problem.labels, problem.train.shape[1], names=problem.classes, rng=rng, **bounds
+        )
         return built
 
     def at_last(self, setting: _Setting) -> list[dict[str, float]]:
         """The scores where models are compared, one table per seed."""
         return [self.run(setting, seed, (self.last,))[self.last] for seed in self.seeds]
 
-    def run(self, setting: _Setting, seed: int, looks: tuple[int, ...]) -> dict[int, dict[str, float]]:
+    def run(
+        self, setting: _Setting, seed: int, looks: tuple[int, ...]
+    ) -> dict[int, dict[str, float]]:
         """The scores after each epoch in `looks`, the last of which ends training."""
-        # The figures share settings (Figure 4's P2 is Figure 3's S_b = 1): what was trained once is not trained again.
+        # The figures share settings (Figure 4's P2 is Figure 3's S_b = 1): what was trained once is
+        # not trained again.
         if (setting, seed, looks[-1]) in self.runs:
             return self.runs[setting, seed, looks[-1]]
         rng, problem, schedule = np.random.default_rng(seed), self.problem, Schedule(looks[-1])
-        inputs, release = PaperInputs(setting.floor, setting.ceiling), setting.release(problem.labels.shape[1])
+        inputs, release = (
+            PaperInputs(setting.floor, setting.ceiling),
+            setting.release(problem.labels.shape[1]),
+        )
         asked, found = inputs(problem.test), {}
 
         def look(epoch: int, head: MLGCN) -> None:
@@ -113,31 +126,50 @@ class _Bench:
             promised = promise.of_printed_training(release, steps, claimed=None, entropy="seed")
             door = Door(promised, what="training outputs", random_state=seed)
             perturb = lambda outputs: door.release(promise.OUTPUTS, outputs)  # noqa: E731
-        head = self.head(rng, weight_ceiling=setting.weight_ceiling, weight_floor=setting.weight_floor)
+        head = self.head(
+            rng, weight_ceiling=setting.weight_ceiling, weight_floor=setting.weight_floor
+        )
         loss = TaggingLoss.of(setting.robust, setting.penalty, n_records=len(problem.train))
         rows = inputs(problem.train)
         train(head, rows, problem.labels, loss, schedule, rng=rng, perturb=perturb, on_epoch=look)
         self.runs[setting, seed, looks[-1]] = found
         return found
 
-    def rows(self, name: str, tables: list[dict[str, float]], paper_of: str | None = None) -> Iterator[Row]:
-        """Rows of the shown metrics, means over seeds, beside the authors' own numbers where there are any."""
+    def rows(
+        self, name: str, tables: list[dict[str, float]], paper_of: str | None = None
+    ) -> Iterator[Row]:
+        """Rows of the shown metrics, means over seeds, beside the authors' own numbers where there
+        are any.
+        """
         figure, setting = name.split(".", 1)
         self.results[name] = {metric: [table[metric] for table in tables] for metric in tables[0]}
         stated = self.paper.get(f"{figure}.{paper_of or setting}", {})
         for metric in _SHOWN:
             values = self.results[name][metric]
             beside: float | str | None = stated.get(metric)
-            if beside is not None and (figure in ("fig3a", "fig3b") or not self.problem.name.startswith("coco")):
+            if beside is not None and (
+                figure in ("fig3a", "fig3b") or not self.problem.name.startswith("coco")
+            ):
                 beside = beside if self.problem.name == "voc2007" else f"{beside} (VOC2007)"
-            yield Row(id=f"tagging.{figure}.{self.problem.name}.{setting}.{metric}", value=float(np.mean(values)),
-                      unit=metric, paper=beside, seed=self.seeds[0], note=spread_note(values))  # fmt: skip
+            yield Row(
+                id=f"tagging.{figure}.{self.problem.name}.{setting}.{metric}",
+                value=float(np.mean(values)),
+                unit=metric,
+                paper=beside,
+                seed=self.seeds[0],
+                note=spread_note(values),
+            )
 
 
 def _scores(truth: NDArray[np.uint8], scores: NDArray[np.float64]) -> dict[str, float]:
-    """All metrics, and top-3 as the authors count it: of the three highest, those above the threshold."""
+    """All metrics, and top-3 as the authors count it: of the three highest, those above the
+    threshold.
+    """
     passing = decision_scores(truth, top_k(scores, 3) & (scores > 0))
-    return {**evaluate(truth, scores).to_dict(), **{f"{name}3passing": v for name, v in passing.items()}}
+    return {
+        **evaluate(truth, scores).to_dict(),
+        **{f"{name}3passing": v for name, v in passing.items()},
+    }
 
 
 def _mean_map(tables: list[dict[str, float]]) -> float:
@@ -164,11 +196,18 @@ def _differences(bench: _Bench) -> Iterator[Row]:
             gains = [two - one for one, two in both]
             means = np.mean(both, axis=0)
             note = f"{means[1]:.3f} - {means[0]:.3f}; {spread_note(gains)}"
-            yield Row(id=".".join((f"tagging.{first}_{metric.lower()}", *rest, bench.problem.name)),
-                      value=float(np.mean(gains)), unit=metric, seed=bench.seeds[0], note=note)  # fmt: skip
+            yield Row(
+                id=".".join((f"tagging.{first}_{metric.lower()}", *rest, bench.problem.name)),
+                value=float(np.mean(gains)),
+                unit=metric,
+                seed=bench.seeds[0],
+                note=note,
+            )
 
 
-def figure_rows(problem: Problem, *, seeds: tuple[int, ...], out: Path, hidden: int) -> Iterator[Row]:
+def figure_rows(
+    problem: Problem, *, seeds: tuple[int, ...], out: Path, hidden: int
+) -> Iterator[Row]:
     """All five figures on one set, and what `rp2_rows` gives."""
     from benchmarks.tagging.plots import plot_figures
 
@@ -177,7 +216,9 @@ def figure_rows(problem: Problem, *, seeds: tuple[int, ...], out: Path, hidden: 
         yield from part(bench)
         # Written as it grows: a run that is stopped keeps what it has.
         whole = {
-            name: {m: {"mean": float(np.mean(v)), "within": half_width(v)} for m, v in metrics.items()}
+            name: {
+                m: {"mean": float(np.mean(v)), "within": half_width(v)} for m, v in metrics.items()
+            }
             for name, metrics in bench.results.items()
         }
         plot_figures(whole, problem, out / f"tagging-figures-{problem.name}.svg")
@@ -208,7 +249,9 @@ def _figures_1_2(bench: _Bench) -> Iterator[Row]:
                 name = f"eps{epsilon:g}.epoch{epoch}"
                 yield from bench.rows(f"{figure}.p2.S{sensitivity}.{name}", tables, f"p2.{name}")
         holds = order[0] < order[1] < order[2] < _mean_map(plain[bench.last])
-        yield _verdict(bench, f"{figure}.S{sensitivity}.order", holds, "mAP at ε 8 < 10 < 30 < ML-GCN")
+        yield _verdict(
+            bench, f"{figure}.S{sensitivity}.order", holds, "mAP at ε 8 < 10 < 30 < ML-GCN"
+        )
 
 
 def _figure_3(bench: _Bench) -> Iterator[Row]:
@@ -223,7 +266,9 @@ def _figure_3(bench: _Bench) -> Iterator[Row]:
 
 
 def _figure_4(bench: _Bench) -> Iterator[Row]:
-    """The six models at epsilon 10, λ = 0.5, S_b = 0.8; and λ against the mean loss, which destroys the model."""
+    """The six models at epsilon 10, λ = 0.5, S_b = 0.8; and λ against the mean loss, which destroys
+    the model.
+    """
     for s in _BOTH:
         word = _word(s)
         settings = {
@@ -238,9 +283,19 @@ def _figure_4(bench: _Bench) -> Iterator[Row]:
         found = {name: bench.at_last(setting) for name, setting in settings.items()}
         for name, tables in found.items():
             yield from bench.rows(f"fig4.{word}{name}", tables, name)
-        for better, worse in (("rp2", "p2"), ("p2-sb", "p2"), ("rp2-sb", "p2-sb"), ("r-ml-gcn", "ml-gcn")):
+        for better, worse in (
+            ("rp2", "p2"),
+            ("p2-sb", "p2"),
+            ("rp2-sb", "p2-sb"),
+            ("r-ml-gcn", "ml-gcn"),
+        ):
             holds = _mean_map(found[better]) > _mean_map(found[worse])
-            yield _verdict(bench, f"fig4.{word}{better}_above_{worse}", holds, f"mAP of {better} above that of {worse}")
+            yield _verdict(
+                bench,
+                f"fig4.{word}{better}_above_{worse}",
+                holds,
+                f"mAP of {better} above that of {worse}",
+            )
 
 
 def _figure_5(bench: _Bench) -> Iterator[Row]:
@@ -250,15 +305,23 @@ def _figure_5(bench: _Bench) -> Iterator[Row]:
         factor = goal / 10.0  # P or Q, at epsilon 10
         word = f"eps{goal:g}"
         for s in _BOTH:
-            one = bench.at_last(_Setting(epsilon=10.0, sensitivity=s, floor=0.1, weight_ceiling=100 * factor))
+            one = bench.at_last(
+                _Setting(epsilon=10.0, sensitivity=s, floor=0.1, weight_ceiling=100 * factor)
+            )
             yield from bench.rows(f"fig5.{_word(s)}corollary1.{word}", one, f"corollary1.{word}")
-            two = bench.at_last(_Setting(epsilon=10.0, sensitivity=s, ceiling=100 * factor, weight_floor=0.1))
+            two = bench.at_last(
+                _Setting(epsilon=10.0, sensitivity=s, ceiling=100 * factor, weight_floor=0.1)
+            )
             yield from bench.rows(f"fig5.{_word(s)}corollary2.{word}", two, f"corollary2.{word}")
         yield from bench.rows(f"fig5.weights.{word}", _weight_noise(bench, goal))
         proven = []
         for seed in bench.seeds:
-            tagger = PrivateTagger(DPTraining(epsilon=goal, components=problem.components), classes=problem.classes,
-                                   public=problem.public, random_state=seed)  # fmt: skip
+            tagger = PrivateTagger(
+                DPTraining(epsilon=goal, components=problem.components),
+                classes=problem.classes,
+                public=problem.public,
+                random_state=seed,
+            )
             tagger.fit(problem.train, problem.labels)
             proven.append(_scores(problem.truth, tagger.logits(problem.test)))
         yield from bench.rows(f"fig5.weights-proven.{word}", proven)

@@ -28,7 +28,9 @@ def plot_figures(results: Results, problem: Problem, path: Path) -> None:
             axes.grid(alpha=0.3)
         if axes.get_legend_handles_labels()[0]:
             axes.legend(fontsize=8, frameon=False, loc="upper left", bbox_to_anchor=(1.01, 1))
-    figure.suptitle(f"{problem.name}: the paper's models as printed, mean of seeds and 95% intervals")
+    figure.suptitle(
+        f"{problem.name}: the paper's models as printed, mean of seeds and 95% intervals"
+    )
     figure.savefig(path, format="svg")
 
 
@@ -54,17 +56,34 @@ def _bars(axes: Any, results: Results, metric: str, names: list[tuple[str, str]]
     for word, colour in _WORDS.values():
         axes.bar(0, 0, color=colour, label=word)
     axes.set_ylim(0, 1)
-    axes.set_xticks(range(len(names)), [short for short, _ in names], rotation=40, ha="right", fontsize=8)
+    axes.set_xticks(
+        range(len(names)), [short for short, _ in names], rotation=40, ha="right", fontsize=8
+    )
 
 
 def _epochs(axes: Any, results: Results, metric: str, problem: Problem) -> None:
     number = 2 if problem.name.startswith("coco") else 1
     looks = problem.looks
-    _line(axes, results, metric, {e: f"fig{number}.ml-gcn.epoch{e}" for e in looks}, label="ML-GCN", color="0.4")
+    _line(
+        axes,
+        results,
+        metric,
+        {e: f"fig{number}.ml-gcn.epoch{e}" for e in looks},
+        label="ML-GCN",
+        color="0.4",
+    )
     for s, (word, colour) in _WORDS.items():
         for epsilon, line in ((8, ":"), (10, "--"), (30, "-")):
             names = {float(e): f"fig{number}.p2.S{s}.eps{epsilon}.epoch{e}" for e in looks}
-            _line(axes, results, metric, names, label=f"{word}, ε = {epsilon}", color=colour, linestyle=line)
+            _line(
+                axes,
+                results,
+                metric,
+                names,
+                label=f"{word}, ε = {epsilon}",
+                color=colour,
+                linestyle=line,
+            )
     axes.set(xlabel="epochs", title=f"Figure {number}: P2-ML-GCN")
 
 
@@ -92,5 +111,10 @@ def _models(axes: Any, results: Results, metric: str, problem: Problem) -> None:
 
 def _corollaries(axes: Any, results: Results, metric: str, problem: Problem) -> None:
     names = ("corollary1", "weights", "weights-proven", "corollary2", "features", "features-proven")
-    _bars(axes, results, metric, [(f"{name}, ε {e}", f"fig5.{name}.eps{e}") for e in ("1", "0.1") for name in names])
+    _bars(
+        axes,
+        results,
+        metric,
+        [(f"{name}, ε {e}", f"fig5.{name}.eps{e}") for e in ("1", "0.1") for name in names],
+    )
     axes.set_title("Figure 5: claimed 1 and 0.1")

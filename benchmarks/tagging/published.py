@@ -1,4 +1,6 @@
-"""The result sheet that the authors publish with their code, where it is at hand: its numbers and its arithmetic."""
+"""The result sheet that the authors publish with their code, where it is at hand: its numbers and
+its arithmetic.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ _MODELS = {
 
 
 def paper_numbers(data: str) -> dict[str, dict[str, float]]:
-    """The authors' OP, OF1 and CF1 on "Voc2007" or "MS-COCO", by our rows' names; Figure 3 has the former only."""
+    """The authors' OP, OF1 and CF1 on "Voc2007" or "MS-COCO", by our rows' names; Figure 3 has the
+    former only.
+    """
     found = {}
     for line in _sheet():
         name = _name(line)
@@ -54,20 +58,39 @@ def _name(line: dict[str, str]) -> str:
 
 
 def published_rows() -> Iterator[Row]:
-    """In how many rows of the sheet OF1 is the harmonic mean of OP and OR: without noise, P2 and RP2, and others."""
+    """In how many rows of the sheet OF1 is the harmonic mean of OP and OR: without noise, P2 and
+    RP2, and others.
+    """
     sheet = _sheet()
     if not sheet:
-        yield Row(id="tagging.skipped.published", value=0, unit="skipped", note="the authors' sheet is not here")
+        yield Row(
+            id="tagging.skipped.published",
+            value=0,
+            unit="skipped",
+            note="the authors' sheet is not here",
+        )
         return
     plain = [line for line in sheet if line["row"] in ("ML-GCN", "R-ML-GCN")]
     others = [line for line in sheet if line["row"].startswith("Approach")]
     noisy = [line for line in sheet if line not in plain and line not in others]
-    for name, lines in (("without_noise", plain), ("p2_and_rp2", noisy), ("others_methods", others)):
-        yield Row(id=f"tagging.published.f1_is_harmonic_mean.{name}", value=float(sum(map(_harmonic, lines))),
-                  unit=f"of {len(lines)} rows", note="OF1 = 2 OP OR / (OP + OR) in the authors' sheet")  # fmt: skip
+    for name, lines in (
+        ("without_noise", plain),
+        ("p2_and_rp2", noisy),
+        ("others_methods", others),
+    ):
+        yield Row(
+            id=f"tagging.published.f1_is_harmonic_mean.{name}",
+            value=float(sum(map(_harmonic, lines))),
+            unit=f"of {len(lines)} rows",
+            note="OF1 = 2 OP OR / (OP + OR) in the authors' sheet",
+        )
     above = sum(any(_above(line, *names) for names in _F1) for line in sheet)
-    yield Row(id="tagging.published.f1_above_the_mean", value=float(above), unit=f"of {len(sheet)} rows",
-              note="one of four F1; no F1 can be above the mean of precision and recall")  # fmt: skip
+    yield Row(
+        id="tagging.published.f1_above_the_mean",
+        value=float(above),
+        unit=f"of {len(sheet)} rows",
+        note="one of four F1; no F1 can be above the mean of precision and recall",
+    )
 
 
 def _sheet() -> list[dict[str, str]]:

@@ -1,8 +1,8 @@
 """Tagging: mean average precision at one total epsilon, published answers, and Figures 1 to 5.
 
-Scenes of digits are always there and carry the folder's headline rows; COCO, scene, corel5k and VOC2007 are measured
-where they are on the machine. Everything is on frozen features. Settings were chosen on a third of the COCO subset's
-training images; no test image was used for it.
+Scenes of digits are always there and carry the folder's headline rows; COCO, scene, corel5k and
+VOC2007 are measured where they are on the machine. Everything is on frozen features. Settings were
+chosen on a third of the COCO subset's training images; no test image was used for it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,12 @@ from benchmarks.tagging.published import published_rows
 from benchmarks.tagging.sets import Problem, load_sets, mean_scores, scenes, spread_note
 from blindsight.core import checks
 from blindsight.core.errors import MissingDependency
-from blindsight.evaluation.multilabel import MultiLabelScores, evaluate, mean_average_precision, top_k
+from blindsight.evaluation.multilabel import (
+    MultiLabelScores,
+    evaluate,
+    mean_average_precision,
+    top_k,
+)
 from blindsight.features.network import DIMENSIONS
 from blindsight.tagging import (
     CodebookAnswers,
@@ -52,8 +57,12 @@ _MANY = 200
 _HIDDEN = 256  # of the graph convolution, on every set
 
 
-def rows(*, quick: bool, seed: int = 0, out: Path, progress: Progress | None = None) -> Iterator[Row]:
-    """All rows of the folder; figures go to `out` as SVG, every metric of Figures 1 to 5 as JSON."""
+def rows(
+    *, quick: bool, seed: int = 0, out: Path, progress: Progress | None = None
+) -> Iterator[Row]:
+    """All rows of the folder; figures go to `out` as SVG, every metric of Figures 1 to 5 as
+    JSON.
+    """
     out.mkdir(parents=True, exist_ok=True)
     try:
         checks.optional_module("torch", extra="torch")
@@ -69,13 +78,17 @@ def rows(*, quick: bool, seed: int = 0, out: Path, progress: Progress | None = N
     yield from published_rows()
     few = replace(made, train=made.train[:1500], labels=made.labels[:1500], looks=(4, 6, 8, 10))
     some = replace(made, train=made.train[:4000], labels=made.labels[:4000])
-    yield from figure_rows(few if quick else some, seeds=seeds, out=out, hidden=64 if quick else _HIDDEN)
+    yield from figure_rows(
+        few if quick else some, seeds=seeds, out=out, hidden=64 if quick else _HIDDEN
+    )
     done = 0
     for problem in load_sets(quick=quick):
         if isinstance(problem, Row):
             yield problem
             continue
-        yield from headline_rows(problem, prefix=f"tagging.{problem.name}", quick=quick, seed=seed, out=out)
+        yield from headline_rows(
+            problem, prefix=f"tagging.{problem.name}", quick=quick, seed=seed, out=out
+        )
         if problem.name == "coco-subset":
             yield from coco_rows(problem, seeds=seeds)
         if quick or problem.labels.shape[1] > _MANY:
@@ -89,47 +102,87 @@ def rows(*, quick: bool, seed: int = 0, out: Path, progress: Progress | None = N
 
 
 def coco_rows(problem: Problem, *, seeds: tuple[int, ...]) -> Iterator[Row]:
-    """What users get on photos: total epsilon 0, 1, 2, 8 and none; published tags; and how long it takes."""
+    """What users get on photos: total epsilon 0, 1, 2, 8 and none; published tags; and how long it
+    takes.
+    """
     if problem.prior is None:
         return
     names = {"classes": problem.classes, "prior": problem.prior}
     words = PrivateTagger.from_public(problem.classes, problem.prior)
-    yield from _score_rows("coco", "eps0", [words], problem, seeds[:1], "public knowledge only: no private image")
+    yield from _score_rows(
+        "coco", "eps0", [words], problem, seeds[:1], "public knowledge only: no private image"
+    )
     common = {**names, "public": problem.public}
     for epsilon in (1.0, 2.0, 8.0):
-        models = [_fit(problem, DPTraining(epsilon=epsilon), random_state=seed, **common) for seed in seeds]
-        note = f"ε = {models[0].guarantee_.epsilon:.4g}, δ = {models[0].guarantee_.delta:g} per record in all"
+        models = [
+            _fit(problem, DPTraining(epsilon=epsilon), random_state=seed, **common)
+            for seed in seeds
+        ]
+        note = (
+            f"ε = {models[0].guarantee_.epsilon:.4g}, δ = {models[0].guarantee_.delta:g} per "
+            "record in all"
+        )
         yield from _score_rows("coco", f"total_eps{epsilon:g}", models, problem, seeds, note)
     blind = {"classes": problem.classes, "prior": _prior_without_images(problem)}
     alone = [_fit(problem, DPTraining(epsilon=2.0), random_state=seed, **blind) for seed in seeds]
-    yield from _score_rows("coco", "total_eps2_no_public_images", alone, problem, seeds, "with the prior only")
-    plain = [_fit(problem, DPTraining(epsilon=2.0), random_state=seed, classes=problem.classes, public=problem.public)
-             for seed in seeds]  # fmt: skip
-    yield from _score_rows("coco", "total_eps2_no_prior", plain, problem, seeds, "with public images only")
+    yield from _score_rows(
+        "coco", "total_eps2_no_public_images", alone, problem, seeds, "with the prior only"
+    )
+    plain = [
+        _fit(
+            problem,
+            DPTraining(epsilon=2.0),
+            random_state=seed,
+            classes=problem.classes,
+            public=problem.public,
+        )
+        for seed in seeds
+    ]
+    yield from _score_rows(
+        "coco", "total_eps2_no_prior", plain, problem, seeds, "with public images only"
+    )
     ceilings = [_fit(problem, Ordinary(), random_state=seed, **common) for seed in seeds]
-    yield from _score_rows("coco", "nonprivate", ceilings, problem, seeds, "ordinary training, with the prior")
+    yield from _score_rows(
+        "coco", "nonprivate", ceilings, problem, seeds, "ordinary training, with the prior"
+    )
     yield from _published_tags(problem, seeds, common)
     yield from _speed_rows(problem, common)
 
 
 def _prior_without_images(problem: Problem) -> Any:
     """The prior as it is where nobody has public images."""
-    return imagenet_prior(problem.classes) if problem.train.shape[1] == DIMENSIONS else problem.prior
+    return (
+        imagenet_prior(problem.classes) if problem.train.shape[1] == DIMENSIONS else problem.prior
+    )
 
 
 def _score_rows(
-    name: str, what: str, models: list[PrivateTagger], problem: Problem, seeds: tuple[int, ...], note: str
+    name: str,
+    what: str,
+    models: list[PrivateTagger],
+    problem: Problem,
+    seeds: tuple[int, ...],
+    note: str,
 ) -> Iterator[Row]:
     answers = [model.answer(problem.test) for model in models]
     scores = [evaluate(problem.truth, one.scores, decisions=one.tags) for one in answers]
     for metric in ("mAP", "OF1"):
         values = [getattr(one, metric) for one in scores]
-        yield Row(id=f"tagging.{name}_{metric.lower()}_{what}", value=float(np.mean(values)), unit=metric,
-                  seed=seeds[0], note=f"{note}; exact answers; {spread_note(values)}")  # fmt: skip
+        yield Row(
+            id=f"tagging.{name}_{metric.lower()}_{what}",
+            value=float(np.mean(values)),
+            unit=metric,
+            seed=seeds[0],
+            note=f"{note}; exact answers; {spread_note(values)}",
+        )
 
 
-def _published_tags(problem: Problem, seeds: tuple[int, ...], common: dict[str, Any]) -> Iterator[Row]:
-    """Tags of private images at epsilon 10, 20 and 30 per image, training at a total of 2; with stages and without."""
+def _published_tags(
+    problem: Problem, seeds: tuple[int, ...], common: dict[str, Any]
+) -> Iterator[Row]:
+    """Tags of private images at epsilon 10, 20 and 30 per image, training at a total of 2; with
+    stages and without.
+    """
     for epsilon, k in ((10.0, None), (20.0, None), (30.0, None), (30.0, 512)):
         found, sizes = [], ""
         for seed in seeds:
@@ -142,9 +195,13 @@ def _published_tags(problem: Problem, seeds: tuple[int, ...], common: dict[str, 
         for metric in ("mAP", "OF1"):
             values = [getattr(one, metric) for one in found]
             stages = "" if k is None else "_one_stage"
-            yield Row(id=f"tagging.published_tags_{metric.lower()}_eps{epsilon:g}{stages}",
-                      value=float(np.mean(values)), unit=metric, seed=seeds[0],
-                      note=f"one of {sizes} words, training at ε = 2 in all; {spread_note(values)}")  # fmt: skip
+            yield Row(
+                id=f"tagging.published_tags_{metric.lower()}_eps{epsilon:g}{stages}",
+                value=float(np.mean(values)),
+                unit=metric,
+                seed=seeds[0],
+                note=f"one of {sizes} words, training at ε = 2 in all; {spread_note(values)}",
+            )
 
 
 def _speed_rows(problem: Problem, common: dict[str, Any]) -> Iterator[Row]:
@@ -159,9 +216,14 @@ def _speed_rows(problem: Problem, common: dict[str, Any]) -> Iterator[Row]:
         repeats=1,
         clock=time.process_time,
     )
-    yield Row(id="tagging.coco_fit_vs_logistic_regression", value=result.ratio, unit="times as fast",
-              peer="scikit-learn, one-vs-rest logistic regression", seconds=result.ours_seconds,
-              note="CPU time of one private fit; above 0.2 is within five times")  # fmt: skip
+    yield Row(
+        id="tagging.coco_fit_vs_logistic_regression",
+        value=result.ratio,
+        unit="times as fast",
+        peer="scikit-learn, one-vs-rest logistic regression",
+        seconds=result.ours_seconds,
+        note="CPU time of one private fit; above 0.2 is within five times",
+    )
     tagger = _fit(problem, DPTraining(steps=2), random_state=0, **common)
     for name, together in (("coco_answer_ms", 1000), ("coco_answer_alone_ms", 1)):
         asked = problem.test[:together]
@@ -170,21 +232,41 @@ def _speed_rows(problem: Problem, common: dict[str, Any]) -> Iterator[Row]:
         for _ in range(calls):
             tagger.answer(asked)
         each = 1000 * (time.process_time() - start) / (calls * len(asked))
-        yield Row(id=f"tagging.{name}", value=each, unit="ms CPU per row", note=f"{len(asked):,} rows per call")
+        yield Row(
+            id=f"tagging.{name}",
+            value=each,
+            unit="ms CPU per row",
+            note=f"{len(asked):,} rows per call",
+        )
 
 
-def headline_rows(problem: Problem, *, prefix: str, quick: bool, seed: int, out: Path) -> Iterator[Row]:
-    """Non-private, private training, and published answers at every epsilon, each from the same private model."""
+def headline_rows(
+    problem: Problem, *, prefix: str, quick: bool, seed: int, out: Path
+) -> Iterator[Row]:
+    """Non-private, private training, and published answers at every epsilon, each from the same
+    private model.
+    """
     hidden, rate = (256, 3e-3) if quick else (1024, 1e-3)
-    yield from _plain_rows(problem, prefix, range(seed, seed + (1 if quick else _REPEATS)), hidden, rate)
+    yield from _plain_rows(
+        problem, prefix, range(seed, seed + (1 if quick else _REPEATS)), hidden, rate
+    )
     for epsilon in (1.0, 2.0):
         start, found = time.perf_counter(), []
         for number in range(seed, seed + (1 if quick else _SEEDS)):
             logits = _private(problem, epsilon, number).logits(problem.test)
             found.append(mean_average_precision(problem.truth, logits))
-        note = f"noisy descent at ε = {epsilon:g} per record in all, answers without noise; {spread_note(found)}"
-        yield Row(id=f"{prefix}.map_dpsgd_eps{epsilon:g}", value=float(np.mean(found)), unit="mAP", seed=seed,
-                  seconds=(time.perf_counter() - start) / len(found), note=note)  # fmt: skip
+        note = (
+            f"noisy descent at ε = {epsilon:g} per record in all, answers without noise; "
+            f"{spread_note(found)}"
+        )
+        yield Row(
+            id=f"{prefix}.map_dpsgd_eps{epsilon:g}",
+            value=float(np.mean(found)),
+            unit="mAP",
+            seed=seed,
+            seconds=(time.perf_counter() - start) / len(found),
+            note=note,
+        )
     yield from _graph_rows(problem, prefix, seed)
     for name in ("dpsgd2", "ordinary"):
         curves = _curves(problem, name, (2.0, 10.0) if quick else EPSILONS, seed=seed)
@@ -199,16 +281,32 @@ def _fit(problem: Problem, training: Any, answers: Any = Exact(), **params: Any)
 
 def _private(problem: Problem, epsilon: float, seed: int, answers: Any = Exact()) -> PrivateTagger:  # noqa: B008
     training = DPTraining(epsilon=epsilon, components=problem.components)
-    return _fit(problem, training, answers, classes=problem.classes, public=problem.public, prior=problem.prior,
-                random_state=seed)  # fmt: skip
+    return _fit(
+        problem,
+        training,
+        answers,
+        classes=problem.classes,
+        public=problem.public,
+        prior=problem.prior,
+        random_state=seed,
+    )
 
 
 def _ordinary(problem: Problem, seed: int, answers: Any = Exact()) -> PrivateTagger:  # noqa: B008
-    return _fit(problem, Ordinary(), answers, classes=problem.classes, public=problem.public, prior=problem.prior,
-                random_state=seed)  # fmt: skip
+    return _fit(
+        problem,
+        Ordinary(),
+        answers,
+        classes=problem.classes,
+        public=problem.public,
+        prior=problem.prior,
+        random_state=seed,
+    )
 
 
-def _plain_rows(problem: Problem, prefix: str, seeds: range, hidden: int, rate: float) -> Iterator[Row]:
+def _plain_rows(
+    problem: Problem, prefix: str, seeds: range, hidden: int, rate: float
+) -> Iterator[Row]:
     """The ceiling: ML-GCN as published, and our linear head without noise."""
     schedule, head = Schedule(20, learning_rate=rate), GraphHead(hidden=hidden)
     found: dict[str, list[MultiLabelScores]] = {"mlgcn": [], "linear": []}
@@ -217,22 +315,40 @@ def _plain_rows(problem: Problem, prefix: str, seeds: range, hidden: int, rate: 
         mlgcn = Tagger(head=head, schedule=schedule, classes=problem.classes, random_state=seed)
         mlgcn.fit(problem.train, problem.labels)
         found["mlgcn"].append(evaluate(problem.truth, mlgcn.logits(problem.test)))
-        found["linear"].append(evaluate(problem.truth, _ordinary(problem, seed).logits(problem.test)))
+        found["linear"].append(
+            evaluate(problem.truth, _ordinary(problem, seed).logits(problem.test))
+        )
     seconds = (time.perf_counter() - start) / len(seeds)
     for name, scores in found.items():
         values = [one.mAP for one in scores]
-        yield Row(id=f"{prefix}.map_{name}", value=float(np.mean(values)), unit="mAP", seed=seeds[0], seconds=seconds,
-                  note=f"{len(problem.train):,} records, no privacy; {spread_note(values)}")  # fmt: skip
+        yield Row(
+            id=f"{prefix}.map_{name}",
+            value=float(np.mean(values)),
+            unit="mAP",
+            seed=seeds[0],
+            seconds=seconds,
+            note=f"{len(problem.train):,} records, no privacy; {spread_note(values)}",
+        )
     best = max(found, key=lambda name: float(np.mean([one.mAP for one in found[name]])))
     for metric in ("mAP", "OF1"):
         values = [getattr(one, metric) for one in found[best]]
-        yield Row(id=f"{prefix}.{metric.lower()}_nonprivate", value=float(np.mean(values)), unit=metric, seed=seeds[0],
-                  note=f"{problem.name}, no privacy; the better of ML-GCN and the linear head: {best}; "
-                  f"{spread_note(values)}")  # fmt: skip
+        yield Row(
+            id=f"{prefix}.{metric.lower()}_nonprivate",
+            value=float(np.mean(values)),
+            unit=metric,
+            seed=seeds[0],
+            note=f"{problem.name}, no privacy; the better of ML-GCN and the linear head: "
+            f"{best}; "
+            f"{spread_note(values)}",
+        )
 
 
-def _answer_rows(curves: dict[str, dict[float, MultiLabelScores]], prefix: str, model: str, seed: int) -> Iterator[Row]:
-    """One row per method and epsilon; headline ids are the codebook's and clipped Laplace's at 10, fully private."""
+def _answer_rows(
+    curves: dict[str, dict[float, MultiLabelScores]], prefix: str, model: str, seed: int
+) -> Iterator[Row]:
+    """One row per method and epsilon; headline ids are the codebook's and clipped Laplace's at 10,
+    fully private.
+    """
     notes = {
         "dpsgd2": "training at ε = 2 per record in all",
         "ordinary": "ordinary training: answers alone are private",
@@ -252,9 +368,20 @@ def _answer_rows(curves: dict[str, dict[float, MultiLabelScores]], prefix: str, 
     ours, theirs = curves["graded codebook"][10.0], curves["laplace"][10.0]
     for metric in ("mAP", "OF1"):
         name, note = metric.lower(), f"ε = 10 per query, {notes[model]}"
-        yield Row(id=f"{prefix}.{name}_proven_eps10", value=getattr(ours, metric), unit=metric, seed=seed, note=note)
-        yield Row(id=f"{prefix}.{name}_laplace_eps10", value=getattr(theirs, metric), unit=metric, seed=seed,
-                  note=f"{note}; best of clipping at 0.3, 1, 3, 5")  # fmt: skip
+        yield Row(
+            id=f"{prefix}.{name}_proven_eps10",
+            value=getattr(ours, metric),
+            unit=metric,
+            seed=seed,
+            note=note,
+        )
+        yield Row(
+            id=f"{prefix}.{name}_laplace_eps10",
+            value=getattr(theirs, metric),
+            unit=metric,
+            seed=seed,
+            note=f"{note}; best of clipping at 0.3, 1, 3, 5",
+        )
 
 
 def _difference_rows(
@@ -267,11 +394,19 @@ def _difference_rows(
         ours = curves["graded codebook"][epsilon]
         for metric in ("mAP", "OF1"):
             mine, other = getattr(ours, metric), getattr(theirs, metric)
-            note = f"{mine:.3f} - {other:.3f}, mean of {_REPEATS} draws; Laplace has its best bound and rule on test"
+            note = (
+                f"{mine:.3f} - {other:.3f}, mean of {_REPEATS} draws; Laplace has its best bound "
+                "and rule on test"
+            )
             if metric == "mAP" and mine < 1.5 * chance + 0.01:
                 note += f"; both are near chance ({chance:.3f})"
-            yield Row(id=f"tagging.{problem.name}.{part}ours_minus_laplace_eps{epsilon:g}.{metric}", value=mine - other,
-                      unit=metric, seed=seed, note=note)  # fmt: skip
+            yield Row(
+                id=f"tagging.{problem.name}.{part}ours_minus_laplace_eps{epsilon:g}.{metric}",
+                value=mine - other,
+                unit=metric,
+                seed=seed,
+                note=note,
+            )
 
 
 def _graph_rows(problem: Problem, prefix: str, seed: int) -> Iterator[Row]:
@@ -279,7 +414,9 @@ def _graph_rows(problem: Problem, prefix: str, seed: int) -> Iterator[Row]:
     exact = conditional(cooccurrence(problem.labels))
     here = problem.labels.sum(axis=0) >= 20
     for epsilon in (1.0, 4.0):
-        noisy = LabelGraph.released(problem.labels, epsilon=epsilon, delta=1e-6, random_state=seed).conditional
+        noisy = LabelGraph.released(
+            problem.labels, epsilon=epsilon, delta=1e-6, random_state=seed
+        ).conditional
         yield Row(
             id=f"{prefix}.graph_error_eps{epsilon:g}",
             value=float(np.abs(noisy - exact)[here][:, here].mean()),
@@ -302,15 +439,24 @@ def _curves(
                 continue  # the others take minutes there
             if method == "graded codebook":
                 way = CodebookAnswers(epsilon)
-                tagger = _private(problem, 2.0, seed, way) if model == "dpsgd2" else _ordinary(problem, seed, way)
-                tried = _measure(tagger.way_, tagger.logits(problem.test), problem.truth, seed, decide=False)
+                tagger = (
+                    _private(problem, 2.0, seed, way)
+                    if model == "dpsgd2"
+                    else _ordinary(problem, seed, way)
+                )
+                tried = _measure(
+                    tagger.way_, tagger.logits(problem.test), problem.truth, seed, decide=False
+                )
             else:
                 tried = [
                     scores
                     for way in _baselines(method, epsilon, exact.n_labels_)
-                    for scores in _measure(way, logits, problem.truth, seed, decide=method != "top-k")
+                    for scores in _measure(
+                        way, logits, problem.truth, seed, decide=method != "top-k"
+                    )
                 ]
-            # The baselines get their best setting on the test data; in earnest that choice would cost privacy.
+            # The baselines get their best setting on the test data; in earnest that choice would
+            # cost privacy.
             found[method][epsilon] = max(tried, key=lambda scores: scores.mAP + scores.OF1)
     return found
 
@@ -327,7 +473,9 @@ def _baselines(method: str, epsilon: float, n_labels: int) -> list[Any]:
 def _measure(
     way: Any, logits: NDArray[np.float64], truth: NDArray[np.uint8], seed: int, *, decide: bool
 ) -> list[MultiLabelScores]:
-    """The mean over draws; with `decide` also for tags that are the highest scores, as many as images have."""
+    """The mean over draws; with `decide` also for tags that are the highest scores, as many as
+    images have.
+    """
     usual, n_labels = max(1, round(float(truth.sum(axis=1).mean()))), truth.shape[1]
     found: list[list[MultiLabelScores]] = [[], []] if decide else [[]]
     for repeat in range(_REPEATS):
@@ -343,8 +491,8 @@ def _measure(
 def _untied(scores: NDArray[np.float64], rng: np.random.Generator) -> NDArray[np.float64]:
     """Places instead of scores, ties in random order, for every label.
 
-    Average precision takes tied rows together, and for a rare label that is less than what chance alone gives to
-    scores without ties: noise would look better than a codebook that says nothing.
+    Average precision takes tied rows together, and for a rare label that is less than what chance
+    alone gives to scores without ties: noise would look better than a codebook that says nothing.
     """
     order = np.lexsort((rng.random(scores.shape), scores), axis=0)
     places = np.empty(scores.shape)
@@ -352,7 +500,9 @@ def _untied(scores: NDArray[np.float64], rng: np.random.Generator) -> NDArray[np
     return places
 
 
-def _plot(curves: dict[str, dict[float, MultiLabelScores]], problem: Problem, path: Path, model: str) -> None:
+def _plot(
+    curves: dict[str, dict[float, MultiLabelScores]], problem: Problem, path: Path, model: str
+) -> None:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 3.6), layout="constrained")
@@ -360,7 +510,12 @@ def _plot(curves: dict[str, dict[float, MultiLabelScores]], problem: Problem, pa
         for method, by_epsilon in curves.items():
             if not by_epsilon:
                 continue
-            axes.plot(list(by_epsilon), [getattr(s, metric) for s in by_epsilon.values()], marker="o", label=method)
+            axes.plot(
+                list(by_epsilon),
+                [getattr(s, metric) for s in by_epsilon.values()],
+                marker="o",
+                label=method,
+            )
         axes.set(xlabel="proven ε per query", ylabel=metric, title=f"{problem.name}, {model}")
         axes.grid(alpha=0.3)
     axes.legend(fontsize=7)

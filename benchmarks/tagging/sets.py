@@ -1,4 +1,6 @@
-"""The data of the tagging bench: scenes of digits always; COCO, scene, corel5k and VOC2007 where they are."""
+"""The data of the tagging bench: scenes of digits always; COCO, scene, corel5k and VOC2007 where
+they are.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +19,19 @@ from blindsight.core.errors import BlindsightError, MissingData, MissingDependen
 from blindsight.evaluation.multilabel import MultiLabelScores
 from blindsight.tagging import Prior, imagenet_prior
 
-__all__ = ["Problem", "half_width", "load_sets", "mean_scores", "scene_features", "scenes", "spread_note"]
+__all__ = [
+    "Problem",
+    "half_width",
+    "load_sets",
+    "mean_scores",
+    "scene_features",
+    "scenes",
+    "spread_note",
+]
 
 Matrix = NDArray[np.float32]
-# catalogue entry -> (epochs at which Figures 1 and 2 look, directions of public features for DP-SGD)
+# catalogue entry -> (epochs at which Figures 1 and 2 look, directions of public features for
+# DP-SGD)
 REAL: dict[str, tuple[tuple[int, ...], int]] = {
     "coco-subset": ((10, 15, 20, 25), 96),
     "scene": ((40, 60, 80, 100), 64),
@@ -32,7 +43,8 @@ REAL: dict[str, tuple[tuple[int, ...], int]] = {
 
 @dataclass(frozen=True)
 class Problem:
-    """Features and labels to train and test on; `public` features and a `prior` help where there are any.
+    """Features and labels to train and test on; `public` features and a `prior` help where there
+    are any.
 
     `looks` are the epochs of Figures 1 and 2, `lambdas` and `bound_factors` the grids of Figure 3.
     """
@@ -62,7 +74,11 @@ def half_width(values: Sequence[float]) -> float:
     """Half of the 95% interval of the mean, by Student's t; 0 for one value."""
     if len(values) < 2:
         return 0.0
-    return float(t.ppf(0.975, len(values) - 1)) * float(np.std(values, ddof=1)) / math.sqrt(len(values))
+    return (
+        float(t.ppf(0.975, len(values) - 1))
+        * float(np.std(values, ddof=1))
+        / math.sqrt(len(values))
+    )
 
 
 def mean_scores(scores: Sequence[MultiLabelScores]) -> MultiLabelScores:
@@ -73,7 +89,9 @@ def mean_scores(scores: Sequence[MultiLabelScores]) -> MultiLabelScores:
 
 
 def scene_features(images: NDArray[np.uint8], *, width: int = 512, seed: int = 0) -> Matrix:
-    """A public extractor for scenes of digits: each quarter cropped to its ink, random ReLU features, summed."""
+    """A public extractor for scenes of digits: each quarter cropped to its ink, random ReLU
+    features, summed.
+    """
     side, half = 14, images.shape[1] // 2
     rng = np.random.default_rng(seed)
     directions = (rng.standard_normal((side * side, width)) * (3 / side)).astype(np.float32)
@@ -102,7 +120,9 @@ def _cropped(tiles: NDArray[np.uint8], side: int) -> tuple[Matrix, NDArray[np.bo
 
 
 def scenes(n: int, *, seed: int) -> Problem:
-    """`n` scenes to learn from, 2,000 more that count as public, and 2,000 of other digits to test on."""
+    """`n` scenes to learn from, 2,000 more that count as public, and 2,000 of other digits to test
+    on.
+    """
     drawn = data.scenes(n + 2000, seed=seed, split="train")
     asked = data.scenes(2000, seed=seed + 1, split="test")
     assert isinstance(drawn.images, np.ndarray)  # noqa: S101  (scenes are made in memory)

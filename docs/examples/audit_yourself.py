@@ -17,7 +17,9 @@ from blindsight.privacy.mechanisms import BitFlip, DiscreteGaussian, Laplace
 
 
 def flips() -> None:
-    """48 bits flipped as the paper does at epsilon 1: what is it per bit, and what for a whole code?"""
+    """48 bits flipped as the paper does at epsilon 1: what is it per bit, and what for a whole
+    code?
+    """
     zeros, ones = np.zeros(48, np.uint8), np.ones(48, np.uint8)
     one_bit = zeros.copy()
     one_bit[0] = 1
@@ -27,7 +29,10 @@ def flips() -> None:
     }.items():
         worst = np.stack([zeros, ones])  # the codes that tell most
         bit, code = (exact_epsilon(mechanism, zeros, other, worst) for other in (one_bit, ones))
-        print(f"{name:>10}: epsilon {bit.epsilon:.2f} where one bit differs, {code.epsilon:.2f} for a whole code")
+        print(
+            f"{name:>10}: epsilon {bit.epsilon:.2f} where one bit differs, {code.epsilon:.2f} for "
+            "a whole code"
+        )
 
 
 def half_the_noise(x: np.ndarray, rng: np.random.Generator) -> np.ndarray:

@@ -1,7 +1,7 @@
 """Five clinics, one classifier: updates are added up under pads, and nobody sees one.
 
-Then the same rounds are attacked, once as the paper prints them and once as we run them: what does a curious
-aggregator get of one clinic's update?
+Then the same rounds are attacked, once as the paper prints them and once as we run them: what does
+a curious aggregator get of one clinic's update?
 
 Run it: python docs/examples/federated_digits.py
 """
@@ -29,12 +29,17 @@ def learn() -> FederatedClassifier:
         test=(X[1200:], y[1200:]),
     )
     for entry in model.rounds_:
-        print(f"round {entry.round}: {entry.users} owners, {entry.bytes:,.0f} bytes each, {entry.accuracy:.3f} right")
+        print(
+            f"round {entry.round}: {entry.users} owners, {entry.bytes:,.0f} bytes each, "
+            f"{entry.accuracy:.3f} right"
+        )
     return model
 
 
 def attack() -> None:
-    """The paper's rounds attacked by messages alone, and every way to cheat that was tried on ours."""
+    """The paper's rounds attacked by messages alone, and every way to cheat that was tried on
+    ours.
+    """
     for name, run in {
         "support de-permuted": federation.support_intersection,
         "weights of a single owner": federation.single_contributors,

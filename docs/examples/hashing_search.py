@@ -1,8 +1,9 @@
 """Search noisy codes: one budget per image, spent three ways.
 
-An index of handwritten digits is stored by somebody we do not trust. Each stored digit may cost epsilon = 8, whole
-image, proven. The paper's way spends it on 48 flipped bits, a wiser one on few bits, ours on one question asked well.
-A query is a digit of the searcher's own and carries no noise.
+An index of handwritten digits is stored by somebody we do not trust. Each stored digit may cost
+epsilon = 8, whole image, proven. The paper's way spends it on 48 flipped bits, a wiser one on few
+bits, ours on one question asked well. A query is a digit of the searcher's own and carries no
+noise.
 
 Run it: python docs/examples/hashing_search.py
 """
@@ -31,7 +32,11 @@ def main() -> dict[str, float]:
     )
     for bits in (48, 4):
         private = PHashing(
-            ITQ(bits, random_state=0), epsilon=8.0, unit="record", random_state=0, learned_from="public"
+            ITQ(bits, random_state=0),
+            epsilon=8.0,
+            unit="record",
+            random_state=0,
+            learned_from="public",
         ).fit(X[public])
         found[f"{bits} flipped bits"] = mean_average_precision(
             private.query(X[queries]), private.transform(X[stored]), y[queries], y[stored]

@@ -1,7 +1,8 @@
 """Constrained clustering with private must-link and cannot-link pairs.
 
-Experts said of 2,400 pairs of digits whether they belong together. Whoever clusters the digits may see the digits, but
-not what was said about any pair. So the pairs go into a private metric, and k-means runs in the mapped space.
+Experts said of 2,400 pairs of digits whether they belong together. Whoever clusters the digits may
+see the digits, but not what was said about any pair. So the pairs go into a private metric, and
+k-means runs in the mapped space.
 
 Run it: python docs/examples/metric_clustering.py
 """
@@ -16,7 +17,9 @@ from blindsight import data
 from blindsight.metric import DPPMetric, EuclideanMetric
 
 
-def expert_pairs(classes: np.ndarray, count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+def expert_pairs(
+    classes: np.ndarray, count: int, rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
     """As many must-links (1) as cannot-links (0)."""
     pairs = rng.integers(0, len(classes), (10 * count, 2))
     pairs = pairs[pairs[:, 0] != pairs[:, 1]]

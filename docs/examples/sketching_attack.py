@@ -1,7 +1,8 @@
 """Train on sketches instead of images; then look at what the sketches show.
 
-A server learns digits from sketches of negative databases and never gets a pixel. An attacker with some hundred public
-digits looks at the same sketches. No epsilon is claimed for a sketch, and the pictures below say why.
+A server learns digits from sketches of negative databases and never gets a pixel. An attacker with
+some hundred public digits looks at the same sketches. No epsilon is claimed for a sketch, and the
+pictures below say why.
 
 Run it: python docs/examples/sketching_attack.py
 """
@@ -22,7 +23,9 @@ def as_text(image: np.ndarray) -> list[str]:
 
 
 def main() -> dict[str, float]:
-    """Accuracy and what is recovered at Q3, the paper's strongest setting; and the same with a promise instead."""
+    """Accuracy and what is recovered at Q3, the paper's strongest setting; and the same with a
+    promise instead.
+    """
     digits = data.load("mnist5k")
     public, train, test = digits[::8], digits[1::4], digits[2::50]
 

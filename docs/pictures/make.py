@@ -1,7 +1,8 @@
-"""The pictures of the workbench, made anew: `python docs/pictures/make.py [FOLDER]`, with `--all` also dark and narrow.
+"""The pictures of the workbench, made anew: `python docs/pictures/make.py [FOLDER]`, with `--all`
+also dark and narrow.
 
-A real workbench is started on painted scenes, and a real Chromium goes the way of a newcomer. Needs Debian's chromium
-and the package playwright.
+A real workbench is started on painted scenes, and a real Chromium goes the way of a newcomer. Needs
+Debian's chromium and the package playwright.
 """
 
 from __future__ import annotations
@@ -36,11 +37,28 @@ def workbench(state: Path, photos: Path) -> Iterator[str]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    given = {"PREPARE": "no", "KEYS": "auto", "STATE": state, "PORT": port, "PHOTOS": photos, "RATE": 10**6}
-    given |= {"TOKEN": "the-secret-of-these-pictures", "BURST": 10**6, "PHOTO_BUDGET": 24, "PUBLIC": ""}
-    environment = {**os.environ, **{f"BLINDSIGHT_STUDIO_{name}": str(value) for name, value in given.items()}}
+    given = {
+        "PREPARE": "no",
+        "KEYS": "auto",
+        "STATE": state,
+        "PORT": port,
+        "PHOTOS": photos,
+        "RATE": 10**6,
+    }
+    given |= {
+        "TOKEN": "the-secret-of-these-pictures",
+        "BURST": 10**6,
+        "PHOTO_BUDGET": 24,
+        "PUBLIC": "",
+    }
+    environment = {
+        **os.environ,
+        **{f"BLINDSIGHT_STUDIO_{name}": str(value) for name, value in given.items()},
+    }
     quiet = subprocess.DEVNULL
-    process = subprocess.Popen([sys.executable, "-m", "blindsight", "serve"], env=environment, stdout=quiet)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "blindsight", "serve"], env=environment, stdout=quiet
+    )
     url = f"http://127.0.0.1:{port}"
     try:
         for _ in range(600):
@@ -83,7 +101,9 @@ class Camera:
                 path = self.out / f"{name}{wide}{tone}.png"
                 page.screenshot(path=path, full_page=True)
                 # A third of the bytes, and no eye sees it.
-                Image.open(path).convert("RGB").quantize(200, dither=Image.Dither.NONE).save(path, optimize=True)
+                Image.open(path).convert("RGB").quantize(200, dither=Image.Dither.NONE).save(
+                    path, optimize=True
+                )
         page.emulate_media(color_scheme="light")
         page.set_viewport_size({"width": 1400, "height": 900})
 
@@ -169,8 +189,10 @@ def _answer(page: Any, pairs: int) -> None:
 def _same(page: Any) -> bool:
     """Whether two scenes have much the same colours."""
     colours = page.evaluate(
-        "async () => Promise.all(['left', 'right'].map(async (id) => { const image = document.getElementById(id);"
-        "await image.decode(); const canvas = new OffscreenCanvas(1, 1), pen = canvas.getContext('2d');"
+        "async () => Promise.all(['left', 'right'].map(async (id) => { const image = "
+        "document.getElementById(id);"
+        "await image.decode(); const canvas = new OffscreenCanvas(1, 1), pen = "
+        "canvas.getContext('2d');"
         "pen.drawImage(image, 0, 0, 1, 1); return [...pen.getImageData(0, 0, 1, 1).data]; }))"
     )
     return sum(abs(a - b) for a, b in zip(*colours, strict=True)) < 70
@@ -233,7 +255,9 @@ def main() -> None:
     shutil.rmtree(place, ignore_errors=True)
     with sync_playwright() as driver:
         folder = album(place / "photos" / "travel", each=30)
-        browser = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
+        browser = driver.chromium.launch(
+            executable_path=chromium, args=["--no-sandbox", "--disable-gpu"]
+        )
         with workbench(place / "state", folder.parent) as url:
             walk(Camera(browser, url, out, "--all" in sys.argv), folder)
         browser.close()

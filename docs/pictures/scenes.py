@@ -1,4 +1,6 @@
-"""Small painted scenes in four kinds, nobody's photographs: what the pictures of the workbench show."""
+"""Small painted scenes in four kinds, nobody's photographs: what the pictures of the workbench
+show.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ def album(folder: Path, each: int = 30) -> Path:
     for number, kind in enumerate(KINDS):
         (folder / kind).mkdir(parents=True, exist_ok=True)
         for n in range(each):
-            scene(kind, np.random.default_rng([number, n])).save(folder / kind / f"IMG_{1000 * number + n:04}.jpg")
+            scene(kind, np.random.default_rng([number, n])).save(
+                folder / kind / f"IMG_{1000 * number + n:04}.jpg"
+            )
     return folder
 
 
@@ -30,15 +34,23 @@ def scene(kind: str, rng: np.random.Generator) -> Image.Image:
     return Image.fromarray(np.clip(grain, 0, 255).astype(np.uint8))
 
 
-def _sky(rng: np.random.Generator, high: tuple[int, int, int], low: tuple[int, int, int]) -> Image.Image:
+def _sky(
+    rng: np.random.Generator, high: tuple[int, int, int], low: tuple[int, int, int]
+) -> Image.Image:
     share = np.linspace(0, 1, _SIZE[1])[:, None, None] ** rng.uniform(0.7, 1.6)
     tint = rng.normal(0, 12, 3)
     pixels = (1 - share) * (np.array(high) + tint) + share * (np.array(low) + tint)
-    return Image.fromarray(np.broadcast_to(np.clip(pixels, 0, 255), (_SIZE[1], _SIZE[0], 3)).astype(np.uint8))
+    return Image.fromarray(
+        np.broadcast_to(np.clip(pixels, 0, 255), (_SIZE[1], _SIZE[0], 3)).astype(np.uint8)
+    )
 
 
 def _hills(
-    draw: ImageDraw.ImageDraw, rng: np.random.Generator, top: float, height: float, fill: tuple[int, ...]
+    draw: ImageDraw.ImageDraw,
+    rng: np.random.Generator,
+    top: float,
+    height: float,
+    fill: tuple[int, ...],
 ) -> None:
     x = np.linspace(0, _SIZE[0], 60)
     waves = sum(np.sin(x / rng.uniform(25, 90) + rng.uniform(0, 6)) for _ in range(3)) / 3
@@ -55,11 +67,20 @@ def _harbour(rng: np.random.Generator) -> Image.Image:
         x, y = int(rng.integers(0, _SIZE[0])), int(rng.integers(line + 6, _SIZE[1]))
         draw.line((x, y, x + int(rng.integers(8, 40)), y), fill=(92, 150, 190))
     for _ in range(int(rng.integers(2, 6))):
-        x, y, s = int(rng.integers(20, 320)), int(rng.integers(line + 12, 250)), float(rng.uniform(0.6, 1.7))
+        x, y, s = (
+            int(rng.integers(20, 320)),
+            int(rng.integers(line + 12, 250)),
+            float(rng.uniform(0.6, 1.7)),
+        )
         hull = tuple(int(v) for v in rng.integers(60, 240, 3))
-        draw.polygon([(x - 26 * s, y), (x + 26 * s, y), (x + 17 * s, y + 11 * s), (x - 18 * s, y + 11 * s)], fill=hull)
+        draw.polygon(
+            [(x - 26 * s, y), (x + 26 * s, y), (x + 17 * s, y + 11 * s), (x - 18 * s, y + 11 * s)],
+            fill=hull,
+        )
         draw.line((x, y, x, y - 46 * s), fill=(70, 54, 44), width=2)
-        draw.polygon([(x + 2, y - 44 * s), (x + 2, y - 5), (x + 24 * s, y - 5)], fill=(246, 244, 236))
+        draw.polygon(
+            [(x + 2, y - 44 * s), (x + 2, y - 5), (x + 24 * s, y - 5)], fill=(246, 244, 236)
+        )
     return image
 
 
@@ -74,7 +95,10 @@ def _forest(rng: np.random.Generator) -> Image.Image:
         draw.rectangle((x - 3 * s, y - 10 * s, x + 3 * s, y), fill=(84, 60, 40))
         for k in range(3):
             base = y - (8 + 20 * k) * s
-            draw.polygon([(x - (24 - 5 * k) * s, base), (x + (24 - 5 * k) * s, base), (x, base - 36 * s)], fill=green)
+            draw.polygon(
+                [(x - (24 - 5 * k) * s, base), (x + (24 - 5 * k) * s, base), (x, base - 36 * s)],
+                fill=green,
+            )
     return image
 
 
@@ -84,11 +108,17 @@ def _city(rng: np.random.Generator) -> Image.Image:
     x = 0
     while x < _SIZE[0]:
         wide, high = int(rng.integers(24, 58)), int(rng.integers(70, 210))
-        draw.rectangle((x, _SIZE[1] - high, x + wide, _SIZE[1]), fill=tuple(int(v) for v in rng.integers(18, 52, 3)))
+        draw.rectangle(
+            (x, _SIZE[1] - high, x + wide, _SIZE[1]),
+            fill=tuple(int(v) for v in rng.integers(18, 52, 3)),
+        )
         for row in range(_SIZE[1] - high + 8, _SIZE[1] - 8, 13):
             for column in range(x + 5, x + wide - 6, 10):
                 if rng.random() < 0.5:
-                    draw.rectangle((column, row, column + 4, row + 6), fill=(255, int(rng.integers(190, 240)), 120))
+                    draw.rectangle(
+                        (column, row, column + 4, row + 6),
+                        fill=(255, int(rng.integers(190, 240)), 120),
+                    )
         x += wide + int(rng.integers(0, 8))
     return image
 

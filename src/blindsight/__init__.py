@@ -10,8 +10,8 @@ Five protections, one for each point where a visual pipeline gives something awa
 
 under one idea of a guarantee (`privacy`) and one audit (`audit`).
 
-The names below can be imported from here and are kept; everything else can be reached and may change. Nothing is
-imported before it is asked for.
+The names below can be imported from here and are kept; everything else can be reached and may
+change. Nothing is imported before it is asked for.
 """
 
 from __future__ import annotations
@@ -133,7 +133,15 @@ _HOMES = {
         *("Ledger", "Planned", "Protected", "Vault"),
     ),
     "sketching": ("CodebookSketcher", "FlippedBits", "NegDL", "NegativeSketcher"),
-    "tagging": ("CodebookAnswers", "DPTraining", "Exact", "P2MLGCN", "PrivateTagger", "RP2MLGCN", "imagenet_prior"),
+    "tagging": (
+        "CodebookAnswers",
+        "DPTraining",
+        "Exact",
+        "P2MLGCN",
+        "PrivateTagger",
+        "RP2MLGCN",
+        "imagenet_prior",
+    ),
 }
 _MODULES = ("audit", "data", "features")
 _HOME = {name: home for home, names in _HOMES.items() for name in names}

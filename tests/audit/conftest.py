@@ -13,8 +13,8 @@ from blindsight.audit.engine.exits import frozen
 def same_noise() -> Iterator[None]:
     """What is drawn from the operating system is the same every time.
 
-    An audit at 99% may refute one sound release in a hundred, and an attack on what was fitted under unlucky noise may
-    find nothing: that is their stated error, and no test must fail by it.
+    An audit at 99% may refute one sound release in a hundred, and an attack on what was fitted
+    under unlucky noise may find nothing: that is their stated error, and no test must fail by it.
     """
     with frozen(0):
         yield
@@ -22,7 +22,8 @@ def same_noise() -> Iterator[None]:
 
 @pytest.fixture(autouse=True, scope="package")
 def small() -> Iterator[None]:
-    """Fewer public images, fewer steps of the attacker that learns from them, fewer runs of the others.
+    """Fewer public images, fewer steps of the attacker that learns from them, fewer runs of the
+    others.
 
     That the pictures are there and true to each other is asked here, not their height.
     """

@@ -1,4 +1,6 @@
-"""Every mechanism and every estimator with a guarantee is handed to the audit unchanged, and no sound one falls."""
+"""Every mechanism and every estimator with a guarantee is handed to the audit unchanged, and no
+sound one falls.
+"""
 
 from __future__ import annotations
 
@@ -54,10 +56,14 @@ def federated(**settings: Any) -> FederatedClassifier:
 
 ESTIMATORS = {
     "PHashing": lambda: PHashing(LSH(24), epsilon=2.0, learned_from="public").fit(X),
-    "PHashing per bit": lambda: PHashing(LSH(24), epsilon=2.0, unit="bit", learned_from="public").fit(X),
+    "PHashing per bit": lambda: PHashing(
+        LSH(24), epsilon=2.0, unit="bit", learned_from="public"
+    ).fit(X),
     "SampledPHashing": lambda: SampledPHashing(LSH(24), epsilon=4.0, learned_from="public").fit(X),
     "CodebookHasher": lambda: CodebookHasher(epsilon=2.0, n_cells=8, learned_from="public").fit(X),
-    "CodebookHasher, private": lambda: CodebookHasher(epsilon=2.0, n_cells=8, learned_from="private").fit(X),
+    "CodebookHasher, private": lambda: CodebookHasher(
+        epsilon=2.0, n_cells=8, learned_from="private"
+    ).fit(X),
     "PITQ": lambda: PITQ(8, epsilon=2.0).fit(X),
     "PrivUnitHasher": lambda: PrivUnitHasher(epsilon=4.0, learned_from="public").fit(X),
     "DPPMetric": lambda: DPPMetric(epsilon=1.0, transitive=False).fit(PAIRS, SIMILAR),
@@ -79,7 +85,11 @@ def test_a_mechanism_is_attacked_as_it_is_and_its_proof_stands(case) -> None:
     found = audit(case.mechanism, trials=TRIALS)
     assert isinstance(found.card, Guarantee)
     assert found.card.audited is not None
-    assert 0.3 * case.mechanism.cost.epsilon < found.card.audited.epsilon <= case.mechanism.cost.epsilon
+    assert (
+        0.3 * case.mechanism.cost.epsilon
+        < found.card.audited.epsilon
+        <= case.mechanism.cost.epsilon
+    )
     assert not found.verdict.refuted
 
 
@@ -95,14 +105,18 @@ def test_an_estimator_is_audited_as_it_is_and_its_proof_stands(name: str) -> Non
 
 
 def test_half_of_the_noise_is_refuted() -> None:
-    """An estimator that draws by another mechanism than the one that its guarantee was made from."""
+    """An estimator that draws by another mechanism than the one that its guarantee was made
+    from.
+    """
 
     class Loud(PHashing):
         def _flipped(self, plain: Any, ledger: Any, names: Any) -> Any:
             loud = BitFlip.proven(6.0, n_bits=24, unit="record")
             return codes.pack(loud.release(codes.unpack(plain, 24), rng=np.random.default_rng()))
 
-    assert audit(Loud(LSH(24), epsilon=2.0, learned_from="public").fit(X), trials=200_000).verdict.refuted
+    assert audit(
+        Loud(LSH(24), epsilon=2.0, learned_from="public").fit(X), trials=200_000
+    ).verdict.refuted
 
 
 def test_a_clip_that_is_forgotten_is_refuted() -> None:
@@ -146,7 +160,9 @@ def test_an_index_is_attacked_by_the_mechanism_that_it_names(tmp_path: Path) -> 
     import dataclasses
 
     hasher = CodebookHasher(epsilon=2.0, n_cells=8, learned_from="public").fit(X)
-    with pytest.raises(InvalidParameter, match="the releases cost 2"):  # a lie cannot even be written
+    with pytest.raises(
+        InvalidParameter, match="the releases cost 2"
+    ):  # a lie cannot even be written
         dataclasses.replace(hasher.guarantee_, epsilon=0.5)
     with HammingIndex.create(tmp_path / "codes.index", 8, guarantee=hasher.guarantee_) as index:
         index.add(hasher.transform(X))
@@ -163,7 +179,9 @@ def test_a_hostile_file_is_refused(tmp_path: Path, damage: str) -> None:
     content = path.read_bytes()
     broken = {
         "half": content[: len(content) // 2],
-        "flipped": content.replace(b'\\"epsilon\\"', b'\\"epsilom\\"').replace(b"epsilon", b"epsilom"),
+        "flipped": content.replace(b'\\"epsilon\\"', b'\\"epsilom\\"').replace(
+            b"epsilon", b"epsilom"
+        ),
         "text": b"<script>alert(1)</script>",
     }
     path.write_bytes(broken[damage])

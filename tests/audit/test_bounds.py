@@ -25,7 +25,9 @@ def test_clopper_pearson_covers_exactly() -> None:
     missed = sum(
         stats.binom.pmf(hits, trials, p)
         for hits in range(trials + 1)
-        if not clopper_pearson(hits, trials, error=error)[0] <= p <= clopper_pearson(hits, trials, error=error)[1]
+        if not clopper_pearson(hits, trials, error=error)[0]
+        <= p
+        <= clopper_pearson(hits, trials, error=error)[1]
     )
     assert missed <= 2 * error
 
@@ -37,7 +39,9 @@ def test_rates_bound_is_right_in_the_limit_and_zero_without_evidence() -> None:
     assert epsilon_from_rates(10, 1000, 0, 1000, confidence=0.95, delta=0.5) == 0
 
 
-@pytest.mark.parametrize("case", [c for c in CASES if c.mechanism.cost.delta == 0], ids=lambda c: c.name)
+@pytest.mark.parametrize(
+    "case", [c for c in CASES if c.mechanism.cost.delta == 0], ids=lambda c: c.name
+)
 def test_no_sound_mechanism_is_refuted(case) -> None:
     audited = distinguish(
         lambda x, rng: case.mechanism.release(x, rng=rng),
@@ -54,11 +58,18 @@ def test_no_sound_mechanism_is_refuted(case) -> None:
 def test_outcomes_do_not_depend_on_the_number_of_workers(workers: int) -> None:
     noise = Laplace(scale=1.0, sensitivity=1.0, unit="record")
     outcomes = collect(
-        lambda x, rng: noise.release(x, rng=rng), np.zeros(2), np.ones(2), trials=600, seed=3, workers=workers
+        lambda x, rng: noise.release(x, rng=rng),
+        np.zeros(2),
+        np.ones(2),
+        trials=600,
+        seed=3,
+        workers=workers,
     )
     assert outcomes.data.shape == (600, 2)
     assert outcomes.data.sum() == pytest.approx(
-        collect(lambda x, rng: noise.release(x, rng=rng), np.zeros(2), np.ones(2), trials=600, seed=3).data.sum()
+        collect(
+            lambda x, rng: noise.release(x, rng=rng), np.zeros(2), np.ones(2), trials=600, seed=3
+        ).data.sum()
     )
 
 
@@ -67,7 +78,12 @@ def test_a_broken_mechanism_is_refuted() -> None:
     honest = Laplace.calibrate(1.0, sensitivity=1.0, unit="record")
     broken = Laplace(scale=honest.scale / 2, sensitivity=1.0, unit="record")
     audited = distinguish(
-        lambda x, rng: broken.release(x, rng=rng), np.zeros(1), np.ones(1), trials=20_000, seed=2, confidence=SURE
+        lambda x, rng: broken.release(x, rng=rng),
+        np.zeros(1),
+        np.ones(1),
+        trials=20_000,
+        seed=2,
+        confidence=SURE,
     )
     assert audited.epsilon > honest.cost.epsilon
 
@@ -89,7 +105,9 @@ def test_the_papers_flips_are_refuted_per_record() -> None:
 
 def test_exact_ratios_equal_the_cost() -> None:
     response = KaryResponse(epsilon=1.3, k=4, unit="record")
-    assert exact_epsilon(response, np.array([0]), np.array([1]), np.arange(4)[:, None]).epsilon == pytest.approx(1.3)
+    assert exact_epsilon(
+        response, np.array([0]), np.array([1]), np.arange(4)[:, None]
+    ).epsilon == pytest.approx(1.3)
     never = BitFlip(beta=0.0, n_bits=2)
     outcomes = np.array([[0, 0], [1, 1]], np.uint8)
     assert math.isinf(exact_epsilon(never, np.array([0, 0]), np.array([1, 1]), outcomes).epsilon)
@@ -112,13 +130,20 @@ def test_one_run_finds_an_unprotected_sum_and_spares_a_protected_one() -> None:
     directions = np.random.default_rng(0).standard_normal((400, 4000)) / math.sqrt(4000)
 
     def audited(sigma: float, delta: float) -> float:
-        noise = Gaussian(sigma=sigma, sensitivity=1.0, delta=1e-5, unit="record", neighbours="add or remove one")
+        noise = Gaussian(
+            sigma=sigma, sensitivity=1.0, delta=1e-5, unit="record", neighbours="add or remove one"
+        )
 
         def train(included, rng):
             return noise.release(directions[included].sum(axis=0), rng=rng)
 
         return audit_in_one_run(
-            train, lambda total: directions @ total, canaries=400, seed=1, confidence=SURE, delta=delta
+            train,
+            lambda total: directions @ total,
+            canaries=400,
+            seed=1,
+            confidence=SURE,
+            delta=delta,
         ).epsilon
 
     strong = Gaussian.calibrate(1.0, delta=1e-5, sensitivity=1.0, unit="record")

@@ -1,4 +1,6 @@
-"""The audit at the door leaves sound estimators alone and catches each bug planted in them, by its kind."""
+"""The audit at the door leaves sound estimators alone and catches each bug planted in them, by its
+kind.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,11 @@ def _audited(make: Any, data: Any = X, *, seed: int = 0, **options: Any) -> Door
     records = range(14) if removed else (0, 7)
     neighbours = neighbours_of(data, records=records, removed=removed)
     if removed:  # enough to see who was in which batch
-        neighbours = [one for one in neighbours if "far" in one.name or "absent" in one.name or "record 0" in one.name]
+        neighbours = [
+            one
+            for one in neighbours
+            if "far" in one.name or "absent" in one.name or "record 0" in one.name
+        ]
     return audit_door(
         _run(make),
         data,
@@ -86,7 +92,8 @@ def test_a_sound_descent_on_poisson_samples_is_not_refuted(seed: int) -> None:
     assert found.reached[0].share > 0.9
 
 
-# Planted bugs: each is the sound estimator with one thing wrong, and the kind of finding that names it.
+# Planted bugs: each is the sound estimator with one thing wrong, and the kind of finding that names
+# it.
 
 
 class OwnSum(Summed):
@@ -154,7 +161,9 @@ class ScaleFromTheData(Summed):
 
     def mechanism(self) -> Any:
         bound = getattr(self, "_bound", 2.0)
-        return DiscreteGaussian.calibrate(1.0, delta=1e-5, sensitivity=bound, dimensions=3, unit="record")
+        return DiscreteGaussian.calibrate(
+            1.0, delta=1e-5, sensitivity=bound, dimensions=3, unit="record"
+        )
 
 
 class WritesALog(Summed):
@@ -201,8 +210,14 @@ class CountsOfReplacement(Counted):
     """A replaced label moves two counts, not one."""
 
     def promise(self, **public: Any) -> Guarantee:
-        noise = DiscreteLaplace.calibrate(1.0, sensitivity=1.0, grid=1.0, dimensions=0, unit="record")
-        return Guarantee(releases=(Planned(what="counts", mechanism=noise),), model="central", entropy=self.entropy_)
+        noise = DiscreteLaplace.calibrate(
+            1.0, sensitivity=1.0, grid=1.0, dimensions=0, unit="record"
+        )
+        return Guarantee(
+            releases=(Planned(what="counts", mechanism=noise),),
+            model="central",
+            entropy=self.entropy_,
+        )
 
 
 class PerBit(Local):
@@ -248,15 +263,22 @@ class MoreSteps(Descent):
 
     def promise(self, **public: Any) -> Guarantee:
         made = super().promise(**public)
-        with mock.patch("blindsight.privacy.guarantee.price", lambda plan, *, delta: _cheaper(plan, delta)):
-            return Guarantee(releases=made.releases, delta=1e-5, model="central", entropy=self.entropy_)
+        with mock.patch(
+            "blindsight.privacy.guarantee.price", lambda plan, *, delta: _cheaper(plan, delta)
+        ):
+            return Guarantee(
+                releases=made.releases, delta=1e-5, model="central", entropy=self.entropy_
+            )
 
 
 def _cheaper(plan: Any, delta: float) -> Any:
     from blindsight.privacy.accounting import price
 
     (item,) = plan
-    return price((Planned(what="x", mechanism=item.mechanism, count=item.count // 2, rate=item.rate),), delta=delta)
+    return price(
+        (Planned(what="x", mechanism=item.mechanism, count=item.count // 2, rate=item.rate),),
+        delta=delta,
+    )
 
 
 @pytest.mark.parametrize(
@@ -350,7 +372,9 @@ def test_noise_that_is_not_what_it_states_is_caught(make: Any, mechanism: Any, b
         lambda self, label, *, exact: np.random.default_rng(),
         lambda self, label, *, exact: aes_generator(bytes(32)),
         lambda self, label, *, exact: aes_generator(os.urandom(4) * 8),
-        lambda self, label, *, exact: np.random.Generator(np.random.PCG64(int.from_bytes(os.urandom(32), "big"))),
+        lambda self, label, *, exact: np.random.Generator(
+            np.random.PCG64(int.from_bytes(os.urandom(32), "big"))
+        ),
     ],
     ids=["numpy's", "one key", "32 bits", "seeded well"],
 )
@@ -380,7 +404,11 @@ def test_two_accountants_agree(parts: Any, delta: float) -> None:
         Planned(
             what="x",
             mechanism=Gaussian(
-                sigma=1 / p.mu, sensitivity=1.0, delta=delta, unit="record", neighbours="add or remove one"
+                sigma=1 / p.mu,
+                sensitivity=1.0,
+                delta=delta,
+                unit="record",
+                neighbours="add or remove one",
             ),
             count=p.count,
             rate=p.rate,

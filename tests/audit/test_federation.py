@@ -35,7 +35,9 @@ def test_kept_permutations_give_the_support_away_and_pads_do_not(key: PrivateKey
 
 def test_single_contributors_are_published_by_paper_and_withheld_by_votes(key: PrivateKey) -> None:
     """At 95.6% sparsity and 5 users about 91% of the sum's weights have one contributor."""
-    assert single_contributors("paper", dimension=1500, key=key).value == pytest.approx(0.91, abs=0.08)
+    assert single_contributors("paper", dimension=1500, key=key).value == pytest.approx(
+        0.91, abs=0.08
+    )
     for density in (0.044, 0.5):
         assert single_contributors("pad", density=density, key=key).value == 0
 
@@ -62,7 +64,9 @@ def test_a_cheating_party_is_stopped_by_a_rule(cheat: str) -> None:
     assert CHEATS[cheat]() in Code.__members__
 
 
-@pytest.mark.parametrize("change", [lambda blocks: [*blocks, blocks[0]], lambda blocks: blocks[:-1]], ids=["+1", "-1"])
+@pytest.mark.parametrize(
+    "change", [lambda blocks: [*blocks, blocks[0]], lambda blocks: blocks[:-1]], ids=["+1", "-1"]
+)
 def test_a_key_of_one_block_more_or_less_is_not_decrypted(change) -> None:
     stage = cheats._Stage()
     whole = stage.product(cheats._ALL)

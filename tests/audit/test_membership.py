@@ -1,4 +1,6 @@
-"""Membership inference finds an overfitted model and stays at chance on one that saw nothing of the record."""
+"""Membership inference finds an overfitted model and stays at chance on one that saw nothing of the
+record.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ def _attack(sigma: float):
         total = (Y[included, None] * rows).sum(axis=0)
         return noise.release(total, rng=dice) if noise else total
 
-    return infer_membership(train, lambda weights: Y * (X @ weights), records=300, shadows=6, seed=1)
+    return infer_membership(
+        train, lambda weights: Y * (X @ weights), records=300, shadows=6, seed=1
+    )
 
 
 def test_an_unprotected_model_gives_its_members_away() -> None:
@@ -57,7 +61,9 @@ def test_reconstruction_beats_the_mean_image_exactly_where_the_release_tells_som
     telling = images[:, 0, :1].astype(float)
     noise = rng.standard_normal((400, 1))
     for decoder in ("ridge", "network"):
-        leak = reconstruct(telling[:300], images[:300], telling[300:], images[300:], decoder=decoder)
+        leak = reconstruct(
+            telling[:300], images[:300], telling[300:], images[300:], decoder=decoder
+        )
         blind = reconstruct(noise[:300], images[:300], noise[300:], images[300:], decoder=decoder)
         assert leak.psnr > leak.psnr_of_mean + 1
         assert blind.psnr < blind.psnr_of_mean + 0.5

@@ -1,4 +1,6 @@
-"""What others built is audited as it is: callables, OpenDP measurements, and training runs by Opacus."""
+"""What others built is audited as it is: callables, OpenDP measurements, and training runs by
+Opacus.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +68,9 @@ def test_what_cannot_be_called_with_the_data_is_said_to_be_so() -> None:
 
 @pytest.fixture
 def dp() -> Any:
-    found = pytest.importorskip("opendp.prelude", reason="opendp is not installed: its measurements are not audited")
+    found = pytest.importorskip(
+        "opendp.prelude", reason="opendp is not installed: its measurements are not audited"
+    )
     found.enable_features("contrib", "honest-but-curious")
     return found
 
@@ -74,12 +78,15 @@ def dp() -> Any:
 def test_an_opendp_measurement_is_held_to_its_own_map(dp: Any) -> None:
     """OpenDP draws from entropy of its own, so the inputs are a little nearer than the map allows.
 
-    Told apart by the sign (half of the releases on one side), inputs at the full distance refute a sound measurement
-    in 2e-4 of the runs; at 0.9 of it in 3e-9, and fewer than 1e-7 find less than 0.5.
+    Told apart by the sign (half of the releases on one side), inputs at the full distance refute a
+    sound measurement in 2e-4 of the runs; at 0.9 of it in 3e-9, and fewer than 1e-7 find less than
+    0.5.
     """
     space = dp.atom_domain(T=float, nan=False), dp.absolute_distance(T=float)
     sound = dp.m.make_laplace(*space, scale=1.0)
-    found = audit_measurement(sound, 0.0, 0.9, d_in=1.0, statistic=lambda answers: -np.sign(answers[:, 0]))
+    found = audit_measurement(
+        sound, 0.0, 0.9, d_in=1.0, statistic=lambda answers: -np.sign(answers[:, 0])
+    )
     assert not found.verdict.refuted
     assert 0.5 < found.verdict.audited.epsilon <= found.verdict.claimed == pytest.approx(1.0)
     smooth = dp.m.make_gaussian(*space, scale=1.0)
@@ -87,7 +94,9 @@ def test_an_opendp_measurement_is_held_to_its_own_map(dp: Any) -> None:
 
 
 def test_an_opendp_measurement_whose_map_promises_too_much_is_refuted(dp: Any) -> None:
-    inner = dp.m.make_laplace(dp.atom_domain(T=float, nan=False), dp.absolute_distance(T=float), scale=0.25)
+    inner = dp.m.make_laplace(
+        dp.atom_domain(T=float, nan=False), dp.absolute_distance(T=float), scale=0.25
+    )
     liar = dp.m.make_user_measurement(
         dp.atom_domain(T=float, nan=False),
         dp.absolute_distance(T=float),
@@ -109,7 +118,9 @@ def training(*, poisson: bool = True, clip: float | None = 1.0, told: float | No
     from opacus.accountants import RDPAccountant
 
     def train(dataset: Any) -> Any:
-        model = torch.nn.Sequential(torch.nn.Linear(20, 24), torch.nn.Tanh(), torch.nn.Linear(24, 3))
+        model = torch.nn.Sequential(
+            torch.nn.Linear(20, 24), torch.nn.Tanh(), torch.nn.Linear(24, 3)
+        )
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             engine: Any = PrivacyEngine(accountant="rdp")
@@ -126,7 +137,9 @@ def training(*, poisson: bool = True, clip: float | None = 1.0, told: float | No
                 optimizer.noise_multiplier = 1e-6
             if told is not None or clip is None:
                 accountant, rate = RDPAccountant(), 1 / len(loader)
-                optimizer.attach_step_hook(lambda _: accountant.step(noise_multiplier=told or 1.0, sample_rate=rate))
+                optimizer.attach_step_hook(
+                    lambda _: accountant.step(noise_multiplier=told or 1.0, sample_rate=rate)
+                )
             done = 0
             while done < STEPS:
                 for inputs, classes in loader:

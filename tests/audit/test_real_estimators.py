@@ -1,4 +1,6 @@
-"""The attacks run what really runs: an estimator that leaves its mechanism out is refuted, and as it is it is not."""
+"""The attacks run what really runs: an estimator that leaves its mechanism out is refuted, and as
+it is it is not.
+"""
 
 from __future__ import annotations
 
@@ -27,23 +29,34 @@ IMAGES = RNG.integers(0, 16, (40, 1, 3, 3)).astype(np.uint8)
 
 
 def _tagger(**params: Any) -> PrivateTagger:
-    return PrivateTagger(DPTraining(epsilon=1.0, steps=10), classes=CLASSES, **params).fit(ROWS, SAID)
+    return PrivateTagger(DPTraining(epsilon=1.0, steps=10), classes=CLASSES, **params).fit(
+        ROWS, SAID
+    )
 
 
 def _federated() -> FederatedClassifier:
-    made = FederatedClassifier(classes=[0, 1, 2], rounds=2, noise=SumNoise(epsilon=2.0), encrypt=False)
+    made = FederatedClassifier(
+        classes=[0, 1, 2], rounds=2, noise=SumNoise(epsilon=2.0), encrypt=False
+    )
     return made.fit(ROWS, np.arange(60) % 3, np.arange(60) % 6)
 
 
 MADE: dict[str, Any] = {
     "flipped codes": lambda: PHashing(LSH(8), epsilon=4.0, learned_from="public").fit(ROWS),
-    "flipped codes per bit": lambda: PHashing(LSH(8), epsilon=1.0, unit="bit", learned_from="public").fit(ROWS),
+    "flipped codes per bit": lambda: PHashing(
+        LSH(8), epsilon=1.0, unit="bit", learned_from="public"
+    ).fit(ROWS),
     "some bits": lambda: SampledPHashing(LSH(8), epsilon=4.0, learned_from="public").fit(ROWS),
     "directions": lambda: PrivUnitHasher(epsilon=4.0, learned_from="public").fit(ROWS),
     "cells": lambda: CodebookHasher(epsilon=3.0, n_cells=6, learned_from="public").fit(ROWS),
-    # Many rows: with 60 the noise may move the mean so far that all inputs get one code, and then nothing is told.
-    "a learned projection": lambda: PITQ(n_bits=4, epsilon=2.0, n_iterations=2).fit(np.tile(ROWS, (100, 1))),
-    "an index's codebook": lambda: from_pictures(np.tile(ROWS, (2, 1)), 3.0, network=None, n_cells=6),
+    # Many rows: with 60 the noise may move the mean so far that all inputs get one code, and then
+    # nothing is told.
+    "a learned projection": lambda: PITQ(n_bits=4, epsilon=2.0, n_iterations=2).fit(
+        np.tile(ROWS, (100, 1))
+    ),
+    "an index's codebook": lambda: from_pictures(
+        np.tile(ROWS, (2, 1)), 3.0, network=None, n_cells=6
+    ),
     "noisy logits": lambda: _tagger(answers=LaplaceAnswers(epsilon=2.0)),
     "top tags": lambda: _tagger(answers=TopTags(epsilon=2.0)),
     "flipped pixels": lambda: FlippedBits(3.0, depth=4).fit(IMAGES),
@@ -84,7 +97,11 @@ def test_training_itself_is_attacked() -> None:
     def total(door: Door, what: str, rows: Any) -> Any:
         absent = door._listener.absent(len(rows)) if door._listener is not None else None
         there = np.ones(len(rows)) if absent is None else (~absent).astype(float)
-        return rows.weighted_sum(there) if hasattr(rows, "weighted_sum") else there @ np.asarray(rows, float)
+        return (
+            rows.weighted_sum(there)
+            if hasattr(rows, "weighted_sum")
+            else there @ np.asarray(rows, float)
+        )
 
     with mock.patch.object(Door, "total", total):
         broken = audit(tagger, trials=20_000)
@@ -97,7 +114,9 @@ def test_sums_are_attacked_as_users_make_them() -> None:
     sound = audit(model, trials=20_000)
     assert sound.verdict is not None
     assert not sound.verdict.refuted, sound.verdict
-    with mock.patch.object(GaussianShares, "share", lambda self, update, *, rng: self.clipped(update)):
+    with mock.patch.object(
+        GaussianShares, "share", lambda self, update, *, rng: self.clipped(update)
+    ):
         broken = audit(model, trials=20_000)
     assert broken.verdict is not None
     assert broken.verdict.refuted, broken.verdict

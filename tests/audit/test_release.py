@@ -1,4 +1,6 @@
-"""A release is attacked with its owner's photos as the truth, and what is said of it follows from what was measured."""
+"""A release is attacked with its owner's photos as the truth, and what is said of it follows from
+what was measured.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,14 @@ from typer.testing import CliRunner
 
 from blindsight.audit import release as module
 from blindsight.audit.engine.exits import frozen
-from blindsight.audit.release import ReleaseAudit, album, audit_release, audit_sketches, audit_tags, sketches
+from blindsight.audit.release import (
+    ReleaseAudit,
+    album,
+    audit_release,
+    audit_sketches,
+    audit_tags,
+    sketches,
+)
 from blindsight.audit.release.album import read_album
 from blindsight.audit.target import audit_file
 from blindsight.cli.main import app
@@ -35,7 +44,9 @@ KINDS = 6
 
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory) -> Path:
-    """Ninety pictures of six kinds, each kind a pattern of its own with some noise on it, a folder per kind."""
+    """Ninety pictures of six kinds, each kind a pattern of its own with some noise on it, a folder
+    per kind.
+    """
     folder = tmp_path_factory.mktemp("photos")
     rng = np.random.default_rng(0)
     for kind in range(KINDS):
@@ -55,7 +66,17 @@ def made(photos, tmp_path_factory):
     def make(epsilon: float, *more: str) -> Path:
         if (epsilon, more) not in kept:
             out = home / f"out{len(kept)}"
-            words = ["hash", photos, "--out", out, "--epsilon", epsilon, "--features", "pixels", *more]
+            words = [
+                "hash",
+                photos,
+                "--out",
+                out,
+                "--epsilon",
+                epsilon,
+                "--features",
+                "pixels",
+                *more,
+            ]
             with frozen(zlib.crc32(f"{epsilon} {more}".encode())):
                 done = CliRunner().invoke(app, [str(word) for word in words])
             assert done.exit_code == 0, done.output
@@ -108,10 +129,16 @@ def test_flipped_bits_are_attacked_too(made) -> None:
 
 
 @pytest.mark.parametrize(
-    ("shift", "says"), [(0, "where the promise says"), (1, "photos share their noise")], ids=["no noise", "one noise"]
+    ("shift", "says"),
+    [(0, "where the promise says"), (1, "photos share their noise")],
+    ids=["no noise", "one noise"],
 )
-def test_codes_whose_noise_is_not_what_is_stated_are_refuted(made, tmp_path, shift: int, says: str) -> None:
-    """The true cells in the place of those that epsilon 1 drew; and the same change to all of them."""
+def test_codes_whose_noise_is_not_what_is_stated_are_refuted(
+    made, tmp_path, shift: int, says: str
+) -> None:
+    """The true cells in the place of those that epsilon 1 drew; and the same change to all of
+    them.
+    """
     out = tmp_path / "out"
     shutil.copytree(made(1.0), out)
     shutil.copytree(f"{made(1.0)}.vault", f"{out}.vault")
@@ -159,7 +186,9 @@ def test_the_command_prints_lines_that_fit_and_writes_a_page(made, tmp_path) -> 
     assert max(map(len, printed.splitlines())) <= 80
     assert printed.count("Not refuted:") == 1
     page = (tmp_path / "report" / "report.html").read_text()
-    assert page.index("of 100 cases") < page.index("<figure>") < page.index("Claimed, proven, audited")
+    assert (
+        page.index("of 100 cases") < page.index("<figure>") < page.index("Claimed, proven, audited")
+    )
     assert "data:image/png;base64," in page
     assert "holiday" not in page
     measured = json.loads((tmp_path / "report" / "report.json").read_text())["measured"]
@@ -194,12 +223,19 @@ def test_sketches_are_attacked_with_the_photos_behind_them(photos, tmp_path) -> 
 
 def _tags(photos, folder: Path, epsilon: float) -> tuple[Path, Path]:
     """What the workbench publishes: one tag of each photo, under its id, and the promise beside."""
-    vault, mechanism = Vault.create(folder / "vault"), KaryResponse(epsilon=epsilon, k=KINDS, unit="record")
+    vault, mechanism = (
+        Vault.create(folder / "vault"),
+        KaryResponse(epsilon=epsilon, k=KINDS, unit="record"),
+    )
     files = sorted(photos.rglob("*.png"))
     records = [vault.record_of(content_digest(path.read_bytes())) for path in files]
-    told = mechanism.release(np.array([int(path.parent.name[-1]) for path in files]), rng=np.random.default_rng(0))
+    told = mechanism.release(
+        np.array([int(path.parent.name[-1]) for path in files]), rng=np.random.default_rng(0)
+    )
     guarantee = Guarantee(releases=(Planned(what="tag", mechanism=mechanism),), model="local")
-    (folder / "tags.csv").write_text("photo,tag\n" + "".join(f"{r},k{t}\n" for r, t in zip(records, told, strict=True)))
+    (folder / "tags.csv").write_text(
+        "photo,tag\n" + "".join(f"{r},k{t}\n" for r, t in zip(records, told, strict=True))
+    )
     (folder / "guarantee.json").write_text(guarantee.to_json())
     return folder / "tags.csv", folder / "vault"
 
@@ -225,7 +261,9 @@ def test_names_in_published_tags_are_found_and_the_command_prints(photos, tmp_pa
     table, vault = _tags(photos, tmp_path, 4.0)
     names = sorted(path.relative_to(photos).as_posix() for path in photos.rglob("*.png"))
     rows = [line.partition(",")[2] for line in table.read_text().splitlines()[1:]]
-    table.write_text("photo,tag\n" + "".join(f"{n},{t}\n" for n, t in zip(names, rows, strict=True)))
+    table.write_text(
+        "photo,tag\n" + "".join(f"{n},{t}\n" for n, t in zip(names, rows, strict=True))
+    )
     words = ["audit", str(tmp_path), "--vault", str(vault), "--photos", str(photos)]
     done = CliRunner().invoke(app, words, env={"COLUMNS": "80"})
     assert done.exit_code == 1, done.output

@@ -1,4 +1,6 @@
-"""The report on one's own file shows claim, proof and attack on one picture, and what the file itself gives away."""
+"""The report on one's own file shows claim, proof and attack on one picture, and what the file
+itself gives away.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,10 @@ KINDS: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
         lambda: PHashing(LSH(24), epsilon=1.0, calibration="paper", learned_from="public").fit(X),
         (ROC,),
     ),
-    "codebook": (lambda: CodebookHasher(epsilon=2.0, n_cells=8, learned_from="public").fit(X), (ROC,)),
+    "codebook": (
+        lambda: CodebookHasher(epsilon=2.0, n_cells=8, learned_from="public").fit(X),
+        (ROC,),
+    ),
     "metric": (
         lambda: DPPMetric(4, epsilon=1.0, transitive=False).fit(PAIRS, SIMILAR),
         (ROC, "What the metric tells about one label"),
@@ -68,7 +73,9 @@ def test_every_kind_has_its_roc_and_what_it_gives_away(reports, kind: str) -> No
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_page_opens_with_no_network_and_never_says_private(reports, kind: str) -> None:
     page = reports[kind].to_html()
-    links = re.findall(r"""(?:src|href)\s*=\s*["']([^"']*)""", page) + re.findall(r"url\(([^)]*)\)", page)
+    links = re.findall(r"""(?:src|href)\s*=\s*["']([^"']*)""", page) + re.findall(
+        r"url\(([^)]*)\)", page
+    )
     assert all(link.startswith(("data:", "#")) for link in links)
     assert "<script" not in page
     words = {verdict.word for verdict in reports[kind].verdicts}
@@ -77,7 +84,9 @@ def test_the_page_opens_with_no_network_and_never_says_private(reports, kind: st
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_all_three_formats_hold_card_numbers_figures_and_what_to_change(reports, kind: str, tmp_path: Path) -> None:
+def test_all_three_formats_hold_card_numbers_figures_and_what_to_change(
+    reports, kind: str, tmp_path: Path
+) -> None:
     page, text, fields = (path.read_text() for path in reports[kind].write(tmp_path))
     stored = json.loads(fields)
     assert stored["cards"]
@@ -111,15 +120,32 @@ def test_asking_again_reveals_more(reports) -> None:
 @pytest.mark.parametrize(
     ("make", "sentence"),
     [
-        (lambda: PHashing(LSH(24), epsilon=1.0, unit="bit", learned_from="public").fit(X), "set unit='record'"),
         (
-            lambda: PHashing(LSH(24), epsilon=1.0, calibration="paper", learned_from="public").fit(X),
+            lambda: PHashing(LSH(24), epsilon=1.0, unit="bit", learned_from="public").fit(X),
+            "set unit='record'",
+        ),
+        (
+            lambda: PHashing(LSH(24), epsilon=1.0, calibration="paper", learned_from="public").fit(
+                X
+            ),
             "use calibration='proven'",
         ),
-        (lambda: PHashing(LSH(24), epsilon=25.0, learned_from="public").fit(X), "lower epsilon below 10"),
-        (lambda: PHashing(LSH(24), epsilon=2.0, random_state=1, learned_from="public").fit(X), "random_state=None"),
-        (lambda: PHashing(LSH(24), epsilon=2.0, learned_from="private").fit(X), "learned_from='public'"),
-        (lambda: PITQ(4, epsilon=1.0, calibration="paper", n_iterations=2).fit(X), "nothing is proven"),
+        (
+            lambda: PHashing(LSH(24), epsilon=25.0, learned_from="public").fit(X),
+            "lower epsilon below 10",
+        ),
+        (
+            lambda: PHashing(LSH(24), epsilon=2.0, random_state=1, learned_from="public").fit(X),
+            "random_state=None",
+        ),
+        (
+            lambda: PHashing(LSH(24), epsilon=2.0, learned_from="private").fit(X),
+            "learned_from='public'",
+        ),
+        (
+            lambda: PITQ(4, epsilon=1.0, calibration="paper", n_iterations=2).fit(X),
+            "nothing is proven",
+        ),
         (lambda: FlippedBits(2.0).fit(IMAGES), "a pixel is not a picture"),
         (lambda: KINDS["tagger"][0](), "charge every answer"),
         (lambda: KINDS["tagger"][0](), "training records: train with PrivateTagger"),

@@ -1,4 +1,6 @@
-"""Bugs written into copies of the package are caught: some of them here, all in `benchmarks.audit.mutants`."""
+"""Bugs written into copies of the package are caught: some of them here, all in
+`benchmarks.audit.mutants`.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ def test_every_mutant_can_still_be_written(mutant) -> None:
     compile(changed, mutant.path, "exec")
 
 
-@pytest.mark.parametrize("mutant", [m for m in ALL if m.name in SOME], ids=lambda mutant: mutant.name)
+@pytest.mark.parametrize(
+    "mutant", [m for m in ALL if m.name in SOME], ids=lambda mutant: mutant.name
+)
 def test_a_bug_in_the_source_is_caught(mutant) -> None:
     (outcome,) = outcomes([mutant])
     assert outcome.word == "caught", f"{outcome.word}: {outcome.says}"

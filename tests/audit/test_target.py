@@ -1,4 +1,6 @@
-"""What a user has made can be audited from its file alone, and the report says it in three formats."""
+"""What a user has made can be audited from its file alone, and the report says it in three
+formats.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,11 @@ def test_paper_flips_are_refuted_and_exit_with_1(saved, tmp_path: Path) -> None:
     page = (tmp_path / "out" / "report.html").read_text()
     assert "REFUTED" in page
     assert page.count("<figure>") == 2
-    assert page.index("is claimed per record") < page.index("<figure>") < page.index("Claimed, proven, audited")
+    assert (
+        page.index("is claimed per record")
+        < page.index("<figure>")
+        < page.index("Claimed, proven, audited")
+    )
 
 
 @pytest.mark.parametrize(
@@ -74,7 +80,14 @@ def test_the_command_exits_with_0_where_nothing_is_refuted(saved) -> None:
 
 def test_a_promise_per_bit_is_attacked_on_codes_that_differ_in_one_bit(saved) -> None:
     path = saved(
-        PHashing(LSH(48, center=False), epsilon=1.0, unit="bit", calibration="paper", learned_from="public"), X
+        PHashing(
+            LSH(48, center=False),
+            epsilon=1.0,
+            unit="bit",
+            calibration="paper",
+            learned_from="public",
+        ),
+        X,
     )
     found = audit_file(path, trials=50_000)
     assert found.verdict is not None
@@ -116,7 +129,8 @@ def test_what_promises_nothing_says_so(saved, tmp_path: Path) -> None:
 
 def test_the_report_is_self_contained_and_escapes_what_it_is_told(saved) -> None:
     found = audit_file(
-        saved(PHashing(LSH(24), epsilon=1.0, calibration="paper", learned_from="public"), X), trials=20_000
+        saved(PHashing(LSH(24), epsilon=1.0, calibration="paper", learned_from="public"), X),
+        trials=20_000,
     )
     report = Report(
         title="<script>alert(1)</script>",
@@ -130,9 +144,9 @@ def test_the_report_is_self_contained_and_escapes_what_it_is_told(saved) -> None
     page = report.to_html()
     assert "<script" not in page
     assert "<b>" not in page
-    assert "http://" not in page.replace("http://www.w3.org/", "").replace("http://purl.org/", "").replace(
-        "http://creativecommons.org/", ""
-    )
+    assert "http://" not in page.replace("http://www.w3.org/", "").replace(
+        "http://purl.org/", ""
+    ).replace("http://creativecommons.org/", "")
     assert 'src="http' not in page
     assert "data:image/png;base64," in page
     assert "1 of 1 published claims are REFUTED" in report.to_markdown()

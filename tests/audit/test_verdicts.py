@@ -1,4 +1,6 @@
-"""The table of all five methods stands: what is claimed falls where it must, what is proved never does."""
+"""The table of all five methods stands: what is claimed falls where it must, what is proved never
+does.
+"""
 
 from __future__ import annotations
 
@@ -32,11 +34,21 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Table:
     words = ["audit", "--all", "--out", str(out), "--seed", "1"]
     done = CliRunner().invoke(app, words, env={"COLUMNS": "80"}, catch_exceptions=False)
     assert done.exit_code == 1
-    return Table(done.stdout, (out / "report.html").read_text(), json.loads((out / "report.json").read_text()))
+    return Table(
+        done.stdout,
+        (out / "report.html").read_text(),
+        json.loads((out / "report.json").read_text()),
+    )
 
 
 def test_all_five_rooms_are_in_the_table(table: Table) -> None:
-    assert {verdict["room"] for verdict in table.verdicts} == {"hashing", "federated", "metric", "sketching", "tagging"}
+    assert {verdict["room"] for verdict in table.verdicts} == {
+        "hashing",
+        "federated",
+        "metric",
+        "sketching",
+        "tagging",
+    }
     for method in ("PHashing", "DPHE", "DPP-DML", "NegDL", "P2"):
         assert method in table.printed
 
@@ -52,9 +64,20 @@ def test_no_proof_is_refuted(table: Table) -> None:
 
 @pytest.mark.parametrize(
     "method",
-    ["PHashing", "PITQ", "DPP-DML", "DPP-S", "P2-ML-GCN outputs", "P2-ML-GCN weights", "DPHE", "NegDL records"],
+    [
+        "PHashing",
+        "PITQ",
+        "DPP-DML",
+        "DPP-S",
+        "P2-ML-GCN outputs",
+        "P2-ML-GCN weights",
+        "DPHE",
+        "NegDL records",
+    ],
 )
-def test_the_published_claim_is_refuted_and_something_better_advised(table: Table, method: str) -> None:
+def test_the_published_claim_is_refuted_and_something_better_advised(
+    table: Table, method: str
+) -> None:
     rows = [v for v in table.verdicts if v["method"] == method and v["calibration"] == "paper"]
     assert rows
     assert all(row["verdict"] == "REFUTED" and row["advice"] for row in rows)
@@ -74,7 +97,9 @@ def test_words_are_only_refuted_and_not_refuted(table: Table) -> None:
 def test_the_page_shows_table_figures_advice_and_cards(table: Table) -> None:
     assert table.page.count("<figure>") == 5
     assert "What comes back of an image" in table.page
-    assert table.page.count('class="refuted"') == sum(v["verdict"] == "REFUTED" for v in table.verdicts)
+    assert table.page.count('class="refuted"') == sum(
+        v["verdict"] == "REFUTED" for v in table.verdicts
+    )
     assert "What to change" in table.page
     assert 'class="card"' in table.page
 

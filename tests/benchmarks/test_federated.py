@@ -1,4 +1,6 @@
-"""The bench's crypto rows exist, are finite and keep their names, on a vector short enough for a test."""
+"""The bench's crypto rows exist, are finite and keep their names, on a vector short enough for a
+test.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +24,18 @@ def test_crypto_rows_have_their_names(monkeypatch: pytest.MonkeyPatch, tmp_path:
             quick=True, out=tmp_path, progress=lambda done, total: seen.append((done, total))
         )
     }
-    wanted = {"encrypt_vs_phe_2048", "bytes_per_weight_n100", "table2_online_vs_phe_0001", "key_holder_cpu_vs_before"}
-    wanted |= {f"table2{kind}_vs_phe_{name}" for kind in ("", "_cpu") for name in ("0001", "791", "956")}
-    wanted |= {f"table2_seconds_{name}_{bits}" for name in ("0001", "791", "956") for bits in (1024, 2048)}
+    wanted = {
+        "encrypt_vs_phe_2048",
+        "bytes_per_weight_n100",
+        "table2_online_vs_phe_0001",
+        "key_holder_cpu_vs_before",
+    }
+    wanted |= {
+        f"table2{kind}_vs_phe_{name}" for kind in ("", "_cpu") for name in ("0001", "791", "956")
+    }
+    wanted |= {
+        f"table2_seconds_{name}_{bits}" for name in ("0001", "791", "956") for bits in (1024, 2048)
+    }
     assert {f"federated.{name}" for name in wanted} <= rows.keys()
     assert all(math.isfinite(row.value) and row.value > 0 for row in rows.values())
     assert seen[-1] == (5, 5)
@@ -68,4 +79,6 @@ def test_bytes_per_weight_stay_below_what_is_promised() -> None:
     for users, most in ((5, 2.9), (100, 3.6), (1_000, 4.1), (10_000, 4.6)):
         for holders in (None, (3, 5)):
             settings = Settings(dimension=federated_crypto.DIMENSION, users=users, holders=holders)
-            assert rules.contribution_bytes(settings, settings.dimension) / settings.dimension <= most
+            assert (
+                rules.contribution_bytes(settings, settings.dimension) / settings.dimension <= most
+            )

@@ -1,4 +1,6 @@
-"""The estimate of the pad's strength reproduces what others published, and no size offered falls below its mark."""
+"""The estimate of the pad's strength reproduces what others published, and no size offered falls
+below its mark.
+"""
 
 from __future__ import annotations
 

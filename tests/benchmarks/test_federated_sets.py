@@ -18,7 +18,12 @@ class Means:
         pass
 
     def transform(self, images) -> np.ndarray:
-        return np.stack([np.asarray(image).reshape(2, 4, 2, 4, 3).mean(axis=(1, 3)).ravel() for image, _ in images])
+        return np.stack(
+            [
+                np.asarray(image).reshape(2, 4, 2, 4, 3).mean(axis=(1, 3)).ravel()
+                for image, _ in images
+            ]
+        )
 
 
 @pytest.fixture
@@ -40,7 +45,9 @@ def test_table_3_runs_on_a_folder_of_faces(folder: Path) -> None:
         photo(folder / "celeba" / "img_align_celeba" / f"{number}.png", bool(young), rng)
         lines.append(f"{number}.png {1 if young else -1} {-1 if young else 1}")
         parts.append(f"{number}.png {(1, 0, 0, 0, 2)[number // 2 % 5]}")
-    (folder / "celeba" / "list_attr_celeba.txt").write_text("\n".join(["90", "Young Bald", *lines]) + "\n")
+    (folder / "celeba" / "list_attr_celeba.txt").write_text(
+        "\n".join(["90", "Young Bald", *lines]) + "\n"
+    )
     (folder / "celeba" / "list_eval_partition.txt").write_text("\n".join(parts) + "\n")
     rows = {row.id: row for row in accuracy.table3(0)}
     assert rows["federated.table3_dphe"].value > 90
@@ -52,7 +59,11 @@ def test_caltech_256_runs_on_a_folder_of_classes(folder: Path) -> None:
     rng = np.random.default_rng(0)
     for place, name in enumerate(("001.ak47", "002.flag", "257.clutter")):
         for number in range(40):
-            photo(folder / "caltech256" / "256_ObjectCategories" / name / f"{number}.png", place == 1, rng)
+            photo(
+                folder / "caltech256" / "256_ObjectCategories" / name / f"{number}.png",
+                place == 1,
+                rng,
+            )
     rows = {row.id: row for row in accuracy.table1_256(0, splits=1)}
     assert rows["federated.table1_caltech256_central"].value > 90
     assert "72 training images" in rows["federated.table1_caltech256_dphe"].note
@@ -68,7 +79,9 @@ def test_what_is_missing_is_said(folder: Path) -> None:
 def test_splits_have_the_papers_counts_where_there_are_enough() -> None:
     y = np.repeat([0, 1], [90, 30])
     split = sets.split(np.zeros((120, 1)), y, seed=0, train=30, most=50)
-    assert [np.bincount(part[1]).tolist() for part in (split.public, split.private, split.test)] == [
+    assert [
+        np.bincount(part[1]).tolist() for part in (split.public, split.private, split.test)
+    ] == [
         [3, 3],
         [27, 24],
         [50, 3],

@@ -45,8 +45,14 @@ def test_the_plan_multiplies_rates_by_sizes():
 def test_the_plan_is_linear_in_images_and_names_its_rates():
     one, two = ({row.id: row for row in sizing.plan(RATES, images=n)} for n in (10**6, 2 * 10**6))
     for name in ("hash_cores", "sketch_core_hours", "index_gigabytes", "query_core_seconds"):
-        assert two[f"growth.plan.{name}"].value == pytest.approx(2 * one[f"growth.plan.{name}"].value)
-    assert all(source in RATES for row in one.values() for source in row.note.removeprefix("from ").split(", "))
+        assert two[f"growth.plan.{name}"].value == pytest.approx(
+            2 * one[f"growth.plan.{name}"].value
+        )
+    assert all(
+        source in RATES
+        for row in one.values()
+        for source in row.note.removeprefix("from ").split(", ")
+    )
 
 
 def test_the_plan_does_without_the_network():
@@ -56,7 +62,10 @@ def test_the_plan_does_without_the_network():
 
 
 def test_the_page_gets_the_plan_between_its_markers_and_nothing_else(tmp_path):
-    rows = [{"id": row.id, "value": row.value, "unit": row.unit, "note": row.note} for row in sizing.plan(RATES)]
+    rows = [
+        {"id": row.id, "value": row.value, "unit": row.unit, "note": row.note}
+        for row in sizing.plan(RATES)
+    ]
     report, page = tmp_path / "growth.json", tmp_path / "cluster.md"
     report.write_text(json.dumps({"rows": rows}))
     page.write_text(f"before\n{sizing.BEGIN}\nwhat was there\n{sizing.END}\nafter\n")
@@ -85,7 +94,9 @@ def test_every_subject_spans_three_decades():
     assert all(subject.sizes[-1] == 1000 * subject.sizes[0] for subject in growth.SUBJECTS)
 
 
-@pytest.mark.parametrize("subject", [*growth.SUBJECTS, growth.CONTROL], ids=lambda subject: subject.name)
+@pytest.mark.parametrize(
+    "subject", [*growth.SUBJECTS, growth.CONTROL], ids=lambda subject: subject.name
+)
 def test_the_work_of_each_subject_runs(subject):
     assert growth.cpu_seconds(subject.prepare(subject.sizes[0], 0), repeats=1) > 0
 

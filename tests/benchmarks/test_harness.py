@@ -1,4 +1,6 @@
-"""Races are fair, reports have one shape, the results page holds what was measured and nothing else."""
+"""Races are fair, reports have one shape, the results page holds what was measured and nothing
+else.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,9 @@ def test_a_race_takes_turns_and_compares_medians() -> None:
 
 
 def test_a_report_has_rows_machine_and_versions() -> None:
-    made = json.loads(json.dumps(report([Row(id="x.y", value=1.0, unit="s", peer="numpy", paper=2.0)])))
+    made = json.loads(
+        json.dumps(report([Row(id="x.y", value=1.0, unit="s", peer="numpy", paper=2.0)]))
+    )
     assert set(made) == {"rows", "machine", "versions"}
     assert set(made["rows"][0]) == {field.name for field in dataclasses.fields(Row)}
     assert made["machine"]["cores"] >= 1
@@ -88,7 +92,9 @@ def test_every_room_can_be_measured(room: str) -> None:
     assert {"quick", "seed", "out", "progress"} <= set(inspect.signature(measure).parameters)
 
 
-def test_a_stopped_run_leaves_the_rows_it_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stopped_run_leaves_the_rows_it_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def rows(**_: object) -> Iterator[Row]:
         yield Row(id="toy.first", value=1, unit="x")
         raise KeyboardInterrupt
@@ -103,8 +109,15 @@ def test_a_stopped_run_leaves_the_rows_it_measured(tmp_path: Path, monkeypatch: 
 
 def test_the_glance_shows_only_what_was_measured() -> None:
     faithful = {"id": "sketching.psnr_q3", "value": 7.471, "paper": 7.27}
-    lines = glance({"sketching.psnr_q3": faithful, "sketching.curve.codebook.eps8": {"value": 1.0, "paper": None}})
-    assert [line for line in lines if "7.471" in line] == ["| Table 3, MNIST, Q3 (PSNR, dB) | 7.27 | 7.471 |  |  |"]
+    lines = glance(
+        {
+            "sketching.psnr_q3": faithful,
+            "sketching.curve.codebook.eps8": {"value": 1.0, "paper": None},
+        }
+    )
+    assert [line for line in lines if "7.471" in line] == [
+        "| Table 3, MNIST, Q3 (PSNR, dB) | 7.27 | 7.471 |  |  |"
+    ]
     assert not any("Figure 3" in line or "DPHE" in line for line in lines)
 
 
@@ -117,7 +130,10 @@ def test_races_are_ratios_against_peers() -> None:
 def test_what_others_do_better_is_listed_and_nothing_else() -> None:
     ours, lda = "metric.auc_proven_eps1", "metric.auc_lda"
     row = {"paper": None, "peer": None, "unit": "pair AUC"}
-    assert any("0.97" in line for line in losses({ours: {**row, "value": 0.92}, lda: {**row, "value": 0.97}}))
+    assert any(
+        "0.97" in line
+        for line in losses({ours: {**row, "value": 0.92}, lda: {**row, "value": 0.97}})
+    )
     assert losses({ours: {**row, "value": 0.98}, lda: {**row, "value": 0.97}}) == []
 
 

@@ -38,12 +38,18 @@ def test_tables_have_a_row_for_each_cell_and_write_their_figures(tmp_path):
     assert len(rows) == 2 * 4 + 5
     assert len({row.id for row in rows}) == len(rows)
     assert all(0 < row.value <= 1 for row in rows)
-    assert {path.name for path in tmp_path.glob("*.svg")} == {"figure-2-blobs.svg", "figure-3-blobs.svg"}
+    assert {path.name for path in tmp_path.glob("*.svg")} == {
+        "figure-2-blobs.svg",
+        "figure-3-blobs.svg",
+    }
     assert "PITQ" in (tmp_path / "figure-3-blobs.svg").read_text()  # Section 4.3 compares it there
 
 
 def test_all_methods_are_on_one_plot_and_the_codebook_keeps_more_than_flips(tmp_path):
-    rows = {row.id: row for row in record_rows(blobs(), tmp_path, epsilons=(8.0,), n_queries=50, main=True)}
+    rows = {
+        row.id: row
+        for row in record_rows(blobs(), tmp_path, epsilons=(8.0,), n_queries=50, main=True)
+    }
     for key in METHODS:
         assert f"hashing.blobs.record.{key}.eps8" in rows
     kept = rows["hashing.codebook_kept_at_record_eps8"].value

@@ -1,4 +1,6 @@
-"""The bench measures what it says: the paper's graph, its protocol, its figures; and the example runs."""
+"""The bench measures what it says: the paper's graph, its protocol, its figures; and the example
+runs.
+"""
 
 from __future__ import annotations
 
@@ -34,12 +36,17 @@ def test_the_toy_graph_is_that_of_figure_7():
 def test_the_toys_figures_are_written(tmp_path):
     rows = {row.id: row.value for row in toy_rows(quick=True, seed=0, out=tmp_path)}
     assert rows["metric.toy_sensitivity_ratio"] < 1
-    assert {path.name for path in tmp_path.iterdir()} == {"metric_figure_7.svg", "metric_figure_8.svg"}
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "metric_figure_7.svg",
+        "metric_figure_8.svg",
+    }
 
 
 def test_the_split_follows_the_papers_protocol(split):
     classes = split.y[np.unique(split.pairs)]
-    assert len(split.pairs) == 800 and split.similar.sum() == 400  # |E|/|V| = 2, as many of either kind
+    assert (
+        len(split.pairs) == 800 and split.similar.sum() == 400
+    )  # |E|/|V| = 2, as many of either kind
     assert abs(classes.mean() - 0.5) < 0.05
     assert not set(split.gallery) & set(split.test)
     assert not set(split.gallery) & set(np.unique(split.test_pairs))
@@ -58,8 +65,13 @@ def test_figures_10_and_11_are_written(tmp_path, split):
     rows += parameter_rows(split, quick=True, seed=0, out=tmp_path)
     order = next(row for row in rows if row.id == "metric.figure10_order_holds_set")
     assert 0 <= order.value <= 1 and "Lap-S" in order.note
-    assert {"metric.mechanism_duchi_set", "metric.parameter_h_0.5", "metric.parameter_rho_2"} <= {r.id for r in rows}
-    assert {path.name for path in tmp_path.iterdir()} == {"metric_figure_10.svg", "metric_figure_11.svg"}
+    assert {"metric.mechanism_duchi_set", "metric.parameter_h_0.5", "metric.parameter_rho_2"} <= {
+        r.id for r in rows
+    }
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "metric_figure_10.svg",
+        "metric_figure_11.svg",
+    }
 
 
 def test_both_ways_to_kappa_agree_before_they_race():
@@ -79,7 +91,10 @@ def test_private_pairs_improve_the_clusters_of_the_example(capsys):
 
 
 def test_a_table_that_a_user_names_is_measured_too(tmp_path, monkeypatch):
-    lines = ["height,weight,kind", *(f"{1 + n % 7},{2 + n % 5},{'cat' if n % 3 else 'dog'}" for n in range(90))]
+    lines = [
+        "height,weight,kind",
+        *(f"{1 + n % 7},{2 + n % 5},{'cat' if n % 3 else 'dog'}" for n in range(90)),
+    ]
     (tmp_path / "mine.csv").write_text("\n".join(lines) + "\n")
     monkeypatch.setenv("BLINDSIGHT_METRIC_TABLES", f"{tmp_path / 'mine.csv'}:kind")
     X, y, nodes = _tables()[0]["mine"]

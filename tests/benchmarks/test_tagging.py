@@ -25,11 +25,16 @@ def toy():
     x = np.abs(rng.normal(size=(500, 16))).astype(np.float32)
     y = ((x - x.mean(axis=0)) @ rng.normal(size=(16, 5)) > 0.5).astype(np.uint8)
     names = ("cat", "dog", "car", "bus", "tree")
-    return Problem("coco-toy", x[:400], y[:400], x[400:], y[400:], names, components=8, looks=(1, 2, 3, 4))
+    return Problem(
+        "coco-toy", x[:400], y[:400], x[400:], y[400:], names, components=8, looks=(1, 2, 3, 4)
+    )
 
 
 def test_headline_rows_are_there_and_drawn(toy, tmp_path):
-    rows = {row.id: row for row in headline_rows(toy, prefix="tagging", quick=True, seed=0, out=tmp_path)}
+    rows = {
+        row.id: row
+        for row in headline_rows(toy, prefix="tagging", quick=True, seed=0, out=tmp_path)
+    }
     for name in ("map_nonprivate", "map_proven_eps10", "map_laplace_eps10", "map_dpsgd_eps1"):
         assert 0 <= rows[f"tagging.{name}"].value <= 1
     assert (tmp_path / "tagging-coco-toy-dpsgd2.svg").read_text().startswith("<?xml")
@@ -56,7 +61,7 @@ def test_the_authors_numbers_go_by_the_names_of_our_rows(tmp_path, monkeypatch):
     assert paper_numbers("MS-COCO") == {}
     with_sheet(tmp_path, monkeypatch, SHEET)
     assert paper_numbers("MS-COCO").keys() == {
-        "fig2.p2.eps8.epoch10", "fig2.ml-gcn.epoch10", "fig3a.lambda0.5", "fig4.rp2", "fig5.features.eps0.1"
+        "fig2.p2.eps8.epoch10", "fig2.ml-gcn.epoch10", "fig3a.lambda0.5", "fig4.rp2", "fig5.features.eps0.1"  # noqa: E501
     }  # fmt: skip
     assert paper_numbers("Voc2007")["fig4.rp2"] == {"OP": 0.7793, "OF1": 0.55, "CF1": 0.5}
 
@@ -66,12 +71,22 @@ def test_every_figure_has_its_rows_and_the_authors_numbers(toy, tmp_path, monkey
     small = replace(toy, lambdas=(0.5, 0.9), bound_factors=(0.75, 1.0))
     rows = list(figure_rows(small, seeds=(0, 1), out=tmp_path, hidden=8))
     ids = {row.id for row in rows}
-    for part in ("fig2.coco-toy.p2.SC.eps8.epoch4.OP", "fig2.coco-toy.p2.S1.eps30.epoch1.mAP",
-                 "fig3a.coco-toy.lambda0.9.OP", "fig3b.coco-toy.S1.sb0.75.OP", "fig4.coco-toy.S1.rp2-sb.OF1",
-                 "fig5.coco-toy.corollary1.eps1.OP", "fig5.coco-toy.weights-proven.eps0.1.CF1"):  # fmt: skip
+    for part in (
+        "fig2.coco-toy.p2.SC.eps8.epoch4.OP",
+        "fig2.coco-toy.p2.S1.eps30.epoch1.mAP",
+        "fig3a.coco-toy.lambda0.9.OP",
+        "fig3b.coco-toy.S1.sb0.75.OP",
+        "fig4.coco-toy.S1.rp2-sb.OF1",
+        "fig5.coco-toy.corollary1.eps1.OP",
+        "fig5.coco-toy.weights-proven.eps0.1.CF1",
+    ):
         assert f"tagging.{part}" in ids
     beside = {row.id: row.paper for row in rows if row.paper is not None}
-    assert beside["tagging.fig4.coco-toy.S1.rp2.CF1"] == beside["tagging.fig4.coco-toy.rp2.CF1"] == 0.66
+    assert (
+        beside["tagging.fig4.coco-toy.S1.rp2.CF1"]
+        == beside["tagging.fig4.coco-toy.rp2.CF1"]
+        == 0.66
+    )
     assert beside["tagging.fig3a.coco-toy.lambda0.5.OP"] == "0.7793 (VOC2007)"
     assert "tagging.rp2_minus_p2_op.SC.coco-toy" in ids
     assert sum(row.id.endswith("reproduces") for row in rows) == 10
@@ -84,7 +99,9 @@ def test_every_figure_has_its_rows_and_the_authors_numbers(toy, tmp_path, monkey
 def test_users_rows_are_there(toy):
     x = np.random.default_rng(1).normal(size=(60, 16))
     rng = np.random.default_rng(2)
-    with_prior = replace(toy, public=np.abs(x).astype(np.float32), prior=Prior(rng.normal(size=(5, 16)), np.zeros(5)))
+    with_prior = replace(
+        toy, public=np.abs(x).astype(np.float32), prior=Prior(rng.normal(size=(5, 16)), np.zeros(5))
+    )
     rows = {row.id: row.value for row in coco_rows(with_prior, seeds=(0, 1))}
     for name in ("eps0", "total_eps1", "total_eps2", "total_eps8", "nonprivate"):
         assert 0 <= rows[f"tagging.coco_map_{name}"] <= 1

@@ -1,4 +1,6 @@
-"""The demo on a smaller album: it fits 80 columns, leaves the report, works without a network, and releases once."""
+"""The demo on a smaller album: it fits 80 columns, leaves the report, works without a network, and
+releases once.
+"""
 
 from __future__ import annotations
 
@@ -35,12 +37,19 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_demo_fits_eighty_columns_and_leaves_its_report(place: Path) -> None:
-    shown = CliRunner(env={"COLUMNS": "80"}).invoke(main.app, ["demo", "--out", str(place / "o"), "--no-papers"])
+    shown = CliRunner(env={"COLUMNS": "80"}).invoke(
+        main.app, ["demo", "--out", str(place / "o"), "--no-papers"]
+    )
     assert shown.exit_code == 0, shown.output
-    assert max(len(line.rstrip()) for line in shown.output.splitlines() if str(place) not in line) <= 80
+    assert (
+        max(len(line.rstrip()) for line in shown.output.splitlines() if str(place) not in line)
+        <= 80
+    )
     assert shown.output.count("Left out: ") == 2
     page = (place / "o" / "report.html").read_text()
-    assert page.index("Search with and without protection") < page.index("What comes back of your photos")
+    assert page.index("Search with and without protection") < page.index(
+        "What comes back of your photos"
+    )
     assert (place / "o" / "search.jpg").read_bytes()[:2] == b"\xff\xd8"
 
 
@@ -48,5 +57,8 @@ def test_a_second_run_releases_and_charges_nothing(place: Path) -> None:
     ran = CliRunner().invoke(main.app, ["demo", "--out", str(place / "o"), "--no-papers", "--json"])
     found = json.loads(ran.stdout)
     assert found["protected"]["released"] == 0
-    assert found["searched"]["right"]["without protection"] >= found["searched"]["right"]["protected"] - 1
+    assert (
+        found["searched"]["right"]["without protection"]
+        >= found["searched"]["right"]["protected"] - 1
+    )
     assert found["attacked"]["epsilon"] == 8

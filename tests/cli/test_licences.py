@@ -25,7 +25,9 @@ def test_every_licence_is_known() -> None:
 def test_a_licence_file_is_read_where_metadata_are_silent(tmp_path: Path) -> None:
     place = tmp_path / "x-1.dist-info"
     place.mkdir()
-    (place / "METADATA").write_text("Metadata-Version: 2.1\nName: x\nVersion: 1\nLicense: UNKNOWN\n")
+    (place / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: x\nVersion: 1\nLicense: UNKNOWN\n"
+    )
     (place / "RECORD").write_text("x-1.dist-info/METADATA,,\nx-1.dist-info/LICENSE,,\n")
     assert _licence(metadata.Distribution.at(place)) == UNKNOWN
     (place / "LICENSE").write_text("\n  GNU GENERAL PUBLIC LICENSE\n  Version 3\n")

@@ -1,4 +1,6 @@
-"""The command line's frame: it answers at once, fails in one sentence and with the documented code."""
+"""The command line's frame: it answers at once, fails in one sentence and with the documented
+code.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,13 @@ def test_version_is_said() -> None:
 
 @pytest.mark.parametrize(
     "error, code",
-    [(InvalidParameter, 2), (BudgetExceeded, 3), (MissingData, 4), (MissingDependency, 4), (BlindsightError, 2)],
+    [
+        (InvalidParameter, 2),
+        (BudgetExceeded, 3),
+        (MissingData, 4),
+        (MissingDependency, 4),
+        (BlindsightError, 2),
+    ],
 )
 def test_errors_become_one_sentence_and_a_code(error, code, monkeypatch, capsys) -> None:
     def fail() -> None:
@@ -65,21 +73,29 @@ def test_errors_become_one_sentence_and_a_code(error, code, monkeypatch, capsys)
 
 def test_a_typo_ends_with_usage_and_code_2() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "blindsight", "serch"], capture_output=True, text=True, timeout=300, check=False
+        [sys.executable, "-m", "blindsight", "serch"],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
     )
     assert done.returncode == 2
     assert "Usage" in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_cards_fit_the_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_cards_fit_the_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     from rich.console import Console
 
     from blindsight.cli import terminal
 
     words = "many words that go on and on " * 6
     monkeypatch.setattr(terminal, "console", Console(width=80))
-    terminal.show_card(f"CARD\n  short  {words}\n  {'a long label that says who sees it':<40}  {words}")
+    terminal.show_card(
+        f"CARD\n  short  {words}\n  {'a long label that says who sees it':<40}  {words}"
+    )
     shown = capsys.readouterr().out
     assert max(map(len, shown.splitlines())) <= 80
     assert shown.split().count("words") == 12

@@ -1,4 +1,6 @@
-"""Mistakes that people make on the command line: each ends in one sentence that says what to do, and a code."""
+"""Mistakes that people make on the command line: each ends in one sentence that says what to do,
+and a code.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ RUNS_UNTIL_STOPPED = {"serve", "federate keygen", "federate holder", "federate u
 def _leaves(command: Any, path: str = "") -> list[tuple[str, Any]]:
     inner = getattr(command, "commands", {})
     own = [] if inner and path != "serve" else [(path, command)]
-    return own + [leaf for name, one in inner.items() for leaf in _leaves(one, f"{path} {name}".strip())]
+    return own + [
+        leaf for name, one in inner.items() for leaf in _leaves(one, f"{path} {name}".strip())
+    ]
 
 
 LEAVES = dict(_leaves(typer.main.get_command(main.app)))
@@ -56,13 +60,21 @@ def photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_refusal_for_want_of_a_budget_says_the_whole_command(say: Any, photos: Path) -> None:
-    code, out, err = say("hash photos --out index --features pixels --ledger budget.db --dataset holiday")
+    code, out, err = say(
+        "hash photos --out index --features pixels --ledger budget.db --dataset holiday"
+    )
     assert code == 3
     assert out == ""  # no card before a refusal
-    assert f"blindsight ledger grant --ledger {photos.parent / 'budget.db'} --dataset holiday --epsilon 8" in err
+    assert (
+        f"blindsight ledger grant --ledger {photos.parent / 'budget.db'} --dataset holiday "
+        "--epsilon 8" in err
+    )
     hint = err[err.index("blindsight ledger grant") :].strip()
     assert say(hint.removeprefix("blindsight "))[0] == 0
-    assert say("hash photos --out index --features pixels --ledger budget.db --dataset holiday")[0] == 0
+    assert (
+        say("hash photos --out index --features pixels --ledger budget.db --dataset holiday")[0]
+        == 0
+    )
 
 
 def test_query_and_index_swapped_are_named(say: Any, photos: Path) -> None:
@@ -87,7 +99,9 @@ def test_query_and_index_swapped_are_named(say: Any, photos: Path) -> None:
         "hash photos/0.png --out index",
     ],
 )
-def test_a_folder_for_a_file_and_the_reverse_never_end_in_a_traceback(say: Any, photos: Path, line: str) -> None:
+def test_a_folder_for_a_file_and_the_reverse_never_end_in_a_traceback(
+    say: Any, photos: Path, line: str
+) -> None:
     code, _, err = say(line)
     assert code in (2, 4)
     assert err.startswith("blindsight: ")
@@ -149,18 +163,26 @@ def test_extras_that_verbs_name_exist() -> None:
 
 @pytest.mark.parametrize("line", ["licences", "licences --json"])
 def test_a_reader_that_leaves_is_not_a_refuted_claim(line: str) -> None:
-    """`blindsight audit index | head`: exit code 1 would fail a build that checks for refuted claims."""
+    """`blindsight audit index | head`: exit code 1 would fail a build that checks for refuted
+    claims.
+    """
     read, write = os.pipe()
     os.close(read)
     done = subprocess.run(
-        [*BLINDSIGHT, *shlex.split(line)], stdout=write, stderr=subprocess.PIPE, text=True, check=False
+        [*BLINDSIGHT, *shlex.split(line)],
+        stdout=write,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
     )
     os.close(write)
     assert done.returncode == 141
     assert "Traceback" not in done.stderr
 
 
-def test_an_impossible_place_or_number_is_refused_before_anything_is_made(say: Any, photos: Path) -> None:
+def test_an_impossible_place_or_number_is_refused_before_anything_is_made(
+    say: Any, photos: Path
+) -> None:
     code, _, err = say("hash photos --out index --features pixels --cells 1")
     assert (code, "--cells must be at least 2" in err) == (2, True)
     code, out, err = say("demo --out photos/0.png")
@@ -182,18 +204,26 @@ def test_alone_it_says_what_to_do_first(say: Any) -> None:
 
 
 def test_every_verb_speaks_json_unless_it_runs_until_it_is_stopped() -> None:
-    silent = {path for path, one in LEAVES.items() if not any("--json" in each.opts for each in one.params)}
+    silent = {
+        path
+        for path, one in LEAVES.items()
+        if not any("--json" in each.opts for each in one.params)
+    }
     assert silent == RUNS_UNTIL_STOPPED
 
 
 def test_every_verb_shows_examples_of_options_that_exist() -> None:
     assert set(EXAMPLES) >= set(LEAVES)
     for path, command in LEAVES.items():
-        known = {name for each in command.params for name in (*each.opts, *each.secondary_opts)} | {"--help"}
+        known = {name for each in command.params for name in (*each.opts, *each.secondary_opts)} | {
+            "--help"
+        }
         assert command.epilog and "Examples" in command.epilog
         for line in EXAMPLES[path]:
             assert line.startswith(f"blindsight {path}".removesuffix(" make"))
-            assert {word.split("=")[0] for word in shlex.split(line) if word.startswith("-")} <= known
+            assert {
+                word.split("=")[0] for word in shlex.split(line) if word.startswith("-")
+            } <= known
 
 
 @pytest.mark.parametrize("group", sorted({path.split()[0] for path in LEAVES if " " in path}))
@@ -204,7 +234,9 @@ def test_every_group_shows_what_to_type(say: Any, group: str) -> None:
 
 
 def test_help_fills_its_lines_whatever_the_width(say: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A docstring's own line ends are not the terminal's: no paragraph is cut in the middle of a line."""
+    """A docstring's own line ends are not the terminal's: no paragraph is cut in the middle of a
+    line.
+    """
     for path, command in LEAVES.items():
         assert all("\n" not in part for part in (command.help or "").split("\n\n")), path
 

@@ -11,7 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import blindsight
-from blindsight.codebooks import CELL, Codebook, Reading, from_classes, from_head, from_pictures, number_of_cells
+from blindsight.codebooks import (
+    CELL,
+    Codebook,
+    Reading,
+    from_classes,
+    from_head,
+    from_pictures,
+    number_of_cells,
+)
 from blindsight.codebooks.cells import ClassCells, GroupCells, PairCells, ward_groups
 from blindsight.codebooks.embedding import Embedding, head_space, unit_rows
 from blindsight.codebooks.making import from_labels
@@ -23,10 +31,14 @@ from blindsight.features.weights import available
 from blindsight.privacy import Door
 
 RNG = np.random.default_rng(3)
-needs_weights = pytest.mark.skipif(not available("lite0"), reason="the weights of lite0 are not installed")
+needs_weights = pytest.mark.skipif(
+    not available("lite0"), reason="the weights of lite0 are not installed"
+)
 
 
-def blobs(classes: int = 4, each: int = 40, d: int = 24, *, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+def blobs(
+    classes: int = 4, each: int = 40, d: int = 24, *, seed: int = 0
+) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(seed)
     centres = np.random.default_rng(99).normal(size=(classes, d)) * 2
     y = np.repeat(np.arange(classes), each)
@@ -53,7 +65,9 @@ def doubtful(each: int, *, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
 
 
 @needs_weights
-@pytest.mark.parametrize(("epsilon", "kind", "k"), [(2, "groups", 8), (8, "groups", 414), (12, "pairs", 6000)])
+@pytest.mark.parametrize(
+    ("epsilon", "kind", "k"), [(2, "groups", 8), (8, "groups", 414), (12, "pairs", 6000)]
+)
 def test_cells_follow_the_budget(epsilon: float, kind: str, k: int) -> None:
     book = from_head("lite0", epsilon)
     assert (book.cells.kind, book.k) == (kind, k)
@@ -105,7 +119,9 @@ def test_ward_groups_are_numbered_without_gaps() -> None:
 
 @settings(max_examples=30, deadline=None)
 @given(st.integers(2, 30), st.floats(0.5, 12), st.integers(0, 10**6))
-def test_the_prior_is_a_distribution_and_never_less_likely_than_equal_shares(k: int, eps: float, seed: int) -> None:
+def test_the_prior_is_a_distribution_and_never_less_likely_than_equal_shares(
+    k: int, eps: float, seed: int
+) -> None:
     rng = np.random.default_rng(seed)
     counts = np.bincount(rng.integers(0, max(1, k // 2), 200), minlength=k)
     truth = 1 / (1 + (k - 1) * np.exp(-eps))
@@ -143,7 +159,8 @@ def test_scores_are_the_posterior_of_relevance() -> None:
     release = np.full((4, 4), reading.lie) + (truth - reading.lie) * np.eye(4)  # [true, released]
     joint = prior[:, None] * release
     expected = relevant @ (joint / joint.sum(axis=0))
-    # The score takes the average over *all* cells for a lie; by enumeration the same up to the own cell's lie share.
+    # The score takes the average over *all* cells for a lie; by enumeration the same up to the own
+    # cell's lie share.
     np.testing.assert_allclose(reading.scores(fit), expected, atol=0.01)
     np.testing.assert_allclose(reading.trust, np.diag(joint) / joint.sum(axis=0))
 
@@ -167,7 +184,9 @@ def test_a_labelled_folder_calibrates_the_probability_of_relevance() -> None:
     X, y = blobs(6, 120, seed=8)
     Q, yq = blobs(6, 20, seed=9)
     released = book.mechanism.release(book.assign(X), rng=np.random.default_rng(0))
-    scores = book.reading(np.bincount(released, minlength=book.k)).scores(book.similarity(Q))[:, released]
+    scores = book.reading(np.bincount(released, minlength=book.k)).scores(book.similarity(Q))[
+        :, released
+    ]
     top = np.argsort(-scores, axis=1)[:, :10]
     shown = np.take_along_axis(scores, top, 1).mean()
     right = (y[top] == yq[:, None]).mean()
@@ -188,7 +207,9 @@ def test_the_release_goes_through_the_door_and_keeps_its_epsilon() -> None:
     X, _ = blobs()
     book = from_pictures(X, 4, network=None)
     guarantee = book.guarantee("seed")
-    assert guarantee.epsilon == 4 and guarantee.unit == "record" and guarantee.assumes("public cells")
+    assert (
+        guarantee.epsilon == 4 and guarantee.unit == "record" and guarantee.assumes("public cells")
+    )
     codes = Door(guarantee, what="cells", random_state=1).release(CELL, book.assign(X))
     assert codes.shape == (len(X),) and codes.max() < book.k
 
@@ -257,7 +278,9 @@ def test_a_network_s_classes_are_atoms_in_its_head_s_space() -> None:
 
 def test_a_plain_space_is_the_direction_of_the_centred_row() -> None:
     x = RNG.normal(size=(4, 6)).astype(np.float32)
-    np.testing.assert_allclose(Embedding.plain(6)(x), unit_rows(x - x.mean(axis=1, keepdims=True)), atol=1e-6)
+    np.testing.assert_allclose(
+        Embedding.plain(6)(x), unit_rows(x - x.mean(axis=1, keepdims=True)), atol=1e-6
+    )
 
 
 def test_two_classes_are_enough() -> None:
@@ -277,7 +300,9 @@ def test_the_number_of_cells_never_falls_with_the_budget(way: Any) -> None:
 
 
 def test_only_one_rule_chooses_how_many_cells_a_budget_pays_for() -> None:
-    """Hashers, sketches, tags and photo indexes ask it; no module turns a budget into a number of cells by itself."""
+    """Hashers, sketches, tags and photo indexes ask it; no module turns a budget into a number of
+    cells by itself.
+    """
     source = Path(blindsight.__file__).parent
     callers = {
         path.relative_to(source).parts[0]
@@ -285,12 +310,17 @@ def test_only_one_rule_chooses_how_many_cells_a_budget_pays_for() -> None:
         if "number_of_cells(" in path.read_text(encoding="utf-8")
     }
     assert callers == {"codebooks", "hashing", "sketching", "tagging"}
-    for path in (source / part for part in ("hashing/estimator.py", "sketching/estimator.py", "tagging/codebook.py")):
+    for path in (
+        source / part
+        for part in ("hashing/estimator.py", "sketching/estimator.py", "tagging/codebook.py")
+    ):
         assert "math.exp" not in path.read_text(encoding="utf-8"), path
 
 
 def test_groups_of_answers_keep_the_doubt_that_classes_lose() -> None:
-    """ "A cat, perhaps a dog" says more than "a cat": found by ranking with the cells themselves, without noise."""
+    """ "A cat, perhaps a dog" says more than "a cat": found by ranking with the cells themselves,
+    without noise.
+    """
     X, y = doubtful(400)
     stored, z = doubtful(150, seed=1)
     queries, q = doubtful(40, seed=2)
@@ -311,7 +341,9 @@ def test_classes_stay_whole_where_budget_or_pictures_do_not_pay_for_groups() -> 
     assert from_classes(X[::5], y[::5], 8, network=None).k == 3
 
 
-@pytest.mark.parametrize("groups", [np.full((5, 4), -0.5), np.full((5, 4), 2.0), np.full((5, 3), 0.5), np.ones(4)])
+@pytest.mark.parametrize(
+    "groups", [np.full((5, 4), -0.5), np.full((5, 4), 2.0), np.full((5, 3), 0.5), np.ones(4)]
+)
 def test_groups_that_are_no_answers_are_refused(groups: np.ndarray) -> None:
     cells = books()[2].cells
     with pytest.raises(HostileFile):
@@ -340,7 +372,9 @@ def test_trust_is_true_on_average_and_not_shown_where_noise_prevails():
 
 
 def test_trust_is_shown_only_where_it_was_found_to_be_true():
-    """Truth told four times in five; or many records, and many per cell, to estimate the cells' shares from."""
+    """Truth told four times in five; or many records, and many per cell, to estimate the cells'
+    shares from.
+    """
     for truth, k, n, shown in (
         (0.81, 400, 10, True),
         (0.79, 400, 10_000, False),
@@ -355,9 +389,11 @@ def test_trust_is_shown_only_where_it_was_found_to_be_true():
 
 
 def test_few_records_do_not_decide_how_far_their_cells_are_trusted():
-    """With few records the estimated shares are mostly noise: of 60 records in 8 cells at epsilon 2 the shown trust may
-    not stray from what comes true. 400 runs: the mean gaps have deviations below .005, so .05 is missed by luck with
-    probability below 1e-15 (with shares taken at their word the error is .09)."""
+    """With few records the estimated shares are mostly noise: of 60 records in 8 cells at epsilon 2
+    the shown trust may not stray from what comes true. 400 runs: the mean gaps have deviations
+    below .005, so .05 is missed by luck with probability below 1e-15 (with shares taken at their
+    word the error is .09).
+    """
     rng = np.random.default_rng(0)
     book = from_pictures(blobs(8, 30, seed=3)[0], 2.0, network=None, n_cells=8)
     shown, right = [], []
@@ -368,13 +404,17 @@ def test_few_records_do_not_decide_how_far_their_cells_are_trusted():
         right.append(released == true)
     told, came = np.concatenate(shown), np.concatenate(right)
     place = np.minimum((10 * told).astype(int), 9)
-    error = sum(abs((told - came)[place == b].mean()) * (place == b).mean() for b in np.unique(place))
+    error = sum(
+        abs((told - came)[place == b].mean()) * (place == b).mean() for b in np.unique(place)
+    )
     assert error < 0.05
 
 
 def test_nothing_like_this_is_not_said_of_small_folders_or_small_budgets():
-    """A class of a few photos among many cells: by counting cells with two records or more, four of ten queries were
-    told "nothing" though their like was stored, and nine of ten with classes at epsilon 2."""
+    """A class of a few photos among many cells: by counting cells with two records or more, four of
+    ten queries were told "nothing" though their like was stored, and nine of ten with classes at
+    epsilon 2.
+    """
     X, y = blobs(20, 60, seed=1)
     labelled = np.arange(len(X)) % 60 < 5
     for book in (
@@ -385,14 +425,18 @@ def test_nothing_like_this_is_not_said_of_small_folders_or_small_budgets():
     ):
         for each in (2, 6, 12):
             stored = (np.arange(len(X)) % 60 >= 48) & (np.arange(len(X)) % 60 < 48 + each)
-            released = book.mechanism.release(book.assign(X[stored]), rng=np.random.default_rng(each))
+            released = book.mechanism.release(
+                book.assign(X[stored]), rng=np.random.default_rng(each)
+            )
             counts = np.bincount(released, minlength=book.k)
             asked = X[np.arange(len(X)) % 60 < 5]
             assert book.reading(counts).present(book.similarity(asked), counts).mean() > 0.9
 
 
 def test_words_are_told_nothing_only_where_nothing_is_far_and_wide():
-    """The middle of what a word names fits its own cell far better than photos do: the cells beside it count too."""
+    """The middle of what a word names fits its own cell far better than photos do: the cells beside
+    it count too.
+    """
     k = 40
     fit = np.full((2, k), 0.2)
     fit[:, 0] = 0.9
@@ -411,7 +455,11 @@ def test_all_lies_is_the_posterior_by_integration():
     from scipy.stats import poisson
 
     for found, lies, true in ((0, 0.5, 4.0), (3, 2.0, 4.0), (12, 8.0, 5.0), (40, 30.0, 2.0)):
-        some, _ = quad(lambda m: poisson.pmf(found, lies + m) * np.exp(-m / true) / true, 0, 60 * true)  # noqa: B023
+        some, _ = quad(
+            lambda m: poisson.pmf(found, lies + m) * np.exp(-m / true) / true,  # noqa: B023
+            0,
+            60 * true,
+        )
         alone = poisson.pmf(found, lies)
         assert all_lies(found, lies, true) == pytest.approx(alone / (alone + some), rel=1e-6)
     assert all_lies(5, 1e-9, 0.0) == 0.5, "records that would not show say nothing"

@@ -1,4 +1,5 @@
-"""The contract that every estimator passes: subclass `EstimatorContract`, say how to make and feed one.
+"""The contract that every estimator passes: subclass `EstimatorContract`, say how to make and feed
+one.
 
 class TestPHashing(EstimatorContract):
     private = True
@@ -24,7 +25,8 @@ from blindsight.privacy.door import listening
 
 __all__ = ["EstimatorContract"]
 
-# Checks of scikit-learn's that need no data: for estimators whose data are pairs, images or sketches.
+# Checks of scikit-learn's that need no data: for estimators whose data are pairs, images or
+# sketches.
 WITHOUT_DATA = {
     "check_do_not_raise_errors_in_init_or_set_param",
     "check_estimator_cloneable",
@@ -74,10 +76,13 @@ class _Noted:
 
 
 class EstimatorContract:
-    """Properties of a scikit-learn style estimator of ours; private ones state and charge a guarantee."""
+    """Properties of a scikit-learn style estimator of ours; private ones state and charge a
+    guarantee.
+    """
 
     private: ClassVar[bool] = False
-    # name of a scikit-learn check -> why this estimator cannot pass it; None: data are not plain (X, y) arrays
+    # name of a scikit-learn check -> why this estimator cannot pass it; None: data are not plain
+    # (X, y) arrays
     expected_failures: ClassVar[dict[str, str] | None] = {}
     # the same for the checks that need no data, where data are not plain
     expected_without_data: ClassVar[dict[str, str]] = {}
@@ -92,11 +97,17 @@ class EstimatorContract:
         raise AssertionError("say what to compare")
 
     def test_scikit_learn_checks_pass(self) -> None:
-        """All of scikit-learn's checks but those named with a reason; where data are not tables, those without data."""
+        """All of scikit-learn's checks but those named with a reason; where data are not tables,
+        those without data.
+        """
         reasons = {**(self.expected_failures or {}), **self.expected_without_data}
-        assert all(isinstance(why, str) and why for why in reasons.values()), "say why a check cannot pass"
+        assert all(isinstance(why, str) and why for why in reasons.values()), (
+            "say why a check cannot pass"
+        )
         failed, ran = [], 0
-        for estimator, check in estimator_checks_generator(self.make(), legacy=True, expected_failed_checks=None):
+        for estimator, check in estimator_checks_generator(
+            self.make(), legacy=True, expected_failed_checks=None
+        ):
             name = getattr(check, "func", check).__name__
             if name in reasons or (self.expected_failures is None and name not in WITHOUT_DATA):
                 continue
@@ -114,7 +125,9 @@ class EstimatorContract:
 
     def test_fit_returns_self_and_init_only_stores(self) -> None:
         estimator = self.make()
-        assert not [name for name in vars(estimator) if name.endswith("_") and not name.startswith("_")]
+        assert not [
+            name for name in vars(estimator) if name.endswith("_") and not name.startswith("_")
+        ]
         assert estimator.fit(*self.data()) is estimator
 
     def test_fixed_seed_gives_equal_results_and_a_simulation(self) -> None:
@@ -160,7 +173,8 @@ class EstimatorContract:
         ledger = self._granted(tmp_path, 0.4)
         order: list[str] = []
         with listening(_Order(order)), pytest.raises(BudgetExceeded):
-            # A release in two parts may pay for the first before the second is refused; all of it is more than is left.
+            # A release in two parts may pay for the first before the second is refused; all of it
+            # is more than is left.
             self.spend(ledger)
             self.spend(ledger)
         assert ledger.verify()
@@ -172,7 +186,14 @@ class EstimatorContract:
         ledger = Ledger(tmp_path / "ledger.db", dataset="contract")
         cost = self.make().fit(*self.data()).guarantee_.cost
         delta = min(max(cost.delta * times, cost.delta), 0.9)
-        ledger.grant(Cost(epsilon=cost.epsilon * times, delta=delta, unit=cost.unit, neighbours=cost.neighbours))
+        ledger.grant(
+            Cost(
+                epsilon=cost.epsilon * times,
+                delta=delta,
+                unit=cost.unit,
+                neighbours=cost.neighbours,
+            )
+        )
         return ledger
 
     def spend(self, ledger: Ledger, estimator: Any = None) -> None:

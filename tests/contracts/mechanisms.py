@@ -1,4 +1,6 @@
-"""One example of every mechanism, with two neighbouring inputs and its outcomes: what the contract walks through."""
+"""One example of every mechanism, with two neighbouring inputs and its outcomes: what the contract
+walks through.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ __all__ = ["CASES", "Case"]
 
 @dataclass(frozen=True)
 class Case:
-    """A mechanism, one input, a worst neighbour of it, and every outcome (None: a density on the line)."""
+    """A mechanism, one input, a worst neighbour of it, and every outcome (None: a density on the
+    line).
+    """
 
     name: str
     make: Callable[..., Any]
@@ -59,13 +63,17 @@ class Case:
 
     def log_prob(self, outcomes: np.ndarray, x: np.ndarray) -> np.ndarray:
         """Log-probability of whole outcomes: coordinates of a vector are independent and add up."""
-        value = np.asarray(self.mechanism.log_prob(outcomes, np.broadcast_to(x, (len(outcomes), *x.shape))))
+        value = np.asarray(
+            self.mechanism.log_prob(outcomes, np.broadcast_to(x, (len(outcomes), *x.shape)))
+        )
         return value.reshape(len(outcomes), -1).sum(axis=1) + self.log_base
 
 
 _bits = np.array(list(itertools.product((0, 1), repeat=3)), np.uint8)
 _steps = np.arange(-400, 401)[:, None] / 8.0
-_subsets = np.array([[i in chosen for i in range(5)] for chosen in itertools.combinations(range(5), 2)])
+_subsets = np.array(
+    [[i in chosen for i in range(5)] for chosen in itertools.combinations(range(5), 2)]
+)
 _orders = np.array(list(itertools.permutations(range(4), 2)))
 _stair = Staircase(epsilon=0.8, sensitivity=1.5, unit="pair")
 _line = np.linspace(-9, 9, 61)
@@ -204,7 +212,11 @@ CASES = [
         np.array([1.0, 0.0, 0.0]),
         np.array([-1.0, 0.0, 0.0]),
         None,
-        np.sort(np.append(np.linspace(-1, 1, 41), PrivUnit(epsilon=1.5, dimensions=3, unit="record").gamma)),
+        np.sort(
+            np.append(
+                np.linspace(-1, 1, 41), PrivUnit(epsilon=1.5, dimensions=3, unit="record").gamma
+            )
+        ),
         # In three dimensions the height of a uniform direction is itself uniform.
         reduce=lambda drawn: drawn[:, 0],
         lift=lambda t: np.stack([t, np.sqrt(1 - t * t), 0 * t], axis=1),

@@ -1,12 +1,14 @@
-"""The replay contract that every private estimator passes: subclass it, say how to make, feed and use one.
+"""The replay contract that every private estimator passes: subclass it, say how to make, feed and
+use one.
 
 class TestDPPMetric(ReplayContract):
-    def make(self): return DPPMetric(epsilon=1.0)
-    def data(self): return (pairs, same)                    # arrays with one row per record, at least three of them
-    def answers(self, fitted): return fitted.transform(PUBLIC)
+    def make(self): return DPPMetric(epsilon=1.0) def data(self): return (pairs, same)
+    # arrays with one row per record, at least three of them def answers(self, fitted): return
+    fitted.transform(PUBLIC)
 
-Neighbours and strangers are made from the data: one record at both ends, opposite, zero, far out, on one axis, a copy
-of another, absent; and wholly other data. A class whose unit is not a row says itself what its neighbours are.
+Neighbours and strangers are made from the data: one record at both ends, opposite, zero, far out,
+on one axis, a copy of another, absent; and wholly other data. A class whose unit is not a row says
+itself what its neighbours are.
 """
 
 from __future__ import annotations
@@ -22,10 +24,12 @@ __all__ = ["ReplayContract"]
 
 
 class ReplayContract:
-    """What leaves depends on the data only through what passed the door, and neighbours move that little enough.
+    """What leaves depends on the data only through what passed the door, and neighbours move that
+    little enough.
 
-    `floats` names the releases that are not exact on purpose; `bounds` are what real numbers may be (pixels: (0, 1));
-    `records` are the rows that are replaced; with `sampled` every row is once, to see who was in which batch.
+    `floats` names the releases that are not exact on purpose; `bounds` are what real numbers may be
+    (pixels: (0, 1)); `records` are the rows that are replaced; with `sampled` every row is once, to
+    see who was in which batch.
     """
 
     floats: ClassVar[Sequence[str]] = ()
@@ -58,10 +62,14 @@ class ReplayContract:
         return False
 
     def neighbours(self) -> list[Neighbour]:
-        found = neighbours_of(self.data(), records=self.records, removed=self.removed(), bounds=self.bounds)
+        found = neighbours_of(
+            self.data(), records=self.records, removed=self.removed(), bounds=self.bounds
+        )
         if self.sampled:  # one strong replacement of every record tells who was in which batch
             rows = self.data()[0] if isinstance(self.data(), tuple) else self.data()
-            every = neighbours_of(self.data(), records=range(min(len(rows), 16)), bounds=self.bounds)
+            every = neighbours_of(
+                self.data(), records=range(min(len(rows), 16)), bounds=self.bounds
+            )
             wanted = "opposite" if self.bounds is not None else "far and opposite"
             found += [one for one in every if one.name.startswith(wanted + ",")]
         return found

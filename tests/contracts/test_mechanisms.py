@@ -1,7 +1,7 @@
 """The contract that every mechanism passes.
 
-Statistical tests here draw a million values with fixed seeds and reject at 1e-7, so all of them together raise a
-false alarm with a probability below 1e-6 even if the seeds are changed.
+Statistical tests here draw a million values with fixed seeds and reject at 1e-7, so all of them
+together raise a false alarm with a probability below 1e-6 even if the seeds are changed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ from contracts.mechanisms import CASES, Case
 
 every = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 exact = pytest.mark.parametrize(
-    "case", [case for case in CASES if case.mechanism.sampler == "exact"], ids=lambda case: case.name
+    "case",
+    [case for case in CASES if case.mechanism.sampler == "exact"],
+    ids=lambda case: case.name,
 )
 REJECT = 1e-7
 
@@ -36,7 +38,9 @@ def _shares(case: Case, x: np.ndarray) -> np.ndarray:
     else:
         inner = np.array(
             [
-                integrate.quad(lambda v: math.exp(case.log_prob(case.lift(np.array([v])), x)[0]), low, high)[0]
+                integrate.quad(
+                    lambda v: math.exp(case.log_prob(case.lift(np.array([v])), x)[0]), low, high
+                )[0]
                 for low, high in zip(case.edges[:-1], case.edges[1:], strict=True)
             ]
         )
@@ -47,9 +51,15 @@ def _counts(case: Case, drawn: np.ndarray) -> np.ndarray:
     if case.outcomes is None:
         inner = np.histogram(case.reduce(drawn), bins=case.edges)[0]
     else:
-        listed, rows = (np.round(x.reshape(len(x), -1).astype(float), 9) for x in (case.outcomes, drawn))
+        listed, rows = (
+            np.round(x.reshape(len(x), -1).astype(float), 9) for x in (case.outcomes, drawn)
+        )
         # Every row to one number, whose digits are its values' ranks among the outcomes' values.
-        number, place, known = np.zeros(len(listed), int), np.zeros(len(rows), int), np.ones(len(rows), bool)
+        number, place, known = (
+            np.zeros(len(listed), int),
+            np.zeros(len(rows), int),
+            np.ones(len(rows), bool),
+        )
         for outcome, value in zip(listed.T, rows.T, strict=True):
             levels, rank = np.unique(outcome, return_inverse=True)
             found = np.searchsorted(levels, value).clip(max=len(levels) - 1)
@@ -61,9 +71,13 @@ def _counts(case: Case, drawn: np.ndarray) -> np.ndarray:
 
 def test_every_mechanism_is_here() -> None:
     """Every mechanism that files can name, those of the rooms too."""
-    released = {name for name in mechanisms.__all__ if hasattr(getattr(mechanisms, name), "release")} - {"Mechanism"}
+    released = {
+        name for name in mechanisms.__all__ if hasattr(getattr(mechanisms, name), "release")
+    } - {"Mechanism"}
     here = {case.make.__name__ for case in CASES}
-    registered = {name for name, known in named._KNOWN.items() if known.__module__.startswith("blindsight.")}
+    registered = {
+        name for name, known in named._KNOWN.items() if known.__module__.startswith("blindsight.")
+    }
     assert released <= registered == here
 
 
@@ -77,7 +91,10 @@ def test_samples_match_the_exact_distribution(case: Case) -> None:
     seen = np.append(seen[~rare], seen[rare].sum())
     kept = expected > 0
     assert seen[~kept].sum() == 0
-    assert stats.chisquare(seen[kept], expected[kept] * seen[kept].sum() / expected[kept].sum()).pvalue > REJECT
+    assert (
+        stats.chisquare(seen[kept], expected[kept] * seen[kept].sum() / expected[kept].sum()).pvalue
+        > REJECT
+    )
 
 
 @exact
@@ -86,9 +103,15 @@ def test_exact_samplers_match_with_the_operating_systems_dice(case: Case) -> Non
     expected = _shares(case, case.x) * 100_000
     seen = _counts(case, case.draw(100_000, SystemEntropy()))
     keep = expected >= 20
-    expected, seen = np.append(expected[keep], expected[~keep].sum()), np.append(seen[keep], seen[~keep].sum())
+    expected, seen = (
+        np.append(expected[keep], expected[~keep].sum()),
+        np.append(seen[keep], seen[~keep].sum()),
+    )
     kept = expected > 5
-    assert stats.chisquare(seen[kept], expected[kept] * seen[kept].sum() / expected[kept].sum()).pvalue > REJECT
+    assert (
+        stats.chisquare(seen[kept], expected[kept] * seen[kept].sum() / expected[kept].sum()).pvalue
+        > REJECT
+    )
 
 
 @every
@@ -182,7 +205,8 @@ def test_bad_parameters_are_refused(case: Case, bad: Any) -> None:
 @every
 def test_zero_parameters_are_refused(case: Case) -> None:
     for name, value in case.parameters.items():
-        # Never flipping is a mechanism, at infinite cost; a vector on the grid already has nothing to round.
+        # Never flipping is a mechanism, at infinite cost; a vector on the grid already has nothing
+        # to round.
         if isinstance(value, str) or name in {"beta", "dimensions"}:
             continue
         with pytest.raises(BlindsightError, match=name):
@@ -201,7 +225,14 @@ def test_bad_values_are_refused_and_not_repeated(case: Case, bad: Any) -> None:
 def test_json_names_a_mechanism_and_gives_it_back(case: Case) -> None:
     fields = json.loads(json.dumps(mechanisms.to_fields(case.mechanism)))
     assert mechanisms.from_fields(fields) == case.mechanism
-    for hostile in ({**fields, "type": "Nothing"}, {**fields, "evil": 1}, {"type": fields["type"]}, [], None, "x"):
+    for hostile in (
+        {**fields, "type": "Nothing"},
+        {**fields, "evil": 1},
+        {"type": fields["type"]},
+        [],
+        None,
+        "x",
+    ):
         with pytest.raises(InvalidData):
             mechanisms.from_fields(hostile)
 

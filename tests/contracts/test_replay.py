@@ -1,4 +1,6 @@
-"""Every public private estimator passes the replay contract; a class that no case names fails here."""
+"""Every public private estimator passes the replay contract; a class that no case names fails
+here.
+"""
 
 from __future__ import annotations
 
@@ -112,7 +114,9 @@ class _Twice(Local):
     def fit(self, X: Any, ledger: Any = None) -> Any:
         self.public_ = {"n": len(X)}
         door = self._open(ledger, what="answers")
-        self.released_ = {"answers": np.stack([door.release("answers", self.asked(X)) for _ in range(2)])}
+        self.released_ = {
+            "answers": np.stack([door.release("answers", self.asked(X)) for _ in range(2)])
+        }
         return self._settle_in()
 
 
@@ -166,8 +170,8 @@ class TestDescent(ReplayContract):
         return True
 
 
-# Algorithms to the letter: what is proven of them is infinite or worked out by hand, and their rooms' tests say so.
-# `InputPerturbation` is a baseline to compare with.
+# Algorithms to the letter: what is proven of them is infinite or worked out by hand, and their
+# rooms' tests say so. `InputPerturbation` is a baseline to compare with.
 _TO_THE_LETTER = {"DPPDML", "InputPerturbation", "MendedDML", "P2MLGCN", "RP2MLGCN", "Tagger"}
 
 
@@ -175,7 +179,11 @@ def _is_private(value: Any) -> bool:
     """A class that opens a door itself or by one of its parents."""
     if not inspect.isclass(value) or not value.__module__.startswith("blindsight."):
         return False
-    ours = [base for base in value.__mro__ if base.__module__.startswith("blindsight.") and base is not Protected]
+    ours = [
+        base
+        for base in value.__mro__
+        if base.__module__.startswith("blindsight.") and base is not Protected
+    ]
     return issubclass(value, Protected) or any("Door(" in inspect.getsource(base) for base in ours)
 
 

@@ -1,4 +1,6 @@
-"""The replay contract of federated learning with noise: the sums of a round are the only thing that leaves."""
+"""The replay contract of federated learning with noise: the sums of a round are the only thing that
+leaves.
+"""
 
 from __future__ import annotations
 
@@ -27,10 +29,15 @@ QUERIES = np.random.default_rng(4).normal(size=(6, 3))
 class TestFederatedClassifier(ReplayContract):
     """Noise on every round's sum, per user."""
 
-    kept = ("random_state", "rounds_")  # the rounds' logs are exact, for the owner: no file has them
+    kept = (
+        "random_state",
+        "rounds_",
+    )  # the rounds' logs are exact, for the owner: no file has them
 
     def make(self) -> Any:
-        return FederatedClassifier(classes=[0, 1, 2], rounds=2, noise=SumNoise(epsilon=8.0), encrypt=False)
+        return FederatedClassifier(
+            classes=[0, 1, 2], rounds=2, noise=SumNoise(epsilon=8.0), encrypt=False
+        )
 
     def data(self) -> Any:
         return (X, Y, OWNERS)
@@ -72,7 +79,9 @@ class _ByUsers(GaussianShares):
 
 
 class TestUsers(ReplayContract):
-    """Real users, who trust no door but their own: what each puts under its pad, and the sum that is opened."""
+    """Real users, who trust no door but their own: what each puts under its pad, and the sum that
+    is opened.
+    """
 
     def data(self) -> Any:
         return UPDATES
@@ -81,4 +90,6 @@ class TestUsers(ReplayContract):
         noise = _ByUsers(**asdict(AGREED.noise))
         plan = (Planned(what="sum", mechanism=noise, count=2),)
         door = Door(Guarantee(releases=plan, delta=noise.delta, model="central"), what="rounds")
-        return [door.together("sum", list(data), lambda sent: np.sum(sent, axis=0)) for _ in range(2)]
+        return [
+            door.together("sum", list(data), lambda sent: np.sum(sent, axis=0)) for _ in range(2)
+        ]

@@ -1,4 +1,6 @@
-"""The replay contract of the private hashers: codes of private images, and functions learned from them."""
+"""The replay contract of the private hashers: codes of private images, and functions learned from
+them.
+"""
 
 from __future__ import annotations
 
@@ -79,14 +81,18 @@ class TestSupervisedCodebookHasher(_Codes):
     """Cells from public labels."""
 
     def make(self) -> Any:
-        return CodebookHasher(epsilon=4.0, learned_from="public", supervised=True, classes=(0, 1, 2))
+        return CodebookHasher(
+            epsilon=4.0, learned_from="public", supervised=True, classes=(0, 1, 2)
+        )
 
     def fitted(self) -> Any:
         return self.make().fit(PUBLIC, LABELS)
 
 
 class _Learned(ReplayContract):
-    """The function is learned from the private images too; with little noise, so that data can show through."""
+    """The function is learned from the private images too; with little noise, so that data can show
+    through.
+    """
 
     def run(self, data: Any, folder: Path) -> Any:
         hasher = self.make()
@@ -134,7 +140,12 @@ class TestPermanentNoise(_Codes):
         with tempfile.TemporaryDirectory() as kept:
             source = Vault.create(Path(kept) / "vault").source(names, about="photos")
             hashers = [
-                PHashing(LSH(n_bits=6, random_state=seed), epsilon=6.0, learned_from="public", random_state=source)
+                PHashing(
+                    LSH(n_bits=6, random_state=seed),
+                    epsilon=6.0,
+                    learned_from="public",
+                    random_state=source,
+                )
                 for seed in (0, 1)
             ]
             one, other = (hasher.fit(PUBLIC) for hasher in hashers)
@@ -149,7 +160,9 @@ class TestPermanentCells(TestPermanentNoise):
         with tempfile.TemporaryDirectory() as kept:
             source = Vault.create(Path(kept) / "vault").source(names, about="photos")
             books = [
-                CodebookHasher(epsilon=epsilon, n_cells=6, learned_from="public", random_state=source).fit(PUBLIC)
+                CodebookHasher(
+                    epsilon=epsilon, n_cells=6, learned_from="public", random_state=source
+                ).fit(PUBLIC)
                 for epsilon in (3.0, 4.0)
             ]
             return [book.transform(data, names=names) for book in books]

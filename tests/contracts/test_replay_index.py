@@ -1,4 +1,6 @@
-"""The replay contract of a release of photos: the verb `hash` itself, from files to the folder that is given away."""
+"""The replay contract of a release of photos: the verb `hash` itself, from files to the folder that
+is given away.
+"""
 
 from __future__ import annotations
 
@@ -27,21 +29,35 @@ from blindsight.service.pages import photo_library
 from contracts.replay import ReplayContract
 
 # A few large patches each, so that they fall into different cells.
-PHOTOS = np.random.default_rng(3).integers(0, 256, (5, 2, 2, 3)).astype(np.uint8).repeat(8, axis=1).repeat(8, axis=2)
+PHOTOS = (
+    np.random.default_rng(3)
+    .integers(0, 256, (5, 2, 2, 3))
+    .astype(np.uint8)
+    .repeat(8, axis=1)
+    .repeat(8, axis=2)
+)
 _MADE = cache(encoder.make_encoder)
 
 
 @contextmanager
 def _numbered() -> Iterator[None]:
-    """Ids in the order in which photos are listed: under the vault's key they are random, and differ with the photo."""
+    """Ids in the order in which photos are listed: under the vault's key they are random, and
+    differ with the photo.
+    """
     seen: dict[bytes, str] = {}
     number = lambda self, digest: seen.setdefault(digest, f"{len(seen):032x}")  # noqa: E731
-    with mock.patch.object(Vault, "record_of", number), mock.patch.object(encoder, "make_encoder", _MADE):
+    with (
+        mock.patch.object(Vault, "record_of", number),
+        mock.patch.object(encoder, "make_encoder", _MADE),
+    ):
         yield
 
 
 class TestPhotos(ReplayContract):
-    """A codebook's cells; what the photos are called is as private as what they show. That they differ is public."""
+    """A codebook's cells; what the photos are called is as private as what they show.
+
+    That they differ is public.
+    """
 
     asked: ClassVar[dict[str, Any]] = {"epsilon": 4.0}
 
@@ -52,17 +68,28 @@ class TestPhotos(ReplayContract):
         return [one for one in super().neighbours() if "copy" not in one.name]
 
     def strangers(self) -> list[Any]:
-        return [other for other in super().strangers() if len(np.unique(other, axis=0)) == len(other)]
+        return [
+            other for other in super().strangers() if len(np.unique(other, axis=0)) == len(other)
+        ]
 
     def run(self, data: Any, folder: Path) -> Any:
-        with tempfile.TemporaryDirectory() as kept, _numbered(), redirect_stdout(StringIO()) as said:
+        with (
+            tempfile.TemporaryDirectory() as kept,
+            _numbered(),
+            redirect_stdout(StringIO()) as said,
+        ):
             photos = Path(kept) / "photos"
             photos.mkdir()
             for number, pixels in enumerate(data):
                 Image.fromarray(pixels).save(photos / f"{number}-{int(pixels.sum())}.png")
             for _ in range(2):  # continued: nothing is released again
                 hash_folder(
-                    photos, folder / "out", features="pixels", vault=Path(kept) / "vault", json=True, **self.asked
+                    photos,
+                    folder / "out",
+                    features="pixels",
+                    vault=Path(kept) / "vault",
+                    json=True,
+                    **self.asked,
                 )
             with HammingIndex.open(folder / "out" / "codes.index") as index:
                 codes = index.codes_of(index.ids.tolist())
@@ -76,7 +103,9 @@ class TestPhotosByFlips(TestPhotos):
 
 
 class TestWorkbench(TestPhotos):
-    """The same by the workbench: what the page Protect does with a folder, and the folder that it gives away."""
+    """The same by the workbench: what the page Protect does with a folder, and the folder that it
+    gives away.
+    """
 
     def run(self, data: Any, folder: Path) -> Any:
         with tempfile.TemporaryDirectory() as kept, _numbered():

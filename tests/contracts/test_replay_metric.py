@@ -1,4 +1,6 @@
-"""The replay contract of the private metrics: every loss, per pair, per kappa pairs and per record."""
+"""The replay contract of the private metrics: every loss, per pair, per kappa pairs and per
+record.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ QUERIES = np.random.default_rng(4).normal(size=(5, 3))
 
 
 class _Metric(ReplayContract):
-    """With little noise: drowned in it, the private data would not show even where nothing protects them."""
+    """With little noise: drowned in it, the private data would not show even where nothing protects
+    them.
+    """
 
     params: ClassVar[dict[str, Any]]
 
@@ -91,7 +95,11 @@ class TestRecord(ReplayContract):
         metric = DPPMetric(epsilon=5000.0, unit="record", loss=self.loss, preprocessor=data)
         fitted = metric.fit(TABLE, [1, 0, 1, 0, 1])
         fitted.save(folder / "model.safetensors")
-        learned = {name: value for name, value in vars(fitted).items() if name.endswith("_") and name != "owner_only_"}
+        learned = {
+            name: value
+            for name, value in vars(fitted).items()
+            if name.endswith("_") and name != "owner_only_"
+        }
         return learned, fitted.transform(QUERIES)
 
 
@@ -102,7 +110,9 @@ class TestRecordDescent(TestRecord):
 
 
 class TestLabels(ReplayContract):
-    """Only the labels are private: kappa, groups and refusals rest on who was compared with whom alone."""
+    """Only the labels are private: kappa, groups and refusals rest on who was compared with whom
+    alone.
+    """
 
     unit = "kappa pairs"
     triangle: ClassVar[list[list[int]]] = [[0, 1], [1, 2], [0, 2], [3, 4], [5, 6], [7, 8]]
@@ -111,7 +121,9 @@ class TestLabels(ReplayContract):
         return np.array([1, 1, 1, 0, 1, 0])
 
     def run(self, data: Any, folder: Path) -> Any:
-        fitted = DPPMetric(epsilon=5000.0, unit=self.unit, preprocessor=RECORDS).fit(self.triangle, data)
+        fitted = DPPMetric(epsilon=5000.0, unit=self.unit, preprocessor=RECORDS).fit(
+            self.triangle, data
+        )
         fitted.save(folder / "model.safetensors")
         return fitted.kappa_, fitted.public_, fitted.released_, fitted.guarantee_
 

@@ -41,7 +41,9 @@ class TestFlippedBits(ReplayContract):
 
 
 class TestPermanentFlips(TestFlippedBits):
-    """Under a vault's key: an image has the same sketch whenever it is asked for, and every image noise of its own."""
+    """Under a vault's key: an image has the same sketch whenever it is asked for, and every image
+    noise of its own.
+    """
 
     def run(self, data: Any, folder: Path) -> Any:
         with tempfile.TemporaryDirectory() as kept:

@@ -49,7 +49,9 @@ class _Training(ReplayContract):
 
 
 class TestTraining(_Training):
-    """Counts, centre and gradients; a record that is not finite counts as zero, and that it is there shows nowhere."""
+    """Counts, centre and gradients; a record that is not finite counts as zero, and that it is
+    there shows nowhere.
+    """
 
     def neighbours(self) -> list[Neighbour]:
         spoilt = X.copy()
@@ -84,7 +86,9 @@ class TestLabelGraph(ReplayContract):
 
 
 class _Answers(ReplayContract):
-    """Answers about private images by a model that knows none of them; that they are distinct is public."""
+    """Answers about private images by a model that knows none of them; that they are distinct is
+    public.
+    """
 
     way: Any
 
@@ -95,7 +99,9 @@ class _Answers(ReplayContract):
         return [one for one in super().neighbours() if "copy" not in one.name]
 
     def strangers(self) -> list[Any]:
-        return [other for other in super().strangers() if len(np.unique(other, axis=0)) == len(other)]
+        return [
+            other for other in super().strangers() if len(np.unique(other, axis=0)) == len(other)
+        ]
 
     def run(self, data: Any, folder: Path) -> Any:
         found = _model(self.way).answer(data)
@@ -106,10 +112,14 @@ class _Answers(ReplayContract):
 def _model(way: Any) -> Any:
     """Trained before the audit listens; its answers are drawn as in production."""
     with listening(RecordingListener()):
-        model = PrivateTagger(DPTraining(steps=2), way, classes=CLASSES, public=PUBLIC, random_state=5).fit(X, Y)
+        model = PrivateTagger(
+            DPTraining(steps=2), way, classes=CLASSES, public=PUBLIC, random_state=5
+        ).fit(X, Y)
     model.random_state = None
     # Weights that say much, so that logits go from one end of their bound to the other.
-    model.released_["weights"] = 50 * np.random.default_rng(0).normal(size=model.released_["weights"].shape)
+    model.released_["weights"] = 50 * np.random.default_rng(0).normal(
+        size=model.released_["weights"].shape
+    )
     model._settle()
     return model
 
@@ -121,12 +131,16 @@ class TestCodebookAnswers(_Answers):
 
 
 class TestPublishing(_Answers):
-    """One answer per photo by the noise of a vault's key; the vault itself is kept, and its ids are random."""
+    """One answer per photo by the noise of a vault's key; the vault itself is kept, and its ids are
+    random.
+    """
 
     way = CodebookAnswers(epsilon=3.0, k=4)
 
     def neighbours(self) -> list[Neighbour]:
-        return ReplayContract.neighbours(self)  # ids tell the photos apart, whether they are equal or not
+        return ReplayContract.neighbours(
+            self
+        )  # ids tell the photos apart, whether they are equal or not
 
     def strangers(self) -> list[Any]:
         return ReplayContract.strangers(self)

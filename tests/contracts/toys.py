@@ -1,4 +1,6 @@
-"""Small private estimators written for the auditor: one sound for each way through the door, and their broken kin."""
+"""Small private estimators written for the auditor: one sound for each way through the door, and
+their broken kin.
+"""
 
 from __future__ import annotations
 
@@ -35,9 +37,13 @@ LOCAL = {
 }
 CENTRAL = {
     "gaussian": Gaussian.calibrate(1.0, delta=1e-5, sensitivity=2.0, **UNIT),
-    "discrete gaussian": DiscreteGaussian.calibrate(1.0, delta=1e-5, sensitivity=2.0, dimensions=3, **UNIT),
+    "discrete gaussian": DiscreteGaussian.calibrate(
+        1.0, delta=1e-5, sensitivity=2.0, dimensions=3, **UNIT
+    ),
     "laplace": Laplace.calibrate(1.0, sensitivity=2.0, **UNIT),
-    "discrete laplace": DiscreteLaplace.calibrate(1.0, sensitivity=2.0, grid=2.0**-8, dimensions=3, **UNIT),
+    "discrete laplace": DiscreteLaplace.calibrate(
+        1.0, sensitivity=2.0, grid=2.0**-8, dimensions=3, **UNIT
+    ),
     "staircase": Staircase.calibrate(1.0, sensitivity=2.0, dimensions=3, **UNIT),
     "top": NoisyTopK(epsilon=1.0, k=2, sensitivity=1.0, **UNIT),
 }
@@ -154,7 +160,9 @@ class Descent(Protected):
         return DiscreteGaussian.fine(sigma=2.0, sensitivity=1.0, dimensions=3, delta=1e-5, **ADDED)
 
     def promise(self, **public: Any) -> Guarantee:
-        plan = (Planned(what="gradient", mechanism=self.mechanism(), count=self.steps, rate=self.rate),)
+        plan = (
+            Planned(what="gradient", mechanism=self.mechanism(), count=self.steps, rate=self.rate),
+        )
         return Guarantee(releases=plan, delta=1e-5, model="central", entropy=self.entropy_)
 
     def fit(self, X: Any, ledger: Any = None) -> Descent:

@@ -1,6 +1,8 @@
-"""A program that the tests run with faults.c loaded: every write, flush, rename and truncation fails, one at a time.
+"""A program that the tests run with faults.c loaded: every write, flush, rename and truncation
+fails, one at a time.
 
-faults.py SCENARIO FOLDER    prints how many operations were made to fail, or the first promise that broke
+faults.py SCENARIO FOLDER    prints how many operations were made to fail, or the first promise that
+broke
 """
 
 from __future__ import annotations
@@ -25,7 +27,13 @@ from blindsight.privacy.guarantee import Cost
 from blindsight.privacy.ledger import Ledger
 from blindsight.privacy.vault import Photo, Vault
 
-KINDS = {"no space": (0, 0), "input/output": (1, 0), "torn": (2, 0), "full for good": (0, 1), "killed": (3, 0)}
+KINDS = {
+    "no space": (0, 0),
+    "input/output": (1, 0),
+    "torn": (2, 0),
+    "full for good": (0, 1),
+    "killed": (3, 0),
+}
 KINDS["killed in a write"] = (4, 0)
 SHIM = ctypes.CDLL(None)
 
@@ -43,9 +51,14 @@ class JournalScenario:
         if index is None:
             return
         for number in range(3):
-            attempt(f"add {number}", lambda n=number: index.add(np.full((4, 8), n, np.uint8), ids=np.arange(4) + 4 * n))
+            attempt(
+                f"add {number}",
+                lambda n=number: index.add(np.full((4, 8), n, np.uint8), ids=np.arange(4) + 4 * n),
+            )
         attempt("remove 1", lambda: index.remove(np.arange(4, 8)))
-        if self.compacting:  # by itself: a compaction would clear away what a failed append left behind
+        if (
+            self.compacting
+        ):  # by itself: a compaction would clear away what a failed append left behind
             attempt("compact", index.compact)
         attempt("add 3", lambda: index.add(np.full((4, 8), 3, np.uint8), ids=np.arange(12, 16)))
         index.close()
@@ -60,8 +73,12 @@ class JournalScenario:
                     assert f"add {number}" in tried
                     assert (found.codes_of(ids) == number).all()
                 removed = number == 1 and "remove 1" in tried
-                assert any(present) or f"add {number}" not in done or removed, f"add {number} is lost"
-                assert not (any(present) and number == 1 and "remove 1" in done and "add 1" in done), "back again"
+                assert any(present) or f"add {number}" not in done or removed, (
+                    f"add {number} is lost"
+                )
+                assert not (
+                    any(present) and number == 1 and "remove 1" in done and "add 1" in done
+                ), "back again"
         found.add(np.full((4, 8), 9, np.uint8), ids=np.arange(100, 104))
         found.close()
         assert 100 in HammingIndex.load(folder / "x.index")
@@ -92,14 +109,18 @@ class SpoolScenario:
         again = Spool.begin(folder / "s", "job")
         for key in ("a", "b"):
             present = key in again.finished()
-            assert present or f"publish {key}" not in done or (key == "a" and "taken a" in tried), f"{key} is lost"
+            assert present or f"publish {key}" not in done or (key == "a" and "taken a" in tried), (
+                f"{key} is lost"
+            )
             if present:
                 assert (again.read(key)[0]["codes"] == ord(key)).all()
         assert again.publish("c", {"codes": np.zeros((1, 1), np.uint8)}, {})
 
 
 class LedgerScenario:
-    """Charges under keys: an acknowledged one stands, and trying again charges what is missing, once."""
+    """Charges under keys: an acknowledged one stands, and trying again charges what is missing,
+    once.
+    """
 
     def prepare(self, folder: Path) -> None:
         with Ledger(folder / "ledger.db", dataset="ward-7") as ledger:
@@ -112,7 +133,10 @@ class LedgerScenario:
             return
         costs = (Cost(epsilon=1, unit="record"), Cost(epsilon=7, unit="pixel"))
         for number in range(2):
-            attempt(f"charge {number}", lambda n=number: ledger.charge(costs, what="release", key=f"release {n}"))
+            attempt(
+                f"charge {number}",
+                lambda n=number: ledger.charge(costs, what="release", key=f"release {n}"),
+            )
         attempt("close", ledger.close)
 
     def check(self, folder: Path, done: set[str], tried: set[str]) -> None:
@@ -122,14 +146,21 @@ class LedgerScenario:
             keys = [entry.key for entry in ledger.entries() if entry.kind == "charge"]
             for number in range(2):
                 assert keys.count(f"release {number}") in (0, 2)
-                assert f"release {number}" in keys or f"charge {number}" not in done, "an acknowledged charge is lost"
+                assert f"release {number}" in keys or f"charge {number}" not in done, (
+                    "an acknowledged charge is lost"
+                )
                 ledger.charge(costs, what="release", key=f"release {number}")
-            assert ledger.balance("record").spent.epsilon == 2 and ledger.balance("pixel").spent.epsilon == 14
+            assert (
+                ledger.balance("record").spent.epsilon == 2
+                and ledger.balance("pixel").spent.epsilon == 14
+            )
             ledger.verify()
 
 
 class VaultScenario:
-    """Records and released codes: what was noted stays as it was, and the key is never half a key."""
+    """Records and released codes: what was noted stays as it was, and the key is never half a
+    key.
+    """
 
     def prepare(self, folder: Path) -> None:
         pass
@@ -183,7 +214,9 @@ SCENARIOS: dict[str, Any] = {
 
 
 def child(scenario: Any, folder: Path, arm: tuple[int, int, int]) -> tuple[set[str], set[str], int]:
-    """Run the work with one fault in a process of its own: what was acknowledged, what was tried, how many calls."""
+    """Run the work with one fault in a process of its own: what was acknowledged, what was tried,
+    how many calls.
+    """
     reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -212,7 +245,9 @@ def child(scenario: Any, folder: Path, arm: tuple[int, int, int]) -> tuple[set[s
     with os.fdopen(reader) as lines:
         said = [json.loads(line) for line in lines]
     os.waitpid(pid, 0)
-    words = {kind: {word for said_kind, word in said if said_kind == kind} for kind in ("done", "tried")}
+    words = {
+        kind: {word for said_kind, word in said if said_kind == kind} for kind in ("done", "tried")
+    }
     count = next((word for kind, word in said if kind == "count"), 0)
     return words["done"], words["tried"], count
 
@@ -241,7 +276,9 @@ def run(name: str, base: Path) -> int:
                     os._exit(code)
                 assert os.waitpid(checker, 0)[1] == 0
             except AssertionError:
-                print(f"{name}: operation {at}, {kind}: acknowledged {sorted(done)}", file=sys.stderr)
+                print(
+                    f"{name}: operation {at}, {kind}: acknowledged {sorted(done)}", file=sys.stderr
+                )
                 raise
             if count and at >= count:
                 break

@@ -21,7 +21,9 @@ def small_disk(folder: Path) -> Iterator[Callable[[], object]]:
 
 
 def can_mount() -> bool:
-    """Whether this machine lets us mount a small disk (root in a full machine; not in most containers)."""
+    """Whether this machine lets us mount a small disk (root in a full machine; not in most
+    containers).
+    """
     if os.getuid() != 0 or sys.platform != "linux":
         return False
     probe = "mount -t tmpfs none /tmp"

@@ -1,4 +1,6 @@
-"""Files: what was saved comes back; what was tampered with is refused, never run and never half-written."""
+"""Files: what was saved comes back; what was tampered with is refused, never run and never
+half-written.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,11 @@ from hypothesis import strategies as st
 from blindsight.core import storage
 from blindsight.core.errors import BlindsightError, HostileFile, MissingData
 
-ARRAYS = {"w": np.arange(6, dtype=np.float32).reshape(2, 3), "bits": np.array([True, False]), "n": np.array(3)}
+ARRAYS = {
+    "w": np.arange(6, dtype=np.float32).reshape(2, 3),
+    "bits": np.array([True, False]),
+    "n": np.array(3),
+}
 FIELDS = {"epsilon": 1.0, "name": "ward-7", "list": [1, 2]}
 
 
@@ -41,7 +47,14 @@ class _Bomb:
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"\0" * 7, b"\xff" * 64, pickle.dumps(_Bomb()), (2**40).to_bytes(8, "little") + b"{}", b"\2\0\0\0\0\0\0\0{}"],
+    [
+        b"",
+        b"\0" * 7,
+        b"\xff" * 64,
+        pickle.dumps(_Bomb()),
+        (2**40).to_bytes(8, "little") + b"{}",
+        b"\2\0\0\0\0\0\0\0{}",
+    ],
     ids=["empty", "short", "ones", "pickle", "huge header", "no metadata"],
 )
 def test_foreign_files_are_refused(tmp_path: Path, content: bytes) -> None:
@@ -50,7 +63,9 @@ def test_foreign_files_are_refused(tmp_path: Path, content: bytes) -> None:
         storage.load(tmp_path / "m", kind="test")
 
 
-@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(
+    max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
+)
 @given(st.data())
 def test_mutated_files_are_refused_or_harmless(tmp_path: Path, data: st.DataObject) -> None:
     path = tmp_path / "m"
@@ -72,7 +87,11 @@ def test_a_missing_file_says_so(tmp_path: Path) -> None:
 
 
 def test_what_is_not_plain_is_not_written(tmp_path: Path) -> None:
-    for arrays, fields in (({"o": np.array([object()])}, {}), ({}, {"x": object()}), ({}, {"x": float("nan")})):
+    for arrays, fields in (
+        ({"o": np.array([object()])}, {}),
+        ({}, {"x": object()}),
+        ({}, {"x": float("nan")}),
+    ):
         with pytest.raises(BlindsightError):
             storage.save(tmp_path / "m", kind="test", arrays=arrays, fields=fields)
     assert not list(tmp_path.iterdir())

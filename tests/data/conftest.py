@@ -1,4 +1,6 @@
-"""What the tests of this room share: a cache and a data folder of their own, and a measure of memory."""
+"""What the tests of this room share: a cache and a data folder of their own, and a measure of
+memory.
+"""
 
 from __future__ import annotations
 

@@ -26,7 +26,10 @@ def voc_xml(*objects: tuple[str, int]) -> str:
         f"<object><name>{name}</name><difficult>{difficult}</difficult><part><name>head</name></part></object>"
         for name, difficult in objects
     )
-    return f"<annotation><filename>x.jpg</filename><source><name>no object</name></source>{inner}</annotation>"
+    return (
+        "<annotation><filename>x.jpg</filename><source><name>no "
+        f"object</name></source>{inner}</annotation>"
+    )
 
 
 @pytest.fixture
@@ -132,14 +135,20 @@ def test_coco_labels_come_by_name_or_by_id(tmp_path: Path) -> None:
         {"annotations": [{"image_id": "9", "category_id": 2}]},
     ],
 )
-def test_coco_entries_that_make_no_sense_are_refused(changes: dict[str, object], tmp_path: Path) -> None:
+def test_coco_entries_that_make_no_sense_are_refused(
+    changes: dict[str, object], tmp_path: Path
+) -> None:
     with pytest.raises(HostileFile):
         load_coco(coco_file(tmp_path, **changes))
 
 
-@pytest.mark.parametrize("name", ["../secret.jpg", "/etc/passwd", "a/../../b.jpg", "C:\\x.jpg", "..\\x.jpg", ""])
+@pytest.mark.parametrize(
+    "name", ["../secret.jpg", "/etc/passwd", "a/../../b.jpg", "C:\\x.jpg", "..\\x.jpg", ""]
+)
 def test_file_names_in_annotations_cannot_leave_their_folder(name: str, tmp_path: Path) -> None:
-    path = coco_file(tmp_path, images=[{"id": 9, "file_name": name}, {"id": 3, "file_name": "a.jpg"}])
+    path = coco_file(
+        tmp_path, images=[{"id": 9, "file_name": name}, {"id": 3, "file_name": "a.jpg"}]
+    )
     with pytest.raises(HostileFile, match="outside"):
         load_coco(path, tmp_path)
 
@@ -147,7 +156,15 @@ def test_file_names_in_annotations_cannot_leave_their_folder(name: str, tmp_path
 def test_truncated_or_deep_json_is_refused(tmp_path: Path) -> None:
     path = coco_file(tmp_path)
     whole = path.read_text()
-    for text in (whole[:-1], whole[:200], "", "[]", "{", '{"images": [' + "[" * 100_000, '{"a": ' + "9" * 5000 + "}"):
+    for text in (
+        whole[:-1],
+        whole[:200],
+        "",
+        "[]",
+        "{",
+        '{"images": [' + "[" * 100_000,
+        '{"a": ' + "9" * 5000 + "}",
+    ):
         path.write_text(text)
         with pytest.raises(HostileFile):
             load_coco(path)
@@ -157,10 +174,14 @@ def test_large_json_is_streamed(tmp_path: Path, little_memory) -> None:
     path = tmp_path / "large.json"
     outline = json.dumps({"counts": "x" * 2700})
     with path.open("w") as stream:
-        stream.write('{"images": [{"id": 1, "file_name": "a.jpg"}], "categories": [{"id": 1, "name": "a"}],')
+        stream.write(
+            '{"images": [{"id": 1, "file_name": "a.jpg"}], "categories": [{"id": 1, "name": "a"}],'
+        )
         stream.write('"annotations": [')
         for i in range(10_000):
-            stream.write(f'{"," if i else ""}{{"image_id": 1, "category_id": 1, "segmentation": {outline}}}')
+            stream.write(
+                f'{"," if i else ""}{{"image_id": 1, "category_id": 1, "segmentation": {outline}}}'
+            )
         stream.write("]}")
     assert path.stat().st_size > 25 << 20
     with little_memory(8):
@@ -168,13 +189,19 @@ def test_large_json_is_streamed(tmp_path: Path, little_memory) -> None:
 
 
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
 )
 
 
 @given(st.dictionaries(st.text(max_size=3), JSON, max_size=5), st.integers(0, 3))
-def test_streaming_agrees_with_the_json_module(tmp_path_factory, value: dict[str, object], indent: int) -> None:
+def test_streaming_agrees_with_the_json_module(
+    tmp_path_factory, value: dict[str, object], indent: int
+) -> None:
     path = tmp_path_factory.getbasetemp() / "stream.json"
     path.write_text(json.dumps(value, indent=indent or None))
     wanted = {key for key, inner in value.items() if isinstance(inner, list)}
@@ -186,7 +213,9 @@ def test_streaming_agrees_with_the_json_module(tmp_path_factory, value: dict[str
 def celeba(tmp_path: Path) -> Path:
     folder = tmp_path / "data" / "celeba"
     folder.mkdir(parents=True)
-    (folder / "list_attr_celeba.txt").write_text("3\nBald Young\n1.jpg -1  1\n2.jpg  1 -1\n3.jpg -1 -1\n")
+    (folder / "list_attr_celeba.txt").write_text(
+        "3\nBald Young\n1.jpg -1  1\n2.jpg  1 -1\n3.jpg -1 -1\n"
+    )
     (folder / "list_eval_partition.txt").write_text("1.jpg 0\n2.jpg 2\n3.jpg 1\n")
     return folder
 
@@ -236,14 +265,21 @@ def test_label_lists_of_hashing_papers_are_read(tmp_path: Path) -> None:
 
 def test_nus_wide_is_read_as_published(tmp_path: Path) -> None:
     root = tmp_path / "data" / "nus-wide"
-    for folder in ("ConceptsList", "ImageList", "Groundtruth/AllLabels", "Groundtruth/TrainTestLabels"):
+    for folder in (
+        "ConceptsList",
+        "ImageList",
+        "Groundtruth/AllLabels",
+        "Groundtruth/TrainTestLabels",
+    ):
         (root / folder).mkdir(parents=True)
     (root / "ConceptsList" / "Concepts81.txt").write_text("sky\nsea\n")
     (root / "ImageList" / "Imagelist.txt").write_text("actor\\0001_1.jpg\nbird\\0002_2.jpg\n")
     (root / "ImageList" / "TestImagelist.txt").write_text("bird\\0002_2.jpg\n")
     for concept, values in (("sky", "1\n0\n"), ("sea", "1\n1\n")):
         (root / "Groundtruth" / "AllLabels" / f"Labels_{concept}.txt").write_text(values)
-        (root / "Groundtruth" / "TrainTestLabels" / f"Labels_{concept}_Test.txt").write_text(values[2:])
+        (root / "Groundtruth" / "TrainTestLabels" / f"Labels_{concept}_Test.txt").write_text(
+            values[2:]
+        )
     rows = data.load("nus-wide")
     assert rows.labels.tolist() == [[1, 1], [0, 1]] and rows.names[0] == "actor/0001_1.jpg"
     assert load_nuswide(root, split="test").labels.tolist() == [[0, 1]]

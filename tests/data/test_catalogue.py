@@ -95,7 +95,10 @@ def test_data_list_says_what_is_here_and_how_to_get_the_rest() -> None:
     assert shown.exit_code == 0
     sets = {entry["name"]: entry for entry in json.loads(shown.stdout)["sets"]}
     assert sets["digits"]["present"] and "built in" in sets["digits"]["place"]
-    assert not sets["cifar10"]["present"] and sets["cifar10"]["hint"] == "Run: blindsight data get cifar10"
+    assert (
+        not sets["cifar10"]["present"]
+        and sets["cifar10"]["hint"] == "Run: blindsight data get cifar10"
+    )
     assert set(sets) == set(data.CATALOGUE)
     plain = CliRunner().invoke(app, ["data", "list"], env={"COLUMNS": "200"})
     assert "missing" in plain.stdout and "BLINDSIGHT_DATA" in plain.stdout
@@ -139,5 +142,7 @@ def test_real_photos_and_tables_are_read(monkeypatch: pytest.MonkeyPatch) -> Non
     assert len(caltech.classes) == 101 and np.bincount(caltech.labels).tolist() == [30] * 101
     assert caltech[::500].array(size=64).shape == (7, 64, 64, 3)
     assert data.load("coco-subset")[:2].array().shape == (2, 256, 256, 3)
-    assert data.load("adult").X.shape == (48842, 105) and data.load("adult", "train").y.sum() == 7841
+    assert (
+        data.load("adult").X.shape == (48842, 105) and data.load("adult", "train").y.sum() == 7841
+    )
     assert data.load("bank-33").X.shape == (45211, 32) and data.load("bank-33").y.sum() == 5289

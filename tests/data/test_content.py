@@ -1,4 +1,6 @@
-"""A photo is known by its picture: what is written into the file about it changes nothing, another pixel does."""
+"""A photo is known by its picture: what is written into the file about it changes nothing, another
+pixel does.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ PIXELS = np.random.default_rng(0).integers(0, 255, (20, 30, 3), dtype=np.uint8)
 
 def encoded(kind: str, pixels: np.ndarray = PIXELS, **said) -> bytes:
     buffer = io.BytesIO()
-    Image.fromarray(pixels).save(buffer, kind, **({"lossless": True} if kind == "WEBP" else {}), **said)
+    Image.fromarray(pixels).save(
+        buffer, kind, **({"lossless": True} if kind == "WEBP" else {}), **said
+    )
     return buffer.getvalue()
 
 
@@ -52,13 +56,17 @@ def test_a_picture_that_is_shown_turned_is_another(kind):
     turned = encoded(kind, **said(kind, orientation=6))
     assert decode_image(turned).shape == (30, 20, 3)
     assert content_digest(turned) != content_digest(encoded(kind))
-    assert content_digest(turned) == content_digest(encoded(kind, **said(kind, orientation=6, text="Berta")))
+    assert content_digest(turned) == content_digest(
+        encoded(kind, **said(kind, orientation=6, text="Berta"))
+    )
 
 
 def test_more_of_a_jpeg_is_said_than_exif():
     plain = encoded("JPEG")
     for marker in (b"\xff\xed", b"\xff\xfe", b"\xff\xe2"):
-        assert content_digest(plain[:2] + marker + b"\x00\x06Anna" + plain[2:]) == content_digest(plain)
+        assert content_digest(plain[:2] + marker + b"\x00\x06Anna" + plain[2:]) == content_digest(
+            plain
+        )
 
 
 @pytest.mark.parametrize("kind", ["BMP", "GIF", "TIFF"])

@@ -28,7 +28,10 @@ def _file(pixels: np.ndarray, **fields: object) -> bytes:
     from pydicom.uid import ExplicitVRLittleEndian, SecondaryCaptureImageStorage, generate_uid
 
     meta = FileMetaDataset()
-    meta.MediaStorageSOPClassUID, meta.MediaStorageSOPInstanceUID = SecondaryCaptureImageStorage, generate_uid()
+    meta.MediaStorageSOPClassUID, meta.MediaStorageSOPInstanceUID = (
+        SecondaryCaptureImageStorage,
+        generate_uid(),
+    )
     meta.TransferSyntaxUID = ExplicitVRLittleEndian
     dataset = FileDataset("", {}, file_meta=meta, preamble=b"\0" * 128)
     dataset.Rows, dataset.Columns = pixels.shape[-2:]
@@ -53,7 +56,9 @@ def test_the_window_decides_what_is_seen() -> None:
     assert whole[0, 0] == 0 and whole[-1, -1] == 255
     narrow = decode_dicom(_file(RAMP, WindowCenter=600, WindowWidth=400))
     assert (narrow == 255).sum() > (whole == 255).sum()
-    shifted = decode_dicom(_file(RAMP, RescaleSlope=2, RescaleIntercept=-1024, WindowCenter=176, WindowWidth=800))
+    shifted = decode_dicom(
+        _file(RAMP, RescaleSlope=2, RescaleIntercept=-1024, WindowCenter=176, WindowWidth=800)
+    )
     np.testing.assert_allclose(shifted.astype(int), narrow.astype(int), atol=1)
 
 
@@ -84,22 +89,29 @@ def test_of_many_frames_one_is_decoded_whatever_the_others_would_take() -> None:
     frames = np.zeros((40, 8, 8), np.uint16)
     frames[20] = RAMP
     small = Limits(pixels=100)  # less than all frames together
-    np.testing.assert_array_equal(decode_dicom(_file(frames), limits=small), decode_dicom(_file(RAMP)))
+    np.testing.assert_array_equal(
+        decode_dicom(_file(frames), limits=small), decode_dicom(_file(RAMP))
+    )
 
 
 @pytest.mark.parametrize(
-    "name", ["SC_rgb_dcmtk_+eb+cy+n1.dcm", "examples_ybr_color.dcm", "SC_ybr_full_422_uncompressed.dcm"]
+    "name",
+    ["SC_rgb_dcmtk_+eb+cy+n1.dcm", "examples_ybr_color.dcm", "SC_ybr_full_422_uncompressed.dcm"],
 )
 def test_colours_are_turned_into_rgb_once(name: str) -> None:
     path = OWN / name
     dataset = pydicom.dcmread(path)
-    raw = pydicom.pixels.pixel_array(path, raw=True, index=int(dataset.get("NumberOfFrames", 1)) // 2)
+    raw = pydicom.pixels.pixel_array(
+        path, raw=True, index=int(dataset.get("NumberOfFrames", 1)) // 2
+    )
     wanted = pydicom.pixels.convert_color_space(raw, "YBR_FULL", "RGB")
     np.testing.assert_allclose(read_image(path).astype(int), wanted.astype(int), atol=1)
 
 
 def test_neither_messages_nor_logs_quote_a_field(caplog: pytest.LogCaptureFixture) -> None:
-    """pydicom warns and logs with the field's own words; whoever collects a program's logs would read them."""
+    """pydicom warns and logs with the field's own words; whoever collects a program's logs would
+    read them.
+    """
     data = _file(RAMP, SpecificCharacterSet="ISO_IR 6", PatientID="0815", PatientName="Mueller")
     data = data.replace(b"ISO_IR 6", b"Mueller!").replace(b"0815", b"\xff\xfe\x00\xff")
     with caplog.at_level(logging.DEBUG), warnings.catch_warnings():
@@ -123,7 +135,10 @@ def test_files_without_an_ending_are_found_by_their_mark(tmp_path: Path) -> None
     wanted = ["1.2.840.10008.5", "IM0001", "series/IM0002"]
     assert sorted(load_folder(tmp_path).names) == wanted
     assert sorted(photo_names(tmp_path, SUFFIXES)) == wanted
-    assert sorted(path.relative_to(tmp_path).as_posix() for path in image_files([tmp_path])[0]) == wanted
+    assert (
+        sorted(path.relative_to(tmp_path).as_posix() for path in image_files([tmp_path])[0])
+        == wanted
+    )
 
 
 def test_what_scanners_compress_is_read() -> None:
@@ -137,7 +152,9 @@ def test_a_folder_of_dicom_files_is_read_like_any_other(tmp_path: Path) -> None:
     assert load_folder(tmp_path)[0][0].shape == (8, 8)
 
 
-def test_without_the_extra_the_file_is_named_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_extra_the_file_is_named_with_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     import importlib
 
     real = importlib.import_module

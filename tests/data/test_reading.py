@@ -31,10 +31,17 @@ def png_claiming(width: int, height: int) -> bytes:
     """A PNG of a few bytes whose header claims any size."""
 
     def chunk(kind: bytes, body: bytes) -> bytes:
-        return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+        return (
+            struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+        )
 
     header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"")) + chunk(b"IEND", b"")
+    return (
+        b"\x89PNG\r\n\x1a\n"
+        + chunk(b"IHDR", header)
+        + chunk(b"IDAT", zlib.compress(b""))
+        + chunk(b"IEND", b"")
+    )
 
 
 @pytest.mark.parametrize("kind", ["PNG", "BMP", "PPM", "TIFF"])
@@ -121,7 +128,9 @@ def test_truncated_files_are_refused(kind: str, share: float) -> None:
         read_image(whole[: int(len(whole) * share)])
 
 
-@pytest.mark.parametrize("junk", [b"", b"\0" * 100, b"GIF89a", b"%!PS-Adobe-3.0 EPSF-3.0\n", b"<svg/>", b"\x80\x04."])
+@pytest.mark.parametrize(
+    "junk", [b"", b"\0" * 100, b"GIF89a", b"%!PS-Adobe-3.0 EPSF-3.0\n", b"<svg/>", b"\x80\x04."]
+)
 def test_what_is_no_image_is_refused(junk: bytes) -> None:
     with pytest.raises(HostileFile):
         read_image(junk)

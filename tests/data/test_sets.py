@@ -25,7 +25,9 @@ def zipped(tmp_path: Path) -> ZipMembers:
 
 def grey(n: int = 12) -> ImageSet:
     images = np.arange(n, dtype=np.uint8)[:, None, None] * np.ones((1, 4, 4), np.uint8)
-    return ImageSet(images, np.arange(n) % 3, np.array([f"im{i}" for i in range(n)]), ("a", "b", "c"), "grey")
+    return ImageSet(
+        images, np.arange(n) % 3, np.array([f"im{i}" for i in range(n)]), ("a", "b", "c"), "grey"
+    )
 
 
 def test_one_index_gives_an_image_and_its_label_and_a_slice_gives_a_set() -> None:
@@ -45,7 +47,9 @@ def test_one_index_gives_an_image_and_its_label_and_a_slice_gives_a_set() -> Non
 def test_batches_cover_the_set_in_order() -> None:
     batches = list(grey().batches(5))
     assert [len(batch) for batch in batches] == [5, 5, 2]
-    np.testing.assert_array_equal(np.concatenate([batch.array() for batch in batches]), grey().array())
+    np.testing.assert_array_equal(
+        np.concatenate([batch.array() for batch in batches]), grey().array()
+    )
 
 
 def test_lazy_images_are_read_on_demand_and_resized_to_one_array(zipped: ZipMembers) -> None:
@@ -58,7 +62,9 @@ def test_lazy_images_are_read_on_demand_and_resized_to_one_array(zipped: ZipMemb
 
 
 def test_a_set_of_a_million_files_is_indexed_without_reading_one() -> None:
-    many = ImageSet(data.Files([f"/nowhere/{i}.jpg" for i in range(100_000)]), np.zeros(100_000, int))
+    many = ImageSet(
+        data.Files([f"/nowhere/{i}.jpg" for i in range(100_000)]), np.zeros(100_000, int)
+    )
     assert len(many[::2]) == 50_000
     assert [len(part) for part in many.partition(4)] == [25_000] * 4
 
@@ -77,8 +83,12 @@ def test_zip_members_that_lie_about_their_size_are_refused(tmp_path: Path, littl
 
 
 @pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
-def test_members_that_would_be_unpacked_without_a_bound_are_refused(tmp_path: Path, method: int) -> None:
-    """A few kilobytes of bzip2 are gigabytes, and zipfile makes all of them to hand out the first."""
+def test_members_that_would_be_unpacked_without_a_bound_are_refused(
+    tmp_path: Path, method: int
+) -> None:
+    """A few kilobytes of bzip2 are gigabytes, and zipfile makes all of them to hand out the
+    first.
+    """
     path = tmp_path / "bomb.npz"
     with zipfile.ZipFile(path, "w", method) as archive:
         archive.writestr("a.npy", bytes(1 << 20))
@@ -89,7 +99,8 @@ def test_members_that_would_be_unpacked_without_a_bound_are_refused(tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    "images", [np.zeros((3, 4, 4)), np.zeros((3, 4), np.uint8), np.zeros((3, 4, 4, 4), np.uint8), [[1]]]
+    "images",
+    [np.zeros((3, 4, 4)), np.zeros((3, 4), np.uint8), np.zeros((3, 4, 4, 4), np.uint8), [[1]]],
 )
 def test_wrongly_shaped_images_are_refused(images: object) -> None:
     with pytest.raises(InvalidData, match="uint8"):
@@ -127,7 +138,12 @@ def test_pairs_become_an_array_of_two_rows_each() -> None:
     np.testing.assert_array_equal(pairs.of(X)[0], X[[0, 2]])
     with pytest.raises(InvalidData, match="row 2"):
         pairs.of(X[:2])
-    for indices, labels in (([[0, -1]], [1]), ([[0, 1, 2]], [1]), ([[0, 1]], [2]), ([[0.0, 1.0]], [1])):
+    for indices, labels in (
+        ([[0, -1]], [1]),
+        ([[0, 1, 2]], [1]),
+        ([[0, 1]], [2]),
+        ([[0.0, 1.0]], [1]),
+    ):
         with pytest.raises(InvalidData):
             PairSet(np.array(indices), np.array(labels))
 

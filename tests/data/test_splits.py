@@ -14,12 +14,20 @@ LABELS = np.repeat(np.arange(5), 40)
 
 def test_the_same_seed_gives_the_same_split_on_every_machine() -> None:
     split = split_indices(10, {"train": 0.5, "test": 0.3}, seed=3)
-    assert {name: part.tolist() for name, part in split.items()} == {"train": [0, 1, 2, 6, 9], "test": [4, 5, 7]}
-    assert split_indices(100, {"a": 0.5}, seed=1)["a"].tolist() != split_indices(100, {"a": 0.5}, seed=2)["a"].tolist()
+    assert {name: part.tolist() for name, part in split.items()} == {
+        "train": [0, 1, 2, 6, 9],
+        "test": [4, 5, 7],
+    }
+    assert (
+        split_indices(100, {"a": 0.5}, seed=1)["a"].tolist()
+        != split_indices(100, {"a": 0.5}, seed=2)["a"].tolist()
+    )
 
 
 @given(st.integers(0, 300), st.lists(st.floats(0, 1), min_size=1, max_size=4), st.integers(0, 5))
-def test_parts_are_disjoint_and_follow_their_shares(n: int, weights: list[float], seed: int) -> None:
+def test_parts_are_disjoint_and_follow_their_shares(
+    n: int, weights: list[float], seed: int
+) -> None:
     total = max(sum(weights), 1e-9) * 1.01
     shares = {str(i): weight / total for i, weight in enumerate(weights)}
     parts = split_indices(n, shares, seed=seed)

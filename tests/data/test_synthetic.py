@@ -15,7 +15,8 @@ def test_strips_are_the_paper_s_toy_example() -> None:
     assert np.abs(strips.X).sum(axis=1).max() <= 1
     np.testing.assert_array_equal(strips.X, data.two_strips().X)
     assert not np.array_equal(strips.X, data.two_strips(seed=1).X)
-    # One long and one short direction in each class, and the strips side by side along the long one.
+    # One long and one short direction in each class, and the strips side by side along the long
+    # one.
     for label in (0, 1):
         spread = np.linalg.eigvalsh(np.cov(strips.X[strips.y == label].T))
         assert spread[1] > 10 * spread[0]
@@ -61,6 +62,10 @@ def test_scenes_hold_up_to_four_digits_and_their_labels() -> None:
 
 
 def test_scenes_of_train_and_test_share_no_digit() -> None:
-    parts = {split: data.scenes(100, split=split, most=1, seed=1).array() for split in ("train", "test")}
-    prints = {split: {scene[scene > 0].tobytes() for scene in scenes} for split, scenes in parts.items()}
+    parts = {
+        split: data.scenes(100, split=split, most=1, seed=1).array() for split in ("train", "test")
+    }
+    prints = {
+        split: {scene[scene > 0].tobytes() for scene in scenes} for split, scenes in parts.items()
+    }
     assert not prints["train"] & prints["test"]

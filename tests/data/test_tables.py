@@ -11,7 +11,15 @@ from hypothesis import strategies as st
 
 from blindsight import data
 from blindsight.core.errors import HostileFile, InvalidParameter, MissingData
-from blindsight.data import Column, Limits, load_adult, load_arff, load_bank, load_csv, load_multilabel_arff
+from blindsight.data import (
+    Column,
+    Limits,
+    load_adult,
+    load_arff,
+    load_bank,
+    load_csv,
+    load_multilabel_arff,
+)
 
 PEOPLE = "age, work ,label\n30,a,yes\n40, b,no\n50,a,no\n"
 
@@ -25,20 +33,39 @@ def written(folder: Path, text: str, name: str = "t.csv") -> Path:
 def test_csv_numbers_stay_and_words_become_indicators(tmp_path: Path) -> None:
     table = load_csv(written(tmp_path, PEOPLE), target="label")
     assert table.columns == ("age", "work=a", "work=b") and table.classes == ("no", "yes")
-    assert table.X.tolist() == [[30, 1, 0], [40, 0, 1], [50, 1, 0]] and table.y.tolist() == [1, 0, 0]
+    assert table.X.tolist() == [[30, 1, 0], [40, 0, 1], [50, 1, 0]] and table.y.tolist() == [
+        1,
+        0,
+        0,
+    ]
 
 
 def test_a_public_code_book_fixes_the_columns_whatever_the_data(tmp_path: Path) -> None:
     columns = [Column("age", cuts=(35, 45)), Column("work", ("a", "b", "c"))]
-    table = load_csv(written(tmp_path, PEOPLE), target="label", columns=columns, classes=("no", "yes"))
-    assert table.columns == ("age(-inf,35]", "age(35,45]", "age(45,inf]", "work=a", "work=b", "work=c")
+    table = load_csv(
+        written(tmp_path, PEOPLE), target="label", columns=columns, classes=("no", "yes")
+    )
+    assert table.columns == (
+        "age(-inf,35]",
+        "age(35,45]",
+        "age(45,inf]",
+        "work=a",
+        "work=b",
+        "work=c",
+    )
     assert table.X[:, :3].tolist() == np.eye(3).tolist()
     with pytest.raises(HostileFile, match="outside its 1 categories"):
-        load_csv(written(tmp_path, PEOPLE), target="label", columns=[Column("age"), Column("work", ("a",))])
+        load_csv(
+            written(tmp_path, PEOPLE),
+            target="label",
+            columns=[Column("age"), Column("work", ("a",))],
+        )
 
 
 @pytest.mark.parametrize(("suffix", "pack"), [(".gz", gzip.compress), (".xz", lzma.compress)])
-def test_compressed_tables_are_read_and_bombs_refused(suffix: str, pack, tmp_path: Path, little_memory) -> None:
+def test_compressed_tables_are_read_and_bombs_refused(
+    suffix: str, pack, tmp_path: Path, little_memory
+) -> None:
     path = tmp_path / f"t.csv{suffix}"
     path.write_bytes(pack(PEOPLE.encode()))
     assert len(load_csv(path, target="label")) == 3
@@ -90,12 +117,15 @@ def test_any_text_gives_a_table_or_a_clear_error(tmp_path_factory, text: str) ->
 
 
 ADULT_ROW = (
-    "39, State-gov, 77516, Bachelors, 13, Never-married, Adm-clerical, Not-in-family, White, Male, 2174, 0, 40, "
+    "39, State-gov, 77516, Bachelors, 13, Never-married, Adm-clerical, Not-in-family, White, Male, "
+    "2174, 0, 40, "
 )
 
 
 def test_adult_is_encoded_by_its_code_book(tmp_path: Path) -> None:
-    train = written(tmp_path, ADULT_ROW + "United-States, <=50K\n" + ADULT_ROW + "?, >50K\n\n", "adult.data")
+    train = written(
+        tmp_path, ADULT_ROW + "United-States, <=50K\n" + ADULT_ROW + "?, >50K\n\n", "adult.data"
+    )
     test = written(tmp_path, "|1x3 Cross validator\n" + ADULT_ROW + "Cuba, >50K.\n", "adult.test")
     table = load_adult(train, test)
     assert table.X.shape == (3, 105) and table.y.tolist() == [0, 1, 1]
@@ -123,7 +153,30 @@ def test_bank_is_read_with_either_separator(delimiter: str, tmp_path: Path) -> N
     assert load_bank(path).X.shape == (1, 51)
     paper = load_bank(path, encoding="paper")
     # The same row in the encoding that the metric paper used.
-    expected = [58, *[0, 0, 1] + [0] * 8, 0, 1, 0, 0, 1, 0, 2143, 1, 0, 0, 0, 155, 261, 1, 0, 0, 0, 0, 0, 0]
+    expected = [
+        58,
+        *[0, 0, 1] + [0] * 8,
+        0,
+        1,
+        0,
+        0,
+        1,
+        0,
+        2143,
+        1,
+        0,
+        0,
+        0,
+        155,
+        261,
+        1,
+        0,
+        0,
+        0,
+        0,
+        0,
+        0,
+    ]
     assert paper.X.tolist() == [expected] and paper.y.tolist() == [0]
     with pytest.raises(HostileFile, match="columns"):
         load_bank(written(tmp_path, PEOPLE))
@@ -149,7 +202,10 @@ def test_arff_is_read_by_its_declarations(tmp_path: Path) -> None:
 
 
 def test_sparse_multilabel_arff_is_filled(tmp_path: Path) -> None:
-    text = "@relation m\n@attribute f0 numeric\n@attribute f1 {0,1}\n@attribute l0 {0,1}\n@attribute l1 {0,1}\n@data\n"
+    text = (
+        "@relation m\n@attribute f0 numeric\n@attribute f1 {0,1}\n@attribute l0 {0,1}\n@attribute "
+        "l1 {0,1}\n@data\n"
+    )
     rows = load_multilabel_arff(written(tmp_path, text + "{0 2.5, 3 1}\n{1 1,2 1}\n{}\n"), labels=2)
     assert rows.features.tolist() == [[2.5, 0], [0, 1], [0, 0]]
     assert rows.labels.tolist() == [[0, 1], [1, 0], [0, 0]] and rows.classes == ("l0", "l1")
@@ -178,7 +234,9 @@ def test_broken_arff_is_refused(text: str, tmp_path: Path) -> None:
 
 
 def test_sparse_rows_that_stand_for_too_much_are_refused(tmp_path: Path, little_memory) -> None:
-    text = "".join(f"@attribute a{i} numeric\n" for i in range(1000)) + "@data\n" + "{0 1}\n" * 40_000
+    text = (
+        "".join(f"@attribute a{i} numeric\n" for i in range(1000)) + "@data\n" + "{0 1}\n" * 40_000
+    )
     with little_memory(24), pytest.raises(HostileFile, match="cells"):
         load_arff(written(tmp_path, text, "t.arff"))
 
@@ -207,7 +265,11 @@ def test_arrays_from_outside_hold_no_objects_and_no_lies(tmp_path: Path, little_
     with little_memory(8), pytest.raises(HostileFile, match="unpack"):
         data.load_arrays(path, limits=Limits(unpacked_bytes=1 << 20))
     np.savez(path, x=np.arange(3))
-    path.write_bytes(path.read_bytes().replace(b"(3,), ", b"(3e9,)").replace(b"'shape': (3,)", b"'shape': (9**9,)"))
+    path.write_bytes(
+        path.read_bytes()
+        .replace(b"(3,), ", b"(3e9,)")
+        .replace(b"'shape': (3,)", b"'shape': (9**9,)")
+    )
     with pytest.raises(HostileFile):
         data.load_arrays(path)
     path.write_bytes(b"PK\x03\x04 nothing")

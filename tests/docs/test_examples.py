@@ -11,7 +11,8 @@ import pytest
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "docs" / "examples").glob("*.py"))
 ROOMS = ("hashing", "federated", "metric", "sketching", "tagging", "audit")
-# Half a minute at most on a core of its own; this only keeps a hanging one from blocking the others.
+# Half a minute at most on a core of its own; this only keeps a hanging one from blocking the
+# others.
 PATIENCE = 600
 
 

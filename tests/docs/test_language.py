@@ -13,11 +13,13 @@ TEMPLATES = sorted((ROOT / "src").rglob("*.html"))
 CODE = sorted([*(ROOT / "src").rglob("*.py"), *(ROOT / "benchmarks").rglob("*.py")])
 
 _AMOUNT = "once|one|key|update|queries|bytes|seconds|images|charges|times|GB|MB|bits|pixels|argsort"
-_UNIT = (
-    "photo|image|query|round|second|user|pixel|record|weight|class|row|method|pair|bit|cell|core|label|party|channel"
+_UNIT = "photo|image|query|round|second|user|pixel|record|weight|class|row|method|pair|bit|cell|core|label|party|channel"  # noqa: E501
+RATE = re.compile(
+    rf"\b(?:{_AMOUNT}) an? (?:{_UNIT})\b(?! (?:of|in|that|from|nearly|sees|has|with|time)\b)"
 )
-RATE = re.compile(rf"\b(?:{_AMOUNT}) an? (?:{_UNIT})\b(?! (?:of|in|that|from|nearly|sees|has|with|time)\b)")
-FIGURE = re.compile(r"\b(?:dice|tired|housekeeping|eyes?|this house|the house|the rooms?)\b", re.IGNORECASE)
+FIGURE = re.compile(
+    r"\b(?:dice|tired|housekeeping|eyes?|this house|the house|the rooms?)\b", re.IGNORECASE
+)
 NOT_PROSE = re.compile(r"`[^`]*`|np\.eye\([^)]*\)|\"eye\"")
 
 

@@ -1,7 +1,8 @@
 """The wheel, as somebody who has no clone gets it; and the pins with hashes.
 
-The environment is fresh and the wheel is installed into it by pip. To stay within seconds, what Blindsight needs is not
-downloaded again: a .pth file lends the packages of the environment that runs the tests, and nothing else of it.
+The environment is fresh and the wheel is installed into it by pip. To stay within seconds, what
+Blindsight needs is not downloaded again: a .pth file lends the packages of the environment that
+runs the tests, and nothing else of it.
 """
 
 from __future__ import annotations
@@ -26,14 +27,28 @@ from blindsight.cli.licences import closure
 
 ROOT = Path(__file__).parents[2]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-HASHED = [path for path in (ROOT / "requirements-core.txt", ROOT / "requirements-all.txt") if path.exists()]
+HASHED = [
+    path
+    for path in (ROOT / "requirements-core.txt", ROOT / "requirements-all.txt")
+    if path.exists()
+]
 PINNED = re.compile(r"^([A-Za-z0-9._-]+)==([A-Za-z0-9.!]+) --hash=sha256:[0-9a-f]{64}$")
 
 
 def _run(*words: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
-    kept = {name: value for name, value in os.environ.items() if name not in {"PYTHONPATH", "PYTHONHOME"}}
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in {"PYTHONPATH", "PYTHONHOME"}
+    }
     return subprocess.run(
-        list(map(str, words)), cwd=cwd, env=kept, capture_output=True, text=True, timeout=600, check=False
+        list(map(str, words)),
+        cwd=cwd,
+        env=kept,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
     )
 
 
@@ -41,7 +56,9 @@ def _run(*words: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel of this tree, built by pip as `pip wheel` does it."""
     folder = tmp_path_factory.mktemp("wheel")
-    done = _run(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", folder, ROOT, cwd=folder)
+    done = _run(
+        sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", folder, ROOT, cwd=folder
+    )
     assert done.returncode == 0, done.stderr
     (made,) = folder.glob("blindsight-*.whl")
     return made
@@ -51,11 +68,21 @@ def _environment(place: Path, wheel: Path) -> Path:
     """A new environment with the wheel in it and nothing else; returns where its packages lie."""
     venv.create(place, with_pip=False, symlinks=True)
     done = _run(
-        sys.executable, "-m", "pip", "--python", place / "bin" / "python", "install", "--quiet", "--no-deps", wheel,
+        sys.executable,
+        "-m",
+        "pip",
+        "--python",
+        place / "bin" / "python",
+        "install",
+        "--quiet",
+        "--no-deps",
+        wheel,
         cwd=place,
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stderr
-    return place / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
+    return (
+        place / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
+    )
 
 
 @pytest.fixture(scope="module")
@@ -80,12 +107,19 @@ def test_the_installed_wheel_says_what_it_can_do(fresh: Path, tmp_path: Path) ->
     shown = _run(fresh / "bin" / "blindsight", "--help", cwd=tmp_path)
     assert shown.returncode == 0, shown.stderr
     assert "hash" in shown.stdout
-    where = _run(fresh / "bin" / "python", "-c", "import blindsight; print(blindsight.__file__)", cwd=tmp_path)
+    where = _run(
+        fresh / "bin" / "python",
+        "-c",
+        "import blindsight; print(blindsight.__file__)",
+        cwd=tmp_path,
+    )
     assert where.stdout.startswith(str(fresh))
 
 
 def test_the_readmes_lines_run_from_the_wheel(fresh: Path, tmp_path: Path) -> None:
-    (lines,) = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE)
+    (lines,) = re.findall(
+        r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE
+    )
     done = _run(fresh / "bin" / "python", "-c", lines, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "proven ε = 8 per record" in done.stdout
@@ -93,13 +127,17 @@ def test_the_readmes_lines_run_from_the_wheel(fresh: Path, tmp_path: Path) -> No
 
 @pytest.fixture(scope="module")
 def core(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A new environment with the wheel and what the core needs: no package of an extra can be imported there."""
+    """A new environment with the wheel and what the core needs: no package of an extra can be
+    imported there.
+    """
     place = tmp_path_factory.mktemp("core") / "venv"
     home = _environment(place, wheel)
     lent = place / "lent"
     lent.mkdir()
     for one in _core().values():
-        for top in {path.parts[0] for path in one.files or () if path.parts[0] not in {"..", "__pycache__"}}:
+        for top in {
+            path.parts[0] for path in one.files or () if path.parts[0] not in {"..", "__pycache__"}
+        }:
             if not (lent / top).exists():
                 (lent / top).symlink_to(Path(str(one.locate_file(top))))
     (home / "lent.pth").write_text(f"{lent}\n")
@@ -112,19 +150,29 @@ def _core() -> dict[str, metadata.Distribution]:
 
 def test_the_core_takes_at_most_500_mb(wheel: Path) -> None:
     """By the files that pip notes, bytecode included; and the wheel's own, unpacked."""
-    files = {Path(str(one.locate_file(path))).resolve() for one in _core().values() for path in one.files or ()}
+    files = {
+        Path(str(one.locate_file(path))).resolve()
+        for one in _core().values()
+        for path in one.files or ()
+    }
     needed = sum(path.stat().st_size for path in files if path.is_file())
     own = sum(info.file_size for info in zipfile.ZipFile(wheel).infolist())
     assert needed + 2 * own < 500e6
 
 
-def test_the_core_alone_runs_the_readmes_lines_and_protects_a_folder(core: Path, tmp_path: Path) -> None:
-    (lines,) = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE)
+def test_the_core_alone_runs_the_readmes_lines_and_protects_a_folder(
+    core: Path, tmp_path: Path
+) -> None:
+    (lines,) = re.findall(
+        r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE
+    )
     done = _run(core / "bin" / "python", "-c", lines, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     (tmp_path / "photos").mkdir()
     for number in range(3):
-        Image.fromarray(np.full((24, 24, 3), 60 * number + 20, np.uint8)).save(tmp_path / "photos" / f"{number}.png")
+        Image.fromarray(np.full((24, 24, 3), 60 * number + 20, np.uint8)).save(
+            tmp_path / "photos" / f"{number}.png"
+        )
     blindsight = core / "bin" / "blindsight"
     assert _run(blindsight, "hash", "photos", "--out", "index", cwd=tmp_path).returncode == 0
     found = _run(blindsight, "search", "index", "photos/0.png", "--json", cwd=tmp_path)

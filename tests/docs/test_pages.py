@@ -57,9 +57,17 @@ def test_docstring_examples_run(path: Path) -> None:
 
 
 def test_docstrings_speak_one_dialect() -> None:
-    """Google's sections, which the reader of the reference knows, and none of the underlined ones."""
-    underlined = re.compile(r"^ +(?:Parameters|Attributes|Guarantee|Returns|Raises|Examples)\n +-{3,}$", re.MULTILINE)
-    assert [str(path.relative_to(SOURCE)) for path in SOURCE.rglob("*.py") if underlined.search(path.read_text())] == []
+    """Google's sections, which the reader of the reference knows, and none of the underlined
+    ones.
+    """
+    underlined = re.compile(
+        r"^ +(?:Parameters|Attributes|Guarantee|Returns|Raises|Examples)\n +-{3,}$", re.MULTILINE
+    )
+    assert [
+        str(path.relative_to(SOURCE))
+        for path in SOURCE.rglob("*.py")
+        if underlined.search(path.read_text())
+    ] == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -67,7 +75,9 @@ def test_links_between_pages_lead_somewhere(page: Path) -> None:
     missing = [
         target
         for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text())
-        if "://" not in target and not target.startswith("mailto:") and not (page.parent / target).exists()
+        if "://" not in target
+        and not target.startswith("mailto:")
+        and not (page.parent / target).exists()
     ]
     assert not missing
 
@@ -102,7 +112,9 @@ def test_the_site_builds_without_a_warning_and_fetches_nothing(tmp_path: Path) -
         timeout=600,
     )
     assert done.returncode == 0, done.stderr
-    asset = re.compile(r"<(?:script|link|img|iframe|source)\b[^>]*\b(?:src|href)=[\"']?(?:https?:)?//[^>]*>")
+    asset = re.compile(
+        r"<(?:script|link|img|iframe|source)\b[^>]*\b(?:src|href)=[\"']?(?:https?:)?//[^>]*>"
+    )
     foreign = {tag for page in tmp_path.rglob("*.html") for tag in asset.findall(page.read_text())}
     assert not foreign
 
@@ -110,11 +122,17 @@ def test_the_site_builds_without_a_warning_and_fetches_nothing(tmp_path: Path) -
 def _commands(page: Path) -> list[str]:
     """The lines of a page's code blocks that run `blindsight`, without comments."""
     blocks = re.findall(r"^```(?:sh|text)?\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
-    lines = [line.strip().removeprefix("$ ") for block in blocks for line in block.replace("\\\n", " ").splitlines()]
+    lines = [
+        line.strip().removeprefix("$ ")
+        for block in blocks
+        for line in block.replace("\\\n", " ").splitlines()
+    ]
     return [line for line in lines if line.startswith("blindsight ")]
 
 
-@pytest.mark.parametrize("page", [p for p in PAGES if _commands(p)], ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.mark.parametrize(
+    "page", [p for p in PAGES if _commands(p)], ids=lambda page: str(page.relative_to(ROOT))
+)
 def test_commands_in_pages_name_verbs_and_options_that_exist(page: Path) -> None:
     import typer
 
@@ -126,7 +144,13 @@ def test_commands_in_pages_name_verbs_and_options_that_exist(page: Path) -> None
             command = command.commands[words.pop(0)]
         if getattr(command, "commands", {}) and "make" in command.commands:  # sketch FOLDER OUT
             command = command.commands["make"]
-        assert not getattr(command, "commands", {}) or command.name in {None, "serve", "blindsight"}, line
-        known = {name for each in command.params for name in (*each.opts, *each.secondary_opts)} | {"--help"}
+        assert not getattr(command, "commands", {}) or command.name in {
+            None,
+            "serve",
+            "blindsight",
+        }, line
+        known = {name for each in command.params for name in (*each.opts, *each.secondary_opts)} | {
+            "--help"
+        }
         named = {word.split("=")[0] for word in words if re.match(r"--?[a-z]", word)}
         assert named <= known, line

@@ -11,7 +11,9 @@ from pathlib import Path
 from blindsight import Ledger
 
 ROOT = Path(__file__).parents[2]
-(LINES,) = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE)
+(LINES,) = re.findall(
+    r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE
+)
 
 
 def _run(folder: Path) -> str:
@@ -40,6 +42,12 @@ def test_twelve_lines_run_twice_release_the_same_codes_and_are_charged_once(tmp_
 def test_the_readme_names_every_extra() -> None:
     import tomllib
 
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
     readme = (ROOT / "README.md").read_text()
-    assert [name for name in extras if name not in {"bench", "docs", "dev"} and f"`{name}`" not in readme] == []
+    assert [
+        name
+        for name in extras
+        if name not in {"bench", "docs", "dev"} and f"`{name}`" not in readme
+    ] == []

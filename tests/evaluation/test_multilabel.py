@@ -42,7 +42,9 @@ def test_average_precision_with_ties_matches_scikit_learn(case):
     y, s = case
     theirs = [average_precision_score(y[:, c], s[:, c]) for c in range(y.shape[1])]
     np.testing.assert_allclose(average_precisions(y, s), theirs)
-    assert mean_average_precision(y, s) == pytest.approx(average_precision_score(y, s, average="macro"))
+    assert mean_average_precision(y, s) == pytest.approx(
+        average_precision_score(y, s, average="macro")
+    )
 
 
 def test_scores_match_torchmetrics(case):

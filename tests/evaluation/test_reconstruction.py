@@ -12,19 +12,32 @@ from blindsight.evaluation import reconstruction
 def images():
     rng = np.random.default_rng(0)
     truth = rng.integers(0, 256, size=(4, 28, 31)).astype(np.uint8)
-    return truth, np.clip(truth + rng.normal(0, [[[5.0]], [[20.0]], [[80.0]], [[1.0]]], truth.shape), 0, 255)
+    return truth, np.clip(
+        truth + rng.normal(0, [[[5.0]], [[20.0]], [[80.0]], [[1.0]]], truth.shape), 0, 255
+    )
 
 
 def test_psnr_equals_scikit_image(images):
     truth, guess = images
-    expected = [peak_signal_noise_ratio(a.astype(float), b, data_range=255) for a, b in zip(truth, guess, strict=True)]
+    expected = [
+        peak_signal_noise_ratio(a.astype(float), b, data_range=255)
+        for a, b in zip(truth, guess, strict=True)
+    ]
     np.testing.assert_allclose(reconstruction.psnr(truth, guess), expected, rtol=1e-12)
 
 
 def test_ssim_equals_scikit_image(images):
     truth, guess = images
-    options = {"data_range": 255, "gaussian_weights": True, "sigma": 1.5, "use_sample_covariance": False}
-    expected = [structural_similarity(a.astype(float), b, **options) for a, b in zip(truth, guess, strict=True)]
+    options = {
+        "data_range": 255,
+        "gaussian_weights": True,
+        "sigma": 1.5,
+        "use_sample_covariance": False,
+    }
+    expected = [
+        structural_similarity(a.astype(float), b, **options)
+        for a, b in zip(truth, guess, strict=True)
+    ]
     np.testing.assert_allclose(reconstruction.ssim(truth, guess), expected, rtol=1e-10)
 
 
@@ -32,8 +45,16 @@ def test_ssim_of_colour_images_equals_scikit_image():
     rng = np.random.default_rng(1)
     truth = rng.integers(0, 256, size=(2, 32, 32, 3)).astype(float)
     guess = truth + rng.normal(0, 30, truth.shape)
-    options = {"data_range": 255, "gaussian_weights": True, "sigma": 1.5, "use_sample_covariance": False}
-    expected = [structural_similarity(a, b, channel_axis=-1, **options) for a, b in zip(truth, guess, strict=True)]
+    options = {
+        "data_range": 255,
+        "gaussian_weights": True,
+        "sigma": 1.5,
+        "use_sample_covariance": False,
+    }
+    expected = [
+        structural_similarity(a, b, channel_axis=-1, **options)
+        for a, b in zip(truth, guess, strict=True)
+    ]
     np.testing.assert_allclose(reconstruction.ssim(truth, guess), expected, rtol=1e-10)
 
 
@@ -51,7 +72,9 @@ def test_exact_pixels_counts_rounded_guesses():
     assert reconstruction.exact_pixels(truth, truth + np.array([[0.6, 0], [0, 0]])) == 0.75
 
 
-@pytest.mark.parametrize("measure", [reconstruction.psnr, reconstruction.ssim, reconstruction.exact_pixels])
+@pytest.mark.parametrize(
+    "measure", [reconstruction.psnr, reconstruction.ssim, reconstruction.exact_pixels]
+)
 def test_images_of_different_shapes_are_refused(measure):
     with pytest.raises(InvalidData, match="one shape"):
         measure(np.zeros((2, 20, 20)), np.zeros((2, 20, 21)))

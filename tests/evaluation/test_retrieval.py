@@ -56,13 +56,17 @@ def test_tie_aware_precision_equals_the_average_over_all_permutations(items):
 def test_precision_at_k_equals_the_average_over_all_permutations(seed, k):
     rng = np.random.default_rng(seed)
     distances, relevant = rng.integers(0, 3, 5), rng.integers(0, 2, 5)
-    counts = np.stack([np.bincount(distances, minlength=4), np.bincount(distances, weights=relevant, minlength=4)])
+    counts = np.stack(
+        [np.bincount(distances, minlength=4), np.bincount(distances, weights=relevant, minlength=4)]
+    )
     values = [
         np.mean([relevant[i] for i in order[:k]])
         for order in itertools.permutations(range(5))
         if all(distances[a] <= distances[b] for a, b in itertools.pairwise(order))
     ]
-    assert retrieval.precision_at(counts[None].astype(np.int64), k) == pytest.approx(np.mean(values))
+    assert retrieval.precision_at(counts[None].astype(np.int64), k) == pytest.approx(
+        np.mean(values)
+    )
 
 
 @pytest.mark.parametrize("n_bits", [12, 64, 100])
@@ -92,7 +96,9 @@ def test_without_ties_it_equals_naive_argsort_to_nine_digits():
     distance = codes.hamming(query, stored[order])[0]
     assert len(np.unique(distance)) == n
     assert found == pytest.approx(ap(labels[np.argsort(distance)]), abs=1e-9)
-    bounds = retrieval.average_precisions(retrieval.distance_counts(query, stored[order], [1], labels)).bounds
+    bounds = retrieval.average_precisions(
+        retrieval.distance_counts(query, stored[order], [1], labels)
+    ).bounds
     assert bounds == (pytest.approx(found), pytest.approx(found))
 
 
@@ -119,7 +125,9 @@ def test_precision_recall_by_radius_is_hash_lookup():
     rng = np.random.default_rng(7)
     a, b = (rng.integers(0, 2, (n, 9)) for n in (12, 80))
     y, z = rng.integers(0, 2, 12), rng.integers(0, 2, 80)
-    curve = retrieval.precision_recall(retrieval.distance_counts(codes.pack(a), codes.pack(b), y, z), 9)
+    curve = retrieval.precision_recall(
+        retrieval.distance_counts(codes.pack(a), codes.pack(b), y, z), 9
+    )
     distance, relevant = (a[:, None] != b[None]).sum(axis=2), y[:, None] == z[None]
     for radius in range(10):
         within = distance <= radius
@@ -146,6 +154,8 @@ def test_labels_that_do_not_fit_are_refused():
 def test_progress_reaches_the_end():
     seen = []
     one = np.zeros((600, 1), np.uint8)
-    retrieval.mean_average_precision(one, one, np.zeros(600), np.zeros(600), progress=lambda d, t: seen.append((d, t)))
+    retrieval.mean_average_precision(
+        one, one, np.zeros(600), np.zeros(600), progress=lambda d, t: seen.append((d, t))
+    )
     assert seen[-1] == (600, 600)
     assert len(seen) == 2

@@ -6,7 +6,13 @@ import numpy as np
 import pytest
 
 from blindsight.core.errors import InvalidData
-from blindsight.evaluation.retrieval_protocols import PROTOCOLS, Repeated, RetrievalProtocol, fingerprint, repeat
+from blindsight.evaluation.retrieval_protocols import (
+    PROTOCOLS,
+    Repeated,
+    RetrievalProtocol,
+    fingerprint,
+    repeat,
+)
 
 
 def test_the_papers_cifar_protocol_is_ten_thousand_queries_and_fifty_thousand_images():

@@ -39,7 +39,9 @@ def test_an_absent_cache_is_empty_and_is_not_made_by_looking(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("damage", [b"", b"short", bytes(32), VECTORS[1].tobytes()])
-def test_a_damaged_entry_counts_as_absent_and_is_replaced(damage: bytes, cache: FeatureCache) -> None:
+def test_a_damaged_entry_counts_as_absent_and_is_replaced(
+    damage: bytes, cache: FeatureCache
+) -> None:
     change(cache, "UPDATE features SET vector = ? WHERE key = ?", damage, KEYS[0])
     assert set(cache.get(KEYS)) == set(KEYS[1:])
     cache.put(KEYS[:1], VECTORS[:1])
@@ -93,7 +95,9 @@ for i in range(100):
 
 def test_several_processes_may_write_at_once(tmp_path: Path) -> None:
     path = tmp_path / "f.sqlite"
-    writers = [subprocess.Popen([sys.executable, "-c", WRITER, str(path), str(w)]) for w in range(2)]
+    writers = [
+        subprocess.Popen([sys.executable, "-c", WRITER, str(path), str(w)]) for w in range(2)
+    ]
     assert [writer.wait(timeout=600) for writer in writers] == [0, 0]
     found = FeatureCache(path, 8).get([f"{w} {i}".encode() for w in range(2) for i in range(100)])
     assert len(found) == 200 and found[b"1 42"].tolist() == [42.0] * 8

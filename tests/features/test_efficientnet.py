@@ -28,7 +28,10 @@ def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("module", ["blindsight.features.network", "blindsight.features.recipes"])
 def test_describing_an_image_imports_neither_torch_nor_scikit_learn(module: str) -> None:
-    code = f"import sys, {module}; print([name for name in ('torch', 'sklearn', 'scipy.stats') if name in sys.modules])"
+    code = (
+        f"import sys, {module}; print([name for name in ('torch', 'sklearn', 'scipy.stats') if "
+        "name in sys.modules])"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 
@@ -47,11 +50,16 @@ def test_weights_are_read_without_unpickling_and_fit_the_network(name: str) -> N
     expected = Plain.from_name(f"efficientnet-{name}").state_dict()
     for tensor_name, tensor in expected.items():
         if not tensor_name.endswith("num_batches_tracked"):
-            assert read[tensor_name].shape == tuple(tensor.shape) and read[tensor_name].dtype == np.float32
+            assert (
+                read[tensor_name].shape == tuple(tensor.shape)
+                and read[tensor_name].dtype == np.float32
+            )
             assert np.isfinite(read[tensor_name]).all()
     # A negative variance, or weights off scale, would show a tensor read from the wrong place.
     assert all((array >= 0).all() for part, array in read.items() if part.endswith("running_var"))
-    assert all(np.abs(array).max() < 100 for part, array in read.items() if part.endswith(".weight"))
+    assert all(
+        np.abs(array).max() < 100 for part, array in read.items() if part.endswith(".weight")
+    )
 
 
 def test_a_changed_weights_file_is_refused(tmp_path: Path) -> None:
@@ -69,7 +77,9 @@ def plain_features(name: str, batch: np.ndarray) -> np.ndarray:
     from efficientnet_lite_pytorch import EfficientNet as Plain
 
     plain = Plain.from_name(f"efficientnet-{name}", image_size=batch.shape[1]).eval()
-    plain.load_state_dict({k: torch.from_numpy(v) for k, v in some_weights(name).items()}, strict=False)
+    plain.load_state_dict(
+        {k: torch.from_numpy(v) for k, v in some_weights(name).items()}, strict=False
+    )
     with torch.no_grad():
         x = (torch.from_numpy(batch).permute(0, 3, 1, 2).float() - 127) / 128
         return plain.extract_features(x).mean(dim=(2, 3)).numpy()
@@ -77,21 +87,29 @@ def plain_features(name: str, batch: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("engine", network.ENGINES)
 @pytest.mark.parametrize(("name", "size"), [("lite0", 96), ("lite0", 75), ("lite2", 64)])
-def test_the_prepared_network_computes_what_the_plain_one_does(name: str, size: int, engine: network.Engine) -> None:
+def test_the_prepared_network_computes_what_the_plain_one_does(
+    name: str, size: int, engine: network.Engine
+) -> None:
     pytest.importorskip(engine)
     batch = np.random.default_rng(0).integers(0, 256, (4, size, size, 3), dtype=np.uint8)
     expected = plain_features(name, batch)
-    np.testing.assert_allclose(network.network(name, size, 1, engine)(batch), expected, atol=2e-5 * expected.max())
+    np.testing.assert_allclose(
+        network.network(name, size, 1, engine)(batch), expected, atol=2e-5 * expected.max()
+    )
 
 
 def test_both_engines_give_the_same_features() -> None:
     pytest.importorskip("onnxruntime")
-    one, other = (EfficientNet(size=64, engine=engine).transform(DIGITS) for engine in network.ENGINES)
+    one, other = (
+        EfficientNet(size=64, engine=engine).transform(DIGITS) for engine in network.ENGINES
+    )
     np.testing.assert_allclose(one, other, atol=2e-5 * other.max())
 
 
 @pytest.mark.parametrize("name", ["efficientnet", "pixels"])
-def test_a_recipe_describes_a_file_as_the_extractor_describes_a_set(name: str, tmp_path: Path) -> None:
+def test_a_recipe_describes_a_file_as_the_extractor_describes_a_set(
+    name: str, tmp_path: Path
+) -> None:
     recipe = RECIPES[name]
     Image.fromarray(DIGITS[3][0]).save(tmp_path / "three.png")
     rows = recipe.rows(recipe.read(tmp_path / "three.png")[None])
@@ -104,9 +122,19 @@ def test_a_recipe_describes_a_file_as_the_extractor_describes_a_set(name: str, t
 
 def test_a_camera_photo_at_reduced_scale_is_nearly_the_same(tmp_path: Path) -> None:
     ramp = np.linspace(0, 255, 2400, dtype=np.uint8)
-    photo = np.stack([np.tile(ramp, (1800, 1)), np.tile(ramp[:1800, None], (1, 2400)), np.full((1800, 2400), 90)], 2)
+    photo = np.stack(
+        [
+            np.tile(ramp, (1800, 1)),
+            np.tile(ramp[:1800, None], (1, 2400)),
+            np.full((1800, 2400), 90),
+        ],
+        2,
+    )
     Image.fromarray(photo.astype(np.uint8)).save(tmp_path / "photo.jpg", quality=90)
-    whole, reduced = (feature_recipe(n).read(tmp_path / "photo.jpg") for n in ("efficientnet", "efficientnet-reduced"))
+    whole, reduced = (
+        feature_recipe(n).read(tmp_path / "photo.jpg")
+        for n in ("efficientnet", "efficientnet-reduced")
+    )
     assert whole.shape == reduced.shape == (128, 128, 3)
     assert not np.array_equal(whole, reduced), "it was decoded whole after all"
     assert np.abs(whole.astype(int) - reduced).mean() < 2
@@ -140,17 +168,25 @@ def test_the_same_image_is_never_computed_twice(monkeypatch: pytest.MonkeyPatch)
     Z = EfficientNet(size=64, cache=True).fit_transform(DIGITS)
     monkeypatch.setattr(efficientnet, "network", None)
     order = np.random.default_rng(0).permutation(len(DIGITS))
-    np.testing.assert_array_equal(EfficientNet(size=64, batch_size=3, cache=True).transform(DIGITS[order]), Z[order])
-    np.testing.assert_array_equal(EfficientNet(size=64, cache=True).transform(DIGITS.array()[:3]), Z[:3])
+    np.testing.assert_array_equal(
+        EfficientNet(size=64, batch_size=3, cache=True).transform(DIGITS[order]), Z[order]
+    )
+    np.testing.assert_array_equal(
+        EfficientNet(size=64, cache=True).transform(DIGITS.array()[:3]), Z[:3]
+    )
 
 
-def test_files_are_known_again_by_their_content(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+def test_files_are_known_again_by_their_content(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
         Image.fromarray(DIGITS[3][0]).save(tmp_path / name / f"{name}.png")
     Z = EfficientNet(size=32, cache=True).transform(data.load_folder(tmp_path / "a"))
     request.getfixturevalue("no_network")
-    np.testing.assert_array_equal(EfficientNet(size=32, cache=True).transform(data.load_folder(tmp_path / "b")), Z)
+    np.testing.assert_array_equal(
+        EfficientNet(size=32, cache=True).transform(data.load_folder(tmp_path / "b")), Z
+    )
 
 
 def test_a_changed_pixel_or_size_misses_the_cache(request: pytest.FixtureRequest) -> None:
@@ -172,7 +208,9 @@ def test_streaming_gives_every_row_once_in_bounded_pieces() -> None:
     pieces = list(extractor.stream(DIGITS, progress=lambda done, total: seen.append((done, total))))
     rows = np.concatenate([where for where, _ in pieces])
     assert sorted(rows.tolist()) == list(range(len(DIGITS)))
-    assert seen[-1] == (len(DIGITS), len(DIGITS)) and [d for d, _ in seen] == sorted(d for d, _ in seen)
+    assert seen[-1] == (len(DIGITS), len(DIGITS)) and [d for d, _ in seen] == sorted(
+        d for d, _ in seen
+    )
     whole = np.empty((len(DIGITS), 1280), np.float32)
     for where, vectors in pieces:
         whole[where] = vectors

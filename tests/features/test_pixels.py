@@ -32,7 +32,11 @@ def test_components_are_those_of_scikit_learn(whiten: bool) -> None:
 def test_components_remember_what_matters() -> None:
     train, test = data.load("digits", "train"), data.load("digits", "test")
     pca = PixelPCA(16).fit(train)
-    score = KNeighborsClassifier().fit(pca.transform(train), train.labels).score(pca.transform(test), test.labels)
+    score = (
+        KNeighborsClassifier()
+        .fit(pca.transform(train), train.labels)
+        .score(pca.transform(test), test.labels)
+    )
     assert score > 0.95
     back = pca.inverse_transform(pca.transform(test))
     assert np.abs(back - pixels(test)).mean() < 0.1

@@ -19,7 +19,9 @@ def three_classes(monkeypatch: pytest.MonkeyPatch) -> None:
     }
     monkeypatch.setattr(words, "class_names", lambda: ("violin", "cello", "zebra"))
     monkeypatch.setattr(words, "_class_vectors", lambda: np.eye(3, dtype=np.float32))
-    monkeypatch.setattr(words, "sentence_vectors", lambda given: np.array([texts[t] for t in given], np.float32))
+    monkeypatch.setattr(
+        words, "sentence_vectors", lambda given: np.array([texts[t] for t in given], np.float32)
+    )
 
 
 def test_the_classes_that_carry_the_weight_are_named_best_first() -> None:

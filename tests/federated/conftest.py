@@ -36,21 +36,30 @@ def rows() -> dict[str, tuple[np.ndarray, np.ndarray]]:
     X, y = load_digits(return_X_y=True)
     parts = {f"user-{n}": slice(100 + n, 900, USERS) for n in range(1, USERS + 1)}
     return {
-        name: (X[part], y[part]) for name, part in {**parts, "public": slice(0, 100), "test": slice(900, None)}.items()
+        name: (X[part], y[part])
+        for name, part in {**parts, "public": slice(0, 100), "test": slice(900, None)}.items()
     }
 
 
 @pytest.fixture
 def federation(tmp_path: Path, small_key, rows):
-    """Make folders and data files for a plan with the given changes; a small key keeps processes quick."""
+    """Make folders and data files for a plan with the given changes; a small key keeps processes
+    quick.
+    """
 
-    def make(port: int = 9092, agreed: dict | None = None, carrier: str = "mailbox", **changes) -> dict[str, Home]:
+    def make(
+        port: int = 9092, agreed: dict | None = None, carrier: str = "mailbox", **changes
+    ) -> dict[str, Home]:
         scale = np.vstack([np.zeros(64), np.full(64, 16.0)])
         X, y = rows["public"]
         start = initial_weights(X / 16, y, classes=10)
-        plan = Plan(initial=start, scale=scale, classes=10, **{"rounds": 2, "patience": 1.0, **changes})
+        plan = Plan(
+            initial=start, scale=scale, classes=10, **{"rounds": 2, "patience": 1.0, **changes}
+        )
         # Any users, so that one may be missing; groups are the protocol's own tests' business.
-        settings = Settings(**{"dimension": 650, "users": USERS, "bound": 4.0, "group": 1, **(agreed or {})})
+        settings = Settings(
+            **{"dimension": 650, "users": USERS, "bound": 4.0, "group": 1, **(agreed or {})}
+        )
         key = None if settings.holders else small_key
         homes = make_homes(tmp_path / "parties", settings, key, plan, port=port, carrier=carrier)
         for name, (rows_, labels) in rows.items():

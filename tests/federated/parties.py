@@ -1,4 +1,6 @@
-"""What the tests of both carriers start: parties in threads, and those that are killed as processes."""
+"""What the tests of both carriers start: parties in threads, and those that are killed as
+processes.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ def status(home: Home) -> dict:
 
 
 class Crowd:
-    """Parties of one federation, each in a thread of this process or in a process of its own; none is left behind."""
+    """Parties of one federation, each in a thread of this process or in a process of its own; none
+    is left behind.
+    """
 
     def __init__(self, homes: dict[str, Home], data: Path) -> None:
         self.homes, self.data = homes, data
@@ -40,7 +44,9 @@ class Crowd:
         while not happened():
             if self.failed:
                 raise self.failed[0]
-            assert time.monotonic() < end, f"waited {seconds:g} s for {what}; said: {self.said[-5:]}"
+            assert time.monotonic() < end, (
+                f"waited {seconds:g} s for {what}; said: {self.said[-5:]}"
+            )
             time.sleep(0.05)
 
     def _keep(self, home: Home, **options: object) -> None:
@@ -63,10 +69,22 @@ class Crowd:
         """As a process, the way `blindsight federate` starts it."""
         role = name.partition("-")[0]
         rows = ["--data", str(self.data / f"{name}.npz")] if role == "user" else []
-        command = [sys.executable, "-m", "blindsight", "federate", role, str(self.homes[name].path), *rows, *arguments]
+        command = [
+            sys.executable,
+            "-m",
+            "blindsight",
+            "federate",
+            role,
+            str(self.homes[name].path),
+            *rows,
+            *arguments,
+        ]
         with (self.data / f"{name}.log").open("ab") as log:
             self.running[name] = subprocess.Popen(
-                command, stdout=log, stderr=subprocess.STDOUT, env={**os.environ, "OMP_NUM_THREADS": "1"}
+                command,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, "OMP_NUM_THREADS": "1"},
             )
 
     def log(self, name: str) -> str:
@@ -80,7 +98,9 @@ class Crowd:
 
     def children(self, name: str) -> list[int]:
         pid = self.running[name].pid
-        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+        return [
+            int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        ]
 
     def close(self) -> None:
         self._over.set()

@@ -11,7 +11,9 @@ from hypothesis.extra import numpy as hnp
 from blindsight.core import codes
 from blindsight.core.errors import InvalidData
 
-BITS = hnp.arrays(np.uint8, st.tuples(st.integers(1, 6), st.integers(1, 80)), elements=st.integers(0, 1))
+BITS = hnp.arrays(
+    np.uint8, st.tuples(st.integers(1, 6), st.integers(1, 80)), elements=st.integers(0, 1)
+)
 
 
 @settings(deadline=None)

@@ -113,7 +113,9 @@ class TestPITQ(TestPHashing):
         return PITQ(n_bits=12, epsilon=4.0, **params)
 
     def spend(self, ledger, estimator=None):
-        (estimator or self.make()).fit(*self.data(), ledger=ledger).transform(blobs()[0], ledger=ledger)
+        (estimator or self.make()).fit(*self.data(), ledger=ledger).transform(
+            blobs()[0], ledger=ledger
+        )
 
 
 class TestPublicPITQ(TestPHashing):
@@ -128,7 +130,9 @@ class TestCodebookHasher(TestPHashing):
 
 class TestSupervisedCodebookHasher(TestPHashing):
     def make(self, **params):
-        return CodebookHasher(epsilon=4.0, mechanism="k-ary", supervised=True, learned_from="public", **params)
+        return CodebookHasher(
+            epsilon=4.0, mechanism="k-ary", supervised=True, learned_from="public", **params
+        )
 
     def data(self):
         return blobs()
@@ -136,7 +140,9 @@ class TestSupervisedCodebookHasher(TestPHashing):
 
 class TestPrivateCodebookHasher(TestPITQ):
     def make(self, **params):
-        return CodebookHasher(epsilon=4.0, learned_from="private", supervised=True, classes=(0, 1, 2, 3), **params)
+        return CodebookHasher(
+            epsilon=4.0, learned_from="private", supervised=True, classes=(0, 1, 2, 3), **params
+        )
 
     def data(self):
         return blobs()

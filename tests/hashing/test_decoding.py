@@ -42,15 +42,23 @@ def test_debiasing_keeps_the_ranking():
 
 def test_asymmetric_score_is_the_expected_inner_product():
     rng = np.random.default_rng(0)
-    z, bits, betas = rng.normal(size=(3, 4)), rng.integers(0, 2, (2, 4)), np.array([0.0, 0.1, 0.2, 0.45])
+    z, bits, betas = (
+        rng.normal(size=(3, 4)),
+        rng.integers(0, 2, (2, 4)),
+        np.array([0.0, 0.1, 0.2, 0.45]),
+    )
     averaged = np.zeros((3, 2))
     for flips in itertools.product((0, 1), repeat=4):
         mask = np.array(flips)
         weight = np.prod(np.where(mask, betas, 1 - betas))
         averaged += weight * (z @ (2 * (bits ^ mask) - 1).T)
     expected = z @ ((1 - 2 * betas) * (2 * bits - 1)).T
-    np.testing.assert_allclose(decoding.asymmetric_scores(z, codes.pack(bits), betas), expected, rtol=1e-5)
-    np.testing.assert_allclose(averaged, expected, atol=1e-12)  # E[released sign] = (1 - 2 beta) sign
+    np.testing.assert_allclose(
+        decoding.asymmetric_scores(z, codes.pack(bits), betas), expected, rtol=1e-5
+    )
+    np.testing.assert_allclose(
+        averaged, expected, atol=1e-12
+    )  # E[released sign] = (1 - 2 beta) sign
 
 
 def test_sharp_scores_are_log_likelihoods():
@@ -74,7 +82,9 @@ def test_match_posterior_is_bayes_rule_on_simulated_pairs():
     for d in (2, 5, 7):
         hits = seen == d
         share, count = similar[hits].mean(), hits.sum()
-        assert abs(share - model.posterior(d)) < 5 / np.sqrt(count)  # five deviations and more: below 1e-6
+        assert abs(share - model.posterior(d)) < 5 / np.sqrt(
+            count
+        )  # five deviations and more: below 1e-6
     learned = decoding.MatchModel.from_pairs(true, similar, n_bits=n_bits, beta=beta)
     np.testing.assert_allclose(learned.curve()[:9], model.curve()[:9], atol=0.02)
 
@@ -89,7 +99,9 @@ def test_threshold_keeps_only_hits_that_are_sure_enough():
 def test_the_furthest_codes_are_not_taken_for_matches_because_no_pair_was_so_far_apart():
     rng = np.random.default_rng(3)
     near, far = rng.binomial(64, 0.05, 200), rng.binomial(64, 0.5, 20_000)
-    model = decoding.MatchModel.from_pairs(np.r_[near, far], np.arange(20_200) < 200, n_bits=64, beta=0.02)
+    model = decoding.MatchModel.from_pairs(
+        np.r_[near, far], np.arange(20_200) < 200, n_bits=64, beta=0.02
+    )
     curve = model.curve()
     assert (np.diff(curve) <= 0).all()
     assert curve[0] > 0.9 and curve[-1] < 1e-3

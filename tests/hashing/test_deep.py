@@ -30,7 +30,10 @@ def unsupervised() -> float:
 
 @pytest.mark.parametrize("cls", [DPSH, DSH, HashNet, ADSH])
 def test_labels_teach_a_head_on_features_more_than_iterative_quantisation_knows(cls, unsupervised):
-    assert precision(cls(16, **{**DEEP, "n_epochs": 25}).fit(X[STORED], Y[STORED])) > unsupervised + 0.15
+    assert (
+        precision(cls(16, **{**DEEP, "n_epochs": 25}).fit(X[STORED], Y[STORED]))
+        > unsupervised + 0.15
+    )
 
 
 @pytest.mark.parametrize("cls", [KSH, SDH])
@@ -47,7 +50,9 @@ def test_images_train_a_small_network(cls, tmp_path):
     assert precision(hasher, IMAGES) > 0.6
     assert seen[-1] == (5, 5)
     hasher.save(tmp_path / "net")
-    assert np.array_equal(load(tmp_path / "net").transform(IMAGES[:20]), hasher.transform(IMAGES[:20]))
+    assert np.array_equal(
+        load(tmp_path / "net").transform(IMAGES[:20]), hasher.transform(IMAGES[:20])
+    )
     with pytest.raises(InvalidData, match="shape"):
         hasher.transform(np.zeros((2, 16, 16), np.uint8))
 
@@ -69,9 +74,9 @@ def test_learned_database_codes_are_little_more_than_labels():
 
 def test_images_in_colour_pass_through_phashing():
     colour = np.repeat(IMAGES[:200, :, :, None], 3, axis=3)
-    hasher = PHashing(HashNet(8, **{**DEEP, "n_epochs": 1}), epsilon=2.0, random_state=0, learned_from="public").fit(
-        colour, Y[:200]
-    )
+    hasher = PHashing(
+        HashNet(8, **{**DEEP, "n_epochs": 1}), epsilon=2.0, random_state=0, learned_from="public"
+    ).fit(colour, Y[:200])
     assert hasher.transform(colour[:5]).shape == (5, 1)
 
 
@@ -82,7 +87,9 @@ def test_a_network_file_that_does_not_fit_is_refused(tmp_path):
     hasher.save(tmp_path / "net")
     arrays, fields = storage.load(tmp_path / "net", kind="hasher")
     for damage in ({"input_shape": [63]}, {"input_shape": [10**9]}, {"input_shape": []}):
-        storage.save(tmp_path / "bad", kind="hasher", arrays=arrays, fields={**fields, "learned": damage})
+        storage.save(
+            tmp_path / "bad", kind="hasher", arrays=arrays, fields={**fields, "learned": damage}
+        )
         with pytest.raises(HostileFile):
             load(tmp_path / "bad")
     arrays["network.0.weight"] = np.full_like(arrays["network.0.weight"], np.nan)
@@ -91,7 +98,9 @@ def test_a_network_file_that_does_not_fit_is_refused(tmp_path):
         load(tmp_path / "bad")
 
 
-@pytest.mark.parametrize("bad", [np.zeros((10, 4, 4), np.uint8), np.zeros((10, 9, 9, 2)), np.zeros((10, 2, 3, 9, 9))])
+@pytest.mark.parametrize(
+    "bad", [np.zeros((10, 4, 4), np.uint8), np.zeros((10, 9, 9, 2)), np.zeros((10, 2, 3, 9, 9))]
+)
 def test_what_is_not_an_image_is_refused(bad):
     with pytest.raises(ValueError):
         DPSH(8).fit(bad, np.arange(10) % 2)

@@ -36,14 +36,20 @@ def test_privunit_releases_unit_vectors_with_the_stated_mean():
     np.testing.assert_allclose(np.linalg.norm(v, axis=1), 1, atol=1e-9)
     inner = v[:, 2]
     p, _ = noise.cap(noise.gamma)
-    assert (inner >= noise.gamma).mean() == pytest.approx(p, abs=6 * math.sqrt(p * (1 - p) / len(v)))
-    assert inner.mean() == pytest.approx(noise.inner_product, abs=6 * inner.std() / math.sqrt(len(v)))
+    assert (inner >= noise.gamma).mean() == pytest.approx(
+        p, abs=6 * math.sqrt(p * (1 - p) / len(v))
+    )
+    assert inner.mean() == pytest.approx(
+        noise.inner_product, abs=6 * inner.std() / math.sqrt(len(v))
+    )
     assert np.abs(np.delete(v, 2, axis=1).mean(axis=0)).max() < 6 / math.sqrt(len(v))
 
 
 def test_privunit_refuses_what_is_not_a_unit_vector():
     with pytest.raises(InvalidData, match="unit vectors"):
-        PrivUnit(epsilon=1.0, dimensions=2, unit="record").release([[3.0, 4.0]], rng=np.random.default_rng(0))
+        PrivUnit(epsilon=1.0, dimensions=2, unit="record").release(
+            [[3.0, 4.0]], rng=np.random.default_rng(0)
+        )
 
 
 def test_privunit_learned_from_the_protected_images_has_no_epsilon():
@@ -70,7 +76,9 @@ def test_sampled_positions_are_independent_of_the_code_and_cost_nothing():
 
 
 def test_sampled_scores_favour_the_image_itself():
-    hasher = SampledPHashing(LSH(64, random_state=0), epsilon=16.0, random_state=1, learned_from="public").fit(X)
+    hasher = SampledPHashing(
+        LSH(64, random_state=0), epsilon=16.0, random_state=1, learned_from="public"
+    ).fit(X)
     scores = hasher.scores(X, hasher.transform(X))
     own, others = np.diag(scores).mean(), scores[~np.eye(len(X), dtype=bool)].mean()
     assert own > others + scores.std()
@@ -84,7 +92,9 @@ def test_probes_come_in_order_of_cost_and_none_is_missed():
     z = np.array([0.9, -0.2, 0.5, -0.7, 0.1])
     found, costs = probes(z, 32)
     assert np.all(np.diff(costs) >= -1e-12)
-    every = sorted(sum(np.abs(z)[list(s)]) for r in range(6) for s in itertools.combinations(range(5), r))
+    every = sorted(
+        sum(np.abs(z)[list(s)]) for r in range(6) for s in itertools.combinations(range(5), r)
+    )
     np.testing.assert_allclose(costs, every, atol=1e-12)
     assert len({bytes(code) for code in found}) == 32
     assert np.array_equal(found[:1], codes.pack(z[None] >= 0))
@@ -93,7 +103,9 @@ def test_probes_come_in_order_of_cost_and_none_is_missed():
 def test_one_probe_is_the_plain_distance():
     z = np.random.default_rng(2).normal(size=(4, 20))
     stored = codes.pack(np.random.default_rng(3).integers(0, 2, (30, 20)))
-    assert np.array_equal(multi_probe_distances(z, stored, 1), codes.hamming(codes.pack(z >= 0), stored))
+    assert np.array_equal(
+        multi_probe_distances(z, stored, 1), codes.hamming(codes.pack(z >= 0), stored)
+    )
     assert (multi_probe_distances(z, stored, 8) <= multi_probe_distances(z, stored, 1)).all()
 
 
@@ -115,7 +127,9 @@ def test_only_the_drawn_bits_reach_the_door():
         def absent(self, n):
             return None
 
-    hasher = SampledPHashing(LSH(12, random_state=0), n_sampled=3, epsilon=6.0, learned_from="public").fit(X)
+    hasher = SampledPHashing(
+        LSH(12, random_state=0), n_sampled=3, epsilon=6.0, learned_from="public"
+    ).fit(X)
     with listening(Listener()):
         hasher.transform(X)
     assert seen == [(len(X), 3)]

@@ -34,10 +34,12 @@ def exact_epsilon(mechanism: BitFlip, n_bits: int, neighbours) -> float:
 def test_epsilon_of_a_released_code_is_exact_by_enumerating_neighbours(calibration, epsilon):
     n_bits = 4
     for unit in ("bit", "record"):
-        hasher = PHashing(LSH(n_bits), epsilon=epsilon, calibration=calibration, unit=unit, learned_from="public").fit(
-            X
-        )
-        stated = {cost.unit: cost.epsilon for cost in (hasher.guarantee_.cost, *hasher.guarantee_.also)}
+        hasher = PHashing(
+            LSH(n_bits), epsilon=epsilon, calibration=calibration, unit=unit, learned_from="public"
+        ).fit(X)
+        stated = {
+            cost.unit: cost.epsilon for cost in (hasher.guarantee_.cost, *hasher.guarantee_.also)
+        }
         per_record = exact_epsilon(hasher.mechanism_, n_bits, lambda a, b: True)
         per_bit = exact_epsilon(hasher.mechanism_, n_bits, lambda a, b: (a != b).sum() == 1)
         assert stated["record"] == pytest.approx(per_record, rel=1e-9)
@@ -52,14 +54,18 @@ def test_epsilon_of_a_released_code_is_exact_by_enumerating_neighbours(calibrati
 def test_expected_squared_change_is_lemma_five():
     n, c, beta = 4000, 48, math.exp(-1)
     bits = np.random.default_rng(1).integers(0, 2, (n, c))
-    released = BitFlip(beta=beta, n_bits=c).release_packed(codes.pack(bits), rng=np.random.default_rng(2))
+    released = BitFlip(beta=beta, n_bits=c).release_packed(
+        codes.pack(bits), rng=np.random.default_rng(2)
+    )
     change = np.square(codes.to_signs(released, c).astype(float) - (2 * bits - 1)).sum()
     deviation = 4 * math.sqrt(n * c * beta * (1 - beta))
     assert abs(change - 4 * beta * n * c) < 5 * deviation  # five deviations: below 1e-6
 
 
 def test_lemma_seven_holds_and_is_looser_than_the_trivial_bound_for_many_records():
-    """E|d - d'| exactly: of d differing bits Bin(d, beta) come to agree, of the others Bin(c - d, beta) to differ."""
+    """E|d - d'| exactly: of d differing bits Bin(d, beta) come to agree, of the others Bin(c - d,
+    beta) to differ.
+    """
     c, n = 16, 200
     for epsilon in (0.5, 1.0, 2.0, 4.0):
         beta = math.exp(-epsilon)
@@ -69,7 +75,9 @@ def test_lemma_seven_holds_and_is_looser_than_the_trivial_bound_for_many_records
         assert worst <= n * c * beta + 1e-9  # one flip moves a distance by one
         lemma = n**1.5 * c * math.sqrt(beta)
         assert worst <= lemma
-        assert lemma >= n * c  # no two distances differ by more than c: with n >= 1/beta the lemma says nothing
+        assert (
+            lemma >= n * c
+        )  # no two distances differ by more than c: with n >= 1/beta the lemma says nothing
 
 
 def test_algorithm_two_flips_the_codes_that_adsh_learned():
@@ -77,16 +85,22 @@ def test_algorithm_two_flips_the_codes_that_adsh_learned():
 
     y = np.arange(200) % 2
     rows = X + 4 * y[:, None]
-    hasher = PHashing(ADSH(8, n_epochs=2, hidden=8), epsilon=40.0, calibration="paper", unit="bit", random_state=0)
+    hasher = PHashing(
+        ADSH(8, n_epochs=2, hidden=8), epsilon=40.0, calibration="paper", unit="bit", random_state=0
+    )
     released = hasher.fit_transform(rows, y)
-    assert np.array_equal(released, hasher.base_.database_codes_)  # beta = e^-40: U as it was learned
+    assert np.array_equal(
+        released, hasher.base_.database_codes_
+    )  # beta = e^-40: U as it was learned
     assert len(np.unique(released, axis=0)) < 20  # and it is little more than the labels
 
 
 def test_packed_release_equals_unpacked_release_in_distribution():
     mechanism = BitFlip(beta=0.2, n_bits=11)
     bits = np.random.default_rng(1).integers(0, 2, (20_000, 11))
-    packed = codes.unpack(mechanism.release_packed(codes.pack(bits), rng=np.random.default_rng(2)), 11)
+    packed = codes.unpack(
+        mechanism.release_packed(codes.pack(bits), rng=np.random.default_rng(2)), 11
+    )
     unpacked = mechanism.release(bits, rng=np.random.default_rng(3))
     for released in (packed, unpacked):
         rate = (released != bits).mean(axis=0)
@@ -94,7 +108,9 @@ def test_packed_release_equals_unpacked_release_in_distribution():
 
 
 def test_queries_are_plain_and_stored_codes_are_flipped():
-    hasher = PHashing(ITQ(16, random_state=0), epsilon=1.0, random_state=1, learned_from="public").fit(X)
+    hasher = PHashing(
+        ITQ(16, random_state=0), epsilon=1.0, random_state=1, learned_from="public"
+    ).fit(X)
     plain, stored = hasher.query(X), hasher.transform(X)
     assert np.array_equal(plain, hasher.base_.transform(X))
     flipped = (codes.unpack(plain, 16) != codes.unpack(stored, 16)).mean()
@@ -104,8 +120,18 @@ def test_queries_are_plain_and_stored_codes_are_flipped():
 def test_beta_above_one_half_is_refused_under_proven_calibration_only():
     with pytest.raises(NotProven, match="complement"):
         PHashing(LSH(8), beta=0.6, learned_from="public").fit(X)
-    assert PHashing(LSH(8), beta=0.6, calibration="paper", learned_from="public").fit(X).mechanism_.beta == 0.6
-    assert PHashing(LSH(8), epsilon=0.1, calibration="paper", learned_from="public").fit(X).mechanism_.beta > 0.5
+    assert (
+        PHashing(LSH(8), beta=0.6, calibration="paper", learned_from="public")
+        .fit(X)
+        .mechanism_.beta
+        == 0.6
+    )
+    assert (
+        PHashing(LSH(8), epsilon=0.1, calibration="paper", learned_from="public")
+        .fit(X)
+        .mechanism_.beta
+        > 0.5
+    )
     assert PHashing(LSH(8), epsilon=0.1, learned_from="public").fit(X).mechanism_.beta < 0.5
 
 
@@ -175,7 +201,9 @@ def test_each_release_draws_fresh_noise_without_a_seed():
     assert not hasher.guarantee_.simulation
 
 
-@pytest.mark.parametrize("bad", [{"epsilon": 0}, {"epsilon": -1.0}, {"unit": "pixel"}, {"calibration": "none"}])
+@pytest.mark.parametrize(
+    "bad", [{"epsilon": 0}, {"epsilon": -1.0}, {"unit": "pixel"}, {"calibration": "none"}]
+)
 def test_bad_parameters_are_named(bad):
     with pytest.raises(InvalidParameter, match=next(iter(bad))):
         PHashing(LSH(8), **bad, learned_from="public").fit(X)

@@ -20,7 +20,9 @@ X = load_digits().data[:400] / 16.0
 
 
 def audited_epsilon(make, trials=100, confidence=0.95) -> float:
-    """A lower bound on epsilon: does the released code of a record equal what W and R say of one of two images?"""
+    """A lower bound on epsilon: does the released code of a record equal what W and R say of one of
+    two images?
+    """
     inside, outside = X.copy(), X.copy()
     outside[0] = 1 - inside[0]
     hits = []
@@ -67,7 +69,9 @@ def test_the_printed_procrustes_step_is_the_identity():
 
 
 def test_public_learning_costs_nothing_and_equals_iterative_quantisation():
-    hasher = PITQ(8, epsilon=4.0, learned_from="public", clip=100.0, n_iterations=20, random_state=0).fit(X)
+    hasher = PITQ(
+        8, epsilon=4.0, learned_from="public", clip=100.0, n_iterations=20, random_state=0
+    ).fit(X)
     assert hasher.guarantee_.epsilon == pytest.approx(4.0)
     assert hasher.guarantee_.delta == 0
     plain = ITQ(8, n_iterations=20, random_state=0).fit(X)
@@ -77,7 +81,9 @@ def test_public_learning_costs_nothing_and_equals_iterative_quantisation():
 def test_learning_and_codes_add_up_to_the_budget():
     guarantee = PITQ(8, epsilon=2.0, learning_share=0.5).fit(X).guarantee_
     assert 1.98 < guarantee.epsilon <= 2.0 and guarantee.delta == 1e-5
-    assert guarantee.releases == PITQ(8, epsilon=2.0, learning_share=0.5).plan(n_features=X.shape[1])
+    assert guarantee.releases == PITQ(8, epsilon=2.0, learning_share=0.5).plan(
+        n_features=X.shape[1]
+    )
 
 
 def test_what_leaves_is_drawn_exactly():

@@ -1,4 +1,7 @@
-"""What every index promises, whichever engine holds the codes. Engines subclass `IndexContract` and bring `make`."""
+"""What every index promises, whichever engine holds the codes.
+
+Engines subclass `IndexContract` and bring `make`.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +46,9 @@ class IndexContract:
         truth = hamming(queries, codes)
         for radius in (0, 4, 6, 16):
             for query, found in enumerate(index.within(queries, radius)):
-                assert {hit.id for hit in found} == set(np.flatnonzero(truth[query] <= radius).tolist())
+                assert {hit.id for hit in found} == set(
+                    np.flatnonzero(truth[query] <= radius).tolist()
+                )
                 distances = [hit.distance for hit in found]
                 assert distances == sorted(distances)
                 assert all(truth[query, hit.id] == hit.distance for hit in found)
@@ -59,7 +64,9 @@ class IndexContract:
             np.testing.assert_allclose([hit.score for hit in found], expected, rtol=1e-4, atol=1e-4)
             for hit in found:
                 assert scores[query, hit.id] == pytest.approx(hit.score, abs=1e-4)
-                assert hit.distance == hamming(pack((z > 0)[query : query + 1]), codes[[hit.id]])[0, 0]
+                assert (
+                    hit.distance == hamming(pack((z > 0)[query : query + 1]), codes[[hit.id]])[0, 0]
+                )
 
     def test_an_id_added_again_takes_the_new_code(self, make):
         codes = random_codes(3, 24)
@@ -120,7 +127,8 @@ class IndexContract:
         index.add(codes)
         found = index.search(codes[:1], k=100)[0]
         np.testing.assert_allclose(
-            [hit.probability for hit in found], model.posterior(np.array([hit.distance for hit in found]))
+            [hit.probability for hit in found],
+            model.posterior(np.array([hit.distance for hit in found])),
         )
         kept = index.search(codes[:1], k=100, min_probability=0.5)[0]
         assert kept == [hit for hit in found if hit.probability >= 0.5]
@@ -153,7 +161,11 @@ class IndexContract:
         codes = random_codes(70, 16)
         index = make(16)
         index.add(codes, ids=np.arange(100, 170))
-        seen = {key: code.tobytes() for ids, rows in index.items() for key, code in zip(ids, rows, strict=True)}
+        seen = {
+            key: code.tobytes()
+            for ids, rows in index.items()
+            for key, code in zip(ids, rows, strict=True)
+        }
         assert seen == {100 + row: code.tobytes() for row, code in enumerate(codes)}
 
     @pytest.mark.parametrize(

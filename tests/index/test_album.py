@@ -1,4 +1,6 @@
-"""A folder of photos and its release in step: one code per distinct image, whatever happens to the files."""
+"""A folder of photos and its release in step: one code per distinct image, whatever happens to the
+files.
+"""
 
 from __future__ import annotations
 
@@ -39,15 +41,30 @@ def album(tmp_path):
 
 
 def hash_folder(album: Path, *options: object, out: str = "ix") -> dict:
-    words = ["hash", album, "--out", album.parent / out, "--ledger", album.parent / "ledger.db", "--dataset", "album"]
-    done = CliRunner().invoke(app, [str(word) for word in (*words, *FAST, *options)], catch_exceptions=False)
+    words = [
+        "hash",
+        album,
+        "--out",
+        album.parent / out,
+        "--ledger",
+        album.parent / "ledger.db",
+        "--dataset",
+        "album",
+    ]
+    done = CliRunner().invoke(
+        app, [str(word) for word in (*words, *FAST, *options)], catch_exceptions=False
+    )
     assert done.exit_code == 0, done.output
     return json.loads(done.stdout)
 
 
 def codes(album: Path, out: str = "ix") -> dict[str, bytes]:
     found = HammingIndex.load(album.parent / out / "codes.index")
-    return {key: code.tobytes() for ids, rows in found.items() for key, code in zip(ids, rows, strict=True)}
+    return {
+        key: code.tobytes()
+        for ids, rows in found.items()
+        for key, code in zip(ids, rows, strict=True)
+    }
 
 
 def spent(album: Path, unit: str = "record") -> float:
@@ -104,9 +121,13 @@ def test_words_written_into_a_photo_do_not_make_it_another(album):
             plain, exif = path.read_bytes(), Image.Exif()
             exif[0x4746], exif[0x9286] = stars, "Anna at the sea"
             said = b"Exif\0\0" + exif.tobytes().removeprefix(b"Exif\0\0")
-            path.write_bytes(plain[:2] + b"\xff\xe1" + (len(said) + 2).to_bytes(2, "big") + said + plain[2:])
+            path.write_bytes(
+                plain[:2] + b"\xff\xe1" + (len(said) + 2).to_bytes(2, "big") + said + plain[2:]
+            )
         made = hash_folder(album, "--prune")
-        assert (made["released"], made["pruned"], made["known"]) == (0, 0, 6) and codes(album) == before
+        assert (made["released"], made["pruned"], made["known"]) == (0, 0, 6) and codes(
+            album
+        ) == before
 
 
 def test_nothing_that_is_given_away_names_a_photo_or_a_place(album):
@@ -149,7 +170,9 @@ def test_the_vault_is_its_owners_alone(album):
     assert modes == {(False, 0o600), (True, 0o700)}
     assert Vault(vault).fact("ledger") == str(album.parent / "ledger.db")
     names = Vault(vault).names_of(codes(album))
-    assert sorted(name for found in names.values() for name in found) == sorted(path.name for path in album.iterdir())
+    assert sorted(name for found in names.values() for name in found) == sorted(
+        path.name for path in album.iterdir()
+    )
 
 
 def test_a_lost_vault_means_a_new_release_that_is_charged(album):
@@ -192,13 +215,17 @@ def test_a_crash_before_compaction_leaves_no_removed_code_and_no_order_behind(al
     def interrupted(*options):
         with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
             patched.setattr(HammingIndex, "compact", crash)
-            CliRunner().invoke(app, [*map(str, ("hash", album, "--out", album.parent / "ix", *options))])
+            CliRunner().invoke(
+                app, [*map(str, ("hash", album, "--out", album.parent / "ix", *options))]
+            )
             raise KeyboardInterrupt
 
     (album / "Mueller Anna 0.png").unlink()
     interrupted("--prune")
     kept = (album.parent / "ix" / "codes.index").read_bytes()
-    assert all(key.encode() in kept for key in codes(album)) and len(codes(album)) == 6, "not gone by halves"
+    assert all(key.encode() in kept for key in codes(album)) and len(codes(album)) == 6, (
+        "not gone by halves"
+    )
     for shade in range(900, 912):
         picture(album / f"{shade}.png", shade)
     interrupted()
@@ -296,7 +323,9 @@ def test_a_budget_per_person_is_not_passed_over_by_a_run_without_persons(album):
 
 
 def test_persons_who_have_given_more_before_are_not_promised_less(album):
-    """First without persons, then with: the card of the second release would promise what is broken already."""
+    """First without persons, then with: the card of the second release would promise what is broken
+    already.
+    """
     by_person(album, "p1", "p2")
     kept = ["--vault", album.parent / "kept"]
     hash_folder(album, *kept)
@@ -321,7 +350,17 @@ def test_persons_who_change_between_runs_keep_their_bound(album):
 def test_a_ledger_that_is_gone_is_asked_for_and_not_forgotten(album):
     hash_folder(album)
     (album.parent / "ledger.db").rename(album.parent / "moved.db")
-    words = ["hash", album, "--out", album.parent / "iy", "--vault", album.parent / "ix.vault", "--epsilon", 4, *FAST]
+    words = [
+        "hash",
+        album,
+        "--out",
+        album.parent / "iy",
+        "--vault",
+        album.parent / "ix.vault",
+        "--epsilon",
+        4,
+        *FAST,
+    ]
     with pytest.raises(InvalidParameter, match=r"ledger\.db"):
         CliRunner().invoke(app, [str(word) for word in words], catch_exceptions=False)
     assert not (album.parent / "iy").exists()
@@ -342,7 +381,9 @@ def test_persons_from_dicom_files(album):
         scan.SamplesPerPixel, scan.PhotometricInterpretation = 1, "MONOCHROME2"
         scan.BitsAllocated = scan.BitsStored = 8
         scan.HighBit, scan.PixelRepresentation, scan.PatientID = 7, 0, patient
-        scan.PixelData = np.random.default_rng(number).integers(0, 255, (12, 12), dtype=np.uint8).tobytes()
+        scan.PixelData = (
+            np.random.default_rng(number).integers(0, 255, (12, 12), dtype=np.uint8).tobytes()
+        )
         scan.save_as(album / f"{number}.dcm")
     with Ledger(album.parent / "ledger.db", dataset="album") as ledger:
         ledger.grant(Cost(epsilon=8, unit="person"))
@@ -353,12 +394,16 @@ def test_persons_from_dicom_files(album):
     assert (made["released"], made["left_out"], spent(album, "person")) == (2, 1, 8)
     for path in (*(album.parent / "ix").rglob("*"), *(album.parent / "ix.vault").rglob("*")):
         # By its letters: four digits are often found among the random ids.
-        assert not path.is_file() or b"Mueller" not in path.read_bytes(), "not even the vault holds it as it is"
+        assert not path.is_file() or b"Mueller" not in path.read_bytes(), (
+            "not even the vault holds it as it is"
+        )
 
 
 def test_persons_from_a_table(album):
     table = album.parent / "persons.csv"
-    table.write_text("photo,patient\n" + "".join(f"Mueller Anna {n}.png,{n // 3}\n" for n in range(6)))
+    table.write_text(
+        "photo,patient\n" + "".join(f"Mueller Anna {n}.png,{n // 3}\n" for n in range(6))
+    )
     with Ledger(album.parent / "ledger.db", dataset="album") as ledger:
         ledger.grant(Cost(epsilon=8, unit="person"))
     made = hash_folder(album, "--person", f"{table}:patient")
@@ -370,7 +415,9 @@ def test_persons_from_a_table(album):
 
 @pytest.mark.parametrize("seed", [1])
 def test_random_operations_agree_with_a_model(album, seed):
-    """Move, copy, rename, delete, re-add, prune, crash: one code per distinct content, and one charge."""
+    """Move, copy, rename, delete, re-add, prune, crash: one code per distinct content, and one
+    charge.
+    """
     rng = random.Random(seed)
     hash_folder(album)
     truth: dict[bytes, bytes] = {}  # content -> code, once seen for ever
@@ -387,7 +434,9 @@ def test_random_operations_agree_with_a_model(album, seed):
         contents = {path.read_bytes() for path in album.rglob("*.png")}
         for record, names in vault.names_of(stored).items():
             content = (album / names[0]).read_bytes()
-            assert truth.setdefault(content, stored[record]) == stored[record], "a second code of one image"
+            assert truth.setdefault(content, stored[record]) == stored[record], (
+                "a second code of one image"
+            )
             assert all((album / name).read_bytes() == content for name in names)
         assert {vault.record_of(content_digest(content)) for content in contents} <= set(stored)
         if prune:

@@ -1,4 +1,6 @@
-"""Released cells in inverted lists: the same answers as looking at every record, through any history."""
+"""Released cells in inverted lists: the same answers as looking at every record, through any
+history.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,10 @@ def best_by_looking(records: dict[int, int], scores: np.ndarray, n: int) -> list
 
 
 steps = st.lists(
-    st.tuples(st.sampled_from(["add", "remove", "search"]), st.lists(st.integers(0, 40), max_size=12, unique=True)),
+    st.tuples(
+        st.sampled_from(["add", "remove", "search"]),
+        st.lists(st.integers(0, 40), max_size=12, unique=True),
+    ),
     max_size=25,
 )
 
@@ -41,7 +46,9 @@ def test_any_history_of_adding_and_removing_answers_as_looking_at_all(history, s
         scores = rng.normal(size=(1, K))
         hits = index.best(scores, 7)[0]
         assert [hit.score for hit in hits] == best_by_looking(records, scores[0], 7)
-        assert all(records[hit.id] == hit.cell for hit in hits) and len({hit.id for hit in hits}) == len(hits)
+        assert all(records[hit.id] == hit.cell for hit in hits) and len(
+            {hit.id for hit in hits}
+        ) == len(hits)
         held = np.bincount(np.array(list(records.values()), dtype=int), minlength=K)
         assert len(index) == len(records) and index.counts.tolist() == held.tolist()
     assert dict(zip(index.ids.tolist(), index.cells_of(index.ids).tolist(), strict=True)) == records
@@ -88,7 +95,10 @@ def test_cells_survive_the_file_and_every_kind_of_change(tmp_path) -> None:
         index.remove(["a"])
         index.add_cells([12], ["b"])
     loaded = CodebookIndex.load(path)
-    assert dict(zip(loaded.ids.tolist(), loaded.cells_of(loaded.ids).tolist(), strict=True)) == {"b": 12, "c": 0}
+    assert dict(zip(loaded.ids.tolist(), loaded.cells_of(loaded.ids).tolist(), strict=True)) == {
+        "b": 12,
+        "c": 0,
+    }
     with CodebookIndex.open(path) as index:
         index.compact()
         assert len(index) == 2 and "b" in index and "a" not in index
@@ -100,7 +110,9 @@ def test_a_cell_past_the_last_is_refused(tmp_path) -> None:
     book = from_pictures(np.random.default_rng(0).normal(size=(120, 8)), 4, network=None)
     with pytest.raises(InvalidData, match="must lie in"):
         CodebookIndex(book.k).add_cells([book.k])
-    with HammingIndex.create(tmp_path / "ix", cell_bits(book.k), guarantee=book.guarantee()) as index:
+    with HammingIndex.create(
+        tmp_path / "ix", cell_bits(book.k), guarantee=book.guarantee()
+    ) as index:
         index.add(to_codes(np.array([book.k]), book.k))
     with pytest.raises(HostileFile, match="past the"):
         CodebookIndex.load(tmp_path / "ix")
@@ -114,10 +126,17 @@ def test_searching_by_a_codebook_ranks_by_its_scores() -> None:
     index = CodebookIndex(book.k)
     index.add_cells(released)
     hits = index.search_codebook(book, book.similarity(X[:3]), 20)
-    expected = book.reading(np.bincount(released, minlength=book.k)).scores(book.similarity(X[:3]))[:, released]
+    expected = book.reading(np.bincount(released, minlength=book.k)).scores(book.similarity(X[:3]))[
+        :, released
+    ]
     for query, found in enumerate(hits):
-        np.testing.assert_allclose([hit.score for hit in found], np.sort(expected[query])[::-1][:20], rtol=1e-6)
-        assert all(hit.probability is None and hit.distance is None and 0 <= hit.trust <= 1 for hit in found)
+        np.testing.assert_allclose(
+            [hit.score for hit in found], np.sort(expected[query])[::-1][:20], rtol=1e-6
+        )
+        assert all(
+            hit.probability is None and hit.distance is None and 0 <= hit.trust <= 1
+            for hit in found
+        )
     with pytest.raises(InvalidParameter, match="labelled"):
         hits.at_least(0.5)
     with pytest.raises(InvalidParameter, match="cells"):
@@ -140,6 +159,10 @@ def test_cells_and_codes_are_one(k, data) -> None:
 
 def test_a_record_takes_eight_bytes_beside_its_id() -> None:
     lists = CellLists(414, names=False)
-    lists.put(np.arange(100_000), to_codes(np.random.default_rng(0).integers(0, 414, 100_000), 414), fresh=True)
+    lists.put(
+        np.arange(100_000),
+        to_codes(np.random.default_rng(0).integers(0, 414, 100_000), 414),
+        fresh=True,
+    )
     lists.best(np.zeros(414), 1)
     assert (lists._cells.nbytes + lists._base.order.nbytes) / 100_000 <= 8

@@ -1,4 +1,6 @@
-"""kill -9 in the middle of upserts: what was acknowledged is there, whole, and nothing is there by halves."""
+"""kill -9 in the middle of upserts: what was acknowledged is there, whole, and nothing is there by
+halves.
+"""
 
 from __future__ import annotations
 
@@ -34,8 +36,9 @@ for batch in range(start, start + 100_000):
 
 
 def acknowledged_after_kill(path, start: int, delay: float) -> int:
-    """The last batch that a writer acknowledged before it was killed `delay` seconds into its work; the first of all
-    writers has written a batch by then, however busy the machine is."""
+    """The last batch that a writer acknowledged before it was killed `delay` seconds into its work;
+    the first of all writers has written a batch by then, however busy the machine is.
+    """
     with subprocess.Popen(
         [sys.executable, "-c", WRITER, str(path), str(start)], stdout=subprocess.PIPE, text=True
     ) as writer:
@@ -72,7 +75,9 @@ def test_after_kill_9_the_index_holds_what_was_acknowledged(tmp_path):
                 # The newest acknowledged batch of this slot, or the one that was being written.
                 expected = last - (last - slot) % 20
                 assert batch in (expected, last + 1), "an acknowledged batch is missing"
-            assert newest <= last + 1, "at most one batch was written whole but not yet acknowledged"
+            assert newest <= last + 1, (
+                "at most one batch was written whole but not yet acknowledged"
+            )
         start = newest + 1
     assert start > 0, "the writers never got to write"
 

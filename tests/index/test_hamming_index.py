@@ -46,7 +46,9 @@ class TestOnDisk(IndexContract):
 def recall(index: HammingIndex, queries: np.ndarray, codes: np.ndarray) -> float:
     truth = np.sort(hamming(queries, codes), axis=1)[:, 9]
     hits = index.search(queries, k=10)
-    return float(np.mean([hit.distance <= truth[row] for row, found in enumerate(hits) for hit in found]))
+    return float(
+        np.mean([hit.distance <= truth[row] for row, found in enumerate(hits) for hit in found])
+    )
 
 
 @pytest.mark.parametrize("structure", [IVF(cells=16, probes=8), HNSW(links=16, effort=64)])
@@ -105,7 +107,10 @@ def test_searches_run_while_codes_come_and_go():
             hits = index.search(codes[:50], k=5)
             truth = hamming(codes[:50], codes)
             wrong.extend(
-                hit.id for row, found in enumerate(hits) for hit in found if truth[row, hit.id] != hit.distance
+                hit.id
+                for row, found in enumerate(hits)
+                for hit in found
+                if truth[row, hit.id] != hit.distance
             )
 
     reader = threading.Thread(target=read)
@@ -135,13 +140,19 @@ def test_a_durable_index_remembers_every_change(tmp_path):
                 else:
                     codes = rng.integers(0, 256, (10, 5), dtype=np.uint8)
                     index.add(codes, ids=ids)
-                    shadow.update(zip(ids.tolist(), (code.tobytes() for code in codes), strict=True))
+                    shadow.update(
+                        zip(ids.tolist(), (code.tobytes() for code in codes), strict=True)
+                    )
         back = HammingIndex.load(path)
         assert contents(back) == shadow
 
 
 def contents(index: HammingIndex) -> dict[int, bytes]:
-    return {key: code.tobytes() for ids, rows in index.items() for key, code in zip(ids.tolist(), rows, strict=True)}
+    return {
+        key: code.tobytes()
+        for ids, rows in index.items()
+        for key, code in zip(ids.tolist(), rows, strict=True)
+    }
 
 
 def test_compaction_takes_removed_codes_off_the_disk(tmp_path):
@@ -174,7 +185,9 @@ def test_one_writer_at_a_time(tmp_path):
 
 
 def test_a_lock_on_a_file_that_was_just_replaced_is_no_lock(tmp_path, monkeypatch):
-    """Between opening and locking, another writer may compact: what is appended to the old file would be lost."""
+    """Between opening and locking, another writer may compact: what is appended to the old file
+    would be lost.
+    """
     path = tmp_path / "x.index"
     HammingIndex.create(path, 8).close()
     lock = fcntl.flock

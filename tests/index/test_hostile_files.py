@@ -31,7 +31,11 @@ def good(tmp_path):
 
 def contents(path) -> dict:
     index = HammingIndex.load(path)
-    return {key: code.tobytes() for ids, rows in index.items() for key, code in zip(ids, rows, strict=True)}
+    return {
+        key: code.tobytes()
+        for ids, rows in index.items()
+        for key, code in zip(ids, rows, strict=True)
+    }
 
 
 def test_every_single_damaged_byte_is_refused(good, tmp_path):
@@ -79,10 +83,17 @@ def test_zeros_that_a_power_failure_leaves_are_cut_off(good):
 def test_records_cannot_be_doubled_moved_or_left_out(good, tmp_path):
     whole = good.read_bytes()
     starts = record_starts(whole)
-    first, second, third = (whole[a:b] for a, b in zip(starts, [*starts[1:], len(whole)], strict=True))
+    first, second, third = (
+        whole[a:b] for a, b in zip(starts, [*starts[1:], len(whole)], strict=True)
+    )
     head = whole[: starts[0]]
     bad = tmp_path / "bad.index"
-    for forged in (second + third, first + third, second + first + third, first + first + second + third):
+    for forged in (
+        second + third,
+        first + third,
+        second + first + third,
+        first + first + second + third,
+    ):
         bad.write_bytes(head + forged)
         with pytest.raises(HostileFile):
             HammingIndex.load(bad)
@@ -167,7 +178,9 @@ def test_a_giant_length_does_not_allocate(tmp_path):
         HammingIndex.load(path)
 
 
-@pytest.mark.parametrize("content", [b"", b"x", b"PK\x03\x04" * 100, json.dumps({"a": 1}).encode(), bytes(1000)])
+@pytest.mark.parametrize(
+    "content", [b"", b"x", b"PK\x03\x04" * 100, json.dumps({"a": 1}).encode(), bytes(1000)]
+)
 def test_other_files_are_not_indexes(tmp_path, content):
     path = tmp_path / "other"
     path.write_bytes(content)

@@ -1,4 +1,6 @@
-"""The number beside a hit of flipped codes: how likely the photo is the query itself, after small edits."""
+"""The number beside a hit of flipped codes: how likely the photo is the query itself, after small
+edits.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +15,24 @@ from blindsight.index.public_images import built_in_images, edited
 
 
 @pytest.mark.parametrize("method", ["phashing-itq", "phashing-lsh"])
-def test_the_probability_of_a_match_is_calibrated_on_photos_that_were_not_learned_from(tmp_path, method):
-    """400 queries, each the edited copy of one of 100 stored pictures; the error of the first ten hits, in ten bins.
-    Everything is seeded, so that nothing is left to luck."""
+def test_the_probability_of_a_match_is_calibrated_on_photos_that_were_not_learned_from(
+    tmp_path, method
+):
+    """400 queries, each the edited copy of one of 100 stored pictures; the error of the first ten
+    hits, in ten bins. Everything is seeded, so that nothing is left to luck.
+    """
     pictures = built_in_images(1200, 16)[600:]
     for number, pixels in enumerate(pictures[:200]):
         Image.fromarray(pixels).save(tmp_path / f"{number}.png")
-    recipe = Recipe(method=method, unit="bit", epsilon=4.0, bits=64, features="pixels", public=str(tmp_path), seed=1)
+    recipe = Recipe(
+        method=method,
+        unit="bit",
+        epsilon=4.0,
+        bits=64,
+        features="pixels",
+        public=str(tmp_path),
+        seed=1,
+    )
     encoder = make_encoder(recipe)
     stored = pictures[200:]
     codes = encoder.hasher.transform(encoder.rows(stored))
@@ -34,13 +47,16 @@ def test_the_probability_of_a_match_is_calibrated_on_photos_that_were_not_learne
         right.append(first == query)
     told, came = np.concatenate(shown), np.concatenate(right)
     place = np.minimum((10 * told).astype(int), 9)
-    error = sum(abs((told - came)[place == b].mean()) * (place == b).mean() for b in np.unique(place))
+    error = sum(
+        abs((told - came)[place == b].mean()) * (place == b).mean() for b in np.unique(place)
+    )
     assert came.mean() > 0.05 and error < 0.05
 
 
 def test_no_picture_is_measured_by_a_function_that_learned_from_it(tmp_path, monkeypatch):
-    """In 64 bits a function fits 100 pictures so closely that their edited copies seem three times nearer than a new
-    photo's: the probability would be of the pictures, not of the photos."""
+    """In 64 bits a function fits 100 pictures so closely that their edited copies seem three times
+    nearer than a new photo's: the probability would be of the pictures, not of the photos.
+    """
     for number, pixels in enumerate(built_in_images(120, 16)):
         Image.fromarray(pixels).save(tmp_path / f"{number}.png")
     learned, measured = [], []
@@ -56,7 +72,16 @@ def test_no_picture_is_measured_by_a_function_that_learned_from_it(tmp_path, mon
 
     monkeypatch.setattr(PHashing, "fit", fit)
     monkeypatch.setattr(PHashing, "query", query)
-    make_encoder(Recipe(method="phashing-itq", unit="bit", bits=64, features="pixels", public=str(tmp_path), seed=1))
+    make_encoder(
+        Recipe(
+            method="phashing-itq",
+            unit="bit",
+            bits=64,
+            features="pixels",
+            public=str(tmp_path),
+            seed=1,
+        )
+    )
     assert len(measured) >= 4 and len(learned) == 3
     assert not any(learned[function] & rows for function, rows in measured)
 

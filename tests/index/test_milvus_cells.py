@@ -37,7 +37,10 @@ def test_both_engines_find_the_same_records(uri, tmp_path):
     np.testing.assert_array_equal(there.counts, here.counts)
     similarity = BOOK.similarity(ROWS[:5])
     for k in (1, 12, 500):
-        ours, theirs = here.search_codebook(BOOK, similarity, k), there.search_codebook(BOOK, similarity, k)
+        ours, theirs = (
+            here.search_codebook(BOOK, similarity, k),
+            there.search_codebook(BOOK, similarity, k),
+        )
         np.testing.assert_allclose(theirs.scores, ours.scores)
         np.testing.assert_array_equal(theirs.cells, ours.cells)
         np.testing.assert_array_equal(theirs.tied, ours.tied)

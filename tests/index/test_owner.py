@@ -1,4 +1,6 @@
-"""What only the owner can do with an index: dates, thumbnails, near-duplicates, the photos' own order."""
+"""What only the owner can do with an index: dates, thumbnails, near-duplicates, the photos' own
+order.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ def run(*words: object) -> str:
 
 @pytest.fixture(scope="module")
 def album(tmp_path_factory):
-    """Twelve pictures of twelve days, one of them again, compressed harder; thumbnails in the vault."""
+    """Twelve pictures of twelve days, one of them again, compressed harder; thumbnails in the
+    vault.
+    """
     base = tmp_path_factory.mktemp("owner")
     photos = base / "photos"
     photos.mkdir()
@@ -69,9 +73,16 @@ def test_nearly_equal_photos_are_found_and_copies_are_named(album, tmp_path):
 def test_hits_are_filtered_by_the_day_they_were_taken(album):
     ask = ["search", album / "ix", album / "photos" / "05.jpg", "-k", 20, "--json"]
     days = json.loads(run(*ask, "--since", "2024-03-03", "--until", "2024-03-06"))
-    assert {hit["names"][0] for hit in days["queries"][0]["hits"]} == {"02.jpg", "03.jpg", "04.jpg", "05.jpg"}
+    assert {hit["names"][0] for hit in days["queries"][0]["hits"]} == {
+        "02.jpg",
+        "03.jpg",
+        "04.jpg",
+        "05.jpg",
+    }
     late = json.loads(run(*ask, "--since", "2024-04-01"))["queries"][0]["hits"]
-    assert [hit["names"][0] for hit in late] == ["again.jpg"]  # no word of a camera: when the file was made
+    assert [hit["names"][0] for hit in late] == [
+        "again.jpg"
+    ]  # no word of a camera: when the file was made
 
 
 def test_thumbnails_are_the_owner_s_and_outlive_the_photos(album, tmp_path):
@@ -101,8 +112,12 @@ def test_thumbnails_of_gone_photos_go_with_them(tmp_path):
 
 
 def test_a_stored_photo_s_neighbours_can_be_ordered_by_the_photos(album, tmp_path):
-    answer = json.loads(run("search", album / "ix", "--like", "00.jpg", "--rerank", 13, "-k", 2, "--json"))
-    assert "in its cell" not in run("search", album / "ix", "--like", "00.jpg", "--rerank", 13, "-k", 2)
+    answer = json.loads(
+        run("search", album / "ix", "--like", "00.jpg", "--rerank", 13, "-k", 2, "--json")
+    )
+    assert "in its cell" not in run(
+        "search", album / "ix", "--like", "00.jpg", "--rerank", 13, "-k", 2
+    )
     assert {hit["names"][0] for hit in answer["queries"][0]["hits"]} == {"00.jpg", "again.jpg"}
     with pytest.raises(InvalidParameter, match="--rerank compares"):
         run("search", album / "ix", "--like", "00.jpg", "--rerank", 13, "--folder", tmp_path)
@@ -111,7 +126,9 @@ def test_a_stored_photo_s_neighbours_can_be_ordered_by_the_photos(album, tmp_pat
 def test_an_order_by_the_photos_shows_no_number_of_the_cells(album):
     page = run("search", album / "ix", album / "photos" / "05.jpg", "--rerank", 13, "-k", 2)
     assert "likeness" in page and "stored cell true" not in page
-    answer = json.loads(run("search", album / "ix", album / "photos" / "05.jpg", "--rerank", 13, "-k", 2, "--json"))
+    answer = json.loads(
+        run("search", album / "ix", album / "photos" / "05.jpg", "--rerank", 13, "-k", 2, "--json")
+    )
     assert all(hit["trust"] is None and hit["cell"] is None for hit in answer["queries"][0]["hits"])
 
 

@@ -1,4 +1,6 @@
-"""`blindsight hash` and `blindsight search`: photos to a private index and back, resumable, charged once."""
+"""`blindsight hash` and `blindsight search`: photos to a private index and back, resumable, charged
+once.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,18 @@ from blindsight.privacy.mechanisms import KaryResponse
 from blindsight.privacy.vault import Vault
 
 # Per bit and generous, so that a photo can be found again; pixels, so that nothing heavy is loaded.
-CLEAR = ["--method", "phashing-lsh", "--unit", "bit", "--epsilon", "4", "--bits", "64", "--features", "pixels"]
+CLEAR = [
+    "--method",
+    "phashing-lsh",
+    "--unit",
+    "bit",
+    "--epsilon",
+    "4",
+    "--bits",
+    "64",
+    "--features",
+    "pixels",
+]
 
 LEARNED = ["--method", "phashing-itq", *CLEAR[2:]]
 
@@ -49,7 +62,11 @@ def run(*words: object) -> str:
 
 def by_id(index) -> dict[str, bytes]:
     loaded = HammingIndex.load(index / "codes.index")
-    return {name: code.tobytes() for ids, rows in loaded.items() for name, code in zip(ids, rows, strict=True)}
+    return {
+        name: code.tobytes()
+        for ids, rows in loaded.items()
+        for name, code in zip(ids, rows, strict=True)
+    }
 
 
 def codes_of(index) -> dict[str, bytes]:
@@ -75,21 +92,33 @@ def test_a_photo_is_found_again(photos, tmp_path):
     assert made["guarantee"]["unit"] == "bit" and made["guarantee"]["epsilon"] <= 4
     queries = sorted(path for path in photos.rglob("*") if path.suffix in (".png", ".JPG"))[:10]
     for ranking, within in (("distance", 1), ("soft", 5)):
-        answer = json.loads(run("search", tmp_path / "ix", *queries, "-k", 5, "--ranking", ranking, "--json"))
+        answer = json.loads(
+            run("search", tmp_path / "ix", *queries, "-k", 5, "--ranking", ranking, "--json")
+        )
         for query, found in zip(queries, answer["queries"], strict=True):
             names = [hit["names"][0] for hit in found["hits"]]
             assert query.relative_to(photos).as_posix() in names[:within]
             scores = [hit["score"] for hit in found["hits"]]
             assert scores == sorted(scores, reverse=True)
-            assert all(hit["probability"] is None for hit in found["hits"]), "nothing was there to calibrate on"
+            assert all(hit["probability"] is None for hit in found["hits"]), (
+                "nothing was there to calibrate on"
+            )
     assert "No number" in answer["match"]
-    assert "no probabilities" in refused("search", tmp_path / "ix", queries[0], "--min-probability", 0.5)
+    assert "no probabilities" in refused(
+        "search", tmp_path / "ix", queries[0], "--min-probability", 0.5
+    )
 
 
 def test_the_default_is_proven_per_record_and_learned_from_public_data(photos, tmp_path):
-    made = json.loads(run("hash", photos, "--out", tmp_path / "ix", "--features", "pixels", "--json"))
+    made = json.loads(
+        run("hash", photos, "--out", tmp_path / "ix", "--features", "pixels", "--json")
+    )
     guarantee = made["guarantee"]
-    assert (guarantee["unit"], guarantee["epsilon"], guarantee["calibration"]) == ("record", 8.0, "proven")
+    assert (guarantee["unit"], guarantee["epsilon"], guarantee["calibration"]) == (
+        "record",
+        8.0,
+        "proven",
+    )
     assert not guarantee["simulation"] and guarantee["sampler"] == "exact"
     assert "public cells" in {assumption["name"] for assumption in guarantee["assumptions"]}
     assert made["recipe"]["method"] == "codebook"
@@ -151,7 +180,9 @@ def test_after_kill_9_released_codes_stay_as_they_were(photos, tmp_path):
         "run()\n"
     )
     words = ["hash", str(photos), "--out", str(tmp_path / "ix"), *CLEAR]
-    with subprocess.Popen([sys.executable, "-c", program, *words], stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        [sys.executable, "-c", program, *words], stdout=subprocess.PIPE, text=True
+    ) as process:
         assert process.stdout is not None
         for line in process.stdout:
             if line == "stored\n":
@@ -179,7 +210,10 @@ def test_a_crash_right_after_the_charge_does_not_charge_again(photos, tmp_path, 
     ledger = granted(tmp_path / "ledger.db", epsilon=8)
     words = ["hash", photos, "--out", tmp_path / "ix", "--features", "pixels"]
     words += ["--ledger", tmp_path / "ledger.db", "--dataset", "album"]
-    for broken in ("blindsight.index.photos.PhotoFolder.write", "blindsight.privacy.vault.Vault.note"):
+    for broken in (
+        "blindsight.index.photos.PhotoFolder.write",
+        "blindsight.privacy.vault.Vault.note",
+    ):
         with monkeypatch.context() as patch:
             patch.setattr(broken, lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
             assert CliRunner().invoke(app, [str(word) for word in words]).exit_code != 0
@@ -189,7 +223,8 @@ def test_a_crash_right_after_the_charge_does_not_charge_again(photos, tmp_path, 
 
 
 def test_a_second_index_is_a_second_release(photos, tmp_path):
-    # At epsilon 2 about half of the cells are lies: that two releases of 85 are equal by chance is below 1e-40.
+    # At epsilon 2 about half of the cells are lies: that two releases of 85 are equal by chance is
+    # below 1e-40.
     ledger = granted(tmp_path / "ledger.db", epsilon=4)
     for name in ("one", "two"):
         words = ["hash", photos, "--out", tmp_path / name, "--features", "pixels", "--epsilon", 2]
@@ -203,12 +238,15 @@ def test_an_index_keeps_its_recipe(photos, tmp_path):
     run("hash", photos, "--out", tmp_path / "ix", *CLEAR)
     words = ["hash", photos, "--out", tmp_path / "ix", "--epsilon", "9"]
     result = CliRunner().invoke(app, [str(word) for word in words])
-    assert isinstance(result.exception, InvalidParameter) and "made with --epsilon 4" in str(result.exception)
+    assert isinstance(result.exception, InvalidParameter) and "made with --epsilon 4" in str(
+        result.exception
+    )
 
 
 def test_a_seed_is_marked_as_a_simulation(photos, tmp_path):
     first, second = (
-        json.loads(run("hash", photos, "--out", tmp_path / name, *CLEAR, "--seed", 3, "--json")) for name in "ab"
+        json.loads(run("hash", photos, "--out", tmp_path / name, *CLEAR, "--seed", 3, "--json"))
+        for name in "ab"
     )
     assert first["guarantee"]["simulation"] and second["guarantee"]["simulation"]
     assert codes_of(tmp_path / "a") == codes_of(tmp_path / "b")
@@ -232,8 +270,12 @@ def test_public_images_of_ones_own_teach_the_hash_function(photos, tmp_path):
     public.mkdir()
     for number, pixels in enumerate(built_in_images(240, 32)[::2]):
         Image.fromarray(pixels).save(public / f"{number}.png")
-    made = json.loads(run("hash", photos, "--out", tmp_path / "ix", *LEARNED, "--public", public, "--json"))
-    assert "public learning" in {assumption["name"] for assumption in made["guarantee"]["assumptions"]}
+    made = json.loads(
+        run("hash", photos, "--out", tmp_path / "ix", *LEARNED, "--public", public, "--json")
+    )
+    assert "public learning" in {
+        assumption["name"] for assumption in made["guarantee"]["assumptions"]
+    }
 
 
 def refused(*words: object) -> str:
@@ -263,7 +305,9 @@ def sorted_pictures(tmp_path_factory):
         (public / colour).mkdir()
         for number in range(50):
             noise = rng.integers(-30, 30, (24, 24, 3))
-            pixels = np.clip(np.array(base) + rng.integers(-30, 30, 3) + noise, 0, 255).astype(np.uint8)
+            pixels = np.clip(np.array(base) + rng.integers(-30, 30, 3) + noise, 0, 255).astype(
+                np.uint8
+            )
             folder = public / colour if number < 40 else album
             Image.fromarray(pixels).save(folder / f"{colour}{number}.png")
     return public, album
@@ -271,7 +315,18 @@ def sorted_pictures(tmp_path_factory):
 
 def test_a_labelled_folder_gives_probabilities_of_relevance(sorted_pictures, tmp_path):
     public, album = sorted_pictures
-    run("hash", album, "--out", tmp_path / "ix", "--features", "pixels", "--public", public, "--epsilon", 12)
+    run(
+        "hash",
+        album,
+        "--out",
+        tmp_path / "ix",
+        "--features",
+        "pixels",
+        "--public",
+        public,
+        "--epsilon",
+        12,
+    )
     words = ["search", tmp_path / "ix", public / "red/red1.png", "-k", 10]
     answer = json.loads(run(*words, "--json"))
     assert "calibrated" in answer["match"]
@@ -295,33 +350,71 @@ def test_without_labels_no_probability_of_relevance_is_shown(sorted_pictures, tm
     hits = answer["queries"][0]["hits"]
     assert all(hit["probability"] is None and 0 <= hit["trust"] <= 1 for hit in hits)
     assert "nothing about" in answer["match"]
-    assert "labelled public pictures" in refused("search", tmp_path / "ix", query, "--min-probability", 0.5)
+    assert "labelled public pictures" in refused(
+        "search", tmp_path / "ix", query, "--min-probability", 0.5
+    )
     assert "no --radius" in refused("search", tmp_path / "ix", query, "--radius", 3)
     assert "pretrained network" in refused("search", tmp_path / "ix", "--words", "a red square")
 
 
 def test_hits_of_one_cell_are_said_to_be_tied(sorted_pictures, tmp_path):
     public, album = sorted_pictures
-    run("hash", album, "--out", tmp_path / "ix", "--features", "pixels", "--public", public, "--epsilon", 20)
+    run(
+        "hash",
+        album,
+        "--out",
+        tmp_path / "ix",
+        "--features",
+        "pixels",
+        "--public",
+        public,
+        "--epsilon",
+        20,
+    )
     query = public / "red/red1.png"
     page = run("search", tmp_path / "ix", query, "-k", 5)
     assert "nothing tells which of them is nearer" in " ".join(page.split())
-    assert "1-5" in page and "with 9 others" in page, "photos of one cell share a rank, and are said to"
+    assert "1-5" in page and "with 9 others" in page, (
+        "photos of one cell share a rank, and are said to"
+    )
     assert "score" not in page, "what a ranking goes by is no probability, and looks like one"
-    hits = json.loads(run("search", tmp_path / "ix", query, "-k", 30, "--json"))["queries"][0]["hits"]
+    hits = json.loads(run("search", tmp_path / "ix", query, "-k", 30, "--json"))["queries"][0][
+        "hits"
+    ]
     for hit in hits:
         assert hit["tied"] == sum(other["cell"] == hit["cell"] for other in hits)
 
 
-def test_search_by_a_stored_photo_by_folder_and_by_the_owner_s_own_images(sorted_pictures, tmp_path):
+def test_search_by_a_stored_photo_by_folder_and_by_the_owner_s_own_images(
+    sorted_pictures, tmp_path
+):
     public, album = sorted_pictures
-    run("hash", album, "--out", tmp_path / "ix", "--features", "pixels", "--public", public, "--epsilon", 20)
-    like = json.loads(run("search", tmp_path / "ix", "--like", "blue45.png", "-k", 10, "--json"))["queries"][0]
+    run(
+        "hash",
+        album,
+        "--out",
+        tmp_path / "ix",
+        "--features",
+        "pixels",
+        "--public",
+        public,
+        "--epsilon",
+        20,
+    )
+    like = json.loads(run("search", tmp_path / "ix", "--like", "blue45.png", "-k", 10, "--json"))[
+        "queries"
+    ][0]
     assert all(hit["names"][0].startswith("blue") for hit in like["hits"])
     query = album / "green44.png"
-    only = json.loads(run("search", tmp_path / "ix", query, "--in", "green4", "-k", 5, "--json"))["queries"][0]
-    assert len(only["hits"]) == 5 and all(hit["names"][0].startswith("green4") for hit in only["hits"])
-    best = json.loads(run("search", tmp_path / "ix", query, "--rerank", 30, "-k", 1, "--json"))["queries"][0]
+    only = json.loads(run("search", tmp_path / "ix", query, "--in", "green4", "-k", 5, "--json"))[
+        "queries"
+    ][0]
+    assert len(only["hits"]) == 5 and all(
+        hit["names"][0].startswith("green4") for hit in only["hits"]
+    )
+    best = json.loads(run("search", tmp_path / "ix", query, "--rerank", 30, "-k", 1, "--json"))[
+        "queries"
+    ][0]
     assert best["hits"][0]["names"][0] == "green44.png" and best["hits"][0]["score"] > 0.999
     assert "one of them" in refused("search", tmp_path / "ix", query, "--like", "blue45.png")
     both = json.loads(run("search", tmp_path / "ix", album, "-k", 1, "--json"))
@@ -382,7 +475,10 @@ def test_hostile_indexes_are_refused(photos, tmp_path):
     for path, content in forged:
         whole = path.read_bytes()
         path.write_bytes(content)
-        verbs = [["search", tmp_path / "ix", photos / "000.JPG"], ["hash", photos, "--out", tmp_path / "ix"]]
+        verbs = [
+            ["search", tmp_path / "ix", photos / "000.JPG"],
+            ["hash", photos, "--out", tmp_path / "ix"],
+        ]
         # To hash, the owner's own copy of the function is used.
         for words in verbs[:1] if path.name == "hasher.safetensors" else verbs:
             result = CliRunner().invoke(app, [str(word) for word in words])
@@ -392,16 +488,35 @@ def test_hostile_indexes_are_refused(photos, tmp_path):
 
 @pytest.mark.parametrize("method", ["codebook", "phashing-lsh"])
 def test_codes_that_state_less_than_their_hash_function_gives_are_refused(photos, tmp_path, method):
-    """The price is computed again from the mechanism, and the mechanism must be the one beside the codes."""
+    """The price is computed again from the mechanism, and the mechanism must be the one beside the
+    codes.
+    """
     bits = ["--bits", 8] if method == "phashing-lsh" else []
-    run("hash", photos, "--out", tmp_path / "ix", "--method", method, "--features", "pixels", *bits, "--epsilon", 8)
+    run(
+        "hash",
+        photos,
+        "--out",
+        tmp_path / "ix",
+        "--method",
+        method,
+        "--features",
+        "pixels",
+        *bits,
+        "--epsilon",
+        8,
+    )
     path = tmp_path / "ix" / "codes.index"
     stored = HammingIndex.load(path)
     cheap = KaryResponse(epsilon=1.0, k=200, unit="record")
     for forged in (
         None,
         dataclasses.replace(stored.guarantee, releases=(), unproven=(), epsilon=0.0, also=()),
-        dataclasses.replace(stored.guarantee, releases=(Planned(what="cell", mechanism=cheap),), epsilon=1.0, also=()),
+        dataclasses.replace(
+            stored.guarantee,
+            releases=(Planned(what="cell", mechanism=cheap),),
+            epsilon=1.0,
+            also=(),
+        ),
     ):
         stored.guarantee = forged
         stored.save(path)
@@ -427,9 +542,15 @@ def test_a_threshold_and_a_radius_narrow_the_hits(photos, tmp_path):
         Image.fromarray(pixels).save(public / f"{number}.png")
     run("hash", photos, "--out", tmp_path / "ix", *CLEAR, "--public", public, "--seed", 5)
     query = photos / "trips" / "001.png"
-    sure = json.loads(run("search", tmp_path / "ix", query, "-k", 50, "--min-probability", 0.5, "--json"))
-    assert sure["queries"][0]["hits"] and all(hit["probability"] >= 0.5 for hit in sure["queries"][0]["hits"])
+    sure = json.loads(
+        run("search", tmp_path / "ix", query, "-k", 50, "--min-probability", 0.5, "--json")
+    )
+    assert sure["queries"][0]["hits"] and all(
+        hit["probability"] >= 0.5 for hit in sure["queries"][0]["hits"]
+    )
     assert "match" in run("search", tmp_path / "ix", query)
-    near = json.loads(run("search", tmp_path / "ix", query, "--radius", 12, "--json"))["queries"][0]["hits"]
+    near = json.loads(run("search", tmp_path / "ix", query, "--radius", 12, "--json"))["queries"][
+        0
+    ]["hits"]
     assert near and all(hit["distance"] <= 12 for hit in near)
     assert np.all(np.diff([hit["distance"] for hit in near]) >= 0)

@@ -17,7 +17,13 @@ from blindsight.features import default_recipe
 
 SOURCE = str(Path(blindsight.__file__).parent)
 # What keeps a code once it is there: the index and its file.
-KEEPING = {"core/durable.py", "index/shelf.py", "index/interface.py", "index/entries.py", "index/hamming.py"}
+KEEPING = {
+    "core/durable.py",
+    "index/shelf.py",
+    "index/interface.py",
+    "index/entries.py",
+    "index/hamming.py",
+}
 KEEPING |= {"index/journal.py"}
 
 
@@ -43,14 +49,18 @@ def calls(photos: Path, out: Path, features: str) -> Counter[tuple[str, str]]:
 
 @pytest.mark.parametrize("features", sorted({"pixels", default_recipe()}))
 def test_a_photo_passes_few_modules_and_functions_on_its_way_to_a_code(tmp_path, features):
-    """Of 45 modules and 286 functions that a photo once passed, at most half: those that are called more often for two
-    shards of photos than for one photo. What is done once per run (cells, vault, card) is no part of a photo's way."""
+    """Of 45 modules and 286 functions that a photo once passed, at most half: those that are called
+    more often for two shards of photos than for one photo. What is done once per run (cells, vault,
+    card) is no part of a photo's way.
+    """
     rng = np.random.default_rng(0)
     one, many = tmp_path / "one", tmp_path / "many"
     for folder, count in ((one, 1), (many, 66)):
         folder.mkdir()
         for number in range(count):
-            Image.fromarray(rng.integers(0, 256, (24, 24, 3), dtype=np.uint8)).save(folder / f"{number}.png")
+            Image.fromarray(rng.integers(0, 256, (24, 24, 3), dtype=np.uint8)).save(
+                folder / f"{number}.png"
+            )
     calls(one, tmp_path / "first", features)  # whatever is imported or learned once
     few, more = calls(one, tmp_path / "a", features), calls(many, tmp_path / "b", features)
     way = {key for key, count in more.items() if count > few[key] and key[0] not in KEEPING}

@@ -1,4 +1,6 @@
-"""Algorithm 1 to the letter: against a naive transcription, step sizes, sensitivities and noise scales."""
+"""Algorithm 1 to the letter: against a naive transcription, step sizes, sensitivities and noise
+scales.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,9 @@ def learn(**changes):
 
 
 def transcription(*, h, epochs, reduction, kappa, epsilon, rule):
-    """The paper's lines 1 to 14, one pair and one row at a time, without noise; returns W and the Laplace scales."""
+    """The paper's lines 1 to 14, one pair and one row at a time, without noise; returns W and the
+    Laplace scales.
+    """
     W, eta, tau, scales = START.copy(), 1.0, 0, []
     for _ in range(epochs):
         for batch in batches():
@@ -51,7 +55,9 @@ def transcription(*, h, epochs, reduction, kappa, epsilon, rule):
                 for j, distance in zip(batch, distances, strict=True):
                     product = (W[r] @ DX[j]) * DX[j]
                     if FAR[j]:
-                        product = product * (distance - 0.7) / distance if distance < 0.7 else 0 * product
+                        product = (
+                            product * (distance - 0.7) / distance if distance < 0.7 else 0 * product
+                        )
                     clipped.append(product / max(1, np.abs(product).sum() / h))
                 peak = max(np.abs(g).sum() for g in clipped)
                 other = min(h, max(4 * np.abs(W[r]).sum(), 2 * 0.7 * math.sqrt(len(W))))
@@ -65,7 +71,9 @@ def transcription(*, h, epochs, reduction, kappa, epsilon, rule):
 @pytest.mark.parametrize("rule", ["compound", "root"])
 @pytest.mark.parametrize("reduction", [False, True])
 def test_the_algorithm_equals_its_transcription_when_the_budget_is_endless(rule, reduction):
-    expected, _ = transcription(h=0.5, epochs=2, reduction=reduction, kappa=1, epsilon=1e12, rule=rule)
+    expected, _ = transcription(
+        h=0.5, epochs=2, reduction=reduction, kappa=1, epsilon=1e12, rule=rule
+    )
     found = learn(epsilon=1e12, kappa=1, noise=RowNoise(reduced=reduction), rule=rule)
     np.testing.assert_allclose(found, expected, atol=1e-8)
 
@@ -74,7 +82,9 @@ def test_the_sensitivity_of_the_first_step_is_that_of_the_theorems():
     for reduction in (False, True):
         trace = Trace()
         learn(trace=trace, noise=RowNoise(reduced=reduction), epochs=1)
-        _, scales = transcription(h=0.5, epochs=1, reduction=reduction, kappa=4, epsilon=2.0, rule="compound")
+        _, scales = transcription(
+            h=0.5, epochs=1, reduction=reduction, kappa=4, epsilon=2.0, rule="compound"
+        )
         np.testing.assert_allclose(trace.sensitivity[0] / 2.0, scales[0])
 
 
@@ -82,13 +92,17 @@ def test_reduction_never_raises_the_sensitivity():
     plain, reduced = Trace(), Trace()
     learn(trace=plain)
     learn(trace=reduced, noise=RowNoise(reduced=True))
-    assert all((s <= p + 1e-12).all() for s, p in zip(reduced.sensitivity, plain.sensitivity, strict=True))
+    assert all(
+        (s <= p + 1e-12).all() for s, p in zip(reduced.sensitivity, plain.sensitivity, strict=True)
+    )
     assert np.allclose(plain.sensitivity[0], 4 * 2 * 0.5 / 15)
 
 
 @pytest.mark.parametrize("mechanism", ["laplace", "scdf", "duchi", "gaussian"])
 def test_noise_has_no_bias_and_the_stated_spread(mechanism):
-    loss = Contrastive(np.zeros((10, 50)), np.zeros(10, dtype=bool), margin=1.0)  # no gradient: noise alone
+    loss = Contrastive(
+        np.zeros((10, 50)), np.zeros(10, dtype=bool), margin=1.0
+    )  # no gradient: noise alone
     start = np.zeros((20, 50))
     noise = -algorithm1(
         loss,
@@ -115,7 +129,9 @@ def test_noise_has_no_bias_and_the_stated_spread(mechanism):
 def test_the_two_readings_of_the_step_size():
     tau = np.arange(1, 8)
     np.testing.assert_allclose(step_sizes("root", 7), 1 / np.sqrt(tau))
-    np.testing.assert_allclose(step_sizes("compound", 7), [1 / math.sqrt(math.factorial(t)) for t in tau])
+    np.testing.assert_allclose(
+        step_sizes("compound", 7), [1 / math.sqrt(math.factorial(t)) for t in tau]
+    )
 
 
 def test_the_compounding_step_stops_learning():

@@ -20,7 +20,8 @@ SURE = 1 - 1e-6
 ROWS, COLUMNS = 16, 4
 H = 0.5
 START = np.full((ROWS, COLUMNS), 2.0)
-# One pair; its label turns the gradient of every row around, and clipping makes both exactly h long.
+# One pair; its label turns the gradient of every row around, and clipping makes both exactly h
+# long.
 SIMILAR = (np.array([[0.4, 0.1, 0.0, 0.0]]), np.array([False]))
 DISSIMILAR = (SIMILAR[0], np.array([True]))
 
@@ -46,14 +47,18 @@ def rowwise(data, rng, *, rows=ROWS, reduction=False):
 
 
 def toward_first(outcomes):
-    """The log-likelihood ratio of Laplace noise around the two clipped gradients, up to a factor."""
+    """The log-likelihood ratio of Laplace noise around the two clipped gradients, up to a
+    factor.
+    """
     dx = SIMILAR[0][0]
     row = H * dx / np.abs(dx).sum()
     return (np.abs(outcomes + row) - np.abs(outcomes - row)).sum(axis=(1, 2))
 
 
 def test_per_row_noise_is_refuted_because_rows_compose():
-    audited = distinguish(rowwise, SIMILAR, DISSIMILAR, trials=1200, confidence=SURE, statistic=toward_first)
+    audited = distinguish(
+        rowwise, SIMILAR, DISSIMILAR, trials=1200, confidence=SURE, statistic=toward_first
+    )
     assert audited.epsilon > 2  # claimed 1, proven 16
 
 
@@ -70,7 +75,9 @@ def test_one_row_alone_keeps_its_claim():
 
 
 def test_a_noise_scale_from_the_batch_is_refuted_even_for_one_row():
-    """DPP-S: the pair far apart has no gradient, so the batch gets less noise, and the spread of it tells."""
+    """DPP-S: the pair far apart has no gradient, so the batch gets less noise, and the spread of it
+    tells.
+    """
     wide = np.zeros((1, 64))
     wide[0, 0] = 1.0
     start = np.full((1, 64), 2.0)
@@ -98,7 +105,9 @@ def test_a_noise_scale_from_the_batch_is_refuted_even_for_one_row():
 @pytest.mark.parametrize("mechanism", ["laplace", "scdf", "duchi"])
 def test_the_whole_matrix_as_one_vector_is_not_refuted(mechanism):
     batches = [one_batch()]
-    planned = pure_plan(mechanism, batches, epsilon=1.0, group=1, clip=H, size=START.size, unit="pair")
+    planned = pure_plan(
+        mechanism, batches, epsilon=1.0, group=1, clip=H, size=START.size, unit="pair"
+    )
     guarantee = Guarantee(releases=(planned,), model="central", entropy="seed")
 
     def run(data, rng):
@@ -106,14 +115,21 @@ def test_the_whole_matrix_as_one_vector_is_not_refuted(mechanism):
         door = Door(guarantee, what="a metric", random_state=rng)
         return START - pure_descent(loss, START, batches, door, clip=H, boxed=mechanism == "duchi")
 
-    audited = distinguish(run, SIMILAR, DISSIMILAR, trials=1200, confidence=SURE, statistic=toward_first)
+    audited = distinguish(
+        run, SIMILAR, DISSIMILAR, trials=1200, confidence=SURE, statistic=toward_first
+    )
     # The two labels are two steps of "add or remove one" apart.
     assert audited.epsilon <= 2
 
 
 def test_gaussian_descent_is_not_refuted_though_the_attack_has_power():
     noise = DiscreteGaussian.calibrate(
-        4.0, delta=1e-5, sensitivity=H, dimensions=START.size, unit="pair", neighbours="add or remove one"
+        4.0,
+        delta=1e-5,
+        sensitivity=H,
+        dimensions=START.size,
+        unit="pair",
+        neighbours="add or remove one",
     )
     empty = (np.zeros((1, COLUMNS)), np.array([False]))
 
@@ -174,7 +190,9 @@ def test_figure_1_the_attack_reads_a_label_off_the_plain_metric_and_not_off_ours
     X, pairs, similar = small_world()
     other = flip_pair(similar, 3)
     plain = match_conjectures(unprotected(X, pairs), similar, other, trials=40)
-    ours = match_conjectures(protected(X, pairs, epsilon=0.1, loss=loss), similar, other, trials=160)
+    ours = match_conjectures(
+        protected(X, pairs, epsilon=0.1, loss=loss), similar, other, trials=160
+    )
     assert plain.accuracy == 1.0
     low, high = ours.interval(SURE)
     assert low < 0.5 < high
@@ -201,11 +219,17 @@ def test_kappa_of_one_does_not_protect_the_hub_of_a_star():
         delta=1e-5,
         confidence=SURE,
     )
-    # Flipping the hub's class is 200 pairs taken away and 200 put in: far beyond one unit of one pair.
+    # Flipping the hub's class is 200 pairs taken away and 200 put in: far beyond one unit of one
+    # pair.
     assert by_kappa.audited.epsilon > 2 * promised
     assert by_kappa.accuracy > 0.8
     by_record = match_conjectures(
-        protected(X, pairs, epsilon=promised, unit="record"), similar, other, trials=120, delta=1e-5, confidence=SURE
+        protected(X, pairs, epsilon=promised, unit="record"),
+        similar,
+        other,
+        trials=120,
+        delta=1e-5,
+        confidence=SURE,
     )
     assert by_record.audited.epsilon <= 2 * promised
     assert by_record.accuracy < 0.7

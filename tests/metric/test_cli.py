@@ -1,4 +1,6 @@
-"""The verbs `metric check`, `learn` and `distance`, from files to files, and every bad input in one sentence."""
+"""The verbs `metric check`, `learn` and `distance`, from files to files, and every bad input in one
+sentence.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,10 @@ def fails(kind, words, *arguments):
 @pytest.fixture
 def files(tmp_path):
     rng = np.random.default_rng(0)
-    rows = [f"r{i},{','.join(f'{v:g}' for v in x)},{c}" for i, (x, c) in enumerate(zip(X, CLASSES, strict=True))]
+    rows = [
+        f"r{i},{','.join(f'{v:g}' for v in x)},{c}"
+        for i, (x, c) in enumerate(zip(X, CLASSES, strict=True))
+    ]
     head = "id," + ",".join(f"p{j}" for j in range(64)) + ",class"
     (tmp_path / "features.csv").write_text("\n".join([head, *rows]))
     pairs = rng.integers(0, 120, (400, 2))
@@ -44,11 +49,29 @@ def files(tmp_path):
 
 def test_learning_prints_kappa_guarantee_and_accuracy_and_saves_model_and_card(files):
     out = files / "metric.safetensors"
-    result = run("learn", files / "pairs.csv", "--features", files / "features.csv", "--out", out, "--epsilon", 4)
+    result = run(
+        "learn",
+        files / "pairs.csv",
+        "--features",
+        files / "features.csv",
+        "--out",
+        out,
+        "--epsilon",
+        4,
+    )
     assert result.exit_code == 0, result.output
-    for words in ("kappa = ", "Privacy card", "kNN on 4", "95%: 0.", "not charged", "learned by contrastive"):
+    for words in (
+        "kappa = ",
+        "Privacy card",
+        "kNN on 4",
+        "95%: 0.",
+        "not charged",
+        "learned by contrastive",
+    ):
         assert words in result.output.replace("\n", " ")
-    assert DPPMetric.load(out).guarantee_ == Guarantee.from_json((files / "metric.card.json").read_text())
+    assert DPPMetric.load(out).guarantee_ == Guarantee.from_json(
+        (files / "metric.card.json").read_text()
+    )
 
 
 def test_json_is_all_there_is_on_standard_output(files):
@@ -80,7 +103,16 @@ def test_json_is_all_there_is_on_standard_output(files):
 
 def test_distance_of_two_records_and_the_nearest_of_one(files):
     out = files / "m.safetensors"
-    run("learn", files / "pairs.csv", "--features", files / "features.csv", "--out", out, "--seed", 1)
+    run(
+        "learn",
+        files / "pairs.csv",
+        "--features",
+        files / "features.csv",
+        "--out",
+        out,
+        "--seed",
+        1,
+    )
     two = run("distance", out, "r0", "r1", "--features", files / "features.csv", "--json")
     value = json.loads(two.stdout)["distances"][0]["distance"]
     assert value == pytest.approx(DPPMetric.load(out).pair_distance(X[None, :2])[0])
@@ -113,7 +145,16 @@ def test_the_ledger_is_charged_and_refuses(files):
     path = files / "ledger.db"
     with Ledger(path, dataset="ward-7") as ledger:
         ledger.grant(Cost(epsilon=1.5, delta=1e-4, unit="pair", neighbours="add or remove one"))
-    base = ("learn", files / "pairs.csv", "--features", files / "features.csv", "--ledger", path, "--dataset", "ward-7")
+    base = (
+        "learn",
+        files / "pairs.csv",
+        "--features",
+        files / "features.csv",
+        "--ledger",
+        path,
+        "--dataset",
+        "ward-7",
+    )
     assert "ledger charged" in run(*base, "--out", files / "a.safetensors").output
     fails(BudgetExceeded, "", *base, "--out", files / "b.safetensors")
     assert not (files / "b.safetensors").exists()
@@ -156,11 +197,22 @@ CONTRADICTIONS = {
 
 @pytest.mark.parametrize(("words", "pairs"), CONTRADICTIONS.items())
 def test_the_owner_is_told_of_contradictions_and_learning_says_nothing(files, words, pairs):
-    (files / "pairs.csv").write_text("\n".join(["a,b,similar", *pairs]))  # a header whose word is a label elsewhere
+    (files / "pairs.csv").write_text(
+        "\n".join(["a,b,similar", *pairs])
+    )  # a header whose word is a label elsewhere
     told = run("check", files / "pairs.csv")
     assert told.exit_code == 1 and words in told.output.replace("\n", " ")
     out = files / "m.safetensors"
-    learned = run("learn", files / "pairs.csv", "--features", files / "features.csv", "--out", out, "--seed", 1)
+    learned = run(
+        "learn",
+        files / "pairs.csv",
+        "--features",
+        files / "features.csv",
+        "--out",
+        out,
+        "--seed",
+        1,
+    )
     assert learned.exit_code == 0, learned.exception
     assert words not in learned.output.replace("\n", " ")
 
@@ -175,7 +227,14 @@ def test_pairs_that_agree_pass_the_check(files):
 def test_bounds_of_columns_come_from_a_file(files):
     bounds = files / "bounds.csv"
     bounds.write_text("\n".join(["column,low,high", *(f"p{j},0,16" for j in range(64))]))
-    base = ("learn", files / "pairs.csv", "--features", files / "features.csv", "--out", files / "m.safetensors")
+    base = (
+        "learn",
+        files / "pairs.csv",
+        "--features",
+        files / "features.csv",
+        "--out",
+        files / "m.safetensors",
+    )
     assert run(*base, "--scale", bounds, "--seed", 1).exit_code == 0
     assert DPPMetric.load(files / "m.safetensors").norm_ == "none"
     bounds.write_text("column,low,high\np0,0,16")
@@ -223,12 +282,31 @@ def test_records_must_come_from_one_place(files):
     fails(InvalidParameter, "--features", "learn", files / "pairs.csv")
     out = files / "m.safetensors"
     run("learn", files / "pairs.csv", "--features", files / "features.csv", "--out", out)
-    fails(InvalidData, "unknown", "distance", out, "r0", "nobody", "--features", files / "features.csv")
+    fails(
+        InvalidData,
+        "unknown",
+        "distance",
+        out,
+        "r0",
+        "nobody",
+        "--features",
+        files / "features.csv",
+    )
 
 
 def test_a_delta_that_gives_pairs_away_is_questioned_in_a_line(files):
-    given = ("learn", files / "pairs.csv", "--features", files / "features.csv", "--out", files / "m.safetensors")
+    given = (
+        "learn",
+        files / "pairs.csv",
+        "--features",
+        files / "features.csv",
+        "--out",
+        files / "m.safetensors",
+    )
     told = run(*given, "--delta", 0.5)
-    assert told.exit_code == 0 and "Note: delta = 0.5 lets one in 2 pairs be given away whole" in told.stderr
+    assert (
+        told.exit_code == 0
+        and "Note: delta = 0.5 lets one in 2 pairs be given away whole" in told.stderr
+    )
     assert ".py:" not in told.stderr and "not charged: no --ledger" in told.stdout
     assert "Note" not in run(*given).stderr

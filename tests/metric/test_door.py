@@ -1,7 +1,8 @@
-"""At the door: what one unit can do there is what was stated, and everything after it is a function of what left.
+"""At the door: what one unit can do there is what was stated, and everything after it is a function
+of what left.
 
-Holes that were: `fit` refused contradictory or all-similar pairs (an oracle), took equal rows for one record (so a
-feature moved the price in the file), and kept a margin with all its float digits.
+Holes that were: `fit` refused contradictory or all-similar pairs (an oracle), took equal rows for
+one record (so a feature moved the price in the file), and kept a margin with all its float digits.
 """
 
 from __future__ import annotations
@@ -70,7 +71,9 @@ def test_replayed_on_other_data_the_file_is_the_same_to_the_byte(tmp_path, param
 
 @pytest.mark.parametrize("parameters", CASES.values(), ids=CASES)
 def test_taking_a_unit_away_moves_every_release_by_at_most_its_sensitivity(tmp_path, parameters):
-    """With equal releases handed out, what arrives differs by no more than the mechanism was calibrated for."""
+    """With equal releases handed out, what arrives differs by no more than the mechanism was
+    calibrated for.
+    """
     first = Listener()
     run(tmp_path, X, SIMILAR, first, **parameters)
     fitted = DPPMetric(preprocessor=X, random_state=0, **parameters).fit(PAIRS, SIMILAR)
@@ -79,7 +82,9 @@ def test_taking_a_unit_away_moves_every_release_by_at_most_its_sensitivity(tmp_p
         run(tmp_path, X, SIMILAR, second, **parameters)
         for here, there in zip(first.seen, second.seen, strict=True):
             reach = here.planned.mechanism.domain.reach
-            assert here.planned.mechanism.domain.distance(here.value, there.value) <= reach * (1 + 1e-9)
+            assert here.planned.mechanism.domain.distance(here.value, there.value) <= reach * (
+                1 + 1e-9
+            )
 
 
 def _units(parameters, fitted):
@@ -90,7 +95,9 @@ def _units(parameters, fitted):
 
 
 def test_the_hub_reaches_what_the_record_was_promised(tmp_path):
-    """All five pairs of the hub in one direction: the gradient's sum moves by the whole sensitivity."""
+    """All five pairs of the hub in one direction: the gradient's sum moves by the whole
+    sensitivity.
+    """
     records = np.vstack([np.eye(1, 4), np.tile(-np.eye(1, 4), (23, 1))])
     first = Listener()
     alike = np.ones(len(PAIRS), dtype=bool)
@@ -102,9 +109,9 @@ def test_the_hub_reaches_what_the_record_was_promised(tmp_path):
         / one.planned.mechanism.domain.reach
         for one, other in zip(first.seen, second.seen, strict=True)
     }
-    assert moved["second moments"] == pytest.approx(1.0, rel=2**-14) and moved["distances"] == pytest.approx(
-        1.0, rel=2**-14
-    )
+    assert moved["second moments"] == pytest.approx(1.0, rel=2**-14) and moved[
+        "distances"
+    ] == pytest.approx(1.0, rel=2**-14)
 
 
 @pytest.mark.parametrize("loss", ["moments", "contrastive"])
@@ -150,7 +157,10 @@ def test_one_private_row_does_not_move_the_price_in_the_file():
     rows = X[PAIRS]
     other = rows.copy()
     other[3, 0] = other[9, 1]
-    one, two = (DPPMetric(unit="pair", random_state=0).fit(given, SIMILAR).guarantee_ for given in (rows, other))
+    one, two = (
+        DPPMetric(unit="pair", random_state=0).fit(given, SIMILAR).guarantee_
+        for given in (rows, other)
+    )
     assert one == two
 
 

@@ -1,4 +1,6 @@
-"""DPPMetric: it learns, it says what it costs, it pays before it learns, and it refuses only what is public."""
+"""DPPMetric: it learns, it says what it costs, it pays before it learns, and it refuses only what
+is public.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,9 @@ def learned(**parameters):
 
 
 def large(n=4000, d=6, seed=0):
-    """Two classes that differ in one of six columns, and that column is a thousand times narrower than the rest."""
+    """Two classes that differ in one of six columns, and that column is a thousand times narrower
+    than the rest.
+    """
     rng = np.random.default_rng(seed)
     classes = rng.integers(0, 2, n)
     X = rng.normal(size=(n, d))
@@ -62,7 +66,10 @@ def test_at_epsilon_1_per_pair_it_beats_the_plain_distance_and_algorithm_1():
     plain = EuclideanMetric().fit(DIGITS)
     mended = MendedDML(epsilon=1.0, preprocessor=DIGITS, random_state=0).fit(PAIRS, SIMILAR)
     held_out = DIGITS[HELD_OUT]
-    scores = [metric.score(held_out if metric is plain else HELD_OUT, HELD_LABELS) for metric in (ours, plain, mended)]
+    scores = [
+        metric.score(held_out if metric is plain else HELD_OUT, HELD_LABELS)
+        for metric in (ours, plain, mended)
+    ]
     assert ours.loss_ == "contrastive"
     assert scores[0] > scores[1] + 0.03
     assert scores[0] > scores[2] + 0.05
@@ -72,7 +79,9 @@ def test_with_many_pairs_and_few_columns_the_closed_form_is_chosen_and_better():
     X, pairs, similar = large()
     rows = X / [1, *[1000] * 5]
     auto = DPPMetric(epsilon=1.0, preprocessor=rows, random_state=0).fit(pairs, similar)
-    descent = DPPMetric(epsilon=1.0, loss="contrastive", preprocessor=rows, random_state=0).fit(pairs, similar)
+    descent = DPPMetric(epsilon=1.0, loss="contrastive", preprocessor=rows, random_state=0).fit(
+        pairs, similar
+    )
     assert auto.loss_ == "moments" and auto.margin_ is None
     assert auto.score(pairs, similar) > descent.score(pairs, similar)
 
@@ -97,7 +106,9 @@ def test_private_column_sizes_are_part_of_the_plan_and_the_total():
 
 
 def test_what_is_learned_does_not_depend_on_which_record_a_row_equals():
-    """In an array of features every row is a record of its own; equal rows, even within a pair, are fine."""
+    """In an array of features every row is a record of its own; equal rows, even within a pair, are
+    fine.
+    """
     X, pairs, similar = small()
     rows = X[pairs]
     doubled = rows.copy()
@@ -130,8 +141,13 @@ def test_a_preprocessor_may_be_a_function():
 def test_records_and_labels_stay_out_of_repr():
     X, pairs, similar = small()
     metric = DPPMetric(preprocessor=X, random_state=3).fit(pairs, similar)
-    assert "<records>" in repr(metric) and f"{X[0, 0]:.3f}"[:5] not in repr(metric) + metric._repr_html_()
-    assert repr(PairGraph.from_pairs(pairs, similar, transitive=False)).startswith("PairGraph(60 records, ")
+    assert (
+        "<records>" in repr(metric)
+        and f"{X[0, 0]:.3f}"[:5] not in repr(metric) + metric._repr_html_()
+    )
+    assert repr(PairGraph.from_pairs(pairs, similar, transitive=False)).startswith(
+        "PairGraph(60 records, "
+    )
 
 
 def test_same_seed_same_metric_and_the_guarantee_says_simulation():
@@ -154,7 +170,11 @@ def test_clones_carry_parameters_and_nothing_learned():
 def test_the_guarantee_is_the_budget_in_the_unit_asked_for(unit, loss, scale):
     guarantee = learned(epsilon=2.0, unit=unit, loss=loss, scale=scale).guarantee_
     assert (guarantee.epsilon, guarantee.delta, guarantee.unit) == (2.0, 1e-5, unit)
-    assert (guarantee.calibration, guarantee.neighbours, guarantee.sampler) == ("proven", "add or remove one", "exact")
+    assert (guarantee.calibration, guarantee.neighbours, guarantee.sampler) == (
+        "proven",
+        "add or remove one",
+        "exact",
+    )
     assert guarantee.assumes("public structure")
 
 
@@ -211,7 +231,9 @@ def test_triplets_and_n_pair_tuples_learn_too(loss):
         anchor, positive = rng.choice(by_class[a], 2, replace=False)
         tuples.append([anchor, positive, *(rng.choice(by_class[c]) for c in others)])
     tuples = np.array(tuples)
-    metric = DPPMetric(loss=loss, epsilon=8.0, unit="pair", preprocessor=DIGITS, random_state=0).fit(tuples)
+    metric = DPPMetric(
+        loss=loss, epsilon=8.0, unit="pair", preprocessor=DIGITS, random_state=0
+    ).fit(tuples)
     plain = EuclideanMetric().fit(DIGITS)
     assert metric.score(HELD_OUT, HELD_LABELS) > plain.score(DIGITS[HELD_OUT], HELD_LABELS) + 0.02
     assert metric.guarantee_.epsilon == 8.0
@@ -253,7 +275,9 @@ def test_a_file_that_is_not_a_metric_is_refused(tmp_path):
         DPPMetric.load(path)
 
 
-@pytest.mark.parametrize("change", [{"components": np.ones((2, 4))}, {"components": np.full((5, 5), np.nan)}])
+@pytest.mark.parametrize(
+    "change", [{"components": np.ones((2, 4))}, {"components": np.full((5, 5), np.nan)}]
+)
 def test_a_file_whose_map_does_not_fit_is_refused(tmp_path, change):
     metric = learned()
     metric.released_ = metric.released_ | change

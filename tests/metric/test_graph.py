@@ -15,7 +15,11 @@ def graph(pairs, y, **keywords):
 
 
 def test_both_label_conventions_mean_the_same():
-    assert pair_labels([1, 0]).tolist() == pair_labels([1, -1]).tolist() == pair_labels([True, False]).tolist()
+    assert (
+        pair_labels([1, 0]).tolist()
+        == pair_labels([1, -1]).tolist()
+        == pair_labels([True, False]).tolist()
+    )
 
 
 @pytest.mark.parametrize("y", [[2, 0], [0.5, 1], ["same", "different"], [np.nan, 1]])

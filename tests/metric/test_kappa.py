@@ -11,7 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from blindsight.core.errors import InvalidParameter
-from blindsight.metric import PairGraph, bounded_degree, kappa, matching, pair_kappa, spanning_forest
+from blindsight.metric import (
+    PairGraph,
+    bounded_degree,
+    kappa,
+    matching,
+    pair_kappa,
+    spanning_forest,
+)
 from blindsight.metric.blocks import block_counts, bridges, worth
 
 SMALL = [net for net in nx.graph_atlas_g() if net.number_of_edges()]
@@ -52,7 +59,10 @@ def cycle_isolating(net, s):
 
 def path_sets(net, s, t):
     """All maximum sets of edge-disjoint paths, as sets of edges."""
-    paths = [{frozenset(step) for step in itertools.pairwise(path)} for path in nx.all_simple_paths(net, s, t)]
+    paths = [
+        {frozenset(step) for step in itertools.pairwise(path)}
+        for path in nx.all_simple_paths(net, s, t)
+    ]
     value = nx.edge_connectivity(net, s, t)
     for chosen in itertools.combinations(paths, value):
         union = set().union(*chosen)
@@ -61,14 +71,20 @@ def path_sets(net, s, t):
 
 
 def slow_pair_values(net, s, t):
-    """Every value of |P| + min(c_s, c_t) over the maximum path sets with the fewest edges, and over all of them."""
+    """Every value of |P| + min(c_s, c_t) over the maximum path sets with the fewest edges, and over
+    all of them.
+    """
     all_values = []
     for value, union in path_sets(net, s, t):
         rest = net.copy()
         rest.remove_edges_from([tuple(edge) for edge in union])
-        all_values.append((len(union), value + min(cycle_isolating(rest, s), cycle_isolating(rest, t))))
+        all_values.append(
+            (len(union), value + min(cycle_isolating(rest, s), cycle_isolating(rest, t)))
+        )
     fewest = min(length for length, _ in all_values)
-    return {value for length, value in all_values if length == fewest}, {value for _, value in all_values}
+    return {value for length, value in all_values if length == fewest}, {
+        value for _, value in all_values
+    }
 
 
 def test_the_bound_equals_its_definition_on_all_graphs_of_up_to_seven_nodes():
@@ -87,7 +103,9 @@ def test_blocks_and_bridges_agree_with_networkx():
     for net in [*SMALL[::7], *(nx.gnm_random_graph(80, 90, seed=seed) for seed in range(5))]:
         graph = pair_graph(net)
         blocks = list(nx.biconnected_components(net))
-        assert block_counts(graph).tolist() == [sum(s in block for block in blocks) for s in range(len(net))]
+        assert block_counts(graph).tolist() == [
+            sum(s in block for block in blocks) for s in range(len(net))
+        ]
         cut = {frozenset(bridge) for bridge in nx.bridges(net)}
         assert bridges(graph).tolist() == [frozenset(edge) in cut for edge in graph.edges.tolist()]
 
@@ -108,7 +126,9 @@ def test_exact_kappa_is_the_largest_over_all_targets_on_small_graphs():
         assert kappa(graph, "exact") == max(pair_kappa(graph, s, t) for s, t in pairs)
 
 
-@pytest.mark.parametrize("net", [net for net in SMALL if len(net) <= 5 and net.number_of_edges() <= 7])
+@pytest.mark.parametrize(
+    "net", [net for net in SMALL if len(net) <= 5 and net.number_of_edges() <= 7]
+)
 def test_each_targets_value_is_that_of_a_shortest_maximum_path_set(net):
     graph = pair_graph(net)
     values = worth(graph)
@@ -163,7 +183,8 @@ def test_known_graphs():
     figure_5 = nx.Graph(["st", "sc", "ce", "cu", "et", "ut", "sa", "ab", "bs"])
     names = {name: i for i, name in enumerate("stceuab")}
     graph = pair_graph(nx.relabel_nodes(figure_5, names))
-    # Two edge-disjoint paths (s, t), (s, c, ., t); then t keeps one edge on no cycle: nothing more to hide.
+    # Two edge-disjoint paths (s, t), (s, c, ., t); then t keeps one edge on no cycle: nothing more
+    # to hide.
     assert pair_kappa(graph, 0, 1) == 2
 
 
@@ -173,7 +194,9 @@ def test_an_intransitive_relation_is_never_dearer(n, m, seed):
     net = nx.gnm_random_graph(n, m, seed=seed)
     if net.number_of_edges():
         for method in ("exact", "second", "bound"):
-            assert kappa(pair_graph(net, transitive=False), method) <= kappa(pair_graph(net), method)
+            assert kappa(pair_graph(net, transitive=False), method) <= kappa(
+                pair_graph(net), method
+            )
 
 
 def test_intransitive_kappa_equals_appendix_b_on_small_graphs():

@@ -34,7 +34,9 @@ def test_distances_agree_whichever_way_they_are_asked(metric):
     np.testing.assert_allclose(distance, metric.score_pairs(PAIRS))
     np.testing.assert_allclose(-distance, metric.decision_function(PAIRS))
     mapped = metric.transform(X)
-    np.testing.assert_allclose(distance, np.linalg.norm(mapped[PAIRS[:, 0]] - mapped[PAIRS[:, 1]], axis=1))
+    np.testing.assert_allclose(
+        distance, np.linalg.norm(mapped[PAIRS[:, 0]] - mapped[PAIRS[:, 1]], axis=1)
+    )
     function = metric.get_metric()
     assert function(X[PAIRS[0, 0]], X[PAIRS[0, 1]]) == pytest.approx(distance[0])
     assert (np.linalg.eigvalsh(metric.get_mahalanobis_matrix()) > -1e-9).all()
@@ -78,7 +80,9 @@ def test_without_a_threshold_nothing_is_predicted():
     plain = EuclideanMetric().fit(X)
     with pytest.raises(InvalidParameter, match="calibrate_threshold"):
         plain.predict(X[PAIRS])
-    assert ((plain.calibrate_threshold(X[PAIRS], SIMILAR).predict(X[PAIRS]) == 1) == SIMILAR).mean() > 0.6
+    assert (
+        (plain.calibrate_threshold(X[PAIRS], SIMILAR).predict(X[PAIRS]) == 1) == SIMILAR
+    ).mean() > 0.6
     assert plain.set_threshold(0.0).predict(X[PAIRS]).max() == -1
     with pytest.raises(InvalidParameter):
         plain.set_threshold(-1.0)
@@ -91,7 +95,10 @@ def test_the_threshold_is_the_best_of_all_by_trying_them(strategy):
     distance = np.round(rng.normal(np.where(similar, 1.0, 1.6), 0.5).clip(0), 1)  # with ties
 
     def worth(threshold):
-        found, refused = (distance <= threshold)[similar].mean(), (distance > threshold)[~similar].mean()
+        found, refused = (
+            (distance <= threshold)[similar].mean(),
+            (distance > threshold)[~similar].mean(),
+        )
         return {
             "accuracy": ((distance <= threshold) == similar).mean(),
             "balanced": found + refused,

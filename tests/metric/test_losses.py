@@ -1,4 +1,6 @@
-"""Losses and gradients against finite differences, autograd and naive sums; clipping bounds what one pair can do."""
+"""Losses and gradients against finite differences, autograd and naive sums; clipping bounds what
+one pair can do.
+"""
 
 from __future__ import annotations
 
@@ -82,9 +84,17 @@ def test_a_dissimilar_pair_of_equal_records_has_no_gradient():
     assert np.isfinite(loss.clipped_sum(np.eye(3), 0.1)).all()
 
 
-@given(SEEDS, st.sampled_from(KINDS), st.sampled_from([1, 2]), st.floats(0.01, 5.0), st.floats(0.01, 100.0))
+@given(
+    SEEDS,
+    st.sampled_from(KINDS),
+    st.sampled_from([1, 2]),
+    st.floats(0.01, 5.0),
+    st.floats(0.01, 100.0),
+)
 @settings(max_examples=80, deadline=None)
-def test_removing_one_pair_moves_the_clipped_sum_by_at_most_the_bound(seed, kind, order, bound, scale):
+def test_removing_one_pair_moves_the_clipped_sum_by_at_most_the_bound(
+    seed, kind, order, bound, scale
+):
     loss = make(kind, seed, n=6)
     W = np.random.default_rng(seed).normal(size=(3, 5)) * scale
     whole = loss.clipped_sum(W, bound, order=order)
@@ -94,11 +104,15 @@ def test_removing_one_pair_moves_the_clipped_sum_by_at_most_the_bound(seed, kind
 
 
 def test_gradients_that_nearly_cancel_are_never_taken_for_smaller_than_they_are():
-    """Their squared norm by inner products is a small difference of large numbers: 152.38 came out for 152.41."""
+    """Their squared norm by inner products is a small difference of large numbers: 152.38 came out
+    for 152.41.
+    """
     rng = np.random.default_rng(0)
     left, right = rng.normal(size=(1, 1, 4)) * 1e8, rng.normal(size=(1, 1, 6))
     for apart in (1e-3, 1e-6, 1e-8, 1e-9):
-        both = Gradients(np.concatenate([left, -left * (1 + apart)], 1), np.concatenate([right, right], 1))
+        both = Gradients(
+            np.concatenate([left, -left * (1 + apart)], 1), np.concatenate([right, right], 1)
+        )
         formed = np.einsum("nkr,nkd->nrd", both.left, both.right)
         assert both.norms(2)[0] >= np.linalg.norm(formed)
 
@@ -112,7 +126,9 @@ def test_a_gradient_that_is_no_number_does_not_reach_the_others():
 
 @given(SEEDS, st.sampled_from([1, 2]), st.floats(0.01, 2.0))
 @settings(max_examples=60, deadline=None)
-def test_theorem_1_each_row_moves_by_at_most_2h_over_the_batch_when_a_pair_is_replaced(seed, order, h):
+def test_theorem_1_each_row_moves_by_at_most_2h_over_the_batch_when_a_pair_is_replaced(
+    seed, order, h
+):
     rng = np.random.default_rng(seed)
     n = 5
     dx, far = rng.normal(size=(n + 1, 4)), rng.random(n + 1) < 0.5

@@ -1,4 +1,6 @@
-"""The closed form: what is released is bounded, read back exactly, and noise alone gives the plain distance."""
+"""The closed form: what is released is bounded, read back exactly, and noise alone gives the plain
+distance.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from blindsight.metric.comparisons import BUCKETS, Comparisons
-from blindsight.metric.moments import MomentRows, clipped, map_of_moments, read_moments, release_size, worth_moments
+from blindsight.metric.moments import (
+    MomentRows,
+    clipped,
+    map_of_moments,
+    read_moments,
+    release_size,
+    worth_moments,
+)
 from blindsight.metric.scale import counted_stretch
 
 SEEDS = st.integers(0, 2**31)
@@ -93,7 +102,9 @@ def test_rows_of_the_small_releases_keep_their_norms(seed, width):
 
 def test_norms_and_sums_of_counts_are_those_of_the_rows_laid_out():
     rng = np.random.default_rng(0)
-    data = Comparisons(rng.normal(size=(20, 3)), rng.integers(0, 20, (15, 3)), np.tile([True, False], (15, 1)))
+    data = Comparisons(
+        rng.normal(size=(20, 3)), rng.integers(0, 20, (15, 3)), np.tile([True, False], (15, 1))
+    )
     made = data.spread()
     laid_out = np.zeros((15, made.cells))
     np.add.at(laid_out, (made.row, made.cell), made.size)

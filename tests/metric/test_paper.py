@@ -1,4 +1,6 @@
-"""Algorithm 1 as an estimator: the claim stands beside what is true of it, and the mended one has a proof."""
+"""Algorithm 1 as an estimator: the claim stands beside what is true of it, and the mended one has a
+proof.
+"""
 
 from __future__ import annotations
 
@@ -39,15 +41,18 @@ BATCHES = 3  # of 50 pairs in an epoch: as many of kappa = 7 pairs' batches as t
 
 
 def letter(**changes):
-    return DPPDML(**{"n_components": 3, "margin": 1.0, "preprocessor": X, "random_state": 0, **changes}).fit(
-        PAIRS, SIMILAR
-    )
+    return DPPDML(
+        **{"n_components": 3, "margin": 1.0, "preprocessor": X, "random_state": 0, **changes}
+    ).fit(PAIRS, SIMILAR)
 
 
 def test_rows_compose():
     metric = letter(n_components=4)
     guarantee = metric.guarantee_
-    assert (guarantee.claimed, guarantee.unit) == (1.0, "kappa pairs") and guarantee.epsilon == pytest.approx(4.0)
+    assert (guarantee.claimed, guarantee.unit) == (
+        1.0,
+        "kappa pairs",
+    ) and guarantee.epsilon == pytest.approx(4.0)
     assert guarantee.also[0].epsilon == pytest.approx(4.0 / metric.kappa_)
 
 
@@ -122,7 +127,9 @@ def test_a_claim_without_a_proof_cannot_be_charged(tmp_path):
 
 def test_a_trace_records_objective_and_sensitivity():
     trace = Trace()
-    DPPDML(3, margin=1.0, steps=Steps(epochs=2), preprocessor=X, random_state=0).fit(PAIRS, SIMILAR, trace=trace)
+    DPPDML(3, margin=1.0, steps=Steps(epochs=2), preprocessor=X, random_state=0).fit(
+        PAIRS, SIMILAR, trace=trace
+    )
     assert len(trace.objective) == len(trace.sensitivity) > 2
 
 
@@ -131,19 +138,31 @@ def test_a_trace_records_objective_and_sensitivity():
 def test_the_mended_guarantee_is_the_budget_in_the_unit_asked_for(unit, mechanism):
     metric = MendedDML(epsilon=2.0, unit=unit, mechanism=mechanism, preprocessor=X, random_state=0)
     guarantee = metric.fit(PAIRS, SIMILAR).guarantee_
-    assert (guarantee.epsilon, guarantee.delta, guarantee.unit, guarantee.calibration) == (2.0, 0.0, unit, "proven")
+    assert (guarantee.epsilon, guarantee.delta, guarantee.unit, guarantee.calibration) == (
+        2.0,
+        0.0,
+        unit,
+        "proven",
+    )
     assert guarantee.neighbours == "add or remove one" and guarantee.assumes("public structure")
 
 
 @pytest.mark.parametrize("label", [0, 1])
 def test_labels_of_one_kind_are_learned_from_too(label):
     y = np.full(len(PAIRS), label)
-    for estimator in (DPPDML(2, preprocessor=X, random_state=0), MendedDML(2, preprocessor=X, random_state=0)):
+    for estimator in (
+        DPPDML(2, preprocessor=X, random_state=0),
+        MendedDML(2, preprocessor=X, random_state=0),
+    ):
         assert np.isfinite(estimator.fit(PAIRS, y).components_).all()
 
 
 def test_input_perturbation_counts_both_records_and_the_label():
-    claimed = InputPerturbation(3, calibration="paper", preprocessor=X, random_state=0).fit(PAIRS, SIMILAR).guarantee_
+    claimed = (
+        InputPerturbation(3, calibration="paper", preprocessor=X, random_state=0)
+        .fit(PAIRS, SIMILAR)
+        .guarantee_
+    )
     assert (claimed.claimed, claimed.epsilon, claimed.model) == (1.0, 1.5, "local")
     proven = InputPerturbation(3, preprocessor=X, random_state=0).fit(PAIRS, SIMILAR).guarantee_
     assert proven.epsilon == 1.0 and proven.also[0].unit == "record"
@@ -155,7 +174,9 @@ def test_the_non_private_learner_lowers_the_objective():
     pairs = pairs[pairs[:, 0] != pairs[:, 1]]
     similar = classes[pairs[:, 0]] == classes[pairs[:, 1]]
     trace = Trace()
-    metric = ContrastiveMetric(steps=Steps(epochs=4, rule="root"), margin="mean", preprocessor=digits, random_state=0)
+    metric = ContrastiveMetric(
+        steps=Steps(epochs=4, rule="root"), margin="mean", preprocessor=digits, random_state=0
+    )
     metric.fit(pairs, similar, trace=trace)
     assert trace.objective[-1] < trace.objective[0]
     ours = ContrastiveMetric(preprocessor=digits, random_state=0).fit(pairs, similar)
@@ -163,7 +184,9 @@ def test_the_non_private_learner_lowers_the_objective():
 
 
 def test_a_proven_metric_takes_no_margin_from_the_pairs():
-    """The mean distance of private pairs would leave through the map, and nobody would have paid for it."""
+    """The mean distance of private pairs would leave through the map, and nobody would have paid
+    for it.
+    """
     rng = np.random.default_rng(0)
     X, pairs = rng.normal(size=(60, 4)), np.arange(60).reshape(30, 2)
     with pytest.raises(InvalidParameter, match="margin"):

@@ -33,10 +33,17 @@ def test_basic_composition_adds_and_refuses_mixed_units() -> None:
         accounting.compose([])
 
 
-@pytest.mark.parametrize("epsilon, count, delta", [(0.1, 100, 1e-3), (0.5, 40, 1e-5), (0.02, 2000, 1e-6)])
-def test_pure_releases_add_and_their_rho_covers_the_exact_binomial(epsilon: float, count: int, delta: float) -> None:
-    # Flips are the worst case of pure privacy: their composition is a binomial, summed exactly here.
-    flips = Planned(what="bits", mechanism=KaryResponse(epsilon=epsilon, k=2, unit="record"), count=count)
+@pytest.mark.parametrize(
+    "epsilon, count, delta", [(0.1, 100, 1e-3), (0.5, 40, 1e-5), (0.02, 2000, 1e-6)]
+)
+def test_pure_releases_add_and_their_rho_covers_the_exact_binomial(
+    epsilon: float, count: int, delta: float
+) -> None:
+    # Flips are the worst case of pure privacy: their composition is a binomial, summed exactly
+    # here.
+    flips = Planned(
+        what="bits", mechanism=KaryResponse(epsilon=epsilon, k=2, unit="record"), count=count
+    )
     cost = accounting.price((flips,))
     assert cost.epsilon == pytest.approx(count * epsilon) and cost.delta == 0
     assert _binomial_delta(epsilon, count, epsilon_of(count * epsilon**2 / 2, delta)) <= delta
@@ -52,20 +59,27 @@ def _binomial_delta(epsilon: float, count: int, total: float) -> float:
     return spill
 
 
-@pytest.mark.parametrize("sigma, steps, rate", [(0.7, 1, 1.0), (4.0, 300, 1.0), (4.0, 300, 0.2), (1.0, 300, 0.01)])
-def test_gaussian_steps_are_never_below_dp_accounting(sigma: float, steps: int, rate: float) -> None:
+@pytest.mark.parametrize(
+    "sigma, steps, rate", [(0.7, 1, 1.0), (4.0, 300, 1.0), (4.0, 300, 0.2), (1.0, 300, 0.01)]
+)
+def test_gaussian_steps_are_never_below_dp_accounting(
+    sigma: float, steps: int, rate: float
+) -> None:
     event = dp_accounting.GaussianDpEvent(sigma)
     if rate < 1:
         event = dp_accounting.PoissonSampledDpEvent(rate, event)
     fine = PLDAccountant().compose(event, steps).get_epsilon(1e-5)
     ours = accounting.price(steps_of(sigma, steps, rate), delta=1e-5).epsilon
     assert ours >= fine - 1e-3
-    # Beyond 60 the Renyi bound alone is asked: sound, and as tight as a number without meaning needs to be.
+    # Beyond 60 the Renyi bound alone is asked: sound, and as tight as a number without meaning
+    # needs to be.
     assert ours <= max(fine * 1.05, fine + 0.1) or ours > 60
 
 
 @pytest.mark.parametrize("epsilon, steps, rate", [(1.0, 200, 0.05), (4.0, 50, 1.0), (0.5, 1, 1.0)])
-def test_the_least_noise_spends_epsilon_and_not_more(epsilon: float, steps: int, rate: float) -> None:
+def test_the_least_noise_spends_epsilon_and_not_more(
+    epsilon: float, steps: int, rate: float
+) -> None:
     sigma = accounting.least_noise(epsilon, lambda noise: steps_of(noise, steps, rate), delta=1e-5)
     spent = accounting.price(steps_of(sigma, steps, rate), delta=1e-5).epsilon
     assert 0.98 * epsilon <= spent <= epsilon
@@ -85,4 +99,6 @@ def test_bad_questions_are_refused() -> None:
     with pytest.raises(NotProven):
         Planned(what="gradient", mechanism=replaced, rate=0.5)
     with pytest.raises(UnitMismatch):
-        accounting.price((*steps_of(1.0, 1), Planned(what="counts", mechanism=replaced)), delta=1e-5)
+        accounting.price(
+            (*steps_of(1.0, 1), Planned(what="counts", mechanism=replaced)), delta=1e-5
+        )

@@ -52,8 +52,12 @@ def test_laplace_spends_at_most_epsilon(epsilon: float, sensitivity: float) -> N
 
 
 @given(epsilons, st.floats(0.1, 100), st.integers(0, 20))
-def test_discrete_laplace_counts_rounding(epsilon: float, sensitivity: float, dimensions: int) -> None:
-    found = DiscreteLaplace.calibrate(epsilon, sensitivity=sensitivity, grid=2**-6, dimensions=dimensions, unit="query")
+def test_discrete_laplace_counts_rounding(
+    epsilon: float, sensitivity: float, dimensions: int
+) -> None:
+    found = DiscreteLaplace.calibrate(
+        epsilon, sensitivity=sensitivity, grid=2**-6, dimensions=dimensions, unit="query"
+    )
     assert epsilon * (1 - 1e-6) <= found.cost.epsilon <= epsilon
     assert found.sensitivity >= sensitivity * 64 + dimensions
 
@@ -62,7 +66,9 @@ def test_discrete_laplace_counts_rounding(epsilon: float, sensitivity: float, di
 def test_gaussians_spend_at_most_epsilon(epsilon: float, delta: float) -> None:
     smooth = Gaussian.calibrate(epsilon, delta=delta, sensitivity=2.0, unit="record")
     assert epsilon * (1 - 1e-6) <= smooth.cost.epsilon <= epsilon
-    whole = DiscreteGaussian.calibrate(epsilon, delta=delta, sensitivity=2.0, dimensions=100, unit="record")
+    whole = DiscreteGaussian.calibrate(
+        epsilon, delta=delta, sensitivity=2.0, dimensions=100, unit="record"
+    )
     assert epsilon * (1 - 1e-3) <= whole.cost.epsilon <= epsilon
     # The continuous Gaussian bounds it: at least its sigma, and hardly more.
     assert smooth.sigma <= whole.sigma <= smooth.sigma * 1.002
@@ -70,7 +76,9 @@ def test_gaussians_spend_at_most_epsilon(epsilon: float, delta: float) -> None:
 
 def test_gaussian_matches_published_analytic_values() -> None:
     # Balle and Wang (2018): sigma for epsilon 1, delta 1e-5, sensitivity 1
-    assert Gaussian.calibrate(1.0, delta=1e-5, sensitivity=1.0, unit="record").sigma == pytest.approx(3.7306, abs=1e-4)
+    assert Gaussian.calibrate(
+        1.0, delta=1e-5, sensitivity=1.0, unit="record"
+    ).sigma == pytest.approx(3.7306, abs=1e-4)
 
 
 def test_staircase_needs_less_noise_than_laplace_at_large_epsilon() -> None:
@@ -78,14 +86,21 @@ def test_staircase_needs_less_noise_than_laplace_at_large_epsilon() -> None:
     stair = Staircase.calibrate(8.0, sensitivity=1.0, dimensions=2, unit="pair")
     assert stair.cost.epsilon == 8.0
     spread = stair.release(np.zeros(200_000), rng=rng).std()
-    assert spread < Laplace.calibrate(4.0, sensitivity=1.0, unit="pair").release(np.zeros(200_000), rng=rng).std()
+    assert (
+        spread
+        < Laplace.calibrate(4.0, sensitivity=1.0, unit="pair")
+        .release(np.zeros(200_000), rng=rng)
+        .std()
+    )
 
 
 @given(st.floats(0.1, 8), st.integers(3, 60))
 def test_best_subset_tells_at_least_as_much_as_k_ary(epsilon: float, k: int) -> None:
     def information(mechanism: SubsetSelection) -> float:
         truth, size = mechanism.truth_probability, mechanism.size
-        return truth * math.log(truth * k / size) + (1 - truth) * math.log(max(1 - truth, 1e-300) * k / (k - size))
+        return truth * math.log(truth * k / size) + (1 - truth) * math.log(
+            max(1 - truth, 1e-300) * k / (k - size)
+        )
 
     best = SubsetSelection(epsilon=epsilon, k=k, unit="record")
     single = SubsetSelection(epsilon=epsilon, k=k, size=1, unit="record")
@@ -111,7 +126,9 @@ def test_packed_flips_equal_unpacked_flips_in_distribution_and_spare_the_padding
 def test_never_and_always_are_exact_and_cost_infinity(beta: float, expected: float) -> None:
     flip = BitFlip(beta=beta)
     assert math.isinf(flip.cost.epsilon)
-    assert flip.release(np.zeros(100_000, np.uint8), rng=np.random.default_rng(0)).mean() == expected
+    assert (
+        flip.release(np.zeros(100_000, np.uint8), rng=np.random.default_rng(0)).mean() == expected
+    )
 
 
 def test_signs_and_booleans_keep_their_alphabet() -> None:
@@ -133,6 +150,8 @@ def test_too_fine_a_grid_is_refused_with_advice() -> None:
 
 
 def test_discrete_output_lies_on_the_grid() -> None:
-    mechanism = DiscreteLaplace.calibrate(1.0, sensitivity=1.0, grid=2**-4, dimensions=3, unit="query")
+    mechanism = DiscreteLaplace.calibrate(
+        1.0, sensitivity=1.0, grid=2**-4, dimensions=3, unit="query"
+    )
     released = mechanism.release(np.array([0.123, 4.5, -7.77]), rng=np.random.default_rng(0))
     np.testing.assert_array_equal(released * 16, np.rint(released * 16))

@@ -21,5 +21,8 @@ def test_sums_of_small_draws_have_the_law_of_the_discrete_gaussian(levels: int) 
     expected = DRAWS * law / law.sum()
     seen = np.bincount(np.clip(drawn, -400, 400) + 400, minlength=801)
     kept = expected > 20
-    expected, seen = np.append(expected[kept], expected[~kept].sum()), np.append(seen[kept], seen[~kept].sum())
+    expected, seen = (
+        np.append(expected[kept], expected[~kept].sum()),
+        np.append(seen[kept], seen[~kept].sum()),
+    )
     assert stats.chisquare(seen, expected * seen.sum() / expected.sum()).pvalue > 1e-7

@@ -1,4 +1,6 @@
-"""The door: charged first, planned only, projected always, and the same object is drawn and accounted."""
+"""The door: charged first, planned only, projected always, and the same object is drawn and
+accounted.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ from blindsight.privacy.mechanisms import DiscreteGaussian, Gaussian, KaryRespon
 from blindsight.privacy.vault import RecordSource
 
 SUM = DiscreteGaussian.calibrate(1.0, delta=1e-5, sensitivity=2.0, dimensions=3, unit="record")
-ADDED = Gaussian(sigma=2.0, sensitivity=1.5, delta=1e-5, unit="record", neighbours="add or remove one")
+ADDED = Gaussian(
+    sigma=2.0, sensitivity=1.5, delta=1e-5, unit="record", neighbours="add or remove one"
+)
 CELLS = KaryResponse(epsilon=2.0, k=8, unit="record")
 
 
@@ -113,7 +117,11 @@ def test_what_the_plan_does_not_name_or_names_less_often_is_refused() -> None:
 
 def test_the_guarantee_must_speak_of_the_entropy_that_is_drawn() -> None:
     with pytest.raises(InvalidParameter, match="entropy"):
-        Door(_guarantee(Planned(what="sum", mechanism=SUM), entropy="system"), what="x", random_state=3)
+        Door(
+            _guarantee(Planned(what="sum", mechanism=SUM), entropy="system"),
+            what="x",
+            random_state=3,
+        )
 
 
 def test_without_a_ledger_it_is_said_once_that_nothing_was_charged() -> None:
@@ -142,7 +150,9 @@ def test_no_row_adds_more_than_the_plan_allows(n: int, scale: float, seed: int) 
 
 @pytest.mark.parametrize("order", [1, -1])
 def test_rounding_errors_of_a_long_sum_stay_within_the_sensitivity(order: int) -> None:
-    """Not a hair above: a float sum of 300,000 rows moves by more than the bound where nothing is left for it."""
+    """Not a hair above: a float sum of 300,000 rows moves by more than the bound where nothing is
+    left for it.
+    """
     rows = np.random.default_rng(4).uniform(0.3, 1.7, size=(300_000, 1))
     rows[0] = 5.0 * order
     ear = Ear()
@@ -162,7 +172,10 @@ def test_a_sum_in_blocks_is_as_good_as_an_exact_one() -> None:
     kept = weights > 0
     for column in range(2):
         exact = math.fsum(weights[kept] * values[kept, column])
-        assert abs(total[column] - exact) <= 2.0**-53 * 1032 * np.abs(weights[kept] * values[kept, column]).sum()
+        assert (
+            abs(total[column] - exact)
+            <= 2.0**-53 * 1032 * np.abs(weights[kept] * values[kept, column]).sum()
+        )
     assert not added(np.zeros(3), lambda rows: values[rows].sum(axis=0)).any()
 
 
@@ -185,7 +198,9 @@ def test_rows_that_are_no_numbers_count_as_nothing() -> None:
 def test_outer_products_total_as_if_they_were_laid_out() -> None:
     rng = np.random.default_rng(0)
     a, b = rng.normal(size=(50, 4)) * 3, rng.normal(size=(50, 6))
-    wide = DiscreteGaussian.fine(sigma=5.0, sensitivity=2.0, dimensions=24, delta=1e-5, unit="record")
+    wide = DiscreteGaussian.fine(
+        sigma=5.0, sensitivity=2.0, dimensions=24, delta=1e-5, unit="record"
+    )
     ear = Ear()
     with listening(ear):
         _door(Planned(what="sum", mechanism=wide)).total("sum", Outer(a, b))
@@ -210,8 +225,8 @@ def test_batches_are_poisson_samples_at_the_planned_rate() -> None:
     for step in range(400):
         inside[step, door.sample("steps", 100)] = True
         door.total("steps", np.zeros((1, 2)))
-    # 40,000 independent coins of 0.2; each bound below is passed with probability under 2e-7. Cells of fewer batches
-    # would have heavier tails than the chi-square distribution.
+    # 40,000 independent coins of 0.2; each bound below is passed with probability under 2e-7. Cells
+    # of fewer batches would have heavier tails than the chi-square distribution.
     assert abs(stats.norm.isf(stats.binom.sf(inside.sum() - 1, 40_000, 0.2))) < 5.4
     expected = stats.binom.pmf(np.arange(101), 100, 0.2) * 400
     sizes = np.bincount(inside.sum(axis=1), minlength=101)
@@ -234,16 +249,23 @@ def test_streams_differ_between_releases_and_runs_but_not_for_a_key_or_a_seed() 
     first, second = (door.release("sum", np.zeros(3)) for _ in range(2))
     assert not np.array_equal(first, second)
     np.testing.assert_array_equal(_door(planned).release("sum", np.zeros(3)), first)
-    free = [Door(_guarantee(planned, entropy="system"), what="x").release("sum", np.zeros(3)) for _ in range(2)]
+    free = [
+        Door(_guarantee(planned, entropy="system"), what="x").release("sum", np.zeros(3))
+        for _ in range(2)
+    ]
     assert not np.array_equal(*free)
 
 
 def test_a_records_noise_depends_on_its_name_and_the_mechanism_only() -> None:
     names, values = ["a", "b", "c"], np.array([1, 2, 3])
 
-    def release(order: list[int], key: bytes, mechanism: KaryResponse = CELLS, about: str = "f") -> dict[str, int]:
+    def release(
+        order: list[int], key: bytes, mechanism: KaryResponse = CELLS, about: str = "f"
+    ) -> dict[str, int]:
         guarantee = _guarantee(Planned(what="cells", mechanism=mechanism), entropy="keyed")
-        source = RecordSource({name: hashlib.sha256(key + name.encode()).digest() for name in names})
+        source = RecordSource(
+            {name: hashlib.sha256(key + name.encode()).digest() for name in names}
+        )
         door = Door(guarantee, what=f"run {order}", random_state=source)
         out = door.release_each("cells", values[order], [names[i] for i in order], about=about)
         return {names[i]: int(v) for i, v in zip(order, out, strict=True)}
@@ -252,9 +274,13 @@ def test_a_records_noise_depends_on_its_name_and_the_mechanism_only() -> None:
     assert release([2, 0], b"k" * 32) == {name: whole[name] for name in ("c", "a")}
     others = [release([0, 1, 2], bytes([i]) * 32) for i in range(40)]
     assert len({tuple(found.values()) for found in others}) > 10
-    wider = [release([0, 1, 2], bytes([i]) * 32, KaryResponse(epsilon=2.5, k=8, unit="record")) for i in range(40)]
+    wider = [
+        release([0, 1, 2], bytes([i]) * 32, KaryResponse(epsilon=2.5, k=8, unit="record"))
+        for i in range(40)
+    ]
     assert wider != others
-    # Another function of the same records has noise of its own: its difference to the first must not show.
+    # Another function of the same records has noise of its own: its difference to the first must
+    # not show.
     assert [release([0, 1, 2], bytes([i]) * 32, about="g") for i in range(40)] != others
 
 
@@ -273,7 +299,8 @@ def test_two_values_under_one_name_do_not_show_how_they_differ() -> None:
     other = _keyed_door(low).release_each("cells", (values + 3) % 8, names, about="f")
     np.testing.assert_array_equal(first, again)
     shown = ((other - first) % 8 == 3).mean()
-    # Independent noise shows the difference with probability p^2 + 7 q^2 + ... = 0.13; false alarm below 1e-6.
+    # Independent noise shows the difference with probability p^2 + 7 q^2 + ... = 0.13; false alarm
+    # below 1e-6.
     assert shown < 0.13 + 5 * math.sqrt(0.13 / 400)
 
 
@@ -284,7 +311,9 @@ def test_a_name_that_stands_twice_is_one_record_with_one_release(entropy: str) -
     for _ in range(20):
         door = _keyed_door(low)
         if entropy == "system":
-            door = Door(_guarantee(Planned(what="cells", mechanism=low), entropy="system"), what="cells")
+            door = Door(
+                _guarantee(Planned(what="cells", mechanism=low), entropy="system"), what="cells"
+            )
         released = door.release_each("cells", values, names, about="f")
         assert released.shape == (4,) and released[0] == released[2]
 
@@ -304,8 +333,12 @@ def test_an_auditor_can_hand_out_other_releases_and_take_records_away() -> None:
 
 def test_seeded_streams_hang_on_their_label_only() -> None:
     one, other = SeededSource(5), SeededSource(5)
-    assert one.stream("a", exact=True).integers(1 << 60) == other.stream("a", exact=True).integers(1 << 60)
-    assert one.stream("a", exact=True).integers(1 << 60) != one.stream("b", exact=True).integers(1 << 60)
+    assert one.stream("a", exact=True).integers(1 << 60) == other.stream("a", exact=True).integers(
+        1 << 60
+    )
+    assert one.stream("a", exact=True).integers(1 << 60) != one.stream("b", exact=True).integers(
+        1 << 60
+    )
     assert "kkkk" not in repr(RecordSource({"a": b"k" * 32}))
 
 
@@ -320,7 +353,10 @@ def test_a_key_never_gives_two_data_sets_the_same_noise() -> None:
 
     planned = Planned(what="sum", mechanism=SUM, count=3)
     door = Door(_guarantee(planned, entropy="keyed"), what="sums", random_state=Mine())
-    for leave in (lambda: door.release("sum", np.zeros(3)), lambda: door.total("sum", np.zeros((2, 3)))):
+    for leave in (
+        lambda: door.release("sum", np.zeros(3)),
+        lambda: door.total("sum", np.zeros((2, 3))),
+    ):
         with pytest.raises(InvalidParameter, match="needs fresh noise"):
             leave()
 

@@ -48,7 +48,10 @@ def test_system_dice_speak_like_numpys() -> None:
         rng.integers(3, 3)
 
 
-@given(st.lists(st.lists(st.floats(-1e6, 1e6), min_size=3, max_size=3), min_size=1, max_size=5), st.floats(0.01, 100))
+@given(
+    st.lists(st.lists(st.floats(-1e6, 1e6), min_size=3, max_size=3), min_size=1, max_size=5),
+    st.floats(0.01, 100),
+)
 def test_clipped_rows_stay_in_the_ball(rows: list[list[float]], bound: float) -> None:
     for order in (1, 2):
         clipped = clip_norm(rows, bound, order=order)

@@ -31,8 +31,12 @@ audits = st.builds(
 words = st.text(min_size=1, max_size=20).filter(str.strip)
 assumptions = st.lists(st.builds(Assumption, words, words), max_size=3).map(tuple)
 mechanisms = st.one_of(
-    st.builds(KaryResponse, epsilon=st.floats(0.01, 40), k=st.integers(2, 1000), unit=st.just("record")),
-    st.builds(BitFlip, beta=st.floats(0.001, 0.5), n_bits=st.integers(1, 64), unit=st.just("record")),
+    st.builds(
+        KaryResponse, epsilon=st.floats(0.01, 40), k=st.integers(2, 1000), unit=st.just("record")
+    ),
+    st.builds(
+        BitFlip, beta=st.floats(0.001, 0.5), n_bits=st.integers(1, 64), unit=st.just("record")
+    ),
     st.builds(
         DiscreteGaussian,
         sigma=st.floats(0.5, 50),
@@ -43,9 +47,12 @@ mechanisms = st.one_of(
     ),
 )
 plans = st.lists(mechanisms, min_size=1, max_size=3).flatmap(
-    lambda chosen: st.just(tuple(Planned(what=f"part {i}", mechanism=m, count=1 + i) for i, m in enumerate(chosen)))
+    lambda chosen: st.just(
+        tuple(Planned(what=f"part {i}", mechanism=m, count=1 + i) for i, m in enumerate(chosen))
+    )
 )
-# In units that no record holds and that hold no record, so that any cost may stand beside the record's.
+# In units that no record holds and that hold no record, so that any cost may stand beside the
+# record's.
 beside = costs.filter(lambda cost: cost.unit in {"kappa pairs", "query"})
 guarantees = st.builds(
     Guarantee,
@@ -73,7 +80,15 @@ def test_json_round_trip_gives_an_equal_value(guarantee: Guarantee) -> None:
 def test_line_and_card_always_name_the_unit_and_the_neighbours(guarantee: Guarantee) -> None:
     assert f"per {guarantee.unit}" in guarantee.line()
     fields = [field for field, _ in guarantee.rows()]
-    for needed in ("unit of privacy", "neighbours", "model", "epsilon", "delta", "accountant", "assumptions"):
+    for needed in (
+        "unit of privacy",
+        "neighbours",
+        "model",
+        "epsilon",
+        "delta",
+        "accountant",
+        "assumptions",
+    ):
         assert needed in fields
     for needed in ("randomness", "claimed", "proven", "audited", "releases"):
         assert needed in fields
@@ -139,7 +154,8 @@ def test_invalid_guarantees_cannot_be_born(change: dict) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "[]", "{}", '{"mechanism": "x", "evil": 1}', '{"also": 3}', '{"audited": 5}', "nul"]
+    "text",
+    ["", "[]", "{}", '{"mechanism": "x", "evil": 1}', '{"also": 3}', '{"audited": 5}', "nul"],
 )
 def test_foreign_json_is_refused(text: str) -> None:
     with pytest.raises(InvalidData):
@@ -150,7 +166,9 @@ def test_foreign_json_is_refused(text: str) -> None:
 
 def test_a_disclosure_says_who_sees_what_and_claims_no_epsilon() -> None:
     disclosure = Disclosure(method="negative database sketch", sees=(("server", "counts per bit"),))
-    attacked = disclosure.with_recovery(Recovery(attack="posterior mean", measure="PSNR", value=15.04), verdict="leaks")
+    attacked = disclosure.with_recovery(
+        Recovery(attack="posterior mean", measure="PSNR", value=15.04), verdict="leaks"
+    )
     assert Disclosure.from_json(attacked.to_json()) == attacked
     assert "none claimed" in attacked.card()
     assert "15.04" in attacked.card()
@@ -168,7 +186,10 @@ def test_a_file_that_states_less_than_its_mechanisms_cost_is_refused(guarantee: 
         with pytest.raises(InvalidData):
             Guarantee.from_json(json.dumps({**fields, "epsilon": lie}))
     # Stating more than is due is allowed: it promises less.
-    assert Guarantee.from_json(json.dumps({**fields, "epsilon": guarantee.epsilon * 2})).epsilon > guarantee.epsilon
+    assert (
+        Guarantee.from_json(json.dumps({**fields, "epsilon": guarantee.epsilon * 2})).epsilon
+        > guarantee.epsilon
+    )
 
 
 def test_assumptions_are_found_by_name_and_reasons_make_it_infinite() -> None:
@@ -176,8 +197,12 @@ def test_assumptions_are_found_by_name_and_reasons_make_it_infinite() -> None:
     public = Assumption("public cells", "the cells were learned from public images")
     finite = Guarantee(releases=(planned,), model="local", assumptions=(public,))
     assert finite.assumes("public cells") and not finite.assumes("public")
-    assert finite.epsilon == 2.0 and finite.sampler == "exact" and "cells: k-ary" in finite.mechanism
-    none = dataclasses.replace(finite, unproven=(Assumption("private cells", "the cells come from the images"),))
+    assert (
+        finite.epsilon == 2.0 and finite.sampler == "exact" and "cells: k-ary" in finite.mechanism
+    )
+    none = dataclasses.replace(
+        finite, unproven=(Assumption("private cells", "the cells come from the images"),)
+    )
     assert math.isinf(none.epsilon) and math.isinf(none.cost.epsilon)
     assert "the cells come from the images" in none.card()
 

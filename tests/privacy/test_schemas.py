@@ -30,7 +30,14 @@ def test_every_disclosure_fits_its_schema() -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [{"unit": "house"}, {"epsilon": -1}, {"evil": 1}, {"format": "x"}, {"releases": [{}]}, {"entropy": "dice"}],
+    [
+        {"unit": "house"},
+        {"epsilon": -1},
+        {"evil": 1},
+        {"format": "x"},
+        {"releases": [{}]},
+        {"entropy": "dice"},
+    ],
 )
 def test_the_schema_refuses_what_is_no_card(change: dict[str, Any]) -> None:
     from blindsight.privacy import Planned

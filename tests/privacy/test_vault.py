@@ -1,4 +1,6 @@
-"""The vault: the same photo is the same record with the same noise, and its key is nobody else's."""
+"""The vault: the same photo is the same record with the same noise, and its key is nobody
+else's.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ def test_content_alone_names_a_record(vault, tmp_path):
     one = vault.record_of(content_digest(b"photo"))
     assert one == Vault(tmp_path / "v").record_of(content_digest(b"photo"))
     assert one != vault.record_of(content_digest(b"photo."))
-    assert one != Vault.create(tmp_path / "w").record_of(content_digest(b"photo")), "another key, another id"
+    assert one != Vault.create(tmp_path / "w").record_of(content_digest(b"photo")), (
+        "another key, another id"
+    )
 
 
 def test_noise_belongs_to_record_mechanism_function_and_key(vault, tmp_path):
@@ -59,7 +63,9 @@ def test_a_workers_source_draws_what_the_vault_draws_and_knows_no_other_record(v
     assert source.stream(f"a/{LAW}").bytes(64) == noise(vault, about="f")
     with pytest.raises(InvalidParameter):
         source.stream(f"b/{LAW}")
-    assert vault._key not in pickle.dumps(source) and vault._key.hex().encode() not in pickle.dumps(source)
+    assert vault._key not in pickle.dumps(source) and vault._key.hex().encode() not in pickle.dumps(
+        source
+    )
 
 
 def test_the_stream_is_aes_in_counter_mode_for_good():
@@ -73,7 +79,9 @@ def test_the_stream_is_aes_in_counter_mode_for_good():
 def test_keyed_response_has_the_law_of_k_ary_response(vault):
     mechanism = KaryResponse(epsilon=1.0, k=4, unit="record")
     n = 5_000
-    drawn = np.array([int(mechanism.release(np.array([2]), rng=stream(vault, f"{i}", LAW))[0]) for i in range(n)])
+    drawn = np.array(
+        [int(mechanism.release(np.array([2]), rng=stream(vault, f"{i}", LAW))[0]) for i in range(n)]
+    )
     shares = np.bincount(drawn, minlength=4) / n
     truth = mechanism.truth_probability
     expected = np.full(4, (1 - truth) / 3)
@@ -99,7 +107,8 @@ def test_many_processes_agree_on_one_code(tmp_path):
         "from blindsight.privacy.vault import Vault\n"
         "vault = Vault(sys.argv[1])\n"
         "names = [str(i) for i in range(40)]\n"
-        "kept = vault.keep_codes('r', names, np.frombuffer(os.urandom(160), np.uint8).reshape(40, 4))\n"
+        "kept = vault.keep_codes('r', names, np.frombuffer(os.urandom(160), np.uint8).reshape(40, "
+        "4))\n"
         "print(kept.tobytes().hex())\n"
     )
     command = [sys.executable, "-c", program, str(tmp_path / "v")]
@@ -114,9 +123,13 @@ def test_a_person_has_at_most_so_many_records_and_nobody_decides_over_another(va
     records = [photo.record for photo in photos]
     assert vault.chosen("r", records, 2) == {"00", "01", "05", "06"}
     vault.keep_codes("r", ["03", "04"], np.zeros((2, 1), np.uint8))
-    assert vault.chosen("r", records, 2) == {"03", "04", "05", "06"}, "released ones keep their places"
+    assert vault.chosen("r", records, 2) == {"03", "04", "05", "06"}, (
+        "released ones keep their places"
+    )
     vault.keep_photos([Photo("shared.jpg", "05", "a")])
-    assert vault.chosen("r", records, 2) == {"03", "04", "06"}, "a shared record needs a place with both"
+    assert vault.chosen("r", records, 2) == {"03", "04", "06"}, (
+        "a shared record needs a place with both"
+    )
 
 
 def test_copies_are_names_of_one_record(vault):
@@ -129,7 +142,11 @@ def test_copies_are_names_of_one_record(vault):
 def test_the_key_never_shows(vault, tmp_path):
     secret = vault._key.hex()
     shown = (
-        repr(vault) + str(vault) + repr(vault.source(["a"], about="f")) + repr(stream(vault, "a", LAW)) + vault.number
+        repr(vault)
+        + str(vault)
+        + repr(vault.source(["a"], about="f"))
+        + repr(stream(vault, "a", LAW))
+        + vault.number
     )
     assert secret not in shown and vault.number not in secret
     with pytest.raises(InvalidParameter, match="cannot be copied"):
@@ -166,7 +183,8 @@ def test_a_vault_is_not_made_over_another_or_over_something_else(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "statement", ["CREATE TRIGGER t AFTER INSERT ON codes BEGIN DELETE FROM codes; END", "DROP TABLE persons"]
+    "statement",
+    ["CREATE TRIGGER t AFTER INSERT ON codes BEGIN DELETE FROM codes; END", "DROP TABLE persons"],
 )
 def test_a_database_that_was_meddled_with_is_refused(vault, tmp_path, statement):
     connection = sqlite3.connect(tmp_path / "v" / "records.db")

@@ -1,4 +1,6 @@
-"""Why copies share one code: exact probabilities of everything that can be released, for small alphabets."""
+"""Why copies share one code: exact probabilities of everything that can be released, for small
+alphabets.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +21,14 @@ def response(k: int, odds: Fraction) -> list[list[Fraction]]:
 
 
 def multiset_law(laws: list[list[Fraction]], k: int) -> Counter:
-    """The law of the released multiset: codes come under random ids, so their order says nothing."""
+    """The law of the released multiset: codes come under random ids, so their order says
+    nothing.
+    """
     found: Counter = Counter()
     for outcome in itertools.product(range(k), repeat=len(laws)):
-        found[tuple(sorted(outcome))] += math.prod(law[y] for law, y in zip(laws, outcome, strict=True))
+        found[tuple(sorted(outcome))] += math.prod(
+            law[y] for law, y in zip(laws, outcome, strict=True)
+        )
     return found
 
 
@@ -74,8 +80,10 @@ def test_a_code_for_each_copy_costs_twice(k, odds):
 @pytest.mark.parametrize("odds", ODDS)
 @pytest.mark.parametrize("k", [3, 4])
 def test_dummies_for_copies_cost_more_than_epsilon(k, odds):
-    """Files [a, a]: the first has a's code, its copy a uniform one. Replace the first file by b: now the second file
-    is the first of its content and has a's code, while the first has b's. Both codes move."""
+    """Files [a, a]: the first has a's code, its copy a uniform one. Replace the first file by b:
+    now the second file is the first of its content and has a's code, while the first has b's. Both
+    codes move.
+    """
     rows = response(k, odds)
     uniform = [Fraction(1, k)] * k
     worst = max(

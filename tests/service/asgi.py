@@ -28,7 +28,9 @@ class Client:
 
     def __init__(self, app: Any, **headers: str) -> None:
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-        self._client = httpx.AsyncClient(transport=transport, base_url=BASE, headers=headers, follow_redirects=True)
+        self._client = httpx.AsyncClient(
+            transport=transport, base_url=BASE, headers=headers, follow_redirects=True
+        )
 
     @property
     def cookies(self) -> httpx.Cookies:

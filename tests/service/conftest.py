@@ -44,7 +44,9 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     state = tmp_path_factory.mktemp("prepared")
     place: Any = Bench(state)
     with pytest.MonkeyPatch.context() as fewer:
-        fewer.setattr("blindsight.codebooks.making._MOST_PAIRED", 200)  # how well it ranks is the library's to test
+        fewer.setattr(
+            "blindsight.codebooks.making._MOST_PAIRED", 200
+        )  # how well it ranks is the library's to test
         gallery.run({"epsilons": [8.0, 2.0], "trials": 20_000}, place)
     tags.run({"scenes": 600}, place)
     sketch.run({"settings": ["Q3", "Q6"], "public": 300}, place)
@@ -64,8 +66,15 @@ def make(state: Path) -> Iterator[Callable[..., Any]]:
     made: list[Any] = []
 
     def build(**settings: Any) -> Any:
-        # A minute for a decoder: the machine may be busy, and that slow work is ended has a test of its own.
-        usual = {"state": state, "prepare": False, "keys": "off", "public": "", "upload_seconds": 60.0}
+        # A minute for a decoder: the machine may be busy, and that slow work is ended has a test of
+        # its own.
+        usual = {
+            "state": state,
+            "prepare": False,
+            "keys": "off",
+            "public": "",
+            "upload_seconds": 60.0,
+        }
         app = create_app(Settings(**{**usual, **settings}))
         made.append(app)
         return app
@@ -77,7 +86,9 @@ def make(state: Path) -> Iterator[Callable[..., Any]]:
 
 
 def busy() -> float:
-    """How many times slower things may be because others use the machine: no promise here is about that."""
+    """How many times slower things may be because others use the machine: no promise here is about
+    that.
+    """
     return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
 
 
@@ -87,8 +98,18 @@ class Server:
     def __init__(self, state: Path, **settings: Any) -> None:
         self.port = held_port()
         self.url = f"http://127.0.0.1:{self.port}"
-        given = {"PREPARE": "no", "KEYS": "off", "PUBLIC": "", "STATE": str(state), "PORT": str(self.port), **settings}
-        environment = {**os.environ, **{f"BLINDSIGHT_STUDIO_{name}": str(value) for name, value in given.items()}}
+        given = {
+            "PREPARE": "no",
+            "KEYS": "off",
+            "PUBLIC": "",
+            "STATE": str(state),
+            "PORT": str(self.port),
+            **settings,
+        }
+        environment = {
+            **os.environ,
+            **{f"BLINDSIGHT_STUDIO_{name}": str(value) for name, value in given.items()},
+        }
         self.state, self.log = state, state / "server.log"
         with self.log.open("ab") as log:
             command = [sys.executable, "-m", "blindsight", "serve"]
@@ -107,10 +128,21 @@ class Server:
         raise AssertionError(self.log.read_text())
 
     def finish_audit(self) -> str:
-        """End the waiting audit as if it had run its minute: a result, and a report in its folder."""
+        """End the waiting audit as if it had run its minute: a result, and a report in its
+        folder.
+        """
         job = web.get(self.url + "/api/jobs").json()[0]["id"]
         web.post(f"{self.url}/api/jobs/{job}/stop")
-        cells = ["PHashing", "48 bits", "record", "ε = 1", "none", "ε ≥ 8", "likelihood ratio", "REFUTED"]
+        cells = [
+            "PHashing",
+            "48 bits",
+            "record",
+            "ε = 1",
+            "none",
+            "ε ≥ 8",
+            "likelihood ratio",
+            "REFUTED",
+        ]
         result = {
             "headline": "1 of 1 claims REFUTED.",
             "columns": list(COLUMNS),

@@ -1,4 +1,6 @@
-"""Small photographs made here, in one folder for each kind, and a data set of them that is ready to use."""
+"""Small photographs made here, in one folder for each kind, and a data set of them that is ready to
+use.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,12 @@ from blindsight.service.pages.home import open_account
 __all__ = ["ALBUM", "album", "as_bytes", "light", "photo", "scanned", "state"]
 
 ALBUM = ("dusk", "grass", "night", "sand")
-_GROUNDS = {"dusk": (200, 90, 60), "grass": (60, 150, 50), "night": (15, 20, 60), "sand": (220, 190, 130)}
+_GROUNDS = {
+    "dusk": (200, 90, 60),
+    "grass": (60, 150, 50),
+    "night": (15, 20, 60),
+    "sand": (220, 190, 130),
+}
 
 
 @pytest.fixture(autouse=True)

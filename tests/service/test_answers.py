@@ -1,4 +1,6 @@
-"""Answers: charged before they leave, refused when the budget ends, and never more than a role may see."""
+"""Answers: charged before they leave, refused when the budget ends, and never more than a role may
+see.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,10 @@ from service.photos import as_bytes, photo
 def keyed(make: Callable[..., Any]) -> tuple[Any, Client, Client]:
     app = make(keys="required", query_budget=10.0, record_budget=9.0)
     keys = app.state.studio.keys
-    clients = [Client(app, Authorization=f"Bearer {keys.make(role, role)}") for role in ("owner", "analyst")]
+    clients = [
+        Client(app, Authorization=f"Bearer {keys.make(role, role)}")
+        for role in ("owner", "analyst")
+    ]
     return app, clients[0], clients[1]
 
 
@@ -50,7 +55,9 @@ def test_different_images_do_not_add_up(keyed: Any) -> None:
     assert spent(app, "analyst", "query") == 4.0
 
 
-def test_nothing_leaves_when_the_ledger_cannot_be_written(keyed: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_leaves_when_the_ledger_cannot_be_written(
+    keyed: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     _, _, analyst = keyed
     from blindsight.core.errors import LedgerError
 
@@ -92,9 +99,13 @@ def test_an_analyst_sees_its_own_account_only(keyed: Any) -> None:
     owner.get("/api/ledger/accounts")
     names = {account["dataset"] for account in analyst.get("/api/ledger/accounts").json()}
     assert names == {"key analyst"}
-    assert {"key owner", "gallery mnist5k"} <= {a["dataset"] for a in owner.get("/api/ledger/accounts").json()}
+    assert {"key owner", "gallery mnist5k"} <= {
+        a["dataset"] for a in owner.get("/api/ledger/accounts").json()
+    }
     assert all(chain["holds"] for chain in owner.post("/api/ledger/verify").json())
-    assert {line["dataset"] for line in analyst.get("/api/ledger/entries").json()} == {"key analyst"}
+    assert {line["dataset"] for line in analyst.get("/api/ledger/entries").json()} == {
+        "key analyst"
+    }
 
 
 def test_hits_come_best_first_and_the_threshold_holds(make: Callable[..., Any]) -> None:
@@ -113,7 +124,9 @@ def test_equal_codes_are_ranked_as_if_each_were_scored() -> None:
 
     rng = np.random.default_rng(0)
     X, y = rng.standard_normal((400, 8)), rng.integers(0, 4, 400)
-    hasher = CodebookHasher(epsilon=1.5, supervised=True, random_state=0, learned_from="public").fit(X, y)
+    hasher = CodebookHasher(
+        epsilon=1.5, supervised=True, random_state=0, learned_from="public"
+    ).fit(X, y)
     codes = hasher.transform(X)
     index = CellIndex(hasher, codes)
     for row in range(5):
@@ -130,13 +143,20 @@ def test_an_upload_is_searched_sketched_and_tagged(make: Callable[..., Any]) -> 
     digit = app.state.studio.demo.search.get()._asked_images[0]
     Image.fromarray(digit).resize((200, 200)).save(buffer, "PNG")
     client, kind = Client(app), {"content-type": "image/png"}
-    by_upload = client.post("/api/demo/search/upload?epsilon=8&k=5", content=buffer.getvalue(), headers=kind).json()
+    by_upload = client.post(
+        "/api/demo/search/upload?epsilon=8&k=5", content=buffer.getvalue(), headers=kind
+    ).json()
     assert len(by_upload["hits"]) == 5
-    shown = client.post("/api/demo/sketch/upload?setting=Q12", content=buffer.getvalue(), headers=kind).json()
+    shown = client.post(
+        "/api/demo/sketch/upload?setting=Q12", content=buffer.getvalue(), headers=kind
+    ).json()
     assert shown["psnr"] > 30
     scene = io.BytesIO()
     Image.fromarray(app.state.studio.demo.tags.get().scenes[0]).save(scene, "PNG")
-    assert client.post("/api/demo/tags/upload", content=scene.getvalue(), headers=kind).json()["spent"] > 0
+    assert (
+        client.post("/api/demo/tags/upload", content=scene.getvalue(), headers=kind).json()["spent"]
+        > 0
+    )
     run(app.state.studio.decoders.close())
 
 
@@ -147,7 +167,10 @@ def test_a_photo_is_no_digit_and_that_is_said_without_a_charge(keyed: Any) -> No
         content = as_bytes(photo(ground, number))
         for address in ("/api/demo/search/upload?epsilon=8", "/api/demo/tags/upload"):
             answer = owner.post(address, content=content, headers=kind)
-            assert (answer.status_code, answer.json()["error"]) == (422, "not_of_the_kind"), (ground, address)
+            assert (answer.status_code, answer.json()["error"]) == (422, "not_of_the_kind"), (
+                ground,
+                address,
+            )
     assert spent(app, "owner", "record") == 0
     assert spent(app, "owner", "query") == 0
     run(app.state.studio.decoders.close())
@@ -155,7 +178,9 @@ def test_a_photo_is_no_digit_and_that_is_said_without_a_charge(keyed: Any) -> No
 
 def test_q3_hides_more_than_q6(make: Callable[..., Any]) -> None:
     client = Client(make())
-    hidden, shown = (client.post(f"/api/demo/sketch/show?query=2&setting={q}").json() for q in ("Q3", "Q6"))
+    hidden, shown = (
+        client.post(f"/api/demo/sketch/show?query=2&setting={q}").json() for q in ("Q3", "Q6")
+    )
     assert hidden["psnr"] < shown["psnr"]
     assert hidden["right"] < shown["right"]
     assert hidden["recovered_prior"].startswith("data:image/png")
@@ -200,7 +225,9 @@ def test_what_could_not_be_prepared_says_so(tmp_path: Any, make: Callable[..., A
     assert Client(app).get("/api/demo/search").json()["error"] == "preparing"
 
 
-def test_another_index_is_searched_by_upload_and_shows_names(tmp_path: Any, make: Callable[..., Any]) -> None:
+def test_another_index_is_searched_by_upload_and_shows_names(
+    tmp_path: Any, make: Callable[..., Any]
+) -> None:
     from typer.testing import CliRunner
 
     from blindsight import data
@@ -210,14 +237,24 @@ def test_another_index_is_searched_by_upload_and_shows_names(tmp_path: Any, make
     digits = data.load("mnist5k").array()
     for n in range(40):
         Image.fromarray(digits[n * 100]).resize((48, 48)).save(tmp_path / "photos" / f"p{n}.png")
-    order = ["hash", str(tmp_path / "photos"), "--out", str(tmp_path / "index"), "--features", "pixels", "--json"]
+    order = [
+        "hash",
+        str(tmp_path / "photos"),
+        "--out",
+        str(tmp_path / "index"),
+        "--features",
+        "pixels",
+        "--json",
+    ]
     assert CliRunner().invoke(command, order).exit_code == 0
     app = make(index=str(tmp_path / "index"))
     client, kind = Client(app), {"content-type": "image/png"}
     assert client.get("/api/demo/search").json()["stored"] == 40
     assert client.post("/api/demo/search/ask?query=0&epsilon=8").status_code == 422
     photo = (tmp_path / "photos" / "p3.png").read_bytes()
-    found = client.post("/api/demo/search/upload?epsilon=8&k=6", content=photo, headers=kind).json()["hits"]
+    found = client.post(
+        "/api/demo/search/upload?epsilon=8&k=6", content=photo, headers=kind
+    ).json()["hits"]
     assert all(len(hit["id"]) == 32 for hit in found)  # numbers, not names
     assert found[0]["probability"] > 0.5
     assert spent(app, "local", "record") == 8.0
@@ -229,12 +266,16 @@ def test_another_index_is_searched_by_upload_and_shows_names(tmp_path: Any, make
     app = make(index=str(tmp_path / "index"), codes=milvus)
     client = Client(app)
     assert client.get("/api/demo/search").json()["stored"] == 40
-    there = client.post("/api/demo/search/upload?epsilon=8&k=6", content=photo, headers=kind).json()["hits"]
+    there = client.post(
+        "/api/demo/search/upload?epsilon=8&k=6", content=photo, headers=kind
+    ).json()["hits"]
     assert all(len(hit["id"]) == 32 for hit in there)
     run(app.state.studio.decoders.close())
 
 
-def test_a_prepared_part_of_another_version_counts_as_not_prepared(make: Callable[..., Any], state: Any) -> None:
+def test_a_prepared_part_of_another_version_counts_as_not_prepared(
+    make: Callable[..., Any], state: Any
+) -> None:
     (state / "prepared" / "tags" / "tagger.safetensors").write_bytes(b"from another time")
     app = make()
     answer = Client(app).post("/api/demo/tags/ask?query=1")

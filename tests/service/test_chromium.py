@@ -1,4 +1,6 @@
-"""Every page and its main action in a real Chromium; nothing is asked of another host; keyboard, phone and dark."""
+"""Every page and its main action in a real Chromium; nothing is asked of another host; keyboard,
+phone and dark.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ from service.conftest import busy
 from service.photos import album
 
 pytestmark = pytest.mark.real
-DEMO = tuple(f"demo/{name}" for name in ("search", "sketch", "federation", "metric", "tags", "papers"))
+DEMO = tuple(
+    f"demo/{name}" for name in ("search", "sketch", "federation", "metric", "tags", "papers")
+)
 PAGES = ("", "protect", "search", "tags", "compare", "together", "send", "budget", "demo", *DEMO)
 WAIT = 180_000  # a busy machine is not the page's fault
 
@@ -31,9 +35,16 @@ def browser() -> Iterator[Any]:
 
     path = shutil.which("chromium")
     assert path is not None, "Debian's chromium is needed: make apt"
-    flags = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
+    flags = [
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-background-networking",
+        "--disable-component-update",
+    ]
     with sync_playwright() as driver:
-        found = driver.chromium.launch(executable_path=path, args=[*flags, "--disable-sync", "--no-first-run"])
+        found = driver.chromium.launch(
+            executable_path=path, args=[*flags, "--disable-sync", "--no-first-run"]
+        )
         yield found
         found.close()
 
@@ -42,7 +53,9 @@ class Visit:
     """A page, with all it asked for and all it complained about."""
 
     def __init__(self, browser: Any, live: Any, **options: Any) -> None:
-        self.context = browser.new_context(**{"viewport": {"width": 1200, "height": 900}, **options})
+        self.context = browser.new_context(
+            **{"viewport": {"width": 1200, "height": 900}, **options}
+        )
         self.page = self.context.new_page()
         self.page.set_default_timeout(WAIT)
         self.url = live.url
@@ -50,7 +63,9 @@ class Visit:
         self.complaints: list[str] = []
         self.page.on("request", lambda request: self.asked.append(request.url))
         self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        self.page.on("console", lambda word: word.type == "error" and self.complaints.append(word.text))
+        self.page.on(
+            "console", lambda word: word.type == "error" and self.complaints.append(word.text)
+        )
 
     def go(self, name: str) -> Any:
         self.page.goto(f"{self.url}/{name}")
@@ -62,7 +77,9 @@ class Visit:
     def remaining(self, below: float | None = None) -> float:
         """What the strip says is left; with `below`, once it has fallen under that."""
         if below is not None:
-            number = "Number(document.querySelector('[data-remaining]').innerText.replaceAll(',', ''))"
+            number = (
+                "Number(document.querySelector('[data-remaining]').innerText.replaceAll(',', ''))"
+            )
             self.page.wait_for_function(f"was => {number} < was", arg=below)
         return float(self.text("[data-remaining]").replace(",", ""))
 
@@ -88,7 +105,9 @@ def digit_file(folder: Path) -> Path:
     return path
 
 
-def test_search_ranks_by_budget_and_threshold_and_takes_an_upload(visit: Visit, tmp_path: Path) -> None:
+def test_search_ranks_by_budget_and_threshold_and_takes_an_upload(
+    visit: Visit, tmp_path: Path
+) -> None:
     page = visit.go("demo/search")
     page.wait_for_selector("#hits img")
     assert page.locator("#hits li").count() == 12
@@ -97,7 +116,9 @@ def test_search_ranks_by_budget_and_threshold_and_takes_an_upload(visit: Visit, 
     before = visit.text("#hits li >> nth=0")
     page.locator("#epsilon").focus()
     page.keyboard.press("ArrowLeft")
-    page.wait_for_function("before => document.querySelector('#hits li').innerText !== before", arg=before)
+    page.wait_for_function(
+        "before => document.querySelector('#hits li').innerText !== before", arg=before
+    )
     assert visit.text("#epsilon-out") == "ε = 2"
     page.locator("#threshold").fill("95")
     page.wait_for_function("() => document.querySelectorAll('#hits li').length === 0")
@@ -113,11 +134,17 @@ def test_sketch_shows_what_is_sent_and_what_comes_back(visit: Visit, tmp_path: P
     page.wait_for_selector("#prior:visible")
     hidden = visit.text("#verdict")
     page.locator("#setting").fill("6")
-    page.wait_for_function("was => document.querySelector('#verdict').innerText !== was", arg=hidden)
+    page.wait_for_function(
+        "was => document.querySelector('#verdict').innerText !== was", arg=hidden
+    )
     page.locator("#setting").fill("12")
-    page.wait_for_function("() => document.querySelector('#verdict').innerText.includes('handed over')")
+    page.wait_for_function(
+        "() => document.querySelector('#verdict').innerText.includes('handed over')"
+    )
     page.locator("#file").set_input_files(digit_file(tmp_path))
-    page.wait_for_function("() => document.querySelector('#original-note').innerText.includes('4,096')")
+    page.wait_for_function(
+        "() => document.querySelector('#original-note').innerText.includes('4,096')"
+    )
     page.wait_for_selector("#curve:visible")
 
 
@@ -153,7 +180,9 @@ def test_tags_are_answered_and_charged(visit: Visit) -> None:
     assert page.locator("#open-tags li").count() >= 1
     assert page.locator("#repeats tr").count() == 7
     page.get_by_role("button", name="Ask the same again").click()
-    assert granted - once == pytest.approx(once - visit.remaining(below=once)), "the second answer costs as the first"
+    assert granted - once == pytest.approx(once - visit.remaining(below=once)), (
+        "the second answer costs as the first"
+    )
 
 
 def test_an_audit_is_started_followed_and_shown(visit: Visit, live: Any) -> None:
@@ -186,7 +215,9 @@ def test_the_api_page_works_without_a_network(visit: Visit) -> None:
     ],
     indirect=True,
 )
-def test_pages_fit_the_screen_light_or_dark_and_axe_finds_nothing(visit: Visit, axe: str | None) -> None:
+def test_pages_fit_the_screen_light_or_dark_and_axe_finds_nothing(
+    visit: Visit, axe: str | None
+) -> None:
     for name in PAGES:
         page = visit.go(name)
         page.wait_for_load_state("load")
@@ -240,7 +271,8 @@ def test_every_control_is_reached_by_keyboard_and_has_a_name(visit: Visit) -> No
         page.wait_for_function("() => location.hash === '#main'")
         nameless = page.evaluate(
             "[...document.querySelectorAll('input,select,button,a,meter,progress')].filter(e => "
-            "!(e.labels?.length || e.getAttribute('aria-label') || e.innerText.trim() || e.type === 'hidden' || "
+            "!(e.labels?.length || e.getAttribute('aria-label') || e.innerText.trim() || e.type "
+            "=== 'hidden' || "
             "!e.checkVisibility())).length"
         )
         assert nameless == 0, name
@@ -255,16 +287,25 @@ def test_a_page_is_there_within_a_second(visit: Visit) -> None:
         start = time.perf_counter()
         visit.page.goto(f"{visit.url}/{name}", wait_until="load")
         seconds[name].append(time.perf_counter() - start)
-    # A busy machine is not the page's fault: what is promised is of most pages, at the best of three visits.
+    # A busy machine is not the page's fault: what is promised is of most pages, at the best of
+    # three visits.
     assert sorted(map(min, seconds.values()))[len(seconds) // 2] < 1.0 * busy()
 
 
 def test_a_newcomer_protects_a_folder_searches_compares_and_attacks(
     browser: Any, serve: Any, tmp_path: Path, axe: str | None
 ) -> None:
-    """From an empty home to a release, its search with own thumbnails, tags, compare, and an audit of it."""
+    """From an empty home to a release, its search with own thumbnails, tags, compare, and an audit
+    of it.
+    """
     here = album(tmp_path / "Coast archive", each=10)
-    server = serve(PHOTOS=here.parent, KEYS="auto", TOKEN="a-secret-of-this-start-up", RATE=100_000, BURST=100_000)
+    server = serve(
+        PHOTOS=here.parent,
+        KEYS="auto",
+        TOKEN="a-secret-of-this-start-up",
+        RATE=100_000,
+        BURST=100_000,
+    )
     visit = Visit(browser, server, bypass_csp=axe is not None)
     page = visit.go("?token=a-secret-of-this-start-up")
     assert "Share what your images know" in visit.text("main")
@@ -280,7 +321,8 @@ def test_a_newcomer_protects_a_folder_searches_compares_and_attacks(
     clean(page, axe)
     page.locator("input[name=epsilon][value='4.0']").check()
     assert "ε 4" in visit.text("#choice-title")
-    # What the strip says is said of the choice: what leaves, the promise, and what is left after it.
+    # What the strip says is said of the choice: what leaves, the promise, and what is left after
+    # it.
     assert visit.text("[data-claimed]") == "ε 4"
     assert "1 to 29" in visit.text("[data-leaves]")
     assert visit.text("[data-note]").startswith("12 after")
@@ -339,7 +381,8 @@ def test_a_newcomer_protects_a_folder_searches_compares_and_attacks(
     clean(page, axe)
     page.on("dialog", lambda dialog: dialog.accept())
     page.get_by_role("button", name="Leave this run").click()
-    # Not the state alone: the page that asked for it may say so just before it makes way for the next one.
+    # Not the state alone: the page that asked for it may say so just before it makes way for the
+    # next one.
     page.wait_for_function(
         "() => document.querySelector('#run-state').innerText === 'left' && "
         "document.querySelector('header').innerText.includes('this machine only')"
@@ -357,8 +400,16 @@ def axe(tmp_path_factory: pytest.TempPathFactory) -> str | None:
     npm = shutil.which("npm")
     if npm is None:
         return None
-    # One version, so that what a later one looks for fails no test; and without a network no long wait.
-    command = [npm, "pack", "axe-core@4.14.0", "--silent", "--fetch-retries=0", "--fetch-timeout=20000"]
+    # One version, so that what a later one looks for fails no test; and without a network no long
+    # wait.
+    command = [
+        npm,
+        "pack",
+        "axe-core@4.14.0",
+        "--silent",
+        "--fetch-retries=0",
+        "--fetch-timeout=20000",
+    ]
     try:
         done = subprocess.run(command, cwd=where, capture_output=True, timeout=60)
     except subprocess.TimeoutExpired:
@@ -372,7 +423,9 @@ def axe(tmp_path_factory: pytest.TempPathFactory) -> str | None:
 
 
 def clean(page: Any, axe: str | None) -> None:
-    """No violation that axe-core finds; where it cannot be had, the other tests of names and contrast remain."""
+    """No violation that axe-core finds; where it cannot be had, the other tests of names and
+    contrast remain.
+    """
     if axe is not None:
         page.evaluate(axe)
         found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")["violations"]

@@ -27,7 +27,11 @@ def test_a_studio_lives_in_postgresql(make: Callable[..., Any], postgresql: str)
     key = app.state.studio.keys.make("ann", "analyst")
     client = Client(app, Authorization=f"Bearer {key}")
     assert client.post("/api/demo/tags/ask?query=1").status_code == 200
-    assert [line["kind"] for line in client.get("/api/ledger/entries").json()] == ["charge", "grant", "grant"]
+    assert [line["kind"] for line in client.get("/api/ledger/entries").json()] == [
+        "charge",
+        "grant",
+        "grant",
+    ]
     assert client.get("/health").status_code == 200
     job = app.state.studio.jobs.add("demo-federation", {}, "ann")["id"]
     assert client.get(f"/api/jobs/{job}").json()["state"] == "queued"
@@ -48,19 +52,30 @@ def test_several_studios_on_one_postgresql_charge_once_and_leave_each_others_pho
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("blindsight.index.encoder.default_features", lambda: "pixels")
-    studios = [make(state=tmp_path / name, database=postgresql, keys="required").state.studio for name in "abc"]
+    studios = [
+        make(state=tmp_path / name, database=postgresql, keys="required").state.studio
+        for name in "abc"
+    ]
     key = studios[0].keys.make("ben", "analyst")
     asker = studios[1].keys.identify(key)
     with ThreadPoolExecutor(12) as pool:
         cost = Cost(epsilon=2.0, unit="record")
-        list(pool.map(lambda n: studios[n % 3].budgets.charge_once(asker, cost, "codes at 2"), range(24)))
-    charges = [entry for entry in studios[2].budgets.ledger(asker).entries() if entry.kind == "charge"]
+        list(
+            pool.map(
+                lambda n: studios[n % 3].budgets.charge_once(asker, cost, "codes at 2"), range(24)
+            )
+        )
+    charges = [
+        entry for entry in studios[2].budgets.ledger(asker).entries() if entry.kind == "charge"
+    ]
     assert [entry.what for entry in charges] == ["codes at 2"]
 
     app = make(state=tmp_path / "a", database=postgresql, keys="required")
     one = scanned(app, album(tmp_path / "coast", each=4))
     datasets, jobs = app.state.studio.datasets, app.state.studio.jobs
-    made = Release("ab" * 6, "search", datasets.named(one, "search", 4.0, "ab" * 6), 4.0, 0, today(), False)
+    made = Release(
+        "ab" * 6, "search", datasets.named(one, "search", 4.0, "ab" * 6), 4.0, 0, today(), False
+    )
     order = {"step": "release", "dataset": one.id, "release": made.__dict__}
     while jobs.claim() is not None:
         pass  # what other tests left
@@ -70,7 +85,9 @@ def test_several_studios_on_one_postgresql_charge_once_and_leave_each_others_pho
     _worked(order, JobContext(app.state.studio.settings, job, 1))
     # Its lease is lost in the middle and it is run again, by the same workbench after a restart.
     with studios[1].database.begin() as connection:
-        connection.execute(sql.update(JOBS).where(JOBS.c.id == job).values(lease=0.0, state="running"))
+        connection.execute(
+            sql.update(JOBS).where(JOBS.c.id == job).values(lease=0.0, state="running")
+        )
     studios[1].jobs._take_up()
     assert studios[2].jobs.claim() is None
     assert studios[0].jobs.claim()["attempts"] == 2

@@ -1,4 +1,6 @@
-"""The gate: keys and roles, cross-site requests, hosts, sizes, rates, headers; refusals that tell nothing."""
+"""The gate: keys and roles, cross-site requests, hosts, sizes, rates, headers; refusals that tell
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ TOKEN = "a-secret-of-this-start-up"
 def keyed(make: Callable[..., Any]) -> tuple[Any, dict[str, str]]:
     app = make(keys="required")
     keys = app.state.studio.keys
-    return app, {role: keys.make(f"the {role}", role) for role in ("owner", "analyst", "aggregator")}
+    return app, {
+        role: keys.make(f"the {role}", role) for role in ("owner", "analyst", "aggregator")
+    }
 
 
 def bearer(app: Any, key: str) -> Client:
@@ -73,7 +77,9 @@ def test_a_page_is_reached_by_signing_in_and_left_by_signing_out(keyed: Any) -> 
     visitor.get("/login")
     form = {"csrf": visitor.cookies["blindsight_csrf_8731"], "key": "wrong"}
     assert visitor.post("/login", data=form).status_code == 401
-    assert visitor.post("/login", data={**form, "csrf": "x", "key": keys["owner"]}).status_code == 403
+    assert (
+        visitor.post("/login", data={**form, "csrf": "x", "key": keys["owner"]}).status_code == 403
+    )
     assert visitor.post("/login", data={**form, "key": keys["owner"]}).url.path == "/"
     flags = visitor.get("/search").request.headers["cookie"]
     assert "blindsight_session_8731" in flags
@@ -115,7 +121,9 @@ def test_two_workbenches_on_one_machine_keep_their_sessions_apart(make: Callable
     assert other.get("/api/jobs").status_code == 401
     names = {
         cookie.partition("=")[0]
-        for cookie in other.get(f"/?token={TOKEN}", follow_redirects=False).headers.get_list("set-cookie")
+        for cookie in other.get(f"/?token={TOKEN}", follow_redirects=False).headers.get_list(
+            "set-cookie"
+        )
     }
     assert names and not names & set(browser.cookies)
 
@@ -131,7 +139,11 @@ def test_a_cookie_made_to_be_slow_to_read_is_read_at_once(make: Callable[..., An
 
 def test_a_strange_host_is_refused_where_keys_are_off(make: Callable[..., Any]) -> None:
     app = make(hosts=("studio.example",))
-    for host, status in (("evil.example", 400), ("studio.example:80", 200), ("localhost:8731", 200)):
+    for host, status in (
+        ("evil.example", 400),
+        ("studio.example:80", 200),
+        ("localhost:8731", 200),
+    ):
         assert client(app).get("/health", headers={"Host": host}).status_code == status
 
 
@@ -139,32 +151,58 @@ def test_any_other_host_is_refused_where_no_further_name_was_set(make: Callable[
     for mode in ("off", "auto"):
         app = make(keys=mode, token=None if mode == "off" else TOKEN)
         for host in ("evil.example", "evil.example:8731", "", "127.0.0.1.evil.example"):
-            assert client(app).get("/health", headers={"Host": host}).status_code == 400, (mode, host)
+            assert client(app).get("/health", headers={"Host": host}).status_code == 400, (
+                mode,
+                host,
+            )
 
 
-@pytest.mark.parametrize("header", ["X-Forwarded-For", "X-Forwarded-Host", "X-Real-IP", "Forwarded", "Via"])
-def test_a_forwarded_request_is_refused_where_the_owner_needs_no_key(make: Callable[..., Any], header: str) -> None:
+@pytest.mark.parametrize(
+    "header", ["X-Forwarded-For", "X-Forwarded-Host", "X-Real-IP", "Forwarded", "Via"]
+)
+def test_a_forwarded_request_is_refused_where_the_owner_needs_no_key(
+    make: Callable[..., Any], header: str
+) -> None:
     for mode in ("off", "auto"):
         app = make(keys=mode, token=None if mode == "off" else TOKEN)
         answer = client(app).get("/api/jobs", headers={header: "203.0.113.9"})
         assert (answer.status_code, answer.json()["error"]) == (400, "forwarded")
-    assert client(make(proxies=("127.0.0.1",))).get("/api/jobs", headers={header: "203.0.113.9"}).status_code == 200
+    assert (
+        client(make(proxies=("127.0.0.1",)))
+        .get("/api/jobs", headers={header: "203.0.113.9"})
+        .status_code
+        == 200
+    )
 
 
 def test_a_forwarding_header_buys_no_further_requests(make: Callable[..., Any]) -> None:
     app = make(keys="required", rate=1, burst=3)
-    found = [client(app).get("/api/jobs", headers={"X-Forwarded-For": f"10.0.0.{n}"}).status_code for n in range(5)]
+    found = [
+        client(app).get("/api/jobs", headers={"X-Forwarded-For": f"10.0.0.{n}"}).status_code
+        for n in range(5)
+    ]
     assert found == [401, 401, 401, 429, 429]
 
 
-def test_a_page_of_a_neighbouring_site_cannot_act_even_with_the_token(make: Callable[..., Any]) -> None:
+def test_a_page_of_a_neighbouring_site_cannot_act_even_with_the_token(
+    make: Callable[..., Any],
+) -> None:
     token = {"Cookie": "blindsight_csrf_8731=abc", "X-CSRF-Token": "abc"}
-    for site, status in (("same-site", 403), ("cross-site", 403), ("same-origin", 200), ("none", 200)):
-        answer = client(make()).post("/api/ledger/verify", headers={**token, "Sec-Fetch-Site": site})
+    for site, status in (
+        ("same-site", 403),
+        ("cross-site", 403),
+        ("same-origin", 200),
+        ("none", 200),
+    ):
+        answer = client(make()).post(
+            "/api/ledger/verify", headers={**token, "Sec-Fetch-Site": site}
+        )
         assert answer.status_code == status, site
 
 
-def test_a_key_that_nobody_has_does_not_excuse_from_the_check_of_origin(make: Callable[..., Any]) -> None:
+def test_a_key_that_nobody_has_does_not_excuse_from_the_check_of_origin(
+    make: Callable[..., Any],
+) -> None:
     headers = {"Authorization": "Bearer bs_nobody", "Origin": "http://evil.example"}
     answer = client(make()).post("/api/ledger/verify", headers=headers)
     assert (answer.status_code, answer.json()["error"]) == (403, "cross_site")
@@ -178,11 +216,16 @@ def test_a_path_with_dots_is_refused_also_where_it_ends_inside(make: Callable[..
     assert answer.headers["content-type"] == "application/json"
 
 
-def test_the_owner_of_this_machine_comes_by_the_link_that_was_printed(make: Callable[..., Any]) -> None:
+def test_the_owner_of_this_machine_comes_by_the_link_that_was_printed(
+    make: Callable[..., Any],
+) -> None:
     app = make(keys="auto", token=TOKEN)
     assert client(app).get("/api/jobs").status_code == 401
     assert client(app).get("/").url.path == "/login"
-    assert client(app).get("/?token=" + "x" * 24, follow_redirects=False).headers["location"] == "/login"
+    assert (
+        client(app).get("/?token=" + "x" * 24, follow_redirects=False).headers["location"]
+        == "/login"
+    )
     visitor = client(app)
     answer = visitor.get(f"/?token={TOKEN}")
     assert TOKEN not in str(answer.url)
@@ -190,7 +233,10 @@ def test_the_owner_of_this_machine_comes_by_the_link_that_was_printed(make: Call
     assert bearer(app, TOKEN).get("/metrics").status_code == 200
     # A session outlives the process, and ends where keys are required.
     cookie = {"Cookie": f"blindsight_session_8731={visitor.cookies['blindsight_session_8731']}"}
-    assert client(make(keys="auto", token="y" * 24)).get("/api/jobs", headers=cookie).status_code == 200
+    assert (
+        client(make(keys="auto", token="y" * 24)).get("/api/jobs", headers=cookie).status_code
+        == 200
+    )
     assert client(make(keys="required")).get("/api/jobs", headers=cookie).status_code == 401
 
 
@@ -231,7 +277,9 @@ def test_keys_are_looked_up_only_for_callers_within_their_rate(make: Callable[..
     assert len(looked) == 4
 
 
-@pytest.mark.parametrize("address", ["/search", "/api/jobs", "/static/studio.css", "/nothing", "/docs", "/health"])
+@pytest.mark.parametrize(
+    "address", ["/search", "/api/jobs", "/static/studio.css", "/nothing", "/docs", "/health"]
+)
 def test_every_answer_carries_the_headers(make: Callable[..., Any], address: str) -> None:
     found = client(make()).get(address).headers
     assert "default-src 'self'" in found["content-security-policy"]
@@ -261,7 +309,9 @@ def test_no_path_leads_out(make: Callable[..., Any], address: str) -> None:
     assert "dataclass" not in answer.text
 
 
-def test_a_caller_in_a_hurry_gets_429_and_others_do_not(keyed: Any, make: Callable[..., Any]) -> None:
+def test_a_caller_in_a_hurry_gets_429_and_others_do_not(
+    keyed: Any, make: Callable[..., Any]
+) -> None:
     app = make(keys="required", rate=1, burst=5)
     keys = [app.state.studio.keys.make(name, "owner") for name in "ab"]
     found = [bearer(app, keys[0]).get("/api/jobs").status_code for _ in range(8)]
@@ -296,11 +346,23 @@ def test_errors_are_the_same_whatever_the_data(make: Callable[..., Any]) -> None
     app = client(make())
     bodies = {
         app.post("/api/demo/federation", json=body).text
-        for body in ({"users": 1}, {"users": "Ann"}, {"patient": "Ann"}, [], {"epsilon": -1}, {"users": 10**30})
+        for body in (
+            {"users": 1},
+            {"users": "Ann"},
+            {"patient": "Ann"},
+            [],
+            {"epsilon": -1},
+            {"users": 10**30},
+        )
     }
     assert len(bodies) == 1
     assert "Ann" not in bodies.pop()
-    assert app.post("/api/demo/audit", content=b"{", headers={"content-type": "application/json"}).status_code == 422
+    assert (
+        app.post(
+            "/api/demo/audit", content=b"{", headers={"content-type": "application/json"}
+        ).status_code
+        == 422
+    )
 
 
 def test_a_mistake_of_ours_is_told_without_its_words(make: Callable[..., Any], caplog: Any) -> None:

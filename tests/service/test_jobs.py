@@ -32,7 +32,10 @@ def wait(url: str, job: str, *states: str) -> dict[str, Any]:
 def test_a_job_is_taken_up_after_a_stop_and_after_a_crash(serve: Callable[..., Any]) -> None:
     first = serve()
     large = {"users": 40, "rounds": 20, "encrypt": True}
-    long, small = (web.post(f"{first.url}/api/demo/federation", json=order).json()["id"] for order in (large, SMALL))
+    long, small = (
+        web.post(f"{first.url}/api/demo/federation", json=order).json()["id"]
+        for order in (large, SMALL)
+    )
     wait(first.url, long, "running")
     first.kill()
     second = serve()
@@ -54,7 +57,9 @@ def test_a_job_is_taken_up_after_a_stop_and_after_a_crash(serve: Callable[..., A
     assert wait(third.url, small, "done")["done"] == 2
 
 
-def test_a_job_that_dies_again_and_again_is_marked_and_can_be_run_again(make: Callable[..., Any]) -> None:
+def test_a_job_that_dies_again_and_again_is_marked_and_can_be_run_again(
+    make: Callable[..., Any],
+) -> None:
     app = make()
     jobs = app.state.studio.jobs
     job = jobs.add("demo-federation", SMALL, "local")["id"]
@@ -76,7 +81,11 @@ def test_of_many_workbenches_one_gets_a_job(make: Callable[..., Any], tmp_path: 
     assert len({each.runner for each in jobs}) == 4
     made = {jobs[0].add("federation", SMALL, "local", limited=False)["id"] for _ in range(12)}
     with ThreadPoolExecutor(8) as pool:
-        got = [row["id"] for row in pool.map(lambda n: jobs[n % 4].claim(), range(40)) if row is not None]
+        got = [
+            row["id"]
+            for row in pool.map(lambda n: jobs[n % 4].claim(), range(40))
+            if row is not None
+        ]
     assert sorted(got) == sorted(made)
 
 
@@ -88,7 +97,9 @@ def test_ones_own_photos_do_not_wait_for_the_demo(make: Callable[..., Any]) -> N
     assert [jobs.claim()["id"] for _ in range(2)] == [own["id"], demo["id"]]
 
 
-def test_the_demo_is_prepared_when_somebody_opens_it_and_not_before(make: Callable[..., Any], tmp_path: Path) -> None:
+def test_the_demo_is_prepared_when_somebody_opens_it_and_not_before(
+    make: Callable[..., Any], tmp_path: Path
+) -> None:
     app = make(state=tmp_path / "new", prepare=True, keys="auto", token=TOKEN)
     app.state.studio.jobs._stopping = True  # queue only
 
@@ -125,7 +136,9 @@ def test_a_lease_that_runs_out_frees_the_job_and_its_old_process_writes_nothing(
     assert one.jobs.get(job)["state"] == "running"
     assert one.jobs.get(job)["result"] is None
     JobContext(other.settings, job, 2).finish({"rounds": []})
-    answer = Client(make(state=tmp_path / "a", database=url)).get(f"/api/jobs/{job}/files/accuracy.svg")
+    answer = Client(make(state=tmp_path / "a", database=url)).get(
+        f"/api/jobs/{job}/files/accuracy.svg"
+    )
     assert (answer.status_code, answer.json()["error"]) == (409, "elsewhere")
 
 
@@ -143,5 +156,7 @@ def test_an_aggregator_does_not_see_a_users_update(make: Callable[..., Any]) -> 
     views = '{"views": {"has": "secret", "sees": "noise"}, "rounds": []}'
     with studio.database.begin() as connection:
         connection.execute(sql.update(JOBS).values(state="done", result=views))
-    shown = Client(app, Authorization=f"Bearer {key}").get(f"/api/jobs/{job}").json()["result"]["views"]
+    shown = (
+        Client(app, Authorization=f"Bearer {key}").get(f"/api/jobs/{job}").json()["result"]["views"]
+    )
     assert shown == {"sees": "noise"}

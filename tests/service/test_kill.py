@@ -1,4 +1,5 @@
-"""kill -9 in all work that releases: it goes on, what was stored stays as it was, and it is paid once.
+"""kill -9 in all work that releases: it goes on, what was stored stays as it was, and it is paid
+once.
 
 A few kills here; hundreds by `python -m benchmarks.privacy.kills 200`.
 """

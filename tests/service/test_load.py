@@ -1,4 +1,6 @@
-"""Many users at once: no error but 429, and memory that does not grow; and kill -9 in the middle of it."""
+"""Many users at once: no error but 429, and memory that does not grow; and kill -9 in the middle of
+it.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,9 @@ async def crowd(url: str, users: int, seconds: float) -> Counter[int]:
     return found
 
 
-def test_200_users_meet_no_error_but_429_and_memory_does_not_grow(serve: Callable[..., Any]) -> None:
+def test_200_users_meet_no_error_but_429_and_memory_does_not_grow(
+    serve: Callable[..., Any],
+) -> None:
     server = serve(RATE=30_000, BURST=1500, QUERY_BUDGET=10**6)
     first = asyncio.run(crowd(server.url, 200, 3.0))
     before = resident(server.process.pid)
@@ -61,7 +65,9 @@ def test_200_users_meet_no_error_but_429_and_memory_does_not_grow(serve: Callabl
     assert grown < 40 << 20, f"{grown >> 20} MB"
 
 
-def test_after_kill_9_the_ledger_holds_every_answer_that_left(serve: Callable[..., Any], state: Path) -> None:
+def test_after_kill_9_the_ledger_holds_every_answer_that_left(
+    serve: Callable[..., Any], state: Path
+) -> None:
     server = serve(RATE=10**6, BURST=10**6, QUERY_BUDGET=10**6)
     received: Counter[str] = Counter()
 
@@ -89,7 +95,9 @@ def test_after_kill_9_the_ledger_holds_every_answer_that_left(serve: Callable[..
     server.process.wait()
     with Ledger(state / "ledger.db", dataset="key local") as ledger:
         head = ledger.verify()
-        charges = sum(entry.kind == "charge" and entry.unit == "query" for entry in ledger.entries())
+        charges = sum(
+            entry.kind == "charge" and entry.unit == "query" for entry in ledger.entries()
+        )
     assert head.sequence > 0
     assert charges >= received["answers"] >= 60
     assert charges - received["answers"] <= 20  # at most one a user was on its way

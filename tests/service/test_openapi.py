@@ -1,4 +1,6 @@
-"""The API does what its OpenAPI document says, for requests that fit it and for many that do not."""
+"""The API does what its OpenAPI document says, for requests that fit it and for many that do
+not.
+"""
 
 from __future__ import annotations
 
@@ -41,9 +43,14 @@ def app(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
     made.state.studio.database.close()
 
 
-# Left out: an unsupported method on an address that pages know too is answered in their way; data that fit the
-# document may still be refused (a picture's position, an image that is no image).
-LEFT_OUT = {"unsupported_method", "positive_data_acceptance", "ignored_auth", "missing_required_header"}
+# Left out: an unsupported method on an address that pages know too is answered in their way; data
+# that fit the document may still be refused (a picture's position, an image that is no image).
+LEFT_OUT = {
+    "unsupported_method",
+    "positive_data_acceptance",
+    "ignored_auth",
+    "missing_required_header",
+}
 
 
 def test_the_api_keeps_to_its_document(app: Any) -> None:
@@ -57,11 +64,14 @@ def test_the_api_keeps_to_its_document(app: Any) -> None:
             max_examples=EXAMPLES,
             deadline=None,
             database=None,
-            derandomize="BLINDSIGHT_EXAMPLES" not in os.environ,  # the same few each time, others where many are tried
+            derandomize="BLINDSIGHT_EXAMPLES"
+            not in os.environ,  # the same few each time, others where many are tried
             phases=[Phase.generate],
             suppress_health_check=list(HealthCheck),
         )
-        @given(case=st.one_of(operation.as_strategy(), operation.as_strategy(generation_mode=NEGATIVE)))
+        @given(
+            case=st.one_of(operation.as_strategy(), operation.as_strategy(generation_mode=NEGATIVE))
+        )
         def keeps(case: Any) -> None:
             case.call_and_validate(checks=checks, headers={"Host": "127.0.0.1"})
 

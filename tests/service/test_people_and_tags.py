@@ -1,4 +1,6 @@
-"""People are protected as one however many photos they are on; tags are published with a price, or exported for you."""
+"""People are protected as one however many photos they are on; tags are published with a price, or
+exported for you.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ def people(app: Any, folder: Path, person: str, most: int) -> DataSet:
 
 def released(app: Any, one: DataSet, epsilon: float) -> Release:
     datasets = app.state.studio.datasets
-    made = Release(one.id, "search", datasets.named(one, "search", epsilon, one.id), epsilon, 0, today(), False)
+    made = Release(
+        one.id, "search", datasets.named(one, "search", epsilon, one.id), epsilon, 0, today(), False
+    )
     work(app, protect, {"step": "release", "dataset": one.id, "release": made.__dict__})
     found: Release = datasets.get(one.id).release(made.id)
     return found
@@ -67,21 +71,29 @@ def test_of_each_person_at_most_so_many_photos_are_released_and_the_books_speak_
     one = people(app, folder, person, 4)
     count = 4 if person == "folder" else 5
     assert (one.people, one.unit, one.photos) == (count, "person", 40 if person == "folder" else 38)
-    assert [why for _, why in one.refused] == [] if person == "folder" else ["nobody is known whose it is"] * 2
+    assert (
+        [why for _, why in one.refused] == []
+        if person == "folder"
+        else ["nobody is known whose it is"] * 2
+    )
     release = released(app, one, 4.0)
     assert (release.photos, release.left_out) == (4 * count, one.photos - 4 * count)
     assert (spent(app, one, "record"), spent(app, one, "person")) == (4.0, 16.0)
     card = (app.state.studio.datasets.folder(release) / "card.txt").read_text()
     assert "person" in card
     given = b"".join(
-        path.read_bytes() for path in app.state.studio.datasets.folder(release).rglob("*") if path.is_file()
+        path.read_bytes()
+        for path in app.state.studio.datasets.folder(release).rglob("*")
+        if path.is_file()
     )
     assert b"Mueller" not in given
     page = Client(app).get("/").text
     assert "each <b>person</b> is protected" in page
     assert "because a person may give at most 4" in page
     refused = Client(app).post(f"/api/protect/{one.id}/release", json={"epsilon": 4, "sure": True})
-    assert (refused.status_code, refused.json()["error"]) == (409, "budget"), "24 per person allows one such release"
+    assert (refused.status_code, refused.json()["error"]) == (409, "budget"), (
+        "24 per person allows one such release"
+    )
 
 
 def test_whom_to_protect_is_chosen_on_the_page_and_a_table_must_be_there(
@@ -90,17 +102,36 @@ def test_whom_to_protect_is_chosen_on_the_page_and_a_table_must_be_there(
     folder = album(tmp_path / "study", each=2)
     table(folder, skip=0)
     client = Client(make(photos=(folder,)))
-    order = {"folder": str(folder), "protect": "table", "table": "people.csv", "column": "person", "most": 2}
-    for wrong in ({"table": "none.csv"}, {"column": "none"}, {"table": "../people.csv"}, {"table": "/etc/passwd"}):
+    order = {
+        "folder": str(folder),
+        "protect": "table",
+        "table": "people.csv",
+        "column": "person",
+        "most": 2,
+    }
+    for wrong in (
+        {"table": "none.csv"},
+        {"column": "none"},
+        {"table": "../people.csv"},
+        {"table": "/etc/passwd"},
+    ):
         assert client.post("/api/protect/folder", json={**order, **wrong}).status_code == 422, wrong
     assert client.post("/api/protect/folder", json={**order, "most": 0}).status_code == 422
     assert client.post("/api/protect/folder", json=order).status_code == 202
-    assert client.post("/api/protect/new", json={"name": "Drop", "protect": "dicom"}).status_code == 422
-    assert client.post("/api/protect/new", json={"name": "Drop", "protect": "folder"}).status_code == 201
+    assert (
+        client.post("/api/protect/new", json={"name": "Drop", "protect": "dicom"}).status_code
+        == 422
+    )
+    assert (
+        client.post("/api/protect/new", json={"name": "Drop", "protect": "folder"}).status_code
+        == 201
+    )
 
 
 def learned(app: Any, one: DataSet) -> dict[str, Any]:
-    """Tags learned from the folders' names; the classes are plain, so that little noise hides them."""
+    """Tags learned from the folders' names; the classes are plain, so that little noise hides
+    them.
+    """
     return work(app, tag_learning, {"dataset": one.id})
 
 
@@ -118,11 +149,14 @@ def test_learning_costs_what_the_page_says_once_and_publishing_has_no_name_and_i
     app = make()
     one = scanned(app, album(tmp_path / "coast", each=15))
     datasets, client = app.state.studio.datasets, Client(app)
-    assert client.post(f"/api/tags/{one.id}/publish", json={"sure": True}).status_code == 409, "before there are tags"
+    assert client.post(f"/api/tags/{one.id}/publish", json={"sure": True}).status_code == 409, (
+        "before there are tags"
+    )
     assert client.post(f"/api/tags/{one.id}/learn").status_code == 202
     found = learned(app, one)
     assert 3 <= found["held"] <= 24  # about a fifth: each photo by itself
-    # What the guarantee states for one photo that is replaced by another, and nothing else, is the price on the page.
+    # What the guarantee states for one photo that is replaced by another, and nothing else, is the
+    # price on the page.
     assert 3.99 < spent(app, one, "record") <= 4.0
     assert learned(app, one)["right"] == found["right"], "the same labels again are the same model"
     assert 3.99 < spent(app, one, "record") <= 4.0
@@ -138,7 +172,9 @@ def test_learning_costs_what_the_page_says_once_and_publishing_has_no_name_and_i
     assert not any(word in first for word in ("IMG_", "coast", str(tmp_path)))
     model = PrivateTagger.load(datasets.vault(one) / "tagger.safetensors")
     best = model.logits(photo_library.rows_of(datasets, one)).argmax(axis=1)
-    likeliest = {photo.id: model.classes_[tag] for photo, tag in zip(datasets.photos(one), best, strict=True)}
+    likeliest = {
+        photo.id: model.classes_[tag] for photo, tag in zip(datasets.photos(one), best, strict=True)
+    }
     # 95 of 100 say what the model says: fewer than 42 of 60 would happen once in 10^9 runs.
     assert sum(likeliest[row["photo"]] == row["tag"] for row in rows) >= 42
     work(app, tag_learning, {"dataset": one.id, "step": "publish"})
@@ -161,10 +197,17 @@ def test_tags_that_tell_hardly_more_than_how_frequent_labels_are_cannot_be_publi
     one = scanned(app, album(tmp_path / "coast", each=15))
     client = Client(app)
     names = [f"name {number}" for number in range(8)]
-    assert client.post(f"/api/tags/{one.id}/names", json={"names": ", ".join(names)}).status_code == 200
-    kept = {photo.id: [names[n % 8]] for n, photo in enumerate(app.state.studio.datasets.photos(one))}
+    assert (
+        client.post(f"/api/tags/{one.id}/names", json={"names": ", ".join(names)}).status_code
+        == 200
+    )
+    kept = {
+        photo.id: [names[n % 8]] for n, photo in enumerate(app.state.studio.datasets.photos(one))
+    }
     path = app.state.studio.datasets.vault(one) / "labels.json"
-    path.write_text(json.dumps({"names": names, "given": kept}))  # labels that the photos do not show
+    path.write_text(
+        json.dumps({"names": names, "given": kept})
+    )  # labels that the photos do not show
     assert not learned(app, one)["worth"]
     answer = client.post(f"/api/tags/{one.id}/publish", json={"sure": True})
     assert (answer.status_code, answer.json()["error"]) == (409, "not_worth_it")
@@ -184,7 +227,9 @@ def test_a_folder_for_each_person_is_no_label(
     assert Client(app).get(f"/api/tags/{one.id}").json()["names"] == names
 
 
-def test_people_pay_for_what_is_learned_and_published_of_them(make: Callable[..., Any], tmp_path: Path) -> None:
+def test_people_pay_for_what_is_learned_and_published_of_them(
+    make: Callable[..., Any], tmp_path: Path
+) -> None:
     folder = album(tmp_path / "study", each=10)
     table(folder, skip=0)
     app = make(person_budget=64.0)
@@ -199,7 +244,9 @@ def test_people_pay_for_what_is_learned_and_published_of_them(make: Callable[...
     assert len(rows) == 15
     now = spent(app, one, "record") - before[0], spent(app, one, "person") - before[1]
     assert now == pytest.approx((4.0, 12.0))
-    assert "person" in next(app.state.studio.datasets.given.glob("*published*/card.txt")).read_text()
+    assert (
+        "person" in next(app.state.studio.datasets.given.glob("*published*/card.txt")).read_text()
+    )
 
 
 def test_dicom_files_are_protected_per_patient_and_what_cannot_be_read_takes_no_place(
@@ -208,9 +255,19 @@ def test_dicom_files_are_protected_per_patient_and_what_cannot_be_read_takes_no_
     files = pytest.importorskip("pydicom.data")
     folder = tmp_path / "ward"
     folder.mkdir()
-    wanted = ("CT_small", "MR_small", "MR_small_RLE", "MR_small_bigendian", "rtplan", "MR_truncated", "image_dfl")
+    wanted = (
+        "CT_small",
+        "MR_small",
+        "MR_small_RLE",
+        "MR_small_bigendian",
+        "rtplan",
+        "MR_truncated",
+        "image_dfl",
+    )
     for name in wanted:
-        Path(folder / f"{name}.dcm").write_bytes(Path(files.get_testdata_file(f"{name}.dcm")).read_bytes())
+        Path(folder / f"{name}.dcm").write_bytes(
+            Path(files.get_testdata_file(f"{name}.dcm")).read_bytes()
+        )
     app = make(photos=(tmp_path,))
     order = {"folder": str(folder), "protect": "dicom", "most": 2}
     assert Client(app).post("/api/protect/folder", json=order).status_code == 202
@@ -221,7 +278,9 @@ def test_dicom_files_are_protected_per_patient_and_what_cannot_be_read_takes_no_
     assert why["rtplan.dcm"] == "is a DICOM file without a picture"
     assert set(why) == {"rtplan.dcm", "MR_truncated.dcm", "image_dfl.dcm"}
     release = released(app, one, 4.0)
-    assert (release.photos, release.left_out) == (3, 1), "one of a patient with one, two of one with three"
+    assert (release.photos, release.left_out) == (3, 1), (
+        "one of a patient with one, two of one with three"
+    )
     answer = Client(app).post(f"/api/releases/{release.id}/attack")
     assert (answer.status_code, answer.json()["error"]) == (409, "too_few_photos")
     assert "Too few photos to attack" in Client(app).get(f"/budget?release={release.id}").text
@@ -230,7 +289,9 @@ def test_dicom_files_are_protected_per_patient_and_what_cannot_be_read_takes_no_
     assert not any(word in said for word in (b"4MR1", b"1CT1", b"CompressedSamples"))
 
 
-def test_a_spreadsheet_cannot_be_made_to_run_a_name(make: Callable[..., Any], tmp_path: Path) -> None:
+def test_a_spreadsheet_cannot_be_made_to_run_a_name(
+    make: Callable[..., Any], tmp_path: Path
+) -> None:
     folder = album(tmp_path / "coast", each=1)
     (folder / "sand" / "IMG_0000.jpg").rename(folder / "sand" / "x.jpg")
     (folder / "=cmd").mkdir()
@@ -238,7 +299,9 @@ def test_a_spreadsheet_cannot_be_made_to_run_a_name(make: Callable[..., Any], tm
     app = make()
     one = scanned(app, folder)
     text = Client(app).get(f"/api/tags/{one.id}/export.csv").text
-    assert not any(cell[:1] in "=+-@" for line in csv.reader(io.StringIO(text)) for cell in line if cell)
+    assert not any(
+        cell[:1] in "=+-@" for line in csv.reader(io.StringIO(text)) for cell in line if cell
+    )
 
 
 @pytest.mark.real
@@ -255,8 +318,14 @@ def test_words_find_photos_where_their_files_are(
     monkeypatch.setattr("blindsight.index.encoder.default_features", lambda: "efficientnet")
     two = scanned(app, album(tmp_path / "coast", each=3), "Again")
     released(app, two, 8.0)
-    found = Client(app).post(f"/api/search/{two.id}/words?rerank=true", json={"words": "a meadow"}).json()
-    assert Counter(len(hit["id"]) for hit in found["groups"][0]["photos"]) == {32: found["groups"][0]["count"]}
+    found = (
+        Client(app)
+        .post(f"/api/search/{two.id}/words?rerank=true", json={"words": "a meadow"})
+        .json()
+    )
+    assert Counter(len(hit["id"]) for hit in found["groups"][0]["photos"]) == {
+        32: found["groups"][0]["count"]
+    }
     assert Client(app).post(f"/api/search/{two.id}/words", json={"words": "   "}).status_code == 422
     again = Client(app).post(f"/api/search/{two.id}/again/{found['query']}").json()
     assert not again["reranked"]
@@ -271,14 +340,17 @@ def test_a_way_to_compare_is_learned_from_a_stream_of_pairs_shown_before_and_aft
     client, datasets = Client(app), app.state.studio.datasets
     kinds = {photo.id: photo.name.partition("/")[0] for photo in datasets.photos(one)}
     pair = client.get(f"/api/compare/{one.id}").json()
-    assert client.post(f"/api/compare/{one.id}/learn").status_code == 409, "before there are answers"
+    assert client.post(f"/api/compare/{one.id}/learn").status_code == 409, (
+        "before there are answers"
+    )
     for _ in range(60):
         says = "same" if kinds[pair["one"]] == kinds[pair["other"]] else "different"
         order = {"one": pair["one"], "other": pair["other"], "says": says}
         pair = client.post(f"/api/compare/{one.id}", json=order).json()
         if pair["answered"] == compare.LEAST:
             break
-    # Half of the pairs are random ones, of which three in four differ: none of 40 would happen once in 10^8 runs.
+    # Half of the pairs are random ones, of which three in four differ: none of 40 would happen once
+    # in 10^8 runs.
     assert pair["different"] > 0
     assert client.post(f"/api/compare/{one.id}/learn").status_code == 202
     order = {"dataset": one.id, "release": "ef" * 6}
@@ -287,8 +359,13 @@ def test_a_way_to_compare_is_learned_from_a_stream_of_pairs_shown_before_and_aft
     assert len(set(found["film"]["before"])) == len(set(found["film"]["after"])) == 10
     work(app, compare, order)
     assert spent(app, one, "pair") == compare.EPSILON, "paid once"
-    assert compare.EPSILON < spent(app, one, "record") == compare.prices(one)[1].epsilon < 8, "by each photo too"
-    stated = {cost.unit: cost.epsilon for cost in DPPMetric.load(_metric(app, one, order)).guarantee_.costs}
+    assert compare.EPSILON < spent(app, one, "record") == compare.prices(one)[1].epsilon < 8, (
+        "by each photo too"
+    )
+    stated = {
+        cost.unit: cost.epsilon
+        for cost in DPPMetric.load(_metric(app, one, order)).guarantee_.costs
+    }
     assert stated["record"] <= spent(app, one, "record")
     text = Client(app).get("/compare").text
     assert "What the last learning changed" in text
@@ -318,9 +395,13 @@ def test_tags_start_from_words_alone_and_cost_nothing(
     app = make()
     one = scanned(app, album(tmp_path / "coast", each=4))
     rows = photo_library.rows_of(app.state.studio.datasets, one)
-    assert Client(app).post(f"/api/tags/{one.id}/words").status_code == 409, "photos that no network read"
+    assert Client(app).post(f"/api/tags/{one.id}/words").status_code == 409, (
+        "photos that no network read"
+    )
     # What a public network would know of the words: where photos of each kind lie.
-    kinds = np.array([ALBUM.index(p.name.partition("/")[0]) for p in app.state.studio.datasets.photos(one)])
+    kinds = np.array(
+        [ALBUM.index(p.name.partition("/")[0]) for p in app.state.studio.datasets.photos(one)]
+    )
     centres = np.stack([rows[kinds == kind].mean(axis=0) for kind in range(4)]) - rows.mean(axis=0)
     known = Prior(centres.astype(np.float64), -(centres @ rows.mean(axis=0)).astype(np.float64))
     monkeypatch.setattr(tag_learning, "_prior", lambda *_: known)

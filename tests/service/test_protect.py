@@ -1,4 +1,6 @@
-"""Protect: photos are read and stay; a release names nobody, is charged once, and goes on after kill -9."""
+"""Protect: photos are read and stay; a release names nobody, is charged once, and goes on after
+kill -9.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,13 @@ def work(app: Any, kind: Any, arguments: dict[str, Any]) -> dict[str, Any]:
 def released(app: Any, one: Any, epsilon: float = 8.0) -> Release:
     datasets = app.state.studio.datasets
     made = Release(
-        "ab" * 6, "search", datasets.named(one, "search", epsilon, "ab" * 6), epsilon, 0, today(), one.looked
+        "ab" * 6,
+        "search",
+        datasets.named(one, "search", epsilon, "ab" * 6),
+        epsilon,
+        0,
+        today(),
+        one.looked,
     )
     work(app, protect, {"step": "release", "dataset": one.id, "release": made.__dict__})
     return datasets.get(one.id).release(made.id)
@@ -58,14 +66,18 @@ def test_an_empty_home_says_what_to_do(make: Callable[..., Any]) -> None:
     assert "Share what your images know, not your images" in text
 
 
-def test_only_folders_under_an_allowed_root_are_read(make: Callable[..., Any], folder: Path, tmp_path: Path) -> None:
+def test_only_folders_under_an_allowed_root_are_read(
+    make: Callable[..., Any], folder: Path, tmp_path: Path
+) -> None:
     (folder / "way-out").symlink_to(tmp_path, target_is_directory=True)
     client = Client(make(photos=(folder,)))
     for path in ("/etc", "..", f"{folder}/..", "way-out", f"{folder}-other", "dusk/../../"):
         assert client.post("/api/protect/folder", json={"folder": path}).status_code == 404, path
     (folder / "way-out").unlink()
     assert client.post("/api/protect/folder", json={"folder": "dusk"}).status_code == 202
-    assert Client(make()).post("/api/protect/folder", json={"folder": str(folder)}).status_code == 404
+    assert (
+        Client(make()).post("/api/protect/folder", json={"folder": str(folder)}).status_code == 404
+    )
 
 
 def test_a_scan_reads_photos_names_what_it_cannot_read_and_spends_nothing(
@@ -78,7 +90,16 @@ def test_a_scan_reads_photos_names_what_it_cannot_read_and_spends_nothing(
     page = Client(app).get(f"/protect/{one.id}").text
     assert "80 photos read" in page
     assert "1 could not be" in page
-    for address in ("/", "/search", "/tags", "/compare", "/send", "/together", "/budget", f"/protect/{one.id}"):
+    for address in (
+        "/",
+        "/search",
+        "/tags",
+        "/compare",
+        "/send",
+        "/together",
+        "/budget",
+        f"/protect/{one.id}",
+    ):
         assert Client(app).get(address).status_code == 200, address
     with Ledger(app.state.studio.settings.ledger_place, dataset=one.account) as ledger:
         assert ledger.balance("record").spent.epsilon == 0
@@ -91,23 +112,31 @@ def test_copies_are_one_record(make: Callable[..., Any], tmp_path: Path) -> None
     assert scanned(make(), here).photos == 12
 
 
-def test_a_release_holds_no_name_no_path_and_no_order_of_the_photos(make: Callable[..., Any], folder: Path) -> None:
+def test_a_release_holds_no_name_no_path_and_no_order_of_the_photos(
+    make: Callable[..., Any], folder: Path
+) -> None:
     app = make()
     one = scanned(app, folder)
     release = released(app, one)
     datasets = app.state.studio.datasets
-    given = b"".join(path.read_bytes() for path in datasets.folder(release).rglob("*") if path.is_file())
+    given = b"".join(
+        path.read_bytes() for path in datasets.folder(release).rglob("*") if path.is_file()
+    )
     for secret in ("IMG_", "coast", str(folder), *ALBUM):
         assert secret.encode() not in given, secret
     ids, _, _ = photo_library.released_cells(datasets, release)
     assert sorted(ids) == ids
     assert {photo.id for photo in datasets.photos(one)} == set(ids)
     for path in datasets.vault(one).rglob("*"):
-        assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0 or path.parent != datasets.vault(one), path
+        assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0 or path.parent != datasets.vault(
+            one
+        ), path
     assert stat.S_IMODE(datasets.vault(one).stat().st_mode) == 0o700
 
 
-def test_a_release_is_charged_once_however_often_its_job_runs(make: Callable[..., Any], folder: Path) -> None:
+def test_a_release_is_charged_once_however_often_its_job_runs(
+    make: Callable[..., Any], folder: Path
+) -> None:
     app = make()
     one = scanned(app, folder)
     first = released(app, one)
@@ -118,7 +147,9 @@ def test_a_release_is_charged_once_however_often_its_job_runs(make: Callable[...
     with Ledger(app.state.studio.settings.ledger_place, dataset=one.account) as ledger:
         assert ledger.balance("record").spent.epsilon == 8
     assert "Spent: 8 on the search index." in Client(app).get("/").text
-    assert "Search index given away,Coast archive,photo,8,8" in Client(app).get("/api/books.csv").text
+    assert (
+        "Search index given away,Coast archive,photo,8,8" in Client(app).get("/api/books.csv").text
+    )
 
 
 def test_two_releases_that_wait_together_do_not_share_a_folder(
@@ -128,7 +159,11 @@ def test_two_releases_that_wait_together_do_not_share_a_folder(
     sets = [scanned(app, place) for place in (folder, album(tmp_path / "other", each=3))]
     orders = {}
     for one in sets:
-        order = Client(app).post(f"/api/protect/{one.id}/release", json={"epsilon": 8, "sure": True}).json()
+        order = (
+            Client(app)
+            .post(f"/api/protect/{one.id}/release", json={"epsilon": 8, "sure": True})
+            .json()
+        )
         orders[one.id] = app.state.studio.jobs.get(order["job"])["arguments"]
     for arguments in orders.values():
         work(app, protect, arguments)
@@ -139,7 +174,9 @@ def test_two_releases_that_wait_together_do_not_share_a_folder(
         assert set(ids) == {photo.id for photo in app.state.studio.datasets.photos(one)}
 
 
-def test_nothing_is_released_beyond_the_budget_or_without_consent(make: Callable[..., Any], folder: Path) -> None:
+def test_nothing_is_released_beyond_the_budget_or_without_consent(
+    make: Callable[..., Any], folder: Path
+) -> None:
     app = make(photo_budget=10.0)
     one = scanned(app, folder)
     client, address = Client(app), f"/api/protect/{one.id}/release"
@@ -150,11 +187,16 @@ def test_nothing_is_released_beyond_the_budget_or_without_consent(make: Callable
     assert client.post(address, json={"epsilon": 8, "sure": True}).status_code == 202
 
 
-def test_the_card_says_whether_epsilon_was_chosen_after_looking(make: Callable[..., Any], folder: Path) -> None:
+def test_the_card_says_whether_epsilon_was_chosen_after_looking(
+    make: Callable[..., Any], folder: Path
+) -> None:
     app = make(photo_budget=64.0)
     one = scanned(app, folder)
     datasets = app.state.studio.datasets
-    assert "before anything was measured" in (datasets.folder(released(app, one)) / "card.txt").read_text()
+    assert (
+        "before anything was measured"
+        in (datasets.folder(released(app, one)) / "card.txt").read_text()
+    )
     Client(app).post(f"/api/protect/{one.id}/look")
     work(app, protect, {"step": "look", "dataset": one.id})
     one = datasets.get(one.id)
@@ -213,7 +255,9 @@ def test_smaller_budgets_tell_less(make: Callable[..., Any], folder: Path) -> No
 def test_a_release_can_be_attacked_and_the_answer_is_in_words(
     make: Callable[..., Any], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("blindsight.audit.release._EPSILONS", (2.0,))  # other budgets are the library's to try
+    monkeypatch.setattr(
+        "blindsight.audit.release._EPSILONS", (2.0,)
+    )  # other budgets are the library's to try
     app = make()
     one = scanned(app, folder)
     release = released(app, one)
@@ -233,7 +277,9 @@ def test_a_release_can_be_attacked_and_the_answer_is_in_words(
     assert Client(app).get("/budget?release=000000000000").status_code == 404
 
 
-def test_search_groups_what_codes_cannot_tell_apart_and_spends_nothing(make: Callable[..., Any], folder: Path) -> None:
+def test_search_groups_what_codes_cannot_tell_apart_and_spends_nothing(
+    make: Callable[..., Any], folder: Path
+) -> None:
     app = make()
     one = scanned(app, folder)
     release = released(app, one)
@@ -247,11 +293,16 @@ def test_search_groups_what_codes_cannot_tell_apart_and_spends_nothing(make: Cal
     kind = asked.name.partition("/")[0]
     assert again["groups"][0]["photos"][0]["name"].startswith(kind)
     upload = client.post(
-        f"/api/search/{one.id}/upload", content=as_bytes(photo("night", 99)), headers={"content-type": "image/jpeg"}
+        f"/api/search/{one.id}/upload",
+        content=as_bytes(photo("night", 99)),
+        headers={"content-type": "image/jpeg"},
     )
     assert upload.status_code == 200
     assert client.post(f"/api/search/{one.id}/again/{'0' * 16}").status_code == 404
-    assert client.get(f"/api/datasets/{one.id}/photos/{asked.id}").headers["content-type"] == "image/jpeg"
+    assert (
+        client.get(f"/api/datasets/{one.id}/photos/{asked.id}").headers["content-type"]
+        == "image/jpeg"
+    )
     with Ledger(app.state.studio.settings.ledger_place, dataset=one.account) as ledger:
         assert ledger.balance("record").spent.epsilon == release.epsilon
     run(app.state.studio.decoders.close())
@@ -267,7 +318,9 @@ def test_nothing_like_this_is_said_where_the_codes_tell_so(
     index = app.state.studio.searches.index(app.state.studio, one, release)
     query = app.state.studio.searches.remember(index.asked(index.rows[0]))
     assert not Client(app).post(f"/api/search/{one.id}/again/{query}").json()["nothing"]
-    monkeypatch.setattr(Reading, "present", lambda _self, similarity, *_, **__: np.zeros(len(similarity), np.bool_))
+    monkeypatch.setattr(
+        Reading, "present", lambda _self, similarity, *_, **__: np.zeros(len(similarity), np.bool_)
+    )
     found = Client(app).post(f"/api/search/{one.id}/again/{query}").json()
     assert "no sign that even one photo" in found["nothing"]
 
@@ -282,7 +335,9 @@ def test_a_zip_is_bounded_and_its_paths_are_only_words(make: Callable[..., Any])
             archive.writestr(f"../../etc/IMG_{number}.jpg", as_bytes(photo("sand", number)))
         archive.writestr("notes.txt", b"no photo")
         archive.writestr("bomb.png", b"\x89PNG\r\n\x1a\n" + bytes(5_000_000))
-    answer = client.post(f"/api{where}/drop", content=packed.getvalue(), headers={"x-file-name": "album.zip"})
+    answer = client.post(
+        f"/api{where}/drop", content=packed.getvalue(), headers={"x-file-name": "album.zip"}
+    )
     assert answer.json() == {"taken": 6, "refused": 2}
     vault = app.state.studio.settings.state / "vaults" / where.rpartition("/")[2]
     assert len(list((vault / "photos").iterdir())) == 6
@@ -294,9 +349,14 @@ def test_a_zip_is_bounded_and_its_paths_are_only_words(make: Callable[..., Any])
             archive.writestr(f"{number}.jpg", b"x")
     assert client.post(f"/api{where}/drop", content=many.getvalue()).status_code == 413
     assert client.post(f"/api{where}/drop", content=b"PK\x03\x04 no zip").status_code == 422
-    assert client.post(f"/api{where}/drop", content=b"plain text").json() == {"taken": 0, "refused": 1}
+    assert client.post(f"/api{where}/drop", content=b"plain text").json() == {
+        "taken": 0,
+        "refused": 1,
+    }
     one = photo_library.scan(
-        app.state.studio.datasets, app.state.studio.datasets.get(where.rpartition("/")[2]), lambda *_: None
+        app.state.studio.datasets,
+        app.state.studio.datasets.get(where.rpartition("/")[2]),
+        lambda *_: None,
     )
     assert one.photos == 6
     run(app.state.studio.decoders.close())
@@ -319,19 +379,27 @@ def test_a_zip_that_unpacks_to_more_than_it_says_is_stopped(
     # Python unpacks these two without a bound: a bomb of a kilobyte would take all memory.
     for method in (zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA):
         assert sent(method, as_bytes(photo("sand", 1))).json() == {"taken": 0, "refused": 1}
-    assert sent(zipfile.ZIP_DEFLATED, as_bytes(photo("sand", 1))).json() == {"taken": 1, "refused": 0}
+    assert sent(zipfile.ZIP_DEFLATED, as_bytes(photo("sand", 1))).json() == {
+        "taken": 1,
+        "refused": 0,
+    }
     # Each is too large and refused; so many of them are too much work.
     assert sent(zipfile.ZIP_DEFLATED, *[bytes(5_000_000)] * 30).status_code == 413
     # A list that is longer than that of so many files is not even opened.
     monkeypatch.setattr(zipfile, "ZipFile", None)
     end = struct.pack("<4s4H2IH", b"PK\x05\x06", 0, 0, 1, 1, 40_000, 4, 0)
-    assert client.post(f"/api{where}/drop", content=b"PK\x03\x04" + bytes(40_000) + end).status_code == 413
+    assert (
+        client.post(f"/api{where}/drop", content=b"PK\x03\x04" + bytes(40_000) + end).status_code
+        == 413
+    )
     large = b"PK\x06\x07" + bytes(16) + struct.pack("<4s4H2IH", b"PK\x05\x06", 0, 0, 1, 1, 0, 4, 0)
     assert client.post(f"/api{where}/drop", content=b"PK\x03\x04" + large).status_code == 413
     run(app.state.studio.decoders.close())
 
 
-def test_an_analyst_reaches_no_photo_and_no_page_of_the_owner(make: Callable[..., Any], folder: Path) -> None:
+def test_an_analyst_reaches_no_photo_and_no_page_of_the_owner(
+    make: Callable[..., Any], folder: Path
+) -> None:
     app = make(keys="required")
     one = scanned(app, folder)
     first = app.state.studio.datasets.photos(one)[0].id
@@ -339,9 +407,15 @@ def test_an_analyst_reaches_no_photo_and_no_page_of_the_owner(make: Callable[...
     analyst = Client(app, Authorization=f"Bearer {key}")
     owner = Client(app, Authorization=f"Bearer {app.state.studio.keys.make('me', 'owner')}")
     shown = owner.get(f"/api/datasets/{one.id}/photos/{first}")
-    assert (shown.status_code, shown.headers["cache-control"]) == (200, "no-store"), "it would outlive the session"
+    assert (shown.status_code, shown.headers["cache-control"]) == (200, "no-store"), (
+        "it would outlive the session"
+    )
     assert Client(app).get(f"/api/datasets/{one.id}/photos/{first}").status_code == 401
-    for address in (f"/api/datasets/{one.id}/photos/{first}", f"/api/tags/{one.id}", f"/api/compare/{one.id}"):
+    for address in (
+        f"/api/datasets/{one.id}/photos/{first}",
+        f"/api/tags/{one.id}",
+        f"/api/compare/{one.id}",
+    ):
         assert analyst.get(address).status_code == 403, address
     assert analyst.post(f"/api/search/{one.id}/photo/{first}").status_code == 403
     for page in ("/protect", "/search", "/tags", f"/protect/{one.id}"):
@@ -361,7 +435,9 @@ def test_kill_9_in_the_middle_of_protecting_and_a_restart_end_in_one_release_and
     where = web.post(f"{first.url}/api/protect/folder", json={"folder": str(here)}).json()
     one = where["next"].rpartition("/")[2]
     wait(first.url, where["job"], "done")
-    order = web.post(f"{first.url}/api/protect/{one}/release", json={"epsilon": 8, "sure": True}).json()
+    order = web.post(
+        f"{first.url}/api/protect/{one}/release", json={"epsilon": 8, "sure": True}
+    ).json()
     for _ in range(6000):
         if any((state / "releases").glob("*/about.json")):
             break

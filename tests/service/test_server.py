@@ -1,4 +1,6 @@
-"""The server under people who mean harm: endless heads, half-sent requests, a locked ledger; and what it says first."""
+"""The server under people who mean harm: endless heads, half-sent requests, a locked ledger; and
+what it says first.
+"""
 
 from __future__ import annotations
 
@@ -71,7 +73,9 @@ def test_an_endless_head_is_cut_and_holds_up_nobody(live: Any, start: bytes, pie
     for _ in range(20):
         healthy(live)
     talker.join()
-    assert flood(live, start, pieces, 4.0) < 16 << 20  # what the kernel buffers, not a stream without end
+    assert (
+        flood(live, start, pieces, 4.0) < 16 << 20
+    )  # what the kernel buffers, not a stream without end
     assert resident(live) - before < 64 << 20
 
 
@@ -104,7 +108,10 @@ def test_an_answer_that_nobody_reads_is_ended(hasty: Server) -> None:
         rows = Path("/proc/net/tcp").read_text().splitlines()
         return any(ends[0] in row and ends[1] in row for row in rows)
 
-    with socket.create_server(("127.0.0.1", 0)) as own, socket.create_connection(own.getsockname()) as line:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as own,
+        socket.create_connection(own.getsockname()) as line,
+    ):
         assert established(line), "so it would be seen"
     with connect(hasty) as line:
         line.sendall(HELD["no reading"] * 20)
@@ -136,13 +143,16 @@ FORM = b"Content-Type: application/x-www-form-urlencoded\r\nContent-Length: 99\r
 HELD = {
     "half a head": b"GET / HTTP/1.1\r\n",
     "no body": b"POST /login HTTP/1.1\r\nHost: 127.0.0.1\r\n" + FORM,
-    "no reading": b"GET /static/swagger/swagger-ui-bundle.js HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n" * 3,
+    "no reading": b"GET /static/swagger/swagger-ui-bundle.js HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+    * 3,
 }
 
 
 @pytest.fixture(scope="module")
 def crowded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """No deadline ends a request: that some are ended for those who come later is what lets people through."""
+    """No deadline ends a request: that some are ended for those who come later is what lets people
+    through.
+    """
     long = {"HEADER_SECONDS": 3600, "BODY_SECONDS": 3600}
     server = Server(tmp_path_factory.mktemp("crowded"), CONNECTIONS=64, **long)
     yield server
@@ -150,7 +160,9 @@ def crowded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 @pytest.mark.parametrize("sent", HELD.values(), ids=list(HELD))
-def test_1500_held_requests_are_bounded_and_people_come_through(crowded: Server, sent: bytes) -> None:
+def test_1500_held_requests_are_bounded_and_people_come_through(
+    crowded: Server, sent: bytes
+) -> None:
     server = crowded
     before = resident(server)
     lines = []
@@ -167,10 +179,14 @@ def test_1500_held_requests_are_bounded_and_people_come_through(crowded: Server,
             with contextlib.suppress(ConnectionError):  # it may be one of those that were ended
                 line.send(sent)
         until = time.monotonic() + 2 * LONG
-        while web.get(server.url + "/health").status_code == 503:  # so much is refused in good order
+        while (
+            web.get(server.url + "/health").status_code == 503
+        ):  # so much is refused in good order
             assert time.monotonic() < until
         healthy(server)
-        while held(server) >= 2 * 64 + 60 and time.monotonic() < until:  # an answer has a file open beside its socket
+        while (
+            held(server) >= 2 * 64 + 60 and time.monotonic() < until
+        ):  # an answer has a file open beside its socket
             time.sleep(0.1)
         assert held(server) < 2 * 64 + 60
         assert resident(server) - before < 64 << 20
@@ -179,7 +195,9 @@ def test_1500_held_requests_are_bounded_and_people_come_through(crowded: Server,
             line.close()
 
 
-def test_a_locked_ledger_holds_up_charges_and_nothing_else(serve: Callable[..., Any], state: Path) -> None:
+def test_a_locked_ledger_holds_up_charges_and_nothing_else(
+    serve: Callable[..., Any], state: Path
+) -> None:
     server = serve(RATE=10**6, BURST=10**6)
     assert web.post(server.url + "/api/demo/tags/ask?query=1").status_code == 200
     writer = sqlite3.connect(state / "ledger.db", isolation_level=None)
@@ -187,7 +205,9 @@ def test_a_locked_ledger_holds_up_charges_and_nothing_else(serve: Callable[..., 
     found: list[int] = []
 
     def ask() -> None:
-        found.append(web.post(server.url + "/api/demo/tags/ask?query=1", timeout=10 * LONG).status_code)
+        found.append(
+            web.post(server.url + "/api/demo/tags/ask?query=1", timeout=10 * LONG).status_code
+        )
 
     askers = [threading.Thread(target=ask) for _ in range(60)]
     for asker in askers:
@@ -217,7 +237,16 @@ def test_what_is_kept_can_be_read_by_its_owner_only(live: Server) -> None:
 def test_a_folder_that_is_no_index_is_said_first(tmp_path: Path) -> None:
     with pytest.raises(InvalidData, match="not an index of photos"):
         check_index(Settings(index=str(tmp_path)))
-    command = [sys.executable, "-m", "blindsight", "serve", "--index", str(tmp_path), "--state", str(tmp_path / "new")]
+    command = [
+        sys.executable,
+        "-m",
+        "blindsight",
+        "serve",
+        "--index",
+        str(tmp_path),
+        "--state",
+        str(tmp_path / "new"),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode != 0
     assert "not an index of photos" in done.stderr
@@ -229,5 +258,8 @@ def test_a_busy_port_and_a_used_folder_are_said_in_words(tmp_path: Path) -> None
         taken.listen()
         with pytest.raises(InvalidParameter, match="cannot be used"):
             listening_socket(Settings(port=taken.getsockname()[1]))
-    with lock_state(Settings(state=tmp_path)), pytest.raises(InvalidParameter, match="another workbench"):
+    with (
+        lock_state(Settings(state=tmp_path)),
+        pytest.raises(InvalidParameter, match="another workbench"),
+    ):
         lock_state(Settings(state=tmp_path))

@@ -14,13 +14,22 @@ def test_the_environment_wins_over_the_file_and_arguments_over_both(tmp_path: Pa
     file = tmp_path / "studio.toml"
     file.write_text('[studio]\nport = 1000\nrate = 7\nhosts = ["a.example"]\nquery_budget = 5\n')
     found = Settings.read(
-        file, environment={"BLINDSIGHT_STUDIO_PORT": "2000", "BLINDSIGHT_STUDIO_BURST": "9"}, port=3000
+        file,
+        environment={"BLINDSIGHT_STUDIO_PORT": "2000", "BLINDSIGHT_STUDIO_BURST": "9"},
+        port=3000,
     )
-    assert (found.port, found.rate, found.burst, found.hosts, found.query_budget) == (3000, 7, 9, ("a.example",), 5.0)
+    assert (found.port, found.rate, found.burst, found.hosts, found.query_budget) == (
+        3000,
+        7,
+        9,
+        ("a.example",),
+        5.0,
+    )
 
 
 @pytest.mark.parametrize(
-    "text", ["[studio]\nprot = 1", "port = 1", "[studio]\nport = [1]", "[studio", "[studio]\nport=true"]
+    "text",
+    ["[studio]\nprot = 1", "port = 1", "[studio]\nport = [1]", "[studio", "[studio]\nport=true"],
 )
 def test_a_file_with_a_mistake_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "studio.toml").write_text(text)
@@ -44,7 +53,9 @@ def test_a_misspelt_name_is_refused_wherever_it_stands() -> None:
         Settings.read(environment={"BLINDSIGHT_STUDIO_KEY": "required"})
     with pytest.raises(InvalidParameter, match="port must be at most 65535, got 80000"):
         Settings(port=80_000)
-    with pytest.raises(InvalidParameter, match="keys must be 'auto', 'required' or 'off', got 'no'"):
+    with pytest.raises(
+        InvalidParameter, match="keys must be 'auto', 'required' or 'off', got 'no'"
+    ):
         Settings(keys="no")
 
 

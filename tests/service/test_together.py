@@ -1,4 +1,6 @@
-"""Train together: invitations, real processes that learn one model, kill -9 in between, and hostile invitations."""
+"""Train together: invitations, real processes that learn one model, kill -9 in between, and hostile
+invitations.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,17 @@ SITES = ("Coast archive", "Harbour museum", "County library", "Tourist office")
 
 
 def agreed(sites: int, port: int, rounds: int = 2) -> Run:
-    return Run("ab" * 6, "Common tags", 1, SITES[:sites], ("sea", "land"), "pixels", rounds, f"127.0.0.1:{port}", "now")
+    return Run(
+        "ab" * 6,
+        "Common tags",
+        1,
+        SITES[:sites],
+        ("sea", "land"),
+        "pixels",
+        rounds,
+        f"127.0.0.1:{port}",
+        "now",
+    )
 
 
 def rows(seed: int) -> tuple[Any, Any]:
@@ -39,12 +51,18 @@ def rows(seed: int) -> tuple[Any, Any]:
 
 
 @pytest.mark.parametrize("sites", [3, 4])
-def test_sites_learn_one_model_in_processes_of_their_own_although_one_is_killed(tmp_path: Path, sites: int) -> None:
-    """With three sites the second opens sums; with four, two of them together do, and a site dies on the way."""
+def test_sites_learn_one_model_in_processes_of_their_own_although_one_is_killed(
+    tmp_path: Path, sites: int
+) -> None:
+    """With three sites the second opens sums; with four, two of them together do, and a site dies
+    on the way.
+    """
     places = [Federations(Settings(state=tmp_path / str(n))) for n in range(sites)]
     run = places[0].start(agreed(sites, held_port(), rounds=1 if sites == 3 else 2), *rows(0))
     secrets_here = {path.name for path in (places[0].root / run.id / "parties").iterdir()}
-    assert not {f"user-{n}" for n in range(2, sites + 1)} & secrets_here, "others' keys stay with the host"
+    assert not {f"user-{n}" for n in range(2, sites + 1)} & secrets_here, (
+        "others' keys stay with the host"
+    )
     for number, place in enumerate(places[1:], 2):
         invited, parties = read_invitation(places[0].invitation(run, number).read_bytes())
         joined = place.join(invited, parties, *rows(number))
@@ -68,7 +86,9 @@ def test_sites_learn_one_model_in_processes_of_their_own_although_one_is_killed(
     said = places[0].progress(run)
     assert [line["who"] for line in said["rounds"]] == [list(range(1, sites + 1))] * run.rounds
     assert said["rounds"][-1]["right"] >= 75
-    assert not list((places[0].root / run.id / "invitations").iterdir()), "an invitation outlives the site's coming"
+    assert not list((places[0].root / run.id / "invitations").iterdir()), (
+        "an invitation outlives the site's coming"
+    )
     for path in (places[1].root / run.id).rglob("*"):
         assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0 or path.parent.name != "parties", path
 
@@ -98,7 +118,10 @@ def test_invitations_that_are_not_whole_are_refused_with_the_same_words(tmp_path
     fields = json.loads(base64.urlsafe_b64decode(good.partition(b":")[2]))
 
     def packed(**changes: Any) -> bytes:
-        changed = {"run": {**fields["run"], **changes}, "parties": changes.get("parties", fields["parties"])}
+        changed = {
+            "run": {**fields["run"], **changes},
+            "parties": changes.get("parties", fields["parties"]),
+        }
         changed["run"].pop("parties", None)
         return b"blindsight-invitation:" + base64.urlsafe_b64encode(json.dumps(changed).encode())
 
@@ -138,8 +161,19 @@ def test_a_run_is_started_and_joined_from_the_pages_and_is_paid_where_it_has_noi
     client, reader = Client(app), Client(app)
     assert "Join with an invitation" in reader.get("/together").text
     assert "this machine only" in reader.get("/together").text
-    order = {"title": "Common tags", "dataset": one.id, "sites": "Harbour museum, County library", "noise": "8"}
-    for wrong in ({"sites": "only one"}, {"sites": "a, a"}, {"host": "x y"}, {"title": "\u0000"}, {"rounds": 0}):
+    order = {
+        "title": "Common tags",
+        "dataset": one.id,
+        "sites": "Harbour museum, County library",
+        "noise": "8",
+    }
+    for wrong in (
+        {"sites": "only one"},
+        {"sites": "a, a"},
+        {"host": "x y"},
+        {"title": "\u0000"},
+        {"rounds": 0},
+    ):
         assert client.post("/api/together/start", json={**order, **wrong}).status_code == 422, wrong
     made = client.post("/api/together/start", json=order)
     assert made.status_code == 201
@@ -153,12 +187,22 @@ def test_a_run_is_started_and_joined_from_the_pages_and_is_paid_where_it_has_noi
     again = client.post("/api/together/start", json=order)
     assert (again.status_code, again.json()["error"]) == (409, "budget")
     shown = client.get(f"/api/together/{number}").json()
-    assert [site["name"] for site in shown["sites"]] == [one.name, "Harbour museum", "County library"]
+    assert [site["name"] for site in shown["sites"]] == [
+        one.name,
+        "Harbour museum",
+        "County library",
+    ]
     text = client.get(shown["sites"][1]["invitation"]).content
-    assert not any(word.encode() in base64.urlsafe_b64decode(text.partition(b":")[2]) for word in ("IMG_", str(folder)))
+    assert not any(
+        word.encode() in base64.urlsafe_b64decode(text.partition(b":")[2])
+        for word in ("IMG_", str(folder))
+    )
     headers = {"content-type": "text/plain"}
     address = f"/api/together/join/upload?dataset={one.id}"
-    assert client.post(address, content=b"no invitation", headers=headers).json()["error"] == "refused_invitation"
+    assert (
+        client.post(address, content=b"no invitation", headers=headers).json()["error"]
+        == "refused_invitation"
+    )
     assert client.post(address, content=text, headers=headers).json()["error"] == "joined_before"
     assert client.post(f"/api/together/{number}/pause").status_code == 200
     assert client.get(f"/api/together/{number}").json()["state"] == "paused"

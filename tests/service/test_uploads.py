@@ -1,4 +1,6 @@
-"""Images from outside: limits hold, bombs do nothing, metadata stay behind, the content type must be true."""
+"""Images from outside: limits hold, bombs do nothing, metadata stay behind, the content type must
+be true.
+"""
 
 from __future__ import annotations
 
@@ -27,12 +29,18 @@ MEMORY = 512 << 20
 
 def png(size: tuple[int, int] = (32, 32), kind: str = "PNG", **options: Any) -> bytes:
     buffer = io.BytesIO()
-    Image.fromarray(np.random.default_rng(0).integers(0, 255, size, dtype=np.uint8)).save(buffer, kind, **options)
+    Image.fromarray(np.random.default_rng(0).integers(0, 255, size, dtype=np.uint8)).save(
+        buffer, kind, **options
+    )
     return buffer.getvalue()
 
 
 def peak(process: int) -> int:
-    line = next(x for x in Path(f"/proc/{process}/status").read_text().splitlines() if x.startswith("VmPeak"))
+    line = next(
+        x
+        for x in Path(f"/proc/{process}/status").read_text().splitlines()
+        if x.startswith("VmPeak")
+    )
     return int(line.split()[1]) * 1024
 
 
@@ -194,15 +202,22 @@ def app(tmp_path_factory: pytest.TempPathFactory) -> Any:
     ],
 )
 def test_the_content_type_must_be_true(app: Any, kind: str, data: bytes, status: int) -> None:
-    answer = Client(app).post("/api/demo/sketch/upload", content=data, headers={"content-type": kind})
+    answer = Client(app).post(
+        "/api/demo/sketch/upload", content=data, headers={"content-type": kind}
+    )
     assert answer.status_code == status, answer.text
 
 
 def test_an_upload_beyond_its_limits_is_refused(make: Callable[..., Any]) -> None:
     app = make(upload_bytes=5000, upload_pixels=900)
     ask = {"content-type": "image/png"}
-    assert Client(app).post("/api/demo/sketch/upload", content=bytes(5001), headers=ask).status_code == 413
-    assert Client(app).post("/api/demo/sketch/upload", content=png(), headers=ask).status_code == 422
+    assert (
+        Client(app).post("/api/demo/sketch/upload", content=bytes(5001), headers=ask).status_code
+        == 413
+    )
+    assert (
+        Client(app).post("/api/demo/sketch/upload", content=png(), headers=ask).status_code == 422
+    )
     run(app.state.studio.decoders.close())
 
 

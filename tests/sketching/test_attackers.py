@@ -20,7 +20,9 @@ from blindsight.sketching.leak import bit_moments
 def photos():
     """Colour photos of 96 x 96 pixels: parts of those that come with scikit-learn."""
     china, flower = (image[::2, ::2] for image in load_sample_images().images)
-    return np.stack([part[:96, left : left + 96] for part in (china[60:], flower[60:]) for left in (40, 150)])
+    return np.stack(
+        [part[:96, left : left + 96] for part in (china[60:], flower[60:]) for left in (40, 150)]
+    )
 
 
 @pytest.fixture(scope="module")
@@ -31,10 +33,14 @@ def digits():
 
 def attacked(parameters, images, **options):
     sketches = rehearse(images, parameters, rng=np.random.default_rng(0))
-    return {result.attack: result for result in Suite(parameters, **options).attack(sketches, images)}
+    return {
+        result.attack: result for result in Suite(parameters, **options).attack(sketches, images)
+    }
 
 
-LAWS = [QKParameters.paper(name) for name in ("Q1", "Q3", "Q5", "Q6", "Q12")] + [FlipParameters.proven(6.0)]
+LAWS = [QKParameters.paper(name) for name in ("Q1", "Q3", "Q5", "Q6", "Q12")] + [
+    FlipParameters.proven(6.0)
+]
 
 
 @pytest.mark.parametrize("law", LAWS, ids=lambda law: law.name)
@@ -44,7 +50,8 @@ def test_unbiased_values_are_unbiased_and_their_noise_is_as_stated(law):
     reading = read(rehearse(images, law, rng=rng))
     values, noise = reading.values, reading.noise
     error = (values[:, 0] - images).ravel()
-    # 24,576 pixels; trailing bits are shrunk, which is a small bias within a pixel and none on average
+    # 24,576 pixels; trailing bits are shrunk, which is a small bias within a pixel and none on
+    # average
     assert abs(error.mean()) < 5 * max(noise, 1) / np.sqrt(error.size)
     assert error.std() == pytest.approx(noise, rel=0.08, abs=0.3)
     leading = np.corrcoef(values[:, 0].ravel(), images.ravel() >= 128)[0, 1]
@@ -83,7 +90,9 @@ def test_a_second_reading_is_bayes_rule_over_all_values():
     weights = []
     for value in range(8):
         bits = [(value >> shift) & 1 for shift in (2, 1, 0)]
-        likelihood = np.prod([p if bit else 1 - p for bit, p in zip(bits, (0.9, 0.2, 0.7), strict=True)])
+        likelihood = np.prod(
+            [p if bit else 1 - p for bit, p in zip(bits, (0.9, 0.2, 0.7), strict=True)]
+        )
         weights.append(likelihood * np.exp(-((value - 2) ** 2) / (2 * (1.2 * 1.5) ** 2)))
     expected = np.average(np.arange(8), weights=weights)
     spread = np.sqrt(np.average((np.arange(8) - expected) ** 2, weights=weights))
@@ -119,7 +128,9 @@ def test_one_who_knows_digits_sees_far_more_of_them_than_the_papers_attacker(dig
 
 
 @pytest.mark.parametrize("name", ["Q6", "Q12"])
-def test_the_network_starts_as_the_best_estimate_without_learning_and_does_not_fall_below(digits, name):
+def test_the_network_starts_as_the_best_estimate_without_learning_and_does_not_fall_below(
+    digits, name
+):
     private, public = digits[0][:40], digits[1][:300]
     found = attacked(QKParameters.paper(name), private, public=public, steps=8, width=8)
     others = max(found[other].psnr for other in ("posterior mean", "second reading"))
@@ -141,12 +152,16 @@ def test_a_network_that_does_not_help_is_shut(digits):
     learner = LearnedPrior(steps=1, width=4).fit(digits[1][:20], parameters)
     with torch.no_grad():
         learner.module_.last.bias.fill_(30.0)  # it now says: brighter, everywhere
-    gate = learner._best_gate(_Tiles(255 - digits[1][:20, None] // 8, parameters, np.random.default_rng(0)))
+    gate = learner._best_gate(
+        _Tiles(255 - digits[1][:20, None] // 8, parameters, np.random.default_rng(0))
+    )
     assert 0 <= gate < 0.5
 
 
 @pytest.mark.parametrize(
-    "shape", [(2, 8, 8), (2, 5, 40, 3), (1, 1, 30), (1, 3, 3), (1, 530, 20), (2, 20, 20, 2)], ids=str
+    "shape",
+    [(2, 8, 8), (2, 5, 40, 3), (1, 1, 30), (1, 3, 3), (1, 530, 20), (2, 20, 20, 2)],
+    ids=str,
 )
 def test_images_of_any_shape_are_attacked(shape):
     images = np.random.default_rng(0).integers(0, 256, shape).astype(np.uint8)
@@ -172,7 +187,9 @@ def test_tiles_do_not_show(photos):
     assert np.abs(whole["denoising"] - parts["denoising"]).mean() < 3
     truth = photos[:1]
     for name in ("smoothing", "denoising", "second reading"):
-        whole_psnr, parts_psnr = (measure(name, truth, guess[name]).psnr for guess in (whole, parts))
+        whole_psnr, parts_psnr = (
+            measure(name, truth, guess[name]).psnr for guess in (whole, parts)
+        )
         assert parts_psnr == pytest.approx(whole_psnr, abs=0.3)
 
 

@@ -17,7 +17,9 @@ def digits():
     return images[::25], images[1::5]  # private, public
 
 
-@pytest.mark.parametrize(("name", "r", "least"), [("Q3", 6.5, 0.995), ("Q6", 6.5, 0.995), ("Q3", 3.0, 0.95)])
+@pytest.mark.parametrize(
+    ("name", "r", "least"), [("Q3", 6.5, 0.995), ("Q6", 6.5, 0.995), ("Q3", 3.0, 0.95)]
+)
 def test_records_are_reversed_by_belief_propagation(digits, name, r, least):
     parameters = QKParameters.paper(name, r=r)
     image = digits[0][3]
@@ -46,9 +48,19 @@ def test_the_card_shows_what_every_attack_recovered(digits):
     private, public = digits[0][:8], digits[1][:64]
     card = attack_card(NegativeSketcher("Q6", random_state=0), private, public=public, steps=2)
     text = card.card()
-    for words in ("posterior mean: PSNR", "smoothing: PSNR", "second reading: PSNR", "network: PSNR", "Equation 11"):
+    for words in (
+        "posterior mean: PSNR",
+        "smoothing: PSNR",
+        "second reading: PSNR",
+        "network: PSNR",
+        "Equation 11",
+    ):
         assert words in text
-    assert "belief propagation" in text and "At 20 x 20 pixels" in card.verdict and "Not tried" not in card.verdict
+    assert (
+        "belief propagation" in text
+        and "At 20 x 20 pixels" in card.verdict
+        and "Not tried" not in card.verdict
+    )
 
 
 def test_the_card_says_which_attacker_was_not_tried(digits):

@@ -14,7 +14,9 @@ from blindsight.sketching.informed import Kind
 
 
 def informed_psnr(parameters, reference):
-    return Kind.of(reference, parameters.depth).psnr(parameters.differing_rate, parameters.agreeing_rate)
+    return Kind.of(reference, parameters.depth).psnr(
+        parameters.differing_rate, parameters.agreeing_rate
+    )
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +86,9 @@ def test_the_informed_attackers_psnr_is_what_the_best_linear_guess_gets(referenc
 
 
 @pytest.mark.parametrize("paper", ["Q3", "Q2", "Q1"])
-def test_the_informed_goal_keeps_more_of_the_shape_than_the_papers_setting_at_the_same_psnr(reference, paper):
+def test_the_informed_goal_keeps_more_of_the_shape_than_the_papers_setting_at_the_same_psnr(
+    reference, paper
+):
     kind, theirs = Kind.of(reference, 8), QKParameters.paper(paper)
     goal = informed_psnr(theirs, reference)
     chosen = calibrate(max_psnr=goal, reference=reference, attacker="informed")
@@ -142,7 +146,9 @@ def test_the_goal_is_held_by_every_attacker_on_photos_it_was_not_calibrated_on()
     chosen = calibrate(max_psnr=goal, reference=photos(20, seed=0), steps=8)
     held_out = photos(20, seed=1)
     best = best_psnr(
-        Suite(chosen, public=photos(24, seed=2), steps=15, width=8), held_out, rng=np.random.default_rng(0)
+        Suite(chosen, public=photos(24, seed=2), steps=15, width=8),
+        held_out,
+        rng=np.random.default_rng(0),
     )
     assert np.mean(best <= goal) >= 0.95
     # and the goal is used: the paper's attacker alone would have been let much further

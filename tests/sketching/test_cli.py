@@ -33,23 +33,44 @@ def folder(tmp_path_factory):
 
 
 def test_a_folder_is_sketched_trained_on_and_attacked(folder, tmp_path):
-    made = run("sketch", folder, tmp_path / "s", "--q", "Q6", "--seed", 0, "--json")  # what is learned is then fixed
+    made = run(
+        "sketch", folder, tmp_path / "s", "--q", "Q6", "--seed", 0, "--json"
+    )  # what is learned is then fixed
     told = json.loads(made.stdout)
     assert told["sketches"] == 80 and "handed over" in told["verdict"]
     sketches = SketchSet.open(tmp_path / "s")
     assert sketches.image_shape == (1, 28, 28) and sketches.classes == ("class0", "class1")
 
     trained = run(
-        "train", tmp_path / "s", "--epochs", 4, "--out", tmp_path / "m", "--onnx", tmp_path / "m.onnx",
-        "--batch-size", 16, "--seed", 0, "--json",
-    )  # fmt: skip
+        "train",
+        tmp_path / "s",
+        "--epochs",
+        4,
+        "--out",
+        tmp_path / "m",
+        "--onnx",
+        tmp_path / "m.onnx",
+        "--batch-size",
+        16,
+        "--seed",
+        0,
+        "--json",
+    )
     assert json.loads(trained.stdout)["accuracy"] >= 0.75
     assert (tmp_path / "m").exists() and (tmp_path / "m.onnx").exists()
 
     attacked = run(
-        "sketch", "recover", tmp_path / "s", "--originals", folder, "--gallery", tmp_path / "g.svg",
-        "--settings", tmp_path / "q.png", "--json",
-    )  # fmt: skip
+        "sketch",
+        "recover",
+        tmp_path / "s",
+        "--originals",
+        folder,
+        "--gallery",
+        tmp_path / "g.svg",
+        "--settings",
+        tmp_path / "q.png",
+        "--json",
+    )
     told = json.loads(attacked.stdout)
     attacks = {attack["attack"]: attack["psnr"] for attack in told["attacks"]}
     assert attacks["posterior mean"] == pytest.approx(26.6, abs=1.5)
@@ -62,11 +83,23 @@ def test_a_folder_is_sketched_trained_on_and_attacked(folder, tmp_path):
 def test_the_learning_attacker_runs_from_the_command_line(folder, tmp_path):
     run("sketch", folder, tmp_path / "s", "--q", "Q2", "--json")
     attacked = run(
-        "sketch", "recover", tmp_path / "s", "--originals", folder, "--public", folder, "--steps", 3, "--count", 10,
+        "sketch",
+        "recover",
+        tmp_path / "s",
+        "--originals",
+        folder,
+        "--public",
+        folder,
+        "--steps",
+        3,
+        "--count",
+        10,
         "--json",
-    )  # fmt: skip
+    )
     told = json.loads(attacked.stdout)
-    assert {attack["attack"] for attack in told["attacks"]} == set(ATTACKS) and told["not_tried"] is None
+    assert {attack["attack"] for attack in told["attacks"]} == set(ATTACKS) and told[
+        "not_tried"
+    ] is None
 
 
 def test_words_for_people(folder, tmp_path):
@@ -76,11 +109,15 @@ def test_words_for_people(folder, tmp_path):
 
 
 def test_goals_choose_q(folder, tmp_path):
-    told = json.loads(run("sketch", folder, tmp_path / "s", "--epsilon-per-pixel", 5, "--json").stdout)
+    told = json.loads(
+        run("sketch", folder, tmp_path / "s", "--epsilon-per-pixel", 5, "--json").stdout
+    )
     assert told["epsilon_per_pixel"] <= 5
     goal = ("--max-psnr", 8, "--attacker", "mean", "--reference", folder)
     run("sketch", folder, tmp_path / "t", *goal, "--seed", 0, "--json")
-    seen = json.loads(run("sketch", "recover", tmp_path / "t", "--originals", folder, "--json").stdout)
+    seen = json.loads(
+        run("sketch", "recover", tmp_path / "t", "--originals", folder, "--json").stdout
+    )
     attacks = {attack["attack"]: attack["psnr"] for attack in seen["attacks"]}
     assert attacks["posterior mean"] < 8.3 < attacks[seen["best"]]
     with pytest.raises(InvalidParameter, match="size and kind of yours"):
@@ -113,14 +150,19 @@ def test_records_are_written_only_behind_the_unsafe_option(folder, tmp_path):
 def test_a_finished_release_is_not_written_over(folder, tmp_path):
     run("sketch", folder, tmp_path / "s", "--q", "Q6", "--json")
     first = (tmp_path / "s").read_bytes()
-    for again in (("--q", "Q6"), ("--q", "Q3")):  # without a vault nobody can say whether the images are the same
+    for again in (
+        ("--q", "Q6"),
+        ("--q", "Q3"),
+    ):  # without a vault nobody can say whether the images are the same
         with pytest.raises(InvalidData, match="second release"):
             run("sketch", folder, tmp_path / "s", *again)
     with pytest.raises(InvalidData, match=r"second release.*another file.*--force"):
         run("sketch", folder, tmp_path / "s", "--q", "Q3")
     with pytest.raises(InvalidData, match="second release"):
         run("sketch", folder, tmp_path / "s", "--flip-epsilon", 6)
-    assert (tmp_path / "s").read_bytes() == first and [path.name for path in tmp_path.iterdir()] == ["s"]
+    assert (tmp_path / "s").read_bytes() == first and [
+        path.name for path in tmp_path.iterdir()
+    ] == ["s"]
     run("sketch", folder, tmp_path / "s", "--q", "Q3", "--force", "--json")
     assert SketchSet.open(tmp_path / "s").parameters.name == "Q3"
     (tmp_path / "other").write_bytes(b"precious")

@@ -26,7 +26,9 @@ def test_a_bit_that_never_lies_is_known_from_one_sighting():
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=8))
 def test_linearity_gives_the_papers_sum_over_all_values(posteriors):
     weights = 2.0 ** np.arange(len(posteriors) - 1, -1, -1)
-    assert estimation.pixel_mean_by_enumeration(posteriors) == pytest.approx(weights @ posteriors, abs=1e-9)
+    assert estimation.pixel_mean_by_enumeration(posteriors) == pytest.approx(
+        weights @ posteriors, abs=1e-9
+    )
 
 
 @pytest.mark.parametrize("name", PAPER_Q)
@@ -34,10 +36,17 @@ def test_means_from_tables_equal_the_papers_formulas(name):
     parameters = QKParameters.paper(name)
     pixels = np.random.default_rng(0).integers(0, 256, size=(3, 49)).astype(np.uint8)
     counts = draw_sketches(pixels, parameters, dice=Dice.throw(0))
-    means, bits = estimation.pixel_means(counts, parameters), estimation.bit_posteriors(counts, parameters)
+    means, bits = (
+        estimation.pixel_means(counts, parameters),
+        estimation.bit_posteriors(counts, parameters),
+    )
     for k, a in [(0, 0), (1, 17), (2, 48)]:
         printed = [
-            float(estimation.posterior_of_one(counts[k, j, 0, a], counts[k, j, 1, a], parameters.p_diff[j]))
+            float(
+                estimation.posterior_of_one(
+                    counts[k, j, 0, a], counts[k, j, 1, a], parameters.p_diff[j]
+                )
+            )
             for j in range(8)
         ]
         assert bits[k, :, a] == pytest.approx(printed, abs=1e-6)
@@ -61,7 +70,8 @@ def test_sixteen_bit_counts_are_read():
 
 
 @pytest.mark.parametrize(
-    "counts", [np.zeros((2, 8, 3, 9), np.uint8), np.zeros((2, 4, 2, 9), np.uint8), np.zeros((2, 8, 2, 9))]
+    "counts",
+    [np.zeros((2, 8, 3, 9), np.uint8), np.zeros((2, 4, 2, 9), np.uint8), np.zeros((2, 8, 2, 9))],
 )
 def test_what_is_not_a_sketch_is_refused(counts):
     with pytest.raises(InvalidData):

@@ -56,7 +56,9 @@ def test_neighbouring_pixels_differ_by_at_most_epsilon():
         changed = to_bits(np.array(released), 4) != to_bits(np.array(x), 4)
         return np.where(changed, np.log(beta), np.log1p(-beta)).sum()
 
-    worst = max(log_prob(o, a) - log_prob(o, b) for o in range(16) for a in range(16) for b in range(16))
+    worst = max(
+        log_prob(o, a) - log_prob(o, b) for o in range(16) for a in range(16) for b in range(16)
+    )
     assert worst <= 3.0 + 1e-9
     assert worst == pytest.approx(parameters.epsilon_pixel)
 
@@ -64,7 +66,9 @@ def test_neighbouring_pixels_differ_by_at_most_epsilon():
 def test_the_guarantee_speaks_of_pixels_and_of_images():
     guarantee = FlippedBits(2.0).fit(IMAGES).guarantee_
     assert guarantee.unit == "pixel" and guarantee.epsilon == pytest.approx(2.0)
-    assert guarantee.also[0].unit == "record" and guarantee.also[0].epsilon == pytest.approx(2.0 * 81)
+    assert guarantee.also[0].unit == "record" and guarantee.also[0].epsilon == pytest.approx(
+        2.0 * 81
+    )
 
 
 def test_flipped_bits_train_through_the_same_code():

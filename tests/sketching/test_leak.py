@@ -13,8 +13,12 @@ from blindsight.sketching.parameters import PAPER_Q, QKParameters
 from blindsight.sketching.sampler import Dice, draw_sketches
 
 # Table 5 of the paper.
-G_MNIST = dict(zip(PAPER_Q, (1670, 1936, 3890, 2295, 1933, 252, 546, 484, 212, 141, 71, 36), strict=True))
-G_CIFAR = dict(zip(PAPER_Q, (2177, 2523, 5082, 2992, 2526, 331, 716, 631, 278, 183, 91, 47), strict=True))
+G_MNIST = dict(
+    zip(PAPER_Q, (1670, 1936, 3890, 2295, 1933, 252, 546, 484, 212, 141, 71, 36), strict=True)
+)
+G_CIFAR = dict(
+    zip(PAPER_Q, (2177, 2523, 5082, 2992, 2526, 331, 716, 631, 278, 183, 91, 47), strict=True)
+)
 
 
 @pytest.mark.parametrize("name", PAPER_Q)
@@ -25,7 +29,8 @@ def test_g_reproduces_table_5(name):
 
 
 @pytest.mark.parametrize(
-    ("name", "epsilon"), [("Q3", 12), ("Q4", 30), ("Q2", 43), ("Q5", 43), ("Q1", 62), ("Q6", 126), ("Q8", 155)]
+    ("name", "epsilon"),
+    [("Q3", 12), ("Q4", 30), ("Q2", 43), ("Q5", 43), ("Q1", 62), ("Q6", 126), ("Q8", 155)],
 )
 def test_epsilon_per_pixel(name, epsilon):
     leak = leak_of(QKParameters.paper(name))
@@ -56,7 +61,9 @@ def test_bit_epsilon_agrees_with_mpmath():
     def excess(epsilon):
         total = mpmath.mpf(0)
         for k in range(-90, 91):
-            p = mpmath.exp(-(differing + agreeing)) * mpmath.power(agreeing / differing, mpmath.mpf(k) / 2)
+            p = mpmath.exp(-(differing + agreeing)) * mpmath.power(
+                agreeing / differing, mpmath.mpf(k) / 2
+            )
             p *= mpmath.besseli(abs(k), 2 * mpmath.sqrt(differing * agreeing))
             total += p * max(mpmath.mpf(0), 1 - mpmath.exp(epsilon - k * rho))
         return total
@@ -68,7 +75,9 @@ def test_renyi_orders_bound_the_tight_value_from_above():
     for name in ("Q1", "Q3", "Q6"):
         parameters = QKParameters.paper(name)
         rate = float(parameters.differing_rate[0])
-        assert pixel_epsilon_rdp([rate], parameters.agreeing_rate) >= bit_epsilon(rate, parameters.agreeing_rate)
+        assert pixel_epsilon_rdp([rate], parameters.agreeing_rate) >= bit_epsilon(
+            rate, parameters.agreeing_rate
+        )
 
 
 @pytest.mark.parametrize("name", ["Q2", "Q3", "Q9"])
@@ -82,7 +91,9 @@ def test_the_law_of_a_bit_is_what_sketches_show(name):
         law = bit_law(float(rate), parameters.agreeing_rate)
         # 23,520 samples: the standard error is below 0.0033, five of them
         assert truth[:, j].mean() == pytest.approx(law.mean, abs=0.017)
-        assert ((truth[:, j] > 0.5) + 0.5 * (truth[:, j] == 0.5)).mean() == pytest.approx(law.right, abs=0.017)
+        assert ((truth[:, j] > 0.5) + 0.5 * (truth[:, j] == 0.5)).mean() == pytest.approx(
+            law.right, abs=0.017
+        )
 
 
 def test_verdicts_rank_the_settings():

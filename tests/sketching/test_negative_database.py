@@ -60,7 +60,9 @@ def test_updating_a_string_that_is_not_there_is_refused():
 @given(st.integers(0, 2**32))
 def test_no_record_of_the_qk_hidden_algorithm_matches_its_string(seed):
     rng = np.random.default_rng(seed)
-    parameters = QKParameters(q=tuple(rng.dirichlet(np.ones(4))), p=tuple(rng.dirichlet(np.ones(3))), r=3)
+    parameters = QKParameters(
+        q=tuple(rng.dirichlet(np.ones(4))), p=tuple(rng.dirichlet(np.ones(3))), r=3
+    )
     bits = rng.integers(0, 2, size=24)
     database = hide(bits, parameters, random_state=seed)
     assert len(database) == 72
@@ -101,7 +103,11 @@ def test_records_are_written_only_on_request(tmp_path):
 def test_a_damaged_file_is_refused(tmp_path):
     from blindsight.core import storage
 
-    arrays = {"offsets": np.array([0, 2]), "positions": np.array([0, 9]), "values": np.array([0, 1])}
+    arrays = {
+        "offsets": np.array([0, 2]),
+        "positions": np.array([0, 9]),
+        "values": np.array([0, 1]),
+    }
     storage.save(tmp_path / "bad", kind="negative-database", arrays=arrays, fields={"length": 4})
     with pytest.raises(HostileFile, match="below the string's length"):
         NegativeDatabase.load(tmp_path / "bad")

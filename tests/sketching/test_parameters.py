@@ -10,8 +10,8 @@ from blindsight.sketching.parameters import PAPER_Q, QKParameters, resolve
 
 # Table 2's last two columns.
 TABLE_2 = {
-    "Q1": (0.25, 0.70), "Q2": (0.40, 0.67), "Q3": (0.45, 0.45), "Q4": (0.57, 0.57), "Q5": (0.67, 0.40),
-    "Q6": (0.73, 0.67), "Q7": (0.77, 0.57), "Q8": (0.80, 0.40), "Q9": (0.82, 0.25), "Q10": (0.84, 0.25),
+    "Q1": (0.25, 0.70), "Q2": (0.40, 0.67), "Q3": (0.45, 0.45), "Q4": (0.57, 0.57), "Q5": (0.67, 0.40),  # noqa: E501
+    "Q6": (0.73, 0.67), "Q7": (0.77, 0.57), "Q8": (0.80, 0.40), "Q9": (0.82, 0.25), "Q10": (0.84, 0.25),  # noqa: E501
     "Q11": (0.85, 0.25), "Q12": (0.86, 0.25),
 }  # fmt: skip
 
@@ -19,7 +19,9 @@ TABLE_2 = {
 @pytest.mark.parametrize("name", PAPER_Q)
 def test_p_diff_reproduces_table_2(name):
     p_diff = QKParameters.paper(name).p_diff
-    assert p_diff[[0, 7]] == pytest.approx(TABLE_2[name], abs=0.0101)  # the paper cuts 0.857 to 0.85
+    assert p_diff[[0, 7]] == pytest.approx(
+        TABLE_2[name], abs=0.0101
+    )  # the paper cuts 0.857 to 0.85
 
 
 def test_p_diff_is_equation_4_as_printed():
@@ -76,7 +78,9 @@ def test_q_without_room_for_the_differing_bits_is_refused():
         QKParameters.paper("Q12").check_string(1)
 
 
-@pytest.mark.parametrize("fields", [None, {}, {"q": [1.0]}, {"q": [1.0], "p": [1.0], "r": 1, "x": 2}])
+@pytest.mark.parametrize(
+    "fields", [None, {}, {"q": [1.0]}, {"q": [1.0], "p": [1.0], "r": 1, "x": 2}]
+)
 def test_malformed_fields_are_refused(fields):
     with pytest.raises(InvalidData):
         QKParameters.from_dict(fields)

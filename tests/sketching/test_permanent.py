@@ -23,7 +23,9 @@ def vault(tmp_path):
 
 def sketchers(vault, **changes):
     state = Permanent(vault)
-    return NegativeSketcher("Q3", random_state=state, **changes), FlippedBits(4.0, random_state=state)
+    return NegativeSketcher("Q3", random_state=state, **changes), FlippedBits(
+        4.0, random_state=state
+    )
 
 
 @pytest.mark.parametrize("kind", [0, 1], ids=["sketch", "flipped bits"])
@@ -34,7 +36,9 @@ def test_a_photo_has_the_same_sketch_alone_or_among_others_now_and_later(vault, 
 
 
 @pytest.mark.parametrize("kind", [0, 1], ids=["sketch", "flipped bits"])
-def test_other_photos_other_settings_and_other_vaults_have_noise_of_their_own(vault, tmp_path, kind):
+def test_other_photos_other_settings_and_other_vaults_have_noise_of_their_own(
+    vault, tmp_path, kind
+):
     black = np.zeros((2, 16, 16), np.uint8)
     black[1, 0, 0] = 1
     here = sketchers(vault)[kind].fit(black).transform(black)
@@ -51,7 +55,9 @@ def test_two_files_of_the_same_photos_are_one_release_and_one_charge(vault, tmp_
     ledger = Ledger(tmp_path / "ledger.db", dataset="ward-7")
     ledger.grant(Cost(epsilon=5, unit="pixel"))
     flipper = sketchers(vault)[1].fit(IMAGES)
-    held = [sketch_to(tmp_path / name, IMAGES, flipper, ledger=ledger, block=2) for name in ("a", "b")]
+    held = [
+        sketch_to(tmp_path / name, IMAGES, flipper, ledger=ledger, block=2) for name in ("a", "b")
+    ]
     assert np.array_equal(*(one.counts for one in held))
     flipper.transform(IMAGES[1:3], ledger=ledger)
     assert ledger.balance("pixel").spent.epsilon == pytest.approx(4.0)
@@ -59,7 +65,9 @@ def test_two_files_of_the_same_photos_are_one_release_and_one_charge(vault, tmp_
 
 def test_under_a_vault_a_finished_file_is_known_again_and_its_names_are_not(vault, tmp_path):
     sketcher = sketchers(vault)[0].fit(IMAGES)
-    named, other = (ImageSet(IMAGES, names=np.array([f"{k}{end}" for k in range(len(IMAGES))])) for end in "ab")
+    named, other = (
+        ImageSet(IMAGES, names=np.array([f"{k}{end}" for k in range(len(IMAGES))])) for end in "ab"
+    )
     held = sketch_to(tmp_path / "a", named, sketcher, block=2)
     before = (tmp_path / "a").read_bytes()
     assert np.array_equal(sketch_to(tmp_path / "a", named, sketcher, block=2).counts, held.counts)
@@ -74,7 +82,9 @@ def test_under_a_vault_a_finished_file_is_known_again_and_its_names_are_not(vaul
 
 def test_a_sketch_in_a_file_is_the_one_in_memory(vault, tmp_path):
     sketcher = sketchers(vault)[0].fit(IMAGES)
-    assert np.array_equal(sketch_to(tmp_path / "a", IMAGES, sketcher, block=2).counts, sketcher.transform(IMAGES))
+    assert np.array_equal(
+        sketch_to(tmp_path / "a", IMAGES, sketcher, block=2).counts, sketcher.transform(IMAGES)
+    )
 
 
 def test_a_guarantee_says_that_the_noise_is_keyed(vault):

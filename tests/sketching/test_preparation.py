@@ -1,4 +1,6 @@
-"""Folders as people have them: sizes and colours mixed, others' photos of another size, photos of 12 megapixels."""
+"""Folders as people have them: sizes and colours mixed, others' photos of another size, photos of
+12 megapixels.
+"""
 
 from __future__ import annotations
 
@@ -83,13 +85,19 @@ def test_public_photos_are_brought_to_the_sketches_shape(tmp_path):
     own = folder(tmp_path / "own", (20, 30, 3))
     run("sketch", own, tmp_path / "s", "--json")
     others = folder(tmp_path / "others", (40, 40), (12, 9, 3), (20, 30, 3))
-    told = json.loads(run("sketch", "recover", tmp_path / "s", "--public", others, "--steps", 1, "--json").stdout)
+    told = json.loads(
+        run("sketch", "recover", tmp_path / "s", "--public", others, "--steps", 1, "--json").stdout
+    )
     assert told["not_tried"] is None
 
 
 @pytest.mark.parametrize(
     ("shapes", "found"),
-    [([(20, 30, 3)], "1 of 30 x 20 in colour"), ([(20, 30)] * 2, "2 of 30 x 20 grey"), ([(20, 31, 3)] * 2, "31 x 20")],
+    [
+        ([(20, 30, 3)], "1 of 30 x 20 in colour"),
+        ([(20, 30)] * 2, "2 of 30 x 20 grey"),
+        ([(20, 31, 3)] * 2, "31 x 20"),
+    ],
 )
 def test_originals_that_are_not_behind_the_sketches_are_refused(tmp_path, shapes, found):
     run("sketch", folder(tmp_path / "own", (20, 30, 3), (20, 30, 3)), tmp_path / "s", "--json")

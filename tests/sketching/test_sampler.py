@@ -1,4 +1,7 @@
-"""The direct sampler has the law of Algorithms 1 and 2. False alarms: every test below is at level 1e-6 in all."""
+"""The direct sampler has the law of Algorithms 1 and 2.
+
+False alarms: every test below is at level 1e-6 in all.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +59,12 @@ def test_the_keystream_is_chacha8():
 
 def by_records(bits, parameters, trials):
     """Sketches from vectorised records, flat: (trials, planes, 2, attributes)."""
-    return np.stack([hide(bits, parameters, random_state=seed).sketch(parameters.depth) for seed in range(trials)])
+    return np.stack(
+        [
+            hide(bits, parameters, random_state=seed).sketch(parameters.depth)
+            for seed in range(trials)
+        ]
+    )
 
 
 def by_python(bits, parameters, trials):
@@ -66,8 +74,13 @@ def by_python(bits, parameters, trials):
 
 
 def p_values(one, other):
-    """Two-sample tests: the histogram of every cell, and of products of neighbouring cells (their dependence)."""
-    flat_one, flat_other = one.reshape(len(one), -1).astype(int), other.reshape(len(other), -1).astype(int)
+    """Two-sample tests: the histogram of every cell, and of products of neighbouring cells (their
+    dependence).
+    """
+    flat_one, flat_other = (
+        one.reshape(len(one), -1).astype(int),
+        other.reshape(len(other), -1).astype(int),
+    )
     both = np.concatenate([flat_one, flat_other])
     centred = both - both.mean(axis=0)
     products = centred * np.roll(centred, 1, axis=1)
@@ -89,10 +102,14 @@ def smallest(one, other):
 
 
 def sampled(parameters, trials, pixels=PIXELS):
-    return draw_sketches(np.repeat(pixels, trials, axis=0), parameters, dice=Dice.throw(3), n_jobs=2)
+    return draw_sketches(
+        np.repeat(pixels, trials, axis=0), parameters, dice=Dice.throw(3), n_jobs=2
+    )
 
 
-@pytest.mark.parametrize("q", [(0.6, 0.3, 0.1), (0.0, 1.0, 0.0), (1 / 3, 1 / 3, 1 / 3), (0.0, 0.5, 0.5)])
+@pytest.mark.parametrize(
+    "q", [(0.6, 0.3, 0.1), (0.0, 1.0, 0.0), (1 / 3, 1 / 3, 1 / 3), (0.0, 0.5, 0.5)]
+)
 def test_counts_have_the_law_of_the_records(q):
     parameters = QKParameters(q=q, p=SMALL.p, r=SMALL.r)
     bits = to_bits(PIXELS[0], 3).ravel()
@@ -105,18 +122,23 @@ def test_counts_have_the_law_of_algorithm_1_in_plain_python():
 
 
 def test_the_test_would_see_repeats_ignored():
-    # Multinomial counts without the care for repeats: what the sampler would give without its redraws.
+    # Multinomial counts without the care for repeats: what the sampler would give without its
+    # redraws.
     rng, n, M = np.random.default_rng(0), 20000, 4
     types = rng.multinomial(SMALL.n_records(M), SMALL.p, size=n)
     differing = types @ np.arange(1, 4)
     d = rng.multinomial(differing, np.repeat(SMALL.q, M) / M)
     s = rng.multinomial(3 * SMALL.n_records(M) - differing, np.full(3 * M, 1 / (3 * M)))
     bits = to_bits(PIXELS[0], 3).T.ravel()
-    loose = np.where(bits, [d, s], [s, d]).transpose(1, 0, 2).reshape(n, 2, 3, M).transpose(0, 2, 1, 3)
+    loose = (
+        np.where(bits, [d, s], [s, d]).transpose(1, 0, 2).reshape(n, 2, 3, M).transpose(0, 2, 1, 3)
+    )
     assert smallest(loose, by_records(to_bits(PIXELS[0], 3).ravel(), SMALL, 1500)) < LEVEL
 
 
-@pytest.mark.parametrize(("depth", "M", "K"), [(1, 5, 1), (1, 30, 4), (5, 3, 2), (8, 49, 3), (16, 10, 5)])
+@pytest.mark.parametrize(
+    ("depth", "M", "K"), [(1, 5, 1), (1, 30, 4), (5, 3, 2), (8, 49, 3), (16, 10, 5)]
+)
 def test_every_record_is_counted_once_a_specified_bit(depth, M, K):
     parameters = QKParameters(q=(1 / depth,) * depth, p=(1 / K,) * K, r=6.5)
     pixels = np.random.default_rng(0).integers(0, 2**depth, size=(20, M)).astype(np.uint16)
@@ -152,7 +174,10 @@ def test_strings_under_one_key_have_their_own_dice():
 
 def test_the_number_of_threads_changes_nothing():
     pixels = np.random.default_rng(0).integers(0, 256, size=(40, 49)).astype(np.uint8)
-    one, two = (draw_sketches(pixels, QKParameters.paper("Q6"), dice=Dice.throw(1), n_jobs=jobs) for jobs in (1, 2))
+    one, two = (
+        draw_sketches(pixels, QKParameters.paper("Q6"), dice=Dice.throw(1), n_jobs=jobs)
+        for jobs in (1, 2)
+    )
     assert (one == two).all()
 
 

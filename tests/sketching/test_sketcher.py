@@ -45,7 +45,13 @@ def test_channels_are_strings_of_their_own():
 # Table 3 of the paper, measured here on 500 digits.
 @pytest.mark.parametrize(
     ("name", "psnr", "ssim"),
-    [("Q1", 15.04, 0.63), ("Q2", 10.50, 0.44), ("Q3", 7.48, 0.165), ("Q6", 26.59, 0.85), ("Q9", 33.46, 0.92)],
+    [
+        ("Q1", 15.04, 0.63),
+        ("Q2", 10.50, 0.44),
+        ("Q3", 7.48, 0.165),
+        ("Q6", 26.59, 0.85),
+        ("Q9", 33.46, 0.92),
+    ],
 )
 def test_the_papers_attacker_sees_table_3(name, psnr, ssim):
     images = data.load("mnist5k").array()[::10]
@@ -100,7 +106,11 @@ def test_the_card_claims_no_epsilon_and_gives_a_verdict():
 
 
 def test_sets_survive_bytes_and_files(tmp_path):
-    sketches = NegativeSketcher("Q6").fit(GREY).sketch(GREY, np.arange(30) % 4, classes=("a", "b", "c", "d"))
+    sketches = (
+        NegativeSketcher("Q6")
+        .fit(GREY)
+        .sketch(GREY, np.arange(30) % 4, classes=("a", "b", "c", "d"))
+    )
     sketches.save(tmp_path / "s")
     for again in (SketchSet.from_bytes(sketches.to_bytes()), SketchSet.open(tmp_path / "s")):
         assert (again.counts == sketches.counts).all()
@@ -176,7 +186,9 @@ def test_an_interrupted_job_resumes_where_it_stopped(tmp_path):
     with (tmp_path / "s.part").open("rb") as file:
         before = file.read()[: size // 3]
     calls = []
-    done = sketch_to(tmp_path / "s", GREY, sketcher, np.arange(30), block=7, progress=lambda *a: calls.append(a))
+    done = sketch_to(
+        tmp_path / "s", GREY, sketcher, np.arange(30), block=7, progress=lambda *a: calls.append(a)
+    )
     assert calls[0] == (21, 30)
     assert (tmp_path / "s").read_bytes()[: size // 3] == before
     assert (done.labels == np.arange(30)).all()

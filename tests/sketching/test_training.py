@@ -38,7 +38,14 @@ def sketched(q, digits):
 def test_a_network_learns_digits_from_sketches(digits, inputs, optimizer):
     train, test = sketched("Q6", digits)
     rate = 3e-3 if optimizer == "adam" else 0.05
-    model = NegDL(inputs=inputs, optimizer=optimizer, learning_rate=rate, batch_size=64, epochs=12, random_state=0)
+    model = NegDL(
+        inputs=inputs,
+        optimizer=optimizer,
+        learning_rate=rate,
+        batch_size=64,
+        epochs=12,
+        random_state=0,
+    )
     assert model.fit(train).score(test) > 0.85  # 0.93 to 0.96 in trials; chance is 0.1
 
 
@@ -46,7 +53,9 @@ def test_a_network_of_ones_own_is_trained_saved_and_loaded(digits, tmp_path):
     train, test = sketched("Q9", digits)
 
     def linear(channels, height, width, classes):
-        return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(channels * height * width, classes))
+        return torch.nn.Sequential(
+            torch.nn.Flatten(), torch.nn.Linear(channels * height * width, classes)
+        )
 
     model = NegDL(linear, epochs=8, learning_rate=0.01, random_state=0).fit(train)
     assert model.score(test) > 0.8
@@ -90,15 +99,22 @@ def test_onnx_gives_the_networks_logits_in_the_runtime(network, digits, tmp_path
     onnx.checker.check_model(onnx.load(tmp_path / "m.onnx"))
     session = runtime.InferenceSession(tmp_path / "m.onnx", providers=["CPUExecutionProvider"])
     given = SketchDataset(test[:5], inputs=model.recipe_.inputs).batch(range(5)).numpy()
-    assert session.run(None, {"x": given})[0] == pytest.approx(model.decision_function(test[:5]), abs=1e-4)
+    assert session.run(None, {"x": given})[0] == pytest.approx(
+        model.decision_function(test[:5]), abs=1e-4
+    )
 
 
 def test_colour_of_32_pixels_gets_the_whitened_network_and_learns(tmp_path):
     images, labels = colour(300)
     sketcher = NegativeSketcher("Q6", random_state=0).fit(images)
-    train, test = sketcher.sketch(images[:240], labels[:240]), sketcher.sketch(images[240:], labels[240:])
+    train, test = (
+        sketcher.sketch(images[:240], labels[:240]),
+        sketcher.sketch(images[240:], labels[240:]),
+    )
     model = NegDL(epochs=6, batch_size=40, random_state=0).fit(train)
-    assert model.network_ == "whitened" and model.recipe_.inputs == "mean" and model.recipe_.bfloat16
+    assert (
+        model.network_ == "whitened" and model.recipe_.inputs == "mean" and model.recipe_.bfloat16
+    )
     assert {value.dtype for value in model.module_.parameters()} == {torch.float32}
     assert model.score(test) > 0.8  # chance is a third
     model.save(tmp_path / "m")
@@ -107,7 +123,9 @@ def test_colour_of_32_pixels_gets_the_whitened_network_and_learns(tmp_path):
 
 
 def test_whitened_patches_are_white():
-    images = torch.from_numpy(np.random.default_rng(0).normal(size=(50, 3, 16, 16)).cumsum(axis=3)).float()
+    images = torch.from_numpy(
+        np.random.default_rng(0).normal(size=(50, 3, 16, 16)).cumsum(axis=3)
+    ).float()
     network = Whitened(3, 16, 16, 2)
     network.prepare(images)
     patches = network.whiten(images)[:, :12].movedim(1, -1).reshape(-1, 12)
@@ -149,9 +167,13 @@ def test_torchs_loader_is_served_batch_by_batch(digits, monkeypatch):
     train, _ = sketched("Q6", digits)
     data, asked = SketchDataset(train[:16], cache=False), []
     batch = SketchDataset.batch
-    monkeypatch.setattr(SketchDataset, "batch", lambda self, rows: asked.append(len(rows)) or batch(self, rows))
+    monkeypatch.setattr(
+        SketchDataset, "batch", lambda self, rows: asked.append(len(rows)) or batch(self, rows)
+    )
     parts = list(DataLoader(data, batch_size=8))
-    assert asked == [8, 8] and torch.equal(torch.cat([x for x, _ in parts]), batch(data, np.arange(16)))
+    assert asked == [8, 8] and torch.equal(
+        torch.cat([x for x, _ in parts]), batch(data, np.arange(16))
+    )
 
 
 @pytest.mark.parametrize("name", ["lenet5", "resnet", "whitened"])
@@ -173,14 +195,18 @@ def test_resnet_50_has_the_papers_layers():
 def test_augmented_training_runs_on_colour():
     images = np.random.default_rng(0).integers(0, 256, size=(20, 16, 16, 3)).astype(np.uint8)
     sketches = NegativeSketcher("Q6").fit(images).sketch(images, np.arange(20) % 2)
-    model = NegDL("resnet", inputs="mean", augment=True, epochs=1, batch_size=8, random_state=0).fit(sketches)
+    model = NegDL(
+        "resnet", inputs="mean", augment=True, epochs=1, batch_size=8, random_state=0
+    ).fit(sketches)
     assert model.predict_proba(sketches).sum(axis=1) == pytest.approx(np.ones(20))
 
 
 def test_dataset_gives_the_same_with_and_without_memory(digits):
     train, _ = sketched("Q6", digits)
     for inputs in ("mean", "bits", "both"):
-        kept, fresh = (SketchDataset(train[:20], inputs=inputs, cache=cache) for cache in (True, False))
+        kept, fresh = (
+            SketchDataset(train[:20], inputs=inputs, cache=cache) for cache in (True, False)
+        )
         assert torch.equal(kept.batch(np.arange(20)), fresh.batch(np.arange(20)))
         x, label = kept[3]
         assert x.shape == kept.shape and int(label) == train.labels[3]
@@ -197,9 +223,15 @@ def test_dataset_works_with_torchs_loader(digits):
 
 @pytest.mark.parametrize(
     ("params", "message"),
-    [({"inputs": "pixels"}, "inputs"), ({"optimizer": "lbfgs"}, "optimizer"), ({"epochs": 0}, "epochs"),
-     ({"network": "vgg"}, "network"), ({"network": torch.nn.Flatten()}, "function"), ({"schedule": "x"}, "schedule")],
-)  # fmt: skip
+    [
+        ({"inputs": "pixels"}, "inputs"),
+        ({"optimizer": "lbfgs"}, "optimizer"),
+        ({"epochs": 0}, "epochs"),
+        ({"network": "vgg"}, "network"),
+        ({"network": torch.nn.Flatten()}, "function"),
+        ({"schedule": "x"}, "schedule"),
+    ],
+)
 def test_wrong_settings_are_refused(digits, params, message):
     train, _ = sketched("Q6", digits)
     with pytest.raises(InvalidParameter, match=message):
@@ -277,4 +309,8 @@ def test_the_servers_code_knows_no_way_to_pixels():
     for module in (trainer, dataset):
         tree = ast.parse(inspect.getsource(module))
         imported = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
-        assert not imported & {"blindsight.sketching.paper", "blindsight.sketching.bits", "blindsight.data"}
+        assert not imported & {
+            "blindsight.sketching.paper",
+            "blindsight.sketching.bits",
+            "blindsight.data",
+        }

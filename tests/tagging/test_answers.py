@@ -1,4 +1,6 @@
-"""Published answers: their noise, their sensitivity by search, and the bound between any two images."""
+"""Published answers: their noise, their sensitivity by search, and the bound between any two
+images.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,13 @@ import pytest
 
 from blindsight.core.errors import InvalidData, InvalidParameter
 from blindsight.tagging.answer_spread import SENSITIVITY, AnswerSpread, spread_rows
-from blindsight.tagging.answers import CodebookAnswers, GaussianAnswers, LaplaceAnswers, PaperLaplace, TopTags
+from blindsight.tagging.answers import (
+    CodebookAnswers,
+    GaussianAnswers,
+    LaplaceAnswers,
+    PaperLaplace,
+    TopTags,
+)
 from blindsight.tagging.codebook import Codebook, choose_codebook
 from blindsight.tagging.descent import sigmoid
 
@@ -88,7 +96,9 @@ def test_no_two_images_differ_by_more_than_epsilon_under_top_k():
 
 def test_top_k_names_exactly_k_tags():
     way = TopTags(1e6, k=2)
-    answers = way.read(way.noise(5).release(np.array([[5.0, 0, 3.0, 0, 0]]), rng=np.random.default_rng(0)), 5)
+    answers = way.read(
+        way.noise(5).release(np.array([[5.0, 0, 3.0, 0, 0]]), rng=np.random.default_rng(0)), 5
+    )
     assert answers.tags[0].tolist() == [True, False, True, False, False]
     assert answers.scores[0].argmax() == 0
 
@@ -97,7 +107,9 @@ def test_with_a_large_budget_the_codebook_names_the_model_s_own_tags():
     words = np.array(list(itertools.product((0.0, 1.0), repeat=4)))
     way = CodebookAnswers(30.0, words=Codebook(words, np.ones(4)))
     labels = np.random.default_rng(1).integers(0, 2, (300, 4))
-    cells = way.noise(4).release(way.value(np.where(labels > 0, 6.0, -6.0)), rng=np.random.default_rng(2))
+    cells = way.noise(4).release(
+        way.value(np.where(labels > 0, 6.0, -6.0)), rng=np.random.default_rng(2)
+    )
     assert (way.read(cells).tags == labels).all()
 
 
@@ -107,7 +119,8 @@ def test_codebook_sizes_grow_with_the_budget():
 
 
 def test_a_word_stands_for_the_mean_label_given_its_release():
-    # By simulation of the whole channel: answers, nearest words, lies, and the mean answer of each released word.
+    # By simulation of the whole channel: answers, nearest words, lies, and the mean answer of each
+    # released word.
     words, rng = book(epsilon=1.5), np.random.default_rng(3)
     logits = spread().sample(200_000, rng=rng)
     way = CodebookAnswers(1.5, words=words)

@@ -1,4 +1,6 @@
-"""Black-box attacks on answers: they succeed where nothing protects, and are held to the bound where something does."""
+"""Black-box attacks on answers: they succeed where nothing protects, and are held to the bound
+where something does.
+"""
 
 from __future__ import annotations
 
@@ -46,12 +48,16 @@ def records():
 def paper(records, **options):
     x, y, included = records
     rng = np.random.default_rng(1)  # a generator: every answer draws new noise
-    return P2MLGCN(8.0, head=HEAD, schedule=LONG, random_state=rng, **options).fit(x[included], y[included])
+    return P2MLGCN(8.0, head=HEAD, schedule=LONG, random_state=rng, **options).fit(
+        x[included], y[included]
+    )
 
 
 def noisy(way, n_labels):
     """The release's own noise on logits, outside the door: an attacker's laboratory."""
-    return lambda logits, rng: way.read(way.noise(n_labels).release(way.value(logits), rng=rng)).scores
+    return lambda logits, rng: (
+        way.read(way.noise(n_labels).release(way.value(logits), rng=rng)).scores
+    )
 
 
 def test_membership_shows_in_outputs_without_protection(records):
@@ -70,11 +76,14 @@ def test_membership_shows_through_paper_noise_when_asked_again(records, sensitiv
 
 def test_private_training_holds_membership_to_its_bound(records):
     x, y, included = records
-    tagger = PrivateTagger(DPTraining(epsilon=0.8), classes=LABELS, random_state=2).fit(x[included], y[included])
+    tagger = PrivateTagger(DPTraining(epsilon=0.8), classes=LABELS, random_state=2).fit(
+        x[included], y[included]
+    )
     cost = tagger.guarantee_.cost
     bound = largest_auc(cost.epsilon, cost.delta)
     assert bound < 0.75
-    # Exact answers are the strongest view there is, and they are what leaves. 120 against 120: deviation 0.04.
+    # Exact answers are the strongest view there is, and they are what leaves. 120 against 120:
+    # deviation 0.04.
     assert membership_from_answers(tagger.decision_function, x, y, included).value < bound
 
 
@@ -93,7 +102,9 @@ def test_a_ledger_ends_the_averaging(records, tmp_path):
     tagger = made.fit(x[included], y[included])
     ledger = Ledger(tmp_path / "ledger.db", dataset="answers")
     ledger.grant(Cost(epsilon=10.0, unit="query"))
-    _, answered = average_answers(lambda rows: tagger.decision_function(rows, ledger=ledger), x[:1], repeats=100)
+    _, answered = average_answers(
+        lambda rows: tagger.decision_function(rows, ledger=ledger), x[:1], repeats=100
+    )
     assert answered == 5
     spent = ledger.balance("query").spent
     assert spent.epsilon <= 10.0
@@ -102,7 +113,9 @@ def test_a_ledger_ends_the_averaging(records, tmp_path):
 def test_paper_noise_is_refuted_and_proven_noise_is_not():
     here, there = np.full(4, 5.0), np.full(4, -5.0)
     printed = PaperLaplace(epsilon=1.0, n_labels=4)
-    broken = distinguish_images(lambda z, rng: printed.answer(z, rng=rng).scores, here, there, trials=4000)
+    broken = distinguish_images(
+        lambda z, rng: printed.answer(z, rng=rng).scores, here, there, trials=4000
+    )
     assert broken.epsilon > printed.claimed
     for way in (LaplaceAnswers(1.0), CodebookAnswers(1.0, words=Codebook(np.eye(4), np.ones(4)))):
         held = distinguish_images(noisy(way, 4), here, there, trials=4000)
@@ -110,9 +123,12 @@ def test_paper_noise_is_refuted_and_proven_noise_is_not():
 
 
 def test_repeats_cost_what_composition_says():
-    # Two words, epsilon 0.5 a query: ten answers are told apart beyond one answer's epsilon, within ten's.
+    # Two words, epsilon 0.5 a query: ten answers are told apart beyond one answer's epsilon, within
+    # ten's.
     way = CodebookAnswers(0.5, words=Codebook(np.eye(2), np.ones(2)))
-    audited = distinguish_images(noisy(way, 2), np.array([5.0, -5.0]), np.array([-5.0, 5.0]), trials=4000, repeats=10)
+    audited = distinguish_images(
+        noisy(way, 2), np.array([5.0, -5.0]), np.array([-5.0, 5.0]), trials=4000, repeats=10
+    )
     assert 0.5 < audited.epsilon <= 5.0
 
 
@@ -120,5 +136,7 @@ def test_largest_auc_by_hand():
     assert largest_auc(0.0) == pytest.approx(0.5, abs=1e-4)
     # Epsilon 1: the curve's corner is at 1/(1+e).
     corner = 1 / (1 + np.e)
-    assert largest_auc(1.0) == pytest.approx(corner * (1 - corner) / 2 + (1 - corner) * (2 - corner) / 2, abs=1e-4)
+    assert largest_auc(1.0) == pytest.approx(
+        corner * (1 - corner) / 2 + (1 - corner) * (2 - corner) / 2, abs=1e-4
+    )
     assert largest_auc(np.inf) == pytest.approx(1.0, abs=1e-3)

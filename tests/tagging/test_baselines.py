@@ -38,7 +38,20 @@ def test_less_epsilon_makes_noisier_weights():
     y = (x[:, :3] > 0).astype(np.uint8)
     agreement = []
     for epsilon in (1e-3, 1e3):
-        head = MLGCN(np.eye(3), np.eye(3), n_features=6, hidden=16, generator=torch_generator(np.random.default_rng(2)))
-        noisy_weights(head, x, y, epsilon=epsilon, schedule=Schedule(5, 20, 0.05), rng=np.random.default_rng(1))
+        head = MLGCN(
+            np.eye(3),
+            np.eye(3),
+            n_features=6,
+            hidden=16,
+            generator=torch_generator(np.random.default_rng(2)),
+        )
+        noisy_weights(
+            head,
+            x,
+            y,
+            epsilon=epsilon,
+            schedule=Schedule(5, 20, 0.05),
+            rng=np.random.default_rng(1),
+        )
         agreement.append(((x @ classifier_array(head).T > 0) == y).mean())
     assert agreement[0] < agreement[1] - 0.1

@@ -1,4 +1,6 @@
-"""`blindsight tag`: train, start from words, apply; what is private stays, and images that are not what they say."""
+"""`blindsight tag`: train, start from words, apply; what is private stays, and images that are not
+what they say.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,13 @@ from typer.testing import CliRunner
 
 from blindsight.cli.main import app
 from blindsight.core import storage
-from blindsight.core.errors import BudgetExceeded, HostileFile, InvalidData, InvalidParameter, MissingData
+from blindsight.core.errors import (
+    BudgetExceeded,
+    HostileFile,
+    InvalidData,
+    InvalidParameter,
+    MissingData,
+)
 from blindsight.data import MultiLabelSet
 from blindsight.privacy import Cost, Ledger
 from blindsight.privacy.door import listening
@@ -69,7 +77,9 @@ def train(photos, out, *words):
 @pytest.fixture(scope="module")
 def model(photos, tmp_path_factory):
     path = tmp_path_factory.mktemp("models") / "colours.safetensors"
-    report = json.loads(train(photos, path, "--epsilon", 8, "--vocabulary", "red,green,blue", "--json").stdout)
+    report = json.loads(
+        train(photos, path, "--epsilon", 8, "--vocabulary", "red,green,blue", "--json").stdout
+    )
     assert report["labels"] == 3
     assert report["training"]["epsilon"].startswith("7.9")
     released = [line.split(":")[0] for line in report["training"]["releases"]]
@@ -78,7 +88,9 @@ def model(photos, tmp_path_factory):
     return path
 
 
-def test_exact_answers_cost_nothing_more_and_can_be_corrected_and_trained_on(photos, model, tmp_path):
+def test_exact_answers_cost_nothing_more_and_can_be_corrected_and_trained_on(
+    photos, model, tmp_path
+):
     shown = run("apply", model, photos / "000.png")
     assert "cost nothing more" in shown.stdout
     found = json.loads(run("apply", model, photos, "--json").stdout)
@@ -102,7 +114,9 @@ def test_the_file_holds_no_word_that_only_a_record_has(photos, tmp_path):
     (folder / "labels.csv").write_text("\n".join(lines))
     out = tmp_path / "ward.safetensors"
     train(folder, out, "--vocabulary", "red,green,blue", "--epsilon", 8)
-    assert b"hiv-positive" not in out.read_bytes()  # whole: three bytes are found by chance among the weights
+    assert (
+        b"hiv-positive" not in out.read_bytes()
+    )  # whole: three bytes are found by chance among the weights
     assert PrivateTagger.load(out).guarantee_.epsilon < 8.01
     report = json.loads(train(folder, out, "--epsilon", 8, "--json").stdout)
     assert report["training"]["proven"].startswith("none")
@@ -131,18 +145,34 @@ class Heard:
 def counts_at_the_door(folder, lines, tmp_path):
     (folder / "some.csv").write_text("\n".join(lines))
     with listening(Heard()) as heard:
-        run("train", folder, "--labels", folder / "some.csv", "--features", "pixels", "--size", 6, "--vocabulary",
-            "red,green,blue", "--out", tmp_path / "m.safetensors")  # fmt: skip
+        run(
+            "train",
+            folder,
+            "--labels",
+            folder / "some.csv",
+            "--features",
+            "pixels",
+            "--size",
+            6,
+            "--vocabulary",
+            "red,green,blue",
+            "--out",
+            tmp_path / "m.safetensors",
+        )
     planned, value = heard.values[0]
     assert planned.what == "label counts"
     return planned.mechanism.sensitivity, value
 
 
-def test_a_photo_more_or_less_in_the_folder_moves_training_within_its_bound_whatever_is_held_out(photos, tmp_path):
+def test_a_photo_more_or_less_in_the_folder_moves_training_within_its_bound_whatever_is_held_out(
+    photos, tmp_path
+):
     lines = (photos / "labels.csv").read_text().splitlines()
     bound, all_of_them = counts_at_the_door(photos, lines, tmp_path)
     moved = [
-        np.linalg.norm(counts_at_the_door(photos, lines[:gone] + lines[gone + 1 :], tmp_path)[1] - all_of_them)
+        np.linalg.norm(
+            counts_at_the_door(photos, lines[:gone] + lines[gone + 1 :], tmp_path)[1] - all_of_them
+        )
         for gone in (1, 30, 60, 200)
     ]
     assert max(moved) <= bound
@@ -171,8 +201,20 @@ def test_the_file_does_not_tell_whether_a_photo_was_held_out(photos, tmp_path):
         (folder / "some.csv").write_text("\n".join(lines))
         train_once = mock.patch("blindsight.tagging.publishing.train_once", side_effect=Stopped)
         with train_once as called, contextlib.suppress(Stopped):
-            run("train", folder, "--labels", folder / "some.csv", "--features", "pixels", "--size", 6, "--vocabulary",
-                "red,green,blue", "--out", out)  # fmt: skip
+            run(
+                "train",
+                folder,
+                "--labels",
+                folder / "some.csv",
+                "--features",
+                "pixels",
+                "--size",
+                6,
+                "--vocabulary",
+                "red,green,blue",
+                "--out",
+                out,
+            )
         sides.add(len(called.call_args.args[1]))
         stated.add(called.call_args.kwargs["n_records"])
     assert len(sides) == 2 and len(stated) == 1
@@ -245,8 +287,9 @@ def test_words_alone_start_a_tagger_at_epsilon_zero(tmp_path, monkeypatch):
 
 @pytest.fixture(scope="module")
 def published(photos, tmp_path_factory):
-    """A model for publishing tags, and its vault; written even if its answers happen to be worth nothing on the few
-    photos held out."""
+    """A model for publishing tags, and its vault; written even if its answers happen to be worth
+    nothing on the few photos held out.
+    """
     out = tmp_path_factory.mktemp("published") / "public.safetensors"
     with mock.patch.object(Quality, "worth_it", True):
         train(photos, out, "--epsilon", 8, "--vocabulary", "red,green,blue", "--publish", 6)
@@ -254,10 +297,15 @@ def published(photos, tmp_path_factory):
 
 
 def answers(*words):
-    return {row["image"]: row["scores"] for row in json.loads(run("apply", *words, "--json").stdout)["answers"]}
+    return {
+        row["image"]: row["scores"]
+        for row in json.loads(run("apply", *words, "--json").stdout)["answers"]
+    }
 
 
-def test_a_photo_s_tags_are_published_once_and_charged_once_whatever_happens_to_it(photos, published, tmp_path):
+def test_a_photo_s_tags_are_published_once_and_charged_once_whatever_happens_to_it(
+    photos, published, tmp_path
+):
     place, vault = str(tmp_path / "ledger.db"), ("--vault", tmp_path / "vault")
     ledger = Ledger(place, dataset="public")
     ledger.grant(Cost(epsilon=6.0, unit="query"))
@@ -277,7 +325,17 @@ def test_a_photo_s_tags_are_published_once_and_charged_once_whatever_happens_to_
     other = Ledger(place, dataset="other")
     other.grant(Cost(epsilon=5.0, unit="query"))
     with pytest.raises(BudgetExceeded):
-        run("apply", published, photos, "--vault", tmp_path / "new", "--ledger", place, "--dataset", "other")
+        run(
+            "apply",
+            published,
+            photos,
+            "--vault",
+            tmp_path / "new",
+            "--ledger",
+            place,
+            "--dataset",
+            "other",
+        )
 
 
 def test_what_is_given_away_may_have_random_ids(photos, published, model, tmp_path):
@@ -305,7 +363,9 @@ def test_the_same_training_run_again_gives_the_same_model_and_is_charged_once(ph
     out.unlink()
     train(photos, out, *words)
     assert out.read_bytes() == first
-    assert ledger.balance("record", "add or remove one").spent.epsilon == pytest.approx(8.0, abs=0.1)
+    assert ledger.balance("record", "add or remove one").spent.epsilon == pytest.approx(
+        8.0, abs=0.1
+    )
     with pytest.raises(BudgetExceeded):
         train(photos, out, *words, "--delta", 1e-6)
 
@@ -321,12 +381,24 @@ def test_photos_in_a_folder_that_cannot_be_read_are_named_and_left_out(photos, m
 def test_answers_that_say_nothing_are_not_sold(photos, tmp_path):
     out = tmp_path / "none.safetensors"
     with pytest.raises(InvalidData, match="No model was written"):
-        train(photos, out, "--epsilon", 0.01, "--vocabulary", "red,green,blue", "--publish", 0.01, "--seed", 3)
+        train(
+            photos,
+            out,
+            "--epsilon",
+            0.01,
+            "--vocabulary",
+            "red,green,blue",
+            "--publish",
+            0.01,
+            "--seed",
+            3,
+        )
     assert not out.exists()
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"not an image", b"\x89PNG\r\n\x1a\n" + bytes(30), b"\xff\xd8\xff\xe0" + bytes(100)]
+    "content",
+    [b"", b"not an image", b"\x89PNG\r\n\x1a\n" + bytes(30), b"\xff\xd8\xff\xe0" + bytes(100)],
 )
 def test_hostile_images_are_refused(model, tmp_path, content):
     bad = tmp_path / "bad.png"
@@ -352,7 +424,15 @@ def test_a_model_that_is_not_one_is_refused(photos, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "said", ["pixels", {"kind": "pixels", "size": 10**6}, {"kind": "pixels"}, {"kind": 3, "size": 6}, {"size": -1}, 7]
+    "said",
+    [
+        "pixels",
+        {"kind": "pixels", "size": 10**6},
+        {"kind": "pixels"},
+        {"kind": 3, "size": 6},
+        {"size": -1},
+        7,
+    ],
 )
 def test_a_model_that_wants_other_features_than_it_has_is_refused(photos, model, tmp_path, said):
     arrays, fields = storage.load(model, kind="private tagger")
@@ -366,7 +446,9 @@ def test_a_label_that_commands_a_terminal_or_a_spreadsheet_is_refused(photos, mo
     arrays, fields = storage.load(model, kind="private tagger")
     for bad in ("\x1b[31mred", "=HYPERLINK(1)", "a;b"):
         fields["public"]["classes"] = [bad, "green", "blue"]
-        storage.save(tmp_path / "bad.safetensors", kind="private tagger", arrays=arrays, fields=fields)
+        storage.save(
+            tmp_path / "bad.safetensors", kind="private tagger", arrays=arrays, fields=fields
+        )
         with pytest.raises(HostileFile):
             run("apply", tmp_path / "bad.safetensors", photos / "000.png")
 
@@ -391,7 +473,13 @@ def test_a_vocabulary_for_a_published_set_names_its_labels(monkeypatch):
 
 @pytest.mark.parametrize(
     "text",
-    ["", "image,labels\n", "file,tags\na.png,x\n", "image,labels\n../../secret.png,x\n", "image,labels\n,x\n"],
+    [
+        "",
+        "image,labels\n",
+        "file,tags\na.png,x\n",
+        "image,labels\n../../secret.png,x\n",
+        "image,labels\n,x\n",
+    ],
 )
 def test_label_files_that_are_wrong_are_refused(tmp_path, text):
     path = tmp_path / "labels.csv"
@@ -405,7 +493,9 @@ def test_label_files_follow_the_vocabulary_and_leave_out_what_it_does_not_name(p
     read = read_labels(photos / "labels.csv", photos, {"Red": (), "yellow": (), "sea": ("BLUE",)})
     assert read.photos.classes == ("Red", "yellow", "sea")
     assert read.photos.labels.sum(axis=0).tolist()[1] == 0
-    assert (read.photos.labels[:, [0, 2]].sum(axis=0) > 0).all()  # in another case, and by another name
+    assert (
+        read.photos.labels[:, [0, 2]].sum(axis=0) > 0
+    ).all()  # in another case, and by another name
     assert read.left_out == ("green",)
 
 
@@ -416,10 +506,17 @@ def one_photo(folder, labels, *, name="a.png"):
 
 
 def test_label_files_of_spreadsheets_are_read(tmp_path):
-    marked = one_photo(tmp_path, "\ufeffImage, Labels \r\na.png,  dog ;;cafe\u0301; \r\n\r\n".encode())
+    marked = one_photo(
+        tmp_path, "\ufeffImage, Labels \r\na.png,  dog ;;cafe\u0301; \r\n\r\n".encode()
+    )
     assert marked.classes == ("café", "dog")
-    assert one_photo(tmp_path, b'labels,note,image\n"dog;cat","x, y",a.png\n').classes == ("cat", "dog")
-    assert one_photo(tmp_path, b"image,labels\na.png\na.png,dog\n./a.png,cat\n").labels.tolist() == [[1, 1]]
+    assert one_photo(tmp_path, b'labels,note,image\n"dog;cat","x, y",a.png\n').classes == (
+        "cat",
+        "dog",
+    )
+    assert one_photo(
+        tmp_path, b"image,labels\na.png\na.png,dog\n./a.png,cat\n"
+    ).labels.tolist() == [[1, 1]]
 
 
 @pytest.mark.parametrize(
@@ -450,18 +547,32 @@ def test_images_that_are_not_there_are_named(tmp_path, name):
 def test_a_vocabulary_is_a_file_or_words(tmp_path):
     (tmp_path / "words.txt").write_text("dog\n\n cat \ndog\n")
     assert list(read_vocabulary(str(tmp_path / "words.txt"))) == ["dog", "cat"]
-    assert read_vocabulary("dog, tv = television / screen") == {"dog": (), "tv": ("television", "screen")}
+    assert read_vocabulary("dog, tv = television / screen") == {
+        "dog": (),
+        "tv": ("television", "screen"),
+    }
     for wrong, error in ((" , ", InvalidData), ("missing.txt", MissingData)):
         with pytest.raises(error):
             read_vocabulary(wrong)
 
 
 def test_a_missing_budget_is_said_before_a_photo_is_read(photos, tmp_path, monkeypatch):
-    monkeypatch.setattr("blindsight.cli.tag._features", lambda *_: pytest.fail("photos were read first"))
+    monkeypatch.setattr(
+        "blindsight.cli.tag._features", lambda *_: pytest.fail("photos were read first")
+    )
     with pytest.raises(BudgetExceeded, match="no budget yet"):
-        train(photos, tmp_path / "m.safetensors", "--vocabulary", "red,green,blue", "--ledger", tmp_path / "ledger.db")
+        train(
+            photos,
+            tmp_path / "m.safetensors",
+            "--vocabulary",
+            "red,green,blue",
+            "--ledger",
+            tmp_path / "ledger.db",
+        )
 
 
-@pytest.mark.parametrize(("found", "worth"), [((0.5, 0.5), True), ((0.15, 0.5), False), ((0.5, 0.2), False)])
+@pytest.mark.parametrize(
+    ("found", "worth"), [((0.5, 0.5), True), ((0.15, 0.5), False), ((0.5, 0.2), False)]
+)
 def test_answers_are_worth_something_where_they_beat_label_rates_in_order_and_in_tags(found, worth):
     assert Quality(*found, rates_mAP=0.1, rates_OF1=0.3).worth_it is worth

@@ -24,13 +24,18 @@ pytestmark = pytest.mark.filterwarnings("ignore::blindsight.core.errors.Uncharge
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(200, 12)).astype(np.float32)
 Y = (X @ RNG.normal(size=(12, 5)) > 0).astype(np.uint8)
-VALUES = {"check_parameters_default_constructible": "defaults are frozen values, which its list of types does not know"}
+VALUES = {
+    "check_parameters_default_constructible": "defaults are frozen values, which its list of types "
+    "does not know"
+}
 HEAD, SCHEDULE = GraphHead(hidden=16), Schedule(epochs=3)
 
 
 class TestPrivateTagger(EstimatorContract):
     private = True
-    expected_failures = None  # labels are tables of 0 and 1, which scikit-learn's checks do not make
+    expected_failures = (
+        None  # labels are tables of 0 and 1, which scikit-learn's checks do not make
+    )
     expected_without_data = VALUES
 
     def make(self, **params):
@@ -63,7 +68,9 @@ class TestTagger(EstimatorContract):
 
     def test_training_fits(self):
         long = Schedule(epochs=40, learning_rate=0.01)
-        plain = Tagger(head=GraphHead(hidden=64), schedule=long, random_state=0).fit(X, Y, validation=(X, Y))
+        plain = Tagger(head=GraphHead(hidden=64), schedule=long, random_state=0).fit(
+            X, Y, validation=(X, Y)
+        )
         assert plain.curves_.validation_map[-1] > 0.9
         assert (plain.predict(X) == Y).mean() > 0.8
 

@@ -1,4 +1,6 @@
-"""Training the linear head: against an independent optimiser, and what each part of the plan costs."""
+"""Training the linear head: against an independent optimiser, and what each part of the plan
+costs.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,9 @@ def test_without_noise_descent_reaches_ridge_logistic_regression():
     st.one_of(st.none(), st.integers(1, 60)),
 )
 @settings(max_examples=25, deadline=None)
-def test_the_whole_plan_costs_the_stated_total_and_no_more(epsilon, delta, centred, spread, informed, steps):
+def test_the_whole_plan_costs_the_stated_total_and_no_more(
+    epsilon, delta, centred, spread, informed, steps
+):
     training = DPTraining(epsilon=epsilon, delta=delta, steps=steps)
     facts = Facts(**FACTS, centred=centred, spread=spread, informed=informed)
     plan = training.plan(facts)

@@ -1,4 +1,6 @@
-"""PrivateTagger: one total, exact answers by default, noise per image where asked for, and what it refuses."""
+"""PrivateTagger: one total, exact answers by default, noise per image where asked for, and what it
+refuses.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,13 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 
 from blindsight.core import storage
-from blindsight.core.errors import BudgetExceeded, HostileFile, InvalidData, InvalidParameter, NotProven
+from blindsight.core.errors import (
+    BudgetExceeded,
+    HostileFile,
+    InvalidData,
+    InvalidParameter,
+    NotProven,
+)
 from blindsight.evaluation.multilabel import evaluate
 from blindsight.privacy import Cost, Ledger
 from blindsight.tagging import (
@@ -50,7 +58,9 @@ def problem():
 
 def fitted(problem, training=QUICK, answers=Exact(), **options):  # noqa: B008
     x, y, *_ = problem
-    return PrivateTagger(training, answers, **{"classes": 8, "random_state": 0, **options}).fit(x, y)
+    return PrivateTagger(training, answers, **{"classes": 8, "random_state": 0, **options}).fit(
+        x, y
+    )
 
 
 def measure(tagger, problem):
@@ -80,7 +90,9 @@ def test_exact_answers_are_the_model_s_own_and_cost_nothing_more(problem, tmp_pa
     ledger.grant(Cost(epsilon=2.0, delta=1e-5, unit="record", neighbours="add or remove one"))
     tagger = PrivateTagger(QUICK, classes=8).fit(x, y, ledger=ledger)
     for _ in range(3):
-        np.testing.assert_array_equal(tagger.decision_function(asked, ledger=ledger), tagger.logits(asked))
+        np.testing.assert_array_equal(
+            tagger.decision_function(asked, ledger=ledger), tagger.logits(asked)
+        )
     assert len(list(ledger.entries())) == 2  # the grant, and training
     assert tagger.answer_guarantee_ is None
     assert tagger.query_cost(5).epsilon == 0
@@ -104,13 +116,17 @@ def test_training_is_charged_per_record_before_it_starts(problem, tmp_path):
     PrivateTagger(QUICK, classes=8).fit(x, y, ledger=ledger)
     started = []
     with pytest.raises(BudgetExceeded):
-        PrivateTagger(QUICK, classes=8).fit(x, y, ledger=ledger, progress=lambda *step: started.append(step))
+        PrivateTagger(QUICK, classes=8).fit(
+            x, y, ledger=ledger, progress=lambda *step: started.append(step)
+        )
     assert not started
 
 
 def test_more_epsilon_learns_more_and_a_prior_helps_where_epsilon_is_small(problem):
     scores = {
-        (epsilon, prior is not None): fitted(problem, DPTraining(epsilon=epsilon), prior=prior).score(*problem[2:4])
+        (epsilon, prior is not None): fitted(
+            problem, DPTraining(epsilon=epsilon), prior=prior
+        ).score(*problem[2:4])
         for epsilon in (0.05, 4.0)
         for prior in (None, problem[4])
     }
@@ -135,7 +151,8 @@ def test_codebook_beats_clipped_laplace_at_the_same_proven_epsilon(problem):
 
 
 @pytest.mark.parametrize(
-    "answers", [CodebookAnswers(8.0, k=8), LaplaceAnswers(8.0), GaussianAnswers(8.0), TopTags(8.0, k=2)]
+    "answers",
+    [CodebookAnswers(8.0, k=8), LaplaceAnswers(8.0), GaussianAnswers(8.0), TopTags(8.0, k=2)],
 )
 def test_every_noisy_answer_has_tags_scores_probabilities_and_a_promise_per_query(problem, answers):
     tagger = fitted(problem, answers=answers)
@@ -180,7 +197,11 @@ def test_answers_given_at_the_same_time_are_all_counted(problem, tmp_path, monke
 
     monkeypatch.setattr(tagger, "noisy", slowly)
     with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda _: tagger.predict(problem[2][:1], ledger=ledger, images=["one"]), range(8)))
+        list(
+            pool.map(
+                lambda _: tagger.predict(problem[2][:1], ledger=ledger, images=["one"]), range(8)
+            )
+        )
     assert ledger.balance("query").spent.epsilon == pytest.approx(8.0)
 
 
@@ -193,14 +214,18 @@ def test_answers_that_were_paid_for_in_one_way_pay_for_none_in_another(problem, 
         tagger.predict(problem[2][:1], ledger=ledger, images=["first"])
     dear = TopTags(9.0)
     tagger = (
-        tagger.with_answers(dear) if change == "with_answers" else tagger.set_params(answers=dear).fit(*problem[:2])
+        tagger.with_answers(dear)
+        if change == "with_answers"
+        else tagger.set_params(answers=dear).fit(*problem[:2])
     )
     with pytest.raises(BudgetExceeded):
         tagger.predict(problem[2][1:2], ledger=ledger, images=["second"])
 
 
 @pytest.mark.parametrize("images", [None, "names"])
-def test_what_is_charged_does_not_depend_on_which_private_images_are_equal(problem, tmp_path, images):
+def test_what_is_charged_does_not_depend_on_which_private_images_are_equal(
+    problem, tmp_path, images
+):
     tagger = fitted(problem, answers=TopTags(2.0), random_state=None)
     different, equal = problem[2][:4], np.repeat(problem[2][:1], 4, axis=0)
     spent = []
@@ -239,13 +264,19 @@ def test_names_read_off_the_records_prove_nothing(problem, tmp_path):
 def test_ordinary_training_learns_best_and_promises_nothing_per_record(problem):
     tagger = fitted(problem, Ordinary())
     assert math.isinf(tagger.guarantee_.epsilon)
-    assert tagger.score(*problem[2:4]) > fitted(problem, DPTraining(epsilon=4.0)).score(*problem[2:4])
+    assert tagger.score(*problem[2:4]) > fitted(problem, DPTraining(epsilon=4.0)).score(
+        *problem[2:4]
+    )
     assert fitted(problem, Ordinary(steps=5), TopTags(3.0)).answer_guarantee_.epsilon == 3.0
 
 
-def test_the_learning_curve_is_of_images_that_are_not_learned_from_and_stays_with_their_owner(problem, tmp_path):
+def test_the_learning_curve_is_of_images_that_are_not_learned_from_and_stays_with_their_owner(
+    problem, tmp_path
+):
     x, y, asked, truth, _ = problem
-    with_curve = PrivateTagger(QUICK, classes=8, random_state=0).fit(x, y, validation=(asked, truth))
+    with_curve = PrivateTagger(QUICK, classes=8, random_state=0).fit(
+        x, y, validation=(asked, truth)
+    )
     curve = with_curve.owner_only_["learning curve"]
     assert len(curve) == 4
     assert curve[-1] == pytest.approx(with_curve.score(asked, truth))
@@ -279,14 +310,22 @@ def test_ledgers_are_routed_through_pipelines_and_cross_validation(problem, tmp_
         assert ledger.balance("query").spent.epsilon == pytest.approx(3.0)
         once = ledger.balance("record", "add or remove one").spent.epsilon
         assert once == pytest.approx(2.0, rel=0.01)
-        piped = make_pipeline(FunctionTransformer(), PrivateTagger(QUICK, classes=8).set_fit_request(ledger=True))
+        piped = make_pipeline(
+            FunctionTransformer(), PrivateTagger(QUICK, classes=8).set_fit_request(ledger=True)
+        )
         cross_val_score(piped, x, y, cv=3, params={"ledger": ledger}, error_score="raise")
-        assert ledger.balance("record", "add or remove one").spent.epsilon == pytest.approx(4 * once)
+        assert ledger.balance("record", "add or remove one").spent.epsilon == pytest.approx(
+            4 * once
+        )
     exact = fitted(problem)
     assert exact.score(asked, truth) == exact.score(asked, sparse.csr_matrix(truth))
-    assert exact.score(asked, truth) == pytest.approx(exact.score(asked, truth, sample_weight=np.full(len(asked), 2)))
+    assert exact.score(asked, truth) == pytest.approx(
+        exact.score(asked, truth, sample_weight=np.full(len(asked), 2))
+    )
     first = np.arange(len(asked)) < 200
-    assert exact.score(asked[first], truth[first]) == pytest.approx(exact.score(asked, truth, sample_weight=first))
+    assert exact.score(asked[first], truth[first]) == pytest.approx(
+        exact.score(asked, truth, sample_weight=first)
+    )
 
 
 @pytest.mark.parametrize("spoil", [np.nan, np.inf, 1e300, -1e300])
@@ -332,7 +371,13 @@ def test_values_are_checked_at_birth(bad):
 
 @pytest.mark.parametrize(
     "bad",
-    [{"training": "dp"}, {"answers": "exact"}, {"prior": np.eye(8)}, {"classes": "names"}, {"classes": ["a"] * 8}],
+    [
+        {"training": "dp"},
+        {"answers": "exact"},
+        {"prior": np.eye(8)},
+        {"classes": "names"},
+        {"classes": ["a"] * 8},
+    ],
 )
 def test_bad_parameters_are_refused(problem, bad):
     with pytest.raises(InvalidParameter):

@@ -27,7 +27,18 @@ def make(seed=0, c=6, d=20, hidden=16, **options):
     _, y, rng = problem(seed, c=c, d=d)
     graph = LabelGraph.from_labels(y)
     z = rng.normal(size=(c, 5))
-    return MLGCN(graph.normalised, z, n_features=d, hidden=hidden, generator=torch_generator(rng), **options), z, graph
+    return (
+        MLGCN(
+            graph.normalised,
+            z,
+            n_features=d,
+            hidden=hidden,
+            generator=torch_generator(rng),
+            **options,
+        ),
+        z,
+        graph,
+    )
 
 
 def test_classifier_equals_the_dense_computation_with_loops():
@@ -78,14 +89,18 @@ def test_bias_of_the_loss_is_not_what_equation_13_says():
     rng = np.random.default_rng(0)
     alpha = rng.laplace(scale=s / eps, size=(200_000, c))
     measured = np.mean((alpha**2).sum(axis=1)) / 8
-    assert measured == pytest.approx(c * 2 * (s / eps) ** 2 / 8, rel=0.02)  # E(alpha'alpha) is C variances: 20
+    assert measured == pytest.approx(
+        c * 2 * (s / eps) ** 2 / 8, rel=0.02
+    )  # E(alpha'alpha) is C variances: 20
     assert measured > 300 * s / (4 * eps**2)  # Equation 13 forgets C and one factor of S: 0.05
 
 
 def test_training_learns_and_reports_its_curve():
     x, y, rng = problem(3)
     graph = LabelGraph.from_labels(y)
-    head = MLGCN(graph.normalised, np.eye(6), n_features=20, hidden=32, generator=torch_generator(rng))
+    head = MLGCN(
+        graph.normalised, np.eye(6), n_features=20, hidden=32, generator=torch_generator(rng)
+    )
     seen = []
     curves = train(
         head,
@@ -116,7 +131,9 @@ def test_training_twice_from_one_seed_gives_one_model():
             TaggingLoss(),
             Schedule(epochs=2, batch_size=64),
             rng=np.random.default_rng(5),
-            perturb=lambda outputs, noise=noise: outputs + noise.laplace(size=outputs.shape).astype(np.float32),
+            perturb=lambda outputs, noise=noise: (
+                outputs + noise.laplace(size=outputs.shape).astype(np.float32)
+            ),
         )
         results.append(classifier_array(head))
     np.testing.assert_array_equal(results[0], results[1])

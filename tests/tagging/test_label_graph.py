@@ -1,4 +1,6 @@
-"""The label graph: ML-GCN's equations by hand, and the noise on the counts with the right sensitivity."""
+"""The label graph: ML-GCN's equations by hand, and the noise on the counts with the right
+sensitivity.
+"""
 
 from __future__ import annotations
 
@@ -84,7 +86,10 @@ def test_noisy_graph_nears_the_exact_one_as_epsilon_grows():
     y = (np.random.default_rng(0).random((3000, 8)) < 0.25).astype(int)
     exact = LabelGraph.from_labels(y).conditional
     error = [
-        np.abs(LabelGraph.released(y, epsilon=e, delta=1e-6, max_labels=8, random_state=0).conditional - exact).mean()
+        np.abs(
+            LabelGraph.released(y, epsilon=e, delta=1e-6, max_labels=8, random_state=0).conditional
+            - exact
+        ).mean()
         for e in (0.2, 2.0, 200.0)
     ]
     assert error[0] > error[1] > error[2]

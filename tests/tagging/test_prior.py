@@ -1,4 +1,6 @@
-"""Public knowledge: labels find the classes that speak for them, and nothing that was fetched is ever executed."""
+"""Public knowledge: labels find the classes that speak for them, and nothing that was fetched is
+ever executed.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +18,15 @@ def four_classes(monkeypatch):
     layer = np.eye(4, 6)
     stored = {"_fc.weight": layer, "_fc.bias": np.zeros(4)}
     monkeypatch.setattr("blindsight.features.weights.read_weights", lambda: stored)
-    monkeypatch.setattr(words, "class_names", lambda: ("tabby cat", "pickup truck", "pizza", "golden retriever"))
+    monkeypatch.setattr(
+        words, "class_names", lambda: ("tabby cat", "pickup truck", "pizza", "golden retriever")
+    )
 
 
 def test_a_label_is_scored_by_the_classes_whose_names_are_near(four_classes):
-    prior = imagenet_prior(["cat", "truck", "pizza", "retriever"], public=np.random.default_rng(0).random((50, 6)))
+    prior = imagenet_prior(
+        ["cat", "truck", "pizza", "retriever"], public=np.random.default_rng(0).random((50, 6))
+    )
     scores = prior(np.eye(4, 6))  # one image per class
     assert scores.argmax(axis=0).tolist() == [0, 1, 2, 3]
 
@@ -47,7 +53,12 @@ def test_class_names_are_read_as_a_literal_and_never_run(tmp_path, monkeypatch):
     file.write_text(f"raise SystemExit('run')\nIMAGENET_CLASSNAMES = {names!r}\n")
     words.class_names.cache_clear()
     assert words.class_names() == names
-    for wrong in ("IMAGENET_CLASSNAMES = ('one',)", "x = 1", "IMAGENET_CLASSNAMES = open('x')", "def ("):
+    for wrong in (
+        "IMAGENET_CLASSNAMES = ('one',)",
+        "x = 1",
+        "IMAGENET_CLASSNAMES = open('x')",
+        "def (",
+    ):
         file.write_text(wrong)
         words.class_names.cache_clear()
         with pytest.raises(HostileFile):

@@ -1,4 +1,6 @@
-"""A model is made once and a photo is answered once (and after kill -9: tests/service/test_kill.py)."""
+"""A model is made once and a photo is answered once (and after kill -9:
+tests/service/test_kill.py).
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,14 @@ from scipy import sparse
 from blindsight.core.errors import InvalidParameter
 from blindsight.privacy import Cost, Ledger
 from blindsight.privacy.vault import Vault
-from blindsight.tagging import CodebookAnswers, DPTraining, Exact, GaussianAnswers, PrivateTagger, TopTags
+from blindsight.tagging import (
+    CodebookAnswers,
+    DPTraining,
+    Exact,
+    GaussianAnswers,
+    PrivateTagger,
+    TopTags,
+)
 from blindsight.tagging.codebook import Codebook
 from blindsight.tagging.publishing import publish, train_once
 
@@ -40,7 +49,12 @@ def test_an_answer_is_the_same_alone_among_others_and_in_any_order(tagger, tmp_p
     (other.path / "key").write_bytes((vault.path / "key").read_bytes())
     copy = Vault(other.path)  # the same key, and nothing that was kept
     order = [7, 3, 3, 40]
-    some = publish(tagger, [RECORDS[i] for i in order], lambda places: X[[order[i] for i in places]], vault=copy)
+    some = publish(
+        tagger,
+        [RECORDS[i] for i in order],
+        lambda places: X[[order[i] for i in places]],
+        vault=copy,
+    )
     np.testing.assert_array_equal(some.scores, all_at_once.scores[order])
     # A cell is the same under another key with probability .84: of 600 all, below 1e-40.
     anew = publish(tagger, RECORDS, rows, vault=Vault.create(tmp_path / "new"))
@@ -61,7 +75,10 @@ def test_what_was_answered_is_not_looked_at_again(tagger, tmp_path):
 
 @pytest.mark.parametrize("change", ["model", "epsilon"])
 def test_another_model_or_epsilon_is_another_release_with_other_noise(tagger, tmp_path, change):
-    vault, ledger = Vault.create(tmp_path / "vault"), Ledger(tmp_path / "ledger.db", dataset="photos")
+    vault, ledger = (
+        Vault.create(tmp_path / "vault"),
+        Ledger(tmp_path / "ledger.db", dataset="photos"),
+    )
     ledger.grant(Cost(epsilon=20.0, unit="query"))
     other = made().fit(X, Y) if change == "model" else made(CodebookAnswers(5.0, k=6)).fit(X, Y)
     for one in (tagger, other, tagger, other):
@@ -79,11 +96,19 @@ def test_noise_on_all_scores_is_kept_to_the_last_bit(tmp_path):
 def test_what_cannot_be_permanent_is_refused(tmp_path):
     for answers in (Exact(), TopTags(2.0)):
         with pytest.raises(InvalidParameter):
-            publish(made(answers).fit(X, Y), RECORDS, rows, vault=Vault.create(tmp_path / type(answers).__name__))
+            publish(
+                made(answers).fit(X, Y),
+                RECORDS,
+                rows,
+                vault=Vault.create(tmp_path / type(answers).__name__),
+            )
 
 
 def test_one_record_less_or_another_setting_is_another_training(tmp_path):
-    vault, ledger = Vault.create(tmp_path / "vault"), Ledger(tmp_path / "ledger.db", dataset="photos")
+    vault, ledger = (
+        Vault.create(tmp_path / "vault"),
+        Ledger(tmp_path / "ledger.db", dataset="photos"),
+    )
     ledger.grant(Cost(epsilon=100.0, delta=0.1, unit="record", neighbours="add or remove one"))
     first = train_once(made(), X, Y, vault=vault, ledger=ledger, notes={"from": "a test"})
     assert first.public_["from"] == "a test"
@@ -94,7 +119,9 @@ def test_one_record_less_or_another_setting_is_another_training(tmp_path):
     for n, (x, y, settings) in enumerate([(X[1:], Y[1:], {}), (X, Y, {"epsilon": 2.001})], start=2):
         other = train_once(made(**settings), x, y, vault=vault, ledger=ledger)
         assert not np.array_equal(other.weights_, first.weights_)
-        assert ledger.balance("record", "add or remove one").spent.epsilon == pytest.approx(n * charged, rel=0.01)
+        assert ledger.balance("record", "add or remove one").spent.epsilon == pytest.approx(
+            n * charged, rel=0.01
+        )
 
 
 def test_trainings_that_differ_in_one_number_of_a_long_table_are_two(tmp_path):
@@ -105,7 +132,9 @@ def test_trainings_that_differ_in_one_number_of_a_long_table_are_two(tmp_path):
 
     def trained(table, y=Y):
         book = CodebookAnswers(4.0, words=Codebook(table, np.ones(4)))
-        return train_once(PrivateTagger(DPTraining(steps=2), book, classes=np.arange(4)), X, y, vault=vault)
+        return train_once(
+            PrivateTagger(DPTraining(steps=2), book, classes=np.arange(4)), X, y, vault=vault
+        )
 
     first = trained(words)
     assert not np.array_equal(trained(other).weights_, first.weights_)

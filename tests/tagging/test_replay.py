@@ -1,4 +1,6 @@
-"""At the door: what leaves depends on the records only through what passed, and moves no more than is stated."""
+"""At the door: what leaves depends on the records only through what passed, and moves no more than
+is stated.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ pytestmark = pytest.mark.filterwarnings("ignore::blindsight.core.errors.Uncharge
 
 
 class Recorder:
-    """Keeps what passes, or hands out what passed before and measures how far the values behind it moved."""
+    """Keeps what passes, or hands out what passed before and measures how far the values behind it
+    moved.
+    """
 
     def __init__(self, known=None):
         self.values, self.released, self.known, self.reached = [], [], known, []
@@ -43,7 +47,9 @@ def records(seed):
 
 
 def neighbours():
-    """One record made extreme in every way; adding or removing it is at most half of replacing it."""
+    """One record made extreme in every way; adding or removing it is at most half of replacing
+    it.
+    """
     for change in ("huge", "zero", "all labels", "no number"):
         x, y = records(0)
         if change == "huge":
@@ -59,12 +65,19 @@ def neighbours():
 
 @pytest.mark.parametrize("answers", [Exact(), CodebookAnswers(4.0, k=4)], ids=["exact", "codebook"])
 @pytest.mark.parametrize("public", [True, False], ids=["public images", "no public images"])
-def test_a_neighbour_moves_each_release_within_its_bound_and_nothing_else(tmp_path, answers, public):
+def test_a_neighbour_moves_each_release_within_its_bound_and_nothing_else(
+    tmp_path, answers, public
+):
     asked, _ = records(9)
-    settings = {"public": records(5)[0] if public else None, "prior": Prior(np.eye(5, 12), np.zeros(5))}
+    settings = {
+        "public": records(5)[0] if public else None,
+        "prior": Prior(np.eye(5, 12), np.zeros(5)),
+    }
 
     def run(x, y, name):
-        tagger = PrivateTagger(DPTraining(steps=3, max_labels=2), answers, classes=list("abcde"), **settings)
+        tagger = PrivateTagger(
+            DPTraining(steps=3, max_labels=2), answers, classes=list("abcde"), **settings
+        )
         tagger.fit(x, y).save(tmp_path / name)
         return tagger.logits(asked)
 
@@ -97,4 +110,6 @@ def test_training_noise_is_the_operating_system_s_and_never_torch_s():
             PrivateTagger(DPTraining(steps=2), classes=5).fit(*records(0))
     for item in PrivateTagger(DPTraining(steps=2), classes=5).fit(*records(0)).guarantee_.releases:
         assert item.mechanism.sampler == "exact"
-    assert not any(np.array_equal(a, b) for a, b in zip(first.released, second.released, strict=True))
+    assert not any(
+        np.array_equal(a, b) for a, b in zip(first.released, second.released, strict=True)
+    )

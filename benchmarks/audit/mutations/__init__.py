@@ -13,7 +13,9 @@ LATE: tuple[Mutant, ...] = tuple(mutant for part in _PARTS for mutant in part.LA
 
 #: why, as far as it is known.
 NOT_CAUGHT = {
-    "late-pitq-cross-sensitivity": "no bug: the door clips every row to what the plan states, and adds noise for that",
+    "late-pitq-cross-sensitivity": "no bug: the door clips every row to what the plan states, and "
+    "adds noise for that",
     "late-tagging-spread-unclipped": "no bug: the door clips every row to what the plan states",
-    "last-bulk-one-name-per-shard": "no bug any more: the door releases a name that stands several times once",
+    "last-bulk-one-name-per-shard": "no bug any more: the door releases a name that stands several "
+    "times once",
 }

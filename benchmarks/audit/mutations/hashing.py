@@ -63,7 +63,12 @@ EARLY: tuple[Mutant, ...] = (
             "R = procrustes(U.T @ V)",
             "hashing:TestPITQ",
         ),
-        ("pitq-sensitivity-by-root-2", "math.sqrt(2) * self.clip**2, d", "self.clip**2, d", "hashing:TestPITQ"),
+        (
+            "pitq-sensitivity-by-root-2",
+            "math.sqrt(2) * self.clip**2, d",
+            "self.clip**2, d",
+            "hashing:TestPITQ",
+        ),
     ),
     *bugs(
         "hashing/releasing.py",
@@ -78,8 +83,10 @@ EARLY: tuple[Mutant, ...] = (
         "hashing/phashing.py",
         (
             "phashing-first-code-bare",
-            "return codes.pack(self._send(bits, what=what, ledger=ledger, names=names, promised=self.guarantee_))",
-            "sent = self._send(bits, what=what, ledger=ledger, names=names, promised=self.guarantee_)\n"
+            "return codes.pack(self._send(bits, what=what, ledger=ledger, names=names, "
+            "promised=self.guarantee_))",
+            "sent = self._send(bits, what=what, ledger=ledger, names=names, "
+            "promised=self.guarantee_)\n"
             "        return np.concatenate([plain[:1], codes.pack(sent)[1:]])",
             "hashing:TestPHashing",
         ),
@@ -116,9 +123,12 @@ LATE: tuple[Mutant, ...] = (
         "hashing/estimator.py",
         (
             "late-codebook-true-cells",
-            "return codes.pack(self._send(cells, what=what, ledger=ledger, names=names, promised=promised))",
-            "released = self._send(cells, what=what, ledger=ledger, names=names, promised=promised)\n"
-            "        released[np.arange(len(cells)), cells] = True\n        return codes.pack(released)",
+            "return codes.pack(self._send(cells, what=what, ledger=ledger, names=names, "
+            "promised=promised))",
+            "released = self._send(cells, what=what, ledger=ledger, names=names, "
+            "promised=promised)\n"
+            "        released[np.arange(len(cells)), cells] = True\n        return "
+            "codes.pack(released)",
             "hashing:TestCodebookHasher",
         ),
         (
@@ -202,7 +212,8 @@ LATE: tuple[Mutant, ...] = (
         (
             "blind-index-centred-on-the-batch",
             "        rows = self.rows(images)\n        with warnings",
-            "        rows = self.rows(images)\n        rows = rows - rows.mean(axis=0)\n        with warnings",
+            "        rows = self.rows(images)\n        rows = rows - rows.mean(axis=0)\n        "
+            "with warnings",
             "index:TestPhotosByFlips",
         ),
     ),

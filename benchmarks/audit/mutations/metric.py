@@ -10,7 +10,12 @@ __all__ = ["EARLY", "LATE"]
 EARLY: tuple[Mutant, ...] = (
     *bugs(
         "metric/estimator.py",
-        ("metric-exact-margin", 'door.total("margin", data.far())', "data.far().sum(axis=0)", "metric:TestContrastive"),
+        (
+            "metric-exact-margin",
+            'door.total("margin", data.far())',
+            "data.far().sum(axis=0)",
+            "metric:TestContrastive",
+        ),
         (
             "metric-exact-distances",
             'counts = door.total("distances", data.distances(W, edges))',

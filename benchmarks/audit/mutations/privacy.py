@@ -16,8 +16,18 @@ EARLY: tuple[Mutant, ...] = (
             "np.ones_like(norms)",
             "privacy:TestSummed",
         ),
-        ("door-clip-3%-wide", "planned.row_bound / np", "1.03 * planned.row_bound / np", "privacy:TestSummed"),
-        ("door-wrong-norm", "given.norms(order), nan", "given.norms(np.inf), nan", "privacy:TestSummed"),
+        (
+            "door-clip-3%-wide",
+            "planned.row_bound / np",
+            "1.03 * planned.row_bound / np",
+            "privacy:TestSummed",
+        ),
+        (
+            "door-wrong-norm",
+            "given.norms(order), nan",
+            "given.norms(np.inf), nan",
+            "privacy:TestSummed",
+        ),
         (
             "door-twice-the-rate",
             "np.uint64(int(planned.rate * 2**64))",
@@ -52,7 +62,12 @@ EARLY: tuple[Mutant, ...] = (
     *bugs(
         "privacy/plan.py",
         ("plan-replacement-is-one-step", "times = 2 if", "times = 1 if", "privacy:TestSummed"),
-        ("plan-group-forgotten", "reach / (self.group * times)", "reach / times", "privacy:TestGrouped"),
+        (
+            "plan-group-forgotten",
+            "reach / (self.group * times)",
+            "reach / times",
+            "privacy:TestGrouped",
+        ),
     ),
     *bugs(
         "privacy/entropy.py",
@@ -68,14 +83,24 @@ EARLY: tuple[Mutant, ...] = (
             'return aes_generator(b"0" * 32)',
             "privacy:TestSummed",
         ),
-        ("entropy-32-bits", "os.urandom(32) if secret", "os.urandom(4) * 8 if secret", "privacy:TestGaussian"),
+        (
+            "entropy-32-bits",
+            "os.urandom(32) if secret",
+            "os.urandom(4) * 8 if secret",
+            "privacy:TestGaussian",
+        ),
         (
             "entropy-none-means-a-seed",
             "if random_state is None:\n        return SystemSource()",
             "if random_state is None:\n        return SeededSource(0)",
             "privacy:TestSummed",
         ),
-        ("entropy-one-byte", "return os.urandom(length)", "return os.urandom(1) * length", "privacy:TestSummed"),
+        (
+            "entropy-one-byte",
+            "return os.urandom(length)",
+            "return os.urandom(1) * length",
+            "privacy:TestSummed",
+        ),
     ),
     *bugs(
         "privacy/mechanisms/gaussian.py",
@@ -85,7 +110,12 @@ EARLY: tuple[Mutant, ...] = (
             "noise *= self.sigma / math.sqrt(2)",
             "privacy:TestGaussian",
         ),
-        ("gaussian-curve-halved", "half, shift = 0.5 / ratio", "half, shift = 0.25 / ratio", "privacy:TestGaussian"),
+        (
+            "gaussian-curve-halved",
+            "half, shift = 0.5 / ratio",
+            "half, shift = 0.25 / ratio",
+            "privacy:TestGaussian",
+        ),
         (
             "discrete-gaussian-price-halved",
             "reach = self.sensitivity / self.grid + ",
@@ -105,7 +135,12 @@ EARLY: tuple[Mutant, ...] = (
     ),
     *bugs(
         "privacy/mechanisms/laplace.py",
-        ("laplace-quarter", "block *= self.scale", "block *= self.scale / 4", "privacy:TestLaplace"),
+        (
+            "laplace-quarter",
+            "block *= self.scale",
+            "block *= self.scale / 4",
+            "privacy:TestLaplace",
+        ),
         (
             "discrete-laplace-half",
             "discrete_laplace(self.scale, units.size",
@@ -136,7 +171,12 @@ EARLY: tuple[Mutant, ...] = (
     ),
     *bugs(
         "privacy/mechanisms/flip.py",
-        ("flip-half-the-beta", "math.ceil(self.beta * 2**64)", "math.ceil(self.beta / 2 * 2**64)", "privacy:TestFlips"),
+        (
+            "flip-half-the-beta",
+            "math.ceil(self.beta * 2**64)",
+            "math.ceil(self.beta / 2 * 2**64)",
+            "privacy:TestFlips",
+        ),
         (
             "flip-per-bit-for-per-record",
             'times = self.n_bits if self.unit == "record" else 1\n        return Cost',
@@ -225,7 +265,12 @@ LATE: tuple[Mutant, ...] = (
     ),
     *bugs(
         "privacy/mechanisms/gaussian.py",
-        ("late-gaussian-2%-small", "noise *= self.sigma", "noise *= 0.98 * self.sigma", "privacy:TestGaussian"),
+        (
+            "late-gaussian-2%-small",
+            "noise *= self.sigma",
+            "noise *= 0.98 * self.sigma",
+            "privacy:TestGaussian",
+        ),
         (
             "late-gaussian-shares-noise",
             "noise = rng.standard_normal(values.shape)",

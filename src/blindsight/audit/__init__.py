@@ -3,11 +3,14 @@
 An audit can refute a promise, never prove one: its words are "not refuted" and "REFUTED".
 
 - `audit`, `audit_file`: any fitted estimator, mechanism or file, unchanged (`target`).
-- `audit_release`, `audit_sketches`, `audit_tags`: what was given away, with the photos as the truth (`release`).
+- `audit_release`, `audit_sketches`, `audit_tags`: what was given away, with the photos as the truth
+  (`release`).
 - `audit_door`: what really runs, at the door and by replay (`engine`).
 - `audit_callable`, `audit_measurement`, `audit_training`: what others built (`others`).
-- `distinguish`, `audit_in_one_run`, `exact_epsilon`, `likelihood_ratio`: the attacks by themselves (`engine`).
-- `rooms/`: attacks, verdicts and figures of each part; `papers`: the table of all five; `report/`: what is said.
+- `distinguish`, `audit_in_one_run`, `exact_epsilon`, `likelihood_ratio`: the attacks by themselves
+  (`engine`).
+- `rooms/`: attacks, verdicts and figures of each part; `papers`: the table of all five; `report/`:
+  what is said.
 """
 
 from __future__ import annotations
@@ -55,7 +58,8 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    # Imported when asked for: an audit of a file needs no training, and the workbench only one of them.
+    # Imported when asked for: an audit of a file needs no training, and the workbench only one of
+    # them.
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)

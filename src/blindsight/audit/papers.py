@@ -1,4 +1,6 @@
-"""The five papers' claims and our promises, attacked on data inside installed packages: the table and its report."""
+"""The five papers' claims and our promises, attacked on data inside installed packages: the table
+and its report.
+"""
 
 from __future__ import annotations
 
@@ -40,11 +42,16 @@ _RUNS = 5000  # of estimators and algorithms; what is one draw has its own numbe
 
 
 def all_verdicts(
-    *, deep: bool = False, seed: int = 0, workers: int = 1, progress: Callable[[int, int], None] | None = None
+    *,
+    deep: bool = False,
+    seed: int = 0,
+    workers: int = 1,
+    progress: Callable[[int, int], None] | None = None,
 ) -> list[Verdict]:
     """Attack all five methods on data that ship with installed packages.
 
-    About a minute; `deep` runs ten times the trials, which raises the ceiling of what can be measured.
+    About a minute; `deep` runs ten times the trials, which raises the ceiling of what can be
+    measured.
     """
     times = 10 if deep else 1
     runs, trials = times * _RUNS, times * 5000
@@ -70,18 +77,25 @@ def all_verdicts(
 
 
 def report_on_all(verdicts: list[Verdict], *, seed: int = 0) -> Report:
-    """The report on all five methods: what `blindsight audit --all`, the demo and the workbench leave."""
+    """The report on all five methods: what `blindsight audit --all`, the demo and the workbench
+    leave.
+    """
     return Report(
         title="Claimed, proven, audited",
         verdicts=verdicts,
         cards=cards(seed=seed),
         figures=figures(verdicts, seed=seed),
-        notes=[f"Seed {seed}; audited numbers are lower bounds at 95% whose ceiling is set by the number of trials."],
+        notes=[
+            f"Seed {seed}; audited numbers are lower bounds at 95% whose ceiling is set by the "
+            "number of trials."
+        ],
     )
 
 
 class _Digits:
-    """5,000 built-in digits as 32 principal components: public ones to learn from, stored ones, and queries."""
+    """5,000 built-in digits as 32 principal components: public ones to learn from, stored ones, and
+    queries.
+    """
 
     def __init__(self, seed: int) -> None:
         digits = data.load("mnist5k")
@@ -91,10 +105,14 @@ class _Digits:
         self.X = PixelPCA(32, random_state=seed).fit(digits[self.public]).transform(digits)
 
     def flipped(self, epsilon: float, seed: int) -> PHashing:
-        return PHashing(ITQ(32), epsilon=epsilon, random_state=seed, learned_from="public").fit(self.X[self.public])
+        return PHashing(ITQ(32), epsilon=epsilon, random_state=seed, learned_from="public").fit(
+            self.X[self.public]
+        )
 
     def codebook(self, epsilon: float, seed: int) -> CodebookHasher:
-        return CodebookHasher(epsilon=epsilon, random_state=seed, learned_from="public").fit(self.X[self.public])
+        return CodebookHasher(epsilon=epsilon, random_state=seed, learned_from="public").fit(
+            self.X[self.public]
+        )
 
 
 def figures(verdicts: list[Verdict], *, seed: int = 0) -> list[Figure]:
@@ -105,13 +123,15 @@ def figures(verdicts: list[Verdict], *, seed: int = 0) -> list[Figure]:
     return [
         Figure(
             "The three numbers",
-            "A red diamond to the right of the blue bar is a refuted claim. Audited numbers have a ceiling set by the "
+            "A red diamond to the right of the blue bar is a refuted claim. Audited numbers have a "
+            "ceiling set by the "
             "number of trials, so a gap to the proven one is not a gap in the proof.",
             three_numbers(verdicts),
         ),
         Figure(
             "What privacy costs, and how little it can cost",
-            "Mean average precision of image search on 5,000 digits, by record-level epsilon: flipped 32-bit codes "
+            "Mean average precision of image search on 5,000 digits, by record-level epsilon: "
+            "flipped 32-bit codes "
             "against one well-asked question, the cell of a codebook.",
             curves(lines, xlabel="proven epsilon per record", ylabel="mAP", chance=0.1),
             [
@@ -122,14 +142,16 @@ def figures(verdicts: list[Verdict], *, seed: int = 0) -> list[Figure]:
         ),
         Figure(
             "Whose picture was in the training set?",
-            "Membership inference with six shadow models on a tagger of 400 records, as usual and at epsilon 1.",
+            "Membership inference with six shadow models on a tagger of 400 records, as usual and "
+            "at epsilon 1.",
             roc_curves(members),
             [{"model": name, "AUC": round(found.auc, 3)} for name, found in members.items()],
         ),
         _rebuilt(digits, seed),
         Figure(
             "What a sketch gives away",
-            "Original digits and what the posterior-mean attacker recovers from their sketches, Q1 to Q12.",
+            "Original digits and what the posterior-mean attacker recovers from their sketches, Q1 "
+            "to Q12.",
             gallery(_recovered(seed)),
         ),
     ]
@@ -141,9 +163,13 @@ def _search_curves(digits: _Digits, seed: int) -> dict[str, list[tuple[float, fl
     lines: dict[str, list[tuple[float, float]]] = {"codebook (ours)": [], "flipped 32 bits": []}
     for epsilon in (2.0, 4.0, 8.0, 16.0):
         book, flipped = digits.codebook(epsilon, seed), digits.flipped(epsilon, seed)
-        ranked = score_precisions(book.scores(asked, book.transform(stored)), ours[:, None] == theirs)
+        ranked = score_precisions(
+            book.scores(asked, book.transform(stored)), ours[:, None] == theirs
+        )
         lines["codebook (ours)"].append((epsilon, float(ranked.mean())))
-        precision = mean_average_precision(flipped.query(asked), flipped.transform(stored), ours, theirs)
+        precision = mean_average_precision(
+            flipped.query(asked), flipped.transform(stored), ours, theirs
+        )
         lines["flipped 32 bits"].append((epsilon, precision))
     return lines
 
@@ -164,14 +190,18 @@ def _rebuilt(digits: _Digits, seed: int) -> Figure:
     for name, give in releases.items():
         found = reconstruct(give(known), images, give(private), truth, decoder="ridge", seed=seed)
         pictures[f"{name}: {found.psnr:.1f} dB, SSIM {found.ssim:.2f}"] = found.images[:_SHOWN]
-        rows.append({"from": name, "PSNR in dB": round(found.psnr, 2), "SSIM": round(found.ssim, 3)})
+        rows.append(
+            {"from": name, "PSNR in dB": round(found.psnr, 2), "SSIM": round(found.ssim, 3)}
+        )
     mean = np.broadcast_to(images.mean(axis=0), truth[:_SHOWN].shape)
     pictures[f"mean image: {found.psnr_of_mean:.1f} dB"] = mean
     rows.append({"from": "mean image", "PSNR in dB": round(found.psnr_of_mean, 2), "SSIM": ""})
     return Figure(
         "What comes back of an image",
-        "Digits rebuilt from features, from plain codes, from flipped codes and from the released cell of a "
-        "codebook, by an attacker with 2,000 public digits and ridge regression, PSNR and SSIM over 400 digits. The "
+        "Digits rebuilt from features, from plain codes, from flipped codes and from the released "
+        "cell of a "
+        "codebook, by an attacker with 2,000 public digits and ridge regression, PSNR and SSIM "
+        "over 400 digits. The "
         "mean image is what one gets who has seen nothing.",
         gallery(pictures),
         rows,
@@ -181,25 +211,40 @@ def _rebuilt(digits: _Digits, seed: int) -> Figure:
 def cards(*, seed: int = 0) -> list[tuple[str, Guarantee | Disclosure]]:
     """One card for a guarantee, one for a disclosure."""
     rows = np.random.default_rng(seed).standard_normal((200, 32))
-    hasher = CodebookHasher(epsilon=8.0, n_cells=32, random_state=seed, learned_from="public").fit(rows)
-    sketcher = NegativeSketcher(QKParameters.paper("Q6"), random_state=seed).fit(np.zeros((1, 28, 28), np.uint8))
+    hasher = CodebookHasher(epsilon=8.0, n_cells=32, random_state=seed, learned_from="public").fit(
+        rows
+    )
+    sketcher = NegativeSketcher(QKParameters.paper("Q6"), random_state=seed).fit(
+        np.zeros((1, 28, 28), np.uint8)
+    )
     return [("A stored code", hasher.guarantee_), ("A sent sketch", sketcher.disclosure_)]
 
 
 def _memberships(seed: int) -> dict[str, Membership]:
-    """Taggers trained on random halves of records that have nothing in common: what they know, they remember."""
+    """Taggers trained on random halves of records that have nothing in common: what they know, they
+    remember.
+    """
     rng = np.random.default_rng(seed)
     rows, labels = rng.standard_normal((400, 300)), (rng.random((400, 4)) < 0.4).astype(np.uint8)
     found = {}
-    for name, training in (("no protection", Ordinary(steps=100)), ("epsilon 1", DPTraining(epsilon=1.0))):
+    for name, training in (
+        ("no protection", Ordinary(steps=100)),
+        ("epsilon 1", DPTraining(epsilon=1.0)),
+    ):
         tagger = PrivateTagger(training, classes=("a", "b", "c", "d"))
 
-        def train(included: NDArray[np.bool_], dice: np.random.Generator, tagger: Any = tagger) -> Any:
+        def train(
+            included: NDArray[np.bool_], dice: np.random.Generator, tagger: Any = tagger
+        ) -> Any:
             with drawing_from(dice):
                 return clone(tagger).fit(rows[included], labels[included])
 
         found[name] = infer_membership(
-            train, lambda model: membership_scores(model.logits(rows), labels), records=400, shadows=6, seed=seed
+            train,
+            lambda model: membership_scores(model.logits(rows), labels),
+            records=400,
+            shadows=6,
+            seed=seed,
         )
     return found
 

@@ -1,11 +1,13 @@
-"""Audit what a user has made: any fitted estimator or mechanism, a saved model, sketches, or an index.
+"""Audit what a user has made: any fitted estimator or mechanism, a saved model, sketches, or an
+index.
 
     found = audit(PHashing(epsilon=8).fit(X))       # or audit(Laplace(...)), audit_file("index")
     print(found.card.card())
 
-The private data are not in a file, so other data are released by what is in it: the estimator's own `transform` or
-answer, as it really runs, on two inputs that it tells apart; and where learning releases something too, the same
-learning from toy data. What is stated must also follow from the numbers stored beside it.
+The private data are not in a file, so other data are released by what is in it: the estimator's own
+`transform` or answer, as it really runs, on two inputs that it tells apart; and where learning
+releases something too, the same learning from toy data. What is stated must also follow from the
+numbers stored beside it.
 """
 
 from __future__ import annotations
@@ -29,16 +31,21 @@ from blindsight.privacy.plan import Planned
 
 __all__ = ["Audit", "attacked_index", "audit", "audit_file"]
 
-_SAME = "Attacked: what it really releases of two inputs that it tells apart; no private data needed."
-_DESCRIBED = "Attacked: the release that the file describes, on the worst inputs there are; no private data needed."
+_SAME = (
+    "Attacked: what it really releases of two inputs that it tells apart; no private data needed."
+)
+_DESCRIBED = (
+    "Attacked: the release that the file describes, on the worst inputs there are; no private data "
+    "needed."
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Audit:
     """What is promised, with what the attacks measured attached, and the verdict.
 
-    `attacks` are all that ran, the strongest first; `notes` say what was attacked and what was not; `others` are
-    further promises of the same file.
+    `attacks` are all that ran, the strongest first; `notes` say what was attacked and what was not;
+    `others` are further promises of the same file.
     """
 
     name: str
@@ -65,7 +72,9 @@ def audit(subject: Any, *, name: str | None = None, trials: int = 200_000, seed:
         return _codebook(subject, name, trials, seed)
     guarantee = getattr(subject, "guarantee_", None)
     if not isinstance(guarantee, Guarantee):
-        raise InvalidData(f"{name} is a {type(subject).__name__}: it releases plain values and promises nothing.")
+        raise InvalidData(
+            f"{name} is a {type(subject).__name__}: it releases plain values and promises nothing."
+        )
     for fits, handle in _HANDLERS:
         if fits(subject):
             return handle(subject, name, trials, seed)
@@ -90,9 +99,18 @@ def audit_file(path: str | Path, *, trials: int = 200_000, seed: int = 0) -> Aud
 
 def _mechanism(mechanism: Any, name: str, trials: int, seed: int) -> Audit:
     planned = Planned(what="value", mechanism=mechanism)
-    promise = Guarantee(releases=(planned,), mechanism=repr(mechanism), delta=mechanism.cost.delta, model="central")
+    promise = Guarantee(
+        releases=(planned,), mechanism=repr(mechanism), delta=mechanism.cost.delta, model="central"
+    )
     attack = attack_mechanism(mechanism, trials=trials, seed=seed)
-    return _judged(mechanism, name, "privacy", promise, [attack], notes=("The mechanism as it is was attacked.",))
+    return _judged(
+        mechanism,
+        name,
+        "privacy",
+        promise,
+        [attack],
+        notes=("The mechanism as it is was attacked.",),
+    )
 
 
 def _hasher(hasher: Any, name: str, trials: int, seed: int) -> Audit:
@@ -102,16 +120,24 @@ def _hasher(hasher: Any, name: str, trials: int, seed: int) -> Audit:
     attacks, notes = [], [_SAME]
     learned = getattr(hasher, "learned_from", "public")
     if not guarantee.releases:  # Algorithm 3 releases its codes as they are
-        notes.append("The flips inside Algorithm 3 were not attacked: they are never released; the plain codes are.")
+        notes.append(
+            "The flips inside Algorithm 3 were not attacked: they are never released; the plain "
+            "codes are."
+        )
     else:
         attacks.append(attack_codes(hasher, unit=guarantee.unit, trials=trials, seed=seed))
     if guarantee.model == "central" and guarantee.unit == "record":
         attacks.append(attack_learning(hasher, runs=max(100, trials // 1000), seed=seed))
-        notes.append("What learning releases was attacked by learning again from 100 digits, one of them replaced.")
+        notes.append(
+            "What learning releases was attacked by learning again from 100 digits, one of them "
+            "replaced."
+        )
     elif learned == "private":
         notes.append("Not attacked: what learning from the protected images releases.")
     else:
-        notes.append("Not attacked: the hash function, which rests on public images by the file's own word.")
+        notes.append(
+            "Not attacked: the hash function, which rests on public images by the file's own word."
+        )
     return _judged(hasher, name, "hashing", guarantee, attacks, notes=notes)
 
 
@@ -120,7 +146,10 @@ def _codebook(book: Codebook, name: str, trials: int, seed: int) -> Audit:
     from blindsight.index.encoder import CellRelease
 
     attack = attack_codes(CellRelease(book), unit="record", trials=trials, seed=seed)
-    notes = (_SAME, "Not attacked: the cells, which rest on public knowledge by the file's own word.")
+    notes = (
+        _SAME,
+        "Not attacked: the cells, which rest on public knowledge by the file's own word.",
+    )
     return _judged(book, name, "hashing", book.guarantee(), [attack], notes=notes)
 
 
@@ -131,13 +160,18 @@ def _folder(source: Path, trials: int, seed: int) -> Audit:
             found = audit(_read(kind, path), name=source.name, trials=trials, seed=seed)
             stored = source / "codes.index"
             return _stated(found, stored) if stored.exists() else found
-    raise InvalidData(f"{source} is no index: it holds no saved hasher or codebook. Make one with blindsight hash.")
+    raise InvalidData(
+        f"{source} is no index: it holds no saved hasher or codebook. Make one with blindsight "
+        "hash."
+    )
 
 
 def attacked_index(
     source: Path, mechanism: Any, guarantee: Guarantee, trials: int, seed: int
 ) -> tuple[Verdict, Guarantee]:
-    """The verdict on an index whose mechanism is known, and its card with what the attack measured."""
+    """The verdict on an index whose mechanism is known, and its card with what the attack
+    measured.
+    """
     found = _described(source, mechanism, guarantee, trials, seed)
     assert found.verdict is not None  # noqa: S101  (_judged makes one)
     assert isinstance(found.card, Guarantee)  # noqa: S101  (a guarantee was given)
@@ -154,7 +188,9 @@ def _index(source: Path, trials: int, seed: int) -> Audit:
     for kind in ("hasher", "codebook"):
         beside = source.parent / f"{kind}.safetensors"
         if beside.exists():
-            return _stated(audit(_read(kind, beside), name=source.name, trials=trials, seed=seed), source)
+            return _stated(
+                audit(_read(kind, beside), name=source.name, trials=trials, seed=seed), source
+            )
     mechanism = _released(source, guarantee)
     if mechanism is None:
         notes = ("Not attacked: the index does not say how its codes were released.",)
@@ -164,7 +200,9 @@ def _index(source: Path, trials: int, seed: int) -> Audit:
 
 def _described(source: Path, mechanism: Any, guarantee: Guarantee, trials: int, seed: int) -> Audit:
     attack = attack_mechanism(mechanism, unit=guarantee.unit, trials=trials, seed=seed)
-    return _judged(mechanism, source.name, "hashing", guarantee, [attack], notes=(_DESCRIBED,), method="index")
+    return _judged(
+        mechanism, source.name, "hashing", guarantee, [attack], notes=(_DESCRIBED,), method="index"
+    )
 
 
 def _stated(found: Audit, codes: Path) -> Audit:
@@ -174,7 +212,15 @@ def _stated(found: Audit, codes: Path) -> Audit:
     guarantee = Header.of(codes).guarantee
     if guarantee is None:
         raise InvalidData(f"{codes} is an index of plain codes: it promises nothing.")
-    return _judged(found.subject, found.name, "hashing", guarantee, found.attacks, notes=found.notes, method="index")
+    return _judged(
+        found.subject,
+        found.name,
+        "hashing",
+        guarantee,
+        found.attacks,
+        notes=found.notes,
+        method="index",
+    )
 
 
 def _released(source: Path, guarantee: Guarantee) -> Any:
@@ -199,7 +245,8 @@ def _metric(metric: Any, name: str, trials: int, seed: int) -> Audit:
 
     attack = attack_metric(metric, runs=max(100, 3 * trials // 2000), seed=seed)
     notes = [
-        "Attacked by learning again from 4 pairs of which one changes its label, with the file's own settings.",
+        "Attacked by learning again from 4 pairs of which one changes its label, with the file's "
+        "own settings.",
         "Not attacked: who was compared with whom, which is public by assumption.",
     ]
     return _judged(metric, name, "metric", metric.guarantee_, [attack], notes=notes)
@@ -211,7 +258,8 @@ def _tagger(tagger: Any, name: str, trials: int, seed: int) -> Audit:
     if tagger.answer_guarantee_ is None:
         attacks = attack_plan(tagger.guarantee_, trials=max(1000, trials // 5), seed=seed)
         notes: tuple[str, ...] = (
-            "Attacked: training again from 40 toy records, one of them there or not; and all that training releases "
+            "Attacked: training again from 40 toy records, one of them there or not; and all that "
+            "training releases "
             "together, at its worst.",
         )
         if attacks:
@@ -221,7 +269,8 @@ def _tagger(tagger: Any, name: str, trials: int, seed: int) -> Audit:
         return _judged(tagger, name, "tagging", tagger.guarantee_, attacks, notes=notes)
     attacks = attack_answers(tagger, trials=trials, seed=seed)
     notes = (
-        "One answer about one image was attacked: logits at opposite ends, and beyond the clipping bound.",
+        "One answer about one image was attacked: logits at opposite ends, and beyond the clipping "
+        "bound.",
         "Not attacked: training; its own promise is the second card.",
     )
     found = _judged(tagger, name, "tagging", tagger.answer_guarantee_, attacks, notes=notes)
@@ -241,7 +290,14 @@ def _flips(flipper: Any, name: str, trials: int, seed: int) -> Audit:
     from blindsight.audit.rooms.sketching.attacks import attack_pixel
 
     attack = attack_pixel(flipper.parameters_, trials=trials, seed=seed)
-    return _judged(flipper, name, "sketching", flipper.guarantee_, [attack], notes=("One pixel, 0 or all ones.",))
+    return _judged(
+        flipper,
+        name,
+        "sketching",
+        flipper.guarantee_,
+        [attack],
+        notes=("One pixel, 0 or all ones.",),
+    )
 
 
 def _codebook_sketches(sketcher: Any, name: str, trials: int, seed: int) -> Audit:
@@ -254,17 +310,25 @@ def _codebook_sketches(sketcher: Any, name: str, trials: int, seed: int) -> Audi
 def _federated(model: Any, name: str, trials: int, seed: int) -> Audit:
     from blindsight.audit.rooms.federated.verdicts import attack_sum
 
-    notes = ["Not attacked here: the encrypted messages; blindsight audit --all attacks the protocol."]
+    notes = [
+        "Not attacked here: the encrypted messages; blindsight audit --all attacks the protocol."
+    ]
     if model.noise is None:
-        notes.insert(0, "Not attacked: the sums carry no noise, and whoever opens one sees it as it is.")
+        notes.insert(
+            0, "Not attacked: the sums carry no noise, and whoever opens one sees it as it is."
+        )
         return _judged(model, name, "federated", model.guarantee_, [], notes=notes)
-    notes.insert(0, "Attacked: sums that six users make with noise of their own, by the model's settings.")
+    notes.insert(
+        0, "Attacked: sums that six users make with noise of their own, by the model's settings."
+    )
     attack = attack_sum(model, trials=max(1000, trials // 50), seed=seed)
     return _judged(model, name, "federated", model.guarantee_, [attack], notes=notes)
 
 
 def _sketches(subject: Any, name: str, trials: int, seed: int) -> Audit:
-    """Sketches claim no epsilon: what they imply is computed, and measured on one pixel; flipped bits do claim one."""
+    """Sketches claim no epsilon: what they imply is computed, and measured on one pixel; flipped
+    bits do claim one.
+    """
     from blindsight.audit.rooms.sketching.attacks import attack_pixel, sketch_card
     from blindsight.sketching import FlipParameters
     from blindsight.sketching.promise import flips_guarantee
@@ -275,7 +339,9 @@ def _sketches(subject: Any, name: str, trials: int, seed: int) -> Audit:
     notes = ("Attacked: the counts of one pixel, 0 or all ones, and the pictures below.",)
     if isinstance(parameters, FlipParameters):
         promise = flips_guarantee(parameters, shape)
-        return _judged(subject, name, "sketching", promise, [attack], notes=notes, method="flipped bits")
+        return _judged(
+            subject, name, "sketching", promise, [attack], notes=notes, method="flipped bits"
+        )
     card, implied = sketch_card(parameters, shape)
     verdict = Verdict(
         room="sketching",
@@ -299,14 +365,31 @@ def _sketches(subject: Any, name: str, trials: int, seed: int) -> Audit:
 
 
 def _judged(
-    subject: Any, name: str, room: Room, guarantee: Guarantee, attacks: Any, *, notes: Any, method: str | None = None
+    subject: Any,
+    name: str,
+    room: Room,
+    guarantee: Guarantee,
+    attacks: Any,
+    *,
+    notes: Any,
+    method: str | None = None,
 ) -> Audit:
     ranked = tuple(sorted(attacks, key=lambda attack: -attack.audited.epsilon))
     best = ranked[0].audited if ranked else None
     setting = guarantee.mechanism if room != "privacy" else "worst inputs"
-    verdict = Verdict.of(guarantee, best, room=room, method=method or type(subject).__name__, setting=setting)
+    verdict = Verdict.of(
+        guarantee, best, room=room, method=method or type(subject).__name__, setting=setting
+    )
     card = guarantee if best is None else guarantee.with_audit(best)
-    return Audit(name=name, room=room, subject=subject, card=card, verdict=verdict, attacks=ranked, notes=tuple(notes))
+    return Audit(
+        name=name,
+        room=room,
+        subject=subject,
+        card=card,
+        verdict=verdict,
+        attacks=ranked,
+        notes=tuple(notes),
+    )
 
 
 def _named(*names: str) -> Callable[[Any], bool]:
@@ -324,7 +407,8 @@ _HANDLERS: tuple[tuple[Callable[[Any], bool], Callable[[Any, str, int, int], Aud
 )
 
 
-# What a file of each kind is read by: a module and a name in it. Only the room that is asked for is imported.
+# What a file of each kind is read by: a module and a name in it. Only the room that is asked for is
+# imported.
 _READERS = {
     "hasher": ("blindsight.hashing", "load"),
     "codebook": ("blindsight.codebooks", "Codebook.load"),

@@ -19,33 +19,49 @@ def register(app: typer.Typer) -> None:
 
 
 def audit(
-    target: Annotated[Path | None, typer.Argument(help="A saved model, sketches, or a release.")] = None,
-    everything: Annotated[bool, typer.Option("--all", help="Judge the five papers' claims, and ours.")] = False,
+    target: Annotated[
+        Path | None, typer.Argument(help="A saved model, sketches, or a release.")
+    ] = None,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Judge the five papers' claims, and ours.")
+    ] = False,
     vault: Annotated[
-        Path | None, typer.Option(help="The release's vault: attack it with your own photos as the truth.")
+        Path | None,
+        typer.Option(help="The release's vault: attack it with your own photos as the truth."),
     ] = None,
     photos: Annotated[
-        Path | None, typer.Option(help="The photos' folder: of sketches, of published tags, or if a release's moved.")
+        Path | None,
+        typer.Option(
+            help="The photos' folder: of sketches, of published tags, or if a release's moved."
+        ),
     ] = None,
     labels: Annotated[
-        str | None, typer.Option(help="With --vault: what the photos show: folder, or FILE.csv:COLUMN.")
+        str | None,
+        typer.Option(help="With --vault: what the photos show: folder, or FILE.csv:COLUMN."),
     ] = None,
     deep: Annotated[bool, typer.Option("--deep", help="Ten times the trials.")] = False,
-    out: Annotated[Path | None, typer.Option(help="Folder for report.html, report.md and report.json.")] = None,
-    workers: Annotated[int, typer.Option(help="Processes for the attacks that run something many times.", min=1)] = 1,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for report.html, report.md and report.json.")
+    ] = None,
+    workers: Annotated[
+        int, typer.Option(help="Processes for the attacks that run something many times.", min=1)
+    ] = 1,
     seed: Annotated[int, typer.Option(help="Seed of the attacks.", min=0)] = 0,
     json: Annotated[bool, typer.Option("--json", help="Machine-readable output.")] = False,
 ) -> None:
     """Attack what you made or gave away, or with --all the claims of all five methods.
 
-    With --vault the attack runs on your own photos, on this computer: how well one is singled out, what it shows
-    guessed, what is rebuilt of it, and what search still finds. RELEASE is a folder of codes, a table of published
-    tags, or with --photos a file of sketches. Ends with exit code 1 where a promise is refuted.
+    With --vault the attack runs on your own photos, on this computer: how well one is singled out,
+    what it shows guessed, what is rebuilt of it, and what search still finds. RELEASE is a folder
+    of codes, a table of published tags, or with --photos a file of sketches. Ends with exit code 1
+    where a promise is refuted.
     """
     if everything == (target is not None):
         raise InvalidParameter("give either a model or a release to audit, or --all.")
     if vault is None and (labels is not None or (photos is not None and everything)):
-        raise InvalidParameter("--photos and --labels say more of a release whose --vault is given.")
+        raise InvalidParameter(
+            "--photos and --labels say more of a release whose --vault is given."
+        )
     trials = 2_000_000 if deep else 200_000
     report: Any
     if target is None:
@@ -61,7 +77,9 @@ def audit(
     if out is not None:
         written = report.write(out)
         if not json:
-            console.print(f"wrote {', '.join(str(path) for path in written)}", markup=False, soft_wrap=True)
+            console.print(
+                f"wrote {', '.join(str(path) for path in written)}", markup=False, soft_wrap=True
+            )
     raise typer.Exit(1 if report.refuted else 0)
 
 
@@ -97,7 +115,15 @@ def _one(target: Path, *, trials: int, seed: int) -> Any:
         return report_of(found, seed=seed)
 
 
-def _own(target: Path, vault: Path | None, *, photos: Path | None, labels: str | None, trials: int, seed: int) -> Any:
+def _own(
+    target: Path,
+    vault: Path | None,
+    *,
+    photos: Path | None,
+    labels: str | None,
+    trials: int,
+    seed: int,
+) -> Any:
     """What was given away, with the owner's photos: codes, published tags, or sketches."""
     from blindsight.audit.release import audit_release, audit_sketches, audit_tags
 
@@ -105,13 +131,19 @@ def _own(target: Path, vault: Path | None, *, photos: Path | None, labels: str |
         table = target / "tags.csv" if (target / "tags.csv").is_file() else target
         if target.is_file() and target.suffix.lower() != ".csv":
             if photos is None:
-                raise InvalidParameter("sketches do not say what they are of: give the photos' folder, --photos.")
+                raise InvalidParameter(
+                    "sketches do not say what they are of: give the photos' folder, --photos."
+                )
             return audit_sketches(target, photos, trials=trials, seed=seed)
         if vault is None:
-            raise InvalidParameter("--photos says more of a release whose --vault is given, or of sketches.")
+            raise InvalidParameter(
+                "--photos says more of a release whose --vault is given, or of sketches."
+            )
         if table.is_file():
             if photos is None:
-                raise InvalidParameter("published tags do not say where the photos are: give their folder, --photos.")
+                raise InvalidParameter(
+                    "published tags do not say where the photos are: give their folder, --photos."
+                )
             return audit_tags(table, vault, photos, labels=labels, trials=trials, seed=seed)
         return audit_release(
             target,

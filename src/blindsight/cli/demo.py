@@ -1,4 +1,6 @@
-"""`blindsight demo`: an album of photographs protected, searched, tagged and attacked by the verbs themselves."""
+"""`blindsight demo`: an album of photographs protected, searched, tagged and attacked by the verbs
+themselves.
+"""
 
 from __future__ import annotations
 
@@ -28,10 +30,16 @@ __all__ = ["register"]
 
 _FIRST, _ACROSS = 10, 6
 _SHOWN = ("cat", "retina", "tissue")
-_WORDS = {"a cat": "cat", "a cup of coffee": "coffee", "a rocket": "rocket", "a motorcycle": "motorcycle"}
+_WORDS = {
+    "a cat": "cat",
+    "a cup of coffee": "coffee",
+    "a rocket": "rocket",
+    "a motorcycle": "motorcycle",
+}
 _COLUMNS = ("method", "per", "claimed", "proven", "audited", "refuted")
 _NUMBERS = (
-    "A red diamond to the right of the blue bar is a refuted claim. Audited numbers have a ceiling set by the number "
+    "A red diamond to the right of the blue bar is a refuted claim. Audited numbers have a ceiling "
+    "set by the number "
     "of trials, so a gap to the proven one is not a gap in the proof."
 )
 _PARTS = ("skimage", "onnxruntime", "tokenizers", "numba", "matplotlib")
@@ -44,12 +52,17 @@ def register(app: typer.Typer) -> None:
 
 
 def demo(
-    out: Annotated[Path, typer.Option(help="Folder for the album, what is made of it, and the report.")] = Path("out"),
+    out: Annotated[
+        Path, typer.Option(help="Folder for the album, what is made of it, and the report.")
+    ] = Path("out"),
     seed: Annotated[int, typer.Option(help="Seed of the attacks on the papers.", min=0)] = 0,
-    papers: Annotated[bool, typer.Option(help="Attack the five papers' claims too (about a minute).")] = True,
+    papers: Annotated[
+        bool, typer.Option(help="Attack the five papers' claims too (about a minute).")
+    ] = True,
     json: Annotated[bool, typer.Option("--json", help="Machine-readable output.")] = False,
 ) -> None:
-    """Protect an album of photographs, search it, tag it and attack it; leaves OUT/report.html for a browser.
+    """Protect an album of photographs, search it, tag it and attack it; leaves OUT/report.html for
+    a browser.
 
     Run it again as often as you like: each photograph is released and charged once.
     """
@@ -78,7 +91,9 @@ def _check_parts() -> None:
     """Before anything is written: what the demo needs beyond the core."""
     missing = [name for name in _PARTS if importlib.util.find_spec(name) is None]
     if missing:
-        raise MissingDependency(f"the demo needs packages that are not installed: {', '.join(missing)}.")
+        raise MissingDependency(
+            f"the demo needs packages that are not installed: {', '.join(missing)}."
+        )
 
 
 @dataclass(frozen=True)
@@ -116,7 +131,9 @@ def run_verb(*words: str | Path) -> dict[str, Any]:
 def _step(number: int, title: str, *commands: str) -> None:
     console.print(f"\n[bold]{number}  {title}[/bold]")
     for command in commands:
-        lines = textwrap.wrap(f"$ blindsight {command}", 76, break_long_words=False, break_on_hyphens=False)
+        lines = textwrap.wrap(
+            f"$ blindsight {command}", 76, break_long_words=False, break_on_hyphens=False
+        )
         console.print("   " + " \\\n       ".join(lines), style="dim", markup=False)
 
 
@@ -129,7 +146,9 @@ def _say(*lines: str) -> None:
 
 
 def _protect(place: Place) -> dict[str, Any]:
-    """The album on disk, a budget, and its codes; what was released before is neither released nor charged again."""
+    """The album on disk, a budget, and its codes; what was released before is neither released nor
+    charged again.
+    """
     album = f"{place.photos}"
     _step(
         1,
@@ -143,16 +162,25 @@ def _protect(place: Place) -> dict[str, Any]:
     done = run_verb("hash", album, "--out", place.index, "--ledger", budget, "--dataset", "album")
     proven = done["guarantee"]["epsilon"]
     _say(
-        f"{count} views of {len(_kinds())} photographs, a retina and a tissue slide among them. Each became one "
+        f"{count} views of {len(_kinds())} photographs, a retina and a tissue slide among them. "
+        "Each became one "
         f"noisy cell: proven ε = {proven:g} per photograph.",
-        f"{done['released']} released now, {done['known']} were there before. Ledger: {done['ledger']}.",
+        f"{done['released']} released now, {done['known']} were there before. Ledger: "
+        f"{done['ledger']}.",
         f"Give away {place.index}. Keep {done['vault']}: the key behind the noise, and the names.",
     )
-    return {"photographs": count, "released": done["released"], "epsilon": proven, "index": done["index"]}
+    return {
+        "photographs": count,
+        "released": done["released"],
+        "epsilon": proven,
+        "index": done["index"],
+    }
 
 
 def write_album(place: Place) -> int:
-    """The built-in album as files, a folder per photograph; the last view of each is a query, not in the album."""
+    """The built-in album as files, a folder per photograph; the last view of each is a query, not
+    in the album.
+    """
     from PIL import Image
 
     from blindsight import data
@@ -191,14 +219,19 @@ def _search(place: Place) -> dict[str, Any]:
         "protected": (),
     }
     found = {
-        way: {Path(one["query"]).stem: [hit["names"][0] for hit in one["hits"]] for one in answer["queries"]}
+        way: {
+            Path(one["query"]).stem: [hit["names"][0] for hit in one["hits"]]
+            for one in answer["queries"]
+        }
         for way, more in ways.items()
         for answer in [run_verb("search", place.index, place.queries, "-k", str(_FIRST), *more)]
     }
     right = {way: _share(kinds) for way, kinds in found.items()}
     _say(
-        f"{len(_kinds())} queries, views that are not in the album. Of the first {_FIRST} hits show the same thing:",
-        f"  {right['without protection']:.1f} without protection, {right['protected']:.1f} from the protected index "
+        f"{len(_kinds())} queries, views that are not in the album. Of the first {_FIRST} hits "
+        "show the same thing:",
+        f"  {right['without protection']:.1f} without protection, {right['protected']:.1f} from "
+        "the protected index "
         f"({_FIRST * 19 / 323:.1f} by chance).",
     )
     return {"right": right, "hits": found}
@@ -206,7 +239,9 @@ def _search(place: Place) -> dict[str, Any]:
 
 def _share(found: dict[str, list[str]]) -> float:
     """How many of the first hits show what the query shows, on average over queries."""
-    return sum(_kind(name) == kind for kind, names in found.items() for name in names) / max(1, len(found))
+    return sum(_kind(name) == kind for kind, names in found.items() for name in names) / max(
+        1, len(found)
+    )
 
 
 def _words(place: Place) -> dict[str, Any] | None:
@@ -244,13 +279,15 @@ def _tag(place: Place) -> dict[str, Any] | None:
         _say(f"Left out: {error}")
         return None
     answers = {
-        Path(one["image"]).stem: one["tags"] for one in run_verb("tag", "apply", model, place.queries)["answers"]
+        Path(one["image"]).stem: one["tags"]
+        for one in run_verb("tag", "apply", model, place.queries)["answers"]
     }
     right = sum(answers[name] == [name] for name in _TAGS)
     silent = sum(not tags for name, tags in answers.items() if name not in _TAGS)
     _say(
         f"The model knows {len(_TAGS)} words and has seen none of the photographs (ε = 0).",
-        f"{right} of {len(_TAGS)} such pictures got their word alone; of {len(answers) - len(_TAGS)} others "
+        f"{right} of {len(_TAGS)} such pictures got their word alone; of "
+        f"{len(answers) - len(_TAGS)} others "
         f"{silent} got none.",
     )
     return {"tags": answers}
@@ -264,9 +301,16 @@ def _attack(place: Place) -> ReleaseAudit:
     _step(5, "Attack it, as its owner can", f"audit {place.index} --vault {vault}")
     with progress_bar("attacking") as progress:
         found = audit_release(
-            place.index, vault, photos=place.photos, progress=lambda done, total, _: progress(done, total)
+            place.index,
+            vault,
+            photos=place.photos,
+            progress=lambda done, total, _: progress(done, total),
         )
-    _say(found.answer, f"Epsilon {found.epsilon:g} proven, {found.verdict.cells()[5]} measured: {found.verdict.word}.")
+    _say(
+        found.answer,
+        f"Epsilon {found.epsilon:g} proven, {found.verdict.cells()[5]} measured: "
+        f"{found.verdict.word}.",
+    )
     return found
 
 
@@ -282,7 +326,11 @@ def _report(
     verdicts: list[Verdict] = _judged(seed) if papers else []
     lead = [*pictures(place, found), *report.figures]
     rows = [dict(zip(_COLUMNS, _cells(verdict), strict=True)) for verdict in verdicts]
-    drawn = [Figure("Three numbers per method", _NUMBERS, three_numbers(verdicts), rows)] if verdicts else []
+    drawn = (
+        [Figure("Three numbers per method", _NUMBERS, three_numbers(verdicts), rows)]
+        if verdicts
+        else []
+    )
     page = replace(report, title="An album, protected and attacked", lead=lead, figures=drawn)
     written = page.write(place.out)
     console.print(f"\nOpen {written[0]} in a browser.", markup=False)
@@ -295,26 +343,34 @@ def _judged(seed: int) -> list[Verdict]:
 
     _step(6, "Three numbers per method: claimed, proven, audited", "audit --all")
     with warnings.catch_warnings(), progress_bar("auditing five methods") as progress:
-        warnings.simplefilter("ignore", UnchargedRelease)  # an attacker's own runs, on data of its own
+        warnings.simplefilter(
+            "ignore", UnchargedRelease
+        )  # an attacker's own runs, on data of its own
         verdicts = all_verdicts(seed=seed, progress=progress)
     ours = [verdict for verdict in verdicts if not verdict.published]
     theirs = [verdict for verdict in verdicts if verdict.published]
     show_numbers("ours", ours)
     _step(7, "And what five papers promise")
     show_numbers("as printed", theirs)
-    _say(f"{sum(v.refuted for v in theirs)} of {len(theirs)} published claims refuted; of our own, "
-         f"{sum(v.refuted for v in ours)} of {len(ours)} (not refuted is not a proof).")  # fmt: skip
+    _say(
+        f"{sum(v.refuted for v in theirs)} of {len(theirs)} published claims refuted; of our own, "
+        f"{sum(v.refuted for v in ours)} of {len(ours)} (not refuted is not a proof)."
+    )
     return verdicts
 
 
 def show_numbers(title: str, verdicts: Sequence[Verdict]) -> None:
-    """One line per method, in the setting that an attack got furthest with; 80 columns are enough."""
+    """One line per method, in the setting that an attack got furthest with; 80 columns are
+    enough.
+    """
     from rich import box
     from rich.table import Table
 
     shown = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for column in (title, *_COLUMNS[1:]):
-        shown.add_column(column, no_wrap=column != "claimed", min_width=12 if column == "claimed" else None)
+        shown.add_column(
+            column, no_wrap=column != "claimed", min_width=12 if column == "claimed" else None
+        )
     for verdict in _worst(verdicts):
         shown.add_row(*_cells(verdict))
     console.print(shown)
@@ -323,7 +379,14 @@ def show_numbers(title: str, verdicts: Sequence[Verdict]) -> None:
 def _cells(verdict: Verdict) -> tuple[str, ...]:
     method, _, unit, claimed, proven, audited, *_ = verdict.cells()
     audited = audited.replace("PSNR in dB", "dB").replace(" recovered", " back")
-    return method.removesuffix(" (ours)"), unit, claimed, proven, audited, "yes" if verdict.refuted else "no"
+    return (
+        method.removesuffix(" (ours)"),
+        unit,
+        claimed,
+        proven,
+        audited,
+        "yes" if verdict.refuted else "no",
+    )
 
 
 def _worst(verdicts: Sequence[Verdict]) -> list[Verdict]:
@@ -341,15 +404,25 @@ def pictures(place: Place, found: dict[str, Any]) -> list[Figure]:
     from blindsight.audit.report.figures import Figure
     from blindsight.core.storage import write_atomically
 
-    titles = ("query", "first hits without protection", "first hits of the protected index, epsilon 8")
+    titles = (
+        "query",
+        "first hits without protection",
+        "first hits of the protected index, epsilon 8",
+    )
     sheet = film(titles, _strips(place, found))
     write_atomically(place.out / "search.jpg", sheet)
-    picture = f'<img alt="" style="max-width:100%" src="data:image/jpeg;base64,{base64.b64encode(sheet).decode()}">'
+    picture = (
+        '<img alt="" style="max-width:100%" '
+        f'src="data:image/jpeg;base64,{base64.b64encode(sheet).decode()}">'
+    )
     right = found["searched"]["right"]
     caption = (
-        f"Of the first {_FIRST} hits {right['without protection']:.1f} show what the query shows without protection, "
-        f"and {right['protected']:.1f} where only noisy codes are searched (mean over {len(_kinds())} queries). "
-        "The last line is the query that the protected index answers worst. A red frame marks a wrong hit."
+        f"Of the first {_FIRST} hits {right['without protection']:.1f} show what the query shows "
+        "without protection, "
+        f"and {right['protected']:.1f} where only noisy codes are searched (mean over "
+        f"{len(_kinds())} queries). "
+        "The last line is the query that the protected index answers worst. A red frame marks a "
+        "wrong hit."
     )
     return [
         Figure(
@@ -368,8 +441,14 @@ def _strips(place: Place, found: dict[str, Any]) -> list[Strip]:
         return [(read_image(place.photos / name), _kind(name) == kind) for name in names[:_ACROSS]]
 
     ways = found["searched"]["hits"]
-    worst = min(ways["protected"], key=lambda kind: sum(_kind(name) == kind for name in ways["protected"][kind]))
+    worst = min(
+        ways["protected"],
+        key=lambda kind: sum(_kind(name) == kind for name in ways["protected"][kind]),
+    )
     return [
-        Strip(read_image(place.queries / f"{kind}.jpg"), [tiles(ways[way][kind], kind) for way in ways])
+        Strip(
+            read_image(place.queries / f"{kind}.jpg"),
+            [tiles(ways[way][kind], kind) for way in ways],
+        )
         for kind in dict.fromkeys((*_SHOWN, worst))
     ]

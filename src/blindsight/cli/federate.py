@@ -1,4 +1,6 @@
-"""`blindsight federate`: make keys, start each role, watch a run; or simulate one in this process."""
+"""`blindsight federate`: make keys, start each role, watch a run; or simulate one in this
+process.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ _COLUMNS = ("round", "users in", "sparsity", "bytes per user", "seconds", "accur
 
 def register(app: typer.Typer) -> None:
     """Add the verbs."""
-    verbs = typer.Typer(help="Learn a classifier over users who keep their images.", no_args_is_help=True)
+    verbs = typer.Typer(
+        help="Learn a classifier over users who keep their images.", no_args_is_help=True
+    )
     for verb in (keys, join, aggregator, keygen, holder, user, watch, simulate):
         verbs.command(verb.__name__)(verb)
     app.add_typer(verbs, name="federate")
@@ -29,35 +33,61 @@ def register(app: typer.Typer) -> None:
 
 def keys(
     folder: Annotated[Path, typer.Argument(help="Where the parties' folders go; must be empty.")],
-    public: Annotated[Path | None, typer.Option(help="Public rows (.npz with X, y): start and scale.")] = None,
-    features: Annotated[int | None, typer.Option(help="Without public rows: features of a row.")] = None,
-    classes: Annotated[int | None, typer.Option(help="Number of classes (default: of the public rows).")] = None,
+    public: Annotated[
+        Path | None, typer.Option(help="Public rows (.npz with X, y): start and scale.")
+    ] = None,
+    features: Annotated[
+        int | None, typer.Option(help="Without public rows: features of a row.")
+    ] = None,
+    classes: Annotated[
+        int | None, typer.Option(help="Number of classes (default: of the public rows).")
+    ] = None,
     users: Annotated[int, typer.Option(help="How many users.")] = 5,
     rounds: Annotated[int, typer.Option(help="How many rounds.")] = 3,
     send: Annotated[str, typer.Option(help="change, weights, top-k or mask.")] = "change",
-    sparsity: Annotated[float | None, typer.Option(help="Share of zeros, for weights, top-k and mask.")] = None,
+    sparsity: Annotated[
+        float | None, typer.Option(help="Share of zeros, for weights, top-k and mask.")
+    ] = None,
     learner: Annotated[str, typer.Option(help="proximal or sgd.")] = "proximal",
     strength: Annotated[float, typer.Option(help="Of the elastic net.")] = 1e-3,
     mode: Annotated[str, typer.Option(help="pad, or paper to the letter.")] = "pad",
-    holders: Annotated[int, typer.Option(help="Key holders in place of one key generator; 5 is a good number.")] = 0,
+    holders: Annotated[
+        int, typer.Option(help="Key holders in place of one key generator; 5 is a good number.")
+    ] = 0,
     needed: Annotated[int, typer.Option(help="With --holders: how many open a sum together.")] = 3,
-    group: Annotated[int | None, typer.Option(help="Sum whole groups of so many users; 1: any (default: 3).")] = None,
-    colluders: Annotated[int, typer.Option(help="How many users may be in league with the aggregator.")] = 1,
-    epsilon: Annotated[float | None, typer.Option(help="Noise: budget per user over all rounds.")] = None,
+    group: Annotated[
+        int | None, typer.Option(help="Sum whole groups of so many users; 1: any (default: 3).")
+    ] = None,
+    colluders: Annotated[
+        int, typer.Option(help="How many users may be in league with the aggregator.")
+    ] = 1,
+    epsilon: Annotated[
+        float | None, typer.Option(help="Noise: budget per user over all rounds.")
+    ] = None,
     delta: Annotated[float, typer.Option(help="With --epsilon.")] = 1e-5,
     clip: Annotated[float, typer.Option(help="With --epsilon: l2 bound of an update.")] = 1.0,
     least_users: Annotated[int | None, typer.Option(help="Fewest contributors of a round.")] = None,
     least_per_coordinate: Annotated[
-        int, typer.Option(help="With weights and top-k: users vote first, and fewer than so many reveal nothing.")
+        int,
+        typer.Option(
+            help="With weights and top-k: users vote first, and fewer than so many reveal nothing."
+        ),
     ] = 3,
-    patience: Annotated[float, typer.Option(help="Seconds without a new user that end a round.")] = 60.0,
+    patience: Annotated[
+        float, typer.Option(help="Seconds without a new user that end a round.")
+    ] = 60.0,
     key_bits: Annotated[int, typer.Option(help="2048, or 3072 for the long term.")] = 2048,
     host: Annotated[str, typer.Option(help="The aggregator's host name or address.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="The aggregator's port.")] = 9092,
-    carrier: Annotated[str, typer.Option(help="mailbox (HTTPS), or flower where sites run Flower.")] = "mailbox",
+    carrier: Annotated[
+        str, typer.Option(help="mailbox (HTTPS), or flower where sites run Flower.")
+    ] = "mailbox",
     json: Json = False,
 ) -> None:
-    """Make keys, and a folder and an invitation for each party. Hand them out, keep your own, delete the rest."""
+    """Make keys, and a folder and an invitation for each party.
+
+    Hand them out, keep your own, delete the rest.
+    """
     from blindsight.federated import keys as paillier
     from blindsight.federated.agreement import agree
     from blindsight.federated.flower.homes import make_homes
@@ -85,7 +115,9 @@ def keys(
         key = None if holders else paillier.generate(key_bits)
         progress(2, 3)
         plan = _plan(start, scale, found, rounds, send, sparsity, learner, strength, patience)
-        homes = make_homes(folder, agreement.settings, key, plan, host=host, port=port, carrier=carrier)
+        homes = make_homes(
+            folder, agreement.settings, key, plan, host=host, port=port, carrier=carrier
+        )
         for home in homes:
             invite(home, folder / f"{home.path.name}.invitation")
     guarantee, disclosure = agreement.guarantee(rounds), agreement.disclosure()
@@ -99,7 +131,11 @@ def keys(
             }
         )
         return
-    table(f"{users} users, {len(start):,} weights", ("party", "folder"), [(h.path.name, str(h.path)) for h in homes])
+    table(
+        f"{users} users, {len(start):,} weights",
+        ("party", "folder"),
+        [(h.path.name, str(h.path)) for h in homes],
+    )
     show_card(disclosure.card())
     console.print(guarantee.line())
     _note(agreement.advice())
@@ -164,7 +200,9 @@ def join(
     folder: Annotated[Path, typer.Argument(help="Where your party's folder goes; must be empty.")],
     json: Json = False,
 ) -> None:
-    """Accept an invitation: make your party's folder from the one file you were sent, and say what you will see."""
+    """Accept an invitation: make your party's folder from the one file you were sent, and say what
+    you will see.
+    """
     from blindsight.federated.agreement import discloses
     from blindsight.federated.flower import invitations
     from blindsight.federated.flower.parties import settings_of
@@ -173,14 +211,20 @@ def join(
     if json:
         emit_json({"party": home.name, "address": home.about["address"], "next": home.command})
         return
-    console.print(f"you are {home.name} at {home.about['address']}; next: blindsight federate {home.command}")
+    console.print(
+        f"you are {home.name} at {home.about['address']}; next: blindsight federate {home.command}"
+    )
     show_card(discloses(settings_of(home)).card())
 
 
 def aggregator(
     folder: Folder,
-    test: Annotated[Path | None, typer.Option(help="Labelled rows (.npz) for each round's accuracy.")] = None,
-    bind: Annotated[str | None, typer.Option(help="Listen here (default: the host the keys were made for).")] = None,
+    test: Annotated[
+        Path | None, typer.Option(help="Labelled rows (.npz) for each round's accuracy.")
+    ] = None,
+    bind: Annotated[
+        str | None, typer.Option(help="Listen here (default: the host the keys were made for).")
+    ] = None,
     json: Json = False,
 ) -> None:
     """Run the aggregator until the last round; after a kill, run it again and it goes on."""
@@ -209,9 +253,14 @@ def holder(folder: Folder) -> None:
 
 def user(
     folder: Folder,
-    data: Annotated[Path, typer.Option(help="The user's own rows: .npz with X and y. They stay here.")],
+    data: Annotated[
+        Path, typer.Option(help="The user's own rows: .npz with X and y. They stay here.")
+    ],
     ledger: Annotated[
-        str | None, typer.Option(envvar="BLINDSIGHT_LEDGER", help="Charge this ledger before the first round, once.")
+        str | None,
+        typer.Option(
+            envvar="BLINDSIGHT_LEDGER", help="Charge this ledger before the first round, once."
+        ),
     ] = None,
 ) -> None:
     """Run a user's node until the last round; after a kill, run it again and it goes on."""
@@ -221,7 +270,9 @@ def user(
     from blindsight.privacy import Ledger
 
     home = Home(folder).require("user")
-    home.plan.trainer(*read_rows(data), user=home.number)  # refuse bad rows now, not in the first round
+    home.plan.trainer(
+        *read_rows(data), user=home.number
+    )  # refuse bad rows now, not in the first round
     if ledger is not None:
         with Ledger(ledger, dataset=data.stem) as opened:
             errors.print(charge(home, opened).line())
@@ -271,7 +322,14 @@ def _table(status: dict[str, Any] | None) -> Table:
     for entry in status["rounds"]:
         shown.add_row(*_cells(entry, status["users"]))
     if len(status["rounds"]) < status["planned"]:
-        shown.add_row(str(status["round"]), f"{status['users_in']} of {status['users']}", status["phase"], "", "", "")
+        shown.add_row(
+            str(status["round"]),
+            f"{status['users_in']} of {status['users']}",
+            status["phase"],
+            "",
+            "",
+            "",
+        )
     shown.title = f"{len(status['rounds'])} of {status['planned']} rounds"
     shown.caption = status.get("waiting") or None
     return shown
@@ -290,19 +348,29 @@ def _cells(entry: dict[str, Any], users: int) -> list[str]:
 
 
 def simulate(
-    data: Annotated[Path | None, typer.Option(help="Rows (.npz with X, y); without, scikit-learn's digits.")] = None,
+    data: Annotated[
+        Path | None, typer.Option(help="Rows (.npz with X, y); without, scikit-learn's digits.")
+    ] = None,
     users: Annotated[int, typer.Option(help="How many users share the rows.")] = 5,
     rounds: Annotated[int, typer.Option(help="How many rounds.")] = 3,
     send: Annotated[str, typer.Option(help="change, weights, top-k or mask.")] = "change",
-    sparsity: Annotated[float | None, typer.Option(help="Share of zeros, for weights, top-k and mask.")] = None,
+    sparsity: Annotated[
+        float | None, typer.Option(help="Share of zeros, for weights, top-k and mask.")
+    ] = None,
     mode: Annotated[str, typer.Option(help="pad or paper.")] = "pad",
-    epsilon: Annotated[float | None, typer.Option(help="Noise: budget per user over all rounds.")] = None,
-    encrypt: Annotated[bool, typer.Option(help="--no-encrypt computes the same numbers without ciphertexts.")] = True,
+    epsilon: Annotated[
+        float | None, typer.Option(help="Noise: budget per user over all rounds.")
+    ] = None,
+    encrypt: Annotated[
+        bool, typer.Option(help="--no-encrypt computes the same numbers without ciphertexts.")
+    ] = True,
     out: Annotated[Path | None, typer.Option(help="Save the model here.")] = None,
     seed: Annotated[int, typer.Option(help="Of the split.")] = 0,
     json: Json = False,
 ) -> None:
-    """All roles in this process, on one set of rows: a tenth public, a fifth to test on, the rest dealt to users."""
+    """All roles in this process, on one set of rows: a tenth public, a fifth to test on, the rest
+    dealt to users.
+    """
     import dataclasses
 
     import numpy as np
@@ -315,7 +383,9 @@ def simulate(
     order = np.random.default_rng(seed).permutation(len(X))
     public, test, private = np.split(order, [len(X) // 10, len(X) // 10 + len(X) // 5])
     model = FederatedClassifier(
-        classes=None if epsilon is None else np.unique(y[public]),  # the public rows name the classes
+        classes=None
+        if epsilon is None
+        else np.unique(y[public]),  # the public rows name the classes
         users=users,
         rounds=rounds,
         send=from_name(send, sparsity=sparsity, least=1 if send == "weights" else 3),
@@ -324,7 +394,13 @@ def simulate(
         encrypt=encrypt,
     )
     with progress_bar("rounds") as progress:
-        model.fit(X[private], y[private], public=(X[public], y[public]), test=(X[test], y[test]), progress=progress)
+        model.fit(
+            X[private],
+            y[private],
+            public=(X[public], y[public]),
+            test=(X[test], y[test]),
+            progress=progress,
+        )
     if out is not None:
         model.save(out)
     rounds_ = [dataclasses.asdict(entry) for entry in model.rounds_]

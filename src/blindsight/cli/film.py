@@ -1,4 +1,6 @@
-"""Search results side by side as one picture: the query, hits without protection, hits from the protected index."""
+"""Search results side by side as one picture: the query, hits without protection, hits from the
+protected index.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,8 @@ _INK, _PAPER, _WRONG = "#1d2129", "#ffffff", "#c8324a"
 
 @dataclass(frozen=True)
 class Strip:
-    """One query: its picture, or the words that were asked for; and hits, each with whether it shows what was asked.
+    """One query: its picture, or the words that were asked for; and hits, each with whether it
+    shows what was asked.
 
     `groups` are the ways to search, each a sequence of (picture, right).
     """
@@ -30,9 +33,17 @@ class Strip:
 
 
 def film(titles: Sequence[str], strips: Sequence[Strip]) -> bytes:
-    """One JPEG, a line per query. A wrong hit has a red frame. `titles` stand over the query and the groups."""
+    """One JPEG, a line per query.
+
+    A wrong hit has a red frame. `titles` stand over the query and the groups.
+    """
     most = [max(len(strip.groups[i]) for strip in strips) for i in range(len(titles) - 1)]
-    starts = [_GAP, *np.cumsum([_GAP + _TILE + _BETWEEN, *[n * (_TILE + _GAP) + _BETWEEN for n in most]]).tolist()]
+    starts = [
+        _GAP,
+        *np.cumsum(
+            [_GAP + _TILE + _BETWEEN, *[n * (_TILE + _GAP) + _BETWEEN for n in most]]
+        ).tolist(),
+    ]
     size = (int(starts[-1]) - _BETWEEN + _GAP, _HEAD + len(strips) * (_TILE + _GAP) + _GAP)
     sheet = Image.new("RGB", size, _PAPER)
     pen, font = ImageDraw.Draw(sheet), ImageFont.load_default(15)
@@ -42,7 +53,14 @@ def film(titles: Sequence[str], strips: Sequence[Strip]) -> bytes:
         top = _HEAD + line * (_TILE + _GAP)
         if isinstance(strip.query, str):
             words = strip.query.replace(" ", "\n")
-            pen.multiline_text((_GAP + _TILE // 2, top + _TILE // 2), words, _INK, font, anchor="mm", align="center")
+            pen.multiline_text(
+                (_GAP + _TILE // 2, top + _TILE // 2),
+                words,
+                _INK,
+                font,
+                anchor="mm",
+                align="center",
+            )
         else:
             sheet.paste(_tile(strip.query), (_GAP, top))
         for group, left in zip(strip.groups, starts[1:], strict=False):

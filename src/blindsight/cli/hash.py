@@ -1,4 +1,6 @@
-"""`blindsight hash FOLDER --out INDEX`: a folder of photos to a private index, in a stream, continued if stopped."""
+"""`blindsight hash FOLDER --out INDEX`: a folder of photos to a private index, in a stream,
+continued if stopped.
+"""
 
 from __future__ import annotations
 
@@ -27,61 +29,110 @@ def register(app: typer.Typer) -> None:
 
 def hash_folder(
     folder: Annotated[Path, typer.Argument(help="The photos; subfolders are searched too.")],
-    out: Annotated[Path, typer.Option("--out", help="The index: a new folder, or one to continue.")],
+    out: Annotated[
+        Path, typer.Option("--out", help="The index: a new folder, or one to continue.")
+    ],
     method: Annotated[
-        str | None, typer.Option(help="codebook (default), phashing-itq, phashing-sh or phashing-lsh.")
+        str | None,
+        typer.Option(help="codebook (default), phashing-itq, phashing-sh or phashing-lsh."),
     ] = None,
     epsilon: Annotated[float | None, typer.Option(help="Budget per unit (default 8).")] = None,
-    unit: Annotated[str | None, typer.Option(help="record (a whole photo, default) or bit.")] = None,
+    unit: Annotated[
+        str | None, typer.Option(help="record (a whole photo, default) or bit.")
+    ] = None,
     calibration: Annotated[str | None, typer.Option(help="proven (default) or paper.")] = None,
-    cells: Annotated[int | None, typer.Option(help="With codebook: how many cells (default: by budget).")] = None,
-    bits: Annotated[int | None, typer.Option(help="With phashing: bits of a code (default: by budget).")] = None,
+    cells: Annotated[
+        int | None, typer.Option(help="With codebook: how many cells (default: by budget).")
+    ] = None,
+    bits: Annotated[
+        int | None, typer.Option(help="With phashing: bits of a code (default: by budget).")
+    ] = None,
     features: Annotated[
         str | None,
         typer.Option(
-            help="efficientnet (default where installed), efficientnet-reduced (camera photos), lite2 or pixels."
+            help="efficientnet (default where installed), efficientnet-reduced (camera photos), "
+            "lite2 or pixels."
         ),
     ] = None,
     public: Annotated[
         str | None,
-        typer.Option(help="Public pictures like the photos: a folder (best: a subfolder per class), or a set's name."),
+        typer.Option(
+            help="Public pictures like the photos: a folder (best: a subfolder per class), or a "
+            "set's name."
+        ),
     ] = None,
     first_page: Annotated[
-        bool | None, typer.Option("--first-page", help="More cells: better first ten hits, worse order of the rest.")
+        bool | None,
+        typer.Option(
+            "--first-page", help="More cells: better first ten hits, worse order of the rest."
+        ),
     ] = None,
-    prior: Annotated[float | None, typer.Option(help="Share of photos that match a query beforehand (0.01).")] = None,
+    prior: Annotated[
+        float | None, typer.Option(help="Share of photos that match a query beforehand (0.01).")
+    ] = None,
     ledger: Annotated[
         str | None,
-        typer.Option("--ledger", envvar="BLINDSIGHT_LEDGER", help="Charge this ledger before anything is released."),
+        typer.Option(
+            "--ledger",
+            envvar="BLINDSIGHT_LEDGER",
+            help="Charge this ledger before anything is released.",
+        ),
     ] = None,
-    dataset: Annotated[str | None, typer.Option(help="The photos' name in the ledger (default: the folder's).")] = None,
+    dataset: Annotated[
+        str | None, typer.Option(help="The photos' name in the ledger (default: the folder's).")
+    ] = None,
     vault: Annotated[
-        Path | None, typer.Option(help="What you keep: key, names, what was released (default: OUT.vault).")
+        Path | None,
+        typer.Option(help="What you keep: key, names, what was released (default: OUT.vault)."),
     ] = None,
-    prune: Annotated[bool, typer.Option("--prune", help="Take out codes whose photos are gone, for good.")] = False,
-    names: Annotated[str | None, typer.Option(help="random ids (default), or keep: the photos' own names.")] = None,
+    prune: Annotated[
+        bool, typer.Option("--prune", help="Take out codes whose photos are gone, for good.")
+    ] = False,
+    names: Annotated[
+        str | None, typer.Option(help="random ids (default), or keep: the photos' own names.")
+    ] = None,
     person: Annotated[
-        str | None, typer.Option(help="Whose photos: folder (first subfolder), dicom (PatientID) or FILE.csv:COLUMN.")
+        str | None,
+        typer.Option(
+            help="Whose photos: folder (first subfolder), dicom (PatientID) or FILE.csv:COLUMN."
+        ),
     ] = None,
-    most: Annotated[int | None, typer.Option(help="With --person: most images of one person (default 1).")] = None,
+    most: Annotated[
+        int | None, typer.Option(help="With --person: most images of one person (default 1).")
+    ] = None,
     thumbnails: Annotated[
-        bool, typer.Option("--thumbnails", help="Keep small pictures in the vault, for contact sheets.")
+        bool,
+        typer.Option("--thumbnails", help="Keep small pictures in the vault, for contact sheets."),
     ] = False,
     new_release: Annotated[
-        bool, typer.Option("--new-release", help="Start anew where the vault was lost: all photos are released again.")
+        bool,
+        typer.Option(
+            "--new-release",
+            help="Start anew where the vault was lost: all photos are released again.",
+        ),
     ] = False,
-    seed: Annotated[int | None, typer.Option(help="Fixed noise, for trials: marked as a simulation.")] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Fixed noise, for trials: marked as a simulation.")
+    ] = None,
     ray: Annotated[
-        str | None, typer.Option(help="Workers that share the work: local, or a Ray cluster's address.")
+        str | None,
+        typer.Option(help="Workers that share the work: local, or a Ray cluster's address."),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Machine-readable output.")] = False,
 ) -> None:
     """Turn a folder of photos into an index of noisy codes that can be searched without the photos.
 
-    Run it again whenever the folder has changed, or after a stop: a photo has one code for good, however it is moved,
-    renamed, copied or brought back, and is charged once. Two folders come of it: OUT to give away, and a vault to keep.
+    Run it again whenever the folder has changed, or after a stop: a photo has one code for good,
+    however it is moved, renamed, copied or brought back, and is charged once. Two folders come of
+    it: OUT to give away, and a vault to keep.
     """
-    from blindsight.core.errors import BudgetExceeded, InvalidData, InvalidParameter, NotProven, UnitMismatch
+    from blindsight.core.errors import (
+        BudgetExceeded,
+        InvalidData,
+        InvalidParameter,
+        NotProven,
+        UnitMismatch,
+    )
     from blindsight.data.reading import SUFFIXES
     from blindsight.index import photos
     from blindsight.index.album import keep_in_step, keep_thumbnails
@@ -101,16 +152,22 @@ def hash_folder(
         "seed": seed,
     }
     if most is not None and person is None:
-        raise InvalidParameter("--most is a number of images of one person: say whose they are, with --person.")
+        raise InvalidParameter(
+            "--most is a number of images of one person: say whose they are, with --person."
+        )
     kept = vault or photos.vault_beside(out)
     listed = list(photos.photo_names(folder, SUFFIXES, leave_out=(out, kept)))
     place = photos.PhotoFolder.find(out)
-    asked["bits"] = _code_size(method or (place.recipe.get("method") if place else None), cells, bits)
+    asked["bits"] = _code_size(
+        method or (place.recipe.get("method") if place else None), cells, bits
+    )
     old = place if new_release else None
     if old is not None:
         place, kept = None, _free(kept)
     if place is None and not listed:
-        raise InvalidData(f"{folder} holds no photos ({', '.join(sorted(SUFFIXES))}). Check the path.")
+        raise InvalidData(
+            f"{folder} holds no photos ({', '.join(sorted(SUFFIXES))}). Check the path."
+        )
     fresh = not (kept / "key").exists()
     safe = photos.open_vault(kept, place)
     asking = False
@@ -125,18 +182,23 @@ def hash_folder(
         number = safe.release_of(law)
         if place is not None and place.release != number:
             raise InvalidParameter(
-                f"{out} was made by another hash function or mechanism than this machine makes now; the two together "
-                "would be two releases. Restore its files from a copy, or choose another --out (charged again)."
+                f"{out} was made by another hash function or mechanism than this machine makes "
+                "now; the two together "
+                "would be two releases. Restore its files from a copy, or choose another --out "
+                "(charged again)."
             )
         whose = None if person is None else photos.persons_of(folder, listed, person)
         with progress_bar("recognising photos") as progress:
             found = photos.scan(folder, listed, safe, persons=whose, progress=progress)
         if limit:
-            safe.chosen(number, found.records, limit)  # refuses persons who have given more, before anything is charged
+            safe.chosen(
+                number, found.records, limit
+            )  # refuses persons who have given more, before anything is charged
         asking = True
         charged = _charge(safe, number, guarantee, ledger, dataset or folder.resolve().name)
     except BaseException as error:
-        # A vault that was asked to pay stays, unless it was plainly refused: its key is how the charge is known again.
+        # A vault that was asked to pay stays, unless it was plainly refused: its key is how the
+        # charge is known again.
         if fresh and (not asking or isinstance(error, (BudgetExceeded, UnitMismatch, NotProven))):
             shutil.rmtree(kept, ignore_errors=True)
         raise
@@ -150,7 +212,16 @@ def hash_folder(
     encoder.save(out)
     with progress_bar("hashing photos") as progress:
         done = keep_in_step(
-            place, folder, found, safe, encoder, guarantee, law, prune=prune, pool=pool_at(ray), progress=progress
+            place,
+            folder,
+            found,
+            safe,
+            encoder,
+            guarantee,
+            law,
+            prune=prune,
+            pool=pool_at(ray),
+            progress=progress,
         )
     if thumbnails or safe.fact("thumbnails"):
         safe.note(thumbnails=True)
@@ -165,10 +236,13 @@ def _code_size(method: str | None, cells: int | None, bits: int | None) -> int |
 
     if method in (None, "codebook"):
         if bits is not None:
-            raise InvalidParameter("a codebook has cells, not bits: say --cells, or choose a phashing --method.")
+            raise InvalidParameter(
+                "a codebook has cells, not bits: say --cells, or choose a phashing --method."
+            )
         if cells is not None and cells < 2:
             raise InvalidParameter(
-                f"--cells must be at least 2, got {cells}: one cell tells nothing and finds nothing."
+                f"--cells must be at least 2, got {cells}: one cell tells nothing and finds "
+                "nothing."
             )
         return cells
     if cells is not None:
@@ -195,10 +269,14 @@ def _choices(
     if place is None:
         return checks.one_of("--names", names or "random", ("random", "keep")), limit
     if names is not None and names != place.names:
-        raise InvalidParameter(f"{place.path} was made with --names {place.names}. Choose another --out to change it.")
+        raise InvalidParameter(
+            f"{place.path} was made with --names {place.names}. Choose another --out to change it."
+        )
     if limit != place.most:
         was = f"at most {place.most} images of one person" if place.most else "no persons"
-        raise InvalidParameter(f"{place.path} was made with {was}. Give the same --person and --most to continue.")
+        raise InvalidParameter(
+            f"{place.path} was made with {was}. Give the same --person and --most to continue."
+        )
     return place.names, limit
 
 
@@ -213,26 +291,40 @@ def _recipe(asked: dict[str, Any], place: PhotoFolder | None, vault: Vault) -> R
     if place is not None:
         # The owner's copy knows the folder of public images; the one that is given away does not.
         own = vault.fact(f"recipe {place.release}") or {}
-        recipe = Recipe.from_fields({**place.recipe, "public": own.get("public", place.recipe.get("public"))})
+        recipe = Recipe.from_fields(
+            {**place.recipe, "public": own.get("public", place.recipe.get("public"))}
+        )
         for name, value in given.items():
             if getattr(recipe, name) != value:
-                option = "cells" if name == "bits" and recipe.method == "codebook" else name.replace("_", "-")
+                option = (
+                    "cells"
+                    if name == "bits" and recipe.method == "codebook"
+                    else name.replace("_", "-")
+                )
                 raise InvalidParameter(
-                    f"{place.path} was made with --{option} {getattr(recipe, name)}, now {value} is asked for. "
-                    "Leave the option out to continue, or choose another --out (a second release, charged again)."
+                    f"{place.path} was made with --{option} {getattr(recipe, name)}, now {value} "
+                    "is asked for. "
+                    "Leave the option out to continue, or choose another --out (a second release, "
+                    "charged again)."
                 )
         return recipe
     defaults: dict[str, Any] = {"features": default_features(), "public": BUILT_IN}
     merged = {**defaults, **given}
     if "bits" not in merged:
         merged["bits"] = default_bits(
-            merged.get("method", Recipe.method), merged.get("unit", Recipe.unit), merged.get("epsilon", Recipe.epsilon)
+            merged.get("method", Recipe.method),
+            merged.get("unit", Recipe.unit),
+            merged.get("epsilon", Recipe.epsilon),
         )
     return Recipe(**merged)
 
 
-def _charge(vault: Vault, number: str, guarantee: Guarantee, ledger: str | None, dataset: str) -> str:
-    """Charge before anything is released, by the release's number: however often it is tried, once."""
+def _charge(
+    vault: Vault, number: str, guarantee: Guarantee, ledger: str | None, dataset: str
+) -> str:
+    """Charge before anything is released, by the release's number: however often it is tried,
+    once.
+    """
     from blindsight.core.errors import InvalidParameter
     from blindsight.index.album import charge
     from blindsight.privacy.ledger import Ledger
@@ -240,7 +332,8 @@ def _charge(vault: Vault, number: str, guarantee: Guarantee, ledger: str | None,
     if ledger is None and (noted := vault.fact("ledger")) is not None:
         if not Path(noted).is_file():
             raise InvalidParameter(
-                f"earlier releases of this vault were charged to the ledger {noted}, which is not there to be asked. "
+                f"earlier releases of this vault were charged to the ledger {noted}, which is not "
+                "there to be asked. "
                 "Say where it is now, with --ledger."
             )
         ledger, dataset = noted, vault.fact("dataset") or dataset
@@ -248,11 +341,21 @@ def _charge(vault: Vault, number: str, guarantee: Guarantee, ledger: str | None,
         return "not charged: no --ledger was given"
     with Ledger(ledger, dataset=dataset) as opened:
         now = charge(guarantee, vault, number, opened)
-    return f"{guarantee.cost} charged to {dataset}" if now else f"charged to {dataset} by an earlier run"
+    return (
+        f"{guarantee.cost} charged to {dataset}"
+        if now
+        else f"charged to {dataset} by an earlier run"
+    )
 
 
 def _report(
-    place: PhotoFolder, vault: Vault, recipe: Recipe, guarantee: Guarantee, done: Step, charged: str, json: bool
+    place: PhotoFolder,
+    vault: Vault,
+    recipe: Recipe,
+    guarantee: Guarantee,
+    done: Step,
+    charged: str,
+    json: bool,
 ) -> None:
     import json as text
 
@@ -281,20 +384,28 @@ def _report(
     for name, why in done.refused:
         errors.print(f"left out {name}: {why}", markup=False)
     lines = [
-        f"{done.released} images released, {done.known} were there already, {len(done.refused)} could not be read."
+        f"{done.released} images released, {done.known} were there already, {len(done.refused)} "
+        "could not be read."
     ]
     if done.copies:
         lines.append(f"Copies that share the code of another file: {done.copies}.")
     if done.left_out:
-        lines.append(f"{done.left_out} images were left out: their person has {place.most} released already.")
+        lines.append(
+            f"{done.left_out} images were left out: their person has {place.most} released already."
+        )
     if done.pruned:
         lines.append(f"{done.pruned} codes were taken out.")
     if done.vanished:
         lines.append(f"{done.vanished} codes have no photo any more: --prune takes them out.")
     if recipe.features == "pixels" == default_features():
-        lines.append("Photos are compared by their pixels: pip install 'blindsight[features]' finds what they show.")
+        lines.append(
+            "Photos are compared by their pixels: pip install 'blindsight[features]' finds what "
+            "they show."
+        )
     lines.append(f"Ledger: {charged}.")
     named = ", with the photos' names" if place.names == "keep" else ""
     lines.append(f"Give away: {place.path} ({done.stored} codes{named}).")
-    lines.append(f"Keep, and give to nobody: {vault.path} (the key behind the noise, and the names).")
+    lines.append(
+        f"Keep, and give to nobody: {vault.path} (the key behind the noise, and the names)."
+    )
     console.print("\n".join(lines), markup=False)

@@ -1,4 +1,6 @@
-"""`blindsight index duplicates INDEX`: what the owner of an index asks about the photos themselves."""
+"""`blindsight index duplicates INDEX`: what the owner of an index asks about the photos
+themselves.
+"""
 
 from __future__ import annotations
 
@@ -22,16 +24,25 @@ def register(app: typer.Typer) -> None:
 def duplicates(
     index: Annotated[Path, typer.Argument(help="An index made by blindsight hash.")],
     alike: Annotated[
-        float | None, typer.Option(help="How alike photos must look, 0 to 1 (default 0.8; 1 is the same picture).")
+        float | None,
+        typer.Option(
+            help="How alike photos must look, 0 to 1 (default 0.8; 1 is the same picture)."
+        ),
     ] = None,
-    folder: Annotated[Path | None, typer.Option(help="Where the photos are (default: where they were).")] = None,
-    vault: Annotated[Path | None, typer.Option(help="The owner's vault (default: INDEX.vault).")] = None,
+    folder: Annotated[
+        Path | None, typer.Option(help="Where the photos are (default: where they were).")
+    ] = None,
+    vault: Annotated[
+        Path | None, typer.Option(help="The owner's vault (default: INDEX.vault).")
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Machine-readable output.")] = False,
 ) -> None:
-    """Photos that are nearly the same, for the owner: by the photos themselves, which are looked at here and now.
+    """Photos that are nearly the same, for the owner: by the photos themselves, which are looked at
+    here and now.
 
-    Copies of one file share a code and cost nothing; photos that are only nearly the same are records of their own,
-    and whoever is on several of them is protected per person only (hash --person).
+    Copies of one file share a code and cost nothing; photos that are only nearly the same are
+    records of their own, and whoever is on several of them is protected per person only (hash
+    --person).
     """
     from blindsight.core.errors import InvalidData
     from blindsight.index.encoder import Recipe, load_encoder
@@ -43,7 +54,9 @@ def duplicates(
     encoder = load_encoder(Recipe.from_fields(place.recipe), index, Header.of(place.codes).decoding)
     names = OwnNames(place, vault)
     if names.vault is None and place.names == "random":
-        raise InvalidData("only the owner can tell: the vault is not here (--vault says where it is).")
+        raise InvalidData(
+            "only the owner can tell: the vault is not here (--vault says where it is)."
+        )
     own = OwnPhotos(names, folder or names.source, encoder)
     with encoder.load(place.codes) as stored:
         keys = sorted(str(key) for ids, _ in stored.items() for key in ids.tolist())

@@ -19,25 +19,37 @@ __all__ = ["register"]
 Where = Annotated[
     str,
     typer.Option(
-        "--ledger", envvar="BLINDSIGHT_LEDGER", help="The ledger's file, or a postgresql:// URL.", show_envvar=True
+        "--ledger",
+        envvar="BLINDSIGHT_LEDGER",
+        help="The ledger's file, or a postgresql:// URL.",
+        show_envvar=True,
     ),
 ]
 MaybeWhere = Annotated[
     str | None,
-    typer.Option("--ledger", envvar="BLINDSIGHT_LEDGER", help="The ledger's file, or a postgresql:// URL."),
+    typer.Option(
+        "--ledger", envvar="BLINDSIGHT_LEDGER", help="The ledger's file, or a postgresql:// URL."
+    ),
 ]
 DataSet = Annotated[str, typer.Option("--dataset", help="The data set whose budget it is.")]
 AnyDataSet = Annotated[str | None, typer.Option("--dataset", help="Only this data set.")]
 Epsilon = Annotated[float, typer.Option("--epsilon", help="Epsilon, per unit.")]
 Delta = Annotated[float, typer.Option("--delta", help="Delta, per unit.")]
-UnitName = Annotated[str, typer.Option("--unit", help="bit, record, person, pair, kappa pairs, pixel, query or user.")]
-Relation = Annotated[str, typer.Option("--neighbours", help="'replace one' or 'add or remove one'.")]
+UnitName = Annotated[
+    str,
+    typer.Option("--unit", help="bit, record, person, pair, kappa pairs, pixel, query or user."),
+]
+Relation = Annotated[
+    str, typer.Option("--neighbours", help="'replace one' or 'add or remove one'.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
 
 
 def register(app: typer.Typer) -> None:
     """Add the verbs."""
-    verbs = typer.Typer(help="Budgets of data sets: grant, show, verify, export.", no_args_is_help=True)
+    verbs = typer.Typer(
+        help="Budgets of data sets: grant, show, verify, export.", no_args_is_help=True
+    )
     for verb in (grant, charge, close, show, entries, verify, witness, key, backup, export):
         verbs.command(verb.__name__)(verb)
     app.add_typer(verbs, name="ledger")
@@ -52,7 +64,10 @@ def grant(
     neighbours: Relation = "replace one",
     what: Annotated[str, typer.Option("--what", help="Who granted it, and why.")] = "budget",
     composition: Annotated[
-        str, typer.Option("--composition", help="basic (epsilons add), or zcdp (rho adds: cheaper for Gaussians).")
+        str,
+        typer.Option(
+            "--composition", help="basic (epsilons add), or zcdp (rho adds: cheaper for Gaussians)."
+        ),
     ] = "basic",
     json: Json = False,
 ) -> None:
@@ -60,7 +75,9 @@ def grant(
     from blindsight.privacy.ledger import Ledger
 
     with Ledger(ledger, dataset=dataset) as opened:
-        entry = opened.grant(_cost(epsilon, delta, unit, neighbours), what=what, composition=composition)  # type: ignore[arg-type]
+        entry = opened.grant(
+            _cost(epsilon, delta, unit, neighbours), what=what, composition=composition
+        )  # type: ignore[arg-type]
         _say(opened, entry, json)
 
 
@@ -73,7 +90,8 @@ def charge(
     unit: UnitName = "record",
     neighbours: Relation = "replace one",
     key: Annotated[
-        str | None, typer.Option("--key", help="Names the release: the same key again is not charged again.")
+        str | None,
+        typer.Option("--key", help="Names the release: the same key again is not charged again."),
     ] = None,
     json: Json = False,
 ) -> None:
@@ -114,7 +132,9 @@ def show(ledger: Where, dataset: AnyDataSet = None, json: Json = False) -> None:
 def entries(
     ledger: Where,
     dataset: AnyDataSet = None,
-    last: Annotated[int, typer.Option("--last", min=1, help="Only so many of the latest, per data set.")] = 20,
+    last: Annotated[
+        int, typer.Option("--last", min=1, help="Only so many of the latest, per data set.")
+    ] = 20,
     everything: Annotated[bool, typer.Option("--all", help="From the first one on.")] = False,
     json: Json = False,
 ) -> None:
@@ -136,39 +156,71 @@ def entries(
 def verify(
     ledger: MaybeWhere = None,
     dataset: AnyDataSet = None,
-    known: Annotated[str | None, typer.Option("--known", help="A head kept elsewhere, as NUMBER:HASH.")] = None,
+    known: Annotated[
+        str | None, typer.Option("--known", help="A head kept elsewhere, as NUMBER:HASH.")
+    ] = None,
     witness: Annotated[
-        Path | None, typer.Option("--witness", help="A witness's file or folder: every head in it must be passed.")
+        Path | None,
+        typer.Option(
+            "--witness", help="A witness's file or folder: every head in it must be passed."
+        ),
     ] = None,
     key: Annotated[
-        Path | None, typer.Option("--key", help="Every line of the witness must bear this key's signature.")
+        Path | None,
+        typer.Option("--key", help="Every line of the witness must bear this key's signature."),
     ] = None,
-    file: Annotated[Path | None, typer.Option("--file", help="Check a JSON export instead of a ledger.")] = None,
+    file: Annotated[
+        Path | None, typer.Option("--file", help="Check a JSON export instead of a ledger.")
+    ] = None,
     json: Json = False,
 ) -> None:
-    """Prove every chain from its first entry to its head, read only. Exit code 1 if one does not hold."""
-    results = _verify_file(file) if file is not None else _verify_ledger(ledger, dataset, known, witness, key)
+    """Prove every chain from its first entry to its head, read only.
+
+    Exit code 1 if one does not hold.
+    """
+    results = (
+        _verify_file(file)
+        if file is not None
+        else _verify_ledger(ledger, dataset, known, witness, key)
+    )
     if json:
         emit_json({"datasets": results})
     else:
         for result in results:
             if result["holds"]:
-                console.print(f"{result['dataset']}: {result['entries']:,} entries hold.", soft_wrap=True, markup=False)
+                console.print(
+                    f"{result['dataset']}: {result['entries']:,} entries hold.",
+                    soft_wrap=True,
+                    markup=False,
+                )
                 console.print(f"  head {result['entries']}:{result['hash']}", soft_wrap=True)
             else:
-                errors.print(f"{result['dataset']}: DOES NOT HOLD: {result['problem']}", soft_wrap=True, markup=False)
+                errors.print(
+                    f"{result['dataset']}: DOES NOT HOLD: {result['problem']}",
+                    soft_wrap=True,
+                    markup=False,
+                )
     if not all(result["holds"] for result in results):
         raise typer.Exit(1)
 
 
 def witness(
     ledger: Where,
-    to: Annotated[Path, typer.Option("--to", help="The witness: a file, or a folder, best on another disk or host.")],
+    to: Annotated[
+        Path,
+        typer.Option(
+            "--to", help="The witness: a file, or a folder, best on another disk or host."
+        ),
+    ],
     dataset: AnyDataSet = None,
-    key: Annotated[Path | None, typer.Option("--key", help="Sign the heads with this key (ledger key).")] = None,
+    key: Annotated[
+        Path | None, typer.Option("--key", help="Sign the heads with this key (ledger key).")
+    ] = None,
     json: Json = False,
 ) -> None:
-    """Verify the ledger, then note its heads in a witness: nothing before them can change unseen."""
+    """Verify the ledger, then note its heads in a witness: nothing before them can change
+    unseen.
+    """
     from blindsight.privacy.ledger import SigningKey
     from blindsight.privacy.ledger import witness as note
 
@@ -178,7 +230,9 @@ def witness(
         emit_json({"to": str(to), "heads": {name: head._asdict() for name, head in heads.items()}})
         return
     for name, head in heads.items():
-        console.print(f"{name}: head {head.sequence}:{head.hash} is witnessed.", soft_wrap=True, markup=False)
+        console.print(
+            f"{name}: head {head.sequence}:{head.hash} is witnessed.", soft_wrap=True, markup=False
+        )
 
 
 def key(
@@ -206,14 +260,18 @@ def backup(
 
     heads = copy(ledger, out)
     if json:
-        emit_json({"out": str(out), "heads": {name: head._asdict() for name, head in heads.items()}})
+        emit_json(
+            {"out": str(out), "heads": {name: head._asdict() for name, head in heads.items()}}
+        )
         return
     console.print(f"{len(heads)} data sets are in {out}, verified.", soft_wrap=True, markup=False)
 
 
 def export(
     ledger: Where,
-    out: Annotated[Path, typer.Option("--out", help="A .json file, which proves itself, or a .csv file.")],
+    out: Annotated[
+        Path, typer.Option("--out", help="A .json file, which proves itself, or a .csv file.")
+    ],
     dataset: AnyDataSet = None,
     json: Json = False,
 ) -> None:
@@ -225,7 +283,11 @@ def export(
     if out.suffix not in (".json", ".csv"):
         raise InvalidParameter(f"--out must end in .json or .csv, got {out.name!r}.")
     heads = {each.dataset: each.verify() for each in opened}
-    text = to_json(opened) if out.suffix == ".json" else to_csv(entry for each in opened for entry in each.entries())
+    text = (
+        to_json(opened)
+        if out.suffix == ".json"
+        else to_csv(entry for each in opened for entry in each.entries())
+    )
     try:
         out.write_text(text, encoding="utf-8", newline="")
     except OSError as error:
@@ -234,7 +296,11 @@ def export(
     if json:
         emit_json({"out": str(out), "entries": count, "datasets": list(heads)})
     else:
-        console.print(f"{count:,} entries of {len(heads)} data sets are in {out}.", soft_wrap=True, markup=False)
+        console.print(
+            f"{count:,} entries of {len(heads)} data sets are in {out}.",
+            soft_wrap=True,
+            markup=False,
+        )
 
 
 def _verify_ledger(
@@ -244,19 +310,27 @@ def _verify_ledger(
     from blindsight.privacy.ledger import SigningKey, read_witness
 
     if where is None:
-        raise InvalidParameter("say which ledger, with --ledger or BLINDSIGHT_LEDGER, or which export, with --file.")
+        raise InvalidParameter(
+            "say which ledger, with --ledger or BLINDSIGHT_LEDGER, or which export, with --file."
+        )
     if known is not None and dataset is None:
         raise InvalidParameter("--known is the head of one data set: say which, with --dataset.")
     if key is not None and seen is None:
         raise InvalidParameter("--key checks a witness: say which, with --witness.")
     results = []
-    heads = {} if seen is None else read_witness(seen, key=None if key is None else SigningKey.read(key))
+    heads = (
+        {}
+        if seen is None
+        else read_witness(seen, key=None if key is None else SigningKey.read(key))
+    )
     if known is not None and dataset is not None:
         heads.setdefault(dataset, []).append(_head(known))
     opened_all = _each(where, dataset, readonly=True)
     for name in heads.keys() - {opened.dataset for opened in opened_all}:
         if dataset in (None, name):
-            problem = f"the witness knows data set {name!r}, and the ledger does not: it was removed."
+            problem = (
+                f"the witness knows data set {name!r}, and the ledger does not: it was removed."
+            )
             results.append({"dataset": name, "holds": False, "problem": problem})
     for opened in opened_all:
         try:
@@ -304,7 +378,11 @@ def _each(where: str, dataset: str | None, *, readonly: bool = False) -> list[Le
     if dataset is not None and dataset not in names:
         known = ", ".join(names) or "none yet"
         raise InvalidParameter(f"the ledger has no data set {dataset!r}. It has: {known}.")
-    return [Ledger(where, dataset=name, create=False, readonly=readonly) for name in names if dataset in (None, name)]
+    return [
+        Ledger(where, dataset=name, create=False, readonly=readonly)
+        for name in names
+        if dataset in (None, name)
+    ]
 
 
 def _cost(epsilon: float, delta: float, unit: str, neighbours: str) -> Any:
@@ -343,8 +421,16 @@ def _balances_table(balances: list[Balance]) -> Table:
     deltas = any(balance.budget.atto_delta or balance.spent.atto_delta for balance in balances)
     rows = []
     for balance in balances:
-        row = {"data set": balance.dataset, "per": balance.unit, "neighbours": _relation(balance.neighbours)}
-        row |= {"ε": _epsilon(balance.budget), "spent": _epsilon(balance.spent), "left": _epsilon(balance.remaining)}
+        row = {
+            "data set": balance.dataset,
+            "per": balance.unit,
+            "neighbours": _relation(balance.neighbours),
+        }
+        row |= {
+            "ε": _epsilon(balance.budget),
+            "spent": _epsilon(balance.spent),
+            "left": _epsilon(balance.remaining),
+        }
         if deltas:
             row |= {"δ": _delta(balance.budget), "δ left": _delta(balance.remaining)}
         rows.append(row | {"used": "closed" if balance.closed else _used(balance)})
@@ -356,9 +442,15 @@ def _entries_table(found: list[Entry]) -> Table:
     relations = len({entry.neighbours for entry in found}) > 1
     rows = []
     for entry in found:
-        row = {"no.": f"{entry.sequence:,}", "time (UTC)": entry.time[:16].replace("T", " "), "kind": entry.kind}
+        row = {
+            "no.": f"{entry.sequence:,}",
+            "time (UTC)": entry.time[:16].replace("T", " "),
+            "kind": entry.kind,
+        }
         row |= {"ε": _epsilon(entry.amount)} | ({"δ": _delta(entry.amount)} if deltas else {})
-        row |= {"per": entry.unit} | ({"neighbours": _relation(entry.neighbours)} if relations else {})
+        row |= {"per": entry.unit} | (
+            {"neighbours": _relation(entry.neighbours)} if relations else {}
+        )
         row |= {"what": entry.what}
         rows.append(row | ({"hash": entry.hash[:12]} if console.width >= 100 else {}))
     return _table(rows, stretch="what")
@@ -369,7 +461,9 @@ def _table(rows: list[dict[str, str]], *, stretch: str) -> Table:
     shown = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for name in rows[0] if rows else ():
         numeric = name[0] in "εδ" or name in ("no.", "spent", "left", "used")
-        shown.add_column(name, justify="right" if numeric else "left", no_wrap=name != stretch, overflow="fold")
+        shown.add_column(
+            name, justify="right" if numeric else "left", no_wrap=name != stretch, overflow="fold"
+        )
     for row in rows:
         shown.add_row(*(escape(cell) for cell in row.values()))
     return shown
@@ -388,9 +482,11 @@ def _delta(amount: Amount) -> str:
 
 
 def _used(balance: Balance) -> str:
-    """How much of the budget is used: of epsilon or of delta, whichever is nearer its end; rounded up."""
+    """How much of the budget is used: of epsilon or of delta, whichever is nearer its end; rounded
+    up.
+    """
     if balance.composition == "zcdp":
-        return f"{-(-100 * balance.spent.pico_rho // balance.budget.pico_rho) if balance.budget.pico_rho else 0}%"
+        return f"{-(-100 * balance.spent.pico_rho // balance.budget.pico_rho) if balance.budget.pico_rho else 0}%"  # noqa: E501
     pairs = (
         (balance.spent.micro_epsilon, balance.budget.micro_epsilon),
         (balance.spent.atto_delta, balance.budget.atto_delta),

@@ -1,4 +1,6 @@
-"""`blindsight licences`: the licence of every package that Blindsight and its extras need, as installed here."""
+"""`blindsight licences`: the licence of every package that Blindsight and its extras need, as
+installed here.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ _EXTRA = re.compile(r"extra\s*==\s*['\"]([^'\"]+)['\"]")
 
 
 class Licence(NamedTuple):
-    """A package, its version, its licence in its own words, and whether the core needs it or only an extra."""
+    """A package, its version, its licence in its own words, and whether the core needs it or only
+    an extra.
+    """
 
     package: str
     version: str
@@ -33,7 +37,10 @@ class Licence(NamedTuple):
 
     @property
     def gpl(self) -> bool:
-        """Whether it binds those who give Blindsight away. The lesser GPL, which allows to link, does not."""
+        """Whether it binds those who give Blindsight away.
+
+        The lesser GPL, which allows to link, does not.
+        """
         words = re.sub(r"lesser general public|LGPL", "", self.licence, flags=re.IGNORECASE)
         return bool(re.search(r"\bA?GPL|general public", words, flags=re.IGNORECASE))
 
@@ -43,8 +50,12 @@ def register(app: typer.Typer) -> None:
     app.command("licences")(show_licences)
 
 
-def show_licences(json: Annotated[bool, typer.Option("--json", help="Machine-readable output.")] = False) -> None:
-    """List the licence of every package that the core and the extras need, as far as it is installed here."""
+def show_licences(
+    json: Annotated[bool, typer.Option("--json", help="Machine-readable output.")] = False,
+) -> None:
+    """List the licence of every package that the core and the extras need, as far as it is
+    installed here.
+    """
     found = licences()
     if json:
         emit_json({"packages": [{**one._asdict(), "gpl": one.gpl} for one in found]})
@@ -52,13 +63,21 @@ def show_licences(json: Annotated[bool, typer.Option("--json", help="Machine-rea
     table("Licences", ("package", "version", "licence", "needed by"), found)
     strict = [one.package for one in found if one.gpl]
     unknown = [one.package for one in found if one.licence == UNKNOWN]
-    console.print(f"Under the GPL: {', '.join(strict) or 'none'}. Blindsight itself: Apache-2.0.", markup=False)
+    console.print(
+        f"Under the GPL: {', '.join(strict) or 'none'}. Blindsight itself: Apache-2.0.",
+        markup=False,
+    )
     if unknown:
-        console.print(f"Without a stated licence, so look into their files: {', '.join(unknown)}.", markup=False)
+        console.print(
+            f"Without a stated licence, so look into their files: {', '.join(unknown)}.",
+            markup=False,
+        )
 
 
 def licences(extras: str = SHIPPED) -> list[Licence]:
-    """Every installed package that the core or these extras need, directly or through others; the core's first."""
+    """Every installed package that the core or these extras need, directly or through others; the
+    core's first.
+    """
     core = closure("blindsight", ())
     more = closure("blindsight", (extras,))
     return [
@@ -69,7 +88,9 @@ def licences(extras: str = SHIPPED) -> list[Licence]:
 
 
 def closure(name: str, extras: Iterable[str]) -> dict[str, metadata.Distribution]:
-    """A package and all that it needs with these extras, as far as it is installed here, by plain name."""
+    """A package and all that it needs with these extras, as far as it is installed here, by plain
+    name.
+    """
     found: dict[str, metadata.Distribution] = {}
     waiting, seen = [(name, frozenset(extras))], set()
     while waiting:
@@ -86,7 +107,9 @@ def closure(name: str, extras: Iterable[str]) -> dict[str, metadata.Distribution
     return found
 
 
-def _needs(one: metadata.Distribution, extras: frozenset[str]) -> Iterator[tuple[str, frozenset[str]]]:
+def _needs(
+    one: metadata.Distribution, extras: frozenset[str]
+) -> Iterator[tuple[str, frozenset[str]]]:
     for line in one.requires or ():
         asked = _EXTRA.search(line)
         named = _REQUIREMENT.match(line)
@@ -101,20 +124,33 @@ def _plain(name: str) -> str:
 
 
 def _licence(one: metadata.Distribution) -> str:
-    """The SPDX expression where there is one, else what classifiers, licence field or licence file say."""
+    """The SPDX expression where there is one, else what classifiers, licence field or licence file
+    say.
+    """
     said: Any = one.metadata  # a mapping with get, which its protocol does not list
     if expression := said.get("License-Expression"):
         return str(expression)
-    classes = [line.rpartition(" :: ")[2] for line in said.get_all("Classifier", []) if line.startswith("License")]
+    classes = [
+        line.rpartition(" :: ")[2]
+        for line in said.get_all("Classifier", [])
+        if line.startswith("License")
+    ]
     classes = [word for word in classes if word != "OSI Approved"]
     field = str(said.get("License") or "").strip()
     field = "" if field == "UNKNOWN" else field
-    return ", ".join(classes) or _title(field) or _title(_licence_file(one)) or KNOWN.get(_plain(one.name), UNKNOWN)
+    return (
+        ", ".join(classes)
+        or _title(field)
+        or _title(_licence_file(one))
+        or KNOWN.get(_plain(one.name), UNKNOWN)
+    )
 
 
 def _licence_file(one: metadata.Distribution) -> str:
     for path in one.files or ():
-        named = ".dist-info" in path.parts[0] and path.name.upper().startswith(("LICENSE", "LICENCE", "COPYING"))
+        named = ".dist-info" in path.parts[0] and path.name.upper().startswith(
+            ("LICENSE", "LICENCE", "COPYING")
+        )
         if named and Path(path.locate()).is_file():
             return path.read_text(encoding="utf-8")
     return ""

@@ -1,8 +1,8 @@
 """`blindsight`: the verbs, and what happens when one fails.
 
-Exit codes: 0 done; 1 an audit refuted a claim; 2 bad usage or input; 3 the privacy budget would be exceeded;
-4 data or an optional package is missing, or a file cannot be read or written; 130 stopped by Ctrl-C; 141 nobody
-reads the output any more.
+Exit codes: 0 done; 1 an audit refuted a claim; 2 bad usage or input; 3 the privacy budget would be
+exceeded; 4 data or an optional package is missing, or a file cannot be read or written; 130 stopped
+by Ctrl-C; 141 nobody reads the output any more.
 """
 
 from __future__ import annotations
@@ -63,7 +63,10 @@ EXTRAS = {
     "audit": "compiled,plots",
     "serve": "service",
 }
-_CODES = "Exit codes: 0 done, 1 a claim was refuted, 2 bad usage or input, 3 no budget, 4 something is missing."
+_CODES = (
+    "Exit codes: 0 done, 1 a claim was refuted, 2 bad usage or input, 3 no budget, 4 something is "
+    "missing."
+)
 
 
 class _InOrder(TyperGroup):
@@ -105,7 +108,9 @@ def _main(
 
 
 def _teach(verbs: typer.Typer, path: str) -> list[str]:
-    """Examples under the help of every verb, a group's from its verbs; and one "Did you mean": click's own."""
+    """Examples under the help of every verb, a group's from its verbs; and one "Did you mean":
+    click's own.
+    """
     verbs.suggest_commands = False
     shown: list[str] = []
     for command in verbs.registered_commands:
@@ -128,7 +133,11 @@ def _flowing(text: str) -> str:
 
 
 def _epilog(examples: list[str]) -> str | None:
-    return "\n\n".join(["[bold]Examples[/bold]", *(f"  {line}" for line in examples)]) if examples else None
+    return (
+        "\n\n".join(["[bold]Examples[/bold]", *(f"  {line}" for line in examples)])
+        if examples
+        else None
+    )
 
 
 for _verb in VERBS:
@@ -139,13 +148,16 @@ _teach(app, "")
 
 def run() -> None:
     """The entry point: run a verb; an error of ours becomes one sentence and an exit code."""
-    # A verb says itself whether a ledger was named; what else is warned of is a sentence, not a line of our source.
+    # A verb says itself whether a ledger was named; what else is warned of is a sentence, not a
+    # line of our source.
     warnings.simplefilter("ignore", UnchargedRelease)
     warnings.showwarning = lambda message, *_, **__: typer.echo(f"note: {message}", err=True)
     try:
         app()
     except SystemExit:
-        if isinstance(sys.stdout, PacifyFlushWrapper):  # click's mark of a broken pipe, which it takes for a failure
+        if isinstance(
+            sys.stdout, PacifyFlushWrapper
+        ):  # click's mark of a broken pipe, which it takes for a failure
             sys.exit(BROKEN_PIPE)
         raise
     except BlindsightError as error:

@@ -16,9 +16,16 @@ if TYPE_CHECKING:
 
 __all__ = ["register"]
 
-Features = Annotated[Path | None, typer.Option("--features", help="CSV: a column 'id', numbers, and 'class' if known.")]
-Images = Annotated[Path | None, typer.Option("--images", help="Folder of images; ids are paths within it.")]
-ImageFeatures = Annotated[str | None, typer.Option("--image-features", help="pixels (default) or efficientnet.")]
+Features = Annotated[
+    Path | None,
+    typer.Option("--features", help="CSV: a column 'id', numbers, and 'class' if known."),
+]
+Images = Annotated[
+    Path | None, typer.Option("--images", help="Folder of images; ids are paths within it.")
+]
+ImageFeatures = Annotated[
+    str | None, typer.Option("--image-features", help="pixels (default) or efficientnet.")
+]
 # Fewer held-out records than this say nothing about accuracy.
 _ENOUGH = 30
 Json = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
@@ -35,11 +42,18 @@ def register(app: typer.Typer) -> None:
 
 def check(
     pairs: Annotated[Path, typer.Argument(help="CSV: two ids and a label (1/0, same/different).")],
-    intransitive: Annotated[bool, typer.Option(help="Similar does not carry over (friends, not illnesses).")] = False,
-    classes: Annotated[int | None, typer.Option(help="2 checks that labels fit two classes.")] = None,
+    intransitive: Annotated[
+        bool, typer.Option(help="Similar does not carry over (friends, not illnesses).")
+    ] = False,
+    classes: Annotated[
+        int | None, typer.Option(help="2 checks that labels fit two classes.")
+    ] = None,
     json: Json = False,
 ) -> None:
-    """Look for contradictory labels before learning. For the owner only: exact, and not to be published."""
+    """Look for contradictory labels before learning.
+
+    For the owner only: exact, and not to be published.
+    """
     from blindsight.metric import PairGraph, check_pairs
     from blindsight.metric.files import read_pairs
 
@@ -47,11 +61,15 @@ def check(
     found = check_pairs(numbers, similar, transitive=not intransitive, n_classes=classes)
     bounds = _bounds(PairGraph.from_pairs(numbers, similar, transitive=not intransitive))
     if json:
-        emit_json({**dataclasses.asdict(found), "problems": found.problems(), "kappa_bounds": bounds})
+        emit_json(
+            {**dataclasses.asdict(found), "problems": found.problems(), "kappa_bounds": bounds}
+        )
     else:
         console.print(
-            f"{found.pairs:,} pairs ({found.repeated:,} lines repeat one), {found.similar:,} of them similar; "
-            f"second-largest kappa {bounds['second']}, kappa' {bounds['bound']}, largest degree {bounds['node']}."
+            f"{found.pairs:,} pairs ({found.repeated:,} lines repeat one), {found.similar:,} of "
+            "them similar; "
+            f"second-largest kappa {bounds['second']}, kappa' {bounds['bound']}, largest degree "
+            f"{bounds['node']}."
         )
         for sentence in found.problems() or ["No label contradicts another."]:
             console.print(sentence)
@@ -71,26 +89,51 @@ def learn(
     epsilon: Annotated[float, typer.Option(help="Budget per unit.")] = 1.0,
     delta: Annotated[float, typer.Option(help="Well below one over the number of pairs.")] = 1e-5,
     unit: Annotated[str, typer.Option(help="pair, 'kappa pairs' or record.")] = "pair",
-    loss: Annotated[str, typer.Option(help="auto, moments (many pairs) or contrastive (few).")] = "auto",
+    loss: Annotated[
+        str, typer.Option(help="auto, moments (many pairs) or contrastive (few).")
+    ] = "auto",
     scale: Annotated[
-        str, typer.Option(help="none; private, within the budget; or a CSV of public bounds (column,low,high).")
+        str,
+        typer.Option(
+            help="none; private, within the budget; or a CSV of public bounds (column,low,high)."
+        ),
     ] = "none",
-    kappa: Annotated[str, typer.Option(help="second, exact, bound, node, edge, or a number.")] = "second",
-    select: Annotated[str, typer.Option(help="all, forest, matching, or how many pairs of each record.")] = "all",
+    kappa: Annotated[
+        str, typer.Option(help="second, exact, bound, node, edge, or a number.")
+    ] = "second",
+    select: Annotated[
+        str, typer.Option(help="all, forest, matching, or how many pairs of each record.")
+    ] = "all",
     components: Annotated[int | None, typer.Option(help="Dimensions of the learned space.")] = None,
-    intransitive: Annotated[bool, typer.Option(help="Similar does not carry over (friends, not illnesses).")] = False,
-    class_column: Annotated[str | None, typer.Option(help="Column of the classes, for the kNN test.")] = None,
+    intransitive: Annotated[
+        bool, typer.Option(help="Similar does not carry over (friends, not illnesses).")
+    ] = False,
+    class_column: Annotated[
+        str | None, typer.Option(help="Column of the classes, for the kNN test.")
+    ] = None,
     neighbours: Annotated[int, typer.Option(help="k of the kNN test.")] = 5,
-    draw: Annotated[Path | None, typer.Option(help="Write the pair graph as an SVG (private).")] = None,
+    draw: Annotated[
+        Path | None, typer.Option(help="Write the pair graph as an SVG (private).")
+    ] = None,
     ledger: Annotated[
         str | None,
-        typer.Option("--ledger", envvar="BLINDSIGHT_LEDGER", help="Charge this ledger before anything is learned."),
+        typer.Option(
+            "--ledger",
+            envvar="BLINDSIGHT_LEDGER",
+            help="Charge this ledger before anything is learned.",
+        ),
     ] = None,
-    dataset: Annotated[str | None, typer.Option(help="The pairs' name in the ledger (default: the file's).")] = None,
-    seed: Annotated[int | None, typer.Option(help="Fixed noise, for trials: marked as a simulation.")] = None,
+    dataset: Annotated[
+        str | None, typer.Option(help="The pairs' name in the ledger (default: the file's).")
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Fixed noise, for trials: marked as a simulation.")
+    ] = None,
     json: Json = False,
 ) -> None:
-    """Learn a metric; print kappa, guarantee and kNN accuracy on held-out records; save model and card."""
+    """Learn a metric; print kappa, guarantee and kNN accuracy on held-out records; save model and
+    card.
+    """
     from blindsight.metric import DPPMetric, PairGraph
     from blindsight.metric import draw as draw_graph
     from blindsight.metric.files import read_pairs
@@ -98,7 +141,9 @@ def learn(
     with progress_bar("reading") as progress:
         records = _records(features, images, image_features, class_column, progress)
         numbers, similar = read_pairs(pairs, records)
-    graph = PairGraph.from_pairs(numbers, similar, n_nodes=len(records.ids), transitive=not intransitive)
+    graph = PairGraph.from_pairs(
+        numbers, similar, n_nodes=len(records.ids), transitive=not intransitive
+    )
     metric = DPPMetric(
         components,
         epsilon=epsilon,
@@ -153,17 +198,26 @@ def distance(
         order = [i for i in np.argsort(away, kind="stable") if i != numbers[0]][:nearest]
         found = [(records.ids[i], float(away[i])) for i in order]
     if json:
-        emit_json({"from": ids[0], "distances": [{"to": name, "distance": value} for name, value in found]})
+        emit_json(
+            {
+                "from": ids[0],
+                "distances": [{"to": name, "distance": value} for name, value in found],
+            }
+        )
     else:
         table(f"Distance from {ids[0]}", ("record", "distance"), found)
 
 
-def _records(features: Path | None, images: Path | None, how: str | None, column: str | None, progress: Any) -> Records:
+def _records(
+    features: Path | None, images: Path | None, how: str | None, column: str | None, progress: Any
+) -> Records:
     from blindsight.core.errors import InvalidParameter
     from blindsight.metric.files import read_features, read_image_folder
 
     if (features is None) == (images is None):
-        raise InvalidParameter("say where the records are: either --features table.csv or --images folder.")
+        raise InvalidParameter(
+            "say where the records are: either --features table.csv or --images folder."
+        )
     if features is not None:
         return read_features(features, class_column=column)
     return read_image_folder(images, how=_image_features(how), progress=progress)  # type: ignore[arg-type]
@@ -180,9 +234,13 @@ def _scale(given: str, records: Records) -> Any:
     if given in ("none", "private"):
         return None if given == "none" else given
     if not given.lower().endswith(".csv"):
-        raise InvalidParameter(f"--scale must be none, private or a CSV file of bounds, got {given!r}.")
+        raise InvalidParameter(
+            f"--scale must be none, private or a CSV file of bounds, got {given!r}."
+        )
     if not records.columns:
-        raise InvalidParameter("--scale with bounds needs named columns: a table given by --features.")
+        raise InvalidParameter(
+            "--scale with bounds needs named columns: a table given by --features."
+        )
     return read_bounds(given, records.columns)
 
 
@@ -192,7 +250,9 @@ def _bounds(graph: PairGraph) -> dict[str, int]:
     return {method: kappa(graph, method) for method in ("second", "bound", "node")}
 
 
-def _fit(metric: DPPMetric, graph: PairGraph, ledger: str | None, dataset: str, progress: Any) -> None:
+def _fit(
+    metric: DPPMetric, graph: PairGraph, ledger: str | None, dataset: str, progress: Any
+) -> None:
     from blindsight.privacy.ledger import Ledger
 
     if ledger is None:
@@ -203,7 +263,9 @@ def _fit(metric: DPPMetric, graph: PairGraph, ledger: str | None, dataset: str, 
 
 
 def _scores(metric: DPPMetric, graph: PairGraph, records: Records, k: int) -> dict[str, Any] | None:
-    """kNN on records that are in no pair, before and after; None where there is too little to test on."""
+    """kNN on records that are in no pair, before and after; None where there is too little to test
+    on.
+    """
     from blindsight.metric import EuclideanMetric
     from blindsight.metric.scoring import nearest_neighbours, split_by_pairs
 
@@ -215,9 +277,17 @@ def _scores(metric: DPPMetric, graph: PairGraph, records: Records, k: int) -> di
     for name, fitted in (("learned", metric), ("before", plain)):
         mapped = fitted.transform(records.X)
         scores = nearest_neighbours(
-            mapped[gallery], records.classes[gallery], mapped[held_out], records.classes[held_out], k=k
+            mapped[gallery],
+            records.classes[gallery],
+            mapped[held_out],
+            records.classes[held_out],
+            k=k,
         )
-        found[name] = {"accuracy": scores.accuracy, "balanced": scores.balanced, "interval": scores.interval()}
+        found[name] = {
+            "accuracy": scores.accuracy,
+            "balanced": scores.balanced,
+            "interval": scores.interval(),
+        }
     return {**found, "held_out": len(held_out)}
 
 
@@ -249,22 +319,31 @@ def _report(
         )
         return
     console.print(
-        f"{len(graph):,} pairs, {metric.n_pairs_:,} used, learned by {metric.loss_}. kappa = {metric.kappa_} "
-        f"(second-largest {bounds['second']}, kappa' {bounds['bound']}, largest degree {bounds['node']})."
+        f"{len(graph):,} pairs, {metric.n_pairs_:,} used, learned by {metric.loss_}. kappa = "
+        f"{metric.kappa_} "
+        f"(second-largest {bounds['second']}, kappa' {bounds['bound']}, largest degree "
+        f"{bounds['node']})."
     )
     table("Privacy card", ("field", "value"), metric.guarantee_.rows())
     if scores is None:
-        console.print(f"No kNN test: it needs two classes, and at least {_ENOUGH} records that are in no pair.")
+        console.print(
+            f"No kNN test: it needs two classes, and at least {_ENOUGH} records that are in no "
+            "pair."
+        )
     else:
         learned, before = scores["learned"], scores["before"]
         low, high = learned["interval"]
         console.print(
             f"kNN on {scores['held_out']:,} held-out records: accuracy {learned['accuracy']:.3f} "
             f"(95%: {low:.2f} to {high:.2f}; before learning {before['accuracy']:.3f}), balanced "
-            f"{learned['balanced']:.3f} ({before['balanced']:.3f}). Computed without noise: not covered by the "
+            f"{learned['balanced']:.3f} ({before['balanced']:.3f}). Computed without noise: not "
+            "covered by the "
             "guarantee, keep it inside."
         )
-    console.print(f"Model: {out}   card: {card}   " + ("ledger charged." if charged else "not charged: no --ledger."))
+    console.print(
+        f"Model: {out}   card: {card}   "
+        + ("ledger charged." if charged else "not charged: no --ledger.")
+    )
 
 
 def _plain(text: str) -> Any:

@@ -1,4 +1,6 @@
-"""`blindsight search INDEX QUERY.jpg`: the most similar photos of a private index, as a table, JSON or a page."""
+"""`blindsight search INDEX QUERY.jpg`: the most similar photos of a private index, as a table, JSON
+or a page.
+"""
 
 from __future__ import annotations
 
@@ -28,53 +30,88 @@ def register(app: typer.Typer) -> None:
 def search_index(
     index: Annotated[Path, typer.Argument(help="An index made by blindsight hash.")],
     queries: Annotated[
-        list[Path] | None, typer.Argument(help="Photos to look for, or a folder of them.", metavar="[QUERY]...")
+        list[Path] | None,
+        typer.Argument(help="Photos to look for, or a folder of them.", metavar="[QUERY]..."),
     ] = None,
     words: Annotated[
-        list[str] | None, typer.Option("--words", help='Look for what words say: "dog on a beach". May be repeated.')
+        list[str] | None,
+        typer.Option("--words", help='Look for what words say: "dog on a beach". May be repeated.'),
     ] = None,
-    like: Annotated[list[str] | None, typer.Option(help="Look for what is like this stored photo (its id).")] = None,
+    like: Annotated[
+        list[str] | None, typer.Option(help="Look for what is like this stored photo (its id).")
+    ] = None,
     k: Annotated[int, typer.Option("-k", help="How many hits.")] = 12,
     rerank: Annotated[
         int | None,
-        typer.Option(help="The owner's way: take this many candidates and order them by the photos themselves."),
+        typer.Option(
+            help="The owner's way: take this many candidates and order them by the photos "
+            "themselves."
+        ),
     ] = None,
     inside: Annotated[
-        str | None, typer.Option("--in", help="Only photos whose name begins so: a subfolder, say trips/2024/.")
+        str | None,
+        typer.Option(
+            "--in", help="Only photos whose name begins so: a subfolder, say trips/2024/."
+        ),
     ] = None,
     since: Annotated[
-        datetime | None, typer.Option(formats=["%Y-%m-%d"], help="Only photos taken on this day or later (YYYY-MM-DD).")
+        datetime | None,
+        typer.Option(
+            formats=["%Y-%m-%d"], help="Only photos taken on this day or later (YYYY-MM-DD)."
+        ),
     ] = None,
     until: Annotated[
-        datetime | None, typer.Option(formats=["%Y-%m-%d"], help="Only photos taken on this day or before.")
+        datetime | None,
+        typer.Option(formats=["%Y-%m-%d"], help="Only photos taken on this day or before."),
     ] = None,
     radius: Annotated[
-        int | None, typer.Option(help="All photos within this Hamming distance; for flipped codes only.")
+        int | None,
+        typer.Option(help="All photos within this Hamming distance; for flipped codes only."),
     ] = None,
     ranking: Annotated[
-        str, typer.Option(help="soft (finds what looks alike) or distance (finds the very same photo).")
+        str,
+        typer.Option(help="soft (finds what looks alike) or distance (finds the very same photo)."),
     ] = "soft",
     min_probability: Annotated[
-        float | None, typer.Option(help="Only hits that are a match, or relevant, with at least this probability.")
+        float | None,
+        typer.Option(
+            help="Only hits that are a match, or relevant, with at least this probability."
+        ),
     ] = None,
-    html: Annotated[Path | None, typer.Option(help="Write a contact sheet: one page, thumbnails inside.")] = None,
+    html: Annotated[
+        Path | None, typer.Option(help="Write a contact sheet: one page, thumbnails inside.")
+    ] = None,
     folder: Annotated[
-        Path | None, typer.Option(help="Where the photos are, for the owner (default: where they were).")
+        Path | None,
+        typer.Option(help="Where the photos are, for the owner (default: where they were)."),
     ] = None,
     vault: Annotated[
-        Path | None, typer.Option(help="The owner's vault, which knows the photos' names (default: INDEX.vault).")
+        Path | None,
+        typer.Option(
+            help="The owner's vault, which knows the photos' names (default: INDEX.vault)."
+        ),
     ] = None,
     milvus: Annotated[
-        str | None, typer.Option(help="Search on Milvus at this URI; a collection that is not there yet is filled.")
+        str | None,
+        typer.Option(
+            help="Search on Milvus at this URI; a collection that is not there yet is filled."
+        ),
     ] = None,
     collection: Annotated[str, typer.Option(help="The Milvus collection.")] = "blindsight",
     token: Annotated[
         str,
-        typer.Option(envvar="BLINDSIGHT_MILVUS_TOKEN", help="user:password or API key of Milvus.", show_default=False),
+        typer.Option(
+            envvar="BLINDSIGHT_MILVUS_TOKEN",
+            help="user:password or API key of Milvus.",
+            show_default=False,
+        ),
     ] = "",
     json: Annotated[bool, typer.Option("--json", help="Machine-readable output.")] = False,
 ) -> None:
-    """Find the photos of an index that look like a query. The query stays on this machine and carries no noise."""
+    """Find the photos of an index that look like a query.
+
+    The query stays on this machine and carries no noise.
+    """
     from blindsight.core import checks
     from blindsight.core.errors import InvalidData, InvalidParameter
     from blindsight.index.encoder import Recipe, load_encoder
@@ -86,12 +123,16 @@ def search_index(
     if rerank is not None:
         checks.whole("--rerank", rerank)
     if since is not None and until is not None and since > until:
-        raise InvalidParameter(f"--since {since:%Y-%m-%d} is after --until {until:%Y-%m-%d}: no photo is of both.")
+        raise InvalidParameter(
+            f"--since {since:%Y-%m-%d} is after --until {until:%Y-%m-%d}: no photo is of both."
+        )
     place = PhotoFolder.read(index)
     encoder = load_encoder(Recipe.from_fields(place.recipe), index, Header.of(place.codes).decoding)
     names = OwnNames(place, vault)
     if inside is not None and names.vault is None and place.names == "random":
-        raise InvalidData("--in asks for names, which are the owner's: the vault is not here (see --vault).")
+        raise InvalidData(
+            "--in asks for names, which are the owner's: the vault is not here (see --vault)."
+        )
     own = OwnPhotos(names, folder or names.source, encoder)
     stored = (
         encoder.load(place.codes)
@@ -126,8 +167,9 @@ def search_index(
 
 @dataclass(frozen=True)
 class Asked:
-    """The queries of one call: titles, their pictures where they are pictures, how they fit the cells, the ids of those
-    that are stored, and what words were taken to mean."""
+    """The queries of one call: titles, their pictures where they are pictures, how they fit the
+    cells, the ids of those that are stored, and what words were taken to mean.
+    """
 
     titles: list[str]
     pixels: list[Any]
@@ -139,7 +181,9 @@ class Asked:
 
 
 def _rerank(own: OwnPhotos, asked: Asked, found: list[list[Hit]], k: int) -> list[list[Hit]]:
-    """Candidates in the order of the photos themselves; a stored query is looked up among the owner's photos."""
+    """Candidates in the order of the photos themselves; a stored query is looked up among the
+    owner's photos.
+    """
     import numpy as np
 
     from blindsight.core.errors import InvalidParameter
@@ -151,28 +195,45 @@ def _rerank(own: OwnPhotos, asked: Asked, found: list[list[Hit]], k: int) -> lis
         squeezed = np.stack(pictures) if len(pictures) == len(asked.records) else None
     if squeezed is None:
         raise InvalidParameter(
-            "--rerank compares pictures: give a query picture, or --like with a photo that is here (see --folder)."
+            "--rerank compares pictures: give a query picture, or --like with a photo that is here "
+            "(see --folder)."
         )
     ordered = own.encoder.rerank(squeezed, found, own.squeezed, k)
     if any(found) and not any(ordered):
-        raise InvalidParameter("--rerank is the owner's: none of the photos are here (--folder, --vault say where).")
+        raise InvalidParameter(
+            "--rerank is the owner's: none of the photos are here (--folder, --vault say where)."
+        )
     return [[by_photos(key, value) for key, value in pairs] for pairs in ordered]
 
 
 def _check_order(index: Path, queries: list[Path]) -> None:
-    """The mistakes that people make: index and query swapped, a file where the index is expected."""
+    """The mistakes that people make: index and query swapped, a file where the index is
+    expected.
+    """
     from blindsight.core.errors import InvalidData
 
-    if not (index / "about.json").is_file() and any((query / "about.json").is_file() for query in queries):
+    if not (index / "about.json").is_file() and any(
+        (query / "about.json").is_file() for query in queries
+    ):
         raise InvalidData(f"{queries[0]} is the index, and comes first; then what to look for.")
     if (index / "key").is_file():
-        raise InvalidData(f"{index} is a vault, which is the owner's alone. The index is the folder beside it.")
+        raise InvalidData(
+            f"{index} is a vault, which is the owner's alone. The index is the folder beside it."
+        )
     if index.is_file():
-        raise InvalidData(f"{index} is a file. The first argument is the index: the folder that blindsight hash made.")
+        raise InvalidData(
+            f"{index} is a file. The first argument is the index: the folder that blindsight hash "
+            "made."
+        )
 
 
 def _asked(
-    encoder: PhotoEncoder, stored: CodeIndex, queries: list[Path], words: list[str], like: list[str], names: OwnNames
+    encoder: PhotoEncoder,
+    stored: CodeIndex,
+    queries: list[Path],
+    words: list[str],
+    like: list[str],
+    names: OwnNames,
 ) -> Asked:
     import numpy as np
 
@@ -191,10 +252,18 @@ def _asked(
             for name in (photo_names(path, SUFFIXES) if path.is_dir() else [""])
         ]
         pixels = [read_image(path) for path in paths]
-        squeezed = np.stack([to_rgb(image, encoder.recipe.size) for image in pixels]) if pixels else None
+        squeezed = (
+            np.stack([to_rgb(image, encoder.recipe.size) for image in pixels]) if pixels else None
+        )
         if squeezed is None:
             raise InvalidParameter(f"{queries[0]} holds no photos to look for.")
-        return Asked([str(path) for path in paths], pixels, squeezed, None, encoder.present(stored, squeezed).tolist())
+        return Asked(
+            [str(path) for path in paths],
+            pixels,
+            squeezed,
+            None,
+            encoder.present(stored, squeezed).tolist(),
+        )
     if words:
         similarity = encoder.similarity_of_words(words)
         taken = tuple(understood(text).line() for text in words)
@@ -205,7 +274,9 @@ def _asked(
     return Asked(like, [], None, similarity, [True] * len(records), records)
 
 
-def _search(encoder: PhotoEncoder, stored: CodeIndex, asked: Asked, k: int, ranking: str, radius: int | None) -> Hits:
+def _search(
+    encoder: PhotoEncoder, stored: CodeIndex, asked: Asked, k: int, ranking: str, radius: int | None
+) -> Hits:
     from blindsight.core.errors import InvalidParameter
 
     if asked.squeezed is None:
@@ -232,12 +303,17 @@ def _show(query: str, found: list[Hit], word: str, names: OwnNames, *, present: 
         console.print(f"{title}: no photo passes what was asked for.", markup=False)
         return
     if not present:
-        console.print(f"{title}: nothing like this here, as far as the noisy cells tell. The nearest:", markup=False)
+        console.print(
+            f"{title}: nothing like this here, as far as the noisy cells tell. The nearest:",
+            markup=False,
+        )
     told = any(shown(hit) is not None for hit in found)
     rows: list[tuple[str, ...]] = []
-    # The photos of a cell share everything that the index knows of them; others are ranked one by one.
+    # The photos of a cell share everything that the index knows of them; others are ranked one by
+    # one.
     for _, tied in groupby(
-        enumerate(found, start=1), key=lambda pair: pair[0] if pair[1].cell is None else pair[1].cell
+        enumerate(found, start=1),
+        key=lambda pair: pair[0] if pair[1].cell is None else pair[1].cell,
     ):
         group = list(tied)
         (first, hit), last = group[0], group[-1][0]
@@ -257,30 +333,51 @@ def _show(query: str, found: list[Hit], word: str, names: OwnNames, *, present: 
 def _explain(found: list[list[Hit]], stored: Any, encoder: PhotoEncoder, html: Path | None) -> None:
     hits = [hit for each in found for hit in each]
     if any(hit.cell is None and hit.distance is None for hit in hits):
-        console.print("likeness: the cosine of the photos' own features with the query's; 1 is the same.", markup=False)
+        console.print(
+            "likeness: the cosine of the photos' own features with the query's; 1 is the same.",
+            markup=False,
+        )
     elif hits:
         console.print(f"{encoder.match_word}: {encoder.meaning(stored)}", markup=False)
     if any(hit.tied > 1 for hit in hits):
-        console.print("Photos of one cell share a rank: nothing tells which of them is nearer.", markup=False)
+        console.print(
+            "Photos of one cell share a rank: nothing tells which of them is nearer.", markup=False
+        )
     if stored.guarantee is not None:
         console.print(f"codes: {stored.guarantee.line()}", markup=False)
     if html is not None:
         console.print(f"contact sheet: {html}", markup=False)
 
 
-def _emit(asked: Asked, found: list[list[Hit]], stored: Any, meaning: str, html: Path | None, names: OwnNames) -> None:
+def _emit(
+    asked: Asked,
+    found: list[list[Hit]],
+    stored: Any,
+    meaning: str,
+    html: Path | None,
+    names: OwnNames,
+) -> None:
     import json as text
 
     all_taken = asked.taken or (None,) * len(found)
     emit_json(
         {
             "queries": [
-                {"query": query, "present": present, "taken": taken, "hits": [_plain(hit, names) for hit in hits]}
-                for query, present, taken, hits in zip(asked.titles, asked.present, all_taken, found, strict=True)
+                {
+                    "query": query,
+                    "present": present,
+                    "taken": taken,
+                    "hits": [_plain(hit, names) for hit in hits],
+                }
+                for query, present, taken, hits in zip(
+                    asked.titles, asked.present, all_taken, found, strict=True
+                )
             ],
             "stored": len(stored),
             "match": meaning,
-            "guarantee": None if stored.guarantee is None else text.loads(stored.guarantee.to_json()),
+            "guarantee": None
+            if stored.guarantee is None
+            else text.loads(stored.guarantee.to_json()),
             "html": None if html is None else str(html),
         }
     )
@@ -290,7 +387,9 @@ def _plain(hit: Hit, names: OwnNames) -> dict[str, Any]:
     return {**hit._asdict(), "names": names.of(hit.id)}
 
 
-def _write_sheet(target: Path, asked: Asked, found: list[list[Hit]], stored: Any, own: OwnPhotos) -> None:
+def _write_sheet(
+    target: Path, asked: Asked, found: list[list[Hit]], stored: Any, own: OwnPhotos
+) -> None:
     from blindsight.core.storage import write_atomically
     from blindsight.index.contact_sheet import Sheet, contact_sheet
     from blindsight.index.thumbnails import thumbnail
@@ -303,7 +402,9 @@ def _write_sheet(target: Path, asked: Asked, found: list[list[Hit]], stored: Any
     pictures = pictures or [small.get(key) for key in asked.records] or [None] * len(found)
     sheets = [
         Sheet(Path(query).name, picture, hits, thumbnails, present)
-        for query, picture, hits, present in zip(asked.titles, pictures, found, asked.present, strict=True)
+        for query, picture, hits, present in zip(
+            asked.titles, pictures, found, asked.present, strict=True
+        )
     ]
     word, meaning = encoder.match_word, encoder.meaning(stored)
     page = contact_sheet(sheets, stored.guarantee, stored=len(stored), word=word, meaning=meaning)

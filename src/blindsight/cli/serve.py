@@ -1,4 +1,6 @@
-"""`blindsight serve`: the workbench's pages and API; `blindsight serve key` makes, lists and revokes API keys."""
+"""`blindsight serve`: the workbench's pages and API; `blindsight serve key` makes, lists and
+revokes API keys.
+"""
 
 from __future__ import annotations
 
@@ -11,17 +13,25 @@ from blindsight.cli.terminal import console, emit_json, errors, table
 
 __all__ = ["register"]
 
-Config = Annotated[Path | None, typer.Option("--config", help=r"A TOML file with a table \[studio].")]
+Config = Annotated[
+    Path | None, typer.Option("--config", help=r"A TOML file with a table \[studio].")
+]
 State = Annotated[Path | None, typer.Option(help="Folder for databases, models and results.")]
-Url = Annotated[str | None, typer.Option("--database", help="Database URL for keys, jobs and the ledger.")]
+Url = Annotated[
+    str | None, typer.Option("--database", help="Database URL for keys, jobs and the ledger.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
 
 
 def register(app: typer.Typer) -> None:
     """Add the verb."""
-    verbs = typer.Typer(help="Start the workbench: pages and API, on this machine and with no set-up.")
+    verbs = typer.Typer(
+        help="Start the workbench: pages and API, on this machine and with no set-up."
+    )
     verbs.callback(invoke_without_command=True)(serve)
-    keys = typer.Typer(help="API keys, with the roles owner, analyst and aggregator.", no_args_is_help=True)
+    keys = typer.Typer(
+        help="API keys, with the roles owner, analyst and aggregator.", no_args_is_help=True
+    )
     keys.command("add")(add_key)
     keys.command("list")(list_keys)
     keys.command("revoke")(revoke_key)
@@ -39,20 +49,27 @@ def serve(
     ledger: Annotated[str | None, typer.Option(help="The ledger's file or URL.")] = None,
     index: Annotated[
         str | None,
-        typer.Option(help="What the demo searches: mnist5k (built in), or a folder made by blindsight hash."),
+        typer.Option(
+            help="What the demo searches: mnist5k (built in), or a folder made by blindsight hash."
+        ),
     ] = None,
-    codes: Annotated[str | None, typer.Option(help="Milvus URI that holds the index's codes.")] = None,
+    codes: Annotated[
+        str | None, typer.Option(help="Milvus URI that holds the index's codes.")
+    ] = None,
     photos: Annotated[
-        list[Path] | None, typer.Option(help="A folder whose photos may be protected from the pages; repeat it.")
+        list[Path] | None,
+        typer.Option(help="A folder whose photos may be protected from the pages; repeat it."),
     ] = None,
     public: Annotated[
         str | None,
         typer.Option(
-            help="Public pictures for Protect's preview: a folder, or a known set (caltech101, if it is there)."
+            help="Public pictures for Protect's preview: a folder, or a known set (caltech101, if "
+            "it is there)."
         ),
     ] = None,
     keys: Annotated[
-        str | None, typer.Option(help="auto (a secret link on loopback, keys elsewhere), required or off.")
+        str | None,
+        typer.Option(help="auto (a secret link on loopback, keys elsewhere), required or off."),
     ] = None,
 ) -> None:
     """Start the workbench and print its address. Ctrl-C stops it; jobs go on at the next start."""
@@ -68,12 +85,30 @@ def serve(
     for folder in photos or ():
         if not folder.expanduser().is_dir():
             raise InvalidData(f"{folder} is not a folder. Check the path.")
-    given: dict[str, Any] = {"host": host, "port": port, "state": state, "database": database, "ledger": ledger}
-    _run(Settings.read(config, **given, index=index, codes=codes, photos=photos or None, public=public, keys=keys))
+    given: dict[str, Any] = {
+        "host": host,
+        "port": port,
+        "state": state,
+        "database": database,
+        "ledger": ledger,
+    }
+    _run(
+        Settings.read(
+            config,
+            **given,
+            index=index,
+            codes=codes,
+            photos=photos or None,
+            public=public,
+            keys=keys,
+        )
+    )
 
 
 def add_key(
-    name: Annotated[str, typer.Argument(help="Whose key; also the name of its budget in the ledger.")],
+    name: Annotated[
+        str, typer.Argument(help="Whose key; also the name of its budget in the ledger.")
+    ],
     role: Annotated[str, typer.Option(help="owner, analyst or aggregator.")] = "analyst",
     config: Config = None,
     state: State = None,
@@ -89,7 +124,9 @@ def add_key(
     errors.print("Keep it now: it is not shown again.", markup=False)
 
 
-def list_keys(config: Config = None, state: State = None, database: Url = None, json: Json = False) -> None:
+def list_keys(
+    config: Config = None, state: State = None, database: Url = None, json: Json = False
+) -> None:
     """Names, roles and dates."""
     found = _keys(config, state, database).listed()
     if json:
@@ -130,9 +167,17 @@ def _run(settings: Any) -> None:
     import sys
 
     from blindsight.service.app import create_app
-    from blindsight.service.infra.server import bound_memory, check_index, listening_socket, lock_state, serve
+    from blindsight.service.infra.server import (
+        bound_memory,
+        check_index,
+        listening_socket,
+        lock_state,
+        serve,
+    )
 
-    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    logging.basicConfig(
+        level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s %(message)s"
+    )
     # What cannot work is said first, before folders, databases and models are made.
     check_index(settings)
     listener = listening_socket(settings)
@@ -145,13 +190,19 @@ def _run(settings: Any) -> None:
     keys = app.state.studio.keys
     owners = any(row["revoked"] is None and row["role"] == "owner" for row in keys.listed())
     if not (settings.open or settings.local or owners):
-        errors.print(f"owner key, shown once: {keys.make('owner', 'owner')}", markup=False, soft_wrap=True)
+        errors.print(
+            f"owner key, shown once: {keys.make('owner', 'owner')}", markup=False, soft_wrap=True
+        )
     if settings.open:
         errors.print("Keys are off: anyone on this machine is the owner.", markup=False)
-    host, port = f"[{settings.host}]" if ":" in settings.host else settings.host, listener.getsockname()[1]
+    host, port = (
+        f"[{settings.host}]" if ":" in settings.host else settings.host,
+        listener.getsockname()[1],
+    )
     link = f"/?token={settings.token}" if settings.local else ""
     errors.print(f"Blindsight workbench: http://{host}:{port}{link}", markup=False, soft_wrap=True)
-    # uvicorn stops in good order and then raises the signal again: that is an end as wished, not a failure.
+    # uvicorn stops in good order and then raises the signal again: that is an end as wished, not a
+    # failure.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     serve(app, settings, listener)
     lock.close()

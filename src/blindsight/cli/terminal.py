@@ -28,7 +28,8 @@ __all__ = [
     "visible",
 ]
 
-#: what a shell says of a program whose reader has gone (`| head`); 1 would say that a claim was refuted.
+# : what a shell says of a program whose reader has gone (`| head`); 1 would say that a claim was
+# refuted.
 BROKEN_PIPE = 141
 
 
@@ -63,9 +64,13 @@ def progress_bar(description: str) -> Iterator[Callable[[int, int], None]]:
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """A table on standard output; numbers are set to the right, columns with nothing in them are left out."""
+    """A table on standard output; numbers are set to the right, columns with nothing in them are
+    left out.
+    """
     shown = Table(title=title, title_justify="left")
-    kept = [i for i in range(len(columns)) if not rows or any(row[i] not in ("", None) for row in rows)]
+    kept = [
+        i for i in range(len(columns)) if not rows or any(row[i] not in ("", None) for row in rows)
+    ]
     for index in kept:
         numeric = bool(rows) and all(isinstance(row[index], (int, float)) for row in rows)
         shown.add_column(columns[index], justify="right" if numeric else "left", overflow="fold")
@@ -76,12 +81,18 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) 
 
 
 def visible(text: str) -> str:
-    """Text with control characters spelled out: the names of other people's files and labels command no terminal."""
-    return "".join(char if char.isprintable() or char == "\n" else repr(char)[1:-1] for char in text)
+    """Text with control characters spelled out: the names of other people's files and labels
+    command no terminal.
+    """
+    return "".join(
+        char if char.isprintable() or char == "\n" else repr(char)[1:-1] for char in text
+    )
 
 
 def show_card(card: str) -> None:
-    """A card of "label  value" lines in the terminal's width: a value's further lines stand under its first."""
+    """A card of "label  value" lines in the terminal's width: a value's further lines stand under
+    its first.
+    """
     for line in card.splitlines():
         found = re.match(r"(  \S.*?)  +(\S.*)", line)
         if found is None:

@@ -19,24 +19,40 @@ def register(app: typer.Typer) -> None:
 
 def train(
     sketches: Annotated[
-        Path, typer.Argument(help="A file of sketches with labels, as `blindsight sketch FOLDER OUT` writes it.")
+        Path,
+        typer.Argument(
+            help="A file of sketches with labels, as `blindsight sketch FOLDER OUT` writes it."
+        ),
     ],
     out: Annotated[Path | None, typer.Option(help="Write the model here (safetensors).")] = None,
-    test: Annotated[Path | None, typer.Option(help="Sketches to test on; else a tenth is held out.")] = None,
+    test: Annotated[
+        Path | None, typer.Option(help="Sketches to test on; else a tenth is held out.")
+    ] = None,
     network: Annotated[
         str,
-        typer.Option(help="auto (by the images' shape), lenet5, whitened, whitened-wide, resnet or resnet50."),
+        typer.Option(
+            help="auto (by the images' shape), lenet5, whitened, whitened-wide, resnet or resnet50."
+        ),
     ] = "auto",
     inputs: Annotated[
         str | None,
-        typer.Option(help="both, bits (posteriors of bits) or mean (the paper's); else the network's own."),
+        typer.Option(
+            help="both, bits (posteriors of bits) or mean (the paper's); else the network's own."
+        ),
     ] = None,
-    optimizer: Annotated[str | None, typer.Option(help="adam, sgd or nesterov; else the network's own.")] = None,
+    optimizer: Annotated[
+        str | None, typer.Option(help="adam, sgd or nesterov; else the network's own.")
+    ] = None,
     learning_rate: Annotated[float | None, typer.Option(help="Else the network's own.")] = None,
     epochs: Annotated[int, typer.Option(help="Passes over the set.", min=1)] = 5,
-    batch_size: Annotated[int | None, typer.Option(help="Sketches per step; else the network's own.", min=1)] = None,
+    batch_size: Annotated[
+        int | None, typer.Option(help="Sketches per step; else the network's own.", min=1)
+    ] = None,
     augment: Annotated[
-        bool | None, typer.Option("--augment/--no-augment", help="Random crops and flips; else the network's own.")
+        bool | None,
+        typer.Option(
+            "--augment/--no-augment", help="Random crops and flips; else the network's own."
+        ),
     ] = None,
     onnx: Annotated[Path | None, typer.Option(help="Also export as ONNX.")] = None,
     seed: Annotated[int | None, typer.Option(help="Fixed seed.")] = None,
@@ -54,7 +70,10 @@ def train(
 
     held = SketchSet.open(sketches)
     if held.labels is None:
-        raise InvalidData(f"{sketches} has no labels. Sketch a folder with a subfolder per class, or a labelled set.")
+        raise InvalidData(
+            f"{sketches} has no labels. Sketch a folder with a subfolder per class, or a labelled "
+            "set."
+        )
     if test is not None:
         training, testing = held, SketchSet.open(test)
     else:
@@ -85,7 +104,8 @@ def train(
         emit_json(result)
         return
     console.print(
-        f"accuracy {accuracy:.2%} on {len(testing):,} sketches ({held.parameters.name}), trained on {len(training):,}",
+        f"accuracy {accuracy:.2%} on {len(testing):,} sketches ({held.parameters.name}), trained "
+        f"on {len(training):,}",
         markup=False,
     )
     if out is not None:

@@ -1,4 +1,5 @@
-"""Cells made from public knowledge, the release of one per image, and its reading; for search, sketches and tags.
+"""Cells made from public knowledge, the release of one per image, and its reading; for search,
+sketches and tags.
 
 | module | what |
 |---|---|
@@ -15,4 +16,12 @@ from blindsight.codebooks.codebook import CELL, Codebook, number_of_cells
 from blindsight.codebooks.making import from_classes, from_head, from_pictures
 from blindsight.codebooks.reading import Reading
 
-__all__ = ["CELL", "Codebook", "Reading", "from_classes", "from_head", "from_pictures", "number_of_cells"]
+__all__ = [
+    "CELL",
+    "Codebook",
+    "Reading",
+    "from_classes",
+    "from_head",
+    "from_pictures",
+    "number_of_cells",
+]

@@ -1,8 +1,9 @@
-"""Cells to put images in: groups of atoms, pairs of atoms, or a classifier's answers. All of them are public.
+"""Cells to put images in: groups of atoms, pairs of atoms, or a classifier's answers. All of them
+are public.
 
-An atom is a unit vector that stands for something a photo may show: a class of a public classifier, or a public
-picture. `assign` gives an image's true cell (private, until a mechanism has answered for it); `similarity` says how
-well a query, whose features are not private, fits every cell.
+An atom is a unit vector that stands for something a photo may show: a class of a public classifier,
+or a public picture. `assign` gives an image's true cell (private, until a mechanism has answered
+for it); `similarity` says how well a query, whose features are not private, fits every cell.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ __all__ = ["Cells", "ClassCells", "GroupCells", "LabelCells", "PairCells", "ward
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
 
-# Temperature of the soft maximum over the atoms of a group; the second atom's weight beside the first.
+# Temperature of the soft maximum over the atoms of a group; the second atom's weight beside the
+# first.
 _ATOMS, _SECOND = 0.1, 0.6
 _NEVER, _SURE = -30.0, 1e-6  # ln of a probability not worth telling from 0; the least doubt
 
@@ -42,13 +44,17 @@ class Cells(Protocol):
         """How well each point fits each cell (m, k); larger is better."""
 
     def middle(self, cells: Ints) -> Floats:
-        """A point in the middle of each of these cells (m, d): what a cell alone says of an image."""
+        """A point in the middle of each of these cells (m, d): what a cell alone says of an
+        image.
+        """
 
     def likeness(self, cells: Ints) -> Floats:
         """How well something that lies in the middle of these cells fits each cell (m, k)."""
 
     def coarse(self) -> tuple[Ints, int]:
-        """For each cell the group whose share of the stored images can be told apart, and how many groups."""
+        """For each cell the group whose share of the stored images can be told apart, and how many
+        groups.
+        """
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """What rebuilds them."""
@@ -63,7 +69,9 @@ class GroupCells:
     group: Ints  # (a,) the group of each atom
 
     def __post_init__(self) -> None:
-        if self.group.shape != self.atoms.shape[:1] or set(np.unique(self.group)) != set(range(self.k)):
+        if self.group.shape != self.atoms.shape[:1] or set(np.unique(self.group)) != set(
+            range(self.k)
+        ):
             raise HostileFile("the groups of a codebook do not fit its atoms. Make it again.")
         sums = np.zeros((self.k, self.atoms.shape[1]), dtype=np.float64)
         np.add.at(sums, self.group, self.atoms)
@@ -81,7 +89,9 @@ class GroupCells:
         return np.asarray((points @ self.centres.T).argmax(axis=1), dtype=np.int64)
 
     def similarity(self, points: Floats) -> Floats:
-        """0.1 ln of the mean, over a group's atoms, of exp(e(q)'u / 0.1): its best atoms speak for it."""
+        """0.1 ln of the mean, over a group's atoms, of exp(e(q)'u / 0.1): its best atoms speak for
+        it.
+        """
         order = np.argsort(self.group, kind="stable")
         starts = np.searchsorted(self.group[order], np.arange(self.k))
         weight = np.exp((points @ self.atoms[order].T) / np.float32(_ATOMS))
@@ -108,7 +118,8 @@ class GroupCells:
 
 @dataclass(frozen=True, eq=False)
 class PairCells:
-    """The nearest atom, and which of its neighbours matches best what is left: for budgets that can afford it.
+    """The nearest atom, and which of its neighbours matches best what is left: for budgets that can
+    afford it.
 
     Cell c1 * m + j is the pair of atom c1 and its j-th neighbour.
     """
@@ -122,9 +133,16 @@ class PairCells:
         if not fits or ((self.neighbours < 0) | (self.neighbours >= len(self.atoms))).any():
             raise HostileFile("the pairs of a codebook do not fit its atoms. Make it again.")
         # A few atoms at a time: the neighbours of all of them laid out are hundreds of megabytes.
-        parts = [(self.atoms[i : i + 16], self.neighbours[i : i + 16]) for i in range(0, len(self.atoms), 16)]
-        gram = np.concatenate([np.einsum("ad,amd->am", some, self.atoms[near]) for some, near in parts])
-        object.__setattr__(self, "norms", np.sqrt(1 + _SECOND**2 + 2 * _SECOND * gram).ravel().astype(np.float32))
+        parts = [
+            (self.atoms[i : i + 16], self.neighbours[i : i + 16])
+            for i in range(0, len(self.atoms), 16)
+        ]
+        gram = np.concatenate(
+            [np.einsum("ad,amd->am", some, self.atoms[near]) for some, near in parts]
+        )
+        object.__setattr__(
+            self, "norms", np.sqrt(1 + _SECOND**2 + 2 * _SECOND * gram).ravel().astype(np.float32)
+        )
 
     norms: Floats = None  # type: ignore[assignment]  # |u1 + 0.6 u2| of every pair, set at birth
 
@@ -177,23 +195,35 @@ class PairCells:
 
 @dataclass(frozen=True, eq=False)
 class ClassCells:
-    """What a classifier of public labelled pictures answers: one of the classes, or one of k groups of answers.
+    """What a classifier of public labelled pictures answers: one of the classes, or one of k groups
+    of answers.
 
-    An answer gives every class its probability. With few classes a budget pays for groups of answers, which keep the
-    doubt: "a cat, perhaps a dog" is another cell than "a cat".
+    An answer gives every class its probability. With few classes a budget pays for groups of
+    answers, which keep the doubt: "a cat, perhaps a dog" is another cell than "a cat".
     """
 
     kind: ClassVar[str] = "classes"
     coefficients: Floats  # (classes, d)
     intercept: Floats  # (classes,)
-    groups: Floats | None = None  # (k, classes) the mean answer of each group; None where the classes are the cells
+    groups: Floats | None = (
+        None  # (k, classes) the mean answer of each group; None where the classes are the cells
+    )
 
     def __post_init__(self) -> None:
         if self.coefficients.ndim != 2 or self.intercept.shape != self.coefficients.shape[:1]:
-            raise HostileFile("the classifier of a codebook has shapes that do not fit. Make it again.")
+            raise HostileFile(
+                "the classifier of a codebook has shapes that do not fit. Make it again."
+            )
         middle = self._middle
-        if middle.ndim != 2 or middle.shape[1:] != self.intercept.shape or middle.min() < 0 or middle.max() > 1.001:
-            raise HostileFile("the groups of a codebook are not answers of its classifier. Make it again.")
+        if (
+            middle.ndim != 2
+            or middle.shape[1:] != self.intercept.shape
+            or middle.min() < 0
+            or middle.max() > 1.001
+        ):
+            raise HostileFile(
+                "the groups of a codebook are not answers of its classifier. Make it again."
+            )
 
     @property
     def k(self) -> int:
@@ -207,7 +237,9 @@ class ClassCells:
         return np.asarray(z / z.sum(axis=1, keepdims=True), dtype=np.float32)
 
     def assign(self, points: Floats) -> Ints:
-        """The group with the nearest answer: the most likely class where the classes are the cells."""
+        """The group with the nearest answer: the most likely class where the classes are the
+        cells.
+        """
         return self.nearest(self.answers(points))
 
     def nearest(self, answers: Floats) -> Ints:
@@ -224,12 +256,14 @@ class ClassCells:
     def likely(self, answers: Floats) -> Floats:
         """The log-odds that an image of each cell shares a label with one of these answers.
 
-        Where the classes are the cells, ln P of the class: odds would forget that not all images of a cell are of its
-        class, which the answers of groups know.
+        Where the classes are the cells, ln P of the class: odds would forget that not all images of
+        a cell are of its class, which the answers of groups know.
         """
         shared = self.sharing(answers, self._middle)
         log = np.log(np.maximum(shared, np.float32(np.exp(_NEVER))))
-        return np.asarray(log if self.groups is None else log - np.log(np.maximum(1 - shared, np.float32(_SURE))))
+        return np.asarray(
+            log if self.groups is None else log - np.log(np.maximum(1 - shared, np.float32(_SURE)))
+        )
 
     def sharing(self, one: Floats, other: Floats) -> Floats:
         """How likely (m, k) images with these answers share a label."""
@@ -265,13 +299,17 @@ class ClassCells:
 
 
 class LabelCells(ClassCells):
-    """The same where a picture has several labels: an answer says of each label how likely it is there."""
+    """The same where a picture has several labels: an answer says of each label how likely it is
+    there.
+    """
 
     kind: ClassVar[str] = "labels"
 
     def answers(self, points: Floats) -> Floats:
         """The probability (n, labels) of each label by itself."""
-        return np.asarray(1 / (1 + np.exp(-np.clip(self._scores(points), _NEVER, -_NEVER))), dtype=np.float32)
+        return np.asarray(
+            1 / (1 + np.exp(-np.clip(self._scores(points), _NEVER, -_NEVER))), dtype=np.float32
+        )
 
     def sharing(self, one: Floats, other: Floats) -> Floats:
         """How likely at least one label is shared: labels are taken one by one."""
@@ -282,18 +320,23 @@ class LabelCells(ClassCells):
 
 
 def ward_groups(points: Floats, k: int) -> Ints:
-    """Ward's clustering into at most k groups, numbered 0, 1, ... in the order of their first member."""
+    """Ward's clustering into at most k groups, numbered 0, 1, ... in the order of their first
+    member.
+    """
     if k >= len(points):
         return np.arange(len(points))
     from scipy.cluster.hierarchy import fcluster, linkage
 
-    # Distances by one product of matrices: pair by pair, as scipy would have them, they take most of the time.
+    # Distances by one product of matrices: pair by pair, as scipy would have them, they take most
+    # of the time.
     rows = points.astype(np.float64)
     squares = np.square(rows).sum(axis=1)
     left, right = np.triu_indices(len(rows), 1)
     apart = np.sqrt(np.maximum((squares[:, None] + squares - 2 * rows @ rows.T)[left, right], 0))
     found = fcluster(linkage(apart, method="ward"), k, criterion="maxclust")
     _, first, group = np.unique(found, return_index=True, return_inverse=True)
-    if len(first) == 1:  # all points are equal; two cells are the least that a response can be about
+    if (
+        len(first) == 1
+    ):  # all points are equal; two cells are the least that a response can be about
         group[1:], first = 1, np.array([0, 1])
     return np.argsort(np.argsort(first))[group].astype(np.int64)

@@ -33,30 +33,40 @@ CELL = "cell"
 KIND = "codebook"
 Way = Literal["many", "some", "few", "first page"]
 Source = Literal["network", "pictures", "labelled pictures", "protected images"]
-_CELLS: dict[str, type[Any]] = {cells.kind: cells for cells in (GroupCells, PairCells, ClassCells, LabelCells)}
+_CELLS: dict[str, type[Any]] = {
+    cells.kind: cells for cells in (GroupCells, PairCells, ClassCells, LabelCells)
+}
 _RESTS_ON = {
     "network": Assumption("public cells", "the cells were made from a public network's weights"),
     "pictures": Assumption("public cells", "the pictures that the cells were made from are public"),
-    "labelled pictures": Assumption("public cells", "the labelled pictures that the cells were made from are public"),
-    "protected images": Assumption("private cells", "the cells were learned from the protected images with noise"),
+    "labelled pictures": Assumption(
+        "public cells", "the labelled pictures that the cells were made from are public"
+    ),
+    "protected images": Assumption(
+        "private cells", "the cells were learned from the protected images with noise"
+    ),
 }
-_ONCE = Assumption("released once", "an image's cell is released once; each further release adds to the cost")
+_ONCE = Assumption(
+    "released once", "an image's cell is released once; each further release adds to the cost"
+)
 
 
 def number_of_cells(epsilon: float, way: Way = "many", *, most: int | None = None) -> int:
-    """The one rule by which a budget chooses k, at least 2 and at most `most` (what the pictures at hand pay for).
+    """The one rule by which a budget chooses k, at least 2 and at most `most` (what the pictures at
+    hand pay for).
 
-    K = 2 e^(2 epsilon / 3): with perfect cells e^epsilon - 1 would be best; real ones pay less. Where images are of
-    some kinds only, no more than 0.3 e^epsilon, so that the truth is told three times in four; where they are of few
-    kinds, or where noise blurs the cells themselves, 4 e^(epsilon / 3): more would only blur the response. For the
-    first page, 1.5 e^epsilon: better first hits, a worse order of the rest.
+    K = 2 e^(2 epsilon / 3): with perfect cells e^epsilon - 1 would be best; real ones pay less.
+    Where images are of some kinds only, no more than 0.3 e^epsilon, so that the truth is told three
+    times in four; where they are of few kinds, or where noise blurs the cells themselves, 4
+    e^(epsilon / 3): more would only blur the response. For the first page, 1.5 e^epsilon: better
+    first hits, a worse order of the rest.
 
     Examples:
         >>> [number_of_cells(e) for e in (2, 4, 8, 12)]
         [8, 29, 414, 5962]
         >>> [number_of_cells(e, "some") for e in (2, 4, 8)], [number_of_cells(e, "few") for e in (2, 4, 8, 12)]
         ([8, 16, 414], [8, 15, 58, 218])
-    """
+    """  # noqa: E501
     e = min(checks.positive("epsilon", epsilon), 24.0)
     usual = 2 * math.exp(2 * e / 3)
     k = round(
@@ -75,11 +85,9 @@ class Codebook:
     """Public cells and the budget with which one of them is released per image.
 
     Parameters:
-        embedding: see their modules.
-        cells: see their modules.
-        epsilon: per record, pure, in the local model.
-        source: what the cells were made from.
-        slope: how relevance grows with similarity, fitted on a labelled public folder; None where there is none, and
+        embedding: see their modules. cells: see their modules. epsilon: per record, pure, in the
+        local model. source: what the cells were made from. slope: how relevance grows with
+        similarity, fitted on a labelled public folder; None where there is none, and
             then no probability of relevance may be shown.
         classes: the names of a labelled folder's classes.
     """
@@ -107,7 +115,9 @@ class Codebook:
 
     @property
     def calibrated(self) -> bool:
-        """Whether scores are probabilities of relevance (a labelled public folder was there to check them on)."""
+        """Whether scores are probabilities of relevance (a labelled public folder was there to
+        check them on).
+        """
         return self.slope is not None and self.source == "labelled pictures"
 
     def plan(self) -> Plan:
@@ -128,28 +138,39 @@ class Codebook:
         return self.cells.similarity(self.embedding(X))
 
     def likeness(self, cells: NDArray[Any]) -> NDArray[np.float32]:
-        """How well the middle of these (released) cells fits each cell (m, k): to search by what is stored."""
+        """How well the middle of these (released) cells fits each cell (m, k): to search by what is
+        stored.
+        """
         return self.cells.likeness(np.asarray(cells, dtype=np.int64))
 
     def reading(self, counts: NDArray[Any]) -> Reading:
         """How to read an index with these counts (k,) of released cells."""
         group, groups = self.cells.coarse()
         truth = self.mechanism.truth_probability
-        shares = prior_from_counts(np.bincount(group, weights=counts, minlength=groups), truth=truth, k=self.k)
-        return self.reading_of((shares / np.bincount(group, minlength=groups))[group], np.asarray(counts))
+        shares = prior_from_counts(
+            np.bincount(group, weights=counts, minlength=groups), truth=truth, k=self.k
+        )
+        return self.reading_of(
+            (shares / np.bincount(group, minlength=groups))[group], np.asarray(counts)
+        )
 
     def reading_of(self, prior: NDArray[Any], counts: NDArray[Any] | None = None) -> Reading:
         """How to read an index whose images spread over the true cells so (k,)."""
         truth = self.mechanism.truth_probability
         if not isinstance(self.cells, ClassCells):
             return Reading(prior, truth, slope=self.slope, counts=counts)
-        # Two stored images share a label this often: the share that is relevant to a query of the same kind.
+        # Two stored images share a label this often: the share that is relevant to a query of the
+        # same kind.
         often = float(np.clip(self.cells.often(prior), 1e-4, 0.9))
         return Reading(prior, truth, often, self.slope, counts)
 
     def to_parts(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
         """(arrays, fields) that rebuild it."""
-        arrays = {"axes": self.embedding.axes, "centre": self.embedding.centre, **self.cells.arrays()}
+        arrays = {
+            "axes": self.embedding.axes,
+            "centre": self.embedding.centre,
+            **self.cells.arrays(),
+        }
         fields = {
             "cells": self.cells.kind,
             "epsilon": self.epsilon,
@@ -168,13 +189,19 @@ class Codebook:
             embedding = Embedding(given.pop("axes"), given.pop("centre"))
             slope, classes = fields["slope"], tuple(str(name) for name in fields["classes"])
             slope = None if slope is None else checks.positive("slope", slope)
-            book = cls(embedding, kind(**given), fields["epsilon"], fields["source"], slope, classes)
-            book.similarity(np.zeros((1, len(embedding.axes)), np.float32))  # shapes that do not fit show here
+            book = cls(
+                embedding, kind(**given), fields["epsilon"], fields["source"], slope, classes
+            )
+            book.similarity(
+                np.zeros((1, len(embedding.axes)), np.float32)
+            )  # shapes that do not fit show here
             _ = book.mechanism
         except HostileFile:
             raise
         except (KeyError, TypeError, ValueError, IndexError, BlindsightError) as error:
-            raise HostileFile(f"not a codebook that can be used ({type(error).__name__}). Make it again.") from error
+            raise HostileFile(
+                f"not a codebook that can be used ({type(error).__name__}). Make it again."
+            ) from error
         return book
 
     def digest(self) -> str:

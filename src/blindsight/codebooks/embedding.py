@@ -1,8 +1,9 @@
 """Where codebooks live: features weighted by what a public classifier looks at, on the unit sphere.
 
-The head W of a pretrained classifier (one row per class) is a public statement of which directions of the features
-tell photos apart. With W = A S V', its rows centred, e(x) = unit(sqrt(S / S_1) V'(x - mean of x's entries)): strong
-directions count more, but only by the square root, and nothing is cut. Nothing is learned from any stored image.
+The head W of a pretrained classifier (one row per class) is a public statement of which directions
+of the features tell photos apart. With W = A S V', its rows centred, e(x) = unit(sqrt(S / S_1) V'(x
+- mean of x's entries)): strong directions count more, but only by the square root, and nothing is
+cut. Nothing is learned from any stored image.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ def unit_rows(X: Array) -> Floats:
 class Embedding:
     """Features (n, d) to unit rows (n, m). Both `axes` (d, m) and `centre` (m,) are public.
 
-    With public pictures of the domain, `centre` is their mean: what all of them share does not tell them apart.
+    With public pictures of the domain, `centre` is their mean: what all of them share does not tell
+    them apart.
     """
 
     axes: Floats
@@ -40,7 +42,9 @@ class Embedding:
 
     def __post_init__(self) -> None:
         if self.axes.ndim != 2 or self.centre.shape != self.axes.shape[1:]:
-            raise HostileFile("the embedding of a codebook has shapes that do not fit. Make it again.")
+            raise HostileFile(
+                "the embedding of a codebook has shapes that do not fit. Make it again."
+            )
 
     def __call__(self, X: Array) -> Floats:
         rows = np.asarray(X, dtype=np.float32)
@@ -66,7 +70,8 @@ class Embedding:
         """From a classifier's weights (classes, d)."""
         W = np.asarray(head, dtype=np.float64)
         W = W - W.mean(axis=0)
-        # By the eigenvectors A of W W': a third of the time of a singular value decomposition, and V = W'A / S.
+        # By the eigenvectors A of W W': a third of the time of a singular value decomposition, and
+        # V = W'A / S.
         squares, A = np.linalg.eigh(W @ W.T)
         S, A = np.sqrt(np.maximum(squares[::-1], 0)), A[:, ::-1]
         kept = 1e-4 * S[0] < S

@@ -1,1 +1,4 @@
-"""The ground floor: errors and their wording, files, packed codes, threads. Imports nothing of the house above it."""
+"""The ground floor: errors and their wording, files, packed codes, threads.
+
+Imports nothing of the house above it.
+"""

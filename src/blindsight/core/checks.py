@@ -81,7 +81,10 @@ def whole(name: str, value: Any, *, least: int = 1) -> int:
 def one_of(name: str, value: T, allowed: Collection[T]) -> T:
     """One of a few words, which an error names in their own order."""
     if value not in allowed:
-        words = ", ".join(repr(word) for word in (sorted(allowed) if isinstance(allowed, set | frozenset) else allowed))
+        words = ", ".join(
+            repr(word)
+            for word in (sorted(allowed) if isinstance(allowed, set | frozenset) else allowed)
+        )
         raise _refuse(name, f"one of {words}", value)
     return value
 
@@ -89,7 +92,9 @@ def one_of(name: str, value: T, allowed: Collection[T]) -> T:
 def refuse_infinite(name: str, array: NDArray[np.float64]) -> None:
     """Refuse NaN and infinity."""
     if not np.isfinite(array).all():
-        raise InvalidData(f"{name} must be finite: it contains NaN or infinity. Clean or impute first.")
+        raise InvalidData(
+            f"{name} must be finite: it contains NaN or infinity. Clean or impute first."
+        )
 
 
 def number_array(name: str, value: Any, *, ndim: int | None = None) -> NDArray[np.float64]:

@@ -1,9 +1,9 @@
 """Binary codes as packed bytes, and distances between them.
 
-A code of c bits is kept in ceil(c/8) bytes, *little* bit order: bit j of a code is bit j % 8 of byte j // 8,
-and the bits past c in the last byte are 0. So a distance is the popcount of an exclusive or, and never sees
-the padding.
-Bits are 0 and 1; +1 and -1 exist only at the edge (`to_signs`, `from_signs`).
+A code of c bits is kept in ceil(c/8) bytes, *little* bit order: bit j of a code is bit j % 8 of
+byte j // 8, and the bits past c in the last byte are 0. So a distance is the popcount of an
+exclusive or, and never sees the padding. Bits are 0 and 1; +1 and -1 exist only at the edge
+(`to_signs`, `from_signs`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,16 @@ from numpy.typing import ArrayLike, NDArray
 from blindsight.core import checks
 from blindsight.core.errors import InvalidData
 
-__all__ = ["check_codes", "from_signs", "hamming", "n_bytes", "pack", "to_signs", "to_words", "unpack"]
+__all__ = [
+    "check_codes",
+    "from_signs",
+    "hamming",
+    "n_bytes",
+    "pack",
+    "to_signs",
+    "to_words",
+    "unpack",
+]
 
 # Rows of `a` handled at once in `hamming`: keeps the exclusive-or buffer near 32 MB.
 _BUFFER_BYTES = 1 << 25
@@ -57,18 +66,25 @@ def unpack(codes: ArrayLike, n_bits: int) -> NDArray[np.uint8]:
     return np.unpackbits(check_codes(codes, n_bits), axis=1, count=n_bits, bitorder="little")
 
 
-def check_codes(codes: ArrayLike, n_bits: int | None = None, *, name: str = "codes") -> NDArray[np.uint8]:
+def check_codes(
+    codes: ArrayLike, n_bits: int | None = None, *, name: str = "codes"
+) -> NDArray[np.uint8]:
     """The same codes as a contiguous uint8 (n, bytes) array, or `InvalidData` saying what is wrong.
 
     With `n_bits` the width must fit and the padding bits must be 0.
     """
     array = np.asarray(codes)
     if array.dtype != np.uint8 or array.ndim != 2:
-        raise InvalidData(f"{name} must be packed uint8 of shape (n, bytes), got {array.dtype} of shape {array.shape}.")
+        raise InvalidData(
+            f"{name} must be packed uint8 of shape (n, bytes), got {array.dtype} of shape "
+            f"{array.shape}."
+        )
     if n_bits is not None:
         width = n_bytes(n_bits)
         if array.shape[1] != width:
-            raise InvalidData(f"{name} of {n_bits} bits must be {width} bytes wide, got {array.shape[1]}.")
+            raise InvalidData(
+                f"{name} of {n_bits} bits must be {width} bytes wide, got {array.shape[1]}."
+            )
         spare = 8 * width - n_bits
         if spare and (array[:, -1] >> (8 - spare)).any():
             raise InvalidData(f"{name} have bits set past bit {n_bits}: the padding must be 0.")
@@ -89,7 +105,9 @@ def from_signs(signs: ArrayLike) -> NDArray[np.uint8]:
 
 
 def to_words(codes: ArrayLike) -> NDArray[np.uint64]:
-    """The same codes as 64-bit words (n, ceil(bytes/8)), zero-padded: popcounts run eight times as wide."""
+    """The same codes as 64-bit words (n, ceil(bytes/8)), zero-padded: popcounts run eight times as
+    wide.
+    """
     array = check_codes(codes)
     rows, width = array.shape
     words = max(1, (width + 7) // 8)
@@ -109,12 +127,16 @@ def hamming(a: ArrayLike, b: ArrayLike) -> NDArray[np.int32]:
     """
     left, right = check_codes(a, name="a"), check_codes(b, name="b")
     if left.shape[1] != right.shape[1]:
-        raise InvalidData(f"a and b must be equally wide, got {left.shape[1]} and {right.shape[1]} bytes.")
+        raise InvalidData(
+            f"a and b must be equally wide, got {left.shape[1]} and {right.shape[1]} bytes."
+        )
     left_words, right_words = to_words(left), to_words(right)
     distances = np.zeros((len(left), len(right)), dtype=np.int32)
     step = max(1, _BUFFER_BYTES // max(1, 8 * len(right)))
     for start in range(0, len(left), step):
         rows = slice(start, start + step)
         for word in range(left_words.shape[1]):
-            distances[rows] += np.bitwise_count(left_words[rows, word, None] ^ right_words[None, :, word])
+            distances[rows] += np.bitwise_count(
+                left_words[rows, word, None] ^ right_words[None, :, word]
+            )
     return distances

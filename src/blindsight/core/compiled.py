@@ -1,4 +1,5 @@
-"""Kernels compiled by numba, which only some parts need: those say so when they are imported, not when they are used.
+"""Kernels compiled by numba, which only some parts need: those say so when they are imported, not
+when they are used.
 
 `njit(...)` is numba's, with the function's own type kept.
 """

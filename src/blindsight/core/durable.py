@@ -1,10 +1,12 @@
-"""The only code that appends, overwrites, renames, truncates and flushes files whose loss would matter.
+"""The only code that appends, overwrites, renames, truncates and flushes files whose loss would
+matter.
 
-Everything works on unbuffered descriptors, so that no buffer of Python's writes later what an earlier call was told
-to forget. The rule of each function: when it returns, the bytes are on the disk; when it raises, whoever opens the
-file next finds the state before the call (or, where the last flush is what failed, the state after it), never a mix.
-Where that cannot be ensured, because cleaning up failed too, the open file is poisoned: it refuses further changes,
-and opening it anew drops the piece that is left.
+Everything works on unbuffered descriptors, so that no buffer of Python's writes later what an
+earlier call was told to forget. The rule of each function: when it returns, the bytes are on the
+disk; when it raises, whoever opens the file next finds the state before the call (or, where the
+last flush is what failed, the state after it), never a mix. Where that cannot be ensured, because
+cleaning up failed too, the open file is poisoned: it refuses further changes, and opening it anew
+drops the piece that is left.
 """
 
 from __future__ import annotations
@@ -18,7 +20,16 @@ from pathlib import Path
 
 from blindsight.core.errors import InvalidData
 
-__all__ = ["DurableFile", "close_to_others", "link_new", "make_folder", "remove", "rename", "sync_folder", "write_file"]
+__all__ = [
+    "DurableFile",
+    "close_to_others",
+    "link_new",
+    "make_folder",
+    "remove",
+    "rename",
+    "sync_folder",
+    "write_file",
+]
 
 _STEP = 1 << 24  # bytes per system call
 
@@ -49,8 +60,11 @@ class DurableFile:
         try:
             fcntl.flock(self.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            raise InvalidData(f"{self.path.name} is open for writing elsewhere. Close it there first.") from error
-        # The lock is on the file, not on its name: another writer may just have put a new file in its place.
+            raise InvalidData(
+                f"{self.path.name} is open for writing elsewhere. Close it there first."
+            ) from error
+        # The lock is on the file, not on its name: another writer may just have put a new file in
+        # its place.
         held, named = os.fstat(self.descriptor), os.stat(self.path)
         if (held.st_dev, held.st_ino) != (named.st_dev, named.st_ino):
             raise InvalidData(f"{self.path.name} is being replaced. Open it again.")
@@ -72,7 +86,10 @@ class DurableFile:
         self.end += len(content)
 
     def overwrite(self, offset: int, content: bytes) -> None:
-        """Replace bytes in place. Not atomic: for files whose reader is told elsewhere which part is whole."""
+        """Replace bytes in place.
+
+        Not atomic: for files whose reader is told elsewhere which part is whole.
+        """
         self._check()
         _write_all(self.descriptor, content, offset)
         os.fsync(self.descriptor)
@@ -89,7 +106,8 @@ class DurableFile:
     def move_to(self, path: Path) -> None:
         """Give the file another name, in place of what had it; a lock stays held all the while.
 
-        Should the flush of the folder fail, the file has its new name all the same, and `path` says so.
+        Should the flush of the folder fail, the file has its new name all the same, and `path` says
+        so.
         """
         os.replace(self.path, path)
         self.path = path
@@ -115,8 +133,10 @@ class DurableFile:
     def _check(self) -> None:
         if self._poisoned:
             raise InvalidData(
-                f"an earlier write to {self.path.name} failed and could not be undone, so nothing more is written "
-                "through this handle. Make room or mend the disk, then open the file again: what was acknowledged "
+                f"an earlier write to {self.path.name} failed and could not be undone, so nothing "
+                "more is written "
+                "through this handle. Make room or mend the disk, then open the file again: what "
+                "was acknowledged "
                 "is there."
             )
         if self.descriptor < 0:
@@ -133,8 +153,9 @@ def write_file(
 ) -> None:
     """Write a whole file beside its place, flush it, and give it its name in one step.
 
-    A reader finds the old file or the new one, never half of either. With `replace=False` a file that is there
-    already stays, and `FileExistsError` says so. `size` makes the file longer than its content, filled with zeros.
+    A reader finds the old file or the new one, never half of either. With `replace=False` a file
+    that is there already stays, and `FileExistsError` says so. `size` makes the file longer than
+    its content, filled with zeros.
     """
     target = Path(path)
     temporary = target.with_name(f".{target.name}.{secrets.token_hex(8)}.part")
@@ -161,7 +182,9 @@ def write_file(
 
 
 def link_new(source: Path, target: Path) -> None:
-    """Give a finished file a second name that nobody has yet: of many writers only the first succeeds."""
+    """Give a finished file a second name that nobody has yet: of many writers only the first
+    succeeds.
+    """
     os.link(source, target)
     sync_folder(target.parent)
 
@@ -189,7 +212,9 @@ def make_folder(path: Path, *, mode: int = 0o700) -> None:
 
 
 def close_to_others(path: Path, *, mode: int) -> None:
-    """Take from others what they may do with a file or folder beyond `mode`: copies and archives come back open."""
+    """Take from others what they may do with a file or folder beyond `mode`: copies and archives
+    come back open.
+    """
     if path.stat().st_mode & 0o777 & ~mode:
         path.chmod(mode)
 

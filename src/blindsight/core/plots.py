@@ -31,13 +31,21 @@ def data_uri(image: NDArray[Any], scale: int = 1) -> str:
 
     picture = Image.fromarray(np.clip(np.rint(image), 0, 255).astype(np.uint8))
     if scale > 1:
-        picture = picture.resize((picture.width * scale, picture.height * scale), Image.Resampling.NEAREST)
+        picture = picture.resize(
+            (picture.width * scale, picture.height * scale), Image.Resampling.NEAREST
+        )
     buffer = io.BytesIO()
     picture.save(buffer, "PNG")
     return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()
 
 
-def draw(paint: Callable[[Any], None], *, width: float = 6.0, height: float = 3.2, path: Path | None = None) -> str:
+def draw(
+    paint: Callable[[Any], None],
+    *,
+    width: float = 6.0,
+    height: float = 3.2,
+    path: Path | None = None,
+) -> str:
     """An SVG: `paint` gets the axes."""
     with _drawing:
         import matplotlib as mpl

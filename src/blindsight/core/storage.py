@@ -1,7 +1,8 @@
-"""Models and other small states on disk: one safetensors file with JSON in its header, never a pickle.
+"""Models and other small states on disk: one safetensors file with JSON in its header, never a
+pickle.
 
-A file from outside is hostile until its header has been checked; what fails a check is refused with the reason.
-Writing is atomic: a reader finds the old file or the new one, never half of either.
+A file from outside is hostile until its header has been checked; what fails a check is refused with
+the reason. Writing is atomic: a reader finds the old file or the new one, never half of either.
 """
 
 from __future__ import annotations
@@ -40,12 +41,16 @@ def digest(kind: str, arrays: Mapping[str, NDArray[Any]]) -> str:
     return found.hexdigest()
 
 
-def save(path: str | Path, *, kind: str, arrays: Mapping[str, NDArray[Any]], fields: Mapping[str, Any]) -> None:
+def save(
+    path: str | Path, *, kind: str, arrays: Mapping[str, NDArray[Any]], fields: Mapping[str, Any]
+) -> None:
     """Write arrays and JSON-able fields as one file of the given kind."""
     from safetensors.numpy import save as pack
 
     try:
-        header = json.dumps({"kind": kind, "version": _VERSION, "fields": dict(fields)}, allow_nan=False)
+        header = json.dumps(
+            {"kind": kind, "version": _VERSION, "fields": dict(fields)}, allow_nan=False
+        )
     except (TypeError, ValueError) as error:
         raise InvalidParameter(f"fields must be plain JSON values: {error}.") from error
     plain = {}
@@ -66,7 +71,9 @@ def load(path: str | Path, *, kind: str) -> tuple[dict[str, NDArray[Any]], dict[
 
 
 def _whole(digits: str) -> int:
-    """A whole number that is a float too: any longer one would be an OverflowError somewhere behind this."""
+    """A whole number that is a float too: any longer one would be an OverflowError somewhere behind
+    this.
+    """
     if len(digits) > 300:
         raise ValueError("a whole number of at most 300 digits")
     return int(digits)
@@ -95,9 +102,13 @@ def load_any(path: str | Path) -> tuple[str, dict[str, NDArray[Any]], dict[str, 
     except (ValueError, KeyError, TypeError, RecursionError, SafetensorError) as error:
         if isinstance(error, HostileFile):
             raise
-        raise HostileFile(f"{path} is not a Blindsight file, or is damaged ({type(error).__name__}).") from error
+        raise HostileFile(
+            f"{path} is not a Blindsight file, or is damaged ({type(error).__name__})."
+        ) from error
     if version != _VERSION:
-        raise HostileFile(f"{path} has format version {version!r}; this release reads version {_VERSION}.")
+        raise HostileFile(
+            f"{path} has format version {version!r}; this release reads version {_VERSION}."
+        )
     if not isinstance(kind, str) or not isinstance(fields, dict):
         raise HostileFile(f"{path} has a malformed header.")
     return kind, arrays, fields

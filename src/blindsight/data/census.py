@@ -1,4 +1,6 @@
-"""The tables of the metric paper: UCI Adult and UCI Bank, with encodings fixed by their public code books."""
+"""The tables of the metric paper: UCI Adult and UCI Bank, with encodings fixed by their public code
+books.
+"""
 
 from __future__ import annotations
 
@@ -24,13 +26,17 @@ ADULT = (
     Column("age"),
     Column(
         "workclass",
-        _words("Private, Self-emp-not-inc, Self-emp-inc, Federal-gov, Local-gov, State-gov, Without-pay, Never-worked"),
+        _words(
+            "Private, Self-emp-not-inc, Self-emp-inc, Federal-gov, Local-gov, State-gov, "
+            "Without-pay, Never-worked"
+        ),
     ),
     Column("fnlwgt"),
     Column(
         "education",
         _words(
-            "Bachelors, Some-college, 11th, HS-grad, Prof-school, Assoc-acdm, Assoc-voc, 9th, 7th-8th, 12th,"
+            "Bachelors, Some-college, 11th, HS-grad, Prof-school, Assoc-acdm, Assoc-voc, 9th, "
+            "7th-8th, 12th,"
             "Masters, 1st-4th, 10th, Doctorate, 5th-6th, Preschool"
         ),
     ),
@@ -38,7 +44,8 @@ ADULT = (
     Column(
         "marital-status",
         _words(
-            "Married-civ-spouse, Divorced, Never-married, Separated, Widowed, Married-spouse-absent,Married-AF-spouse"
+            "Married-civ-spouse, Divorced, Never-married, Separated, Widowed, "
+            "Married-spouse-absent,Married-AF-spouse"
         ),
     ),
     Column(
@@ -49,7 +56,9 @@ ADULT = (
             "Priv-house-serv, Protective-serv, Armed-Forces"
         ),
     ),
-    Column("relationship", _words("Wife, Own-child, Husband, Not-in-family, Other-relative, Unmarried")),
+    Column(
+        "relationship", _words("Wife, Own-child, Husband, Not-in-family, Other-relative, Unmarried")
+    ),
     Column("race", _words("White, Asian-Pac-Islander, Amer-Indian-Eskimo, Other, Black")),
     Column("sex", _words("Female, Male")),
     Column("capital-gain"),
@@ -58,18 +67,22 @@ ADULT = (
     Column(
         "native-country",
         _words(
-            "United-States, Cambodia, England, Puerto-Rico, Canada, Germany, Outlying-US(Guam-USVI-etc), India,"
-            "Japan, Greece, South, China, Cuba, Iran, Honduras, Philippines, Italy, Poland, Jamaica, Vietnam,"
-            "Mexico, Portugal, Ireland, France, Dominican-Republic, Laos, Ecuador, Taiwan, Haiti, Columbia,"
-            "Hungary, Guatemala, Nicaragua, Scotland, Thailand, Yugoslavia, El-Salvador, Trinadad&Tobago, Peru,"
+            "United-States, Cambodia, England, Puerto-Rico, Canada, Germany, "
+            "Outlying-US(Guam-USVI-etc), India,"
+            "Japan, Greece, South, China, Cuba, Iran, Honduras, Philippines, Italy, Poland, "
+            "Jamaica, Vietnam,"
+            "Mexico, Portugal, Ireland, France, Dominican-Republic, Laos, Ecuador, Taiwan, Haiti, "
+            "Columbia,"
+            "Hungary, Guatemala, Nicaragua, Scotland, Thailand, Yugoslavia, El-Salvador, "
+            "Trinadad&Tobago, Peru,"
             "Hong, Holand-Netherlands"
         ),
     ),
 )
 
-# The all-binary encoding: numbers become five intervals (two for the capital columns), 123 columns in all,
-# which with the label are the 124 of the metric paper's Table I. The cuts are the fifths of UCI's training part,
-# written down once: encoding other records does not look at them.
+# The all-binary encoding: numbers become five intervals (two for the capital columns), 123 columns
+# in all, which with the label are the 124 of the metric paper's Table I. The cuts are the fifths of
+# UCI's training part, written down once: encoding other records does not look at them.
 _ADULT_CUTS: dict[str, tuple[float, ...]] = {
     "age": (26, 33, 41, 50),
     "fnlwgt": (106648, 158662, 196338, 259873),
@@ -84,7 +97,8 @@ BANK = (
     Column(
         "job",
         _words(
-            "admin., unknown, unemployed, management, housemaid, entrepreneur, student, blue-collar,"
+            "admin., unknown, unemployed, management, housemaid, entrepreneur, student, "
+            "blue-collar,"
             "self-employed, retired, technician, services"
         ),
     ),
@@ -106,14 +120,17 @@ BANK = (
 
 
 def load_adult(
-    train: Path | None, test: Path | None = None, *, encoding: str = "onehot", limits: Limits = LIMITS
+    train: Path | None,
+    test: Path | None = None,
+    *,
+    encoding: str = "onehot",
+    limits: Limits = LIMITS,
 ) -> Table:
     """UCI Adult from adult.data and adult.test (one of them, or both joined).
 
     Args:
-        train: adult.data, or None.
-        test: adult.test, or None.
-        encoding: "onehot" keeps the 6 numbers and makes 99 indicators (105 columns); "binary" makes all
+        train: adult.data, or None. test: adult.test, or None. encoding: "onehot" keeps the 6
+        numbers and makes 99 indicators (105 columns); "binary" makes all
             123 columns 0 or 1. A missing value ("?") is all zeros.
         limits: Bounds on bytes and rows.
     """
@@ -121,7 +138,9 @@ def load_adult(
     rows: list[list[str]] = []
     for path in (train, test):
         if path is not None:
-            rows += read_rows(read_text(path, limits=limits), name=path.name, comment="|", limits=limits)
+            rows += read_rows(
+                read_text(path, limits=limits), name=path.name, comment="|", limits=limits
+            )
     if any(len(row) != len(ADULT) + 1 for row in rows):
         raise HostileFile(f"Adult must have {len(ADULT) + 1} columns.")
     # adult.test writes its labels with a full stop at the end.
@@ -139,8 +158,8 @@ def load_bank(path: Path, *, encoding: str = "onehot", limits: Limits = LIMITS) 
     """UCI Bank marketing from bank-full.csv (comma or semicolon).
 
     Args:
-        path: The file.
-        encoding: "onehot" keeps the 7 numbers and makes 44 indicators (51 columns); "paper" makes the 32 columns
+        path: The file. encoding: "onehot" keeps the 7 numbers and makes 44 indicators (51 columns);
+        "paper" makes the 32 columns
             which with the label are the 33 of the metric paper's Table I.
         limits: Bounds on bytes and cells.
     """
@@ -149,7 +168,9 @@ def load_bank(path: Path, *, encoding: str = "onehot", limits: Limits = LIMITS) 
     delimiter = ";" if text[:200].count(";") > text[:200].count(",") else ","
     header, *body = read_rows(text, name=path.name, delimiter=delimiter, limits=limits)
     if header != [*(c.name for c in BANK), "y"] or not body:
-        raise HostileFile(f"{path.name} must have rows and the columns {', '.join(c.name for c in BANK)}, y.")
+        raise HostileFile(
+            f"{path.name} must have rows and the columns {', '.join(c.name for c in BANK)}, y."
+        )
     classes = ("no", "yes")
     X = encode([row[:-1] for row in body], BANK, name="Bank")
     y = class_numbers([row[-1] for row in body], classes, name="Bank")
@@ -158,7 +179,9 @@ def load_bank(path: Path, *, encoding: str = "onehot", limits: Limits = LIMITS) 
 
 
 def _bank_paper(table: Table) -> Table:
-    """Redundant indicators dropped, the date as one number, "never called before" beside the days since."""
+    """Redundant indicators dropped, the date as one number, "never called before" beside the days
+    since.
+    """
     values = dict(zip(table.columns, table.X.T, strict=True))
     months = sum((i + 1) * values[f"month={month}"] for i, month in enumerate(BANK[10].categories))
     derived = {
@@ -171,7 +194,14 @@ def _bank_paper(table: Table) -> Table:
         *(f"job={job}" for job in BANK[1].categories if job != "unknown"),
         *("marital=single", "marital=married"),
         *(f"education={level}" for level in ("primary", "secondary", "tertiary")),
-        *("default=yes", "balance", "housing=yes", "loan=yes", "contact=telephone", "contact=cellular"),
+        *(
+            "default=yes",
+            "balance",
+            "housing=yes",
+            "loan=yes",
+            "contact=telephone",
+            "contact=cellular",
+        ),
         *("date", "duration", "campaign", "called before", "days since", "previous"),
         *(f"poutcome={outcome}" for outcome in ("other", "failure", "success")),
     )
@@ -183,7 +213,9 @@ def load_numbers(path: Path, *, name: str, limits: Limits = LIMITS) -> Table:
     """A table of numbers separated by blanks, the label in the last column (0 or 1)."""
     text = read_text(path, limits=limits)
     try:
-        values = np.array([line.split() for line in text.splitlines() if line.strip()], dtype=np.float64)
+        values = np.array(
+            [line.split() for line in text.splitlines() if line.strip()], dtype=np.float64
+        )
     except ValueError:
         raise HostileFile(f"{path.name} must hold rows of numbers, all of one width.") from None
     if values.ndim != 2 or values.shape[1] < 2 or not np.isfinite(values).all():

@@ -1,9 +1,10 @@
 """What a photo is known by: its encoded picture, without what is only said about it.
 
-Photo managers write ratings, words, places and corrected times into files, and hospitals take names out of them. Each
-time the file has other bytes and shows the same picture. So JPEG, PNG, WebP and DICOM files are known by the parts that
-their pixels depend on, the orientation among them; other formats, and files that are not built as they should be, by
-all their bytes. Equal digests mean equal pixels. A picture that is saved in another format or quality is another.
+Photo managers write ratings, words, places and corrected times into files, and hospitals take names
+out of them. Each time the file has other bytes and shows the same picture. So JPEG, PNG, WebP and
+DICOM files are known by the parts that their pixels depend on, the orientation among them; other
+formats, and files that are not built as they should be, by all their bytes. Equal digests mean
+equal pixels. A picture that is saved in another format or quality is another.
 """
 
 from __future__ import annotations
@@ -22,15 +23,22 @@ __all__ = ["content_digest"]
 
 _ORIENTATION = 0x0112
 _JPEG, _PNG = b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n"
-# Exif and XMP, colour profiles and further pictures, Photoshop's fields, comments: none of them is decoded.
+# Exif and XMP, colour profiles and further pictures, Photoshop's fields, comments: none of them is
+# decoded.
 _JPEG_SAYS = frozenset({0xE1, 0xE2, 0xED, 0xFE})
-_PNG_SHOWS = frozenset({b"tRNS", b"acTL", b"fcTL", b"fdAT"})  # beside the critical chunks, which begin with a capital
+_PNG_SHOWS = frozenset(
+    {b"tRNS", b"acTL", b"fcTL", b"fdAT"}
+)  # beside the critical chunks, which begin with a capital
 _WEBP_SHOWS = frozenset({b"VP8 ", b"VP8L", b"ALPH", b"ANIM", b"ANMF"})
-_DICOM_SHOWS = frozenset({0x0028, 0x5200, 0x7FE0})  # how pixels are to be read, for each frame, and the pixels
+_DICOM_SHOWS = frozenset(
+    {0x0028, 0x5200, 0x7FE0}
+)  # how pixels are to be read, for each frame, and the pixels
 
 
 def content_digest(content: bytes) -> bytes:
-    """The SHA-256 of a file's picture: what a photo is known by, before a vault's key makes it a secret."""
+    """The SHA-256 of a file's picture: what a photo is known by, before a vault's key makes it a
+    secret.
+    """
     found = hashlib.sha256()
     try:
         for part in _picture(content):

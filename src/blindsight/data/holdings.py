@@ -1,4 +1,6 @@
-"""Readers of the sets that lie in a folder: each takes the folder and a split, and knows the files' names."""
+"""Readers of the sets that lie in a folder: each takes the folder and a split, and knows the files'
+names.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ __all__ = ["divided", "present", "variant"]
 
 def variant(path: Path) -> Path | None:
     """The file or folder, or the same file compressed; None if there is neither."""
-    return next((p for end in ("", ".gz", ".xz") if (p := path.with_name(path.name + end)).exists()), None)
+    return next(
+        (p for end in ("", ".gz", ".xz") if (p := path.with_name(path.name + end)).exists()), None
+    )
 
 
 def present(path: Path) -> Path:
@@ -47,7 +51,9 @@ def divided(whole_set: S, split: str | None) -> S:
     return whole_set.split({"train": 0.8, "test": 0.2}, seed=0)[split]
 
 
-def idx(name: str, classes: tuple[str, ...], dims: int = 3) -> Callable[[Path, str | None], ImageSet]:
+def idx(
+    name: str, classes: tuple[str, ...], dims: int = 3
+) -> Callable[[Path, str | None], ImageSet]:
     """A reader of the four files of MNIST and its like."""
 
     def part(folder: Path, prefix: str) -> ImageSet:
@@ -108,10 +114,14 @@ def coco_subset(folder: Path, split: str | None) -> MultiLabelSet:
 def coco(folder: Path, split: str | None) -> MultiLabelSet:
     """MS-COCO 2017: "train" is train2017, "test" is val2017 (the test labels are not public)."""
     if split is None:
-        raise MissingData('MS-COCO is loaded by part: split="train" (train2017) or "test" (val2017).')
+        raise MissingData(
+            'MS-COCO is loaded by part: split="train" (train2017) or "test" (val2017).'
+        )
     part = "train2017" if split == "train" else "val2017"
     photos = folder / part
-    return load_coco(folder / "annotations" / f"instances_{part}.json", photos if photos.is_dir() else None)
+    return load_coco(
+        folder / "annotations" / f"instances_{part}.json", photos if photos.is_dir() else None
+    )
 
 
 def caltech_zip(folder: Path, split: str | None, *, background: bool = False) -> ImageSet:
@@ -121,7 +131,9 @@ def caltech_zip(folder: Path, split: str | None, *, background: bool = False) ->
         with zipfile.ZipFile(path) as archive:
             listed = archive.namelist()
     except (zipfile.BadZipFile, OSError) as error:
-        raise HostileFile(f"images.zip of Caltech-101 is not a readable zip file: {error}.") from error
+        raise HostileFile(
+            f"images.zip of Caltech-101 is not a readable zip file: {error}."
+        ) from error
     members = sorted(m for m in listed if m.lower().endswith(".jpg") and m.count("/") == 1)
     if not background:  # the 102nd folder is no class
         members = [m for m in members if not m.startswith("BACKGROUND_Google/")]
@@ -140,10 +152,14 @@ def caltech_folders(folder: Path, split: str | None, *, background: bool = False
 
 def caltech256(folder: Path, split: str | None) -> ImageSet:
     """Caltech-256 as it unpacks, without its folder of clutter."""
-    return divided(load_class_folders(folder / "256_ObjectCategories", leave_out=("257.clutter",)), split)
+    return divided(
+        load_class_folders(folder / "256_ObjectCategories", leave_out=("257.clutter",)), split
+    )
 
 
-def multilabel(name: str, classes: tuple[str, ...] = ()) -> Callable[[Path, str | None], MultiLabelSet]:
+def multilabel(
+    name: str, classes: tuple[str, ...] = ()
+) -> Callable[[Path, str | None], MultiLabelSet]:
     """A reader of features with labels and an official split, in one npz file."""
 
     def read(folder: Path, split: str | None) -> MultiLabelSet:
@@ -165,14 +181,19 @@ def voc_labels(folder: Path, split: str | None) -> MultiLabelSet:
     classes = tuple(stored["classes"].tolist())
     # 1 present, -1 absent, 0 only difficult objects: not counted as present, and marked as unsure.
     labels = (raw == 1).astype(np.uint8)
-    return MultiLabelSet(labels, classes=classes, names=names, known=raw != 0, name="voc2007-labels")
+    return MultiLabelSet(
+        labels, classes=classes, names=names, known=raw != 0, name="voc2007-labels"
+    )
 
 
 def celeba(folder: Path, split: str | None) -> MultiLabelSet:
     """CelebA's attributes and, if they are there, its aligned images."""
     photos, partition = folder / "img_align_celeba", folder / "list_eval_partition.txt"
     return load_celeba(
-        folder / "list_attr_celeba.txt", photos if photos.is_dir() else None, partition=partition, split=split
+        folder / "list_attr_celeba.txt",
+        photos if photos.is_dir() else None,
+        partition=partition,
+        split=split,
     )
 
 

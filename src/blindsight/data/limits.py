@@ -1,4 +1,6 @@
-"""How large a file from outside may be before it is refused, and how its bytes are read: bounded, and in silence."""
+"""How large a file from outside may be before it is refused, and how its bytes are read: bounded,
+and in silence.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,16 @@ from typing import Protocol
 
 from blindsight.core.errors import HostileFile, MissingData
 
-__all__ = ["LIMITS", "Limits", "check_packing", "is_dicom", "quiet", "read_at_most", "read_bytes", "regular_file"]
+__all__ = [
+    "LIMITS",
+    "Limits",
+    "check_packing",
+    "is_dicom",
+    "quiet",
+    "read_at_most",
+    "read_bytes",
+    "regular_file",
+]
 
 MEGA = 1 << 20
 _FILTERS = threading.Lock()
@@ -26,14 +37,12 @@ class Limits:
     """Bounds that are checked before anything is allocated.
 
     Args:
-        pixels: Most pixels of one image, read from its header before it is decoded.
-        image_bytes: Most bytes of one encoded image file.
-        file_bytes: Most bytes of one data file (an idx file, a batch, a table) on disk.
-        unpacked_bytes: Most bytes that a compressed data file may grow to.
-        text_bytes: Most bytes of a table or list in text, whose cells take far more memory than their letters.
-        cells: Most cells of a table in text.
-        rows: Most rows of a table, members of an archive or files of a folder.
-        columns: Most columns of a table or labels of a label set.
+        pixels: Most pixels of one image, read from its header before it is decoded. image_bytes:
+        Most bytes of one encoded image file. file_bytes: Most bytes of one data file (an idx file,
+        a batch, a table) on disk. unpacked_bytes: Most bytes that a compressed data file may grow
+        to. text_bytes: Most bytes of a table or list in text, whose cells take far more memory than
+        their letters. cells: Most cells of a table in text. rows: Most rows of a table, members of
+        an archive or files of a folder. columns: Most columns of a table or labels of a label set.
     """
 
     pixels: int = 50_000_000
@@ -58,11 +67,15 @@ class Readable(Protocol):
 def check_packing(member: zipfile.ZipInfo) -> None:
     """Refuse what zipfile would unpack without a bound, kilobytes to gigabytes: bzip2 and LZMA."""
     if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-        raise HostileFile(f"{member.filename[:60]} is packed by another method than deflate. Pack the file again.")
+        raise HostileFile(
+            f"{member.filename[:60]} is packed by another method than deflate. Pack the file again."
+        )
 
 
 def regular_file(path: str | os.PathLike[str], *, largest: int) -> Path:
-    """The path, if it is an ordinary file of at most `largest` bytes (not a device, pipe or folder)."""
+    """The path, if it is an ordinary file of at most `largest` bytes (not a device, pipe or
+    folder).
+    """
     path = Path(path)
     try:
         status = path.stat()
@@ -81,7 +94,9 @@ def regular_file(path: str | os.PathLike[str], *, largest: int) -> Path:
 
 
 def read_at_most(stream: Readable, most: int) -> bytes:
-    """At most this many bytes of a stream, piece by piece: one large read would allocate all of it at once."""
+    """At most this many bytes of a stream, piece by piece: one large read would allocate all of it
+    at once.
+    """
     pieces: list[bytes] = []
     left = most
     while left > 0 and (piece := stream.read(min(MEGA, left))):
@@ -105,7 +120,8 @@ def read_bytes(path: str | os.PathLike[str], *, largest: int) -> bytes:
 
 @contextmanager
 def quiet(*raised: type[Warning]) -> Iterator[None]:
-    """Warnings of decoders are silent, for they quote what a file holds; but for those that are to be raised.
+    """Warnings of decoders are silent, for they quote what a file holds; but for those that are to
+    be raised.
 
     Python's filters belong to the whole process, so only one thread at a time may change them.
     """

@@ -15,6 +15,8 @@ def data_folder() -> Path | None:
 
 
 def cache_folder() -> Path:
-    """Where fetched sets and computed features are kept (BLINDSIGHT_CACHE, default ~/.cache/blindsight)."""
+    """Where fetched sets and computed features are kept (BLINDSIGHT_CACHE, default
+    ~/.cache/blindsight).
+    """
     named = os.environ.get("BLINDSIGHT_CACHE")
     return Path(named).expanduser() if named else Path.home() / ".cache" / "blindsight"

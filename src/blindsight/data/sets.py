@@ -1,4 +1,7 @@
-"""What is learned from: image sets, multi-label sets, tables and labelled pairs. All are frozen values."""
+"""What is learned from: image sets, multi-label sets, tables and labelled pairs.
+
+All are frozen values.
+"""
 
 from __future__ import annotations
 
@@ -25,13 +28,17 @@ class _Rows:
         raise AttributeError("a set names the fields that have one entry per row")
 
     def __len__(self) -> int:
-        return next(len(value) for name in self._fields() if (value := getattr(self, name)) is not None)
+        return next(
+            len(value) for name in self._fields() if (value := getattr(self, name)) is not None
+        )
 
     def take(self, indices: Any) -> Self:
         """The rows at these indices (or where a mask is true), as a set of the same kind."""
         chosen = np.arange(len(self))[indices]
         changes = {
-            name: value.take(chosen) if _is_lazy(value) else value[indices if isinstance(indices, slice) else chosen]
+            name: value.take(chosen)
+            if _is_lazy(value)
+            else value[indices if isinstance(indices, slice) else chosen]
             for name in self._fields()
             if (value := getattr(self, name)) is not None
         }
@@ -44,14 +51,24 @@ class _Rows:
             yield self.take(slice(start, start + size))
 
     def split(self, parts: Mapping[str, float], *, seed: int = 0) -> dict[str, Self]:
-        """Disjoint parts by share, for example {"train": 0.8, "test": 0.2}; stratified by class label."""
+        """Disjoint parts by share, for example {"train": 0.8, "test": 0.2}; stratified by class
+        label.
+        """
         indices = split_indices(len(self), parts, seed=seed, labels=self._classes_of_rows())
         return {name: self.take(chosen) for name, chosen in indices.items()}
 
     def partition(
-        self, owners: int, *, how: str = "iid", seed: int = 0, classes_per_owner: int = 2, alpha: float = 0.5
+        self,
+        owners: int,
+        *,
+        how: str = "iid",
+        seed: int = 0,
+        classes_per_owner: int = 2,
+        alpha: float = 0.5,
     ) -> list[Self]:
-        """Divide the set among owners: how="iid", "class" or "dirichlet" (see `splits.partition_indices`)."""
+        """Divide the set among owners: how="iid", "class" or "dirichlet" (see
+        `splits.partition_indices`).
+        """
         parts = partition_indices(
             len(self),
             owners,
@@ -94,18 +111,31 @@ class ImageSet(_Rows):
             labels = np.asarray(self.labels)
             if labels.dtype.kind not in "iu":
                 raise InvalidData(f"labels must be whole numbers, got dtype {labels.dtype}.")
-            object.__setattr__(self, "labels", _column("labels", labels.astype(np.int64), len(self.images)))
-            if self.classes and len(labels) and not 0 <= labels.min() <= labels.max() < len(self.classes):
-                raise InvalidData(f"labels must lie in [0, {len(self.classes)}): there are that many classes.")
+            object.__setattr__(
+                self, "labels", _column("labels", labels.astype(np.int64), len(self.images))
+            )
+            if (
+                self.classes
+                and len(labels)
+                and not 0 <= labels.min() <= labels.max() < len(self.classes)
+            ):
+                raise InvalidData(
+                    f"labels must lie in [0, {len(self.classes)}): there are that many classes."
+                )
         if self.names is not None:
-            object.__setattr__(self, "names", _column("names", np.asarray(self.names), len(self.images)))
+            object.__setattr__(
+                self, "names", _column("names", np.asarray(self.names), len(self.images))
+            )
 
     def _fields(self) -> tuple[str, ...]:
         return ("images", "labels", "names")
 
     def __repr__(self) -> str:
         kind = f"{len(self.classes)} classes" if self.labels is not None else "no labels"
-        return f"ImageSet({self.name}: {len(self):,} images, {kind}{', read on demand' if self.lazy else ''})"
+        return (
+            f"ImageSet({self.name}: {len(self):,} images, "
+            f"{kind}{', read on demand' if self.lazy else ''})"
+        )
 
     def __getitem__(self, key: Any) -> Any:
         if isinstance(key, (int, np.integer)):
@@ -134,13 +164,11 @@ class MultiLabelSet(_Rows):
     """Images, or feature vectors, with any number of labels each.
 
     Args:
-        images: Images as in `ImageSet`, or None.
-        features: Float array (n, d), or None. At least one of the two, or names, is there.
-        labels: uint8 array (n, number of classes) of 0 and 1.
-        classes: The names of the labels.
-        names: One name per row, or None.
-        known: Where a label is sure (VOC marks "only difficult objects" as unsure), or None for everywhere.
-        name: What the set is called.
+        images: Images as in `ImageSet`, or None. features: Float array (n, d), or None. At least
+        one of the two, or names, is there. labels: uint8 array (n, number of classes) of 0 and 1.
+        classes: The names of the labels. names: One name per row, or None. known: Where a label is
+        sure (VOC marks "only difficult objects" as unsure), or None for everywhere. name: What the
+        set is called.
     """
 
     labels: NDArray[np.uint8]
@@ -154,20 +182,28 @@ class MultiLabelSet(_Rows):
     def __post_init__(self) -> None:
         labels = np.asarray(self.labels)
         if labels.ndim != 2 or labels.dtype.kind not in "biu" or (labels.size and labels.max() > 1):
-            raise InvalidData(f"labels must be a 0/1 array (n, classes), got {labels.dtype} {labels.shape}.")
+            raise InvalidData(
+                f"labels must be a 0/1 array (n, classes), got {labels.dtype} {labels.shape}."
+            )
         if labels.size and labels.min() < 0:
             raise InvalidData("labels must be 0 or 1; mark unsure ones in `known`.")
         object.__setattr__(self, "labels", labels.astype(np.uint8, copy=False))
-        classes = tuple(str(c) for c in self.classes) or tuple(str(i) for i in range(labels.shape[1]))
+        classes = tuple(str(c) for c in self.classes) or tuple(
+            str(i) for i in range(labels.shape[1])
+        )
         object.__setattr__(self, "classes", classes)
         if len(classes) != labels.shape[1]:
-            raise InvalidData(f"labels have {labels.shape[1]} columns but {len(classes)} classes are named.")
+            raise InvalidData(
+                f"labels have {labels.shape[1]} columns but {len(classes)} classes are named."
+            )
         if self.images is not None:
             _check_images(self.images)
         for part in ("images", "features", "names", "known"):
             value = getattr(self, part)
             if value is not None and len(value) != len(labels):
-                raise InvalidData(f"{part} must have one entry per row ({len(labels)}), got {len(value)}.")
+                raise InvalidData(
+                    f"{part} must have one entry per row ({len(labels)}), got {len(value)}."
+                )
 
     def _fields(self) -> tuple[str, ...]:
         return ("labels", "images", "features", "names", "known")
@@ -218,7 +254,9 @@ class Table(_Rows):
         if self.columns and len(self.columns) != self.X.shape[1]:
             raise InvalidData(f"X has {self.X.shape[1]} columns but {len(self.columns)} are named.")
         if self.y is not None:
-            object.__setattr__(self, "y", _column("y", np.asarray(self.y, dtype=np.int64), len(self.X)))
+            object.__setattr__(
+                self, "y", _column("y", np.asarray(self.y, dtype=np.int64), len(self.X))
+            )
 
     def _fields(self) -> tuple[str, ...]:
         return ("X", "y")
@@ -252,7 +290,9 @@ class PairSet(_Rows):
     def __post_init__(self) -> None:
         indices, labels = np.asarray(self.indices), np.asarray(self.labels)
         if indices.ndim != 2 or indices.shape[1] != 2 or indices.dtype.kind not in "iu":
-            raise InvalidData(f"indices must be whole numbers (n, 2), got {indices.dtype} {indices.shape}.")
+            raise InvalidData(
+                f"indices must be whole numbers (n, 2), got {indices.dtype} {indices.shape}."
+            )
         if indices.size and indices.min() < 0:
             raise InvalidData("indices must not be negative.")
         if labels.dtype.kind not in "biu" or not np.isin(labels, (0, 1)).all():
@@ -273,24 +313,35 @@ class PairSet(_Rows):
         return self.take(key)
 
     def of(self, X: NDArray[Any]) -> NDArray[Any]:
-        """The pairs of rows of X as an array (n, 2, d), the shape that the metric estimators take."""
+        """The pairs of rows of X as an array (n, 2, d), the shape that the metric estimators
+        take.
+        """
         if len(self) and self.indices.max() >= len(X):
             raise InvalidData(f"pairs point to row {self.indices.max()} but X has {len(X)} rows.")
         return X[self.indices]
 
 
 def _is_lazy(images: Any) -> bool:
-    return images is not None and not isinstance(images, np.ndarray) and isinstance(images, LazyImages)
+    return (
+        images is not None and not isinstance(images, np.ndarray) and isinstance(images, LazyImages)
+    )
 
 
 def _check_images(images: Any) -> None:
     if _is_lazy(images):
         return
     if not isinstance(images, np.ndarray):
-        raise InvalidData(f"images must be a uint8 array or lazy images, got {type(images).__name__}.")
-    if images.dtype != np.uint8 or images.ndim not in (3, 4) or (images.ndim == 4 and images.shape[3] != 3):
         raise InvalidData(
-            f"images must be uint8 of shape (n, h, w) or (n, h, w, 3), got {images.dtype} {images.shape}."
+            f"images must be a uint8 array or lazy images, got {type(images).__name__}."
+        )
+    if (
+        images.dtype != np.uint8
+        or images.ndim not in (3, 4)
+        or (images.ndim == 4 and images.shape[3] != 3)
+    ):
+        raise InvalidData(
+            f"images must be uint8 of shape (n, h, w) or (n, h, w, 3), got {images.dtype} "
+            f"{images.shape}."
         )
 
 
@@ -317,5 +368,7 @@ def _stack(images: NDArray[np.uint8] | LazyImages, size: int | None) -> NDArray[
         return np.stack(read)
     coloured = [to_rgb(image) for image in read]
     if len({image.shape for image in coloured}) > 1:
-        raise InvalidData("the images differ in height or width: ask for array(size=...) to resize them.")
+        raise InvalidData(
+            "the images differ in height or width: ask for array(size=...) to resize them."
+        )
     return np.stack(coloured)

@@ -1,4 +1,6 @@
-"""Where the images of a set come from: files of a folder or members of a zip, decoded one by one on demand."""
+"""Where the images of a set come from: files of a folder or members of a zip, decoded one by one on
+demand.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blindsight.core.errors import HostileFile, InvalidData
-from blindsight.data.limits import LIMITS, Limits, check_packing, read_at_most, read_bytes, regular_file
+from blindsight.data.limits import (
+    LIMITS,
+    Limits,
+    check_packing,
+    read_at_most,
+    read_bytes,
+    regular_file,
+)
 from blindsight.data.reading import decode_image
 
 __all__ = ["Files", "LazyImages", "ZipMembers", "find_damaged", "read_member"]
@@ -22,7 +31,10 @@ Indices = NDArray[np.int64]
 
 @runtime_checkable
 class LazyImages(Protocol):
-    """Images that are not in memory. `content(i)` is the encoded file, which names the image by what it is."""
+    """Images that are not in memory.
+
+    `content(i)` is the encoded file, which names the image by what it is.
+    """
 
     def __len__(self) -> int: ...
     def __getitem__(self, index: int) -> NDArray[np.uint8]: ...
@@ -31,10 +43,16 @@ class LazyImages(Protocol):
 
 
 class Files:
-    """Images in ordinary files; `at_least` lets JPEGs be decoded at reduced scale (`decode_image`)."""
+    """Images in ordinary files; `at_least` lets JPEGs be decoded at reduced scale
+    (`decode_image`).
+    """
 
     def __init__(
-        self, paths: Sequence[str | os.PathLike[str]], *, limits: Limits = LIMITS, at_least: int | None = None
+        self,
+        paths: Sequence[str | os.PathLike[str]],
+        *,
+        limits: Limits = LIMITS,
+        at_least: int | None = None,
     ) -> None:
         self.paths = [Path(path) for path in paths]
         self.limits = limits
@@ -45,7 +63,9 @@ class Files:
 
     def __getitem__(self, index: int) -> NDArray[np.uint8]:
         name = self.paths[index].name
-        return decode_image(self.content(index), name=name, limits=self.limits, at_least=self.at_least)
+        return decode_image(
+            self.content(index), name=name, limits=self.limits, at_least=self.at_least
+        )
 
     def content(self, index: int) -> bytes:
         """The encoded bytes of one image."""
@@ -59,7 +79,9 @@ class Files:
 class ZipMembers:
     """Images inside one zip file, read without unpacking it."""
 
-    def __init__(self, path: str | os.PathLike[str], members: Sequence[str], *, limits: Limits = LIMITS) -> None:
+    def __init__(
+        self, path: str | os.PathLike[str], members: Sequence[str], *, limits: Limits = LIMITS
+    ) -> None:
         self.path = Path(path)
         self.members = list(members)
         self.limits = limits
@@ -83,13 +105,16 @@ class ZipMembers:
         return chosen
 
     def _open(self) -> zipfile.ZipFile:
-        # A handle inherited over a fork would share its file position with the parent: open anew there.
+        # A handle inherited over a fork would share its file position with the parent: open anew
+        # there.
         if self._archive is None or self._owner != os.getpid():
             regular_file(self.path, largest=self.limits.file_bytes)
             try:
                 self._archive = zipfile.ZipFile(self.path)
             except (zipfile.BadZipFile, OSError) as error:
-                raise HostileFile(f"{self.path.name} is not a readable zip file: {error}.") from error
+                raise HostileFile(
+                    f"{self.path.name} is not a readable zip file: {error}."
+                ) from error
             self._owner = os.getpid()
         return self._archive
 
@@ -97,8 +122,12 @@ class ZipMembers:
         return {**self.__dict__, "_archive": None, "_owner": -1}
 
 
-def find_damaged(images: LazyImages, *, progress: Callable[[int, int], None] | None = None) -> dict[int, str]:
-    """Try to read every image, and say which cannot be read and why; leave those out with `take`."""
+def find_damaged(
+    images: LazyImages, *, progress: Callable[[int, int], None] | None = None
+) -> dict[int, str]:
+    """Try to read every image, and say which cannot be read and why; leave those out with
+    `take`.
+    """
     damaged: dict[int, str] = {}
     for index in range(len(images)):
         try:
@@ -111,11 +140,15 @@ def find_damaged(images: LazyImages, *, progress: Callable[[int, int], None] | N
 
 
 def read_member(archive: zipfile.ZipFile, member: str, *, largest: int) -> bytes:
-    """One member of a zip file, refused if it unpacks to more than `largest` bytes whatever its header says."""
+    """One member of a zip file, refused if it unpacks to more than `largest` bytes whatever its
+    header says.
+    """
     try:
         info = archive.getinfo(member)
         if info.file_size > largest:
-            raise HostileFile(f"{member} would unpack to {info.file_size:,} bytes; the limit is {largest:,}.")
+            raise HostileFile(
+                f"{member} would unpack to {info.file_size:,} bytes; the limit is {largest:,}."
+            )
         check_packing(info)
         with archive.open(info) as stream:
             data = read_at_most(stream, largest + 1)
@@ -124,7 +157,8 @@ def read_member(archive: zipfile.ZipFile, member: str, *, largest: int) -> bytes
     except HostileFile:
         raise
     except Exception as error:
-        # Damaged zip files raise BadZipFile, zlib.error, EOFError, RuntimeError (encrypted) and more.
+        # Damaged zip files raise BadZipFile, zlib.error, EOFError, RuntimeError (encrypted) and
+        # more.
         raise HostileFile(f"{member} cannot be unpacked ({type(error).__name__}).") from error
     if len(data) > largest:
         raise HostileFile(f"{member} unpacks to more than {largest:,} bytes.")

@@ -1,4 +1,6 @@
-"""Deterministic splits, and the division of a set among owners: iid, by class, or Dirichlet-skewed."""
+"""Deterministic splits, and the division of a set among owners: iid, by class, or
+Dirichlet-skewed.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,11 @@ def split_indices(
     if shares.sum() > 1 + 1e-9:
         raise InvalidParameter(f"the shares must add up to at most 1, got {shares.sum():g}.")
     rng = np.random.default_rng(seed)
-    groups = [np.arange(n)] if labels is None else [np.flatnonzero(labels == c) for c in np.unique(labels)]
+    groups = (
+        [np.arange(n)]
+        if labels is None
+        else [np.flatnonzero(labels == c) for c in np.unique(labels)]
+    )
     chosen: list[list[Indices]] = [[] for _ in parts]
     for group in groups:
         order = rng.permutation(group)
@@ -48,12 +54,12 @@ def partition_indices(
     classes_per_owner: int = 2,
     alpha: float = 0.5,
 ) -> list[Indices]:
-    """Divide indices among owners; every index goes to exactly one owner, and no owner is left empty.
+    """Divide indices among owners; every index goes to exactly one owner, and no owner is left
+    empty.
 
     Args:
-        n: How many examples there are.
-        owners: How many owners share them.
-        how: "iid" deals them out evenly; "class" gives each owner shards of about `classes_per_owner`
+        n: How many examples there are. owners: How many owners share them. how: "iid" deals them
+        out evenly; "class" gives each owner shards of about `classes_per_owner`
             classes; "dirichlet" draws each class's shares among owners from Dirichlet(`alpha`)
             (small alpha: very uneven).
         seed: The same seed gives the same division.
@@ -64,7 +70,9 @@ def partition_indices(
     whole("owners", owners)
     one_of("how", how, {"iid", "class", "dirichlet"})
     if owners > n:
-        raise InvalidParameter(f"owners must be at most the number of examples ({n}), got {owners}.")
+        raise InvalidParameter(
+            f"owners must be at most the number of examples ({n}), got {owners}."
+        )
     rng = np.random.default_rng(seed)
     if how == "iid":
         return [np.sort(part) for part in np.array_split(rng.permutation(n), owners)]
@@ -77,11 +85,15 @@ def partition_indices(
         order = order[np.argsort(labels[order], kind="stable")]
         pieces = np.array_split(order, min(shards, n))
         deal = rng.permutation(len(pieces))
-        return [np.sort(np.concatenate([pieces[p] for p in deal[o::owners]])) for o in range(owners)]
+        return [
+            np.sort(np.concatenate([pieces[p] for p in deal[o::owners]])) for o in range(owners)
+        ]
     return _dirichlet(labels, owners, positive("alpha", alpha), rng)
 
 
-def _dirichlet(labels: NDArray[np.int64], owners: int, alpha: float, rng: np.random.Generator) -> list[Indices]:
+def _dirichlet(
+    labels: NDArray[np.int64], owners: int, alpha: float, rng: np.random.Generator
+) -> list[Indices]:
     parts: list[list[Indices]] = [[] for _ in range(owners)]
     for label in np.unique(labels):
         members = rng.permutation(np.flatnonzero(labels == label))

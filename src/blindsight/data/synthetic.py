@@ -16,10 +16,12 @@ _CELL = 32  # a digit of 28 x 28 with room to move
 
 
 def two_strips(n: int = 200, *, seed: int = 0, gap: float = 0.06) -> Table:
-    """Two aligned strips, one Gaussian per class (Figure 7a of the metric paper: 200 points, 100 per class).
+    """Two aligned strips, one Gaussian per class (Figure 7a of the metric paper: 200 points, 100
+    per class).
 
-    The strips run along the diagonal and lie side by side, so that Euclidean neighbours are often of the other
-    class and a metric that shrinks the diagonal separates them. Every row has an l1 norm of at most 1.
+    The strips run along the diagonal and lie side by side, so that Euclidean neighbours are often
+    of the other class and a metric that shrinks the diagonal separates them. Every row has an l1
+    norm of at most 1.
 
     Args:
         n: Number of points, half in each class.
@@ -38,10 +40,18 @@ def two_strips(n: int = 200, *, seed: int = 0, gap: float = 0.06) -> Table:
         + (offsets + rng.normal(0, 0.012, n))[:, None] * across
     )
     # Both coordinates within [0, 0.5]: the l1 norm is at most 1, as the paper asks of all its data.
-    return Table(np.clip(points, 0.0, 0.5), labels.astype(np.int64), ("x", "y"), ("left", "right"), "two strips")
+    return Table(
+        np.clip(points, 0.0, 0.5),
+        labels.astype(np.int64),
+        ("x", "y"),
+        ("left", "right"),
+        "two strips",
+    )
 
 
-def acyclic_pairs(labels: NDArray[np.int64], *, similar: int = 50, dissimilar: int = 50, seed: int = 0) -> PairSet:
+def acyclic_pairs(
+    labels: NDArray[np.int64], *, similar: int = 50, dissimilar: int = 50, seed: int = 0
+) -> PairSet:
     """Labelled pairs whose graph has no cycle, as the paper chose for its toy example.
 
     Args:
@@ -75,16 +85,21 @@ def acyclic_pairs(labels: NDArray[np.int64], *, similar: int = 50, dissimilar: i
 
 
 def scenes(
-    n: int = 1000, *, seed: int = 0, most: int = 4, split: str | None = None, source: str = "mnist5k"
+    n: int = 1000,
+    *,
+    seed: int = 0,
+    most: int = 4,
+    split: str | None = None,
+    source: str = "mnist5k",
 ) -> MultiLabelSet:
-    """Scenes of one to four digits on a 64 x 64 canvas, labelled with the digits that occur (10 labels).
+    """Scenes of one to four digits on a 64 x 64 canvas, labelled with the digits that occur (10
+    labels).
 
     Args:
-        n: Number of scenes.
-        seed: The same seed gives the same scenes.
-        most: At most this many digits (1 to 4) in a scene; each lies in its own quarter, moved at random.
-        split: Draw digits from this part of the source only, so that train and test share no digit.
-        source: The set of 28 x 28 digits: "mnist5k" (built in) or "mnist".
+        n: Number of scenes. seed: The same seed gives the same scenes. most: At most this many
+        digits (1 to 4) in a scene; each lies in its own quarter, moved at random. split: Draw
+        digits from this part of the source only, so that train and test share no digit. source: The
+        set of 28 x 28 digits: "mnist5k" (built in) or "mnist".
     """
     whole("n", n)
     if not 1 <= whole("most", most) <= 4:
@@ -126,7 +141,9 @@ def _forest(
             pairs.append((a, b))
     if len(pairs) == count:
         return pairs
-    raise InvalidParameter(f"{count} pairs without a cycle do not fit {len(first)} and {len(second)} rows.")
+    raise InvalidParameter(
+        f"{count} pairs without a cycle do not fit {len(first)} and {len(second)} rows."
+    )
 
 
 def _root(parent: NDArray[np.int64], node: int) -> int:

@@ -1,1 +1,3 @@
-"""How good an answer is: `retrieval`, `multilabel` tags, and what an attacker got back (`reconstruction`)."""
+"""How good an answer is: `retrieval`, `multilabel` tags, and what an attacker got back
+(`reconstruction`).
+"""

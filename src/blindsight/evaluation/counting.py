@@ -1,4 +1,6 @@
-"""The inner loops of retrieval evaluation, compiled: histograms of popcounts, runs of tied scores."""
+"""The inner loops of retrieval evaluation, compiled: histograms of popcounts, runs of tied
+scores.
+"""
 
 from __future__ import annotations
 
@@ -30,8 +32,11 @@ _popcount: Any = optional_module("numba.extending", extra="compiled").intrinsic(
 
 
 @njit(cache=True, nogil=True)
-def _tally(query: Any, database: Any, shift: Any, table: Any, buffer: Any, into: Any) -> None:  # pragma: no cover
-    """Count distances two at a time: the pair of them is one index into `table`, so counters are touched half as often.
+def _tally(
+    query: Any, database: Any, shift: Any, table: Any, buffer: Any, into: Any
+) -> None:  # pragma: no cover
+    """Count distances two at a time: the pair of them is one index into `table`, so counters are
+    touched half as often.
 
     The indices are computed into a small buffer first, a loop that compiles to vector popcounts.
     """
@@ -40,7 +45,9 @@ def _tally(query: Any, database: Any, shift: Any, table: Any, buffer: Any, into:
         m = min(len(buffer), half - low)
         first, second = database[low : low + m], database[half + low : half + low + m]
         for j in range(m):
-            buffer[j] = np.uint16((_popcount(query ^ first[j]) << shift) | _popcount(query ^ second[j]))
+            buffer[j] = np.uint16(
+                (_popcount(query ^ first[j]) << shift) | _popcount(query ^ second[j])
+            )
         for j in range(m):
             table[buffer[j]] += 1
     if len(database) % 2:
@@ -62,8 +69,12 @@ def _unfold(table: Any, shift: Any, into: Any) -> None:  # pragma: no cover
 
 
 @njit(cache=True, nogil=True)
-def _one_word(queries: Any, database: Any, starts: Any, classes: Any, counts: Any) -> None:  # pragma: no cover
-    """Codes of one word, one label each: the database sorted by class, class g in rows starts[g]:starts[g+1]."""
+def _one_word(
+    queries: Any, database: Any, starts: Any, classes: Any, counts: Any
+) -> None:  # pragma: no cover
+    """Codes of one word, one label each: the database sorted by class, class g in rows
+    starts[g]:starts[g+1].
+    """
     shift = np.uint64(6) if counts.shape[2] <= 64 else np.uint64(7)
     table = np.zeros(1 << (2 * shift), np.int32)
     buffer = np.empty(2048, np.uint16)
@@ -78,7 +89,9 @@ def _one_word(queries: Any, database: Any, starts: Any, classes: Any, counts: An
 
 
 @njit(cache=True, nogil=True)
-def _general(queries: Any, database: Any, labels: Any, others: Any, counts: Any) -> None:  # pragma: no cover
+def _general(
+    queries: Any, database: Any, labels: Any, others: Any, counts: Any
+) -> None:  # pragma: no cover
     """Codes and label sets of any number of words."""
     for i in range(len(queries)):
         for j in range(len(database)):
@@ -106,9 +119,13 @@ def count_by_distance(
     if single:
         mine, theirs = _bit_index(labels), _bit_index(others)
         # numpy sorts 16-bit numbers by radix, in linear time.
-        order = np.argsort(theirs.astype(np.uint16) if labels.shape[1] <= 1024 else theirs, kind="stable")
+        order = np.argsort(
+            theirs.astype(np.uint16) if labels.shape[1] <= 1024 else theirs, kind="stable"
+        )
         database = database[order, 0]
-        starts = np.concatenate([[0], np.cumsum(np.bincount(theirs, minlength=64 * labels.shape[1]))])
+        starts = np.concatenate(
+            [[0], np.cumsum(np.bincount(theirs, minlength=64 * labels.shape[1]))]
+        )
     for start in range(0, len(queries), _ROWS):
         rows = slice(start, start + _ROWS)
         if single:
@@ -133,7 +150,9 @@ def _bit_index(labels: NDArray[np.uint64]) -> NDArray[np.int64]:
 
 @njit(cache=True, nogil=True)
 def expected_precisions(counts: Any, harmonic: Any, result: Any) -> None:  # pragma: no cover
-    """Average precision from counts (m, 2, D) into result (3, m): expected, least and most over tie orders."""
+    """Average precision from counts (m, 2, D) into result (3, m): expected, least and most over tie
+    orders.
+    """
     for i in range(len(counts)):
         expected, least, most, before, found = 0.0, 0.0, 0.0, 0, 0
         for d in range(counts.shape[2]):
@@ -142,7 +161,8 @@ def expected_precisions(counts: Any, harmonic: Any, result: Any) -> None:  # pra
                 a = (r - 1) / (n - 1) if n > 1 else 0.0
                 span = harmonic[before + n] - harmonic[before]
                 expected += r / n * (a * n + (found + 1 - a - a * before) * span)
-                # Relevant first: the sum of (R+i)/(N+i), i = 1..r. Relevant last: the same after the n - r others.
+                # Relevant first: the sum of (R+i)/(N+i), i = 1..r. Relevant last: the same after
+                # the n - r others.
                 most += r + (found - before) * (harmonic[before + r] - harmonic[before])
                 late = before + n - r
                 least += r + (found - late) * (harmonic[late + r] - harmonic[late])
@@ -154,7 +174,9 @@ def expected_precisions(counts: Any, harmonic: Any, result: Any) -> None:  # pra
 
 @njit(cache=True, nogil=True)
 def tied_runs(keys: Any, harmonic: Any) -> float:  # pragma: no cover
-    """Expected average precision of sorted keys (order << 1 | relevant): tied items share the upper bits."""
+    """Expected average precision of sorted keys (order << 1 | relevant): tied items share the upper
+    bits.
+    """
     total, before, relevant, at = 0.0, 0, 0, 0
     n = len(keys)
     while at < n:

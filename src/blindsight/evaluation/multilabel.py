@@ -1,13 +1,15 @@
-"""Multi-label metrics: per class (CP, CR, CF1), overall (OP, OR, OF1), mean average precision, and top-3 variants.
+"""Multi-label metrics: per class (CP, CR, CF1), overall (OP, OR, OF1), mean average precision, and
+top-3 variants.
 
-CP and CR average precision and recall over labels; OP and OR pool all decisions first; F1 is the harmonic mean of the
-two averages (so CF1 is *not* the mean of the labels' F1, as in the ML-GCN literature). Average precision groups tied
-scores, so that the order of the rows never matters; a release that takes few values has many ties.
+CP and CR average precision and recall over labels; OP and OR pool all decisions first; F1 is the
+harmonic mean of the two averages (so CF1 is *not* the mean of the labels' F1, as in the ML-GCN
+literature). Average precision groups tied scores, so that the order of the rows never matters; a
+release that takes few values has many ties.
 
-A label that never occurs has no recall and no average precision. It is left out of CR and mAP by default
-(`absent="skip"`), or counted as zero (`absent="zero"`). A label that is never predicted has no precision either; the
-literature counts it as zero in CP, and so do we. An image without labels only has negatives: it counts against
-precision when something is predicted for it.
+A label that never occurs has no recall and no average precision. It is left out of CR and mAP by
+default (`absent="skip"`), or counted as zero (`absent="zero"`). A label that is never predicted has
+no precision either; the literature counts it as zero in CP, and so do we. An image without labels
+only has negatives: it counts against precision when something is predicted for it.
 """
 
 from __future__ import annotations
@@ -35,7 +37,9 @@ Absent = Literal["skip", "zero"]
 
 @dataclass(frozen=True)
 class MultiLabelScores:
-    """All the numbers of one evaluation; the `3` ones are for the three highest scores of each image."""
+    """All the numbers of one evaluation; the `3` ones are for the three highest scores of each
+    image.
+    """
 
     mAP: float
     CP: float
@@ -68,8 +72,9 @@ def evaluate(
 ) -> MultiLabelScores:
     """Every metric of Section 5.1.2 from the true labels (n, C) and the scores (n, C).
 
-    `decisions` (n, C) are the predicted tags; without them a label is predicted where its score is above
-    `threshold` (0 for logits). The top-k variants predict exactly the k highest scores of every image.
+    `decisions` (n, C) are the predicted tags; without them a label is predicted where its score is
+    above `threshold` (0 for logits). The top-k variants predict exactly the k highest scores of
+    every image.
 
     Examples:
         >>> evaluate([[1, 0], [0, 1]], [[2.0, -1.0], [-1.0, 3.0]]).OF1
@@ -121,7 +126,9 @@ def top_k(scores: Any, k: int = 3) -> NDArray[np.bool_]:
 
 
 def average_precisions(truth: Any, scores: Any) -> NDArray[np.float64]:
-    """The average precision of every label, tied scores taken together; NaN for a label that never occurs."""
+    """The average precision of every label, tied scores taken together; NaN for a label that never
+    occurs.
+    """
     y, s = _truth(truth), checks.finite_array("scores", scores, ndim=2)
     _same_shape(y, s, "scores")
     return np.array([_average_precision(y[:, c], s[:, c]) for c in range(y.shape[1])])
@@ -151,7 +158,9 @@ def _average_precision(y: NDArray[np.bool_], s: NDArray[np.float64]) -> float:
 def _truth(labels: Any) -> NDArray[np.bool_]:
     array = np.asarray(labels)
     if array.ndim != 2 or array.shape[0] == 0 or array.shape[1] == 0:
-        raise InvalidData(f"labels must be a non-empty table of images by labels, got shape {array.shape}.")
+        raise InvalidData(
+            f"labels must be a non-empty table of images by labels, got shape {array.shape}."
+        )
     if array.dtype == bool:
         return array
     if array.dtype.kind not in "iuf" or not np.isin(array, (0, 1)).all():

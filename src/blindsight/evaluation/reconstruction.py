@@ -1,7 +1,8 @@
 """How much of an image an attacker got back: PSNR, SSIM and the share of pixels exactly right.
 
-Images are (n, h, w) or (n, h, w, channels), or one image (h, w); every measure is computed image by image and
-`psnr` and `ssim` return one value per image. For colour images SSIM is the mean over the channels.
+Images are (n, h, w) or (n, h, w, channels), or one image (h, w); every measure is computed image by
+image and `psnr` and `ssim` return one value per image. For colour images SSIM is the mean over the
+channels.
 """
 
 from __future__ import annotations
@@ -26,14 +27,18 @@ _VALUES = 1 << 20  # that are looked at in one go
 def _pair(truth: ArrayLike, guess: ArrayLike) -> tuple[NDArray[Any], NDArray[Any]]:
     a, b = np.asarray(truth), np.asarray(guess)
     if a.shape != b.shape or a.ndim not in (2, 3, 4) or not a.size:
-        raise InvalidData(f"truth and guess must be images of one shape, got {a.shape} and {b.shape}.")
+        raise InvalidData(
+            f"truth and guess must be images of one shape, got {a.shape} and {b.shape}."
+        )
     return (a[None], b[None]) if a.ndim == 2 else (a, b)
 
 
 def _strips(
     a: NDArray[Any], b: NDArray[Any], rim: int = 0
 ) -> Iterator[tuple[NDArray[np.float64], NDArray[np.float64]]]:
-    """Strips of one pair of images, each with `rim` rows more above and below: memory does not grow with a photo."""
+    """Strips of one pair of images, each with `rim` rows more above and below: memory does not grow
+    with a photo.
+    """
     height = len(a)
     step = max(1, _VALUES // max(1, a[0].size))
     for top in range(rim, height - rim, step):
@@ -42,32 +47,43 @@ def _strips(
 
 
 def psnr(truth: ArrayLike, guess: ArrayLike, *, peak: float = 255.0) -> NDArray[np.float64]:
-    """Peak signal-to-noise ratio in dB, an image (Equations 9 and 10); infinite where the guess is the image."""
+    """Peak signal-to-noise ratio in dB, an image (Equations 9 and 10); infinite where the guess is
+    the image.
+    """
     peak = checks.positive("peak", peak)
     a, b = _pair(truth, guess)
-    squared = np.array([sum(float(((x - y) ** 2).sum()) for x, y in _strips(*pair)) for pair in zip(a, b, strict=True)])
+    squared = np.array(
+        [
+            sum(float(((x - y) ** 2).sum()) for x, y in _strips(*pair))
+            for pair in zip(a, b, strict=True)
+        ]
+    )
     with np.errstate(divide="ignore"):
         return np.asarray(10 * np.log10(peak**2 * a[0].size / squared))
 
 
 def ssim(truth: ArrayLike, guess: ArrayLike, *, peak: float = 255.0) -> NDArray[np.float64]:
-    """Structural similarity an image (Equation 8) with a Gaussian window of sigma 1.5, as Wang et al. define it.
+    """Structural similarity an image (Equation 8) with a Gaussian window of sigma 1.5, as Wang et
+    al. define it.
 
-    Population covariances, c1 = (0.01 peak)^2, c2 = (0.03 peak)^2, the rim of half a window left out.
+    Population covariances, c1 = (0.01 peak)^2, c2 = (0.03 peak)^2, the rim of half a window left
+    out.
     """
     peak = checks.positive("peak", peak)
     a, b = _pair(truth, guess)
     radius = int(TRUNCATE * SIGMA + 0.5)
     if min(a.shape[1:3]) <= 2 * radius:
         raise InvalidData(
-            f"images must be larger than the window, {2 * radius + 1} pixels a side, got {a.shape[1]} x {a.shape[2]}."
+            f"images must be larger than the window, {2 * radius + 1} pixels a side, got "
+            f"{a.shape[1]} x {a.shape[2]}."
         )
     inside = a[0, radius:-radius, radius:-radius].size
     return (
         np.array(
             [
                 sum(
-                    _similarity(x, y, peak)[radius:-radius, radius:-radius].sum() for x, y in _strips(*pair, rim=radius)
+                    _similarity(x, y, peak)[radius:-radius, radius:-radius].sum()
+                    for x, y in _strips(*pair, rim=radius)
                 )
                 for pair in zip(a, b, strict=True)
             ]
@@ -88,19 +104,24 @@ def _similarity(a: NDArray[np.float64], b: NDArray[np.float64], peak: float) -> 
     covariance = smooth(a * b) - mean_a * mean_b
     c1, c2 = (0.01 * peak) ** 2, (0.03 * peak) ** 2
     return np.asarray(
-        ((2 * mean_a * mean_b + c1) * (2 * covariance + c2)) / ((mean_a**2 + mean_b**2 + c1) * (var_a + var_b + c2))
+        ((2 * mean_a * mean_b + c1) * (2 * covariance + c2))
+        / ((mean_a**2 + mean_b**2 + c1) * (var_a + var_b + c2))
     )
 
 
 def exact_pixels(truth: ArrayLike, guess: ArrayLike) -> float:
     """The share of pixels whose rounded guess is the true value."""
     a, b = _pair(truth, guess)
-    right = sum(int((np.rint(y) == x).sum()) for pair in zip(a, b, strict=True) for x, y in _strips(*pair))
+    right = sum(
+        int((np.rint(y) == x).sum()) for pair in zip(a, b, strict=True) for x, y in _strips(*pair)
+    )
     return right / a.size
 
 
 def mean_psnr(truth: ArrayLike, guess: ArrayLike, *, peak: float = 255.0) -> float:
-    """The mean over images of their PSNR, as the paper's Table 3; images fully recovered count as 100 dB."""
+    """The mean over images of their PSNR, as the paper's Table 3; images fully recovered count as
+    100 dB.
+    """
     return float(np.minimum(psnr(truth, guess, peak=peak), 100.0).mean())
 
 

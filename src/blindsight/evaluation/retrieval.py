@@ -1,11 +1,14 @@
-"""How well a ranking retrieves: mean average precision and precision-recall, exact over ties, by counting.
+"""How well a ranking retrieves: mean average precision and precision-recall, exact over ties, by
+counting.
 
-With short codes ties are the rule: a query at distance 3 from ten thousand codes has no one ranking. So every
-figure here is the exact expectation over all orders of the tied items, and `average_precisions` also gives the
-best and the worst order. For Hamming distances the counts per distance are all that matters: one popcount pass
-per query and a closed form with harmonic numbers, no sorting, and memory for c + 1 counters.
+With short codes ties are the rule: a query at distance 3 from ten thousand codes has no one
+ranking. So every figure here is the exact expectation over all orders of the tied items, and
+`average_precisions` also gives the best and the worst order. For Hamming distances the counts per
+distance are all that matters: one popcount pass per query and a closed form with harmonic numbers,
+no sorting, and memory for c + 1 counters.
 
-An item is relevant to a query if they share at least one label. Queries without any relevant item are left out.
+An item is relevant to a query if they share at least one label. Queries without any relevant item
+are left out.
 """
 
 from __future__ import annotations
@@ -40,7 +43,8 @@ Counts = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Precision:
-    """Average precision a query: the expectation over tie orders, and the least and the most any order gives.
+    """Average precision a query: the expectation over tie orders, and the least and the most any
+    order gives.
 
     Queries without a relevant item are NaN in all three.
     """
@@ -64,7 +68,8 @@ class Precision:
 class Curve:
     """Precision and recall at each Hamming radius 0..c, averaged over queries.
 
-    Recall averages over all queries, precision over those that retrieve anything at that radius (NaN if none).
+    Recall averages over all queries, precision over those that retrieve anything at that radius
+    (NaN if none).
     """
 
     radius: NDArray[np.int64]
@@ -84,10 +89,14 @@ def mean_average_precision(
 
     Codes are packed uint8 (n, bytes); labels are (n,) or multi-label indicators (n, C).
     """
-    return average_precisions(distance_counts(queries, database, query_labels, database_labels, progress=progress)).mean
+    return average_precisions(
+        distance_counts(queries, database, query_labels, database_labels, progress=progress)
+    ).mean
 
 
-def label_words(labels: ArrayLike, other: ArrayLike) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+def label_words(
+    labels: ArrayLike, other: ArrayLike
+) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
     """Two sets of labels as bit words (n, w), so that "share a label" is one bitwise and.
 
     (n,) labels of any kind become one bit a class, (n, C) indicators one bit a column.
@@ -113,28 +122,52 @@ def distance_counts(
     *,
     progress: Progress | None = None,
 ) -> Counts:
-    """Counts (m, 2, D): items, and relevant items, at each Hamming distance of each query. D = 8 bytes + 1."""
-    left, right = codes.check_codes(queries, name="queries"), codes.check_codes(database, name="database")
+    """Counts (m, 2, D): items, and relevant items, at each Hamming distance of each query.
+
+    D = 8 bytes + 1.
+    """
+    left, right = (
+        codes.check_codes(queries, name="queries"),
+        codes.check_codes(database, name="database"),
+    )
     if left.shape[1] != right.shape[1]:
-        raise InvalidData(f"queries and database must be equally wide, got {left.shape[1]} and {right.shape[1]} bytes.")
+        raise InvalidData(
+            f"queries and database must be equally wide, got {left.shape[1]} and {right.shape[1]} "
+            "bytes."
+        )
     a, b = label_words(query_labels, database_labels)
     if (len(a), len(b)) != (len(left), len(right)):
-        raise InvalidData(f"need a label for each code, got {len(a)} and {len(b)} for {len(left)} and {len(right)}.")
-    return count_by_distance(codes.to_words(left), codes.to_words(right), a, b, 8 * left.shape[1] + 1, progress)
+        raise InvalidData(
+            f"need a label for each code, got {len(a)} and {len(b)} for {len(left)} and "
+            f"{len(right)}."
+        )
+    return count_by_distance(
+        codes.to_words(left), codes.to_words(right), a, b, 8 * left.shape[1] + 1, progress
+    )
 
 
 def average_precisions(counts: Counts) -> Precision:
     """Average precision from counts (m, 2, D): exact over tie orders, with its bounds.
 
-    In a tied group of n items, r of them relevant, after N items with R relevant, position t holds a relevant item
-    with probability r/n, and then R + 1 + (t-1) a relevant ones are at or before it in expectation, a = (r-1)/(n-1).
-    Summed over t: r/n [a n + (R + 1 - a - a N) (H(N+n) - H(N))] with harmonic numbers H (McSherry and Najork 2008).
+    In a tied group of n items, r of them relevant, after N items with R relevant, position t holds
+    a relevant item with probability r/n, and then R + 1 + (t-1) a relevant ones are at or before it
+    in expectation, a = (r-1)/(n-1). Summed over t: r/n [a n + (R + 1 - a - a N) (H(N+n) - H(N))]
+    with harmonic numbers H (McSherry and Najork 2008).
     """
     counts = np.ascontiguousarray(counts, dtype=np.int64)
-    if counts.ndim != 3 or counts.shape[1] != 2 or (counts[:, 1] > counts[:, 0]).any() or (counts < 0).any():
-        raise InvalidData("counts must be (m, 2, D): items, and how many of them are relevant, at each distance.")
+    if (
+        counts.ndim != 3
+        or counts.shape[1] != 2
+        or (counts[:, 1] > counts[:, 0]).any()
+        or (counts < 0).any()
+    ):
+        raise InvalidData(
+            "counts must be (m, 2, D): items, and how many of them are relevant, at each distance."
+        )
     result = np.empty((3, len(counts)))
-    expected_precisions(counts, _harmonic_numbers(int(counts[:, 0].sum(axis=1).max(initial=0))), result)
+    expected_precisions(
+        counts, _harmonic_numbers(int(counts[:, 0].sum(axis=1).max(initial=0))), result
+    )
     return Precision(*result)
 
 
@@ -148,8 +181,8 @@ def ranked_precisions(
 ) -> NDArray[np.float64]:
     """Average precision a query for real-valued scores (higher is nearer), exact over tie orders.
 
-    `score(rows)` gives the scores (len(rows), n) of a block of queries, so memory stays bounded. One sort a query:
-    the relevance rides in the lowest bit of the sort key.
+    `score(rows)` gives the scores (len(rows), n) of a block of queries, so memory stays bounded.
+    One sort a query: the relevance rides in the lowest bit of the sort key.
     """
     a, b = label_words(query_labels, database_labels)
     result = np.empty(len(a))
@@ -163,10 +196,14 @@ def ranked_precisions(
 
 
 def score_precisions(scores: ArrayLike, relevant: ArrayLike) -> NDArray[np.float64]:
-    """Average precision a query from scores (m, n), higher is nearer, and relevance (m, n); exact over tie orders."""
+    """Average precision a query from scores (m, n), higher is nearer, and relevance (m, n); exact
+    over tie orders.
+    """
     values, marks = np.asarray(scores, dtype=np.float32), np.asarray(relevant, dtype=bool)
     if values.ndim != 2 or values.shape != marks.shape or np.isnan(values).any():
-        raise InvalidData(f"scores must be numbers of shape {marks.shape}, as the relevance; got {values.shape}.")
+        raise InvalidData(
+            f"scores must be numbers of shape {marks.shape}, as the relevance; got {values.shape}."
+        )
     harmonic = _harmonic_numbers(values.shape[1])
     rows = (tied_runs(np.sort(_keys(values[i], marks[i])), harmonic) for i in range(len(values)))
     return np.fromiter(rows, dtype=np.float64, count=len(values))
@@ -187,7 +224,10 @@ def precision_recall(counts: Counts, n_bits: int) -> Curve:
     n_bits = checks.whole("n_bits", n_bits)
     found = np.cumsum(counts, axis=2)[:, :, : n_bits + 1].astype(np.float64)
     with np.errstate(invalid="ignore", divide="ignore"):
-        precision, recall = found[:, 1] / found[:, 0], found[:, 1] / counts[:, 1].sum(axis=1)[:, None]
+        precision, recall = (
+            found[:, 1] / found[:, 0],
+            found[:, 1] / counts[:, 1].sum(axis=1)[:, None],
+        )
     return Curve(np.arange(n_bits + 1), _column_means(precision), _column_means(recall))
 
 
@@ -218,5 +258,7 @@ def _column_means(values: NDArray[np.float64]) -> NDArray[np.float64]:
     known = ~np.isnan(values)
     total = np.where(known, values, 0).sum(axis=0)
     return np.asarray(
-        np.divide(total, known.sum(axis=0), out=np.full(values.shape[1], np.nan), where=known.any(axis=0))
+        np.divide(
+            total, known.sum(axis=0), out=np.full(values.shape[1], np.nan), where=known.any(axis=0)
+        )
     )

@@ -1,7 +1,8 @@
-"""Retrieval protocols by name, pinned: which images ask, which are searched, how often it is repeated.
+"""Retrieval protocols by name, pinned: which images ask, which are searched, how often it is
+repeated.
 
-A protocol knows its sets only by their sizes and the fingerprint of their labels, so that a figure can say exactly
-what it was measured on, whoever loaded the images.
+A protocol knows its sets only by their sizes and the fingerprint of their labels, so that a figure
+can say exactly what it was measured on, whoever loaded the images.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ __all__ = ["PROTOCOLS", "Repeated", "RetrievalProtocol", "fingerprint", "repeat"
 
 
 def fingerprint(labels: ArrayLike) -> str:
-    """The first 16 hexadecimal digits of the SHA-256 of labels in their order, as 64-bit numbers."""
+    """The first 16 hexadecimal digits of the SHA-256 of labels in their order, as 64-bit
+    numbers.
+    """
     array = np.ascontiguousarray(np.asarray(labels), dtype="<i8")
     return hashlib.sha256(repr(array.shape).encode() + array.tobytes()).hexdigest()[:16]
 
@@ -29,7 +32,8 @@ def fingerprint(labels: ArrayLike) -> str:
 class RetrievalProtocol:
     """Which images ask (`queries`), which are searched (`database`), code lengths and seeds.
 
-    Two images are similar if they share at least one label. mAP is over the whole ranking, exact over ties.
+    Two images are similar if they share at least one label. mAP is over the whole ranking, exact
+    over ties.
     """
 
     name: str
@@ -48,9 +52,14 @@ class RetrievalProtocol:
             ("database", database_labels, self.n_database, self.database_labels),
         ):
             if len(np.asarray(labels)) != count:
-                raise InvalidData(f"{self.name} has {count} {role} images, got {len(np.asarray(labels))}.")
+                raise InvalidData(
+                    f"{self.name} has {count} {role} images, got {len(np.asarray(labels))}."
+                )
             if fingerprint(labels) != pinned:
-                raise InvalidData(f"the {role} labels are not those of {self.name}: other images, or another order.")
+                raise InvalidData(
+                    f"the {role} labels are not those of {self.name}: other images, or another "
+                    "order."
+                )
 
 
 @dataclass(frozen=True)
@@ -69,7 +78,9 @@ class Repeated:
         """Their standard deviation (n - 1), 0 for a single one."""
         if len(self.values) < 2:
             return 0.0
-        return math.sqrt(math.fsum((value - self.mean) ** 2 for value in self.values) / (len(self.values) - 1))
+        return math.sqrt(
+            math.fsum((value - self.mean) ** 2 for value in self.values) / (len(self.values) - 1)
+        )
 
     def __str__(self) -> str:
         return f"{self.mean:.4f} ± {self.deviation:.4f} ({len(self.values)} seeds)"
@@ -80,7 +91,8 @@ def repeat(measure: Callable[[int], float], seeds: Iterable[int]) -> Repeated:
     return Repeated(tuple(float(measure(seed)) for seed in seeds))
 
 
-#: CIFAR-10 as in the paper: 10,000 test images ask, 50,000 training images are searched. The others alike.
+# : CIFAR-10 as in the paper: 10,000 test images ask, 50,000 training images are searched. The
+# others alike.
 PROTOCOLS: dict[str, RetrievalProtocol] = {
     protocol.name: protocol
     for protocol in (

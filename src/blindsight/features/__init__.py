@@ -1,4 +1,6 @@
-"""Images to vectors: a pretrained network by default, principal components of the pixels as the light way."""
+"""Images to vectors: a pretrained network by default, principal components of the pixels as the
+light way.
+"""
 
 from __future__ import annotations
 

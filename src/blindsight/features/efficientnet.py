@@ -1,4 +1,6 @@
-"""EfficientNet-Lite features: 1,280 numbers per image, pretrained on ImageNet; nothing of an image stays behind."""
+"""EfficientNet-Lite features: 1,280 numbers per image, pretrained on ImageNet; nothing of an image
+stays behind.
+"""
 
 from __future__ import annotations
 
@@ -27,18 +29,22 @@ _LOOK_UP = 2000  # images whose keys are looked up in the cache at once
 class EfficientNet(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     """Pretrained features. Nothing is learned from the images: `fit` only checks the settings.
 
-    The network was trained on public data (ImageNet), so the features carry no information about other
-    records of the set. They do say much about their own image: treat them as private as the image.
+    The network was trained on public data (ImageNet), so the features carry no information about
+    other records of the set. They do say much about their own image: treat them as private as the
+    image.
 
     Args:
-        size: Images are squeezed to size x size. 224 is what the network was trained at; 96 is about seven
-            times faster and the better choice for small images (32 x 32 of CIFAR-10, 28 x 28 of MNIST).
-        network: "lite0", or "lite2": somewhat better and slower.
-        batch_size: Images at a time through the network; small batches stay in the processor's cache.
-        threads: The network's threads. One is best when the machine is shared.
-        cache: False (the default) keeps no traces. For public images only: True for the folder `features` of the
+        size: Images are squeezed to size x size. 224 is what the network was trained at; 96 is
+        about seven
+            times faster and the better choice for small images (32 x 32 of CIFAR-10, 28 x 28 of
+            MNIST).
+        network: "lite0", or "lite2": somewhat better and slower. batch_size: Images at a time
+        through the network; small batches stay in the processor's cache. threads: The network's
+        threads. One is best when the machine is shared. cache: False (the default) keeps no traces.
+        For public images only: True for the folder `features` of the
             cache, or a folder of your own.
-        engine: "onnxruntime" or "torch"; by default the first where it is installed. Their features agree to 2e-5 of
+        engine: "onnxruntime" or "torch"; by default the first where it is installed. Their features
+        agree to 2e-5 of
             the largest.
     """
 
@@ -111,7 +117,10 @@ class EfficientNet(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         found = store.get(keys)
         known = np.array([key in found for key in keys])
         if known.any():
-            yield rows[known], np.stack([found[key] for key, k in zip(keys, known, strict=True) if k])
+            yield (
+                rows[known],
+                np.stack([found[key] for key, k in zip(keys, known, strict=True) if k]),
+            )
         key_of = dict(zip(rows.tolist(), keys, strict=True))
         for where, vectors in self._compute(images, rows[~known]):
             store.put([key_of[row] for row in where.tolist()], vectors)
@@ -133,4 +142,6 @@ class EfficientNet(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         folder = cache_folder() / "features" if self.cache is True else Path(self.cache)
         # The settings are in the file's name: other weights, size or preparation never meet.
         weights = NETWORKS[self.network].sha256[:8]
-        return FeatureCache(folder / f"{self.network}-{self.size}-squeeze-{weights}.sqlite", DIMENSIONS)
+        return FeatureCache(
+            folder / f"{self.network}-{self.size}-squeeze-{weights}.sqlite", DIMENSIONS
+        )

@@ -28,7 +28,9 @@ def as_images(images: Any) -> NDArray[np.uint8] | LazyImages:
 
 
 def content_key(images: NDArray[np.uint8] | LazyImages, index: int) -> bytes:
-    """A hash of one image: of the encoded file if there is one, else of the pixels and their shape."""
+    """A hash of one image: of the encoded file if there is one, else of the pixels and their
+    shape.
+    """
     digest = hashlib.blake2b(digest_size=20)
     if isinstance(images, np.ndarray):
         image = np.ascontiguousarray(images[index])

@@ -1,8 +1,9 @@
-"""EfficientNet-Lite as a plain list of convolutions, and two engines that run it: onnxruntime, or torch.
+"""EfficientNet-Lite as a plain list of convolutions, and two engines that run it: onnxruntime, or
+torch.
 
-Batch normalisation is folded into the convolution before it, once, in float64. What remains are convolutions, some
-with a cut at 0 and 6, some with their block's input added; onnxruntime, where it is installed, runs them about three
-times as fast as torch and needs no second to start.
+Batch normalisation is folded into the convolution before it, once, in float64. What remains are
+convolutions, some with a cut at 0 and 6, some with their block's input added; onnxruntime, where it
+is installed, runs them about three times as fast as torch and needs no second to start.
 """
 
 from __future__ import annotations
@@ -20,7 +21,16 @@ from blindsight.core.checks import one_of, optional_module
 from blindsight.features import onnx
 from blindsight.features.weights import Weights, read_weights
 
-__all__ = ["DIMENSIONS", "ENGINES", "Convolution", "Engine", "Network", "convolutions", "default_engine", "network"]
+__all__ = [
+    "DIMENSIONS",
+    "ENGINES",
+    "Convolution",
+    "Engine",
+    "Network",
+    "convolutions",
+    "default_engine",
+    "network",
+]
 
 DIMENSIONS = 1280
 Engine = Literal["onnxruntime", "torch"]
@@ -34,7 +44,10 @@ _VARIANCE_FLOOR = 1e-3  # the normalisation's own epsilon
 
 @dataclass(frozen=True)
 class Convolution:
-    """One convolution with bias. `pad`: pixels before and after (TensorFlow's "same", which may be uneven)."""
+    """One convolution with bias.
+
+    `pad`: pixels before and after (TensorFlow's "same", which may be uneven).
+    """
 
     kernel: NDArray[np.float32]
     bias: NDArray[np.float32]
@@ -56,7 +69,11 @@ def network(name: str, size: int, threads: int = 1, engine: Engine | None = None
     """RGB images (n, size, size, 3) to features (n, 1280), built once per process."""
     chosen = one_of("engine", engine or default_engine(), ENGINES)
     layers = convolutions(read_weights(name), size)
-    return _on_onnxruntime(layers, size, threads) if chosen == "onnxruntime" else _on_torch(layers, threads)
+    return (
+        _on_onnxruntime(layers, size, threads)
+        if chosen == "onnxruntime"
+        else _on_torch(layers, threads)
+    )
 
 
 def convolutions(weights: Weights, size: int) -> list[Convolution]:
@@ -74,7 +91,9 @@ def convolutions(weights: Weights, size: int) -> list[Convolution]:
         if f"{block}_expand_conv.weight" in weights:
             wide, size = _folded(weights, f"{block}_expand_conv", f"{block}_bn0", size, cut=True)
             inside.append(wide)
-        deep, size = _folded(weights, f"{block}_depthwise_conv", f"{block}_bn1", size, stride=stride, cut=True)
+        deep, size = _folded(
+            weights, f"{block}_depthwise_conv", f"{block}_bn1", size, stride=stride, cut=True
+        )
         flat, size = _folded(weights, f"{block}_project_conv", f"{block}_bn2", size)
         layers += _as_block([*inside, deep, flat], adds=not opens)
         channels = leaving
@@ -91,7 +110,13 @@ def _as_block(layers: list[Convolution], *, adds: bool) -> list[Convolution]:
 
 
 def _folded(
-    weights: Weights, convolution: str, normalisation: str, size: int, *, stride: int = 1, cut: bool = False
+    weights: Weights,
+    convolution: str,
+    normalisation: str,
+    size: int,
+    *,
+    stride: int = 1,
+    cut: bool = False,
 ) -> tuple[Convolution, int]:
     """A convolution with its normalisation folded in, and the side of what it gives."""
     kernel = weights[f"{convolution}.weight"].astype(np.float64)
@@ -121,7 +146,9 @@ def _on_onnxruntime(layers: list[Convolution], size: int, threads: int) -> Netwo
     options.log_severity_level = 3
     # Waiting threads sleep: spinning would burn the cores that others need.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    session = runtime.InferenceSession(_graph(layers, size), options, providers=["CPUExecutionProvider"])
+    session = runtime.InferenceSession(
+        _graph(layers, size), options, providers=["CPUExecutionProvider"]
+    )
 
     def run(batch: NDArray[np.uint8]) -> NDArray[np.float32]:
         (features,) = session.run(None, {"images": batch})
@@ -135,7 +162,8 @@ def _graph(layers: list[Convolution], size: int) -> bytes:
     """The layers as an ONNX model; (x - 127) / 128 is what the network was trained with."""
     graph = onnx.Graph("images", np.uint8, (size, size, 3))
     one, middle, low, high = (
-        graph.constant(name, np.float32(value)) for name, value in (("one", 1 / 128), ("mid", 127), ("0", 0), ("6", 6))
+        graph.constant(name, np.float32(value))
+        for name, value in (("one", 1 / 128), ("mid", 127), ("0", 0), ("6", 6))
     )
     x = graph.node("Cast", "images", to=onnx.FLOAT)
     x = graph.node("Mul", graph.node("Sub", x, middle), one)
@@ -143,7 +171,10 @@ def _graph(layers: list[Convolution], size: int) -> bytes:
     entering = x
     for number, layer in enumerate(layers):
         entering = x if layer.block_starts else entering
-        kernel, bias = graph.constant(f"k{number}", layer.kernel), graph.constant(f"b{number}", layer.bias)
+        kernel, bias = (
+            graph.constant(f"k{number}", layer.kernel),
+            graph.constant(f"b{number}", layer.bias),
+        )
         before, after = layer.pad
         x = graph.node(
             "Conv",
@@ -164,7 +195,10 @@ def _graph(layers: list[Convolution], size: int) -> bytes:
 def _on_torch(layers: list[Convolution], threads: int) -> Network:
     torch = optional_module("torch", extra="torch")
     tensors = [
-        (torch.from_numpy(layer.kernel).contiguous(memory_format=torch.channels_last), torch.from_numpy(layer.bias))
+        (
+            torch.from_numpy(layer.kernel).contiguous(memory_format=torch.channels_last),
+            torch.from_numpy(layer.bias),
+        )
         for layer in layers
     ]
 
@@ -177,7 +211,9 @@ def _on_torch(layers: list[Convolution], threads: int) -> Network:
             before, after = layer.pad
             even = before == after
             padded = x if even else torch.nn.functional.pad(x, (before, after, before, after))
-            x = torch.conv2d(padded, kernel, bias, layer.stride, before if even else 0, 1, layer.groups)
+            x = torch.conv2d(
+                padded, kernel, bias, layer.stride, before if even else 0, 1, layer.groups
+            )
             x = x.clamp_(0, 6) if layer.cut else x
             x = x + entering if layer.block_adds else x
         result: NDArray[np.float32] = x.mean(dim=(2, 3)).numpy()

@@ -1,7 +1,8 @@
-"""Just enough of the ONNX file format to hand a network to onnxruntime: nodes, constants, one input, one output.
+"""Just enough of the ONNX file format to hand a network to onnxruntime: nodes, constants, one
+input, one output.
 
-ONNX is a protocol buffer: every field is a key (number and kind), then a varint, or a length and bytes. The field
-numbers below are those of the published `onnx.proto`.
+ONNX is a protocol buffer: every field is a key (number and kind), then a varint, or a length and
+bytes. The field numbers below are those of the published `onnx.proto`.
 """
 
 from __future__ import annotations
@@ -20,7 +21,10 @@ _IR_VERSION, _OPERATORS = 8, 13
 
 
 class Graph:
-    """A network under construction. `node` and `constant` give the name by which others refer to their value."""
+    """A network under construction.
+
+    `node` and `constant` give the name by which others refer to their value.
+    """
 
     def __init__(self, name: str, dtype: DTypeLike, shape: tuple[int | str, ...]) -> None:
         self._input = _value(name, _TYPES[np.dtype(dtype)], shape)
@@ -32,7 +36,9 @@ class Graph:
         array = np.asarray(value)
         dims = b"".join(_number(1, extent) for extent in array.shape)
         kind = _number(2, _TYPES[array.dtype])
-        self._constants.append(dims + kind + _text(8, name) + _bytes(9, np.ascontiguousarray(array).tobytes()))
+        self._constants.append(
+            dims + kind + _text(8, name) + _bytes(9, np.ascontiguousarray(array).tobytes())
+        )
         return name
 
     def node(self, operator: str, *inputs: str, **attributes: int | float | list[int]) -> str:
@@ -49,12 +55,18 @@ class Graph:
         graph = b"".join(_bytes(1, node) for node in self._nodes) + _text(2, "blindsight")
         graph += b"".join(_bytes(5, constant) for constant in self._constants)
         graph += _bytes(11, self._input) + _bytes(12, _value(output, FLOAT, shape))
-        return _number(1, _IR_VERSION) + _bytes(7, graph) + _bytes(8, _text(1, "") + _number(2, _OPERATORS))
+        return (
+            _number(1, _IR_VERSION)
+            + _bytes(7, graph)
+            + _bytes(8, _text(1, "") + _number(2, _OPERATORS))
+        )
 
 
 def _value(name: str, kind: int, shape: tuple[int | str, ...]) -> bytes:
     """A named input or output whose first axis is the batch, of any length."""
-    dims = b"".join(_bytes(1, _text(2, d) if isinstance(d, str) else _number(1, d)) for d in ("batch", *shape))
+    dims = b"".join(
+        _bytes(1, _text(2, d) if isinstance(d, str) else _number(1, d)) for d in ("batch", *shape)
+    )
     return _text(1, name) + _bytes(2, _bytes(1, _number(1, kind) + _bytes(2, dims)))
 
 

@@ -21,7 +21,9 @@ __all__ = ["PixelPCA", "pixels"]
 
 
 def pixels(images: Any, *, size: int | None = None) -> NDArray[np.float32]:
-    """Images as rows of numbers in [0, 1]; `size` resizes them first (to RGB), as lazy sets of photos need."""
+    """Images as rows of numbers in [0, 1]; `size` resizes them first (to RGB), as lazy sets of
+    photos need.
+    """
     source = as_images(images)
     kept = ImageSet(source).array(size)
     return kept.reshape(len(kept), -1).astype(np.float32) / np.float32(255)
@@ -30,18 +32,22 @@ def pixels(images: Any, *, size: int | None = None) -> NDArray[np.float32]:
 class PixelPCA(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     """Principal components of the pixels.
 
-    What `fit` learns (mean and directions) depends on every image it sees and carries no guarantee: fit it on
-    public images if the result is released.
+    What `fit` learns (mean and directions) depends on every image it sees and carries no guarantee:
+    fit it on public images if the result is released.
 
     Args:
-        n_components: How many components to keep.
-        whiten: Scale every component to unit variance.
-        size: Resize images to size x size RGB first; needed if they differ in size.
-        random_state: Seed of the randomised solver (used for large images only); None for fresh randomness.
+        n_components: How many components to keep. whiten: Scale every component to unit variance.
+        size: Resize images to size x size RGB first; needed if they differ in size. random_state:
+        Seed of the randomised solver (used for large images only); None for fresh randomness.
     """
 
     def __init__(
-        self, n_components: int = 64, *, whiten: bool = False, size: int | None = None, random_state: Any = None
+        self,
+        n_components: int = 64,
+        *,
+        whiten: bool = False,
+        size: int | None = None,
+        random_state: Any = None,
     ) -> None:
         self.n_components = n_components
         self.whiten = whiten
@@ -57,7 +63,9 @@ class PixelPCA(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         self.components_, self.mean_ = pca.components_, pca.mean_
         # A component without variance stays as it is rather than being divided by nothing.
         deviation = np.sqrt(np.maximum(pca.explained_variance_, 0))
-        self.scale_ = np.where(deviation > 0, deviation, 1) if self.whiten else np.ones_like(deviation)
+        self.scale_ = (
+            np.where(deviation > 0, deviation, 1) if self.whiten else np.ones_like(deviation)
+        )
         return self
 
     def transform(self, X: Any) -> NDArray[np.floating[Any]]:
@@ -70,7 +78,9 @@ class PixelPCA(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     def inverse_transform(self, Z: Any) -> NDArray[np.floating[Any]]:
         """Back to rows of pixels in [0, 1], as far as the components remember."""
         check_is_fitted(self)
-        result: NDArray[np.floating[Any]] = (np.asarray(Z) * self.scale_) @ self.components_ + self.mean_
+        result: NDArray[np.floating[Any]] = (
+            np.asarray(Z) * self.scale_
+        ) @ self.components_ + self.mean_
         return result
 
     def save(self, path: str | Path) -> None:
@@ -92,8 +102,14 @@ class PixelPCA(TransformerMixin, BaseEstimator):  # type: ignore[misc]
             fitted = cls(fields["n_components"], whiten=fields["whiten"], size=fields["size"])
             components, mean, scale = (arrays[name] for name in ("components", "mean", "scale"))
         except KeyError as error:
-            raise HostileFile(f"{Path(path).name} lacks {error}: it is no saved PixelPCA.") from None
-        if components.ndim != 2 or mean.shape != components.shape[1:] or scale.shape != components.shape[:1]:
+            raise HostileFile(
+                f"{Path(path).name} lacks {error}: it is no saved PixelPCA."
+            ) from None
+        if (
+            components.ndim != 2
+            or mean.shape != components.shape[1:]
+            or scale.shape != components.shape[:1]
+        ):
             raise HostileFile(f"{Path(path).name} holds arrays whose shapes do not fit together.")
         fitted.components_, fitted.mean_, fitted.scale_ = components, mean, scale
         fitted.n_features_in_ = components.shape[1]
@@ -111,6 +127,10 @@ class PixelPCA(TransformerMixin, BaseEstimator):  # type: ignore[misc]
             images = True
         rows = pixels(X, size=self.size) if images else X
         checked: NDArray[np.floating[Any]] = validate_data(
-            self, rows, reset=reset, dtype=[np.float64, np.float32], ensure_min_samples=2 if reset else 1
+            self,
+            rows,
+            reset=reset,
+            dtype=[np.float64, np.float32],
+            ensure_min_samples=2 if reset else 1,
         )
         return checked

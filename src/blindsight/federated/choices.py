@@ -1,4 +1,6 @@
-"""What a `FederatedClassifier` is told, as values: how updates are summed, and the noise on the sums."""
+"""What a `FederatedClassifier` is told, as values: how updates are summed, and the noise on the
+sums.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ __all__ = ["Pad", "Paper", "SumNoise"]
 
 @dataclass(frozen=True, kw_only=True)
 class SumNoise:
-    """Noise on every sum: at most (epsilon, delta) per user over all rounds, updates clipped to l2 norm `clip`."""
+    """Noise on every sum: at most (epsilon, delta) per user over all rounds, updates clipped to l2
+    norm `clip`.
+    """
 
     epsilon: float
     delta: float = 1e-5
@@ -29,8 +33,9 @@ class SumNoise:
 class Pad:
     """Sums under a lattice pad, with the protocol's rules; the fields are those of `Settings`.
 
-    `colluders` is at most all but two of the users. With noise, `bound` and `bits` follow from it and must be left out.
-    `key_bits` is for one key generator: 2048, or 3072 for the long term; None with key holders.
+    `colluders` is at most all but two of the users. With noise, `bound` and `bits` follow from it
+    and must be left out. `key_bits` is for one key generator: 2048, or 3072 for the long term; None
+    with key holders.
     """
 
     group: int | None = None
@@ -46,13 +51,17 @@ class Pad:
         checks.whole("colluders", self.colluders, least=0)
         if self.holders is not None:
             if self.key_bits is not None:
-                raise InvalidParameter("key_bits is for one key generator: leave it out with holders.")
+                raise InvalidParameter(
+                    "key_bits is for one key generator: leave it out with holders."
+                )
             object.__setattr__(self, "holders", tuple(self.holders))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Paper:
-    """Algorithm 1 to the letter, weaknesses included: one ciphertext per weight, `capacity` (M) of them in a shard."""
+    """Algorithm 1 to the letter, weaknesses included: one ciphertext per weight, `capacity` (M) of
+    them in a shard.
+    """
 
     capacity: int | None = None
     bound: float | None = None

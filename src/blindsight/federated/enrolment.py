@@ -2,15 +2,16 @@
 
 What is shared with whom:
 
-    secret                                            users   aggregator   key generator   key holders
-    the seed of the vectors' tags                     all     -            made, not kept  -
-    the seed of the slots' checks (φ in `paper`)      all     -            yes             -
-    user n's own seed of checks                       n       -            yes             -
-    φ^(n)'s seed (`paper` only)                       n       yes          made, not kept  -
-    the factors of the Paillier modulus               -       -            yes             -
-    holder j's X25519 key                             -       -            -               j
+    secret                                            users   aggregator   key generator   key
+    holders the seed of the vectors' tags                     all     -            made, not kept  -
+    the seed of the slots' checks (φ in `paper`)      all     -            yes             - user
+    n's own seed of checks                       n       -            yes             - φ^(n)'s seed
+    (`paper` only)                       n       yes          made, not kept  - the factors of the
+    Paillier modulus               -       -            yes             - holder j's X25519 key
+    -       -            -               j
 
-Each enrolment is a value with a sealed binary form. All of them are secret: send them over a protected channel. The
+Each enrolment is a value with a sealed binary form. All of them are secret: send them over a
+protected channel. The
 *agreement* is a digest of settings, keys and everybody's signature keys; every message carries it.
 """
 
@@ -31,14 +32,24 @@ from blindsight.federated.signatures import Identity, Verifier
 from blindsight.federated.transport.shares import public_of
 from blindsight.federated.wire import Reader, Writer, seal, unseal
 
-__all__ = ["AggregatorEnrolment", "HolderEnrolment", "KeygenEnrolment", "Setup", "UserEnrolment", "enrol", "parties"]
+__all__ = [
+    "AggregatorEnrolment",
+    "HolderEnrolment",
+    "KeygenEnrolment",
+    "Setup",
+    "UserEnrolment",
+    "enrol",
+    "parties",
+]
 
 
 class _Secret:
     """Secret fields never show in repr (`field(repr=False)`) and never go into a pickle."""
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
-        raise TypeError("an enrolment is never pickled or copied: use dump() and keep the bytes to their owner.")
+        raise TypeError(
+            "an enrolment is never pickled or copied: use dump() and keep the bytes to their owner."
+        )
 
 
 class _Sealed(_Secret):
@@ -64,7 +75,8 @@ class _Sealed(_Secret):
 
 @dataclass(frozen=True, kw_only=True)
 class UserEnrolment(_Sealed):
-    """What user n gets. `public` is None where key holders open the sums, `holders` empty where one key generator does.
+    """What user n gets. `public` is None where key holders open the sums, `holders` empty where one
+    key generator does.
 
     `verifiers`: of the aggregator and of who opens the sums.
     """
@@ -85,7 +97,9 @@ class UserEnrolment(_Sealed):
 
 @dataclass(frozen=True, kw_only=True)
 class AggregatorEnrolment(_Sealed):
-    """What the aggregator gets: public keys, whose signatures to expect, and in `paper` mode all φ^(n)."""
+    """What the aggregator gets: public keys, whose signatures to expect, and in `paper` mode all
+    φ^(n).
+    """
 
     _kind: ClassVar[bytes] = b"AGGR"
     settings: Settings
@@ -112,7 +126,9 @@ class KeygenEnrolment(_Sealed):
 
 @dataclass(frozen=True, kw_only=True)
 class HolderEnrolment(_Sealed):
-    """What key holder `index` gets: the key its shares are encrypted to, and whose signatures to expect."""
+    """What key holder `index` gets: the key its shares are encrypted to, and whose signatures to
+    expect.
+    """
 
     _kind: ClassVar[bytes] = b"HOLD"
     index: int
@@ -135,7 +151,11 @@ class Setup(_Secret):
 
 def parties(settings: Settings) -> tuple[int, ...]:
     """Everybody's address."""
-    openers = (KEYGEN,) if settings.holders is None else tuple(holder(j) for j in range(1, settings.holders[1] + 1))
+    openers = (
+        (KEYGEN,)
+        if settings.holders is None
+        else tuple(holder(j) for j in range(1, settings.holders[1] + 1))
+    )
     return (AGGREGATOR, *openers, *range(1, settings.users + 1))
 
 
@@ -143,7 +163,9 @@ def enrol(settings: Settings, key: PrivateKey | None = None) -> Setup:
     """Make every party's enrolment. A key generator needs a `key`; key holders need none."""
     signing = {n: Identity() for n in parties(settings)}
     if (key is None) != (settings.holders is not None):
-        raise InvalidParameter("one key generator needs a Paillier key, and key holders go without.")
+        raise InvalidParameter(
+            "one key generator needs a Paillier key, and key holders go without."
+        )
     numbers = range(1, settings.users + 1)
     indices = range(1, settings.holders[1] + 1) if settings.holders else range(0)
     private = {j: secrets.token_bytes(32) for j in indices}
@@ -179,15 +201,21 @@ def enrol(settings: Settings, key: PrivateKey | None = None) -> Setup:
     )
     keygen = None
     if key is not None:
-        keygen = KeygenEnrolment(**common, private=key, shared_seed=shared, own_seeds=own, identity=signing[KEYGEN])
+        keygen = KeygenEnrolment(
+            **common, private=key, shared_seed=shared, own_seeds=own, identity=signing[KEYGEN]
+        )
     holders = tuple(
-        HolderEnrolment(**common, index=j, private=private[j], identity=signing[holder(j)]) for j in indices
+        HolderEnrolment(**common, index=j, private=private[j], identity=signing[holder(j)])
+        for j in indices
     )
     return Setup(aggregator, users, keygen, holders)
 
 
 def _agreement(
-    settings: Settings, public: PublicKey | None, holders: Mapping[int, bytes], verifiers: Mapping[int, Verifier]
+    settings: Settings,
+    public: PublicKey | None,
+    holders: Mapping[int, bytes],
+    verifiers: Mapping[int, Verifier],
 ) -> bytes:
     writer = Writer().field(settings.encode()).field(_public(public))
     _write_map(writer, holders)
@@ -217,7 +245,8 @@ def _read_map(reader: Reader) -> dict[int, bytes]:
     return {reader.number("I"): reader.field() for _ in range(reader.number("I"))}
 
 
-# How a field of an enrolment is written and read, by its type. Plain bytes are seeds and digests: 32 of them.
+# How a field of an enrolment is written and read, by its type. Plain bytes are seeds and digests:
+# 32 of them.
 _FORMS: dict[str, tuple[Callable[[Writer, Any], Any], Callable[[Reader], Any]]] = {
     "int": (lambda writer, value: writer.number("I", value), lambda reader: reader.number("I")),
     "bytes": (lambda writer, value: writer.raw(value), lambda reader: reader.raw(32)),
@@ -233,7 +262,10 @@ _FORMS: dict[str, tuple[Callable[[Writer, Any], Any], Callable[[Reader], Any]]] 
         lambda writer, value: writer.field(keys.dump_private(value)),
         lambda reader: keys.load_private(reader.field()),
     ),
-    "Identity": (lambda writer, value: writer.field(value.dump()), lambda reader: Identity(reader.field())),
+    "Identity": (
+        lambda writer, value: writer.field(value.dump()),
+        lambda reader: Identity(reader.field()),
+    ),
     "Mapping[int, bytes]": (_write_map, _read_map),
     "Mapping[int, Verifier]": (
         _write_verifiers,

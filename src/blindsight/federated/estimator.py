@@ -1,4 +1,6 @@
-"""`FederatedClassifier`: a linear classifier learned over users who never show their rows or their updates."""
+"""`FederatedClassifier`: a linear classifier learned over users who never show their rows or their
+updates.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,8 @@ from blindsight.privacy.guarantee import Assumption
 __all__ = ["FederatedClassifier"]
 
 _NO_CLASSES = Assumption(
-    "classes", "classes were taken from the private labels: name them, classes=[...], and they are public"
+    "classes",
+    "classes were taken from the private labels: name them, classes=[...], and they are public",
 )
 _VALUES: dict[str, tuple[type, ...]] = {
     "learner": (Proximal, SGD),
@@ -43,17 +46,19 @@ _VALUES: dict[str, tuple[type, ...]] = {
 
 
 class FederatedClassifier(ClassifierMixin, Protected):  # type: ignore[misc]  # scikit-learn has no types
-    """Linear classifiers over several owners' rows, averaged by secure sums: all roles in one process.
+    """Linear classifiers over several owners' rows, averaged by secure sums: all roles in one
+    process.
 
     Parameters:
-        classes: the class names, known beforehand to everybody. None takes them from the private labels, and then no
+        classes: the class names, known beforehand to everybody. None takes them from the private
+        labels, and then no
             epsilon is proven: which classes occur would be in the file.
-        users: how many owners rows are dealt to when `fit` gets no `groups`.
-        rounds: how often weights are shared, updated and averaged.
-        learner: a `Proximal`, or an `SGD` (the paper's). None: `Proximal(strength=1e-3)`.
-        send: `Change()` (the whole change; None), `Weights()` (the paper: the sparse classifier itself), `TopK(share)`
-            (the largest changes, with error feedback) or `CommonMask(share, seed)` (a random support common to all
-            users).
+        users: how many owners rows are dealt to when `fit` gets no `groups`. rounds: how often
+        weights are shared, updated and averaged. learner: a `Proximal`, or an `SGD` (the paper's).
+        None: `Proximal(strength=1e-3)`. send: `Change()` (the whole change; None), `Weights()` (the
+        paper: the sparse classifier itself), `TopK(share)`
+            (the largest changes, with error feedback) or `CommonMask(share, seed)` (a random
+            support common to all users).
         sums: `Pad()` (None), or `Paper()` for Algorithm 1 to the letter.
         noise: `SumNoise(epsilon=...)` on every sum; None: no noise, and `guarantee_` says so.
         encrypt: False computes the same numbers without the cryptography.
@@ -61,16 +66,18 @@ class FederatedClassifier(ClassifierMixin, Protected):  # type: ignore[misc]  # 
     Attributes:
         coef_: the model; features are (X - mean) / deviation of the public rows, if any.
         intercept_: the model; features are (X - mean) / deviation of the public rows, if any.
-        classes_: the model; features are (X - mean) / deviation of the public rows, if any.
-        scale_: the model; features are (X - mean) / deviation of the public rows, if any.
-        rounds_: one `RoundLog` per round: users, sparsity, bytes, seconds, accuracy. They are exact, so they stay with
+        classes_: the model; features are (X - mean) / deviation of the public rows, if any. scale_:
+        the model; features are (X - mean) / deviation of the public rows, if any. rounds_: one
+        `RoundLog` per round: users, sparsity, bytes, seconds, accuracy. They are exact, so they
+        stay with
             their owner: `save` leaves them out, and a loaded model has none.
         guarantee_: what is promised, and who sees what.
         disclosure_: what is promised, and who sees what.
         advice_: what to change where noise drowns the updates; else None.
 
     Guarantee:
-        With `noise`, per user and per record, replace one. Without, none: the exact sums are published.
+        With `noise`, per user and per record, replace one. Without, none: the exact sums are
+        published.
     """
 
     _kind: ClassVar[str] = "federated classifier"
@@ -139,17 +146,24 @@ class FederatedClassifier(ClassifierMixin, Protected):  # type: ignore[misc]  # 
         return Pad() if self.sums is None else self.sums
 
     def promise(self, **public: Any) -> Guarantee:
-        """What will be promised, from parameters and public facts only: users, classes, named, features, agreed."""
+        """What will be promised, from parameters and public facts only: users, classes, named,
+        features, agreed.
+        """
         unproven = () if public["named"] else (_NO_CLASSES,)
         return self._agreed(public).guarantee(self.rounds, entropy=self.entropy_, unproven=unproven)
 
     def _agreed(self, public: dict[str, Any]) -> Agreement:
-        """What the parties of a run across machines agreed on; where all are in this process, the parameters' own."""
+        """What the parties of a run across machines agreed on; where all are in this process, the
+        parameters' own.
+        """
         classes, features = len(public["classes"]), public["features"]
         if "agreed" not in public:
             return self.agreement(users=public["users"], classes=classes, features=features)
         settings = Settings.decode(bytes.fromhex(public["agreed"]))
-        if (settings.users, settings.dimension) != (public["users"], linear.rows_of(classes) * (features + 1)):
+        if (settings.users, settings.dimension) != (
+            public["users"],
+            linear.rows_of(classes) * (features + 1),
+        ):
             raise HostileFile("what was agreed on is not what was learned.")
         return Agreement(settings)
 
@@ -166,10 +180,12 @@ class FederatedClassifier(ClassifierMixin, Protected):  # type: ignore[misc]  # 
     ) -> FederatedClassifier:
         """Learn over the owners that `groups` names, one entry per row.
 
-        public: (X, y) that anybody may see: w̄_0 and the features' scale come from it (Section 2.1). Without it
+        public: (X, y) that anybody may see: w̄_0 and the features' scale come from it (Section
+        2.1). Without it
             training starts at zero and features are taken as they are.
         test: (X, y) on which every round's accuracy is logged; without it on the training rows.
-        ledger: charged with the guarantee before the first round; refuses what has no finite epsilon.
+        ledger: charged with the guarantee before the first round; refuses what has no finite
+        epsilon.
         """
         X, y = validate_data(self, X, y, dtype=np.float64)
         classes, labels = self._labels(np.asarray(y))
@@ -186,7 +202,10 @@ class FederatedClassifier(ClassifierMixin, Protected):  # type: ignore[misc]  # 
         X = self._scaled(X)
         start = self._start(public, classes, agreement.settings.dimension)
         simulation = Simulation(
-            agreement.settings, encrypt=self.encrypt, key_bits=self._sums.key_bits or 2048, door=door
+            agreement.settings,
+            encrypt=self.encrypt,
+            key_bits=self._sums.key_bits or 2048,
+            door=door,
         )
         federation = Federation(
             simulation,
@@ -200,7 +219,9 @@ class FederatedClassifier(ClassifierMixin, Protected):  # type: ignore[misc]  # 
         return self._settle_in()
 
     def _labels(self, y: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.intp]]:
-        """The classes, from the parameter where it is given and else from the labels; and class numbers."""
+        """The classes, from the parameter where it is given and else from the labels; and class
+        numbers.
+        """
         check_classification_targets(y)
         if self.classes is None:
             found, labels = np.unique(y, return_inverse=True)
@@ -219,15 +240,20 @@ class FederatedClassifier(ClassifierMixin, Protected):  # type: ignore[misc]  # 
         if groups is None:
             users = checks.whole("users", self.users, least=3)
             if rows < users:
-                raise InvalidData(f"n_samples={rows} is too few for {users} users: each needs a row.")
+                raise InvalidData(
+                    f"n_samples={rows} is too few for {users} users: each needs a row."
+                )
             return users, np.arange(rows) % users
         given = np.asarray(groups)
         if given.shape != (rows,):
-            raise InvalidData(f"groups must name an owner per row: {rows} were expected, got shape {given.shape}.")
+            raise InvalidData(
+                f"groups must name an owner per row: {rows} were expected, got shape {given.shape}."
+            )
         names, owner = np.unique(given, return_inverse=True)
         if len(names) < 3:
             raise InvalidData(
-                f"at least 3 owners are needed, got {len(names)}: with two, each sees through the sum to the other."
+                f"at least 3 owners are needed, got {len(names)}: with two, each sees through the "
+                "sum to the other."
             )
         return len(names), owner
 
@@ -239,16 +265,28 @@ class FederatedClassifier(ClassifierMixin, Protected):  # type: ignore[misc]  # 
         rows, names = public
         labels = _numbered(classes, np.asarray(names))
         if labels is None:
-            raise InvalidData("public rows must have classes that are among `classes`, or among the users' labels.")
-        return initial_weights(self._scaled(np.asarray(rows, dtype=np.float64)), labels, classes=len(classes))
+            raise InvalidData(
+                "public rows must have classes that are among `classes`, or among the users' "
+                "labels."
+            )
+        return initial_weights(
+            self._scaled(np.asarray(rows, dtype=np.float64)), labels, classes=len(classes)
+        )
 
     def _trainers(
-        self, X: NDArray[Any], labels: NDArray[Any], owner: NDArray[np.intp], owners: int, classes: int
+        self,
+        X: NDArray[Any],
+        labels: NDArray[Any],
+        owner: NDArray[np.intp],
+        owners: int,
+        classes: int,
     ) -> dict[int, LocalTrainer]:
         rng, _ = training_rng(self.random_state)
         seed, learner = int(rng.integers(1 << 62)), self.learner or Proximal(strength=1e-3)
         return {
-            n + 1: LocalTrainer(X[owner == n], labels[owner == n], classes, learner, self._send.sparsity, [seed, n])
+            n + 1: LocalTrainer(
+                X[owner == n], labels[owner == n], classes, learner, self._send.sparsity, [seed, n]
+            )
             for n in range(owners)
         }
 
@@ -275,12 +313,19 @@ class FederatedClassifier(ClassifierMixin, Protected):  # type: ignore[misc]  # 
         return np.asarray((X - scale[0]) / scale[1])
 
     def _settle(self) -> None:
-        public, weights = self.public_, checks.finite_array("weights", self.released_["weights"], ndim=2)
+        public, weights = (
+            self.public_,
+            checks.finite_array("weights", self.released_["weights"], ndim=2),
+        )
         self.classes_ = np.array(public["classes"])
         self.scale_ = checks.finite_array("scale", public["scale"], ndim=2)
         self.n_features_in_ = public["features"]
         rows, width = linear.rows_of(len(self.classes_)), self.n_features_in_
-        if weights.shape != (rows, width + 1) or self.scale_.shape != (2, width) or not (self.scale_[1] > 0).all():
+        if (
+            weights.shape != (rows, width + 1)
+            or self.scale_.shape != (2, width)
+            or not (self.scale_[1] > 0).all()
+        ):
             raise HostileFile("the parts of a federated classifier do not fit together.")
         self.coef_, self.intercept_ = weights[:, :-1].copy(), weights[:, -1].copy()
         agreement = self._agreed(public)
@@ -291,7 +336,11 @@ class FederatedClassifier(ClassifierMixin, Protected):  # type: ignore[misc]  # 
         for name in _VALUES:
             value = getattr(self, name)
             found[name] = None if value is None else {"type": type(value).__name__, **asdict(value)}
-        return found if self.classes is None else {**found, "classes": np.unique(np.asarray(self.classes)).tolist()}
+        return (
+            found
+            if self.classes is None
+            else {**found, "classes": np.unique(np.asarray(self.classes)).tolist()}
+        )
 
     @classmethod
     def _read_parameters(cls, fields: dict[str, Any]) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """Weights as whole numbers: fixed point with one public scale for everybody.
 
-The exponent is fixed and public, unlike python-paillier's, which travels beside each ciphertext and tells the size of
-the weight (rank correlation 0.6 to 0.8 with |w|). A value outside the agreed bound is refused, never wrapped.
+The exponent is fixed and public, unlike python-paillier's, which travels beside each ciphertext and
+tells the size of the weight (rank correlation 0.6 to 0.8 with |w|). A value outside the agreed
+bound is refused, never wrapped.
 """
 
 from __future__ import annotations
@@ -45,7 +46,9 @@ class FixedPoint:
         return self.bound / self.largest
 
     def encode(self, values: ArrayLike, *, toward_zero: bool = False) -> NDArray[np.int64]:
-        """Whole numbers nearest to the values; with `toward_zero` no norm grows (for sensitivity bounds)."""
+        """Whole numbers nearest to the values; with `toward_zero` no norm grows (for sensitivity
+        bounds).
+        """
         array = checks.finite_array("values", values)
         if array.size and float(np.abs(array).max()) > self.bound:
             raise InvalidData(

@@ -1,8 +1,9 @@
-"""Making keys, and keeping them: one checksummed binary form each, for the public and for the private key.
+"""Making keys, and keeping them: one checksummed binary form each, for the public and for the
+private key.
 
-Primes are of equal length with p = q = 3 mod 4 and gcd(p - 1, q - 1) = 2, as Damgård, Jurik and Nielsen's short
-exponents need. On top of that, (p - 1)/2 and (q - 1)/2 have no prime factor below 1,024: then no randomisers' base has
-a small order.
+Primes are of equal length with p = q = 3 mod 4 and gcd(p - 1, q - 1) = 2, as Damgård, Jurik and
+Nielsen's short exponents need. On top of that, (p - 1)/2 and (q - 1)/2 have no prime factor below
+1,024: then no randomisers' base has a small order.
 """
 
 from __future__ import annotations
@@ -18,7 +19,14 @@ from gmpy2 import mpz
 from blindsight.core.errors import HostileFile, InvalidParameter
 from blindsight.federated.paillier import PrivateKey, PublicKey, require_bits
 
-__all__ = ["SMALLEST_FACTOR", "dump_private", "dump_public", "generate", "load_private", "load_public"]
+__all__ = [
+    "SMALLEST_FACTOR",
+    "dump_private",
+    "dump_public",
+    "generate",
+    "load_private",
+    "load_public",
+]
 
 SMALLEST_FACTOR: Final = 1024
 _PRIMORIAL = gmpy2.primorial(SMALLEST_FACTOR)
@@ -30,17 +38,21 @@ _VERSION: Final = 2
 def generate(bits: int = 2048, *, insecure_for_tests: bool = False) -> PrivateKey:
     """A fresh private key; its `.public` is what to hand out.
 
-    2048 bits by default, 3072 for what must stay secret beyond 2030. 1024 bits (the paper's length) warns: it is for
-    reproducing the paper's times. Anything shorter is refused unless a test says so.
+    2048 bits by default, 3072 for what must stay secret beyond 2030. 1024 bits (the paper's length)
+    warns: it is for reproducing the paper's times. Anything shorter is refused unless a test says
+    so.
     """
     require_bits(bits)
     if bits > _MAX_BITS:
         raise InvalidParameter(f"bits must be at most {_MAX_BITS}, got {bits}.")
     if bits < 2048 and not insecure_for_tests:
         if bits != 1024:
-            raise InvalidParameter(f"bits must be 2048 or more (or 1024, to reproduce the paper), got {bits}.")
+            raise InvalidParameter(
+                f"bits must be 2048 or more (or 1024, to reproduce the paper), got {bits}."
+            )
         warnings.warn(
-            "a 1024-bit key is within reach of an attacker with means: use it to reproduce the paper only.",
+            "a 1024-bit key is within reach of an attacker with means: use it to reproduce the "
+            "paper only.",
             UserWarning,
             stacklevel=2,
         )
@@ -79,7 +91,10 @@ def load_public(data: bytes) -> PublicKey:
 
 
 def dump_private(private: PrivateKey) -> bytes:
-    """The private key as bytes. Whoever reads them opens every ciphertext: keep the file to its owner (mode 0600)."""
+    """The private key as bytes.
+
+    Whoever reads them opens every ciphertext: keep the file to its owner (mode 0600).
+    """
     public = private.public
     return _seal(_PRIVATE, public.bits, (*private.factors(), public.h))
 
@@ -105,8 +120,14 @@ def _open(magic: bytes, data: bytes, what: str) -> tuple[mpz, ...]:
         raise HostileFile(f"not a {what} of version {_VERSION}.")
     count, bits = data[5], int.from_bytes(data[6:8], "little")
     width = (bits + 7) // 8
-    if bits > _MAX_BITS or len(data) != 8 + count * width + 32 or count != (2 if magic == _PUBLIC else 3):
+    if (
+        bits > _MAX_BITS
+        or len(data) != 8 + count * width + 32
+        or count != (2 if magic == _PUBLIC else 3)
+    ):
         raise HostileFile(f"not a {what}: its length does not fit its header.")
     if hashlib.sha256(data[:-32]).digest() != data[-32:]:
         raise HostileFile(f"the {what}'s checksum does not hold: the file is damaged.")
-    return tuple(mpz.from_bytes(data[8 + i * width : 8 + (i + 1) * width], "little") for i in range(count))
+    return tuple(
+        mpz.from_bytes(data[8 + i * width : 8 + (i + 1) * width], "little") for i in range(count)
+    )

@@ -1,24 +1,17 @@
 """The messages: one versioned binary format for all of them, with sizes known beforehand.
 
-    bytes   field
-    4       "BSFM"
-    1       version (2)
-    1       kind
-    1       purpose: 0 values, 1 votes
-    1       zero
-    32      agreement: a digest of settings, keys and parties
-    8       round
-    8       length: how many weights the round's vectors have
-    32      model hash
-    32      parent: which opened sum came before, zeros for the first round
-    4       sender (0 the aggregator, 1..N users, 0xFFFFFFFF the key generator, 0xFFFFFF00 + i the i-th key holder)
-    8       body length
+    bytes   field 4       "BSFM" 1       version (2) 1       kind 1       purpose: 0 values, 1 votes
+    1       zero 32      agreement: a digest of settings, keys and parties 8       round 8
+    length: how many weights the round's vectors have 32      model hash 32      parent: which
+    opened sum came before, zeros for the first round 4       sender (0 the aggregator, 1..N users,
+    0xFFFFFFFF the key generator, 0xFFFFFF00 + i the i-th key holder) 8       body length
     ...     body, by kind
     64      the sender's Ed25519 signature over the 132 bytes of header and SHA-256 of the body
 
-Numbers are little-endian. The signature covers the body through its digest, so that a third party can check that a
-user contributed without seeing what. Agreement, purpose, round, length, model and parent are a round's *context*:
-everything secret or random in a round is derived for it, so that nothing of one round fits another.
+Numbers are little-endian. The signature covers the body through its digest, so that a third party
+can check that a user contributed without seeing what. Agreement, purpose, round, length, model and
+parent are a round's *context*: everything secret or random in a round is derived for it, so that
+nothing of one round fits another.
 """
 
 from __future__ import annotations
@@ -73,7 +66,9 @@ def is_holder(number: int) -> bool:
 
 
 def sent_by(data: bytes, number: int) -> bool:
-    """Whether a message says that it is of that party: a carrier that knows who spoke lets nobody speak for others."""
+    """Whether a message says that it is of that party: a carrier that knows who spoke lets nobody
+    speak for others.
+    """
     return len(data) >= HEADER_BYTES and _HEADER.unpack_from(data)[-2] == number
 
 
@@ -203,18 +198,33 @@ class Message:
     def decode(cls, data: bytes, *, largest: int) -> Message:
         """Take a message apart; nothing is trusted yet."""
         if len(data) > largest:
-            raise ProtocolError(f"oversized: at most {largest} bytes are expected here, got {len(data)}.")
+            raise ProtocolError(
+                f"oversized: at most {largest} bytes are expected here, got {len(data)}."
+            )
         if len(data) < HEADER_BYTES + SIGNATURE_BYTES:
             raise ProtocolError(f"malformed: {len(data)} bytes are no message.")
-        magic, version, kind, purpose, zero, agreement, number, size, model, parent, sender, length = (
-            _HEADER.unpack_from(data)
-        )
+        (
+            magic,
+            version,
+            kind,
+            purpose,
+            zero,
+            agreement,
+            number,
+            size,
+            model,
+            parent,
+            sender,
+            length,
+        ) = _HEADER.unpack_from(data)
         if magic != _MAGIC or zero != 0:
             raise ProtocolError("malformed: this is no Blindsight message.")
         if version != VERSION:
             raise ProtocolError(f"wrong version: {VERSION} was expected, got {version}.")
         if kind not in Kind._value2member_map_ or purpose not in Purpose._value2member_map_:
-            raise ProtocolError(f"malformed: there is no message kind {kind} with purpose {purpose}.")
+            raise ProtocolError(
+                f"malformed: there is no message kind {kind} with purpose {purpose}."
+            )
         if len(data) != HEADER_BYTES + length + SIGNATURE_BYTES:
             raise ProtocolError("malformed: the length does not fit the header.")
         header = Header(
@@ -227,7 +237,9 @@ class Message:
             parent=parent,
             sender=sender,
         )
-        return cls(header, bytes(data[HEADER_BYTES:-SIGNATURE_BYTES]), bytes(data[-SIGNATURE_BYTES:]))
+        return cls(
+            header, bytes(data[HEADER_BYTES:-SIGNATURE_BYTES]), bytes(data[-SIGNATURE_BYTES:])
+        )
 
     def require(self, kind: Kind, agreement: bytes) -> None:
         """Refuse another kind and another federation."""
@@ -264,12 +276,20 @@ class Proof:
 
     def encode(self) -> bytes:
         """u32 user, u64 body length, 32 bytes of digest, 64 of signature."""
-        return bytes(Writer().number("I", self.user).number("Q", self.length).raw(self.digest).raw(self.signature))
+        return bytes(
+            Writer()
+            .number("I", self.user)
+            .number("Q", self.length)
+            .raw(self.digest)
+            .raw(self.signature)
+        )
 
     @classmethod
     def read(cls, reader: Reader) -> Proof:
         """Take one off a reader."""
-        return cls(reader.number("I"), reader.number("Q"), reader.raw(32), reader.raw(SIGNATURE_BYTES))
+        return cls(
+            reader.number("I"), reader.number("Q"), reader.raw(32), reader.raw(SIGNATURE_BYTES)
+        )
 
     @classmethod
     def of(cls, message: Message) -> Proof:
@@ -281,12 +301,16 @@ class Proof:
         """Whether that user signed such a message in that round."""
         bound = replace(about, kind=kind, sender=self.user)
         verifier = verifiers.get(self.user)
-        return verifier is not None and verifier.verify(bound.signed(self.length, self.digest), self.signature)
+        return verifier is not None and verifier.verify(
+            bound.signed(self.length, self.digest), self.signature
+        )
 
 
 @dataclass(frozen=True)
 class Refusal:
-    """Kind 5: the code of the rule, the round that the refuser is at, and one sentence of at most 500 bytes."""
+    """Kind 5: the code of the rule, the round that the refuser is at, and one sentence of at most
+    500 bytes.
+    """
 
     code: Code
     reason: str
@@ -294,7 +318,12 @@ class Refusal:
 
     def encode(self) -> bytes:
         """The body."""
-        return bytes(Writer().number("B", self.code).number("Q", self.at).field(self.reason.encode()[:_REASON_BYTES]))
+        return bytes(
+            Writer()
+            .number("B", self.code)
+            .number("Q", self.at)
+            .field(self.reason.encode()[:_REASON_BYTES])
+        )
 
     @classmethod
     def decode(cls, body: bytes) -> Refusal:
@@ -303,5 +332,7 @@ class Refusal:
         code, at, data = reader.number("B"), reader.number("Q"), reader.field()
         reader.end()
         if len(data) > _REASON_BYTES or code not in Code._value2member_map_:
-            raise ProtocolError(f"malformed: a refusal has a known code and at most {_REASON_BYTES} bytes.")
+            raise ProtocolError(
+                f"malformed: a refusal has a known code and at most {_REASON_BYTES} bytes."
+            )
         return cls(Code(code), data.decode(errors="replace"), at)

@@ -1,25 +1,30 @@
-"""Noise for what the sum itself reveals: each user adds a share of discrete Gaussian noise before it pads its update.
+"""Noise for what the sum itself reveals: each user adds a share of discrete Gaussian noise before
+it pads its update.
 
-*One share* is `convolved_gaussian(levels)`, a discrete Gaussian of standard deviation w = width(levels) >= 6.4 steps,
-up to a factor that `DiscreteGaussian` allows for. *The sum of h shares* is nearly the discrete Gaussian of variance
-h w² (compare Kairouz, Liu and Steinke 2021):
+*One share* is `convolved_gaussian(levels)`, a discrete Gaussian of standard deviation w =
+width(levels) >= 6.4 steps, up to a factor that `DiscreteGaussian` allows for. *The sum of h shares*
+is nearly the discrete Gaussian of variance h w² (compare Kairouz, Liu and Steinke 2021):
 
-*Lemma.* Let X ~ N_Z(0, a) and Y ~ N_Z(0, b) be independent discrete Gaussians with variances a, b and r = ab/(a+b). The
-law of X + Y is within the factor e^(±t) of N_Z(0, a+b) at every point, t = ln((1+e)/(1-e)), e = 2 Σ_k≥1 exp(-2π² r k²).
+*Lemma.* Let X ~ N_Z(0, a) and Y ~ N_Z(0, b) be independent discrete Gaussians with variances a, b
+and r = ab/(a+b). The law of X + Y is within the factor e^(±t) of N_Z(0, a+b) at every point, t =
+ln((1+e)/(1-e)), e = 2 Σ_k≥1 exp(-2π² r k²).
 
-*Proof.* P(X + Y = y) is proportional to Σ_x exp(-x²/2a - (y-x)²/2b) = exp(-y²/2(a+b)) Σ_x exp(-(x - ya/(a+b))²/2r).
-By Poisson summation the last sum is sqrt(2πr) (1 + E_y) with |E_y| <= e, whatever y. So the law is N_Z(0, a+b) times
-(1 + E_y) up to normalisation, and normalising costs another factor of the same kind. ∎
+*Proof.* P(X + Y = y) is proportional to Σ_x exp(-x²/2a - (y-x)²/2b) = exp(-y²/2(a+b)) Σ_x exp(-(x -
+ya/(a+b))²/2r). By Poisson summation the last sum is sqrt(2πr) (1 + E_y) with |E_y| <= e, whatever
+y. So the law is N_Z(0, a+b) times (1 + E_y) up to normalisation, and normalising costs another
+factor of the same kind. ∎
 
-With w² = 41, r is at least 20.5 and e below 2^-582: over 2^28 weights, 2^16 users and any number of rounds that is far
-below the thousand-millionth by which `mu` is rounded up. The discrete Gaussian of variance s² is in turn bounded by the
-continuous one of variance s² - 9, as proven at `DiscreteGaussian`.
+With w² = 41, r is at least 20.5 and e below 2^-582: over 2^28 weights, 2^16 users and any number of
+rounds that is far below the thousand-millionth by which `mu` is rounded up. The discrete Gaussian
+of variance s² is in turn bounded by the continuous one of variance s² - 9, as proven at
+`DiscreteGaussian`.
 
-*Sensitivity.* An update is clipped to l2 norm C and rounded toward zero, which lengthens no vector: in steps its norm
-is at most C/grid. Replacing a user's update by any other moves the sum by at most 2C/grid.
+*Sensitivity.* An update is clipped to l2 norm C and rounded toward zero, which lengthens no vector:
+in steps its norm is at most C/grid. Replacing a user's update by any other moves the sum by at most
+2C/grid.
 
-*Range.* A share is never larger than 160 (3^levels - 1)/2 steps, and slots hold that beside the clipped update: nothing
-is cut off, and nothing has to be added to delta.
+*Range.* A share is never larger than 160 (3^levels - 1)/2 steps, and slots hold that beside the
+clipped update: nothing is cut off, and nothing has to be added to delta.
 """
 
 from __future__ import annotations
@@ -44,7 +49,9 @@ from blindsight.privacy.mechanisms.named import register
 
 __all__ = ["GaussianShares", "largest_share"]
 
-_FINENESS = 16  # steps of the grid in clip / sqrt(dimension): rounding toward zero then costs a few per cent of a clip
+# steps of the grid in clip / sqrt(dimension): rounding toward zero then costs a few per cent of a
+# clip
+_FINENESS = 16
 
 
 def largest_share(levels: int) -> int:
@@ -57,8 +64,8 @@ def largest_share(levels: int) -> int:
 class GaussianShares:
     """A sum to which users add discrete Gaussian noise, `shares` of them unknown to the attacker.
 
-    Guarantee: (epsilon, delta) per user, replace one, for one sum of updates of l2 norm at most `clip` on a grid of
-    `step`; a record belongs to one user, so the same numbers hold per record.
+    Guarantee: (epsilon, delta) per user, replace one, for one sum of updates of l2 norm at most
+    `clip` on a grid of `step`; a record belongs to one user, so the same numbers hold per record.
     """
 
     clip: float
@@ -76,14 +83,25 @@ class GaussianShares:
         checks.whole("shares", self.shares)
         width(checks.whole("levels", self.levels))
         if not 0 < checks.number("delta", self.delta) < 1:
-            raise InvalidParameter(f"delta must be above 0 and below 1 for Gaussian noise, got {self.delta!r}.")
+            raise InvalidParameter(
+                f"delta must be above 0 and below 1 for Gaussian noise, got {self.delta!r}."
+            )
         _ = Cost(epsilon=0, unit=self.unit, neighbours=self.neighbours)
 
     @classmethod
     def calibrate(
-        cls, epsilon: float, *, delta: float, clip: float, dimension: int, shares: int, rounds: int = 1
+        cls,
+        epsilon: float,
+        *,
+        delta: float,
+        clip: float,
+        dimension: int,
+        shares: int,
+        rounds: int = 1,
     ) -> GaussianShares:
-        """The least noise with which `rounds` sums cost at most (epsilon, delta) per user, on a fitting grid."""
+        """The least noise with which `rounds` sums cost at most (epsilon, delta) per user, on a
+        fitting grid.
+        """
         checks.whole("rounds", rounds)
         plain = Gaussian.calibrate(epsilon, delta=delta, sensitivity=1.0, unit="user")
         mu = plain.mu / math.sqrt(rounds)
@@ -93,12 +111,18 @@ class GaussianShares:
             step = 2 * checks.positive("clip", clip) / steps * (1 + 1e-12)
             if step <= clip / (_FINENESS * math.sqrt(dimension)):
                 return cls(clip=clip, step=step, levels=levels, shares=shares, delta=delta)
-        raise InvalidParameter(f"noise for epsilon {epsilon:g} is too wide for the sampler: use a larger epsilon.")
+        raise InvalidParameter(
+            f"noise for epsilon {epsilon:g} is too wide for the sampler: use a larger epsilon."
+        )
 
     @property
     def mu(self) -> float:
         """Sensitivity over sigma of the continuous Gaussian that bounds the sum of the shares."""
-        return (1 + 1e-9) * (2 * self.clip / self.step) / math.sqrt(self.shares * width(self.levels) ** 2 - 9)
+        return (
+            (1 + 1e-9)
+            * (2 * self.clip / self.step)
+            / math.sqrt(self.shares * width(self.levels) ** 2 - 9)
+        )
 
     @property
     def sigma(self) -> float:
@@ -108,12 +132,21 @@ class GaussianShares:
     @property
     def says(self) -> str:
         """In a few words."""
-        return f"{self.shares} shares of discrete Gaussian noise, sigma = {self.sigma:.4g} for clip {self.clip:.4g}"
+        return (
+            f"{self.shares} shares of discrete Gaussian noise, sigma = {self.sigma:.4g} for clip "
+            f"{self.clip:.4g}"
+        )
 
     @property
     def cost(self) -> Cost:
         """The smallest epsilon at `delta`, of one sum."""
-        found = Gaussian(sigma=1.0, sensitivity=self.mu, delta=self.delta, unit=self.unit, neighbours=self.neighbours)
+        found = Gaussian(
+            sigma=1.0,
+            sensitivity=self.mu,
+            delta=self.delta,
+            unit=self.unit,
+            neighbours=self.neighbours,
+        )
         return found.cost
 
     @property
@@ -126,7 +159,9 @@ class GaussianShares:
         return np.array([-self.clip]), np.array([self.clip])
 
     def clipped(self, update: Any) -> NDArray[np.int64]:
-        """An update inside the clip in whole steps toward zero: shorter than clip/step for certain."""
+        """An update inside the clip in whole steps toward zero: shorter than clip/step for
+        certain.
+        """
         values = checks.finite_array("update", update, ndim=1)
         # Scaled into the ball by a hair more than needed: float rounding must not lengthen it.
         norm = float(np.linalg.norm(values)) * (1 + 1e-9)
@@ -144,7 +179,9 @@ class GaussianShares:
         # A sum of whole steps may have lost an ulp on its way through floats.
         steps = np.trunc(values / self.step * (1 + 1e-12)).astype(np.int64)
         for _ in range(self.shares):
-            steps = steps + convolved_gaussian(self.levels, steps.size, rng=rng).reshape(steps.shape)
+            steps = steps + convolved_gaussian(self.levels, steps.size, rng=rng).reshape(
+                steps.shape
+            )
         return keep_dtype(steps * self.step, x)
 
     def log_prob(self, released: Any, x: Any) -> NDArray[np.float64]:
@@ -160,5 +197,7 @@ class GaussianShares:
         return FixedPoint(bound=self.step * ((1 << (bits - 1)) - 1), bits=bits)
 
     def share_of_clip(self, users: int, dimension: int) -> float:
-        """The norm of the noise in the mean of all users' updates, in clips: above 1 it drowns what is learned."""
+        """The norm of the noise in the mean of all users' updates, in clips: above 1 it drowns what
+        is learned.
+        """
         return width(self.levels) * self.step * math.sqrt(users * dimension) / users / self.clip

@@ -36,4 +36,6 @@ class Opened:
         contributors = tuple(np.frombuffer(reader.raw(4 * count), dtype="<u4").tolist())
         if reader.left % 8:
             raise ProtocolError("malformed: a sum has eight bytes a coordinate.")
-        return cls(contributors, np.frombuffer(reader.raw(reader.left), dtype="<i8").astype(np.int64))
+        return cls(
+            contributors, np.frombuffer(reader.raw(reader.left), dtype="<i8").astype(np.int64)
+        )

@@ -1,16 +1,16 @@
 """Paillier's cryptosystem on gmpy2.
 
-A plaintext is a whole number in [0, n), a ciphertext one in (0, n²). With g = n + 1 (the paper's footnote 3 calls the
-modulus T)
+A plaintext is a whole number in [0, n), a ciphertext one in (0, n²). With g = n + 1 (the paper's
+footnote 3 calls the modulus T)
 
     ζ(x) = (1 + n)^x · (h^n)^a  mod n²,     h = -y² mod n,
 
-where a is fresh and of |n|/2 bits (Damgård, Jurik and Nielsen 2010): h generates a group of unknown order inside the
-squares and their negatives, and a short fixed-base power of it replaces the n-th power of a random number. The product
-of two ciphertexts is a ciphertext of the sum (Equation 1).
+where a is fresh and of |n|/2 bits (Damgård, Jurik and Nielsen 2010): h generates a group of unknown
+order inside the squares and their negatives, and a short fixed-base power of it replaces the n-th
+power of a random number. The product of two ciphertexts is a ciphertext of the sum (Equation 1).
 
-Decryption works modulo p² and q² apart. Raising to p - 1 removes the randomiser, what is left is (1 + n)^(x(p-1)), and
-(1 + pz)^k = 1 + kpz modulo p² turns the power into a product.
+Decryption works modulo p² and q² apart. Raising to p - 1 removes the randomiser, what is left is (1
++ n)^(x(p-1)), and (1 + pz)^k = 1 + kpz modulo p² turns the power into a product.
 """
 
 from __future__ import annotations
@@ -53,17 +53,30 @@ class PublicKey:
         self.h = mpz(_whole("the randomisers' base", h))
         self.bits = self.n.bit_length()
         if self.bits < _TEST_BITS or not gmpy2.is_odd(self.n):
-            raise InvalidData(f"a public modulus must be odd and of at least {_TEST_BITS} bits, got {self.bits} bits.")
-        # Whoever made a modulus that others can factor would have everybody's updates read by everybody.
-        if gmpy2.gcd(self.n, _SMALL_PRIMES) != 1 or gmpy2.is_power(self.n) or gmpy2.is_prime(self.n, 25):
             raise InvalidData(
-                "a public modulus must be a product of large primes: no prime, no power, no small factor."
+                f"a public modulus must be odd and of at least {_TEST_BITS} bits, got {self.bits} "
+                "bits."
             )
-        # -1 has Jacobi symbol +1 when p = q = 3 mod 4, so h = -y² must have it too. Of small order, also modulo one of
-        # the primes only, it would randomise next to nothing, or give the factors away.
+        # Whoever made a modulus that others can factor would have everybody's updates read by
+        # everybody.
+        if (
+            gmpy2.gcd(self.n, _SMALL_PRIMES) != 1
+            or gmpy2.is_power(self.n)
+            or gmpy2.is_prime(self.n, 25)
+        ):
+            raise InvalidData(
+                "a public modulus must be a product of large primes: no prime, no power, no small "
+                "factor."
+            )
+        # -1 has Jacobi symbol +1 when p = q = 3 mod 4, so h = -y² must have it too. Of small order,
+        # also modulo one of the primes only, it would randomise next to nothing, or give the
+        # factors away.
         small = gmpy2.gcd(gmpy2.powmod(self.h, _SMALL_ORDERS, self.n) - 1, self.n)
         if not 1 < self.h < self.n - 1 or gmpy2.jacobi(self.h, self.n) != 1 or small != 1:
-            raise InvalidData("the randomisers' base must be a unit modulo n with Jacobi symbol 1, and of large order.")
+            raise InvalidData(
+                "the randomisers' base must be a unit modulo n with Jacobi symbol 1, and of large "
+                "order."
+            )
         self.modulus = self.n**2
         self.plaintext_bits = self.bits - 1
         self.ciphertext_bytes = (self.modulus.bit_length() + 7) // 8
@@ -109,9 +122,13 @@ class PublicKey:
         workers: int = 2,
         progress: Callable[[int, int], None] | None = None,
     ) -> list[mpz]:
-        """Ciphertexts of many plaintexts, over `workers` threads (the arithmetic releases the GIL)."""
+        """Ciphertexts of many plaintexts, over `workers` threads (the arithmetic releases the
+        GIL).
+        """
         if pool is None:
-            randomisers = self.fixed_base.random_powers(len(plaintexts), workers=workers, progress=progress)
+            randomisers = self.fixed_base.random_powers(
+                len(plaintexts), workers=workers, progress=progress
+            )
         else:
             randomisers = pool.take(len(plaintexts), workers=workers)
         modulus = self.modulus
@@ -145,20 +162,28 @@ class PublicKey:
         """The inverse of `to_bytes`, with every ciphertext checked."""
         width = self.ciphertext_bytes
         if len(data) % width:
-            raise ProtocolError(f"ciphertexts must take a multiple of {width} bytes, got {len(data)}.")
+            raise ProtocolError(
+                f"ciphertexts must take a multiple of {width} bytes, got {len(data)}."
+            )
         view = bytes(data)
-        ciphertexts = [mpz.from_bytes(view[i : i + width], "little") for i in range(0, len(view), width)]
+        ciphertexts = [
+            mpz.from_bytes(view[i : i + width], "little") for i in range(0, len(view), width)
+        ]
         self.check(ciphertexts)
         return ciphertexts
 
 
 class PrivateKey:
-    """The factors of n. Decrypts by the Chinese remainder theorem; shows nothing of itself and cannot be pickled."""
+    """The factors of n. Decrypts by the Chinese remainder theorem; shows nothing of itself and
+    cannot be pickled.
+    """
 
     def __init__(self, p: int, q: int, public: PublicKey) -> None:
         p, q = mpz(p), mpz(q)
         if p == q or p * q != public.n:
-            raise InvalidData("a private key must be the two different factors of its public modulus.")
+            raise InvalidData(
+                "a private key must be the two different factors of its public modulus."
+            )
         self.public = public
         self._halves = tuple(_Half(prime, public) for prime in (p, q))
         self._lift = gmpy2.invert(p, q)
@@ -167,7 +192,9 @@ class PrivateKey:
         return f"PrivateKey({self.public.bits} bits)"
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
-        raise TypeError("a private key is never pickled or copied: save it with blindsight.federated.keys.")
+        raise TypeError(
+            "a private key is never pickled or copied: save it with blindsight.federated.keys."
+        )
 
     def factors(self) -> tuple[mpz, mpz]:
         """p and q, for saving the key and for sharing it among holders."""
@@ -189,7 +216,10 @@ class PrivateKey:
                 left, right = threads.map(lambda half: half.residues(numbers), (first, second))
         else:
             left, right = first.residues(numbers), second.residues(numbers)
-        return [a + first.prime * ((b - a) * self._lift % second.prime) for a, b in zip(left, right, strict=True)]
+        return [
+            a + first.prime * ((b - a) * self._lift % second.prime)
+            for a, b in zip(left, right, strict=True)
+        ]
 
 
 class _Half:
@@ -197,10 +227,14 @@ class _Half:
 
     def __init__(self, prime: mpz, public: PublicKey) -> None:
         self.prime, self.modulus = prime, prime**2
-        self._scale = gmpy2.invert(public.n // prime * (prime - 1), prime)  # (1 + n)^(p-1) = 1 + (p-1)n modulo p²
+        self._scale = gmpy2.invert(
+            public.n // prime * (prime - 1), prime
+        )  # (1 + n)^(p-1) = 1 + (p-1)n modulo p²
 
     def residues(self, ciphertexts: Sequence[mpz]) -> list[mpz]:
-        units = gmpy2.powmod_base_list([c % self.modulus for c in ciphertexts], self.prime - 1, self.modulus)
+        units = gmpy2.powmod_base_list(
+            [c % self.modulus for c in ciphertexts], self.prime - 1, self.modulus
+        )
         return [(unit - 1) // self.prime * self._scale % self.prime for unit in units]
 
 

@@ -1,10 +1,11 @@
-"""Randomisers (h^n)^a: what makes two encryptions of one value look unrelated, and nearly all of encryption's cost.
+"""Randomisers (h^n)^a: what makes two encryptions of one value look unrelated, and nearly all of
+encryption's cost.
 
-The base is fixed for the life of a key, so its powers come from a table: with w-bit windows, h^a for a of L bits is the
-product of L/w table entries, one per digit of a, with no squarings at all. The digits come from the operating system.
-Windows are as wide as a table of 64 MB allows, 8 to 10 bits: at 2048 bits 10, and 103 multiplications. A pool holds
-randomisers made ahead (they don't depend on the plaintext), so that encrypting online is two multiplications. Each is
-used once.
+The base is fixed for the life of a key, so its powers come from a table: with w-bit windows, h^a
+for a of L bits is the product of L/w table entries, one per digit of a, with no squarings at all.
+The digits come from the operating system. Windows are as wide as a table of 64 MB allows, 8 to 10
+bits: at 2048 bits 10, and 103 multiplications. A pool holds randomisers made ahead (they don't
+depend on the plaintext), so that encrypting online is two multiplications. Each is used once.
 """
 
 from __future__ import annotations
@@ -32,9 +33,13 @@ _TABLE_BYTES = 64 << 20
 
 
 class FixedBase:
-    """Random powers of one base by windows: L/w multiplications where square-and-multiply takes 1.2 L."""
+    """Random powers of one base by windows: L/w multiplications where square-and-multiply takes 1.2
+    L.
+    """
 
-    def __init__(self, base: mpz, modulus: mpz, *, exponent_bits: int, window: int | None = None) -> None:
+    def __init__(
+        self, base: mpz, modulus: mpz, *, exponent_bits: int, window: int | None = None
+    ) -> None:
         self.modulus = modulus
         self.window = _widest(modulus, exponent_bits) if window is None else window
         self.exponent_bits = -(-exponent_bits // self.window) * self.window
@@ -50,7 +55,9 @@ class FixedBase:
     def power(self, exponent: int) -> mpz:
         """base^exponent for an exponent of at most `exponent_bits` bits."""
         places = range(0, self.exponent_bits, self.window)
-        return self._product(array("H", [(int(exponent) >> place) & self._mask for place in places]))
+        return self._product(
+            array("H", [(int(exponent) >> place) & self._mask for place in places])
+        )
 
     def random_power(self) -> mpz:
         """base^a for a fresh a from the operating system: one uniform digit a window."""
@@ -93,7 +100,9 @@ def _widest(modulus: mpz, exponent_bits: int) -> int:
 
 
 def _release_gil() -> None:
-    """gmpy2 lets go of the GIL inside multiplications only where its (per-thread) context allows it."""
+    """gmpy2 lets go of the GIL inside multiplications only where its (per-thread) context allows
+    it.
+    """
     gmpy2.get_context().allow_release_gil = True
 
 
@@ -112,7 +121,9 @@ class RandomiserPool:
         return len(self._ready)
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
-        raise TypeError("randomisers are never pickled or copied: a second use would link two ciphertexts.")
+        raise TypeError(
+            "randomisers are never pickled or copied: a second use would link two ciphertexts."
+        )
 
     def fill(
         self, count: int, *, workers: int = 2, progress: Callable[[int, int], None] | None = None
@@ -120,7 +131,9 @@ class RandomiserPool:
         """Make randomisers until at least `count` are ready."""
         missing = checks.whole("count", count, least=0) - len(self)
         if missing > 0:
-            made = self._public.fixed_base.random_powers(missing, workers=workers, progress=progress)
+            made = self._public.fixed_base.random_powers(
+                missing, workers=workers, progress=progress
+            )
             with self._lock:
                 self._ready.extend(made)
         return self

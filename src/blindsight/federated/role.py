@@ -1,4 +1,6 @@
-"""What the roles have in common: an address, an agreement, an identity, and a polite way to refuse."""
+"""What the roles have in common: an address, an agreement, an identity, and a polite way to
+refuse.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +24,9 @@ _log = logging.getLogger(__name__)
 class Role:
     """A party that takes messages and returns messages.
 
-    `receive` never raises on what comes from outside: a message that breaks the rules is refused with a code and a
-    reason, the refusal goes back, signed, to the message's sender and to the log, and the round goes on.
+    `receive` never raises on what comes from outside: a message that breaks the rules is refused
+    with a code and a reason, the refusal goes back, signed, to the message's sender and to the log,
+    and the round goes on.
     """
 
     number: int
@@ -87,7 +90,9 @@ class Stateful(Protocol):
 
 
 class Durable:
-    """A role whose state is on disk before any answer leaves: kill it at any moment and load the file again."""
+    """A role whose state is on disk before any answer leaves: kill it at any moment and load the
+    file again.
+    """
 
     def __init__(self, role: Stateful, path: Path) -> None:
         self.role = role
@@ -99,7 +104,9 @@ class Durable:
         return self.act(lambda: self.role.receive(data))
 
     def act(self, step: Callable[[], list[Outgoing]]) -> list[Outgoing]:
-        """Do one step of the role (`open_round`, `contribute`, `close`), save, and only then hand out its messages."""
+        """Do one step of the role (`open_round`, `contribute`, `close`), save, and only then hand
+        out its messages.
+        """
         answers = step()
         self.save()
         return answers

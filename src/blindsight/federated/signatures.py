@@ -1,4 +1,7 @@
-"""Who sent this: 64-byte Ed25519 signatures over messages. Everybody can check, only the owner can sign."""
+"""Who sent this: 64-byte Ed25519 signatures over messages.
+
+Everybody can check, only the owner can sign.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +49,9 @@ class Identity:
         return "Identity(secret)"
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
-        raise TypeError("an identity is never pickled or copied: use dump() and keep the bytes to their owner.")
+        raise TypeError(
+            "an identity is never pickled or copied: use dump() and keep the bytes to their owner."
+        )
 
     @property
     def verifier(self) -> Verifier:

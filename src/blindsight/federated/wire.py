@@ -1,6 +1,8 @@
-"""Reading and writing bytes: little-endian numbers and length-prefixed fields, with every length checked.
+"""Reading and writing bytes: little-endian numbers and length-prefixed fields, with every length
+checked.
 
-Also the sealed form in which roles keep their state: magic, version, body, SHA-256. No pickle anywhere.
+Also the sealed form in which roles keep their state: magic, version, body, SHA-256. No pickle
+anywhere.
 """
 
 from __future__ import annotations
@@ -60,7 +62,9 @@ class Reader:
     def raw(self, length: int) -> bytes:
         """Exactly that many bytes."""
         if not 0 <= length <= self.left:
-            raise ProtocolError(f"a message ends too early: {length} bytes were expected, {self.left} are left.")
+            raise ProtocolError(
+                f"a message ends too early: {length} bytes were expected, {self.left} are left."
+            )
         self._at += length
         return bytes(self._data[self._at - length : self._at])
 
@@ -101,14 +105,18 @@ def unseal(kind: bytes, data: bytes) -> Reader:
     """A reader over the body of what `seal` wrote; anything else is refused."""
     data = bytes(data)
     if len(data) < 41 or data[:4] != b"BSST" or data[4] != _SEAL_VERSION or data[5:9] != kind:
-        raise HostileFile(f"not a saved state of kind {kind.decode()!r} and version {_SEAL_VERSION}.")
+        raise HostileFile(
+            f"not a saved state of kind {kind.decode()!r} and version {_SEAL_VERSION}."
+        )
     if hashlib.sha256(data[:-32]).digest() != data[-32:]:
         raise HostileFile("a saved state's checksum does not hold: the file is damaged.")
     return Reader(memoryview(data)[9:-32])
 
 
 def write_sealed(path: Path, data: bytes) -> None:
-    """Write so that a kill at any moment leaves the old state or the new one; readable by its owner only."""
+    """Write so that a kill at any moment leaves the old state or the new one; readable by its owner
+    only.
+    """
     durable.write_file(path, data)
 
 

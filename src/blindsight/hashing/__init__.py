@@ -6,9 +6,9 @@
 | `KSH`, `SDH` | 2012, 2015 | features and labels | `PHashing(base)` |
 | `DPSH`, `DSH`, `HashNet`, `ADSH` | 2016-2018 | images or features, and labels (torch) | `PHashing(base)` |
 
-To win back what flipping loses at record level: `CodebookHasher` (ours); beside it `PrivUnitHasher`, `SampledPHashing`
-and `probing`.
-"""
+To win back what flipping loses at record level: `CodebookHasher` (ours); beside it
+`PrivUnitHasher`, `SampledPHashing` and `probing`.
+"""  # noqa: E501
 
 from __future__ import annotations
 

@@ -1,10 +1,11 @@
-"""Asymmetric deep supervised hashing (Jiang and Li 2018): a network for queries, free codes for the database.
+"""Asymmetric deep supervised hashing (Jiang and Li 2018): a network for queries, free codes for the
+database.
 
 min over V in {-1, +1} and the network F, u_i = tanh(F(x_i)), of
     sum over sampled i, all j of (u_i'v_j - c S_ij)^2 + gamma sum over sampled i of |v_i - u_i|^2.
-Images with the same labels have the same S, so that all sums over the database are sums over its distinct label
-sets: no n x m matrix. Dissimilar pairs get S = -r with r the ratio of similar to dissimilar pairs, not -1, or the
-many dissimilar ones make everything collapse.
+Images with the same labels have the same S, so that all sums over the database are sums over its
+distinct label sets: no n x m matrix. Dissimilar pairs get S = -r with r the ratio of similar to
+dissimilar pairs, not -1, or the many dissimilar ones make everything collapse.
 """
 
 from __future__ import annotations
@@ -25,10 +26,11 @@ Array = NDArray[Any]
 
 
 class ADSH(DeepHasher):
-    """`n_epochs` outer rounds: sample `n_sampled` images, train the network on them, then update all codes V.
+    """`n_epochs` outer rounds: sample `n_sampled` images, train the network on them, then update
+    all codes V.
 
-    `database_codes_` are the learned V of the training images. They are little more than their labels: releasing them,
-    even flipped, releases labels. `transform` always uses the network.
+    `database_codes_` are the learned V of the training images. They are little more than their
+    labels: releasing them, even flipped, releases labels. `transform` always uses the network.
     """
 
     def __init__(
@@ -55,7 +57,12 @@ class ADSH(DeepHasher):
         self.gamma = gamma
 
     def _train(
-        self, network: Any, inputs: Array, labels: Array, rng: np.random.Generator, progress: Progress | None
+        self,
+        network: Any,
+        inputs: Array,
+        labels: Array,
+        rng: np.random.Generator,
+        progress: Progress | None,
     ) -> None:
         torch = networks.torch()
         optimiser = torch.optim.Adam(network.parameters(), lr=self.learning_rate, weight_decay=1e-5)

@@ -1,7 +1,8 @@
 """What every hasher shares: validation, packing of the bits, saving and loading.
 
-A hasher learns c real-valued functions of an image's features; bit j of the code says whether function j is at
-least 0. `decision_function` gives the real values (soft decoding uses them), `transform` the packed bits.
+A hasher learns c real-valued functions of an image's features; bit j of the code says whether
+function j is at least 0. `decision_function` gives the real values (soft decoding uses them),
+`transform` the packed bits.
 """
 
 from __future__ import annotations
@@ -25,10 +26,12 @@ Array = NDArray[Any]
 
 
 class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
-    """The base of the non-private hashers. A subclass learns in `_learn` and projects in `_project`.
+    """The base of the non-private hashers. A subclass learns in `_learn` and projects in
+    `_project`.
 
     Guarantee:
-        None. The codes and the hash function tell about the images; wrap the hasher in `PHashing` to release codes.
+        None. The codes and the hash function tell about the images; wrap the hasher in `PHashing`
+        to release codes.
     """
 
     #: whether `fit` needs labels.
@@ -42,13 +45,20 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator): 
     random_state: RandomState
 
     def fit(self, X: Any, y: Any = None) -> Self:
-        """Learn the hash function from features (n, d); `y` are labels (n,) or a multi-label indicator (n, C)."""
+        """Learn the hash function from features (n, d); `y` are labels (n,) or a multi-label
+        indicator (n, C).
+        """
         checks.whole("n_bits", self.n_bits)
         if self.supervised:
-            X, y = validate_data(self, X, y, dtype=(np.float64, np.float32), multi_output=True, ensure_min_samples=2)
+            X, y = validate_data(
+                self, X, y, dtype=(np.float64, np.float32), multi_output=True, ensure_min_samples=2
+            )
             labels = as_indicator(y)
         else:
-            X, labels = validate_data(self, X, dtype=(np.float64, np.float32), ensure_min_samples=2), None
+            X, labels = (
+                validate_data(self, X, dtype=(np.float64, np.float32), ensure_min_samples=2),
+                None,
+            )
         rng, _ = training_rng(self.random_state)
         self._learn(X, labels, rng)
         return self
@@ -59,7 +69,9 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator): 
         return self._project(validate_data(self, X, dtype=(np.float64, np.float32), reset=False))
 
     def transform(self, X: Any, *, signs: bool = False) -> Array:
-        """Packed codes uint8 (n, ceil(c/8)), little bit order; +1 and -1 as int8 (n, c) with `signs=True`."""
+        """Packed codes uint8 (n, ceil(c/8)), little bit order; +1 and -1 as int8 (n, c) with
+        `signs=True`.
+        """
         bits = self.decision_function(X) >= 0
         return np.where(bits, 1, -1).astype(np.int8) if signs else codes.pack(bits)
 
@@ -83,9 +95,12 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator): 
         """Take the learned state from what `state` gave."""
         saving.take(self, arrays, self._learned)
         self.n_features_in_ = checks.whole("n_features_in_", fields.get("n_features_in_"))
-        # The shapes in a file from outside need not fit: one dry run finds out here rather than in a search.
+        # The shapes in a file from outside need not fit: one dry run finds out here rather than in
+        # a search.
         width = self._project(np.zeros((1, self.n_features_in_))).shape
-        saving.require(width == (1, self.n_bits), "the learned arrays do not fit the number of bits")
+        saving.require(
+            width == (1, self.n_bits), "the learned arrays do not fit the number of bits"
+        )
 
     @property
     def _n_features_out(self) -> int:

@@ -1,7 +1,7 @@
 """Deep hashers on pairs: DPSH, DSH and HashNet differ in one loss.
 
-Each trains a small network, on images or as a head on features, by stochastic gradients over the pairs within a
-batch: the papers' double sum over all pairs, sampled.
+Each trains a small network, on images or as a head on features, by stochastic gradients over the
+pairs within a batch: the papers' double sum over all pairs, sampled.
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ Progress = Callable[[int, int], None]
 
 
 class DeepHasher(Hasher):
-    """What the deep hashers share. Inputs are features (n, d), or images (n, h, w) or (n, h, w, 3), uint8 or [0, 1]."""
+    """What the deep hashers share.
+
+    Inputs are features (n, d), or images (n, h, w) or (n, h, w, 3), uint8 or [0, 1].
+    """
 
     supervised: ClassVar[bool] = True
 
@@ -58,7 +61,8 @@ class DeepHasher(Hasher):
         rng, _ = training_rng(self.random_state)
         axes = 0 if inputs.ndim == 2 else (0, 2, 3)
         self.mean_ = inputs.mean(axis=axes, keepdims=True, dtype=np.float64).astype(np.float32)[0]
-        # One scale for all coordinates: dividing each by its own spread (whitening) halves DSH and DPSH.
+        # One scale for all coordinates: dividing each by its own spread (whitening) halves DSH and
+        # DPSH.
         spread = np.float32(np.sqrt(np.mean(np.square(inputs - self.mean_), dtype=np.float64)))
         self.scale_ = np.array([spread if spread > 0 else 1], dtype=np.float32)
         self.input_shape_ = inputs.shape[1:]
@@ -74,7 +78,9 @@ class DeepHasher(Hasher):
             X = validate_data(self, X, dtype=np.float32, reset=False)
         inputs = networks.as_input(np.asarray(X))
         if inputs.shape[1:] != self.input_shape_:
-            raise InvalidData(f"fit saw inputs of shape {self.input_shape_}, got {inputs.shape[1:]}.")
+            raise InvalidData(
+                f"fit saw inputs of shape {self.input_shape_}, got {inputs.shape[1:]}."
+            )
         return networks.forward(self.network_, (inputs - self.mean_) / self.scale_)
 
     def state(self) -> tuple[dict[str, Array], dict[str, Any]]:
@@ -86,12 +92,19 @@ class DeepHasher(Hasher):
         """Take the learned state from what `state` gave."""
         saving.take(self, arrays, ("mean_", "scale_"))
         shape = tuple(checks.whole("input_shape", size) for size in fields["input_shape"])
-        # A file from outside must not make us allocate: the first layer's weights have to be there in that size.
-        saving.require(len(shape) in (1, 3) and math.prod(shape) <= 1 << 24, "its input shape is not usable")
-        saving.require(arrays["network.0.weight"].shape[1] == shape[0], "its weights do not fit its inputs")
+        # A file from outside must not make us allocate: the first layer's weights have to be there
+        # in that size.
+        saving.require(
+            len(shape) in (1, 3) and math.prod(shape) <= 1 << 24, "its input shape is not usable"
+        )
+        saving.require(
+            arrays["network.0.weight"].shape[1] == shape[0], "its weights do not fit its inputs"
+        )
         self.input_shape_ = shape
         self.n_features_in_ = math.prod(shape)
-        network = networks.build(shape, checks.whole("n_bits", self.n_bits), self.hidden, np.random.default_rng(0))
+        network = networks.build(
+            shape, checks.whole("n_bits", self.n_bits), self.hidden, np.random.default_rng(0)
+        )
         networks.load_parameters(network, arrays)
         self.network_ = network
         networks.forward(network, (np.zeros((1, *shape), np.float32) - self.mean_) / self.scale_)
@@ -99,7 +112,9 @@ class DeepHasher(Hasher):
     def _training_set(self, X: Any, y: Any) -> tuple[Array, Array]:
         images = isinstance(X, np.ndarray) and X.ndim in (3, 4)
         if not images:
-            X, y = validate_data(self, X, y, dtype=np.float32, multi_output=True, ensure_min_samples=2)
+            X, y = validate_data(
+                self, X, y, dtype=np.float32, multi_output=True, ensure_min_samples=2
+            )
         inputs = networks.as_input(np.asarray(X))
         if images:
             self.n_features_in_ = math.prod(inputs.shape[1:])
@@ -111,13 +126,20 @@ class DeepHasher(Hasher):
         return inputs, labels
 
     def _train(
-        self, network: Any, inputs: Array, labels: Array, rng: np.random.Generator, progress: Progress | None
+        self,
+        network: Any,
+        inputs: Array,
+        labels: Array,
+        rng: np.random.Generator,
+        progress: Progress | None,
     ) -> None:
         torch = networks.torch()
         optimiser = torch.optim.Adam(network.parameters(), lr=self.learning_rate, weight_decay=1e-5)
         size = min(self.batch_size, len(inputs))
         steps = self.n_epochs * (len(inputs) // size)
-        schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, max_lr=self.learning_rate, total_steps=steps + 1)
+        schedule = torch.optim.lr_scheduler.OneCycleLR(
+            optimiser, max_lr=self.learning_rate, total_steps=steps + 1
+        )
         network.train()
         done = 0
         for epoch in range(self.n_epochs):
@@ -142,7 +164,8 @@ class DeepHasher(Hasher):
 class DPSH(DeepHasher):
     """Deep pairwise-supervised hashing (Li, Wang and Kang 2016).
 
-    Negative log-likelihood of the pair labels with Theta = u'u / 2, plus eta times the quantisation error.
+    Negative log-likelihood of the pair labels with Theta = u'u / 2, plus eta times the quantisation
+    error.
     """
 
     eta: ClassVar[float] = 0.1
@@ -173,8 +196,8 @@ class DSH(DeepHasher):
 class HashNet(DeepHasher):
     """HashNet (Cao, Long, Wang and Yu 2017).
 
-    Weighted likelihood (similar pairs are rare and count more) of codes tanh(beta z), where beta grows during training
-    until tanh is nearly the sign: learning to hash by continuation.
+    Weighted likelihood (similar pairs are rare and count more) of codes tanh(beta z), where beta
+    grows during training until tanh is nearly the sign: learning to hash by continuation.
     """
 
     last_beta: ClassVar[float] = 10.0
@@ -184,5 +207,7 @@ class HashNet(DeepHasher):
         codes = torch.tanh(self.last_beta**done * u)
         theta = codes @ codes.T * (10.0 / self.n_bits)
         total, positive = similar.numel(), similar.sum()
-        weight = torch.where(similar > 0, total / positive.clamp(min=1), total / (total - positive).clamp(min=1))
+        weight = torch.where(
+            similar > 0, total / positive.clamp(min=1), total / (total - positive).clamp(min=1)
+        )
         return (weight * (torch.nn.functional.softplus(theta) - similar * theta)).mean()

@@ -1,8 +1,9 @@
 """The codebook hasher: one question asked well instead of many asked badly.
 
-A flipped code spends a record's epsilon on c independent bits, and at epsilon 8 over 32 bits each bit is nearly a
-coin. Here an image is put into one of k cells (`blindsight.codebooks`) and only the cell is released, by k-ary
-response or subset selection; whoever searches ranks by what the released cell says of the true one.
+A flipped code spends a record's epsilon on c independent bits, and at epsilon 8 over 32 bits each
+bit is nearly a coin. Here an image is put into one of k cells (`blindsight.codebooks`) and only the
+cell is released, by k-ary response or subset selection; whoever searches ranks by what the released
+cell says of the true one.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ __all__ = ["CodebookHasher"]
 Array = NDArray[Any]
 _LABEL_SPACE = Assumption(
     "private label space",
-    "the classes were taken from the private labels, so that their number tells of single records: pass classes=",
+    "the classes were taken from the private labels, so that their number tells of single records: "
+    "pass classes=",
 )
 # Public images that are looked at: Ward's clustering of more takes long and gains little.
 _MOST_IMAGES, _MOST_LABELLED = 2000, 10_000
@@ -53,19 +55,23 @@ class CodebookHasher(ReleasesCodes):
     Parameters:
         epsilon: the budget per record; delta only where cells are learned from private images.
         delta: the budget per record; delta only where cells are learned from private images.
-        n_cells: k, or "auto": by the budget, as far as the images go. Classes are cells of their own: leave it out.
-        mechanism: "k-ary" (one cell is named, true or not) or "subset" (as many as tell most about the true one).
-        supervised: whether cells are classes; `fit` then needs labels. With several labels per image (public ones
+        n_cells: k, or "auto": by the budget, as far as the images go. Classes are cells of their
+        own: leave it out. mechanism: "k-ary" (one cell is named, true or not) or "subset" (as many
+        as tell most about the true one). supervised: whether cells are classes; `fit` then needs
+        labels. With several labels per image (public ones
             only), groups of label sets.
-        learned_from: "public" if `fit` sees images that need no protection, "private" (the default) if it sees the
+        learned_from: "public" if `fit` sees images that need no protection, "private" (the default)
+        if it sees the
             protected ones.
-        classes: the public label space, for labels (n,) of private images; taken from the labels themselves it would
+        classes: the public label space, for labels (n,) of private images; taken from the labels
+        themselves it would
             tell of single records, and nothing would be proven.
         learning_share: the share of epsilon spent on learning from private images.
 
     Guarantee:
-        Pure epsilon per record in the local model with public cells; (epsilon, delta) per record, central, with private
-        ones: noisy moments compose with the released cell. Exact samplers throughout.
+        Pure epsilon per record in the local model with public cells; (epsilon, delta) per record,
+        central, with private ones: noisy moments compose with the released cell. Exact samplers
+        throughout.
     """
 
     n_features_in_: int
@@ -94,23 +100,29 @@ class CodebookHasher(ReleasesCodes):
         self.random_state = random_state
 
     def promise(self, **public: Any) -> Guarantee:
-        """What `n_cells` promise, with what learning them costs where they are learned from private images.
+        """What `n_cells` promise, with what learning them costs where they are learned from private
+        images.
 
-        That needs `n_features` too, and with labels `named_classes`: whether the label space is public.
+        That needs `n_features` too, and with labels `named_classes`: whether the label space is
+        public.
         """
         self._check()
         k = fact(public, "n_cells")
         told = self._codes(k)
         if self.learned_from == "public":
             return told
-        return self._learning(fact(public, "n_features"), k, bool(public.get("named_classes", True)), codes=told)
+        return self._learning(
+            fact(public, "n_features"), k, bool(public.get("named_classes", True)), codes=told
+        )
 
     def fit(self, X: Any, y: Any = None, *, ledger: Ledger | None = None) -> Self:
         """Learn the cells, charging `ledger` first for what learning from private images costs."""
         self._check()
         labels = None
         if self.supervised:
-            X, y = validate_data(self, X, y, dtype=(np.float64, np.float32), multi_output=True, ensure_min_samples=2)
+            X, y = validate_data(
+                self, X, y, dtype=(np.float64, np.float32), multi_output=True, ensure_min_samples=2
+            )
             labels = as_indicator(y, self.classes)
             self._check_labels(np.asarray(y))
         else:
@@ -127,7 +139,9 @@ class CodebookHasher(ReleasesCodes):
         self.guarantee_ = self.promise(**self.public_)
         return self._settle_in()
 
-    def fit_transform(self, X: Any, y: Any = None, *, ledger: Ledger | None = None) -> NDArray[np.uint8]:
+    def fit_transform(
+        self, X: Any, y: Any = None, *, ledger: Ledger | None = None
+    ) -> NDArray[np.uint8]:
         """Learn cells from these very images and release their cells."""
         return self.fit(X, y, ledger=ledger).transform(X, ledger=ledger)
 
@@ -136,19 +150,24 @@ class CodebookHasher(ReleasesCodes):
     ) -> NDArray[np.uint8]:
         """Release each image's cell as a packed subset of the k cells, charging `ledger` first.
 
-        With `names`, a record's noise depends on its name and the source alone: a vault's key, or a seed.
+        With `names`, a record's noise depends on its name and the source alone: a vault's key, or a
+        seed.
         """
         cells = self.assign(X)
         what = f"cells of {len(cells)} images, {self.n_cells_} cells"
         promised = self._codes(self.n_cells_)
-        return codes.pack(self._send(cells, what=what, ledger=ledger, names=names, promised=promised))
+        return codes.pack(
+            self._send(cells, what=what, ledger=ledger, names=names, promised=promised)
+        )
 
     def assign(self, X: Any) -> NDArray[np.int64]:
         """The true cells, without noise: keep them to yourself."""
         return self.codebook_.assign(self._rows(X))
 
     def similarity(self, X: Any) -> NDArray[np.float32]:
-        """How likely (m, k) an image of each cell is relevant to queries; supervised, that they share a label."""
+        """How likely (m, k) an image of each cell is relevant to queries; supervised, that they
+        share a label.
+        """
         return self._reading.relevance(self.codebook_.similarity(self._rows(X))).astype(np.float32)
 
     def posterior(self, released: ArrayLike) -> NDArray[np.float32]:
@@ -158,7 +177,9 @@ class CodebookHasher(ReleasesCodes):
         return decoding.cell_posterior(members, self.mechanism_.epsilon, self.weights_)
 
     def scores(self, X: Any, released: ArrayLike) -> NDArray[np.float32]:
-        """How likely (m, n) stored images are relevant to queries; supervised, the probability of a match."""
+        """How likely (m, n) stored images are relevant to queries; supervised, the probability of a
+        match.
+        """
         return np.asarray(self.similarity(X) @ self.posterior(released).T)
 
     @property
@@ -178,15 +199,21 @@ class CodebookHasher(ReleasesCodes):
         if self.n_cells != "auto":
             checks.whole("n_cells", self.n_cells, least=2)
         if not 0 < checks.number("learning_share", self.learning_share) < 1:
-            raise InvalidParameter(f"learning_share must lie strictly between 0 and 1, got {self.learning_share!r}.")
+            raise InvalidParameter(
+                f"learning_share must lie strictly between 0 and 1, got {self.learning_share!r}."
+            )
 
     def _check_labels(self, y: Array) -> None:
         """From the labels' shape, never from private values."""
         several = y.ndim == 2 and y.shape[1] > 1
         if self.n_cells != "auto" and not several:
-            raise InvalidParameter("n_cells is the number of classes where there is one label per image: leave it out.")
+            raise InvalidParameter(
+                "n_cells is the number of classes where there is one label per image: leave it out."
+            )
         if several and self.learned_from == "private":
-            raise InvalidParameter("several labels per image: cells are learned from public images only.")
+            raise InvalidParameter(
+                "several labels per image: cells are learned from public images only."
+            )
 
     def _learn_public(
         self, X: Array, labels: Array | None, rng: np.random.Generator, ledger: Ledger | None
@@ -198,7 +225,9 @@ class CodebookHasher(ReleasesCodes):
             learn = np.sort(order[:_MOST_LABELLED])
             book = from_labels(X[learn], labels[learn], self.epsilon, n_cells=wanted)
         else:
-            book = from_pictures(X[some], self.epsilon, network=None, n_cells=self._how_many(len(some)), least=2)
+            book = from_pictures(
+                X[some], self.epsilon, network=None, n_cells=self._how_many(len(some)), least=2
+            )
         counts = np.bincount(book.assign(X), minlength=book.k) + 0.5
         return book, counts / counts.sum()
 
@@ -207,15 +236,22 @@ class CodebookHasher(ReleasesCodes):
     ) -> tuple[Codebook, Array]:
         k = self._how_many(len(X)) if labels is None else labels.shape[1]
         learning = self._learning(X.shape[1], k, self.classes is not None)
-        door = Door(learning, what="cells of a codebook", ledger=ledger, random_state=self.random_state)
-        found: Any = learn_groups(X, k, door, rng) if labels is None else learn_classes(X, labels, door, rng)
+        door = Door(
+            learning, what="cells of a codebook", ledger=ledger, random_state=self.random_state
+        )
+        found: Any = (
+            learn_groups(X, k, door, rng) if labels is None else learn_classes(X, labels, door, rng)
+        )
         embedding, cells, weights = found
-        # Relevance grows with ln P(class | query) as it is; cells without classes have a rule of their own.
+        # Relevance grows with ln P(class | query) as it is; cells without classes have a rule of
+        # their own.
         slope = None if labels is None else 1.0
         return Codebook(embedding, cells, self._code_epsilon, "protected images", slope), weights
 
     def _how_many(self, n: int) -> int:
-        """By a rule that looks at nothing but the budget and the number of images, which is public."""
+        """By a rule that looks at nothing but the budget and the number of images, which is
+        public.
+        """
         if self.n_cells == "auto":
             if self.learned_from == "private":
                 return number_of_cells(self._code_epsilon, "few", most=min(_MOST_NOISY, n // 2))
@@ -226,7 +262,11 @@ class CodebookHasher(ReleasesCodes):
 
     @property
     def _code_epsilon(self) -> float:
-        return self.epsilon * (1 - self.learning_share) if self.learned_from == "private" else self.epsilon
+        return (
+            self.epsilon * (1 - self.learning_share)
+            if self.learned_from == "private"
+            else self.epsilon
+        )
 
     def _rows(self, X: Any) -> Array:
         check_is_fitted(self)
@@ -234,13 +274,19 @@ class CodebookHasher(ReleasesCodes):
 
     def _settle(self) -> None:
         part = dict(self.public_ if self.learned_from == "public" else self.released_)
-        fields, self.weights_ = part.pop("codebook"), np.asarray(part.pop("weights"), dtype=np.float64)
+        fields, self.weights_ = (
+            part.pop("codebook"),
+            np.asarray(part.pop("weights"), dtype=np.float64),
+        )
         arrays = {key: value for key, value in part.items() if isinstance(value, np.ndarray)}
         self.codebook_ = Codebook.from_parts(arrays, fields)
         self.n_cells_, self.n_features_in_ = self.codebook_.k, len(self.codebook_.embedding.axes)
         self.mechanism_ = self._mechanism(self.n_cells_)
         stated = (self.public_["n_cells"], self.public_["n_features"], self.codebook_.epsilon)
-        require(stated == (self.n_cells_, self.n_features_in_, self._code_epsilon), "its cells do not fit")
+        require(
+            stated == (self.n_cells_, self.n_features_in_, self._code_epsilon),
+            "its cells do not fit",
+        )
         fits = self.weights_.shape == (self.n_cells_,) and bool((self.weights_ > 0).all())
         require(fits, "its weights do not fit")
 
@@ -260,10 +306,14 @@ class CodebookHasher(ReleasesCodes):
             entropy=self.entropy_,
         )
 
-    def _learning(self, d: int, k: int, named: bool, *, codes: Guarantee | None = None) -> Guarantee:
+    def _learning(
+        self, d: int, k: int, named: bool, *, codes: Guarantee | None = None
+    ) -> Guarantee:
         """What learning from private images promises; with `codes`, the whole."""
         shares = learning_shares(d, k=k, classes=k if self.supervised else 0)
-        plan = moments.plan_for(shares, epsilon=self.epsilon * self.learning_share, delta=self.delta)
+        plan = moments.plan_for(
+            shares, epsilon=self.epsilon * self.learning_share, delta=self.delta
+        )
         hidden = self.supervised and not named
         return Guarantee(
             releases=plan if codes is None else (*plan, *codes.releases),

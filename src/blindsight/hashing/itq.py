@@ -1,4 +1,6 @@
-"""Iterative quantisation (Gong, Lazebnik, Gordo and Perronnin 2013): rotate principal components to the cube."""
+"""Iterative quantisation (Gong, Lazebnik, Gordo and Perronnin 2013): rotate principal components to
+the cube.
+"""
 
 from __future__ import annotations
 
@@ -25,13 +27,16 @@ def quantisation_loss(U: Array, V: Array, R: Array) -> float:
 class ITQ(Hasher):
     """PCA, then alternately the codes U = sign(YWR) and the rotation R that fits them best.
 
-    Asked for more bits than there are features, R is a (d, c) matrix with orthonormal rows: the same steps, and
-    the same proof that the loss never rises. `losses_` holds Equation 4 after every half step.
+    Asked for more bits than there are features, R is a (d, c) matrix with orthonormal rows: the
+    same steps, and the same proof that the loss never rises. `losses_` holds Equation 4 after every
+    half step.
     """
 
     _learned: ClassVar[tuple[str, ...]] = ("mean_", "projection_", "rotation_")
 
-    def __init__(self, n_bits: int = 32, *, n_iterations: int = 50, random_state: RandomState = None) -> None:
+    def __init__(
+        self, n_bits: int = 32, *, n_iterations: int = 50, random_state: RandomState = None
+    ) -> None:
         self.n_bits = n_bits
         self.n_iterations = n_iterations
         self.random_state = random_state

@@ -20,10 +20,11 @@ Array = NDArray[Any]
 
 
 class KSH(Hasher):
-    """Kernel hash functions, one bit at a time, so that code inner products follow the pairwise labels.
+    """Kernel hash functions, one bit at a time, so that code inner products follow the pairwise
+    labels.
 
-    Each bit fits what the earlier bits left of c S: first by its spectral relaxation, then by gradient steps on a
-    smooth sign. `n_labelled` rows enter the pairwise matrix.
+    Each bit fits what the earlier bits left of c S: first by its spectral relaxation, then by
+    gradient steps on a smooth sign. `n_labelled` rows enter the pairwise matrix.
     """
 
     supervised: ClassVar[bool] = True
@@ -46,7 +47,11 @@ class KSH(Hasher):
 
     def _learn(self, X: Array, labels: Array | None, rng: np.random.Generator) -> None:
         kernel = AnchorKernel.learn(X, self.n_anchors, rng)
-        self.anchors_, self.width_, self.kernel_mean_ = kernel.anchors, np.array([kernel.width]), kernel.mean
+        self.anchors_, self.width_, self.kernel_mean_ = (
+            kernel.anchors,
+            np.array([kernel.width]),
+            kernel.mean,
+        )
         count = min(checks.whole("n_labelled", self.n_labelled, least=2), len(X))
         rows = np.sort(rng.choice(len(X), count, replace=False))
         assert labels is not None  # noqa: S101  (fit saw to it)
@@ -57,7 +62,9 @@ class KSH(Hasher):
         self.weights_ = np.empty((K.shape[1], self.n_bits))
         for bit in range(self.n_bits):
             a = _spectral(K, gram, residue)
-            a = max((a, _refine(K, residue, a, self.n_steps)), key=lambda w: _agreement(K, residue, w))
+            a = max(
+                (a, _refine(K, residue, a, self.n_steps)), key=lambda w: _agreement(K, residue, w)
+            )
             b = np.where(K @ a >= 0, 1.0, -1.0)
             residue -= np.outer(b, b)
             self.weights_[:, bit] = a
@@ -75,7 +82,9 @@ def _spectral(K: Array, gram: Array, residue: Array) -> Array:
 
 
 def _refine(K: Array, residue: Array, a: Array, n_steps: int) -> Array:
-    """Nesterov's gradient on -s'Rs with s = tanh(Ka / 2), the paper's smooth sign; steps halve when they fail."""
+    """Nesterov's gradient on -s'Rs with s = tanh(Ka / 2), the paper's smooth sign; steps halve when
+    they fail.
+    """
     best, momentum, step, previous = a, a, 1.0, 1.0
     value = _smooth(K, residue, a)
     for _ in range(n_steps):

@@ -16,7 +16,8 @@ __all__ = ["as_indicator", "similarity"]
 def as_indicator(y: Any, classes: Sequence[Any] | None = None) -> NDArray[np.float32]:
     """Labels (n,) of any kind, or a multi-label indicator (n, C) of 0 and 1, to float32 (n, C).
 
-    With `classes`, a column for each of them, seen or not; a label that is none of them is a row of zeros.
+    With `classes`, a column for each of them, seen or not; a label that is none of them is a row of
+    zeros.
 
     Examples:
         >>> as_indicator(["cat", "dog", "cat"]).tolist()

@@ -1,12 +1,13 @@
-"""Sums over clipped rows: what PITQ and the codebook learn from, with noise through the door where rows are private.
+"""Sums over clipped rows: what PITQ and the codebook learn from, with noise through the door where
+rows are private.
 
 Neighbours replace one row. Rows have norm at most B, so that a replaced row moves
 - the sum of rows by at most 2 B,
 - the second moment, sum of y y', by at most sqrt(2) B^2 in Frobenius norm (|yy' - zz'|^2 <= 2 B^4),
 - a cross moment U'V, sum of u v' with |u| <= A and |v| <= B, by at most 2 A B,
-- the sums of clusters by at most 2 B, and their counts by at most sqrt(2).
-All noise is Gaussian on a grid. Gaussian releases of mu_i (sensitivity over noise) compose exactly to one with
-mu^2 = sum of mu_i^2, so a budget is handed out in shares of mu^2.
+- the sums of clusters by at most 2 B, and their counts by at most sqrt(2). All noise is Gaussian on
+  a grid. Gaussian releases of mu_i (sensitivity over noise) compose exactly to one with mu^2 = sum
+  of mu_i^2, so a budget is handed out in shares of mu^2.
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Share:
-    """One kind of release: what, its share of the budget over all its times, its sensitivity and its coordinates."""
+    """One kind of release: what, its share of the budget over all its times, its sensitivity and
+    its coordinates.
+    """
 
     what: str
     share: float
@@ -61,7 +64,11 @@ class NoNoise:
 
     def total(self, what: str, rows: Any) -> Array:
         """The sum itself."""
-        return rows.left.T @ rows.right if isinstance(rows, Outer) else np.asarray(rows).sum(axis=0, dtype=np.float64)
+        return (
+            rows.left.T @ rows.right
+            if isinstance(rows, Outer)
+            else np.asarray(rows).sum(axis=0, dtype=np.float64)
+        )
 
 
 def plan_for(shares: Sequence[Share], *, epsilon: float, delta: float) -> Plan:
@@ -102,7 +109,9 @@ def mean(X: Array, door: Sums) -> Floats:
 
 
 def second(X: Array, door: Sums, *, what: str = "second moment") -> Floats:
-    """The sum of y y' over rows of norm at most the bound, symmetric: noise on the upper triangle, mirrored."""
+    """The sum of y y' over rows of norm at most the bound, symmetric: noise on the upper triangle,
+    mirrored.
+    """
     moment = (X.T @ X).astype(np.float64)
     upper = np.triu_indices(len(moment))
     noisy = np.zeros_like(moment)

@@ -1,4 +1,6 @@
-"""The two small networks behind the deep hashers: a head on features, a convolutional net on images."""
+"""The two small networks behind the deep hashers: a head on features, a convolutional net on
+images.
+"""
 
 from __future__ import annotations
 
@@ -22,13 +24,18 @@ def torch() -> Any:
 
 
 def as_input(X: Array) -> Array:
-    """Features (n, d) as they are; images (n, h, w) or (n, h, w, channels) to float32 (n, channels, h, w) in [0, 1]."""
+    """Features (n, d) as they are; images (n, h, w) or (n, h, w, channels) to float32 (n, channels,
+    h, w) in [0, 1].
+    """
     if X.ndim == 2:
         return np.asarray(X, dtype=np.float32)
     if X.ndim == 3:
         X = X[..., None]
     if X.ndim != 4 or X.shape[3] not in (1, 3) or min(X.shape[1:3]) < 8:
-        raise InvalidData(f"images must be (n, h, w) or (n, h, w, 3) of at least 8 x 8 pixels, got shape {X.shape}.")
+        raise InvalidData(
+            "images must be (n, h, w) or (n, h, w, 3) of at least 8 x 8 pixels, got shape "
+            f"{X.shape}."
+        )
     scale = np.float32(255 if X.dtype == np.uint8 else 1)
     return np.ascontiguousarray(np.moveaxis(X, 3, 1), dtype=np.float32) / scale
 
@@ -59,7 +66,9 @@ def build(shape: tuple[int, ...], n_bits: int, hidden: int, rng: np.random.Gener
 
 
 def _draw(network: Any, rng: np.random.Generator) -> None:
-    """He's uniform initialisation from our own generator: torch's would come from its global seed."""
+    """He's uniform initialisation from our own generator: torch's would come from its global
+    seed.
+    """
     with torch().no_grad():
         for layer in network:
             if hasattr(layer, "weight"):
@@ -75,19 +84,28 @@ def forward(network: Any, inputs: Array, *, block: int = 1024) -> NDArray[np.flo
     t = torch()
     network.eval()
     with t.no_grad():
-        parts = [network(t.from_numpy(inputs[i : i + block])).numpy() for i in range(0, len(inputs), block)]
+        parts = [
+            network(t.from_numpy(inputs[i : i + block])).numpy()
+            for i in range(0, len(inputs), block)
+        ]
     return np.concatenate(parts)
 
 
 def parameters(network: Any) -> dict[str, Array]:
     """The weights as arrays."""
-    return {f"network.{name}": value.detach().numpy() for name, value in network.state_dict().items()}
+    return {
+        f"network.{name}": value.detach().numpy() for name, value in network.state_dict().items()
+    }
 
 
 def load_parameters(network: Any, arrays: dict[str, Array]) -> None:
     """Put weights back; each must be there with its shape."""
     for name, value in network.state_dict().items():
         found = arrays.get(f"network.{name}")
-        if found is None or tuple(found.shape) != tuple(value.shape) or not np.isfinite(found).all():
+        if (
+            found is None
+            or tuple(found.shape) != tuple(value.shape)
+            or not np.isfinite(found).all()
+        ):
             raise InvalidData(f"the weights {name!r} are missing or do not fit.")
         value.copy_(torch().from_numpy(np.ascontiguousarray(found, dtype=np.float32)))

@@ -1,13 +1,15 @@
 """The algorithms of Wang, Lu and Zhang (2020) to the letter, for study: claimed, not proven.
 
-Algorithm 2 is `PHashing(base, calibration="paper").fit_transform(Y, S)`: learn h and U, flip every bit of U with
-beta = e^-eps (Theorems 4 and 6). For ADSH, whose database codes are learned rather than computed, U is what it learned.
+Algorithm 2 is `PHashing(base, calibration="paper").fit_transform(Y, S)`: learn h and U, flip every
+bit of U with beta = e^-eps (Theorems 4 and 6). For ADSH, whose database codes are learned rather
+than computed, U is what it learned.
 
 Algorithm 3 (PITQ) is `algorithm_3`, with its line numbers.
 
-Lemma 5 is exact for the squared norm, E|U' - U|_F^2 = 4 beta n c. Lemma 7 holds and says little: a flipped bit moves a
-distance by one, so E|d - d'|_1 <= n c beta, which the lemma's n^(3/2) c sqrt(beta) exceeds by sqrt(n / beta); and once
-n >= 1 / beta it is above n c, which no distances can differ by.
+Lemma 5 is exact for the squared norm, E|U' - U|_F^2 = 4 beta n c. Lemma 7 holds and says little: a
+flipped bit moves a distance by one, so E|d - d'|_1 <= n c beta, which the lemma's n^(3/2) c
+sqrt(beta) exceeds by sqrt(n / beta); and once n >= 1 / beta it is above n c, which no distances can
+differ by.
 """
 
 from __future__ import annotations
@@ -28,9 +30,11 @@ Array = NDArray[Any]
 def algorithm_3(
     X: Array, n_bits: int, flips: BitFlip, steps: int, *, printed: bool, rng: np.random.Generator
 ) -> tuple[Array, Array, Array, list[float]]:
-    """PITQ: (mean, W, R, turns), turns[t] = trace(R_t' R_t+1) / c: near -1 where R only follows negated codes.
+    """PITQ: (mean, W, R, turns), turns[t] = trace(R_t' R_t+1) / c: near -1 where R only follows
+    negated codes.
 
-    `printed`: the SVD step as printed, R = N N', which is the identity; else the Procrustes solution R = M N'.
+    `printed`: the SVD step as printed, R = N N', which is the identity; else the Procrustes
+    solution R = M N'.
     """
     mean = X.mean(axis=0, dtype=np.float64)
     axes = min(n_bits, X.shape[1])

@@ -1,4 +1,6 @@
-"""PHashing (Wang, Lu and Zhang 2020): the codes of any hasher, randomly flipped before they are stored."""
+"""PHashing (Wang, Lu and Zhang 2020): the codes of any hasher, randomly flipped before they are
+stored.
+"""
 
 from __future__ import annotations
 
@@ -31,27 +33,32 @@ CodeUnit = Literal["bit", "record"]
 
 
 class PHashing(ReleasesCodes):
-    """Algorithm 2: learn a hash function with `base`, then release its codes through random flipping.
+    """Algorithm 2: learn a hash function with `base`, then release its codes through random
+    flipping.
 
-    `fit` learns and releases nothing. `transform` releases: it flips, and charges a ledger if one is given.
-    `query` gives the plain code of a query, which stays with whoever searches. `fit_transform` is Algorithm 2 itself:
-    it flips U, the codes of the images that were learned from. ADSH learns those apart from the hash function, and they
-    are little more than labels (10 to 17 distinct codes on ten classes): releasing them, even flipped, releases labels.
+    `fit` learns and releases nothing. `transform` releases: it flips, and charges a ledger if one
+    is given. `query` gives the plain code of a query, which stays with whoever searches.
+    `fit_transform` is Algorithm 2 itself: it flips U, the codes of the images that were learned
+    from. ADSH learns those apart from the hash function, and they are little more than labels (10
+    to 17 distinct codes on ten classes): releasing them, even flipped, releases labels.
 
     Parameters:
-        base: any of the nine hashers, or one of your own with `fit`, `transform` to packed codes and `n_bits`.
-        epsilon: the budget per `unit`.
-        calibration: "proven" (beta = 1/(1+e^epsilon) per bit, 1/(1+e^(epsilon/c)) per record) or "paper"
+        base: any of the nine hashers, or one of your own with `fit`, `transform` to packed codes
+        and `n_bits`. epsilon: the budget per `unit`. calibration: "proven" (beta = 1/(1+e^epsilon)
+        per bit, 1/(1+e^(epsilon/c)) per record) or "paper"
             (beta = e^-epsilon, Theorem 4, whatever the unit).
         unit: "record" (a person's whole code) or "bit" (one bit of it: the paper's Definition 1).
-        beta: the flip probability itself, in place of the one from epsilon; above 1/2 only under "paper".
-        learned_from: "public" if `fit` sees images that need no protection; "private" (the default) if it sees those
-            whose codes are released. Then one person's image moves the hash function, and through it everyone's code,
-            and no finite epsilon per record is proven (unless the base never looks at the images: `LSH(center=False)`).
+        beta: the flip probability itself, in place of the one from epsilon; above 1/2 only under
+        "paper". learned_from: "public" if `fit` sees images that need no protection; "private" (the
+        default) if it sees those
+            whose codes are released. Then one person's image moves the hash function, and through
+            it everyone's code, and no finite epsilon per record is proven (unless the base never
+            looks at the images: `LSH(center=False)`).
 
     Guarantee:
-        Local model, pure epsilon: |ln((1-beta)/beta)| per bit, c times that per record; `guarantee_` states both
-        units, the claim of the paper (-ln beta) and the assumptions. The hash function itself is not protected.
+        Local model, pure epsilon: |ln((1-beta)/beta)| per bit, c times that per record;
+        `guarantee_` states both units, the claim of the paper (-ln beta) and the assumptions. The
+        hash function itself is not protected.
     """
 
     def __init__(
@@ -86,7 +93,9 @@ class PHashing(ReleasesCodes):
         """Train: learn the hash function h (step 1 of Algorithm 2)."""
         base = ITQ() if self.base is None else self.base
         checks.one_of("learned_from", self.learned_from, ("public", "private"))
-        self.guarantee_ = self.promise(n_bits=base.n_bits)  # refuses bad parameters before learning for minutes
+        self.guarantee_ = self.promise(
+            n_bits=base.n_bits
+        )  # refuses bad parameters before learning for minutes
         self.base_ = seeded(clone(base), self.random_state).fit(X, y)
         if hasattr(self.base_, "feature_names_in_"):
             self.feature_names_in_ = self.base_.feature_names_in_
@@ -98,7 +107,9 @@ class PHashing(ReleasesCodes):
         return self._settle_in()
 
     def fit_transform(self, X: Any, y: Any = None, *, ledger: Ledger | None = None) -> Array:
-        """Algorithm 2: learn, then release the codes U of the very images that were learned from."""
+        """Algorithm 2: learn, then release the codes U of the very images that were learned
+        from.
+        """
         learned = getattr(self.fit(X, y).base_, "database_codes_", None)
         return self._flipped(self.query(X) if learned is None else learned, ledger, None)
 
@@ -107,14 +118,19 @@ class PHashing(ReleasesCodes):
     ) -> NDArray[np.uint8]:
         """Perturb: release flipped packed codes (step 2 of Algorithm 2), charging `ledger` first.
 
-        With `names`, a record's noise depends on its name and the source alone: a vault's key, or a seed.
+        With `names`, a record's noise depends on its name and the source alone: a vault's key, or a
+        seed.
         """
         return self._flipped(self.query(X), ledger, names)
 
-    def _flipped(self, plain: Array, ledger: Ledger | None, names: Sequence[str] | None) -> NDArray[np.uint8]:
+    def _flipped(
+        self, plain: Array, ledger: Ledger | None, names: Sequence[str] | None
+    ) -> NDArray[np.uint8]:
         bits = codes.unpack(plain, self.n_bits_)
         what = f"{len(bits)} flipped codes of {self.n_bits_} bits"
-        return codes.pack(self._send(bits, what=what, ledger=ledger, names=names, promised=self.guarantee_))
+        return codes.pack(
+            self._send(bits, what=what, ledger=ledger, names=names, promised=self.guarantee_)
+        )
 
     def query(self, X: Any) -> NDArray[np.uint8]:
         """The plain packed codes of queries, without noise: keep them to yourself."""
@@ -125,7 +141,9 @@ class PHashing(ReleasesCodes):
         """The base's real values for queries, for soft decoding; not protected."""
         check_is_fitted(self)
         if not hasattr(self.base_, "decision_function"):
-            raise InvalidParameter(f"{type(self.base_).__name__} has no decision_function; rank by query() instead.")
+            raise InvalidParameter(
+                f"{type(self.base_).__name__} has no decision_function; rank by query() instead."
+            )
         values: Array = self.base_.decision_function(X)
         return values
 
@@ -164,9 +182,13 @@ class PHashing(ReleasesCodes):
         self.mechanism_ = self._mechanism(self.n_bits_)
         if not hasattr(self, "base_"):  # read from a file
             part = self.public_ if self._independent else self.released_
-            arrays = {key.removeprefix("base."): part[key] for key in part if key.startswith("base.")}
+            arrays = {
+                key.removeprefix("base."): part[key] for key in part if key.startswith("base.")
+            }
             self.base_ = saving.rebuild(arrays, part["base"])
-            saving.require(self.base_.n_bits == self.n_bits_, "its codes have another number of bits")
+            saving.require(
+                self.base_.n_bits == self.n_bits_, "its codes have another number of bits"
+            )
 
     def _saved_parameters(self) -> dict[str, Any]:
         base = {"class": type(self.base_).__name__, "params": saving.plain_parameters(self.base_)}
@@ -176,7 +198,10 @@ class PHashing(ReleasesCodes):
     def _read_parameters(cls, fields: dict[str, Any]) -> dict[str, Any]:
         given = dict(fields)
         base = given.pop("base")
-        return {**super()._read_parameters(given), "base": saving.make(base["class"], base["params"])}
+        return {
+            **super()._read_parameters(given),
+            "base": saving.make(base["class"], base["params"]),
+        }
 
 
 def seeded(estimator: Any, random_state: RandomState) -> Any:
@@ -199,8 +224,10 @@ def flip_mechanism(parameters: Any, n_bits: int) -> BitFlip:
         beta = checks.probability("beta", parameters.beta)
         if calibration == "proven" and beta > 0.5:
             raise NotProven(
-                f"beta is {beta:.4g}: flipping more than half of the bits releases their complement and protects less "
-                "the further it goes. Use beta of at most 0.5, or calibration='paper' to study the paper's setting."
+                f"beta is {beta:.4g}: flipping more than half of the bits releases their "
+                "complement and protects less "
+                "the further it goes. Use beta of at most 0.5, or calibration='paper' to study the "
+                "paper's setting."
             )
         return BitFlip(beta=beta, n_bits=n_bits, unit=unit)
     make = BitFlip.paper if calibration == "paper" else BitFlip.proven

@@ -1,12 +1,15 @@
-"""PITQ (Algorithm 3 of Wang, Lu and Zhang 2020), to the letter, and a version whose promise can be proved.
+"""PITQ (Algorithm 3 of Wang, Lu and Zhang 2020), to the letter, and a version whose promise can be
+proved.
 
-To the letter, each iteration flips the codes with beta = e^(-epsilon/E), which for E = 50 is 0.92 to 0.995: the
-codes are negated, the rotation follows the negation, and the result is plain ITQ. The projection W and the final
-codes sign(YWR) are released without any noise. So the paper's epsilon is claimed and none is proven.
+To the letter, each iteration flips the codes with beta = e^(-epsilon/E), which for E = 50 is 0.92
+to 0.995: the codes are negated, the rotation follows the negation, and the result is plain ITQ. The
+projection W and the final codes sign(YWR) are released without any noise. So the paper's epsilon is
+claimed and none is proven.
 
-Proven: what leaves is W, R and the codes. W comes from a noisy mean and second moment of clipped rows, R from a
-noisy U'(YW) in each iteration, all Gaussian and composed exactly, and the codes are flipped before release. With
-images that are public, W and R cost nothing and the whole budget goes to the codes.
+Proven: what leaves is W, R and the codes. W comes from a noisy mean and second moment of clipped
+rows, R from a noisy U'(YW) in each iteration, all Gaussian and composed exactly, and the codes are
+flipped before release. With images that are public, W and R cost nothing and the whole budget goes
+to the codes.
 """
 
 from __future__ import annotations
@@ -44,19 +47,20 @@ class PITQ(ReleasesCodes):
     """Private iterative quantisation.
 
     Parameters:
-        epsilon: the whole budget per record; delta is spent on learning W and R.
-        delta: the whole budget per record; delta is spent on learning W and R.
-        calibration: "proven", or "paper" for Algorithm 3.
-        procrustes: "correct" (R = M N' from U'(YW) = N Omega M') or "printed" (R = N N', the identity; "paper" only).
-        learned_from: "private" if `fit` sees the protected images, "public" if it sees others.
-        learning_share: the share of epsilon that learning W and R may spend, when it is private.
-        clip: rows are scaled into the ball of this radius; with clip below the rows' norms, onto it.
-        n_iterations: E; by default 50 to the letter, 5 proven (each iteration has its price).
+        epsilon: the whole budget per record; delta is spent on learning W and R. delta: the whole
+        budget per record; delta is spent on learning W and R. calibration: "proven", or "paper" for
+        Algorithm 3. procrustes: "correct" (R = M N' from U'(YW) = N Omega M') or "printed" (R = N
+        N', the identity; "paper" only). learned_from: "private" if `fit` sees the protected images,
+        "public" if it sees others. learning_share: the share of epsilon that learning W and R may
+        spend, when it is private. clip: rows are scaled into the ball of this radius; with clip
+        below the rows' norms, onto it. n_iterations: E; by default 50 to the letter, 5 proven (each
+        iteration has its price).
 
     Guarantee:
-        Proven: (epsilon, delta) per record, replace one, for W, R and the codes together. `fit` charges the ledger for
-        learning, `transform` for the codes. The sums that leave have discrete Gaussian noise, so nothing hangs on the
-        low bits of a float. Paper: claimed epsilon, proven none.
+        Proven: (epsilon, delta) per record, replace one, for W, R and the codes together. `fit`
+        charges the ledger for learning, `transform` for the codes. The sums that leave have
+        discrete Gaussian noise, so nothing hangs on the low bits of a float. Paper: claimed
+        epsilon, proven none.
     """
 
     def __init__(
@@ -92,9 +96,19 @@ class PITQ(ReleasesCodes):
         self.guarantee_ = self.promise(**self.public_)
         rng, _ = training_rng(self.random_state if self.entropy_ == "seed" else None)
         if self.calibration == "paper":
-            Door(self.guarantee_, what="Algorithm 3's rotation", ledger=ledger, random_state=self.random_state)
+            Door(
+                self.guarantee_,
+                what="Algorithm 3's rotation",
+                ledger=ledger,
+                random_state=self.random_state,
+            )
             *learned, turns = paper.algorithm_3(
-                X, self.n_bits, self.mechanism_, self._steps, printed=self.procrustes == "printed", rng=rng
+                X,
+                self.n_bits,
+                self.mechanism_,
+                self._steps,
+                printed=self.procrustes == "printed",
+                rng=rng,
             )
             self.turns_ = turns
         else:
@@ -112,10 +126,17 @@ class PITQ(ReleasesCodes):
         ledger: Ledger | None = None,
         names: Sequence[str] | None = None,
     ) -> Array:
-        """The codes that are released: flipped, or under "paper" the plain sign(YWR) of Algorithm 3's last line."""
+        """The codes that are released: flipped, or under "paper" the plain sign(YWR) of Algorithm
+        3's last line.
+        """
         bits = (self.decision_function(X) >= 0).astype(np.uint8)
         if self.calibration == "paper":  # charged, and so refused by a ledger: none is proven
-            Door(self.guarantee_, what="Algorithm 3's codes", ledger=ledger, random_state=self.random_state)
+            Door(
+                self.guarantee_,
+                what="Algorithm 3's codes",
+                ledger=ledger,
+                random_state=self.random_state,
+            )
         else:
             what = f"{len(bits)} flipped codes of {self.n_bits} bits"
             bits = self._send(bits, what=what, ledger=ledger, names=names, promised=self._codes())
@@ -138,18 +159,23 @@ class PITQ(ReleasesCodes):
 
     @property
     def mechanism_(self) -> BitFlip:
-        """How codes are flipped on release (proven), or in each iteration (paper: beta = e^(-epsilon/E))."""
+        """How codes are flipped on release (proven), or in each iteration (paper: beta =
+        e^(-epsilon/E)).
+        """
         if self.calibration == "paper":
             return BitFlip.paper(self.epsilon / self._steps, n_bits=self.n_bits)
         return BitFlip.proven(self.epsilon * (1 - self._share), n_bits=self.n_bits)
 
     def promise(self, **public: Any) -> Guarantee:
-        """What W, R and the codes of images with `n_features` promise together, before any image is seen."""
+        """What W, R and the codes of images with `n_features` promise together, before any image is
+        seen.
+        """
         self._check()
         if self.calibration == "paper":
             return Guarantee(
                 unproven=(_NO_NOISE,),
-                mechanism=f"PITQ, {self._steps} iterations flipping with beta = {self.mechanism_.beta:.4g}",
+                mechanism=f"PITQ, {self._steps} iterations flipping with beta = "
+                f"{self.mechanism_.beta:.4g}",
                 unit="record",
                 model="central",
                 claimed=self.epsilon,
@@ -162,7 +188,10 @@ class PITQ(ReleasesCodes):
         if self.learned_from == "public":
             return self._codes()
         return Guarantee(
-            releases=(*self._learning(fact(public, "n_features")).releases, *self._codes().releases),
+            releases=(
+                *self._learning(fact(public, "n_features")).releases,
+                *self._codes().releases,
+            ),
             delta=self.delta,
             model="central",
             assumptions=(PUBLIC_NUMBER, ONCE),
@@ -180,7 +209,11 @@ class PITQ(ReleasesCodes):
 
     @property
     def _steps(self) -> int:
-        return (50 if self.calibration == "paper" else 5) if self.n_iterations is None else self.n_iterations
+        return (
+            (50 if self.calibration == "paper" else 5)
+            if self.n_iterations is None
+            else self.n_iterations
+        )
 
     @property
     def _share(self) -> float:
@@ -195,9 +228,13 @@ class PITQ(ReleasesCodes):
         checks.whole("n_iterations", self._steps)
         checks.positive("clip", self.clip)
         if self.procrustes == "printed" and self.calibration != "paper":
-            raise InvalidParameter("procrustes='printed' undoes the rotation; it is there for calibration='paper'.")
+            raise InvalidParameter(
+                "procrustes='printed' undoes the rotation; it is there for calibration='paper'."
+            )
         if not 0 < checks.number("learning_share", self.learning_share) < 1:
-            raise InvalidParameter(f"learning_share must lie strictly between 0 and 1, got {self.learning_share!r}.")
+            raise InvalidParameter(
+                f"learning_share must lie strictly between 0 and 1, got {self.learning_share!r}."
+            )
 
     def _door(self, d: int, ledger: Ledger | None) -> Sums:
         if self.learned_from == "public":
@@ -228,21 +265,37 @@ class PITQ(ReleasesCodes):
         require(found == wanted, "the learned arrays do not fit the number of bits")
 
     def _learning(self, d: int) -> Guarantee:
-        """A tenth of the learning budget for the mean, half for W, the rest over the iterations of R."""
+        """A tenth of the learning budget for the mean, half for W, the rest over the iterations of
+        R.
+        """
         axes = min(self.n_bits, d)
         shares = (
             Share("mean", 0.1, 2 * self.clip, d),
             Share("second moment", 0.5, math.sqrt(2) * self.clip**2, d * (d + 1) // 2),
             # |u| = sqrt(c), |v| <= clip
-            Share("cross moment", 0.4, 2 * math.sqrt(self.n_bits) * self.clip, axes * self.n_bits, self._steps),
+            Share(
+                "cross moment",
+                0.4,
+                2 * math.sqrt(self.n_bits) * self.clip,
+                axes * self.n_bits,
+                self._steps,
+            ),
         )
         plan = moments.plan_for(shares, epsilon=self.epsilon * self._share, delta=self.delta)
         return Guarantee(
-            releases=plan, delta=self.delta, model="central", assumptions=(PUBLIC_NUMBER,), entropy=self.entropy_
+            releases=plan,
+            delta=self.delta,
+            model="central",
+            assumptions=(PUBLIC_NUMBER,),
+            entropy=self.entropy_,
         )
 
     def _codes(self) -> Guarantee:
-        return flip_guarantee(self.mechanism_, calibration="proven", entropy=self.entropy_, independent=True)
+        return flip_guarantee(
+            self.mechanism_, calibration="proven", entropy=self.entropy_, independent=True
+        )
 
 
-_NO_NOISE = Assumption("no noise", "the final codes and the projection are released without noise: nothing is proven")
+_NO_NOISE = Assumption(
+    "no noise", "the final codes and the projection are released without noise: nothing is proven"
+)

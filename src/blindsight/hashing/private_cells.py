@@ -1,8 +1,10 @@
-"""Cells from the protected images themselves: noisy sums over unit rows give the parts of a `Codebook`.
+"""Cells from the protected images themselves: noisy sums over unit rows give the parts of a
+`Codebook`.
 
-Principal components of d features meet noise of size sqrt(d) against eigenvalues of size n, so the features first go
-through a random projection, which costs nothing, to few enough dimensions that the components can be told from the
-noise. Cells are found within the leading components and are written as directions of the projected space.
+Principal components of d features meet noise of size sqrt(d) against eigenvalues of size n, so the
+features first go through a random projection, which costs nothing, to few enough dimensions that
+the components can be told from the noise. Cells are found within the leading components and are
+written as directions of the projected space.
 """
 
 from __future__ import annotations
@@ -26,7 +28,8 @@ __all__ = ["learn_classes", "learn_groups", "learning_shares"]
 Array = NDArray[Any]
 Floats = NDArray[np.float64]
 
-# Features are projected at random to this many; of these, so many principal components are looked at.
+# Features are projected at random to this many; of these, so many principal components are looked
+# at.
 _DIMENSIONS, _COMPONENTS = 128, 16
 _STEPS = 4  # of Lloyd's algorithm: each step costs
 # Least-squares scores of one-hot labels are this far from a logistic classifier's.
@@ -37,7 +40,10 @@ def learning_shares(d: int, *, k: int, classes: int) -> tuple[Share, ...]:
     """What is learned and its share of the learning budget: `classes` is 0 without labels."""
     lifted = min(d, _DIMENSIONS)
     kept = min(_COMPONENTS, lifted)
-    space = (Share("mean", 0.1, 2.0, lifted), Share("second moment", 0.3, math.sqrt(2), lifted * (lifted + 1) // 2))
+    space = (
+        Share("mean", 0.1, 2.0, lifted),
+        Share("second moment", 0.3, math.sqrt(2), lifted * (lifted + 1) // 2),
+    )
     if not classes:
         sums = Share("cell sums", 0.5, 2.0, k * kept, _STEPS)
         return (*space, sums, Share("cell counts", 0.1, math.sqrt(2), k))
@@ -46,7 +52,9 @@ def learning_shares(d: int, *, k: int, classes: int) -> tuple[Share, ...]:
     return (*space, directions, Share("labels' moment", 0.3, 2.0, width * classes))
 
 
-def learn_groups(X: Array, k: int, door: Sums, rng: np.random.Generator) -> tuple[Embedding, GroupCells, Floats]:
+def learn_groups(
+    X: Array, k: int, door: Sums, rng: np.random.Generator
+) -> tuple[Embedding, GroupCells, Floats]:
     """k directions by Lloyd's algorithm on the sphere, and the share of images near each."""
     embedding, G, axes = _space(X, door, rng)
     # Directions to begin with that know nothing of the images.
@@ -61,7 +69,9 @@ def learn_groups(X: Array, k: int, door: Sums, rng: np.random.Generator) -> tupl
 def learn_classes(
     X: Array, labels: Array, door: Sums, rng: np.random.Generator
 ) -> tuple[Embedding, ClassCells, Floats]:
-    """A classifier by least squares from noisy moments, and the classes' shares; `labels` (n, C) have one 1 at most."""
+    """A classifier by least squares from noisy moments, and the classes' shares; `labels` (n, C)
+    have one 1 at most.
+    """
     embedding, G, axes = _space(X, door, rng)
     # The constant column is scaled so that a row (g, 1)/sqrt(2) has norm 1.
     H = np.concatenate([G, np.ones((len(G), 1))], axis=1) / math.sqrt(2)
@@ -77,7 +87,9 @@ def learn_classes(
 
 
 def _space(X: Array, door: Sums, rng: np.random.Generator) -> tuple[Embedding, Floats, Floats]:
-    """The embedding, its points (n, m) on their leading components (n, p) within the unit ball, and these (m, p)."""
+    """The embedding, its points (n, m) on their leading components (n, p) within the unit ball, and
+    these (m, p).
+    """
     d = X.shape[1]
     lift = random_rotation(d, _DIMENSIONS, rng) if d > _DIMENSIONS else np.eye(d)
     axes = lift.astype(np.float32)

@@ -1,4 +1,6 @@
-"""Directions instead of bits: principal components of features, released by PrivUnit (Bhowmick et al. 2018)."""
+"""Directions instead of bits: principal components of features, released by PrivUnit (Bhowmick et
+al. 2018).
+"""
 
 from __future__ import annotations
 
@@ -27,13 +29,15 @@ Array = NDArray[Any]
 
 
 class PrivUnitHasher(ReleasesCodes):
-    """Principal components of features to a unit vector, released by PrivUnit; search by inner product.
+    """Principal components of features to a unit vector, released by PrivUnit; search by inner
+    product.
 
-    `transform` gives float32 vectors (n, n_components), not bits. `n_components="auto"` takes 4 + epsilon/4,
-    up to 48: more coordinates describe an image better and are told less truly.
+    `transform` gives float32 vectors (n, n_components), not bits. `n_components="auto"` takes 4 +
+    epsilon/4, up to 48: more coordinates describe an image better and are told less truly.
 
     Guarantee:
-        `epsilon` per record, pure, local, given that `fit` saw public images (`learned_from="public"`); none otherwise.
+        `epsilon` per record, pure, local, given that `fit` saw public images
+        (`learned_from="public"`); none otherwise.
     """
 
     def __init__(
@@ -51,7 +55,9 @@ class PrivUnitHasher(ReleasesCodes):
 
     def promise(self, **public: Any) -> Guarantee:
         """What a direction in `n_components` dimensions promises."""
-        noise = PrivUnit(epsilon=self.epsilon, dimensions=fact(public, "n_components"), unit="record")
+        noise = PrivUnit(
+            epsilon=self.epsilon, dimensions=fact(public, "n_components"), unit="record"
+        )
         proven = checks.one_of("learned_from", self.learned_from, ("public", "private")) == "public"
         return Guarantee(
             releases=(Planned(what=CODE, mechanism=noise),),
@@ -65,10 +71,16 @@ class PrivUnitHasher(ReleasesCodes):
         """Learn the mean and the principal components."""
         checks.positive("epsilon", self.epsilon)
         X = validate_data(self, X, dtype=(np.float64, np.float32), ensure_min_samples=2)
-        wanted = min(48, round(4 + self.epsilon / 4)) if self.n_components == "auto" else self.n_components
+        wanted = (
+            min(48, round(4 + self.epsilon / 4))
+            if self.n_components == "auto"
+            else self.n_components
+        )
         Z = unit_rows(X)
         mean = Z.mean(axis=0)
-        axes = principal_axes(second_moment(Z, mean), min(checks.whole("n_components", wanted), X.shape[1]))
+        axes = principal_axes(
+            second_moment(Z, mean), min(checks.whole("n_components", wanted), X.shape[1])
+        )
         # One feature has no direction to speak of: a second, empty axis keeps the sphere a sphere.
         axes = np.pad(axes, ((0, 0), (0, max(0, 2 - axes.shape[1]))))
         self.public_, self.released_ = {"n_components": axes.shape[1]}, {}
@@ -77,14 +89,18 @@ class PrivUnitHasher(ReleasesCodes):
         part |= {"mean": mean, "axes": axes}
         return self._settle_in()
 
-    def fit_transform(self, X: Any, y: Any = None, *, ledger: Ledger | None = None) -> NDArray[np.float32]:
+    def fit_transform(
+        self, X: Any, y: Any = None, *, ledger: Ledger | None = None
+    ) -> NDArray[np.float32]:
         """Learn, and release the vectors of the same images."""
         return self.fit(X, y).transform(X, ledger=ledger)
 
     def transform(
         self, X: Any, *, ledger: Ledger | None = None, names: Sequence[str] | None = None
     ) -> NDArray[np.float32]:
-        """Release noisy directions, charging `ledger` first; with `names`, noise by name (see `PHashing`)."""
+        """Release noisy directions, charging `ledger` first; with `names`, noise by name (see
+        `PHashing`).
+        """
         u = self.query(X)
         what = f"{len(u)} noisy directions in {u.shape[1]} dimensions"
         sent = self._send(u, what=what, ledger=ledger, names=names, promised=self.guarantee_)
@@ -107,7 +123,14 @@ class PrivUnitHasher(ReleasesCodes):
 
     def _settle(self) -> None:
         part = self.public_ if self.learned_from == "public" else self.released_
-        self.mean_, self.axes_ = (np.asarray(part[name], dtype=np.float64) for name in ("mean", "axes"))
-        require(self.axes_.shape == (len(self.mean_), self.public_["n_components"]), "its axes do not fit")
+        self.mean_, self.axes_ = (
+            np.asarray(part[name], dtype=np.float64) for name in ("mean", "axes")
+        )
+        require(
+            self.axes_.shape == (len(self.mean_), self.public_["n_components"]),
+            "its axes do not fit",
+        )
         self.n_features_in_ = len(self.mean_)
-        self.mechanism_ = PrivUnit(epsilon=self.epsilon, dimensions=self.axes_.shape[1], unit="record")
+        self.mechanism_ = PrivUnit(
+            epsilon=self.epsilon, dimensions=self.axes_.shape[1], unit="record"
+        )

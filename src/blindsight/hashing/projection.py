@@ -1,4 +1,6 @@
-"""Linear projections that several hashers share: principal components, random rotations, Procrustes."""
+"""Linear projections that several hashers share: principal components, random rotations,
+Procrustes.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ def second_moment(X: Array, mean: Array, *, block: int = 8192) -> NDArray[np.flo
 
 
 def principal_axes(moment: Array, count: int) -> NDArray[np.float64]:
-    """The `count` leading eigenvectors (d, count) of a symmetric matrix, the largest first, signs fixed."""
+    """The `count` leading eigenvectors (d, count) of a symmetric matrix, the largest first, signs
+    fixed.
+    """
     size = len(moment)
     _, vectors = linalg.eigh(moment, subset_by_index=(size - count, size - 1))
     axes = vectors[:, ::-1]
@@ -40,7 +44,9 @@ def principal_axes(moment: Array, count: int) -> NDArray[np.float64]:
 
 
 def random_rotation(rows: int, columns: int, rng: np.random.Generator) -> NDArray[np.float64]:
-    """A random (rows, columns) matrix with orthonormal columns, or rows where there are fewer of them."""
+    """A random (rows, columns) matrix with orthonormal columns, or rows where there are fewer of
+    them.
+    """
     tall = rng.standard_normal((max(rows, columns), min(rows, columns)))
     basis, upper = np.linalg.qr(tall)
     basis = basis * np.where(np.diag(upper) < 0, -1.0, 1.0)

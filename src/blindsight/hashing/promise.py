@@ -18,18 +18,26 @@ __all__ = ["CODE", "LEARNED", "ONCE", "PUBLIC", "PUBLIC_NUMBER", "Source", "fact
 CODE = "code"
 Source = Literal["public", "private"]
 
-ONCE = Assumption("released once", "a record's code is released once; each further release adds to the cost")
+ONCE = Assumption(
+    "released once", "a record's code is released once; each further release adds to the cost"
+)
 PUBLIC = Assumption(
-    "public learning", "the hash function does not depend on the protected images (public images, or none)"
+    "public learning",
+    "the hash function does not depend on the protected images (public images, or none)",
 )
 LEARNED = Assumption(
     "learned without noise",
-    "the hash function was learned from the protected images without noise, so a record has no finite epsilon: "
+    "the hash function was learned from the protected images without noise, so a record has no "
+    "finite epsilon: "
     "learn from public images (learned_from='public'), or with PITQ or CodebookHasher",
 )
 PUBLIC_NUMBER = Assumption("public number", "the number of images is public")
-_ONE_BIT = Assumption("one bit", "neighbours differ in one bit of one code, the paper's Definition 1")
-_COMPLEMENT = Assumption("complement", "beta is above one half: the codes are complemented more than hidden")
+_ONE_BIT = Assumption(
+    "one bit", "neighbours differ in one bit of one code, the paper's Definition 1"
+)
+_COMPLEMENT = Assumption(
+    "complement", "beta is above one half: the codes are complemented more than hidden"
+)
 
 
 def fact(public: Mapping[str, Any], name: str) -> int:
@@ -40,11 +48,21 @@ def fact(public: Mapping[str, Any], name: str) -> int:
 
 
 def flip_guarantee(
-    mechanism: BitFlip, *, calibration: Literal["proven", "paper"], entropy: EntropyName, independent: bool
+    mechanism: BitFlip,
+    *,
+    calibration: Literal["proven", "paper"],
+    entropy: EntropyName,
+    independent: bool,
 ) -> Guarantee:
-    """The guarantee of flipped codes in both units; `independent`: h does not depend on the released records."""
+    """The guarantee of flipped codes in both units; `independent`: h does not depend on the
+    released records.
+    """
     bit = Cost(epsilon=mechanism.epsilon_per_bit, unit="bit")
-    record = bit.per("record", times=mechanism.n_bits) if independent else Cost(epsilon=math.inf, unit="record")
+    record = (
+        bit.per("record", times=mechanism.n_bits)
+        if independent
+        else Cost(epsilon=math.inf, unit="record")
+    )
     assumptions = [PUBLIC if independent else LEARNED, ONCE]
     if mechanism.unit == "bit":
         assumptions.append(_ONE_BIT)

@@ -1,4 +1,6 @@
-"""What the private hashers share: codes that leave through the door, and a file of public and released values only."""
+"""What the private hashers share: codes that leave through the door, and a file of public and
+released values only.
+"""
 
 from __future__ import annotations
 
@@ -26,32 +28,46 @@ Array = NDArray[Any]
 
 
 class ReleasesCodes(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Protected):  # type: ignore[misc]
-    """The base of hashers whose codes pass the door; a subclass says what it promises and how it computes a code."""
+    """The base of hashers whose codes pass the door; a subclass says what it promises and how it
+    computes a code.
+    """
 
     _kind: ClassVar[str] = saving.KIND
 
     def fingerprint(self) -> str:
-        """A digest of the hash function: noise by name must differ between two functions of one record."""
+        """A digest of the hash function: noise by name must differ between two functions of one
+        record.
+        """
         parts = {**self.public_, **self.released_}
         if hasattr(self, "base_") and "base" not in parts:
             raise InvalidParameter(
-                f"{type(self.base_).__name__} cannot be told from another hash function, and noise by name on two "
-                "functions would show how they differ: leave names= out, or use one of Blindsight's hashers."
+                f"{type(self.base_).__name__} cannot be told from another hash function, and noise "
+                "by name on two "
+                "functions would show how they differ: leave names= out, or use one of "
+                "Blindsight's hashers."
             )
         arrays = {key: value for key, value in parts.items() if isinstance(value, np.ndarray)}
         return storage.digest(type(self).__name__, arrays)
 
     def _send(
-        self, values: Array, *, what: str, ledger: Ledger | None, names: Sequence[str] | None, promised: Guarantee
+        self,
+        values: Array,
+        *,
+        what: str,
+        ledger: Ledger | None,
+        names: Sequence[str] | None,
+        promised: Guarantee,
     ) -> Array:
         """Charge `promised`, then release each record's value; with `names`, noise by name.
 
-        Under a vault's key the same values of the same records are the same release, whenever it is made: it is paid
-        once, and anything else is paid by itself.
+        Under a vault's key the same values of the same records are the same release, whenever it is
+        made: it is paid once, and anything else is paid by itself.
         """
         source = self.random_state
         if names is None:
-            return Door(promised, what=what, ledger=ledger, random_state=source).release(CODE, values)
+            return Door(promised, what=what, ledger=ledger, random_state=source).release(
+                CODE, values
+            )
         about, key = self.fingerprint(), None
         if isinstance(source, RecordSource):
             key = source.receipt(names, values, f"{about}/{promised.releases}")

@@ -1,8 +1,9 @@
 """Bit sampling: release a few bits of each code, a different few for each image.
 
-At a fixed epsilon per record the best price of a flipped bit is about 2.18, so at epsilon 8 hardly four bits can be
-told well. Choosing the same four for everyone wastes what the other bits know; here each image draws its own
-positions, independently of what they hold, so that the positions themselves tell nothing.
+At a fixed epsilon per record the best price of a flipped bit is about 2.18, so at epsilon 8 hardly
+four bits can be told well. Choosing the same four for everyone wastes what the other bits know;
+here each image draws its own positions, independently of what they hold, so that the positions
+themselves tell nothing.
 """
 
 from __future__ import annotations
@@ -25,16 +26,17 @@ if TYPE_CHECKING:
 
 __all__ = ["BEST_PRICE", "SampledPHashing"]
 
-#: the epsilon per bit at which a record's budget buys most: the maximum of (1 - 2 beta)^2 / epsilon.
+# : the epsilon per bit at which a record's budget buys most: the maximum of (1 - 2 beta)^2 /
+# epsilon.
 BEST_PRICE = 2.18
 
 
 class SampledPHashing(PHashing):
     """`PHashing` of `n_sampled` bits of each code, drawn anew for each image.
 
-    `transform` gives, side by side, the packed released bits (0 where not drawn) and the packed mask of the drawn
-    positions: uint8 (n, 2 ceil(c/8)). `scores` reads them with real-valued queries. `n_sampled="auto"` takes
-    epsilon / 2.18.
+    `transform` gives, side by side, the packed released bits (0 where not drawn) and the packed
+    mask of the drawn positions: uint8 (n, 2 ceil(c/8)). `scores` reads them with real-valued
+    queries. `n_sampled="auto"` takes epsilon / 2.18.
 
     Guarantee:
         As `PHashing`, for `n_sampled` bits; the positions are independent of the image.
@@ -63,7 +65,9 @@ class SampledPHashing(PHashing):
         )
         self.n_sampled = n_sampled
 
-    def _flipped(self, plain: Any, ledger: Ledger | None, names: Sequence[str] | None) -> NDArray[np.uint8]:
+    def _flipped(
+        self, plain: Any, ledger: Ledger | None, names: Sequence[str] | None
+    ) -> NDArray[np.uint8]:
         bits = codes.unpack(plain, self.n_bits_)
         drawn = self._positions(len(bits), names)
         what = f"{self.mechanism_.n_bits} flipped bits of {len(bits)} codes"
@@ -81,16 +85,25 @@ class SampledPHashing(PHashing):
         if names is None:
             keys = words(source.stream("positions", exact=True), n * c).reshape(n, c)
         else:
-            keys = np.array([words(source.stream(f"{name}/positions", exact=True), c) for name in names]).reshape(n, c)
+            keys = np.array(
+                [words(source.stream(f"{name}/positions", exact=True), c) for name in names]
+            ).reshape(n, c)
         return np.argsort(keys, axis=1)[:, : self.mechanism_.n_bits]
 
     def scores(self, X: Any, released: ArrayLike) -> NDArray[np.float32]:
-        """The expected inner product (m, n) of queries with the true codes: z_j (1 - 2 beta) s_j over drawn bits."""
+        """The expected inner product (m, n) of queries with the true codes: z_j (1 - 2 beta) s_j
+        over drawn bits.
+        """
         stored = codes.check_codes(released)
         width = codes.n_bytes(self.n_bits_)
         if stored.shape[1] != 2 * width:
-            raise InvalidData(f"released codes must be {2 * width} bytes wide (bits and mask), got {stored.shape[1]}.")
-        signs = codes.to_signs(stored[:, :width], self.n_bits_) * codes.unpack(stored[:, width:], self.n_bits_)
+            raise InvalidData(
+                f"released codes must be {2 * width} bytes wide (bits and mask), got "
+                f"{stored.shape[1]}."
+            )
+        signs = codes.to_signs(stored[:, :width], self.n_bits_) * codes.unpack(
+            stored[:, width:], self.n_bits_
+        )
         z = self.decision_function(X) * (1 - 2 * self.mechanism_.beta)
         return z.astype(np.float32) @ signs.astype(np.float32).T
 
@@ -103,5 +116,7 @@ class SampledPHashing(PHashing):
             price = checks.positive("epsilon", self.epsilon) / BEST_PRICE
             return flip_mechanism(self, min(n_bits, max(1, round(price))))
         if checks.whole("n_sampled", self.n_sampled) > n_bits:
-            raise InvalidParameter(f"n_sampled must be at most the base's {n_bits} bits, got {self.n_sampled}.")
+            raise InvalidParameter(
+                f"n_sampled must be at most the base's {n_bits} bits, got {self.n_sampled}."
+            )
         return flip_mechanism(self, self.n_sampled)

@@ -1,6 +1,8 @@
-"""Hashers to one file and back, through `blindsight.core.storage`: arrays and plain fields, never pickle.
+"""Hashers to one file and back, through `blindsight.core.storage`: arrays and plain fields, never
+pickle.
 
-Plain hashers write all they learned; private ones (`releasing`) what is public and what was released.
+Plain hashers write all they learned; private ones (`releasing`) what is public and what was
+released.
 """
 
 from __future__ import annotations
@@ -30,9 +32,15 @@ def require(holds: bool, what: str) -> None:
 def describe(hasher: Any) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
     """(arrays, fields) that rebuild a fitted plain hasher."""
     if not hasattr(hasher, "state") or type(hasher).__name__ not in _names():
-        raise InvalidParameter(f"only Blindsight's own hashers can be saved, got {type(hasher).__name__}.")
+        raise InvalidParameter(
+            f"only Blindsight's own hashers can be saved, got {type(hasher).__name__}."
+        )
     arrays, learned = hasher.state()
-    return arrays, {"class": type(hasher).__name__, "params": plain_parameters(hasher), "learned": learned}
+    return arrays, {
+        "class": type(hasher).__name__,
+        "params": plain_parameters(hasher),
+        "learned": learned,
+    }
 
 
 def plain_parameters(hasher: Any) -> dict[str, Any]:
@@ -46,7 +54,9 @@ def make(name: Any, params: Any) -> Any:
     require(isinstance(params, dict), "its parameters are missing")
     cls = getattr(importlib.import_module("blindsight.hashing"), str(name))
     require(hasattr(cls, "restore"), "it names no plain hasher")
-    return cls(**{key: tuple(value) if isinstance(value, list) else value for key, value in params.items()})
+    return cls(
+        **{key: tuple(value) if isinstance(value, list) else value for key, value in params.items()}
+    )
 
 
 def rebuild(arrays: dict[str, NDArray[Any]], fields: dict[str, Any]) -> Any:
@@ -58,7 +68,9 @@ def rebuild(arrays: dict[str, NDArray[Any]], fields: dict[str, Any]) -> Any:
     except HostileFile:
         raise
     except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
-        raise HostileFile(f"not a hasher that can be used: {type(error).__name__} while reading it.") from error
+        raise HostileFile(
+            f"not a hasher that can be used: {type(error).__name__} while reading it."
+        ) from error
     return hasher
 
 
@@ -87,7 +99,10 @@ def take(target: Any, arrays: dict[str, NDArray[Any]], names: tuple[str, ...]) -
     for name in names:
         require(name in arrays, f"the array {name!r} is missing")
         value = np.asarray(arrays[name])
-        require(value.dtype.kind in "iufb" and bool(np.isfinite(value).all()), f"the array {name!r} is not finite")
+        require(
+            value.dtype.kind in "iufb" and bool(np.isfinite(value).all()),
+            f"the array {name!r} is not finite",
+        )
         setattr(target, name, value)
 
 

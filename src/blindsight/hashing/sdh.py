@@ -1,4 +1,6 @@
-"""Supervised discrete hashing (Shen, Shen, Liu and Shen 2015): codes that a linear classifier can read."""
+"""Supervised discrete hashing (Shen, Shen, Liu and Shen 2015): codes that a linear classifier can
+read.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +21,11 @@ Array = NDArray[Any]
 
 
 class SDH(Hasher):
-    """Alternate three steps: a ridge classifier on the codes (G), the codes bit by bit (B), the hash function (F).
+    """Alternate three steps: a ridge classifier on the codes (G), the codes bit by bit (B), the
+    hash function (F).
 
-    min |Y - B W|^2 + lambda |W|^2 + nu |B - F(X)|^2 over binary B, with F a linear map of kernel features.
+    min |Y - B W|^2 + lambda |W|^2 + nu |B - F(X)|^2 over binary B, with F a linear map of kernel
+    features.
     """
 
     supervised: ClassVar[bool] = True
@@ -46,9 +50,16 @@ class SDH(Hasher):
 
     def _learn(self, X: Array, labels: Array | None, rng: np.random.Generator) -> None:
         assert labels is not None  # noqa: S101  (fit saw to it)
-        ridge, nu = checks.positive("regularisation", self.regularisation), checks.non_negative("nu", self.nu)
+        ridge, nu = (
+            checks.positive("regularisation", self.regularisation),
+            checks.non_negative("nu", self.nu),
+        )
         kernel = AnchorKernel.learn(X, self.n_anchors, rng)
-        self.anchors_, self.width_, self.kernel_mean_ = kernel.anchors, np.array([kernel.width]), kernel.mean
+        self.anchors_, self.width_, self.kernel_mean_ = (
+            kernel.anchors,
+            np.array([kernel.width]),
+            kernel.mean,
+        )
         K = kernel(X)
         gram = (K.T @ K).astype(np.float64)
         gram[np.diag_indices_from(gram)] += 1e-4 * max(np.trace(gram) / len(gram), 1e-12)
@@ -69,7 +80,9 @@ class SDH(Hasher):
 
 
 def _cyclic_descent(B: Array, Q: Array, gram: Array, *, n_sweeps: int = 5) -> Array:
-    """Discrete cyclic coordinate descent: bit k's best values given the others, b = sign(q - B_other W_other w)."""
+    """Discrete cyclic coordinate descent: bit k's best values given the others, b = sign(q -
+    B_other W_other w).
+    """
     B = B.copy()
     for _ in range(n_sweeps):
         changed = False

@@ -1,4 +1,6 @@
-"""Spectral hashing (Weiss, Torralba and Fergus 2008): the smoothest sine waves along the principal components."""
+"""Spectral hashing (Weiss, Torralba and Fergus 2008): the smoothest sine waves along the principal
+components.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +17,11 @@ __all__ = ["SH"]
 
 
 class SH(Hasher):
-    """Bits are signs of sin(pi/2 + k pi (v - low) / (high - low)): analytical eigenfunctions of a box.
+    """Bits are signs of sin(pi/2 + k pi (v - low) / (high - low)): analytical eigenfunctions of a
+    box.
 
-    Of all components and wave numbers k the c with the smallest eigenvalue, (k / (high - low))^2, are taken.
+    Of all components and wave numbers k the c with the smallest eigenvalue, (k / (high - low))^2,
+    are taken.
     """
 
     _learned: ClassVar[tuple[str, ...]] = ("mean_", "projection_", "low_", "frequency_")
@@ -26,7 +30,9 @@ class SH(Hasher):
         self.n_bits = n_bits
         self.random_state = random_state
 
-    def _learn(self, X: NDArray[Any], labels: NDArray[Any] | None, rng: np.random.Generator) -> None:
+    def _learn(
+        self, X: NDArray[Any], labels: NDArray[Any] | None, rng: np.random.Generator
+    ) -> None:
         self.mean_ = X.mean(axis=0, dtype=np.float64).astype(X.dtype)
         axes = min(self.n_bits, X.shape[1])
         projection = principal_axes(second_moment(X, self.mean_), axes)

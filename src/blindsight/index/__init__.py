@@ -1,4 +1,6 @@
-"""Search over released codes: the embedded `HammingIndex` and `CodebookIndex`, `MilvusIndex` for clusters."""
+"""Search over released codes: the embedded `HammingIndex` and `CodebookIndex`, `MilvusIndex` for
+clusters.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A folder of photos kept in step with its release: new photos added, vanished ones pruned, all else left alone."""
+"""A folder of photos kept in step with its release: new photos added, vanished ones pruned, all
+else left alone.
+"""
 
 from __future__ import annotations
 
@@ -29,14 +31,12 @@ class Step:
     """What one run did, in distinct images unless it says otherwise.
 
     Parameters:
-        released: new in the index now, of which `restored` had been released before and cost nothing.
-        known: in the index before.
-        refused: photos that could not be read, with the reason.
-        copies: files that show what another file shows.
-        left_out: not released because their person has enough images released.
-        vanished: still in the index though no photo shows them any more (prune them).
-        pruned: taken out, from the file's bytes too.
-        stored: in the index now.
+        released: new in the index now, of which `restored` had been released before and cost
+        nothing. known: in the index before. refused: photos that could not be read, with the
+        reason. copies: files that show what another file shows. left_out: not released because
+        their person has enough images released. vanished: still in the index though no photo shows
+        them any more (prune them). pruned: taken out, from the file's bytes too. stored: in the
+        index now.
     """
 
     released: int
@@ -51,9 +51,13 @@ class Step:
 
 
 def charge(guarantee: Guarantee, vault: Vault, number: str, ledger: Ledger) -> bool:
-    """Charge a release by its number; True if it was charged now, False if it had been paid before."""
+    """Charge a release by its number; True if it was charged now, False if it had been paid
+    before.
+    """
     before = ledger.head()
-    entry = ledger.charge(guarantee.costs, what="codes of photos, each released once", key=f"release {number}")
+    entry = ledger.charge(
+        guarantee.costs, what="codes of photos, each released once", key=f"release {number}"
+    )
     vault.note(ledger=ledger.where, dataset=ledger.dataset)
     return entry.sequence > before.sequence
 
@@ -78,7 +82,8 @@ def keep_in_step(
     chosen = set(records) if not place.most else vault.chosen(place.release, records, place.most)
     keep = place.names == "keep"
     wanted = [
-        Wanted(records[record][0] if keep else record, record, rows[records[record][0]]) for record in sorted(chosen)
+        Wanted(records[record][0] if keep else record, record, rows[records[record][0]])
+        for record in sorted(chosen)
     ]
     root = folder.resolve()
     files = Files([root / name for name in names], at_least=encoder.recipe.image.at_least)
@@ -102,10 +107,13 @@ def keep_in_step(
         )
         renamed = {photo.name for photo in found.gone if keep and photo.record in chosen}
         stale = there - {each.key for each in wanted}
-        out = stale if prune else stale & renamed  # a code under an old name stands under the new one
+        out = (
+            stale if prune else stale & renamed
+        )  # a code under an old name stands under the new one
         ids = index.ids.tolist()
         if prune or out or ids != sorted(ids):
-            # Old bytes leave the disk; and the order of the codes says nothing of who came when, after a crash too.
+            # Old bytes leave the disk; and the order of the codes says nothing of who came when,
+            # after a crash too.
             index.compact(without=out)
         stored = len(index)
     new = [each for each in wanted if each.key not in there]
@@ -130,7 +138,9 @@ def keep_thumbnails(
     prune: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> int:
-    """Small pictures of all records that have none yet, into the vault; with `prune`, those of gone photos go."""
+    """Small pictures of all records that have none yet, into the vault; with `prune`, those of gone
+    photos go.
+    """
     kept = Thumbnails(vault.path)
     records = found.records
     there = kept.records()

@@ -1,9 +1,12 @@
-"""Released cells in inverted lists: the records of each cell together, found without looking at the others.
+"""Released cells in inverted lists: the records of each cell together, found without looking at the
+others.
 
-    cells   the released cell of every row, 4 bytes; a row that was removed or replaced is marked there
-    order   rows by cell, 4 bytes, within a cell in a fixed random order; it covers the rows up to some point,
+    cells   the released cell of every row, 4 bytes; a row that was removed or replaced is marked
+    there order   rows by cell, 4 bytes, within a cell in a fixed random order; it covers the rows
+    up to some point,
             and the few that came later are sorted by themselves until they are worth merging
-Nothing is copied when a record is added, replaced or removed; when a quarter of the rows are dead, they are dropped.
+Nothing is copied when a record is added, replaced or removed; when a quarter of the rows are dead,
+they are dropped.
 """
 
 from __future__ import annotations
@@ -32,7 +35,9 @@ def cell_bits(k: int) -> int:
 def to_codes(cells: Array, k: int) -> NDArray[np.uint8]:
     """Cell numbers (n,) as packed codes of `cell_bits(k)` bits."""
     width = n_bytes(cell_bits(k))
-    return np.ascontiguousarray(np.asarray(cells).astype("<u4").view(np.uint8).reshape(-1, 4)[:, :width])
+    return np.ascontiguousarray(
+        np.asarray(cells).astype("<u4").view(np.uint8).reshape(-1, 4)[:, :width]
+    )
 
 
 def from_codes(codes: NDArray[np.uint8]) -> NDArray[np.uint32]:
@@ -43,7 +48,9 @@ def from_codes(codes: NDArray[np.uint8]) -> NDArray[np.uint32]:
 
 
 class Best(NamedTuple):
-    """The best records of one query: rows, their cells, and how many records share each one's cell."""
+    """The best records of one query: rows, their cells, and how many records share each one's
+    cell.
+    """
 
     ids: Array
     cells: NDArray[np.int64]
@@ -52,7 +59,9 @@ class Best(NamedTuple):
 
 @dataclass(frozen=True)
 class _Sorted:
-    """Rows of a stretch of the index by cell: those of cell c are order[starts[c]:starts[c + 1]]."""
+    """Rows of a stretch of the index by cell: those of cell c are order[starts[c]:starts[c +
+    1]].
+    """
 
     order: NDArray[np.int32]
     starts: NDArray[np.int64]
@@ -60,7 +69,8 @@ class _Sorted:
     @classmethod
     def of(cls, cells: NDArray[np.uint32], first: int, k: int) -> _Sorted:
         rows = np.arange(first, first + len(cells), dtype=np.uint64)
-        # Cell first, then a fixed scrambling of the row's number: ties come in an order that means nothing.
+        # Cell first, then a fixed scrambling of the row's number: ties come in an order that means
+        # nothing.
         keys = (cells.astype(np.uint64) << np.uint64(32)) | _scrambled(rows)
         order = np.argsort(keys).astype(np.int32)
         # The dead sort behind all cells.
@@ -136,7 +146,8 @@ class CellLists:
         filled = np.flatnonzero(self.counts)
         value = scores[filled]
         if len(filled) > n:
-            # Every filled cell holds a record, so the n best cells are enough; ties at the border come along.
+            # Every filled cell holds a record, so the n best cells are enough; ties at the border
+            # come along.
             least = np.partition(value, len(value) - n)[len(value) - n]
             filled, value = filled[value >= least], value[value >= least]
         ranked = filled[np.lexsort((_scrambled(filled.astype(np.uint64)), -value))]
@@ -175,9 +186,14 @@ class CellLists:
         """Rows since the base was sorted; merged into it when they are many."""
         late = self._count - self._covered
         if late > max(_LEAST_TAIL, self._covered // 8):
-            self._base, self._covered = _Sorted.of(self._cells[: self._count], 0, self.k), self._count
+            self._base, self._covered = (
+                _Sorted.of(self._cells[: self._count], 0, self.k),
+                self._count,
+            )
         if self._tail is None or self._tail[0] != self._count:
-            sorted_late = _Sorted.of(self._cells[self._covered : self._count], self._covered, self.k)
+            sorted_late = _Sorted.of(
+                self._cells[self._covered : self._count], self._covered, self.k
+            )
             self._tail = (self._count, sorted_late)
         return self._tail[1]
 
@@ -185,8 +201,14 @@ class CellLists:
         end = self._count + len(ids)
         if end > len(self._ids):
             capacity = max(end, len(self._ids) * 3 // 2, 64)
-            grown_ids, grown_cells = np.empty(capacity, dtype=self._ids.dtype), np.full(capacity, _DEAD)
-            grown_ids[: self._count], grown_cells[: self._count] = self._ids[: self._count], self._cells[: self._count]
+            grown_ids, grown_cells = (
+                np.empty(capacity, dtype=self._ids.dtype),
+                np.full(capacity, _DEAD),
+            )
+            grown_ids[: self._count], grown_cells[: self._count] = (
+                self._ids[: self._count],
+                self._cells[: self._count],
+            )
             self._ids, self._cells = grown_ids, grown_cells
         self._ids[self._count : end] = ids
         self._cells[self._count : end] = cells

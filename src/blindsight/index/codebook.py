@@ -1,4 +1,6 @@
-"""`CodebookIndex`: released cells under ids, searched by cell; the same file as other indexes, and as crash-safe."""
+"""`CodebookIndex`: released cells under ids, searched by cell; the same file as other indexes, and
+as crash-safe.
+"""
 
 from __future__ import annotations
 
@@ -24,15 +26,16 @@ __all__ = ["CodebookIndex", "cells_of", "hits_of"]
 
 
 class CodebookIndex(HammingIndex):
-    """An index of released cells: a query ranks cells, and the records of the best cells are its hits.
+    """An index of released cells: a query ranks cells, and the records of the best cells are its
+    hits.
 
     Parameters:
         k: how many cells.
         names: see `CodeIndex`.
         guarantee: see `CodeIndex`.
 
-    A search reads the lists of the best cells and nothing else, so its time hardly depends on the number of records:
-    a few milliseconds at ten million. Adding and removing copy nothing large.
+    A search reads the lists of the best cells and nothing else, so its time hardly depends on the
+    number of records: a few milliseconds at ten million. Adding and removing copy nothing large.
     """
 
     def __init__(self, k: int, *, names: bool = False, guarantee: Guarantee | None = None) -> None:
@@ -88,8 +91,9 @@ class CodebookIndex(HammingIndex):
     def search_codebook(self, codebook: Codebook, similarity: NDArray[Any], k: int = 12) -> Hits:
         """The best k records for queries with these similarities (m, cells), best first.
 
-        Hits have a probability of relevance only where a labelled public folder calibrated the codebook; `trust` is
-        how likely the stored cell is the true one, where the budget lets tell, and `tied` how many records share it.
+        Hits have a probability of relevance only where a labelled public folder calibrated the
+        codebook; `trust` is how likely the stored cell is the true one, where the budget lets tell,
+        and `tied` how many records share it.
         """
         if codebook.k != self.k:
             raise InvalidParameter(f"the codebook has {codebook.k} cells, the index {self.k}.")
@@ -105,7 +109,12 @@ class CodebookIndex(HammingIndex):
         return self._read[2]
 
     def best(
-        self, scores: NDArray[Any], k: int = 12, *, trust: NDArray[Any] | None = None, calibrated: bool = False
+        self,
+        scores: NDArray[Any],
+        k: int = 12,
+        *,
+        trust: NDArray[Any] | None = None,
+        calibrated: bool = False,
     ) -> Hits:
         """The records in the cells with the largest scores (m, cells)."""
         values = np.asarray(scores)
@@ -126,11 +135,15 @@ class CodebookIndex(HammingIndex):
 
     def within(self, codes: Any, radius: int, *, min_probability: float | None = None) -> Hits:
         """Refused: cells are numbers, and the distance of their bits means nothing."""
-        raise InvalidParameter("cells have no Hamming distance, so there is no radius. Ask for the best k instead.")
+        raise InvalidParameter(
+            "cells have no Hamming distance, so there is no radius. Ask for the best k instead."
+        )
 
     def _keep(self, ids: NDArray[Any], codes: NDArray[np.uint8]) -> None:
         if len(codes) and int(from_codes(codes).max()) >= self.k:
-            raise HostileFile(f"a record names a cell past the {self.k} there are. Restore the index from a copy.")
+            raise HostileFile(
+                f"a record names a cell past the {self.k} there are. Restore the index from a copy."
+            )
         super()._keep(ids, codes)
 
     def _put(self, ids: NDArray[Any] | None, codes: NDArray[np.uint8]) -> NDArray[Any]:
@@ -153,7 +166,12 @@ class CodebookIndex(HammingIndex):
 
 
 def hits_of(
-    found: list[Best], scores: NDArray[Any], *, names: bool, trust: NDArray[Any] | None, calibrated: bool
+    found: list[Best],
+    scores: NDArray[Any],
+    *,
+    names: bool,
+    trust: NDArray[Any] | None,
+    calibrated: bool,
 ) -> Hits:
     """The records of the best cells, for queries with these scores (m, cells)."""
     limits = np.concatenate([[0], np.cumsum([len(one.ids) for one in found])]).astype(np.int64)
@@ -175,7 +193,11 @@ def hits_of(
 def cells_of(header: Header) -> int:
     """k as the guarantee's mechanism has it; without a guarantee, all that the bits can say."""
     releases = () if header.guarantee is None else header.guarantee.releases
-    k = next((item.mechanism.k for item in releases if hasattr(item.mechanism, "k")), 1 << header.n_bits)
+    k = next(
+        (item.mechanism.k for item in releases if hasattr(item.mechanism, "k")), 1 << header.n_bits
+    )
     if cell_bits(k) != header.n_bits:
-        raise HostileFile(f"the index has codes of {header.n_bits} bits, which do not fit {k} cells.")
+        raise HostileFile(
+            f"the index has codes of {header.n_bits} bits, which do not fit {k} cells."
+        )
     return int(k)

@@ -15,8 +15,9 @@ __all__ = ["Sheet", "contact_sheet", "percent", "shown", "standing"]
 
 @dataclass(frozen=True)
 class Sheet:
-    """One query's part: its name, its hits, JPEG thumbnails by name (missing ones are drawn empty), and whether
-    anything like the query is there."""
+    """One query's part: its name, its hits, JPEG thumbnails by name (missing ones are drawn empty),
+    and whether anything like the query is there.
+    """
 
     query: str
     query_thumbnail: bytes | None
@@ -54,28 +55,40 @@ table { margin-top: 10px; border-collapse: collapse; font-size: 13px; width: 100
 th, td { text-align: left; vertical-align: top; padding: 5px 14px 5px 0; border-bottom: 1px solid var(--line); }
 th { font-weight: 500; color: var(--soft); white-space: nowrap; width: 1%; }
 @media print { body { max-width: none; padding: 0; } li { break-inside: avoid; } }
-"""
+"""  # noqa: E501
 
 
 def contact_sheet(
-    sheets: Sequence[Sheet], guarantee: Guarantee | None, *, stored: int, word: str = "match", meaning: str = ""
+    sheets: Sequence[Sheet],
+    guarantee: Guarantee | None,
+    *,
+    stored: int,
+    word: str = "match",
+    meaning: str = "",
 ) -> str:
-    """The whole page. `stored`: the index's size; `word` names what the probabilities are of, `meaning` explains it."""
+    """The whole page. `stored`: the index's size; `word` names what the probabilities are of,
+    `meaning` explains it.
+    """
     parts = [
         '<!doctype html><html lang="en"><head><meta charset="utf-8">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
         '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; img-src data:; '
         "style-src 'unsafe-inline'\">",
         f"<title>Search results</title><style>{_STYLE}</style></head><body>",
-        f"<h1>Search results</h1><p>{stored:,} photos in the index, known only by their noisy codes. ",
-        "Pictures on this page are thumbnails of the originals: keep it as private as they are.</p>",
+        f"<h1>Search results</h1><p>{stored:,} photos in the index, known only by their noisy "
+        "codes. ",
+        "Pictures on this page are thumbnails of the originals: keep it as private as they are.</p>",  # noqa: E501
     ]
     parts += [_section(sheet, word) for sheet in sheets]
     if meaning:
-        parts.append(f'<section><h2>What "{html.escape(word)}" means</h2><p>{html.escape(meaning)}</p></section>')
+        parts.append(
+            f'<section><h2>What "{html.escape(word)}" '
+            f"means</h2><p>{html.escape(meaning)}</p></section>"
+        )
     if guarantee is not None:
         rows = "".join(
-            f"<tr><th>{html.escape(name)}</th><td>{html.escape(value)}</td></tr>" for name, value in guarantee.rows()
+            f"<tr><th>{html.escape(name)}</th><td>{html.escape(value)}</td></tr>"
+            for name, value in guarantee.rows()
         )
         parts.append(f"<section><h2>Privacy card of the index</h2><table>{rows}</table></section>")
     return "".join([*parts, "</body></html>\n"])
@@ -85,7 +98,9 @@ def _section(sheet: Sheet, word: str) -> str:
     count = f"{len(sheet.hits)} hit{'' if len(sheet.hits) == 1 else 's'}, best first"
     if not sheet.present:
         count = f"Nothing like this here, as far as the noisy cells tell. The nearest: {count}"
-    cards = "".join(_card(rank, hit, sheet.thumbnails, word) for rank, hit in enumerate(sheet.hits, start=1))
+    cards = "".join(
+        _card(rank, hit, sheet.thumbnails, word) for rank, hit in enumerate(sheet.hits, start=1)
+    )
     return (
         f'<section><div class="query">{_picture(sheet.query_thumbnail, sheet.query)}'
         f"<div><h2>{html.escape(sheet.query)}</h2><p>{count}</p></div></div><ol>{cards}</ol></section>"
@@ -110,22 +125,32 @@ def _card(rank: int, hit: Hit, thumbnails: dict[str, bytes], word: str) -> str:
 def _picture(jpeg: bytes | None, name: str) -> str:
     if jpeg is None:
         return '<div class="none">original not here</div>'
-    return f'<img alt="{html.escape(name)}" src="data:image/jpeg;base64,{base64.b64encode(jpeg).decode()}">'
+    return (
+        f'<img alt="{html.escape(name)}" '
+        f'src="data:image/jpeg;base64,{base64.b64encode(jpeg).decode()}">'
+    )
 
 
 def shown(hit: Hit) -> float | None:
-    """The number that may stand beside a hit: its probability where it is calibrated, else trust in its cell."""
+    """The number that may stand beside a hit: its probability where it is calibrated, else trust in
+    its cell.
+    """
     return hit.trust if hit.probability is None else hit.probability
 
 
 def standing(hit: Hit) -> tuple[str, str]:
-    """What a hit's rank rests on, in words: its distance, its company in a cell, or its likeness by the photos."""
+    """What a hit's rank rests on, in words: its distance, its company in a cell, or its likeness by
+    the photos.
+    """
     if hit.distance is not None:
         return "distance", str(hit.distance)
     if hit.cell is None:
         return "likeness", f"{hit.score:.3f}"
     others = hit.tied - 1
-    return "in its cell", f"with {others:,} other{'' if others == 1 else 's'}" if others else "alone"
+    return (
+        "in its cell",
+        f"with {others:,} other{'' if others == 1 else 's'}" if others else "alone",
+    )
 
 
 def percent(probability: float) -> str:

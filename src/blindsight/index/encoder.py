@@ -1,8 +1,10 @@
-"""Photos to private codes for the verbs `hash` and `search`: features, a hash function from public data, a mechanism.
+"""Photos to private codes for the verbs `hash` and `search`: features, a hash function from public
+data, a mechanism.
 
-The hash function never sees the private photos. It is made from what is public: by default the 1,000 class vectors of
-the pretrained network (public weights, trained on ImageNet), and built-in pictures for pixels; or a folder of public
-images of your own, which is better the more it looks like the photos, and best with one subfolder per class.
+The hash function never sees the private photos. It is made from what is public: by default the
+1,000 class vectors of the pretrained network (public weights, trained on ImageNet), and built-in
+pictures for pixels; or a folder of public images of your own, which is better the more it looks
+like the photos, and best with one subfolder per class.
 """
 
 from __future__ import annotations
@@ -32,7 +34,15 @@ from blindsight.index.public_images import built_in_images, edited, public_pictu
 from blindsight.privacy import Door, Guarantee
 from blindsight.privacy.entropy import Source, source_of
 
-__all__ = ["FEATURES", "METHODS", "PhotoEncoder", "Recipe", "default_features", "load_encoder", "make_encoder"]
+__all__ = [
+    "FEATURES",
+    "METHODS",
+    "PhotoEncoder",
+    "Recipe",
+    "default_features",
+    "load_encoder",
+    "make_encoder",
+]
 
 METHODS = ("codebook", "phashing-itq", "phashing-sh", "phashing-lsh")
 FEATURES = tuple(RECIPES)
@@ -45,10 +55,11 @@ Rows = NDArray[np.floating[Any]]
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """How photos become codes: plain values, kept with the index, the same for every photo and every query.
+    """How photos become codes: plain values, kept with the index, the same for every photo and
+    every query.
 
-    `bits` are a code's bits for flipped codes, and the number of cells for a codebook (0: by the budget's rule).
-    `first_page` makes more cells: better first ten hits, a worse order of the rest.
+    `bits` are a code's bits for flipped codes, and the number of cells for a codebook (0: by the
+    budget's rule). `first_page` makes more cells: better first ten hits, a worse order of the rest.
     """
 
     method: str = "codebook"
@@ -71,7 +82,9 @@ class Recipe:
         checks.probability("prior", self.prior)
         checks.whole("bits", self.bits, least=0)
         if self.method == "codebook" and (self.unit, self.calibration) != ("record", "proven"):
-            raise InvalidParameter("a codebook is proven, per record. Use a phashing method for another guarantee.")
+            raise InvalidParameter(
+                "a codebook is proven, per record. Use a phashing method for another guarantee."
+            )
         if self.method != "codebook" and (self.bits < 2 or self.first_page):
             raise InvalidParameter("flipped codes need bits of at least 2, and have no first_page.")
 
@@ -104,14 +117,18 @@ class Recipe:
 
 
 class CellRelease:
-    """A codebook in the place of a hasher: releases one cell per row of features through the door."""
+    """A codebook in the place of a hasher: releases one cell per row of features through the
+    door.
+    """
 
     def __init__(self, codebook: Codebook, random_state: Any = None) -> None:
         self.codebook, self.random_state = codebook, random_state
         self.mechanism_ = codebook.mechanism
         self.guarantee_ = codebook.guarantee(source_of(random_state).name)
 
-    def transform(self, X: Rows, *, names: Sequence[str] | None = None, ledger: Any = None) -> NDArray[np.uint8]:
+    def transform(
+        self, X: Rows, *, names: Sequence[str] | None = None, ledger: Any = None
+    ) -> NDArray[np.uint8]:
         """Released cells as packed codes; with `names`, noise by name."""
         cells = self.codebook.assign(X)
         what = f"cells of {len(cells)} images"
@@ -166,32 +183,43 @@ class PhotoEncoder:
         """In words, what the number beside a hit of this index speaks of."""
         if self.codebook is None and not self.recipe.own_pictures:
             return (
-                "No number: whether a photo is the query itself can be told only with public pictures of the photos' "
+                "No number: whether a photo is the query itself can be told only with public "
+                "pictures of the photos' "
                 "kind to calibrate on (hash --public). The distance is what the index has to say."
             )
         if self.codebook is None:
             return (
-                "The probability that the photo is the query itself after small edits (crop, brightness, "
-                f"recompression), given the distance of its noisy code, where {self.recipe.prior:.3g} of the photos "
+                "The probability that the photo is the query itself after small edits (crop, "
+                "brightness, "
+                "recompression), given the distance of its noisy code, where "
+                f"{self.recipe.prior:.3g} of the photos "
                 "match beforehand."
             )
         if self.codebook.calibrated:
             return (
-                "The probability that the photo is of the query's class, calibrated on the labelled public pictures "
+                "The probability that the photo is of the query's class, calibrated on the "
+                "labelled public pictures "
                 "that the cells were made from; it holds as far as the photos are like those."
             )
         if _of_cells(index).reading(self.codebook).shown_trust is None:
             return (
-                "No number: with this budget and so few photos, which of the stored cells are noise cannot be told "
+                "No number: with this budget and so few photos, which of the stored cells are "
+                "noise cannot be told "
                 "well enough. The order is what the index has to say."
             )
         return (
-            "The probability that the stored cell is the photo's true one rather than noise. It says nothing about "
-            "how well the photo fits the query: for that, make the index with labelled public pictures."
+            "The probability that the stored cell is the photo's true one rather than noise. It "
+            "says nothing about "
+            "how well the photo fits the query: for that, make the index with labelled public "
+            "pictures."
         )
 
-    def release(self, names: list[str], images: Images, source: Source | None = None) -> NDArray[np.uint8]:
-        """The noisy codes of a batch of photos, which a ledger was charged for; noise by name where it is keyed."""
+    def release(
+        self, names: list[str], images: Images, source: Source | None = None
+    ) -> NDArray[np.uint8]:
+        """The noisy codes of a batch of photos, which a ledger was charged for; noise by name where
+        it is keyed.
+        """
         from blindsight.index.bulk import release_named
 
         rows = self.rows(images)
@@ -200,7 +228,9 @@ class PhotoEncoder:
             return release_named(self.hasher, names, rows, source)
 
     def rows(self, images: Images) -> Rows:
-        """Feature rows of squeezed photos: nothing is kept on disk, and no row depends on another."""
+        """Feature rows of squeezed photos: nothing is kept on disk, and no row depends on
+        another.
+        """
         rows = self.recipe.image.rows(images)
         return rows if self.codebook is not None else _centred(rows)
 
@@ -210,10 +240,16 @@ class PhotoEncoder:
 
     def load(self, path: Path) -> CodeIndex:
         """The index of a file that this encoder made, in memory."""
-        return self._checked(HammingIndex.load(path) if self.codebook is None else CodebookIndex.load(path))
+        return self._checked(
+            HammingIndex.load(path) if self.codebook is None else CodebookIndex.load(path)
+        )
 
-    def on_milvus(self, uri: str, *, codes: Path, collection: str = "blindsight", token: str = "") -> CodeIndex:
-        """The index on Milvus: the collection, or a new one filled with the codes of the file, no more than these."""
+    def on_milvus(
+        self, uri: str, *, codes: Path, collection: str = "blindsight", token: str = ""
+    ) -> CodeIndex:
+        """The index on Milvus: the collection, or a new one filled with the codes of the file, no
+        more than these.
+        """
         from blindsight.index.milvus import MilvusIndex
         from blindsight.index.milvus_cells import MilvusCodebookIndex
 
@@ -224,12 +260,18 @@ class PhotoEncoder:
             return self._checked(kind.load(codes, uri, collection=collection, token=token))
 
     def _checked(self, index: CodeIndex) -> CodeIndex:
-        """Codes that state another release than this hash function makes are not its codes, or are called cheaper."""
+        """Codes that state another release than this hash function makes are not its codes, or are
+        called cheaper.
+        """
         stated, due = index.guarantee, self.guarantee
-        same = stated is not None and (stated.releases, stated.unproven) == (due.releases, due.unproven)
+        same = stated is not None and (stated.releases, stated.unproven) == (
+            due.releases,
+            due.unproven,
+        )
         if index.n_bits != self.n_bits or not same:
             raise HostileFile(
-                "the codes of the index state another guarantee than the hash function beside them gives. Restore both "
+                "the codes of the index state another guarantee than the hash function beside them "
+                "gives. Restore both "
                 "from a copy, or ask whoever made the index."
             )
         return index
@@ -237,8 +279,8 @@ class PhotoEncoder:
     def search(self, index: CodeIndex, images: Images, k: int, *, ranking: str = "soft") -> Hits:
         """The best k of an index for queries, which carry no noise and stay here.
 
-        "soft" goes by the query's real values and finds what looks alike; "distance" by the bits alone, which is
-        better at finding the very same photo.
+        "soft" goes by the query's real values and finds what looks alike; "distance" by the bits
+        alone, which is better at finding the very same photo.
         """
         rows = self.rows(images)
         if self.codebook is not None:
@@ -250,23 +292,32 @@ class PhotoEncoder:
         return self._told(index.search_soft(self.hasher.decision_function(rows), k))
 
     def search_like(self, index: CodeIndex, similarity: NDArray[Any], k: int) -> Hits:
-        """The best k for queries that fit the codebook's cells so well (m, cells): pictures, stored records, words."""
+        """The best k for queries that fit the codebook's cells so well (m, cells): pictures, stored
+        records, words.
+        """
         book = self._cells("searching by cells")
         hits: Hits = _of_cells(index).search_codebook(book, similarity, k)
         return hits
 
     def similarity_of_stored(self, index: CodeIndex, ids: Sequence[Any]) -> NDArray[np.float32]:
-        """How records that are stored fit the cells, as far as their released cells tell; for `search_like`."""
+        """How records that are stored fit the cells, as far as their released cells tell; for
+        `search_like`.
+        """
         book = self._cells("searching by a stored record")
         return book.likeness(from_codes(index.codes_of(list(ids))))
 
     def similarity_of_words(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """How words fit the cells, as a mixture of the network's classes; for `search_like`. They cost nothing."""
+        """How words fit the cells, as a mixture of the network's classes; for `search_like`.
+
+        They cost nothing.
+        """
         from blindsight.features.words import class_weights
 
         book, network = self._cells("searching by words"), self.recipe.image.network
         if network is None:
-            raise InvalidParameter("searching by words needs an index made with a pretrained network, not with pixels.")
+            raise InvalidParameter(
+                "searching by words needs an index made with a pretrained network, not with pixels."
+            )
         _, classes = head_space(network)
         points = unit_rows(np.stack([class_weights(text) for text in texts]) @ classes)
         return book.cells.similarity(book.embedding.moved(points))
@@ -277,8 +328,12 @@ class PhotoEncoder:
             return np.ones(len(images), dtype=np.bool_)
         return self.present_like(index, self.codebook.similarity(self.rows(images)))
 
-    def present_like(self, index: CodeIndex, similarity: NDArray[Any], *, words: bool = False) -> NDArray[np.bool_]:
-        """The same for queries that fit the codebook's cells so well (m, cells): pictures, or words."""
+    def present_like(
+        self, index: CodeIndex, similarity: NDArray[Any], *, words: bool = False
+    ) -> NDArray[np.bool_]:
+        """The same for queries that fit the codebook's cells so well (m, cells): pictures, or
+        words.
+        """
         if not len(index):
             return np.ones(len(similarity), dtype=np.bool_)
         cells = _of_cells(index)
@@ -286,11 +341,17 @@ class PhotoEncoder:
         return reading.present(similarity, cells.counts, words=words)
 
     def rerank(
-        self, images: Images, hits: Iterable[Sequence[Hit]], original: Callable[[Any], Images | None], k: int
+        self,
+        images: Images,
+        hits: Iterable[Sequence[Hit]],
+        original: Callable[[Any], Images | None],
+        k: int,
     ) -> list[list[tuple[Any, float]]]:
-        """Order candidates by the owner's own images: (id, cosine of the features), best first, k for each query.
+        """Order candidates by the owner's own images: (id, cosine of the features), best first, k
+        for each query.
 
-        `original` gives a stored record's squeezed image, or None where it is gone: such candidates are left out.
+        `original` gives a stored record's squeezed image, or None where it is gone: such candidates
+        are left out.
         """
         hits = list(hits)
         wanted = {hit.id: original(hit.id) for found in hits for hit in found}
@@ -300,14 +361,18 @@ class PhotoEncoder:
         ordered = []
         for query, found in zip(self.described(images), hits, strict=True):
             here = [hit.id for hit in found if hit.id in row_of]
-            values = [] if stored is None else (stored[[row_of[key] for key in here]] @ query).tolist()
+            values = (
+                [] if stored is None else (stored[[row_of[key] for key in here]] @ query).tolist()
+            )
             ordered.append(sorted(zip(here, values, strict=True), key=lambda pair: -pair[1])[:k])
         return ordered
 
     def within(self, index: CodeIndex, images: Images, radius: int) -> Hits:
         """All within a Hamming distance of the queries' plain codes."""
         if self.codebook is not None:
-            raise InvalidParameter("cells have no Hamming distance, so there is no --radius. Ask for the best -k.")
+            raise InvalidParameter(
+                "cells have no Hamming distance, so there is no --radius. Ask for the best -k."
+            )
         return self._told(index.within(self.hasher.query(self.rows(images)), radius))
 
     def save(self, folder: Path) -> None:
@@ -326,7 +391,9 @@ class PhotoEncoder:
 
 def _of_cells(index: CodeIndex) -> Any:
     if not hasattr(index, "search_codebook"):
-        raise InvalidParameter("the index does not know its cells: open it with CodebookIndex or MilvusCodebookIndex.")
+        raise InvalidParameter(
+            "the index does not know its cells: open it with CodebookIndex or MilvusCodebookIndex."
+        )
     return index
 
 
@@ -336,14 +403,18 @@ def default_features() -> str:
 
 
 def default_bits(method: str, unit: str, epsilon: float) -> int:
-    """0 (the rule) for cells; per record a flipped bit is best bought for about 2.18, so few; per bit it is free."""
+    """0 (the rule) for cells; per record a flipped bit is best bought for about 2.18, so few; per
+    bit it is free.
+    """
     if method == "codebook":
         return 0
     return max(4, round(epsilon / 2.18)) if unit == "record" else 64
 
 
 def make_encoder(recipe: Recipe) -> PhotoEncoder:
-    """Make the hash function from public data, and learn what a match looks like from public pictures."""
+    """Make the hash function from public data, and learn what a match looks like from public
+    pictures.
+    """
     if recipe.method == "codebook":
         return PhotoEncoder(recipe, CellRelease(_codebook(recipe), recipe.seed), None)
     from blindsight.features.weights import head
@@ -360,14 +431,18 @@ def make_encoder(recipe: Recipe) -> PhotoEncoder:
 
 
 def load_encoder(recipe: Recipe, folder: Path, decoding: MatchModel | None) -> PhotoEncoder:
-    """The encoder of an index that exists: its hash function is read and checked, nothing is learned again."""
+    """The encoder of an index that exists: its hash function is read and checked, nothing is
+    learned again.
+    """
     path = folder / _file(recipe)
     if recipe.method == "codebook":
         return PhotoEncoder(recipe, CellRelease.load(path, recipe.seed), None)
     from blindsight.hashing import load
 
     if decoding is None:
-        raise HostileFile("the index says nothing about how its codes are read. Restore it from a copy.")
+        raise HostileFile(
+            "the index says nothing about how its codes are read. Restore it from a copy."
+        )
     return PhotoEncoder(recipe, load(path), decoding)
 
 
@@ -413,10 +488,12 @@ def _hasher(recipe: Recipe) -> Any:
 
 
 def _match_model(recipe: Recipe, hasher: Any) -> MatchModel:
-    """Distances of public pictures to their own edited copies (matches) and to other pictures (others).
+    """Distances of public pictures to their own edited copies (matches) and to other pictures
+    (others).
 
-    By hash functions that had not learned from these pictures, as the one in use will not have from stored photos. The
-    built-in pictures are too unlike photos for that: they give the flips alone, and no probability is shown.
+    By hash functions that had not learned from these pictures, as the one in use will not have from
+    stored photos. The built-in pictures are too unlike photos for that: they give the flips alone,
+    and no probability is shown.
     """
     from blindsight.core.codes import hamming
 
@@ -432,5 +509,7 @@ def _match_model(recipe: Recipe, hasher: Any) -> MatchModel:
         apart = hamming(unseen.query(changed[measure]), unseen.query(plain[measure]))
         distances.append(apart.ravel())
         same.append(np.eye(len(apart), dtype=bool).ravel())
-    model = MatchModel.from_pairs(np.concatenate(distances), np.concatenate(same), n_bits=n_bits, beta=beta)
+    model = MatchModel.from_pairs(
+        np.concatenate(distances), np.concatenate(same), n_bits=n_bits, beta=beta
+    )
     return dataclasses.replace(model, prior=recipe.prior)

@@ -29,7 +29,9 @@ def check_ids(ids: Any, *, names: bool) -> NDArray[Any]:
         if not all(isinstance(name, str) for name in listed):
             raise InvalidData("ids must be names (text), for this index was made with names=True.")
         if any(len(name) > _MAX_NAME or "\x00" in name for name in listed):
-            raise InvalidData(f"a name must have at most {_MAX_NAME} characters and no zero character.")
+            raise InvalidData(
+                f"a name must have at most {_MAX_NAME} characters and no zero character."
+            )
         try:
             "".join(listed).encode()
         except UnicodeEncodeError as error:
@@ -42,13 +44,17 @@ def check_ids(ids: Any, *, names: bool) -> NDArray[Any]:
         if array.size == 0:
             array = array.astype(np.int64)
         if array.ndim != 1 or array.dtype.kind not in "iu":
-            raise InvalidData(f"ids must be a row of whole numbers, got {array.dtype} of shape {array.shape}.")
+            raise InvalidData(
+                f"ids must be a row of whole numbers, got {array.dtype} of shape {array.shape}."
+            )
         if array.dtype.kind == "u" and array.size and array.max() > np.iinfo(np.int64).max:
             raise InvalidData("ids must fit into signed 64-bit integers.")
         array = array.astype(np.int64)
         distinct = len(np.unique(array))
     if distinct != len(array):
-        raise InvalidData(f"ids must be distinct within one call: {len(array) - distinct} are doubled.")
+        raise InvalidData(
+            f"ids must be distinct within one call: {len(array) - distinct} are doubled."
+        )
     return array
 
 
@@ -69,8 +75,12 @@ def snapshot_records(ids: NDArray[Any], codes: NDArray[np.uint8]) -> Iterator[Re
         yield add_record(ids[start : start + step], codes[start : start + step])
 
 
-def decode(record: Record, *, names: bool, n_bits: int) -> tuple[NDArray[Any], NDArray[np.uint8] | None]:
-    """The ids of a record, and its codes where it adds; `HostileFile` where anything does not fit."""
+def decode(
+    record: Record, *, names: bool, n_bits: int
+) -> tuple[NDArray[Any], NDArray[np.uint8] | None]:
+    """The ids of a record, and its codes where it adds; `HostileFile` where anything does not
+    fit.
+    """
     count, payload = record.entries, record.payload
     try:
         if names:

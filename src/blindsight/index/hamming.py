@@ -1,4 +1,6 @@
-"""`HammingIndex`: codes in memory, searched by faiss, kept in an append-only file that survives a crash."""
+"""`HammingIndex`: codes in memory, searched by faiss, kept in an append-only file that survives a
+crash.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,8 @@ __all__ = ["HammingIndex"]
 
 
 class HammingIndex(CodeIndex):
-    """An embedded index of codes on faiss. `HammingIndex(64)` lives in memory, `create` and `open` on disk.
+    """An embedded index of codes on faiss. `HammingIndex(64)` lives in memory, `create` and `open`
+    on disk.
 
     Parameters:
         n_bits: see `CodeIndex`.
@@ -46,8 +49,9 @@ class HammingIndex(CodeIndex):
         >>> index.search(pack([[1, 1, 1, 1]]), k=1)[0][0].id
         9
 
-    On disk every `add` and `remove` is on the drive (fsync) before it returns; after kill -9 the index holds what was
-    acknowledged. Searches may run in other threads while one thread writes. One process writes at a time.
+    On disk every `add` and `remove` is on the drive (fsync) before it returns; after kill -9 the
+    index holds what was acknowledged. Searches may run in other threads while one thread writes.
+    One process writes at a time.
     """
 
     def __init__(
@@ -84,13 +88,18 @@ class HammingIndex(CodeIndex):
         decoding: MatchModel | None = None,
     ) -> HammingIndex:
         """A new durable index in a file that must not exist yet."""
-        index = cls(n_bits, names=names, structure=structure, guarantee=guarantee, decoding=decoding)
+        index = cls(
+            n_bits, names=names, structure=structure, guarantee=guarantee, decoding=decoding
+        )
         fresh_file(Path(path), index._header().to_fields(), iter(()), replace=False)
         return cls.open(path)
 
     @classmethod
     def open(cls, path: str | PathLike[str]) -> HammingIndex:
-        """A durable index from its file, for reading and writing. A piece that a crash left is cut off."""
+        """A durable index from its file, for reading and writing.
+
+        A piece that a crash left is cut off.
+        """
         journal = Journal(Path(path))
         try:
             index = cls._from_header(Header.from_fields(journal.header))
@@ -139,9 +148,11 @@ class HammingIndex(CodeIndex):
             yield snapshot.ids, snapshot.codes
 
     def compact(self, *, without: Iterable[Any] = ()) -> None:
-        """Rewrite the file with the present codes only: what was removed or replaced leaves the disk, too.
+        """Rewrite the file with the present codes only: what was removed or replaced leaves the
+        disk, too.
 
-        `without` are ids to remove in the same step: a crash leaves them in or out, never out and still on the disk.
+        `without` are ids to remove in the same step: a crash leaves them in or out, never out and
+        still on the disk.
         """
         with self._writing:
             self._check_open()
@@ -155,7 +166,9 @@ class HammingIndex(CodeIndex):
             order = order[[key not in gone for key in snapshot.ids[order].tolist()]]
             records = snapshot_records(snapshot.ids[order], snapshot.codes[order])
             fresh_file(aside, self._header().to_fields(), records, replace=True)
-            compacted = Journal(aside)  # locked before it takes the name: no other writer can slip in
+            compacted = Journal(
+                aside
+            )  # locked before it takes the name: no other writer can slip in
             try:
                 for _ in compacted.replay():
                     pass
@@ -165,7 +178,8 @@ class HammingIndex(CodeIndex):
                     compacted.close()
                     durable.remove(aside)
                     raise
-                # It took the name, only the folder could not be flushed: appending to the old file would be lost.
+                # It took the name, only the folder could not be flushed: appending to the old file
+                # would be lost.
                 self._take_over(compacted, gone)
                 raise
             self._take_over(compacted, gone)
@@ -206,7 +220,9 @@ class HammingIndex(CodeIndex):
                 self._keep(ids, codes)
 
     def _keep(self, ids: NDArray[Any], codes: NDArray[np.uint8]) -> None:
-        """Put on the shelf. Integers above all that came before need no look-up: the common case of counting on."""
+        """Put on the shelf. Integers above all that came before need no look-up: the common case of
+        counting on.
+        """
         fresh = False
         if not self.names and len(ids):
             fresh = int(ids.min()) >= self._next_id
@@ -251,7 +267,9 @@ class HammingIndex(CodeIndex):
         return Found(snapshot.ids[rows.ravel()], distances.ravel(), limits)
 
     def _approximate(self, queries: NDArray[np.uint8], k: int) -> Found | None:
-        """By IVF or HNSW, one search at a time (faiss must not add while it searches); None with too few codes."""
+        """By IVF or HNSW, one search at a time (faiss must not add while it searches); None with
+        too few codes.
+        """
         with self._building:
             engine = self._engine()
             if engine is None:
@@ -276,7 +294,9 @@ class HammingIndex(CodeIndex):
             return self._nothing(len(weights)), np.empty(0)
         ranked = [best_rows(snapshot.codes, row, k) for row in weights]
         signs = pack(weights > 0)
-        distances = [hamming(signs[i : i + 1], snapshot.codes[rows])[0] for i, (rows, _) in enumerate(ranked)]
+        distances = [
+            hamming(signs[i : i + 1], snapshot.codes[rows])[0] for i, (rows, _) in enumerate(ranked)
+        ]
         rows = np.concatenate([rows for rows, _ in ranked])
         limits = np.arange(0, k * len(weights) + 1, k, dtype=np.int64)
         scores = np.concatenate([scores for _, scores in ranked])
@@ -290,7 +310,9 @@ class HammingIndex(CodeIndex):
             return snapshot.ids[at], snapshot.codes[at]
 
     def _engine(self) -> tuple[Any, Snapshot] | None:
-        """The approximate faiss index and the snapshot it covers, brought up to date; None for an exact scan."""
+        """The approximate faiss index and the snapshot it covers, brought up to date; None for an
+        exact scan.
+        """
         snapshot = self._shelf.snapshot
         if self._built is not None and self._built[0] == snapshot.generation:
             _, rows, built = self._built

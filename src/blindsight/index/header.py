@@ -75,4 +75,6 @@ class Header:
                 structure=structures.from_fields(fields["structure"]),
             )
         except (BlindsightError, KeyError, TypeError, ValueError) as error:
-            raise HostileFile(f"the header of the index is not what it should be: {error}.") from error
+            raise HostileFile(
+                f"the header of the index is not what it should be: {error}."
+            ) from error

@@ -17,9 +17,9 @@ __all__ = ["Hit", "Hits", "by_photos"]
 class Hit(NamedTuple):
     """One found record.
 
-    `distance` (Hamming) is there for codes of bits; `cell`, `trust` (how likely the stored cell is the true one) and
-    `tied` (how many records share it, so that their order means nothing) for cells of a codebook. `probability` is that
-    of a match or of relevance, where it is known.
+    `distance` (Hamming) is there for codes of bits; `cell`, `trust` (how likely the stored cell is
+    the true one) and `tied` (how many records share it, so that their order means nothing) for
+    cells of a codebook. `probability` is that of a match or of relevance, where it is known.
     """
 
     id: int | str
@@ -32,7 +32,9 @@ class Hit(NamedTuple):
 
 
 def by_photos(key: int | str, likeness: float) -> Hit:
-    """A record as its owner ranks it, by the photos themselves: what its code says no longer matters."""
+    """A record as its owner ranks it, by the photos themselves: what its code says no longer
+    matters.
+    """
     return Hit(key, None, None, likeness)
 
 
@@ -41,14 +43,13 @@ class Hits:
     """The hits of all queries, one query after the other; `hits[i]` is query i's list, best first.
 
     Parameters:
-        ids: (m,) int64, or object for names.
-        distances: (m,) int32 Hamming distances between the query and the stored (flipped) code.
-        probabilities: (m,) posterior probability of a match, or None where the index does not know its flips.
-        scores: (m,) what the ranking went by, larger is better: minus the distance, or the soft score.
-        limits: (queries + 1,) query i owns the slice limits[i]:limits[i + 1].
-        cells: (m,) for cells of a codebook, see `Hit`; then `distances` is None.
-        trust: (m,) for cells of a codebook, see `Hit`; then `distances` is None.
-        tied: (m,) for cells of a codebook, see `Hit`; then `distances` is None.
+        ids: (m,) int64, or object for names. distances: (m,) int32 Hamming distances between the
+        query and the stored (flipped) code. probabilities: (m,) posterior probability of a match,
+        or None where the index does not know its flips. scores: (m,) what the ranking went by,
+        larger is better: minus the distance, or the soft score. limits: (queries + 1,) query i owns
+        the slice limits[i]:limits[i + 1]. cells: (m,) for cells of a codebook, see `Hit`; then
+        `distances` is None. trust: (m,) for cells of a codebook, see `Hit`; then `distances` is
+        None. tied: (m,) for cells of a codebook, see `Hit`; then `distances` is None.
     """
 
     ids: NDArray[Any]
@@ -90,7 +91,8 @@ class Hits:
         """Only the hits whose posterior probability of a match reaches the threshold."""
         if self.probabilities is None:
             raise InvalidParameter(
-                "these hits have no probabilities: a codebook needs labelled public pictures to calibrate on, "
+                "these hits have no probabilities: a codebook needs labelled public pictures to "
+                "calibrate on, "
                 "an index of bits decoding=MatchModel(...) when it is made."
             )
         return self.only(self.probabilities >= probability)
@@ -98,7 +100,14 @@ class Hits:
     def only(self, keep: NDArray[np.bool_]) -> Hits:
         """Only the hits that are marked (m,)."""
         kept_before = np.concatenate([[0], np.cumsum(keep)])
-        columns = (self.distances, self.probabilities, self.scores, self.cells, self.trust, self.tied)
+        columns = (
+            self.distances,
+            self.probabilities,
+            self.scores,
+            self.cells,
+            self.trust,
+            self.tied,
+        )
         distances, probabilities, scores, cells, trust, tied = (
             None if values is None else values[keep] for values in columns
         )

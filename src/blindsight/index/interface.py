@@ -1,7 +1,8 @@
 """What every index of codes can do, whichever engine holds the codes.
 
-An engine brings six small things (add, remove, nearest, within, look up, walk through); everything a user sees is
-built on them here once, so `HammingIndex` and `MilvusIndex` answer alike and read each other's files.
+An engine brings six small things (add, remove, nearest, within, look up, walk through); everything
+a user sees is built on them here once, so `HammingIndex` and `MilvusIndex` answer alike and read
+each other's files.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ __all__ = ["CodeIndex", "Found"]
 
 
 class Found(NamedTuple):
-    """What an engine found, all queries one after the other: ids, distances, and where each query's part ends."""
+    """What an engine found, all queries one after the other: ids, distances, and where each query's
+    part ends.
+    """
 
     ids: NDArray[Any]
     distances: NDArray[np.int32]
@@ -43,11 +46,12 @@ class CodeIndex(ABC):
 
     Parameters:
         n_bits: the codes' length; codes come packed, as `blindsight.core.codes.pack` makes them.
-        names: whether ids are names (text) rather than 64-bit integers.
-        guarantee: what was promised when the codes were released; kept with the index and its files.
-        decoding: how released codes are read (`MatchModel`); with it, every hit has a match probability.
+        names: whether ids are names (text) rather than 64-bit integers. guarantee: what was
+        promised when the codes were released; kept with the index and its files. decoding: how
+        released codes are read (`MatchModel`); with it, every hit has a match probability.
 
-    Guarantee: an index adds no noise. It is as private as the codes that are put in; `guarantee` says how private.
+    Guarantee: an index adds no noise. It is as private as the codes that are put in; `guarantee`
+    says how private.
     """
 
     def __init__(
@@ -61,11 +65,17 @@ class CodeIndex(ABC):
         self.n_bits = checks.whole("n_bits", n_bits)
         self.names = bool(names)
         if guarantee is not None and not isinstance(guarantee, Guarantee):
-            raise InvalidParameter(f"guarantee must be a Guarantee or None, got {type(guarantee).__name__}.")
+            raise InvalidParameter(
+                f"guarantee must be a Guarantee or None, got {type(guarantee).__name__}."
+            )
         if decoding is not None and not isinstance(decoding, MatchModel):
-            raise InvalidParameter(f"decoding must be a MatchModel or None, got {type(decoding).__name__}.")
+            raise InvalidParameter(
+                f"decoding must be a MatchModel or None, got {type(decoding).__name__}."
+            )
         if decoding is not None and decoding.n_bits != self.n_bits:
-            raise InvalidParameter(f"decoding is for {decoding.n_bits} bits, the index has {self.n_bits}.")
+            raise InvalidParameter(
+                f"decoding is for {decoding.n_bits} bits, the index has {self.n_bits}."
+            )
         self.guarantee = guarantee
         self.decoding = decoding
 
@@ -92,7 +102,9 @@ class CodeIndex(ABC):
 
     @abstractmethod
     def items(self) -> Iterator[tuple[NDArray[Any], NDArray[np.uint8]]]:
-        """All ids and codes, in batches: never the whole index at once where the engine can avoid it."""
+        """All ids and codes, in batches: never the whole index at once where the engine can avoid
+        it.
+        """
 
     @cached_property
     def _curve(self) -> NDArray[np.float64] | None:
@@ -112,8 +124,9 @@ class CodeIndex(ABC):
     def add(self, codes: ArrayLike, ids: ArrayLike | None = None) -> NDArray[Any]:
         """Put codes in and return their ids; durable when it returns, all or nothing after a crash.
 
-        A code under an id that is here already takes its place (an upsert). Remember that a second released code
-        of the same photo is a second release: whoever saw both pays both. Without `ids`, integers are counted on.
+        A code under an id that is here already takes its place (an upsert). Remember that a second
+        released code of the same photo is a second release: whoever saw both pays both. Without
+        `ids`, integers are counted on.
         """
         checked = check_codes(codes, self.n_bits)
         keys = None
@@ -129,37 +142,52 @@ class CodeIndex(ABC):
         """Take codes out and return how many were there; unknown ids are passed over."""
         return self._take(check_ids(ids, names=self.names))
 
-    def search(self, codes: ArrayLike, k: int = 10, *, min_probability: float | None = None) -> Hits:
-        """The k nearest codes of each query, best first (fewer where the index holds fewer, or by threshold)."""
+    def search(
+        self, codes: ArrayLike, k: int = 10, *, min_probability: float | None = None
+    ) -> Hits:
+        """The k nearest codes of each query, best first (fewer where the index holds fewer, or by
+        threshold).
+        """
         queries = check_codes(codes, self.n_bits, name="queries")
         k = checks.whole("k", k)
         return self._hits(self._nearest(queries, k), min_probability)
 
-    def within(self, codes: ArrayLike, radius: int, *, min_probability: float | None = None) -> Hits:
+    def within(
+        self, codes: ArrayLike, radius: int, *, min_probability: float | None = None
+    ) -> Hits:
         """All codes within a Hamming radius of each query, best first. Exact in every structure."""
         queries = check_codes(codes, self.n_bits, name="queries")
         radius = checks.whole("radius", radius, least=0)
         return self._hits(self._within(queries, min(radius, self.n_bits)), min_probability)
 
-    def search_soft(self, projections: ArrayLike, k: int = 10, *, min_probability: float | None = None) -> Hits:
-        """Rank by the query's real values (q, c) instead of their signs: the asymmetric, debiased inner product.
+    def search_soft(
+        self, projections: ArrayLike, k: int = 10, *, min_probability: float | None = None
+    ) -> Hits:
+        """Rank by the query's real values (q, c) instead of their signs: the asymmetric, debiased
+        inner product.
 
-        The score is sum over bits of z_j (1 - 2 beta) s_j, the expected inner product with the true code: a bit
-        that the query holds only just counts less. Distances and probabilities are those of the query's signs.
+        The score is sum over bits of z_j (1 - 2 beta) s_j, the expected inner product with the true
+        code: a bit that the query holds only just counts less. Distances and probabilities are
+        those of the query's signs.
         """
         z = checks.finite_array("projections", projections, ndim=2)
         beta = 0.0 if self.decoding is None else self.decoding.beta
         return self.rank(z * (1 - 2 * beta), k, min_probability=min_probability)
 
-    def rank(self, weights: ArrayLike, k: int = 10, *, min_probability: float | None = None) -> Hits:
-        """The k codes with the largest sum over bits of w_j s_j, where s_j is +1 for a set bit and -1 otherwise.
+    def rank(
+        self, weights: ArrayLike, k: int = 10, *, min_probability: float | None = None
+    ) -> Hits:
+        """The k codes with the largest sum over bits of w_j s_j, where s_j is +1 for a set bit and
+        -1 otherwise.
 
-        This is what soft rankings come down to: real-valued queries, or bits of unequal reliability. Ties go to the
-        earlier code.
+        This is what soft rankings come down to: real-valued queries, or bits of unequal
+        reliability. Ties go to the earlier code.
         """
         w = checks.finite_array("weights", weights, ndim=2)
         if w.shape[1] != self.n_bits:
-            raise InvalidData(f"weights must have {self.n_bits} columns, one per bit, got {w.shape[1]}.")
+            raise InvalidData(
+                f"weights must have {self.n_bits} columns, one per bit, got {w.shape[1]}."
+            )
         found, scores = self._best(w.astype(np.float32), checks.whole("k", k))
         return self._hits(found, min_probability, scores)
 
@@ -174,14 +202,20 @@ class CodeIndex(ABC):
         return codes[[rows[key] for key in keys.tolist()]]
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Write all codes, the guarantee and the decoding to one checked file, in place in one step."""
+        """Write all codes, the guarantee and the decoding to one checked file, in place in one
+        step.
+        """
         records = (record for ids, codes in self.items() for record in snapshot_records(ids, codes))
         fresh_file(Path(path), self._header().to_fields(), records, replace=True)
 
     def _header(self) -> Header:
-        return Header(n_bits=self.n_bits, names=self.names, guarantee=self.guarantee, decoding=self.decoding)
+        return Header(
+            n_bits=self.n_bits, names=self.names, guarantee=self.guarantee, decoding=self.decoding
+        )
 
-    def _hits(self, found: Found, min_probability: float | None, scores: NDArray[np.float64] | None = None) -> Hits:
+    def _hits(
+        self, found: Found, min_probability: float | None, scores: NDArray[np.float64] | None = None
+    ) -> Hits:
         chances = None if self._curve is None else self._curve[found.distances]
         ranked_by = -found.distances.astype(np.float64) if scores is None else scores
         hits = Hits(found.ids, found.distances, chances, ranked_by, found.limits)
@@ -197,6 +231,9 @@ class CodeIndex(ABC):
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.close()

@@ -1,15 +1,17 @@
 """The file of an index: a checked header, then an append-only run of checksummed records.
 
-A record is acknowledged when `append` returns, and by then it is on the disk (fsync). After a crash in the middle of
-an append the file ends in a piece of a record; the piece is dropped on the next open, so the index holds exactly what
-was acknowledged (at most one more record: written whole, but the process died before it could say so).
-Anything else that does not fit (a wrong checksum, a length past the limits, a header that is not ours) is
-`HostileFile`: nothing of such a file is used, and none of its bytes reach a native library unchecked.
+A record is acknowledged when `append` returns, and by then it is on the disk (fsync). After a crash
+in the middle of an append the file ends in a piece of a record; the piece is dropped on the next
+open, so the index holds exactly what was acknowledged (at most one more record: written whole, but
+the process died before it could say so). Anything else that does not fit (a wrong checksum, a
+length past the limits, a header that is not ours) is `HostileFile`: nothing of such a file is used,
+and none of its bytes reach a native library unchecked.
 
     file    MAGIC, u32 header length, sha256 of the header, header (JSON)
     record  u8 kind, 3 zero bytes, u32 count, u64 length, u32 crc of these; payload; sha256 trailer
 
-The trailer hashes the previous trailer too: a record that was cut out, doubled or moved breaks the chain.
+The trailer hashes the previous trailer too: a record that was cut out, doubled or moved breaks the
+chain.
 """
 
 from __future__ import annotations
@@ -70,11 +72,15 @@ class Journal:
         return self._file.path
 
     def move_to(self, path: Path) -> None:
-        """Give the file another name, in place of what had it; the lock stays held all the while."""
+        """Give the file another name, in place of what had it; the lock stays held all the
+        while.
+        """
         self._file.move_to(path)
 
     def replay(self) -> Iterator[Record]:
-        """All acknowledged records in order; afterwards a torn tail is cut off and the file is ready to append."""
+        """All acknowledged records in order; afterwards a torn tail is cut off and the file is
+        ready to append.
+        """
         with _existing(self.path) as file:
             file.seek(self._start)
             end = self._start
@@ -84,7 +90,10 @@ class Journal:
         self._file.cut(end)
 
     def append(self, kind: int, count: int, payload: bytes) -> None:
-        """Write one record and return when it is on the disk. A failed write leaves the file as it was."""
+        """Write one record and return when it is on the disk.
+
+        A failed write leaves the file as it was.
+        """
         record, chain = _encode(kind, count, payload, self._chain)
         self._file.append(record)
         self._chain = chain
@@ -99,15 +108,21 @@ class Journal:
         self._file.close()
 
 
-def fresh_file(path: Path, header: dict[str, Any], records: Iterator[Record], *, replace: bool) -> None:
-    """Write a whole index file and put it in place in one step: either the old file or the new one is there."""
+def fresh_file(
+    path: Path, header: dict[str, Any], records: Iterator[Record], *, replace: bool
+) -> None:
+    """Write a whole index file and put it in place in one step: either the old file or the new one
+    is there.
+    """
     text = json.dumps(header, sort_keys=True, allow_nan=False).encode()
     if len(text) > _MAX_HEADER:
         raise InvalidData(f"the index's header has {len(text)} bytes, more than {_MAX_HEADER}.")
     try:
         durable.write_file(path, _pieces(header, text, records), mode=0o644, replace=replace)
     except FileExistsError as error:
-        raise InvalidData(f"{path.name} exists already. Open it instead, or choose another name.") from error
+        raise InvalidData(
+            f"{path.name} exists already. Open it instead, or choose another name."
+        ) from error
 
 
 def _pieces(header: dict[str, Any], text: bytes, records: Iterator[Record]) -> Iterator[bytes]:
@@ -147,7 +162,9 @@ def _header(file: BinaryIO) -> dict[str, Any]:
         raise HostileFile(f"{name} has a header of {length} bytes, more than {_MAX_HEADER}.")
     text = file.read(length)
     if len(text) != length or hashlib.sha256(text).digest() != start[-_DIGEST:]:
-        raise HostileFile(f"{name}: the header does not fit its checksum. Restore the file from a copy.")
+        raise HostileFile(
+            f"{name}: the header does not fit its checksum. Restore the file from a copy."
+        )
     try:
         header = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -158,7 +175,9 @@ def _header(file: BinaryIO) -> dict[str, Any]:
 
 
 def _records(file: BinaryIO, chain: bytes, name: str) -> Iterator[tuple[Record, bytes, int]]:
-    """Yield (record, its trailer, the position after it); stop before a torn tail, raise on anything else."""
+    """Yield (record, its trailer, the position after it); stop before a torn tail, raise on
+    anything else.
+    """
     size = os.fstat(file.fileno()).st_size
     position = file.tell()
     while position < size:
@@ -166,11 +185,15 @@ def _records(file: BinaryIO, chain: bytes, name: str) -> Iterator[tuple[Record, 
         if len(head) < _HEAD_BYTES or not any(head):
             # A piece of a head, or the zeros a file system leaves behind when power fails.
             if len(head) == _HEAD_BYTES and _anything_left(file):
-                raise HostileFile(f"{name}: a record is missing at byte {position}. Restore the file from a copy.")
+                raise HostileFile(
+                    f"{name}: a record is missing at byte {position}. Restore the file from a copy."
+                )
             return
         kind, count, length = _HEAD.unpack_from(head)
         if zlib.crc32(head[: _HEAD.size]) != int.from_bytes(head[_HEAD.size :], "little"):
-            raise HostileFile(f"{name}: a record's head is damaged at byte {position}. Restore from a copy.")
+            raise HostileFile(
+                f"{name}: a record's head is damaged at byte {position}. Restore from a copy."
+            )
         if kind not in (ADD, REMOVE) or length > MAX_PAYLOAD:
             raise HostileFile(f"{name}: a record at byte {position} is not one of ours.")
         end = position + _HEAD_BYTES + length + _DIGEST
@@ -181,7 +204,9 @@ def _records(file: BinaryIO, chain: bytes, name: str) -> Iterator[tuple[Record, 
         if trailer != expected:
             if end == size and not any(trailer):
                 return
-            raise HostileFile(f"{name}: a record's checksum is wrong at byte {position}. Restore from a copy.")
+            raise HostileFile(
+                f"{name}: a record's checksum is wrong at byte {position}. Restore from a copy."
+            )
         chain, position = expected, end
         yield Record(kind, count, payload), chain, position
 
@@ -195,7 +220,9 @@ def _anything_left(file: BinaryIO) -> bool:
 
 def _encode(kind: int, count: int, payload: bytes, chain: bytes) -> tuple[bytes, bytes]:
     if len(payload) > MAX_PAYLOAD:
-        raise InvalidData(f"one record holds at most {MAX_PAYLOAD} bytes, got {len(payload)}. Add in batches.")
+        raise InvalidData(
+            f"one record holds at most {MAX_PAYLOAD} bytes, got {len(payload)}. Add in batches."
+        )
     head = _HEAD.pack(kind, count, len(payload))
     head += zlib.crc32(head).to_bytes(4, "little")
     trailer = _trailer(chain, head, payload)

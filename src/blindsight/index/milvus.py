@@ -1,13 +1,15 @@
 """`MilvusIndex`: the same index on Milvus, for collections that outgrow one machine.
 
-A URI like http://host:19530 is a cluster; a path ending in .db is Milvus Lite, embedded. Two collections hold an
-index: NAME has the codes, NAME_about the header (length, guarantee, decoding). The primary key of a name is its
-SHA-256, so that no name can be read as part of a filter expression.
+A URI like http://host:19530 is a cluster; a path ending in .db is Milvus Lite, embedded. Two
+collections hold an index: NAME has the codes, NAME_about the header (length, guarantee, decoding).
+The primary key of a name is its SHA-256, so that no name can be read as part of a filter
+expression.
 
-What Milvus does differently: a large `add` goes in batches, each acknowledged by Milvus but not all at once;
-`search_soft` and `rank` re-rank the nearest `candidates` instead of scanning everything; and at most 16,384 hits a
-query come from Milvus itself (a wider radius is scanned from here). A Milvus Lite file is Milvus' own: do not open
-one from a stranger; exchange indexes with `save` and `load`, which check every byte.
+What Milvus does differently: a large `add` goes in batches, each acknowledged by Milvus but not all
+at once; `search_soft` and `rank` re-rank the nearest `candidates` instead of scanning everything;
+and at most 16,384 hits a query come from Milvus itself (a wider radius is scanned from here). A
+Milvus Lite file is Milvus' own: do not open one from a stranger; exchange indexes with `save` and
+`load`, which check every byte.
 """
 
 from __future__ import annotations
@@ -74,7 +76,9 @@ class MilvusIndex(CodeIndex):
         candidates: int = 1000,
     ) -> None:
         if not collection.isidentifier() or not collection.isascii():
-            raise InvalidParameter(f"collection must be letters, digits and underscores, got {collection!r}.")
+            raise InvalidParameter(
+                f"collection must be letters, digits and underscores, got {collection!r}."
+            )
         self.uri, self.collection = str(uri), collection
         self.candidates = checks.whole("candidates", candidates)
         self._client = _connect(self.uri, token)
@@ -82,11 +86,20 @@ class MilvusIndex(CodeIndex):
             header = self._read_header()
             if header is None:
                 if n_bits is None:
-                    raise InvalidParameter(f"there is no collection {collection!r} yet: give n_bits to make it.")
+                    raise InvalidParameter(
+                        f"there is no collection {collection!r} yet: give n_bits to make it."
+                    )
                 header = Header(n_bits=n_bits, names=names, guarantee=guarantee, decoding=decoding)
             elif n_bits not in (None, header.n_bits):
-                raise InvalidParameter(f"the collection holds {header.n_bits}-bit codes, not {n_bits}.")
-            super().__init__(header.n_bits, names=header.names, guarantee=header.guarantee, decoding=header.decoding)
+                raise InvalidParameter(
+                    f"the collection holds {header.n_bits}-bit codes, not {n_bits}."
+                )
+            super().__init__(
+                header.n_bits,
+                names=header.names,
+                guarantee=header.guarantee,
+                decoding=header.decoding,
+            )
             self._make()
         except BaseException:
             self._client.close()
@@ -115,7 +128,9 @@ class MilvusIndex(CodeIndex):
             )
             try:
                 if len(index):
-                    raise InvalidData(f"the collection {collection!r} is not empty. Choose another name.")
+                    raise InvalidData(
+                        f"the collection {collection!r} is not empty. Choose another name."
+                    )
                 for record in records:
                     ids, codes = decode(record, names=header.names, n_bits=header.n_bits)
                     if record.kind == ADD and codes is not None:
@@ -165,7 +180,9 @@ class MilvusIndex(CodeIndex):
         try:
             fields = json.loads(text)
         except ValueError as error:
-            raise HostileFile(f"the collection {self._about} does not describe an index.") from error
+            raise HostileFile(
+                f"the collection {self._about} does not describe an index."
+            ) from error
         return Header.from_fields(fields)
 
     def _make(self) -> None:
@@ -188,13 +205,18 @@ class MilvusIndex(CodeIndex):
             schema = client.create_schema(auto_id=False, enable_dynamic_field=False)
             schema.add_field("part", DataType.INT64, is_primary=True)
             schema.add_field("text", DataType.VARCHAR, max_length=65_535)
-            schema.add_field("unused", DataType.BINARY_VECTOR, dim=8)  # Milvus wants a vector in every collection
+            schema.add_field(
+                "unused", DataType.BINARY_VECTOR, dim=8
+            )  # Milvus wants a vector in every collection
             self._create(self._about, schema, "unused")
             text = json.dumps(self._header().to_fields(), allow_nan=False)
             parts = [text[start : start + _TEXT] for start in range(0, len(text), _TEXT)]
             client.upsert(
                 self._about,
-                [{"part": part, "text": piece, "unused": b"\0"} for part, piece in enumerate(parts)],
+                [
+                    {"part": part, "text": piece, "unused": b"\0"}
+                    for part, piece in enumerate(parts)
+                ],
             )
 
     def _create(self, name: str, schema: Any, vector: str, scalars: tuple[str, ...] = ()) -> None:
@@ -209,7 +231,9 @@ class MilvusIndex(CodeIndex):
         self._client.load_collection(name)
 
     def _begin(self, name: str, schema: Any) -> None:
-        """An empty collection. On a busy machine Milvus Lite takes requests before its storage has begun."""
+        """An empty collection. On a busy machine Milvus Lite takes requests before its storage has
+        begun.
+        """
         over = time.monotonic() + _READY
         while True:
             try:
@@ -228,7 +252,10 @@ class MilvusIndex(CodeIndex):
             ids = np.arange(first, first + len(codes), dtype=np.int64)
         for start in range(0, len(ids), _BATCH):
             part = slice(start, start + _BATCH)
-            rows = [self._row(key, code) for key, code in zip(ids[part].tolist(), codes[part], strict=True)]
+            rows = [
+                self._row(key, code)
+                for key, code in zip(ids[part].tolist(), codes[part], strict=True)
+            ]
             self._client.upsert(self.collection, rows)
         return ids
 
@@ -241,13 +268,17 @@ class MilvusIndex(CodeIndex):
 
     def _nearest(self, queries: NDArray[np.uint8], k: int) -> Found:
         if k > _LARGEST_ANSWER:
-            raise InvalidParameter(f"Milvus returns at most {_LARGEST_ANSWER} hits a query, got k = {k}.")
+            raise InvalidParameter(
+                f"Milvus returns at most {_LARGEST_ANSWER} hits a query, got k = {k}."
+            )
         return self._found([row for batch in _batches(queries) for row in self._ask(batch, k, {})])
 
     def _within(self, queries: NDArray[np.uint8], radius: int) -> Found:
         # Milvus' radius is exclusive, its range_filter inclusive.
         params = {"radius": radius + 1, "range_filter": 0}
-        answers = [row for batch in _batches(queries) for row in self._ask(batch, _LARGEST_ANSWER, params)]
+        answers = [
+            row for batch in _batches(queries) for row in self._ask(batch, _LARGEST_ANSWER, params)
+        ]
         for query, rows in enumerate(answers):
             if len(rows) == _LARGEST_ANSWER:
                 answers[query] = self._scan(queries[query], radius)
@@ -260,7 +291,9 @@ class MilvusIndex(CodeIndex):
             ids = near.ids[near.limits[query] : near.limits[query + 1]]
             found, codes = self._lookup(ids)
             at, values = best_rows(codes, row, k)
-            distances = hamming(pack((row > 0)[None]), codes[at])[0] if len(at) else np.empty(0, np.int32)
+            distances = (
+                hamming(pack((row > 0)[None]), codes[at])[0] if len(at) else np.empty(0, np.int32)
+            )
             answers.append(list(zip(found[at].tolist(), distances.tolist(), strict=True)))
             scores.append(values)
         return self._found(answers), np.concatenate([np.empty(0), *scores])
@@ -272,7 +305,9 @@ class MilvusIndex(CodeIndex):
             rows += self._client.get(self.collection, ids=keys, output_fields=self._fields("code"))
         return self._ids_of(rows), self._codes_of_rows(rows)
 
-    def _ask(self, queries: NDArray[np.uint8], limit: int, params: dict[str, int]) -> list[list[tuple[int | str, int]]]:
+    def _ask(
+        self, queries: NDArray[np.uint8], limit: int, params: dict[str, int]
+    ) -> list[list[tuple[int | str, int]]]:
         """(id, distance) rows of each query from Milvus, nearest first."""
         answer = self._client.search(
             self.collection,
@@ -283,12 +318,17 @@ class MilvusIndex(CodeIndex):
             output_fields=["name"] if self.names else [],
         )
         return [
-            [(hit["entity"]["name"] if self.names else hit["id"], round(hit["distance"])) for hit in hits]
+            [
+                (hit["entity"]["name"] if self.names else hit["id"], round(hit["distance"]))
+                for hit in hits
+            ]
             for hits in answer
         ]
 
     def _scan(self, query: NDArray[np.uint8], radius: int) -> list[tuple[int | str, int]]:
-        """All codes within the radius by walking through the collection: for answers larger than Milvus gives."""
+        """All codes within the radius by walking through the collection: for answers larger than
+        Milvus gives.
+        """
         found: list[tuple[int | str, int]] = []
         for ids, codes in self.items():
             distances = hamming(query[None], codes)[0]
@@ -326,7 +366,9 @@ class MilvusIndex(CodeIndex):
         return ids
 
     def _codes_of_rows(self, rows: list[dict[str, Any]]) -> NDArray[np.uint8]:
-        raw = b"".join(row["code"][0] if isinstance(row["code"], list) else row["code"] for row in rows)
+        raw = b"".join(
+            row["code"][0] if isinstance(row["code"], list) else row["code"] for row in rows
+        )
         return np.frombuffer(raw, dtype=np.uint8).reshape(len(rows), self.width)
 
     def __repr__(self) -> str:
@@ -349,4 +391,6 @@ def _connect(uri: str, token: str) -> Any:
         try:
             return pymilvus.MilvusClient(uri, token=token)
         except pymilvus.MilvusException as error:
-            raise InvalidData(f"no Milvus answers at {uri}. Check the address and the token.") from error
+            raise InvalidData(
+                f"no Milvus answers at {uri}. Check the address and the token."
+            ) from error

@@ -1,4 +1,6 @@
-"""`MilvusCodebookIndex`: released cells on Milvus, searched by cell: a scalar filter in the place of inverted lists."""
+"""`MilvusCodebookIndex`: released cells on Milvus, searched by cell: a scalar filter in the place
+of inverted lists.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +24,10 @@ __all__ = ["MilvusCodebookIndex"]
 class MilvusCodebookIndex(MilvusIndex):
     """The cells of `CodebookIndex` in a Milvus collection, with the same answers.
 
-    Parameters are those of `MilvusIndex`. Every record's cell is a number that Milvus filters by, so that a search
-    fetches the records of the best cells and nothing else. How many records each cell holds is read once, and again
-    after this index has changed; where others write to the collection, open it anew.
+    Parameters are those of `MilvusIndex`. Every record's cell is a number that Milvus filters by,
+    so that a search fetches the records of the best cells and nothing else. How many records each
+    cell holds is read once, and again after this index has changed; where others write to the
+    collection, open it anew.
     """
 
     _scalars: ClassVar[tuple[str, ...]] = ("cell",)
@@ -33,10 +36,14 @@ class MilvusCodebookIndex(MilvusIndex):
         super().__init__(*args, **options)
         try:
             self.k = cells_of(self._header())
-            known = {field["name"] for field in self._client.describe_collection(self.collection)["fields"]}
+            known = {
+                field["name"]
+                for field in self._client.describe_collection(self.collection)["fields"]
+            }
             if "cell" not in known:
                 raise InvalidData(
-                    f"the collection {self.collection!r} was filled without cells to filter by. Fill another one."
+                    f"the collection {self.collection!r} was filled without cells to filter by. "
+                    "Fill another one."
                 )
         except BaseException:
             self._client.close()
@@ -66,9 +73,13 @@ class MilvusCodebookIndex(MilvusIndex):
         return codebook.reading(self.counts)
 
     def search_codebook(self, codebook: Codebook, similarity: NDArray[Any], k: int = 12) -> Hits:
-        """The best k records for queries with these similarities (m, cells), best first; see `CodebookIndex`."""
+        """The best k records for queries with these similarities (m, cells), best first; see
+        `CodebookIndex`.
+        """
         if checks.whole("k", k) > _LARGEST_ANSWER:
-            raise InvalidParameter(f"Milvus returns at most {_LARGEST_ANSWER} hits a query, got k = {k}.")
+            raise InvalidParameter(
+                f"Milvus returns at most {_LARGEST_ANSWER} hits a query, got k = {k}."
+            )
         reading = self.reading(codebook)
         scores = reading.scores(similarity)
         found = [self._records(row, k) for row in scores]
@@ -97,7 +108,10 @@ class MilvusCodebookIndex(MilvusIndex):
     def _those(self, condition: str, limit: int) -> list[dict[str, Any]]:
         fields = ["id", *self._fields("cell")]
         rows: list[dict[str, Any]] = self._client.query(
-            self.collection, filter=condition, output_fields=list(dict.fromkeys(fields)), limit=limit
+            self.collection,
+            filter=condition,
+            output_fields=list(dict.fromkeys(fields)),
+            limit=limit,
         )
         return rows
 
@@ -116,4 +130,8 @@ class MilvusCodebookIndex(MilvusIndex):
 
 
 def _digest(row: dict[str, Any]) -> str:
-    return str(row["id"]) if isinstance(row["id"], str) else hashlib.sha256(str(row["id"]).encode()).hexdigest()
+    return (
+        str(row["id"])
+        if isinstance(row["id"], str)
+        else hashlib.sha256(str(row["id"]).encode()).hexdigest()
+    )

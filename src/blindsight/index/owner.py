@@ -1,4 +1,6 @@
-"""What only the owner of an index can do, with the vault and the photos: names, dates, thumbnails, near-duplicates."""
+"""What only the owner of an index can do, with the vault and the photos: names, dates, thumbnails,
+near-duplicates.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +21,15 @@ from blindsight.index.thumbnails import Thumbnails, thumbnail
 
 __all__ = ["ALIKE", "OwnPhotos", "groups_alike"]
 
-#: cosine of two photos' features from which they count as nearly the same: of 300 photos three in four are found again
-#: cropped, brightened and compressed anew, and 4 of 44,850 pairs of different photos are taken for the same.
+# : cosine of two photos' features from which they count as nearly the same: of 300 photos three in
+# four are found again
+# : cropped, brightened and compressed anew, and 4 of 44,850 pairs of different photos are taken for
+# the same.
 ALIKE = 0.8
-_TAKEN, _CAMERA = 0x9003, 0x8769  # Exif: when the photo was taken, and where the camera's fields are
+_TAKEN, _CAMERA = (
+    0x9003,
+    0x8769,
+)  # Exif: when the photo was taken, and where the camera's fields are
 _BLOCK = 1024
 
 
@@ -70,26 +77,41 @@ class OwnPhotos:
 
     def inside(self, hits: Hits, begins: str) -> NDArray[np.bool_]:
         """Which hits are of photos whose name begins so."""
-        known = {key: any(name.startswith(begins) for name in self.names.of(key)) for key in set(hits.ids.tolist())}
+        known = {
+            key: any(name.startswith(begins) for name in self.names.of(key))
+            for key in set(hits.ids.tolist())
+        }
         if not any(known.values()):
             raise InvalidData(f"no photo's name begins with {begins!r}.")
         return np.array([known[key] for key in hits.ids], dtype=bool)
 
     def taken(self, key: Any) -> datetime.date | None:
-        """When a photo was taken: by the camera's word, else when its file last changed; None where nobody knows."""
+        """When a photo was taken: by the camera's word, else when its file last changed; None where
+        nobody knows.
+        """
         path = self._path(key)
         if path is not None and (said := _exif_date(path)) is not None:
             return said
         changed = self.names.changed(key)
         return None if changed is None else datetime.datetime.fromtimestamp(changed / 1e9).date()
 
-    def between(self, hits: Hits, since: datetime.date | None, until: datetime.date | None) -> NDArray[np.bool_]:
-        """Which hits were taken between two days, both included; those of an unknown day are not."""
+    def between(
+        self, hits: Hits, since: datetime.date | None, until: datetime.date | None
+    ) -> NDArray[np.bool_]:
+        """Which hits were taken between two days, both included; those of an unknown day are
+        not.
+        """
         known = {key: self.taken(key) for key in set(hits.ids.tolist())}
         if not any(known.values()):
-            raise InvalidData("no dates are known: they come from the owner's vault and photos, which are not here.")
+            raise InvalidData(
+                "no dates are known: they come from the owner's vault and photos, which are not "
+                "here."
+            )
         first, last = since or datetime.date.min, until or datetime.date.max
-        return np.array([(day := known[key]) is not None and first <= day <= last for key in hits.ids], dtype=bool)
+        return np.array(
+            [(day := known[key]) is not None and first <= day <= last for key in hits.ids],
+            dtype=bool,
+        )
 
     def duplicates(self, keys: Sequence[Any], *, alike: float = ALIKE) -> list[list[Any]]:
         """Groups of records whose photos are nearly the same, the largest first."""
@@ -109,7 +131,9 @@ class OwnPhotos:
 
 
 def groups_alike(rows: NDArray[Any], alike: float) -> list[list[int]]:
-    """Groups of unit rows (n, d) that are connected by cosines of at least `alike`, the largest first."""
+    """Groups of unit rows (n, d) that are connected by cosines of at least `alike`, the largest
+    first.
+    """
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 
@@ -118,11 +142,16 @@ def groups_alike(rows: NDArray[Any], alike: float) -> list[list[int]]:
         left, right = np.nonzero(rows[start : start + _BLOCK] @ rows.T >= alike)
         # Parts that were joined before count as one: many copies are as quick as few.
         pairs = (np.ones(len(left), bool), (part[start + left], part[right]))
-        part = connected_components(coo_array(pairs, shape=(len(rows), len(rows))), directed=False)[1][part]
+        part = connected_components(coo_array(pairs, shape=(len(rows), len(rows))), directed=False)[
+            1
+        ][part]
     groups: dict[int, list[int]] = {}
     for row, number in enumerate(part.tolist()):
         groups.setdefault(number, []).append(row)
-    return sorted((group for group in groups.values() if len(group) > 1), key=lambda group: (-len(group), group))
+    return sorted(
+        (group for group in groups.values() if len(group) > 1),
+        key=lambda group: (-len(group), group),
+    )
 
 
 def _exif_date(path: Path) -> datetime.date | None:

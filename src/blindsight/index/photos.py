@@ -1,13 +1,14 @@
 """A folder of photos and what is released of it: one folder to give away, one to keep.
 
-    OUT/codes.index    the released codes, each under a random id      give away
-    OUT/about.json     how they were made                              give away
-    OUT/...            the hash function, which is public              give away
-    OUT.vault/         key, names, what was released                   keep (`blindsight.privacy.vault`)
+    OUT/codes.index    the released codes, each under a random id      give away OUT/about.json
+    how they were made                              give away OUT/...            the hash function,
+    which is public              give away OUT.vault/         key, names, what was released
+    keep (`blindsight.privacy.vault`)
 
-Nothing in OUT names a photo, says where it lay or when it was taken, unless the owner asks for names. A record is a
-distinct image, and is released once: what was moved, renamed, copied, removed and put back, or lost with the index,
-has the same code as before, and the ledger is charged by the release's number, once.
+Nothing in OUT names a photo, says where it lay or when it was taken, unless the owner asks for
+names. A record is a distinct image, and is released once: what was moved, renamed, copied, removed
+and put back, or lost with the index, has the same code as before, and the ledger is charged by the
+release's number, once.
 """
 
 from __future__ import annotations
@@ -61,12 +62,11 @@ class PhotoFolder:
     """The folder that is given away.
 
     Parameters:
-        path: the folder.
-        recipe: how photos become codes, as plain values without paths; whoever continues must use the same.
-        vault: the number of the vault that was kept.
-        release: the release's number, by which the ledger knows it.
-        names: "random" ids, or "keep" for the photos' own names.
-        most: the most records of one person that are released, 0 where persons are not known.
+        path: the folder. recipe: how photos become codes, as plain values without paths; whoever
+        continues must use the same. vault: the number of the vault that was kept. release: the
+        release's number, by which the ledger knows it. names: "random" ids, or "keep" for the
+        photos' own names. most: the most records of one person that are released, 0 where persons
+        are not known.
     """
 
     path: Path
@@ -82,7 +82,10 @@ class PhotoFolder:
         return self.path / "codes.index"
 
     def write(self) -> None:
-        """Put about.json in place: it holds nothing of the photos. What a crash left half-written is swept up."""
+        """Put about.json in place: it holds nothing of the photos.
+
+        What a crash left half-written is swept up.
+        """
         for left in _unfinished(self.path):
             durable.remove(left)
         about = {
@@ -93,14 +96,18 @@ class PhotoFolder:
             "most": self.most,
             "recipe": without_paths(self.recipe),
         }
-        storage.write_atomically(self.path / "about.json", json.dumps(about, indent=2).encode() + b"\n")
+        storage.write_atomically(
+            self.path / "about.json", json.dumps(about, indent=2).encode() + b"\n"
+        )
 
     @classmethod
     def find(cls, path: Path) -> PhotoFolder | None:
         """The index in a folder, None where there is nothing; anything else there is refused."""
         about = path / "about.json"
         if not about.exists():
-            if path.exists() and (not path.is_dir() or set(path.iterdir()) - set(_unfinished(path))):
+            if path.exists() and (
+                not path.is_dir() or set(path.iterdir()) - set(_unfinished(path))
+            ):
                 raise InvalidData(f"{path} is not an index of photos. Choose another --out.")
             return None
         return cls.read(path)
@@ -110,34 +117,49 @@ class PhotoFolder:
         """The index in a folder; `HostileFile` where about.json is not what it should be."""
         about = path / "about.json"
         if not about.is_file():
-            raise InvalidData(f"{path} is not an index of photos: make one with blindsight hash FOLDER --out {path}.")
+            raise InvalidData(
+                f"{path} is not an index of photos: make one with blindsight hash FOLDER --out "
+                f"{path}."
+            )
         try:
             if about.stat().st_size > _LARGEST_ABOUT:
                 raise HostileFile(f"{about} is too large to be true.")
             fields = json.loads(about.read_bytes())
             if fields["format"] == "blindsight photos 1":
                 raise InvalidData(
-                    f"{path} was made by an earlier version: it holds the photos' names and where they lay, and has no "
+                    f"{path} was made by an earlier version: it holds the photos' names and where "
+                    "they lay, and has no "
                     "vault. Make a new release with another --out, and do not give this one away."
                 )
             if fields["format"] != _FORMAT or not isinstance(fields["recipe"], dict):
                 raise HostileFile(f"{about} is not in a format this version reads.")
             names = checks.one_of("names", fields["names"], ("random", "keep"))
             most = checks.whole("most", fields["most"], least=0)
-            return cls(path, fields["recipe"], str(fields["vault"]), str(fields["release"]), names, most)
+            return cls(
+                path, fields["recipe"], str(fields["vault"]), str(fields["release"]), names, most
+            )
         except InvalidData:
             raise
         except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise HostileFile(f"{about} is not what it should be. Restore it from a copy.") from error
+            raise HostileFile(
+                f"{about} is not what it should be. Restore it from a copy."
+            ) from error
 
-    def open(self, *, n_bits: int, guarantee: Guarantee, decoding: MatchModel | None) -> HammingIndex:
+    def open(
+        self, *, n_bits: int, guarantee: Guarantee, decoding: MatchModel | None
+    ) -> HammingIndex:
         """The codes, for adding to them; a new file where there is none yet."""
         if not self.codes.exists():
-            return HammingIndex.create(self.codes, n_bits, names=True, guarantee=guarantee, decoding=decoding)
+            return HammingIndex.create(
+                self.codes, n_bits, names=True, guarantee=guarantee, decoding=decoding
+            )
         index = HammingIndex.open(self.codes)
         if index.n_bits != n_bits or not index.names or index.guarantee != guarantee:
             index.close()
-            raise HostileFile(f"{self.codes} was not made as {self.path / 'about.json'} says. Restore it from a copy.")
+            raise HostileFile(
+                f"{self.codes} was not made as {self.path / 'about.json'} says. Restore it from a "
+                "copy."
+            )
         return index
 
     def clear(self) -> None:
@@ -167,32 +189,41 @@ def vault_beside(out: Path) -> Path:
 def open_vault(path: Path, place: PhotoFolder | None) -> Vault:
     """The vault of a release; a new one only where there is no release yet.
 
-    A release whose vault is lost cannot be continued: its photos would not be recognised, and each would be released
-    a second time.
+    A release whose vault is lost cannot be continued: its photos would not be recognised, and each
+    would be released a second time.
     """
     if place is None:
         return Vault.open_or_create(path)
     if (path / "key").exists() and (found := Vault(path)).number == place.vault:
         return found
     raise InvalidData(
-        f"{place.path} was made with vault {place.vault}, which is not at {path}. Without it no photo can be "
-        "recognised, so every one would be released again. Restore the vault (--vault says where it is), or make a new "
-        "release of all photos, charged again: --new-release, which deletes the codes here, or another --out. Copies "
+        f"{place.path} was made with vault {place.vault}, which is not at {path}. Without it no "
+        "photo can be "
+        "recognised, so every one would be released again. Restore the vault (--vault says where "
+        "it is), or make a new "
+        "release of all photos, charged again: --new-release, which deletes the codes here, or "
+        "another --out. Copies "
         "that were given away stay what they are."
     )
 
 
 class OwnNames:
-    """What the owner calls an index's records: names from the vault, if it is here and this index's; else the ids."""
+    """What the owner calls an index's records: names from the vault, if it is here and this
+    index's; else the ids.
+    """
 
     def __init__(self, place: PhotoFolder, vault: Path | None = None) -> None:
         at = vault or vault_beside(place.path)
         found = Vault(at) if vault is not None or (at / "key").exists() else None
         if vault is not None and found is not None and found.number != place.vault:
-            raise InvalidData(f"{vault} is not the vault of {place.path}: that one has number {place.vault}.")
+            raise InvalidData(
+                f"{vault} is not the vault of {place.path}: that one has number {place.vault}."
+            )
         mine = found if found is not None and found.number == place.vault else None
         self.vault = None if mine is None else mine.path
-        self.source = None if mine is None or mine.fact("source") is None else Path(mine.fact("source"))
+        self.source = (
+            None if mine is None or mine.fact("source") is None else Path(mine.fact("source"))
+        )
         self._changed: dict[str, int] = {}
         self._names: dict[str, list[str]] = {}
         self._records: dict[str, str] = {}
@@ -204,7 +235,9 @@ class OwnNames:
                 self._records[name] = key
 
     def changed(self, key: object) -> int | None:
-        """When a record's file last changed, in nanoseconds, as the vault saw it; None where it is not known."""
+        """When a record's file last changed, in nanoseconds, as the vault saw it; None where it is
+        not known.
+        """
         return self._changed.get(str(key))
 
     def of(self, key: object) -> list[str]:
@@ -217,12 +250,16 @@ class OwnNames:
 
 
 def stated(guarantee: Guarantee, *, names: Names, most: int = 0) -> Guarantee:
-    """An encoder's guarantee as it holds for a folder: with the vault's noise, what a record is, and persons."""
+    """An encoder's guarantee as it holds for a folder: with the vault's noise, what a record is,
+    and persons.
+    """
     rests_on = [
         Assumption(
             "distinct images",
-            "a record is a distinct image: copies share one id and one code, whatever is said in the files about them, "
-            "and how many distinct images there are is public; a picture that is edited or saved anew is another, and "
+            "a record is a distinct image: copies share one id and one code, whatever is said in "
+            "the files about them, "
+            "and how many distinct images there are is public; a picture that is edited or saved "
+            "anew is another, and "
             "whoever is on several different images is protected per person only",
         )
     ]
@@ -230,24 +267,37 @@ def stated(guarantee: Guarantee, *, names: Names, most: int = 0) -> Guarantee:
         rests_on.append(
             Assumption(
                 "keyed noise",
-                "ids and noise come from a secret key by HMAC-SHA-256 and AES-256, which nobody can tell from random; "
+                "ids and noise come from a secret key by HMAC-SHA-256 and AES-256, which nobody "
+                "can tell from random; "
                 "the vault that holds the key is not given away",
             )
         )
     if names == "keep":
-        rests_on.append(Assumption("names", "names of photos are stored as they are, by the owner's wish"))
+        rests_on.append(
+            Assumption("names", "names of photos are stored as they are, by the owner's wish")
+        )
     also = guarantee.also
     if most:
-        also += tuple(cost.per("person", times=most) for cost in guarantee.costs if cost.unit == "record")
+        also += tuple(
+            cost.per("person", times=most) for cost in guarantee.costs if cost.unit == "record"
+        )
         rests_on.append(
-            Assumption("persons", f"every photo's person is known, and at most {most} images of one are released")
+            Assumption(
+                "persons",
+                f"every photo's person is known, and at most {most} images of one are released",
+            )
         )
     entropy = guarantee.entropy if guarantee.entropy == "seed" else "keyed"
-    return dataclasses.replace(guarantee, assumptions=(*guarantee.assumptions, *rests_on), also=also, entropy=entropy)
+    return dataclasses.replace(
+        guarantee, assumptions=(*guarantee.assumptions, *rests_on), also=also, entropy=entropy
+    )
 
 
 def function_of(
-    vault: Vault, recipe: Any, make: Callable[[Any], Any], load: Callable[[Any, Path, MatchModel | None], Any]
+    vault: Vault,
+    recipe: Any,
+    make: Callable[[Any], Any],
+    load: Callable[[Any, Path, MatchModel | None], Any],
 ) -> Any:
     """The encoder of a recipe, learned once for a vault and kept in it.
 
@@ -263,26 +313,39 @@ def function_of(
         header = Header(n_bits=encoder.n_bits, names=True, decoding=encoder.decoding)
         durable.write_file(unfinished / "header.json", json.dumps(header.to_fields()).encode())
         try:
-            os.rename(unfinished, folder)  # another process may have been faster: then its function stands
+            os.rename(
+                unfinished, folder
+            )  # another process may have been faster: then its function stands
             durable.sync_folder(folder.parent)
         except OSError:
             shutil.rmtree(unfinished)
     try:
         fields = json.loads((folder / "header.json").read_bytes())
     except (OSError, ValueError) as error:
-        raise HostileFile(f"{folder} does not hold a hash function. Restore the vault from a copy.") from error
+        raise HostileFile(
+            f"{folder} does not hold a hash function. Restore the vault from a copy."
+        ) from error
     return load(recipe, folder, Header.from_fields(fields).decoding)
 
 
 def law_of(encoder: Any, guarantee: Guarantee) -> str:
-    """Mechanism and function as text: what makes one release another. The function is known by its file's bytes."""
+    """Mechanism and function as text: what makes one release another.
+
+    The function is known by its file's bytes.
+    """
     with tempfile.TemporaryDirectory() as folder:
         encoder.save(Path(folder))
         digest = hashlib.sha256()
         for path in sorted(Path(folder).rglob("*")):
             if path.is_file():
-                digest.update(path.name.encode() + b"\0" + hashlib.sha256(path.read_bytes()).digest())
-    recipe = {name: value for name, value in encoder.recipe.to_fields().items() if name not in ("prior", "public")}
+                digest.update(
+                    path.name.encode() + b"\0" + hashlib.sha256(path.read_bytes()).digest()
+                )
+    recipe = {
+        name: value
+        for name, value in encoder.recipe.to_fields().items()
+        if name not in ("prior", "public")
+    }
     fields = {
         "function": digest.hexdigest(),
         "recipe": recipe,
@@ -294,8 +357,12 @@ def law_of(encoder: Any, guarantee: Guarantee) -> str:
     return json.dumps(fields, sort_keys=True)
 
 
-def photo_names(folder: Path, suffixes: frozenset[str], *, leave_out: Iterable[Path] = ()) -> Iterator[str]:
-    """The photos of a folder and its subfolders as relative names, in order; links are not followed."""
+def photo_names(
+    folder: Path, suffixes: frozenset[str], *, leave_out: Iterable[Path] = ()
+) -> Iterator[str]:
+    """The photos of a folder and its subfolders as relative names, in order; links are not
+    followed.
+    """
     if not folder.is_dir():
         raise InvalidData(f"{folder} is not a folder. Check the path.")
     hidden = {path.resolve() for path in leave_out}
@@ -310,7 +377,9 @@ def photo_names(folder: Path, suffixes: frozenset[str], *, leave_out: Iterable[P
 
 @dataclass(frozen=True)
 class Scan:
-    """What a folder holds: its photos with their records, those that could not be read, and those that are gone."""
+    """What a folder holds: its photos with their records, those that could not be read, and those
+    that are gone.
+    """
 
     photos: tuple[Photo, ...]
     refused: tuple[tuple[str, str], ...]
@@ -335,8 +404,8 @@ def scan(
 ) -> Scan:
     """Recognise the photos of a folder, and note in the vault which file is which record.
 
-    A file whose size and time of change are as they were is taken for what it was; when a code is made of it, its
-    bytes are looked at again.
+    A file whose size and time of change are as they were is taken for what it was; when a code is
+    made of it, its bytes are looked at again.
     """
     before = vault.photos()
     found: list[Photo] = []
@@ -369,11 +438,13 @@ def _recognise(path: Path, name: str, person: str, known: Photo | None, vault: V
     return Photo(name, vault.record_of(content_digest(content)), person, size, changed)
 
 
-def persons_of(folder: Path, names: Sequence[str], rule: str, *, all_known: bool = True) -> dict[str, str]:
+def persons_of(
+    folder: Path, names: Sequence[str], rule: str, *, all_known: bool = True
+) -> dict[str, str]:
     """Whose each photo is: "folder" (its first subfolder), "dicom" (PatientID), or FILE.csv:COLUMN.
 
-    The table's first column holds the photos' names, relative to the folder. A photo without a person could not be
-    counted: it is refused, or left out where not `all_known` are asked for.
+    The table's first column holds the photos' names, relative to the folder. A photo without a
+    person could not be counted: it is refused, or left out where not `all_known` are asked for.
     """
     if rule == "folder":
         found = {name: name.partition("/")[0] if "/" in name else "" for name in names}
@@ -384,13 +455,16 @@ def persons_of(folder: Path, names: Sequence[str], rule: str, *, all_known: bool
     missing = [name for name in names if not found.get(name)]
     if missing and all_known:
         raise InvalidData(
-            f"{len(missing)} of {len(names)} photos have no person by --person {rule}. Every photo needs one."
+            f"{len(missing)} of {len(names)} photos have no person by --person {rule}. Every photo "
+            "needs one."
         )
     return {name: found[name] for name in names if found.get(name)}
 
 
 def column_of(rule: str, *, option: str, words: str) -> dict[str, str]:
-    """A column of a table by the photos' names, which are its first column; `words` are what the option also takes."""
+    """A column of a table by the photos' names, which are its first column; `words` are what the
+    option also takes.
+    """
     path, colon, column = rule.rpartition(":")
     if not colon or not path.lower().endswith(".csv"):
         raise InvalidData(f"{option} must be {words} or FILE.csv:COLUMN, got {rule!r}.")
@@ -399,7 +473,9 @@ def column_of(rule: str, *, option: str, words: str) -> dict[str, str]:
             reader = csv.DictReader(file)
             columns = list(reader.fieldnames or ())
             if not columns or column not in columns:
-                raise InvalidData(f"{path} has no column {column!r}. It has: {', '.join(columns) or 'none'}.")
+                raise InvalidData(
+                    f"{path} has no column {column!r}. It has: {', '.join(columns) or 'none'}."
+                )
             return {str(row[columns[0]]): str(row[column] or "").strip() for row in reader}
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise InvalidData(f"{path} cannot be read as a table ({type(error).__name__}).") from error

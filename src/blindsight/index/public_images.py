@@ -1,8 +1,9 @@
-"""Images that are public, to learn hash functions from: a folder or a set of your own, or pictures of nobody's.
+"""Images that are public, to learn hash functions from: a folder or a set of your own, or pictures
+of nobody's.
 
-Built in are crops of two photographs that scikit-learn ships under a free licence, and "dead leaves" (overlapping
-random shapes), which have edges and scales like natural pictures. Neither says anything about the photos that are to
-be protected.
+Built in are crops of two photographs that scikit-learn ships under a free licence, and "dead
+leaves" (overlapping random shapes), which have edges and scales like natural pictures. Neither says
+anything about the photos that are to be protected.
 """
 
 from __future__ import annotations
@@ -29,14 +30,18 @@ _MOST = 2000
 
 @dataclass(frozen=True)
 class PublicPictures:
-    """Squeezed pictures (n, size, size, 3), and the class of each where the folder has one subfolder per class."""
+    """Squeezed pictures (n, size, size, 3), and the class of each where the folder has one
+    subfolder per class.
+    """
 
     images: Images
     classes: tuple[str, ...] | None = None
 
 
 def public_pictures(place: str, recipe: FeatureRecipe) -> PublicPictures:
-    """The pictures of a public folder, or of a set that is known by name; at most 2,000, spread over it."""
+    """The pictures of a public folder, or of a set that is known by name; at most 2,000, spread
+    over it.
+    """
     from blindsight.data import load
     from blindsight.data.reading import SUFFIXES
 
@@ -46,14 +51,19 @@ def public_pictures(place: str, recipe: FeatureRecipe) -> PublicPictures:
         return PublicPictures(found.take(slice(0, _MOST)).array(recipe.size))
     names = list(photo_names(folder, SUFFIXES))
     if not names:
-        raise InvalidData(f"{folder} holds no pictures ({', '.join(sorted(SUFFIXES))}). Check the path of --public.")
+        raise InvalidData(
+            f"{folder} holds no pictures ({', '.join(sorted(SUFFIXES))}). Check the path of "
+            "--public."
+        )
     chosen = names[:: max(1, -(-len(names) // _MOST))]
     images = np.stack([recipe.read(folder / name) for name in chosen])
     return PublicPictures(images, _classes(chosen))
 
 
 def _classes(names: list[str]) -> tuple[str, ...] | None:
-    """The subfolder of each picture, if every picture lies in one, and each of at least two holds two or more."""
+    """The subfolder of each picture, if every picture lies in one, and each of at least two holds
+    two or more.
+    """
     parts = [Path(name).parts for name in names]
     if any(len(part) < 2 for part in parts):
         return None
@@ -63,9 +73,11 @@ def _classes(names: list[str]) -> tuple[str, ...] | None:
 
 
 def refuse_private(public: str, photos: Path, names: Iterable[str]) -> None:
-    """Refuse a public folder that is the photos' own, lies around or inside it, or holds one of the photos.
+    """Refuse a public folder that is the photos' own, lies around or inside it, or holds one of the
+    photos.
 
-    What is learned from protected photos without noise has no epsilon, whatever the folder is called.
+    What is learned from protected photos without noise has no epsilon, whatever the folder is
+    called.
     """
     from blindsight.data.reading import SUFFIXES
 
@@ -75,7 +87,8 @@ def refuse_private(public: str, photos: Path, names: Iterable[str]) -> None:
     ours, theirs = folder.resolve(), photos.resolve()
     if ours == theirs or ours in theirs.parents or theirs in ours.parents:
         raise InvalidData(
-            f"{public} shares files with the photos of {photos}: they are protected, so they are not public."
+            f"{public} shares files with the photos of {photos}: they are protected, so they are "
+            "not public."
         )
     sizes: dict[int, list[Path]] = {}
     for name in photo_names(folder, SUFFIXES):
@@ -84,7 +97,9 @@ def refuse_private(public: str, photos: Path, names: Iterable[str]) -> None:
         path = photos / name
         same = sizes.get(path.stat().st_size, []) if path.is_file() else []
         if any(_digest(other) == _digest(path) for other in same):
-            raise InvalidData(f"{public} holds a copy of a photo of {photos}: what is protected is not public.")
+            raise InvalidData(
+                f"{public} holds a copy of a photo of {photos}: what is protected is not public."
+            )
 
 
 def _digest(path: Path) -> bytes:
@@ -93,7 +108,10 @@ def _digest(path: Path) -> bytes:
 
 @lru_cache(maxsize=4)
 def built_in_images(count: int, size: int) -> Images:
-    """`count` public pictures (count, size, size, 3), the same every time; half crops, half leaves. Read only."""
+    """`count` public pictures (count, size, size, 3), the same every time; half crops, half leaves.
+
+    Read only.
+    """
     rng = np.random.default_rng(20_200_825)
     images = np.concatenate([_crops(count // 2, size, rng), _leaves(count - count // 2, size, rng)])
     images.flags.writeable = False
@@ -101,7 +119,9 @@ def built_in_images(count: int, size: int) -> Images:
 
 
 def edited(images: Images, *, seed: int = 1) -> Images:
-    """The same pictures as a friend might send them back: cropped a little, brighter or darker, recompressed."""
+    """The same pictures as a friend might send them back: cropped a little, brighter or darker,
+    recompressed.
+    """
     from PIL import Image, ImageEnhance
 
     rng = np.random.default_rng(seed)
@@ -111,7 +131,9 @@ def edited(images: Images, *, seed: int = 1) -> Images:
         width, height = picture.size
         left, top = rng.uniform(0, 0.1, 2) * (width, height)
         right, bottom = (width, height) - rng.uniform(0, 0.1, 2) * (width, height)
-        picture = picture.crop((int(left), int(top), int(right), int(bottom))).resize((width, height))
+        picture = picture.crop((int(left), int(top), int(right), int(bottom))).resize(
+            (width, height)
+        )
         picture = ImageEnhance.Brightness(picture).enhance(rng.uniform(0.85, 1.15))
         buffer = io.BytesIO()
         picture.save(buffer, "JPEG", quality=int(rng.integers(50, 90)))
@@ -129,7 +151,9 @@ def _crops(count: int, size: int, rng: np.random.Generator) -> Images:
         picture = photographs[i % len(photographs)]
         side = int(np.exp(rng.uniform(np.log(48), np.log(min(picture.size)))))
         left, top = (int(rng.integers(0, length - side + 1)) for length in picture.size)
-        crops[i] = np.asarray(picture.crop((left, top, left + side, top + side)).resize((size, size)))
+        crops[i] = np.asarray(
+            picture.crop((left, top, left + side, top + side)).resize((size, size))
+        )
     return crops
 
 
@@ -152,6 +176,8 @@ def _leaves(count: int, size: int, rng: np.random.Generator) -> Images:
     return leaves
 
 
-def _colour(base: NDArray[np.int64], spread: float, rng: np.random.Generator) -> tuple[int, int, int]:
+def _colour(
+    base: NDArray[np.int64], spread: float, rng: np.random.Generator
+) -> tuple[int, int, int]:
     red, green, blue = np.clip(base + rng.normal(0, spread, 3), 0, 255).astype(int).tolist()
     return red, green, blue

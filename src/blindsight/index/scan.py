@@ -1,7 +1,8 @@
-"""Exact scans over packed codes: nearest and within a radius by faiss' kernels, weighted bits by byte tables.
+"""Exact scans over packed codes: nearest and within a radius by faiss' kernels, weighted bits by
+byte tables.
 
-faiss' counting kernel works on our own array, so an index needs no second copy of its codes; at 1 million 64-bit codes
-it is a fifth faster than the heap that `IndexBinaryFlat` uses.
+faiss' counting kernel works on our own array, so an index needs no second copy of its codes; at 1
+million 64-bit codes it is a fifth faster than the heap that `IndexBinaryFlat` uses.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from numpy.typing import NDArray
 
 __all__ = ["best_rows", "nearest_rows", "rows_within"]
 
-# The counting kernel keeps (bits + 1) * k row numbers per query; queries go in batches that stay near 64 MB.
+# The counting kernel keeps (bits + 1) * k row numbers per query; queries go in batches that stay
+# near 64 MB.
 _COUNTER_BYTES = 1 << 26
 _SCAN_ROWS = 1 << 16
 
@@ -22,7 +24,9 @@ _SCAN_ROWS = 1 << 16
 def nearest_rows(
     queries: NDArray[np.uint8], codes: NDArray[np.uint8], k: int
 ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-    """Distances and rows (q, k) of the k nearest codes, nearest first; k is at most the number of codes."""
+    """Distances and rows (q, k) of the k nearest codes, nearest first; k is at most the number of
+    codes.
+    """
     faiss: Any = importlib.import_module("faiss")  # imported late: it takes a quarter of a second
     step = max(1, _COUNTER_BYTES // (8 * k * (8 * codes.shape[1] + 1)))
     if len(queries) <= step:
@@ -38,7 +42,9 @@ def nearest_rows(
 def rows_within(
     queries: NDArray[np.uint8], codes: NDArray[np.uint8], radius: int
 ) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int64]]:
-    """Distances, rows and limits (q + 1,) of all codes within the radius, nearest first in each query."""
+    """Distances, rows and limits (q + 1,) of all codes within the radius, nearest first in each
+    query.
+    """
     faiss: Any = importlib.import_module("faiss")  # imported late: it takes a quarter of a second
     result = faiss.RangeSearchResult(len(queries))
     # faiss' radius is exclusive.
@@ -53,8 +59,16 @@ def rows_within(
     )
     limits = faiss.rev_swig_ptr(result.lims, len(queries) + 1).astype(np.int64)
     total = int(limits[-1])
-    distances = faiss.rev_swig_ptr(result.distances, total).astype(np.int32) if total else np.empty(0, np.int32)
-    rows = faiss.rev_swig_ptr(result.labels, total).astype(np.int64) if total else np.empty(0, np.int64)
+    distances = (
+        faiss.rev_swig_ptr(result.distances, total).astype(np.int32)
+        if total
+        else np.empty(0, np.int32)
+    )
+    rows = (
+        faiss.rev_swig_ptr(result.labels, total).astype(np.int64)
+        if total
+        else np.empty(0, np.int64)
+    )
     query = np.repeat(np.arange(len(queries)), np.diff(limits))
     order = np.lexsort((rows, distances, query))
     return distances[order], rows[order], limits
@@ -63,7 +77,9 @@ def rows_within(
 def best_rows(
     codes: NDArray[np.uint8], weights: NDArray[np.float32], k: int
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Rows and scores of the k codes with the largest weighted sum of signs, best first, earlier rows first in ties."""
+    """Rows and scores of the k codes with the largest weighted sum of signs, best first, earlier
+    rows first in ties.
+    """
     scores = weighted_sums(codes, weights)
     k = min(k, len(scores))
     rows = _largest(scores, k) if k < len(scores) else np.arange(len(scores))

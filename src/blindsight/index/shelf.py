@@ -1,7 +1,8 @@
-"""Codes and their ids in memory: rows of one contiguous array that faiss scans in place, without a second copy.
+"""Codes and their ids in memory: rows of one contiguous array that faiss scans in place, without a
+second copy.
 
-Readers take a `snapshot` and need no lock: rows that a snapshot covers are never written again (appending writes
-past its end; replacing and removing work on a copy).
+Readers take a `snapshot` and need no lock: rows that a snapshot covers are never written again
+(appending writes past its end; replacing and removing work on a copy).
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ __all__ = ["Shelf", "Snapshot"]
 
 
 class Snapshot(NamedTuple):
-    """What a search sees: ids (n,), codes (n, bytes), and a number that changes when rows move or are rewritten."""
+    """What a search sees: ids (n,), codes (n, bytes), and a number that changes when rows move or
+    are rewritten.
+    """
 
     ids: NDArray[Any]
     codes: NDArray[np.uint8]
@@ -29,7 +32,8 @@ class Shelf:
         self._ids: NDArray[Any] = np.empty(0, dtype=object if names else np.int64)
         self._codes = np.empty((0, width), dtype=np.uint8)
         self._count = 0
-        # Where each id stands; built when first asked for, for a million entries take 0.2 s and 100 MB.
+        # Where each id stands; built when first asked for, for a million entries take 0.2 s and 100
+        # MB.
         self._rows: dict[int | str, int] | None = None
         self._generation = 0
         self._snapshot = Snapshot(self._ids, self._codes, 0)
@@ -45,7 +49,9 @@ class Shelf:
     def rows(self) -> dict[int | str, int]:
         """The row of each id."""
         if self._rows is None:
-            self._rows = dict(zip(self._ids[: self._count].tolist(), range(self._count), strict=True))
+            self._rows = dict(
+                zip(self._ids[: self._count].tolist(), range(self._count), strict=True)
+            )
         return self._rows
 
     def put(self, ids: NDArray[Any], codes: NDArray[np.uint8], *, fresh: bool = False) -> None:
@@ -101,4 +107,6 @@ class Shelf:
         self._count = end
 
     def _publish(self) -> None:
-        self._snapshot = Snapshot(self._ids[: self._count], self._codes[: self._count], self._generation)
+        self._snapshot = Snapshot(
+            self._ids[: self._count], self._codes[: self._count], self._generation
+        )

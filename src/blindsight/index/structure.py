@@ -1,4 +1,6 @@
-"""How codes are laid out for search, as values: `Flat()` is exact, `IVF` and `HNSW` trade recall for speed."""
+"""How codes are laid out for search, as values: `Flat()` is exact, `IVF` and `HNSW` trade recall
+for speed.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ class Flat:
 
 @dataclass(frozen=True)
 class IVF:
-    """Cells around trained centres; a search visits the `probes` nearest (1 million codes: 8x at recall 0.98)."""
+    """Cells around trained centres; a search visits the `probes` nearest (1 million codes: 8x at
+    recall 0.98).
+    """
 
     cells: int = 1024
     probes: int = 128
@@ -34,7 +38,9 @@ class IVF:
 
 @dataclass(frozen=True)
 class HNSW:
-    """A navigable graph with `links` a node: fast search, slow to build, rebuilt after a removal."""
+    """A navigable graph with `links` a node: fast search, slow to build, rebuilt after a
+    removal.
+    """
 
     links: int = 16
     effort: int = 64
@@ -60,14 +66,20 @@ def from_fields(fields: Any) -> Structure:
     if not isinstance(fields, dict) or fields.get("name") not in _BY_NAME:
         raise InvalidData("the structure must be flat, ivf or hnsw.")
     try:
-        made: Structure = _BY_NAME[fields["name"]](**{key: value for key, value in fields.items() if key != "name"})
+        made: Structure = _BY_NAME[fields["name"]](
+            **{key: value for key, value in fields.items() if key != "name"}
+        )
         return made
     except TypeError as error:
-        raise InvalidData(f"the structure {fields['name']} has other parameters: {error}.") from error
+        raise InvalidData(
+            f"the structure {fields['name']} has other parameters: {error}."
+        ) from error
 
 
 def build(structure: Structure, codes: NDArray[np.uint8]) -> Any | None:
-    """A faiss index over the codes, or None where the exact scan serves (flat, or too few codes to train)."""
+    """A faiss index over the codes, or None where the exact scan serves (flat, or too few codes to
+    train).
+    """
     faiss: Any = importlib.import_module("faiss")  # its stubs miss half of it
     n_bits = 8 * codes.shape[1]
     if isinstance(structure, IVF):

@@ -1,4 +1,6 @@
-"""Thumbnails of one's own photos, kept in the vault: for contact sheets where the photos are not at hand."""
+"""Thumbnails of one's own photos, kept in the vault: for contact sheets where the photos are not at
+hand.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,10 @@ __all__ = ["Thumbnails", "thumbnail"]
 
 _SIDE, _QUALITY = 320, 82
 _LARGEST = 1 << 20
-_TABLE = "CREATE TABLE IF NOT EXISTS thumbnails (record TEXT NOT NULL PRIMARY KEY, jpeg BLOB NOT NULL) STRICT"
+_TABLE = (
+    "CREATE TABLE IF NOT EXISTS thumbnails (record TEXT NOT NULL PRIMARY KEY, jpeg BLOB NOT NULL) "
+    "STRICT"
+)
 
 
 def thumbnail(pixels: NDArray[Any]) -> bytes:
@@ -33,7 +38,10 @@ def thumbnail(pixels: NDArray[Any]) -> bytes:
 
 
 class Thumbnails:
-    """The thumbnails in a vault, by record. Only the owner may read the file; no verb copies it anywhere."""
+    """The thumbnails in a vault, by record.
+
+    Only the owner may read the file; no verb copies it anywhere.
+    """
 
     def __init__(self, vault: Path) -> None:
         self.path = vault / "thumbnails.db"
@@ -44,7 +52,10 @@ class Thumbnails:
             return {}
         with self._connected() as connection:
             query = "SELECT jpeg FROM thumbnails WHERE record = ? AND length(jpeg) <= ?"
-            rows = ((record, connection.execute(query, (record, _LARGEST)).fetchone()) for record in records)
+            rows = (
+                (record, connection.execute(query, (record, _LARGEST)).fetchone())
+                for record in records
+            )
             return {record: bytes(row[0]) for record, row in rows if row is not None}
 
     def records(self) -> set[str]:
@@ -77,4 +88,6 @@ class Thumbnails:
                 connection.execute("PRAGMA secure_delete = ON")
                 yield connection
         except sqlite3.DatabaseError as error:
-            raise HostileFile(f"{self.path} cannot be used ({error}). Delete it: they can be made again.") from None
+            raise HostileFile(
+                f"{self.path} cannot be used ({error}). Delete it: they can be made again."
+            ) from None

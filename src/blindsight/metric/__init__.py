@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from blindsight.metric.algorithm1 import RowNoise, Steps, Trace, algorithm1, step_sizes
-from blindsight.metric.baselines import ContrastiveMetric, Descent, EuclideanMetric, InputPerturbation
+from blindsight.metric.baselines import (
+    ContrastiveMetric,
+    Descent,
+    EuclideanMetric,
+    InputPerturbation,
+)
 from blindsight.metric.checking import PairReport, check_pairs
 from blindsight.metric.contrastive import Contrastive, mean_dissimilar_distance
 from blindsight.metric.drawing import draw

@@ -1,12 +1,15 @@
-"""Algorithm 1, DPP-DML, to the letter: rows clipped and noised one by one, disjoint batches, a falling step size.
+"""Algorithm 1, DPP-DML, to the letter: rows clipped and noised one by one, disjoint batches, a
+falling step size.
 
-What the paper leaves open is a parameter here, and what it gets wrong stays as it is printed, because this module is
-for comparing. What it really guarantees is worked out in `promise`:
+What the paper leaves open is a parameter here, and what it gets wrong stays as it is printed,
+because this module is for comparing. What it really guarantees is worked out in `promise`:
 
-- each of the d' rows gets noise for epsilon', but all rows see the same pairs, so an epoch costs d' epsilon';
-- with sensitivity reduction (DPP-S) the noise scale is the batch's own peak: it is data, and no epsilon is finite;
-- line 5, eta <- eta / sqrt(tau), compounds to 1/sqrt(tau!) ("compound"); the text's convergence conditions hold for
-  neither reading, but eta_0 / sqrt(tau) ("root") at least goes on learning;
+- each of the d' rows gets noise for epsilon', but all rows see the same pairs, so an epoch costs d'
+  epsilon';
+- with sensitivity reduction (DPP-S) the noise scale is the batch's own peak: it is data, and no
+  epsilon is finite;
+- line 5, eta <- eta / sqrt(tau), compounds to 1/sqrt(tau!) ("compound"); the text's convergence
+  conditions hold for neither reading, but eta_0 / sqrt(tau) ("root") at least goes on learning;
 - line 8's g'_r is read as a norm.
 """
 
@@ -52,9 +55,11 @@ SCALE = Assumption("scale from the data", "the noise scale of DPP-S is the batch
 
 @dataclass(frozen=True, kw_only=True)
 class Steps:
-    """The descent of Algorithm 1: |B| pairs a batch, T_max epochs, and how the step size falls from eta_0.
+    """The descent of Algorithm 1: |B| pairs a batch, T_max epochs, and how the step size falls from
+    eta_0.
 
-    rule: "compound" as printed in line 5, or "root" for eta_0 / sqrt(tau), as it must have been meant.
+    rule: "compound" as printed in line 5, or "root" for eta_0 / sqrt(tau), as it must have been
+    meant.
     """
 
     batch_size: int = 50
@@ -73,9 +78,9 @@ class Steps:
 class RowNoise:
     """Noise on every row of the gradient by itself, as the paper adds it.
 
-    family: "laplace", "scdf", "duchi", or "gaussian" (Appendix C, l2 norms instead of l1).
-    delta: of Gaussian noise, and only there; 1e-5 if not given.
-    reduced: DPP-S, Theorem 2 (Corollary 1 for "gaussian") in place of Theorem 1: the scale is then data.
+    family: "laplace", "scdf", "duchi", or "gaussian" (Appendix C, l2 norms instead of l1). delta:
+    of Gaussian noise, and only there; 1e-5 if not given. reduced: DPP-S, Theorem 2 (Corollary 1 for
+    "gaussian") in place of Theorem 1: the scale is then data.
     """
 
     family: str = "laplace"
@@ -100,16 +105,28 @@ class RowNoise:
         return 0.0 if self.family != "gaussian" else 1e-5 if self.delta is None else self.delta
 
     def plan(
-        self, batches: Batches, *, epsilon: float, lipschitz: float, kappa: int, rows: int, columns: int
+        self,
+        batches: Batches,
+        *,
+        epsilon: float,
+        lipschitz: float,
+        kappa: int,
+        rows: int,
+        columns: int,
     ) -> Planned:
-        """What passes the door: sums over batches, whose rows each have noise for epsilon' = epsilon / epochs.
+        """What passes the door: sums over batches, whose rows each have noise for epsilon' =
+        epsilon / epochs.
 
-        A unit is kappa pairs, which may lie in as many batches of an epoch. Laplace and Gaussian noise charge by how
-        far a sum moves, so all of them in one batch is the worst; the other two charge every touched batch in full.
+        A unit is kappa pairs, which may lie in as many batches of an epoch. Laplace and Gaussian
+        noise charge by how far a sum moves, so all of them in one batch is the worst; the other two
+        charge every touched batch in full.
         """
         share = epsilon / len(batches)  # line 1
         touched = len(batches) * min(kappa, max(len(epoch) for epoch in batches))
-        passes, reach = sum(len(epoch) for epoch in batches), 1.0 if self.reduced else 2 * kappa * lipschitz
+        passes, reach = (
+            sum(len(epoch) for epoch in batches),
+            1.0 if self.reduced else 2 * kappa * lipschitz,
+        )
         common: Any = {"unit": "kappa pairs", "neighbours": "replace one"}
         mechanism: Any
         count = len(batches)
@@ -118,23 +135,37 @@ class RowNoise:
         elif self.family == "gaussian":
             # Appendix C: sigma = sqrt(2 ln(1.25/delta)) Delta / epsilon.
             sigma = math.sqrt(2 * math.log(1.25 / self.spent)) * reach / share
-            mechanism = Gaussian(sigma=sigma, sensitivity=math.sqrt(rows) * reach, delta=self.spent, **common)
+            mechanism = Gaussian(
+                sigma=sigma, sensitivity=math.sqrt(rows) * reach, delta=self.spent, **common
+            )
         elif self.family == "scdf":
-            # Any change of a coordinate below one step already costs a full epsilon', and all may change a little.
-            mechanism, count = Staircase(epsilon=share, sensitivity=reach, dimensions=rows * columns, **common), touched
+            # Any change of a coordinate below one step already costs a full epsilon', and all may
+            # change a little.
+            mechanism, count = (
+                Staircase(epsilon=share, sensitivity=reach, dimensions=rows * columns, **common),
+                touched,
+            )
         else:
             mechanism = Duchi(epsilon=share, dimensions=columns, bound=lipschitz, **common)
             count, passes = rows * touched, rows * passes
-        return Planned(what=ROWS_OF_GRADIENTS, mechanism=mechanism, count=count, group=kappa, parts=-(-passes // count))
+        return Planned(
+            what=ROWS_OF_GRADIENTS,
+            mechanism=mechanism,
+            count=count,
+            group=kappa,
+            parts=-(-passes // count),
+        )
 
 
-#: Algorithm 1 as printed, with Laplace noise; and with the step size that it must have been meant to have.
+# : Algorithm 1 as printed, with Laplace noise; and with the step size that it must have been meant
+# to have.
 PRINTED, AS_MEANT, LAPLACE = Steps(), Steps(rule="root"), RowNoise()
 
 
 @dataclass
 class Trace:
-    """What Figure 8 shows: the objective before each step, and each row's sensitivity (times kappa) in it.
+    """What Figure 8 shows: the objective before each step, and each row's sensitivity (times kappa)
+    in it.
 
     With `sample`, the objective is taken over that part of the pairs: cheaper on large sets.
     """
@@ -189,13 +220,23 @@ def algorithm1(
     d = loss.differences.shape[1]
     W = rng.standard_normal((n_components, d)) / math.sqrt(d) if start is None else start.copy()
     if noise is not None and door is None:
-        facts = {"epsilon": epsilon, "lipschitz": lipschitz, "kappa": kappa, "rows": n_components, "columns": d}
+        facts = {
+            "epsilon": epsilon,
+            "lipschitz": lipschitz,
+            "kappa": kappa,
+            "rows": n_components,
+            "columns": d,
+        }
         releases = (noise.plan(batches, **facts),)
         unproven = (SCALE,) if noise.reduced else ()
-        promise = Guarantee(releases=releases, unproven=unproven, delta=noise.spent, model="central", entropy="seed")
+        promise = Guarantee(
+            releases=releases, unproven=unproven, delta=noise.spent, model="central", entropy="seed"
+        )
         door = Door(promise, what="Algorithm 1", random_state=rng)
     listed = [batch for epoch in batches for batch in epoch]
-    for tau, (eta, batch) in enumerate(zip(step_sizes(rule, len(listed), first=first), listed, strict=True)):
+    for tau, (eta, batch) in enumerate(
+        zip(step_sizes(rule, len(listed), first=first), listed, strict=True)
+    ):
         if trace is not None:
             trace.objective.append((trace.sample or loss).mean(W))
         part = loss.take(batch)
@@ -203,7 +244,9 @@ def algorithm1(
             W = W - eta * part.sum(W) / len(batch)
         else:
             total, peak = part.clipped_rows(W, lipschitz, order=noise.order)
-            counterpart = _counterpart(W, lipschitz, loss.margin, noise.order) if noise.reduced else lipschitz
+            counterpart = (
+                _counterpart(W, lipschitz, loss.margin, noise.order) if noise.reduced else lipschitz
+            )
             width = (peak if noise.reduced else lipschitz) + counterpart  # g'_r + g''_r, or 2h
             sensitivity = np.broadcast_to(kappa * width / len(batch), (n_components,))
             W = W - eta * _noisy_mean(door, noise, total, len(batch), sensitivity, lipschitz)
@@ -215,19 +258,26 @@ def algorithm1(
 
 
 def _counterpart(W: Floats, h: float, margin: float, order: Literal[1, 2]) -> Floats:
-    """g''_r (Equation 12; Corollary 1 for l2): how large a gradient row a pair outside the batch could have."""
+    """g''_r (Equation 12; Corollary 1 for l2): how large a gradient row a pair outside the batch
+    could have.
+    """
     inactive = 2 * margin * (math.sqrt(len(W)) if order == 1 else 1.0)
     return np.asarray(np.minimum(h, np.maximum(4 * np.linalg.norm(W, ord=order, axis=1), inactive)))
 
 
-def _noisy_mean(door: Door, noise: RowNoise, total: Floats, n: int, sensitivity: Floats, h: float) -> Floats:
+def _noisy_mean(
+    door: Door, noise: RowNoise, total: Floats, n: int, sensitivity: Floats, h: float
+) -> Floats:
     """Line 10: the mean gradient of a batch of n pairs with noise on each row, through the door."""
     if noise.family == "duchi":
-        # Duchi's mechanism needs a box, not a sensitivity: a mean of clipped rows lies in [-h, h]^d.
+        # Duchi's mechanism needs a box, not a sensitivity: a mean of clipped rows lies in [-h,
+        # h]^d.
         mean = np.clip(total / n, -h, h)
         return np.concatenate([door.release(ROWS_OF_GRADIENTS, row[None]) for row in mean])
     if noise.reduced:
-        # Noise of sensitivity 1, each row then stretched to its own: the families scale. A row without sensitivity
-        # (every gradient zero) gets none, as printed.
-        return total / n + sensitivity[:, None] * door.release(ROWS_OF_GRADIENTS, np.zeros_like(total))
+        # Noise of sensitivity 1, each row then stretched to its own: the families scale. A row
+        # without sensitivity (every gradient zero) gets none, as printed.
+        return total / n + sensitivity[:, None] * door.release(
+            ROWS_OF_GRADIENTS, np.zeros_like(total)
+        )
     return door.release(ROWS_OF_GRADIENTS, total) / n

@@ -1,4 +1,6 @@
-"""What to compare with: no privacy, input perturbation, no learning. (Node privacy is DPPDML(kappa="node").)"""
+"""What to compare with: no privacy, input perturbation, no learning. (Node privacy is
+DPPDML(kappa="node").)
+"""
 
 from __future__ import annotations
 
@@ -33,9 +35,13 @@ Floats = NDArray[np.float64]
 
 
 class EuclideanMetric(LinearMetric):
-    """The plain distance of normalised records, or of a random projection: the control that learns nothing."""
+    """The plain distance of normalised records, or of a random projection: the control that learns
+    nothing.
+    """
 
-    def __init__(self, n_components: int | None = None, *, normalize: str = "l2", random_state: Any = None) -> None:
+    def __init__(
+        self, n_components: int | None = None, *, normalize: str = "l2", random_state: Any = None
+    ) -> None:
         self.n_components = n_components
         self.normalize = normalize
         self.random_state = random_state
@@ -43,16 +49,24 @@ class EuclideanMetric(LinearMetric):
     def fit(self, X: Any, y: Any = None) -> Self:
         """Only the number of columns is used; X may be records (n, d) or pairs (m, 2, d)."""
         columns = np.asarray(X).shape[-1]
-        rows = columns if self.n_components is None else checks.whole("n_components", self.n_components)
+        rows = (
+            columns
+            if self.n_components is None
+            else checks.whole("n_components", self.n_components)
+        )
         rng, _ = training_rng(self.random_state)
-        self.components_ = np.eye(columns) if self.n_components is None else orthogonal(rows, columns, rng=rng)
+        self.components_ = (
+            np.eye(columns) if self.n_components is None else orthogonal(rows, columns, rng=rng)
+        )
         self.norm_, self.n_features_in_, self.stretch_ = self.normalize, columns, np.ones(columns)
         return self
 
 
 @dataclass(frozen=True, kw_only=True)
 class Descent:
-    """Our descent: so many steps over all pairs, which together move the map by at most `size` times its norm."""
+    """Our descent: so many steps over all pairs, which together move the map by at most `size`
+    times its norm.
+    """
 
     steps: int = 20
     size: float = 12.0
@@ -66,7 +80,9 @@ OURS = Descent()
 
 
 class ContrastiveMetric(LinearMetric):
-    """The contrastive metric without privacy: by our `Descent`, or by Algorithm 1's `Steps` without noise."""
+    """The contrastive metric without privacy: by our `Descent`, or by Algorithm 1's `Steps` without
+    noise.
+    """
 
     def __init__(
         self,
@@ -92,31 +108,45 @@ class ContrastiveMetric(LinearMetric):
         graph = PairGraph.from_pairs(numbers, y, n_nodes=len(records))
         return self._learn(records, graph, trace, rng)
 
-    def _learn(self, records: Floats, graph: PairGraph, trace: Trace | None, rng: np.random.Generator) -> Self:
+    def _learn(
+        self, records: Floats, graph: PairGraph, trace: Trace | None, rng: np.random.Generator
+    ) -> Self:
         loss = contrastive_of(records, graph, self.normalize, self.margin)
         columns = records.shape[1]
         width, steps = self._width(columns), self.steps
         if isinstance(steps, Descent):
-            W = descend(loss, orthogonal(columns, columns, rng=rng), steps=steps.steps, step_size=steps.size)
+            W = descend(
+                loss, orthogonal(columns, columns, rng=rng), steps=steps.steps, step_size=steps.size
+            )
             self.components_ = reduce_rank(W, width)
         elif isinstance(steps, Steps):
             batches = [list(graph.batches(steps.batch_size, rng=rng)) for _ in range(steps.epochs)]
             self.components_ = algorithm1(
-                loss, batches, n_components=width, rng=rng, rule=steps.rule, first=steps.first, trace=trace
+                loss,
+                batches,
+                n_components=width,
+                rng=rng,
+                rule=steps.rule,
+                first=steps.first,
+                trace=trace,
             )
         else:
-            raise InvalidParameter(f"steps must be a Descent or the paper's Steps, got {type(steps).__name__}.")
+            raise InvalidParameter(
+                f"steps must be a Descent or the paper's Steps, got {type(steps).__name__}."
+            )
         self.margin_, self.norm_, self.n_features_in_ = loss.margin, self.normalize, columns
         self.stretch_ = np.ones(columns)
         return self
 
 
 class InputPerturbation(ContrastiveMetric):
-    """InputPer: Laplace noise on every record's features and Warner's flipping of labels, then plain learning.
+    """InputPer: Laplace noise on every record's features and Warner's flipping of labels, then
+    plain learning.
 
-    Guarantee: local. Records are l1-normalised, so two differ by at most 2 and Lap(2/e_x) on a record costs e_x; a
-    label flipped with probability 1/(1 + e^e_y) costs e_y. A pair is two records and a label: 2 e_x + e_y. The paper
-    splits its epsilon in two halves (claimed); "proven" gives each record a quarter and the label half.
+    Guarantee: local. Records are l1-normalised, so two differ by at most 2 and Lap(2/e_x) on a
+    record costs e_x; a label flipped with probability 1/(1 + e^e_y) costs e_y. A pair is two
+    records and a label: 2 e_x + e_y. The paper splits its epsilon in two halves (claimed); "proven"
+    gives each record a quarter and the label half.
     """
 
     def __init__(
@@ -137,7 +167,9 @@ class InputPerturbation(ContrastiveMetric):
         self.epsilon = epsilon
         self.calibration = calibration
 
-    def fit(self, pairs: Any, y: Any, *, trace: Trace | None = None, ledger: Ledger | None = None) -> Self:
+    def fit(
+        self, pairs: Any, y: Any, *, trace: Trace | None = None, ledger: Ledger | None = None
+    ) -> Self:
         """Perturb, then learn; features are noised once per record, however many pairs it is in."""
         checks.one_of("calibration", self.calibration, ("paper", "proven"))
         epsilon = checks.positive("epsilon", self.epsilon)
@@ -151,7 +183,10 @@ class InputPerturbation(ContrastiveMetric):
         features = Laplace(scale=2.0 / on_record, sensitivity=4.0, unit="pair")
         labels = KaryResponse(epsilon=on_label, k=2, unit="pair")
         guarantee = Guarantee(
-            releases=(Planned(what="features", mechanism=features), Planned(what="labels", mechanism=labels)),
+            releases=(
+                Planned(what="features", mechanism=features),
+                Planned(what="labels", mechanism=labels),
+            ),
             mechanism="Laplace noise on features, Warner's flipping of labels",
             model="local",
             claimed=epsilon if self.calibration == "paper" else None,

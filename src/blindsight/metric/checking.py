@@ -1,8 +1,9 @@
 """What the owner of labelled pairs wants to know before a metric is learned, and nobody else may.
 
-Contradictions between labels, and labels of one kind only, are facts about private data. A learner that refused such
-pairs would answer questions about them for free, so `DPPMetric.fit` learns from whatever it is given, and this is where
-the owner looks first. Everything here is computed without noise: keep it inside.
+Contradictions between labels, and labels of one kind only, are facts about private data. A learner
+that refused such pairs would answer questions about them for free, so `DPPMetric.fit` learns from
+whatever it is given, and this is where the owner looks first. Everything here is computed without
+noise: keep it inside.
 """
 
 from __future__ import annotations
@@ -25,12 +26,11 @@ class PairReport:
     """What was found among labelled pairs; every number is private.
 
     Attributes:
-        pairs: distinct pairs, and how many lines named a pair again.
-        repeated: distinct pairs, and how many lines named a pair again.
-        similar: how many of the distinct pairs are similar (by their first label).
-        both_ways: pairs that carry both labels.
-        chains: dissimilar pairs that a chain of similar pairs joins; None where the relation is not transitive.
-        circles: components that two classes cannot explain; None where the number of classes was not said to be 2.
+        pairs: distinct pairs, and how many lines named a pair again. repeated: distinct pairs, and
+        how many lines named a pair again. similar: how many of the distinct pairs are similar (by
+        their first label). both_ways: pairs that carry both labels. chains: dissimilar pairs that a
+        chain of similar pairs joins; None where the relation is not transitive. circles: components
+        that two classes cannot explain; None where the number of classes was not said to be 2.
     """
 
     pairs: int
@@ -49,24 +49,33 @@ class PairReport:
         """One sentence for each finding."""
         found = []
         if self.both_ways:
-            found.append(f"{self.both_ways} pairs are labelled both similar and dissimilar; the first label is used.")
+            found.append(
+                f"{self.both_ways} pairs are labelled both similar and dissimilar; the first label "
+                "is used."
+            )
         if self.chains:
             found.append(
-                f"{self.chains} pairs are labelled dissimilar although a chain of similar pairs joins them. Correct "
+                f"{self.chains} pairs are labelled dissimilar although a chain of similar pairs "
+                "joins them. Correct "
                 "the labels, or say that being similar does not carry over."
             )
         if self.circles:
             found.append(
-                f"{self.circles} groups of joined records do not fit two classes: an odd number of dissimilar pairs "
+                f"{self.circles} groups of joined records do not fit two classes: an odd number of "
+                "dissimilar pairs "
                 "closes a circle."
             )
         if self.similar in (0, self.pairs):
             kind = "similar" if self.similar else "dissimilar"
-            found.append(f"all pairs are {kind}: add pairs of the other kind, or there is little to learn.")
+            found.append(
+                f"all pairs are {kind}: add pairs of the other kind, or there is little to learn."
+            )
         return found
 
 
-def check_pairs(pairs: Any, y: Any, *, transitive: bool = True, n_classes: int | None = None) -> PairReport:
+def check_pairs(
+    pairs: Any, y: Any, *, transitive: bool = True, n_classes: int | None = None
+) -> PairReport:
     """Look for labels that cannot all hold (the inference patterns of Section V-A).
 
     Examples:
@@ -100,11 +109,14 @@ def _chains(graph: PairGraph) -> int:
 def _circles(graph: PairGraph) -> int:
     """Components in which some record would be of both classes.
 
-    Double cover (v, side): similar keeps the side, dissimilar changes it; nobody may be on both sides.
+    Double cover (v, side): similar keeps the side, dissimilar changes it; nobody may be on both
+    sides.
     """
     n = graph.n_nodes
     shift = np.where(graph.similar, 0, n)
     a, b = graph.edges[:, 0], graph.edges[:, 1]
-    cover = np.concatenate([np.column_stack([a, b + shift]), np.column_stack([a + n, b + n - shift])])
+    cover = np.concatenate(
+        [np.column_stack([a, b + shift]), np.column_stack([a + n, b + n - shift])]
+    )
     side = connected(2 * n, cover)
     return len(np.unique(graph.components()[side[:n] == side[n:]]))

@@ -24,7 +24,9 @@ Floats = NDArray[np.float64]
 class Contrastive(TupleLoss):
     """Equation 7 on (n, d) feature differences; the paper's y = 1 is `dissimilar` here."""
 
-    def __init__(self, differences: Floats, dissimilar: NDArray[np.bool_], *, margin: float) -> None:
+    def __init__(
+        self, differences: Floats, dissimilar: NDArray[np.bool_], *, margin: float
+    ) -> None:
         self.differences = differences
         self.dissimilar = dissimilar
         self.margin = margin
@@ -43,15 +45,21 @@ class Contrastive(TupleLoss):
         return np.asarray(0.5 * reach**2)
 
     def factors(self, W: Floats) -> tuple[Floats, Floats]:
-        """Equation 8: the gradient is c (W dx) dx' with c = 1, (D - m)/D or 0; left = c W dx, right = dx."""
+        """Equation 8: the gradient is c (W dx) dx' with c = 1, (D - m)/D or 0; left = c W dx, right
+        = dx.
+        """
         projected = self.differences @ W.T
         projected *= self._coefficient(projected)[:, None]
         return projected[:, None, :], self.differences[:, None, :]
 
-    def clipped_rows(self, W: Floats, bound: float, *, order: Literal[1, 2] = 1) -> tuple[Floats, Floats]:
-        """Algorithm 1, lines 7 and 8: sum of the gradients with *each row* clipped to `bound`, and each row's peak.
+    def clipped_rows(
+        self, W: Floats, bound: float, *, order: Literal[1, 2] = 1
+    ) -> tuple[Floats, Floats]:
+        """Algorithm 1, lines 7 and 8: sum of the gradients with *each row* clipped to `bound`, and
+        each row's peak.
 
-        The peak g'_r is the largest norm of a clipped row over the batch (the paper prints a maximum of vectors).
+        The peak g'_r is the largest norm of a clipped row over the batch (the paper prints a
+        maximum of vectors).
         """
         left, right = self.factors(W)
         size = np.linalg.norm(self.differences, ord=order, axis=1)
@@ -61,22 +69,35 @@ class Contrastive(TupleLoss):
 
     def _coefficient(self, projected: Floats) -> Floats:
         distance = np.linalg.norm(projected, axis=1)
-        # At distance 0 a dissimilar pair has no direction in which to part; its gradient is taken as 0.
-        ratio = np.divide(distance - self.margin, distance, out=np.zeros_like(distance), where=distance > 0)
+        # At distance 0 a dissimilar pair has no direction in which to part; its gradient is taken
+        # as 0.
+        ratio = np.divide(
+            distance - self.margin, distance, out=np.zeros_like(distance), where=distance > 0
+        )
         return np.where(self.dissimilar, np.where(distance < self.margin, ratio, 0.0), 1.0)
 
 
-def mean_dissimilar_distance(differences: Floats, dissimilar: NDArray[np.bool_], *, order: Literal[1, 2] = 1) -> float:
-    """The paper's margin (Section VII-B): the mean norm of the differences of dissimilar pairs, or 1. It is data."""
+def mean_dissimilar_distance(
+    differences: Floats, dissimilar: NDArray[np.bool_], *, order: Literal[1, 2] = 1
+) -> float:
+    """The paper's margin (Section VII-B): the mean norm of the differences of dissimilar pairs, or
+    1. It is data.
+    """
     if not dissimilar.any():
         return 1.0
     return float(np.linalg.norm(differences[dissimilar], ord=order, axis=1).mean())
 
 
-def contrastive_of(records: Floats, graph: PairGraph, norm: Any, margin: float | str) -> Contrastive:
-    """The loss of a graph's pairs on normalised records; margin "mean" is the mean distance of dissimilar ones."""
+def contrastive_of(
+    records: Floats, graph: PairGraph, norm: Any, margin: float | str
+) -> Contrastive:
+    """The loss of a graph's pairs on normalised records; margin "mean" is the mean distance of
+    dissimilar ones.
+    """
     rows = normalised(records, norm)
     differences = rows[graph.edges[:, 0]] - rows[graph.edges[:, 1]]
     if margin == "mean":
-        margin = mean_dissimilar_distance(differences, ~graph.similar, order=1 if norm == "l1" else 2)
+        margin = mean_dissimilar_distance(
+            differences, ~graph.similar, order=1 if norm == "l1" else 2
+        )
     return Contrastive(differences, ~graph.similar, margin=checks.positive("margin", margin))

@@ -1,8 +1,9 @@
-"""Gradient descent on a loss of pairs or tuples: the whole matrix clipped once per pair, no scale that depends on data.
+"""Gradient descent on a loss of pairs or tuples: the whole matrix clipped once per pair, no scale
+that depends on data.
 
-Few large steps over all pairs from a map that keeps all directions alike, the later half averaged. Clipping far below
-the usual gradient makes each pair vote with its direction only, which costs little here and makes the step size free
-of scale.
+Few large steps over all pairs from a map that keeps all directions alike, the later half averaged.
+Clipping far below the usual gradient makes each pair vote with its direction only, which costs
+little here and makes the step size free of scale.
 """
 
 from __future__ import annotations
@@ -15,7 +16,16 @@ from numpy.typing import NDArray
 
 from blindsight.metric.outer import TupleLoss
 
-__all__ = ["CLIP", "STEPS", "descend", "largest_step", "noisy_descent", "orthogonal", "reduce_rank", "start"]
+__all__ = [
+    "CLIP",
+    "STEPS",
+    "descend",
+    "largest_step",
+    "noisy_descent",
+    "orthogonal",
+    "reduce_rank",
+    "start",
+]
 
 Floats = NDArray[np.float64]
 # Chosen once, on digits, and left alone: choosing anew on private data would itself cost privacy.
@@ -25,21 +35,29 @@ _WIDEST = 256  # beyond this many columns a square map has more noise than signa
 
 
 def orthogonal(rows: int, columns: int, *, rng: np.random.Generator) -> Floats:
-    """A random map with orthonormal rows (columns, when there are more rows): it keeps all directions alike."""
+    """A random map with orthonormal rows (columns, when there are more rows): it keeps all
+    directions alike.
+    """
     q, r = np.linalg.qr(rng.standard_normal((max(rows, columns), min(rows, columns))))
     q = q * np.sign(np.diag(r))
     return q if rows >= columns else q.T
 
 
 def start(columns: int, n_components: int) -> Floats:
-    """Where descent begins: the identity, or for very wide records a fixed random projection. No data in either."""
+    """Where descent begins: the identity, or for very wide records a fixed random projection.
+
+    No data in either.
+    """
     if columns <= _WIDEST:
         return np.eye(columns)
     return orthogonal(min(n_components, _WIDEST), columns, rng=np.random.default_rng(columns))
 
 
 def reduce_rank(W: Floats, n_components: int) -> Floats:
-    """The best map of fewer rows: same singular vectors, only the largest values. Free, since W is released already."""
+    """The best map of fewer rows: same singular vectors, only the largest values.
+
+    Free, since W is released already.
+    """
     if n_components >= len(W):
         return W
     _, values, right = np.linalg.svd(W, full_matrices=False)
@@ -49,16 +67,24 @@ def reduce_rank(W: Floats, n_components: int) -> Floats:
 def largest_step(coordinates: int, noise: float, steps: int, pairs: int) -> float:
     """As large as helps (6), but no larger than that the noise alone moves W by half its norm.
 
-    Noise of all steps together moves W by step_size noise sqrt(coordinates / steps) / pairs of its norm: all public.
+    Noise of all steps together moves W by step_size noise sqrt(coordinates / steps) / pairs of its
+    norm: all public.
     """
     drift = noise * math.sqrt(coordinates / steps) / pairs
     return min(_LARGEST_STEP, _NOISE_REACH / drift)
 
 
-def descend(loss: TupleLoss, W: Floats, *, steps: int = STEPS, step_size: float, clip: float = CLIP) -> Floats:
+def descend(
+    loss: TupleLoss, W: Floats, *, steps: int = STEPS, step_size: float, clip: float = CLIP
+) -> Floats:
     """`noisy_descent` without noise: the non-private reference."""
     return noisy_descent(
-        loss, W, lambda loss, W: loss.clipped_sum(W, clip), steps=steps, step_size=step_size, clip=clip
+        loss,
+        W,
+        lambda loss, W: loss.clipped_sum(W, clip),
+        steps=steps,
+        step_size=step_size,
+        clip=clip,
     )
 
 
@@ -75,8 +101,9 @@ def noisy_descent(
     """The mean of the later half of the iterates from the map W.
 
     Parameters:
-        total: gives the sum over all pairs of the loss's gradients at W, each clipped to `clip`, with noise: the door.
-        step_size: how far all steps together may move W, in multiples of its norm, if every pair agreed.
+        total: gives the sum over all pairs of the loss's gradients at W, each clipped to `clip`,
+        with noise: the door. step_size: how far all steps together may move W, in multiples of its
+        norm, if every pair agreed.
     """
     late = np.zeros_like(W)
     pace = step_size * math.sqrt(min(W.shape)) / (steps * clip)

@@ -17,10 +17,12 @@ __all__ = ["draw", "layout"]
 
 
 def layout(graph: PairGraph, *, seed: int = 0, steps: int = 150) -> NDArray[np.float64]:
-    """Node positions in the unit square by springs (Fruchterman and Reingold 1991): pairs pull, all records push.
+    """Node positions in the unit square by springs (Fruchterman and Reingold 1991): pairs pull, all
+    records push.
 
-    Every record pushes every other, so time and memory grow with the square of their number: for pictures of
-    hundreds. Components are held together by a weak pull to the middle, or they would drift out of the picture.
+    Every record pushes every other, so time and memory grow with the square of their number: for
+    pictures of hundreds. Components are held together by a weak pull to the middle, or they would
+    drift out of the picture.
     """
     n = graph.n_nodes
     points = np.random.default_rng(seed).random((n, 2)) - 0.5
@@ -41,11 +43,19 @@ def layout(graph: PairGraph, *, seed: int = 0, steps: int = 150) -> NDArray[np.f
     return np.asarray((points - points.min(axis=0)) / np.where(span > 0, span, 1.0))
 
 
-def draw(graph: PairGraph, path: str | Path, *, max_nodes: int = 400, title: str | None = None, seed: int = 0) -> Path:
-    """Write the graph as an SVG: similar pairs solid, dissimilar dashed, a record darker the more it adds to kappa.
+def draw(
+    graph: PairGraph,
+    path: str | Path,
+    *,
+    max_nodes: int = 400,
+    title: str | None = None,
+    seed: int = 0,
+) -> Path:
+    """Write the graph as an SVG: similar pairs solid, dissimilar dashed, a record darker the more
+    it adds to kappa.
 
-    A graph of more than `max_nodes` records is cut to its largest components and says so. The picture shows labels
-    and structure: it is as private as the pairs.
+    A graph of more than `max_nodes` records is cut to its largest components and says so. The
+    picture shows labels and structure: it is as private as the pairs.
     """
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.collections import LineCollection
@@ -59,11 +69,26 @@ def draw(graph: PairGraph, path: str | Path, *, max_nodes: int = 400, title: str
     segments = points[shown.edges]
     for alike, style, colour in ((True, "solid", "#2b6cb0"), (False, "dashed", "#c05621")):
         chosen: Any = segments[shown.similar == alike]
-        axes.add_collection(LineCollection(chosen, linestyles=style, colors=colour, linewidths=0.9, zorder=1))
-    look: Any = {"cmap": "Greys", "vmin": -1, "edgecolors": "#333333", "linewidths": 0.5, "s": 28, "zorder": 2}
+        axes.add_collection(
+            LineCollection(chosen, linestyles=style, colors=colour, linewidths=0.9, zorder=1)
+        )
+    look: Any = {
+        "cmap": "Greys",
+        "vmin": -1,
+        "edgecolors": "#333333",
+        "linewidths": 0.5,
+        "s": 28,
+        "zorder": 2,
+    }
     axes.scatter(points[:, 0], points[:, 1], c=values, **look)
-    part = "" if shown.n_nodes == graph.n_nodes else f" (largest components, {shown.n_nodes:,} of {graph.n_nodes:,})"
-    bounds = f"κ ≤ {kappa(graph)}, κ' = {kappa(graph, 'bound')}, largest degree {kappa(graph, 'node')}"
+    part = (
+        ""
+        if shown.n_nodes == graph.n_nodes
+        else f" (largest components, {shown.n_nodes:,} of {graph.n_nodes:,})"
+    )
+    bounds = (
+        f"κ ≤ {kappa(graph)}, κ' = {kappa(graph, 'bound')}, largest degree {kappa(graph, 'node')}"
+    )
     facts = f"{len(graph):,} pairs, {bounds}"
     axes.set_title(f"{title + ': ' if title else ''}{facts}{part}", fontsize=9)
     axes.set_axis_off()
@@ -73,7 +98,9 @@ def draw(graph: PairGraph, path: str | Path, *, max_nodes: int = 400, title: str
 
 
 def _largest(graph: PairGraph, max_nodes: int) -> PairGraph:
-    """The components, largest first, that fit into `max_nodes` (part of the first when even that is too large)."""
+    """The components, largest first, that fit into `max_nodes` (part of the first when even that is
+    too large).
+    """
     if graph.n_nodes <= max_nodes:
         return graph
     component = graph.components()

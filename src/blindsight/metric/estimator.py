@@ -46,25 +46,31 @@ class DPPMetric(LinearMetric, Protected):
     """A linear metric learned from private labelled pairs.
 
     Parameters:
-        n_components: rows of the learned map; None keeps all columns of X.
-        epsilon: the budget, of which every release of `fit` is paid.
-        delta: the budget, of which every release of `fit` is paid.
-        unit: what is protected: "pair", "record", or the paper's "kappa pairs".
-        loss: "moments", a closed form that wins with many pairs; "contrastive", descent that wins with few; "auto"
-            chooses between them by the public number of pairs and columns and the noise. "triplet" takes (anchor,
-            positive, negative), "npair" (anchor, positive, negatives); neither takes y.
-        scale: how columns are brought to one size: bounds (low, high) of each column, known beforehand; "private", from
-            the pairs themselves within the budget; None leaves columns as they are and gives every record length 1.
-        select: leave pairs out so that the price falls: "all", "forest", "matching", or a number of pairs for each
+        n_components: rows of the learned map; None keeps all columns of X. epsilon: the budget, of
+        which every release of `fit` is paid. delta: the budget, of which every release of `fit` is
+        paid. unit: what is protected: "pair", "record", or the paper's "kappa pairs". loss:
+        "moments", a closed form that wins with many pairs; "contrastive", descent that wins with
+        few; "auto"
+            chooses between them by the public number of pairs and columns and the noise. "triplet"
+            takes (anchor, positive, negative), "npair" (anchor, positive, negatives); neither takes
+            y.
+        scale: how columns are brought to one size: bounds (low, high) of each column, known
+        beforehand; "private", from
+            the pairs themselves within the budget; None leaves columns as they are and gives every
+            record length 1.
+        select: leave pairs out so that the price falls: "all", "forest", "matching", or a number of
+        pairs for each
             record.
-        kappa: how kappa is found ("second", "exact", "bound", "node", "edge"), or a number fixed beforehand, which the
+        kappa: how kappa is found ("second", "exact", "bound", "node", "edge"), or a number fixed
+        beforehand, which the
             pairs must then respect. Its price is stated whatever the unit.
-        transitive: whether being similar carries over, which kappa depends on.
-        preprocessor: what indices point to: an array, or a function from indices to rows.
-        random_state: None for the operating system's entropy; a seed makes a simulation, and the guarantee says so.
+        transitive: whether being similar carries over, which kappa depends on. preprocessor: what
+        indices point to: an array, or a function from indices to rows. random_state: None for the
+        operating system's entropy; a seed makes a simulation, and the guarantee says so.
 
-    Guarantee: `guarantee_`, charged before anything is learned; who was compared with whom is public. `fit` learns from
-    whatever labels it is given, contradictory or all of one kind: see `checking.check_pairs` for the owner.
+    Guarantee: `guarantee_`, charged before anything is learned; who was compared with whom is
+    public. `fit` learns from whatever labels it is given, contradictory or all of one kind: see
+    `checking.check_pairs` for the owner.
 
     Examples:
         >>> rng = np.random.default_rng(0)
@@ -73,7 +79,7 @@ class DPPMetric(LinearMetric, Protected):
         >>> metric = DPPMetric(preprocessor=X, random_state=0).fit(pairs, c[pairs[:, 0]] == c[pairs[:, 1]])
         >>> metric.transform(X).shape, metric.guarantee_.unit, metric.loss_
         ((60, 4), 'pair', 'contrastive')
-    """
+    """  # noqa: E501
 
     _kind: ClassVar[str] = "metric"
 
@@ -118,13 +124,12 @@ class DPPMetric(LinearMetric, Protected):
         """What will be promised, from parameters and public facts only.
 
         Parameters:
-            n_pairs: pairs (or tuples) and columns.
-            n_features: pairs (or tuples) and columns.
+            n_pairs: pairs (or tuples) and columns. n_features: pairs (or tuples) and columns.
             groups: how many pairs one unit may be in, by unit ("pair", "kappa pairs", "record").
-            kappa: other public facts of a model, which promise nothing.
-            threshold: other public facts of a model, which promise nothing.
-            about: other public facts of a model, which promise nothing.
-            named: whether records are named by indices; rows of an array of features are each a record of their own.
+            kappa: other public facts of a model, which promise nothing. threshold: other public
+            facts of a model, which promise nothing. about: other public facts of a model, which
+            promise nothing. named: whether records are named by indices; rows of an array of
+            features are each a record of their own.
         """
         columns = checks.whole("n_features", n_features)
         return metric_guarantee(
@@ -148,7 +153,8 @@ class DPPMetric(LinearMetric, Protected):
         ledger: Ledger | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> Self:
-        """Learn from pairs (m, 2, d), or indices (m, 2) with a preprocessor, and y: 1 similar, 0 or -1 dissimilar.
+        """Learn from pairs (m, 2, d), or indices (m, 2) with a preprocessor, and y: 1 similar, 0 or
+        -1 dissimilar.
 
         A `PairSet` of `blindsight.data` holds indices and labels in one.
         """
@@ -164,28 +170,44 @@ class DPPMetric(LinearMetric, Protected):
         guarantee = self.promise(**public)
         self._question_delta(len(data))
         # A refused charge leaves what an earlier fit learned as it was.
-        door = Door(guarantee, what=f"metric from {len(data)} pairs", ledger=ledger, random_state=self.random_state)
+        door = Door(
+            guarantee,
+            what=f"metric from {len(data)} pairs",
+            ledger=ledger,
+            random_state=self.random_state,
+        )
         self.guarantee_, self.public_ = guarantee, public
         loss = self._resolved(len(data), columns, groups)
         self.released_ = {}
         if isinstance(self.scale, str):
             counts = door.total("column sizes", data.spread())
-            self.released_["stretch"] = counted_stretch(counts, columns, noise=_sigma(door, "column sizes"))
+            self.released_["stretch"] = counted_stretch(
+                counts, columns, noise=_sigma(door, "column sizes")
+            )
         prepared = data.prepared(self._stretch(columns), self._norm())
-        W = self._moments(door, prepared) if loss == "moments" else self._descent(door, prepared, loss, progress)
+        W = (
+            self._moments(door, prepared)
+            if loss == "moments"
+            else self._descent(door, prepared, loss, progress)
+        )
         self.released_["components"] = reduce_rank(W, self._width(columns))
-        # The closed form scales its map to a mean square of 1; elsewhere the map's own size says what is far.
+        # The closed form scales its map to a mean square of 1; elsewhere the map's own size says
+        # what is far.
         self._part(door, prepared, typical=1.0 if loss == "moments" else _typical(W))
         return self._settle_in()
 
     def set_threshold(self, threshold: float) -> Self:
-        """Pairs at most this far apart count as similar from now on; a number chosen without private data."""
+        """Pairs at most this far apart count as similar from now on; a number chosen without
+        private data.
+        """
         super().set_threshold(threshold)
         self.public_["threshold"] = float(self.threshold_)
         return self
 
     def describe(self, **about: Any) -> Self:
-        """Keep public facts (how features were made, say) with the model; they come back as `about_`."""
+        """Keep public facts (how features were made, say) with the model; they come back as
+        `about_`.
+        """
         self.public_["about"] = about
         return self._settle_in()
 
@@ -195,17 +217,25 @@ class DPPMetric(LinearMetric, Protected):
         if isinstance(pairs, PairSet):
             pairs, y = pairs.indices, pairs.labels if y is None else y
         of_tuples = loss in _WIDTHS
-        records, numbers = read_tuples(pairs, self.preprocessor, width=_WIDTHS[loss] if of_tuples else 2)
+        records, numbers = read_tuples(
+            pairs, self.preprocessor, width=_WIDTHS[loss] if of_tuples else 2
+        )
         if of_tuples:
             if self.select != "all" or y is not None:
-                raise InvalidParameter("tuples take no y and no select: which record is alike is said by its place.")
-            graph = PairGraph.from_pairs(*tuple_pairs(numbers), n_nodes=len(records), transitive=self.transitive)
+                raise InvalidParameter(
+                    "tuples take no y and no select: which record is alike is said by its place."
+                )
+            graph = PairGraph.from_pairs(
+                *tuple_pairs(numbers), n_nodes=len(records), transitive=self.transitive
+            )
             alike = np.zeros((len(numbers), numbers.shape[1] - 1), dtype=np.bool_)
             alike[:, 0] = True
         else:
             if y is None:
                 raise InvalidData("y must say which pairs are similar (1) and which are not (0).")
-            graph = PairGraph.from_pairs(numbers, pair_labels(y), n_nodes=len(records), transitive=self.transitive)
+            graph = PairGraph.from_pairs(
+                numbers, pair_labels(y), n_nodes=len(records), transitive=self.transitive
+            )
             graph = graph.subset(select(graph, self.select))
             numbers, alike = graph.edges, graph.similar[:, None]
         kappa = self._kappa(graph)
@@ -218,7 +248,8 @@ class DPPMetric(LinearMetric, Protected):
         stated = checks.whole("kappa", self.kappa)
         if count_kappa(graph) > stated:
             raise InvalidData(
-                f"the pairs need a larger kappa than the {stated} that was fixed beforehand. Raise it, or use "
+                f"the pairs need a larger kappa than the {stated} that was fixed beforehand. Raise "
+                "it, or use "
                 "select= to leave pairs out."
             )
         return stated
@@ -226,14 +257,18 @@ class DPPMetric(LinearMetric, Protected):
     def _resolved(self, n_pairs: int, columns: int, groups: dict[str, int]) -> str:
         if checks.one_of("loss", self.loss, LOSSES) != "auto":
             return self.loss
-        epsilon, delta = checks.positive("epsilon", self.epsilon), checks.positive("delta", self.delta)
+        epsilon, delta = (
+            checks.positive("epsilon", self.epsilon),
+            checks.positive("delta", self.delta),
+        )
         noise = groups[self.unit] * unit_noise(epsilon, delta)
         return "moments" if worth_moments(n_pairs, columns, noise) else "contrastive"
 
     def _question_delta(self, n_pairs: int) -> None:
         if self.delta * n_pairs > 1:
             warnings.warn(
-                f"delta = {self.delta:g} lets one in {1 / self.delta:,.0f} pairs be given away whole, and there are "
+                f"delta = {self.delta:g} lets one in {1 / self.delta:,.0f} pairs be given away "
+                "whole, and there are "
                 f"{n_pairs:,}. Take it well below {1 / n_pairs:.1g}.",
                 UserWarning,
                 stacklevel=3,
@@ -246,17 +281,25 @@ class DPPMetric(LinearMetric, Protected):
         scale = check_scale(self.scale)
         if scale is None:
             return np.ones(columns)
-        return self.released_["stretch"] if isinstance(scale, str) else bounds_stretch(scale, columns)
+        return (
+            self.released_["stretch"] if isinstance(scale, str) else bounds_stretch(scale, columns)
+        )
 
     def _moments(self, door: Door, data: Comparisons) -> Floats:
         rows = MomentRows(clipped(data.differences[:, 0]), data.alike[:, 0])
         released = door.total("second moments", rows)
         columns = data.records.shape[1]
-        return map_of_moments(released, columns=columns, n_pairs=len(data), sigma=_sigma(door, "second moments"))
+        return map_of_moments(
+            released, columns=columns, n_pairs=len(data), sigma=_sigma(door, "second moments")
+        )
 
-    def _descent(self, door: Door, data: Comparisons, loss: str, progress: Callable[[int, int], None] | None) -> Floats:
+    def _descent(
+        self, door: Door, data: Comparisons, loss: str, progress: Callable[[int, int], None] | None
+    ) -> Floats:
         if loss != "npair":
-            self.released_["margin"] = _margin(door.total("margin", data.far()), _sigma(door, "margin"), len(data))
+            self.released_["margin"] = _margin(
+                door.total("margin", data.far()), _sigma(door, "margin"), len(data)
+            )
         W = start(data.records.shape[1], self._width(data.records.shape[1]))
         noise = _sigma(door, "gradients") / CLIP
 
@@ -271,14 +314,18 @@ class DPPMetric(LinearMetric, Protected):
             return Triplet(data.records[data.numbers], margin=self.released_["margin"])
         if loss == "npair":
             return NPair(data.records[data.numbers])
-        return Contrastive(data.differences[:, 0], ~data.alike[:, 0], margin=self.released_["margin"])
+        return Contrastive(
+            data.differences[:, 0], ~data.alike[:, 0], margin=self.released_["margin"]
+        )
 
     def _part(self, door: Door, data: Comparisons, *, typical: float) -> None:
         """Noisy histograms of the mapped distances, from which the threshold follows."""
         W = self.released_["components"]
         edges = np.linspace(0, 3 * max(typical, 1e-12), BINS + 1)
         counts = door.total("distances", data.distances(W, edges))
-        self.released_["threshold"] = cut(counts[:BINS], counts[BINS:], edges, noise=_sigma(door, "distances"))
+        self.released_["threshold"] = cut(
+            counts[:BINS], counts[BINS:], edges, noise=_sigma(door, "distances")
+        )
 
     def _settle(self) -> None:
         public, released = self.public_, self.released_
@@ -287,10 +334,14 @@ class DPPMetric(LinearMetric, Protected):
         self.loss_ = self._resolved(self.n_pairs_, self.n_features_in_, public["groups"])
         self.norm_, self.stretch_ = self._norm(), self._stretch(self.n_features_in_)
         self.components_ = checks.finite_array("components", released["components"], ndim=2)
-        if self.components_.shape[1] != self.n_features_in_ or self.stretch_.shape != (self.n_features_in_,):
+        if self.components_.shape[1] != self.n_features_in_ or self.stretch_.shape != (
+            self.n_features_in_,
+        ):
             raise InvalidData("the map does not fit the number of columns.")
         self.margin_ = None if "margin" not in released else float(released["margin"])
-        self.threshold_ = checks.non_negative("threshold", public.get("threshold", released["threshold"]))
+        self.threshold_ = checks.non_negative(
+            "threshold", public.get("threshold", released["threshold"])
+        )
 
     def _saved_parameters(self) -> dict[str, Any]:
         fields = super()._saved_parameters()
@@ -306,7 +357,9 @@ def _sigma(door: Door, what: str) -> float:
 
 
 def _margin(released: Floats, sigma: float, n_pairs: int) -> float:
-    """The mean distance of dissimilar ones; 1 where the noise, or its count, leaves nothing to see."""
+    """The mean distance of dissimilar ones; 1 where the noise, or its count, leaves nothing to
+    see.
+    """
     total, count = released
     if sigma > n_pairs / 32 or count <= 0:
         return 1.0

@@ -1,7 +1,8 @@
-"""Pairs and features from files: CSV tables and folders of images, with every mistake named in one sentence.
+"""Pairs and features from files: CSV tables and folders of images, with every mistake named in one
+sentence.
 
-How images become vectors is fixed beforehand and learned from nothing private: small grey pictures ("pixels"), or the
-pretrained network followed by a fixed random projection ("efficientnet").
+How images become vectors is fixed beforehand and learned from nothing private: small grey pictures
+("pixels"), or the pretrained network followed by a fixed random projection ("efficientnet").
 """
 
 from __future__ import annotations
@@ -18,7 +19,15 @@ from blindsight.core.errors import InvalidData
 from blindsight.data.formats.csvtable import read_rows, read_text
 from blindsight.metric.descent import orthogonal
 
-__all__ = ["IMAGE_FEATURES", "Records", "project", "read_bounds", "read_features", "read_image_folder", "read_pairs"]
+__all__ = [
+    "IMAGE_FEATURES",
+    "Records",
+    "project",
+    "read_bounds",
+    "read_features",
+    "read_image_folder",
+    "read_pairs",
+]
 
 IMAGE_FEATURES = ("pixels", "efficientnet")
 _SIDE = 12
@@ -29,7 +38,9 @@ _DISSIMILAR = {"0", "false", "no", "different", "dissimilar", "cannot-link", "-1
 
 @dataclass(frozen=True)
 class Records:
-    """Named records: features (n, d), the class of each where known, and the columns' names where they have any."""
+    """Named records: features (n, d), the class of each where known, and the columns' names where
+    they have any.
+    """
 
     ids: tuple[str, ...]
     X: NDArray[np.float64]
@@ -49,30 +60,45 @@ class Records:
         return np.array([position[name] for name in names], dtype=np.int64)
 
 
-def read_features(path: str | Path, *, id_column: str = "id", class_column: str | None = None) -> Records:
-    """Records from a CSV: a column of ids, numbers, and a column of classes if there is one (by default "class")."""
+def read_features(
+    path: str | Path, *, id_column: str = "id", class_column: str | None = None
+) -> Records:
+    """Records from a CSV: a column of ids, numbers, and a column of classes if there is one (by
+    default "class").
+    """
     name = Path(path).name
     header, *body = read_rows(read_text(path), name=name)
     if id_column not in header:
-        raise InvalidData(f"{name} must have a column {id_column!r}, found {', '.join(header[:8])}.")
+        raise InvalidData(
+            f"{name} must have a column {id_column!r}, found {', '.join(header[:8])}."
+        )
     wanted = class_column or ("class" if "class" in header else None)
     if wanted is not None and wanted not in header:
-        raise InvalidData(f"{name} must have a column {wanted!r} for the classes, found {', '.join(header[:8])}.")
+        raise InvalidData(
+            f"{name} must have a column {wanted!r} for the classes, found {', '.join(header[:8])}."
+        )
     chosen = [i for i, column in enumerate(header) if column not in (id_column, wanted)]
     if not body or not chosen:
         raise InvalidData(f"{name} must have at least one record and one column of numbers.")
     ids = tuple(row[header.index(id_column)] for row in body)
     if len(set(ids)) < len(ids):
-        raise InvalidData(f"{name} holds {len(ids) - len(set(ids))} ids more than once. Keep one row for each record.")
+        raise InvalidData(
+            f"{name} holds {len(ids) - len(set(ids))} ids more than once. Keep one row for each "
+            "record."
+        )
     X = np.array([[_number(row[i], name, header[i]) for i in chosen] for row in body])
     classes = None if wanted is None else np.array([row[header.index(wanted)] for row in body])
-    return Records(ids, checks.finite_array(name, X, ndim=2), classes, tuple(header[i] for i in chosen))
+    return Records(
+        ids, checks.finite_array(name, X, ndim=2), classes, tuple(header[i] for i in chosen)
+    )
 
 
 def read_image_folder(
     path: str | Path, *, how: str = "pixels", progress: Callable[[int, int], None] | None = None
 ) -> Records:
-    """Records from a folder of images: ids are paths within it, the first folder of a path is the class."""
+    """Records from a folder of images: ids are paths within it, the first folder of a path is the
+    class.
+    """
     from blindsight import data, features
 
     checks.one_of("image features", how, IMAGE_FEATURES)
@@ -83,29 +109,40 @@ def read_image_folder(
         X = flat.mean(axis=2).astype(np.float64)
     else:
         # No cache: features of private photos would stay behind on the disk.
-        X = project(features.EfficientNet(size=96, cache=False).transform(images, progress=progress))
+        X = project(
+            features.EfficientNet(size=96, cache=False).transform(images, progress=progress)
+        )
     parts = [name.split("/") for name in names]
-    classes = np.array([part[0] for part in parts]) if all(len(part) > 1 for part in parts) else None
+    classes = (
+        np.array([part[0] for part in parts]) if all(len(part) > 1 for part in parts) else None
+    )
     return Records(names, X, classes)
 
 
 def project(X: NDArray[np.floating], columns: int = _PROJECTED) -> NDArray[np.float64]:
-    """A fixed random projection of deep features: distances survive, and noise has fewer coordinates to drown in."""
+    """A fixed random projection of deep features: distances survive, and noise has fewer
+    coordinates to drown in.
+    """
     if X.shape[1] <= columns:
         return X.astype(np.float64)
     return X @ orthogonal(columns, X.shape[1], rng=np.random.default_rng(20_19)).T
 
 
-def read_pairs(path: str | Path, records: Records | None = None) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Pairs from a CSV with three columns, two ids and a label: 1/0, same/different, must-link/cannot-link.
+def read_pairs(
+    path: str | Path, records: Records | None = None
+) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Pairs from a CSV with three columns, two ids and a label: 1/0, same/different,
+    must-link/cannot-link.
 
-    A first row that names no record is taken for a header, unless its label is one that other rows use too. Without
-    `records`, ids are numbered in the order in which they first appear.
+    A first row that names no record is taken for a header, unless its label is one that other rows
+    use too. Without `records`, ids are numbered in the order in which they first appear.
     """
     name = Path(path).name
     rows = read_rows(read_text(path), name=name)
     if len(rows[0]) != 3:
-        raise InvalidData(f"{name} must have three columns (two ids and a label), found {len(rows[0])}.")
+        raise InvalidData(
+            f"{name} must have three columns (two ids and a label), found {len(rows[0])}."
+        )
     known = {cell for row in rows[1:] for cell in row[:2]} if records is None else set(records.ids)
     if _header(rows, known):
         rows = rows[1:]
@@ -115,7 +152,9 @@ def read_pairs(path: str | Path, records: Records | None = None) -> tuple[NDArra
         ids = tuple(dict.fromkeys(cell for row in rows for cell in row[:2]))
         records = Records(ids, np.zeros((len(ids), 1)))
     ends = [records.numbers([row[i] for row in rows], where=name) for i in (0, 1)]
-    return np.column_stack(ends), np.array([_label(row[2], name, line) for line, row in enumerate(rows, start=1)])
+    return np.column_stack(ends), np.array(
+        [_label(row[2], name, line) for line, row in enumerate(rows, start=1)]
+    )
 
 
 def _header(rows: list[list[str]], known: set[str]) -> bool:
@@ -123,7 +162,9 @@ def _header(rows: list[list[str]], known: set[str]) -> bool:
     if known & {*rows[0][:2]}:
         return False
     word = rows[0][2].lower()
-    return word not in _SIMILAR | _DISSIMILAR or word not in {row[2].lower() for row in rows[1:]} | {
+    return word not in _SIMILAR | _DISSIMILAR or word not in {
+        row[2].lower() for row in rows[1:]
+    } | {
         "0",
         "1",
         "-1",
@@ -131,17 +172,24 @@ def _header(rows: list[list[str]], known: set[str]) -> bool:
     }
 
 
-def read_bounds(path: str | Path, columns: tuple[str, ...]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Public bounds from a CSV with the columns "column", "low" and "high": one row for each column of the features."""
+def read_bounds(
+    path: str | Path, columns: tuple[str, ...]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Public bounds from a CSV with the columns "column", "low" and "high": one row for each column
+    of the features.
+    """
     name = Path(path).name
     header, *body = read_rows(read_text(path), name=name)
     if header != ["column", "low", "high"]:
-        raise InvalidData(f"{name} must have the columns column, low, high, found {', '.join(header[:8])}.")
+        raise InvalidData(
+            f"{name} must have the columns column, low, high, found {', '.join(header[:8])}."
+        )
     found = {row[0]: (_number(row[1], name, "low"), _number(row[2], name, "high")) for row in body}
     missing = [column for column in columns if column not in found]
     if missing:
         raise InvalidData(
-            f"{name} must give bounds for every column; {len(missing)} are missing, {missing[0]!r} first."
+            f"{name} must give bounds for every column; {len(missing)} are missing, {missing[0]!r} "
+            "first."
         )
     low, high = np.array([found[column] for column in columns]).T
     return low, high
@@ -158,4 +206,6 @@ def _number(text: str, name: str, column: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise InvalidData(f"{name}, column {column!r} must hold numbers; a cell does not.") from None
+        raise InvalidData(
+            f"{name}, column {column!r} must hold numbers; a cell does not."
+        ) from None

@@ -1,7 +1,8 @@
 """The pair graph (Section V): people are nodes, labelled pairs are edges.
 
-What is private sits on the edges: the feature difference and whether the two are alike. Who was compared with whom is
-the graph's *structure*; kappa is a function of it, so whoever uses kappa assumes that the structure is public.
+What is private sits on the edges: the feature difference and whether the two are alike. Who was
+compared with whom is the graph's *structure*; kappa is a function of it, so whoever uses kappa
+assumes that the structure is public.
 """
 
 from __future__ import annotations
@@ -19,13 +20,15 @@ from blindsight.core.errors import InvalidData
 
 __all__ = ["PairGraph", "connected", "pair_labels"]
 
-# scikit-learn labels pairs 1 / 0, metric-learn +1 / -1; both mean similar / dissimilar here. The paper's y is the
-# other way round (0 similar, 1 dissimilar), which is why the code below says `similar` and never `y`.
+# scikit-learn labels pairs 1 / 0, metric-learn +1 / -1; both mean similar / dissimilar here. The
+# paper's y is the other way round (0 similar, 1 dissimilar), which is why the code below says
+# `similar` and never `y`.
 _LABELS = (-1, 0, 1)
 
 
 def pair_labels(y: Any) -> NDArray[np.bool_]:
-    """Labels of pairs as booleans, True for similar: accepts True/False, 1/0 and metric-learn's +1/-1.
+    """Labels of pairs as booleans, True for similar: accepts True/False, 1/0 and metric-learn's
+    +1/-1.
 
     Examples:
         >>> pair_labels([1, -1, 1]).tolist()
@@ -38,7 +41,10 @@ def pair_labels(y: Any) -> NDArray[np.bool_]:
         return array.copy()
     numbers = checks.finite_array("y", array)
     if not np.isin(numbers, _LABELS).all():
-        raise InvalidData("y must be 1 for similar pairs and 0 (or -1) for dissimilar ones; other values were found.")
+        raise InvalidData(
+            "y must be 1 for similar pairs and 0 (or -1) for dissimilar ones; other values were "
+            "found."
+        )
     return np.asarray(numbers == 1)
 
 
@@ -63,7 +69,10 @@ class PairGraph:
 
     def __repr__(self) -> str:
         """Sizes only: pairs and labels are the secret."""
-        return f"PairGraph({self.n_nodes} records, {len(self.edges)} pairs, transitive={self.transitive})"
+        return (
+            f"PairGraph({self.n_nodes} records, {len(self.edges)} pairs, "
+            f"transitive={self.transitive})"
+        )
 
     @classmethod
     def from_pairs(
@@ -74,29 +83,37 @@ class PairGraph:
         n_nodes: int | None = None,
         transitive: bool = True,
     ) -> PairGraph:
-        """Build the graph from (m, 2) node numbers and labels; a pair given twice counts once, with its first label.
+        """Build the graph from (m, 2) node numbers and labels; a pair given twice counts once, with
+        its first label.
 
-        What is refused depends on the structure, which is public, or on the domain of one label; never on what labels
-        say together. Contradictions are the owner's to find (`checking.check_pairs`): a refusal here would be an
-        answer about private labels that nobody paid for.
+        What is refused depends on the structure, which is public, or on the domain of one label;
+        never on what labels say together. Contradictions are the owner's to find
+        (`checking.check_pairs`): a refusal here would be an answer about private labels that nobody
+        paid for.
         """
         indices = np.asarray(pairs)
         if indices.ndim != 2 or indices.shape[1] != 2 or indices.dtype.kind not in "iu":
             raise InvalidData(
-                f"pairs must be an (m, 2) array of whole numbers, got shape {indices.shape}, dtype {indices.dtype}."
+                f"pairs must be an (m, 2) array of whole numbers, got shape {indices.shape}, dtype "
+                f"{indices.dtype}."
             )
         similar = pair_labels(y)
         if len(similar) != len(indices):
-            raise InvalidData(f"y must have one label a pair: {len(indices)} pairs, {len(similar)} labels.")
+            raise InvalidData(
+                f"y must have one label a pair: {len(indices)} pairs, {len(similar)} labels."
+            )
         edges = np.sort(indices.astype(np.int64), axis=1)
         n_nodes = _count(edges, n_nodes)
         if (edges[:, 0] == edges[:, 1]).any():
             raise InvalidData(
-                f"a pair must join two different records: {int((edges[:, 0] == edges[:, 1]).sum())} self-pairs found. "
+                "a pair must join two different records: "
+                f"{int((edges[:, 0] == edges[:, 1]).sum())} self-pairs found. "
                 "Remove them."
             )
         first = _first_of_each(edges, n_nodes)
-        return cls(n_nodes=n_nodes, edges=edges[first], similar=similar[first], transitive=transitive)
+        return cls(
+            n_nodes=n_nodes, edges=edges[first], similar=similar[first], transitive=transitive
+        )
 
     def __len__(self) -> int:
         """The number of pairs."""
@@ -114,10 +131,16 @@ class PairGraph:
         return np.asarray(self._cache["components"])
 
     def adjacency(self) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-        """Compressed rows: `start` (n + 1), and `links` (2m, 2), each a neighbour and the edge that leads to it."""
+        """Compressed rows: `start` (n + 1), and `links` (2m, 2), each a neighbour and the edge that
+        leads to it.
+        """
         if "adjacency" not in self._cache:
-            # Made here rather than in compiled code: numpy asks for large pages, which random jumps are glad of.
-            start, free = np.zeros(self.n_nodes + 1, dtype=np.int64), np.empty(self.n_nodes, dtype=np.int64)
+            # Made here rather than in compiled code: numpy asks for large pages, which random jumps
+            # are glad of.
+            start, free = (
+                np.zeros(self.n_nodes + 1, dtype=np.int64),
+                np.empty(self.n_nodes, dtype=np.int64),
+            )
             links = np.empty((2 * len(self.edges), 2), dtype=np.int32)
             _compress(self.edges, start, free, links)
             self._cache["adjacency"] = start, links
@@ -134,13 +157,17 @@ class PairGraph:
         )
 
     def batches(self, size: int, *, rng: np.random.Generator) -> Iterator[NDArray[np.int64]]:
-        """A partition of the edges into batches of `size` (the last may be smaller), drawn component by component.
+        """A partition of the edges into batches of `size` (the last may be smaller), drawn
+        component by component.
 
-        The remark after Theorem 2: a mini-batch comes from a component of the graph rather than from all of it.
-        Components are visited in random order and their edges shuffled; only the structure is used, never a label.
+        The remark after Theorem 2: a mini-batch comes from a component of the graph rather than
+        from all of it. Components are visited in random order and their edges shuffled; only the
+        structure is used, never a label.
         """
         size = checks.whole("batch_size", size)
-        component = self.components()[self.edges[:, 0]] if len(self) else np.empty(0, dtype=np.int64)
+        component = (
+            self.components()[self.edges[:, 0]] if len(self) else np.empty(0, dtype=np.int64)
+        )
         rank = rng.permutation(int(component.max()) + 1 if len(self) else 0)
         shuffled = rng.permutation(len(self))
         order = shuffled[np.argsort(rank[component[shuffled]], kind="stable")]
@@ -158,7 +185,9 @@ def _count(edges: NDArray[np.int64], n_nodes: int | None) -> int:
         return needed
     if needed > checks.whole("n_nodes", n_nodes):
         unknown = int(np.unique(edges[edges >= n_nodes]).size)
-        raise InvalidData(f"pairs name {unknown} unknown records: there are {n_nodes}, numbered from 0.")
+        raise InvalidData(
+            f"pairs name {unknown} unknown records: there are {n_nodes}, numbered from 0."
+        )
     return n_nodes
 
 
@@ -169,7 +198,9 @@ def _first_of_each(edges: NDArray[np.int64], n_nodes: int) -> NDArray[np.int64]:
 
 @njit(cache=True)
 def _compress(edges: Any, start: Any, free: Any, links: Any) -> None:
-    """Adjacency by counting, in two passes over the edges: a tenth of the time that sorting takes."""
+    """Adjacency by counting, in two passes over the edges: a tenth of the time that sorting
+    takes.
+    """
     for e in range(len(edges)):
         start[edges[e, 0] + 1] += 1
         start[edges[e, 1] + 1] += 1

@@ -1,20 +1,24 @@
 """kappa (Equation 5): how many pairs an attacker must at least miss, for the worst target.
 
-For a target (s, t) the paper counts |P_st| + min(c_s, c_t): the edge-disjoint paths that would let the attacker infer
-the label, and the further edges that keep s or t out of cycles, which would expose a feature. Three ways to get it:
+For a target (s, t) the paper counts |P_st| + min(c_s, c_t): the edge-disjoint paths that would let
+the attacker infer the label, and the further edges that keep s or t out of cycles, which would
+expose a feature. Three ways to get it:
 
-`exact`   Equation 5 itself. Pairs are visited in falling order of their bound and the search stops once no bound is
+`exact`   Equation 5 itself. Pairs are visited in falling order of their bound and the search stops
+once no bound is
           above the best found, so few maximum flows are needed even on large graphs.
-`second`  the second-largest of De(s) - Co+(s) over all nodes. Proposition 1 bounds a pair by *either* end, so by the
+`second`  the second-largest of De(s) - Co+(s) over all nodes. Proposition 1 bounds a pair by
+*either* end, so by the
           smaller; the largest of the smaller over all pairs is the second-largest value. O(V + E).
 `bound`   kappa' of Equation 15, the largest. O(V + E) by blocks; the paper needs O(V (V + E)).
 `node`, `edge`   node privacy (the largest degree) and edge privacy (1), for comparison.
 
-edge <= exact <= second <= bound <= node wherever a graph has pairs. For an intransitive relation (Appendix B) only
-features can be inferred, so no paths are counted beyond the pair itself.
+edge <= exact <= second <= bound <= node wherever a graph has pairs. For an intransitive relation
+(Appendix B) only features can be inferred, so no paths are counted beyond the pair itself.
 
-kappa is an assumption about what the attacker knows, not a property of the mechanism: a star has kappa = 1, yet
-someone who knows the classes of the leaves learns the hub's from all its pairs together. The unit "record" is proven.
+kappa is an assumption about what the attacker knows, not a property of the mechanism: a star has
+kappa = 1, yet someone who knows the classes of the leaves learns the hub's from all its pairs
+together. The unit "record" is proven.
 """
 
 from __future__ import annotations
@@ -64,9 +68,13 @@ def kappa(graph: PairGraph, method: KappaMethod = "second", *, max_flows: int = 
 
 
 def pair_kappa(graph: PairGraph, s: int, t: int) -> int:
-    """|P_st| + min(c_s, c_t) for one target; Appendix B's count where the relation is intransitive."""
+    """|P_st| + min(c_s, c_t) for one target; Appendix B's count where the relation is
+    intransitive.
+    """
     if s == t:
-        raise InvalidParameter("a target is a pair of two different records, got the same one twice.")
+        raise InvalidParameter(
+            "a target is a pair of two different records, got the same one twice."
+        )
     if graph.transitive:
         paths, on_path = disjoint_paths(graph, s, t)
     else:
@@ -76,8 +84,9 @@ def pair_kappa(graph: PairGraph, s: int, t: int) -> int:
     rest = ~on_path
     blocks = block_counts(graph, rest)
     degrees = np.bincount(graph.edges[rest].ravel(), minlength=graph.n_nodes)
-    # s lies on no cycle once each part of G - s hangs on it by one edge: deg - blocks edges must go, and no other
-    # choice of edges is cheaper, because removing one edge splits off at most one part.
+    # s lies on no cycle once each part of G - s hangs on it by one edge: deg - blocks edges must
+    # go, and no other choice of edges is cheaper, because removing one edge splits off at most one
+    # part.
     return paths + int(min(degrees[s] - blocks[s], degrees[t] - blocks[t]))
 
 
@@ -88,7 +97,8 @@ def _exact(graph: PairGraph, max_flows: int) -> int:
             break
         if flows == max_flows:
             raise InvalidParameter(
-                f"the exact kappa of {len(graph):,} pairs needs more than {max_flows:,} maximum flows. "
+                f"the exact kappa of {len(graph):,} pairs needs more than {max_flows:,} maximum "
+                "flows. "
                 "Use method='second', which is at most a little larger, or raise max_flows."
             )
         best = max(best, pair_kappa(graph, s, t))
@@ -96,7 +106,9 @@ def _exact(graph: PairGraph, max_flows: int) -> int:
 
 
 def _by_bound(values: NDArray[np.int64]) -> Iterator[tuple[int, int, int]]:
-    """Pairs of nodes in falling order of min(value(s), value(t)): node j with each node before it."""
+    """Pairs of nodes in falling order of min(value(s), value(t)): node j with each node before
+    it.
+    """
     order = np.argsort(-values, kind="stable")
     for j in range(1, len(order)):
         for i in range(j):
@@ -104,7 +116,9 @@ def _by_bound(values: NDArray[np.int64]) -> Iterator[tuple[int, int, int]]:
 
 
 def _intransitive_bound(graph: PairGraph, values: NDArray[np.int64], *, second: bool) -> int:
-    """Appendix B. A pair joined by a bridge counts min(v(s), v(t)); any other pair at most one less (Equation 16)."""
+    """Appendix B. A pair joined by a bridge counts min(v(s), v(t)); any other pair at most one less
+    (Equation 16).
+    """
     ends = values[graph.edges[bridges(graph)]]
     reduce = np.minimum if second else np.maximum
     over_bridges = int(reduce(ends[:, 0], ends[:, 1]).max()) if len(ends) else 0
@@ -114,7 +128,9 @@ def _intransitive_bound(graph: PairGraph, values: NDArray[np.int64], *, second: 
 
 @njit(cache=True)
 def _cheapest_flow(start: Any, links: Any, first: Any, s: Any, t: Any, limit: Any) -> Any:
-    """Flow on each edge (+1 along first -> second end, -1 against, 0 unused) and its value, at most `limit`."""
+    """Flow on each edge (+1 along first -> second end, -1 against, 0 unused) and its value, at most
+    `limit`.
+    """
     n = len(start) - 1
     flow = np.zeros(len(first), dtype=np.int8)
     distance = np.empty(n, dtype=np.int64)
@@ -130,7 +146,8 @@ def _cheapest_flow(start: Any, links: Any, first: Any, s: Any, t: Any, limit: An
         distance[s] = 0
         queue[0] = s
         head, tail = 0, 1
-        # Bellman-Ford with a queue: undoing an edge's flow costs -1, so labels can still fall after a visit.
+        # Bellman-Ford with a queue: undoing an edge's flow costs -1, so labels can still fall after
+        # a visit.
         while head != tail:
             v = queue[head]
             head = (head + 1) % (n + 1)
@@ -165,9 +182,10 @@ def _cheapest_flow(start: Any, links: Any, first: Any, s: Any, t: Any, limit: An
 def disjoint_paths(graph: PairGraph, s: int, t: int) -> tuple[int, NDArray[np.bool_]]:
     """|P_st| and the edges on those paths, by maximum flow (Definition 1, Menger's theorem).
 
-    Equation 5 does not say *which* maximum set of paths is removed before cycles are counted. We take the set with the
-    fewest edges in all (a maximum flow of least cost, by successive shortest paths): it leaves the most cycles
-    standing, the cautious reading. Whichever set is taken, the bounds of `kappa` hold.
+    Equation 5 does not say *which* maximum set of paths is removed before cycles are counted. We
+    take the set with the fewest edges in all (a maximum flow of least cost, by successive shortest
+    paths): it leaves the most cycles standing, the cautious reading. Whichever set is taken, the
+    bounds of `kappa` hold.
     """
     start, links = graph.adjacency()
     degrees = graph.degrees

@@ -1,4 +1,6 @@
-"""`LinearMetric`: what every learned linear map can do, under the names that metric-learn's users know."""
+"""`LinearMetric`: what every learned linear map can do, under the names that metric-learn's users
+know.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,8 @@ class _Hidden:
 
 
 class LinearMetric(TransformerMixin, BaseEstimator):  # type: ignore[misc]
-    """A distance |W(u - v)|; `components_` (W), `norm_`, `stretch_` and `n_features_in_` are learned by subclasses.
+    """A distance |W(u - v)|; `components_` (W), `norm_`, `stretch_` and `n_features_in_` are
+    learned by subclasses.
 
     `stretch_` multiplies the columns before records are normalised to `norm_`.
     """
@@ -51,15 +54,21 @@ class LinearMetric(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         return f"<pre>{html.escape(repr(self))}</pre>"
 
     def transform(self, X: Any) -> Floats:
-        """Rows scaled and normalised as in training, then mapped: Euclidean distance there is the learned distance."""
+        """Rows scaled and normalised as in training, then mapped: Euclidean distance there is the
+        learned distance.
+        """
         check_is_fitted(self)
         rows = checks.finite_array("X", X, ndim=2)
         if rows.shape[1] != self.n_features_in_:
-            raise InvalidData(f"X must have {self.n_features_in_} columns as in training, got {rows.shape[1]}.")
+            raise InvalidData(
+                f"X must have {self.n_features_in_} columns as in training, got {rows.shape[1]}."
+            )
         return self._prepared(rows) @ self.components_.T
 
     def pair_distance(self, pairs: Any) -> Floats:
-        """The learned distance of each pair: (m, 2, d) features, or (m, 2) indices into the preprocessor."""
+        """The learned distance of each pair: (m, 2, d) features, or (m, 2) indices into the
+        preprocessor.
+        """
         return self._distances(pairs, width=2)[:, 0]
 
     def score_pairs(self, pairs: Any) -> Floats:
@@ -71,50 +80,73 @@ class LinearMetric(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         return -self.pair_distance(pairs)
 
     def decision_function(self, tuples: Any) -> Floats:
-        """Of pairs `pair_score`; of triplets (anchor, positive, negative) how much nearer the positive is."""
+        """Of pairs `pair_score`; of triplets (anchor, positive, negative) how much nearer the
+        positive is.
+        """
         if np.ndim(tuples) >= 2 and np.shape(tuples)[1] == 3:
             apart = self._distances(tuples, width=3)
             return apart[:, 1] - apart[:, 0]
         return self.pair_score(tuples)
 
     def predict(self, tuples: Any) -> NDArray[np.int64]:
-        """1 for pairs at most `threshold_` apart, -1 for others; of triplets, whether the positive is nearer."""
+        """1 for pairs at most `threshold_` apart, -1 for others; of triplets, whether the positive
+        is nearer.
+        """
         least = 0.0 if np.ndim(tuples) >= 2 and np.shape(tuples)[1] == 3 else -self._threshold()
         return np.where(self.decision_function(tuples) >= least, 1, -1)
 
     def score(self, tuples: Any, y: Any = None) -> float:
-        """Of pairs the area under the ROC curve (0.5 is chance); of triplets, which take no y, the share predicted."""
+        """Of pairs the area under the ROC curve (0.5 is chance); of triplets, which take no y, the
+        share predicted.
+        """
         from sklearn.metrics import roc_auc_score
 
         if y is None:
             return float((self.predict(tuples) == 1).mean())
         similar = pair_labels(y)
         if similar.all() or not similar.any():
-            raise InvalidData("y must hold both similar and dissimilar pairs: with a single class there is no AUC.")
+            raise InvalidData(
+                "y must hold both similar and dissimilar pairs: with a single class there is no "
+                "AUC."
+            )
         return float(roc_auc_score(similar, self.pair_score(tuples)))
 
     def set_threshold(self, threshold: float) -> Self:
-        """Pairs at most this far apart count as similar from now on; a number chosen without private data."""
+        """Pairs at most this far apart count as similar from now on; a number chosen without
+        private data.
+        """
         check_is_fitted(self)
         self.threshold_ = checks.non_negative("threshold", threshold)
         return self
 
     def calibrate_threshold(
-        self, pairs: Any, y: Any, *, strategy: str = "accuracy", min_rate: float = 0.9, public: bool = False
+        self,
+        pairs: Any,
+        y: Any,
+        *,
+        strategy: str = "accuracy",
+        min_rate: float = 0.9,
+        public: bool = False,
     ) -> Self:
-        """Choose `threshold_` by labelled pairs; where the metric promises anything, they must be *public*.
+        """Choose `threshold_` by labelled pairs; where the metric promises anything, they must be
+        *public*.
 
         Parameters:
             public: that these pairs and labels are public: say so where there is a `guarantee_`.
-            strategy: "accuracy"; "balanced" (both kinds count the same); "max_tpr", the most similar pairs found while
-                at least `min_rate` of the dissimilar ones are told apart; "max_tnr", the other way round.
+            strategy: "accuracy"; "balanced" (both kinds count the same); "max_tpr", the most
+            similar pairs found while
+                at least `min_rate` of the dissimilar ones are told apart; "max_tnr", the other way
+                round.
         """
         if hasattr(self, "guarantee_") and not public:
             raise InvalidParameter(
-                "a threshold chosen by private pairs is a release that nobody paid for (DPPMetric.fit has already set "
+                "a threshold chosen by private pairs is a release that nobody paid for "
+                "(DPPMetric.fit has already set "
                 "one within its budget). Say public=True if these pairs and labels are public."
             )
-        found = best_threshold(self.pair_distance(pairs), pair_labels(y), strategy=strategy, min_rate=min_rate)
+        found = best_threshold(
+            self.pair_distance(pairs), pair_labels(y), strategy=strategy, min_rate=min_rate
+        )
         return self.set_threshold(found)
 
     def get_metric(self) -> Callable[[Any, Any], float]:
@@ -139,7 +171,9 @@ class LinearMetric(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         if asked is None:
             return columns
         if checks.whole("n_components", asked) > columns:
-            raise InvalidParameter(f"n_components must be at most the {columns} columns of X, got {asked}.")
+            raise InvalidParameter(
+                f"n_components must be at most the {columns} columns of X, got {asked}."
+            )
         return asked
 
     def _prepared(self, rows: Floats) -> Floats:
@@ -159,6 +193,7 @@ class LinearMetric(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         if not hasattr(self, "threshold_"):
             raise InvalidParameter(
-                "there is no threshold yet: call set_threshold, or calibrate_threshold with public pairs."
+                "there is no threshold yet: call set_threshold, or calibrate_threshold with public "
+                "pairs."
             )
         return self.threshold_

@@ -1,7 +1,8 @@
-"""Beyond pairs (Section VIII): the triplet loss and the N-pair loss, with gradients as two outer products each.
+"""Beyond pairs (Section VIII): the triplet loss and the N-pair loss, with gradients as two outer
+products each.
 
-One tuple speaks about several pairs (a triplet about two, an N-pair tuple about N), so a pair's privacy depends on
-how many tuples it is in: see `group_size`.
+One tuple speaks about several pairs (a triplet about two, an N-pair tuple about N), so a pair's
+privacy depends on how many tuples it is in: see `group_size`.
 """
 
 from __future__ import annotations
@@ -38,7 +39,9 @@ class Triplet(TupleLoss):
     def values(self, W: Floats) -> Floats:
         """The loss of each triplet."""
         near, far = self._sides(W)[1]
-        return np.asarray(np.maximum(0.0, self.margin + (near**2).sum(axis=1) - (far**2).sum(axis=1)))
+        return np.asarray(
+            np.maximum(0.0, self.margin + (near**2).sum(axis=1) - (far**2).sum(axis=1))
+        )
 
     def factors(self, W: Floats) -> tuple[Floats, Floats]:
         """2 (W p) p' - 2 (W n) n' where the triplet is active."""
@@ -53,7 +56,9 @@ class Triplet(TupleLoss):
 
 
 class NPair(TupleLoss):
-    """log(1 + sum_j exp(f_a.f_j - f_a.f_p)) with f = W x (Sohn 2016), on (n, N + 1, d): anchor, positive, negatives."""
+    """log(1 + sum_j exp(f_a.f_j - f_a.f_p)) with f = W x (Sohn 2016), on (n, N + 1, d): anchor,
+    positive, negatives.
+    """
 
     def __init__(self, tuples: Floats) -> None:
         self.tuples = tuples
@@ -80,13 +85,19 @@ class NPair(TupleLoss):
 
     def _gaps(self, W: Floats) -> Floats:
         projected = self.tuples @ W.T
-        return np.asarray(np.einsum("nd,njd->nj", projected[:, 0], projected[:, 2:] - projected[:, 1:2]))
+        return np.asarray(
+            np.einsum("nd,njd->nj", projected[:, 0], projected[:, 2:] - projected[:, 1:2])
+        )
 
 
 def tuple_pairs(indices: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """The pairs that (n, k) tuples of record numbers speak about: (anchor, other) and which of them are similar."""
+    """The pairs that (n, k) tuples of record numbers speak about: (anchor, other) and which of them
+    are similar.
+    """
     others = indices.shape[1] - 1
-    pairs = np.stack([np.repeat(indices[:, :1], others, axis=1), indices[:, 1:]], axis=2).reshape(-1, 2)
+    pairs = np.stack([np.repeat(indices[:, :1], others, axis=1), indices[:, 1:]], axis=2).reshape(
+        -1, 2
+    )
     similar = np.tile(np.arange(others) == 0, len(indices))
     return pairs, similar
 
@@ -94,8 +105,8 @@ def tuple_pairs(indices: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[
 def group_size(indices: NDArray[np.int64], unit: Unit, *, kappa: int = 1) -> int:
     """How many tuples one unit can be part of: by how many gradients neighbouring data differ.
 
-    For pairs, (n, 2), this is 1 per pair, the largest degree per record and kappa per kappa pairs. It is a function
-    of the structure, which must be public.
+    For pairs, (n, 2), this is 1 per pair, the largest degree per record and kappa per kappa pairs.
+    It is a function of the structure, which must be public.
     """
     checks.one_of("unit", unit, ("pair", "record", "kappa pairs"))
     if unit == "record":

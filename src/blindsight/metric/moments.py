@@ -1,16 +1,18 @@
-"""The closed form: noisy second moments of similar and of dissimilar differences, then generalised eigenvectors.
+"""The closed form: noisy second moments of similar and of dissimilar differences, then generalised
+eigenvectors.
 
-One release: S, the sum of dx dx' over similar pairs, D over dissimilar ones, and how many there are of each. A pair is
-in only one of them, so with differences clipped to length C it moves (S, D) by at most C^2 in Frobenius norm, whatever
-the number of columns. Everything after that is free.
+One release: S, the sum of dx dx' over similar pairs, D over dissimilar ones, and how many there are
+of each. A pair is in only one of them, so with differences clipped to length C it moves (S, D) by
+at most C^2 in Frobenius norm, whatever the number of columns. Everything after that is free.
 
-The directions in which dissimilar pairs are farther apart than similar ones are the top eigenvectors of G = (D/n_d -
-S/n_s)/2 relative to T = (S + D)/n. With noise, T is only partly undone (to a power below 1, its eigenvalues not below
-what noise alone would give), and an eigenvalue of G counts by how far it rises above the edge of the spectrum of noise
-alone (Wigner's semicircle): a direction that noise could explain gets none of the weight. Where nothing rises, T is
-undone less, and in the end not at all. What is left of the plain distance (FLOOR) keeps records apart in all other
-directions; if nothing ever rises above the noise it is all there is. So a hopeless budget gives a plain distance, not
-a random one.
+The directions in which dissimilar pairs are farther apart than similar ones are the top
+eigenvectors of G = (D/n_d - S/n_s)/2 relative to T = (S + D)/n. With noise, T is only partly undone
+(to a power below 1, its eigenvalues not below what noise alone would give), and an eigenvalue of G
+counts by how far it rises above the edge of the spectrum of noise alone (Wigner's semicircle): a
+direction that noise could explain gets none of the weight. Where nothing rises, T is undone less,
+and in the end not at all. What is left of the plain distance (FLOOR) keeps records apart in all
+other directions; if nothing ever rises above the noise it is all there is. So a hopeless budget
+gives a plain distance, not a random one.
 """
 
 from __future__ import annotations
@@ -23,7 +25,15 @@ from numpy.typing import NDArray
 
 from blindsight.privacy.door import added
 
-__all__ = ["COUNT", "MomentRows", "clipped", "map_of_moments", "read_moments", "release_size", "worth_moments"]
+__all__ = [
+    "COUNT",
+    "MomentRows",
+    "clipped",
+    "map_of_moments",
+    "read_moments",
+    "release_size",
+    "worth_moments",
+]
 
 Floats = NDArray[np.float64]
 COUNT = 0.14  # how much of a row is its count: 1% more noise on the moments pays for both counts
@@ -40,8 +50,9 @@ def release_size(columns: int) -> tuple[int, float]:
 def worth_moments(n_pairs: int, columns: int, noise: float) -> bool:
     """Whether to learn by moments rather than by descent: from public numbers only.
 
-    n / (noise d sqrt(2 d)) compares a direction's share of the second moment with the edge of the noise. Above 4 the
-    closed form won on every table tried, below about 1 descent did (few pairs of digits).
+    n / (noise d sqrt(2 d)) compares a direction's share of the second moment with the edge of the
+    noise. Above 4 the closed form won on every table tried, below about 1 descent did (few pairs of
+    digits).
     """
     return n_pairs >= _ENOUGH * noise * columns * math.sqrt(2 * columns)
 
@@ -54,9 +65,11 @@ def clipped(differences: Floats, bound: float = CLIP) -> Floats:
 
 @dataclass(frozen=True, eq=False)
 class MomentRows:
-    """A row for each pair, never laid out: the triangle of dx dx' among the similar or the dissimilar, and its count.
+    """A row for each pair, never laid out: the triangle of dx dx' among the similar or the
+    dissimilar, and its count.
 
-    Off-diagonal entries are stored once, times root 2, so that the norm of a row is that of the matrix.
+    Off-diagonal entries are stored once, times root 2, so that the norm of a row is that of the
+    matrix.
     """
 
     differences: Floats
@@ -84,7 +97,9 @@ class MomentRows:
         return np.concatenate([*parts, counts])
 
 
-def read_moments(released: Floats, columns: int, n_pairs: int) -> tuple[Floats, Floats, float, float]:
+def read_moments(
+    released: Floats, columns: int, n_pairs: int
+) -> tuple[Floats, Floats, float, float]:
     """(S, D, n_s, n_d) of what was released; the counts are kept within 1 and all."""
     half = columns * (columns + 1) // 2
     similar, dissimilar = np.clip(released[2 * half :] / COUNT, 1, max(1, n_pairs - 1))
@@ -99,8 +114,8 @@ def map_of_moments(released: Floats, *, columns: int, n_pairs: int, sigma: float
     """
     S, D, similar, dissimilar = read_moments(released, columns, n_pairs)
     T, G = (S + D) / n_pairs, (D / dissimilar - S / similar) / 2
-    # A symmetric matrix of noise s has its spectrum within 2 s sqrt(d), s its off-diagonal deviation: sigma / root 2,
-    # and T adds two of them.
+    # A symmetric matrix of noise s has its spectrum within 2 s sqrt(d), s its off-diagonal
+    # deviation: sigma / root 2, and T adds two of them.
     values, V = np.linalg.eigh(T)
     values = np.maximum(values, 4 * sigma * math.sqrt(columns) / n_pairs + 1e-12)
     noise = sigma / 2 * math.hypot(1 / similar, 1 / dissimilar)

@@ -1,8 +1,10 @@
-"""Gradients as sums of few outer products: clipped and added without ever forming one matrix a pair.
+"""Gradients as sums of few outer products: clipped and added without ever forming one matrix a
+pair.
 
-The gradient of every loss here with respect to W is, for one pair or tuple, a sum of one or two outer products
-l r'. Norms follow from inner products of the factors, so clipping n gradients of a d' x d matrix costs O(n (d' + d))
-and their sum is one matrix product, where the plain way needs n matrices in memory.
+The gradient of every loss here with respect to W is, for one pair or tuple, a sum of one or two
+outer products l r'. Norms follow from inner products of the factors, so clipping n gradients of a
+d' x d matrix costs O(n (d' + d)) and their sum is one matrix product, where the plain way needs n
+matrices in memory.
 """
 
 from __future__ import annotations
@@ -23,7 +25,9 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Gradients:
-    """Rows for the door: the gradient of each pair or tuple as its factors, left (n, k, d') and right (n, k, d)."""
+    """Rows for the door: the gradient of each pair or tuple as its factors, left (n, k, d') and
+    right (n, k, d).
+    """
 
     left: Floats
     right: Floats
@@ -37,7 +41,9 @@ class Gradients:
 
     def weighted_sum(self, weights: Floats) -> Floats:
         """All gradients, each times its weight, added as matrix products."""
-        return added(weights, lambda n: _added(self.left[n] * weights[n, None, None], self.right[n]))
+        return added(
+            weights, lambda n: _added(self.left[n] * weights[n, None, None], self.right[n])
+        )
 
 
 class TupleLoss(ABC):
@@ -57,7 +63,9 @@ class TupleLoss(ABC):
 
     @abstractmethod
     def factors(self, W: Floats) -> tuple[Floats, Floats]:
-        """Left (n, k, d') and right (n, k, d) factors: gradient i is the sum over k of left x right'."""
+        """Left (n, k, d') and right (n, k, d) factors: gradient i is the sum over k of left x
+        right'.
+        """
 
     def gradients(self, W: Floats) -> Floats:
         """(n, d', d) all gradients, formed. For tests and small data."""
@@ -69,10 +77,12 @@ class TupleLoss(ABC):
         return float(self.values(W).mean())
 
     def clipped_sum(self, W: Floats, bound: float, *, order: Literal[1, 2] = 2) -> Floats:
-        """The sum of the gradients, each as a *whole matrix* scaled into the l1 or l2 (Frobenius) ball of `bound`.
+        """The sum of the gradients, each as a *whole matrix* scaled into the l1 or l2 (Frobenius)
+        ball of `bound`.
 
-        Removing one pair therefore moves the sum by at most `bound`. For l1 with two outer products the norm is
-        bounded by the sum of theirs, which clips a little more than needed and never less.
+        Removing one pair therefore moves the sum by at most `bound`. For l1 with two outer products
+        the norm is bounded by the sum of theirs, which clips a little more than needed and never
+        less.
         """
         gradients = Gradients(*self.factors(W))
         return gradients.weighted_sum(bound / np.maximum(gradients.norms(order), bound))
@@ -88,12 +98,16 @@ def _added(left: Floats, right: Floats) -> Floats:
 
 
 def _frobenius(left: Floats, right: Floats) -> Floats:
-    """|sum_k l_k r_k'|_F: the root of the sum over j, k of (l_j . l_k)(r_j . r_k), never less than it is.
+    """|sum_k l_k r_k'|_F: the root of the sum over j, k of (l_j . l_k)(r_j . r_k), never less than
+    it is.
 
-    Outer products that nearly cancel leave rounding errors in place of the sum: what those may hide is added.
+    Outer products that nearly cancel leave rounding errors in place of the sum: what those may hide
+    is added.
     """
     if left.shape[1] == 1:
-        return np.asarray(np.sqrt(np.einsum("nkr,nkr->n", left, left) * np.einsum("nkd,nkd->n", right, right)))
+        return np.asarray(
+            np.sqrt(np.einsum("nkr,nkr->n", left, left) * np.einsum("nkd,nkd->n", right, right))
+        )
     inner = np.einsum("njr,nkr->njk", left, left) * np.einsum("njd,nkd->njk", right, right)
     sizes = np.sqrt(np.einsum("nkk->nk", inner)).sum(axis=1)
     hidden = (left.shape[2] + right.shape[2] + 8) * 2.0**-52 * sizes**2

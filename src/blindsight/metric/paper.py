@@ -1,7 +1,9 @@
-"""The paper's Algorithm 1 as an estimator, to the letter, and the same algorithm mended so that it has a proof.
+"""The paper's Algorithm 1 as an estimator, to the letter, and the same algorithm mended so that it
+has a proof.
 
-Both are here to compare with. `DPPDML` is what Li, Pan, Sui and Tsang print; its `guarantee_` has their claim beside
-what is true of it. `MendedDML` changes as little as a proof needs. `DPPMetric` is the one to use.
+Both are here to compare with. `DPPDML` is what Li, Pan, Sui and Tsang print; its `guarantee_` has
+their claim beside what is true of it. `MendedDML` changes as little as a proof needs. `DPPMetric`
+is the one to use.
 """
 
 from __future__ import annotations
@@ -70,8 +72,12 @@ class _Algorithm1(LinearMetric):
     def _batches(self, graph: PairGraph, rng: np.random.Generator) -> list[list[NDArray[np.int64]]]:
         """A partition of the pairs for each epoch, by the public structure."""
         if not isinstance(self.steps, Steps):
-            raise InvalidParameter(f"steps must be Steps(batch_size=, epochs=, ...), got {type(self.steps).__name__}.")
-        return [list(graph.batches(self.steps.batch_size, rng=rng)) for _ in range(self.steps.epochs)]
+            raise InvalidParameter(
+                f"steps must be Steps(batch_size=, epochs=, ...), got {type(self.steps).__name__}."
+            )
+        return [
+            list(graph.batches(self.steps.batch_size, rng=rng)) for _ in range(self.steps.epochs)
+        ]
 
     def _keep(self, W: Floats, norm: str) -> Self:
         self.components_, self.norm_ = W, norm
@@ -88,17 +94,16 @@ class DPPDML(_Algorithm1):
     """Algorithm 1, DPP-DML, as printed.
 
     Parameters:
-        n_components: d', the rows of W; None keeps all columns.
-        epsilon: the budget as the paper counts it, per kappa pairs.
-        noise: a `RowNoise`: Laplace, "scdf", "duchi" or "gaussian", with or without sensitivity reduction (DPP-S).
-        kappa: how kappa is found ("bound" is kappa' of Equation 15, "node" is node privacy), or a number.
-        margin: m, or "mean" for the mean distance of dissimilar pairs (Section VII-B), which is data.
-        clip: h, the Lipschitz constant.
-        steps: batches, epochs and step sizes.
-        preprocessor: as in `DPPMetric`.
+        n_components: d', the rows of W; None keeps all columns. epsilon: the budget as the paper
+        counts it, per kappa pairs. noise: a `RowNoise`: Laplace, "scdf", "duchi" or "gaussian",
+        with or without sensitivity reduction (DPP-S). kappa: how kappa is found ("bound" is kappa'
+        of Equation 15, "node" is node privacy), or a number. margin: m, or "mean" for the mean
+        distance of dissimilar pairs (Section VII-B), which is data. clip: h, the Lipschitz
+        constant. steps: batches, epochs and step sizes. preprocessor: as in `DPPMetric`.
         random_state: as in `DPPMetric`.
 
-    Guarantee: `guarantee_` has the claim and what is proven, which is nothing for DPP-S and for margin="mean".
+    Guarantee: `guarantee_` has the claim and what is proven, which is nothing for DPP-S and for
+    margin="mean".
     """
 
     def __init__(
@@ -133,12 +138,18 @@ class DPPDML(_Algorithm1):
         trace: Trace | None = None,
         progress: Progress | None = None,
     ) -> Self:
-        """Learn from pairs as `DPPMetric` does; `trace` records objective and sensitivity, for the owner only."""
+        """Learn from pairs as `DPPMetric` does; `trace` records objective and sensitivity, for the
+        owner only.
+        """
         if not isinstance(self.noise, RowNoise):
-            raise InvalidParameter(f"noise must be RowNoise(family=, ...), got {type(self.noise).__name__}.")
+            raise InvalidParameter(
+                f"noise must be RowNoise(family=, ...), got {type(self.noise).__name__}."
+            )
         records, graph = self._graph(pairs, y)
         stated = self.kappa
-        self.kappa_ = count_kappa(graph, stated) if isinstance(stated, str) else checks.whole("kappa", stated)  # type: ignore[arg-type]
+        self.kappa_ = (
+            count_kappa(graph, stated) if isinstance(stated, str) else checks.whole("kappa", stated)
+        )  # type: ignore[arg-type]
         # Where learning starts and how pairs are dealt to batches protects nobody.
         rng, _ = training_rng(self.random_state)
         batches = self._batches(graph, rng)
@@ -149,9 +160,14 @@ class DPPDML(_Algorithm1):
             "kappa": self.kappa_,
         }
         guarantee = paper_guarantee(
-            self.noise, batches, rows=width, columns=columns, margin_from_data=self.margin == "mean",
-            simulation=self._simulation, **facts,
-        )  # fmt: skip
+            self.noise,
+            batches,
+            rows=width,
+            columns=columns,
+            margin_from_data=self.margin == "mean",
+            simulation=self._simulation,
+            **facts,
+        )
         what = f"metric from {len(graph)} pairs"
         door = Door(guarantee, what=what, ledger=ledger, random_state=self.random_state)
         self.guarantee_ = guarantee
@@ -173,13 +189,21 @@ class DPPDML(_Algorithm1):
 
 
 def pure_plan(
-    mechanism: str, batches: Batches, *, epsilon: float, group: int, clip: float, size: int, unit: Unit
+    mechanism: str,
+    batches: Batches,
+    *,
+    epsilon: float,
+    group: int,
+    clip: float,
+    size: int,
+    unit: Unit,
 ) -> Planned:
     """`epsilon` for a unit of `group` pairs over all epochs, neighbours "add or remove one".
 
-    The gradient of a pair is one vector of `size` coordinates, clipped to l1 norm `clip`. Batches of an epoch are
-    disjoint and epochs add up. Laplace noise is linear in the distance, so a group spread over batches pays no more
-    than a group in one; the other two mechanisms charge each touched batch in full, and the staircase each coordinate.
+    The gradient of a pair is one vector of `size` coordinates, clipped to l1 norm `clip`. Batches
+    of an epoch are disjoint and epochs add up. Laplace noise is linear in the distance, so a group
+    spread over batches pays no more than a group in one; the other two mechanisms charge each
+    touched batch in full, and the staircase each coordinate.
     """
     epochs, total = len(batches), sum(len(epoch) for epoch in batches)
     touched = 1 if mechanism == "laplace" else min(group, max(len(epoch) for epoch in batches))
@@ -193,7 +217,9 @@ def pure_plan(
         noise = Staircase.calibrate(share, sensitivity=group * clip, dimensions=size, **common)
     else:
         noise = Duchi(epsilon=share, dimensions=size, bound=clip, **common)
-    return Planned(what=GRADIENT, mechanism=noise, count=count, group=group, parts=-(-total // count))
+    return Planned(
+        what=GRADIENT, mechanism=noise, count=count, group=group, parts=-(-total // count)
+    )
 
 
 def pure_descent(
@@ -207,7 +233,9 @@ def pure_descent(
     steps: Steps = AS_MEANT,
     progress: Callable[[int, int], None] | None = None,
 ) -> Floats:
-    """Descend along what the door lets through: noisy sums over batches, or with `boxed` (Duchi) noisy means."""
+    """Descend along what the door lets through: noisy sums over batches, or with `boxed` (Duchi)
+    noisy means.
+    """
     listed = [batch for epoch in batches for batch in epoch]
     sizes = step_sizes(steps.rule, len(listed), first=steps.first)
     for done, batch in enumerate(listed):
@@ -223,7 +251,8 @@ def pure_descent(
 
 
 class MendedDML(_Algorithm1):
-    """Algorithm 1 with pure noise and a proof: the whole matrix of a pair clipped as one vector (`pure_plan`).
+    """Algorithm 1 with pure noise and a proof: the whole matrix of a pair clipped as one vector
+    (`pure_plan`).
 
     Parameters:
         n_components: rows of W; None keeps all columns.
@@ -235,7 +264,8 @@ class MendedDML(_Algorithm1):
         preprocessor: as in `DPPMetric`.
         random_state: as in `DPPMetric`.
 
-    Guarantee: `guarantee_`, pure epsilon, neighbours "add or remove one"; noise is floating point, the map rounded.
+    Guarantee: `guarantee_`, pure epsilon, neighbours "add or remove one"; noise is floating point,
+    the map rounded.
     """
 
     def __init__(
@@ -261,7 +291,9 @@ class MendedDML(_Algorithm1):
         self.preprocessor = preprocessor
         self.random_state = random_state
 
-    def fit(self, pairs: Any, y: Any, *, ledger: Ledger | None = None, progress: Progress | None = None) -> Self:
+    def fit(
+        self, pairs: Any, y: Any, *, ledger: Ledger | None = None, progress: Progress | None = None
+    ) -> Self:
         """Learn from pairs as `DPPMetric` does."""
         mechanism = checks.one_of("mechanism", self.mechanism, _PURE)
         unit: Any = checks.one_of("unit", self.unit, ("pair", "kappa pairs", "record"))
@@ -287,14 +319,19 @@ class MendedDML(_Algorithm1):
         )
         guarantee = Guarantee(
             releases=(planned,),
-            mechanism=f"Algorithm 1 with the whole matrix as one vector, {mechanism} noise, up to {groups[unit]} "
+            mechanism=f"Algorithm 1 with the whole matrix as one vector, {mechanism} noise, up to "
+            f"{groups[unit]} "
             f"{'pairs' if groups[unit] > 1 else 'pair'} per unit",
             model="central",
             accountant="epochs composed; batches of an epoch are disjoint",
             assumptions=(STRUCTURE, ABSENT, *((KAPPA,) if unit == "kappa pairs" else ())),
             simulation=self._simulation,
             also=tuple(
-                Cost(epsilon=epsilon * groups[other] / groups[unit], unit=other, neighbours="add or remove one")
+                Cost(
+                    epsilon=epsilon * groups[other] / groups[unit],
+                    unit=other,
+                    neighbours="add or remove one",
+                )
                 for other in others
                 if linear and other != unit
             ),
@@ -312,5 +349,6 @@ class MendedDML(_Algorithm1):
             steps=self.steps,
             progress=progress,
         )
-        # To 2^-16: the low bits of floating-point noise can betray what it hides, and nobody needs them.
+        # To 2^-16: the low bits of floating-point noise can betray what it hides, and nobody needs
+        # them.
         return self._keep(np.round(W * 2.0**16) / 2.0**16, "l1")

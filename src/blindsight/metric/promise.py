@@ -1,8 +1,9 @@
-"""What each way of learning promises, known before any data: plans for the door, and the paper's claims beside ours.
+"""What each way of learning promises, known before any data: plans for the door, and the paper's
+claims beside ours.
 
-`DPPMetric` is priced from its plan: all of it is Gaussian, so the parts share one mu, in squares. Algorithm 1 to the
-letter is not: its batches are disjoint and its rows compose, which is worked out here; anything that depends on the
-data without noise makes it infinite.
+`DPPMetric` is priced from its plan: all of it is Gaussian, so the parts share one mu, in squares.
+Algorithm 1 to the letter is not: its batches are disjoint and its rows compose, which is worked out
+here; anything that depends on the data without noise makes it infinite.
 """
 
 from __future__ import annotations
@@ -35,12 +36,20 @@ __all__ = [
 
 BINS = 32
 STRUCTURE = Assumption(
-    "public structure", "who was compared with whom (the pair graph's structure and the number of pairs) is public"
+    "public structure",
+    "who was compared with whom (the pair graph's structure and the number of pairs) is public",
 )
-ROWS = Assumption("rows are records", "every row of an array of features is a record of its own, in one pair or tuple")
-ABSENT = Assumption("absent pairs", "a neighbour lacks the unit's pairs: they count as zero in every sum")
+ROWS = Assumption(
+    "rows are records",
+    "every row of an array of features is a record of its own, in one pair or tuple",
+)
+ABSENT = Assumption(
+    "absent pairs", "a neighbour lacks the unit's pairs: they count as zero in every sum"
+)
 KAPPA = Assumption(
-    "kappa", "an attacker misses at least kappa pairs, as Equation 5 supposes; kappa comes from the public structure"
+    "kappa",
+    "an attacker misses at least kappa pairs, as Equation 5 supposes; kappa comes from the public "
+    "structure",
 )
 # Of mu^2: what the small releases beside the learner's own may spend.
 _SHARES = {"column sizes": 0.1, "margin": 0.02, "distances": 0.04}
@@ -48,12 +57,22 @@ _SHARES = {"column sizes": 0.1, "margin": 0.02, "distances": 0.04}
 
 @lru_cache(maxsize=1024)
 def unit_noise(epsilon: float, delta: float) -> float:
-    """The least sigma of one Gaussian release of sensitivity 1 that keeps (epsilon, delta): 1 / mu."""
+    """The least sigma of one Gaussian release of sensitivity 1 that keeps (epsilon, delta): 1 /
+    mu.
+    """
     return Gaussian.calibrate(epsilon, delta=delta, sensitivity=1.0, unit="pair").sigma
 
 
 def metric_plan(
-    loss: str, *, scaled: bool, columns: int, rows: int, noise: float, group: int, unit: Unit, delta: float
+    loss: str,
+    *,
+    scaled: bool,
+    columns: int,
+    rows: int,
+    noise: float,
+    group: int,
+    unit: Unit,
+    delta: float,
 ) -> Plan:
     """The releases of `DPPMetric`: `noise` is what a single release of sensitivity 1 would need.
 
@@ -111,7 +130,12 @@ def metric_guarantee(
         epsilon=epsilon,
         delta=delta,
         model="central",
-        assumptions=(STRUCTURE, ABSENT, *(() if named else (ROWS,)), *((KAPPA,) if unit == "kappa pairs" else ())),
+        assumptions=(
+            STRUCTURE,
+            ABSENT,
+            *(() if named else (ROWS,)),
+            *((KAPPA,) if unit == "kappa pairs" else ()),
+        ),
         simulation=simulation,
         also=tuple(_cost(mu * groups[other] / group, delta, other) for other in others),
     )
@@ -119,14 +143,30 @@ def metric_guarantee(
 
 @lru_cache(maxsize=256)
 def _calibrated(
-    loss: str, scaled: bool, columns: int, rows: int, epsilon: float, delta: float, unit: Unit, group: int
+    loss: str,
+    scaled: bool,
+    columns: int,
+    rows: int,
+    epsilon: float,
+    delta: float,
+    unit: Unit,
+    group: int,
 ) -> tuple[Plan, float]:
-    """The plan with the least noise that keeps the budget, and its mu: remembered, for trials that fit again."""
+    """The plan with the least noise that keeps the budget, and its mu: remembered, for trials that
+    fit again.
+    """
     noise = unit_noise(epsilon, delta)
     target = 1 / noise
     while True:
         releases = metric_plan(
-            loss, scaled=scaled, columns=columns, rows=rows, noise=noise, group=group, unit=unit, delta=delta
+            loss,
+            scaled=scaled,
+            columns=columns,
+            rows=rows,
+            noise=noise,
+            group=group,
+            unit=unit,
+            delta=delta,
         )
         mu = _mu(releases)
         if mu <= target:
@@ -140,7 +180,9 @@ def _mu(releases: Plan) -> float:
 
 def _cost(mu: float, delta: float, unit: Any) -> Cost:
     epsilon = gaussian_epsilon(mu, delta)
-    return Cost(epsilon=epsilon, delta=delta, unit=unit, neighbours="add or remove one", rho=mu * mu / 2)
+    return Cost(
+        epsilon=epsilon, delta=delta, unit=unit, neighbours="add or remove one", rho=mu * mu / 2
+    )
 
 
 def paper_guarantee(
@@ -162,13 +204,16 @@ def paper_guarantee(
     if margin_from_data:
         says = "the margin is the mean distance of the private pairs, released through W"
         unproven.append(Assumption("margin from the data", says))
-    name = {"laplace": "Laplace", "scdf": "staircase", "duchi": "Duchi", "gaussian": "Gaussian"}[noise.family]
+    name = {"laplace": "Laplace", "scdf": "staircase", "duchi": "Duchi", "gaussian": "Gaussian"}[
+        noise.family
+    ]
     facts: Any = {"epsilon": epsilon, "lipschitz": lipschitz, "rows": rows, "columns": columns}
     spent = 0.0 if unproven else noise.spent
     per_pair = _per_pair(noise, noise.plan(batches, kappa=1, **facts), kappa)
     return Guarantee(
         releases=(noise.plan(batches, kappa=kappa, **facts),),
-        mechanism=f"Algorithm 1{' with sensitivity reduction (DPP-S)' if noise.reduced else ''}, {name} noise on "
+        mechanism=f"Algorithm 1{' with sensitivity reduction (DPP-S)' if noise.reduced else ''}, "
+        f"{name} noise on "
         f"{rows} rows, kappa = {kappa}",
         unproven=tuple(unproven),
         delta=spent,

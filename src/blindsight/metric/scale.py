@@ -1,8 +1,10 @@
-"""How columns are brought to one size: by bounds that are public, or by noisy counts of how far pairs are apart.
+"""How columns are brought to one size: by bounds that are public, or by noisy counts of how far
+pairs are apart.
 
-A census table has ages beside yes and no: without scaling the widest column decides every distance. Bounds that are
-known beforehand cost nothing. Without them, a column's size is read off a noisy histogram of the powers of two of its
-differences, which needs no bound and refuses no value; it is paid for within the total.
+A census table has ages beside yes and no: without scaling the widest column decides every distance.
+Bounds that are known beforehand cost nothing. Without them, a column's size is read off a noisy
+histogram of the powers of two of its differences, which needs no bound and refuses no value; it is
+paid for within the total.
 """
 
 from __future__ import annotations
@@ -27,12 +29,17 @@ def check_scale(scale: Any) -> Any:
     if scale is None or (isinstance(scale, str) and scale == "private"):
         return scale
     if isinstance(scale, str) or not hasattr(scale, "__len__") or len(scale) != 2:
-        raise InvalidParameter(f"scale must be None, 'private' or bounds (low, high), got {scale!r}.")
+        raise InvalidParameter(
+            f"scale must be None, 'private' or bounds (low, high), got {scale!r}."
+        )
     low, high = (
-        np.atleast_1d(checks.finite_array(name, part)) for name, part in zip(("low", "high"), scale, strict=True)
+        np.atleast_1d(checks.finite_array(name, part))
+        for name, part in zip(("low", "high"), scale, strict=True)
     )
     if low.ndim != 1 or low.shape != high.shape or not (low < high).all():
-        raise InvalidParameter("scale must be bounds (low, high) of the same length, each low below its high.")
+        raise InvalidParameter(
+            "scale must be bounds (low, high) of the same length, each low below its high."
+        )
     return low, high
 
 
@@ -40,16 +47,19 @@ def bounds_stretch(scale: tuple[Floats, Floats], columns: int) -> Floats:
     """What to multiply each column by so that records within the bounds are at most 2 apart."""
     low, high = scale
     if len(low) not in (1, columns):
-        raise InvalidParameter(f"scale must give bounds for the {columns} columns of X, got {len(low)}.")
+        raise InvalidParameter(
+            f"scale must give bounds for the {columns} columns of X, got {len(low)}."
+        )
     return np.broadcast_to(2 / (math.sqrt(columns) * (high - low)), (columns,)).copy()
 
 
 def counted_stretch(counts: Floats, columns: int, *, noise: float) -> Floats:
-    """The same from noisy counts (`Comparisons.spread`): the root mean square of each column's differences becomes 1
-    over the root of the columns.
+    """The same from noisy counts (`Comparisons.spread`): the root mean square of each column's
+    differences becomes 1 over the root of the columns.
 
-    Buckets whose count noise alone could explain are taken for empty. A column without any other moves little or
-    seldom; it gets the size of the widest, so that it keeps its place without growing.
+    Buckets whose count noise alone could explain are taken for empty. A column without any other
+    moves little or seldom; it gets the size of the widest, so that it keeps its place without
+    growing.
     """
     table = counts.reshape(columns, BUCKETS)
     # One of all cells exceeds this by noise alone with probability of about a tenth of a per cent.

@@ -1,6 +1,7 @@
 """How good a metric is: nearest neighbours on held-out records, and held-out pairs told apart.
 
-All of these look at private data without noise. They are for whoever holds the data; to publish one is a release.
+All of these look at private data without noise. They are for whoever holds the data; to publish one
+is a release.
 """
 
 from __future__ import annotations
@@ -33,18 +34,26 @@ class Scores:
         return (middle - width) / (1 + z * z / n), (middle + width) / (1 + z * z / n)
 
 
-def nearest_neighbours(gallery: Any, classes: Any, queries: Any, truth: Any, *, k: int = 5) -> Scores:
-    """Classify mapped `queries` by majority of the k nearest of the mapped `gallery`; ties go to the nearest class."""
+def nearest_neighbours(
+    gallery: Any, classes: Any, queries: Any, truth: Any, *, k: int = 5
+) -> Scores:
+    """Classify mapped `queries` by majority of the k nearest of the mapped `gallery`; ties go to
+    the nearest class.
+    """
     import faiss
 
     classes, truth = np.asarray(classes), np.asarray(truth)
     if len(np.unique(classes)) < 2:
-        raise InvalidData("the gallery holds a single class: nearest neighbours have nothing to tell apart.")
+        raise InvalidData(
+            "the gallery holds a single class: nearest neighbours have nothing to tell apart."
+        )
     if len(truth) == 0:
         raise InvalidData("there are no held-out records to test on.")
     index = faiss.IndexFlatL2(np.shape(gallery)[1])
     index.add(np.ascontiguousarray(gallery, dtype=np.float32))
-    _, found = index.search(np.ascontiguousarray(queries, dtype=np.float32), min(checks.whole("k", k), len(classes)))
+    _, found = index.search(
+        np.ascontiguousarray(queries, dtype=np.float32), min(checks.whole("k", k), len(classes))
+    )
     names, codes = np.unique(classes, return_inverse=True)
     votes = np.zeros((len(truth), len(names)))
     near = codes[found]
@@ -56,7 +65,9 @@ def nearest_neighbours(gallery: Any, classes: Any, queries: Any, truth: Any, *, 
     return Scores(float(hit.mean()), float(np.mean(per_class)), len(truth))
 
 
-def split_by_pairs(edges: NDArray[np.int64], n_records: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def split_by_pairs(
+    edges: NDArray[np.int64], n_records: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """The paper's protocol: records in pairs are the gallery, all others are held out."""
     used = np.zeros(n_records, dtype=bool)
     used[edges.ravel()] = True

@@ -1,9 +1,9 @@
 """Choose pairs so that the price falls: a forest, a bounded degree, a matching.
 
-Noise grows with how many pairs one unit may change, learning grows with how many pairs there are. Where the first is
-steeper, leaving pairs out wins: a spanning forest has kappa' = 1, a matching touches each record once. All choices
-look at the graph's structure and at random numbers only, never at a label or a feature, so they cost no privacy as
-long as the structure is public.
+Noise grows with how many pairs one unit may change, learning grows with how many pairs there are.
+Where the first is steeper, leaving pairs out wins: a spanning forest has kappa' = 1, a matching
+touches each record once. All choices look at the graph's structure and at random numbers only,
+never at a label or a feature, so they cost no privacy as long as the structure is public.
 """
 
 from __future__ import annotations
@@ -61,9 +61,11 @@ def spanning_forest(graph: PairGraph, *, rng: np.random.Generator) -> NDArray[np
 
 
 def bounded_degree(graph: PairGraph, limit: int, *, rng: np.random.Generator) -> NDArray[np.bool_]:
-    """Which edges to keep so that no record is in more than `limit` pairs; nothing more could be added.
+    """Which edges to keep so that no record is in more than `limit` pairs; nothing more could be
+    added.
 
-    Edges between records of few pairs come first (ties at random): that keeps more of them than chance order.
+    Edges between records of few pairs come first (ties at random): that keeps more of them than
+    chance order.
     """
     limit = checks.whole("limit", limit)
     degrees = graph.degrees
@@ -72,15 +74,18 @@ def bounded_degree(graph: PairGraph, limit: int, *, rng: np.random.Generator) ->
 
 
 def matching(graph: PairGraph, *, rng: np.random.Generator) -> NDArray[np.bool_]:
-    """A maximal matching: each record is in at most one pair, so privacy per pair is privacy per record."""
+    """A maximal matching: each record is in at most one pair, so privacy per pair is privacy per
+    record.
+    """
     return bounded_degree(graph, 1, rng=rng)
 
 
 def select(graph: PairGraph, how: str | int) -> NDArray[np.bool_]:
-    """The mask of the edges that `how` keeps: "all", "forest", "matching", or at most so many pairs for each record.
+    """The mask of the edges that `how` keeps: "all", "forest", "matching", or at most so many pairs
+    for each record.
 
-    Ties are broken by a generator of their own, the same for the same number of pairs: a choice that anybody could
-    repeat from the public structure.
+    Ties are broken by a generator of their own, the same for the same number of pairs: a choice
+    that anybody could repeat from the public structure.
     """
     rng = np.random.default_rng(len(graph))
     if not isinstance(how, str):

@@ -14,20 +14,29 @@ STRATEGIES = ("accuracy", "balanced", "max_tpr", "max_tnr")
 
 
 def best_threshold(
-    distance: NDArray[np.float64], similar: NDArray[np.bool_], *, strategy: str = "accuracy", min_rate: float = 0.9
+    distance: NDArray[np.float64],
+    similar: NDArray[np.bool_],
+    *,
+    strategy: str = "accuracy",
+    min_rate: float = 0.9,
 ) -> float:
     """The distance up to which pairs should count as similar, by exact distances of labelled pairs.
 
     Examples:
         >>> round(best_threshold(np.array([0.1, 0.2, 0.9, 1.1]), np.array([True, True, False, False])), 2)
         0.55
-    """
+    """  # noqa: E501
     checks.one_of("strategy", strategy, STRATEGIES)
     rate = checks.probability("min_rate", min_rate)
     if len(distance) != len(similar):
-        raise InvalidData(f"y must have one label per pair: {len(distance)} pairs, {len(similar)} labels.")
+        raise InvalidData(
+            f"y must have one label per pair: {len(distance)} pairs, {len(similar)} labels."
+        )
     if similar.all() or not similar.any():
-        raise InvalidData("y must hold both similar and dissimilar pairs: with a single kind no threshold is better.")
+        raise InvalidData(
+            "y must hold both similar and dissimilar pairs: with a single kind no threshold is "
+            "better."
+        )
     order = np.argsort(distance, kind="stable")
     sorted_distance, alike = distance[order], similar[order]
     # Entry k: the k nearest pairs are called similar. Only between different distances can one cut.
@@ -41,7 +50,11 @@ def best_threshold(
 
 
 def _worth(
-    found: NDArray[np.float64], refused: NDArray[np.float64], strategy: str, rate: float, share: float
+    found: NDArray[np.float64],
+    refused: NDArray[np.float64],
+    strategy: str,
+    rate: float,
+    share: float,
 ) -> NDArray[np.float64]:
     if strategy == "accuracy":
         return share * found + (1 - share) * refused
@@ -52,11 +65,16 @@ def _worth(
 
 
 def cut(
-    similar: NDArray[np.float64], dissimilar: NDArray[np.float64], edges: NDArray[np.float64], *, noise: float
+    similar: NDArray[np.float64],
+    dissimilar: NDArray[np.float64],
+    edges: NDArray[np.float64],
+    *,
+    noise: float,
 ) -> float:
     """The edge that parts two noisy histograms best, both kinds counting the same.
 
-    Where the noise of all cells together drowns either kind, a third of the range: the typical distance.
+    Where the noise of all cells together drowns either kind, a third of the range: the typical
+    distance.
     """
     near, far = float(similar.sum()), float(dissimilar.sum())
     if min(near, far) <= 4 * noise * np.sqrt(len(similar)):

@@ -1,9 +1,11 @@
 """What a guarantee is, what it costs, how it is spent.
 
-- `cost`, `guarantee`: frozen values that always name their unit; `disclosure` for what has no epsilon.
+- `cost`, `guarantee`: frozen values that always name their unit; `disclosure` for what has no
+  epsilon.
 - `mechanisms`: the only place that draws privacy noise; `entropy` chooses what it is made of.
 - `plan`, `accounting`: what will be released, and what that costs together.
-- `door`: the only way from a private value to a released one; `estimator`: what every private estimator shares.
+- `door`: the only way from a private value to a released one; `estimator`: what every private
+  estimator shares.
 - `ledger`: the durable account that is charged before anything leaves.
 """
 
@@ -48,7 +50,8 @@ _LATER = {
 
 
 def __getattr__(name: str) -> Any:
-    # The ledger brings SQLAlchemy and estimators scikit-learn, which those who only want a mechanism need not wait for.
+    # The ledger brings SQLAlchemy and estimators scikit-learn, which those who only want a
+    # mechanism need not wait for.
     if name in _LATER:
         return getattr(importlib.import_module(f"{__name__}.{_LATER[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

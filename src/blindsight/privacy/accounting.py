@@ -28,9 +28,10 @@ _FINE_BELOW = 60.0
 def price(releases: Plan, *, delta: float = 0.0) -> Cost:
     """What a plan costs in all, at one `delta`, in the unit that all of its mechanisms share.
 
-    Pure epsilons add. Gaussian releases add in mu^2 and are read off the exact Gaussian curve; those on Poisson samples
-    are composed by their privacy-loss distributions (a unit of several rows as a mixture, Ganesh 2024), and the smaller
-    of that and the bound without sampling counts. rho is the bound without sampling.
+    Pure epsilons add. Gaussian releases add in mu^2 and are read off the exact Gaussian curve;
+    those on Poisson samples are composed by their privacy-loss distributions (a unit of several
+    rows as a mixture, Ganesh 2024), and the smaller of that and the bound without sampling counts.
+    rho is the bound without sampling.
     """
     if not releases:
         raise InvalidParameter("a plan must name at least one release.")
@@ -47,17 +48,30 @@ def price(releases: Plan, *, delta: float = 0.0) -> Cost:
     if gaussian:
         left = checks.probability("delta", delta, below_one=True) - spent
         if left <= 0:
-            raise InvalidParameter(f"delta must be above {spent:g} for a plan with Gaussian noise, got {delta!r}.")
+            raise InvalidParameter(
+                f"delta must be above {spent:g} for a plan with Gaussian noise, got {delta!r}."
+            )
         epsilon += _gaussian_plan_epsilon(tuple(gaussian), left)
         rho += math.fsum(item.count * _mu(item) ** 2 / 2 for item in gaussian)
         spent = delta
     known = None if any(item.mechanism.cost.delta for item in pure) else rho
     # A single pure release states what its mechanism does; its rho follows from epsilon.
-    return Cost(epsilon=epsilon, delta=spent, unit=unit, neighbours=neighbours, rho=known if gaussian else None)
+    return Cost(
+        epsilon=epsilon,
+        delta=spent,
+        unit=unit,
+        neighbours=neighbours,
+        rho=known if gaussian else None,
+    )
 
 
 def least_noise(
-    epsilon: float, releases: Callable[[float], Plan], *, delta: float, low: float = 1e-3, precision: float = 1.001
+    epsilon: float,
+    releases: Callable[[float], Plan],
+    *,
+    delta: float,
+    low: float = 1e-3,
+    precision: float = 1.001,
 ) -> float:
     """The least noise (to 0.1%) whose plan keeps (epsilon, delta), rounded toward privacy.
 
@@ -72,7 +86,9 @@ def least_noise(
     while not fits(high):
         high *= 2
         if high > 1e9:
-            raise InvalidParameter(f"no noise keeps epsilon {target:g}: other parts of the plan cost more.")
+            raise InvalidParameter(
+                f"no noise keeps epsilon {target:g}: other parts of the plan cost more."
+            )
     while high / 2 > low and fits(high / 2):
         high /= 2
     least = high / 2
@@ -88,7 +104,9 @@ def _mu(item: Planned) -> float:
 
 @functools.lru_cache(maxsize=512)
 def _gaussian_plan_epsilon(releases: Plan, delta: float) -> float:
-    whole = closed_form(math.sqrt(math.fsum(item.count * _mu(item) ** 2 for item in releases)), delta)
+    whole = closed_form(
+        math.sqrt(math.fsum(item.count * _mu(item) ** 2 for item in releases)), delta
+    )
     if all(item.rate == 1 for item in releases):
         return whole
     bound = whole
@@ -120,7 +138,10 @@ def _by_distribution(releases: Plan, delta: float) -> float:
     from scipy.stats import binom
 
     # A grid well below the typical loss of one step; coarser is faster and still an upper bound.
-    step = min(max(1e-5, min(1e-3 * (1 + 4 * (item.group > 1)), 0.05 * item.rate * _mu(item))) for item in releases)
+    step = min(
+        max(1e-5, min(1e-3 * (1 + 4 * (item.group > 1)), 0.05 * item.rate * _mu(item)))
+        for item in releases
+    )
     total: Any = None
     for item in releases:
         rows = range(item.group + 1)
@@ -147,7 +168,8 @@ def compose(costs: Iterable[Cost]) -> Cost:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    # Orders of Renyi accounting that do not converge are left out with a log line each: nothing for the reader to do.
+    # Orders of Renyi accounting that do not converge are left out with a log line each: nothing for
+    # the reader to do.
     log = logging.getLogger("absl")
     level = log.level
     log.setLevel(logging.ERROR)

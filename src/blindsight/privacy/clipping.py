@@ -16,7 +16,8 @@ __all__ = ["clip_norm"]
 def clip_norm(
     x: Any, bound: float, *, order: Literal[1, 2] = 2, axis: int | tuple[int, ...] = -1
 ) -> NDArray[np.float64]:
-    """Scale every vector along `axis` into the l1 or l2 ball of radius `bound`; those inside stay as they are.
+    """Scale every vector along `axis` into the l1 or l2 ball of radius `bound`; those inside stay
+    as they are.
 
     Examples:
         >>> clip_norm([[3.0, 4.0], [0.3, 0.4]], 1.0)

@@ -1,8 +1,8 @@
 """What one release costs: a frozen value that always names its unit.
 
-An epsilon means nothing until it says *per what*. A 48-bit code flipped at epsilon 1 per bit costs epsilon 48 per
-record; both statements are true and only one of them protects a person. So a `Cost` cannot be made without a unit
-and a neighbour relation, and costs in different units do not add.
+An epsilon means nothing until it says *per what*. A 48-bit code flipped at epsilon 1 per bit costs
+epsilon 48 per record; both statements are true and only one of them protects a person. So a `Cost`
+cannot be made without a unit and a neighbour relation, and costs in different units do not add.
 """
 
 from __future__ import annotations
@@ -20,17 +20,22 @@ __all__ = ["INSIDE", "Cost", "Neighbours", "Sampler", "Unit", "build", "plain"]
 Unit = Literal["bit", "pixel", "record", "person", "pair", "kappa pairs", "query", "user"]
 Neighbours = Literal["replace one", "add or remove one"]
 Sampler = Literal["exact", "float"]
-#: which larger units hold a smaller one: whoever changes the smaller changes the larger, so what bounds the larger
+# : which larger units hold a smaller one: whoever changes the smaller changes the larger, so what
+# bounds the larger
 #: bounds the smaller, and cannot be stated as less.
-INSIDE = {"bit": ("record", "person", "user"), "pixel": ("record", "person", "user"), "record": ("person", "user")}
+INSIDE = {
+    "bit": ("record", "person", "user"),
+    "pixel": ("record", "person", "user"),
+    "record": ("person", "user"),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
     """What one release spends: (epsilon, delta) per `unit`, under a neighbour relation.
 
-    `rho` is its parameter of zero-concentrated privacy where that is known beside (epsilon, delta): what an account
-    that composes Gaussian releases tightly is charged, see `zcdp`.
+    `rho` is its parameter of zero-concentrated privacy where that is known beside (epsilon, delta):
+    what an account that composes Gaussian releases tightly is charged, see `zcdp`.
 
     Examples:
         >>> print(Cost(epsilon=0.5, unit="record") + Cost(epsilon=1.5, unit="record"))
@@ -44,7 +49,9 @@ class Cost:
     rho: float | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "epsilon", checks.non_negative("epsilon", self.epsilon, infinite=True))
+        object.__setattr__(
+            self, "epsilon", checks.non_negative("epsilon", self.epsilon, infinite=True)
+        )
         object.__setattr__(self, "delta", checks.probability("delta", self.delta, below_one=True))
         checks.one_of("unit", self.unit, get_args(Unit))
         checks.one_of("neighbours", self.neighbours, get_args(Neighbours))
@@ -53,7 +60,9 @@ class Cost:
 
     @property
     def zcdp(self) -> float | None:
-        """rho; of a pure epsilon epsilon^2 / 2 (Bun and Steinke 2016); None where neither is known."""
+        """rho; of a pure epsilon epsilon^2 / 2 (Bun and Steinke 2016); None where neither is
+        known.
+        """
         if self.rho is None and self.delta == 0:
             return self.epsilon * self.epsilon / 2
         return self.rho
@@ -65,7 +74,8 @@ class Cost:
         if (self.unit, self.neighbours) != (other.unit, other.neighbours):
             raise UnitMismatch(
                 f"cannot add a cost per {self.unit} ({self.neighbours}) to one per {other.unit} "
-                f"({other.neighbours}). Convert one of them first, for example with .per('record', times=...)."
+                f"({other.neighbours}). Convert one of them first, for example with .per('record', "
+                "times=...)."
             )
         return dataclasses.replace(
             self,
@@ -83,7 +93,8 @@ class Cost:
     def per(self, unit: Unit, *, times: int) -> Cost:
         """The same release in a larger unit that holds up to `times` of this one (group privacy).
 
-        Pure epsilon multiplies. With delta, group privacy gives delta * sum of e^(i epsilon) for i < times.
+        Pure epsilon multiplies. With delta, group privacy gives delta * sum of e^(i epsilon) for i
+        < times.
 
         Examples:
             >>> Cost(epsilon=1.0, unit="bit").per("record", times=48).epsilon
@@ -98,7 +109,9 @@ class Cost:
                 delta *= math.fsum(math.exp(i * self.epsilon) for i in range(times))
                 delta = min(delta, math.nextafter(1, 0))
         rho = None if self.rho is None else self.rho * times * times
-        return dataclasses.replace(self, epsilon=self.epsilon * times, delta=delta, unit=unit, rho=rho)
+        return dataclasses.replace(
+            self, epsilon=self.epsilon * times, delta=delta, unit=unit, rho=rho
+        )
 
     def __str__(self) -> str:
         delta = f", δ = {self.delta:.3g}" if self.delta else ""

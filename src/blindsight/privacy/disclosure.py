@@ -1,6 +1,8 @@
-"""What a protection without an epsilon gives away: who sees what, and what an attack recovered of it.
+"""What a protection without an epsilon gives away: who sees what, and what an attack recovered of
+it.
 
-Encryption and sketches make no differential-privacy promise, so they carry a `Disclosure` instead of a `Guarantee`.
+Encryption and sketches make no differential-privacy promise, so they carry a `Disclosure` instead
+of a `Guarantee`.
 """
 
 from __future__ import annotations
@@ -18,7 +20,9 @@ FORMAT = "blindsight disclosure card 2"
 
 @dataclass(frozen=True, kw_only=True)
 class Recovery:
-    """One attack's result: what it tried, how well it did, in which measure, and what chance would give."""
+    """One attack's result: what it tried, how well it did, in which measure, and what chance would
+    give.
+    """
 
     attack: str
     measure: str
@@ -58,7 +62,9 @@ class Disclosure:
     def with_recovery(self, *recovered: Recovery, verdict: str | None = None) -> Disclosure:
         """The same disclosure with further attacks' results."""
         return dataclasses.replace(
-            self, recovered=self.recovered + recovered, verdict=self.verdict if verdict is None else verdict
+            self,
+            recovered=self.recovered + recovered,
+            verdict=self.verdict if verdict is None else verdict,
         )
 
     def rows(self) -> list[tuple[str, str]]:
@@ -76,11 +82,15 @@ class Disclosure:
         """The card as plain text."""
         rows = self.rows()
         width = max(len(field) for field, _ in rows)
-        return "\n".join(["DISCLOSURE CARD", *(f"  {field:<{width}}  {value}" for field, value in rows)])
+        return "\n".join(
+            ["DISCLOSURE CARD", *(f"  {field:<{width}}  {value}" for field, value in rows)]
+        )
 
     def to_json(self) -> str:
         """JSON text; `from_json` reads it back to an equal value."""
-        return json.dumps({"format": FORMAT, **dataclasses.asdict(self)}, ensure_ascii=False, indent=2)
+        return json.dumps(
+            {"format": FORMAT, **dataclasses.asdict(self)}, ensure_ascii=False, indent=2
+        )
 
     @classmethod
     def from_json(cls, text: str) -> Disclosure:

@@ -1,15 +1,15 @@
-"""The door: the only code that takes a value computed from private data and returns one that may leave.
+"""The door: the only code that takes a value computed from private data and returns one that may
+leave.
 
-    guarantee = Guarantee(releases=plan, ...)          # made before any private value is seen
-    door = Door(guarantee, what="a metric", ledger=ledger, random_state=None)    # charged here, or nothing leaves
-    noisy = door.release("margin", value)
-    batch = door.sample("gradients", n)
-    total = door.total("gradients", rows)
+    guarantee = Guarantee(releases=plan, ...)          # made before any private value is seen door
+    = Door(guarantee, what="a metric", ledger=ledger, random_state=None)    # charged here, or
+    nothing leaves noisy = door.release("margin", value) batch = door.sample("gradients", n) total =
+    door.total("gradients", rows)
 
-The mechanism is the plan's own: what is drawn and what is accounted are one object, and what the plan does not name,
-or names less often, is refused. Values are projected into the mechanism's domain first, so that no private value can
-make a release fail. An auditor can listen (`listening`): see each value before its noise, freeze the entropy, hand out
-other releases instead.
+The mechanism is the plan's own: what is drawn and what is accounted are one object, and what the
+plan does not name, or names less often, is refused. Values are projected into the mechanism's
+domain first, so that no private value can make a release fail. An auditor can listen (`listening`):
+see each value before its noise, freeze the entropy, hand out other releases instead.
 """
 
 from __future__ import annotations
@@ -42,18 +42,20 @@ Array = NDArray[Any]
 # Rows are added in blocks of so many, and the blocks with their rounding errors carried along.
 _BLOCK = 1024
 _MOST_ROWS = 1 << 27
-# What share of its bound a row may fill. n rows of at most B, added so, give a sum that is off by at most
-# (_BLOCK + 8) 2^-53 n B (Higham 2002, sections 3.1 and 4.3), and two neighbouring sums by twice that: for _MOST_ROWS
-# rows 2^-15 of B. Casacuberta et al. (2022) turn sums that forget it into attacks. A share that followed n would
-# itself move every row when one is added.
+# What share of its bound a row may fill. n rows of at most B, added so, give a sum that is off by
+# at most (_BLOCK + 8) 2^-53 n B (Higham 2002, sections 3.1 and 4.3), and two neighbouring sums by
+# twice that: for _MOST_ROWS rows 2^-15 of B. Casacuberta et al. (2022) turn sums that forget it
+# into attacks. A share that followed n would itself move every row when one is added.
 _FILLED = 1 - 2.0**-15
 
 
 @dataclass(frozen=True)
 class Passage:
-    """One value at the door: by which planned release, the how many-eth of its name, and what went in.
+    """One value at the door: by which planned release, the how many-eth of its name, and what went
+    in.
 
-    Where records are released one by one, also their names and what the values are of (`release_each`).
+    Where records are released one by one, also their names and what the values are of
+    (`release_each`).
     """
 
     title: str
@@ -98,10 +100,11 @@ def listening(listener: Listener) -> Iterator[Listener]:
 
 
 class Rows(Protocol):
-    """Records' rows that need not be laid out: their norms, and a weighted sum of those whose weight is above 0.
+    """Records' rows that need not be laid out: their norms, and a weighted sum of those whose
+    weight is above 0.
 
-    Norms must not be below what they are, and sums must be made by `added`: what is clipped and what is added is then
-    the same to within the little that the door leaves for rounding.
+    Norms must not be below what they are, and sums must be made by `added`: what is clipped and
+    what is added is then the same to within the little that the door leaves for rounding.
     """
 
     def __len__(self) -> int: ...
@@ -114,8 +117,8 @@ class Rows(Protocol):
 def added(weights: Array, part: Callable[[Array], Array]) -> Array:
     """The sum over all rows whose weight is above 0, `part` of these row numbers at a time.
 
-    Blocks are added with their rounding errors (Kahan), so that the error does not grow with the number of blocks.
-    Rows of weight 0 are not touched: zero times what is no number is none.
+    Blocks are added with their rounding errors (Kahan), so that the error does not grow with the
+    number of blocks. Rows of weight 0 are not touched: zero times what is no number is none.
     """
     kept = np.flatnonzero(weights > 0)
     total = np.asarray(part(kept[:_BLOCK]), np.float64)
@@ -130,7 +133,9 @@ def added(weights: Array, part: Callable[[Array], Array]) -> Array:
 
 @dataclass(frozen=True)
 class Outer:
-    """Rows a_i b_i' (records' gradients of a linear map): never laid out, clipped in closed form."""
+    """Rows a_i b_i' (records' gradients of a linear map): never laid out, clipped in closed
+    form.
+    """
 
     left: Array
     right: Array
@@ -140,11 +145,16 @@ class Outer:
 
     def norms(self, order: float) -> Array:
         """|a| |b|: of the outer product, in l1 and l2 alike."""
-        return np.asarray(np.linalg.norm(self.left, ord=order, axis=1) * np.linalg.norm(self.right, ord=order, axis=1))
+        return np.asarray(
+            np.linalg.norm(self.left, ord=order, axis=1)
+            * np.linalg.norm(self.right, ord=order, axis=1)
+        )
 
     def weighted_sum(self, weights: Array) -> Array:
         """Sum of w_i a_i b_i' over the rows that count."""
-        return added(weights, lambda rows: (self.left[rows] * weights[rows, None]).T @ self.right[rows])
+        return added(
+            weights, lambda rows: (self.left[rows] * weights[rows, None]).T @ self.right[rows]
+        )
 
 
 @dataclass(frozen=True)
@@ -158,20 +168,23 @@ class _Plain:
 
     def norms(self, order: float) -> Array:
         width = int(np.prod(self.values.shape[1:]))
-        return np.asarray(np.linalg.norm(self.values.reshape(len(self.values), width), ord=order, axis=1))
+        return np.asarray(
+            np.linalg.norm(self.values.reshape(len(self.values), width), ord=order, axis=1)
+        )
 
     def weighted_sum(self, weights: Array) -> Array:
         return added(weights, lambda rows: np.tensordot(weights[rows], self.values[rows], axes=1))
 
 
 class Door:
-    """One opening: a guarantee that is charged before anything passes, and then what it names, as often as it says.
+    """One opening: a guarantee that is charged before anything passes, and then what it names, as
+    often as it says.
 
     Parameters:
-        guarantee: what is promised; its releases are the plan.
-        what: what this is, for the ledger and the auditor ("codes of 500 images").
-        ledger: charged with the guarantee's costs, at once; without one a warning says that nothing was charged.
-        random_state: None for the operating system's entropy; a seed makes a simulation; or a `Source` such as a
+        guarantee: what is promised; its releases are the plan. what: what this is, for the ledger
+        and the auditor ("codes of 500 images"). ledger: charged with the guarantee's costs, at
+        once; without one a warning says that nothing was charged. random_state: None for the
+        operating system's entropy; a seed makes a simulation; or a `Source` such as a
             vault's.
         key: the ledger's idempotency key: the same release, charged once however often it is tried.
     """
@@ -193,7 +206,8 @@ class Door:
         self._source = source_of(random_state)
         if self._source.name != guarantee.entropy:
             raise InvalidParameter(
-                f"the guarantee speaks of entropy {guarantee.entropy!r}, but the door draws from {self._source.name!r}."
+                f"the guarantee speaks of entropy {guarantee.entropy!r}, but the door draws from "
+                f"{self._source.name!r}."
             )
         self._charge(ledger, key)
         self._listener = _listener.get()
@@ -206,20 +220,26 @@ class Door:
         return self._pass(planned, planned.mechanism.domain.project(value))
 
     def total(self, what: str, rows: Any) -> Array:
-        """The sum of records' rows, each clipped to the plan's bound in the mechanism's norm, released.
+        """The sum of records' rows, each clipped to the plan's bound in the mechanism's norm,
+        released.
 
-        `rows` is an array (n, ...) or a `Rows` that knows its norms and sums without being laid out.
+        `rows` is an array (n, ...) or a `Rows` that knows its norms and sums without being laid
+        out.
         """
         planned = self._next(what, fresh=True)
         order = getattr(planned.mechanism.domain, "order", None)
         if order is None:
             raise InvalidParameter(
-                f"{what!r} is released by {planned.mechanism.says}: only additive noise totals rows."
+                f"{what!r} is released by {planned.mechanism.says}: only additive noise totals "
+                "rows."
             )
-        given: Rows = rows if hasattr(rows, "weighted_sum") else _Plain(np.asarray(rows, np.float64))
+        given: Rows = (
+            rows if hasattr(rows, "weighted_sum") else _Plain(np.asarray(rows, np.float64))
+        )
         if len(given) > _MOST_ROWS:
             raise InvalidParameter(
-                f"a total takes at most {_MOST_ROWS:,} rows, got {len(given):,}: release it in parts."
+                f"a total takes at most {_MOST_ROWS:,} rows, got {len(given):,}: release it in "
+                "parts."
             )
         with np.errstate(over="ignore", invalid="ignore"):
             norms = np.nan_to_num(given.norms(order), nan=np.inf, posinf=np.inf)
@@ -232,7 +252,9 @@ class Door:
         return self._pass(planned, planned.mechanism.domain.project(given.weighted_sum(weights)))
 
     def sample(self, what: str, n: int) -> NDArray[np.int64]:
-        """The records of the next batch: each of n with the planned rate, independently; all where that is 1."""
+        """The records of the next batch: each of n with the planned rate, independently; all where
+        that is 1.
+        """
         planned = self._find(what)
         if planned.rate == 1:
             return np.arange(n)
@@ -244,16 +266,22 @@ class Door:
             drawn = drawn if absent is None else drawn & ~absent
         return np.flatnonzero(drawn)
 
-    def together(self, what: str, values: Sequence[Any], add: Callable[[list[Array]], Array]) -> Array:
-        """A sum whose noise several parties draw, each its own share: nobody sees the sum without it.
+    def together(
+        self, what: str, values: Sequence[Any], add: Callable[[list[Array]], Array]
+    ) -> Array:
+        """A sum whose noise several parties draw, each its own share: nobody sees the sum without
+        it.
 
-        Each value is clipped and gets its party's share by the planned mechanism (`share`, in whole steps); `add` is
-        handed these and brings them together, by whatever protocol. It counts as one release.
+        Each value is clipped and gets its party's share by the planned mechanism (`share`, in whole
+        steps); `add` is handed these and brings them together, by whatever protocol. It counts as
+        one release.
         """
         planned = self._next(what, fresh=True)
         mechanism: Any = planned.mechanism
         if not hasattr(mechanism, "share"):
-            raise InvalidParameter(f"{what!r} is released by {planned.mechanism.says}, which is not drawn in shares.")
+            raise InvalidParameter(
+                f"{what!r} is released by {planned.mechanism.says}, which is not drawn in shares."
+            )
         passage = None
         if self._listener is not None:
             exact = np.sum([mechanism.clipped(value) for value in values], axis=0) * mechanism.step
@@ -263,7 +291,8 @@ class Door:
                 return forced
         label = f"{self.what}/{what}/{self._used[what]}"
         drawn = [
-            mechanism.share(value, rng=self._source.stream(f"{label}/{place}", exact=True)) * mechanism.step
+            mechanism.share(value, rng=self._source.stream(f"{label}/{place}", exact=True))
+            * mechanism.step
             for place, value in enumerate(values)
         ]
         released = add(drawn)
@@ -272,20 +301,25 @@ class Door:
         return released
 
     def release_each(self, what: str, values: Any, names: Sequence[str], *, about: str) -> Array:
-        """Every record's value by itself, with noise that depends on its name, the mechanism, `about` and the value.
+        """Every record's value by itself, with noise that depends on its name, the mechanism,
+        `about` and the value.
 
-        With a vault's source a record gets the same release whenever it is asked for, alone or among others. `about`
-        tells which function the values are of (a digest of it): the same noise on two functions of one record, or on
-        two values under one name, would show how they differ. A name that stands several times is one record: its
-        first value is released, and handed out for all.
+        With a vault's source a record gets the same release whenever it is asked for, alone or
+        among others. `about` tells which function the values are of (a digest of it): the same
+        noise on two functions of one record, or on two values under one name, would show how they
+        differ. A name that stands several times is one record: its first value is released, and
+        handed out for all.
         """
         planned = self._next(what)
         given = planned.mechanism.domain.project(values)
         if len(given) != len(names):
             raise InvalidParameter(f"got {len(names)} names for {len(given)} records.")
         first: dict[str, int] = {}
-        places = np.array([first.setdefault(name, place) for place, name in enumerate(names)], np.int64)
-        # As many values as were given, so that how many pictures are equal does not show at the door.
+        places = np.array(
+            [first.setdefault(name, place) for place, name in enumerate(names)], np.int64
+        )
+        # As many values as were given, so that how many pictures are equal does not show at the
+        # door.
         inside = given[places]
         if self._source.name == "system":
             return self._pass(planned, inside)[places]
@@ -303,7 +337,11 @@ class Door:
             seal = hashlib.sha256(np.ascontiguousarray(value).tobytes()).hexdigest()
             rng = self._source.stream(f"{name}/{law}/{seal}", exact=exact)
             parts.append(planned.mechanism.release(value[None], rng=rng))
-        released = np.concatenate(parts) if parts else planned.mechanism.release(inside, rng=np.random.default_rng(0))
+        released = (
+            np.concatenate(parts)
+            if parts
+            else planned.mechanism.release(inside, rng=np.random.default_rng(0))
+        )
         if self._listener is not None:
             self._listener.passed(passage, released)
         return released
@@ -315,7 +353,8 @@ class Door:
             return
         if not hasattr(ledger, "charge"):
             raise InvalidParameter(
-                f"ledger must be a blindsight.Ledger or None, got {type(ledger).__name__}: open one with "
+                f"ledger must be a blindsight.Ledger or None, got {type(ledger).__name__}: open "
+                "one with "
                 "Ledger(path, dataset=...)."
             )
         ledger.charge(self.guarantee.costs, what=self.what, key=key)
@@ -324,7 +363,8 @@ class Door:
         if what not in self._planned:
             named = ", ".join(repr(name) for name in self._planned) or "nothing"
             raise NotPlanned(
-                f"{what!r} is not in the plan of {self.what!r}, which names {named}. Nothing was released."
+                f"{what!r} is not in the plan of {self.what!r}, which names {named}. Nothing was "
+                "released."
             )
         return self._planned[what]
 
@@ -332,12 +372,16 @@ class Door:
         planned = self._find(what)
         if fresh and self.guarantee.entropy == "keyed":
             raise InvalidParameter(
-                f"{what!r} needs fresh noise: a key gives the same noise to the same name, so that two data sets under "
+                f"{what!r} needs fresh noise: a key gives the same noise to the same name, so that "
+                "two data sets under "
                 "it would show their difference. Pass each record's name, or random_state=None."
             )
         most = planned.count * planned.parts
         if self._used[what] >= most:
-            raise NotPlanned(f"{what!r} was planned {most} times and has passed as often. Nothing more was released.")
+            raise NotPlanned(
+                f"{what!r} was planned {most} times and has passed as often. Nothing more was "
+                "released."
+            )
         self._used[what] += 1
         return planned
 
@@ -368,7 +412,8 @@ def _say_uncharged(what: str) -> None:
     if kind not in _said:
         _said.add(kind)
         warnings.warn(
-            f"released without a ledger, so nothing was charged: {what}. Pass ledger=, or turn this off with "
+            f"released without a ledger, so nothing was charged: {what}. Pass ledger=, or turn "
+            "this off with "
             "warnings.simplefilter('ignore', blindsight.core.errors.UnchargedRelease).",
             UnchargedRelease,
             stacklevel=4,

@@ -2,12 +2,13 @@
 
 A `Source` hands out streams of random numbers and says what they are made of:
 
-- `SystemSource`: for exact samplers every bit from the operating system; for bulk noise and batches AES in counter
-  mode, its key and its counter 256 bits from the operating system (numpy's own generators can be run backwards from
-  enough of their output, and torch's takes a seed of 32 bits: neither ever protects anyone here);
+- `SystemSource`: for exact samplers every bit from the operating system; for bulk noise and batches
+  AES in counter mode, its key and its counter 256 bits from the operating system (numpy's own
+  generators can be run backwards from enough of their output, and torch's takes a seed of 32 bits:
+  neither ever protects anyone here);
 - `SeededSource`: a fixed seed: reproducible, so a simulation, and the guarantee says so;
-- a vault's `RecordSource`: AES keyed by a secret and a record's name: the same noise for the same record, whenever it
-  is asked for.
+- a vault's `RecordSource`: AES keyed by a secret and a record's name: the same noise for the same
+  record, whenever it is asked for.
 
 `training_rng` is for what protects nobody: initial weights, splits, public rotations.
 """
@@ -38,14 +39,20 @@ __all__ = [
     "words",
 ]
 
-RandomState: TypeAlias = int | np.random.Generator | np.random.SeedSequence | np.random.RandomState | None
+RandomState: TypeAlias = (
+    int | np.random.Generator | np.random.SeedSequence | np.random.RandomState | None
+)
 EntropyName = Literal["system", "keyed", "seed"]
 
 
 class Rng(Protocol):
-    """What a mechanism may ask of its random numbers; numpy's `Generator` and `SystemEntropy` both answer."""
+    """What a mechanism may ask of its random numbers; numpy's `Generator` and `SystemEntropy` both
+    answer.
+    """
 
-    def integers(self, low: Any, high: Any = None, size: Any = None, dtype: Any = np.int64) -> Any: ...
+    def integers(
+        self, low: Any, high: Any = None, size: Any = None, dtype: Any = np.int64
+    ) -> Any: ...
 
     def random(self, size: Any = None) -> Any: ...
 
@@ -53,14 +60,18 @@ class Rng(Protocol):
 
 
 class SystemEntropy:
-    """Random numbers of the operating system (`os.urandom`), with the few methods of a numpy generator that we use."""
+    """Random numbers of the operating system (`os.urandom`), with the few methods of a numpy
+    generator that we use.
+    """
 
     def bytes(self, length: int) -> bytes:
         """That many random bytes."""
         return os.urandom(length)
 
     def integers(self, low: Any, high: Any = None, size: Any = None, dtype: Any = np.int64) -> Any:
-        """Exactly uniform integers in [low, high), as numpy has them, for plain numbers as bounds."""
+        """Exactly uniform integers in [low, high), as numpy has them, for plain numbers as
+        bounds.
+        """
         if high is None:
             low, high = 0, low
         low, span = int(low), int(high) - int(low)
@@ -79,7 +90,8 @@ class SystemEntropy:
     def _below(self, span: int, count: int) -> NDArray[np.uint64]:
         if span & (span - 1) == 0:
             return words(self, count) & np.uint64(span - 1)
-        # Values past the largest multiple of the span would favour small remainders: draw them again.
+        # Values past the largest multiple of the span would favour small remainders: draw them
+        # again.
         last = np.uint64((1 << 64) // span * span - 1)
         result = words(self, count)
         todo = np.flatnonzero(result > last)
@@ -97,12 +109,16 @@ def words(rng: Rng, count: int) -> NDArray[np.uint64]:
 
 
 def aes_generator(secret: bytes | None = None) -> np.random.Generator:
-    """A numpy generator on AES-128 in counter mode; key and first counter are the 32 secret bytes."""
+    """A numpy generator on AES-128 in counter mode; key and first counter are the 32 secret
+    bytes.
+    """
     from randomgen import AESCounter
 
     secret = os.urandom(32) if secret is None else secret
     if len(secret) != 32:
-        raise InvalidParameter(f"the secret of an AES generator must have 32 bytes, got {len(secret)}.")
+        raise InvalidParameter(
+            f"the secret of an AES generator must have 32 bytes, got {len(secret)}."
+        )
     halves = np.frombuffer(secret, dtype="<u8").astype(np.uint64)
     return np.random.Generator(AESCounter(key=halves[:2], counter=halves[2:]))
 
@@ -162,7 +178,8 @@ def training_rng(random_state: RandomState) -> tuple[np.random.Generator, bool]:
         random_state, (int, np.integer, np.random.Generator, np.random.SeedSequence)
     ):
         raise InvalidParameter(
-            f"random_state must be None, a whole number, a Generator or a SeedSequence, got {random_state!r}."
+            "random_state must be None, a whole number, a Generator or a SeedSequence, got "
+            f"{random_state!r}."
         )
     if isinstance(random_state, (int, np.integer)) and random_state < 0:
         raise InvalidParameter(f"random_state must be at least 0, got {random_state}.")
@@ -172,12 +189,17 @@ def training_rng(random_state: RandomState) -> tuple[np.random.Generator, bool]:
 def part_state(random_state: RandomState, part: int) -> RandomState:
     """The random state of one part of a larger job: of a block, or of an image by its name.
 
-    With a seed each part has numbers of its own, the same in whatever order and on whatever machine the parts are
-    made. None stays None (every part asks the operating system), and a generator moves on by itself.
+    With a seed each part has numbers of its own, the same in whatever order and on whatever machine
+    the parts are made. None stays None (every part asks the operating system), and a generator
+    moves on by itself.
     """
-    if random_state is None or isinstance(random_state, (np.random.Generator, np.random.RandomState)):
+    if random_state is None or isinstance(
+        random_state, (np.random.Generator, np.random.RandomState)
+    ):
         return random_state
     training_rng(random_state)  # refuses what is no seed
     if isinstance(random_state, np.random.SeedSequence):
-        return np.random.SeedSequence(random_state.entropy, spawn_key=(*random_state.spawn_key, part))
+        return np.random.SeedSequence(
+            random_state.entropy, spawn_key=(*random_state.spawn_key, part)
+        )
     return np.random.SeedSequence(int(random_state), spawn_key=(part,))

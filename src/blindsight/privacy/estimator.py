@@ -1,18 +1,18 @@
-"""What every private estimator shares: its file holds what passed the door and what never was private, nothing else.
+"""What every private estimator shares: its file holds what passed the door and what never was
+private, nothing else.
 
     class Mine(Protected):
         _kind = "mine"
         def promise(self, **public) -> Guarantee: ...     # before any data: the plan, priced
         def fit(self, X, ledger=None):
-            self.public_ = {"n_features": X.shape[1]}      # parameters, public domains, counts that are public
-            door = self._open(ledger, what="...")          # charges
-            self.released_ = {"mean": door.total("mean", X)}
-            return self._settle_in()
+            self.public_ = {"n_features": X.shape[1]}      # parameters, public domains, counts that
+            are public door = self._open(ledger, what="...")          # charges self.released_ =
+            {"mean": door.total("mean", X)} return self._settle_in()
         def _settle(self): self.mean_ = self.released_["mean"] / ...
 
-`_settle` sets every learned attribute from `released_` and `public_` alone, in `fit` and in `load` alike, so what a
-saved model does is a function of what its file may hold. Logs, clocks and scores that `fit` may compute for the owner
-go to `owner_only_`, which no file reaches.
+`_settle` sets every learned attribute from `released_` and `public_` alone, in `fit` and in `load`
+alike, so what a saved model does is a function of what its file may hold. Logs, clocks and scores
+that `fit` may compute for the owner go to `owner_only_`, which no file reaches.
 """
 
 from __future__ import annotations
@@ -84,47 +84,75 @@ class Protected(BaseEstimator):  # type: ignore[misc]
         return self
 
     def save(self, path: str | Path) -> None:
-        """Write parameters, `public_`, `released_` and the guarantee to one file without pickle; nothing else."""
+        """Write parameters, `public_`, `released_` and the guarantee to one file without pickle;
+        nothing else.
+        """
         check_is_fitted(self, "released_")
         arrays: dict[str, NDArray[Any]] = {}
         fields: dict[str, Any] = {"parameters": self._saved_parameters()}
         for part, values in (("public", self.public_), ("released", self.released_)):
-            fields[part] = {key: value for key, value in values.items() if not isinstance(value, np.ndarray)}
-            arrays |= {f"{part}.{key}": value for key, value in values.items() if isinstance(value, np.ndarray)}
+            fields[part] = {
+                key: value for key, value in values.items() if not isinstance(value, np.ndarray)
+            }
+            arrays |= {
+                f"{part}.{key}": value
+                for key, value in values.items()
+                if isinstance(value, np.ndarray)
+            }
         fields["guarantee"] = json.loads(self.guarantee_.to_json())
         storage.save(path, kind=self._kind, arrays=arrays, fields=fields)
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
-        """Read back what `save` wrote; the guarantee is computed again, and anything that does not fit is refused."""
+        """Read back what `save` wrote; the guarantee is computed again, and anything that does not
+        fit is refused.
+        """
         arrays, fields = storage.load(path, kind=cls._kind)
         try:
             fitted = cls(**cls._read_parameters(fields["parameters"]))
             for part in ("public", "released"):
                 values = dict(fields[part])
-                values |= {k.removeprefix(f"{part}."): v for k, v in arrays.items() if k.startswith(f"{part}.")}
+                values |= {
+                    k.removeprefix(f"{part}."): v
+                    for k, v in arrays.items()
+                    if k.startswith(f"{part}.")
+                }
                 setattr(fitted, f"{part}_", values)
-            if not all(np.isfinite(array).all() for array in arrays.values() if array.dtype.kind == "f"):
+            if not all(
+                np.isfinite(array).all() for array in arrays.values() if array.dtype.kind == "f"
+            ):
                 raise HostileFile(f"{path} holds numbers that are not finite.")
             saved = Guarantee.from_json(json.dumps(fields["guarantee"]))
             due = fitted.promise(**fitted.public_)
-            stated = dataclasses.replace(saved, audited=None, entropy=due.entropy, simulation=due.simulation)
+            stated = dataclasses.replace(
+                saved, audited=None, entropy=due.entropy, simulation=due.simulation
+            )
             if stated != due:
                 raise HostileFile(
-                    f"{path} states a guarantee that is not that of its parameters. Fit and save it again."
+                    f"{path} states a guarantee that is not that of its parameters. Fit and save "
+                    "it again."
                 )
             fitted.guarantee_ = saved
             fitted._settle()
         except HostileFile:
             raise
-        except (KeyError, TypeError, ValueError, AttributeError, IndexError, BlindsightError) as error:
+        except (
+            KeyError,
+            TypeError,
+            ValueError,
+            AttributeError,
+            IndexError,
+            BlindsightError,
+        ) as error:
             raise HostileFile(
                 f"{path} does not hold a {cls._kind} that can be used: {type(error).__name__}."
             ) from error
         return fitted
 
     def _saved_parameters(self) -> dict[str, Any]:
-        """Parameters that are plain values; a subclass with others says here how they are written."""
+        """Parameters that are plain values; a subclass with others says here how they are
+        written.
+        """
         return {key: value for key, value in self.get_params(deep=False).items() if _plain(value)}
 
     @classmethod
@@ -133,7 +161,9 @@ class Protected(BaseEstimator):  # type: ignore[misc]
         unknown = fields.keys() - set(cls._get_param_names())
         if unknown:
             raise KeyError(sorted(unknown)[0])
-        return {key: tuple(value) if isinstance(value, list) else value for key, value in fields.items()}
+        return {
+            key: tuple(value) if isinstance(value, list) else value for key, value in fields.items()
+        }
 
 
 def _plain(value: Any) -> bool:

@@ -1,8 +1,8 @@
 """What a release promises: the mechanisms that passed the door, as data, with the three numbers.
 
-A `Guarantee` is made of planned releases; its epsilon is what one accountant says of them (`accounting.price`), when it
-is made and again whenever a file that states it is read. Cards, lines and JSON are rendered from it; no code reads
-meaning out of its text.
+A `Guarantee` is made of planned releases; its epsilon is what one accountant says of them
+(`accounting.price`), when it is made and again whenever a file that states it is read. Cards, lines
+and JSON are rendered from it; no code reads meaning out of its text.
 """
 
 from __future__ import annotations
@@ -65,7 +65,10 @@ class Assumption:
 
 @dataclass(frozen=True, kw_only=True)
 class Audited:
-    """What an attack measured: epsilon is at least `epsilon`, at this confidence. It can refute, never prove."""
+    """What an attack measured: epsilon is at least `epsilon`, at this confidence.
+
+    It can refute, never prove.
+    """
 
     epsilon: float
     confidence: float
@@ -78,7 +81,10 @@ class Audited:
         checks.whole("trials", self.trials)
 
     def __str__(self) -> str:
-        return f"ε ≥ {self.epsilon:.3g} ({100 * self.confidence:.4g}%, {self.attack}, {self.trials:,} trials)"
+        return (
+            f"ε ≥ {self.epsilon:.3g} ({100 * self.confidence:.4g}%, {self.attack}, {self.trials:,} "
+            "trials)"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,23 +92,21 @@ class Guarantee:
     """What a release promises, with the three numbers: claimed, proven, audited.
 
     Parameters:
-        releases: the plan: what is released by which mechanism, how often, in one unit.
-        unproven: why nothing is proven, where that is so; epsilon is then inf, and the releases are for information.
-        mechanism: what was done, in a few words; by default the releases' own.
-        unit: per what the proven epsilon counts, and which data sets count as neighbours; by default those of
+        releases: the plan: what is released by which mechanism, how often, in one unit. unproven:
+        why nothing is proven, where that is so; epsilon is then inf, and the releases are for
+        information. mechanism: what was done, in a few words; by default the releases' own. unit:
+        per what the proven epsilon counts, and which data sets count as neighbours; by default
+        those of
             the releases.
-        neighbours: as `unit`.
-        model: "central" (a curator sees the data) or "local" (each owner protects its own).
-        epsilon: the proven numbers. epsilon may be left out; one that is below what the releases cost is refused.
-        delta: the proven numbers. epsilon may be left out; one that is below what the releases cost is refused.
-        claimed: the paper's epsilon, or None where no paper claims one for this release.
-        calibration: "paper" (to the letter) or "proven".
-        accountant: how the number was composed.
-        assumptions: what must hold for it.
-        sampler: "exact" (integer sampling, safe to hand to outsiders) or "float"; by default that of the releases.
-        entropy: what the noise was made of: "system", "keyed" (a vault's key) or "seed".
-        also: the same release in other units.
-        audited: what an attack measured, once one ran.
+        neighbours: as `unit`. model: "central" (a curator sees the data) or "local" (each owner
+        protects its own). epsilon: the proven numbers. epsilon may be left out; one that is below
+        what the releases cost is refused. delta: the proven numbers. epsilon may be left out; one
+        that is below what the releases cost is refused. claimed: the paper's epsilon, or None where
+        no paper claims one for this release. calibration: "paper" (to the letter) or "proven".
+        accountant: how the number was composed. assumptions: what must hold for it. sampler:
+        "exact" (integer sampling, safe to hand to outsiders) or "float"; by default that of the
+        releases. entropy: what the noise was made of: "system", "keyed" (a vault's key) or "seed".
+        also: the same release in other units. audited: what an attack measured, once one ran.
     """
 
     releases: Plan = ()
@@ -128,9 +132,13 @@ class Guarantee:
             object.__setattr__(self, name, tuple(getattr(self, name)))
         for name in ("unproven", "assumptions"):
             if not all(isinstance(item, Assumption) for item in getattr(self, name)):
-                raise InvalidParameter(f"{name} must be Assumption(name, says) values, so that code can ask for them.")
+                raise InvalidParameter(
+                    f"{name} must be Assumption(name, says) values, so that code can ask for them."
+                )
         if not all(isinstance(item, Planned) for item in self.releases):
-            raise InvalidParameter("releases must be planned releases (blindsight.privacy.plan.Planned).")
+            raise InvalidParameter(
+                "releases must be planned releases (blindsight.privacy.plan.Planned)."
+            )
         self._price()
         self._complete()
         checks.one_of("model", self.model, get_args(Model))
@@ -138,11 +146,15 @@ class Guarantee:
         checks.one_of("sampler", self.sampler, get_args(Sampler))
         checks.one_of("entropy", self.entropy, get_args(EntropyName))
         if self.claimed is not None:
-            object.__setattr__(self, "claimed", checks.non_negative("claimed", self.claimed, infinite=True))
+            object.__setattr__(
+                self, "claimed", checks.non_negative("claimed", self.claimed, infinite=True)
+            )
         self._check_other_units()
 
     def _price(self) -> None:
-        """epsilon, unit and neighbours from the releases; or as they are stated where there are none."""
+        """epsilon, unit and neighbours from the releases; or as they are stated where there are
+        none.
+        """
         checks.probability("delta", self.delta, below_one=True)
         unit, neighbours = self.unit, self.neighbours
         if self.releases:
@@ -153,21 +165,31 @@ class Guarantee:
         if self.releases and not self.unproven:
             due = price(self.releases, delta=self.delta)
             if (due.unit, due.neighbours) != (unit, neighbours):
-                raise InvalidParameter(f"the releases are per {due.unit} ({due.neighbours}), not per {unit}.")
+                raise InvalidParameter(
+                    f"the releases are per {due.unit} ({due.neighbours}), not per {unit}."
+                )
             if epsilon == -1.0:
                 epsilon = due.epsilon
             if checks.number("epsilon", epsilon) < due.epsilon * (1 - 1e-9):
                 raise InvalidParameter(
-                    f"epsilon is stated as {epsilon:.6g}, but the releases cost {due.epsilon:.6g} per {due.unit}."
+                    f"epsilon is stated as {epsilon:.6g}, but the releases cost {due.epsilon:.6g} "
+                    f"per {due.unit}."
                 )
             rho = due.rho
             object.__setattr__(self, "delta", due.delta)
         elif not self.unproven and 0 < checks.number("epsilon", epsilon) < math.inf:
             raise InvalidParameter(
-                f"epsilon is stated as {epsilon:.6g}, but nothing says what was released: pass the planned releases, "
+                f"epsilon is stated as {epsilon:.6g}, but nothing says what was released: pass the "
+                "planned releases, "
                 "from which it is computed, or say in `unproven` why there is no proof."
             )
-        cost = Cost(epsilon=epsilon, delta=self.delta, unit=unit, neighbours=neighbours or "replace one", rho=rho)
+        cost = Cost(
+            epsilon=epsilon,
+            delta=self.delta,
+            unit=unit,
+            neighbours=neighbours or "replace one",
+            rho=rho,
+        )
         for name in ("epsilon", "delta", "unit", "neighbours"):
             object.__setattr__(self, name, getattr(cost, name))
         object.__setattr__(self, "_cost", cost)
@@ -176,10 +198,18 @@ class Guarantee:
         """Refuse a larger unit that is stated as cheaper than one that it holds."""
         for small in self.costs:
             for large in self.costs:
-                comparable = large.unit in INSIDE.get(small.unit, ()) and small.neighbours == large.neighbours
-                if comparable and large.delta <= small.delta and large.epsilon < small.epsilon * (1 - 1e-9):
+                comparable = (
+                    large.unit in INSIDE.get(small.unit, ())
+                    and small.neighbours == large.neighbours
+                )
+                if (
+                    comparable
+                    and large.delta <= small.delta
+                    and large.epsilon < small.epsilon * (1 - 1e-9)
+                ):
                     raise InvalidParameter(
-                        f"a {large.unit} holds a {small.unit}, so {large} cannot be right beside {small}."
+                        f"a {large.unit} holds a {small.unit}, so {large} cannot be right beside "
+                        f"{small}."
                     )
 
     def _complete(self) -> None:
@@ -191,7 +221,9 @@ class Guarantee:
         if not self.accountant:
             object.__setattr__(self, "accountant", self._accountant())
         if not self.sampler:
-            exact = all(item.mechanism.sampler == "exact" for item in self.releases) and bool(self.releases)
+            exact = all(item.mechanism.sampler == "exact" for item in self.releases) and bool(
+                self.releases
+            )
             object.__setattr__(self, "sampler", "exact" if exact else "float")
         if not isinstance(self.simulation, bool):
             raise InvalidParameter(f"simulation must be True or False, got {self.simulation!r}.")
@@ -222,10 +254,16 @@ class Guarantee:
 
     @property
     def refuted(self) -> bool:
-        """Whether an attack measured more than what is promised (the claim under "paper", the proof otherwise)."""
+        """Whether an attack measured more than what is promised (the claim under "paper", the proof
+        otherwise).
+        """
         if self.audited is None:
             return False
-        promised = self.claimed if self.calibration == "paper" and self.claimed is not None else self.epsilon
+        promised = (
+            self.claimed
+            if self.calibration == "paper" and self.claimed is not None
+            else self.epsilon
+        )
         return self.audited.epsilon > promised
 
     def assumes(self, name: str) -> bool:
@@ -251,7 +289,9 @@ class Guarantee:
         return self.line()
 
     def rows(self) -> list[tuple[str, str]]:
-        """The privacy card as (field, value) rows: the fields NIST SP 800-226 asks for, and the three numbers."""
+        """The privacy card as (field, value) rows: the fields NIST SP 800-226 asks for, and the
+        three numbers.
+        """
         verdict = "not audited" if self.audited is None else str(self.audited)
         if self.audited is not None:
             verdict += ": REFUTED" if self.refuted else ": not refuted"
@@ -265,7 +305,10 @@ class Guarantee:
             ("model", self.model),
             ("epsilon", f"{self.epsilon:.6g}"),
             ("delta", f"{self.delta:.3g}"),
-            ("same release in other units", "; ".join(str(cost) for cost in self.also) or "none stated"),
+            (
+                "same release in other units",
+                "; ".join(str(cost) for cost in self.also) or "none stated",
+            ),
             ("accountant", self.accountant),
             ("calibration", self.calibration),
             ("assumptions", "; ".join(item.says for item in self.assumptions) or "none"),
@@ -280,7 +323,9 @@ class Guarantee:
         """The privacy card as plain text."""
         rows = self.rows()
         width = max(len(field) for field, _ in rows)
-        return "\n".join(["PRIVACY CARD", *(f"  {field:<{width}}  {value}" for field, value in rows)])
+        return "\n".join(
+            ["PRIVACY CARD", *(f"  {field:<{width}}  {value}" for field, value in rows)]
+        )
 
     def to_json(self) -> str:
         """JSON text; `from_json` reads it back to an equal value."""
@@ -289,11 +334,15 @@ class Guarantee:
         for name in ("unproven", "assumptions", "also"):
             fields[name] = [dataclasses.asdict(item) for item in fields[name]]
         fields["audited"] = None if self.audited is None else dataclasses.asdict(self.audited)
-        return json.dumps({"format": FORMAT, **plain(fields)}, ensure_ascii=False, indent=2, allow_nan=False)
+        return json.dumps(
+            {"format": FORMAT, **plain(fields)}, ensure_ascii=False, indent=2, allow_nan=False
+        )
 
     @classmethod
     def from_json(cls, text: str) -> Guarantee:
-        """Read back what `to_json` wrote; the epsilon is computed again, and one that states less is refused."""
+        """Read back what `to_json` wrote; the epsilon is computed again, and one that states less
+        is refused.
+        """
         try:
             fields = json.loads(text)
         except ValueError as error:
@@ -301,10 +350,14 @@ class Guarantee:
         if not isinstance(fields, dict):
             raise InvalidData(f"a guarantee must be a JSON object, got {type(fields).__name__}.")
         if fields.pop("format", None) != FORMAT:
-            raise InvalidData(f"a guarantee must be a {FORMAT!r}; one of an earlier release must be made again.")
+            raise InvalidData(
+                f"a guarantee must be a {FORMAT!r}; one of an earlier release must be made again."
+            )
         for key in ("also", "assumptions", "unproven", "releases"):
             if not isinstance(fields.get(key, []), list):
-                raise InvalidData(f"{key} of a guarantee must be a list, got {type(fields[key]).__name__}.")
+                raise InvalidData(
+                    f"{key} of a guarantee must be a list, got {type(fields[key]).__name__}."
+                )
         fields["releases"] = plan_from_fields(fields.get("releases", []))
         fields["also"] = tuple(Cost.from_dict(cost) for cost in fields.get("also", []))
         for key in ("assumptions", "unproven"):

@@ -20,11 +20,11 @@ class Planned:
 
     Parameters:
         what: what is released, in a word or two ("label counts"); the door knows the release by it.
-        mechanism: how. Its sensitivity is that of a whole unit, with all `group` rows of it in the sum.
-        count: how often it is released about the same unit.
-        rate: Poisson sampling of rows before each release; 1 takes all. Needs "add or remove one".
-        group: how many rows (pairs, photos) of one unit may be in the sum.
-        parts: rows are dealt to so many parts by public facts, and each release is about one of them: `count` is how
+        mechanism: how. Its sensitivity is that of a whole unit, with all `group` rows of it in the
+        sum. count: how often it is released about the same unit. rate: Poisson sampling of rows
+        before each release; 1 takes all. Needs "add or remove one". group: how many rows (pairs,
+        photos) of one unit may be in the sum. parts: rows are dealt to so many parts by public
+        facts, and each release is about one of them: `count` is how
             often one unit is touched, and as many as count x parts releases may pass.
     """
 
@@ -40,7 +40,8 @@ class Planned:
             raise InvalidParameter(f"what must say what is released, got {self.what!r}.")
         if not isinstance(self.mechanism, Mechanism):
             raise InvalidParameter(
-                f"mechanism must have unit, neighbours, cost, domain, release, log_prob and worst_pair, "
+                "mechanism must have unit, neighbours, cost, domain, release, log_prob and "
+                "worst_pair, "
                 f"got {type(self.mechanism).__name__}."
             )
         checks.whole("count", self.count)
@@ -49,11 +50,16 @@ class Planned:
         if not 0 < checks.probability("rate", self.rate) <= 1:
             raise InvalidParameter("rate must be above 0: nothing would be released.")
         if self.rate < 1 and self.mechanism.neighbours != "add or remove one":
-            raise NotProven("sampling is accounted for under 'add or remove one' only; state that relation or rate=1.")
+            raise NotProven(
+                "sampling is accounted for under 'add or remove one' only; state that relation or "
+                "rate=1."
+            )
 
     @property
     def row_bound(self) -> float:
-        """How large one row may be, in the mechanism's norm, so that a unit stays within the sensitivity."""
+        """How large one row may be, in the mechanism's norm, so that a unit stays within the
+        sensitivity.
+        """
         times = 2 if self.mechanism.neighbours == "replace one" else 1
         return self.mechanism.domain.reach / (self.group * times)
 
@@ -90,4 +96,6 @@ def plan_from_fields(fields: Any) -> Plan:
     for item in fields:
         if not isinstance(item, dict):
             raise InvalidData(f"a release must be a JSON object, got {type(item).__name__}.")
-    return tuple(build(Planned, {**item, "mechanism": from_fields(item.get("mechanism"))}) for item in fields)
+    return tuple(
+        build(Planned, {**item, "mechanism": from_fields(item.get("mechanism"))}) for item in fields
+    )

@@ -1,35 +1,39 @@
-"""The vault: what the owner keeps beside a release, so that a photo is released once whatever happens to it.
+"""The vault: what the owner keeps beside a release, so that a photo is released once whatever
+happens to it.
 
-A vault is a folder that only its owner may enter. It holds a secret key of 256 bits, and a small database: which
-photo is which record, and what was released of it.
+A vault is a folder that only its owner may enter. It holds a secret key of 256 bits, and a small
+database: which photo is which record, and what was released of it.
 
-*A record is a distinct image.* It is known by its content: its id is a pseudo-random function (HMAC-SHA-256) of the
-vault's key and a digest of the picture (`data.content`), so a photo that is moved, renamed, copied, removed and put
-back, given other words or dates, or met by another worker, has the same id. Its noise is a pseudo-random function of
-the key, the id, the mechanism and what the mechanism is applied to (permanent randomised response): releasing it again
-tells nothing new. Another mechanism or another epsilon draws other noise, is another release, and is charged as one.
-Outsiders see ids and noise that they cannot tell from random ones unless they break HMAC or AES; the card states this
-as an assumption.
+*A record is a distinct image.* It is known by its content: its id is a pseudo-random function
+(HMAC-SHA-256) of the vault's key and a digest of the picture (`data.content`), so a photo that is
+moved, renamed, copied, removed and put back, given other words or dates, or met by another worker,
+has the same id. Its noise is a pseudo-random function of the key, the id, the mechanism and what
+the mechanism is applied to (permanent randomised response): releasing it again tells nothing new.
+Another mechanism or another epsilon draws other noise, is another release, and is charged as one.
+Outsiders see ids and noise that they cannot tell from random ones unless they break HMAC or AES;
+the card states this as an assumption.
 
-Why copies share one id and one code. Neighbours are sets of distinct images that differ in one; how many distinct
-images there are is public. Let k-ary response release one code for each distinct image. Replacing an image changes the
-law of one code, and each of its outcomes by a factor of at most e^epsilon: the release costs epsilon per image. Two
-other ways of treating copies cost more:
+Why copies share one id and one code. Neighbours are sets of distinct images that differ in one; how
+many distinct images there are is public. Let k-ary response release one code for each distinct
+image. Replacing an image changes the law of one code, and each of its outcomes by a factor of at
+most e^epsilon: the release costs epsilon per image. Two other ways of treating copies cost more:
 
-- a code of its own, with fresh noise, for each copy: an image that is there twice has two independent codes. Replacing
-  the image replaces both, and outcomes in which both tell the truth change by e^(2 epsilon): the content pays for
-  each copy;
-- one code for the first copy and a dummy (a code of nothing, uniform) for every other: replacing the first copy makes
-  the second one the first, whose law moves from uniform to a true code while the replaced one moves as well. Two codes
-  move, up to e^(2 epsilon) again.
+- a code of its own, with fresh noise, for each copy: an image that is there twice has two
+  independent codes. Replacing the image replaces both, and outcomes in which both tell the truth
+  change by e^(2 epsilon): the content pays for each copy;
+- one code for the first copy and a dummy (a code of nothing, uniform) for every other: replacing
+  the first copy makes the second one the first, whose law moves from uniform to a true code while
+  the replaced one moves as well. Two codes move, up to e^(2 epsilon) again.
 
-`tests/privacy/test_vault_argument.py` enumerates all outcomes for small k and finds these three numbers. Pictures
-that are only nearly equal are different records: whoever is on several of them is protected by the person's unit.
+`tests/privacy/test_vault_argument.py` enumerates all outcomes for small k and finds these three
+numbers. Pictures that are only nearly equal are different records: whoever is on several of them is
+protected by the person's unit.
 
-*Persons.* With a person given for each photo, at most `most` records of one person are released, ever. Which ones is
-decided by the order of their ids, which is pseudo-random and not by arrival, among those that were not released before;
-a record of several persons must be chosen for all of them, so that nobody's photos decide over another's. The count
-is the vault's: two copies of a vault at work on different photos of one person would each count for themselves.
+*Persons.* With a person given for each photo, at most `most` records of one person are released,
+ever. Which ones is decided by the order of their ids, which is pseudo-random and not by arrival,
+among those that were not released before; a record of several persons must be chosen for all of
+them, so that nobody's photos decide over another's. The count is the vault's: two copies of a vault
+at work on different photos of one person would each count for themselves.
 """
 
 from __future__ import annotations
@@ -64,19 +68,21 @@ CREATE TABLE photos (name TEXT NOT NULL PRIMARY KEY, record TEXT NOT NULL, perso
 CREATE TABLE codes (release TEXT NOT NULL, record TEXT NOT NULL, code BLOB NOT NULL, PRIMARY KEY (release, record))
     STRICT;
 CREATE TABLE persons (record TEXT NOT NULL, person TEXT NOT NULL, PRIMARY KEY (record, person)) STRICT;
-"""
+"""  # noqa: E501
 _MANY = 500  # values per statement
 _README = """This folder is a vault. KEEP it, and give it to nobody.
 
 It holds the secret key behind the noise of a release, and which photo is which record. Whoever has it sees through the
 noise. Without it the release can still be searched, but photos cannot be added to it, and their names are lost.
 Include it in your backups.
-"""
+"""  # noqa: E501
 
 
 @dataclass(frozen=True)
 class Photo:
-    """One file that the vault knows: its record, its person ("" without one), and what `stat` said of it."""
+    """One file that the vault knows: its record, its person ("" without one), and what `stat` said
+    of it.
+    """
 
     name: str
     record: str
@@ -86,10 +92,12 @@ class Photo:
 
 
 class RecordStream(SystemEntropy):
-    """Random numbers of one record for one mechanism: AES-256 in counter mode under a key of their own.
+    """Random numbers of one record for one mechanism: AES-256 in counter mode under a key of their
+    own.
 
-    The methods are those of the operating system's numbers, defined by us on the stream's bytes: numpy may change
-    how its generators use theirs from one release to the next, and permanent noise must not change with it.
+    The methods are those of the operating system's numbers, defined by us on the stream's bytes:
+    numpy may change how its generators use theirs from one release to the next, and permanent noise
+    must not change with it.
     """
 
     def __init__(self, key: bytes) -> None:
@@ -106,7 +114,8 @@ class RecordStream(SystemEntropy):
 
 
 class RecordSource:
-    """The noise of some records, for whoever draws it: it travels to workers without the vault's key.
+    """The noise of some records, for whoever draws it: it travels to workers without the vault's
+    key.
 
     A source for the door (`Source`): a stream's label starts with its record's id.
     """
@@ -120,16 +129,21 @@ class RecordSource:
         """The stream of a label, which is a record's id, a slash, and the mechanism."""
         record, _, law = label.partition("/")
         if record not in self._keys or not law:
-            raise InvalidParameter("a label must be a record's id of this source, a slash, and the mechanism.")
+            raise InvalidParameter(
+                "a label must be a record's id of this source, a slash, and the mechanism."
+            )
         return RecordStream(_keyed(self._keys[record], "noise", law.encode()))
 
     def receipt(self, names: Sequence[str], values: NDArray[Any], law: str) -> str:
-        """The ledger's key of one release: the same records with the same values under the same law, and no other.
+        """The ledger's key of one release: the same records with the same values under the same
+        law, and no other.
 
         Made with the records' own keys, so that whoever reads the ledger cannot try out values.
         """
         if len(names) != len(values) or not self._keys.keys() >= set(names):
-            raise InvalidParameter("names must be ids of this source's records, one for each value.")
+            raise InvalidParameter(
+                "names must be ids of this source's records, one for each value."
+            )
         seal = hashlib.sha256(law.encode())
         for name, value in zip(names, np.ascontiguousarray(values), strict=True):
             seal.update(_keyed(self._keys[name], "receipt", name.encode(), value.tobytes()))
@@ -140,10 +154,12 @@ class RecordSource:
 
 
 class Vault:
-    """A folder with the secret key of a release and the map from photos to records. See the module's text.
+    """A folder with the secret key of a release and the map from photos to records. See the
+    module's text.
 
-    Many processes may use one vault at once; what a method wrote is on the disk when it returns. The key never shows
-    in `repr`, messages or pickles: workers get a `RecordSource` for their records only.
+    Many processes may use one vault at once; what a method wrote is on the disk when it returns.
+    The key never shows in `repr`, messages or pickles: workers get a `RecordSource` for their
+    records only.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -154,9 +170,13 @@ class Vault:
         if not self._database.is_file():
             self._make_tables()
         with self._connected() as connection:
-            found = connection.execute("SELECT type, name, sql FROM sqlite_schema WHERE sql IS NOT NULL").fetchall()
+            found = connection.execute(
+                "SELECT type, name, sql FROM sqlite_schema WHERE sql IS NOT NULL"
+            ).fetchall()
         if set(found) != _expected():
-            raise HostileFile(f"{self._database} is not what a vault holds. Restore the vault from a copy.")
+            raise HostileFile(
+                f"{self._database} is not what a vault holds. Restore the vault from a copy."
+            )
 
     @classmethod
     def create(cls, path: str | os.PathLike[str]) -> Vault:
@@ -167,12 +187,16 @@ class Vault:
         durable.make_folder(folder)
         durable.write_file(folder / "KEEP-THIS-SECRET.txt", _README.encode())
         # Last: a folder with a key is a vault.
-        durable.write_file(folder / "key", _HEAD + os.urandom(32).hex().encode() + b"\n", replace=False)
+        durable.write_file(
+            folder / "key", _HEAD + os.urandom(32).hex().encode() + b"\n", replace=False
+        )
         return cls(folder)
 
     @classmethod
     def open_or_create(cls, path: str | os.PathLike[str]) -> Vault:
-        """The vault in a folder; a new one where there is none, or where a crash left one without a key."""
+        """The vault in a folder; a new one where there is none, or where a crash left one without a
+        key.
+        """
         folder = Path(path)
         if (folder / "key").exists():
             return cls(folder)
@@ -190,33 +214,46 @@ class Vault:
         return _keyed(self._key, "record", digest).hex()[:32]
 
     def release_of(self, law: str) -> str:
-        """The number of the release by a mechanism applied to a function, given as text: a key for the ledger.
+        """The number of the release by a mechanism applied to a function, given as text: a key for
+        the ledger.
 
-        The same law gives the same number, so that a release is charged once, whatever was lost or tried again.
+        The same law gives the same number, so that a release is charged once, whatever was lost or
+        tried again.
         """
         return _keyed(self._key, "release", law.encode()).hex()[:32]
 
     def source(self, records: Iterable[str], *, about: str) -> RecordSource:
         """The noise of these records, to be drawn here or elsewhere.
 
-        `about` says what the mechanism is applied to (a digest of the hash function, say). The same noise on two
-        different values of a record would show how they differ, so another function must have other noise.
+        `about` says what the mechanism is applied to (a digest of the hash function, say). The same
+        noise on two different values of a record would show how they differ, so another function
+        must have other noise.
         """
         function = about.encode()
-        return RecordSource({record: _keyed(self._key, "noise of", record.encode(), function) for record in records})
+        return RecordSource(
+            {record: _keyed(self._key, "noise of", record.encode(), function) for record in records}
+        )
 
     def person_key(self, person: str) -> str:
         """A person's name or number as a keyed hash: the vault does not store it as it is."""
-        return _keyed(self._key, "person", person.encode(errors="surrogateescape")).hex()[:32] if person else ""
+        return (
+            _keyed(self._key, "person", person.encode(errors="surrogateescape")).hex()[:32]
+            if person
+            else ""
+        )
 
     def photos(self) -> dict[str, Photo]:
         """Every photo that the vault knows, by name."""
         with self._connected() as connection:
-            rows = connection.execute("SELECT name, record, person, size, changed FROM photos").fetchall()
+            rows = connection.execute(
+                "SELECT name, record, person, size, changed FROM photos"
+            ).fetchall()
         return {row[0]: Photo(*row) for row in rows}
 
     def names_of(self, records: Iterable[str]) -> dict[str, list[str]]:
-        """The files that show each record, in order of their names; nothing for a record that is not here."""
+        """The files that show each record, in order of their names; nothing for a record that is
+        not here.
+        """
         found: dict[str, list[str]] = defaultdict(list)
         with self._connected() as connection:
             for part in _parts(list(records)):
@@ -233,7 +270,10 @@ class Vault:
             listed = list(photos)
             connection.executemany(
                 "INSERT OR REPLACE INTO photos VALUES (?, ?, ?, ?, ?)",
-                [(photo.name, photo.record, photo.person, photo.size, photo.changed) for photo in listed],
+                [
+                    (photo.name, photo.record, photo.person, photo.size, photo.changed)
+                    for photo in listed
+                ],
             )
             # Who was ever seen on a record stays on it: a file that moves must not free a place.
             connection.executemany(
@@ -244,19 +284,30 @@ class Vault:
     def codes(self, release: str) -> dict[str, bytes]:
         """What was released of each record."""
         with self._connected() as connection:
-            return dict(connection.execute("SELECT record, code FROM codes WHERE release = ?", (release,)))
+            return dict(
+                connection.execute("SELECT record, code FROM codes WHERE release = ?", (release,))
+            )
 
-    def keep_codes(self, release: str, records: Sequence[str], codes: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """Note codes before they leave, and return those that stand: of several makers of one code, the first's.
+    def keep_codes(
+        self, release: str, records: Sequence[str], codes: NDArray[np.uint8]
+    ) -> NDArray[np.uint8]:
+        """Note codes before they leave, and return those that stand: of several makers of one code,
+        the first's.
 
-        A code that was released before is never replaced, also where a new library would compute another.
+        A code that was released before is never replaced, also where a new library would compute
+        another.
         """
         if len(records) != len(codes):
-            raise InvalidParameter(f"got {len(records)} records for {len(codes)} codes: give one each.")
+            raise InvalidParameter(
+                f"got {len(records)} records for {len(codes)} codes: give one each."
+            )
         with self._writing() as connection:
             connection.executemany(
                 "INSERT OR IGNORE INTO codes VALUES (?, ?, ?)",
-                [(release, record, code.tobytes()) for record, code in zip(records, codes, strict=True)],
+                [
+                    (release, record, code.tobytes())
+                    for record, code in zip(records, codes, strict=True)
+                ],
             )
             kept: dict[str, bytes] = {}
             for part in _parts(list(records)):
@@ -265,14 +316,18 @@ class Vault:
                 kept.update(connection.execute(query, (release, *part)))
         standing = [np.frombuffer(kept[record], codes.dtype) for record in records]
         if any(code.shape != codes.shape[1:] for code in standing):
-            raise HostileFile("a code in the vault has another length than this release's. Restore it from a copy.")
+            raise HostileFile(
+                "a code in the vault has another length than this release's. Restore it from a "
+                "copy."
+            )
         return np.stack(standing) if standing else codes
 
     def chosen(self, release: str, records: Iterable[str], most: int) -> set[str]:
-        """Those of the records that may be released with at most `most` per person, ever, in this release.
+        """Those of the records that may be released with at most `most` per person, ever, in this
+        release.
 
-        Persons of whom more was released already, when nobody said whose the photos were or others did, are refused:
-        the bound that the release is about to promise is broken.
+        Persons of whom more was released already, when nobody said whose the photos were or others
+        did, are refused: the bound that the release is about to promise is broken.
         """
         checks.whole("most", most)
         wanted, before = set(records), set(self.codes(release))
@@ -287,14 +342,20 @@ class Vault:
             released = sum(record in before for record in owned)
             if released > most:
                 crowded.append(released)
-            waiting = sorted(record for record in owned if record in wanted and record not in before)
+            waiting = sorted(
+                record for record in owned if record in wanted and record not in before
+            )
             refused.update(waiting[max(0, most - released) :])
         if crowded:
             raise InvalidData(
-                f"{len(crowded)} {'person has' if len(crowded) == 1 else 'persons have'} more than {most} "
-                f"{'images' if most > 1 else 'image'} released by earlier runs with this vault, which did not know "
-                f"whose they were or had it otherwise: up to {max(crowded)}. What was given away stays. Allow "
-                f"{max(crowded)} in another --out, or make a new release with a new vault, charged again."
+                f"{len(crowded)} {'person has' if len(crowded) == 1 else 'persons have'} more than "
+                f"{most} "
+                f"{'images' if most > 1 else 'image'} released by earlier runs with this vault, "
+                "which did not know "
+                f"whose they were or had it otherwise: up to {max(crowded)}. What was given away "
+                "stays. Allow "
+                f"{max(crowded)} in another --out, or make a new release with a new vault, charged "
+                "again."
             )
         return wanted - refused
 
@@ -314,10 +375,14 @@ class Vault:
         return f"Vault({str(self.path)!r}, number {self.number})"
 
     def __reduce_ex__(self, _protocol: Any) -> NoReturn:
-        raise InvalidParameter("a vault cannot be copied or pickled: its key stays where it is. Hand out a source.")
+        raise InvalidParameter(
+            "a vault cannot be copied or pickled: its key stays where it is. Hand out a source."
+        )
 
     def _make_tables(self) -> None:
-        """The database in one step: another process may be at it too, and then the first one's stays."""
+        """The database in one step: another process may be at it too, and then the first one's
+        stays.
+        """
         made = self.path / f".records.{os.urandom(8).hex()}.part"
         try:
             os.close(os.open(made, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600))
@@ -338,7 +403,9 @@ class Vault:
                 raise InvalidData(
                     f"the vault {self.path} cannot be used ({error}). Nothing more is released."
                 ) from None
-            raise HostileFile(f"the vault {self.path} is damaged ({error}). Restore it from a copy.") from None
+            raise HostileFile(
+                f"the vault {self.path} is damaged ({error}). Restore it from a copy."
+            ) from None
 
     @contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
@@ -354,9 +421,12 @@ class Vault:
 
 
 def _connect(path: Path) -> sqlite3.Connection:
-    connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=rw", uri=True, timeout=60.0, isolation_level=None)
+    connection = sqlite3.connect(
+        f"{path.resolve().as_uri()}?mode=rw", uri=True, timeout=60.0, isolation_level=None
+    )
     try:
-        # The plain rollback journal: one file at rest, nothing to lose beside it. EXTRA also flushes the folder.
+        # The plain rollback journal: one file at rest, nothing to lose beside it. EXTRA also
+        # flushes the folder.
         connection.execute("PRAGMA synchronous=EXTRA")
         connection.execute("PRAGMA trusted_schema=OFF")
         connection.execute("PRAGMA secure_delete=ON")
@@ -369,14 +439,18 @@ def _connect(path: Path) -> sqlite3.Connection:
 def _expected() -> set[tuple[str, str, str]]:
     with contextlib.closing(sqlite3.connect(":memory:")) as connection:
         connection.executescript(_TABLES)
-        return set(connection.execute("SELECT type, name, sql FROM sqlite_schema WHERE sql IS NOT NULL"))
+        return set(
+            connection.execute("SELECT type, name, sql FROM sqlite_schema WHERE sql IS NOT NULL")
+        )
 
 
 def _read_key(path: Path) -> bytes:
     try:
         content = path.read_bytes()
     except OSError:
-        raise MissingData(f"{path.parent} is not a vault: it holds no key. Check the path.") from None
+        raise MissingData(
+            f"{path.parent} is not a vault: it holds no key. Check the path."
+        ) from None
     try:
         key = bytes.fromhex(content.removeprefix(_HEAD).decode().strip())
     except ValueError:
@@ -387,7 +461,9 @@ def _read_key(path: Path) -> bytes:
 
 
 def _keyed(key: bytes, purpose: str, *parts: bytes) -> bytes:
-    """HMAC-SHA-256 over a purpose and parts, each with its length: no two ways to read one message."""
+    """HMAC-SHA-256 over a purpose and parts, each with its length: no two ways to read one
+    message.
+    """
     message = b"".join(len(part).to_bytes(8, "big") + part for part in (purpose.encode(), *parts))
     return hmac.digest(key, message, "sha256")
 

@@ -1,4 +1,7 @@
-"""The workbench: the web pages and the API, on FastAPI. `blindsight serve` starts it with no set-up."""
+"""The workbench: the web pages and the API, on FastAPI.
+
+`blindsight serve` starts it with no set-up.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The app factory: settings in, a FastAPI application out. Nothing global; two studios may live in one process."""
+"""The app factory: settings in, a FastAPI application out.
+
+Nothing global; two studios may live in one process.
+"""
 
 from __future__ import annotations
 
@@ -138,20 +141,27 @@ async def _want_demo(request: Request) -> None:
 
 
 async def _prepare(studio: Studio) -> None:
-    """Once somebody opens the demo, get ready what it needs; load each part as soon as there is more of it.
+    """Once somebody opens the demo, get ready what it needs; load each part as soon as there is
+    more of it.
 
     Not before: a newcomer's own photos would wait for digits that nobody asked for.
     """
     await studio.demo.wanted.wait()
     prepared = studio.settings.state / "prepared"
-    wanted = {room: n for room, n in _PREPARED.items() if room != "search" or studio.settings.index == "mnist5k"}
+    wanted = {
+        room: n
+        for room, n in _PREPARED.items()
+        if room != "search" or studio.settings.index == "mnist5k"
+    }
     for room, parts in wanted.items():
         later = getattr(studio.demo, room)
         await asyncio.to_thread(later.get)
         if later.broken:
             await asyncio.to_thread(shutil.rmtree, prepared / room, ignore_errors=True)
             later.forget()
-        if len(list((prepared / room).rglob("facts.json"))) < parts and not _waiting(studio, f"demo-{room}"):
+        if len(list((prepared / room).rglob("facts.json"))) < parts and not _waiting(
+            studio, f"demo-{room}"
+        ):
             studio.jobs.add(f"demo-{room}", {}, "workbench", limited=False)
     if studio.jobs.latest("demo-metric") is None:
         order = {"epsilon": 2.0, "unit": "pair", "pairs": 300, "cycles": True}

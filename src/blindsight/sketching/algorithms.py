@@ -1,4 +1,6 @@
-"""Algorithms 1 and 2 of the paper, line by line in plain Python: the oracle that everything faster is held against."""
+"""Algorithms 1 and 2 of the paper, line by line in plain Python: the oracle that everything faster
+is held against.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ ZERO, ONE = ord("0"), ord("1")
 def qk_hidden(s: Sequence[int], parameters: QKParameters, *, rng: random.Random) -> list[bytearray]:
     """Algorithm 1: the negative database of the bit string `s`, records of b"0", b"1" and b"*".
 
-    The records form a list, not a set: repeats, rare beyond toy strings, are kept, as Equations 4 and 5 assume.
+    The records form a list, not a set: repeats, rare beyond toy strings, are kept, as Equations 4
+    and 5 assume.
     """
     L, K = parameters.depth, parameters.specified
     m = len(s)

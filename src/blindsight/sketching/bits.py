@@ -1,4 +1,7 @@
-"""Pixels to bits and back. Bit 1 is the most significant; a string is attribute after attribute, as in the paper."""
+"""Pixels to bits and back.
+
+Bit 1 is the most significant; a string is attribute after attribute, as in the paper.
+"""
 
 from __future__ import annotations
 
@@ -42,10 +45,13 @@ def as_images(images: Any, depth: int) -> NDArray[Any]:
     array = np.asarray(images)
     if array.dtype.kind == "f":
         if not np.isfinite(array).all():
-            raise InvalidData("images must be finite: they contain NaN or infinity. Clean them first.")
+            raise InvalidData(
+                "images must be finite: they contain NaN or infinity. Clean them first."
+            )
         if array.size and (array != np.rint(array)).any():
             raise InvalidData(
-                f"images must hold whole numbers from 0 to {2**depth - 1}, got fractions. Scale and round them first."
+                f"images must hold whole numbers from 0 to {2**depth - 1}, got fractions. Scale "
+                "and round them first."
             )
     elif array.dtype.kind not in "iub":
         raise InvalidData(f"images must be an array of whole numbers, got dtype {array.dtype}.")
@@ -57,14 +63,16 @@ def as_images(images: Any, depth: int) -> NDArray[Any]:
         array = np.moveaxis(array, -1, 1)
     else:
         raise InvalidData(
-            f"images must have shape (n, height, width) or (n, height, width, channels), got {array.shape}."
+            "images must have shape (n, height, width) or (n, height, width, channels), got "
+            f"{array.shape}."
         )
     if not array.size:
         raise InvalidData(f"images must not be empty, got shape {array.shape}.")
     low, high = array.min(), array.max()
     if low < 0 or high >= 2**depth:
         raise InvalidData(
-            f"images must hold values from 0 to {2**depth - 1} at depth {depth}, found values from {low:g} to "
+            f"images must hold values from 0 to {2**depth - 1} at depth {depth}, found values from "
+            f"{low:g} to "
             f"{high:g}. Choose a q with one entry a bit of the image, or rescale the image."
         )
     return np.ascontiguousarray(array, dtype=np.uint8 if depth <= 8 else np.uint16)

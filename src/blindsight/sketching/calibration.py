@@ -1,9 +1,11 @@
-"""Choose Q for a goal: the allocation over bits that keeps most of what a network can use for a given leak.
+"""Choose Q for a goal: the allocation over bits that keeps most of what a network can use for a
+given leak.
 
-The paper's twelve settings were chosen by hand. Here the goal is a bound, on the PSNR of every attacker or on the
-implied epsilon per pixel, and what is maximised is the information in the bits that a network can use: weighted by
-their worth, or, against the informed attacker, what neighbouring pixels share (`informed`). With mu = K/2 (the default
-here) a bit with q = 1/L leaks nothing, so the leak can be put where it is useful.
+The paper's twelve settings were chosen by hand. Here the goal is a bound, on the PSNR of every
+attacker or on the implied epsilon per pixel, and what is maximised is the information in the bits
+that a network can use: weighted by their worth, or, against the informed attacker, what
+neighbouring pixels share (`informed`). With mu = K/2 (the default here) a bit with q = 1/L leaks
+nothing, so the leak can be put where it is useful.
 """
 
 from __future__ import annotations
@@ -40,9 +42,11 @@ def balanced_p(specified: int = 3) -> tuple[float, ...]:
 
 
 def _weights(depth: int) -> NDArray[np.float64]:
-    """What a bit's information is worth to a network: its share of a pixel's variance, 4^(1-j), less 1/64.
+    """What a bit's information is worth to a network: its share of a pixel's variance, 4^(1-j),
+    less 1/64.
 
-    Bits past the fourth tell a network next to nothing and an attacker something: they count against.
+    Bits past the fourth tell a network next to nothing and an attacker something: they count
+    against.
     """
     return np.asarray(4.0 ** -np.arange(depth) - 1 / 64, np.float64)
 
@@ -55,13 +59,19 @@ def usefulness(parameters: QKParameters) -> float:
 
 
 class _Curves:
-    """Information, mean and variance of a bit's posterior as smooth functions of its q, for one p and r."""
+    """Information, mean and variance of a bit's posterior as smooth functions of its q, for one p
+    and r.
+    """
 
     def __init__(self, base: QKParameters) -> None:
         agreeing = base.agreeing_rate
         per_q = base.r * base.depth * base.mean_differing
         neutral = agreeing / per_q
-        grid = np.unique(np.concatenate([neutral * np.geomspace(0.01, 1, 60), np.geomspace(neutral, 1, 60), [1.0]]))
+        grid = np.unique(
+            np.concatenate(
+                [neutral * np.geomspace(0.01, 1, 60), np.geomspace(neutral, 1, 60), [1.0]]
+            )
+        )
         laws = [bit_law(float(per_q * q), agreeing) for q in grid]
         self.information = PchipInterpolator(grid, [law.information for law in laws])
         self.mean = PchipInterpolator(grid, [law.mean for law in laws])
@@ -73,16 +83,25 @@ def _histograms(reference: Any, depth: int) -> NDArray[np.float64]:
     if reference is None:
         return np.full((1, 2**depth), 2.0**-depth)
     images = np.asarray(reference)
-    if images.ndim < 2 or images.dtype.kind not in "iu" or images.size == 0 or images.max() >= 2**depth:
+    if (
+        images.ndim < 2
+        or images.dtype.kind not in "iu"
+        or images.size == 0
+        or images.max() >= 2**depth
+    ):
         raise InvalidParameter(f"reference must be images of whole numbers below {2**depth}.")
-    return np.stack([np.bincount(image.ravel(), minlength=2**depth) / image.size for image in images])
+    return np.stack(
+        [np.bincount(image.ravel(), minlength=2**depth) / image.size for image in images]
+    )
 
 
 def expected_psnr(parameters: QKParameters, reference: Any = None) -> float:
-    """The PSNR that the posterior-mean attacker reaches, before any sketch is drawn: mean over the reference images.
+    """The PSNR that the posterior-mean attacker reaches, before any sketch is drawn: mean over the
+    reference images.
 
-    The estimate of a pixel is off by the sum over its bits of 2^(L-j) times one minus the posterior of the true
-    value, with the sign that pulls towards the middle; means and variances of the posteriors are known (`BitLaw`).
+    The estimate of a pixel is off by the sum over its bits of 2^(L-j) times one minus the posterior
+    of the true value, with the sign that pulls towards the middle; means and variances of the
+    posteriors are known (`BitLaw`).
     """
     return _psnr(parameters, _histograms(reference, parameters.depth))
 
@@ -116,15 +135,18 @@ def calibrate(
     """Parameters that meet the goal and keep most of the useful information.
 
     Parameters:
-        max_psnr: bound on the attacker's PSNR, on `reference`: public images of the size and kind of yours, since what
+        max_psnr: bound on the attacker's PSNR, on `reference`: public images of the size and kind
+        of yours, since what
             comes back depends on both.
-        attacker: whose PSNR. "all" is every attacker there is (`attackers.Suite`), image by image: it takes minutes.
-            The other two are single attackers, and a bound on them is a weak one: "mean" is the paper's, who knows
-            nothing of such images (without `reference` pixel values are taken as uniform); "informed" knows how bits
-            hang together in `reference`, and looks at one pixel at a time.
-        steps: of training of the network among "all".
-        epsilon_per_pixel: bound on the implied local epsilon of a pixel at `delta`. Give exactly one of the two goals.
-        p: types of records; None for mu = K/2 with K = 3. r: records a bit, lowered where the goal asks for it.
+        attacker: whose PSNR. "all" is every attacker there is (`attackers.Suite`), image by image:
+        it takes minutes.
+            The other two are single attackers, and a bound on them is a weak one: "mean" is the
+            paper's, who knows nothing of such images (without `reference` pixel values are taken as
+            uniform); "informed" knows how bits hang together in `reference`, and looks at one pixel
+            at a time.
+        steps: of training of the network among "all". epsilon_per_pixel: bound on the implied local
+        epsilon of a pixel at `delta`. Give exactly one of the two goals. p: types of records; None
+        for mu = K/2 with K = 3. r: records a bit, lowered where the goal asks for it.
     """
     if (max_psnr is None) == (epsilon_per_pixel is None):
         raise InvalidParameter("calibrate needs exactly one goal: max_psnr or epsilon_per_pixel.")
@@ -134,14 +156,19 @@ def calibrate(
     if attacker == "all" and max_psnr is not None:
         if reference is None:
             raise InvalidParameter(
-                "max_psnr needs reference, public images of the size and kind of yours: what attackers recover depends "
+                "max_psnr needs reference, public images of the size and kind of yours: what "
+                "attackers recover depends "
                 'on both. attacker="mean" bounds the paper\'s attacker only, who is the weakest.'
             )
         return _against_all(base, reference, checks.number("max_psnr", max_psnr), steps=steps)
     if attacker == "informed":
         if max_psnr is None or reference is None:
-            raise InvalidParameter("the informed attacker needs max_psnr and reference, public images like yours.")
-        return _against_informed(base, Kind.of(reference, depth), checks.number("max_psnr", max_psnr))
+            raise InvalidParameter(
+                "the informed attacker needs max_psnr and reference, public images like yours."
+            )
+        return _against_informed(
+            base, Kind.of(reference, depth), checks.number("max_psnr", max_psnr)
+        )
     histograms = _histograms(reference, depth)
     curves = _Curves(base)
     weights = _weights(depth)
@@ -150,7 +177,9 @@ def calibrate(
         return float(weights @ curves.information(q))
 
     def loose(q: NDArray[np.float64], allowance: float) -> float:
-        """A smooth stand-in for the goal, cheap enough to differentiate; at most 0 where it is met."""
+        """A smooth stand-in for the goal, cheap enough to differentiate; at most 0 where it is
+        met.
+        """
         if max_psnr is not None:
             return _psnr_from(curves.mean(q), curves.variance(q), histograms) - max_psnr
         rates = base.r * depth * base.mean_differing * q
@@ -166,7 +195,8 @@ def calibrate(
     floor = _psnr(QKParameters.k_hidden(depth, p=types, r=1e-9), histograms)
     if max_psnr is not None and checks.number("max_psnr", max_psnr) <= floor:
         raise InvalidParameter(
-            f"max_psnr must be above {floor:.2f} dB, which a guess without any sketch reaches, got {max_psnr:g}."
+            f"max_psnr must be above {floor:.2f} dB, which a guess without any sketch reaches, got "
+            f"{max_psnr:g}."
         )
     if epsilon_per_pixel is not None:
         checks.positive("epsilon_per_pixel", epsilon_per_pixel)
@@ -175,16 +205,22 @@ def calibrate(
     best = max(met, key=usefulness)
     if epsilon_per_pixel is None:
         return best
-    # Renyi orders overstate epsilon by some percent: go on from the best with that much allowed; `excess` decides.
-    further = [_polish(base, worth, np.array(best.q), partial(loose, allowance=a)) for a in (1.05, 1.1)]
+    # Renyi orders overstate epsilon by some percent: go on from the best with that much allowed;
+    # `excess` decides.
+    further = [
+        _polish(base, worth, np.array(best.q), partial(loose, allowance=a)) for a in (1.05, 1.1)
+    ]
     return max([best, *(_lower_r(parameters, excess) for parameters in further)], key=usefulness)
 
 
 def _against_informed(base: QKParameters, kind: Kind, goal: float) -> QKParameters:
-    """The allocation with most shared information under which the informed attacker stays below the goal."""
+    """The allocation with most shared information under which the informed attacker stays below the
+    goal.
+    """
     if goal <= kind.blind_psnr:
         raise InvalidParameter(
-            f"max_psnr must be above {kind.blind_psnr:.2f} dB, which a guess without any sketch reaches, got {goal:g}."
+            f"max_psnr must be above {kind.blind_psnr:.2f} dB, which a guess without any sketch "
+            f"reaches, got {goal:g}."
         )
     per_q, agreeing = base.r * base.depth * base.mean_differing, base.agreeing_rate
 
@@ -196,7 +232,10 @@ def _against_informed(base: QKParameters, kind: Kind, goal: float) -> QKParamete
         _polish(base, worth, start, lambda q: kind.psnr(per_q * q, agreeing) - goal)
         for start in [*starts, *(start[::-1] for start in starts)]
     ]
-    met = [_lower_r(one, lambda at: kind.psnr(at.differing_rate, at.agreeing_rate) - goal) for one in found]
+    met = [
+        _lower_r(one, lambda at: kind.psnr(at.differing_rate, at.agreeing_rate) - goal)
+        for one in found
+    ]
     return max(met, key=lambda at: kind.shared(at.differing_rate, at.agreeing_rate))
 
 
@@ -208,7 +247,8 @@ def _against_all(base: QKParameters, reference: Any, goal: float, *, steps: int)
 
     @functools.lru_cache(maxsize=32)
     def setting(at: float) -> QKParameters:
-        # What one pixel tells above a blind guess, from a millionth of a decibel up, in equal ratios.
+        # What one pixel tells above a blind guess, from a millionth of a decibel up, in equal
+        # ratios.
         return _against_informed(base, kind, blind + 1e-6 * (loudest / 1e-6) ** at)
 
     return quietest_needed(setting, np.asarray(reference), goal, steps=checks.whole("steps", steps))
@@ -219,7 +259,9 @@ def _given(value: float | None) -> float:
 
 
 def _starts(base: QKParameters) -> list[NDArray[np.float64]]:
-    """Leading bits seen more often wrong, or more often right, than not; the rest as near to no leak as they can."""
+    """Leading bits seen more often wrong, or more often right, than not; the rest as near to no
+    leak as they can.
+    """
     depth = base.depth
     neutral = min(base.agreeing_rate / (base.r * depth * base.mean_differing), 1.0)
     starts = []
@@ -238,7 +280,9 @@ def _polish(
     start: NDArray[np.float64],
     excess: Callable[[NDArray[np.float64]], float],
 ) -> QKParameters:
-    """Climb from a start along the simplex while the goal holds (sequential quadratic programming)."""
+    """Climb from a start along the simplex while the goal holds (sequential quadratic
+    programming).
+    """
     result = minimize(
         lambda q: -worth(q),
         start,

@@ -1,4 +1,6 @@
-"""`SketchDataset`: sketches as PyTorch inputs, estimated by table lookup, batch by batch or once and for all."""
+"""`SketchDataset`: sketches as PyTorch inputs, estimated by table lookup, batch by batch or once
+and for all.
+"""
 
 from __future__ import annotations
 
@@ -23,14 +25,16 @@ class SketchDataset(Dataset):  # type: ignore[misc]
     """(input, label) pairs from sketches; label -1 where there is none.
 
     Parameters:
-        sketches: the set.
-        inputs: "mean" gives posterior means of pixels in [0, 1] (channels, h, w), as the paper does; "bits" gives the
-            posteriors of all bits (channels L, h, w), from which a network learns more; "both" gives the bits and then
-            the means (channels (L + 1), h, w).
+        sketches: the set. inputs: "mean" gives posterior means of pixels in [0, 1] (channels, h,
+        w), as the paper does; "bits" gives the
+            posteriors of all bits (channels L, h, w), from which a network learns more; "both"
+            gives the bits and then the means (channels (L + 1), h, w).
         cache: keep the inputs in memory; None does so where they take at most 1 GB.
     """
 
-    def __init__(self, sketches: SketchSet, *, inputs: str = "mean", cache: bool | None = None) -> None:
+    def __init__(
+        self, sketches: SketchSet, *, inputs: str = "mean", cache: bool | None = None
+    ) -> None:
         self.sketches = sketches
         self.inputs = checks.one_of("inputs", inputs, INPUTS)
         channels, height, width = sketches.image_shape
@@ -38,8 +42,14 @@ class SketchDataset(Dataset):  # type: ignore[misc]
         planes = channels * {"mean": 1, "bits": depth, "both": depth + 1}[inputs]
         self.shape = (planes, height, width)
         size = 4 * len(sketches) * planes * height * width
-        self._cached = self._estimate(slice(None)) if (size <= CACHE_BYTES if cache is None else cache) else None
-        labels = np.full(len(sketches), -1, np.int64) if sketches.labels is None else sketches.labels
+        self._cached = (
+            self._estimate(slice(None))
+            if (size <= CACHE_BYTES if cache is None else cache)
+            else None
+        )
+        labels = (
+            np.full(len(sketches), -1, np.int64) if sketches.labels is None else sketches.labels
+        )
         self.labels = torch.from_numpy(labels)
 
     def _estimate(self, rows: Any) -> Tensor:
@@ -61,7 +71,9 @@ class SketchDataset(Dataset):  # type: ignore[misc]
 
     def __getitems__(self, rows: list[int]) -> list[tuple[Tensor, Tensor]]:
         """A batch for torch's loader, estimated at once."""
-        return list(zip(self.batch(np.asarray(rows)), self.labels[torch.as_tensor(rows)], strict=True))
+        return list(
+            zip(self.batch(np.asarray(rows)), self.labels[torch.as_tensor(rows)], strict=True)
+        )
 
     def batch(self, rows: Any) -> Tensor:
         """The inputs at these rows, estimated together."""

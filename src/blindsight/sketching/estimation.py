@@ -1,9 +1,9 @@
 """What a sketch tells of its image: Equations 5 to 7 of the paper, by linearity and by table.
 
-Equation 5 is a logistic function of n_1 - n_0 alone: log odds of a one = (n_1 - n_0) ln(P_same / P_diff). So a table of
-all differences a bit holds every posterior there is, and Equation 7's sum over the 2^L values of a pixel is, by
-linearity of the mean, the sum over its L bits of 2^(L-j) Pr(bit j = 1). `pixel_mean_by_enumeration` keeps the
-paper's sum as the tests' oracle.
+Equation 5 is a logistic function of n_1 - n_0 alone: log odds of a one = (n_1 - n_0) ln(P_same /
+P_diff). So a table of all differences a bit holds every posterior there is, and Equation 7's sum
+over the 2^L values of a pixel is, by linearity of the mean, the sum over its L bits of 2^(L-j)
+Pr(bit j = 1). `pixel_mean_by_enumeration` keeps the paper's sum as the tests' oracle.
 """
 
 from __future__ import annotations
@@ -42,7 +42,9 @@ def log_odds(p_diff: ArrayLike) -> NDArray[np.float64]:
 
 
 def posterior_of_one(n0: ArrayLike, n1: ArrayLike, p_diff: float) -> NDArray[np.float64]:
-    """Equation 5 as printed, Pr(bit = 1), in logarithms; 0 log 0 = 0 guards bits that never show a wrong value."""
+    """Equation 5 as printed, Pr(bit = 1), in logarithms; 0 log 0 = 0 guards bits that never show a
+    wrong value.
+    """
     n0, n1 = np.asarray(n0, np.float64), np.asarray(n1, np.float64)
     one = xlogy(n1, 1 - p_diff) + xlogy(n0, p_diff)
     zero = xlogy(n0, 1 - p_diff) + xlogy(n1, p_diff)
@@ -55,7 +57,10 @@ def posterior_of_one(n0: ArrayLike, n1: ArrayLike, p_diff: float) -> NDArray[np.
 def posterior_table(p_diff: ArrayLike, top: int) -> NDArray[np.float32]:
     """Pr(bit j = 1) for every difference n_1 - n_0 from -top to top: table (L, 2 top + 1)."""
     differences = np.arange(-top, top + 1)
-    rows = [posterior_of_one(np.maximum(-differences, 0), np.maximum(differences, 0), p) for p in np.asarray(p_diff)]
+    rows = [
+        posterior_of_one(np.maximum(-differences, 0), np.maximum(differences, 0), p)
+        for p in np.asarray(p_diff)
+    ]
     return np.stack(rows).astype(np.float32)
 
 
@@ -91,7 +96,8 @@ def _flat(counts: NDArray[Any], depth: int) -> NDArray[Any]:
     if counts.ndim == 4 and counts.shape[1:3] == (depth, 2):
         return counts
     raise InvalidData(
-        f"a sketch at depth {depth} must have shape (n, channels, {depth}, 2, height, width), got {counts.shape}."
+        f"a sketch at depth {depth} must have shape (n, channels, {depth}, 2, height, width), got "
+        f"{counts.shape}."
     )
 
 
@@ -126,16 +132,24 @@ def _kept_table(p_diff: tuple[float, ...], top: int) -> NDArray[np.float32]:
     return table
 
 
-def bit_posteriors(counts: NDArray[Any], parameters: Law, *, n_jobs: int | None = None) -> NDArray[np.float32]:
-    """Pr(bit = 1) for every bit: (n, channels, L, h, w) from counts (n, channels, L, 2, h, w), or (n, L, M)."""
+def bit_posteriors(
+    counts: NDArray[Any], parameters: Law, *, n_jobs: int | None = None
+) -> NDArray[np.float32]:
+    """Pr(bit = 1) for every bit: (n, channels, L, h, w) from counts (n, channels, L, 2, h, w), or
+    (n, L, M).
+    """
     flat = _flat(counts, parameters.depth)
     out = np.empty((len(flat), parameters.depth, flat.shape[3]), np.float32)
     _each(_posteriors, flat, _table_for(counts, parameters), out, n_jobs)
     return out.reshape(*counts.shape[:-3], *counts.shape[-2:]) if counts.ndim == 6 else out
 
 
-def pixel_means(counts: NDArray[Any], parameters: Law, *, n_jobs: int | None = None) -> NDArray[np.float32]:
-    """The posterior mean of every pixel (Equation 7's inner part): (n, channels, h, w), in 0..2^L - 1."""
+def pixel_means(
+    counts: NDArray[Any], parameters: Law, *, n_jobs: int | None = None
+) -> NDArray[np.float32]:
+    """The posterior mean of every pixel (Equation 7's inner part): (n, channels, h, w), in 0..2^L -
+    1.
+    """
     flat = _flat(counts, parameters.depth)
     weights = 2.0 ** np.arange(parameters.depth - 1, -1, -1)
     table = (_table_for(counts, parameters) * weights[:, None]).astype(np.float32)

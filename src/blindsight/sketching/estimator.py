@@ -1,8 +1,10 @@
-"""Inputs with a proven local guarantee: per pixel (flipped bits) and per image (a codebook and k-ary response).
+"""Inputs with a proven local guarantee: per pixel (flipped bits) and per image (a codebook and
+k-ary response).
 
-Both go through the same storage and training code as sketches. Per pixel is a weak promise: a picture has many
-pixels, and the guarantee says how epsilon grows with them. Per image is the promise that protects a picture, and few
-questions asked well are all it can pay for: one of k public prototypes, answered with randomised response.
+Both go through the same storage and training code as sketches. Per pixel is a weak promise: a
+picture has many pixels, and the guarantee says how epsilon grows with them. Per image is the
+promise that protects a picture, and few questions asked well are all it can pay for: one of k
+public prototypes, answered with randomised response.
 """
 
 from __future__ import annotations
@@ -42,13 +44,14 @@ class FlippedBits(TransformerMixin, Protected):  # type: ignore[misc]
 
     Parameters:
         epsilon: per pixel; spent on the bits of a pixel where it lowers the squared error most.
-        depth: bits per pixel. Values outside are clipped, fractions rounded.
-        random_state: None, a seed for a simulation, or `Permanent(vault)`: an image is then released, and charged,
+        depth: bits per pixel. Values outside are clipped, fractions rounded. random_state: None, a
+        seed for a simulation, or `Permanent(vault)`: an image is then released, and charged,
             once.
 
     Guarantee:
-        Pure local epsilon per pixel, proven (randomised response); times the number of pixels and channels per image.
-        `transform` is the release: hand it the ledger. Labels that are sent beside go in clear.
+        Pure local epsilon per pixel, proven (randomised response); times the number of pixels and
+        channels per image. `transform` is the release: hand it the ledger. Labels that are sent
+        beside go in clear.
     """
 
     _kind = "flipped-bits"
@@ -60,7 +63,9 @@ class FlippedBits(TransformerMixin, Protected):  # type: ignore[misc]
 
     def promise(self, **public: Any) -> Guarantee:
         """What will be promised of images with public `image_shape` (channels, height, width)."""
-        channels, height, width = (checks.whole("image_shape", size) for size in public["image_shape"])
+        channels, height, width = (
+            checks.whole("image_shape", size) for size in public["image_shape"]
+        )
         parameters = FlipParameters.proven(self.epsilon, depth=self.depth)
         return flips_guarantee(parameters, (channels, height, width), entropy=self.entropy_)
 
@@ -77,7 +82,9 @@ class FlippedBits(TransformerMixin, Protected):  # type: ignore[misc]
         self.image_shape_ = (channels, height, width)
 
     def _inside(self, X: Any) -> NDArray[Any]:
-        """Images (n, channels, h, w) within the depth: whatever a private value is, it is not refused."""
+        """Images (n, channels, h, w) within the depth: whatever a private value is, it is not
+        refused.
+        """
         images = np.asarray(pixels_of(X))
         if images.dtype.kind == "f":
             images = np.rint(np.nan_to_num(images, posinf=2.0**self.depth, neginf=0.0))
@@ -86,12 +93,15 @@ class FlippedBits(TransformerMixin, Protected):  # type: ignore[misc]
         return as_images(images, self.depth)
 
     def transform(self, X: Any, *, ledger: Ledger | None = None) -> NDArray[np.uint8]:
-        """Counts (n, channels, L, 2, h, w) with a single 1 per bit; the ledger is charged before anything is drawn."""
+        """Counts (n, channels, L, 2, h, w) with a single 1 per bit; the ledger is charged before
+        anything is drawn.
+        """
         check_is_fitted(self, "parameters_")
         images = self._inside(X)
         if images.shape[1:] != self.image_shape_:
             raise InvalidData(
-                f"images must have (channels, height, width) {self.image_shape_} as in fit, got {images.shape[1:]}."
+                f"images must have (channels, height, width) {self.image_shape_} as in fit, got "
+                f"{images.shape[1:]}."
             )
         what = f"flipped bits of {len(images)} images"
         state = self.random_state
@@ -113,23 +123,32 @@ class FlippedBits(TransformerMixin, Protected):  # type: ignore[misc]
     def sketch(self, X: Any, y: Any = None, *, ledger: Ledger | None = None) -> SketchSet:
         """`transform`, with labels, in clear, and parameters beside it: what `NegDL` trains on."""
         labels = getattr(X, "labels", None) if y is None else y
-        return SketchSet(self.transform(X, ledger=ledger), self.parameters_, labels, tuple(getattr(X, "classes", ())))
+        return SketchSet(
+            self.transform(X, ledger=ledger),
+            self.parameters_,
+            labels,
+            tuple(getattr(X, "classes", ())),
+        )
 
 
 class CodebookSketcher(TransformerMixin, Protected):  # type: ignore[misc]
     """Images to one of k public prototypes, answered with k-ary response: the per-image guarantee.
 
     Parameters:
-        epsilon: per image. k: prototypes; None for a number that fits epsilon and the public images.
+        epsilon: per image. k: prototypes; None for a number that fits epsilon and the public
+        images.
 
     Guarantee:
-        Pure local epsilon per record (image), proven, given that `fit` sees public images only. `transform` is the
-        release: hand it the ledger. Labels that are sent beside go in clear: epsilon covers the image only.
+        Pure local epsilon per record (image), proven, given that `fit` sees public images only.
+        `transform` is the release: hand it the ledger. Labels that are sent beside go in clear:
+        epsilon covers the image only.
     """
 
     _kind = "codebook-sketcher"
 
-    def __init__(self, epsilon: float = 8.0, *, k: int | None = None, random_state: Any = None) -> None:
+    def __init__(
+        self, epsilon: float = 8.0, *, k: int | None = None, random_state: Any = None
+    ) -> None:
         self.epsilon = epsilon
         self.k = k
         self.random_state = random_state
@@ -140,23 +159,31 @@ class CodebookSketcher(TransformerMixin, Protected):  # type: ignore[misc]
         return codebook_guarantee(mechanism, entropy=self.entropy_)
 
     def fit(self, X: Any, y: Any = None) -> CodebookSketcher:
-        """Learn the prototypes from *public* images; from their labels too, where given (public as well).
+        """Learn the prototypes from *public* images; from their labels too, where given (public as
+        well).
 
-        With labels a prototype is a class, by a linear classifier: at small budgets nothing tells more per question.
+        With labels a prototype is a class, by a linear classifier: at small budgets nothing tells
+        more per question.
         """
         flat, epsilon = self._flat(pixels_of(X)), checks.positive("epsilon", self.epsilon)
         if y is not None:
             if self.k is not None:
-                raise InvalidParameter("k must be None where public labels are given: then the classes are the cells.")
+                raise InvalidParameter(
+                    "k must be None where public labels are given: then the classes are the cells."
+                )
             book = from_classes(flat, y, epsilon, network=None)
         else:
             fitting = min(number_of_cells(epsilon), max(2, len(flat) // _PER_CELL))
             k = fitting if self.k is None else checks.whole("k", self.k, least=2)
             if k > len(flat):
-                raise InvalidData(f"a codebook of {k} prototypes needs as many public images, got {len(flat)}.")
+                raise InvalidData(
+                    f"a codebook of {k} prototypes needs as many public images, got {len(flat)}."
+                )
             embedding = Embedding.plain(flat.shape[1]).around(flat)
             atoms = embedding(flat)
-            book = Codebook(embedding, GroupCells(atoms, ward_groups(atoms, k)), epsilon, "pictures")
+            book = Codebook(
+                embedding, GroupCells(atoms, ward_groups(atoms, k)), epsilon, "pictures"
+            )
         cells = book.assign(flat)
         sums = np.zeros((book.k, flat.shape[1]))
         np.add.at(sums, cells, flat)
@@ -177,30 +204,45 @@ class CodebookSketcher(TransformerMixin, Protected):  # type: ignore[misc]
 
     def _settle(self) -> None:
         public = self.public_
-        arrays = {name.removeprefix("book "): a for name, a in public.items() if name.startswith("book ")}
+        arrays = {
+            name.removeprefix("book "): a for name, a in public.items() if name.startswith("book ")
+        }
         self.book_ = Codebook.from_parts(arrays, public["book"])
         self.prototypes_ = np.asarray(public["prototypes"], np.float32)
         self.image_shape_ = tuple(int(size) for size in public["image_shape"])
         self.mechanism_ = self.book_.mechanism
         fits = self.prototypes_.shape == (self.mechanism_.k, int(np.prod(self.image_shape_)))
-        if not fits or (self.mechanism_.epsilon, self.mechanism_.k) != (float(self.epsilon), public["k"]):
+        if not fits or (self.mechanism_.epsilon, self.mechanism_.k) != (
+            float(self.epsilon),
+            public["k"],
+        ):
             raise InvalidData("the codebook, its prototypes and its budget do not fit each other.")
 
     def _flat(self, images: NDArray[Any]) -> NDArray[np.float32]:
         if images.ndim < 2 or images.dtype.kind not in "iuf" or not images.size:
-            raise InvalidData(f"images must be a non-empty array of numbers, got {images.dtype} {images.shape}.")
-        return np.nan_to_num(images.reshape(len(images), -1).astype(np.float32), posinf=0.0, neginf=0.0)
+            raise InvalidData(
+                f"images must be a non-empty array of numbers, got {images.dtype} {images.shape}."
+            )
+        return np.nan_to_num(
+            images.reshape(len(images), -1).astype(np.float32), posinf=0.0, neginf=0.0
+        )
 
     def nearest(self, X: Any) -> NDArray[np.int64]:
         """The nearest prototype of each image, before any noise: stays with the owner."""
         check_is_fitted(self, "prototypes_")
         flat = self._flat(pixels_of(X))
         if flat.shape[1] != self.prototypes_.shape[1]:
-            raise InvalidData(f"images must have shape {self.image_shape_}, got {np.shape(pixels_of(X))[1:]}.")
-        return np.concatenate([self.book_.assign(flat[a : a + 4096]) for a in range(0, len(flat), 4096)])
+            raise InvalidData(
+                f"images must have shape {self.image_shape_}, got {np.shape(pixels_of(X))[1:]}."
+            )
+        return np.concatenate(
+            [self.book_.assign(flat[a : a + 4096]) for a in range(0, len(flat), 4096)]
+        )
 
     def transform(self, X: Any, *, ledger: Ledger | None = None) -> NDArray[np.int64]:
-        """One released prototype number per image; the ledger is charged before anything is drawn."""
+        """One released prototype number per image; the ledger is charged before anything is
+        drawn.
+        """
         cells = self.nearest(X)
         what = f"prototypes of {len(cells)} images"
         door = Door(self.guarantee_, what=what, ledger=ledger, random_state=self.random_state)
@@ -217,14 +259,22 @@ class CodebookSketcher(TransformerMixin, Protected):  # type: ignore[misc]
 class CodebookClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """The server's part for prototypes: which class comes with which released number, counted.
 
-    Training and test images are both private; the best guess for a released number is the class it came with most.
+    Training and test images are both private; the best guess for a released number is the class it
+    came with most.
     """
 
     def fit(self, X: Any, y: Any) -> CodebookClassifier:
         """Count classes a released number."""
         cells, labels = np.asarray(X), np.asarray(y)
-        if cells.ndim != 1 or cells.dtype.kind not in "iu" or cells.shape != labels.shape or not cells.size:
-            raise InvalidData("released numbers and labels must be two rows of whole numbers of one length.")
+        if (
+            cells.ndim != 1
+            or cells.dtype.kind not in "iu"
+            or cells.shape != labels.shape
+            or not cells.size
+        ):
+            raise InvalidData(
+                "released numbers and labels must be two rows of whole numbers of one length."
+            )
         self.classes_, targets = np.unique(labels, return_inverse=True)
         counts = np.zeros((int(cells.max()) + 1, len(self.classes_)))
         np.add.at(counts, (cells, targets), 1)

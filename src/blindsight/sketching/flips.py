@@ -1,8 +1,9 @@
-"""Parameters of flipped bits: the same storage and the same training code as sketches, with a proven epsilon.
+"""Parameters of flipped bits: the same storage and the same training code as sketches, with a
+proven epsilon.
 
-A flipped bit is a sketch with exactly one sighting of each bit, wrong with probability beta_j. So P_diff = beta_j,
-Equations 5 to 7 and everything built on them apply unchanged, and epsilon a pixel is the sum over its bits of
-ln((1 - beta_j)/beta_j): randomised response, proven, pure, local.
+A flipped bit is a sketch with exactly one sighting of each bit, wrong with probability beta_j. So
+P_diff = beta_j, Equations 5 to 7 and everything built on them apply unchanged, and epsilon a pixel
+is the sum over its bits of ln((1 - beta_j)/beta_j): randomised response, proven, pure, local.
 """
 
 from __future__ import annotations
@@ -32,25 +33,35 @@ class FlipParameters:
 
     def __post_init__(self) -> None:
         try:
-            beta = tuple(checks.probability(f"beta[{j}]", value) for j, value in enumerate(self.beta))
+            beta = tuple(
+                checks.probability(f"beta[{j}]", value) for j, value in enumerate(self.beta)
+            )
         except TypeError:
-            raise InvalidParameter(f"beta must be a sequence of probabilities, got {self.beta!r}.") from None
+            raise InvalidParameter(
+                f"beta must be a sequence of probabilities, got {self.beta!r}."
+            ) from None
         if not 1 <= len(beta) <= 16 or any(not 0 < value <= 0.5 for value in beta):
-            raise InvalidParameter("beta must hold 1 to 16 probabilities above 0 and up to 1/2, one per bit.")
+            raise InvalidParameter(
+                "beta must hold 1 to 16 probabilities above 0 and up to 1/2, one per bit."
+            )
         object.__setattr__(self, "beta", beta)
 
     @classmethod
     def proven(cls, epsilon_per_pixel: float, *, depth: int = 8) -> FlipParameters:
-        """Spend an epsilon per pixel where it counts most: on the allocation with the least squared error.
+        """Spend an epsilon per pixel where it counts most: on the allocation with the least squared
+        error.
 
-        The squared error of a pixel is the sum over bits of 4^(L-j) beta_j (1 - beta_j) (posterior variance of a
-        fair bit), beta_j = 1/(1 + e^eps_j); the budget is handed out in small steps to whichever bit gains most.
+        The squared error of a pixel is the sum over bits of 4^(L-j) beta_j (1 - beta_j) (posterior
+        variance of a fair bit), beta_j = 1/(1 + e^eps_j); the budget is handed out in small steps
+        to whichever bit gains most.
         """
         budget = checks.positive("epsilon_per_pixel", epsilon_per_pixel)
         depth = checks.whole("depth", depth)
         # A hair less than the budget, so that rounding never spends more than it.
         share = _spend(budget * (1 - 1e-12), depth)
-        return cls(beta=tuple(min(0.5, 1 / (1 + math.exp(min(epsilon, 500.0)))) for epsilon in share))
+        return cls(
+            beta=tuple(min(0.5, 1 / (1 + math.exp(min(epsilon, 500.0)))) for epsilon in share)
+        )
 
     @property
     def depth(self) -> int:
@@ -94,7 +105,9 @@ class FlipParameters:
     @classmethod
     def from_dict(cls, fields: Any) -> FlipParameters:
         """The inverse of `to_dict`; anything else is refused."""
-        if not isinstance(fields, dict) or fields.keys() != {f.name for f in dataclasses.fields(cls)}:
+        if not isinstance(fields, dict) or fields.keys() != {
+            f.name for f in dataclasses.fields(cls)
+        }:
             raise InvalidData("flip parameters must be an object with exactly beta.")
         return cls(**fields)
 
@@ -119,7 +132,8 @@ def _spend(budget: float, depth: int, steps: int = 512) -> list[float]:
         beta = 1 / (1 + np.exp(epsilon))
         return np.asarray(weights * beta * (1 - beta))
 
-    # A lone step on an unused bit gains only in second order, so each bit may also be opened with a lump.
+    # A lone step on an unused bit gains only in second order, so each bit may also be opened with a
+    # lump.
     left = steps
     while left > 0:
         sizes = [size for size in (1, 4, 16, 64, 256) if size <= left]

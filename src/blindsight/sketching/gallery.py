@@ -19,7 +19,9 @@ __all__ = ["draw_gallery", "settings_gallery"]
 _SIDE = 512  # pixels of a picture that are drawn
 
 
-def draw_gallery(path: str | Path, rows: Sequence[tuple[str, NDArray[Any]]], *, peak: float = 255.0) -> Path:
+def draw_gallery(
+    path: str | Path, rows: Sequence[tuple[str, NDArray[Any]]], *, peak: float = 255.0
+) -> Path:
     """Write rows of images, each with its caption, as SVG or PNG (by the file's ending)."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -34,13 +36,26 @@ def draw_gallery(path: str | Path, rows: Sequence[tuple[str, NDArray[Any]]], *, 
         for axis in line:
             axis.axis("off")
         for axis, image in zip(line, images, strict=False):
-            step = max(1, max(image.shape[:2]) // _SIDE)  # not averaged: that would be an attack of its own
+            step = max(
+                1, max(image.shape[:2]) // _SIDE
+            )  # not averaged: that would be an attack of its own
             axis.imshow(
-                np.clip(image[::step, ::step] / peak, 0, 1), cmap="gray", vmin=0, vmax=1, interpolation="nearest"
+                np.clip(image[::step, ::step] / peak, 0, 1),
+                cmap="gray",
+                vmin=0,
+                vmax=1,
+                interpolation="nearest",
             )
-        line[0].text(-0.15, 0.5, caption, transform=line[0].transAxes, ha="right", va="center", fontsize=8)
+        line[0].text(
+            -0.15, 0.5, caption, transform=line[0].transAxes, ha="right", va="center", fontsize=8
+        )
     figure.subplots_adjust(
-        left=1.5 / (1.6 + columns * 0.9), right=0.99, top=0.99, bottom=0.01, wspace=0.05, hspace=0.05
+        left=1.5 / (1.6 + columns * 0.9),
+        right=0.99,
+        top=0.99,
+        bottom=0.01,
+        wspace=0.05,
+        hspace=0.05,
     )
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)

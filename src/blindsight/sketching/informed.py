@@ -1,12 +1,15 @@
 """The informed attacker: it knows what such images look like, bit by bit, and so does the network.
 
-In digits that are nearly black and white every bit of a pixel says the same, ink or paper. The paper's posterior mean
-does not know that: it takes bits for independent and weights them by 2^(L-j), so a leak through the trailing bits
-leaves it almost blind, and nobody else. Here both sides of the bargain are computed from public images:
+In digits that are nearly black and white every bit of a pixel says the same, ink or paper. The
+paper's posterior mean does not know that: it takes bits for independent and weights them by
+2^(L-j), so a leak through the trailing bits leaves it almost blind, and nobody else. Here both
+sides of the bargain are computed from public images:
 
-- what is given away: the squared error of the best linear guess of a pixel from the counts of all its bits;
-- what is of use: the information about that which neighbouring pixels share, one factor behind all bits. A network
-  sees shapes, and a shape is what neighbours agree on; a bit that hangs on its own pixel only is noise to it.
+- what is given away: the squared error of the best linear guess of a pixel from the counts of all
+  its bits;
+- what is of use: the information about that which neighbouring pixels share, one factor behind all
+  bits. A network sees shapes, and a shape is what neighbours agree on; a bit that hangs on its own
+  pixel only is noise to it.
 """
 
 from __future__ import annotations
@@ -24,18 +27,24 @@ from blindsight.sketching.preparation import window
 
 __all__ = ["Kind", "signal"]
 
-_VALUES = 4_000_000  # pixels that moments are taken of, at most: more would cost memory and change little
+_VALUES = (
+    4_000_000  # pixels that moments are taken of, at most: more would cost memory and change little
+)
 
 
 def signal(differing: ArrayLike, agreeing: float) -> NDArray[np.float64]:
-    """Signal to noise a bit: n_1 - n_0 moves by 2 (lambda_s - lambda_d) with the bit, and has variance their sum."""
+    """Signal to noise a bit: n_1 - n_0 moves by 2 (lambda_s - lambda_d) with the bit, and has
+    variance their sum.
+    """
     wrong = np.asarray(differing, np.float64)
     return 4 * (agreeing - wrong) ** 2 / np.maximum(agreeing + wrong, 1e-300)
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of image, as second moments: of a pixel's value, of its bits, and of what neighbours share."""
+    """A kind of image, as second moments: of a pixel's value, of its bits, and of what neighbours
+    share.
+    """
 
     peak: float
     variance: float
@@ -45,12 +54,21 @@ class Kind:
 
     @classmethod
     def of(cls, reference: Any, depth: int) -> Kind:
-        """Learn the moments from public images (n, h, w), or (n, h, w, channels) with channels taken alike."""
+        """Learn the moments from public images (n, h, w), or (n, h, w, channels) with channels
+        taken alike.
+        """
         images = np.asarray(reference)
         if images.ndim == 4:
             images = np.moveaxis(images, -1, 1).reshape(-1, *images.shape[1:3])
-        if images.ndim != 3 or images.dtype.kind not in "iu" or min(images.shape[1:], default=0) < 2 or not len(images):
-            raise InvalidParameter(f"reference must be images of whole numbers, at least 2 x 2, got {images.shape}.")
+        if (
+            images.ndim != 3
+            or images.dtype.kind not in "iu"
+            or min(images.shape[1:], default=0) < 2
+            or not len(images)
+        ):
+            raise InvalidParameter(
+                f"reference must be images of whole numbers, at least 2 x 2, got {images.shape}."
+            )
         if images.min() < 0 or images.max() >= 2**depth:
             raise InvalidParameter(f"reference must be images of whole numbers below {2**depth}.")
         images = window(images)
@@ -59,7 +77,9 @@ class Kind:
             images = images[np.sort(np.random.default_rng(0).permutation(len(images))[:most])]
         value = images.astype(np.float64)
         if value.var() == 0:
-            raise InvalidParameter("reference must not be of one colour: it tells nothing of your images.")
+            raise InvalidParameter(
+                "reference must not be of one colour: it tells nothing of your images."
+            )
         planes = to_bits(images, depth).astype(np.float64)
         planes -= planes.mean(axis=(0, 1, 2))
         flat, pixels = planes.reshape(-1, depth), value.size
@@ -86,11 +106,15 @@ class Kind:
         """PSNR of the best linear guess of a pixel from its own counts at these rates."""
         scale = np.sqrt(signal(differing, agreeing))
         seen = scale * self.with_value
-        explained = float(seen @ np.linalg.solve(np.eye(scale.size) + scale[:, None] * self.bits * scale, seen))
+        explained = float(
+            seen @ np.linalg.solve(np.eye(scale.size) + scale[:, None] * self.bits * scale, seen)
+        )
         return 10 * math.log10(self.peak**2 / max(self.variance - explained, 1e-9))
 
     def shared(self, differing: ArrayLike, agreeing: float) -> float:
         """Bits of information a pixel about the factor that it shares with its neighbours."""
         strength = signal(differing, agreeing)
         own = np.maximum(np.diag(self.bits) - self.loadings**2, 0)
-        return 0.5 * math.log2(1 + float((strength * self.loadings**2 / (1 + strength * own)).sum()))
+        return 0.5 * math.log2(
+            1 + float((strength * self.loadings**2 / (1 + strength * own)).sum())
+        )

@@ -1,10 +1,11 @@
 """A ChaCha8 keystream in numba: unpredictable random words at memory speed.
 
-Whoever could predict the dice of a sketch would see the image, so numpy's generators (fast, but predictable from
-their output) will not do; the operating system gives about 0.4 GB/s, too slow for 0.7 MB of dice an image. Here the
-system gives only the 256-bit key (`fresh_key`), and ChaCha8 stretches it at about 10 GB/s: the loop over blocks is
-written without inner loops so that the compiler turns it into vector instructions. Each (stream, lane) is a separate
-nonce, so images can be drawn in any order and on any core. Keys are never stored.
+Whoever could predict the dice of a sketch would see the image, so numpy's generators (fast, but
+predictable from their output) will not do; the operating system gives about 0.4 GB/s, too slow for
+0.7 MB of dice an image. Here the system gives only the 256-bit key (`fresh_key`), and ChaCha8
+stretches it at about 10 GB/s: the loop over blocks is written without inner loops so that the
+compiler turns it into vector instructions. Each (stream, lane) is a separate nonce, so images can
+be drawn in any order and on any core. Keys are never stored.
 """
 
 from __future__ import annotations
@@ -69,7 +70,9 @@ def _double_round(
 
 @njit(nogil=True, cache=True)
 def fill(key: Any, stream: Any, lane: Any, counter: Any, out: Any) -> None:
-    """Fill `out` (16, blocks) with the keystream of nonce (`stream`, `lane`) from block `counter` on."""
+    """Fill `out` (16, blocks) with the keystream of nonce (`stream`, `lane`) from block `counter`
+    on.
+    """
     s0, s1, s2, s3 = u32(0x61707865), u32(0x3320646E), u32(0x79622D32), u32(0x6B206574)
     k0, k1, k2, k3, k4, k5, k6, k7 = key[0], key[1], key[2], key[3], key[4], key[5], key[6], key[7]
     n0, n1, n2 = u32(stream), u32(u64(stream) >> u64(32)), u32(lane)

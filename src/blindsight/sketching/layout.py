@@ -1,4 +1,6 @@
-"""The layout of a file of sketches: one safetensors file, its header checked before anything is believed."""
+"""The layout of a file of sketches: one safetensors file, its header checked before anything is
+believed.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,11 @@ __all__ = ["LARGEST_HEADER", "Section", "header_of", "parse"]
 
 KIND = "sketches"
 LARGEST_HEADER = 1 << 20
-DTYPES: dict[str, np.dtype[Any]] = {"U8": np.dtype(np.uint8), "U16": np.dtype("<u2"), "I64": np.dtype("<i8")}
+DTYPES: dict[str, np.dtype[Any]] = {
+    "U8": np.dtype(np.uint8),
+    "U16": np.dtype("<u2"),
+    "I64": np.dtype("<i8"),
+}
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 Section = tuple[np.dtype[Any], tuple[int, ...], int]
@@ -39,20 +45,30 @@ def header_of(
     described = json.dumps({"kind": KIND, "version": 1, "fields": fields})
     sections: dict[str, Any] = {"__metadata__": {"blindsight": described}}
     offset = 0
-    rows: list[tuple[str, np.dtype[Any], tuple[int, ...]]] = [("counts", np.dtype(dtype), (n, *item))]
+    rows: list[tuple[str, np.dtype[Any], tuple[int, ...]]] = [
+        ("counts", np.dtype(dtype), (n, *item))
+    ]
     rows += [("labels", DTYPES["I64"], (n,))] if labels is not None else []
     rows += [("done", DTYPES["U8"], (blocks,))] if blocks else []
     for name, kind, shape in rows:
         size = kind.itemsize * int(np.prod(shape))
-        sections[name] = {"dtype": NAMES[kind], "shape": list(shape), "data_offsets": [offset, offset + size]}
+        sections[name] = {
+            "dtype": NAMES[kind],
+            "shape": list(shape),
+            "data_offsets": [offset, offset + size],
+        }
         offset += size
     text = json.dumps(sections).encode()
     text += b" " * (-len(text) % 8)
     return struct.pack("<Q", len(text)) + text
 
 
-def parse(head: bytes, size: int | None, where: str) -> tuple[dict[str, Section], dict[str, Any], int]:
-    """Sections {name: (dtype, shape, offset)}, the fields, and where the data start; checked against the size."""
+def parse(
+    head: bytes, size: int | None, where: str
+) -> tuple[dict[str, Section], dict[str, Any], int]:
+    """Sections {name: (dtype, shape, offset)}, the fields, and where the data start; checked
+    against the size.
+    """
     try:
         length = struct.unpack("<Q", head[:8])[0]
         if not 2 <= length <= min(LARGEST_HEADER, len(head) - 8):
@@ -60,10 +76,15 @@ def parse(head: bytes, size: int | None, where: str) -> tuple[dict[str, Section]
         header = json.loads(head[8 : 8 + length])
         described = json.loads(header.pop("__metadata__")["blindsight"])
         if (described["kind"], described["version"]) != (KIND, 1):
-            raise HostileFile(f"{where} holds {described['kind']!r}, expected sketches of version 1.")
+            raise HostileFile(
+                f"{where} holds {described['kind']!r}, expected sketches of version 1."
+            )
         sections: dict[str, Section] = {}
         for name, entry in header.items():
-            dtype, shape = DTYPES[entry["dtype"]], tuple(checks.whole("size", s, least=0) for s in entry["shape"])
+            dtype, shape = (
+                DTYPES[entry["dtype"]],
+                tuple(checks.whole("size", s, least=0) for s in entry["shape"]),
+            )
             begin, end = (checks.whole("offset", o, least=0) for o in entry["data_offsets"])
             if end - begin != dtype.itemsize * int(np.prod(shape, dtype=object)):
                 raise HostileFile(f"{where} is damaged: {name} does not have the size it says.")
@@ -76,4 +97,6 @@ def parse(head: bytes, size: int | None, where: str) -> tuple[dict[str, Section]
     except HostileFile:
         raise
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, struct.error) as error:
-        raise HostileFile(f"{where} does not hold sketches, or is damaged: make it with blindsight sketch.") from error
+        raise HostileFile(
+            f"{where} does not hold sketches, or is damaged: make it with blindsight sketch."
+        ) from error

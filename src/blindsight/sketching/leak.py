@@ -1,8 +1,10 @@
-"""What a sketch gives away, computed before it is made: local epsilon a bit and a pixel, G, PSNR, and a verdict.
+"""What a sketch gives away, computed before it is made: local epsilon a bit and a pixel, G, PSNR,
+and a verdict.
 
-No epsilon is *claimed* for sketches. But a bit's two counts have a known law (wrong sightings Poisson with mean
-lambda_d, true ones with lambda_s, for strings long enough), so the epsilon that the sketch implies can be computed:
-the privacy loss of a bit is Skellam(lambda_d, lambda_s) times ln(lambda_d / lambda_s), and the bits of a pixel add.
+No epsilon is *claimed* for sketches. But a bit's two counts have a known law (wrong sightings
+Poisson with mean lambda_d, true ones with lambda_s, for strings long enough), so the epsilon that
+the sketch implies can be computed: the privacy loss of a bit is Skellam(lambda_d, lambda_s) times
+ln(lambda_d / lambda_s), and the bits of a pixel add.
 """
 
 from __future__ import annotations
@@ -22,19 +24,37 @@ from blindsight.sketching.estimation import posterior_of_one
 from blindsight.sketching.flips import FlipParameters, Law
 from blindsight.sketching.parameters import QKParameters
 
-__all__ = ["BitLaw", "Gains", "Leak", "bit_law", "bit_moments", "leak_of", "pixel_epsilon", "pixel_epsilon_rdp"]
+__all__ = [
+    "BitLaw",
+    "Gains",
+    "Leak",
+    "bit_law",
+    "bit_moments",
+    "leak_of",
+    "pixel_epsilon",
+    "pixel_epsilon_rdp",
+]
 
-ORDERS = np.concatenate([1 + np.geomspace(1e-3, 1, 60), np.linspace(2, 64, 125), np.geomspace(65, 4096, 60)])
-GRID = 0.01  # of the discretised privacy loss; losses are rounded up, so epsilon is never understated
+ORDERS = np.concatenate(
+    [1 + np.geomspace(1e-3, 1, 60), np.linspace(2, 64, 125), np.geomspace(65, 4096, 60)]
+)
+GRID = (
+    0.01  # of the discretised privacy loss; losses are rounded up, so epsilon is never understated
+)
 DELTA = 1e-5
 PARTS = 16  # of a picture's side: what people still recognise in a thumbnail of that many pixels
-LEADING = 3  # bits whose lean is always removed: neighbours agree on them, so their noise averages out
-HOPELESS = 400.0  # noise of a bit, in units of its own square, beyond which no neighbourhood averages it out
+LEADING = (
+    3  # bits whose lean is always removed: neighbours agree on them, so their noise averages out
+)
+# noise of a bit, in units of its own square, beyond which no neighbourhood averages it out
+HOPELESS = 400.0
 
 
 @dataclass(frozen=True)
 class BitLaw:
-    """The law of n_true - n_wrong of one bit: differences, their probabilities, and the posterior of the truth."""
+    """The law of n_true - n_wrong of one bit: differences, their probabilities, and the posterior
+    of the truth.
+    """
 
     differences: NDArray[np.int64]
     probabilities: NDArray[np.float64]
@@ -71,11 +91,17 @@ class BitLaw:
 def bit_law(differing: float, agreeing: float) -> BitLaw:
     """The law of a bit with these two rates (lambda_d, lambda_s)."""
     spread = 12 * math.sqrt(differing + agreeing + 1) + 12
-    differences = np.arange(math.floor(agreeing - differing - spread), math.ceil(agreeing - differing + spread) + 1)
+    differences = np.arange(
+        math.floor(agreeing - differing - spread), math.ceil(agreeing - differing + spread) + 1
+    )
     if differing == 0 or agreeing == 0:  # Skellam degenerates to a Poisson
         from scipy.stats import poisson
 
-        law = poisson.pmf(differences, agreeing) if differing == 0 else poisson.pmf(-differences, differing)
+        law = (
+            poisson.pmf(differences, agreeing)
+            if differing == 0
+            else poisson.pmf(-differences, differing)
+        )
     else:
         law = skellam.pmf(differences, agreeing, differing)
     law = np.nan_to_num(law)
@@ -86,7 +112,9 @@ def bit_law(differing: float, agreeing: float) -> BitLaw:
 
 
 def _bit_losses(differing: float, agreeing: float) -> tuple[NDArray[Any], float]:
-    """The privacy loss of a bit on the grid, rounded up: (probabilities with odd length, centred; mass at inf)."""
+    """The privacy loss of a bit on the grid, rounded up: (probabilities with odd length, centred;
+    mass at inf).
+    """
     if differing == agreeing:
         return np.ones(1), 0.0
     if min(differing, agreeing) == 0:  # any sighting tells the truth; none at all tells nothing
@@ -146,7 +174,9 @@ def pixel_epsilon_rdp(rates: ArrayLike, agreeing: float, *, delta: float = DELTA
     with np.errstate(over="ignore"):
         divergence = (differing * (rho ** (a - 1) - 1) + agreeing * (rho ** (1 - a) - 1)) / (a - 1)
         orders = divergence.sum(axis=1)
-        converted = orders + np.log1p(-1 / ORDERS) - (math.log(delta) + np.log(ORDERS)) / (ORDERS - 1)
+        converted = (
+            orders + np.log1p(-1 / ORDERS) - (math.log(delta) + np.log(ORDERS)) / (ORDERS - 1)
+        )
     return float(max(0.0, np.nanmin(converted)))
 
 
@@ -154,10 +184,10 @@ def pixel_epsilon_rdp(rates: ArrayLike, agreeing: float, *, delta: float = DELTA
 class Leak:
     """What a sketch with these parameters gives away, whatever the image.
 
-    epsilon_bit: local epsilon of each bit; epsilon_pixel: of the whole pixel, tight; epsilon_pixel_rdp: by Renyi
-    orders; guess_bits: expected -log2 of the chance to guess one pixel (times the pixels: the paper's G);
-    bits_right: how often the likelier value of each bit is the true one; noise: of a pixel's unbiased value, as a share
-    of the largest value.
+    epsilon_bit: local epsilon of each bit; epsilon_pixel: of the whole pixel, tight;
+    epsilon_pixel_rdp: by Renyi orders; guess_bits: expected -log2 of the chance to guess one pixel
+    (times the pixels: the paper's G); bits_right: how often the likelier value of each bit is the
+    true one; noise: of a pixel's unbiased value, as a share of the largest value.
     """
 
     delta: float
@@ -180,26 +210,37 @@ class Leak:
 
     @property
     def verdict(self) -> str:
-        """One plain sentence about a pixel taken alone; `verdict_at` says what an image's size adds."""
+        """One plain sentence about a pixel taken alone; `verdict_at` says what an image's size
+        adds.
+        """
         first, second = self.bits_right[0], self.bits_right[min(1, len(self.bits_right) - 1)]
         if self.pixels_right > 0.5:
             return "The image is handed over: most pixels are recovered exactly."
         if first > 0.97 and second > 0.97:
-            return "The image is recognisable to anyone: its leading bits are recovered almost without error."
+            return (
+                "The image is recognisable to anyone: its leading bits are recovered almost "
+                "without error."
+            )
         if first > 0.9:
             return "The image is recognisable: its leading bit is recovered; finer detail is noisy."
         if first > 0.75:
-            return "A noisy picture is recovered at once; averaging neighbours, or knowing similar images, clears it."
+            return (
+                "A noisy picture is recovered at once; averaging neighbours, or knowing similar "
+                "images, clears it."
+            )
         return (
-            "A pixel alone tells little, a picture much: averaging neighbours brings shapes back, the more the larger "
+            "A pixel alone tells little, a picture much: averaging neighbours brings shapes back, "
+            "the more the larger "
             "the image, and an attacker who knows similar images sees more still."
         )
 
     def verdict_at(self, image_shape: tuple[int, ...]) -> str:
-        """The verdict for images of (channels, height, width): neighbours agree, and their noise averages out.
+        """The verdict for images of (channels, height, width): neighbours agree, and their noise
+        averages out.
 
-        A part a sixteenth as wide as the picture holds so many pixels that its mean has `noise` divided by its
-        side; where that is small, the part stands out, whatever a single pixel tells.
+        A part a sixteenth as wide as the picture holds so many pixels that its mean has `noise`
+        divided by its side; where that is small, the part stands out, whatever a single pixel
+        tells.
         """
         part = max(1, min(image_shape[-2:]) // PARTS)
         if self.pixels_right > 0.5 or (self.bits_right[0] > 0.9 and part < 2):
@@ -208,12 +249,14 @@ class Leak:
         size = f"{image_shape[-1]} x {image_shape[-2]} pixels"
         if clear > 25:
             return (
-                f"At {size} the picture comes back by averaging neighbours: parts of {part} x {part} pixels are seen "
+                f"At {size} the picture comes back by averaging neighbours: parts of {part} x "
+                f"{part} pixels are seen "
                 f"with {clear:.0f} dB, without knowing any similar image."
             )
         if clear > 15:
             return (
-                f"At {size} coarse shapes come back by averaging neighbours (parts of {part} x {part} pixels with "
+                f"At {size} coarse shapes come back by averaging neighbours (parts of {part} x "
+                f"{part} pixels with "
                 f"{clear:.0f} dB); an attacker who knows similar images sees more."
             )
         return self.verdict
@@ -231,12 +274,14 @@ def bit_moments(parameters: Law) -> tuple[NDArray[np.float64], NDArray[np.float6
 
 @dataclass(frozen=True)
 class Gains:
-    """What each bit's centred posterior is multiplied by to give a pixel's value, and the noise that is left.
+    """What each bit's centred posterior is multiplied by to give a pixel's value, and the noise
+    that is left.
 
-    A posterior leans towards one half by a factor that does not depend on the image: given the true bit, its mean is
-    1/2 +- (m_j - 1/2), with m_j the expected posterior of the truth. Dividing by 2 m_j - 1 takes the lean away, and
-    leaves noise whose variance is the same for either value of the bit and independent from pixel to pixel. So a
-    sketch is the image plus white noise of a size that the public parameters tell.
+    A posterior leans towards one half by a factor that does not depend on the image: given the true
+    bit, its mean is 1/2 +- (m_j - 1/2), with m_j the expected posterior of the truth. Dividing by 2
+    m_j - 1 takes the lean away, and leaves noise whose variance is the same for either value of the
+    bit and independent from pixel to pixel. So a sketch is the image plus white noise of a size
+    that the public parameters tell.
     """
 
     factors: NDArray[np.float64]
@@ -244,11 +289,14 @@ class Gains:
 
     @classmethod
     def of(cls, parameters: Law) -> Gains:
-        """The lean is removed in full from leading bits; trailing ones, which look like noise anyway, are shrunk."""
+        """The lean is removed in full from leading bits; trailing ones, which look like noise
+        anyway, are shrunk.
+        """
         mean, variance = bit_moments(parameters)
         weights = 2.0 ** np.arange(parameters.depth - 1, -1, -1)
         lean = np.maximum(2 * mean - 1, 1e-4)
-        # A bit that tells nothing always has the posterior one half: no variance, and no way to remove its lean.
+        # A bit that tells nothing always has the posterior one half: no variance, and no way to
+        # remove its lean.
         noise = np.where(2 * mean - 1 > 1e-4, variance / lean**2, np.inf)
         kept = 0.25 / (0.25 + noise)  # Wiener's gain for a fair bit
         kept[:LEADING] = 1.0

@@ -1,4 +1,5 @@
-"""The networks: LeNet-5 (MNIST), a whitened network that a CPU trains on CIFAR-10, and ResNets, the paper's among them.
+"""The networks: LeNet-5 (MNIST), a whitened network that a CPU trains on CIFAR-10, and ResNets, the
+paper's among them.
 
 Each comes with the recipe that it is trained by unless told otherwise.
 """
@@ -30,10 +31,10 @@ __all__ = [
 class Recipe:
     """How a network is trained.
 
-    inputs: "mean", "bits" or "both"; optimizer: "adam", "sgd" or "nesterov"; schedule: "cosine", "triangle" or
-    "constant"; learning_rate: of a batch, or of one sample of it where `per_sample`; shift: pixels that crops move by,
-    None for an eighth of the side; flips: averaged over at the test, too; bfloat16: forward and backward in it, with
-    weights kept in single precision.
+    inputs: "mean", "bits" or "both"; optimizer: "adam", "sgd" or "nesterov"; schedule: "cosine",
+    "triangle" or "constant"; learning_rate: of a batch, or of one sample of it where `per_sample`;
+    shift: pixels that crops move by, None for an eighth of the side; flips: averaged over at the
+    test, too; bfloat16: forward and backward in it, with weights kept in single precision.
     """
 
     inputs: str = "both"
@@ -50,18 +51,29 @@ class Recipe:
 
 
 class LeNet5(nn.Module):  # type: ignore[misc]
-    """Two 5 x 5 convolutions with ReLU and 2 x 2 max pools, then 120 and 84 neurons and the output (Section 5.1)."""
+    """Two 5 x 5 convolutions with ReLU and 2 x 2 max pools, then 120 and 84 neurons and the output
+    (Section 5.1).
+    """
 
     def __init__(self, channels: int, height: int, width: int, classes: int) -> None:
         super().__init__()
         self.features = nn.Sequential(
-            nn.Conv2d(channels, 6, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2),
-            nn.Conv2d(6, 16, 5, padding=2 if min(height, width) < 16 else 0), nn.ReLU(), nn.MaxPool2d(2),
-        )  # fmt: skip
+            nn.Conv2d(channels, 6, 5, padding=2),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(6, 16, 5, padding=2 if min(height, width) < 16 else 0),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+        )
         with torch.no_grad():
             flat = self.features(torch.zeros(1, channels, height, width)).numel()
         self.head = nn.Sequential(
-            nn.Flatten(), nn.Linear(flat, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, classes)
+            nn.Flatten(),
+            nn.Linear(flat, 120),
+            nn.ReLU(),
+            nn.Linear(120, 84),
+            nn.ReLU(),
+            nn.Linear(84, classes),
         )
 
     def forward(self, x: Tensor) -> Tensor:
@@ -75,12 +87,17 @@ class _Basic(nn.Module):  # type: ignore[misc]
     def __init__(self, inside: int, outside: int, stride: int) -> None:
         super().__init__()
         self.body = nn.Sequential(
-            nn.Conv2d(inside, outside, 3, stride, 1, bias=False), nn.BatchNorm2d(outside), nn.ReLU(),
-            nn.Conv2d(outside, outside, 3, 1, 1, bias=False), nn.BatchNorm2d(outside),
-        )  # fmt: skip
+            nn.Conv2d(inside, outside, 3, stride, 1, bias=False),
+            nn.BatchNorm2d(outside),
+            nn.ReLU(),
+            nn.Conv2d(outside, outside, 3, 1, 1, bias=False),
+            nn.BatchNorm2d(outside),
+        )
         self.shortcut: nn.Module = nn.Identity()
         if stride != 1 or inside != outside:
-            self.shortcut = nn.Sequential(nn.Conv2d(inside, outside, 1, stride, bias=False), nn.BatchNorm2d(outside))
+            self.shortcut = nn.Sequential(
+                nn.Conv2d(inside, outside, 1, stride, bias=False), nn.BatchNorm2d(outside)
+            )
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.relu(self.body(x) + self.shortcut(x))
@@ -93,13 +110,20 @@ class _Bottleneck(nn.Module):  # type: ignore[misc]
         super().__init__()
         outside = 4 * middle
         self.body = nn.Sequential(
-            nn.Conv2d(inside, middle, 1, bias=False), nn.BatchNorm2d(middle), nn.ReLU(),
-            nn.Conv2d(middle, middle, 3, stride, 1, bias=False), nn.BatchNorm2d(middle), nn.ReLU(),
-            nn.Conv2d(middle, outside, 1, bias=False), nn.BatchNorm2d(outside),
-        )  # fmt: skip
+            nn.Conv2d(inside, middle, 1, bias=False),
+            nn.BatchNorm2d(middle),
+            nn.ReLU(),
+            nn.Conv2d(middle, middle, 3, stride, 1, bias=False),
+            nn.BatchNorm2d(middle),
+            nn.ReLU(),
+            nn.Conv2d(middle, outside, 1, bias=False),
+            nn.BatchNorm2d(outside),
+        )
         self.shortcut: nn.Module = nn.Identity()
         if stride != 1 or inside != outside:
-            self.shortcut = nn.Sequential(nn.Conv2d(inside, outside, 1, stride, bias=False), nn.BatchNorm2d(outside))
+            self.shortcut = nn.Sequential(
+                nn.Conv2d(inside, outside, 1, stride, bias=False), nn.BatchNorm2d(outside)
+            )
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.relu(self.body(x) + self.shortcut(x))
@@ -118,20 +142,29 @@ class _Residual(nn.Module):  # type: ignore[misc]
 
 
 class SmallResNet(_Residual):
-    """A ResNet of nine layers, 16 to 64 channels wide, strided early: about a minute a CIFAR-10 epoch on two cores."""
+    """A ResNet of nine layers, 16 to 64 channels wide, strided early: about a minute a CIFAR-10
+    epoch on two cores.
+    """
 
     def __init__(self, channels: int, height: int, width: int, classes: int) -> None:
-        stem = nn.Sequential(nn.Conv2d(channels, 16, 3, 1, 1, bias=False), nn.BatchNorm2d(16), nn.ReLU())
+        stem = nn.Sequential(
+            nn.Conv2d(channels, 16, 3, 1, 1, bias=False), nn.BatchNorm2d(16), nn.ReLU()
+        )
         blocks = [_Basic(16, 32, 2), _Basic(32, 64, 2), _Basic(64, 64, 1)]
         super().__init__(stem, blocks, 64, classes)
 
 
 class ResNet50(_Residual):
-    """The paper's CIFAR-10 network (Section 5.2): 7 x 7 stem, max pool, stages of 9, 12, 18 and 9 layers. For a GPU."""
+    """The paper's CIFAR-10 network (Section 5.2): 7 x 7 stem, max pool, stages of 9, 12, 18 and 9
+    layers. For a GPU.
+    """
 
     def __init__(self, channels: int, height: int, width: int, classes: int) -> None:
         stem = nn.Sequential(
-            nn.Conv2d(channels, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(3, 2, 1)
+            nn.Conv2d(channels, 64, 7, 2, 3, bias=False),
+            nn.BatchNorm2d(64),
+            nn.ReLU(),
+            nn.MaxPool2d(3, 2, 1),
         )
         blocks: list[nn.Module] = []
         inside = 64
@@ -143,10 +176,12 @@ class ResNet50(_Residual):
 
 
 class Whitened(nn.Module):  # type: ignore[misc]
-    """Patches of 2 x 2 pixels whitened and then fixed; three blocks of two convolutions; a linear head.
+    """Patches of 2 x 2 pixels whitened and then fixed; three blocks of two convolutions; a linear
+    head.
 
-    Whitening gives every direction of a patch the same strength at once, which a first layer would spend epochs on.
-    Batch norm has no scale of its own, convolutions start as the identity, and the head is scaled by a ninth.
+    Whitening gives every direction of a patch the same strength at once, which a first layer would
+    spend epochs on. Batch norm has no scale of its own, convolutions start as the identity, and the
+    head is scaled by a ninth.
     """
 
     WIDTHS = (32, 128, 128)
@@ -165,12 +200,16 @@ class Whitened(nn.Module):  # type: ignore[misc]
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def prepare(self, images: Tensor) -> None:
-        """Learn the whitening from training inputs: the strongest directions of their patches, and their opposites."""
+        """Learn the whitening from training inputs: the strongest directions of their patches, and
+        their opposites.
+        """
         patches = nn.functional.unfold(images, 2).movedim(1, -1).flatten(0, 1).double()
         patches = patches - patches.mean(dim=0)
         strengths, directions = torch.linalg.eigh(patches.T @ patches / len(patches))
         chosen = (directions / torch.sqrt(strengths + 5e-4)).T.flip(0)[: self.directions]
-        filters = chosen.reshape(self.directions, images.shape[1], 2, 2).to(self.whiten.weight.dtype)
+        filters = chosen.reshape(self.directions, images.shape[1], 2, 2).to(
+            self.whiten.weight.dtype
+        )
         self.whiten.weight.copy_(torch.cat([filters, -filters]))
         self.whiten.bias.zero_()
 
@@ -214,9 +253,18 @@ NETWORKS = {
     "resnet50": ResNet50,
 }
 _WHITENED = Recipe(
-    inputs="mean", optimizer="nesterov", schedule="triangle", learning_rate=1.5e-3, per_sample=True, batch_size=500,
-    augment=True, shift=2, flips=True, smoothing=0.2, bfloat16=True,
-)  # fmt: skip
+    inputs="mean",
+    optimizer="nesterov",
+    schedule="triangle",
+    learning_rate=1.5e-3,
+    per_sample=True,
+    batch_size=500,
+    augment=True,
+    shift=2,
+    flips=True,
+    smoothing=0.2,
+    bfloat16=True,
+)
 _RECIPES = {"whitened": _WHITENED, "whitened-wide": _WHITENED}
 
 

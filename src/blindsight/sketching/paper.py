@@ -1,4 +1,6 @@
-"""`NegativeSketcher`: images to sketches (`index.bulk.sketch_to` writes files larger than memory)."""
+"""`NegativeSketcher`: images to sketches (`index.bulk.sketch_to` writes files larger than
+memory).
+"""
 
 from __future__ import annotations
 
@@ -28,20 +30,22 @@ __all__ = ["NegativeSketcher", "disclosure_of"]
 
 
 class NegativeSketcher(TransformerMixin, BaseEstimator):  # type: ignore[misc]
-    """Turns images into sketches of their negative databases (Algorithms 1 and 2), drawn directly as counts.
+    """Turns images into sketches of their negative databases (Algorithms 1 and 2), drawn directly
+    as counts.
 
     Parameters:
-        q: "Q1" to "Q12", a sequence of q_j (one per bit, most significant first), or `QKParameters` (then p and r are
+        q: "Q1" to "Q12", a sequence of q_j (one per bit, most significant first), or `QKParameters`
+        (then p and r are
             those). Q3 hides most, Q12 hands the image over: read `leak_` and `disclosure_`.
-        p: types of records and records a bit, as in the paper.
-        r: types of records and records a bit, as in the paper.
-        n_jobs: threads; None for all cores.
-        random_state: None draws from the operating system; `Permanent(vault)` gives an image one sketch, however often
+        p: types of records and records a bit, as in the paper. r: types of records and records a
+        bit, as in the paper. n_jobs: threads; None for all cores. random_state: None draws from the
+        operating system; `Permanent(vault)` gives an image one sketch, however often
             it is asked for. A seed makes every call repeat its dice: for simulations.
 
     Guarantee:
-        None. A sketch is obfuscation: `leak_` says what it implies (local epsilon a bit and a pixel, the paper's G) and
-        `disclosure_` who sees what. For a proven guarantee see `FlippedBits` and `CodebookSketcher`.
+        None. A sketch is obfuscation: `leak_` says what it implies (local epsilon a bit and a
+        pixel, the paper's G) and `disclosure_` who sees what. For a proven guarantee see
+        `FlippedBits` and `CodebookSketcher`.
     """
 
     def __init__(
@@ -60,7 +64,10 @@ class NegativeSketcher(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         self.random_state = random_state
 
     def fit(self, X: Any, y: Any = None) -> NegativeSketcher:
-        """Check the parameters against the images' depth and shape. Nothing is learned from the images."""
+        """Check the parameters against the images' depth and shape.
+
+        Nothing is learned from the images.
+        """
         parameters = resolve(self.q, p=self.p, r=self.r)
         images = as_images(pixels_of(X), parameters.depth)
         self._settle(parameters, images.shape[1:])
@@ -75,12 +82,15 @@ class NegativeSketcher(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         self.disclosure_: Disclosure = disclosure_of(parameters, self.leak_, self.image_shape_)
 
     def transform(self, X: Any) -> NDArray[Any]:
-        """Counts (n, channels, L, 2, height, width), uint8 or uint16; index 0 of the fourth axis counts zeros."""
+        """Counts (n, channels, L, 2, height, width), uint8 or uint16; index 0 of the fourth axis
+        counts zeros.
+        """
         check_is_fitted(self, "parameters_")
         images = as_images(pixels_of(X), self.parameters_.depth)
         if images.shape[1:] != self.image_shape_:
             raise InvalidData(
-                f"images must have (channels, height, width) {self.image_shape_} as in fit, got {images.shape[1:]}."
+                f"images must have (channels, height, width) {self.image_shape_} as in fit, got "
+                f"{images.shape[1:]}."
             )
         n, channels, height, width = images.shape
         # Each channel is a string of its own, as in the paper's CIFAR-10 experiment.
@@ -88,7 +98,9 @@ class NegativeSketcher(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         if isinstance(self.random_state, Permanent):
             counts = self._permanent(images, self.random_state)
         else:
-            counts = draw_sketches(strings, self.parameters_, dice=Dice.throw(self.random_state), n_jobs=self.n_jobs)
+            counts = draw_sketches(
+                strings, self.parameters_, dice=Dice.throw(self.random_state), n_jobs=self.n_jobs
+            )
         return counts.reshape(n, channels, self.parameters_.depth, 2, height, width)
 
     def _permanent(self, images: NDArray[Any], state: Permanent) -> NDArray[Any]:
@@ -96,7 +108,10 @@ class NegativeSketcher(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         law, parameters = self.parameters_.fingerprint, self.parameters_
         each = [
             draw_sketches(
-                image.reshape(len(image), -1), parameters, dice=Dice.keyed(state.stream(f"{name}/{law}")), n_jobs=1
+                image.reshape(len(image), -1),
+                parameters,
+                dice=Dice.keyed(state.stream(f"{name}/{law}")),
+                n_jobs=1,
             )
             for name, image in zip(state.names(images), images, strict=True)
         ]
@@ -105,13 +120,18 @@ class NegativeSketcher(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     def sketch(self, X: Any, y: Any = None, *, classes: Sequence[str] = ()) -> SketchSet:
         """`transform`, with labels and parameters beside the counts: the set that is sent."""
         labels = getattr(X, "labels", None) if y is None else y
-        return SketchSet(self.transform(X), self.parameters_, labels, tuple(classes or getattr(X, "classes", ())))
+        return SketchSet(
+            self.transform(X), self.parameters_, labels, tuple(classes or getattr(X, "classes", ()))
+        )
 
     def records(self, image: Any, *, unsafe_records: bool = False) -> list[NegativeDatabase]:
-        """The records themselves, one negative database per channel: for study, never for sending."""
+        """The records themselves, one negative database per channel: for study, never for
+        sending.
+        """
         if not unsafe_records:
             raise InvalidParameter(
-                "records give the image away (belief propagation reverses them). Send sketches, or pass "
+                "records give the image away (belief propagation reverses them). Send sketches, or "
+                "pass "
                 "unsafe_records=True to study them."
             )
         check_is_fitted(self, "parameters_")
@@ -138,7 +158,11 @@ class NegativeSketcher(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         try:
             parameters = QKParameters.from_dict(fields["parameters"])
             sketcher = cls(
-                parameters.q, p=parameters.p, r=parameters.r, n_jobs=fields["n_jobs"], random_state=fields["seed"]
+                parameters.q,
+                p=parameters.p,
+                r=parameters.r,
+                n_jobs=fields["n_jobs"],
+                random_state=fields["seed"],
             )
             sketcher._settle(parameters, fields["image_shape"])
         except (KeyError, TypeError, ValueError) as error:
@@ -146,16 +170,25 @@ class NegativeSketcher(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         return sketcher
 
 
-def disclosure_of(parameters: QKParameters, leak: Leak, image_shape: tuple[int, int, int]) -> Disclosure:
-    """Who sees what of images sketched with these parameters, and what the sketch implies by computation."""
+def disclosure_of(
+    parameters: QKParameters, leak: Leak, image_shape: tuple[int, int, int]
+) -> Disclosure:
+    """Who sees what of images sketched with these parameters, and what the sketch implies by
+    computation.
+    """
     channels, height, width = image_shape
     per_bit = ", ".join("inf" if math.isinf(e) else f"{e:.3g}" for e in leak.epsilon_bit)
     ratio = f"likelihood ratio (delta {leak.delta:g}, computed)"
     return Disclosure(
-        method=f"sketch of a negative database, {parameters.name}, p = {parameters.p}, K = {parameters.specified}, "
+        method=f"sketch of a negative database, {parameters.name}, p = {parameters.p}, K = "
+        f"{parameters.specified}, "
         f"r = {parameters.r:g}",
         sees=(
-            ("the server", "for every bit of every pixel, two counts that lean towards its true value; labels if sent"),
+            (
+                "the server",
+                "for every bit of every pixel, two counts that lean towards its true value; labels "
+                "if sent",
+            ),
             ("the owner", "images and noise; records never leave"),
         ),
         recovered=(
@@ -176,7 +209,8 @@ def disclosure_of(parameters: QKParameters, leak: Leak, image_shape: tuple[int, 
         verdict=f"At {parameters.name}: {leak.verdict_at(image_shape)}",
         assumptions=(
             "no epsilon is claimed: a sketch is obfuscation",
-            "computed, not measured: what is seen depends on the images; attack sketches of images like yours",
+            "computed, not measured: what is seen depends on the images; attack sketches of images "
+            "like yours",
             f"implied local epsilon of each bit, first to last: {per_bit}",
             f"{channels} channel(s), each hidden as a string of its own",
         ),

@@ -1,4 +1,6 @@
-"""The parameters of the QK-hidden algorithm as one value, and the twelve settings Q1 to Q12 of the paper."""
+"""The parameters of the QK-hidden algorithm as one value, and the twelve settings Q1 to Q12 of the
+paper.
+"""
 
 from __future__ import annotations
 
@@ -44,9 +46,13 @@ def _distribution(name: str, values: Any) -> tuple[float, ...]:
     try:
         row = tuple(checks.probability(f"{name}[{i}]", value) for i, value in enumerate(values))
     except TypeError:
-        raise InvalidParameter(f"{name} must be a sequence of probabilities, got {values!r}.") from None
+        raise InvalidParameter(
+            f"{name} must be a sequence of probabilities, got {values!r}."
+        ) from None
     if not row or abs(math.fsum(row) - 1) > 1e-9:
-        raise InvalidParameter(f"{name} must sum to 1, got {math.fsum(row):.10g}. Rescale its entries.")
+        raise InvalidParameter(
+            f"{name} must sum to 1, got {math.fsum(row):.10g}. Rescale its entries."
+        )
     return row
 
 
@@ -55,9 +61,9 @@ class QKParameters:
     """What the owner and the server agree on before a sketch is made. Nothing here is secret.
 
     Parameters:
-        q: q_1..q_L, how often bit j (1 is the most significant) is chosen to differ from the image; sums to 1.
-        p: p_1..p_K, how often a record has 1..K differing bits; sums to 1. Its length is K.
-        r: records per bit of the hidden string.
+        q: q_1..q_L, how often bit j (1 is the most significant) is chosen to differ from the image;
+        sums to 1. p: p_1..p_K, how often a record has 1..K differing bits; sums to 1. Its length is
+        K. r: records per bit of the hidden string.
     """
 
     q: tuple[float, ...]
@@ -69,7 +75,9 @@ class QKParameters:
         object.__setattr__(self, "p", _distribution("p", self.p))
         object.__setattr__(self, "r", checks.positive("r", self.r))
         if self.depth > MOST_BITS:
-            raise InvalidParameter(f"q must have at most {MOST_BITS} entries, one per bit, got {self.depth}.")
+            raise InvalidParameter(
+                f"q must have at most {MOST_BITS} entries, one per bit, got {self.depth}."
+            )
 
     @classmethod
     def paper(cls, name: str, *, p: Sequence[float] = PAPER_P, r: float = PAPER_R) -> QKParameters:
@@ -77,7 +85,9 @@ class QKParameters:
         return cls(q=PAPER_Q[checks.one_of("q", name, PAPER_Q)], p=tuple(p), r=r)
 
     @classmethod
-    def k_hidden(cls, depth: int, *, p: Sequence[float] = PAPER_P, r: float = PAPER_R) -> QKParameters:
+    def k_hidden(
+        cls, depth: int, *, p: Sequence[float] = PAPER_P, r: float = PAPER_R
+    ) -> QKParameters:
         """The K-hidden algorithm: the special case q_j = 1/L."""
         depth = checks.whole("depth", depth)
         return cls(q=(1 / depth,) * depth, p=tuple(p), r=r)
@@ -122,30 +132,38 @@ class QKParameters:
         differing = self.differing_rate
         total = differing + self.agreeing_rate
         # A bit that is never sighted tells nothing: one half.
-        return np.asarray(np.divide(differing, total, out=np.full(self.depth, 0.5), where=total > 0))
+        return np.asarray(
+            np.divide(differing, total, out=np.full(self.depth, 0.5), where=total > 0)
+        )
 
     def n_records(self, n_attributes: int) -> int:
         """N = m r, rounded, for a string of `n_attributes` pixels."""
         return max(1, round(self.depth * n_attributes * self.r))
 
     def check_string(self, n_attributes: int) -> None:
-        """Refuse a string too short for K specified bits, or for as many differing bits as p asks for."""
+        """Refuse a string too short for K specified bits, or for as many differing bits as p asks
+        for.
+        """
         bits = self.depth * checks.whole("n_attributes", n_attributes)
         if self.specified > bits:
             raise InvalidParameter(
-                f"K (the length of p) must be at most the string's {bits} bits, got {self.specified}."
+                f"K (the length of p) must be at most the string's {bits} bits, got "
+                f"{self.specified}."
             )
         most = max(i for i, p in enumerate(self.p, start=1) if p > 0)
         places = n_attributes * sum(q > 0 for q in self.q)
         if most > places:
             raise InvalidParameter(
-                f"q must leave room for {most} differing bits in a record, got {places} bits with q above 0. "
+                f"q must leave room for {most} differing bits in a record, got {places} bits with "
+                "q above 0. "
                 "Use more pixels, a shorter p, or a q without zeros."
             )
 
     @property
     def top_count(self) -> int:
-        """A count that no cell exceeds, but for a chance below 1e-18 (Chernoff's bound for a Poisson count)."""
+        """A count that no cell exceeds, but for a chance below 1e-18 (Chernoff's bound for a
+        Poisson count).
+        """
         rate = max(self.differing_rate.max(), self.agreeing_rate, 1e-9)
         top = math.ceil(rate) + 1
         while top * math.log(top / rate) - top + rate < 41.5:
@@ -161,7 +179,9 @@ class QKParameters:
 
     @property
     def fingerprint(self) -> str:
-        """Sixteen hex digits that differ between different parameters: written into sketches and models."""
+        """Sixteen hex digits that differ between different parameters: written into sketches and
+        models.
+        """
         return hashlib.sha256(json.dumps(self.to_dict(), sort_keys=True).encode()).hexdigest()[:16]
 
     def to_dict(self) -> dict[str, Any]:
@@ -171,12 +191,16 @@ class QKParameters:
     @classmethod
     def from_dict(cls, fields: Any) -> QKParameters:
         """The inverse of `to_dict`; anything else is refused."""
-        if not isinstance(fields, dict) or fields.keys() != {f.name for f in dataclasses.fields(cls)}:
+        if not isinstance(fields, dict) or fields.keys() != {
+            f.name for f in dataclasses.fields(cls)
+        }:
             raise InvalidData("QK parameters must be an object with exactly q, p and r.")
         return cls(**fields)
 
 
-def resolve(q: str | Sequence[float] | QKParameters, *, p: Sequence[float], r: float) -> QKParameters:
+def resolve(
+    q: str | Sequence[float] | QKParameters, *, p: Sequence[float], r: float
+) -> QKParameters:
     """Parameters from a name ("Q6"), a sequence of q_j, or ready-made ones."""
     if isinstance(q, QKParameters):
         return q

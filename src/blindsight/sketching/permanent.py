@@ -1,8 +1,9 @@
 """Permanent noise: under one vault an image has one sketch, whenever and wherever it is asked for.
 
-Two sketches of an image with noise of their own tell more of it than one. With a vault's key the noise is a function
-of the image's content, the parameters and the shape: moved, renamed, copied, or sent a second time, the image has the
-same sketch, and where a promise is charged for (flipped bits), it is charged once.
+Two sketches of an image with noise of their own tell more of it than one. With a vault's key the
+noise is a function of the image's content, the parameters and the shape: moved, renamed, copied, or
+sent a second time, the image has the same sketch, and where a promise is charged for (flipped
+bits), it is charged once.
 """
 
 from __future__ import annotations
@@ -22,7 +23,10 @@ __all__ = ["Permanent", "state_of"]
 
 @dataclass(frozen=True)
 class Permanent:
-    """A vault's key as a sketcher's `random_state`. It stays where it is: not copied, and not sent to workers."""
+    """A vault's key as a sketcher's `random_state`.
+
+    It stays where it is: not copied, and not sent to workers.
+    """
 
     vault: Vault
     name: ClassVar[EntropyName] = "keyed"
@@ -31,7 +35,9 @@ class Permanent:
         """The record of each image (n, channels, h, w), by its pixels."""
         head = f"{images.shape[1:]} {images.dtype.str}/".encode()
         return [
-            self.vault.record_of(hashlib.sha256(head + np.ascontiguousarray(image).tobytes()).digest())
+            self.vault.record_of(
+                hashlib.sha256(head + np.ascontiguousarray(image).tobytes()).digest()
+            )
             for image in images
         ]
 

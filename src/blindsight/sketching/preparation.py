@@ -1,7 +1,8 @@
-"""Images of any kind brought to one shape: one's own before they are sketched, other people's to be like them.
+"""Images of any kind brought to one shape: one's own before they are sketched, other people's to be
+like them.
 
-A folder has photos of several sizes, some of them grey. Whether they fit together is found out before anything is
-charged or drawn: a job that stops at the ninth photo would have paid for all.
+A folder has photos of several sizes, some of them grey. Whether they fit together is found out
+before anything is charged or drawn: a job that stops at the ninth photo would have paid for all.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from blindsight.data import ImageSet, to_rgb
 
 __all__ = ["Preparation", "read_like", "window"]
 
-WINDOW = 512  # pixels a side of what is kept of larger public images: attackers look no farther than that
+# pixels a side of what is kept of larger public images: attackers look no farther than that
+WINDOW = 512
 PUBLIC_VALUES = 600_000_000  # bytes of public images that are read, at most
 _LUMINANCE = np.array([0.299, 0.587, 0.114])
 
@@ -32,10 +34,11 @@ class Preparation:
 
     @classmethod
     def of(cls, images: ImageSet, *, size: int | None = None, grey: bool = False) -> Preparation:
-        """For this set: grey where it is asked for or all images are, and of one size, or refused in a sentence.
+        """For this set: grey where it is asked for or all images are, and of one size, or refused
+        in a sentence.
 
-        Grey images stay grey when they are resized: three equal channels would be sketched with three noises, and
-        tell three times as much.
+        Grey images stay grey when they are resized: three equal channels would be sketched with
+        three noises, and tell three times as much.
         """
         if isinstance(images.images, np.ndarray):
             return cls(size, grey or images.images.ndim == 3)
@@ -43,7 +46,8 @@ class Preparation:
         sizes = sorted({shape[:2] for shape in shapes})
         if size is None and len(sizes) > 1:
             raise InvalidData(
-                f"the images have {len(sizes)} sizes, from {_pixels(sizes[0])} to {_pixels(sizes[-1])}, and sketches "
+                f"the images have {len(sizes)} sizes, from {_pixels(sizes[0])} to "
+                f"{_pixels(sizes[-1])}, and sketches "
                 "of one set have one. Say which (--size 256), or sort them into folders."
             )
         return cls(size, grey or all(len(shape) == 2 for shape in shapes))
@@ -53,17 +57,23 @@ class Preparation:
         return _coloured(array, not self.grey)
 
 
-def read_like(images: ImageSet, image_shape: tuple[int, int, int], *, most: int) -> NDArray[np.uint8]:
-    """Other people's images as an attacker would use them: of (channels, height, width), at most so many.
+def read_like(
+    images: ImageSet, image_shape: tuple[int, int, int], *, most: int
+) -> NDArray[np.uint8]:
+    """Other people's images as an attacker would use them: of (channels, height, width), at most so
+    many.
 
-    What is larger than `WINDOW` is cut to its middle, and fewer are read where they are large: memory is bounded.
+    What is larger than `WINDOW` is cut to its middle, and fewer are read where they are large:
+    memory is bounded.
     """
     channels, height, width = image_shape
     kept = channels * min(height, WINDOW) * min(width, WINDOW)
     read = []
     for image, _ in images[: min(most, max(16, PUBLIC_VALUES // kept))]:
         if image.shape[:2] != (height, width):
-            image = np.asarray(Image.fromarray(image).resize((width, height), Image.Resampling.BICUBIC))
+            image = np.asarray(
+                Image.fromarray(image).resize((width, height), Image.Resampling.BICUBIC)
+            )
         read.append(window(_coloured(image[None], channels == 3)))
     if not read:
         raise InvalidData("there are no public images to learn from.")

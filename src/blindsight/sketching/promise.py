@@ -30,18 +30,23 @@ PIXEL, CELL = "pixel", "cell"
 _ONCE = Assumption("released once", "each image is sent once; each further time adds to the cost")
 _LABELS = Assumption(
     "labels in clear",
-    "labels that are sent beside the images for training go in clear: this epsilon covers the image, not its label",
+    "labels that are sent beside the images for training go in clear: this epsilon covers the "
+    "image, not its label",
 )
 _ONE_VALUE = Assumption("a pixel is one value", "a pixel is one value of one channel")
-_PUBLIC = Assumption("public cells", "the prototypes, and their labels if given, were learned from public images")
+_PUBLIC = Assumption(
+    "public cells", "the prototypes, and their labels if given, were learned from public images"
+)
 
 
 @register
 @dataclass(frozen=True, kw_only=True)
 class PixelFlip:
-    """Flip bit j of a pixel's value with probability beta_j, bits independently: randomised response with L coins.
+    """Flip bit j of a pixel's value with probability beta_j, bits independently: randomised
+    response with L coins.
 
-    Guarantee: the sum over bits of |ln((1 - beta_j)/beta_j)| per pixel, pure, in the local model; exact sampler.
+    Guarantee: the sum over bits of |ln((1 - beta_j)/beta_j)| per pixel, pure, in the local model;
+    exact sampler.
     """
 
     beta: tuple[float, ...]
@@ -92,7 +97,10 @@ class PixelFlip:
 
 
 def flips_guarantee(
-    parameters: FlipParameters, image_shape: tuple[int, int, int], *, entropy: EntropyName = "system"
+    parameters: FlipParameters,
+    image_shape: tuple[int, int, int],
+    *,
+    entropy: EntropyName = "system",
 ) -> Guarantee:
     """What flipped bits promise, per pixel and per image of (channels, height, width)."""
     mechanism = PixelFlip(beta=parameters.beta)

@@ -1,7 +1,8 @@
-"""Algorithm 3 as messages: a user part that sketches and a server part that trains. Only bytes pass between them.
+"""Algorithm 3 as messages: a user part that sketches and a server part that trains. Only bytes pass
+between them.
 
-The message holds counts, labels and public parameters and nothing else (`SketchSet.to_bytes`); the server part has
-no way to take images. Transport is up to you: a file, a socket, a queue.
+The message holds counts, labels and public parameters and nothing else (`SketchSet.to_bytes`); the
+server part has no way to take images. Transport is up to you: a file, a socket, a queue.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""The QK-hidden algorithm that really makes the records (Algorithm 1), for all records of a string at once."""
+"""The QK-hidden algorithm that really makes the records (Algorithm 1), for all records of a string
+at once.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +28,8 @@ def hide(
 ) -> NegativeDatabase:
     """The negative database of a bit string: N = m r records of K specified bits.
 
-    `distinct=True` reads the algorithm's union literally (no record twice); by default repeats are kept, which is
-    what Equations 4 and 5 assume. Beyond toy strings the two hardly differ.
+    `distinct=True` reads the algorithm's union literally (no record twice); by default repeats are
+    kept, which is what Equations 4 and 5 assume. Beyond toy strings the two hardly differ.
     """
     bits = np.asarray(string)
     if bits.ndim != 1 or bits.dtype.kind not in "iub" or not np.isin(bits, (0, 1)).all():
@@ -35,7 +37,8 @@ def hide(
     bits = bits.astype(np.uint8)
     if bits.size == 0 or bits.size % parameters.depth:
         raise InvalidParameter(
-            f"L (the length of q) must divide the string's {bits.size} bits, got {parameters.depth}."
+            f"L (the length of q) must divide the string's {bits.size} bits, got "
+            f"{parameters.depth}."
         )
     parameters.check_string(bits.size // parameters.depth)
     rng, _ = training_rng(random_state)
@@ -48,18 +51,28 @@ def hide(
 
 
 def hide_image(
-    channel: ArrayLike, parameters: QKParameters, *, random_state: RandomState = None, distinct: bool = False
+    channel: ArrayLike,
+    parameters: QKParameters,
+    *,
+    random_state: RandomState = None,
+    distinct: bool = False,
 ) -> NegativeDatabase:
-    """The negative database of one channel of an image (any shape, whole numbers inside the depth)."""
+    """The negative database of one channel of an image (any shape, whole numbers inside the
+    depth).
+    """
     pixels = np.asarray(channel)
     top = 2**parameters.depth - 1
     if pixels.dtype.kind not in "iu" or pixels.size == 0 or pixels.min() < 0 or pixels.max() > top:
-        raise InvalidData(f"a channel must hold whole numbers from 0 to {top} at depth {parameters.depth}.")
+        raise InvalidData(
+            f"a channel must hold whole numbers from 0 to {top} at depth {parameters.depth}."
+        )
     bits = to_bits(pixels.ravel(), parameters.depth).ravel()
     return hide(bits, parameters, distinct=distinct, random_state=random_state)
 
 
-def _records(bits: NDArray[Any], parameters: QKParameters, n: int, rng: np.random.Generator) -> tuple[Any, Any]:
+def _records(
+    bits: NDArray[Any], parameters: QKParameters, n: int, rng: np.random.Generator
+) -> tuple[Any, Any]:
     """n records: positions (n, K), first the differing ones, and the values they show."""
     K = parameters.specified
     types = rng.choice(K, size=n, p=parameters.p) + 1  # steps 6 and 7
@@ -78,15 +91,26 @@ def _records(bits: NDArray[Any], parameters: QKParameters, n: int, rng: np.rando
         positions[rows, first] = again[:, 0]
 
 
-def _positions(differing: NDArray[Any], m: int, parameters: QKParameters, rng: np.random.Generator) -> NDArray[Any]:
-    """Steps 8 and 9: bit j by Q of a random attribute where the record differs, any bit where it agrees."""
+def _positions(
+    differing: NDArray[Any], m: int, parameters: QKParameters, rng: np.random.Generator
+) -> NDArray[Any]:
+    """Steps 8 and 9: bit j by Q of a random attribute where the record differs, any bit where it
+    agrees.
+    """
     L = parameters.depth
-    by_q = rng.choice(L, size=differing.shape, p=parameters.q) + L * rng.integers(0, m // L, size=differing.shape)
+    by_q = rng.choice(L, size=differing.shape, p=parameters.q) + L * rng.integers(
+        0, m // L, size=differing.shape
+    )
     return np.where(differing, by_q, rng.integers(0, m, size=differing.shape))
 
 
 def _distinct(
-    bits: NDArray[Any], parameters: QKParameters, N: int, rng: np.random.Generator, positions: Any, values: Any
+    bits: NDArray[Any],
+    parameters: QKParameters,
+    N: int,
+    rng: np.random.Generator,
+    positions: Any,
+    values: Any,
 ) -> tuple[Any, Any]:
     """Draw records until N different ones are there."""
     for _ in range(1000):
@@ -100,4 +124,6 @@ def _distinct(
         kept = np.sort(first)
         positions = np.concatenate([positions[kept], more[0]])
         values = np.concatenate([values[kept], more[1]])
-    raise InvalidParameter(f"r must be small enough for {N:,} different records of this string to exist.")
+    raise InvalidParameter(
+        f"r must be small enough for {N:,} different records of this string to exist."
+    )

@@ -1,15 +1,17 @@
 """Sketches drawn straight as counts: the law of Algorithms 1 and 2 without ever holding a record.
 
-A sketch only counts, bit by bit, how many records disagree and how many agree with the image. So it is drawn how many
-records there are of each type, and on which plane their first differing bits lie (multinomial numbers); the kernel then
-draws each record's positions and adds them to two tables; the image decides at the very end which of the two counts is
-that of the ones. The K positions of a record are distinct: whichever repeats an earlier one of its record is drawn
-again, as Algorithm 1 does, so the law is the same and not only the mean (ignoring repeats shifts the counts by about
-1/M, which shows on small images).
+A sketch only counts, bit by bit, how many records disagree and how many agree with the image. So it
+is drawn how many records there are of each type, and on which plane their first differing bits lie
+(multinomial numbers); the kernel then draws each record's positions and adds them to two tables;
+the image decides at the very end which of the two counts is that of the ones. The K positions of a
+record are distinct: whichever repeats an earlier one of its record is drawn again, as Algorithm 1
+does, so the law is the same and not only the mean (ignoring repeats shifts the counts by about 1/M,
+which shows on small images).
 
-Dice: ChaCha8 under a key from the operating system (see `keystream`); the numbers of types and planes, which say
-nothing of the image, from AES under another (a numpy generator with a vault's or a user's seed). Uniform positions are
-exact (rejection); the q_j of further differing bits are rounded to multiples of 2^-32.
+Dice: ChaCha8 under a key from the operating system (see `keystream`); the numbers of types and
+planes, which say nothing of the image, from AES under another (a numpy generator with a vault's or
+a user's seed). Uniform positions are exact (rejection); the q_j of further differing bits are
+rounded to multiples of 2^-32.
 """
 
 from __future__ import annotations
@@ -33,13 +35,17 @@ __all__ = ["Dice", "draw_sketches"]
 
 BATCH = 1024  # records whose dice are drawn at once: they stay in the first-level cache
 SPARE = 8  # blocks of spare dice for redraws
-SHARED = 1 << 26  # two positions share a word where so few pairs leave at most one word in 64 to be drawn again
+SHARED = (
+    1 << 26
+)  # two positions share a word where so few pairs leave at most one word in 64 to be drawn again
 u32, u64 = np.uint32, np.uint64
 
 
 @dataclass(frozen=True)
 class Dice:
-    """The randomness of one call: a key for the positions, a generator for the numbers of records a type."""
+    """The randomness of one call: a key for the positions, a generator for the numbers of records a
+    type.
+    """
 
     key: NDArray[np.uint32]
     types: np.random.Generator
@@ -57,7 +63,11 @@ class Dice:
     def keyed(cls, stream: RecordStream) -> Dice:
         """From a vault's stream: the same dice whenever the stream is opened."""
         key = np.frombuffer(stream.bytes(32), "<u4").astype(np.uint32)
-        return cls(key, np.random.Generator(np.random.PCG64(int.from_bytes(stream.bytes(16), "little"))), False)
+        return cls(
+            key,
+            np.random.Generator(np.random.PCG64(int.from_bytes(stream.bytes(16), "little"))),
+            False,
+        )
 
     def __repr__(self) -> str:
         return f"Dice(simulation={self.simulation})"
@@ -65,7 +75,9 @@ class Dice:
 
 @njit(inline="always")
 def _scaled(word: Any, n: Any) -> Any:
-    """floor(word n / 2^32): uniform on 0..n-1 once the words of `_biased` are drawn again (Lemire)."""
+    """floor(word n / 2^32): uniform on 0..n-1 once the words of `_biased` are drawn again
+    (Lemire).
+    """
     return u32((u64(word) * u64(n)) >> u64(32))
 
 
@@ -97,7 +109,15 @@ def _below(n: Any, key: Any, stream: Any, spare: Any, place: Any) -> Any:
 
 @njit(nogil=True, cache=True)
 def _redraw(
-    differing: Any, M: Any, m: Any, base: Any, edges: Any, key: Any, stream: Any, spare: Any, place: Any
+    differing: Any,
+    M: Any,
+    m: Any,
+    base: Any,
+    edges: Any,
+    key: Any,
+    stream: Any,
+    spare: Any,
+    place: Any,
 ) -> Any:
     """One position afresh: by Q for a differing bit, uniform for an agreeing one."""
     plane = 0
@@ -121,7 +141,9 @@ def _one(words: Any, n: Any, row: Any, again: Any) -> None:
 
 @njit(nogil=True, cache=True)
 def _two(words: Any, n: Any, other: Any, row: Any, next_row: Any, again: Any) -> None:
-    """The same for two positions a word, below n and `other`: the two leading digits of word / 2^32."""
+    """The same for two positions a word, below n and `other`: the two leading digits of word /
+    2^32.
+    """
     rim = u32((u64(1) << u64(32)) % (u64(n) * u64(other)))
     for k in range(words.size):
         product = u64(words[k]) * u64(n)
@@ -133,7 +155,9 @@ def _two(words: Any, n: Any, other: Any, row: Any, next_row: Any, again: Any) ->
 
 @njit(nogil=True, cache=True)
 def _share(i: Any, K: Any, M: Any, m: Any, word_of: Any, span: Any) -> Any:
-    """Which of its words gives position t of a record of type i, and how many values that word stands for."""
+    """Which of its words gives position t of a record of type i, and how many values that word
+    stands for.
+    """
     t, used = 0, 0
     while t < K:
         word_of[t] = used
@@ -149,7 +173,9 @@ def _share(i: Any, K: Any, M: Any, m: Any, word_of: Any, span: Any) -> Any:
 
 @njit(nogil=True, cache=True)
 def _planes(words: Any, base: Any, edges: Any, M: Any, positions: Any) -> None:
-    """Move each position to the plane of a bit j drawn with probability q_j (edges: the cumulated q)."""
+    """Move each position to the plane of a bit j drawn with probability q_j (edges: the cumulated
+    q).
+    """
     for k in range(words.size):
         positions[k] += u32(base * M)
     for edge in edges:
@@ -178,7 +204,9 @@ def _mark_equal(one: Any, other: Any, again: Any) -> None:
 
 @njit(nogil=True, cache=True)
 def _any(again: Any) -> Any:
-    """Whether one is marked; without a way out of the loop, which the compiler then turns into vectors."""
+    """Whether one is marked; without a way out of the loop, which the compiler then turns into
+    vectors.
+    """
     marked = u32(0)
     for k in range(again.size):
         marked |= again[k]
@@ -193,10 +221,24 @@ def _add(positions: Any, table: Any) -> None:
 
 @njit(nogil=True, cache=True)
 def _mend(
-    positions: Any, words: Any, word_of: Any, span: Any, again: Any, i: Any, M: Any, m: Any, base: Any, edges: Any,
-    key: Any, stream: Any, spare: Any, place: Any,
-) -> None:  # fmt: skip
-    """Of the marked records, draw again what came from a biased word, then, in order, what repeats an earlier one."""
+    positions: Any,
+    words: Any,
+    word_of: Any,
+    span: Any,
+    again: Any,
+    i: Any,
+    M: Any,
+    m: Any,
+    base: Any,
+    edges: Any,
+    key: Any,
+    stream: Any,
+    spare: Any,
+    place: Any,
+) -> None:
+    """Of the marked records, draw again what came from a biased word, then, in order, what repeats
+    an earlier one.
+    """
     K, n = positions.shape[0], again.size
     for k in range(n):
         if not again[k]:
@@ -205,7 +247,9 @@ def _mend(
             if not _biased(words[word_of[t] * n + k], span[word_of[t]]):
                 continue
             if t == 0:  # its plane was dealt beforehand, and must stay
-                positions[0, k] = positions[0, k] // u32(M) * u32(M) + _below(M, key, stream, spare, place)
+                positions[0, k] = positions[0, k] // u32(M) * u32(M) + _below(
+                    M, key, stream, spare, place
+                )
             else:
                 positions[t, k] = _redraw(t < i, M, m, base, edges, key, stream, spare, place)
         for t in range(1, K):
@@ -220,12 +264,22 @@ def _mend(
 
 @njit(nogil=True, cache=True)
 def _count(
-    of_type: Any, first: Any, M: Any, m: Any, base: Any, edges: Any, key: Any, stream: Any, differ: Any, agree: Any
+    of_type: Any,
+    first: Any,
+    M: Any,
+    m: Any,
+    base: Any,
+    edges: Any,
+    key: Any,
+    stream: Any,
+    differ: Any,
+    agree: Any,
 ) -> None:
-    """Add the positions of all records of one string to `differ` and `agree` (position = plane M + pixel).
+    """Add the positions of all records of one string to `differ` and `agree` (position = plane M +
+    pixel).
 
-    first[i - 1, j] of the records of type i have their first differing bit on plane j: dealt beforehand, since the
-    order of records does not matter.
+    first[i - 1, j] of the records of type i have their first differing bit on plane j: dealt
+    beforehand, since the order of records does not matter.
     """
     K = of_type.shape[0]
     words = np.empty(2 * K * BATCH + WORDS, np.uint32)
@@ -248,24 +302,52 @@ def _count(
             for t in range(K):
                 given = words[word_of[t] * n : (word_of[t] + 1) * n]
                 if t + 1 < K and word_of[t + 1] == word_of[t]:
-                    _two(given, M if t < i else m, M if t + 1 < i else m, positions[t, :n], positions[t + 1, :n], again)
+                    _two(
+                        given,
+                        M if t < i else m,
+                        M if t + 1 < i else m,
+                        positions[t, :n],
+                        positions[t + 1, :n],
+                        again,
+                    )
                 elif t == 0 or word_of[t - 1] != word_of[t]:
                     _one(given, M if t < i else m, positions[t, :n], again)
             _sorted_planes(left, M, positions[0, :n])
             for t in range(1, i):
-                _planes(words[(used + t - 1) * n : (used + t) * n], base, edges, M, positions[t, :n])
+                _planes(
+                    words[(used + t - 1) * n : (used + t) * n], base, edges, M, positions[t, :n]
+                )
             for t in range(1, K):
                 for earlier in range(t):
                     _mark_equal(positions[t, :n], positions[earlier, :n], again)
             if _any(again):
-                _mend(positions, words, word_of, span, again, i, M, m, base, edges, key, stream, spare, place)
+                _mend(
+                    positions,
+                    words,
+                    word_of,
+                    span,
+                    again,
+                    i,
+                    M,
+                    m,
+                    base,
+                    edges,
+                    key,
+                    stream,
+                    spare,
+                    place,
+                )
             for t in range(K):
                 _add(positions[t, :n], differ if t < i else agree)
 
 
 @njit(nogil=True, cache=True)
-def _sketch(strings: Any, of_type: Any, first: Any, base: Any, edges: Any, key: Any, number: Any, out: Any) -> None:
-    """Sketches of strings (n, M), numbered from `number`, into out (n, L, 2, M); counts stop at the dtype's top."""
+def _sketch(
+    strings: Any, of_type: Any, first: Any, base: Any, edges: Any, key: Any, number: Any, out: Any
+) -> None:
+    """Sketches of strings (n, M), numbered from `number`, into out (n, L, 2, M); counts stop at the
+    dtype's top.
+    """
     n, depth, _, M = out.shape
     m = depth * M
     top = 255 if out.itemsize == 1 else 65535
@@ -304,8 +386,8 @@ def draw_sketches(
 ) -> NDArray[Any]:
     """Sketches of n strings of M pixels: counts (n, L, 2, M), where [.., 0, .] counts the zeros.
 
-    Strings are numbered from 0 under the dice's key: every call wants dice of its own, or the same dice would hide
-    two images.
+    Strings are numbered from 0 under the dice's key: every call wants dice of its own, or the same
+    dice would hide two images.
     """
     n, M = strings.shape
     parameters.check_string(M)
@@ -320,7 +402,9 @@ def draw_sketches(
 
     def work(start: int) -> int:
         part = slice(start, min(start + step, n))
-        _sketch(strings[part], of_type[part], on_plane[part], base, edges, dice.key, start, counts[part])
+        _sketch(
+            strings[part], of_type[part], on_plane[part], base, edges, dice.key, start, counts[part]
+        )
         return int(part.stop)
 
     threads = n_jobs or os.cpu_count() or 1

@@ -1,7 +1,9 @@
-"""A set of sketches: all that leaves the owner. Counts, labels and the public parameters; never pixels or records.
+"""A set of sketches: all that leaves the owner. Counts, labels and the public parameters; never
+pixels or records.
 
-On disk and on the wire a set is one safetensors file with JSON in its header. Files can be larger than memory: they
-are made block by block (`writer.SketchWriter`, which resumes after a crash) and opened as a memory map.
+On disk and on the wire a set is one safetensors file with JSON in its header. Files can be larger
+than memory: they are made block by block (`writer.SketchWriter`, which resumes after a crash) and
+opened as a memory map.
 """
 
 from __future__ import annotations
@@ -15,7 +17,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blindsight.core import checks
-from blindsight.core.errors import BlindsightError, HostileFile, InvalidData, InvalidParameter, MissingData
+from blindsight.core.errors import (
+    BlindsightError,
+    HostileFile,
+    InvalidData,
+    InvalidParameter,
+    MissingData,
+)
 from blindsight.sketching.estimation import bit_posteriors, pixel_means
 from blindsight.sketching.flips import Law, law_from_dict
 from blindsight.sketching.layout import LARGEST_HEADER, header_of, parse
@@ -25,7 +33,9 @@ __all__ = ["SketchSet"]
 
 @dataclass(frozen=True, eq=False)
 class SketchSet:
-    """Sketches (n, channels, L, 2, height, width) with the parameters they were made with, and labels if any."""
+    """Sketches (n, channels, L, 2, height, width) with the parameters they were made with, and
+    labels if any.
+    """
 
     counts: NDArray[Any] = field(repr=False)
     parameters: Law
@@ -36,14 +46,19 @@ class SketchSet:
         shape, depth = self.counts.shape, self.parameters.depth
         if len(shape) != 6 or shape[2:4] != (depth, 2) or 0 in shape[1:]:
             raise InvalidData(
-                f"sketches at depth {depth} must have shape (n, channels, {depth}, 2, height, width), got {shape}."
+                f"sketches at depth {depth} must have shape (n, channels, {depth}, 2, height, "
+                f"width), got {shape}."
             )
         if self.counts.dtype not in (np.dtype(np.uint8), np.dtype(np.uint16)):
-            raise InvalidData(f"a sketch's counts must be uint8 or uint16, got {self.counts.dtype}.")
+            raise InvalidData(
+                f"a sketch's counts must be uint8 or uint16, got {self.counts.dtype}."
+            )
         if self.labels is not None:
             labels = np.asarray(self.labels)
             if labels.dtype.kind not in "iu" or labels.shape != (len(self),):
-                raise InvalidData(f"labels must be one whole number a sketch ({len(self)}), got {labels.shape}.")
+                raise InvalidData(
+                    f"labels must be one whole number a sketch ({len(self)}), got {labels.shape}."
+                )
             if labels.size and labels.min() < 0:
                 raise InvalidData("labels must be at least 0.")
             object.__setattr__(self, "labels", labels.astype(np.int64))
@@ -92,17 +107,25 @@ class SketchSet:
             other.require(first.parameters, first.image_shape)
         labelled = all(s.labels is not None for s in sets)
         labels = np.concatenate([s.labels for s in sets]) if labelled else None
-        return cls(np.concatenate([s.counts for s in sets]), first.parameters, labels, first.classes)
+        return cls(
+            np.concatenate([s.counts for s in sets]), first.parameters, labels, first.classes
+        )
 
     def require(self, parameters: Law, image_shape: tuple[int, ...]) -> None:
-        """Refuse if these sketches were made with other parameters, or from images of another shape."""
+        """Refuse if these sketches were made with other parameters, or from images of another
+        shape.
+        """
         if self.parameters.fingerprint != parameters.fingerprint:
             raise InvalidData(
-                f"sketches must be made with the parameters {parameters.name} ({parameters.fingerprint}), "
-                f"got {self.parameters.name} ({self.parameters.fingerprint}). Sketch the images again with those."
+                f"sketches must be made with the parameters {parameters.name} "
+                f"({parameters.fingerprint}), "
+                f"got {self.parameters.name} ({self.parameters.fingerprint}). Sketch the images "
+                "again with those."
             )
         if tuple(self.image_shape) != tuple(image_shape):
-            raise InvalidData(f"sketches must be of images of shape {tuple(image_shape)}, got {self.image_shape}.")
+            raise InvalidData(
+                f"sketches must be of images of shape {tuple(image_shape)}, got {self.image_shape}."
+            )
 
     def to_bytes(self) -> bytes:
         """The message that crosses from owner to server."""
@@ -110,7 +133,12 @@ class SketchSet:
         if self.labels is not None:
             arrays.append(self.labels)
         header = header_of(
-            len(self), self.counts.shape[1:], self.counts.dtype, self.parameters, self.labels, self.classes
+            len(self),
+            self.counts.shape[1:],
+            self.counts.dtype,
+            self.parameters,
+            self.labels,
+            self.classes,
         )
         return b"".join([header, *(array.tobytes() for array in arrays)])
 
@@ -120,7 +148,9 @@ class SketchSet:
         sections, fields, start = parse(message[: LARGEST_HEADER + 8], len(message), "the message")
         return _assemble(
             {
-                name: np.frombuffer(message, dtype, count=int(np.prod(shape)), offset=start + offset).reshape(shape)
+                name: np.frombuffer(
+                    message, dtype, count=int(np.prod(shape)), offset=start + offset
+                ).reshape(shape)
                 for name, (dtype, shape, offset) in sections.items()
             },
             fields,
@@ -159,6 +189,8 @@ def _assemble(arrays: dict[str, NDArray[Any]], fields: dict[str, Any], where: st
     try:
         classes = tuple(str(name) for name in fields.get("classes", ()))
         parameters = law_from_dict(fields["parameters"])
-        return SketchSet(arrays["counts"], parameters, None if labels is None else np.array(labels), classes)
+        return SketchSet(
+            arrays["counts"], parameters, None if labels is None else np.array(labels), classes
+        )
     except (KeyError, TypeError, BlindsightError) as error:
         raise HostileFile(f"{where} does not hold sketches: {error}") from error

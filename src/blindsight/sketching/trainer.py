@@ -1,4 +1,6 @@
-"""`NegDL`: the server's part of Algorithm 3, a network trained on sketches and asked about sketches."""
+"""`NegDL`: the server's part of Algorithm 3, a network trained on sketches and asked about
+sketches.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,14 @@ from blindsight.core.errors import HostileFile, InvalidData, InvalidParameter
 from blindsight.privacy.entropy import training_rng
 from blindsight.sketching.dataset import INPUTS, SketchDataset
 from blindsight.sketching.flips import law_from_dict
-from blindsight.sketching.networks import NETWORKS, Recipe, Whitened, build, default_network, recipe_of
+from blindsight.sketching.networks import (
+    NETWORKS,
+    Recipe,
+    Whitened,
+    build,
+    default_network,
+    recipe_of,
+)
 from blindsight.sketching.sketches import SketchSet
 
 __all__ = ["NegDL"]
@@ -34,11 +43,14 @@ class NegDL(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """Classifier trained on sketches; it never sees pixels.
 
     Parameters:
-        network: "lenet5", "whitened", "whitened-wide", "resnet", "resnet50", or a function (channels, height, width,
-            classes) -> torch module; "auto" is "whitened" for colour of 32 x 32 pixels, else "lenet5".
-        inputs: "mean" (the paper: posterior means of pixels), "bits" (posteriors of all bits as channels) or "both".
-        scaling: "standard" (mean 0, deviation 1 a plane) or "unit" ([0, 1], as the paper).
-        optimizer: "adam", "sgd" (momentum 0.9, weight decay 5e-4) or "nesterov" (0.85); schedule: "cosine", "triangle"
+        network: "lenet5", "whitened", "whitened-wide", "resnet", "resnet50", or a function
+        (channels, height, width,
+            classes) -> torch module; "auto" is "whitened" for colour of 32 x 32 pixels, else
+            "lenet5".
+        inputs: "mean" (the paper: posterior means of pixels), "bits" (posteriors of all bits as
+        channels) or "both". scaling: "standard" (mean 0, deviation 1 a plane) or "unit" ([0, 1], as
+        the paper). optimizer: "adam", "sgd" (momentum 0.9, weight decay 5e-4) or "nesterov" (0.85);
+        schedule: "cosine", "triangle"
             (up, then down) or "constant".
         learning_rate: None for the recipe's, 1e-3 (adam) or 0.1 (sgd), the paper's.
         augment: random crops and horizontal flips of the estimates, as the paper does for CIFAR-10.
@@ -74,7 +86,11 @@ class NegDL(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def fit(self, X: SketchSet, y: Any = None, *, progress: Progress = None) -> NegDL:
         """Steps 3 to 11 of Algorithm 3: train on sketches and their labels."""
         sketches = self._sketches(X)
-        labels = np.asarray(X.labels if y is None else y) if (y is not None or X.labels is not None) else None
+        labels = (
+            np.asarray(X.labels if y is None else y)
+            if (y is not None or X.labels is not None)
+            else None
+        )
         if labels is None or labels.shape != (len(sketches),):
             raise InvalidData(f"training needs one label a sketch ({len(sketches)}).")
         self._check()
@@ -87,11 +103,14 @@ class NegDL(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         rng, self.simulation_ = training_rng(self.random_state)
         data = SketchDataset(sketches, inputs=self.recipe_.inputs)
         self.input_shape_ = data.shape
-        # Weights are initialised by torch's own generator: seeded inside a fork, so that the caller's is untouched.
+        # Weights are initialised by torch's own generator: seeded inside a fork, so that the
+        # caller's is untouched.
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(int(rng.integers(1 << 62)))
             self.module_ = self._network(len(self.classes_))
-        mean, deviation = data.statistics() if self.scaling == "standard" else (torch.zeros(()), torch.ones(()))
+        mean, deviation = (
+            data.statistics() if self.scaling == "standard" else (torch.zeros(()), torch.ones(()))
+        )
         planes = data.shape[0]
         self.shift_ = mean.expand(planes).clone().reshape(1, planes, 1, 1)
         self.scale_ = deviation.expand(planes).clone().reshape(1, planes, 1, 1)
@@ -134,7 +153,8 @@ class NegDL(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             return build(self.network_, *self.input_shape_, classes)
         if isinstance(self.network, nn.Module) or not callable(self.network):
             raise InvalidParameter(
-                f"network must be one of {', '.join(NETWORKS)} or a function (channels, height, width, classes) "
+                f"network must be one of {', '.join(NETWORKS)} or a function (channels, height, "
+                "width, classes) "
                 f"that makes a module, got {type(self.network).__name__}."
             )
         return self.network_(*self.input_shape_, classes)
@@ -142,7 +162,8 @@ class NegDL(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _sketches(self, X: Any) -> SketchSet:
         if not isinstance(X, SketchSet):
             raise InvalidData(
-                f"the server takes sketches (a SketchSet), got {type(X).__name__}. Sketch images first, at their owner."
+                f"the server takes sketches (a SketchSet), got {type(X).__name__}. Sketch images "
+                "first, at their owner."
             )
         if not len(X):
             raise InvalidData("the set of sketches must not be empty.")
@@ -158,13 +179,20 @@ class NegDL(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         elif recipe.optimizer == "sgd":
             chosen = torch.optim.SGD(weights, lr=rate, momentum=0.9, weight_decay=5e-4)
         else:
-            # Where norms have no scale, their shifts carry the work: they move faster, and decay as little.
+            # Where norms have no scale, their shifts carry the work: they move faster, and decay as
+            # little.
             shifts = [value for value in weights if value.ndim == 1]
             groups = [
-                {"params": [value for value in weights if value.ndim > 1], "lr": rate, "weight_decay": 1.3e-3},
+                {
+                    "params": [value for value in weights if value.ndim > 1],
+                    "lr": rate,
+                    "weight_decay": 1.3e-3,
+                },
                 {"params": shifts, "lr": 64 * rate, "weight_decay": 2e-5},
             ]
-            chosen = torch.optim.SGD([group for group in groups if group["params"]], momentum=0.85, nesterov=True)
+            chosen = torch.optim.SGD(
+                [group for group in groups if group["params"]], momentum=0.85, nesterov=True
+            )
         if recipe.schedule == "constant":
             return chosen, lambda step: 1.0
         if recipe.schedule == "cosine":
@@ -211,7 +239,9 @@ class NegDL(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         # Weights stay in single precision; what runs in bfloat16 is a copy of them.
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=recipe.bfloat16):
             logits = self.module_(x)
-        return nn.functional.cross_entropy(logits.float(), targets, label_smoothing=recipe.smoothing)
+        return nn.functional.cross_entropy(
+            logits.float(), targets, label_smoothing=recipe.smoothing
+        )
 
     def _batches(self, n: int, rng: np.random.Generator) -> Iterator[NDArray[np.int64]]:
         order, size = rng.permutation(n), self.recipe_.batch_size
@@ -228,11 +258,16 @@ class NegDL(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         data = SketchDataset(sketches, inputs=self.recipe_.inputs, cache=False)
         answer = self._answer()
         with torch.inference_mode():
-            parts = [answer(data.batch(np.arange(a, min(a + 512, len(data))))) for a in range(0, len(data), 512)]
+            parts = [
+                answer(data.batch(np.arange(a, min(a + 512, len(data)))))
+                for a in range(0, len(data), 512)
+            ]
         return np.asarray(torch.cat(parts).numpy())
 
     def _answer(self) -> nn.Module:
-        return _Answer(self.module_, self.shift_, self.scale_, self.recipe_.flips and self.recipe_.augment).eval()
+        return _Answer(
+            self.module_, self.shift_, self.scale_, self.recipe_.flips and self.recipe_.augment
+        ).eval()
 
     def predict_proba(self, X: SketchSet) -> NDArray[np.float32]:
         """Class probabilities."""
@@ -250,11 +285,24 @@ class NegDL(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return float(np.average(self.predict(X) == np.asarray(truth), weights=sample_weight))
 
     def save(self, path: str | Path) -> None:
-        """Write weights and settings as safetensors. A network of your own is named; `load` then asks for it."""
+        """Write weights and settings as safetensors.
+
+        A network of your own is named; `load` then asks for it.
+        """
         check_is_fitted(self, "module_")
-        arrays = {f"weight.{name}": value.numpy() for name, value in self.module_.state_dict().items()}
-        arrays |= {"shift": self.shift_.numpy(), "scale": self.scale_.numpy(), "classes": self.classes_}
-        plain = {k: v for k, v in self.get_params(deep=False).items() if k not in ("network", "random_state")}
+        arrays = {
+            f"weight.{name}": value.numpy() for name, value in self.module_.state_dict().items()
+        }
+        arrays |= {
+            "shift": self.shift_.numpy(),
+            "scale": self.scale_.numpy(),
+            "classes": self.classes_,
+        }
+        plain = {
+            k: v
+            for k, v in self.get_params(deep=False).items()
+            if k not in ("network", "random_state")
+        }
         fields = {
             "settings": plain,
             "network": self.network_ if isinstance(self.network_, str) else None,
@@ -266,35 +314,54 @@ class NegDL(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         storage.save(path, kind="negdl", arrays=arrays, fields=fields)
 
     @classmethod
-    def load(cls, path: str | Path, *, network: Callable[[int, int, int, int], nn.Module] | None = None) -> NegDL:
+    def load(
+        cls, path: str | Path, *, network: Callable[[int, int, int, int], nn.Module] | None = None
+    ) -> NegDL:
         """Read back what `save` wrote; `network` makes the module where it was not one of ours."""
         arrays, fields = storage.load(path, kind="negdl")
         chosen = network if network is not None else fields.get("network")
         if chosen is None:
-            raise InvalidParameter("this model has a network of its own: pass the function that makes it as network=.")
+            raise InvalidParameter(
+                "this model has a network of its own: pass the function that makes it as network=."
+            )
         try:
             model = cls(chosen, **fields["settings"])
             model._check()
             model.parameters_ = law_from_dict(fields["parameters"])
-            channels, height, width = (checks.whole("image_shape", size) for size in fields["image_shape"])
+            channels, height, width = (
+                checks.whole("image_shape", size) for size in fields["image_shape"]
+            )
             model.image_shape_ = (channels, height, width)
             model._settle_recipe(model.image_shape_)
-            planes, height, width = (checks.whole("input_shape", size) for size in fields["input_shape"])
+            planes, height, width = (
+                checks.whole("input_shape", size) for size in fields["input_shape"]
+            )
             model.input_shape_ = (planes, height, width)
             model.classes_ = arrays["classes"]
-            model.shift_, model.scale_ = torch.from_numpy(arrays["shift"]), torch.from_numpy(arrays["scale"])
+            model.shift_, model.scale_ = (
+                torch.from_numpy(arrays["shift"]),
+                torch.from_numpy(arrays["scale"]),
+            )
             model.simulation_ = bool(fields["simulation"])
             model.losses_ = []
             model.module_ = model._network(len(model.classes_))
-            weights = {k.removeprefix("weight."): torch.from_numpy(v) for k, v in arrays.items() if "weight." in k}
+            weights = {
+                k.removeprefix("weight."): torch.from_numpy(v)
+                for k, v in arrays.items()
+                if "weight." in k
+            }
             model.module_.load_state_dict(weights)
         except (KeyError, TypeError, ValueError, RuntimeError) as error:
-            raise HostileFile(f"{path} does not fit the network it names ({type(error).__name__}).") from error
+            raise HostileFile(
+                f"{path} does not fit the network it names ({type(error).__name__})."
+            ) from error
         model.module_.eval()
         return model
 
     def export_onnx(self, path: str | Path) -> None:
-        """Write the network as ONNX: input "x", estimates (n, planes, h, w) of `SketchDataset`; output "logits"."""
+        """Write the network as ONNX: input "x", estimates (n, planes, h, w) of `SketchDataset`;
+        output "logits".
+        """
         check_is_fitted(self, "module_")
         checks.optional_module("onnx", extra="torch")
         whole = self._answer()
@@ -309,7 +376,9 @@ class NegDL(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
 
 class _Answer(nn.Module):  # type: ignore[misc]
-    """From estimates to logits: scaled, and averaged with those of the mirrored image where the recipe has flips."""
+    """From estimates to logits: scaled, and averaged with those of the mirrored image where the
+    recipe has flips.
+    """
 
     def __init__(self, module: nn.Module, shift: Tensor, scale: Tensor, flips: bool) -> None:
         super().__init__()
@@ -324,10 +393,14 @@ class _Answer(nn.Module):  # type: ignore[misc]
 
 
 def cropped(x: Tensor, rng: np.random.Generator, shift: int | None = None) -> Tensor:
-    """Each image of (n, planes, h, w) moved by up to `shift` pixels either way; None moves by an eighth of its side."""
+    """Each image of (n, planes, h, w) moved by up to `shift` pixels either way; None moves by an
+    eighth of its side.
+    """
     n, _, height, width = x.shape
     pad = max(1, min(height, width) // 8) if shift is None else shift
-    padded = nn.functional.pad(x, (pad, pad, pad, pad), mode="reflect" if pad < min(height, width) else "constant")
+    padded = nn.functional.pad(
+        x, (pad, pad, pad, pad), mode="reflect" if pad < min(height, width) else "constant"
+    )
     tops, lefts = (torch.from_numpy(rng.integers(2 * pad + 1, size=n)) for _ in range(2))
     rows = (tops[:, None] + torch.arange(height))[:, :, None]
     columns = (lefts[:, None] + torch.arange(width))[:, None, :]

@@ -1,4 +1,6 @@
-"""Files of sketches made block by block, so that they may be larger than memory and a crash loses one block."""
+"""Files of sketches made block by block, so that they may be larger than memory and a crash loses
+one block.
+"""
 
 from __future__ import annotations
 
@@ -24,16 +26,18 @@ _PIECE = 1 << 24
 
 
 class SketchWriter:
-    """Makes a file of sketches block by block; what is done survives a crash, and the rest is made on resuming.
+    """Makes a file of sketches block by block; what is done survives a crash, and the rest is made
+    on resuming.
 
-    The file is written beside its target as NAME.part with a flag a block, and renamed when all blocks are there.
-    No key or seed is stored: blocks made after resuming have fresh dice. A finished file is never written over: fresh
-    sketches of the same images would be a second release of them.
+    The file is written beside its target as NAME.part with a flag a block, and renamed when all
+    blocks are there. No key or seed is stored: blocks made after resuming have fresh dice. A
+    finished file is never written over: fresh sketches of the same images would be a second release
+    of them.
 
-    `source` tells one set of images from another when a job resumes. It is a digest of file names, which whoever
-    guesses the names can test, so it lies behind the end of NAME.part and is cut off before the file gets its name.
-    `mark` is its like for the finished file, made with a key that stays: with it the same job is known again as
-    `finished`, and nothing is drawn.
+    `source` tells one set of images from another when a job resumes. It is a digest of file names,
+    which whoever guesses the names can test, so it lies behind the end of NAME.part and is cut off
+    before the file gets its name. `mark` is its like for the finished file, made with a key that
+    stays: with it the same job is known again as `finished`, and nothing is drawn.
     """
 
     def __init__(
@@ -68,7 +72,8 @@ class SketchWriter:
             self._require_same(header, known=bool(mark))
             return
         self._end = start + max(
-            offset + dtype.itemsize * int(np.prod(shape)) for dtype, shape, offset in sections.values()
+            offset + dtype.itemsize * int(np.prod(shape))
+            for dtype, shape, offset in sections.values()
         )
         self._prepare(header, source.encode())
         self._file = durable.DurableFile(self.partial)
@@ -84,7 +89,9 @@ class SketchWriter:
             self._file.overwrite(self._end, source.encode())
 
     @classmethod
-    def of(cls, path: str | Path, sketcher: Any, X: Any, y: Any = None, *, block: int | None = None) -> SketchWriter:
+    def of(
+        cls, path: str | Path, sketcher: Any, X: Any, y: Any = None, *, block: int | None = None
+    ) -> SketchWriter:
         """A file for the sketches that a fitted sketcher makes of a set of images."""
         state, source = sketcher.random_state, _source(X)
         return cls(
@@ -104,14 +111,18 @@ class SketchWriter:
             with self.partial.open("rb") as file:
                 same = file.read(len(header)) == header
                 file.seek(self._end)
-                # Nothing behind the end: it died before its first block, or whole, before it got its name.
+                # Nothing behind the end: it died before its first block, or whole, before it got
+                # its name.
                 if not same or file.read() not in (source, b""):
                     raise InvalidData(
-                        f"{self.partial} was begun from other images or with other parameters. Delete it to start anew."
+                        f"{self.partial} was begun from other images or with other parameters. "
+                        "Delete it to start anew."
                     )
             return
         self.target.parent.mkdir(parents=True, exist_ok=True)
-        durable.write_file(self.partial, header, size=self._end)  # sparse: the disk is filled as blocks come
+        durable.write_file(
+            self.partial, header, size=self._end
+        )  # sparse: the disk is filled as blocks come
 
     def _require_same(self, header: bytes, *, known: bool) -> None:
         """Refuse a finished target unless it is just what would be made now."""
@@ -120,8 +131,10 @@ class SketchWriter:
                 return
         held = SketchSet.open(self.target)
         raise InvalidData(
-            f"{self.target} already holds {len(held):,} finished sketches ({held.parameters.name}). To sketch the same "
-            "images again is a second release of them, which tells more than one. Write to another file, or delete "
+            f"{self.target} already holds {len(held):,} finished sketches "
+            f"({held.parameters.name}). To sketch the same "
+            "images again is a second release of them, which tells more than one. Write to another "
+            "file, or delete "
             "this one first (--force does that)."
         )
 
@@ -130,18 +143,23 @@ class SketchWriter:
         if self.finished:
             return []
         return [
-            slice(int(b) * self.block, min((int(b) + 1) * self.block, self.n)) for b in np.flatnonzero(self.done == 0)
+            slice(int(b) * self.block, min((int(b) + 1) * self.block, self.n))
+            for b in np.flatnonzero(self.done == 0)
         ]
 
     def write(self, rows: slice, counts: NDArray[Any]) -> None:
         """Store a block, then mark it as done: in that order, each flushed."""
         block = np.ascontiguousarray(counts, self._dtype)
         if block.shape != (rows.stop - rows.start, *self._item):
-            raise InvalidData(f"a block of {rows.stop - rows.start} sketches cannot have shape {block.shape}.")
+            raise InvalidData(
+                f"a block of {rows.stop - rows.start} sketches cannot have shape {block.shape}."
+            )
         number = rows.start // self.block
         size = block.nbytes // max(1, len(block))
         at, flat = self._counts_at + rows.start * size, block.reshape(-1).view(np.uint8)
-        for begin in range(0, len(flat), _PIECE):  # a copy of a large photo's sketch would be as large again
+        for begin in range(
+            0, len(flat), _PIECE
+        ):  # a copy of a large photo's sketch would be as large again
             self._file.overwrite(at + begin, flat[begin : begin + _PIECE].tobytes())
         self._file.overwrite(self._done_at + number, b"\x01")
         self.done[number] = 1
@@ -149,7 +167,9 @@ class SketchWriter:
     def finish(self) -> SketchSet:
         """Rename the whole file into place and open it."""
         if self.missing():
-            raise InvalidData(f"{self.partial} is not finished: {len(self.missing())} blocks are missing.")
+            raise InvalidData(
+                f"{self.partial} is not finished: {len(self.missing())} blocks are missing."
+            )
         if not self.finished:
             self._file.cut(self._end)
             self._file.close()
@@ -158,7 +178,9 @@ class SketchWriter:
 
 
 def _source(X: Any) -> str:
-    """What tells one source of images from another when a job resumes: names and labels; "" where there are none."""
+    """What tells one source of images from another when a job resumes: names and labels; "" where
+    there are none.
+    """
     parts = [getattr(X, part, None) for part in ("names", "labels")]
     if all(part is None for part in parts):
         return ""

@@ -1,12 +1,16 @@
-"""Tags of images: learned with privacy for the training records, or published with privacy for the asked images.
+"""Tags of images: learned with privacy for the training records, or published with privacy for the
+asked images.
 
-- `estimator`: `PrivateTagger`, the face of this folder; `regimes` and `answers` are the values it takes,
+- `estimator`: `PrivateTagger`, the face of this folder; `regimes` and `answers` are the values it
+  takes,
 - `promise`: what it guarantees,
-- `prior`: public knowledge about labels; `inputs`: public directions of features; `descent`: training,
-- `codebook`, `answer_spread`: published answers as one of k words; `publishing`: a model made once, a photo answered
-  once, with a vault; `asking`: how often images were asked about,
+- `prior`: public knowledge about labels; `inputs`: public directions of features; `descent`:
+  training,
+- `codebook`, `answer_spread`: published answers as one of k words; `publishing`: a model made once,
+  a photo answered once, with a vault; `asking`: how often images were asked about,
 - `labels`, `labels_file`: tables and files of labels,
-- `paper`: ML-GCN, P2-ML-GCN and RP2-ML-GCN to the letter, with `label_graph`, `label_vectors` and `gcn`.
+- `paper`: ML-GCN, P2-ML-GCN and RP2-ML-GCN to the letter, with `label_graph`, `label_vectors` and
+  `gcn`.
 """
 
 from __future__ import annotations

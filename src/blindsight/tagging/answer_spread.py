@@ -1,13 +1,15 @@
-"""How a model's answers are spread: their mean and main directions, released with noise, so that words can fit them.
+"""How a model's answers are spread: their mean and main directions, released with noise, so that
+words can fit them.
 
-A codebook should have its words where the model's answers lie. Each record gives one row: its logits less the log-odds
-of the labels' (released) rates, in public directions, scaled into the unit ball, with a constant beside it. The sum of
-[a, 1][a, 1]' changes by at most |[a, 1]|² ≤ `SENSITIVITY` in l2 when a record is added or removed, and gets noise once.
-Directions whose variance the noise would drown are dropped, and answers are then simulated as a Gaussian: all of that
-is post-processing.
+A codebook should have its words where the model's answers lie. Each record gives one row: its
+logits less the log-odds of the labels' (released) rates, in public directions, scaled into the unit
+ball, with a constant beside it. The sum of [a, 1][a, 1]' changes by at most |[a, 1]|² ≤
+`SENSITIVITY` in l2 when a record is added or removed, and gets noise once. Directions whose
+variance the noise would drown are dropped, and answers are then simulated as a Gaussian: all of
+that is post-processing.
 
-Where there are public images nothing need be released: the model's answers about them are public, and fit better than a
-Gaussian (`PublicAnswers`).
+Where there are public images nothing need be released: the model's answers about them are public,
+and fit better than a Gaussian (`PublicAnswers`).
 """
 
 from __future__ import annotations
@@ -22,10 +24,18 @@ from numpy.typing import NDArray
 from blindsight.privacy.clipping import clip_norm
 from blindsight.tagging.descent import log_odds
 
-__all__ = ["DIRECTIONS", "SENSITIVITY", "AnswerSpread", "PublicAnswers", "main_directions", "spread_rows"]
+__all__ = [
+    "DIRECTIONS",
+    "SENSITIVITY",
+    "AnswerSpread",
+    "PublicAnswers",
+    "main_directions",
+    "spread_rows",
+]
 
 Matrix = NDArray[np.float64]
-# Logits this far (root mean square over labels) from their rates' log-odds reach the unit ball's edge.
+# Logits this far (root mean square over labels) from their rates' log-odds reach the unit ball's
+# edge.
 _REACH = 1.5
 DIRECTIONS = 16
 SENSITIVITY = 2.0
@@ -33,7 +43,9 @@ SENSITIVITY = 2.0
 
 def main_directions(maps: Any) -> Matrix:
     """The main left directions (C, r) of released or public maps (C, m) that logits are made by."""
-    return np.asarray(np.linalg.svd(np.asarray(maps, np.float64), full_matrices=False)[0][:, :DIRECTIONS])
+    return np.asarray(
+        np.linalg.svd(np.asarray(maps, np.float64), full_matrices=False)[0][:, :DIRECTIONS]
+    )
 
 
 def spread_rows(logits: Any, rates: Any, directions: Matrix) -> Matrix:
@@ -56,7 +68,9 @@ class PublicAnswers:
 
 @dataclass(frozen=True)
 class AnswerSpread:
-    """A Gaussian picture of logits: `mean` (C,) and `factor` (r, C), so that factor' factor is their covariance."""
+    """A Gaussian picture of logits: `mean` (C,) and `factor` (r, C), so that factor' factor is
+    their covariance.
+    """
 
     mean: Matrix
     factor: Matrix
@@ -66,8 +80,12 @@ class AnswerSpread:
         return self.mean + rng.standard_normal((n, len(self.factor))) @ self.factor
 
     @classmethod
-    def from_moments(cls, moments: Any, directions: Any, rates: Any, *, n_records: int, sigma: float) -> AnswerSpread:
-        """The picture behind noisy sums (r + 1, r + 1) of `spread_rows`; `sigma` is the noise of one of them."""
+    def from_moments(
+        cls, moments: Any, directions: Any, rates: Any, *, n_records: int, sigma: float
+    ) -> AnswerSpread:
+        """The picture behind noisy sums (r + 1, r + 1) of `spread_rows`; `sigma` is the noise of
+        one of them.
+        """
         axes_of = np.asarray(directions, np.float64)
         noisy = np.asarray(moments, np.float64)
         # The noise of both halves is independent: their mean has less.
@@ -75,7 +93,8 @@ class AnswerSpread:
         q = axes_of.shape[1]
         mean = np.clip(second[:q, q], -1, 1)
         variance, axes = np.linalg.eigh(second[:q, :q] - np.outer(mean, mean))
-        # The noise alone has eigenvalues up to sigma sqrt(2 q) / n; half of it keeps a few doubtful directions.
+        # The noise alone has eigenvalues up to sigma sqrt(2 q) / n; half of it keeps a few doubtful
+        # directions.
         drowned = sigma * math.sqrt(q / 2) / n_records
         kept = (variance > drowned) | (np.arange(q) == q - 1)
         deviation = np.sqrt(np.clip(variance[kept], 1e-6, 1.0))

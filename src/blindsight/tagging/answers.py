@@ -9,10 +9,10 @@
 | `GaussianAnswers` | all logits clipped to ±B, discrete Gaussian, l2 sensitivity 2B sqrt(C) | (ε, δ), exact sampler |
 | `PaperLaplace` | Lap(S_b S/ε) on raw logits, S = C (text) or 1 (code) | none; clipped to ±B: 2BC / scale |
 
-Noise is for *publishing tags of private images*: neighbours are any two images that might have been asked about, and
-each further answer about the same image costs as much again. Where training is private and the asked images are not
-secret, noise on answers buys nothing.
-"""
+Noise is for *publishing tags of private images*: neighbours are any two images that might have been
+asked about, and each further answer about the same image costs as much again. Where training is
+private and the asked images are not secret, noise on answers buys nothing.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -25,7 +25,13 @@ from numpy.typing import NDArray
 
 from blindsight.core import checks
 from blindsight.privacy.guarantee import Cost
-from blindsight.privacy.mechanisms import DiscreteGaussian, DiscreteLaplace, KaryResponse, Laplace, NoisyTopK
+from blindsight.privacy.mechanisms import (
+    DiscreteGaussian,
+    DiscreteLaplace,
+    KaryResponse,
+    Laplace,
+    NoisyTopK,
+)
 from blindsight.tagging.codebook import Codebook
 from blindsight.tagging.descent import sigmoid
 
@@ -45,7 +51,9 @@ Matrix = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Answers:
-    """What was released for each image: `tags` (n, C) of True and False, and `scores` (n, C) that rank them."""
+    """What was released for each image: `tags` (n, C) of True and False, and `scores` (n, C) that
+    rank them.
+    """
 
     tags: NDArray[np.bool_]
     scores: Matrix
@@ -55,14 +63,16 @@ class Answers:
 class Exact:
     """The model's own scores: for models whose training was private, or whose owner alone asks.
 
-    A label is a tag where its probability is above `threshold`. F1 is highest at half of its own value, and so far
-    below one half; 0.2 was best on a third of the COCO subset's training images.
+    A label is a tag where its probability is above `threshold`. F1 is highest at half of its own
+    value, and so far below one half; 0.2 was best on a third of the COCO subset's training images.
     """
 
     threshold: float = 0.2
 
     def __post_init__(self) -> None:
-        checks.positive("threshold", checks.probability("threshold", self.threshold, below_one=True))
+        checks.positive(
+            "threshold", checks.probability("threshold", self.threshold, below_one=True)
+        )
 
     def read(self, released: Any) -> Answers:
         """Tags where the probability is above the threshold."""
@@ -78,7 +88,8 @@ class Exact:
 class CodebookAnswers:
     """The nearest word of a public codebook, by k-ary response: one question instead of C.
 
-    `k` is the number of words (None: as many as this epsilon pays for); `words` may be your own public codebook.
+    `k` is the number of words (None: as many as this epsilon pays for); `words` may be your own
+    public codebook.
     """
 
     epsilon: float = 10.0
@@ -105,7 +116,9 @@ class CodebookAnswers:
         return self.words.encode(logits)
 
     def read(self, released: Any) -> Answers:
-        """The released word's values; a label is a tag where its value is above the codebook's threshold."""
+        """The released word's values; a label is a tag where its value is above the codebook's
+        threshold.
+        """
         assert self.words is not None  # noqa: S101
         scores = self.words.decode(released, self.epsilon)
         return Answers(scores > self.words.threshold, scores)
@@ -142,7 +155,9 @@ class _Clipped:
 
 @dataclass(frozen=True)
 class LaplaceAnswers(_Clipped):
-    """The proven form of P2-ML-GCN: discrete Laplace noise for the whole vector of clipped logits."""
+    """The proven form of P2-ML-GCN: discrete Laplace noise for the whole vector of clipped
+    logits.
+    """
 
     def noise(self, n_labels: int) -> DiscreteLaplace:
         """The exact sampler for l1 sensitivity 2 B C."""
@@ -184,13 +199,17 @@ class TopTags(_Clipped):
 
     def noise(self, n_labels: int) -> NoisyTopK:
         """Any logit may move by 2 B between two images."""
-        return NoisyTopK(epsilon=self.epsilon, k=min(self.k, n_labels), sensitivity=2 * self.bound, unit="query")
+        return NoisyTopK(
+            epsilon=self.epsilon, k=min(self.k, n_labels), sensitivity=2 * self.bound, unit="query"
+        )
 
     def read(self, released: Any, n_labels: int = 0) -> Answers:
         """The named tags; their scores fall with the place, all others have none."""
         named = np.asarray(released)
         scores = np.zeros((len(named), n_labels or int(named.max(initial=0)) + 1))
-        np.put_along_axis(scores, named, 1.0 - np.arange(named.shape[1])[None, :] / (2.0 * named.shape[1]), axis=1)
+        np.put_along_axis(
+            scores, named, 1.0 - np.arange(named.shape[1])[None, :] / (2.0 * named.shape[1]), axis=1
+        )
         return Answers(scores > 0, scores)
 
     def probabilities(self, scores: Matrix) -> Matrix:
@@ -205,9 +224,9 @@ AnswerNoise: TypeAlias = CodebookAnswers | LaplaceAnswers | GaussianAnswers | To
 class PaperLaplace:
     """Equation 6 to the letter: Lap(0, S_b S / ε) on every raw logit.
 
-    `sensitivity` is "C" (the text: the number of labels) or "1" (the authors' published code). The paper claims ε, and
-    ε / S_b with a bound factor S_b < 1 (Section 4.3). Raw logits have no bound, so nothing is proven; with `clip` the
-    vector's l1 sensitivity is 2 B C and a number follows.
+    `sensitivity` is "C" (the text: the number of labels) or "1" (the authors' published code). The
+    paper claims ε, and ε / S_b with a bound factor S_b < 1 (Section 4.3). Raw logits have no bound,
+    so nothing is proven; with `clip` the vector's l1 sensitivity is 2 B C and a number follows.
     """
 
     epsilon: float
@@ -238,13 +257,17 @@ class PaperLaplace:
 
     @property
     def noise(self) -> Laplace:
-        """As a mechanism: for logits within ±clip; or with the sensitivity S that the paper states, which is none."""
+        """As a mechanism: for logits within ±clip; or with the sensitivity S that the paper states,
+        which is none.
+        """
         reach = self._stated if self.clip is None else 2 * self.clip * self.n_labels
         return Laplace(scale=self.scale, sensitivity=reach, unit="query")
 
     @property
     def training_noise(self) -> Laplace:
-        """The same noise on the outputs that training sees (Equation 8), for whom it protects nothing."""
+        """The same noise on the outputs that training sees (Equation 8), for whom it protects
+        nothing.
+        """
         return replace(self.noise, unit="record", neighbours="add or remove one")
 
     @property

@@ -14,7 +14,8 @@ __all__ = ["Asked", "Paid"]
 class Asked:
     """How often images were asked about: each by its name, and all of them `anyhow`.
 
-    Names and the number of calls are public; what the images show is not looked at, so that a charge tells nothing.
+    Names and the number of calls are public; what the images show is not looked at, so that a
+    charge tells nothing.
     """
 
     named: Counter[Any] = field(default_factory=Counter)

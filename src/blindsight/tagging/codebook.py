@@ -1,18 +1,22 @@
 """Answers as one of k words: a codebook of graded scores, chosen from what is already public.
 
-With C labels and noise on each, a budget of epsilon is torn into C pieces. A codebook asks one question instead: which
-of k typical answers is nearest? k-ary response then tells the truth with probability e^ε/(e^ε + k - 1).
+With C labels and noise on each, a budget of epsilon is torn into C pieces. A codebook asks one
+question instead: which of k typical answers is nearest? k-ary response then tells the truth with
+probability e^ε/(e^ε + k - 1).
 
-Words also say how sure the model is, which is what mean average precision rewards: they are the centres of answers
-that are simulated from their released spread, or given to public images (`answer_spread`). Words, their number and
-their values come from released numbers only, so the codebook costs nothing more, and is public.
+Words also say how sure the model is, which is what mean average precision rewards: they are the
+centres of answers that are simulated from their released spread, or given to public images
+(`answer_spread`). Words, their number and their values come from released numbers only, so the
+codebook costs nothing more, and is public.
 
-How many words a budget pays for is the rule that all codebooks share (`codebooks.number_of_cells`). Where it pays for
-many thousands (from ε = 14 or so) a word has stages: a centre, the centre of what is left, and so on. That is the name
-of a cell, not several questions: one k-ary response over all combinations has the whole budget, which is never split.
+How many words a budget pays for is the rule that all codebooks share (`codebooks.number_of_cells`).
+Where it pays for many thousands (from ε = 14 or so) a word has stages: a centre, the centre of what
+is left, and so on. That is the name of a cell, not several questions: one k-ary response over all
+combinations has the whole budget, which is never split.
 
-What a word stands for is the posterior mean of the labels given that it was released, lies included: under a small
-budget the answer falls back to the labels' rates instead of repeating a lie.
+What a word stands for is the posterior mean of the labels given that it was released, lies
+included: under a small budget the answer falls back to the labels' rates instead of repeating a
+lie.
 """
 
 from __future__ import annotations
@@ -37,13 +41,16 @@ __all__ = ["Codebook", "Posterior", "choose_codebook"]
 Matrix = NDArray[np.float64]
 Cells = NDArray[np.int64]
 _SIMULATED = 8_000
-# Words of one stage at most, of a further one at least, and how many stages: simulated answers fill no more.
+# Words of one stage at most, of a further one at least, and how many stages: simulated answers fill
+# no more.
 _STAGE, _LEAST, _STAGES = 512, 16, 3
 
 
 @dataclass(frozen=True)
 class Posterior:
-    """What is known of answers before a word is released: the share of each word, and the usual answer."""
+    """What is known of answers before a word is released: the share of each word, and the usual
+    answer.
+    """
 
     shares: Matrix
     usual: Matrix
@@ -60,11 +67,11 @@ class Codebook:
     """Words over C labels: probabilities in [0, 1], one row per word. Public.
 
     Parameters:
-        words: rows of the first stage, and below them those of further stages, which are added to it.
-        weights: how much each label counts when the nearest word is sought.
-        threshold: a label is named as a tag where its score is above it.
-        sizes: how many words each stage has; none given: one stage.
-        posterior: what scores fall back to where a word may be a lie; None takes words as they are.
+        words: rows of the first stage, and below them those of further stages, which are added to
+        it. weights: how much each label counts when the nearest word is sought. threshold: a label
+        is named as a tag where its score is above it. sizes: how many words each stage has; none
+        given: one stage. posterior: what scores fall back to where a word may be a lie; None takes
+        words as they are.
     """
 
     words: Matrix
@@ -75,9 +82,14 @@ class Codebook:
 
     def __post_init__(self) -> None:
         words = checks.finite_array("words", self.words, ndim=2)
-        sizes = tuple(checks.whole("sizes", size, least=2) for size in (self.sizes or (len(words),)))
+        sizes = tuple(
+            checks.whole("sizes", size, least=2) for size in (self.sizes or (len(words),))
+        )
         if sum(sizes) != len(words) or math.prod(sizes) >= 1 << 62:
-            raise InvalidData("a codebook's stages must hold all of its words, and no more than 2^62 combinations.")
+            raise InvalidData(
+                "a codebook's stages must hold all of its words, and no more than 2^62 "
+                "combinations."
+            )
         first = words[: sizes[0]]
         if first.min() < 0 or first.max() > 1:
             raise InvalidData("a codebook must hold at least two words with values in [0, 1].")
@@ -88,7 +100,10 @@ class Codebook:
         if len(self.weights) != words.shape[1]:
             raise InvalidData("a codebook needs one weight per label.")
         known = self.posterior
-        if known is not None and (known.shares.shape, known.usual.shape) != ((len(words),), self.weights.shape):
+        if known is not None and (known.shares.shape, known.usual.shape) != (
+            (len(words),),
+            self.weights.shape,
+        ):
             raise InvalidData("a codebook needs one share per word and one usual score per label.")
 
     def __len__(self) -> int:
@@ -103,12 +118,18 @@ class Codebook:
             "sizes": list(self.sizes),
         }
         known = self.posterior
-        return fields if known is None else fields | {"word_shares": known.shares, "usual": known.usual}
+        return (
+            fields
+            if known is None
+            else fields | {"word_shares": known.shares, "usual": known.usual}
+        )
 
     @classmethod
     def from_fields(cls, fields: dict[str, Any]) -> Codebook:
         """The inverse of `to_fields`."""
-        known = Posterior(fields["word_shares"], fields["usual"]) if "word_shares" in fields else None
+        known = (
+            Posterior(fields["word_shares"], fields["usual"]) if "word_shares" in fields else None
+        )
         threshold, sizes = float(fields["threshold"]), tuple(fields["sizes"])
         return cls(fields["words"], fields["word_weights"], threshold, sizes, known)
 
@@ -148,7 +169,11 @@ class Codebook:
 
 
 def choose_codebook(
-    spread: AnswerSpread | PublicAnswers, *, epsilon: float, size: int | None = None, rng: np.random.Generator
+    spread: AnswerSpread | PublicAnswers,
+    *,
+    epsilon: float,
+    size: int | None = None,
+    rng: np.random.Generator,
 ) -> Codebook:
     """The codebook for a budget; `size=None` takes as many words as the budget pays for.
 

@@ -1,12 +1,14 @@
-"""Training the linear head: full-batch gradient descent with momentum, from public scores on, noisy or not.
+"""Training the linear head: full-batch gradient descent with momentum, from public scores on, noisy
+or not.
 
-The score of label c on an image is log-odds of its rate + α times its public score + w_c x; only w is learned. A
-record's gradient is (residual) x', of norm |residual| |x|, so gradients are clipped and summed without being laid out.
-Residuals are weighted by rate^-g: rare labels, which mean average precision counts as much as frequent ones, get more
-of the clipping bound. The mean of the second half's weights is kept; it is steadier than the last.
+The score of label c on an image is log-odds of its rate + α times its public score + w_c x; only w
+is learned. A record's gradient is (residual) x', of norm |residual| |x|, so gradients are clipped
+and summed without being laid out. Residuals are weighted by rate^-g: rare labels, which mean
+average precision counts as much as frequent ones, get more of the clipping bound. The mean of the
+second half's weights is kept; it is steadier than the last.
 
-Guarantee: given a `total` that clips each record's gradient to `CLIP` and adds noise, everything here is
-post-processing of what it returns.
+Guarantee: given a `total` that clips each record's gradient to `CLIP` and adds noise, everything
+here is post-processing of what it returns.
 """
 
 from __future__ import annotations
@@ -33,7 +35,9 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class Head:
-    """What the head is trained with: label rates, step size, how much rare labels count, and ridge."""
+    """What the head is trained with: label rates, step size, how much rare labels count, and
+    ridge.
+    """
 
     rates: Matrix
     step: float
@@ -49,7 +53,9 @@ class Head:
 
 @dataclass(frozen=True)
 class Held:
-    """Images with labels that training does not look at: what is measured on them is their owner's."""
+    """Images with labels that training does not look at: what is measured on them is their
+    owner's.
+    """
 
     rows: NDArray[np.float32]
     labels: NDArray[np.uint8]
@@ -59,14 +65,23 @@ class Held:
         """Of a pair of features and labels, or of None."""
         if validation is None:
             return None
-        rows, labels = finite_rows(validation[0], n_features=n_features)[0], label_rows(validation[1])
+        rows, labels = (
+            finite_rows(validation[0], n_features=n_features)[0],
+            label_rows(validation[1]),
+        )
         if len(rows) != len(labels):
-            raise InvalidData(f"validation must have as many labels as rows, got {len(labels)} and {len(rows)}.")
+            raise InvalidData(
+                f"validation must have as many labels as rows, got {len(labels)} and {len(rows)}."
+            )
         return cls(rows, labels)
 
     def looking(self, x: Matrix, offset: Matrix, curve: list[float]) -> Callable[[Matrix], None]:
-        """Notes the mean average precision of weights, for inputs `x` and scores `offset` to start from."""
-        return lambda learned: curve.append(mean_average_precision(self.labels, offset + x @ learned.T))
+        """Notes the mean average precision of weights, for inputs `x` and scores `offset` to start
+        from.
+        """
+        return lambda learned: curve.append(
+            mean_average_precision(self.labels, offset + x @ learned.T)
+        )
 
 
 def sigmoid(x: Any) -> Matrix:
@@ -91,7 +106,8 @@ def descend(
     look: Callable[[Matrix], None] | None = None,
     progress: Progress | None = None,
 ) -> Matrix:
-    """The learned weights (C, width). `total(residuals, x)` sums the records' gradients, residual x'.
+    """The learned weights (C, width). `total(residuals, x)` sums the records' gradients, residual
+    x'.
 
     `look` sees what would be kept if a step were the last.
     """

@@ -1,10 +1,11 @@
 """`PrivateTagger`: multi-label recognition that protects the images it learned from.
 
-    tagger = PrivateTagger(training=DPTraining(epsilon=2), classes=names, public=features).fit(X, Y, ledger=ledger)
-    tagger.predict(X_asked)          # exact answers, as many as you like: the weights were paid for, once
+    tagger = PrivateTagger(training=DPTraining(epsilon=2), classes=names, public=features).fit(X, Y,
+    ledger=ledger) tagger.predict(X_asked)          # exact answers, as many as you like: the
+    weights were paid for, once
 
-With `answers=CodebookAnswers(epsilon=10)` (or other noise) each answer also protects the image that was asked about,
-for publishing tags of private images; that is charged per image.
+With `answers=CodebookAnswers(epsilon=10)` (or other noise) each answer also protects the image that
+was asked about, for publishing tags of private images; that is charged per image.
 """
 
 from __future__ import annotations
@@ -29,7 +30,12 @@ from blindsight.privacy.estimator import Protected
 from blindsight.privacy.guarantee import Cost, Guarantee
 from blindsight.tagging import answers as ways
 from blindsight.tagging import promise, regimes
-from blindsight.tagging.answer_spread import AnswerSpread, PublicAnswers, main_directions, spread_rows
+from blindsight.tagging.answer_spread import (
+    AnswerSpread,
+    PublicAnswers,
+    main_directions,
+    spread_rows,
+)
 from blindsight.tagging.answers import Answers, CodebookAnswers, Exact, TopTags
 from blindsight.tagging.asking import Asked, Paid
 from blindsight.tagging.codebook import Codebook, choose_codebook
@@ -37,7 +43,16 @@ from blindsight.tagging.descent import Head, Held, descend, log_odds
 from blindsight.tagging.inputs import Inputs, feature_rows, finite_rows, unit_rows
 from blindsight.tagging.labels import FromLabels, check_names, label_names, label_rows
 from blindsight.tagging.prior import Prior
-from blindsight.tagging.regimes import CENTRE, COUNTS, GRADIENT, SPREAD, DPTraining, Facts, Ordinary, Untrained
+from blindsight.tagging.regimes import (
+    CENTRE,
+    COUNTS,
+    GRADIENT,
+    SPREAD,
+    DPTraining,
+    Facts,
+    Ordinary,
+    Untrained,
+)
 
 if TYPE_CHECKING:
     from blindsight.privacy.ledger import Ledger
@@ -55,18 +70,20 @@ class PrivateTagger(Protected):
     """Tags for images, from features, learned with differential privacy.
 
     Parameters:
-        training: `DPTraining(epsilon=2)` (one total per training record), `Ordinary()` or `Untrained()`.
-        answers: `Exact()`, or noise on each answer: `CodebookAnswers`, `TopTags`, `GaussianAnswers`, `LaplaceAnswers`.
-        classes: the labels' names (or how many there are), known without looking at the records. None takes the columns
+        training: `DPTraining(epsilon=2)` (one total per training record), `Ordinary()` or
+        `Untrained()`. answers: `Exact()`, or noise on each answer: `CodebookAnswers`, `TopTags`,
+        `GaussianAnswers`, `LaplaceAnswers`. classes: the labels' names (or how many there are),
+        known without looking at the records. None takes the columns
             of y, and `FromLabels(names)` names read off the records: nothing is proven then.
         public: features of public images of any subject; the head works in their main directions.
         prior: public scores of the labels (`imagenet_prior`), which training starts from.
         random_state: None draws from the operating system; a seed makes a simulation.
 
     Guarantee:
-        `guarantee_`, per training record, one added or removed: the weights and everything computed from them, so all
-        answers together, however many. `answer_guarantee_`, per query, where answers have noise: whatever two images
-        might have been asked about. Answers about the same image add up; answers about different images do not.
+        `guarantee_`, per training record, one added or removed: the weights and everything computed
+        from them, so all answers together, however many. `answer_guarantee_`, per query, where
+        answers have noise: whatever two images might have been asked about. Answers about the same
+        image add up; answers about different images do not.
     """
 
     _kind = "private tagger"
@@ -99,18 +116,23 @@ class PrivateTagger(Protected):
         validation: Any = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> Self:
-        """Learn from features (n, D) and labels (n, C) of 0 and 1, dense or sparse; charged per record before training.
+        """Learn from features (n, D) and labels (n, C) of 0 and 1, dense or sparse; charged per
+        record before training.
 
-        Records that are not finite count as zeros, and labels are 1 where they are above a half: private values are
-        never a reason to refuse. `key` names the release for the ledger, which then charges it once however often it
-        is tried: for noise that is the same each time (a vault's). `n_records` is the public number of records; give
-        it where X is a part of them that was chosen by what they are, for then the number of X's rows tells on them.
-        `validation` (features, labels) are images that are not learned from; the mean average precision on them after
-        each step is the learning curve in `owner_only_`, which no file holds.
+        Records that are not finite count as zeros, and labels are 1 where they are above a half:
+        private values are never a reason to refuse. `key` names the release for the ledger, which
+        then charges it once however often it is tried: for noise that is the same each time (a
+        vault's). `n_records` is the public number of records; give it where X is a part of them
+        that was chosen by what they are, for then the number of X's rows tells on them.
+        `validation` (features, labels) are images that are not learned from; the mean average
+        precision on them after each step is the learning curve in `owner_only_`, which no file
+        holds.
         """
         self._check()
         if isinstance(self.training, Untrained):
-            raise InvalidParameter("Untrained() learns nothing from records: use from_public(classes, prior).")
+            raise InvalidParameter(
+                "Untrained() learns nothing from records: use from_public(classes, prior)."
+            )
         rows, spoiled = finite_rows(X)
         labels = label_rows(y)
         if len(rows) != len(labels):
@@ -122,19 +144,27 @@ class PrivateTagger(Protected):
         total = _sum_exactly
         if isinstance(self.training, DPTraining):
             state = self.random_state
-            total = Door(self.guarantee_, what=TRAINING, ledger=ledger, random_state=state, key=key).total
+            total = Door(
+                self.guarantee_, what=TRAINING, ledger=ledger, random_state=state, key=key
+            ).total
         elif ledger is not None:
             ledger.charge(self.guarantee_.costs, what=TRAINING, key=key)
-        self.released_ = self._learn(rows, labels, total, Held.of(validation, rows.shape[1]), progress)
+        self.released_ = self._learn(
+            rows, labels, total, Held.of(validation, rows.shape[1]), progress
+        )
         self._settle()
         return self
 
     @classmethod
     def from_public(cls, classes: Any, prior: Prior, **params: Any) -> Self:
-        """A tagger that knows no record at all: what the prior says of these labels, at epsilon 0."""
+        """A tagger that knows no record at all: what the prior says of these labels, at epsilon
+        0.
+        """
         tagger = cls(params.pop("training", Untrained()), classes=classes, prior=prior, **params)
         if not isinstance(tagger.training, Untrained):
-            raise InvalidParameter("from_public takes training=Untrained(...): there is nothing to learn from.")
+            raise InvalidParameter(
+                "from_public takes training=Untrained(...): there is nothing to learn from."
+            )
         tagger._check()
         names = label_names(classes, len(prior.offset))
         tagger._set_public(0, prior.weights.shape[1], names)
@@ -144,14 +174,18 @@ class PrivateTagger(Protected):
         return tagger
 
     def with_answers(self, answers: Any) -> Self:
-        """The same model, answering in another way: nothing is learned anew, and training's price stays what it was."""
+        """The same model, answering in another way: nothing is learned anew, and training's price
+        stays what it was.
+        """
         check_is_fitted(self, "public_")
         made = copy.copy(self)
         made.answers, made.public_ = answers, dict(self.public_)
         made._check()
         if isinstance(answers, CodebookAnswers):
             if answers.words is None or "words" in self.released_:
-                raise InvalidParameter("answers can change to CodebookAnswers with words=, where none were learned.")
+                raise InvalidParameter(
+                    "answers can change to CodebookAnswers with words=, where none were learned."
+                )
             made.public_ |= answers.words.to_fields()
         made._settle()
         return made
@@ -163,7 +197,10 @@ class PrivateTagger(Protected):
         )
 
     def logits(self, X: Any) -> Matrix:
-        """The model's own outputs. They may leave where training is private; else they are for the owner."""
+        """The model's own outputs.
+
+        They may leave where training is private; else they are for the owner.
+        """
         check_is_fitted(self, "released_")
         rows = feature_rows(X, n_features=self.n_features_in_)
         scores = np.broadcast_to(self.offset_, (len(rows), len(self.offset_))).copy()
@@ -173,13 +210,17 @@ class PrivateTagger(Protected):
             scores += self.training.prior_weight * self.prior_(rows)
         return scores
 
-    def answer(self, X: Any, *, ledger: Ledger | None = None, images: Sequence[Any] | None = None) -> Answers:
-        """Tags and scores. Where answers have noise, the ledger is charged per image before anything is released.
+    def answer(
+        self, X: Any, *, ledger: Ledger | None = None, images: Sequence[Any] | None = None
+    ) -> Answers:
+        """Tags and scores. Where answers have noise, the ledger is charged per image before
+        anything is released.
 
-        `images` names the rows, so that answers about different images do not add up; names must not depend on what
-        the images show. Without names the rows of one call are taken for different images, and every call for the
-        same ones. Counted in memory: a count that is lost starts anew, and what is charged in all still covers every
-        image. `publishing.publish` gives one answer per image for good.
+        `images` names the rows, so that answers about different images do not add up; names must
+        not depend on what the images show. Without names the rows of one call are taken for
+        different images, and every call for the same ones. Counted in memory: a count that is lost
+        starts anew, and what is charged in all still covers every image. `publishing.publish` gives
+        one answer per image for good.
         """
         logits = self.logits(X)
         if self.answer_guarantee_ is None:
@@ -197,17 +238,28 @@ class PrivateTagger(Protected):
         return answers
 
     def noisy(self, logits: Any, *, ledger: Any = None, times: int = 1) -> Answers:
-        """Noise on logits, one release per row; charged as `times` answers about one image, whatever the rows are."""
+        """Noise on logits, one release per row; charged as `times` answers about one image,
+        whatever the rows are.
+        """
         way, promised = self.way_, self.answer_guarantee_
         if promised is None or isinstance(way, Exact):
-            raise InvalidParameter("these answers have no noise: choose answers=CodebookAnswers(...) or another.")
+            raise InvalidParameter(
+                "these answers have no noise: choose answers=CodebookAnswers(...) or another."
+            )
         if times > 1:
             repeated = tuple(dataclasses.replace(item, count=times) for item in promised.releases)
             delta = min(times * promised.delta, 0.5)
             promised = dataclasses.replace(promised, releases=repeated, epsilon=-1.0, delta=delta)
-        door = Door(promised, what=f"tags of {len(logits)} images", ledger=ledger, random_state=self.random_state)
+        door = Door(
+            promised,
+            what=f"tags of {len(logits)} images",
+            ledger=ledger,
+            random_state=self.random_state,
+        )
         released = door.release(promise.ANSWER, way.value(np.asarray(logits, np.float64)))
-        return way.read(released, self.n_labels_) if isinstance(way, TopTags) else way.read(released)
+        return (
+            way.read(released, self.n_labels_) if isinstance(way, TopTags) else way.read(released)
+        )
 
     def predict(
         self, X: Any, *, ledger: Ledger | None = None, images: Sequence[Any] | None = None
@@ -215,23 +267,31 @@ class PrivateTagger(Protected):
         """Tags (n, C) of 0 and 1."""
         return self.answer(X, ledger=ledger, images=images).tags.astype(np.uint8)
 
-    def decision_function(self, X: Any, *, ledger: Ledger | None = None, images: Sequence[Any] | None = None) -> Matrix:
+    def decision_function(
+        self, X: Any, *, ledger: Ledger | None = None, images: Sequence[Any] | None = None
+    ) -> Matrix:
         """Scores (n, C) that rank the labels."""
         return self.answer(X, ledger=ledger, images=images).scores
 
-    def predict_proba(self, X: Any, *, ledger: Ledger | None = None, images: Sequence[Any] | None = None) -> Matrix:
+    def predict_proba(
+        self, X: Any, *, ledger: Ledger | None = None, images: Sequence[Any] | None = None
+    ) -> Matrix:
         """Probabilities (n, C), one per label."""
         return self.way_.probabilities(self.answer(X, ledger=ledger, images=images).scores)
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """Mean average precision on labelled images: a number about those images, as private as they are."""
+        """Mean average precision on labelled images: a number about those images, as private as
+        they are.
+        """
         truth, scores = label_rows(y), self.decision_function(X)
         if sample_weight is None:
             return mean_average_precision(truth, scores)
         from sklearn.metrics import average_precision_score
 
         seen = truth.any(axis=0)
-        return float(average_precision_score(truth[:, seen], scores[:, seen], sample_weight=sample_weight))
+        return float(
+            average_precision_score(truth[:, seen], scores[:, seen], sample_weight=sample_weight)
+        )
 
     def query_cost(self, n: int = 1) -> Cost:
         """What `n` answers about one image cost together."""
@@ -250,27 +310,43 @@ class PrivateTagger(Protected):
 
     def _check(self) -> None:
         if not isinstance(self.training, _TRAININGS):
-            raise InvalidParameter(f"training must be DPTraining, Ordinary or Untrained, got {self.training!r}.")
+            raise InvalidParameter(
+                f"training must be DPTraining, Ordinary or Untrained, got {self.training!r}."
+            )
         if not isinstance(self.answers, _WAYS):
             named = ", ".join(way.__name__ for way in _WAYS)
             raise InvalidParameter(f"answers must be one of {named}, got {self.answers!r}.")
         if self.prior is not None and not isinstance(self.prior, Prior):
-            raise InvalidParameter(f"prior must be a Prior (see imagenet_prior), got {type(self.prior).__name__}.")
+            raise InvalidParameter(
+                f"prior must be a Prior (see imagenet_prior), got {type(self.prior).__name__}."
+            )
         learns_words = isinstance(self.answers, CodebookAnswers) and self.answers.words is None
         if isinstance(self.training, Untrained) and learns_words:
-            raise InvalidParameter("CodebookAnswers learn their words from records: give words= or train.")
+            raise InvalidParameter(
+                "CodebookAnswers learn their words from records: give words= or train."
+            )
 
     def _set_public(self, n_records: int, n_features: int, names: tuple[str, ...]) -> None:
         """Everything that is known before the records are looked at."""
         named = self.classes is not None and not isinstance(self.classes, FromLabels)
-        self.public_ = {"classes": list(names), "named": named, "n_records": n_records, "n_features": n_features}
-        self.public_["width"], self.public_["centred"] = n_features + 1, not isinstance(self.training, Untrained)
+        self.public_ = {
+            "classes": list(names),
+            "named": named,
+            "n_records": n_records,
+            "n_features": n_features,
+        }
+        self.public_["width"], self.public_["centred"] = (
+            n_features + 1,
+            not isinstance(self.training, Untrained),
+        )
         learns_words = isinstance(self.answers, CodebookAnswers) and self.answers.words is None
         self.public_["spread"] = learns_words and self.public is None
         if self.public is not None and not isinstance(self.training, Untrained):
             inputs = Inputs.from_public(self.public, components=self.training.components)
             if len(inputs.centre) != n_features:
-                raise InvalidData(f"public must have {n_features} features, got {len(inputs.centre)}.")
+                raise InvalidData(
+                    f"public must have {n_features} features, got {len(inputs.centre)}."
+                )
             assert inputs.directions is not None  # noqa: S101  (made from public images)
             self.public_ |= {"centre": inputs.centre, "directions": inputs.directions}
             self.public_["width"], self.public_["centred"] = inputs.width, False
@@ -279,7 +355,8 @@ class PrivateTagger(Protected):
         if self.prior is not None:
             if self.prior.weights.shape != (len(names), n_features):
                 raise InvalidData(
-                    f"prior must score {len(names)} labels from {n_features} features, got {self.prior.weights.shape}."
+                    f"prior must score {len(names)} labels from {n_features} features, got "
+                    f"{self.prior.weights.shape}."
                 )
             self.public_ |= {"prior_weights": self.prior.weights, "prior_offset": self.prior.offset}
 
@@ -303,12 +380,21 @@ class PrivateTagger(Protected):
         def seen(given: Any) -> tuple[Matrix, Matrix]:
             """The head's input, and the score that it starts from."""
             start = np.broadcast_to(log_odds(rates), (len(given), labels.shape[1]))
-            return inputs(given), start if self.prior is None else start + training.prior_weight * self.prior(given)
+            return inputs(
+                given
+            ), start if self.prior is None else start + training.prior_weight * self.prior(given)
 
         x, offset = seen(rows)
-        look = None if held is None else held.looking(*seen(held.rows), self.owner_only_["learning curve"])
+        look = (
+            None
+            if held is None
+            else held.looking(*seen(held.rows), self.owner_only_["learning curve"])
+        )
         if isinstance(training, DPTraining):
-            head, steps = Head(rates, training.step_size(facts), training.power), training.steps_for(facts)
+            head, steps = (
+                Head(rates, training.step_size(facts), training.power),
+                training.steps_for(facts),
+            )
         else:
             head, steps = Head(rates, training.step_size, 0.0, training.ridge), training.steps
         found["weights"] = descend(
@@ -322,7 +408,9 @@ class PrivateTagger(Protected):
             progress=progress,
         )
         if facts.spread:
-            spread = self._spread(facts, rates, offset + x @ found["weights"].T, found["weights"], total)
+            spread = self._spread(
+                facts, rates, offset + x @ found["weights"].T, found["weights"], total
+            )
             found |= self._words(spread)
         elif isinstance(self.answers, CodebookAnswers) and self.answers.words is None:
             at, start = seen(feature_rows(self.public))
@@ -330,28 +418,43 @@ class PrivateTagger(Protected):
         return found
 
     def _spread(
-        self, facts: Facts, rates: Matrix, logits: Matrix, weights: Matrix, total: Callable[[str, Any], Matrix]
+        self,
+        facts: Facts,
+        rates: Matrix,
+        logits: Matrix,
+        weights: Matrix,
+        total: Callable[[str, Any], Matrix],
     ) -> AnswerSpread:
         """How the model's answers about the records are spread, released."""
         maps = weights[:, :-1]
         if self.prior is not None:
-            # Scores of the prior have a deviation of about one: as maps of inputs of length one they weigh as much.
-            prior = self.prior.weights / np.linalg.norm(self.prior.weights, axis=1, keepdims=True).clip(1e-12)
+            # Scores of the prior have a deviation of about one: as maps of inputs of length one
+            # they weigh as much.
+            prior = self.prior.weights / np.linalg.norm(
+                self.prior.weights, axis=1, keepdims=True
+            ).clip(1e-12)
             maps = np.hstack([maps, self.training.prior_weight * prior])
         directions = main_directions(maps)[:, : facts.directions]
         seen = spread_rows(logits, rates, directions)
         moments = total(SPREAD, Outer(seen, seen))
         sigma = 0.0
         if isinstance(self.training, DPTraining):
-            sigma = next(item.mechanism.sigma for item in self.training.plan(facts) if item.what == SPREAD)  # type: ignore[attr-defined]
-        return AnswerSpread.from_moments(moments, directions, rates, n_records=facts.n_records, sigma=sigma)
+            sigma = next(
+                item.mechanism.sigma for item in self.training.plan(facts) if item.what == SPREAD
+            )  # type: ignore[attr-defined]
+        return AnswerSpread.from_moments(
+            moments, directions, rates, n_records=facts.n_records, sigma=sigma
+        )
 
     def _words(self, spread: AnswerSpread | PublicAnswers) -> dict[str, Any]:
         """The codebook of answers, from what is released or public."""
         assert isinstance(self.answers, CodebookAnswers)  # noqa: S101  (only they have words)
-        # Simulated answers of released numbers: their randomness protects nobody, and a fixed one keeps files equal.
+        # Simulated answers of released numbers: their randomness protects nobody, and a fixed one
+        # keeps files equal.
         public_rng = np.random.default_rng(0)
-        book = choose_codebook(spread, epsilon=self.answers.epsilon, size=self.answers.k, rng=public_rng)
+        book = choose_codebook(
+            spread, epsilon=self.answers.epsilon, size=self.answers.k, rng=public_rng
+        )
         return book.to_fields()
 
     def _settle(self) -> None:
@@ -359,16 +462,26 @@ class PrivateTagger(Protected):
         self.n_features_in_, self.classes_ = int(public["n_features"]), np.array(public["classes"])
         self.n_labels_ = len(self.classes_)
         check_names([str(name) for name in public["classes"]])
-        self.prior_ = Prior(public["prior_weights"], public["prior_offset"]) if "prior_weights" in public else None
+        self.prior_ = (
+            Prior(public["prior_weights"], public["prior_offset"])
+            if "prior_weights" in public
+            else None
+        )
         self.inputs_, self.weights_ = None, None
         if isinstance(self.training, Untrained):
             if self.prior_ is None:
                 raise MissingData("a tagger without training needs a prior.")
             self.offset_ = np.full(self.n_labels_, log_odds(self.training.rate))
         else:
-            self.inputs_, self.weights_ = _inputs(public, released), np.ascontiguousarray(released["weights"])
+            self.inputs_, self.weights_ = (
+                _inputs(public, released),
+                np.ascontiguousarray(released["weights"]),
+            )
             self.offset_ = log_odds(_rates(released["counts"], int(public["n_records"])))
-            if self.weights_.shape != (self.n_labels_, self.inputs_.width) or len(self.offset_) != self.n_labels_:
+            if (
+                self.weights_.shape != (self.n_labels_, self.inputs_.width)
+                or len(self.offset_) != self.n_labels_
+            ):
                 raise InvalidData("its tables do not fit each other")
         self.way_ = self.answers
         told = released if "words" in released else public
@@ -378,8 +491,11 @@ class PrivateTagger(Protected):
             columns = 0 if self.way_.words is None else self.way_.words.words.shape[1]
             if columns != self.n_labels_:
                 raise InvalidData(f"a codebook of answers must have {self.n_labels_} columns.")
-        self.answer_guarantee_ = promise.of_answers(self.way_, self.n_labels_, entropy=self.entropy_)
-        # Counted anew: what was paid for answers of another kind, or of another model, pays for none of these.
+        self.answer_guarantee_ = promise.of_answers(
+            self.way_, self.n_labels_, entropy=self.entropy_
+        )
+        # Counted anew: what was paid for answers of another kind, or of another model, pays for
+        # none of these.
         self._asked: WeakKeyDictionary[Any, Asked] = WeakKeyDictionary()
 
     def _saved_parameters(self) -> dict[str, Any]:
@@ -403,7 +519,10 @@ class PrivateTagger(Protected):
 
 
 def _facts(public: dict[str, Any]) -> Facts:
-    sizes = {name: checks.whole(name, public[name], least=0) for name in ("n_records", "n_features", "width")}
+    sizes = {
+        name: checks.whole(name, public[name], least=0)
+        for name in ("n_records", "n_features", "width")
+    }
     if max(sizes.values()) > 2**48:
         raise InvalidData("its sizes are those of no data set")
     return Facts(
@@ -425,7 +544,9 @@ def _inputs(public: dict[str, Any], released: dict[str, Any]) -> Inputs:
 def _rates(counts: Any, n_records: int) -> Matrix:
     """Label rates of (noisy) counts, kept off 0 and 1."""
     least = max(2.0, 0.001 * n_records)
-    return np.asarray(np.clip(counts, least, max(least, 0.9 * n_records)) / max(n_records, 2 * least))
+    return np.asarray(
+        np.clip(counts, least, max(least, 0.9 * n_records)) / max(n_records, 2 * least)
+    )
 
 
 def _sum_exactly(what: str, rows: Any) -> Matrix:
@@ -437,7 +558,11 @@ def _sum_exactly(what: str, rows: Any) -> Matrix:
 
 def _named(value: Any) -> dict[str, Any]:
     """A frozen value as plain fields; a codebook's words are kept elsewhere."""
-    fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value) if field.name != "words"}
+    fields = {
+        field.name: getattr(value, field.name)
+        for field in dataclasses.fields(value)
+        if field.name != "words"
+    }
     return {"type": type(value).__name__, **fields}
 
 

@@ -1,8 +1,10 @@
-"""ML-GCN: two graph convolutions turn label vectors into the classifier matrix W, and y = W x (Equation 1).
+"""ML-GCN: two graph convolutions turn label vectors into the classifier matrix W, and y = W x
+(Equation 1).
 
-H1 = LeakyReLU(Â Z Θ1), W = Â H1 Θ2, with Â the normalised label graph and Z the label vectors. The paper's sizes are
-1024 and 2048 (ResNet-101's features); here the second is the features' dimension and the first is free. There is no
-bias: y = Wx, as printed. Features never change, so an epoch is a few matrix products: seconds for the COCO subset.
+H1 = LeakyReLU(Â Z Θ1), W = Â H1 Θ2, with Â the normalised label graph and Z the label vectors. The
+paper's sizes are 1024 and 2048 (ResNet-101's features); here the second is the features' dimension
+and the first is free. There is no bias: y = Wx, as printed. Features never change, so an epoch is a
+few matrix products: seconds for the COCO subset.
 """
 
 from __future__ import annotations
@@ -61,10 +63,14 @@ class MLGCN(nn.Module):  # type: ignore[misc]  # torch says no types
         generator: torch.Generator,
     ) -> None:
         super().__init__()
-        a = torch.as_tensor(checks.finite_array("adjacency", adjacency, ndim=2), dtype=torch.float32)
+        a = torch.as_tensor(
+            checks.finite_array("adjacency", adjacency, ndim=2), dtype=torch.float32
+        )
         z = torch.as_tensor(checks.finite_array("vectors", vectors, ndim=2), dtype=torch.float32)
         if a.shape != (len(z), len(z)):
-            raise InvalidData(f"adjacency must be {len(z)} by {len(z)} like the labels, got {tuple(a.shape)}.")
+            raise InvalidData(
+                f"adjacency must be {len(z)} by {len(z)} like the labels, got {tuple(a.shape)}."
+            )
         self.adjacency, self.smoothed_vectors, self.slope = a, a @ z, slope
         self.weight_ceiling, self.weight_floor = weight_ceiling, weight_floor
         self.theta1 = nn.Parameter(_uniform(z.shape[1], hidden, generator))
@@ -103,15 +109,17 @@ def _uniform(rows: int, columns: int, generator: torch.Generator) -> Tensor:
 
 @dataclass(frozen=True)
 class TaggingLoss:
-    """ML-GCN (Equation 2), P2 (8), RP2 (14) and R-ML-GCN in one; noise is on the outputs that it is given.
+    """ML-GCN (Equation 2), P2 (8), RP2 (14) and R-ML-GCN in one; noise is on the outputs that it is
+    given.
 
-    As printed, Equations 2, 8 and 14 are log-likelihoods, which are maximised, while the text minimises them; and
-    λ||W||² added to a log-likelihood would then reward large weights. Here the *negative* log-likelihood is minimised
-    and the Frobenius term is added to it, which is what ridge regression (Equation 16) and the text around it ask for.
+    As printed, Equations 2, 8 and 14 are log-likelihoods, which are maximised, while the text
+    minimises them; and λ||W||² added to a log-likelihood would then reward large weights. Here the
+    *negative* log-likelihood is minimised and the Frobenius term is added to it, which is what
+    ridge regression (Equation 16) and the text around it ask for.
 
     Parameters:
-        robust: the weight of ||W||_F² against the mean loss; 0 leaves it out.
-        decay: how much of the parameters is taken away beside each step, in units of the learning rate (decoupled).
+        robust: the weight of ||W||_F² against the mean loss; 0 leaves it out. decay: how much of
+        the parameters is taken away beside each step, in units of the learning rate (decoupled).
     """
 
     robust: float = 0.0
@@ -122,15 +130,23 @@ class TaggingLoss:
         checks.non_negative("decay", self.decay)
 
     @classmethod
-    def of(cls, robust: float, penalty: Literal["ridge", "mean", "decay"], *, n_records: int) -> TaggingLoss:
-        """λ against the sum over the records ("ridge", Equations 15 to 18), against the mean loss, or as decay."""
+    def of(
+        cls, robust: float, penalty: Literal["ridge", "mean", "decay"], *, n_records: int
+    ) -> TaggingLoss:
+        """λ against the sum over the records ("ridge", Equations 15 to 18), against the mean loss,
+        or as decay.
+        """
         if penalty == "ridge":
             return cls(robust / n_records)
         return cls(robust) if penalty == "mean" else cls(0.0, robust)
 
     def __call__(self, logits: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
-        """The loss of one batch: summed over labels, averaged over images, plus the Frobenius term."""
-        fit = nn.functional.binary_cross_entropy_with_logits(logits, labels, reduction="sum") / len(logits)
+        """The loss of one batch: summed over labels, averaged over images, plus the Frobenius
+        term.
+        """
+        fit = nn.functional.binary_cross_entropy_with_logits(logits, labels, reduction="sum") / len(
+            logits
+        )
         return fit + self.robust * weights.square().sum() if self.robust > 0 else fit
 
 
@@ -155,12 +171,19 @@ def train(
     on_epoch: Callable[[int, MLGCN], None] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Curves:
-    """Minimise the loss; with `perturb` on noisy outputs, drawn anew at every step (Equation 8). Not private."""
+    """Minimise the loss; with `perturb` on noisy outputs, drawn anew at every step (Equation 8).
+
+    Not private.
+    """
     x = torch.as_tensor(np.ascontiguousarray(features, np.float32))
     y = torch.as_tensor(np.ascontiguousarray(labels, np.float32))
-    optimiser = torch.optim.AdamW(head.parameters(), lr=schedule.learning_rate, weight_decay=loss.decay, fused=True)
+    optimiser = torch.optim.AdamW(
+        head.parameters(), lr=schedule.learning_rate, weight_decay=loss.decay, fused=True
+    )
     steps = schedule.steps(len(x))
-    decay = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, T_max=steps, eta_min=schedule.learning_rate / 50)
+    decay = torch.optim.lr_scheduler.CosineAnnealingLR(
+        optimiser, T_max=steps, eta_min=schedule.learning_rate / 50
+    )
     curves = Curves()
     for epoch in range(schedule.epochs):
         order = torch.as_tensor(rng.permutation(len(x)))

@@ -1,9 +1,11 @@
-"""What a head sees of an image's features: rows of one length, in public directions where there are any.
+"""What a head sees of an image's features: rows of one length, in public directions where there are
+any.
 
-Private training clips every record's gradient, which is its residual times its input: rows of one length waste nothing
-of the bound. Pooled features share a large common part that carries no information and eats the bound, so it is taken
-away: the mean of public images, or the records' own mean, released with noise. Public images, of any subject, also give
-their main directions, half-whitened; fewer directions need less noise.
+Private training clips every record's gradient, which is its residual times its input: rows of one
+length waste nothing of the bound. Pooled features share a large common part that carries no
+information and eats the bound, so it is taken away: the mean of public images, or the records' own
+mean, released with noise. Public images, of any subject, also give their main directions,
+half-whitened; fewer directions need less noise.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ from blindsight.core.errors import InvalidData
 __all__ = ["CONSTANT", "Inputs", "PaperInputs", "feature_rows", "finite_rows", "unit_rows"]
 
 Matrix = NDArray[np.float64]
-# The constant beside a row of length one: large enough to learn a rate by, small enough to cost the bound little.
+# The constant beside a row of length one: large enough to learn a rate by, small enough to cost the
+# bound little.
 CONSTANT = 0.3
 _LENGTH = 4.0
 
@@ -56,7 +59,8 @@ def unit_rows(x: Any) -> Matrix:
 
 @dataclass(frozen=True)
 class Inputs:
-    """Centre (D,) taken away from unit rows, and directions (D, r) that they are seen in; both public or released.
+    """Centre (D,) taken away from unit rows, and directions (D, r) that they are seen in; both
+    public or released.
 
     The head's input is a row of length one with a constant beside it.
     """
@@ -65,18 +69,25 @@ class Inputs:
     directions: Matrix | None = None
 
     def __post_init__(self) -> None:
-        # One layout in memory, so that a model that was saved and read gives the same numbers to the last bit.
+        # One layout in memory, so that a model that was saved and read gives the same numbers to
+        # the last bit.
         object.__setattr__(self, "centre", np.ascontiguousarray(self.centre, np.float64))
         if self.directions is not None:
-            object.__setattr__(self, "directions", np.ascontiguousarray(self.directions, np.float64))
+            object.__setattr__(
+                self, "directions", np.ascontiguousarray(self.directions, np.float64)
+            )
 
     @classmethod
     def from_public(cls, x: Any, *, components: int) -> Inputs:
-        """The mean of public features, and their main directions, each scaled by the root of its deviation."""
+        """The mean of public features, and their main directions, each scaled by the root of its
+        deviation.
+        """
         rows = unit_rows(feature_rows(x))
         centre = rows.mean(axis=0)
         _, size, axes = np.linalg.svd(rows - centre, full_matrices=False)
-        kept = min(checks.whole("components", components), int((size > 1e-6 * max(size[0], 1e-300)).sum()))
+        kept = min(
+            checks.whole("components", components), int((size > 1e-6 * max(size[0], 1e-300)).sum())
+        )
         if kept == 0:
             raise InvalidData("public must hold images that differ from each other.")
         return cls(centre, axes[:kept].T / np.sqrt(size[:kept]))
@@ -117,4 +128,6 @@ def _check_shape(shape: tuple[int, ...], n_features: int | None) -> None:
     if len(shape) != 2 or shape[0] == 0 or shape[1] == 0:
         raise InvalidData(f"X must be a non-empty table of images by features, got shape {shape}.")
     if n_features is not None and shape[1] != n_features:
-        raise InvalidData(f"X must have the {n_features} features of the training data, got {shape[1]}.")
+        raise InvalidData(
+            f"X must have the {n_features} features of the training data, got {shape[1]}."
+        )

@@ -1,13 +1,15 @@
-"""The label graph of ML-GCN (Chen et al., CVPR 2019): which labels occur together, from the training labels.
+"""The label graph of ML-GCN (Chen et al., CVPR 2019): which labels occur together, from the
+training labels.
 
 Counts M_ij (images with both labels; M_ii = N_i images with label i) give conditional probabilities
-P_ij = P(L_j | L_i) = M_ij / N_i. Rare coincidences are cut at a threshold tau (A_ij = 1 where P_ij >= tau), and the
-binary matrix is re-weighted so that smoothing does not drown a label in its neighbours: A'_ij = p / sum_j A_ij off the
-diagonal, 1 - p on it. The graph convolution uses D^-1/2 A' D^-1/2.
+P_ij = P(L_j | L_i) = M_ij / N_i. Rare coincidences are cut at a threshold tau (A_ij = 1 where P_ij
+>= tau), and the binary matrix is re-weighted so that smoothing does not drown a label in its
+neighbours: A'_ij = p / sum_j A_ij off the diagonal, 1 - p on it. The graph convolution uses D^-1/2
+A' D^-1/2.
 
-The counts come from private labels, and a record with s labels touches s² of them. `LabelGraph.released` scales a
-record with more than m labels down, so that its part of the counts has an l2 norm of at most m, and adds discrete
-Gaussian noise to their sum.
+The counts come from private labels, and a record with s labels touches s² of them.
+`LabelGraph.released` scales a record with more than m labels down, so that its part of the counts
+has an l2 norm of at most m, and adds discrete Gaussian noise to their sum.
 """
 
 from __future__ import annotations
@@ -49,7 +51,9 @@ def label_matrix(labels: Any) -> NDArray[np.uint8]:
     """Labels as a table of 0 and 1, images by labels; anything else is refused."""
     array = np.asarray(labels)
     if array.ndim != 2 or array.shape[0] == 0 or array.shape[1] == 0:
-        raise InvalidData(f"labels must be a non-empty table of images by labels, got shape {array.shape}.")
+        raise InvalidData(
+            f"labels must be a non-empty table of images by labels, got shape {array.shape}."
+        )
     if array.dtype != bool and (array.dtype.kind not in "iuf" or not np.isin(array, (0, 1)).all()):
         raise InvalidData("labels must be 0 or 1: one column a label, 1 where the image has it.")
     return array.astype(np.uint8)
@@ -57,12 +61,17 @@ def label_matrix(labels: Any) -> NDArray[np.uint8]:
 
 def cooccurrence(labels: Any) -> NDArray[np.int64]:
     """M: how many images have both labels; the diagonal counts each label by itself."""
-    y = label_matrix(labels).astype(np.float64)  # exact below 2^53, and many times as fast as whole numbers
+    y = label_matrix(labels).astype(
+        np.float64
+    )  # exact below 2^53, and many times as fast as whole numbers
     return (y.T @ y).astype(np.int64)
 
 
 def conditional(counts: Any) -> Matrix:
-    """P_ij = M_ij / N_i, within [0, 1]; a label that never occurs has an empty row. The diagonal is 0."""
+    """P_ij = M_ij / N_i, within [0, 1]; a label that never occurs has an empty row.
+
+    The diagonal is 0.
+    """
     m = checks.finite_array("counts", counts, ndim=2)
     alone = np.maximum(np.diag(m), 0.0)[:, None]
     p = np.divide(m, alone, out=np.zeros_like(m), where=alone > 0)
@@ -136,10 +145,12 @@ class LabelGraph:
         ledger: Ledger | None = None,
         random_state: Any = None,
     ) -> LabelGraph:
-        """The graph of noisy counts: (epsilon, delta) per record, one added or removed; the columns are public.
+        """The graph of noisy counts: (epsilon, delta) per record, one added or removed; the columns
+        are public.
 
-        Most pairs of labels never occur together; half of their noise is positive and would make edges of nothing. So
-        pairs below two deviations of the noise, and labels below one, count as zero: post-processing.
+        Most pairs of labels never occur together; half of their noise is positive and would make
+        edges of nothing. So pairs below two deviations of the noise, and labels below one, count as
+        zero: post-processing.
         """
         y = label_rows(labels).astype(np.float64)
         noise = DiscreteGaussian.calibrate(
@@ -184,7 +195,9 @@ class LabelGraph:
 
     @property
     def as_published(self) -> Matrix:
-        """What the authors' code multiplies with: 0.25 A over its column sums, plus I, normalised and transposed."""
+        """What the authors' code multiplies with: 0.25 A over its column sums, plus I, normalised
+        and transposed.
+        """
         a = correlation(self.conditional, self.threshold)
         a = 0.25 * a / (a.sum(axis=0, keepdims=True) + 1e-6) + np.eye(len(a))
         return normalise(a).T

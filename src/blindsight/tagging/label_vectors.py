@@ -1,7 +1,8 @@
 """What a label means, as a vector: the first input of the graph convolution.
 
-GloVe vectors of the labels' names (the paper's "label representations"), from the package that ships them; or a user's
-own; or random ones, which measured no worse (the graph learns what it needs).
+GloVe vectors of the labels' names (the paper's "label representations"), from the package that
+ships them; or a user's own; or random ones, which measured no worse (the graph learns what it
+needs).
 """
 
 from __future__ import annotations
@@ -45,12 +46,17 @@ def words_of(name: str) -> list[str]:
 
 
 def glove(names: Sequence[str]) -> NDArray[np.float32]:
-    """The 50-d GloVe vector of every name: the mean over its words; unknown words fall back to the common vector."""
+    """The 50-d GloVe vector of every name: the mean over its words; unknown words fall back to the
+    common vector.
+    """
     if not names:
         raise InvalidParameter("names must hold at least one label.")
     index, table = _glove_table()
     unknown = index.get("unk", 0)
-    rows = [[_place(index, word, unknown) for word in words_of(str(name))] or [unknown] for name in names]
+    rows = [
+        [_place(index, word, unknown) for word in words_of(str(name))] or [unknown]
+        for name in names
+    ]
     return np.stack([np.asarray(table[sorted(row)], np.float32).mean(axis=0) for row in rows])
 
 
@@ -60,31 +66,43 @@ def known_vectors(names: Sequence[str]) -> NDArray[np.float64]:
     places = [[_place(index, word, -1) for word in words_of(str(name))] for name in names]
     rows = [sorted(place for place in row if place >= 0) for row in places]
     nothing = np.zeros(table.shape[1])
-    return np.stack([np.asarray(table[row], np.float64).mean(axis=0) if row else nothing for row in rows])
+    return np.stack(
+        [np.asarray(table[row], np.float64).mean(axis=0) if row else nothing for row in rows]
+    )
 
 
 def label_vectors(
     source: Any, *, names: Sequence[str] | None, n_labels: int, rng: np.random.Generator
 ) -> NDArray[np.float32]:
-    """The vectors by their source: "glove", "random", or the user's own table (labels by dimensions)."""
+    """The vectors by their source: "glove", "random", or the user's own table (labels by
+    dimensions).
+    """
     if isinstance(source, str):
         checks.one_of("label_vectors", source, ("glove", "random"))
         if source == "random":
             return rng.standard_normal((n_labels, 50)).astype(np.float32)
         if names is None:
-            raise InvalidParameter("GloVe needs the labels' names: pass classes=[...] or label_vectors='random'.")
+            raise InvalidParameter(
+                "GloVe needs the labels' names: pass classes=[...] or label_vectors='random'."
+            )
         if len(names) != n_labels:
-            raise InvalidParameter(f"classes must name all {n_labels} labels, got {len(names)} names.")
+            raise InvalidParameter(
+                f"classes must name all {n_labels} labels, got {len(names)} names."
+            )
         return glove(names)
     table = checks.finite_array("label_vectors", source, ndim=2)
     if len(table) != n_labels:
-        raise InvalidData(f"label_vectors must have one row a label ({n_labels}), got {len(table)}.")
+        raise InvalidData(
+            f"label_vectors must have one row a label ({n_labels}), got {len(table)}."
+        )
     return table.astype(np.float32)
 
 
 def _place(index: dict[str, int], word: str, unknown: int) -> int:
     """A word's row; one with accents that is not there stands for the one without."""
-    plain = "".join(char for char in unicodedata.normalize("NFKD", word) if not unicodedata.combining(char))
+    plain = "".join(
+        char for char in unicodedata.normalize("NFKD", word) if not unicodedata.combining(char)
+    )
     return index.get(word, index.get(plain, unknown))
 
 
@@ -95,5 +113,7 @@ def _glove_table() -> tuple[dict[str, int], NDArray[np.float32]]:
     table = np.load(folder / "glove_6B_50d_emb.npy", mmap_mode="r", allow_pickle=False)
     words = read_words(folder / "glove_6B_index.parquet")
     if len(words) != len(table):
-        raise InvalidData("the GloVe package holds a different number of words and vectors. Install it again.")
+        raise InvalidData(
+            "the GloVe package holds a different number of words and vectors. Install it again."
+        )
     return {word: row for row, word in enumerate(words)}, table

@@ -16,7 +16,10 @@ __all__ = ["FromLabels", "check_names", "label_names", "label_rows"]
 
 @dataclass(frozen=True)
 class FromLabels:
-    """Names that were read off the private labels. They are as private as the records: nothing is proven then."""
+    """Names that were read off the private labels.
+
+    They are as private as the records: nothing is proven then.
+    """
 
     names: tuple[str, ...]
 
@@ -28,7 +31,9 @@ def label_names(classes: Any, n_labels: int) -> tuple[str, ...]:
         count = n_labels if names is None else int(names)
         names = [str(number) for number in range(count)]
     if isinstance(names, str) or not isinstance(names, (Sequence, np.ndarray)):
-        raise InvalidParameter(f"classes must be the labels' names, or how many there are, got {classes!r}.")
+        raise InvalidParameter(
+            f"classes must be the labels' names, or how many there are, got {classes!r}."
+        )
     listed = tuple(str(name) for name in names)
     check_names(listed)
     if len(listed) != n_labels:
@@ -37,21 +42,28 @@ def label_names(classes: Any, n_labels: int) -> tuple[str, ...]:
 
 
 def check_names(names: Sequence[str]) -> None:
-    """Refuse names that a terminal, a spreadsheet or a file of labels would take for something else."""
+    """Refuse names that a terminal, a spreadsheet or a file of labels would take for something
+    else.
+    """
     if len(set(names)) != len(names):
         raise InvalidParameter("classes must be different names.")
     for name in names:
         if not name.strip() or not name.isprintable() or ";" in name or name[0] in "=+-@":
             raise InvalidParameter(
-                f"a label must be a printable name without semicolons that begins with none of = + - @, got {name!r}."
+                "a label must be a printable name without semicolons that begins with none of = + "
+                f"- @, got {name!r}."
             )
 
 
 def label_rows(y: Any) -> NDArray[np.uint8]:
-    """Labels (n, C), dense or sparse, as 0 and 1: 1 where a value is above a half, whatever else it is."""
+    """Labels (n, C), dense or sparse, as 0 and 1: 1 where a value is above a half, whatever else it
+    is.
+    """
     array = np.asarray(y.toarray() if hasattr(y, "toarray") else y)
     if array.ndim != 2 or array.shape[0] == 0 or array.shape[1] == 0:
-        raise InvalidData(f"labels must be a non-empty table of images by labels, got shape {array.shape}.")
+        raise InvalidData(
+            f"labels must be a non-empty table of images by labels, got shape {array.shape}."
+        )
     if array.dtype.kind not in "biuf":
         raise InvalidData(f"labels must be a table of 0 and 1, got dtype {array.dtype}.")
     return (array > 0.5).astype(np.uint8)

@@ -1,10 +1,12 @@
-"""A user's own labels: a CSV file with a column `image` and a column `labels`, labels parted by semicolons.
+"""A user's own labels: a CSV file with a column `image` and a column `labels`, labels parted by
+semicolons.
 
 image,labels
 beach/001.jpg,person;dog
 002.png,
 
-The vocabulary is given apart, one word per line: names that are read off private labels are private themselves.
+The vocabulary is given apart, one word per line: names that are read off private labels are private
+themselves.
 """
 
 from __future__ import annotations
@@ -31,19 +33,24 @@ _MOST_LABELS = 5_000
 
 @dataclass(frozen=True)
 class LabelsFile:
-    """What a file of labels says: the photos with their labels, and, for the owner, the labels that were left out."""
+    """What a file of labels says: the photos with their labels, and, for the owner, the labels that
+    were left out.
+    """
 
     photos: MultiLabelSet
     left_out: tuple[str, ...]
 
 
-def read_labels(path: Path, images: Path, vocabulary: Mapping[str, Sequence[str]] | None = None) -> LabelsFile:
+def read_labels(
+    path: Path, images: Path, vocabulary: Mapping[str, Sequence[str]] | None = None
+) -> LabelsFile:
     """The images of a CSV file, read on demand, with their labels in the vocabulary's order.
 
-    One distinct image is one record, however often it is named and under however many names: else the promise per
-    photo would be less for one that is there twice. It has the labels of all its lines. Upper and lower case do not
-    matter, and a label's other names count as it. Labels outside the vocabulary are left out: refusing them would tell
-    that there is one. Without a vocabulary the labels are those of the file, in alphabetical order.
+    One distinct image is one record, however often it is named and under however many names: else
+    the promise per photo would be less for one that is there twice. It has the labels of all its
+    lines. Upper and lower case do not matter, and a label's other names count as it. Labels outside
+    the vocabulary are left out: refusing them would tell that there is one. Without a vocabulary
+    the labels are those of the file, in alphabetical order.
     """
     root = images.resolve()
     records = _distinct(path, root)
@@ -52,10 +59,16 @@ def read_labels(path: Path, images: Path, vocabulary: Mapping[str, Sequence[str]
         vocabulary = {said[plain]: () for plain in sorted(said)}
         check_names(list(vocabulary))
     if not vocabulary:
-        raise InvalidData(f"{path.name} names no labels: write them in the column labels, parted by semicolons.")
+        raise InvalidData(
+            f"{path.name} names no labels: write them in the column labels, parted by semicolons."
+        )
     if len(vocabulary) > _MOST_LABELS:
-        raise InvalidData(f"{path.name} names {len(vocabulary)} labels; at most {_MOST_LABELS} are taken.")
-    column = {_plain(other): index for index, others in enumerate(vocabulary.values()) for other in others}
+        raise InvalidData(
+            f"{path.name} names {len(vocabulary)} labels; at most {_MOST_LABELS} are taken."
+        )
+    column = {
+        _plain(other): index for index, others in enumerate(vocabulary.values()) for other in others
+    }
     column |= {_plain(label): index for index, label in enumerate(vocabulary)}
     labels = np.zeros((len(records), len(vocabulary)), np.uint8)
     for row, (_, words) in enumerate(records):
@@ -78,9 +91,13 @@ def read_vocabulary(words: str) -> dict[str, tuple[str, ...]]:
         try:
             listed = path.read_text(encoding="utf-8-sig").splitlines()
         except UnicodeDecodeError as error:
-            raise InvalidData(f"{path.name} is not text in UTF-8: {error}. Save it as UTF-8.") from error
+            raise InvalidData(
+                f"{path.name} is not text in UTF-8: {error}. Save it as UTF-8."
+            ) from error
     elif path.suffix and "," not in words:
-        raise MissingData(f"{path} does not exist. Give a file with one word per line, or words parted by commas.")
+        raise MissingData(
+            f"{path} does not exist. Give a file with one word per line, or words parted by commas."
+        )
     else:
         listed = words.split(",")
     found: dict[str, tuple[str, ...]] = {}
@@ -89,7 +106,10 @@ def read_vocabulary(words: str) -> dict[str, tuple[str, ...]]:
         name, _, others = (part.strip() for part in line.partition("="))
         if name:
             name = spelled.setdefault(_plain(name), unicodedata.normalize("NFC", name))
-            found[name] = (*found.get(name, ()), *(word.strip() for word in others.split("/") if word.strip()))
+            found[name] = (
+                *found.get(name, ()),
+                *(word.strip() for word in others.split("/") if word.strip()),
+            )
     if not found or len(found) > _MOST_LABELS:
         raise InvalidData(f"a vocabulary must have 1 to {_MOST_LABELS} words, got {len(found)}.")
     check_names(list(found))
@@ -102,7 +122,9 @@ def _plain(label: str) -> str:
 
 
 def _distinct(path: Path, root: Path) -> list[tuple[str, set[str]]]:
-    """Every distinct image once, in the file's order, with the labels of all lines that name it or a copy."""
+    """Every distinct image once, in the file's order, with the labels of all lines that name it or
+    a copy.
+    """
     named: dict[str, set[str]] = {}
     for name, words in _lines(path, root):
         named.setdefault(name, set()).update(words)
@@ -111,7 +133,8 @@ def _distinct(path: Path, root: Path) -> list[tuple[str, set[str]]]:
     missing = [name for name in named if not (root / name).is_file()]
     if missing:
         raise MissingData(
-            f"{len(missing)} of the {len(named)} images that {path.name} names are not in {root}: {missing[0]!r}, say. "
+            f"{len(missing)} of the {len(named)} images that {path.name} names are not in {root}: "
+            f"{missing[0]!r}, say. "
             "Names are relative to that folder."
         )
     found: dict[bytes, tuple[str, set[str]]] = {}
@@ -133,22 +156,34 @@ def _lines(path: Path, root: Path) -> Iterator[tuple[str, set[str]]]:
             heads = [cell.strip().casefold() for cell in next(lines, [])]
             if not {"image", "labels"} <= set(heads):
                 raise InvalidData(
-                    f"{path.name} must begin with the line image,labels; it begins with {','.join(heads)[:60]!r}. Part "
+                    f"{path.name} must begin with the line image,labels; it begins with "
+                    f"{','.join(heads)[:60]!r}. Part "
                     "columns by commas and an image's labels by semicolons."
                 )
             image, labels = heads.index("image"), heads.index("labels")
             for cells in lines:
                 if len(cells) > len(heads):
                     raise InvalidData(
-                        f"line {lines.line_num} of {path.name} has {len(cells)} columns instead of {len(heads)}. Part "
+                        f"line {lines.line_num} of {path.name} has {len(cells)} columns instead of "
+                        f"{len(heads)}. Part "
                         "labels by semicolons, and put a name that has a comma in quotes."
                     )
                 if cells:
                     cells += [""] * (len(heads) - len(cells))
-                    words = {unicodedata.normalize("NFC", word.strip()) for word in cells[labels].split(";")} - {""}
-                    yield _inside(root, cells[image].strip(), f"line {lines.line_num} of {path.name}"), words
+                    words = {
+                        unicodedata.normalize("NFC", word.strip())
+                        for word in cells[labels].split(";")
+                    } - {""}
+                    yield (
+                        _inside(
+                            root, cells[image].strip(), f"line {lines.line_num} of {path.name}"
+                        ),
+                        words,
+                    )
     except (UnicodeDecodeError, csv.Error) as error:
-        raise InvalidData(f"{path.name} is not a CSV file in UTF-8: {error}. Save it as CSV in UTF-8.") from error
+        raise InvalidData(
+            f"{path.name} is not a CSV file in UTF-8: {error}. Save it as CSV in UTF-8."
+        ) from error
 
 
 def _inside(root: Path, name: str, where: str) -> str:
@@ -157,7 +192,9 @@ def _inside(root: Path, name: str, where: str) -> str:
         target = (root / name).resolve()
         target.is_file()  # a name that is too long fails here
     except (OSError, ValueError) as error:
-        raise InvalidData(f"{where} names an image that no file can be called: {name[:60]!r}.") from error
+        raise InvalidData(
+            f"{where} names an image that no file can be called: {name[:60]!r}."
+        ) from error
     if not name or root not in target.parents:
         raise InvalidData(f"{where} must name an image in {root}, got {name[:60]!r}.")
     return str(target.relative_to(root))

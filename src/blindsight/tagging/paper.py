@@ -1,4 +1,5 @@
-"""The paper to the letter: ML-GCN, P2-ML-GCN and RP2-ML-GCN (Xu, Cai and Li 2022), as estimators to compare with.
+"""The paper to the letter: ML-GCN, P2-ML-GCN and RP2-ML-GCN (Xu, Cai and Li 2022), as estimators to
+compare with.
 
 | class | loss | noise | what it claims |
 |---|---|---|---|
@@ -6,14 +7,15 @@
 | `P2MLGCN` | Equation 8 | Lap(S_b S/ε) on outputs, in training and in answers (Equation 6) | ε per answer |
 | `RP2MLGCN` | Equation 14 | the same | the same, more robust |
 
-None of them protects anything that is proven: logits have no bound (with `clip` a number follows), label counts are
-exact, and noise that is drawn anew at each step averages out of the weights. `PrivateTagger` is what protects. Noise is
-drawn at the door all the same: what is drawn is what the cards name, and a ledger refuses what has no finite price.
+None of them protects anything that is proven: logits have no bound (with `clip` a number follows),
+label counts are exact, and noise that is drawn anew at each step averages out of the weights.
+`PrivateTagger` is what protects. Noise is drawn at the door all the same: what is drawn is what the
+cards name, and a ledger refuses what has no finite price.
 
-λ weighs against the *sum* over the training set (Equations 15 to 18 are ridge regression, xx' + λI), so against the
-mean loss it is λ/N: `penalty="ridge"`. `"mean"` puts λ against the mean loss, which at λ = 0.5 destroys the model;
-`"decay"` shrinks the parameters beside the gradient step.
-"""
+λ weighs against the *sum* over the training set (Equations 15 to 18 are ridge regression, xx' +
+λI), so against the mean loss it is λ/N: `penalty="ridge"`. `"mean"` puts λ against the mean loss,
+which at λ = 0.5 destroys the model; `"decay"` shrinks the parameters beside the gradient step.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -51,11 +53,10 @@ class GraphHead:
     """How the graph head is made.
 
     Parameters:
-        hidden: the width of the first graph convolution.
-        label_vectors: "glove", "random", your own (labels, d), or None (GloVe where the labels are named).
-        threshold: ML-GCN's tau and p.
-        reweight: ML-GCN's tau and p.
-        form: "text" (Equations 7 and 8 of ML-GCN) or "code" (the published code: the transposed graph, 0.25 A + I).
+        hidden: the width of the first graph convolution. label_vectors: "glove", "random", your own
+        (labels, d), or None (GloVe where the labels are named). threshold: ML-GCN's tau and p.
+        reweight: ML-GCN's tau and p. form: "text" (Equations 7 and 8 of ML-GCN) or "code" (the
+        published code: the transposed graph, 0.25 A + I).
     """
 
     hidden: int = 1024
@@ -68,7 +69,9 @@ class GraphHead:
         checks.whole("hidden", self.hidden)
         checks.one_of("form", self.form, ("text", "code"))
 
-    def build(self, labels: Any, n_features: int, *, names: Any, rng: np.random.Generator, **bounds: Any) -> Any:
+    def build(
+        self, labels: Any, n_features: int, *, names: Any, rng: np.random.Generator, **bounds: Any
+    ) -> Any:
         """A fresh head on the exact label graph, as the paper has it."""
         from blindsight.tagging.gcn import MLGCN, torch_generator
 
@@ -88,7 +91,9 @@ class GraphHead:
 
 @dataclass(frozen=True)
 class Schedule:
-    """How long and how fast the graph head is trained: Adam, the rate falling to a fiftieth along a cosine."""
+    """How long and how fast the graph head is trained: Adam, the rate falling to a fiftieth along a
+    cosine.
+    """
 
     epochs: int = 20
     batch_size: int = 128
@@ -106,7 +111,9 @@ class Schedule:
 
 @dataclass(frozen=True)
 class Corollary:
-    """The conditions of Corollary 1 (W at most γ²P, |x| at least 1/γ) or 2 (|W| at least 1/γ, x at most γ²Q)."""
+    """The conditions of Corollary 1 (W at most γ²P, |x| at least 1/γ) or 2 (|W| at least 1/γ, x at
+    most γ²Q).
+    """
 
     number: Literal[1, 2]
     gamma: float = 10.0
@@ -154,7 +161,11 @@ class _GraphModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn says no 
         rows, labels = feature_rows(X), label_matrix(y)
         if len(rows) != len(labels):
             raise InvalidData(f"X and y must have as many rows, got {len(rows)} and {len(labels)}.")
-        self.n_records_, self.n_features_in_, self.n_labels_ = len(rows), rows.shape[1], labels.shape[1]
+        self.n_records_, self.n_features_in_, self.n_labels_ = (
+            len(rows),
+            rows.shape[1],
+            labels.shape[1],
+        )
         self._promise()
         perturb = self._perturb(ledger)
         rng, _ = training_rng(self.random_state)
@@ -164,7 +175,10 @@ class _GraphModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn says no 
         loss = TaggingLoss.of(self.robust, self.penalty, n_records=len(rows))
         held_out = None
         if validation is not None:
-            held_out = (inputs(feature_rows(validation[0], n_features=rows.shape[1])), validation[1])
+            held_out = (
+                inputs(feature_rows(validation[0], n_features=rows.shape[1])),
+                validation[1],
+            )
         self.curves_: Any = train(
             head,
             inputs(rows),
@@ -197,7 +211,11 @@ class _GraphModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn says no 
         head = asdict(params["head"])
         if not isinstance(head["label_vectors"], str):
             head["label_vectors"] = None  # a user's own table went into the weights
-        params |= {"head": head, "schedule": asdict(params["schedule"]), "classes": [str(c) for c in self.classes_]}
+        params |= {
+            "head": head,
+            "schedule": asdict(params["schedule"]),
+            "classes": [str(c) for c in self.classes_],
+        }
         if params.get("corollary") is not None:
             params["corollary"] = asdict(params["corollary"])
         fields = {"params": params, "named": self.classes is not None, "n_records": self.n_records_}
@@ -209,7 +227,10 @@ class _GraphModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn says no 
         arrays, fields = storage.load(path, kind=cls._kind)
         try:
             params = dict(fields["params"])
-            params |= {"head": GraphHead(**params["head"]), "schedule": Schedule(**params["schedule"])}
+            params |= {
+                "head": GraphHead(**params["head"]),
+                "schedule": Schedule(**params["schedule"]),
+            }
             if params.get("corollary") is not None:
                 params["corollary"] = Corollary(**params["corollary"])
             names = [str(name) for name in params["classes"]]
@@ -219,7 +240,9 @@ class _GraphModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn says no 
             weights = arrays["weights"].astype(np.float32)
             model.n_records_ = checks.whole("n_records", fields["n_records"])
         except (KeyError, TypeError, AttributeError, ValueError) as error:
-            raise HostileFile(f"{Path(path).name} is not a tagger that can be used: {error}.") from error
+            raise HostileFile(
+                f"{Path(path).name} is not a tagger that can be used: {error}."
+            ) from error
         if weights.ndim != 2 or len(weights) != len(names) or not np.isfinite(weights).all():
             raise HostileFile(f"{Path(path).name} does not hold a tagger's weights.")
         model.weights_, model.curves_ = weights, None
@@ -294,22 +317,21 @@ class Tagger(_GraphModel):
 
 
 class P2MLGCN(_GraphModel):
-    """P2-ML-GCN: Laplace noise of scale S_b S/ε on the outputs, in the training loss and in the answers.
+    """P2-ML-GCN: Laplace noise of scale S_b S/ε on the outputs, in the training loss and in the
+    answers.
 
     Parameters:
-        epsilon: what the paper claims per answer (ε / S_b with a bound factor).
-        sensitivity: S, "C" as in the text (the number of labels) or "1" as in the authors' published code.
-        bound_factor: S_b (Section 4.3).
-        clip: logits are clipped to ±clip before noise; None leaves them unbounded, as printed, and nothing is proven.
-        corollary: imposes the conditions of Corollary 1 or 2, or None.
-        head: as `Tagger`'s.
-        schedule: as `Tagger`'s.
-        classes: as `Tagger`'s.
-        random_state: as `Tagger`'s.
+        epsilon: what the paper claims per answer (ε / S_b with a bound factor). sensitivity: S, "C"
+        as in the text (the number of labels) or "1" as in the authors' published code.
+        bound_factor: S_b (Section 4.3). clip: logits are clipped to ±clip before noise; None leaves
+        them unbounded, as printed, and nothing is proven. corollary: imposes the conditions of
+        Corollary 1 or 2, or None. head: as `Tagger`'s. schedule: as `Tagger`'s. classes: as
+        `Tagger`'s. random_state: as `Tagger`'s.
 
     Guarantee:
-        `guarantee_`, per query: claimed, and with `clip` the number that follows. Per training record there is none:
-        `training_guarantee_` names the noise that training draws, and says why it proves nothing.
+        `guarantee_`, per query: claimed, and with `clip` the number that follows. Per training
+        record there is none: `training_guarantee_` names the noise that training draws, and says
+        why it proves nothing.
     """
 
     _kind = "p2-ml-gcn"
@@ -338,7 +360,13 @@ class P2MLGCN(_GraphModel):
         self.random_state = random_state
 
     def fit(
-        self, X: Any, y: Any, *, ledger: Ledger | None = None, validation: Any = None, progress: Any = None
+        self,
+        X: Any,
+        y: Any,
+        *,
+        ledger: Ledger | None = None,
+        validation: Any = None,
+        progress: Any = None,
     ) -> Self:
         """Learn from features (n, D) and labels (n, C) of 0 and 1, on noisy outputs.
 
@@ -385,21 +413,25 @@ class P2MLGCN(_GraphModel):
         self.training_guarantee_: Guarantee = promise.of_printed_training(
             self.release_,
             self.schedule.steps(self.n_records_),
-            claimed=self.epsilon * self.corollary.factor if first and self.corollary is not None else None,
+            claimed=self.epsilon * self.corollary.factor
+            if first and self.corollary is not None
+            else None,
             entropy=entropy,
         )
 
     def _perturb(self, ledger: Ledger | None) -> Callable[[Any], Any]:
         what = "P2-ML-GCN's training outputs"
-        door = Door(self.training_guarantee_, what=what, ledger=ledger, random_state=self.random_state)
+        door = Door(
+            self.training_guarantee_, what=what, ledger=ledger, random_state=self.random_state
+        )
         return lambda outputs: door.release(promise.OUTPUTS, outputs)
 
 
 class RP2MLGCN(P2MLGCN):
     """RP2-ML-GCN: P2-ML-GCN with λ||W||² in the loss (Equation 14).
 
-    `robust` is λ; `penalty` is what it weighs against: "ridge" (λ/N against the mean loss, as Equations 15 to 18),
-    "mean" (λ against the mean loss) or "decay". All else as `P2MLGCN`.
+    `robust` is λ; `penalty` is what it weighs against: "ridge" (λ/N against the mean loss, as
+    Equations 15 to 18), "mean" (λ against the mean loss) or "decay". All else as `P2MLGCN`.
     """
 
     _kind = "rp2-ml-gcn"

@@ -1,4 +1,6 @@
-"""Photos to features, public knowledge about their labels, and how good a tagger is for its owner."""
+"""Photos to features, public knowledge about their labels, and how good a tagger is for its
+owner.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blindsight.core import checks
-from blindsight.core.errors import BlindsightError, HostileFile, InvalidData, InvalidParameter, MissingData
+from blindsight.core.errors import (
+    BlindsightError,
+    HostileFile,
+    InvalidData,
+    InvalidParameter,
+    MissingData,
+)
 from blindsight.data import load_folder, read_image
 from blindsight.data.content import content_digest
 from blindsight.data.formats.dicom import unnamed_dicom
@@ -32,7 +40,9 @@ _LARGEST = 1024  # pixels to a side that a network is given
 
 @dataclass(frozen=True)
 class Extractor:
-    """How images become features: "efficientnet" (the default network) or "pixels", at `size` x `size`."""
+    """How images become features: "efficientnet" (the default network) or "pixels", at `size` x
+    `size`.
+    """
 
     kind: Literal["efficientnet", "pixels", "none"] = "efficientnet"
     size: int = 224
@@ -43,23 +53,39 @@ class Extractor:
 
     @classmethod
     def of(cls, tagger: PrivateTagger) -> Extractor:
-        """The one that a model's file names. Files may be hostile: it must give as many features as the model takes."""
+        """The one that a model's file names.
+
+        Files may be hostile: it must give as many features as the model takes.
+        """
         said = tagger.public_.get("extractor", {"kind": "none", "size": 0})
         try:
             made = cls(**said)
         except (TypeError, InvalidParameter) as error:
-            raise HostileFile(f"this model's file does not say how images become features: {error}") from error
-        given = {"pixels": 3 * made.size**2, "efficientnet": DIMENSIONS if made.size <= _LARGEST else 0}
+            raise HostileFile(
+                f"this model's file does not say how images become features: {error}"
+            ) from error
+        given = {
+            "pixels": 3 * made.size**2,
+            "efficientnet": DIMENSIONS if made.size <= _LARGEST else 0,
+        }
         if given.get(made.kind, tagger.n_features_in_) != tagger.n_features_in_:
-            raise HostileFile(f"this model takes {tagger.n_features_in_} features, which are not those of {made}.")
+            raise HostileFile(
+                f"this model takes {tagger.n_features_in_} features, which are not those of {made}."
+            )
         return made
 
-    def __call__(self, images: Any, *, public: bool = False, progress: Progress | None = None) -> NDArray[np.float32]:
-        """Features (n, D). Those of private images are kept nowhere; those of public ones may be cached."""
+    def __call__(
+        self, images: Any, *, public: bool = False, progress: Progress | None = None
+    ) -> NDArray[np.float32]:
+        """Features (n, D). Those of private images are kept nowhere; those of public ones may be
+        cached.
+        """
         from blindsight.features import EfficientNet, pixels
 
         if self.kind == "none":
-            raise InvalidParameter("this tagger was trained on ready features, not on images; use it from Python.")
+            raise InvalidParameter(
+                "this tagger was trained on ready features, not on images; use it from Python."
+            )
         if self.kind == "pixels":
             return pixels(images, size=self.size)
         return EfficientNet(self.size, cache=public).transform(images, progress=progress)
@@ -71,9 +97,11 @@ class Extractor:
 
 
 def image_files(given: Iterable[Path]) -> tuple[dict[Path, bytes], list[tuple[Path, str]]]:
-    """The images that are named, and those in folders that are named, with the digests of their content.
+    """The images that are named, and those in folders that are named, with the digests of their
+    content.
 
-    An image in a folder that cannot be read is left out, and the second list says why; one that is named is refused.
+    An image in a folder that cannot be read is left out, and the second list says why; one that is
+    named is refused.
     """
     files: dict[Path, bytes] = {}
     left_out: list[tuple[Path, str]] = []
@@ -99,39 +127,58 @@ def _checked(path: Path) -> bytes:
     return content_digest(path.read_bytes())
 
 
-def split(rows: NDArray[Any], *, one_in: int = 10) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
-    """Places of records to learn from, of about one in `one_in` to measure on, and how many were to be learned from.
+def split(
+    rows: NDArray[Any], *, one_in: int = 10
+) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
+    """Places of records to learn from, of about one in `one_in` to measure on, and how many were to
+    be learned from.
 
-    Each is told by its own row alone. By place or by number, one photo more would move others across, and the training
-    sets of two folders that differ in one photo would differ in many: no promise per photo would hold for the folder.
-    How many really are learned from is then private, for it tells on which side a photo is: files state how many
-    were to be.
+    Each is told by its own row alone. By place or by number, one photo more would move others
+    across, and the training sets of two folders that differ in one photo would differ in many: no
+    promise per photo would hold for the folder. How many really are learned from is then private,
+    for it tells on which side a photo is: files state how many were to be.
     """
-    marks = [int.from_bytes(sha256(np.ascontiguousarray(row).tobytes()).digest()[:8], "little") for row in rows]
+    marks = [
+        int.from_bytes(sha256(np.ascontiguousarray(row).tobytes()).digest()[:8], "little")
+        for row in rows
+    ]
     held = np.array(marks, np.uint64) % np.uint64(one_in) == 0
     return np.flatnonzero(~held), np.flatnonzero(held), max(1, round(len(rows) * (1 - 1 / one_in)))
 
 
 def public_knowledge(
-    names: Sequence[str], extractor: Extractor, public: Any = None, synonyms: Mapping[str, Sequence[str]] | None = None
+    names: Sequence[str],
+    extractor: Extractor,
+    public: Any = None,
+    synonyms: Mapping[str, Sequence[str]] | None = None,
 ) -> tuple[Prior | None, str | None]:
     """The prior for these labels, or None; and what is not known in public, as a sentence."""
     if extractor.kind != "efficientnet":
-        return None, "Without public knowledge about the labels: only EfficientNet's features come with it."
+        return (
+            None,
+            "Without public knowledge about the labels: only EfficientNet's features come with it.",
+        )
     try:
         prior = imagenet_prior(names, public=public, synonyms=synonyms)
     except BlindsightError as error:
         return None, f"Without public knowledge about the labels: {error}"
-    unknown = [name for name, weights in zip(names, prior.weights, strict=True) if not weights.any()]
+    unknown = [
+        name for name, weights in zip(names, prior.weights, strict=True) if not weights.any()
+    ]
     if not unknown:
         return prior, None
-    told = f"No public knowledge about {', '.join(unknown[:5])}{', ...' if len(unknown) > 5 else ''}: give labels other"
+    told = (
+        f"No public knowledge about {', '.join(unknown[:5])}{', ...' if len(unknown) > 5 else ''}: "
+        "give labels other"
+    )
     return (prior if len(unknown) < len(names) else None), f"{told} names, as in tv=television."
 
 
 @dataclass(frozen=True)
 class Quality:
-    """How good answers are on images with known labels, beside what the label rates alone would give."""
+    """How good answers are on images with known labels, beside what the label rates alone would
+    give.
+    """
 
     mAP: float
     OF1: float
@@ -140,7 +187,9 @@ class Quality:
 
     @property
     def worth_it(self) -> bool:
-        """Whether answers gain a tenth of what there is to gain in order over label rates, and name tags no worse."""
+        """Whether answers gain a tenth of what there is to gain in order over label rates, and name
+        tags no worse.
+        """
         return self.mAP > self.rates_mAP + 0.1 * (1 - self.rates_mAP) and self.rates_OF1 <= self.OF1
 
 
@@ -155,6 +204,10 @@ def quality(tagger: PrivateTagger, rows: Any, labels: Any) -> Quality:
     answers = tagger.noisy(logits, ledger=Paid()) if noisy else tagger.answer(rows)
     found = evaluate(truth, answers.scores, decisions=answers.tags)
     rates = truth.mean(axis=0)
-    named = [evaluate(truth, np.tile(rates, (len(truth), 1)), decisions=np.tile(rates >= t, (len(truth), 1)))
-             for t in np.quantile(rates[rates > 0], (0.5, 0.8, 0.95, 1.0))]  # fmt: skip
+    named = [
+        evaluate(
+            truth, np.tile(rates, (len(truth), 1)), decisions=np.tile(rates >= t, (len(truth), 1))
+        )
+        for t in np.quantile(rates[rates > 0], (0.5, 0.8, 0.95, 1.0))
+    ]
     return Quality(found.mAP, found.OF1, named[0].mAP, max(one.OF1 for one in named))

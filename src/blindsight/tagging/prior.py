@@ -1,10 +1,13 @@
-"""What is known in public about labels, before any private record is seen: a linear score for every label.
+"""What is known in public about labels, before any private record is seen: a linear score for every
+label.
 
-The network that makes the features was trained to name 1,000 classes of ImageNet, and its last layer still does. Names
-of labels are near names of classes (word vectors), so a label's score is the mean of the standardised scores of the few
-classes nearest to it. That costs no epsilon at all; private training then only has to learn what is left.
+The network that makes the features was trained to name 1,000 classes of ImageNet, and its last
+layer still does. Names of labels are near names of classes (word vectors), so a label's score is
+the mean of the standardised scores of the few classes nearest to it. That costs no epsilon at all;
+private training then only has to learn what is left.
 
-Guarantee: nothing private enters. The network, the class names and the word vectors are public; `public` must be too.
+Guarantee: nothing private enters. The network, the class names and the word vectors are public;
+`public` must be too.
 """
 
 from __future__ import annotations
@@ -24,14 +27,16 @@ from blindsight.tagging.label_vectors import known_vectors
 __all__ = ["Prior", "imagenet_prior"]
 
 Matrix = NDArray[np.float64]
-# Chosen on a third of the COCO subset's training images: how many classes speak for a label, and how sharply the
-# nearer ones count more.
+# Chosen on a third of the COCO subset's training images: how many classes speak for a label, and
+# how sharply the nearer ones count more.
 _CLASSES, _SHARPNESS = 5, 10.0
 
 
 @dataclass(frozen=True)
 class Prior:
-    """Public scores of C labels from features x: weights (C, D) x + offset (C,), of deviation about one."""
+    """Public scores of C labels from features x: weights (C, D) x + offset (C,), of deviation about
+    one.
+    """
 
     weights: Matrix
     offset: Matrix
@@ -41,7 +46,10 @@ class Prior:
         object.__setattr__(self, "weights", np.ascontiguousarray(weights))
         object.__setattr__(self, "offset", checks.finite_array("offset", self.offset, ndim=1))
         if len(self.weights) != len(self.offset):
-            raise InvalidData(f"a prior needs one offset per label, got {len(self.offset)} for {len(self.weights)}.")
+            raise InvalidData(
+                f"a prior needs one offset per label, got {len(self.offset)} for "
+                f"{len(self.weights)}."
+            )
 
     def __call__(self, features: Any) -> Matrix:
         """The scores (n, C)."""
@@ -54,8 +62,8 @@ def imagenet_prior(
     """The prior for EfficientNet-Lite0's features, from the network's own ImageNet classes.
 
     Parameters:
-        names: the labels' names.
-        public: features of public images, by whose mean and deviation scores are standardised; without them the layer's
+        names: the labels' names. public: features of public images, by whose mean and deviation
+        scores are standardised; without them the layer's
             own weights stand in.
         synonyms: further names of a label, where its own says little ("tv": ["television"]).
     """
@@ -66,7 +74,8 @@ def imagenet_prior(
     layer, bias = stored["_fc.weight"].astype(np.float64), stored["_fc.bias"].astype(np.float64)
     spoken = _nearness([[name, *(synonyms or {}).get(name, ())] for name in names], class_names())
     if public is None:
-        # Without images: features are not negative and of similar size, so the row sum is a class's usual score.
+        # Without images: features are not negative and of similar size, so the row sum is a class's
+        # usual score.
         mean, deviation = bias + _USUAL * layer.sum(axis=1), _USUAL * np.linalg.norm(layer, axis=1)
     else:
         scores = feature_rows(public, n_features=layer.shape[1]).astype(np.float64) @ layer.T + bias
@@ -80,7 +89,9 @@ _USUAL = 0.3
 
 
 def _nearness(names: Sequence[Sequence[str]], classes: Sequence[str]) -> Matrix:
-    """How much each class speaks for each label (labels, classes): rows sum to one, or to zero for unknown words."""
+    """How much each class speaks for each label (labels, classes): rows sum to one, or to zero for
+    unknown words.
+    """
     known = known_vectors([name.split("(")[0] for name in classes])
     centre = known.mean(axis=0)
     there = _unit(known - centre)

@@ -26,22 +26,30 @@ ANSWER, OUTPUTS = "answer", "training outputs"
 _NEIGHBOURS: Any = "add or remove one"
 _ANY_TWO = Assumption("any two images", "neighbours are any two images asked about")
 _PUBLIC = (
-    Assumption("public sizes", "the number of training records, the labels' names and all settings are public"),
+    Assumption(
+        "public sizes",
+        "the number of training records, the labels' names and all settings are public",
+    ),
     Assumption("public extractor", "the feature extractor was trained on public images"),
-    Assumption("public images", "images given as public, and a prior, were not made from the records"),
+    Assumption(
+        "public images", "images given as public, and a prior, were not made from the records"
+    ),
 )
 _VOCABULARY = Assumption(
     "private vocabulary",
-    "the labels' names were read off the private records: name them yourself (classes=, --vocabulary), "
+    "the labels' names were read off the private records: name them yourself (classes=, "
+    "--vocabulary), "
     "for one record's rare label is in the file as it is",
 )
 _ORDINARY = Assumption(
     "ordinary training",
-    "training has no noise: a record is protected only through noise on answers, which adds up query by query",
+    "training has no noise: a record is protected only through noise on answers, which adds up "
+    "query by query",
 )
 _ANEW = Assumption(
     "noise drawn anew",
-    "noise on training outputs is drawn anew at every step and averages out of the weights; outputs have no bound, and "
+    "noise on training outputs is drawn anew at every step and averages out of the weights; "
+    "outputs have no bound, and "
     "label counts are used as they are",
 )
 
@@ -74,7 +82,8 @@ def of_training(training: Training, facts: Facts, *, public_names: bool, entropy
         delta=training.delta,
         also=(_replaced(plan, training.delta),) if public_names else (),
         unproven=() if public_names else (_VOCABULARY,),
-        mechanism="noisy gradient descent on the linear head, label counts and gradients in one account",
+        mechanism="noisy gradient descent on the linear head, label counts and gradients in one "
+        "account",
         model="central",
         assumptions=_PUBLIC,
         entropy=entropy,
@@ -82,7 +91,9 @@ def of_training(training: Training, facts: Facts, *, public_names: bool, entropy
 
 
 def _replaced(plan: Plan, delta: float) -> Cost:
-    """The same for one record replaced by another: it is taken out and put in, so every sum moves twice as far."""
+    """The same for one record replaced by another: it is taken out and put in, so every sum moves
+    twice as far.
+    """
     twice = []
     for item in plan:
         law = item.mechanism
@@ -92,7 +103,9 @@ def _replaced(plan: Plan, delta: float) -> Cost:
     return price(tuple(twice), delta=delta)
 
 
-def of_printed_training(release: PaperLaplace, steps: int, *, claimed: float | None, entropy: Any) -> Guarantee:
+def of_printed_training(
+    release: PaperLaplace, steps: int, *, claimed: float | None, entropy: Any
+) -> Guarantee:
     """The noise of the paper's training, as it is drawn; it proves nothing per record."""
     return Guarantee(
         releases=(Planned(what=OUTPUTS, mechanism=release.training_noise, count=steps),),
@@ -105,7 +118,9 @@ def of_printed_training(release: PaperLaplace, steps: int, *, claimed: float | N
 
 
 def of_answers(answers: Exact | AnswerNoise, n_labels: int, *, entropy: Any) -> Guarantee | None:
-    """One answer about one image; None where answers carry no noise and so promise nothing about the asked image."""
+    """One answer about one image; None where answers carry no noise and so promise nothing about
+    the asked image.
+    """
     if isinstance(answers, Exact):
         return None
     return Guarantee(
@@ -114,27 +129,36 @@ def of_answers(answers: Exact | AnswerNoise, n_labels: int, *, entropy: Any) -> 
         model="central",
         assumptions=(
             _ANY_TWO,
-            Assumption("repeats add up", "each further answer about the same image costs as much again"),
-            Assumption("images apart", "which answers are about the same image is public: the asker names the images"),
+            Assumption(
+                "repeats add up", "each further answer about the same image costs as much again"
+            ),
+            Assumption(
+                "images apart",
+                "which answers are about the same image is public: the asker names the images",
+            ),
         ),
         entropy=entropy,
     )
 
 
 def of_publishing(answers: Guarantee) -> Guarantee:
-    """One answer for each distinct image, with a vault's permanent noise: the same whenever it is given again."""
+    """One answer for each distinct image, with a vault's permanent noise: the same whenever it is
+    given again.
+    """
     return dataclasses.replace(
         answers,
         assumptions=(
             _ANY_TWO,
             Assumption(
                 "distinct images",
-                "a photo is a distinct image: copies share one answer, and how many distinct images there are is "
+                "a photo is a distinct image: copies share one answer, and how many distinct "
+                "images there are is "
                 "public; whoever is on several different images is protected for each",
             ),
             Assumption(
                 "keyed noise",
-                "noise comes from a secret key by HMAC-SHA-256 and AES-256, which nobody can tell from random; the "
+                "noise comes from a secret key by HMAC-SHA-256 and AES-256, which nobody can tell "
+                "from random; the "
                 "vault that holds the key is not given away",
             ),
         ),
@@ -145,12 +169,15 @@ def of_publishing(answers: Guarantee) -> Guarantee:
 
 def of_printed_answers(release: PaperLaplace, *, entropy: Any) -> Guarantee:
     """The paper's claim per answer, and what is proven of it."""
-    unbounded = Assumption("unbounded logits", "logits have no bound, so no noise hides what one image does to them")
+    unbounded = Assumption(
+        "unbounded logits", "logits have no bound, so no noise hides what one image does to them"
+    )
     bounded = release.clip is not None
     return Guarantee(
         releases=(Planned(what=ANSWER, mechanism=release.noise),),
         unproven=() if bounded else (unbounded,),
-        mechanism=f"Lap({release.scale:.3g}) on {'clipped' if bounded else 'raw'} logits, as printed",
+        mechanism=f"Lap({release.scale:.3g}) on {'clipped' if bounded else 'raw'} logits, as "
+        "printed",
         model="central",
         claimed=release.claimed,
         calibration="paper",

@@ -1,9 +1,11 @@
-"""A tagger is made once, and each photo's answer is published once: kept in a vault, and charged once.
+"""A tagger is made once, and each photo's answer is published once: kept in a vault, and charged
+once.
 
-Asked again, after a crash, from another folder or by another process, a photo has the same answer: its noise is a
-function of the vault's key, the photo's content and the model (permanent randomised response), and what was released
-is read back from the vault. So one charge of epsilon covers every photo that this model ever publishes, under the
-number of the release. Another model, mechanism or epsilon is another release.
+Asked again, after a crash, from another folder or by another process, a photo has the same answer:
+its noise is a function of the vault's key, the photo's content and the model (permanent randomised
+response), and what was released is read back from the vault. So one charge of epsilon covers every
+photo that this model ever publishes, under the number of the release. Another model, mechanism or
+epsilon is another release.
 """
 
 from __future__ import annotations
@@ -49,15 +51,19 @@ def publish(
 ) -> Answers:
     """The published answer of each photo.
 
-    `records` are the photos' ids (`Vault.record_of` their content); `rows(places)` gives the features of the photos at
-    these places, and is asked for those only that were never answered. The ledger is charged before the first answer,
-    by the release's number: once.
+    `records` are the photos' ids (`Vault.record_of` their content); `rows(places)` gives the
+    features of the photos at these places, and is asked for those only that were never answered.
+    The ledger is charged before the first answer, by the release's number: once.
     """
     way, single = tagger.way_, tagger.answer_guarantee_
     if single is None or isinstance(way, Exact):
-        raise InvalidParameter("exact answers protect no asked image: publish with answers=CodebookAnswers(...).")
+        raise InvalidParameter(
+            "exact answers protect no asked image: publish with answers=CodebookAnswers(...)."
+        )
     if single.sampler != "exact":
-        raise InvalidParameter("permanent noise needs an exact sampler: CodebookAnswers, or Gaussian or Laplace noise.")
+        raise InvalidParameter(
+            "permanent noise needs an exact sampler: CodebookAnswers, or Gaussian or Laplace noise."
+        )
     promised = promise.of_publishing(single)
     about = _function(tagger, promised.releases)
     number = release_of(tagger, vault)
@@ -65,30 +71,45 @@ def publish(
     kept = vault.codes(number)
     missing = sorted((record for record in first if record not in kept), key=first.__getitem__)
     law = way.noise(tagger.n_labels_)
-    shape = np.asarray(law.release(way.value(np.zeros((1, tagger.n_labels_))), rng=np.random.default_rng(0)))
+    shape = np.asarray(
+        law.release(way.value(np.zeros((1, tagger.n_labels_))), rng=np.random.default_rng(0))
+    )
     for start in range(0, max(1, len(missing)), _TOGETHER):
         some = missing[start : start + _TOGETHER]
-        # Also where nothing is missing: charged once by its key, and whoever forgot the ledger before pays now.
+        # Also where nothing is missing: charged once by its key, and whoever forgot the ledger
+        # before pays now.
         source = vault.source(some, about=about)
         what = "tags of photos, each released once"
-        door = Door(promised, what=what, ledger=ledger, random_state=source, key=f"release {number}")
+        door = Door(
+            promised, what=what, ledger=ledger, random_state=source, key=f"release {number}"
+        )
         if some:
             logits = tagger.logits(rows([first[record] for record in some]))
             drawn = door.release_each(promise.ANSWER, way.value(logits), some, about=about)
-            codes = np.ascontiguousarray(drawn.astype(shape.dtype)).reshape(len(some), -1).view(np.uint8)
+            codes = (
+                np.ascontiguousarray(drawn.astype(shape.dtype))
+                .reshape(len(some), -1)
+                .view(np.uint8)
+            )
             standing = vault.keep_codes(number, some, codes)
             kept |= {record: code.tobytes() for record, code in zip(some, standing, strict=True)}
         if progress is not None:
             progress(min(start + _TOGETHER, len(missing)), len(missing))
-    told = np.frombuffer(b"".join(kept[record] for record in records), shape.dtype).reshape(-1, *shape.shape[1:])
+    told = np.frombuffer(b"".join(kept[record] for record in records), shape.dtype).reshape(
+        -1, *shape.shape[1:]
+    )
     return way.read(told)
 
 
 def release_of(tagger: PrivateTagger, vault: Vault) -> str:
-    """The number of the release that all published answers of this model belong to, in the vault and the ledger."""
+    """The number of the release that all published answers of this model belong to, in the vault
+    and the ledger.
+    """
     single = tagger.answer_guarantee_
     if single is None:
-        raise InvalidParameter("exact answers are no release: publish with answers=CodebookAnswers(...).")
+        raise InvalidParameter(
+            "exact answers are no release: publish with answers=CodebookAnswers(...)."
+        )
     return vault.release_of(_function(tagger, promise.of_publishing(single).releases))
 
 
@@ -102,12 +123,13 @@ def train_once(
     notes: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> PrivateTagger:
-    """Fit, keep the model in the vault, and charge it once; the same training run again gives the model that is kept.
+    """Fit, keep the model in the vault, and charge it once; the same training run again gives the
+    model that is kept.
 
-    A model leaves after it was kept, never before: whatever a crash interrupts was seen by nobody, and may be tried
-    again under the same charge. One record more or less, or another setting, is another release. `notes` are public
-    facts that the file states beside the tagger's own; `options` are `fit`'s. Without a vault nothing is kept: run
-    again, it is another model.
+    A model leaves after it was kept, never before: whatever a crash interrupts was seen by nobody,
+    and may be tried again under the same charge. One record more or less, or another setting, is
+    another release. `notes` are public facts that the file states beside the tagger's own;
+    `options` are `fit`'s. Without a vault nothing is kept: run again, it is another model.
     """
     if vault is None:
         tagger.fit(X, y, ledger=ledger, **options)
@@ -122,7 +144,9 @@ def train_once(
         made = place.parent / f".{secrets.token_hex(8)}.part"
         try:
             tagger.save(made)
-            with contextlib.suppress(FileExistsError):  # another process was faster: then its model stands
+            with contextlib.suppress(
+                FileExistsError
+            ):  # another process was faster: then its model stands
                 durable.link_new(made, place)
         finally:
             durable.remove(made)
@@ -140,16 +164,26 @@ def _training(tagger: PrivateTagger, X: Any, y: Any) -> str:
         known["public"] = np.asarray(tagger.public)
     if tagger.prior is not None:
         known |= {"prior": tagger.prior.weights, "offset": tagger.prior.offset}
-    fields: dict[str, Any] = {"training": repr(tagger.training), "random_state": repr(tagger.random_state)}
-    # A large array's repr has dots where two of them differ: tables go by their bytes, names one by one.
+    fields: dict[str, Any] = {
+        "training": repr(tagger.training),
+        "random_state": repr(tagger.random_state),
+    }
+    # A large array's repr has dots where two of them differ: tables go by their bytes, names one by
+    # one.
     answers, classes = tagger.answers, tagger.classes
     if isinstance(answers, CodebookAnswers) and answers.words is not None:
         told = answers.words.to_fields()
-        known |= {f"answers.{key}": value for key, value in told.items() if isinstance(value, np.ndarray)}
-        fields["words"] = {key: value for key, value in told.items() if not isinstance(value, np.ndarray)}
+        known |= {
+            f"answers.{key}": value for key, value in told.items() if isinstance(value, np.ndarray)
+        }
+        fields["words"] = {
+            key: value for key, value in told.items() if not isinstance(value, np.ndarray)
+        }
         answers = replace(answers, words=None)
     fields |= {"answers": repr(answers), "names": isinstance(classes, FromLabels)}
-    fields["classes"] = label_names(classes, known["labels"].shape[1]) if classes is not None else None
+    fields["classes"] = (
+        label_names(classes, known["labels"].shape[1]) if classes is not None else None
+    )
     return storage.digest(TRAINING, known) + json.dumps(fields, sort_keys=True)
 
 
@@ -158,7 +192,11 @@ def _function(tagger: PrivateTagger, plan: Any) -> str:
     tables: dict[str, NDArray[Any]] = {}
     fields: dict[str, Any] = {"releases": plan_to_fields(plan), "training": repr(tagger.training)}
     for part, values in (("public", tagger.public_), ("released", tagger.released_)):
-        tables |= {f"{part}.{key}": value for key, value in values.items() if isinstance(value, np.ndarray)}
-        fields[part] = {key: value for key, value in values.items() if not isinstance(value, np.ndarray)}
+        tables |= {
+            f"{part}.{key}": value for key, value in values.items() if isinstance(value, np.ndarray)
+        }
+        fields[part] = {
+            key: value for key, value in values.items() if not isinstance(value, np.ndarray)
+        }
     text = storage.digest("published tags", tables) + json.dumps(fields, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()

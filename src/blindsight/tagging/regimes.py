@@ -1,8 +1,10 @@
-"""How a tagger is trained: with privacy for every record, without, or not at all; each a frozen value.
+"""How a tagger is trained: with privacy for every record, without, or not at all; each a frozen
+value.
 
-`DPTraining` has one total (epsilon, delta). Label counts, the features' centre (where no public images give one), the
-spread of answers (where a codebook is fitted to it) and all gradients are Gaussian releases in one account: their
-squared ratios of sensitivity to noise add up to that of the total, and each part gets a share of it.
+`DPTraining` has one total (epsilon, delta). Label counts, the features' centre (where no public
+images give one), the spread of answers (where a codebook is fitted to it) and all gradients are
+Gaussian releases in one account: their squared ratios of sensitivity to noise add up to that of the
+total, and each part gets a share of it.
 """
 
 from __future__ import annotations
@@ -19,9 +21,24 @@ from blindsight.privacy.plan import Plan, Planned
 from blindsight.tagging.answer_spread import DIRECTIONS, SENSITIVITY
 from blindsight.tagging.descent import CLIP
 
-__all__ = ["CENTRE", "COUNTS", "GRADIENT", "SPREAD", "DPTraining", "Facts", "Ordinary", "Training", "Untrained"]
+__all__ = [
+    "CENTRE",
+    "COUNTS",
+    "GRADIENT",
+    "SPREAD",
+    "DPTraining",
+    "Facts",
+    "Ordinary",
+    "Training",
+    "Untrained",
+]
 
-COUNTS, CENTRE, GRADIENT, SPREAD = "label counts", "features' centre", "gradient", "spread of answers"
+COUNTS, CENTRE, GRADIENT, SPREAD = (
+    "label counts",
+    "features' centre",
+    "gradient",
+    "spread of answers",
+)
 # Shares of the account (of mu squared); gradients get what the others leave.
 _SHARES = {COUNTS: 0.1, CENTRE: 0.1, SPREAD: 0.1}
 
@@ -46,16 +63,16 @@ class Facts:
 
 @dataclass(frozen=True, kw_only=True)
 class DPTraining:
-    """Noisy gradient descent: the weights, and so all answers together, are (epsilon, delta)-private per record.
+    """Noisy gradient descent: the weights, and so all answers together, are (epsilon,
+    delta)-private per record.
 
     Parameters:
-        epsilon: the total of everything that is learned from the records.
-        delta: the total of everything that is learned from the records.
-        steps: of the descent, over all records each; None takes 24 where a prior is there to start from, else 40.
-        components: in how many directions of public features the head works.
-        prior_weight: how much a label's public score counts to begin with.
-        power: residuals are weighted by rate^-power, for the sake of rare labels.
-        max_labels: a record with more labels than this counts for less of each.
+        epsilon: the total of everything that is learned from the records. delta: the total of
+        everything that is learned from the records. steps: of the descent, over all records each;
+        None takes 24 where a prior is there to start from, else 40. components: in how many
+        directions of public features the head works. prior_weight: how much a label's public score
+        counts to begin with. power: residuals are weighted by rate^-power, for the sake of rare
+        labels. max_labels: a record with more labels than this counts for less of each.
     """
 
     epsilon: float = 2.0
@@ -69,7 +86,11 @@ class DPTraining:
     def __post_init__(self) -> None:
         checks.positive("epsilon", self.epsilon)
         checks.positive("delta", checks.probability("delta", self.delta, below_one=True))
-        for name in ("components", "max_labels") if self.steps is None else ("steps", "components", "max_labels"):
+        for name in (
+            ("components", "max_labels")
+            if self.steps is None
+            else ("steps", "components", "max_labels")
+        ):
             checks.whole(name, getattr(self, name))
         checks.non_negative("prior_weight", self.prior_weight)
         checks.non_negative("power", self.power)

@@ -1,7 +1,8 @@
 """Reads the word list that ships with the GloVe package: one column of text in a Parquet file.
 
-A whole Parquet library is 40 MB to read one column of words. This reader knows exactly the form that file has (one text
-column, Snappy, version 1 pages, plain or dictionary encoded, no missing values) and refuses everything else.
+A whole Parquet library is 40 MB to read one column of words. This reader knows exactly the form
+that file has (one text column, Snappy, version 1 pages, plain or dictionary encoded, no missing
+values) and refuses everything else.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ def read_words(path: Path) -> list[str]:
     try:
         return _read(raw)
     except (IndexError, KeyError, ValueError, TypeError) as error:
-        raise HostileFile(f"{path.name} is not the Parquet file that was expected: {error}.") from error
+        raise HostileFile(
+            f"{path.name} is not the Parquet file that was expected: {error}."
+        ) from error
 
 
 def _read(raw: bytes) -> list[str]:
@@ -53,7 +56,8 @@ def _read(raw: bytes) -> list[str]:
 
 
 def _data(page: bytes, count: int, encoding: int, dictionary: list[bytes]) -> list[bytes]:
-    # An optional column starts with its definition levels: a length, then runs. Nothing is missing here.
+    # An optional column starts with its definition levels: a length, then runs. Nothing is missing
+    # here.
     levels = int.from_bytes(page[:4], "little")
     if not _all_ones(page[4 : 4 + levels], count):
         raise ValueError("no missing values")

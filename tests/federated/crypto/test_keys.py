@@ -38,7 +38,12 @@ def test_paper_length_warns_and_shorter_is_refused() -> None:
 
 def test_secrets_stay_out_of_repr_and_pickle(small_key: PrivateKey) -> None:
     p, q = small_key.factors()
-    shown = repr(small_key) + str(small_key) + repr(small_key.public) + repr(RandomiserPool(small_key.public).fill(3))
+    shown = (
+        repr(small_key)
+        + str(small_key)
+        + repr(small_key.public)
+        + repr(RandomiserPool(small_key.public).fill(3))
+    )
     assert repr(small_key) == "PrivateKey(512 bits)"
     for secret in (p, q):
         assert str(secret) not in shown
@@ -64,13 +69,23 @@ def test_keys_survive_their_files(small_key: PrivateKey) -> None:
 
 
 @given(data=st.data())
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 def test_damaged_key_files_are_refused(small_key: PrivateKey, data: st.DataObject) -> None:
-    good = data.draw(st.sampled_from([keys.dump_public(small_key.public), keys.dump_private(small_key)]))
+    good = data.draw(
+        st.sampled_from([keys.dump_public(small_key.public), keys.dump_private(small_key)])
+    )
     place = data.draw(st.integers(0, len(good) - 1))
     flip = data.draw(st.integers(1, 255))
     bad = data.draw(
-        st.sampled_from([good[:place], good + b"x", good[:place] + bytes([good[place] ^ flip]) + good[place + 1 :]])
+        st.sampled_from(
+            [
+                good[:place],
+                good + b"x",
+                good[:place] + bytes([good[place] ^ flip]) + good[place + 1 :],
+            ]
+        )
     )
     for load in (keys.load_public, keys.load_private):
         with pytest.raises(HostileFile):

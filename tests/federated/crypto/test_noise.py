@@ -1,4 +1,6 @@
-"""Shares of noise: the sum has the law that is priced, nothing leaves its slot, and the price is what composes."""
+"""Shares of noise: the sum has the law that is priced, nothing leaves its slot, and the price is
+what composes.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +20,15 @@ from blindsight.privacy.mechanisms.convolved import convolved_gaussian, width
 
 
 @given(
-    epsilon=st.floats(0.2, 20), rounds=st.integers(1, 20), users=st.integers(3, 500), dimension=st.integers(1, 300_000)
+    epsilon=st.floats(0.2, 20),
+    rounds=st.integers(1, 20),
+    users=st.integers(3, 500),
+    dimension=st.integers(1, 300_000),
 )
 @settings(max_examples=30, deadline=None)
-def test_what_is_agreed_costs_no_more_than_asked(epsilon: float, rounds: int, users: int, dimension: int) -> None:
+def test_what_is_agreed_costs_no_more_than_asked(
+    epsilon: float, rounds: int, users: int, dimension: int
+) -> None:
     agreed = agree(dimension=dimension, users=users, rounds=rounds, epsilon=epsilon, clip=0.5)
     guarantee = agreed.guarantee(rounds)
     assert 0.98 * epsilon <= guarantee.epsilon <= epsilon * (1 + 1e-9)
@@ -30,7 +37,10 @@ def test_what_is_agreed_costs_no_more_than_asked(epsilon: float, rounds: int, us
     assert noise is not None
     assert noise.step <= noise.clip / (16 * math.sqrt(dimension))
     assert agreed.settings.code.grid == pytest.approx(noise.step, rel=1e-12)
-    assert noise.clip / agreed.settings.code.grid + largest_share(noise.levels) <= agreed.settings.code.largest
+    assert (
+        noise.clip / agreed.settings.code.grid + largest_share(noise.levels)
+        <= agreed.settings.code.largest
+    )
 
 
 @given(st.lists(st.floats(-100, 100), min_size=1, max_size=40), st.floats(0.01, 10))
@@ -58,7 +68,8 @@ def test_the_noise_in_a_real_sum_has_the_stated_spread(small_key) -> None:
     result = Simulation(agreed.settings, key=small_key).round([np.zeros(3000)] * 6)
     steps = result.total / agreed.settings.code.grid
     expected = math.sqrt(6) * width(agreed.noise.levels)
-    # A chi-squared of 3,000 degrees beyond 6 standard deviations: false alarms of both together below 1e-8.
+    # A chi-squared of 3,000 degrees beyond 6 standard deviations: false alarms of both together
+    # below 1e-8.
     assert abs(np.var(steps) / expected**2 - 1) < 6 * math.sqrt(2 / 3000)
     assert abs(np.mean(steps)) < 6 * expected / math.sqrt(3000)
 
@@ -79,9 +90,13 @@ def test_the_mechanism_survives_its_fields() -> None:
 
 
 def test_more_users_or_colluders_change_the_noise_the_right_way() -> None:
-    few, many = (agree(dimension=100, users=users, rounds=1, epsilon=2.0).noise for users in (10, 100))
+    few, many = (
+        agree(dimension=100, users=users, rounds=1, epsilon=2.0).noise for users in (10, 100)
+    )
     assert few.step * width(few.levels) > many.step * width(many.levels)  # one share
-    none, some = (agree(dimension=100, users=10, rounds=1, epsilon=2.0, colluders=c).noise for c in (0, 3))
+    none, some = (
+        agree(dimension=100, users=10, rounds=1, epsilon=2.0, colluders=c).noise for c in (0, 3)
+    )
     assert some.shares == none.shares - 3
     with pytest.raises(InvalidParameter, match="colluders"):
         agree(dimension=100, users=4, rounds=1, epsilon=2.0, colluders=3)

@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 from blindsight.core.errors import InvalidData, ProtocolError
 from blindsight.federated.paillier import PrivateKey, PublicKey
 
-quick = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+quick = settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 
 
 def textbook_decrypt(ciphertext: int, p: int, q: int) -> int:
@@ -56,14 +58,17 @@ def test_textbook_paillier_reads_our_ciphertexts_and_we_read_its(small_key: Priv
 
 
 def test_known_answers() -> None:
-    """Vectors computed once with Python's own integers: n = (2^61 - 1)(2^89 - 1), g = n + 1, r = 3 or 12345."""
+    """Vectors computed once with Python's own integers: n = (2^61 - 1)(2^89 - 1), g = n + 1, r = 3
+    or 12345.
+    """
     n = 1427247692705959880439315947500961989719490561
     key = PrivateKey(2**61 - 1, 2**89 - 1, PublicKey(n, 9))
     vectors = {
-        0: 1150664976924405221228512645512220844259726414686484004939449402209979451304538569788382275,
-        1: 364918635448285328433228977591778291055434028026656968406680631050731803871379289299573083,
-        42: 1580124898971455730015094123464533287269777168454936528118503731761328524259664699442604384,
-        n - 1: 801735519945355821301282256160511089178908818192622297407920798602886740081734056489423531,
+        0: 1150664976924405221228512645512220844259726414686484004939449402209979451304538569788382275,  # noqa: E501
+        1: 364918635448285328433228977591778291055434028026656968406680631050731803871379289299573083,  # noqa: E501
+        42: 1580124898971455730015094123464533287269777168454936528118503731761328524259664699442604384,  # noqa: E501
+        n
+        - 1: 801735519945355821301282256160511089178908818192622297407920798602886740081734056489423531,  # noqa: E501
     }
     for plaintext, ciphertext in vectors.items():
         assert key.decrypt(ciphertext) == plaintext
@@ -84,7 +89,13 @@ def test_equal_plaintexts_have_different_ciphertexts(small_key: PrivateKey) -> N
 def test_ciphertexts_that_are_no_units_are_refused(small_key: PrivateKey, bad: str) -> None:
     public = small_key.public
     p, _ = small_key.factors()
-    value = {"zero": 0, "negative": -5, "modulus": public.modulus, "factor": p * 17, "multiple of n": public.n}[bad]
+    value = {
+        "zero": 0,
+        "negative": -5,
+        "modulus": public.modulus,
+        "factor": p * 17,
+        "multiple of n": public.n,
+    }[bad]
     with pytest.raises(ProtocolError):
         small_key.decrypt_many([public.encrypt(1), value])
 
@@ -135,7 +146,9 @@ def test_moduli_that_anybody_can_factor_are_refused(small_key: PrivateKey) -> No
     for base in (0, 1, n - 1, n, -h, p, n + h):
         with pytest.raises(InvalidData):
             PublicKey(n, base)
-    root = int(gmpy2.invert(p, q)) * p * 2 - 1  # a square root of 1 that is not ±1: it would give n's factors away
+    root = (
+        int(gmpy2.invert(p, q)) * p * 2 - 1
+    )  # a square root of 1 that is not ±1: it would give n's factors away
     with pytest.raises(InvalidData):
         PublicKey(n, root % n)
     square = 4 * int(gmpy2.invert(p, q)) * p % n  # 4 modulo q
@@ -154,7 +167,10 @@ def test_a_base_of_small_order_is_refused() -> None:
         if candidate % 7 == 1 and candidate % 4 == 3:
             primes.append(candidate)
     p, q = primes
-    parts = [next(r for x in range(2, 99) if (r := pow(x, (prime - 1) // 7, prime)) != 1) for prime in (p, q)]
+    parts = [
+        next(r for x in range(2, 99) if (r := pow(x, (prime - 1) // 7, prime)) != 1)
+        for prime in (p, q)
+    ]
     base = (parts[0] * q * pow(q, -1, p) + parts[1] * p * pow(p, -1, q)) % (p * q)
     assert pow(base, 7, p * q) == 1
     with pytest.raises(InvalidData, match="order"):

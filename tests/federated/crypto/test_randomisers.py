@@ -49,7 +49,9 @@ def test_pool_hands_each_randomiser_out_once_even_to_threads(small_key: PrivateK
     pool = RandomiserPool(small_key.public).fill(400, workers=1)
     taken: list[int] = []
     threads = [
-        threading.Thread(target=lambda: taken.extend(int(x) for _ in range(50) for x in pool.take(1, workers=1)))
+        threading.Thread(
+            target=lambda: taken.extend(int(x) for _ in range(50) for x in pool.take(1, workers=1))
+        )
         for _ in range(4)
     ]
     for thread in threads:

@@ -1,4 +1,6 @@
-"""Over Flower on loopback, with TLS and node authentication: whatever is killed, the run goes on and is exact."""
+"""Over Flower on loopback, with TLS and node authentication: whatever is killed, the run goes on
+and is exact.
+"""
 
 from __future__ import annotations
 
@@ -36,8 +38,12 @@ def test_a_run_survives_a_killed_superlink_a_killed_user_and_a_killed_aggregator
         crowd.start("aggregator", "--test", str(tmp_path / "test.npz"))
         crowd.join(*HOLDERS, *(f"user-{n}" for n in range(1, 5)))  # too early: they wait for it
         crowd.join("user-1", homes={"user-1": stranger})
-        crowd.until("the stranger to be refused", lambda: "does not know this party" in " ".join(crowd.said))
-        crowd.until("it to say who is missing", lambda: status(aggregator)["waiting"].endswith("of user-5"))
+        crowd.until(
+            "the stranger to be refused", lambda: "does not know this party" in " ".join(crowd.said)
+        )
+        crowd.until(
+            "it to say who is missing", lambda: status(aggregator)["waiting"].endswith("of user-5")
+        )
         [superlink] = crowd.children("aggregator")
         os.kill(superlink, signal.SIGKILL)
         crowd.start("user-5")  # late
@@ -69,6 +75,8 @@ def test_a_superlink_that_cannot_start_is_said_at_once(tmp_path: Path) -> None:
 
     log = tmp_path / "superlink.log"
     with log.open("wb") as output:
-        process = subprocess.Popen([sys.executable, "-c", "print('the port is taken')"], stdout=output)
+        process = subprocess.Popen(
+            [sys.executable, "-c", "print('the port is taken')"], stdout=output
+        )
     with pytest.raises(ProtocolError, match="the port is taken"):
         wait_for_port("127.0.0.1:1", process, log=log)

@@ -36,11 +36,15 @@ class Store:
 
     def PullObject(self, request: Any) -> Any:
         content = self.objects.get(request.object_id)
-        return SimpleNamespace(object_found=True, object_available=content is not None, object_content=content)
+        return SimpleNamespace(
+            object_found=True, object_available=content is not None, object_content=content
+        )
 
     def PullMessages(self, request: Any) -> Any:
         found, self.announced = self.announced, []
-        return SimpleNamespace(messages_list=[bare for bare, _ in found], message_object_trees=[t for _, t in found])
+        return SimpleNamespace(
+            messages_list=[bare for bare, _ in found], message_object_trees=[t for _, t in found]
+        )
 
     def ConfirmMessageReceived(self, request: Any) -> None:
         return None
@@ -51,7 +55,9 @@ class Store:
 
         from blindsight.federated.flower.carried import push, record
 
-        header = Header(kind=Kind.CONFIRM, agreement=bytes(32), round=1, model=bytes(32), sender=number)
+        header = Header(
+            kind=Kind.CONFIRM, agreement=bytes(32), round=1, model=bytes(32), sender=number
+        )
         data = Message.make(header, b"", Identity(bytes(32))).encode()
         message = Carried(record([data]), dst_node_id=1, message_type="train")
         message.metadata.__dict__["_reply_to_message_id"] = f"asked {number}"
@@ -85,8 +91,19 @@ def test_an_answer_that_a_killed_party_announced_holds_up_no_other() -> None:
 
     store = Store()
     link = object.__new__(SuperLinkLink)
-    link._client, link._node, link._run, link._nodes, link._active = store, None, 1, {3: 30, 4: 40}, {}
-    link._waiting, link._coming, link._looked, link.seen = {"asked 3": 3, "asked 4": 4}, [], -1e9, set()
+    link._client, link._node, link._run, link._nodes, link._active = (
+        store,
+        None,
+        1,
+        {3: 30, 4: 40},
+        {},
+    )
+    link._waiting, link._coming, link._looked, link.seen = (
+        {"asked 3": 3, "asked 4": 4},
+        [],
+        -1e9,
+        set(),
+    )
     store.answered(3)
     kept, store.objects = store.objects, {}  # killed after it said that an answer comes
     last = store.answered(4)

@@ -11,12 +11,24 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from blindsight.core.errors import BudgetExceeded, HostileFile, InvalidData, InvalidParameter, ProtocolError
+from blindsight.core.errors import (
+    BudgetExceeded,
+    HostileFile,
+    InvalidData,
+    InvalidParameter,
+    ProtocolError,
+)
 from blindsight.federated import FederatedClassifier
 from blindsight.federated.agreement import Agreement, agree
 from blindsight.federated.flower.coordinator import Coordinator, _name
 from blindsight.federated.flower.homes import Home
-from blindsight.federated.flower.parties import Announcement, KeygenService, UserService, charge, open_service
+from blindsight.federated.flower.parties import (
+    Announcement,
+    KeygenService,
+    UserService,
+    charge,
+    open_service,
+)
 from blindsight.federated.flower.plan import Plan, read_rows
 from blindsight.federated.flower.processes import environment
 from blindsight.federated.learning import model_digest
@@ -40,7 +52,9 @@ class Clock:
 
 
 class LocalLink:
-    """Every message starts its party anew from its folder, as Flower does; parties in `away` never hear of it."""
+    """Every message starts its party anew from its folder, as Flower does; parties in `away` never
+    hear of it.
+    """
 
     def __init__(self, homes: dict[str, Home], data: Path, away: set[int] | None = None) -> None:
         self.homes, self.data, self.away = homes, data, away or set()
@@ -53,7 +67,9 @@ class LocalLink:
                 continue
             self.delivered += 1
             home = Home(self.homes[_name(message.to)].path)
-            answers = open_service(home, self.data / f"{home.path.name}.npz").handle(message.data, announced)
+            answers = open_service(home, self.data / f"{home.path.name}.npz").handle(
+                message.data, announced
+            )
             self.waiting.extend(answer.data for answer in answers)
 
     def pull(self) -> list[bytes]:
@@ -74,7 +90,12 @@ def coordinator(homes: dict[str, Home], clock: Clock, **options) -> Coordinator:
 PLANS = {
     "change": {},
     "weights": {"send": "weights", "sparsity": 0.7},
-    "top-k after votes": {"send": "top-k", "sparsity": 0.8, "rounds": 3, "agreed": {"least_per_coordinate": 2}},
+    "top-k after votes": {
+        "send": "top-k",
+        "sparsity": 0.8,
+        "rounds": 3,
+        "agreed": {"least_per_coordinate": 2},
+    },
     "mask": {"send": "mask", "sparsity": 0.5},
     "sgd": {"learner": "sgd", "options": {"epochs": 1}},
     "holders": {"agreed": {"holders": (3, 5)}},
@@ -123,8 +144,14 @@ def test_the_model_of_a_run_promises_what_was_agreed_on(federation, tmp_path: Pa
     model.save(tmp_path / "model.safetensors")
     assert FederatedClassifier.load(tmp_path / "model.safetensors").guarantee_ == model.guarantee_
     # The settings of a cheaper agreement under the same weights, and those of another shape.
-    for other in ({"epsilon": 1.0}, {"epsilon": 4.0, "users": 6}, {"epsilon": 4.0, "dimension": 651}):
-        forged = agree(**{"dimension": 650, "users": 5, "rounds": 2, "least_users": 4, **other}).settings
+    for other in (
+        {"epsilon": 1.0},
+        {"epsilon": 4.0, "users": 6},
+        {"epsilon": 4.0, "dimension": 651},
+    ):
+        forged = agree(
+            **{"dimension": 650, "users": 5, "rounds": 2, "least_users": 4, **other}
+        ).settings
         model.public_["agreed"] = forged.encode().hex()
         model.save(tmp_path / "forged.safetensors")
         with pytest.raises(HostileFile):
@@ -132,7 +159,9 @@ def test_the_model_of_a_run_promises_what_was_agreed_on(federation, tmp_path: Pa
 
 
 @pytest.mark.parametrize("holders", [None, (3, 5)], ids=["one key generator", "3 of 5 holders"])
-def test_a_voter_who_does_not_come_back_costs_a_round_of_votes(federation, simulated, tmp_path: Path, holders) -> None:
+def test_a_voter_who_does_not_come_back_costs_a_round_of_votes(
+    federation, simulated, tmp_path: Path, holders
+) -> None:
     """User 4 voted and is gone: values without it would be of fewer than were counted."""
     agreed = {"least_per_coordinate": 3, "holders": holders}
     homes = federation(send="top-k", sparsity=0.8, rounds=2, agreed=agreed)
@@ -150,15 +179,21 @@ def test_a_voter_who_does_not_come_back_costs_a_round_of_votes(federation, simul
     running.round(link)
     assert running.history == [(1, 2, 3, 5)]
     assert running.role.round == 4  # votes, values that nobody asked to open, votes, values
-    np.testing.assert_array_equal(running.weights, simulated(running.plan, running.role.settings, running.history))
+    np.testing.assert_array_equal(
+        running.weights, simulated(running.plan, running.role.settings, running.history)
+    )
     link.push, link.away = deliver, set()
     running.run(link)
     assert running.history[1] == (1, 2, 3, 4, 5)
 
 
 @pytest.mark.parametrize("holders", [None, (3, 5)], ids=["one key generator", "3 of 5 holders"])
-def test_ten_thousand_mutated_messages_stop_no_aggregator(federation, tmp_path: Path, holders) -> None:
-    """Over boxes, by an enrolled party: whatever it says, and for whom, the rounds end as if it had said nothing."""
+def test_ten_thousand_mutated_messages_stop_no_aggregator(
+    federation, tmp_path: Path, holders
+) -> None:
+    """Over boxes, by an enrolled party: whatever it says, and for whom, the rounds end as if it had
+    said nothing.
+    """
     homes = federation(agreed={"holders": holders}, rounds=1)
     clock, link = Clock(), LocalLink(homes, tmp_path)
     running = coordinator(homes, clock)
@@ -187,7 +222,9 @@ def test_ten_thousand_mutated_messages_stop_no_aggregator(federation, tmp_path: 
     assert len(running.role.refusals) > 1000
 
 
-def test_an_aggregator_killed_at_any_step_ends_with_the_same_model(federation, simulated, tmp_path: Path) -> None:
+def test_an_aggregator_killed_at_any_step_ends_with_the_same_model(
+    federation, simulated, tmp_path: Path
+) -> None:
     """Killed after every save, one after the other, it goes on each time."""
     homes = federation()
     clock, link = Clock(), LocalLink(homes, tmp_path)
@@ -218,7 +255,9 @@ def test_an_aggregator_killed_at_any_step_ends_with_the_same_model(federation, s
         assert kills < 60
     assert kills >= 2
     assert running.history == [(1, 2, 3, 4, 5)] * 2
-    np.testing.assert_array_equal(running.weights, simulated(running.plan, running.role.settings, running.history))
+    np.testing.assert_array_equal(
+        running.weights, simulated(running.plan, running.role.settings, running.history)
+    )
 
 
 def test_a_user_asked_twice_sends_the_same_bytes(federation, tmp_path: Path) -> None:
@@ -242,7 +281,9 @@ def test_a_user_joins_rounds_on_the_model_it_computed_only(federation, tmp_path:
     assert Refusal.decode(message.body).code is Code.CHAIN
 
 
-def test_the_papers_users_want_the_weights_that_the_round_was_opened_for(federation, tmp_path: Path) -> None:
+def test_the_papers_users_want_the_weights_that_the_round_was_opened_for(
+    federation, tmp_path: Path
+) -> None:
     homes = federation(agreed={"mode": "paper"})
     running = coordinator(homes, Clock())
     opening = running.role.open_round(1, model_digest(running.weights))[0].data
@@ -263,7 +304,9 @@ def test_announcements_survive_the_wire() -> None:
         Announcement.decode(sent.encode()[:-1], dimension=21, users=5)
 
 
-def test_folders_are_for_their_owner_only_and_never_overwritten(federation, small_key, tmp_path: Path) -> None:
+def test_folders_are_for_their_owner_only_and_never_overwritten(
+    federation, small_key, tmp_path: Path
+) -> None:
     homes = federation()
     for home in homes.values():
         assert stat.S_IMODE(home.path.stat().st_mode) == 0o700
@@ -273,7 +316,9 @@ def test_folders_are_for_their_owner_only_and_never_overwritten(federation, smal
     with pytest.raises(InvalidParameter, match="not empty"):
         federation()
     secret = small_key.factors()[0].to_bytes(32, "little")
-    holders = [name for name, home in homes.items() if secret in (home.path / "enrolment.bin").read_bytes()]
+    holders = [
+        name for name, home in homes.items() if secret in (home.path / "enrolment.bin").read_bytes()
+    ]
     assert holders == ["keygen"]
 
 
@@ -333,7 +378,10 @@ def test_status_tells_what_the_table_shows(federation, tmp_path: Path) -> None:
 
 def test_a_users_own_ledger_is_charged_once_for_all_rounds(federation, tmp_path: Path) -> None:
     noise = agree(dimension=650, users=5, rounds=2, epsilon=4.0)
-    fields = {name: getattr(noise.settings, name) for name in ("noise", "bound", "bits", "least_users", "rounds")}
+    fields = {
+        name: getattr(noise.settings, name)
+        for name in ("noise", "bound", "bits", "least_users", "rounds")
+    }
     homes = federation(agreed=fields)
     ledger = Ledger(tmp_path / "ledger.db", dataset="rows")
     ledger.grant(Cost(epsilon=5, delta=1e-4, unit="user"))

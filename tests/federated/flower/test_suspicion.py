@@ -1,4 +1,6 @@
-"""A user who sends nonsense is found, as far as the rules let anybody look, and the federation goes on without it."""
+"""A user who sends nonsense is found, as far as the rules let anybody look, and the federation goes
+on without it.
+"""
 
 from __future__ import annotations
 

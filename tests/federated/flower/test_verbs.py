@@ -27,17 +27,27 @@ def federate(*arguments: object):
 def test_keys_makes_a_folder_a_party_and_says_who_sees_what(tmp_path: Path, rows) -> None:
     X, y = rows["public"]
     np.savez(tmp_path / "public.npz", X=X, y=y)
-    done = federate("keys", tmp_path / "p", "--public", tmp_path / "public.npz", "--users", 3, "--json")
+    done = federate(
+        "keys", tmp_path / "p", "--public", tmp_path / "public.npz", "--users", 3, "--json"
+    )
     assert done.exit_code == 0, done.output
     told = json.loads(done.stdout)
-    assert [Path(path).name for path in told["folders"]] == ["aggregator", "keygen", "user-1", "user-2", "user-3"]
+    assert [Path(path).name for path in told["folders"]] == [
+        "aggregator",
+        "keygen",
+        "user-1",
+        "user-2",
+        "user-3",
+    ]
     assert told["guarantee"]["epsilon"] == "inf"
     home = Home(tmp_path / "p" / "user-2").require("user")
     assert home.number == 2
     assert home.plan.features == 64
 
 
-def test_an_invitation_becomes_a_folder_again_and_says_who_sees_what(federation, tmp_path: Path) -> None:
+def test_an_invitation_becomes_a_folder_again_and_says_who_sees_what(
+    federation, tmp_path: Path
+) -> None:
     homes = federation(agreed={"holders": (3, 5)})
     for name in ("user-2", "holder-3", "aggregator"):
         file = invite(homes[name], tmp_path / f"{name}.invitation")
@@ -52,7 +62,9 @@ def test_an_invitation_becomes_a_folder_again_and_says_who_sees_what(federation,
         assert "not empty" in str(federate("join", file, tmp_path / "joined" / name).exception)
 
 
-@pytest.mark.parametrize("name", ["../evil", "nodes/../../evil", "/etc/evil", "state.bin", "nodes/a\\b.pub"])
+@pytest.mark.parametrize(
+    "name", ["../evil", "nodes/../../evil", "/etc/evil", "state.bin", "nodes/a\\b.pub"]
+)
 def test_an_invitation_with_strange_files_is_refused(tmp_path: Path, name: str) -> None:
     writer = Writer().number("I", 1).text(name).field(b"evil")
     write_sealed(tmp_path / "bad", seal(b"INVT", bytes(writer)))
@@ -68,7 +80,19 @@ def test_keys_needs_to_know_the_models_shape(tmp_path: Path) -> None:
 
 def test_keys_with_noise_states_the_guarantee(tmp_path: Path) -> None:
     done = federate(
-        "keys", tmp_path / "p", "--features", 5, "--classes", 3, "--users", 30, "--rounds", 1, "--epsilon", 2, "--json"
+        "keys",
+        tmp_path / "p",
+        "--features",
+        5,
+        "--classes",
+        3,
+        "--users",
+        30,
+        "--rounds",
+        1,
+        "--epsilon",
+        2,
+        "--json",
     )
     assert done.exit_code == 0, done.output
     assert json.loads(done.stdout)["guarantee"]["epsilon"] <= 2
@@ -93,7 +117,9 @@ def test_a_user_with_bad_rows_is_told_at_once(federation, tmp_path: Path) -> Non
 def test_watch_shows_where_the_run_is(federation, json_wanted: bool) -> None:
     homes = federation()
     Coordinator(homes["aggregator"])
-    done = federate("watch", homes["aggregator"].path, "--once", *(["--json"] if json_wanted else []))
+    done = federate(
+        "watch", homes["aggregator"].path, "--once", *(["--json"] if json_wanted else [])
+    )
     assert done.exit_code == 0
     if json_wanted:
         assert json.loads(done.stdout)["planned"] == 2
@@ -103,7 +129,9 @@ def test_watch_shows_where_the_run_is(federation, json_wanted: bool) -> None:
 
 
 def test_simulate_logs_every_round(tmp_path: Path) -> None:
-    done = federate("simulate", "--no-encrypt", "--rounds", 2, "--json", "--out", tmp_path / "m.safetensors")
+    done = federate(
+        "simulate", "--no-encrypt", "--rounds", 2, "--json", "--out", tmp_path / "m.safetensors"
+    )
     assert done.exit_code == 0, done.output
     told = json.loads(done.stdout)
     assert [entry["round"] for entry in told["rounds"]] == [1, 2]

@@ -1,4 +1,6 @@
-"""FederatedClassifier: as accurate as training on everything, logged by round, honest about its guarantee."""
+"""FederatedClassifier: as accurate as training on everything, logged by round, honest about its
+guarantee.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +58,9 @@ def fitted(digits, **params) -> FederatedClassifier:
 def test_federated_training_comes_near_central_training(digits, params, least: float) -> None:
     model = fitted(digits, **params)
     assert model.score(digits["test"], digits["test_y"]) >= least
-    assert model.rounds_[-1].accuracy == pytest.approx(model.score(digits["test"], digits["test_y"]))
+    assert model.rounds_[-1].accuracy == pytest.approx(
+        model.score(digits["test"], digits["test_y"])
+    )
 
 
 def test_encryption_changes_nothing(digits) -> None:
@@ -92,9 +96,17 @@ def test_without_noise_the_guarantee_says_so(digits, tmp_path) -> None:
 
 def test_with_noise_users_and_records_are_covered(digits) -> None:
     model = FederatedClassifier(
-        users=60, rounds=1, noise=SumNoise(epsilon=8.0, clip=0.5), encrypt=False, random_state=0, classes=range(10)
+        users=60,
+        rounds=1,
+        noise=SumNoise(epsilon=8.0, clip=0.5),
+        encrypt=False,
+        random_state=0,
+        classes=range(10),
     ).fit(
-        digits["X"], digits["y"], public=(digits["public"], digits["public_y"]), test=(digits["test"], digits["test_y"])
+        digits["X"],
+        digits["y"],
+        public=(digits["public"], digits["public_y"]),
+        test=(digits["test"], digits["test_y"]),
     )
     assert model.guarantee_.epsilon <= 8.0
     assert model.guarantee_.unit == "user"
@@ -105,7 +117,9 @@ def test_with_noise_users_and_records_are_covered(digits) -> None:
 
 def test_two_owners_are_too_few(digits) -> None:
     with pytest.raises(InvalidData, match="3 owners"):
-        FederatedClassifier(encrypt=False).fit(digits["X"], digits["y"], np.arange(len(digits["X"])) % 2)
+        FederatedClassifier(encrypt=False).fit(
+            digits["X"], digits["y"], np.arange(len(digits["X"])) % 2
+        )
     with pytest.raises(InvalidData, match="owner per row"):
         FederatedClassifier(encrypt=False).fit(digits["X"], digits["y"], np.arange(4))
 
@@ -113,7 +127,9 @@ def test_two_owners_are_too_few(digits) -> None:
 def test_noise_and_sparse_sending_exclude_each_other(digits) -> None:
     noise = SumNoise(epsilon=1.0)
     with pytest.raises(InvalidParameter, match="Change"):
-        FederatedClassifier(encrypt=False, noise=noise, send=TopK(0.1)).fit(digits["X"], digits["y"])
+        FederatedClassifier(encrypt=False, noise=noise, send=TopK(0.1)).fit(
+            digits["X"], digits["y"]
+        )
     with pytest.raises(InvalidParameter, match="pad"):
         FederatedClassifier(encrypt=False, noise=noise, sums=Paper()).fit(digits["X"], digits["y"])
 
@@ -147,7 +163,9 @@ def test_values_refuse_what_they_cannot_mean() -> None:
 
 
 def test_a_saved_model_keeps_its_values(digits, tmp_path) -> None:
-    model = fitted(digits, rounds=1, send=TopK(0.3, least=2), sums=Pad(holders=(3, 5)), learner=SGD(epochs=1))
+    model = fitted(
+        digits, rounds=1, send=TopK(0.3, least=2), sums=Pad(holders=(3, 5)), learner=SGD(epochs=1)
+    )
     model.save(tmp_path / "model")
     loaded = FederatedClassifier.load(tmp_path / "model")
     for name in ("send", "sums", "learner", "noise", "rounds", "encrypt"):
@@ -157,7 +175,9 @@ def test_a_saved_model_keeps_its_values(digits, tmp_path) -> None:
 
 @pytest.mark.parametrize("encrypt", [False, True])
 def test_every_noisy_sum_passes_the_door(digits, encrypt: bool) -> None:
-    """Also where each user draws its own share under encryption: the sum is released as the plan says, and priced."""
+    """Also where each user draws its own share under encryption: the sum is released as the plan
+    says, and priced.
+    """
 
     class Listener:
         def __init__(self) -> None:
@@ -178,7 +198,11 @@ def test_every_noisy_sum_passes_the_door(digits, encrypt: bool) -> None:
     listener = Listener()
     with listening(listener):
         model = FederatedClassifier(
-            classes=range(10), rounds=2, noise=SumNoise(epsilon=50.0), encrypt=encrypt, random_state=0
+            classes=range(10),
+            rounds=2,
+            noise=SumNoise(epsilon=50.0),
+            encrypt=encrypt,
+            random_state=0,
         ).fit(digits["X"][:100], digits["y"][:100])
     assert [passage.planned.what for passage, _ in listener.passages] == [SUM, SUM]
     [planned] = model.guarantee_.releases
@@ -187,7 +211,8 @@ def test_every_noisy_sum_passes_the_door(digits, encrypt: bool) -> None:
         noise = np.rint((released - passage.value) / planned.mechanism.step)
         # All five users' shares, of which the guarantee counts three.
         expected = np.sqrt(5) * width(planned.mechanism.levels)
-        # A chi-squared of 650 degrees, where users draw for themselves: a false alarm in fewer than 1e-7 runs.
+        # A chi-squared of 650 degrees, where users draw for themselves: a false alarm in fewer than
+        # 1e-7 runs.
         assert abs(np.std(noise) / expected - 1) < 6 / np.sqrt(2 * len(noise))
 
 
@@ -196,9 +221,13 @@ def _shares(digits) -> list[tuple[np.ndarray, np.ndarray]]:
 
 
 @pytest.mark.parametrize("baseline", [prr10, ra12])
-def test_baselines_learn_when_privacy_is_loose_and_not_at_the_papers_epsilon(digits, baseline) -> None:
+def test_baselines_learn_when_privacy_is_loose_and_not_at_the_papers_epsilon(
+    digits, baseline
+) -> None:
     def accuracy(epsilon: float, calibration: str = "proven") -> tuple[float, float]:
-        found = baseline(_shares(digits), classes=10, epsilon=epsilon, calibration=calibration, random_state=0)
+        found = baseline(
+            _shares(digits), classes=10, epsilon=epsilon, calibration=calibration, random_state=0
+        )
         right = np.mean(linear.predicted(found.weights, digits["test"]) == digits["test_y"])
         return float(right), found.guarantee.epsilon
 

@@ -27,7 +27,8 @@ class TestFederatedClassifier(EstimatorContract):
 
 class TestNoisyFederatedClassifier(EstimatorContract):
     private = True
-    expected_failures = None  # the same class without noise passes scikit-learn's checks; noise does not fit 10 rows
+    # the same class without noise passes scikit-learn's checks; noise does not fit 10 rows
+    expected_failures = None
 
     def make(self, **params):
         return FederatedClassifier(

@@ -1,4 +1,6 @@
-"""What a saved classifier may hold with noise on: released weights and public facts, byte for byte."""
+"""What a saved classifier may hold with noise on: released weights and public facts, byte for
+byte.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,14 @@ def rows(seed: int, names: tuple[str, ...] = CLASSES) -> tuple[np.ndarray, np.nd
 
 def noisy(**params) -> FederatedClassifier:
     return FederatedClassifier(
-        **{"users": 10, "rounds": 2, "noise": SumNoise(epsilon=8.0), "encrypt": False, "classes": CLASSES, **params}
+        **{
+            "users": 10,
+            "rounds": 2,
+            "noise": SumNoise(epsilon=8.0),
+            "encrypt": False,
+            "classes": CLASSES,
+            **params,
+        }
     )
 
 
@@ -33,7 +42,9 @@ def saved(model: FederatedClassifier, path: Path) -> bytes:
 
 
 def test_equal_releases_give_equal_files_whatever_the_data(tmp_path: Path, monkeypatch) -> None:
-    """The replay contract: what was released on one data set, handed out on a wholly different one."""
+    """The replay contract: what was released on one data set, handed out on a wholly different
+    one.
+    """
     sums: list[np.ndarray] = []
     real = Federation.round
 
@@ -60,7 +71,9 @@ def test_logs_stay_with_their_owner(tmp_path: Path) -> None:
     data = saved(noisy().fit(*rows(0)), tmp_path / "model")
     fields = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])["__metadata__"]
     for word in ("accuracy", "seconds", "sparsity", "rounds_"):
-        assert f'"{word}"' not in json.dumps(fields).replace('\\"', '"').replace('"sparsity": null', "")
+        assert f'"{word}"' not in json.dumps(fields).replace('\\"', '"').replace(
+            '"sparsity": null', ""
+        )
 
 
 def test_classes_taken_from_private_labels_prove_nothing(tmp_path: Path) -> None:

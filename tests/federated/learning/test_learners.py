@@ -1,4 +1,6 @@
-"""Local learners find what an independent solver finds, and are as sparse as they are asked to be."""
+"""Local learners find what an independent solver finds, and are as sparse as they are asked to
+be.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,14 @@ from scipy.optimize import minimize
 from sklearn.linear_model import LogisticRegression
 
 from blindsight.core.errors import InvalidData, InvalidParameter
-from blindsight.federated.learning import SGD, LocalTrainer, Proximal, adapt, initial_weights, linear
+from blindsight.federated.learning import (
+    SGD,
+    LocalTrainer,
+    Proximal,
+    adapt,
+    initial_weights,
+    linear,
+)
 from blindsight.federated.learning.losses import LOSSES
 
 
@@ -33,10 +42,15 @@ def test_proximal_solver_reaches_the_minimum(loss: str) -> None:
         plus, minus = z.reshape(2, 3, 6)
         weights = plus - minus
         margins = signs * linear.scores(weights, X)
-        smooth = LOSSES[loss].value(margins).sum(axis=1).mean() + 0.025 / 2 * (weights[:, :-1] ** 2).sum()
+        smooth = (
+            LOSSES[loss].value(margins).sum(axis=1).mean()
+            + 0.025 / 2 * (weights[:, :-1] ** 2).sum()
+        )
         return float(smooth + 0.025 * (plus[:, :-1] + minus[:, :-1]).sum())
 
-    best = minimize(split, np.zeros(36), bounds=[(0, None)] * 36, method="L-BFGS-B", options={"maxfun": 100_000})
+    best = minimize(
+        split, np.zeros(36), bounds=[(0, None)] * 36, method="L-BFGS-B", options={"maxfun": 100_000}
+    )
     assert found <= best.fun + 1e-4
 
 
@@ -53,7 +67,9 @@ def test_logistic_regression_agrees_with_scikit_learn() -> None:
     np.testing.assert_allclose(ours[0, -1], theirs.intercept_[0], atol=1e-4)
 
 
-@pytest.mark.parametrize("learner", [Proximal(strength=1e-3), SGD(strength=1e-4)], ids=["proximal", "sgd"])
+@pytest.mark.parametrize(
+    "learner", [Proximal(strength=1e-3), SGD(strength=1e-4)], ids=["proximal", "sgd"]
+)
 def test_learners_classify_digits(learner, digits) -> None:
     signs = linear.targets(digits["y"], 10)
     weights = learner.fit(digits["X"], signs, np.zeros((10, 65)), rng=np.random.default_rng(0))
@@ -77,7 +93,9 @@ def test_strength_adapts_to_the_sparsity_wanted(learner, target: float, digits) 
 def test_more_strength_gives_more_zeros(digits) -> None:
     signs = linear.targets(digits["y"][:300], 10)
     shares = [
-        linear.sparsity(Proximal(strength=s, iterations=100).fit(digits["X"][:300], signs, np.zeros((10, 65))))
+        linear.sparsity(
+            Proximal(strength=s, iterations=100).fit(digits["X"][:300], signs, np.zeros((10, 65)))
+        )
         for s in (1e-3, 1e-2, 1e-1, 1.0)
     ]
     assert shares == sorted(shares)
@@ -97,8 +115,13 @@ def test_training_starts_from_the_shared_weights(digits) -> None:
     few = LocalTrainer(digits["X"][:30], digits["y"][:30], 10, Proximal(iterations=3))
     start = initial_weights(digits["public"], digits["public_y"], classes=10)
     before = np.mean(linear.predicted(linear.shaped(start, 64), digits["test"]) == digits["test_y"])
-    after = np.mean(linear.predicted(linear.shaped(few(start, 1), 64), digits["test"]) == digits["test_y"])
-    alone = np.mean(linear.predicted(linear.shaped(few(np.zeros(650), 1), 64), digits["test"]) == digits["test_y"])
+    after = np.mean(
+        linear.predicted(linear.shaped(few(start, 1), 64), digits["test"]) == digits["test_y"]
+    )
+    alone = np.mean(
+        linear.predicted(linear.shaped(few(np.zeros(650), 1), 64), digits["test"])
+        == digits["test_y"]
+    )
     assert before > 0.8
     assert after > alone
 

@@ -35,7 +35,9 @@ def test_common_mask_is_common_and_fresh() -> None:
 
 
 def test_what_is_not_sent_is_sent_later() -> None:
-    """With a constant local change and error feedback, everything arrives in the end, up to one rounding step."""
+    """With a constant local change and error feedback, everything arrives in the end, up to one
+    rounding step.
+    """
     rng = np.random.default_rng(0)
     change = rng.uniform(-0.1, 0.1, 40)
     calls = iter([change, *[np.zeros(40)] * 30])
@@ -53,7 +55,9 @@ def test_what_was_withheld_or_lost_comes_again() -> None:
     change = np.array([1.0, 0.5, 0.0, 0.0])
     for included, revealed in ((False, None), (True, np.zeros(4, dtype=bool))):
         calls = iter([change, np.zeros(4)])
-        participant = Participant(lambda weights, round, calls=calls: weights + next(calls), TopK(0.5), CODE)
+        participant = Participant(
+            lambda weights, round, calls=calls: weights + next(calls), TopK(0.5), CODE
+        )
         first, _ = participant.step(np.zeros(4), 1)
         participant.settle(1, included=included, revealed=revealed)
         again, _ = participant.step(np.zeros(4), 2)
@@ -62,7 +66,9 @@ def test_what_was_withheld_or_lost_comes_again() -> None:
 
 def test_memory_survives_a_restart() -> None:
     def participant(change: float) -> Participant:
-        return Participant(lambda weights, round: weights + change * np.arange(1, 9), TopK(0.25), CODE)
+        return Participant(
+            lambda weights, round: weights + change * np.arange(1, 9), TopK(0.25), CODE
+        )
 
     one = participant(0.1)
     one.step(np.zeros(8), 1)
@@ -91,7 +97,9 @@ def test_encrypted_rounds_equal_plain_rounds(sending, mode: str, small_key) -> N
     points[np.abs(points) < 0.3] = 0
 
     def local(point: np.ndarray):
-        return lambda weights, round, free=None: np.where(True if free is None else free, point, weights)
+        return lambda weights, round, free=None: np.where(
+            True if free is None else free, point, weights
+        )
 
     models = []
     for encrypt in (True, False):
@@ -104,7 +112,10 @@ def test_encrypted_rounds_equal_plain_rounds(sending, mode: str, small_key) -> N
         )
         simulation = Simulation(settings, key=small_key, encrypt=encrypt)
         federation = Federation(
-            simulation, {n + 1: local(p) for n, p in enumerate(points)}, initial=np.zeros(30), sending=sending
+            simulation,
+            {n + 1: local(p) for n, p in enumerate(points)},
+            initial=np.zeros(30),
+            sending=sending,
         )
         log = federation.run(3)
         models.append(federation.weights)
@@ -114,20 +125,28 @@ def test_encrypted_rounds_equal_plain_rounds(sending, mode: str, small_key) -> N
 
 def test_whole_changes_average_to_the_mean(small_key) -> None:
     points = np.random.default_rng(0).uniform(-1, 1, (5, 20))
-    simulation = Simulation(Settings(dimension=20, users=5, bound=2.0), key=small_key, encrypt=False)
+    simulation = Simulation(
+        Settings(dimension=20, users=5, bound=2.0), key=small_key, encrypt=False
+    )
     federation = Federation(
         simulation,
         {n + 1: (lambda weights, round, p=p: p) for n, p in enumerate(points)},
         initial=np.zeros(20),
     )
     federation.run(2)
-    np.testing.assert_allclose(federation.weights, points.mean(axis=0), atol=3 * simulation.settings.code.grid)
+    np.testing.assert_allclose(
+        federation.weights, points.mean(axis=0), atol=3 * simulation.settings.code.grid
+    )
 
 
 def test_a_dropout_does_not_stop_a_round(small_key) -> None:
-    simulation = Simulation(Settings(dimension=4, users=4, bound=2.0, group=1, colluders=0), key=small_key)
+    simulation = Simulation(
+        Settings(dimension=4, users=4, bound=2.0, group=1, colluders=0), key=small_key
+    )
     federation = Federation(
-        simulation, {n: (lambda weights, round, n=n: np.full(4, n / 10)) for n in range(1, 5)}, initial=np.zeros(4)
+        simulation,
+        {n: (lambda weights, round, n=n: np.full(4, n / 10)) for n in range(1, 5)},
+        initial=np.zeros(4),
     )
     entry = federation.round(dropouts=[4])
     assert entry.users == 3

@@ -1,4 +1,6 @@
-"""Rounds over HTTPS on loopback: real sockets, TLS and tokens; real processes where something is killed."""
+"""Rounds over HTTPS on loopback: real sockets, TLS and tokens; real processes where something is
+killed.
+"""
 
 from __future__ import annotations
 
@@ -29,15 +31,23 @@ from federated.parties import Crowd, status
 from ports import held_port
 
 
-@pytest.mark.parametrize("agreed", [{}, {"holders": (3, 5)}, {"mode": "paper"}], ids=["pad", "holders", "paper"])
-def test_rounds_over_https_equal_the_simulation(federation, simulated, tmp_path: Path, agreed: dict) -> None:
+@pytest.mark.parametrize(
+    "agreed", [{}, {"holders": (3, 5)}, {"mode": "paper"}], ids=["pad", "holders", "paper"]
+)
+def test_rounds_over_https_equal_the_simulation(
+    federation, simulated, tmp_path: Path, agreed: dict
+) -> None:
     homes = federation(port=held_port(), agreed=agreed, rounds=2, patience=600.0)
     over = threading.Event()
     parties = [
         threading.Thread(
             target=keep_party,
             args=(home,),
-            kwargs={"data": tmp_path / f"{name}.npz", "say": lambda text: None, "stop": over.is_set},
+            kwargs={
+                "data": tmp_path / f"{name}.npz",
+                "say": lambda text: None,
+                "stop": over.is_set,
+            },
             daemon=True,
         )
         for name, home in homes.items()
@@ -46,7 +56,9 @@ def test_rounds_over_https_equal_the_simulation(federation, simulated, tmp_path:
     for thread in parties:
         thread.start()  # before there is an aggregator: they wait for it
     *_, last = running.run_aggregator(homes["aggregator"], test=tmp_path / "test.npz", linger=600.0)
-    if "mode" not in agreed:  # users who learned the last round leave by themselves, each with the model
+    if (
+        "mode" not in agreed
+    ):  # users who learned the last round leave by themselves, each with the model
         for thread in parties[-5:]:
             thread.join(120)
         assert not any(thread.is_alive() for thread in parties[-5:])
@@ -59,12 +71,13 @@ def test_rounds_over_https_equal_the_simulation(federation, simulated, tmp_path:
     saved = FederatedClassifier.load(homes["aggregator"].model)
     settings = Settings(**{"dimension": 650, "users": 5, "bound": 4.0, "group": 1, **agreed})
     np.testing.assert_array_equal(
-        saved.released_["weights"].ravel(), simulated(homes["aggregator"].plan, settings, [(1, 2, 3, 4, 5)] * 2)
+        saved.released_["weights"].ravel(),
+        simulated(homes["aggregator"].plan, settings, [(1, 2, 3, 4, 5)] * 2),
     )
     assert last["rounds"][-1]["accuracy"] > 0.8
 
 
-def test_a_user_who_was_away_at_the_end_gets_the_last_result_from_an_aggregator_that_was_started_again(
+def test_a_user_who_was_away_at_the_end_gets_the_last_result_from_an_aggregator_that_was_started_again(  # noqa: E501
     federation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     homes = federation(port=held_port(), agreed={"least_users": 4}, rounds=2, patience=0.3)
@@ -125,7 +138,10 @@ def said(number: int, body: bytes = b"") -> bytes:
 def test_messages_wait_until_they_are_acknowledged(box, clients) -> None:
     homes, link = box
     client = clients(homes["user-1"])
-    link.push([Outgoing(1, b"one"), Outgoing(2, b"not mine"), Outgoing(1, b"two"), Outgoing(1, b"one")], b"news")
+    link.push(
+        [Outgoing(1, b"one"), Outgoing(2, b"not mine"), Outgoing(1, b"two"), Outgoing(1, b"one")],
+        b"news",
+    )
     found = client.fetch()
     assert [(message, news) for _, message, news in found] == [(b"one", b"news"), (b"two", b"news")]
     assert client.fetch() == found  # not handled yet
@@ -136,12 +152,17 @@ def test_messages_wait_until_they_are_acknowledged(box, clients) -> None:
 
 
 def test_nobody_speaks_for_others_and_strangers_have_no_box(box, clients) -> None:
-    """A refusal goes to whom the message said it was of: to a party's box it must not be sent by another's word."""
+    """A refusal goes to whom the message said it was of: to a party's box it must not be sent by
+    another's word.
+    """
     homes, link = box
     client = clients(homes["user-1"])
     client.answer([said(2), said(12345), said(0), b"", said(1)], 1)
     assert link.pull() == [said(1)]
-    link.push([Outgoing(12345, b"no such party"), Outgoing(0, b"nor this"), Outgoing(2, b"to user 2")], b"")
+    link.push(
+        [Outgoing(12345, b"no such party"), Outgoing(0, b"nor this"), Outgoing(2, b"to user 2")],
+        b"",
+    )
     assert [message for _, message, _ in clients(homes["user-2"]).fetch()] == [b"to user 2"]
 
 
@@ -175,7 +196,9 @@ def test_a_box_is_its_owners_only(box, clients) -> None:
         answer.read()
         assert answer.status == 401
     connection.close()
-    stranger = http.client.HTTPSConnection(host, int(port), context=ssl.create_default_context(), timeout=60)
+    stranger = http.client.HTTPSConnection(
+        host, int(port), context=ssl.create_default_context(), timeout=60
+    )
     with pytest.raises(ssl.SSLError):
         stranger.request("GET", "/")
     stranger.close()
@@ -191,14 +214,19 @@ def test_oversized_and_malformed_answers_are_refused(box, clients) -> None:
 
 
 @pytest.mark.real
-def test_a_run_survives_a_killed_user_and_a_killed_aggregator(federation, simulated, tmp_path: Path) -> None:
-    # Nobody's patience ends a round before the kill; afterwards the aggregator, whose own it is, has less of it.
+def test_a_run_survives_a_killed_user_and_a_killed_aggregator(
+    federation, simulated, tmp_path: Path
+) -> None:
+    # Nobody's patience ends a round before the kill; afterwards the aggregator, whose own it is,
+    # has less of it.
     homes = federation(port=held_port(), agreed={"least_users": 4}, rounds=3, patience=600.0)
     aggregator = homes["aggregator"]
     crowd, second = Crowd(homes, tmp_path), threading.Event()
 
     def rest(service: UserService, _: int) -> None:
-        if service.turn == 2:  # so that the next round cannot end before the second kill, however late that comes
+        if (
+            service.turn == 2
+        ):  # so that the next round cannot end before the second kill, however late that comes
             second.wait()
 
     try:
@@ -206,9 +234,13 @@ def test_a_run_survives_a_killed_user_and_a_killed_aggregator(federation, simula
         crowd.join("keygen")
         crowd.join("user-1", "user-3", "user-4", after=rest)
         crowd.start("user-2")
-        crowd.until("it to say who is missing", lambda: status(aggregator)["waiting"].endswith("of user-5"))
+        crowd.until(
+            "it to say who is missing", lambda: status(aggregator)["waiting"].endswith("of user-5")
+        )
         crowd.kill("aggregator")
-        dataclasses.replace(aggregator.plan, patience=0.3).save(aggregator.path / "plan.safetensors")
+        dataclasses.replace(aggregator.plan, patience=0.3).save(
+            aggregator.path / "plan.safetensors"
+        )
         crowd.start("aggregator")
         crowd.until("round 1 to end", lambda: len(status(aggregator)["rounds"]) == 1)
         crowd.kill("aggregator")
@@ -227,4 +259,6 @@ def test_a_run_survives_a_killed_user_and_a_killed_aggregator(federation, simula
     assert who[2] == (1, 2, 3, 4, 5)
     settings = Settings(dimension=650, users=5, bound=4.0, least_users=4, group=1)
     saved = FederatedClassifier.load(aggregator.model)
-    np.testing.assert_array_equal(saved.released_["weights"].ravel(), simulated(aggregator.plan, settings, who))
+    np.testing.assert_array_equal(
+        saved.released_["weights"].ravel(), simulated(aggregator.plan, settings, who)
+    )

@@ -1,4 +1,6 @@
-"""Sums are exact at the extremes, strangers to each other without the secrets, and nonsense is refused."""
+"""Sums are exact at the extremes, strangers to each other without the secrets, and nonsense is
+refused.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +10,24 @@ import numpy as np
 import pytest
 
 from blindsight.core.errors import InvalidParameter, ProtocolError
-from blindsight.federated.pad import PadSum, Parameters, choose, cipher, new_secret, pad, parameters, tag
+from blindsight.federated.pad import (
+    PadSum,
+    Parameters,
+    choose,
+    cipher,
+    new_secret,
+    pad,
+    parameters,
+    tag,
+)
 
 HEADER = b"round 1"
 SIZES = [(3, 50, 16), (5, 5000, 16), (100, 9000, 24), (10_000, 7000, 16), (65_536, 5000, 8)]
 
 
-def padded(size: Parameters, values: np.ndarray, total: PadSum, header: bytes = HEADER) -> np.ndarray:
+def padded(
+    size: Parameters, values: np.ndarray, total: PadSum, header: bytes = HEADER
+) -> np.ndarray:
     s = new_secret(size)
     total.add(pad(size, header, values, s))
     return s.astype(np.int64)
@@ -30,7 +43,9 @@ def test_the_sum_is_exact_at_the_extremes(users: int, dimension: int, value_bits
     vectors = vectors[:users]
     total = PadSum(size, dimension)
     secrets = sum(padded(size, v, total) for v in vectors)
-    np.testing.assert_array_equal(total.open(HEADER, secrets), sum(v.astype(np.int64) for v in vectors))
+    np.testing.assert_array_equal(
+        total.open(HEADER, secrets), sum(v.astype(np.int64) for v in vectors)
+    )
 
 
 @pytest.mark.parametrize("sign", [1, -1])
@@ -56,11 +71,16 @@ def test_the_sum_is_exact_up_to_the_last_error_allowed(monkeypatch, users: int, 
 
 
 def test_the_opening_agrees_with_whole_numbers() -> None:
-    """An oracle of its own: residues to one number by the Chinese remainder theorem, then modulo t."""
+    """An oracle of its own: residues to one number by the Chinese remainder theorem, then
+    modulo t.
+    """
     size = Parameters(degree=4096, users=100, value_bits=16, slots=4, prime_bits=(26, 26, 26, 25))
     q, t = size.modulus, 1 << size.plain_bits
     rng = np.random.default_rng(1)
-    numbers = [int(rng.integers(-size.errors, size.errors)) * t + int(rng.integers(0, 1 << 62)) * 7 for _ in range(64)]
+    numbers = [
+        int(rng.integers(-size.errors, size.errors)) * t + int(rng.integers(0, 1 << 62)) * 7
+        for _ in range(64)
+    ]
     numbers[:4] = [0, t - 1, (size.errors + 1) * t - 1, -size.errors * t]
     x = np.zeros((4, 4096), dtype=np.uint32)
     for i, p in enumerate(size.primes):
@@ -68,7 +88,9 @@ def test_the_opening_agrees_with_whole_numbers() -> None:
     out = np.empty((4, 4096), dtype=np.int64)
     cipher._read(x, *cipher._chinese(size), size.slot_bits, out)
     for i, value in enumerate(numbers):
-        lifted = sum(int(x[k, i]) * (q // p) * pow(q // p, -1, p) for k, p in enumerate(size.primes)) % q
+        lifted = (
+            sum(int(x[k, i]) * (q // p) * pow(q // p, -1, p) for k, p in enumerate(size.primes)) % q
+        )
         assert (lifted - value) % q == 0
         found = sum(int(out[j, i]) << (23 * j) for j in range(4))
         assert found == value % t
@@ -94,7 +116,9 @@ def test_the_same_vector_is_never_padded_to_the_same_bytes() -> None:
 def test_the_public_factor_is_below_its_prime_and_looks_uniform() -> None:
     size = choose(100, 206_848)
     for which, prime in enumerate(size.primes):
-        a = np.concatenate([cipher.public_block(bytes(16), size, k, which) for k in range(20)]).astype(np.int64)
+        a = np.concatenate(
+            [cipher.public_block(bytes(16), size, k, which) for k in range(20)]
+        ).astype(np.int64)
         assert a.max() < prime
         counts = np.histogram(a, bins=64, range=(0, prime))[0]
         expected = len(a) / 64
@@ -129,13 +153,20 @@ def test_a_sum_survives_being_saved() -> None:
 @pytest.mark.parametrize("dimension", [1, 8000, 206_848, 1 << 20, 10**8])
 def test_every_size_offered_is_exact_and_within_the_caps(users: int, dimension: int) -> None:
     size = choose(users, dimension)
-    assert 2 * (size.errors + 1) << size.plain_bits <= size.modulus < 1 << parameters.CAPS[size.degree]
+    assert (
+        2 * (size.errors + 1) << size.plain_bits <= size.modulus < 1 << parameters.CAPS[size.degree]
+    )
     assert users * ((1 << 16) - 1) < 1 << size.slot_bits
     assert len(set(size.primes)) == len(size.primes)
     assert all(p % (2 * size.degree) == 1 and p < 1 << 30 for p in size.primes)
     blocks = -(-dimension // size.block)
     longest = 1 << 20 if size.degree == 4096 else 1 << 28
-    failure = 2 * max(longest, blocks * size.degree) / size.slots * math.exp(-(size.errors**2) / (2 * users * 6.4**2))
+    failure = (
+        2
+        * max(longest, blocks * size.degree)
+        / size.slots
+        * math.exp(-(size.errors**2) / (2 * users * 6.4**2))
+    )
     assert failure <= 2**-39.9 or size.errors == 63 * users
 
 
@@ -159,7 +190,10 @@ def test_tags_are_sums_modulo_a_prime_and_add_up(count: int) -> None:
     units = [tag.tag(key, header, np.eye(count, dtype=np.uint64)[i]) for i in range(min(count, 7))]
     short = vectors[1].copy()
     short[7:] = 0
-    assert tag.tag(key, header, short) == sum(int(x) * k for x, k in zip(short, units, strict=False)) % tag.MODULUS
+    assert (
+        tag.tag(key, header, short)
+        == sum(int(x) * k for x, k in zip(short, units, strict=False)) % tag.MODULUS
+    )
     wrong = vectors[0].copy()
     wrong[-1] += 1
     assert tag.tag(key, header, wrong) != tags[0]
@@ -176,8 +210,14 @@ def test_arithmetic_of_tags_equals_that_of_whole_numbers() -> None:
             assert tag.plus(np.uint64(x), np.uint64(y)) == (x + y) % tag.MODULUS
     rng = np.random.default_rng(0)
     keys = rng.integers(0, 1 << 63, 300, dtype=np.uint64) * np.uint64(2) + np.uint64(1)
-    for values in (rng.integers(0, 1 << 32, 300, dtype=np.uint64), np.full(300, (1 << 32) - 1, dtype=np.uint64)):
+    for values in (
+        rng.integers(0, 1 << 32, 300, dtype=np.uint64),
+        np.full(300, (1 << 32) - 1, dtype=np.uint64),
+    ):
         for most in (False, True):
             used = np.full(300, tag.MODULUS, dtype=np.uint64) if most else keys
-            expected = sum((int(k) & tag.MODULUS) * int(v) for k, v in zip(used, values, strict=True)) % tag.MODULUS
+            expected = (
+                sum((int(k) & tag.MODULUS) * int(v) for k, v in zip(used, values, strict=True))
+                % tag.MODULUS
+            )
             assert tag.product(used, values) == expected

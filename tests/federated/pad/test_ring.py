@@ -50,8 +50,12 @@ def test_transforms_multiply_modulo_x_to_the_n_plus_one(width: int, degree: int)
 @given(data=st.data())
 @settings(max_examples=60, deadline=None)
 def test_reductions_agree_with_remainders(data: st.DataObject) -> None:
-    prime = data.draw(st.sampled_from([*primes(4096, 25, 2), *primes(4096, 30, 2), *primes(8192, 28, 2)]))
-    numbers = st.lists(st.one_of(st.integers(0, prime - 1), st.just(prime - 1)), min_size=8, max_size=8)
+    prime = data.draw(
+        st.sampled_from([*primes(4096, 25, 2), *primes(4096, 30, 2), *primes(8192, 28, 2)])
+    )
+    numbers = st.lists(
+        st.one_of(st.integers(0, prime - 1), st.just(prime - 1)), min_size=8, max_size=8
+    )
     a, s, x = (np.array(data.draw(numbers), dtype=np.uint32) for _ in range(3))
     plus, minus, total = x.copy(), x.copy(), x.copy()
     ring.multiply_add(a, s, plus, prime)
@@ -59,13 +63,20 @@ def test_reductions_agree_with_remainders(data: st.DataObject) -> None:
     ring.add_into(total, a, prime)
     for i in range(8):
         u, v, w = int(a[i]), int(s[i]), int(x[i])
-        assert (plus[i], minus[i], total[i]) == ((w + u * v) % prime, (w - u * v) % prime, (w + u) % prime)
+        assert (plus[i], minus[i], total[i]) == (
+            (w + u * v) % prime,
+            (w - u * v) % prime,
+            (w + u) % prime,
+        )
 
 
 @given(width=st.integers(1, 56), count=st.integers(1, 70), data=st.data())
 @settings(max_examples=60, deadline=None)
 def test_bits_survive_packing(width: int, count: int, data: st.DataObject) -> None:
-    numbers = np.array(data.draw(st.lists(st.integers(0, (1 << width) - 1), min_size=count, max_size=count)), np.uint64)
+    numbers = np.array(
+        data.draw(st.lists(st.integers(0, (1 << width) - 1), min_size=count, max_size=count)),
+        np.uint64,
+    )
     packed = bits.pack(numbers, width)
     whole = sum(int(x) << (width * i) for i, x in enumerate(numbers))
     assert packed == whole.to_bytes(-(-count * width // 8), "little")
@@ -75,7 +86,9 @@ def test_bits_survive_packing(width: int, count: int, data: st.DataObject) -> No
 
 
 def test_nothing_divides_or_branches_on_a_secret() -> None:
-    """The kernels that touch secrets hold no remainder, no division and no condition but a public one."""
+    """The kernels that touch secrets hold no remainder, no division and no condition but a public
+    one.
+    """
     kernels = (
         ring._lazy, ring._less, ring._forward, ring._product, ring._multiply_add, ring.add_into,
         cipher._fill, cipher._signed, sampler._scan,

@@ -36,7 +36,9 @@ def test_the_scan_counts_thresholds_exactly_at_their_edges() -> None:
     for i, threshold in enumerate(sampler.thresholds(), start=1):
         for value, size in ((threshold, i), (threshold - 1, i - 1)):
             for sign in (0, 1):
-                words = np.array([(value >> 63) << 1 | sign, (value & (1 << 63) - 1) << 1], dtype=np.uint64)
+                words = np.array(
+                    [(value >> 63) << 1 | sign, (value & (1 << 63) - 1) << 1], dtype=np.uint64
+                )
                 out = np.empty(1, dtype=np.int8)
                 sampler._scan(words, table, out)
                 assert out[0] == (-size if sign else size)

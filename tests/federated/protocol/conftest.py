@@ -52,7 +52,9 @@ class Started:
                 assert self.simulation.aggregator.receive(message.data) == []
 
     def route(self, outgoing: list[Outgoing]) -> list[Outgoing]:
-        """Hand messages around until nobody has anything to say; what came last, by whom it was for."""
+        """Hand messages around until nobody has anything to say; what came last, by whom it was
+        for.
+        """
         seen = []
         queue = list(outgoing)
         while queue:
@@ -76,20 +78,29 @@ class Started:
         """Another round with the same updates."""
         for opening in self.simulation.aggregator.open_round(number, model, **options):
             assert self.simulation.users[opening.to].receive(opening.data) == []
-        self.sent = {n: user.contribute(self.updates[n - 1]) for n, user in self.simulation.users.items()}
+        self.sent = {
+            n: user.contribute(self.updates[n - 1]) for n, user in self.simulation.users.items()
+        }
 
 
 @pytest.fixture
 def start(small_key: PrivateKey) -> Callable[..., Started]:
     def make(
-        *, users: int = 6, dimension: int = 120, seed: int = 0, updates: list | None = None, **options: Any
+        *,
+        users: int = 6,
+        dimension: int = 120,
+        seed: int = 0,
+        updates: list | None = None,
+        **options: Any,
     ) -> Started:
         settings = Settings(dimension=dimension, users=users, **options)
         simulation = Simulation(settings, key=None if settings.holders else small_key)
         if updates is None:
             updates = list(np.random.default_rng(seed).uniform(-1, 1, (users, dimension)))
         started = Started(simulation, updates, {})
-        started.again(1, **({"purpose": Purpose.VOTES} if settings.least_per_coordinate > 1 else {}))
+        started.again(
+            1, **({"purpose": Purpose.VOTES} if settings.least_per_coordinate > 1 else {})
+        )
         return started
 
     return make

@@ -22,8 +22,12 @@ from blindsight.federated.protocol.bodies import (
 from federated.protocol.conftest import MODEL, Started, decoded, refusal, resigned
 
 
-def asked(started: Started, users: tuple[int, ...], confirmers: tuple[int, ...] = (1, 2, 3, 4, 5, 6)) -> SumRequest:
-    """A sum request for a set of users whose keys a cheating aggregator multiplied, confirmed by whoever will."""
+def asked(
+    started: Started, users: tuple[int, ...], confirmers: tuple[int, ...] = (1, 2, 3, 4, 5, 6)
+) -> SumRequest:
+    """A sum request for a set of users whose keys a cheating aggregator multiplied, confirmed by
+    whoever will.
+    """
     simulation, header = started.simulation, started.header
     public = simulation.key.public
     members = to_members(users, simulation.settings.users)
@@ -31,7 +35,11 @@ def asked(started: Started, users: tuple[int, ...], confirmers: tuple[int, ...] 
     for user in users:
         own = Contribution.decode(decoded(started.sent[user][0].data).body, most=1)
         keys = public.from_bytes(own.keys[0])
-        product = keys if not product else [a * b % public.modulus for a, b in zip(product, keys, strict=True)]
+        product = (
+            keys
+            if not product
+            else [a * b % public.modulus for a, b in zip(product, keys, strict=True)]
+        )
     request = simulation.aggregator._send(0, Kind.CONFIRM_REQUEST, members, header).data
     confirmed = []
     for user in confirmers:
@@ -58,7 +66,8 @@ def test_an_honest_request_is_opened_and_once(start: Callable) -> None:
     first = ask(started, body)
     assert opened(first)
     assert ask(started, body) == first  # the very same question: the very same answer
-    # Another set in the same round: no user confirms a second one, and the key generator opens no second one.
+    # Another set in the same round: no user confirms a second one, and the key generator opens no
+    # second one.
     other = replace(asked(started, (1, 2, 3)), confirmed=body.confirmed)
     assert refusal(ask(started, other)) is Code.ROUND
 
@@ -97,9 +106,15 @@ def test_a_round_that_does_not_go_on_from_the_last_sum(start: Callable) -> None:
 def test_a_set_that_leaves_one_user_out(start: Callable) -> None:
     started = start()
     assert (
-        refusal(ask(started, replace(asked(started, (1, 2, 3)), members=to_members((1, 2, 3, 4, 5), 6)))) is Code.GROUP
+        refusal(
+            ask(started, replace(asked(started, (1, 2, 3)), members=to_members((1, 2, 3, 4, 5), 6)))
+        )
+        is Code.GROUP
     )
-    assert refusal(ask(started, replace(asked(started, (1, 2, 3)), members=to_members((1, 2), 6)))) is Code.FEW
+    assert (
+        refusal(ask(started, replace(asked(started, (1, 2, 3)), members=to_members((1, 2), 6))))
+        is Code.FEW
+    )
     # Nor does a user confirm it.
     request = started.simulation.aggregator._send(
         0, Kind.CONFIRM_REQUEST, to_members((1, 2, 3, 4, 5), 6), started.header
@@ -108,7 +123,9 @@ def test_a_set_that_leaves_one_user_out(start: Callable) -> None:
 
 
 def test_thirty_proofs_and_three_ciphertexts(start: Callable) -> None:
-    """Six signatures shown, three users' keys multiplied: fewer users and less noise than it says."""
+    """Six signatures shown, three users' keys multiplied: fewer users and less noise than it
+    says.
+    """
     started = start()
     whole = asked(started, (1, 2, 3, 4, 5, 6))
     few = asked(started, (1, 2, 3), confirmers=())
@@ -116,13 +133,17 @@ def test_thirty_proofs_and_three_ciphertexts(start: Callable) -> None:
     assert refusal(ask(started, whole)) is Code.ROUND  # the round is spent
 
 
-@pytest.mark.parametrize("change", ["one user for all", "one twice", "a slot raised", "its tag raised"])
+@pytest.mark.parametrize(
+    "change", ["one user for all", "one twice", "a slot raised", "its tag raised"]
+)
 def test_products_that_are_not_the_sum(start: Callable, change: str) -> None:
     started = start()
     public = started.simulation.key.public
     whole = asked(started, (1, 2, 3, 4, 5, 6))
     keys = public.from_bytes(whole.ciphertexts)
-    own = public.from_bytes(Contribution.decode(decoded(started.sent[1][0].data).body, most=1).keys[0])
+    own = public.from_bytes(
+        Contribution.decode(decoded(started.sent[1][0].data).body, most=1).keys[0]
+    )
     if change == "one user for all":
         keys = [pow(c, 6, public.modulus) for c in own]
     elif change == "one twice":
@@ -135,7 +156,9 @@ def test_products_that_are_not_the_sum(start: Callable, change: str) -> None:
     assert refusal(ask(started, replace(whole, ciphertexts=public.to_bytes(keys)))) is Code.TAG
 
 
-def test_too_many_forgeries_end_the_federation(start: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_forgeries_end_the_federation(
+    start: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(keygen, "MOST_FORGERIES", 3)
     started = start()
     public = started.simulation.key.public
@@ -160,7 +183,9 @@ def test_a_key_generator_put_back_in_time(start: Callable) -> None:
     second = asked(started, (1, 2, 3, 4, 5))
     assert second.confirmed == ()
     assert refusal(ask(started, second)) is Code.CONFIRM
-    assert refusal(ask(started, replace(second, confirmed=body.confirmed))) is Code.CONFIRM  # another set's signatures
+    assert (
+        refusal(ask(started, replace(second, confirmed=body.confirmed))) is Code.CONFIRM
+    )  # another set's signatures
 
 
 def test_too_few_confirmations(start: Callable) -> None:
@@ -185,11 +210,15 @@ def test_borrowed_and_missing_proofs(start: Callable) -> None:
 
 
 def test_a_user_whose_ciphertext_cancels_the_others(start: Callable) -> None:
-    """User 6 sends the inverse of everybody else's but user 1's: the "sum" would be user 1's key."""
+    """User 6 sends the inverse of everybody else's but user 1's: the "sum" would be user 1's
+    key.
+    """
     started = start()
     public = started.simulation.key.public
     parts = {
-        user: public.from_bytes(Contribution.decode(decoded(started.sent[user][0].data).body, most=1).keys[0])
+        user: public.from_bytes(
+            Contribution.decode(decoded(started.sent[user][0].data).body, most=1).keys[0]
+        )
         for user in started.sent
     }
     evil = [
@@ -199,7 +228,9 @@ def test_a_user_whose_ciphertext_cancels_the_others(start: Callable) -> None:
     message = decoded(started.sent[6][0].data)
     body = Contribution.decode(message.body, most=1)
     bad = Contribution((public.to_bytes(evil),), body.padded).encode()
-    started.sent[6] = [Outgoing(AGGREGATOR, resigned(message, started.simulation.users[6].identity, bad))]
+    started.sent[6] = [
+        Outgoing(AGGREGATOR, resigned(message, started.simulation.users[6].identity, bad))
+    ]
     started.deliver()
     seen = started.route(started.simulation.aggregator.close())
     assert started.simulation.aggregator.result is None
@@ -219,7 +250,10 @@ def test_a_sum_that_is_off_by_one_step(start: Callable, holders) -> None:
     raw = np.empty(message.header.length, dtype=np.uint64)
     bits.unpack(body.packed, width, raw)
     raw[7] += 1
-    for bad in (replace(body, packed=bits.pack(raw, width)), replace(body, members=to_members((1, 2, 3), 6))):
+    for bad in (
+        replace(body, packed=bits.pack(raw, width)),
+        replace(body, members=to_members((1, 2, 3), 6)),
+    ):
         data = resigned(message, aggregator.identity, bad.encode())
         assert refusal(started.simulation.users[2].receive(data)) is Code.SUM
     assert started.simulation.users[2].receive(result.data) == []
@@ -254,7 +288,9 @@ def test_rounds_are_counted(start: Callable) -> None:
 
 @pytest.mark.parametrize("epsilon", [None, 50.0], ids=["exact", "noisy"])
 def test_as_many_rounds_as_were_agreed_on_and_no_more(small_key, epsilon) -> None:
-    """Also without noise: a round that gave no sum is none of them there, and with noise it is one."""
+    """Also without noise: a round that gave no sum is none of them there, and with noise it is
+    one.
+    """
     settings = agree(dimension=20, users=6, rounds=1, epsilon=epsilon, least_users=3).settings
     simulation = Simulation(settings, key=small_key)
     started = Started(simulation, [np.zeros(20)] * 6, {})
@@ -267,11 +303,15 @@ def test_as_many_rounds_as_were_agreed_on_and_no_more(small_key, epsilon) -> Non
     started.deliver()
     started.finish()
     [opening, *_] = simulation.aggregator.open_round(4, MODEL)
-    assert {refusal(user.receive(opening.data)) for user in simulation.users.values()} == {Code.ROUND}
+    assert {refusal(user.receive(opening.data)) for user in simulation.users.values()} == {
+        Code.ROUND
+    }
 
 
 def test_votes_cannot_be_raised_by_the_aggregator(start: Callable, small_key) -> None:
-    """One user's weight, and counters raised so that it would be sent: the users see that the counts are wrong."""
+    """One user's weight, and counters raised so that it would be sent: the users see that the
+    counts are wrong.
+    """
     started = start(users=4, dimension=40, least_per_coordinate=1)  # only for its key
     del started
     from blindsight.federated.protocol import Settings, Simulation
@@ -294,7 +334,11 @@ def test_votes_cannot_be_raised_by_the_aggregator(start: Callable, small_key) ->
     raw = np.empty(40, dtype=np.uint64)
     bits.unpack(body.packed, width, raw)
     raw[5] = 3
-    data = resigned(message, simulation.aggregator.identity, replace(body, packed=bits.pack(raw, width)).encode())
+    data = resigned(
+        message,
+        simulation.aggregator.identity,
+        replace(body, packed=bits.pack(raw, width)).encode(),
+    )
     assert refusal(simulation.users[1].receive(data)) is Code.SUM
     assert simulation.users[1].mask is None
     # And without a round of votes there is no round of values.
@@ -331,10 +375,18 @@ def test_contributions_are_signed_timely_and_once(start: Callable) -> None:
     aggregator, users = started.simulation.aggregator, started.simulation.users
     message = decoded(started.sent[1][0].data)
     assert refusal(aggregator.receive(resigned(message, users[2].identity))) is Code.SIGNATURE
-    assert refusal(aggregator.receive(resigned(message, users[1].identity, sender=77))) is Code.COHORT
+    assert (
+        refusal(aggregator.receive(resigned(message, users[1].identity, sender=77))) is Code.COHORT
+    )
     assert refusal(aggregator.receive(resigned(message, users[1].identity, round=2))) is Code.ROUND
-    assert refusal(aggregator.receive(resigned(message, users[1].identity, model=bytes(32)))) is Code.CHAIN
-    assert refusal(aggregator.receive(resigned(message, users[1].identity, kind=Kind.OPEN))) is Code.TURN
+    assert (
+        refusal(aggregator.receive(resigned(message, users[1].identity, model=bytes(32))))
+        is Code.CHAIN
+    )
+    assert (
+        refusal(aggregator.receive(resigned(message, users[1].identity, kind=Kind.OPEN)))
+        is Code.TURN
+    )
     started.deliver()
     assert refusal(aggregator.receive(message.encode())) is Code.ROUND
     started.finish()
@@ -349,8 +401,13 @@ def test_only_the_aggregator_opens_and_asks(start: Callable) -> None:
     forged = resigned(message, simulation.users[2].identity, sender=2, round=9)
     assert refusal(simulation.users[1].receive(forged)) is Code.TURN
     assert (
-        refusal(simulation.users[1].receive(resigned(message, simulation.users[2].identity, round=9))) is Code.SIGNATURE
+        refusal(
+            simulation.users[1].receive(resigned(message, simulation.users[2].identity, round=9))
+        )
+        is Code.SIGNATURE
     )
-    request = simulation.aggregator._send(KEYGEN, Kind.SUM_REQUEST, asked(started, (1, 2, 3)).encode(), started.header)
+    request = simulation.aggregator._send(
+        KEYGEN, Kind.SUM_REQUEST, asked(started, (1, 2, 3)).encode(), started.header
+    )
     forged = resigned(decoded(request.data), simulation.users[1].identity, sender=1)
     assert refusal(simulation.keygen.receive(forged)) is Code.TURN

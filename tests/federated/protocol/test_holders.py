@@ -1,4 +1,6 @@
-"""What a cheating aggregator or key holder tries against key holders, and the rule that stops it."""
+"""What a cheating aggregator or key holder tries against key holders, and the rule that stops
+it.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ from blindsight.federated.wire import Writer
 from federated.protocol.conftest import MODEL, Started, decoded, refusal, resigned
 
 
-def collect(started: Started, index: int, users: tuple[int, ...], certificate: tuple[bytes, ...] = ()) -> Outgoing:
+def collect(
+    started: Started, index: int, users: tuple[int, ...], certificate: tuple[bytes, ...] = ()
+) -> Outgoing:
     shares = []
     for user in users:
         parts = Contribution.decode(decoded(started.sent[user][0].data).body, most=5).keys
@@ -36,7 +40,10 @@ def test_a_two_faced_holder_opens_nothing_twice(start: Callable) -> None:
     for index in (1, 2, 3):
         [vote] = holders[holder(index)].receive(collect(started, index, first).data)
         votes[first][index] = vote.data
-        assert refusal(holders[holder(index)].receive(collect(started, index, second).data)) is Code.ROUND
+        assert (
+            refusal(holders[holder(index)].receive(collect(started, index, second).data))
+            is Code.ROUND
+        )
     [vote] = holders[holder(4)].receive(collect(started, 4, second).data)
     votes[second][4] = vote.data
     votes[first][5] = holders[holder(5)].receive(collect(started, 5, first).data)[0].data
@@ -62,11 +69,15 @@ def test_a_holder_is_bound_to_the_model_and_to_votes_that_were_given(start: Call
     body = decoded(collect(started, 3, whole).data).body
     moved = aggregator._send(holder(3), Kind.COLLECT, body, other)
     assert refusal(roles[holder(3)].receive(moved.data)) is Code.CHAIN
-    votes = [roles[holder(j)].receive(collect(started, j, whole).data)[0].data for j in (1, 2, 3, 4)]
+    votes = [
+        roles[holder(j)].receive(collect(started, j, whole).data)[0].data for j in (1, 2, 3, 4)
+    ]
 
     def answer(listed: list[bytes], header=started.header) -> list[Outgoing]:
         listing = bytes(write_list(Writer(), tuple(listed)))
-        return roles[holder(3)].receive(aggregator._send(holder(3), Kind.VOTES, listing, header).data)
+        return roles[holder(3)].receive(
+            aggregator._send(holder(3), Kind.VOTES, listing, header).data
+        )
 
     needed = started.simulation.settings.votes
     assert needed == 4
@@ -83,7 +94,10 @@ def test_holders_check_sets_shares_and_the_chain(start: Callable) -> None:
     whole = (1, 2, 3, 4, 5, 6)
     assert refusal(role.receive(collect(started, 3, (1, 2, 3, 4, 5)).data)) is Code.GROUP
     assert refusal(role.receive(collect(started, 3, (1, 2)).data)) is Code.FEW
-    assert refusal(role.receive(replace(collect(started, 4, whole), to=role.number).data)) is Code.SHARES
+    assert (
+        refusal(role.receive(replace(collect(started, 4, whole), to=role.number).data))
+        is Code.SHARES
+    )
     good = Collect.decode(decoded(collect(started, 3, whole).data).body, users=6, holders=5)
     for shares in (good.shares[:-1], good.shares[::-1], (*good.shares[:-1], good.shares[0])):
         body = replace(good, shares=shares).encode()
@@ -108,7 +122,10 @@ def test_the_opener_is_gone_and_no_holder_learns_a_users_key(start: Callable) ->
     key = np.zeros(sharing.length, dtype=np.int64)
     for j in (1, 4):
         values = np.concatenate(
-            [sharing.receive(j, private[j], sharing.share(key, publics, b"x")[j], b"x") for _ in range(4)]
+            [
+                sharing.receive(j, private[j], sharing.share(key, publics, b"x")[j], b"x")
+                for _ in range(4)
+            ]
         )
         counts = np.histogram(values, bins=16, range=(0, sharing.prime))[0]
         expected = len(values) / 16
@@ -119,7 +136,9 @@ def test_shares_open_for_their_holder_round_and_user_only(start: Callable) -> No
     started = start(holders=(3, 5))
     sharing = rules.sharing(started.simulation.settings, 4096)
     enrolment = started.simulation.users[1].enrolment
-    private = {j: started.simulation.holders[holder(j)].enrolment.private for j in enrolment.holders}
+    private = {
+        j: started.simulation.holders[holder(j)].enrolment.private for j in enrolment.holders
+    }
     shares = sharing.share(np.arange(sharing.length) % 128, enrolment.holders, b"round 1")
     for j, own, data, bound in [
         (1, private[1], shares[1], b"round 2"),

@@ -1,4 +1,6 @@
-"""Ten thousand mutated messages of every kind, to every role: refused or dropped, nothing changed, nobody crashed."""
+"""Ten thousand mutated messages of every kind, to every role: refused or dropped, nothing changed,
+nobody crashed.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,15 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from blindsight.federated.messages import HEADER_BYTES, Header, Kind, Message, Outgoing, Purpose, Refusal
+from blindsight.federated.messages import (
+    HEADER_BYTES,
+    Header,
+    Kind,
+    Message,
+    Outgoing,
+    Purpose,
+    Refusal,
+)
 from blindsight.federated.protocol import Settings, Simulation
 from blindsight.federated.signatures import Identity
 from federated.protocol.conftest import Started
@@ -74,7 +84,9 @@ def test_mutated_messages_of_every_kind_change_nothing(start: Callable, holders)
 
 @pytest.mark.parametrize("holders", [None, (3, 5)], ids=["one key generator", "3 of 5 holders"])
 def test_insiders_who_sign_nonsense_crash_nobody(start: Callable, holders) -> None:
-    """Bodies and headers mutated and signed properly, by the aggregator and by a user; later rounds are sound."""
+    """Bodies and headers mutated and signed properly, by the aggregator and by a user; later rounds
+    are sound.
+    """
     started = start(users=3, dimension=20, holders=holders)
     simulation = started.simulation
     real = [data for data in everything(simulation, started) if len(data) < 40_000]
@@ -132,7 +144,13 @@ def test_a_flood_of_refusals_does_not_fill_the_memory(start: Callable) -> None:
 
 def test_refusals_are_signed_and_not_answered(start: Callable) -> None:
     simulation = start().simulation
-    header = Header(kind=Kind.REFUSED, agreement=simulation.aggregator.agreement, round=1, model=bytes(32), sender=1)
+    header = Header(
+        kind=Kind.REFUSED,
+        agreement=simulation.aggregator.agreement,
+        round=1,
+        model=bytes(32),
+        sender=1,
+    )
     message = Message.make(header, Refusal(code=3, reason="no").encode(), Identity())
     assert simulation.keygen.receive(message.encode()) == []
 
@@ -143,9 +161,19 @@ def test_no_secret_travels_and_none_is_shown(small_key, caplog: pytest.LogCaptur
     enrolments = [user.enrolment for user in simulation.users.values()]
     secrets = [int(x).to_bytes(32, "little") for x in small_key.factors()]
     for enrolment in enrolments:
-        secrets += [enrolment.tag_seed, enrolment.shared_seed, enrolment.own_seed, enrolment.identity.dump()]
+        secrets += [
+            enrolment.tag_seed,
+            enrolment.shared_seed,
+            enrolment.own_seed,
+            enrolment.identity.dump(),
+        ]
     roles = [simulation.aggregator, simulation.keygen, *simulation.users.values()]
-    shown = " ".join([*(repr(x) for x in (*roles, *enrolments, result, simulation.keygen.enrolment)), caplog.text])
+    shown = " ".join(
+        [
+            *(repr(x) for x in (*roles, *enrolments, result, simulation.keygen.enrolment)),
+            caplog.text,
+        ]
+    )
     wire = b"".join(data for _, _, data in result.transcript.messages)
     for secret in secrets:
         assert secret not in wire

@@ -1,4 +1,6 @@
-"""State files put back in time: what a restored backup, or whoever restores it, must not bring about."""
+"""State files put back in time: what a restored backup, or whoever restores it, must not bring
+about.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +14,15 @@ from blindsight.federated.messages import Code, Kind, holder
 from blindsight.federated.protocol import KeyGenerator, KeyHolder, Simulation, User
 from federated.protocol.conftest import MODEL, Started, refusal
 
-BOTH = pytest.mark.parametrize("holders", [None, (3, 5)], ids=["one key generator", "3 of 5 holders"])
+BOTH = pytest.mark.parametrize(
+    "holders", [None, (3, 5)], ids=["one key generator", "3 of 5 holders"]
+)
 
 
 def second_sum(started: Started) -> list[Code]:
-    """The first sum opened and shown to nobody, one opener put back, and another round on the same model without 6."""
+    """The first sum opened and shown to nobody, one opener put back, and another round on the same
+    model without 6.
+    """
     simulation = started.simulation
     aggregator = simulation.aggregator
     before = simulation.keygen.dump() if simulation.keygen else simulation.holders[holder(1)].dump()
@@ -35,8 +41,12 @@ def second_sum(started: Started) -> list[Code]:
 
 
 @BOTH
-def test_another_round_on_the_same_model_after_an_opener_was_put_back(start: Callable, holders) -> None:
-    """Another round, not another set in the same round: the two sums would differ by user 6's update, exactly."""
+def test_another_round_on_the_same_model_after_an_opener_was_put_back(
+    start: Callable, holders
+) -> None:
+    """Another round, not another set in the same round: the two sums would differ by user 6's
+    update, exactly.
+    """
     started = start(group=1, holders=holders)
     for user in started.simulation.users.values():
         user.expect(MODEL)
@@ -70,8 +80,13 @@ def test_with_groups_another_round_sums_whole_groups_only(start: Callable) -> No
 
 @BOTH
 def test_a_user_restored_from_a_backup_pays_for_the_sums_it_forgot(small_key, holders) -> None:
-    """Two noisy sums are paid for. Restored to before the first it learns of both, and takes part in no third."""
-    settings = agree(dimension=50, users=6, rounds=2, epsilon=50.0, least_users=3, holders=holders).settings
+    """Two noisy sums are paid for.
+
+    Restored to before the first it learns of both, and takes part in no third.
+    """
+    settings = agree(
+        dimension=50, users=6, rounds=2, epsilon=50.0, least_users=3, holders=holders
+    ).settings
     simulation = Simulation(settings, key=None if holders else small_key)
     backup = simulation.users[1].dump()
     started = Started(simulation, [np.zeros(50)] * 6, {})

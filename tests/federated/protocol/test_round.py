@@ -18,13 +18,17 @@ from blindsight.federated.protocol import Settings, Simulation, simulate_round
 
 NOISE = GaussianShares(clip=1.0, step=0.1, levels=1, shares=2, delta=1e-5)
 
-quick = settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+quick = settings(
+    max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 HOLDERS = {"one key generator": None, "3 of 5 holders": (3, 5)}
 
 
 @given(data=st.data())
 @quick
-def test_the_opened_sum_is_the_plain_sum_exactly(small_key: PrivateKey, data: st.DataObject) -> None:
+def test_the_opened_sum_is_the_plain_sum_exactly(
+    small_key: PrivateKey, data: st.DataObject
+) -> None:
     users = data.draw(st.integers(3, 7))
     agreed = Settings(
         dimension=data.draw(st.integers(1, 90)),
@@ -34,7 +38,9 @@ def test_the_opened_sum_is_the_plain_sum_exactly(small_key: PrivateKey, data: st
         bound=data.draw(st.sampled_from([0.01, 1.0, 300.0])),
     )
     rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
-    extreme = rng.choice([-agreed.bound, agreed.bound, 0.0, agreed.bound / 3], (users, agreed.dimension))
+    extreme = rng.choice(
+        [-agreed.bound, agreed.bound, 0.0, agreed.bound / 3], (users, agreed.dimension)
+    )
     result = Simulation(agreed, key=small_key).round(list(extreme))
     numbers = np.stack([agreed.code.encode(row) for row in extreme])
     np.testing.assert_array_equal(result.total, agreed.code.decode(numbers.sum(axis=0)))
@@ -42,7 +48,9 @@ def test_the_opened_sum_is_the_plain_sum_exactly(small_key: PrivateKey, data: st
 
 @pytest.mark.parametrize("holders", HOLDERS.values(), ids=HOLDERS)
 @pytest.mark.parametrize("least", [1, 2])
-def test_plain_simulation_gives_the_same_results_and_sizes(small_key: PrivateKey, holders, least: int) -> None:
+def test_plain_simulation_gives_the_same_results_and_sizes(
+    small_key: PrivateKey, holders, least: int
+) -> None:
     rng = np.random.default_rng(3)
     agreed = Settings(dimension=300, users=7, holders=holders, least_per_coordinate=least)
     real = Simulation(agreed, key=None if holders else small_key)
@@ -53,20 +61,30 @@ def test_plain_simulation_gives_the_same_results_and_sizes(small_key: PrivateKey
         np.testing.assert_array_equal(first.total, second.total)
         np.testing.assert_array_equal(first.revealed, second.revealed)
         assert first.bytes_per_user == second.bytes_per_user
-        assert first.contributors == second.contributors == ((4, 5, 6, 7) if dropouts else tuple(range(1, 8)))
+        assert (
+            first.contributors
+            == second.contributors
+            == ((4, 5, 6, 7) if dropouts else tuple(range(1, 8)))
+        )
 
 
 def test_two_hundred_users_at_the_extremes() -> None:
     agreed = Settings(dimension=9, users=200, least_users=190)
     updates = {n: np.full(9, 1.0 if n % 3 else -1.0) for n in range(1, 201)}
-    simulation = Simulation(agreed, key=keys.generate(512, insecure_for_tests=True), keep_messages=False)
+    simulation = Simulation(
+        agreed, key=keys.generate(512, insecure_for_tests=True), keep_messages=False
+    )
     result = simulation.round(updates)
     plus = sum(1 for n in updates if n % 3)
-    np.testing.assert_array_equal(result.total, agreed.code.decode(np.full(9, 32767 * (plus - (200 - plus)))))
+    np.testing.assert_array_equal(
+        result.total, agreed.code.decode(np.full(9, 32767 * (plus - (200 - plus))))
+    )
 
 
 @pytest.mark.parametrize("holders", HOLDERS.values(), ids=HOLDERS)
-def test_only_weights_that_enough_users_changed_are_sent_at_all(small_key: PrivateKey, holders) -> None:
+def test_only_weights_that_enough_users_changed_are_sent_at_all(
+    small_key: PrivateKey, holders
+) -> None:
     agreed = Settings(dimension=40, users=4, least_per_coordinate=3, holders=holders)
     updates = np.zeros((4, 40))
     updates[:, 0], updates[:3, 1], updates[:2, 2], updates[0, 3] = 0.5, 0.25, 0.125, 0.7
@@ -110,7 +128,9 @@ def test_one_lying_holder_is_outvoted_and_named(start: Callable) -> None:
     honest = liar._summed
     liar._summed = lambda *args: (np.roll(honest(*args)[0], 1), ())
     np.testing.assert_array_equal(started.finish(), started.expected())
-    assert any("key holder 1 does not agree" in note for note in started.simulation.aggregator.refusals)
+    assert any(
+        "key holder 1 does not agree" in note for note in started.simulation.aggregator.refusals
+    )
 
 
 def test_one_holder_may_be_away(start: Callable) -> None:
@@ -149,16 +169,22 @@ def test_a_user_who_was_away_gets_the_results_it_lacks(start: Callable) -> None:
     assert len(seen) == 4  # opening, refusal, the missing result, and the opening again
 
 
-def test_a_user_with_a_wrong_key_spoils_its_round_and_not_the_next(start: Callable, monkeypatch) -> None:
+def test_a_user_with_a_wrong_key_spoils_its_round_and_not_the_next(
+    start: Callable, monkeypatch
+) -> None:
     from blindsight.federated.protocol import user
 
     started = start()
     real = user.new_secret
-    monkeypatch.setattr(user, "pad", lambda size, context, values, s: user_pad(size, context, values, real(size)))
+    monkeypatch.setattr(
+        user, "pad", lambda size, context, values, s: user_pad(size, context, values, real(size))
+    )
     user_pad = __import__("blindsight.federated.pad", fromlist=["pad"]).pad
     for opening in started.simulation.aggregator.open_round(2, MODEL):
         started.simulation.users[opening.to].receive(opening.data)
-    started.sent = {n: u.contribute(started.updates[n - 1]) for n, u in started.simulation.users.items()}
+    started.sent = {
+        n: u.contribute(started.updates[n - 1]) for n, u in started.simulation.users.items()
+    }
     started.deliver()
     aggregator = started.simulation.aggregator
     started.route(aggregator.close())
@@ -193,7 +219,9 @@ def test_updates_are_checked(small_key: PrivateKey) -> None:
     with pytest.raises(InvalidData):
         simulate_round([])
     with pytest.raises(ProtocolError):
-        Simulation(Settings(dimension=4, users=3), key=small_key).round([np.zeros(4)] * 3, dropouts=(1,))
+        Simulation(Settings(dimension=4, users=3), key=small_key).round(
+            [np.zeros(4)] * 3, dropouts=(1,)
+        )
 
 
 @pytest.mark.parametrize(
@@ -216,7 +244,15 @@ def test_updates_are_checked(small_key: PrivateKey) -> None:
         ({"mode": "paper", "holders": (3, 5)}, "pad"),
         ({"noise": 1.0}, "noise"),
         ({"noise": NOISE}, "bound and bits"),
-        ({"noise": NOISE, "bound": NOISE.code().bound, "bits": NOISE.code().bits, "colluders": 2}, "shares"),
+        (
+            {
+                "noise": NOISE,
+                "bound": NOISE.code().bound,
+                "bits": NOISE.code().bits,
+                "colluders": 2,
+            },
+            "shares",
+        ),
         ({"least_per_coordinate": 7}, "least_per_coordinate"),
         ({"capacity": 99}, "capacity"),
     ],
@@ -227,7 +263,12 @@ def test_settings_that_make_no_sense_are_refused(changes: dict, word: str) -> No
 
 
 def test_settings_survive_their_bytes() -> None:
-    for changes in ({}, {"holders": (3, 5)}, {"mode": "paper", "capacity": 3}, {"group": 1, "rounds": 7}):
+    for changes in (
+        {},
+        {"holders": (3, 5)},
+        {"mode": "paper", "capacity": 3},
+        {"group": 1, "rounds": 7},
+    ):
         agreed = Settings(dimension=10, users=6, **changes)
         assert Settings.decode(agreed.encode()) == agreed
 

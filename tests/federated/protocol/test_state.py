@@ -18,7 +18,15 @@ from hypothesis import strategies as st
 from blindsight.core.errors import HostileFile, ProtocolError
 from blindsight.federated.messages import Code
 from blindsight.federated.paillier import PrivateKey
-from blindsight.federated.protocol import Aggregator, Durable, KeyGenerator, KeyHolder, Settings, Simulation, User
+from blindsight.federated.protocol import (
+    Aggregator,
+    Durable,
+    KeyGenerator,
+    KeyHolder,
+    Settings,
+    Simulation,
+    User,
+)
 from blindsight.federated.protocol.kept import InFiles
 from blindsight.federated.wire import read_sealed, write_sealed
 from federated.protocol.conftest import MODEL, refusal
@@ -37,14 +45,18 @@ def test_everybody_goes_on_after_every_message(start: Callable, holders) -> None
         message = queue.pop(0)
         simulation.aggregator = Aggregator.load(simulation.aggregator.dump())
         simulation.users = {n: User.load(user.dump()) for n, user in simulation.users.items()}
-        simulation.holders = {n: KeyHolder.load(role.dump()) for n, role in simulation.holders.items()}
+        simulation.holders = {
+            n: KeyHolder.load(role.dump()) for n, role in simulation.holders.items()
+        }
         if simulation.keygen is not None:
             simulation.keygen = KeyGenerator.load(simulation.keygen.dump())
         queue.extend(simulation._party(message.to).receive(message.data))
     simulation.aggregator = Aggregator.load(simulation.aggregator.dump())
     assert simulation.aggregator.phase == "done"
     code = simulation.settings.code
-    np.testing.assert_array_equal(code.decode(simulation.aggregator.result.values), started.expected())
+    np.testing.assert_array_equal(
+        code.decode(simulation.aggregator.result.values), started.expected()
+    )
     started.route(simulation.aggregator.results())
     simulation.users = {n: User.load(user.dump()) for n, user in simulation.users.items()}
     started.again(2)
@@ -111,7 +123,9 @@ def test_states_are_private_files_written_whole(start: Callable, tmp_path: Path)
         read_sealed(path, largest=10)
 
 
-def test_a_failed_write_leaves_the_old_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_write_leaves_the_old_state(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "state"
     write_sealed(path, b"old")
 
@@ -126,7 +140,9 @@ def test_a_failed_write_leaves_the_old_state(tmp_path: Path, monkeypatch: pytest
 
 
 @given(data=st.data())
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 def test_damaged_states_are_refused(small_key: PrivateKey, data: st.DataObject) -> None:
     if not _STATES:
         simulation = Simulation(Settings(dimension=6, users=3), key=small_key)
@@ -138,7 +154,9 @@ def test_damaged_states_are_refused(small_key: PrivateKey, data: st.DataObject) 
             _STATES.append((type(thing.enrolment).load, thing.enrolment.dump()))
     load, good = data.draw(st.sampled_from(_STATES))
     place = data.draw(st.integers(0, len(good) - 1))
-    flipped = good[:place] + bytes([good[place] ^ data.draw(st.integers(1, 255))]) + good[place + 1 :]
+    flipped = (
+        good[:place] + bytes([good[place] ^ data.draw(st.integers(1, 255))]) + good[place + 1 :]
+    )
     bad = data.draw(st.sampled_from([good[:place], good + b"x", flipped, b""]))
     with pytest.raises(HostileFile):
         load(bad)
@@ -158,13 +176,19 @@ def test_a_message_for_the_models_round_is_needed(start: Callable) -> None:
     user.expect(bytes(32))
     started.deliver()
     seen = started.route(started.simulation.aggregator.close())
-    assert any(m.data[5] == 5 for m in seen)  # user 1 confirms no round on a model it did not compute
+    assert any(
+        m.data[5] == 5 for m in seen
+    )  # user 1 confirms no round on a model it did not compute
     assert bytes(32) != MODEL
 
 
 @pytest.mark.parametrize("holders", [None, (3, 5)], ids=["one key generator", "3 of 5 holders"])
-def test_an_aggregator_in_files_goes_on_after_every_message(start: Callable, tmp_path: Path, holders) -> None:
-    """As the other, but contributions and results are in files that only grow, and the state holds none of them."""
+def test_an_aggregator_in_files_goes_on_after_every_message(
+    start: Callable, tmp_path: Path, holders
+) -> None:
+    """As the other, but contributions and results are in files that only grow, and the state holds
+    none of them.
+    """
     started = start(holders=holders)
     simulation = started.simulation
     role = Aggregator(simulation.aggregator.enrolment, kept=InFiles(tmp_path))
@@ -187,10 +211,15 @@ def test_an_aggregator_in_files_goes_on_after_every_message(start: Callable, tmp
     simulation.aggregator = again(simulation.aggregator.dump())
     assert simulation.aggregator.phase == "done"
     assert simulation.aggregator.results(1)
-    assert simulation.aggregator.results(2, after=0)[0].data == simulation.aggregator.results(1)[0].data
+    assert (
+        simulation.aggregator.results(2, after=0)[0].data
+        == simulation.aggregator.results(1)[0].data
+    )
 
 
-def test_a_torn_end_costs_only_the_contribution_that_it_was(start: Callable, tmp_path: Path) -> None:
+def test_a_torn_end_costs_only_the_contribution_that_it_was(
+    start: Callable, tmp_path: Path
+) -> None:
     started = start()
     role = Aggregator(started.simulation.aggregator.enrolment, kept=InFiles(tmp_path))
     role.open_round(1, started.simulation.aggregator.model)
@@ -208,7 +237,9 @@ def test_a_torn_end_costs_only_the_contribution_that_it_was(start: Callable, tmp
     np.testing.assert_array_equal(started.finish(), started.expected())
 
 
-def test_contributions_of_another_round_are_not_counted_again(start: Callable, tmp_path: Path) -> None:
+def test_contributions_of_another_round_are_not_counted_again(
+    start: Callable, tmp_path: Path
+) -> None:
     started = start()
     role = Aggregator(started.simulation.aggregator.enrolment, kept=InFiles(tmp_path))
     role.open_round(1, started.simulation.aggregator.model)

@@ -13,11 +13,16 @@ from blindsight.federated.protocol import KeyHolder, rules
 from blindsight.federated.protocol.bodies import Collect, to_members
 from federated.protocol.conftest import MODEL, Started, refusal
 
-BOTH = pytest.mark.parametrize("holders", [None, (3, 5)], ids=["one key generator", "3 of 5 holders"])
+BOTH = pytest.mark.parametrize(
+    "holders", [None, (3, 5)], ids=["one key generator", "3 of 5 holders"]
+)
 
 
 def voted(start: Callable, *, holders: tuple[int, int] | None, everybody: bool = True) -> Started:
-    """Users 1, 4 and 5 changed weight 7, user 1 with two others: three votes. Then a round of values is open."""
+    """Users 1, 4 and 5 changed weight 7, user 1 with two others: three votes.
+
+    Then a round of values is open.
+    """
     updates = np.zeros((6, 40))
     updates[:, 3] = 0.25
     updates[[0, 3, 4], 7] = [0.5, -0.125, 0.375]
@@ -33,7 +38,9 @@ def voted(start: Callable, *, holders: tuple[int, int] | None, everybody: bool =
 
 @BOTH
 def test_values_of_fewer_users_than_voted(start: Callable, holders) -> None:
-    """Three users voted for weight 7; the values of the first group alone would be user 1's weight, exactly."""
+    """Three users voted for weight 7; the values of the first group alone would be user 1's weight,
+    exactly.
+    """
     started = voted(start, holders=holders)
     started.deliver(1, 2, 3)
     aggregator = started.simulation.aggregator
@@ -47,8 +54,12 @@ def test_values_of_fewer_users_than_voted(start: Callable, holders) -> None:
         assert refusal(started.simulation.keygen.receive(question.data)) is Code.VOTERS
 
 
-def test_users_take_no_sum_of_fewer_than_voted(start: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Were the key generator in league with the aggregator in this, users would not believe the sum."""
+def test_users_take_no_sum_of_fewer_than_voted(
+    start: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Were the key generator in league with the aggregator in this, users would not believe the
+    sum.
+    """
     started = voted(start, holders=None)
     started.deliver(1, 2, 3)
     aggregator, users = started.simulation.aggregator, started.simulation.users
@@ -94,7 +105,9 @@ def test_votes_are_asked_again_where_a_voter_is_missing(start: Callable, holders
 
 
 def test_a_holder_that_was_away_is_told_who_voted(start: Callable) -> None:
-    """It did not see the votes being opened; the votes of the others and the set they stand for tell it."""
+    """It did not see the votes being opened; the votes of the others and the set they stand for
+    tell it.
+    """
     started = voted(start, holders=(3, 5))
     simulation = started.simulation
     fresh = holder(2)

@@ -17,7 +17,13 @@ def ray_cluster():
         warnings.simplefilter("ignore")  # Ray leaves /dev/null open while it starts
         import ray
 
-        ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+        ray.init(
+            address="local",
+            num_cpus=2,
+            include_dashboard=False,
+            log_to_driver=False,
+            logging_level="ERROR",
+        )
     yield ray
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

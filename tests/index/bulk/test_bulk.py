@@ -39,7 +39,12 @@ RAY = OnRay(shard=23)
 
 
 def _hasher(seed=None, epsilon=6.0):
-    hasher = PHashing(LSH(16, center=False, random_state=0), epsilon=epsilon, random_state=seed, learned_from="public")
+    hasher = PHashing(
+        LSH(16, center=False, random_state=0),
+        epsilon=epsilon,
+        random_state=seed,
+        learned_from="public",
+    )
     return hasher.fit(PIXELS.reshape(len(PIXELS), -1) / 16.0)
 
 
@@ -73,14 +78,18 @@ def test_workers_make_the_codes_that_are_made_here(ray_cluster, tmp_path):
 def test_workers_make_the_sketches_that_are_made_here(ray_cluster, tmp_path):
     for place in "ab":
         (tmp_path / place).mkdir()
-    assert _sketched(tmp_path / "a" / "s", OnRay(workers=1)) == _sketched(tmp_path / "b" / "s", HERE)
+    assert _sketched(tmp_path / "a" / "s", OnRay(workers=1)) == _sketched(
+        tmp_path / "b" / "s", HERE
+    )
 
 
 def test_codes_do_not_hang_on_the_size_of_a_shard(tmp_path):
     hasher = CodebookHasher(epsilon=4.0, n_cells=16, random_state=1, learned_from="public").fit(
         PIXELS.reshape(len(PIXELS), -1) / 16.0
     )
-    assert (_hashed(tmp_path, 1, Here(shard=7), hasher) == _hashed(tmp_path, 1, Here(shard=200), hasher)).all()
+    assert (
+        _hashed(tmp_path, 1, Here(shard=7), hasher) == _hashed(tmp_path, 1, Here(shard=200), hasher)
+    ).all()
 
 
 def test_flipped_bits_have_other_dice_in_every_block(tmp_path):
@@ -138,7 +147,9 @@ class Dies:
 
 
 class DiesAfterWriting(Spool):
-    """A spool whose worker is killed right after shard 1 is in its place, before anyone hears of it."""
+    """A spool whose worker is killed right after shard 1 is in its place, before anyone hears of
+    it.
+    """
 
     def publish(self, key, arrays, fields):
         super().publish(key, arrays, fields)
@@ -152,7 +163,10 @@ def _draws(tmp_path):
 
 def test_a_worker_killed_before_writing_loses_nothing(ray_cluster, tmp_path):
     spool = Spool.begin(tmp_path / "s", "job")
-    made = [fields["part"] for _, fields in RAY.run(Dies(tmp_path, 1), [(f"{i}", i) for i in range(4)], spool)]
+    made = [
+        fields["part"]
+        for _, fields in RAY.run(Dies(tmp_path, 1), [(f"{i}", i) for i in range(4)], spool)
+    ]
     assert sorted(made) == [0, 1, 2, 3]
     assert _draws(tmp_path) == [0, 1, 1, 2, 3]  # the first draw of 1 died with its worker, unseen
     assert all((tmp_path / "s" / f"{i}.shard").stat().st_size == 0 for i in range(4))
@@ -161,13 +175,18 @@ def test_a_worker_killed_before_writing_loses_nothing(ray_cluster, tmp_path):
 def test_a_worker_killed_after_writing_is_not_followed_by_a_second_draw(ray_cluster, tmp_path):
     spool = Spool.begin(tmp_path / "s", "job")
     deadly = DiesAfterWriting(spool.path, spool.about, spool.number, spool.run)
-    made = [fields["part"] for _, fields in RAY.run(Dies(tmp_path, None), [(f"{i}", i) for i in range(4)], deadly)]
+    made = [
+        fields["part"]
+        for _, fields in RAY.run(Dies(tmp_path, None), [(f"{i}", i) for i in range(4)], deadly)
+    ]
     assert sorted(made) == [0, 1, 2, 3]
     assert _draws(tmp_path) == [0, 1, 2, 3]
 
 
 class WaitsToBeKilled:
-    """Reads a block's images; whoever reads first says which process it is and waits for its end."""
+    """Reads a block's images; whoever reads first says which process it is and waits for its
+    end.
+    """
 
     def __init__(self, note: Path) -> None:
         self.note = note
@@ -192,7 +211,9 @@ def test_a_worker_killed_from_outside_changes_nothing(ray_cluster, tmp_path):
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
     sketcher = NegativeSketcher("Q6", random_state=5).fit(PIXELS)
-    made = sketch_to(tmp_path / "a" / "s", DIGITS, sketcher, block=50, pool=RAY, prepare=WaitsToBeKilled(note))
+    made = sketch_to(
+        tmp_path / "a" / "s", DIGITS, sketcher, block=50, pool=RAY, prepare=WaitsToBeKilled(note)
+    )
     killer.join()
     here = sketch_to(tmp_path / "b" / "s", DIGITS, sketcher, block=50)
     assert (made.counts == here.counts).all()
@@ -212,7 +233,9 @@ def test_a_workers_own_error_comes_through(ray_cluster, tmp_path):
         sketch_to(tmp_path / "s", images, sketcher, pool=RAY)
 
 
-@pytest.mark.parametrize("address", ["127.0.0.1:1", "ray://127.0.0.1:1", "there", "127.0.0.1:99999"])
+@pytest.mark.parametrize(
+    "address", ["127.0.0.1:1", "ray://127.0.0.1:1", "there", "127.0.0.1:99999"]
+)
 def test_an_address_where_nothing_listens_is_refused_at_once(address):
     with pytest.raises(InvalidParameter, match=r"ray start --head|HOST:6379"):
         reach(address)
@@ -233,7 +256,9 @@ def test_a_stopped_job_goes_on_and_draws_nothing_twice(ray_cluster, tmp_path, se
     with Ledger(tmp_path / "ledger.sqlite", dataset="digits") as ledger:
         ledger.grant(Cost(epsilon=10.0, unit="pixel"))
         with pytest.raises(Stop):
-            sketch_to(tmp_path / "s", DIGITS, flipper, block=30, ledger=ledger, pool=RAY, progress=_stop)
+            sketch_to(
+                tmp_path / "s", DIGITS, flipper, block=30, ledger=ledger, pool=RAY, progress=_stop
+            )
         left = {path.name: path.read_bytes() for path in (tmp_path / "s.shards").glob("*.shard")}
         made = sketch_to(tmp_path / "s", DIGITS, flipper, block=30, ledger=ledger)
         charges = [entry for entry in ledger.entries() if entry.kind == "charge"]
@@ -263,17 +288,33 @@ def test_finished_shards_of_a_dead_run_are_taken_in_not_redrawn(tmp_path):
     spool = Spool.begin(tmp_path / "s", "1")
     old = np.full((2, 2), 9, np.uint8)
     digests = [
-        content_digest(repr((image.shape, str(image.dtype))).encode() + image.tobytes()).hex() for image in PIXELS
+        content_digest(repr((image.shape, str(image.dtype))).encode() + image.tobytes()).hex()
+        for image in PIXELS
     ]
-    fields = {"names": ["0", "3"], "records": [records[0], records[3]], "digests": [digests[0], digests[3]]}
+    fields = {
+        "names": ["0", "3"],
+        "records": [records[0], records[3]],
+        "digests": [digests[0], digests[3]],
+    }
     spool.publish("000", {"codes": old}, {**fields, "refused": []})
     spool.publish(
-        "001", {"codes": old[:1]}, {"names": ["5"], "records": [records[5]], "digests": digests[:1], "refused": []}
+        "001",
+        {"codes": old[:1]},
+        {"names": ["5"], "records": [records[5]], "digests": digests[:1], "refused": []},
     )
     index = HammingIndex(16, names=True)
-    done = hash_to(index, DIGITS, functools.partial(_release, _hasher()), vault, number="1", spool=tmp_path / "s")
+    done = hash_to(
+        index,
+        DIGITS,
+        functools.partial(_release, _hasher()),
+        vault,
+        number="1",
+        spool=tmp_path / "s",
+    )
     assert (index.codes_of([records[0], records[3]]) == old).all()
-    assert [name for name, _ in done.refused] == ["5"], "noise of one image on another's content does not leave"
+    assert [name for name, _ in done.refused] == ["5"], (
+        "noise of one image on another's content does not leave"
+    )
     assert len(index) == len(set(records))
 
 
@@ -334,7 +375,9 @@ def test_the_verbs_take_workers(ray_cluster, tmp_path):
         stored.append(index.codes_of([f"{i}.png" for i in range(40)]))
         (photos / "broken.png").unlink()
         target = tmp_path / f"sketches{len(options)}"
-        done = run.invoke(app, ["sketch", str(photos), str(target), "--seed", "3", "--grey", "--json", *options])
+        done = run.invoke(
+            app, ["sketch", str(photos), str(target), "--seed", "3", "--grey", "--json", *options]
+        )
         assert done.exit_code == 0, done.output
         sketched.append(SketchSet.open(target).counts)
         (photos / "broken.png").write_bytes(b"no picture")

@@ -22,7 +22,11 @@ def _verb(*words: str) -> str:
         return CliRunner().invoke(app, words, catch_exceptions=False).stdout
     # In a process of its own: Milvus Lite keeps hold of the standard streams that it finds.
     done = subprocess.run(
-        [sys.executable, "-m", "blindsight", *words], capture_output=True, text=True, timeout=600, check=False
+        [sys.executable, "-m", "blindsight", *words],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -35,7 +39,16 @@ def test_search_on_milvus_finds_what_search_here_finds(tmp_path: Path) -> None:
         Image.fromarray(pixels * 15).resize((24, 24)).save(photos / f"{i}.png")
     options = ("--method", "phashing-lsh", "--unit", "bit", "--features", "pixels", "--seed", "1")
     _verb("hash", str(photos), "--out", str(index), *options)
-    search = ("search", str(index), str(photos / "7.png"), "-k", "30", "--ranking", "distance", "--json")
+    search = (
+        "search",
+        str(index),
+        str(photos / "7.png"),
+        "-k",
+        "30",
+        "--ranking",
+        "distance",
+        "--json",
+    )
     milvus = ("--milvus", str(tmp_path / "lite.db"), "--collection", "digits")
     found = []
     for extra in ((), milvus, milvus):  # filled by the first, there for the second

@@ -41,7 +41,9 @@ def test_a_straggler_of_an_earlier_run_may_not_write(tmp_path):
     assert sorted(path.name for path in now.path.iterdir()) == ["a.shard", "job.json"]
 
 
-@pytest.mark.parametrize("left", [".job.json.0123456789abcdef.part", ".a.0123456789abcdef", "a.shard"])
+@pytest.mark.parametrize(
+    "left", [".job.json.0123456789abcdef.part", ".a.0123456789abcdef", "a.shard"]
+)
 def test_a_run_killed_as_it_began_or_as_it_ended_is_taken_up(tmp_path, left):
     (tmp_path / "s").mkdir()
     (tmp_path / "s" / left).touch()

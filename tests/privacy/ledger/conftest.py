@@ -18,7 +18,11 @@ PASSWORD = "open-sesame-4711"
 
 def _bin(name: str) -> str:
     found = shutil.which(name) or next(
-        (str(path) for path in sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"), reverse=True)), None
+        (
+            str(path)
+            for path in sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"), reverse=True)
+        ),
+        None,
     )
     assert found, f"PostgreSQL's {name} is needed: apt-get install postgresql"
     return found
@@ -49,11 +53,26 @@ def postgresql() -> Iterator[str]:
 
     def run(*command: str) -> None:
         done = subprocess.run(
-            command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, timeout=120, **user
+            command,
+            cwd=folder,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=120,
+            **user,
         )
         assert done.returncode == 0, done.stderr
 
-    run(_bin("initdb"), "-D", data, "-U", "keeper", "--auth=scram-sha-256", f"--pwfile={secret}", "--data-checksums")
+    run(
+        _bin("initdb"),
+        "-D",
+        data,
+        "-U",
+        "keeper",
+        "--auth=scram-sha-256",
+        f"--pwfile={secret}",
+        "--data-checksums",
+    )
     options = f"-c listen_addresses='' -c unix_socket_directories={folder} -c max_connections=100"
     run(_bin("pg_ctl"), "-D", data, "-w", "-o", options, "-l", str(folder / "log"), "start")
     try:

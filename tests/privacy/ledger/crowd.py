@@ -1,4 +1,5 @@
-"""A program that the tests run: many processes at one ledger. Forking here keeps the test's own process single.
+"""A program that the tests run: many processes at one ledger. Forking here keeps the test's own
+process single.
 
 crowd.py charge WHERE DATASET PROCESSES TIMES    each process charges 0.1 per record so many times
 crowd.py kill   WHERE DATASET KILLS FILE         each child charges and releases until it is killed
@@ -57,7 +58,11 @@ def charge(where: str, dataset: str, processes: int, times: int) -> dict[str, in
     os.close(writer)
     with os.fdopen(reader) as lines:
         counts = [tuple(map(int, line.split())) for line in lines]
-    return {"failed": failed, "charged": sum(c[0] for c in counts), "refused": sum(c[1] for c in counts)}
+    return {
+        "failed": failed,
+        "charged": sum(c[0] for c in counts),
+        "refused": sum(c[1] for c in counts),
+    }
 
 
 def kill(where: str, dataset: str, kills: int, file: str) -> dict[str, int]:
@@ -77,7 +82,9 @@ def kill(where: str, dataset: str, kills: int, file: str) -> dict[str, int]:
         reader, writer = os.pipe()
         pid = in_child(work)
         if turn % 8:
-            os.read(reader, 1)  # the child is at full speed; the rest are killed while they open the ledger
+            os.read(
+                reader, 1
+            )  # the child is at full speed; the rest are killed while they open the ledger
         time.sleep(rng.uniform(0.0, 0.01))
         os.kill(pid, signal.SIGKILL)
         killed += os.WIFSIGNALED(os.waitpid(pid, 0)[1])
@@ -87,7 +94,9 @@ def kill(where: str, dataset: str, kills: int, file: str) -> dict[str, int]:
 
 
 def open_at_once(where: str, dataset: str, processes: int) -> dict[str, int]:
-    importlib.import_module("blindsight.privacy.ledger.store")  # the children meet at the file, not in imports
+    importlib.import_module(
+        "blindsight.privacy.ledger.store"
+    )  # the children meet at the file, not in imports
     start = time.time() + 0.3
 
     def work() -> None:

@@ -37,13 +37,19 @@ def grant(run):
 
 def test_grant_charge_and_show_agree(run):
     assert grant(run)["balance"]["remaining"]["micro_epsilon"] == 1_000_000
-    charged = run("charge", "--dataset", "ward-7", "--epsilon", "0.25", "--what", "codes [draft]", "--json")
-    assert charged["entry"]["kind"] == "charge" and charged["balance"]["remaining"]["epsilon"] == 0.75
+    charged = run(
+        "charge", "--dataset", "ward-7", "--epsilon", "0.25", "--what", "codes [draft]", "--json"
+    )
+    assert (
+        charged["entry"]["kind"] == "charge" and charged["balance"]["remaining"]["epsilon"] == 0.75
+    )
     assert run("show", "--json")["balances"] == [charged["balance"]]
     table = run("show")
     assert all(word in table for word in ("ward-7", "record", "0.25", "0.75", "25%"))
     assert "codes [draft]" in run("entries")
-    assert [entry["sequence"] for entry in run("entries", "--last", "1", "--json")["entries"]] == [2]
+    assert [entry["sequence"] for entry in run("entries", "--last", "1", "--json")["entries"]] == [
+        2
+    ]
 
 
 def test_an_overspending_charge_is_refused(run):
@@ -97,7 +103,18 @@ def test_a_witness_elsewhere_and_a_backup_from_the_command_line(run, tmp_path):
     (tmp_path / "elsewhere").mkdir()
     run("witness", "--to", str(tmp_path / "elsewhere"), *signed)
     run("charge", "--dataset", "ward-7", "--epsilon", "0.25", "--what", "codes", "--key", "index 1")
-    again = run("charge", "--dataset", "ward-7", "--epsilon", "0.25", "--what", "codes", "--key", "index 1", "--json")
+    again = run(
+        "charge",
+        "--dataset",
+        "ward-7",
+        "--epsilon",
+        "0.25",
+        "--what",
+        "codes",
+        "--key",
+        "index 1",
+        "--json",
+    )
     assert again["balance"]["spent"]["epsilon"] == 0.25
     run("witness", "--to", str(tmp_path / "elsewhere"), *signed)
     seen = ["--witness", str(tmp_path / "elsewhere"), "--key", str(tmp_path / "keeper.key.pub")]
@@ -112,8 +129,21 @@ def test_a_witness_elsewhere_and_a_backup_from_the_command_line(run, tmp_path):
 
 
 def test_a_budget_in_zcdp_is_granted_and_shown(run):
-    granted = run("grant", "--dataset", "w", "--epsilon", "2", "--delta", "1e-6", "--composition", "zcdp", "--json")
+    granted = run(
+        "grant",
+        "--dataset",
+        "w",
+        "--epsilon",
+        "2",
+        "--delta",
+        "1e-6",
+        "--composition",
+        "zcdp",
+        "--json",
+    )
     assert granted["balance"]["composition"] == "zcdp" and granted["balance"]["budget"]["rho"] > 0
-    spent = run("charge", "--dataset", "w", "--epsilon", "0.1", "--what", "laplace", "--json")["balance"]["spent"]
+    spent = run("charge", "--dataset", "w", "--epsilon", "0.1", "--what", "laplace", "--json")[
+        "balance"
+    ]["spent"]
     assert spent["rho"] == 0.005
     assert "7%" in run("show") or "6%" in run("show")

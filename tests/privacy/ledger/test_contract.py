@@ -24,7 +24,16 @@ from blindsight.core.errors import (
     UnitMismatch,
 )
 from blindsight.privacy.guarantee import Cost, Guarantee
-from blindsight.privacy.ledger import Amount, Head, Ledger, backup, check_json, datasets, to_csv, to_json
+from blindsight.privacy.ledger import (
+    Amount,
+    Head,
+    Ledger,
+    backup,
+    check_json,
+    datasets,
+    to_csv,
+    to_json,
+)
 from blindsight.privacy.ledger.chain import FIELDS
 from blindsight.privacy.ledger.schema import ENTRIES, HEADS
 from blindsight.privacy.mechanisms import KaryResponse
@@ -63,7 +72,11 @@ class LedgerContract:
         balance = granted.balance("record")
         assert entry.what == "codes" and entry.sequence == 2
         assert balance.spent == entry.amount == Amount(250_000, 10**11)
-        assert (balance.budget.epsilon, balance.remaining.epsilon, balance.remaining.delta) == (1.0, 0.75, 9e-7)
+        assert (balance.budget.epsilon, balance.remaining.epsilon, balance.remaining.delta) == (
+            1.0,
+            0.75,
+            9e-7,
+        )
 
     def test_ten_tenths_are_exactly_one(self, granted):
         for _ in range(10):
@@ -92,7 +105,9 @@ class LedgerContract:
         assert ledger.balance("record").remaining == Amount(0, 0)
 
     def test_a_pair_cost_is_taught_to_become_a_record_cost(self, granted):
-        with pytest.raises(UnitMismatch, match=r"the most pairs that any one record is in.*cost\.per\('record'"):
+        with pytest.raises(
+            UnitMismatch, match=r"the most pairs that any one record is in.*cost\.per\('record'"
+        ):
             granted.charge(Cost(epsilon=0.1, unit="pair"), what="metric")
         granted.charge(Cost(epsilon=0.1, unit="pair").per("record", times=4), what="metric")
         assert granted.balance("record").spent.epsilon == 0.4
@@ -104,7 +119,9 @@ class LedgerContract:
         granted.grant(other)
         granted.charge(other, what="training")
         assert granted.balance("record", "add or remove one").remaining == Amount(0, 0)
-        assert granted.balance("record", "replace one").spent == Amount(1_000_000, 0), "one out and one in"
+        assert granted.balance("record", "replace one").spent == Amount(1_000_000, 0), (
+            "one out and one in"
+        )
         with pytest.raises(InvalidParameter, match="say which"):
             granted.balance("record")
         granted.verify()
@@ -142,7 +159,9 @@ class LedgerContract:
             granted.charge(Cost(epsilon=0, unit="record"), what="nothing")
         with pytest.raises(LedgerError, match="stays closed"):
             granted.grant(Cost(epsilon=9, unit="record"))
-        assert granted.balance("record").closed and granted.balance("record").remaining == Amount(0, 0)
+        assert granted.balance("record").closed and granted.balance("record").remaining == Amount(
+            0, 0
+        )
         granted.verify()
 
     def test_entries_come_back_in_order_and_prove_themselves(self, granted):
@@ -235,7 +254,12 @@ class LedgerContract:
                 os._exit(1)
         granted.charge(TENTH, what="parent")
         assert os.waitpid(pid, 0)[1] == 0
-        assert sorted(entry.what for entry in granted.entries()) == ["before", "budget", "child", "parent"]
+        assert sorted(entry.what for entry in granted.entries()) == [
+            "before",
+            "budget",
+            "child",
+            "parent",
+        ]
         granted.verify()
 
     def test_a_reader_does_not_stop_a_writer(self, granted):
@@ -264,9 +288,19 @@ class LedgerContract:
         ledger.close()
 
     def test_many_processes_with_repeated_keys_charge_each_key_once(self, crowded):
-        command = [sys.executable, "-m", "benchmarks.privacy.crowd", self.processes, self.times, "--ledger", crowded]
+        command = [
+            sys.executable,
+            "-m",
+            "benchmarks.privacy.crowd",
+            self.processes,
+            self.times,
+            "--ledger",
+            crowded,
+        ]
         root = Path(__file__).parents[3]
-        done = subprocess.run([str(word) for word in command], cwd=root, capture_output=True, text=True, timeout=300)
+        done = subprocess.run(
+            [str(word) for word in command], cwd=root, capture_output=True, text=True, timeout=300
+        )
         assert done.returncode == 0 and not done.stderr, done.stderr[-2000:]
         found = json.loads(done.stdout)
         assert (found["failed"], found["doubled"], found["exact"]) == (0, 0, True)
@@ -275,7 +309,11 @@ class LedgerContract:
     def test_one_release_is_posted_to_every_account_it_is_stated_for(self, granted):
         granted.grant(Cost(epsilon=8, unit="pixel"))
         granted.grant(Cost(epsilon=8, unit="query"))
-        costs = (Cost(epsilon=0.25, unit="pixel"), Cost(epsilon=0.75, unit="record"), Cost(epsilon=3, unit="user"))
+        costs = (
+            Cost(epsilon=0.25, unit="pixel"),
+            Cost(epsilon=0.75, unit="record"),
+            Cost(epsilon=3, unit="user"),
+        )
         entry = granted.charge(costs, what="flipped bits")
         assert (entry.unit, entry.amount.epsilon) == ("pixel", 0.25)
         spent = {balance.unit: balance.spent.epsilon for balance in granted.balances()}
@@ -285,7 +323,9 @@ class LedgerContract:
     def test_what_bounds_a_person_or_a_record_is_posted_to_the_smaller_units_too(self, granted):
         for unit in ("pixel", "bit", "person", "pair"):
             granted.grant(Cost(epsilon=8, unit=unit))
-        granted.charge((Cost(epsilon=0.25, unit="record"), Cost(epsilon=0.75, unit="person")), what="codes")
+        granted.charge(
+            (Cost(epsilon=0.25, unit="record"), Cost(epsilon=0.75, unit="person")), what="codes"
+        )
         spent = {balance.unit: balance.spent.epsilon for balance in granted.balances()}
         assert spent == {"pixel": 0.25, "bit": 0.25, "record": 0.25, "person": 0.75, "pair": 0.0}
         granted.charge(Cost(epsilon=0.5, unit="person"), what="a person's all")
@@ -300,7 +340,9 @@ class LedgerContract:
         head = granted.head()
         for cost in (TENTH, Cost(epsilon=0.1, unit="record", neighbours="add or remove one")):
             with pytest.raises(UnitMismatch, match="most_records_of_a_person"):
-                granted.charge((TENTH, cost) if cost is not TENTH else cost, what="codes of whoever")
+                granted.charge(
+                    (TENTH, cost) if cost is not TENTH else cost, what="codes of whoever"
+                )
         assert granted.head() == head
         granted.charge(Cost(epsilon=0, unit="record"), what="public knowledge only")
         granted.charge(Cost(epsilon=1, unit="query"), what="an answer about an asked image")
@@ -315,13 +357,19 @@ class LedgerContract:
         granted.grant(Cost(epsilon=1, unit="person"))
         for _ in range(2):
             assert granted.charge(costs, what="codes", key="index 1") == first
-        assert (granted.balance("record").spent.epsilon, granted.balance("person").spent.epsilon) == (0.1, 0.3)
+        assert (
+            granted.balance("record").spent.epsilon,
+            granted.balance("person").spent.epsilon,
+        ) == (0.1, 0.3)
         granted.verify()
 
     def test_a_release_that_overflows_one_account_is_charged_to_none(self, granted):
         granted.grant(Cost(epsilon=8, unit="pixel"))
         head = granted.head()
-        costs = (Cost(epsilon=8, unit="pixel"), Cost(epsilon=8, unit="pixel").per("record", times=784))
+        costs = (
+            Cost(epsilon=8, unit="pixel"),
+            Cost(epsilon=8, unit="pixel").per("record", times=784),
+        )
         with pytest.raises(BudgetExceeded, match=r"6,272 per record"):
             granted.charge(costs, what="flipped bits")
         with pytest.raises(InvalidParameter, match="same one"):
@@ -358,7 +406,11 @@ class LedgerContract:
         def studio():
             with Ledger(where, dataset=granted.dataset) as own:
                 barrier.wait()
-                found.append(own.charge(Cost(epsilon=1, unit="record"), what="first search", key="first search").hash)
+                found.append(
+                    own.charge(
+                        Cost(epsilon=1, unit="record"), what="first search", key="first search"
+                    ).hash
+                )
 
         threads = [threading.Thread(target=studio) for _ in range(8)]
         for thread in threads:
@@ -379,7 +431,9 @@ class LedgerContract:
             assert backup(unharmed, tmp_path / "copy.db") == {"ward-7": ledger.head()}
             assert (tmp_path / "copy.db").stat().st_mode & 0o777 == 0o600
             assert [path.name for path in tmp_path.glob("*copy.db*")] == ["copy.db"]
-            with Ledger(tmp_path / "copy.db", dataset="ward-7", create=False, readonly=True) as copied:
+            with Ledger(
+                tmp_path / "copy.db", dataset="ward-7", create=False, readonly=True
+            ) as copied:
                 assert list(copied.entries()) == list(ledger.entries())
         with pytest.raises(InvalidParameter, match="exists already"):
             backup(unharmed, tmp_path / "copy.db")
@@ -400,7 +454,11 @@ class LedgerContract:
                 charged.append(ledger.charge(one, what="laplace"))
         assert len(charged) > 2 * 80, "basic composition would have stopped at 80"
         balance = ledger.balance("record")
-        assert balance.composition == "zcdp" and 3.9 < balance.spent.epsilon <= 4 and balance.spent.delta == 1e-6
+        assert (
+            balance.composition == "zcdp"
+            and 3.9 < balance.spent.epsilon <= 4
+            and balance.spent.delta == 1e-6
+        )
         assert "zCDP" in str(balance)
         ledger.verify()
         with pytest.raises(NotProven, match="rho"):
@@ -430,7 +488,9 @@ class TestSQLite(LedgerContract):
 
     @pytest.fixture
     def crowded(self, where):
-        """In memory where there is such a folder: many commits test the locks, not the patience of a slow disk."""
+        """In memory where there is such a folder: many commits test the locks, not the patience of
+        a slow disk.
+        """
         memory = Path("/dev/shm")
         if not (memory.is_dir() and os.access(memory, os.W_OK)):
             yield where
@@ -458,35 +518,48 @@ class TestPostgreSQL(LedgerContract):
     @pytest.mark.parametrize(
         ("add", "drop"),
         [
-            (f"CREATE RULE void AS ON UPDATE TO {HEADS.name} DO INSTEAD NOTHING", f"DROP RULE void ON {HEADS.name}"),
+            (f"CREATE RULE void AS ON UPDATE TO {HEADS.name} DO INSTEAD NOTHING", "DROP RULE void "
+                                                                                  f"ON {HEADS.name}"),  # noqa: E501
             (f"CREATE INDEX extra ON {ENTRIES.name} (time)", "DROP INDEX extra"),
             (f"ALTER TABLE {ENTRIES.name} ENABLE ROW LEVEL SECURITY",
              f"ALTER TABLE {ENTRIES.name} DISABLE ROW LEVEL SECURITY"),
             ("CREATE FUNCTION void() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';"
-             f"CREATE CONSTRAINT TRIGGER later AFTER INSERT ON {ENTRIES.name} DEFERRABLE INITIALLY DEFERRED "
-             "FOR EACH ROW EXECUTE FUNCTION void()", f"DROP TRIGGER later ON {ENTRIES.name}; DROP FUNCTION void()"),
+             f"CREATE CONSTRAINT TRIGGER later AFTER INSERT ON {ENTRIES.name} DEFERRABLE INITIALLY "
+             "DEFERRED "
+             "FOR EACH ROW EXECUTE FUNCTION void()", f"DROP TRIGGER later ON {ENTRIES.name}; DROP "
+                                                     "FUNCTION void()"),
             (f"ALTER TABLE {ENTRIES.name} SET UNLOGGED", f"ALTER TABLE {ENTRIES.name} SET LOGGED"),
-            ("CREATE COLLATION lax (provider = icu, locale = 'und-u-ks-level2', deterministic = false);"
+            ("CREATE COLLATION lax (provider = icu, locale = 'und-u-ks-level2', deterministic = "
+             "false);"
              f"ALTER TABLE {ENTRIES.name} ALTER COLUMN key TYPE text COLLATE lax",
-             f'ALTER TABLE {ENTRIES.name} ALTER COLUMN key TYPE text COLLATE "default"; DROP COLLATION lax'),
-            (f"DROP INDEX {KEYS}; CREATE INDEX {KEYS} ON {ENTRIES.name} (dataset, key, unit, neighbours) "
+             f'ALTER TABLE {ENTRIES.name} ALTER COLUMN key TYPE text COLLATE "default"; DROP '
+             'COLLATION lax'),
+            (f"DROP INDEX {KEYS}; CREATE INDEX {KEYS} ON {ENTRIES.name} (dataset, key, unit, "
+             "neighbours) "
              "WHERE key <> ''", f"DROP INDEX {KEYS}; CREATE UNIQUE INDEX {KEYS} ON {ENTRIES.name} "
              "(dataset, key, unit, neighbours) WHERE key <> ''"),
-            (f"DROP INDEX {KEYS}; CREATE UNIQUE INDEX {KEYS} ON {ENTRIES.name} (dataset, lower(key), unit, neighbours) "
+            (f"DROP INDEX {KEYS}; CREATE UNIQUE INDEX {KEYS} ON {ENTRIES.name} (dataset, "
+             "lower(key), unit, neighbours) "
              "WHERE key <> ''", f"DROP INDEX {KEYS}; CREATE UNIQUE INDEX {KEYS} ON {ENTRIES.name} "
              "(dataset, key, unit, neighbours) WHERE key <> ''"),
-            (f"ALTER TABLE {ENTRIES.name} ADD CONSTRAINT late CHECK (abs(micro_epsilon) >= 0) NOT VALID",
+            (f"ALTER TABLE {ENTRIES.name} ADD CONSTRAINT late CHECK (abs(micro_epsilon) >= 0) NOT "
+             "VALID",
              f"ALTER TABLE {ENTRIES.name} DROP CONSTRAINT late"),
-            (f"CREATE TABLE master (dataset text PRIMARY KEY REFERENCES {HEADS.name} ON DELETE CASCADE)",
+            (f"CREATE TABLE master (dataset text PRIMARY KEY REFERENCES {HEADS.name} ON DELETE "
+             "CASCADE)",
              "DROP TABLE master"),
             (f"ALTER TABLE {ENTRIES.name} ALTER COLUMN what TYPE varchar(2000)",
              f"ALTER TABLE {ENTRIES.name} ALTER COLUMN what TYPE text"),
-            (f"ALTER TABLE {ENTRIES.name} ADD COLUMN double bigint GENERATED ALWAYS AS (sequence * 2) STORED",
+            (f"ALTER TABLE {ENTRIES.name} ADD COLUMN double bigint GENERATED ALWAYS AS (sequence * "
+             "2) STORED",
              f"ALTER TABLE {ENTRIES.name} DROP COLUMN double"),
-            (f"ALTER TABLE {HEADS.name} RENAME TO true_heads; CREATE VIEW {HEADS.name} AS TABLE true_heads",
+            (f"ALTER TABLE {HEADS.name} RENAME TO true_heads; CREATE VIEW {HEADS.name} AS TABLE "
+             "true_heads",
              f"DROP VIEW {HEADS.name}; ALTER TABLE true_heads RENAME TO {HEADS.name}"),
         ],
-        ids=["rule", "index", "row security", "deferred trigger", "not logged", "lax keys", "keys not unique",
+        ids=["rule", "index", "row security", "deferred trigger", "not logged", "lax keys", "keys "
+                                                                                            "not "
+                                                                                            "unique",
              "other keys", "check", "cascade", "type", "generated column", "view in its place"],
     )  # fmt: skip
     def test_what_hangs_on_the_tables_stops_charges_and_verify(self, granted, add, drop):

@@ -23,11 +23,21 @@ def old_entries(spends):
     for number, amount in enumerate([1_000_000, *spends]):
         spent += amount if number else 0
         fields = {
-            "dataset": "ward-7", "sequence": number + 1, "time": "2025-03-01T00:00:00.000000+00:00",
-            "kind": "charge" if number else "grant", "unit": "record", "neighbours": "replace one",
-            "micro_epsilon": amount, "atto_delta": 0, "budget_micro_epsilon": 1_000_000, "budget_atto_delta": 0,
-            "spent_micro_epsilon": spent, "spent_atto_delta": 0, "what": f"entry {number}", "previous": head.hash,
-        }  # fmt: skip
+            "dataset": "ward-7",
+            "sequence": number + 1,
+            "time": "2025-03-01T00:00:00.000000+00:00",
+            "kind": "charge" if number else "grant",
+            "unit": "record",
+            "neighbours": "replace one",
+            "micro_epsilon": amount,
+            "atto_delta": 0,
+            "budget_micro_epsilon": 1_000_000,
+            "budget_atto_delta": 0,
+            "spent_micro_epsilon": spent,
+            "spent_atto_delta": 0,
+            "what": f"entry {number}",
+            "previous": head.hash,
+        }
         fields["hash"] = digest({**fields, "format": 1})
         head = Head(number + 1, fields["hash"])
         found.append(fields)
@@ -42,21 +52,29 @@ def path(tmp_path):
     connection = sqlite3.connect(path)
     with connection:
         connection.execute(
-            f"CREATE TABLE blindsight_ledger_entries ({columns}, PRIMARY KEY (dataset, sequence)) WITHOUT ROWID, STRICT"
+            f"CREATE TABLE blindsight_ledger_entries ({columns}, PRIMARY KEY (dataset, sequence)) "
+            "WITHOUT ROWID, STRICT"
         )
         connection.execute(
-            "CREATE INDEX blindsight_ledger_accounts ON blindsight_ledger_entries (dataset, unit, neighbours, sequence)"
+            "CREATE INDEX blindsight_ledger_accounts ON blindsight_ledger_entries (dataset, unit, "
+            "neighbours, sequence)"
         )
         connection.execute(
-            "CREATE TABLE blindsight_ledger_heads (dataset TEXT NOT NULL PRIMARY KEY, sequence INTEGER NOT NULL, "
+            "CREATE TABLE blindsight_ledger_heads (dataset TEXT NOT NULL PRIMARY KEY, sequence "
+            "INTEGER NOT NULL, "
             "hash TEXT NOT NULL) STRICT"
         )
         marks = ", ".join("?" * len(OLD))
         for fields in entries:
             values = [fields[name] for name in OLD]
-            connection.execute(f"INSERT INTO blindsight_ledger_entries ({', '.join(OLD)}) VALUES ({marks})", values)
+            connection.execute(
+                f"INSERT INTO blindsight_ledger_entries ({', '.join(OLD)}) VALUES ({marks})", values
+            )
         last = entries[-1]
-        connection.execute("INSERT INTO blindsight_ledger_heads VALUES ('ward-7', ?, ?)", (len(entries), last["hash"]))
+        connection.execute(
+            "INSERT INTO blindsight_ledger_heads VALUES ('ward-7', ?, ?)",
+            (len(entries), last["hash"]),
+        )
     connection.close()
     return path
 
@@ -71,7 +89,9 @@ def test_a_ledger_of_the_first_format_goes_on(path):
             ledger.charge(Cost(epsilon=0.2, unit="record"), what="too much")
     assert datasets(path, readonly=True) == ["ward-7"]
     connection = sqlite3.connect(path)
-    left = connection.execute("SELECT name FROM sqlite_schema WHERE name LIKE 'blindsight_ledger_%'").fetchall()
+    left = connection.execute(
+        "SELECT name FROM sqlite_schema WHERE name LIKE 'blindsight_ledger_%'"
+    ).fetchall()
     connection.close()
     assert not [name for (name,) in left if name.startswith("blindsight_ledger_")]
 
@@ -95,9 +115,14 @@ def test_an_old_entry_cannot_be_given_new_fields(path):
         ledger.verify()
     connection = sqlite3.connect(path)
     with connection:
-        connection.execute("UPDATE blindsight_ledger2_entries SET key = 'index 1' WHERE sequence = 2")
+        connection.execute(
+            "UPDATE blindsight_ledger2_entries SET key = 'index 1' WHERE sequence = 2"
+        )
     connection.close()
-    with Ledger(path, dataset="ward-7") as ledger, pytest.raises(LedgerTampered, match="first format"):
+    with (
+        Ledger(path, dataset="ward-7") as ledger,
+        pytest.raises(LedgerTampered, match="first format"),
+    ):
         ledger.verify()
 
 
@@ -110,4 +135,6 @@ def test_an_old_export_still_proves_itself():
     }
     assert check_json(json.dumps(document)) == {"ward-7": Head(2, entries[-1]["hash"])}
     with pytest.raises(LedgerTampered):
-        check_json(json.dumps(document).replace('"micro_epsilon": 100000', '"micro_epsilon": 100001'))
+        check_json(
+            json.dumps(document).replace('"micro_epsilon": 100000', '"micro_epsilon": 100001')
+        )

@@ -30,7 +30,10 @@ def test_a_new_ledger_can_be_opened_by_many_at_once(tmp_path):
 
 
 def test_sqlite_writes_ahead_and_waits_for_the_disk(tmp_path):
-    with Ledger(tmp_path / "ledger.db", dataset="ward-7") as ledger, ledger._store.write("ward-7") as transaction:
+    with (
+        Ledger(tmp_path / "ledger.db", dataset="ward-7") as ledger,
+        ledger._store.write("ward-7") as transaction,
+    ):
         ask = transaction.connection.exec_driver_sql
         assert ask("PRAGMA journal_mode").scalar() == "wal"
         assert ask("PRAGMA synchronous").scalar() == 2  # FULL
@@ -46,7 +49,18 @@ def test_a_path_and_its_url_are_the_same_ledger(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "where", [":memory:", "sqlite://", "sqlite:///:memory:", "mysql://u:secret@h/d", "://", "", None, 3, b"x"]
+    "where",
+    [
+        ":memory:",
+        "sqlite://",
+        "sqlite:///:memory:",
+        "mysql://u:secret@h/d",
+        "://",
+        "",
+        None,
+        3,
+        b"x",
+    ],
 )
 def test_a_ledger_lives_in_a_file_or_on_postgresql(where):
     with pytest.raises(InvalidParameter) as caught:
@@ -92,7 +106,9 @@ def test_a_writer_that_never_ends_is_an_error_after_the_timeout(tmp_path):
 def test_a_password_is_never_shown(postgresql):
     password = postgresql.split(":")[2].split("@")[0]
     with Ledger(postgresql, dataset="ward-7") as ledger:
-        assert password not in repr(ledger) + repr(ledger._place) + str(vars(ledger)) and "***" in repr(ledger)
+        assert password not in repr(ledger) + repr(ledger._place) + str(
+            vars(ledger)
+        ) and "***" in repr(ledger)
     for wrong in (
         postgresql.replace("/postgres?", "/nowhere?"),
         postgresql.replace(password, "wrong-secret"),
@@ -103,7 +119,10 @@ def test_a_password_is_never_shown(postgresql):
             Ledger(wrong, dataset="ward-7")
         except (LedgerError, InvalidParameter):
             shown = traceback.format_exc()
-        assert password not in shown.replace(wrong, "") and "wrong-secret" not in shown.split("Error: ")[-1]
+        assert (
+            password not in shown.replace(wrong, "")
+            and "wrong-secret" not in shown.split("Error: ")[-1]
+        )
 
 
 @pytest.mark.parametrize("unit", get_args(Unit))
@@ -116,4 +135,7 @@ def test_every_mismatch_says_what_to_do(unit, neighbours):
                 continue
             error = unit_mismatch(cost, "ward-7", [(other, relation)])
             assert isinstance(error, UnitMismatch)
-            assert any(word in str(error) for word in ("cost.per(", "grant a budget", "take the cost per pair"))
+            assert any(
+                word in str(error)
+                for word in ("cost.per(", "grant a budget", "take the cost per pair")
+            )

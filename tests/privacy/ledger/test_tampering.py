@@ -33,7 +33,9 @@ def behind(path, *statements):
     connection = sqlite3.connect(path)
     with connection:
         for statement in statements:
-            connection.execute(*statement) if isinstance(statement, tuple) else connection.execute(statement)
+            connection.execute(*statement) if isinstance(statement, tuple) else connection.execute(
+                statement
+            )
     connection.close()
 
 
@@ -55,7 +57,9 @@ def flipped(value, bit=0):
 @pytest.mark.parametrize("sequence", [1, 5, 9])
 def test_a_change_in_any_field_is_found(path, field, sequence):
     connection = sqlite3.connect(path)
-    row = connection.execute(f"SELECT {field} FROM {ENTRIES} WHERE sequence = ?", (sequence,)).fetchone()
+    row = connection.execute(
+        f"SELECT {field} FROM {ENTRIES} WHERE sequence = ?", (sequence,)
+    ).fetchone()
     connection.close()
     new = sequence + 100 if field == "sequence" else flipped(row[0])
     behind(path, (f"UPDATE {ENTRIES} SET {field} = ? WHERE sequence = ?", (new, sequence)))
@@ -79,10 +83,12 @@ def test_a_change_in_any_field_is_found(path, field, sequence):
             f"UPDATE {ENTRIES} SET sequence = 4 WHERE sequence = 5",
             f"UPDATE {ENTRIES} SET sequence = 5 WHERE sequence = 100",
         ],
-        [f"DELETE FROM {ENTRIES} WHERE sequence = 8", f"UPDATE {ENTRIES} SET sequence = 8 WHERE sequence = 9"],
-        [f"INSERT INTO {ENTRIES} SELECT dataset, 10, {', '.join(FIELDS[2:])} FROM {ENTRIES} WHERE sequence = 9"],
+        [f"DELETE FROM {ENTRIES} WHERE sequence = 8", f"UPDATE {ENTRIES} SET sequence = 8 WHERE "
+                                                      "sequence = 9"],
+        [f"INSERT INTO {ENTRIES} SELECT dataset, 10, {', '.join(FIELDS[2:])} FROM {ENTRIES} WHERE "
+         "sequence = 9"],
     ],
-    ids=["one gone", "last gone", "tail gone", "all gone", "head gone", "head renamed", "head moved", "head hash",
+    ids=["one gone", "last gone", "tail gone", "all gone", "head gone", "head renamed", "head moved", "head hash",  # noqa: E501
          "two swapped", "closed up", "one added"],
 )  # fmt: skip
 def test_removed_moved_added_and_cut_off_entries_are_found(path, statements):
@@ -92,7 +98,9 @@ def test_removed_moved_added_and_cut_off_entries_are_found(path, statements):
 
 
 def spliced(path, **changes):
-    """A last entry that its hash, its place and the head all vouch for: whoever writes code can write this too."""
+    """A last entry that its hash, its place and the head all vouch for: whoever writes code can
+    write this too.
+    """
     with Ledger(path, dataset="ward-7", create=False) as ledger:
         last = [entry for entry in ledger.entries() if entry.unit == "record"][-1]
         head = ledger.head()
@@ -116,12 +124,16 @@ def test_a_chain_that_spends_more_than_its_budget_does_not_verify(path):
 
 
 def test_a_chain_that_spends_its_budget_exactly_verifies(path):
-    spliced(path, spent_micro_epsilon=1_000_000, micro_epsilon=400_000, what="the rest", atto_delta=0)
+    spliced(
+        path, spent_micro_epsilon=1_000_000, micro_epsilon=400_000, what="the rest", atto_delta=0
+    )
     assert verify(path).sequence == 10
 
 
 def test_a_budget_below_what_was_spent_does_not_verify(path):
-    spliced(path, kind="grant", micro_epsilon=100_000, budget_micro_epsilon=100_000, atto_delta=10**12)
+    spliced(
+        path, kind="grant", micro_epsilon=100_000, budget_micro_epsilon=100_000, atto_delta=10**12
+    )
     with pytest.raises(LedgerTampered, match="do not add up"):
         verify(path)
 
@@ -190,8 +202,10 @@ def test_texts_are_the_text_fields(path):
 @pytest.mark.parametrize(
     "statement",
     [
-        f"CREATE TRIGGER t AFTER UPDATE ON {HEADS} BEGIN UPDATE {HEADS} SET sequence = OLD.sequence; END",
-        f"CREATE TRIGGER t AFTER INSERT ON {ENTRIES} BEGIN DELETE FROM {ENTRIES} WHERE sequence = NEW.sequence; END",
+        f"CREATE TRIGGER t AFTER UPDATE ON {HEADS} BEGIN UPDATE {HEADS} SET sequence = "
+        "OLD.sequence; END",
+        f"CREATE TRIGGER t AFTER INSERT ON {ENTRIES} BEGIN DELETE FROM {ENTRIES} WHERE sequence = "
+        "NEW.sequence; END",
         "CREATE VIEW v AS SELECT 1",
         f"CREATE INDEX i ON {ENTRIES} (time)",
         "CREATE TABLE other (x)",
@@ -217,9 +231,14 @@ def test_a_database_that_holds_anything_else_is_refused(path, statement):
 
 def test_a_write_that_the_database_does_not_keep_is_no_charge(path, monkeypatch):
     """Even where the schema's check is blind, what was written is read back before it counts."""
-    behind(path, f"CREATE TRIGGER t AFTER UPDATE ON {HEADS} BEGIN UPDATE {HEADS} SET sequence = 0; END")
+    behind(
+        path, f"CREATE TRIGGER t AFTER UPDATE ON {HEADS} BEGIN UPDATE {HEADS} SET sequence = 0; END"
+    )
     monkeypatch.setattr("blindsight.privacy.ledger.schema.check", lambda _: None)
-    with Ledger(path, dataset="ward-7") as ledger, pytest.raises(LedgerTampered, match="did not keep"):
+    with (
+        Ledger(path, dataset="ward-7") as ledger,
+        pytest.raises(LedgerTampered, match="did not keep"),
+    ):
         ledger.charge(Cost(epsilon=0.1, unit="record"), what="voided")
 
 

@@ -1,4 +1,6 @@
-"""A head kept elsewhere shows what the ledger alone cannot: a rewritten chain, an old copy, a cut off end."""
+"""A head kept elsewhere shows what the ledger alone cannot: a rewritten chain, an old copy, a cut
+off end.
+"""
 
 from __future__ import annotations
 
@@ -90,7 +92,9 @@ def test_keys_are_their_owners_alone_and_never_shown(tmp_path, key):
         make_key(tmp_path / "key")
 
 
-@pytest.mark.parametrize("content", [b"hello\n", b"[]\n", b"{}\n", b'{"dataset": 1}\n', b"[" * 5000 + b"\n"])
+@pytest.mark.parametrize(
+    "content", [b"hello\n", b"[]\n", b"{}\n", b'{"dataset": 1}\n', b"[" * 5000 + b"\n"]
+)
 def test_a_hostile_witness_is_refused(tmp_path, content):
     (tmp_path / "w").write_bytes(content)
     with pytest.raises(HostileFile):

@@ -34,7 +34,9 @@ def test_gaussians_that_use_up_a_budget_prove_its_epsilon(epsilon, delta, releas
 def test_the_price_of_rho_and_its_inverse_agree_and_round_toward_privacy(rho, delta):
     epsilon = epsilon_of(rho, delta)
     assume(epsilon > 0)
-    assert epsilon <= rho + 2 * math.sqrt(rho * math.log(1 / delta)) + 1e-9  # Bun and Steinke's simpler bound
+    assert (
+        epsilon <= rho + 2 * math.sqrt(rho * math.log(1 / delta)) + 1e-9
+    )  # Bun and Steinke's simpler bound
     assert largest_rho(epsilon, delta) <= rho * (1 + 1e-6)
     assert epsilon_of(largest_rho(epsilon, delta), delta) <= epsilon
 
@@ -44,7 +46,9 @@ def test_a_pure_epsilon_counts_half_its_square():
 
 
 def test_an_adaptive_spender_stays_within_the_budget(tmp_path):
-    """Noise chosen after each answer: whatever is chosen, what was charged in all is at most the granted rho."""
+    """Noise chosen after each answer: whatever is chosen, what was charged in all is at most the
+    granted rho.
+    """
     epsilon, delta = 2.0, 1e-6
     with Ledger(tmp_path / "ledger.db", dataset="ward-7") as ledger:
         ledger.grant(Cost(epsilon=epsilon, delta=delta, unit="record"), composition="zcdp")

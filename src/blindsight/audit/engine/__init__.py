@@ -13,4 +13,12 @@ from __future__ import annotations
 from blindsight.audit.engine.door import DoorAudit, Finding, Neighbour, Reached, audit_door
 from blindsight.audit.engine.neighbours import neighbours_of, strangers_of
 
-__all__ = ["DoorAudit", "Finding", "Neighbour", "Reached", "audit_door", "neighbours_of", "strangers_of"]
+__all__ = [
+    "DoorAudit",
+    "Finding",
+    "Neighbour",
+    "Reached",
+    "audit_door",
+    "neighbours_of",
+    "strangers_of",
+]

@@ -1,9 +1,11 @@
-"""A second opinion on what a plan costs: our own privacy-loss distributions by FFT, sharing no code with `privacy`.
+"""A second opinion on what a plan costs: our own privacy-loss distributions by FFT, sharing no code
+with `privacy`.
 
-The loss L = ln p(o)/q(o) of one release is laid on a grid (rounded to the nearest point: no bias either way, where
-accountants for promises round up), composed by powers of its Fourier transform, and
-delta(epsilon) = E max(0, 1 - exp(epsilon - L)). Poisson samples of Gaussian releases are mixtures: of a unit with g
-rows, k are drawn with probability Binomial(g, rate), and move the sum by k/g of its sensitivity.
+The loss L = ln p(o)/q(o) of one release is laid on a grid (rounded to the nearest point: no bias
+either way, where accountants for promises round up), composed by powers of its Fourier transform,
+and delta(epsilon) = E max(0, 1 - exp(epsilon - L)). Poisson samples of Gaussian releases are
+mixtures: of a unit with g rows, k are drawn with probability Binomial(g, rate), and move the sum by
+k/g of its sensitivity.
 """
 
 from __future__ import annotations
@@ -28,7 +30,9 @@ _REACH = 9.0  # standard deviations on either side: what lies beyond weighs less
 
 @dataclass(frozen=True)
 class Gauss:
-    """`count` Gaussian releases with sensitivity over sigma `mu`, on Poisson samples of `group` rows per unit."""
+    """`count` Gaussian releases with sensitivity over sigma `mu`, on Poisson samples of `group`
+    rows per unit.
+    """
 
     mu: float
     count: int = 1
@@ -38,14 +42,18 @@ class Gauss:
 
 @dataclass(frozen=True)
 class Pure:
-    """`count` releases of pure epsilon: bounded by randomised response (Kairouz, Oh and Viswanath 2015)."""
+    """`count` releases of pure epsilon: bounded by randomised response (Kairouz, Oh and Viswanath
+    2015).
+    """
 
     epsilon: float
     count: int = 1
 
 
 def epsilon_of(parts: Sequence[Gauss | Pure], delta: float) -> float:
-    """The least epsilon at `delta` of all parts together, the worse of both directions; to about a hundredth."""
+    """The least epsilon at `delta` of all parts together, the worse of both directions; to about a
+    hundredth.
+    """
     if not parts:
         return 0.0
     pure = math.fsum(part.count * part.epsilon for part in parts if isinstance(part, Pure))
@@ -53,16 +61,22 @@ def epsilon_of(parts: Sequence[Gauss | Pure], delta: float) -> float:
     if delta == 0:
         return math.inf if gauss else pure
     if all(part.rate == 1 for part in gauss) and not pure:
-        return _least(lambda e: gaussian_delta(e, math.sqrt(sum(p.count * p.mu**2 for p in gauss))), delta)
+        return _least(
+            lambda e: gaussian_delta(e, math.sqrt(sum(p.count * p.mu**2 for p in gauss))), delta
+        )
     return max(_composed(parts, delta, swapped) for swapped in (False, True))
 
 
 def gaussian_delta(epsilon: float, mu: float) -> float:
-    """Phi(mu/2 - epsilon/mu) - e^epsilon Phi(-mu/2 - epsilon/mu), by quadrature-free error functions."""
+    """Phi(mu/2 - epsilon/mu) - e^epsilon Phi(-mu/2 - epsilon/mu), by quadrature-free error
+    functions.
+    """
     if mu == 0:
         return 0.0
     tail = float(ndtr(-mu / 2 - epsilon / mu))
-    return float(ndtr(mu / 2 - epsilon / mu)) - (math.exp(epsilon + math.log(tail)) if tail > 0 else 0.0)
+    return float(ndtr(mu / 2 - epsilon / mu)) - (
+        math.exp(epsilon + math.log(tail)) if tail > 0 else 0.0
+    )
 
 
 def _least(curve: Any, delta: float) -> float:
@@ -81,7 +95,9 @@ def _least(curve: Any, delta: float) -> float:
 def _composed(parts: Sequence[Gauss | Pure], delta: float, swapped: bool) -> float:
     singles = [(*_losses(part, swapped), part.count) for part in parts]
     mean = sum(count * float(losses @ mass) for losses, mass, count in singles)
-    variance = sum(count * float((losses**2) @ mass - (losses @ mass) ** 2) for losses, mass, count in singles)
+    variance = sum(
+        count * float((losses**2) @ mass - (losses @ mass) ** 2) for losses, mass, count in singles
+    )
     top = max(float(np.abs(losses).max()) for losses, _, _ in singles)
     width = abs(mean) + 12 * math.sqrt(max(variance, 0.0)) + top + 2
     step = max(_STEP if max(p.count for p in parts) == 1 else _STEP / 8, width * 2.0**-20)
@@ -89,7 +105,9 @@ def _composed(parts: Sequence[Gauss | Pure], delta: float, swapped: bool) -> flo
     spectrum: Any = np.ones(size // 2 + 1, np.complex128)
     for losses, mass, count in singles:
         spectrum = spectrum * np.fft.rfft(_on_grid(losses, mass, step, size)) ** count
-    total = np.fft.irfft(spectrum, size)[: size // 2]  # losses 0, step, 2 step, ...: epsilon is not below 0
+    total = np.fft.irfft(spectrum, size)[
+        : size // 2
+    ]  # losses 0, step, 2 step, ...: epsilon is not below 0
     above = np.append(np.cumsum(total[::-1])[::-1], 0.0)
     weighed = np.append(np.cumsum((total * np.exp(-step * np.arange(len(total))))[::-1])[::-1], 0.0)
 
@@ -119,7 +137,11 @@ def _losses(part: Gauss | Pure, swapped: bool) -> tuple[NDArray[Any], NDArray[An
     if part.mu <= 0 or part.count < 1:
         raise InvalidParameter("a Gaussian part must have mu above 0 and happen at least once.")
     rows = np.arange(part.group + 1)
-    chances = binom.pmf(rows, part.group, part.rate) if part.rate < 1 else (rows == part.group).astype(float)
+    chances = (
+        binom.pmf(rows, part.group, part.rate)
+        if part.rate < 1
+        else (rows == part.group).astype(float)
+    )
     moved = part.mu * rows / part.group
     x = np.linspace(-_REACH, part.mu + _REACH, 60_001)
     with np.errstate(divide="ignore"):

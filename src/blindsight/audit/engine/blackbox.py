@@ -1,8 +1,9 @@
-"""(b) Black-box distinguishing: run anything on two neighbours many times and see how well the runs are told apart.
+"""(b) Black-box distinguishing: run anything on two neighbours many times and see how well the runs
+are told apart.
 
-Half of the trials choose an event (a statistic and a threshold), the other half measure it, so that choosing costs no
-confidence. Clopper-Pearson turns the counts into a lower bound on epsilon that is wrong with a chance of at most
-1 - confidence: the false-alarm rate.
+Half of the trials choose an event (a statistic and a threshold), the other half measure it, so that
+choosing costs no confidence. Clopper-Pearson turns the counts into a lower bound on epsilon that is
+wrong with a chance of at most 1 - confidence: the false-alarm rate.
 """
 
 from __future__ import annotations
@@ -48,8 +49,9 @@ class Outcomes:
 class Told:
     """How well two neighbours were told apart: the bound, and what it was read from.
 
-    `guilty` and `innocent` are the attacker's scores on the runs that measured, larger where it accuses; `rates` are
-    the event's rate of false accusations, bounded from above, and of right ones, from below, at the confidence.
+    `guilty` and `innocent` are the attacker's scores on the runs that measured, larger where it
+    accuses; `rates` are the event's rate of false accusations, bounded from above, and of right
+    ones, from below, at the confidence.
     """
 
     audited: Audited
@@ -58,8 +60,13 @@ class Told:
     rates: tuple[float, float]
 
 
-def collect(run: Run, data: Any, neighbour: Any, *, trials: int, seed: int, workers: int = 1) -> Outcomes:
-    """Run `trials` times on each side. The same seed gives the same outcomes whatever the number of workers."""
+def collect(
+    run: Run, data: Any, neighbour: Any, *, trials: int, seed: int, workers: int = 1
+) -> Outcomes:
+    """Run `trials` times on each side.
+
+    The same seed gives the same outcomes whatever the number of workers.
+    """
     trials, workers = checks.whole("trials", trials, least=4), checks.whole("workers", workers)
     chunks = [min(_CHUNK, trials - start) for start in range(0, trials, _CHUNK)]
     seeds = np.random.SeedSequence(seed).spawn(2 * len(chunks))
@@ -82,7 +89,9 @@ def collect_at_once(release: Run, data: Any, neighbour: Any, *, trials: int, see
         rng, one = np.random.default_rng(source), np.asarray(value)
         rows = max(1, min(_ROWS, _NUMBERS // max(1, one.size)))
         parts = [min(rows, trials - start) for start in range(0, trials, rows)]
-        sides.append(np.concatenate([release(np.repeat(one[None], size, axis=0), rng) for size in parts]))
+        sides.append(
+            np.concatenate([release(np.repeat(one[None], size, axis=0), rng) for size in parts])
+        )
     return Outcomes(*sides)
 
 
@@ -100,22 +109,30 @@ def distinguish(
 ) -> Audited:
     """A lower bound on the epsilon of `run(data, rng)`, from runs on `data` and on `neighbour`.
 
-    `statistic` maps stacked outcomes to one number each (larger: more like `data`); a log-likelihood ratio is best.
-    Without one, a linear discriminant is fitted on the first half.
+    `statistic` maps stacked outcomes to one number each (larger: more like `data`); a
+    log-likelihood ratio is best. Without one, a linear discriminant is fitted on the first half.
     """
     outcomes = collect(run, data, neighbour, trials=trials, seed=seed, workers=workers)
     return distinguish_outcomes(outcomes, confidence=confidence, delta=delta, statistic=statistic)
 
 
 def distinguish_outcomes(
-    outcomes: Outcomes, *, confidence: float = 0.95, delta: float = 0.0, statistic: Statistic | None = None
+    outcomes: Outcomes,
+    *,
+    confidence: float = 0.95,
+    delta: float = 0.0,
+    statistic: Statistic | None = None,
 ) -> Audited:
     """The same, on outcomes that were collected already."""
     return tell_apart(outcomes, confidence=confidence, delta=delta, statistic=statistic).audited
 
 
 def tell_apart(
-    outcomes: Outcomes, *, confidence: float = 0.95, delta: float = 0.0, statistic: Statistic | None = None
+    outcomes: Outcomes,
+    *,
+    confidence: float = 0.95,
+    delta: float = 0.0,
+    statistic: Statistic | None = None,
 ) -> Told:
     """The same, with the scores and the event behind the bound."""
     half = len(outcomes.data) // 2
@@ -126,10 +143,15 @@ def tell_apart(
     # Either side may be the one with the tell-tale event; two candidate events share the error.
     share = 1 - (1 - confidence) / 2
     best: tuple[float, int, tuple[float, float]] = (-1.0, 1, (1.0, 0.0))
-    for sign, (here, there), (here_test, there_test) in ((1, learn, test), (-1, learn[::-1], test[::-1])):
+    for sign, (here, there), (here_test, there_test) in (
+        (1, learn, test),
+        (-1, learn[::-1], test[::-1]),
+    ):
         cut = _best_cut(sign * here, sign * there, delta)
         hits, false = int((sign * here_test >= cut).sum()), int((sign * there_test >= cut).sum())
-        found = epsilon_from_rates(hits, len(here_test), false, len(there_test), confidence=share, delta=delta)
+        found = epsilon_from_rates(
+            hits, len(here_test), false, len(there_test), confidence=share, delta=delta
+        )
         if found > best[0]:
             low, _ = clopper_pearson(hits, len(here_test), error=(1 - share) / 2)
             _, high = clopper_pearson(false, len(there_test), error=(1 - share) / 2)
@@ -138,7 +160,9 @@ def tell_apart(
     name = "black box, given statistic" if statistic else "black box, linear discriminant"
     guilty, innocent = test if sign > 0 else test[::-1]
     return Told(
-        audited=Audited(epsilon=epsilon, confidence=confidence, attack=name, trials=2 * len(outcomes.data)),
+        audited=Audited(
+            epsilon=epsilon, confidence=confidence, attack=name, trials=2 * len(outcomes.data)
+        ),
         guilty=sign * guilty,
         innocent=sign * innocent,
         rates=rates,
@@ -151,7 +175,8 @@ def _best_cut(here: NDArray[np.float64], there: NDArray[np.float64], delta: floa
     if cuts.size > 400:
         cuts = np.quantile(cuts, np.linspace(0, 1, 400))
     hits, false = _at_least(cuts, here), _at_least(cuts, there)
-    # Clopper-Pearson at all cuts at once; of no hits, and of nothing but false ones, there is no such quantile.
+    # Clopper-Pearson at all cuts at once; of no hits, and of nothing but false ones, there is no
+    # such quantile.
     low = np.where(hits > 0, stats.beta.ppf(0.025, hits, len(here) - hits + 1), 0.0)
     high = np.where(false < len(there), stats.beta.ppf(0.975, false + 1, len(there) - false), 1.0)
     promised = np.where(low > delta, (low - delta) / high, -1.0)
@@ -164,7 +189,9 @@ def _at_least(cuts: NDArray[np.float64], scores: NDArray[np.float64]) -> NDArray
 
 
 def _discriminant(outcomes: Outcomes) -> Statistic:
-    """A ridge-regularised linear discriminant; for one number, its own value and its distance from the middle."""
+    """A ridge-regularised linear discriminant; for one number, its own value and its distance from
+    the middle.
+    """
     rows = np.concatenate([_flat(outcomes.data), _flat(outcomes.neighbour)])
     centre, spread = rows.mean(axis=0), rows.std(axis=0) + 1e-12
     labels = np.repeat([1.0, -1.0], [len(outcomes.data), len(outcomes.neighbour)])
@@ -182,7 +209,9 @@ def _flat(outputs: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def _forked(one: Callable[[Any], Any], jobs: list[Any], workers: int) -> list[Any]:
-    """Map over forked processes, which inherit closures without pickling them; only results travel back."""
+    """Map over forked processes, which inherit closures without pickling them; only results travel
+    back.
+    """
     global _inherited
     _inherited = one
     try:

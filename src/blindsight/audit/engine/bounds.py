@@ -1,4 +1,6 @@
-"""From counts to a lower bound on epsilon: what an attack's success proves, at a stated confidence."""
+"""From counts to a lower bound on epsilon: what an attack's success proves, at a stated
+confidence.
+"""
 
 from __future__ import annotations
 
@@ -23,13 +25,20 @@ def clopper_pearson(hits: int, trials: int, *, error: float) -> tuple[float, flo
 
 
 def epsilon_from_rates(
-    true_hits: int, true_trials: int, false_hits: int, false_trials: int, *, confidence: float, delta: float = 0.0
+    true_hits: int,
+    true_trials: int,
+    false_hits: int,
+    false_trials: int,
+    *,
+    confidence: float,
+    delta: float = 0.0,
 ) -> float:
     """The least epsilon that an event with these counts on two neighbours leaves possible.
 
-    (epsilon, delta)-privacy forces P(event | D) <= e^epsilon P(event | D') + delta. Each probability is bounded on
-    its own side with half of the error, so the bound is wrong with a chance of at most 1 - confidence. The event
-    must have been chosen without looking at these trials.
+    (epsilon, delta)-privacy forces P(event | D) <= e^epsilon P(event | D') + delta. Each
+    probability is bounded on its own side with half of the error, so the bound is wrong with a
+    chance of at most 1 - confidence. The event must have been chosen without looking at these
+    trials.
     """
     error = (1 - checks.probability("confidence", confidence)) / 2
     low, _ = clopper_pearson(true_hits, true_trials, error=error)
@@ -37,17 +46,23 @@ def epsilon_from_rates(
     return max(0.0, math.log((low - delta) / high)) if low > delta else 0.0
 
 
-def epsilon_from_guesses(correct: int, guesses: int, *, canaries: int, confidence: float, delta: float = 0.0) -> float:
-    """The least epsilon that this many right guesses about independent fair coins leave possible, from one run.
+def epsilon_from_guesses(
+    correct: int, guesses: int, *, canaries: int, confidence: float, delta: float = 0.0
+) -> float:
+    """The least epsilon that this many right guesses about independent fair coins leave possible,
+    from one run.
 
-    Steinke, Nasr and Jagielski (2023), Theorem 5.2: under (epsilon, delta)-privacy the number of right guesses is
-    dominated by Binomial(guesses, e^eps/(1 + e^eps)), up to a term in delta and the number of canaries.
+    Steinke, Nasr and Jagielski (2023), Theorem 5.2: under (epsilon, delta)-privacy the number of
+    right guesses is dominated by Binomial(guesses, e^eps/(1 + e^eps)), up to a term in delta and
+    the number of canaries.
     """
     correct, guesses = checks.whole("correct", correct, least=0), checks.whole("guesses", guesses)
     canaries = checks.whole("canaries", canaries)
     error = 1 - checks.probability("confidence", confidence)
     if correct > guesses or guesses > canaries:
-        raise InvalidParameter(f"expected correct <= guesses <= canaries, got {correct}, {guesses}, {canaries}.")
+        raise InvalidParameter(
+            f"expected correct <= guesses <= canaries, got {correct}, {guesses}, {canaries}."
+        )
 
     def possible(epsilon: float) -> bool:
         return _chance_of_guesses(correct, guesses, canaries, epsilon, delta) > error
@@ -65,7 +80,9 @@ def epsilon_from_guesses(correct: int, guesses: int, *, canaries: int, confidenc
     return low
 
 
-def _chance_of_guesses(correct: int, guesses: int, canaries: int, epsilon: float, delta: float) -> float:
+def _chance_of_guesses(
+    correct: int, guesses: int, canaries: int, epsilon: float, delta: float
+) -> float:
     """An upper bound on the chance of at least `correct` right guesses under (epsilon, delta)."""
     right = 1 / (1 + math.exp(-epsilon))
     chance = float(stats.binom.sf(correct - 1, guesses, right))

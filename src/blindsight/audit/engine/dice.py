@@ -1,4 +1,5 @@
-"""Is the noise what it is said to be? Mechanisms drawn again at recorded values, sources and batches looked at.
+"""Is the noise what it is said to be? Mechanisms drawn again at recorded values, sources and
+batches looked at.
 
 Each test is wrong about sound code with a chance of about 1e-9 (`_SIGMAS` standard deviations).
 """
@@ -39,16 +40,24 @@ _LEAST_KEY = 16  # bytes: 128 bits
 
 
 def law_problems(mechanism: Any, value: Array, source: Any, *, rolls: int) -> Iterator[str]:
-    """Draw the mechanism again at a recorded value: only from the handed stream, and by the law it states."""
+    """Draw the mechanism again at a recorded value: only from the handed stream, and by the law it
+    states.
+    """
     yield from _stream_problems(mechanism, value)
     source = _open_source(source)
     # Floating-point noise is cheap to draw, so more of it is looked at.
     draws = _stacked(value, rolls * (3 if mechanism.sampler == "float" else 1))
-    released = mechanism.release(draws, rng=source.stream("audit", exact=mechanism.sampler == "exact"))
+    released = mechanism.release(
+        draws, rng=source.stream("audit", exact=mechanism.sampler == "exact")
+    )
     if isinstance(mechanism.domain, Reals) and np.asarray(released).dtype.kind == "f":
-        yield from _additive_problems(mechanism, np.asarray(released, np.float64) - draws, np.shape(value))
+        yield from _additive_problems(
+            mechanism, np.asarray(released, np.float64) - draws, np.shape(value)
+        )
         if hasattr(mechanism, "share"):
-            yield from _additive_problems(mechanism, _of_shares(mechanism, source, rolls), np.shape(value))
+            yield from _additive_problems(
+                mechanism, _of_shares(mechanism, source, rolls), np.shape(value)
+            )
     elif isinstance(mechanism.domain, Cells) and np.shape(released) == draws.shape:
         yield from _cell_problems(mechanism, np.asarray(released).ravel(), draws.ravel())
     elif np.shape(released) == draws.shape and draws.dtype.kind in "biu":
@@ -59,22 +68,32 @@ def law_problems(mechanism: Any, value: Array, source: Any, *, rolls: int) -> It
 
 
 def measured_scale(mechanism: Any, source: Any, *, rolls: int = 200_000) -> float:
-    """The standard deviation that really is drawn, from above, so that sound noise is never called too small."""
+    """The standard deviation that really is drawn, from above, so that sound noise is never called
+    too small.
+    """
     source = _open_source(source)
-    drawn = mechanism.release(np.zeros(rolls), rng=source.stream("audit scale", exact=mechanism.sampler == "exact"))
+    drawn = mechanism.release(
+        np.zeros(rolls), rng=source.stream("audit scale", exact=mechanism.sampler == "exact")
+    )
     noise = np.asarray(drawn, np.float64)
     return float(np.sqrt(np.mean(noise**2) * (1 + _SIGMAS * math.sqrt(2 / rolls))))
 
 
 def _of_shares(mechanism: Any, source: Any, rolls: int) -> Array:
-    """What the parties that count add to a sum of nothing, each by itself: the noise that is really there."""
-    parties = [source.stream(f"audit share {number}", exact=True) for number in range(mechanism.shares)]
+    """What the parties that count add to a sum of nothing, each by itself: the noise that is really
+    there.
+    """
+    parties = [
+        source.stream(f"audit share {number}", exact=True) for number in range(mechanism.shares)
+    ]
     drawn = np.sum([mechanism.share(np.zeros(rolls), rng=rng) for rng in parties], axis=0)
     return np.asarray(drawn * mechanism.step)
 
 
 def _open_source(source: Any) -> Any:
-    """A vault's key answers for its own records only: mechanisms are then drawn from the system's entropy."""
+    """A vault's key answers for its own records only: mechanisms are then drawn from the system's
+    entropy.
+    """
     return SystemSource() if source.name == "keyed" else source
 
 
@@ -86,7 +105,9 @@ def _stacked(value: Array, rolls: int) -> Array:
 
 
 def _stream_problems(mechanism: Any, value: Array) -> Iterator[str]:
-    """All randomness from the stream that is handed over, and some of it: whatever other generators do."""
+    """All randomness from the stream that is handed over, and some of it: whatever other generators
+    do.
+    """
     outcomes = []
     for weak, stream in ((1, 5), (2, 5), (1, 6)):
         with frozen(weak), mock.patch("numpy.random.default_rng", _weakened(weak)):
@@ -100,24 +121,35 @@ def _stream_problems(mechanism: Any, value: Array) -> Iterator[str]:
 
 
 def _likely(mechanism: Any, outcome: Array, draws: Array) -> bool:
-    """Whether whole numbers may come out equal by chance: at a large epsilon they are nearly always the truth."""
-    return outcome.dtype.kind != "f" and float(np.sum(mechanism.log_prob(outcome, draws))) > math.log(1e-9)
+    """Whether whole numbers may come out equal by chance: at a large epsilon they are nearly always
+    the truth.
+    """
+    return outcome.dtype.kind != "f" and float(
+        np.sum(mechanism.log_prob(outcome, draws))
+    ) > math.log(1e-9)
 
 
 def _weakened(seed: int) -> Any:
     real = np.random.default_rng
-    return lambda *given, **named: real(seed) if not given and not named else real([*np.atleast_1d(given[0]), seed])
+    return lambda *given, **named: (
+        real(seed) if not given and not named else real([*np.atleast_1d(given[0]), seed])
+    )
 
 
 def _same(one: Array, other: Array) -> bool:
-    return one.shape == other.shape and bool(np.array_equal(one, other, equal_nan=one.dtype.kind == "f"))
+    return one.shape == other.shape and bool(
+        np.array_equal(one, other, equal_nan=one.dtype.kind == "f")
+    )
 
 
 def _additive_problems(mechanism: Any, noise: Array, shape: tuple[int, ...]) -> Iterator[str]:
     """Mean, spread, whole distribution, coordinates one by one, and neighbours in the vector."""
     points, mass = _stated_law(mechanism, noise)
     if abs(mass.sum() - 1) > 0.01:
-        yield f"its log_prob does not sum to 1 (but to {mass.sum():.3g}): the noise is not on its scale"
+        yield (
+            f"its log_prob does not sum to 1 (but to {mass.sum():.3g}): the noise is not on its "
+            "scale"
+        )
         return
     mass = mass / mass.sum()
     n = noise.size
@@ -126,7 +158,10 @@ def _additive_problems(mechanism: Any, noise: Array, shape: tuple[int, ...]) -> 
     found = float(np.mean(noise**2))
     spread = math.sqrt(max(fourth - variance**2, 1e-300) / n)
     if abs(found - variance) > _SIGMAS * spread:
-        yield f"its noise has standard deviation {math.sqrt(found):.4g}, its law {math.sqrt(variance):.4g}"
+        yield (
+            f"its noise has standard deviation {math.sqrt(found):.4g}, its law "
+            f"{math.sqrt(variance):.4g}"
+        )
         return
     if abs(_likelihood_score(mechanism, noise, points, mass)) > _SIGMAS:
         yield "its noise is likelier, or less likely, under its law than draws of that law are"
@@ -139,17 +174,24 @@ def _additive_problems(mechanism: Any, noise: Array, shape: tuple[int, ...]) -> 
         yield "its noise does not have the distribution that it states"
     columns = noise.reshape(len(noise), -1)
     means = columns.mean(axis=0) * math.sqrt(len(columns) / variance)
-    if len(columns) >= 100 and np.abs(means).max(initial=0) > _SIGMAS + math.sqrt(2 * math.log(1 + columns.shape[1])):
+    if len(columns) >= 100 and np.abs(means).max(initial=0) > _SIGMAS + math.sqrt(
+        2 * math.log(1 + columns.shape[1])
+    ):
         yield "its noise has a mean that is not 0"
     flat = noise.ravel() / math.sqrt(variance)
     for lag in {1, 2, shape[-1] if shape else 1, int(np.prod(shape)) or 1}:
-        if lag < n // 2 and abs(float(flat[lag:] @ flat[:-lag])) > _SIGMAS * math.sqrt(n - lag) * 1.5:
+        if (
+            lag < n // 2
+            and abs(float(flat[lag:] @ flat[:-lag])) > _SIGMAS * math.sqrt(n - lag) * 1.5
+        ):
             yield f"its noise repeats itself: numbers {lag} apart go together"
             return
 
 
 def _likelihood_score(mechanism: Any, noise: Array, points: Array, mass: Array) -> float:
-    """How far the mean of ln Pr(noise) is from what the law says, in standard deviations: sharp for heavy tails."""
+    """How far the mean of ln Pr(noise) is from what the law says, in standard deviations: sharp for
+    heavy tails.
+    """
     kept = mass > 0
     stated = np.asarray(mechanism.log_prob(points[kept], np.zeros(int(kept.sum()))))
     mean = float(mass[kept] @ stated)
@@ -160,7 +202,9 @@ def _likelihood_score(mechanism: Any, noise: Array, points: Array, mass: Array) 
 
 
 def _stated_law(mechanism: Any, noise: Array) -> tuple[Array, Array]:
-    """Points and probabilities of a mechanism's noise at zero, from its `log_prob`; exact noise lies on a grid."""
+    """Points and probabilities of a mechanism's noise at zero, from its `log_prob`; exact noise
+    lies on a grid.
+    """
     reach = 40 * float(noise.std()) or 1.0
     grid = getattr(mechanism, "grid", None)
     if grid is None and mechanism.sampler == "exact":
@@ -178,7 +222,9 @@ def _stated_law(mechanism: Any, noise: Array) -> tuple[Array, Array]:
 
 
 def _cell_problems(mechanism: Any, released: Array, cells: Array) -> Iterator[str]:
-    """How often each cell's answer is the true one, and whether lies are spread as they should be."""
+    """How often each cell's answer is the true one, and whether lies are spread as they should
+    be.
+    """
     k = mechanism.domain.k
     for cell in np.unique(cells)[:4]:
         answers = released[cells == cell]
@@ -192,7 +238,9 @@ def _cell_problems(mechanism: Any, released: Array, cells: Array) -> Iterator[st
             return
         wanted = stated * len(answers)
         kept = wanted >= 20
-        if kept.sum() > 2 and ((counts[kept] - wanted[kept]) ** 2 / wanted[kept]).sum() > stats.chi2.isf(1e-9, k):
+        if kept.sum() > 2 and (
+            (counts[kept] - wanted[kept]) ** 2 / wanted[kept]
+        ).sum() > stats.chi2.isf(1e-9, k):
             yield "its answers do not have the distribution that they state"
             return
 
@@ -212,18 +260,19 @@ def _bit_problems(mechanism: Any, flipped: Array, bits: Array) -> Iterator[str]:
         yield "some of its bits flip more seldom, or more often, than stated"
     centred = columns.ravel() - stated
     for lag in {1, columns.shape[1]}:
-        if lag < centred.size // 2 and abs(float(centred[lag:] @ centred[:-lag])) > 9 * spread**2 * math.sqrt(
-            centred.size
-        ):
+        if lag < centred.size // 2 and abs(
+            float(centred[lag:] @ centred[:-lag])
+        ) > 9 * spread**2 * math.sqrt(centred.size):
             yield f"its flips repeat themselves: bits {lag} apart go together"
             return
 
 
 def _ratio_problems(mechanism: Any, value: Array, source: Any, *, rolls: int) -> Iterator[str]:
-    """What is drawn at one of two worst inputs, weighed by the stated ratio, must be as likely as it is at the other.
+    """What is drawn at one of two worst inputs, weighed by the stated ratio, must be as likely as
+    it is at the other.
 
-    On A = {ratio r > 1} the mean of 1/r under the first input is the probability of A under the second, whatever the
-    mechanism; numbers between 0 and 1, so few draws suffice.
+    On A = {ratio r > 1} the mean of 1/r under the first input is the probability of A under the
+    second, whatever the mechanism; numbers between 0 and 1, so few draws suffice.
     """
     pair = [np.asarray(one) for one in mechanism.worst_pair()]
     width = max(1, pair[0].size)
@@ -231,9 +280,13 @@ def _ratio_problems(mechanism: Any, value: Array, source: Any, *, rolls: int) ->
     logs = []
     for one in pair:
         stacked = np.repeat(one[None], count, axis=0)
-        drawn = mechanism.release(stacked, rng=source.stream("audit ratio", exact=mechanism.sampler == "exact"))
+        drawn = mechanism.release(
+            stacked, rng=source.stream("audit ratio", exact=mechanism.sampler == "exact")
+        )
         here, there = (
-            np.asarray(mechanism.log_prob(drawn, np.broadcast_to(side, stacked.shape))).reshape(count, -1).sum(axis=1)
+            np.asarray(mechanism.log_prob(drawn, np.broadcast_to(side, stacked.shape)))
+            .reshape(count, -1)
+            .sum(axis=1)
             for side in pair
         )
         with np.errstate(invalid="ignore"):
@@ -241,20 +294,34 @@ def _ratio_problems(mechanism: Any, value: Array, source: Any, *, rolls: int) ->
     first, second = logs
     limit = mechanism.cost.epsilon
     if mechanism.cost.delta == 0 and max(first.max(), -second.min()) > limit * (1 + 1e-9) + 1e-9:
-        yield f"two neighbours are told apart by e^{max(first.max(), -second.min()):.4g}, its cost says {limit:.4g}"
+        yield (
+            f"two neighbours are told apart by e^{max(first.max(), -second.min()):.4g}, its cost "
+            f"says {limit:.4g}"
+        )
     for near, far in ((first, second), (-second, -first)):
         weights = np.where(near > 0, np.exp(-np.maximum(near, 0)), 0.0)
         expected, found = weights.mean(), float((far > 0).mean())
         # Bernstein's bound on two means of numbers between 0 and 1.
-        error = _SIGMAS * math.sqrt((weights.var() + found * (1 - found)) / count) + 2 * _SIGMAS**2 / (3 * count)
+        error = _SIGMAS * math.sqrt(
+            (weights.var() + found * (1 - found)) / count
+        ) + 2 * _SIGMAS**2 / (3 * count)
         if abs(expected - found) > error:
-            yield f"an outcome has probability {found:.4g} at a worst input, its log_prob says {expected:.4g}"
+            yield (
+                f"an outcome has probability {found:.4g} at a worst input, its log_prob says "
+                f"{expected:.4g}"
+            )
             return
 
 
 def _rounding_problems(mechanism: Any) -> Iterator[str]:
-    """Neighbours as far apart as the domain lets them be, placed so that rounding to the grid moves them most."""
-    domain, dimensions, grid = mechanism.domain, getattr(mechanism, "dimensions", 0), getattr(mechanism, "grid", None)
+    """Neighbours as far apart as the domain lets them be, placed so that rounding to the grid moves
+    them most.
+    """
+    domain, dimensions, grid = (
+        mechanism.domain,
+        getattr(mechanism, "dimensions", 0),
+        getattr(mechanism, "grid", None),
+    )
     if not isinstance(domain, Reals) or domain.order != 1 or grid is None or not dimensions:
         return
     near = np.full(dimensions, 0.499 * grid)
@@ -263,14 +330,22 @@ def _rounding_problems(mechanism: Any) -> Iterator[str]:
     if far[0] <= near[0]:
         return
     outcomes = np.stack([np.rint(near / grid), np.rint(far / grid)]) * grid
-    ratio = [mechanism.log_prob(outcomes, np.broadcast_to(one, outcomes.shape)).sum(axis=1) for one in (near, far)]
+    ratio = [
+        mechanism.log_prob(outcomes, np.broadcast_to(one, outcomes.shape)).sum(axis=1)
+        for one in (near, far)
+    ]
     told = float(np.abs(ratio[0] - ratio[1]).max())
     if told > mechanism.cost.epsilon * (1 + 1e-9):
-        yield f"rounded, neighbours are told apart by e^{told:.4g}, its cost says {mechanism.cost.epsilon:.4g}"
+        yield (
+            f"rounded, neighbours are told apart by e^{told:.4g}, its cost says "
+            f"{mechanism.cost.epsilon:.4g}"
+        )
 
 
 def source_problems(source: Any, *, simulated: bool) -> Iterator[str]:
-    """The operating system's entropy or a cipher keyed by it, fresh for every stream; a seed only where asked for."""
+    """The operating system's entropy or a cipher keyed by it, fresh for every stream; a seed only
+    where asked for.
+    """
     if source.name == "seed":
         if not simulated:
             yield "the door draws from a seeded generator: a simulation, not a protection"
@@ -292,8 +367,13 @@ def source_problems(source: Any, *, simulated: bool) -> Iterator[str]:
         if len(set(starts)) < len(starts):
             yield f"two streams of {kind} noise are the same"
         if sum(asked) < len(streams) * _LEAST_KEY:
-            yield f"a stream of {kind} noise takes only {sum(asked) // len(streams)} bytes of the system's entropy"
-        bulk = getattr(getattr(streams[0], "bit_generator", None), "__class__", type(streams[0])).__name__
+            yield (
+                f"a stream of {kind} noise takes only {sum(asked) // len(streams)} bytes of the "
+                "system's entropy"
+            )
+        bulk = getattr(
+            getattr(streams[0], "bit_generator", None), "__class__", type(streams[0])
+        ).__name__
         if not isinstance(streams[0], SystemEntropy) and "AES" not in bulk:
             yield f"{kind} noise comes from {bulk}, whose state can be computed from its output"
 
@@ -308,7 +388,9 @@ def start_problems(starts: Sequence[bytes]) -> Iterator[str]:
         yield f"{bits.mean():.4g} of its streams' bits are ones"
 
 
-def batch_problems(guarantee: Guarantee, planned: Planned, *, n: int = 40, times: int = 1500) -> Iterator[str]:
+def batch_problems(
+    guarantee: Guarantee, planned: Planned, *, n: int = 40, times: int = 1500
+) -> Iterator[str]:
     """The door's own batches: every record by a coin of its own, at the planned rate."""
     if guarantee.entropy != "system":
         return
@@ -332,7 +414,9 @@ def inclusion_problems(inside: Array, rate: float) -> Iterator[str]:
     even = 0.0
     for axis, words in ((1, "batches are too equal in size"), (0, "records take turns")):
         sums = inside.sum(axis=axis)
-        score = float(((sums - inside.shape[axis] * rate) ** 2).sum() / (inside.shape[axis] * variance))
+        score = float(
+            ((sums - inside.shape[axis] * rate) ** 2).sum() / (inside.shape[axis] * variance)
+        )
         if stats.chi2.cdf(score, len(sums)) < 1e-9:
             yield f"{words}: not Poisson sampling"
             return
@@ -345,7 +429,9 @@ def inclusion_problems(inside: Array, rate: float) -> Iterator[str]:
         return
     centred = inside - rate
     for lag in range(1, min(4, steps - 1)):
-        together = float((centred[lag:] * centred[:-lag]).sum()) / (variance * math.sqrt((steps - lag) * n))
+        together = float((centred[lag:] * centred[:-lag]).sum()) / (
+            variance * math.sqrt((steps - lag) * n)
+        )
         if abs(together) > 7.5:
             yield f"batches {lag} steps apart share records: not Poisson sampling"
             return

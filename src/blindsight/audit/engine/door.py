@@ -1,13 +1,16 @@
-"""The audit at the door: run the real code on neighbours with frozen entropy, and replay what was released.
+"""The audit at the door: run the real code on neighbours with frozen entropy, and replay what was
+released.
 
-    found = audit_door(run, data, neighbours=[Neighbour("opposite", other, record=0)], strangers=[noise])
-    print(found)                      # "not refuted", or what contradicts the promise, and where
+    found = audit_door(run, data, neighbours=[Neighbour("opposite", other, record=0)],
+    strangers=[noise]) print(found)                      # "not refuted", or what contradicts the
+    promise, and where
 
-`run(data, folder)` gives, saves in `folder` and raises whatever leaves. One replay on a neighbour, with the values that
-were released on the data handed out again, tests two things at once: that what stands at each door moved by no more
-than the mechanism's reach (given equal earlier releases), and that everything downstream is the same, byte by byte,
-because it may depend on the data through the released values only. The latter is asked on wholly different data too.
-It refutes; it does not prove.
+`run(data, folder)` gives, saves in `folder` and raises whatever leaves. One replay on a neighbour,
+with the values that were released on the data handed out again, tests two things at once: that what
+stands at each door moved by no more than the mechanism's reach (given equal earlier releases), and
+that everything downstream is the same, byte by byte, because it may depend on the data through the
+released values only. The latter is asked on wholly different data too. It refutes; it does not
+prove.
 """
 
 from __future__ import annotations
@@ -39,9 +42,10 @@ _ACCOUNT = 0.02
 class Neighbour:
     """Data that differ from the audited ones in one unit.
 
-    `record` is the row that was replaced, where that is known; `absent` are rows of the audited data that are to count
-    as not there (then `data` is the audited data themselves); `removed` says that the data really lack a unit.
-    Under "add or remove one" a replaced record is two steps away, so it may move a release twice as far.
+    `record` is the row that was replaced, where that is known; `absent` are rows of the audited
+    data that are to count as not there (then `data` is the audited data themselves); `removed` says
+    that the data really lack a unit. Under "add or remove one" a replaced record is two steps away,
+    so it may move a release twice as far.
     """
 
     name: str
@@ -65,12 +69,16 @@ class Finding:
     says: str
 
     def __str__(self) -> str:
-        return f"{self.kind}: {self.where}: {self.says}" if self.where else f"{self.kind}: {self.says}"
+        return (
+            f"{self.kind}: {self.where}: {self.says}" if self.where else f"{self.kind}: {self.says}"
+        )
 
 
 @dataclass(frozen=True)
 class Reached:
-    """How far neighbours moved a release, of what it allows: a small share means that a small bug could hide here."""
+    """How far neighbours moved a release, of what it allows: a small share means that a small bug
+    could hide here.
+    """
 
     what: str
     moved: float
@@ -146,11 +154,10 @@ def audit_door(
     """Audit everything that `run(data, folder)` lets out.
 
     Parameters:
-        neighbours: data that differ in one unit of the guarantee, at extremes.
-        strangers: wholly different data with the same public facts.
-        exact: whether every release must be drawn by an exact sampler, but for those named in `floats`.
-        simulated: whether the run is seeded on purpose.
-        rolls: how many numbers each mechanism draws again.
+        neighbours: data that differ in one unit of the guarantee, at extremes. strangers: wholly
+        different data with the same public facts. exact: whether every release must be drawn by an
+        exact sampler, but for those named in `floats`. simulated: whether the run is seeded on
+        purpose. rolls: how many numbers each mechanism draws again.
     """
     here = RecordingListener(seed)
     audit = _Audit(run, seed, here, take(run, data, here, seed=seed))
@@ -170,7 +177,9 @@ def audit_door(
     _coins(audit, data)
     _other_noise(audit, data)
     reached = tuple(Reached(what, *found) for what, found in audit.reached.items())
-    return DoorAudit(tuple(audit.findings.values()), reached, len(here.log), audit.replays, tuple(notes))
+    return DoorAudit(
+        tuple(audit.findings.values()), reached, len(here.log), audit.replays, tuple(notes)
+    )
 
 
 def _same_again(audit: _Audit, data: Any) -> None:
@@ -178,11 +187,17 @@ def _same_again(audit: _Audit, data: Any) -> None:
     listener, left = audit.replay(data)
     parted = listener.finished()
     if parted is not None:
-        audit.find("sequence", "", f"{parted} (on the same data: something other than the door is random)")
+        audit.find(
+            "sequence", "", f"{parted} (on the same data: something other than the door is random)"
+        )
         return
     audit.unsteady = set(audit.exit.differing(left))
     for name in sorted(audit.unsteady):
-        audit.find("exit", name, "differs between two runs on the same data: a clock, or entropy of its own")
+        audit.find(
+            "exit",
+            name,
+            "differs between two runs on the same data: a clock, or entropy of its own",
+        )
 
 
 def _neighbour(audit: _Audit, neighbour: Neighbour) -> None:
@@ -190,7 +205,14 @@ def _neighbour(audit: _Audit, neighbour: Neighbour) -> None:
     moved = np.zeros(len(audit.here.log), bool)
     for position, (entry, value) in enumerate(zip(audit.here.log, listener.values, strict=False)):
         moved[position] = not np.array_equal(entry.value, value)
-        _sensitivity(audit, entry, entry.value, value, 1 if neighbour.lacks else 2, f"neighbour {neighbour.name!r}")
+        _sensitivity(
+            audit,
+            entry,
+            entry.value,
+            value,
+            1 if neighbour.lacks else 2,
+            f"neighbour {neighbour.name!r}",
+        )
     if neighbour.record is not None:
         audit.stood.setdefault(neighbour.record, []).append((neighbour, listener.values))
         before = audit.moved.get(neighbour.record)
@@ -199,17 +221,23 @@ def _neighbour(audit: _Audit, neighbour: Neighbour) -> None:
 
 
 def _among_neighbours(audit: _Audit) -> None:
-    """Two that differ from the audited data in the same record are neighbours too: extremes against extremes."""
+    """Two that differ from the audited data in the same record are neighbours too: extremes against
+    extremes.
+    """
     for stood in audit.stood.values():
         for (one, here), (other, there) in itertools.combinations(stood, 2):
             if one.lacks and other.lacks:
                 continue
             steps = 1 if one.lacks or other.lacks else 2
             for entry, value, changed in zip(audit.here.log, here, there, strict=False):
-                _sensitivity(audit, entry, value, changed, steps, f"{one.name!r} against {other.name!r}")
+                _sensitivity(
+                    audit, entry, value, changed, steps, f"{one.name!r} against {other.name!r}"
+                )
 
 
-def _sensitivity(audit: _Audit, entry: Entry, here: Any, value: Any, removals: int, who: str) -> None:
+def _sensitivity(
+    audit: _Audit, entry: Entry, here: Any, value: Any, removals: int, who: str
+) -> None:
     """`removals`: how many times a unit is taken away or put in between the two."""
     domain = entry.planned.mechanism.domain
     steps = removals if entry.planned.mechanism.neighbours == "add or remove one" else 1
@@ -227,22 +255,30 @@ def _sensitivity(audit: _Audit, entry: Entry, here: Any, value: Any, removals: i
 
 
 def _likelihood(audit: _Audit, entry: Entry, here: Any, value: Any, steps: int) -> None:
-    """Pure releases: what was released may be e^epsilon times as likely here as on the neighbour, never more."""
+    """Pure releases: what was released may be e^epsilon times as likely here as on the neighbour,
+    never more.
+    """
     mechanism = entry.planned.mechanism
     cost = mechanism.cost
     if cost.delta > 0 or math.isinf(cost.epsilon):
         return
     rng = np.random.default_rng(audit.seed)
-    outcomes = [entry.released, *(mechanism.release(side, rng=rng) for side in (here, value) for _ in range(3))]
+    outcomes = [
+        entry.released,
+        *(mechanism.release(side, rng=rng) for side in (here, value) for _ in range(3)),
+    ]
     for outcome in outcomes:
         with np.errstate(invalid="ignore"):
-            change = np.nan_to_num(mechanism.log_prob(outcome, here) - mechanism.log_prob(outcome, value))
+            change = np.nan_to_num(
+                mechanism.log_prob(outcome, here) - mechanism.log_prob(outcome, value)
+            )
         ratio = abs(float(np.sum(change))) / steps
         if ratio > cost.epsilon * _HAIR + 1e-9:
             audit.find(
                 "price",
                 f"{entry.planned.what!r} of {entry.title!r}",
-                f"an outcome is e^{ratio:.4g} times as likely on a neighbour, its cost says {cost.epsilon:.4g}",
+                f"an outcome is e^{ratio:.4g} times as likely on a neighbour, its cost says "
+                f"{cost.epsilon:.4g}",
             )
             return
 
@@ -250,7 +286,10 @@ def _likelihood(audit: _Audit, entry: Entry, here: Any, value: Any, steps: int) 
 def _compare(audit: _Audit, who: str, listener: ReplayListener, left: Exit) -> None:
     parted = listener.finished()
     if left.raised != audit.exit.raised:
-        says = f"{left.raised[:160] or 'no refusal'} on {who}, {audit.exit.raised[:160] or 'none'} on the data"
+        says = (
+            f"{left.raised[:160] or 'no refusal'} on {who}, {audit.exit.raised[:160] or 'none'} on "
+            "the data"
+        )
         audit.find("refusal", "", f"whether it refuses depends on the data ({says})")
         return
     if parted is not None:
@@ -262,7 +301,9 @@ def _compare(audit: _Audit, who: str, listener: ReplayListener, left: Exit) -> N
 
 
 def _account(audit: _Audit) -> None:
-    """What was really released, priced by the second accountant, against what each door promised."""
+    """What was really released, priced by the second accountant, against what each door
+    promised.
+    """
     scales: dict[Mechanism, float] = {}
     for number, opening in enumerate(audit.here.openings):
         guarantee = opening.guarantee
@@ -274,7 +315,11 @@ def _account(audit: _Audit) -> None:
             seen = [entry for entry in entries if entry.planned.what == what]
             planned = seen[0].planned
             if len(seen) > planned.count:
-                audit.find("count", f"{what!r}", f"released {len(seen)} times, planned {planned.count} times")
+                audit.find(
+                    "count",
+                    f"{what!r}",
+                    f"released {len(seen)} times, planned {planned.count} times",
+                )
             if planned not in guarantee.releases:
                 audit.find("plan", f"{what!r}", "what was released is not what the guarantee names")
             parts.append(_part(audit, opening, planned, len(seen), scales))
@@ -284,7 +329,9 @@ def _account(audit: _Audit) -> None:
             audit.find("price", f"{opening.title!r}", says)
 
 
-def _part(audit: _Audit, opening: Opening, planned: Any, count: int, scales: dict[Any, float]) -> Gauss | Pure:
+def _part(
+    audit: _Audit, opening: Opening, planned: Any, count: int, scales: dict[Any, float]
+) -> Gauss | Pure:
     mechanism = planned.mechanism
     if not hasattr(mechanism, "mu"):
         return Pure(mechanism.cost.epsilon, count)
@@ -295,15 +342,21 @@ def _part(audit: _Audit, opening: Opening, planned: Any, count: int, scales: dic
         audit.find(
             "price",
             f"{planned.what!r} of {opening.title!r}",
-            f"sensitivity over drawn noise is {drawn:.4g}, the mechanism is accounted at {mechanism.mu:.4g}",
+            f"sensitivity over drawn noise is {drawn:.4g}, the mechanism is accounted at "
+            f"{mechanism.mu:.4g}",
         )
-    # What is drawn was measured from above, so the stated mu is the sharper of the two where both agree.
+    # What is drawn was measured from above, so the stated mu is the sharper of the two where both
+    # agree.
     return Gauss(max(drawn, mechanism.mu), count, planned.rate, planned.group)
 
 
 def _samplers(audit: _Audit, exact: bool, floats: set[str]) -> None:
     for entry in audit.here.log:
-        if exact and entry.planned.mechanism.sampler != "exact" and entry.planned.what not in floats:
+        if (
+            exact
+            and entry.planned.mechanism.sampler != "exact"
+            and entry.planned.what not in floats
+        ):
             audit.find(
                 "sampler",
                 f"{entry.planned.what!r} of {entry.title!r}",
@@ -326,9 +379,17 @@ def _dice(audit: _Audit, simulated: bool, rolls: int) -> None:
         redrawn = entry.redrawn() if entry.streams else None
         if redrawn is not None and not np.array_equal(redrawn, entry.handed_out):
             where = f"{entry.planned.what!r} of {entry.title!r}"
-            audit.find("noise", where, "what was handed out is not what the mechanism draws from the door's stream")
+            audit.find(
+                "noise",
+                where,
+                "what was handed out is not what the mechanism draws from the door's stream",
+            )
         if not entry.streams:
-            audit.find("entropy", f"{entry.planned.what!r} of {entry.title!r}", "no stream of the door was drawn from")
+            audit.find(
+                "entropy",
+                f"{entry.planned.what!r} of {entry.title!r}",
+                "no stream of the door was drawn from",
+            )
     _reused(audit)
     _batches(audit)
 
@@ -338,7 +399,9 @@ def _one_of_each(items: Sequence[Any], key: Callable[[Any], Any]) -> Iterator[An
 
 
 def _reused(audit: _Audit) -> None:
-    """No two releases from one stream; a vault's key repeats a record's noise on purpose, on one and the same value."""
+    """No two releases from one stream; a vault's key repeats a record's noise on purpose, on one
+    and the same value.
+    """
     begun: dict[bytes, str] = {}
     for opening in audit.here.openings:
         for label, start in zip(opening.labels, opening.starts, strict=True):
@@ -346,9 +409,13 @@ def _reused(audit: _Audit) -> None:
                 continue
             other = begun.setdefault(start, label)
             if opening.source.name != "keyed" and begun[start] is not label:
-                audit.find("entropy", f"{opening.title!r}", f"{label!r} and {other!r} draw from one stream")
+                audit.find(
+                    "entropy", f"{opening.title!r}", f"{label!r} and {other!r} draw from one stream"
+                )
             elif other != label:
-                audit.find("entropy", f"{opening.title!r}", "two names have one stream under the key")
+                audit.find(
+                    "entropy", f"{opening.title!r}", "two names have one stream under the key"
+                )
     stood: dict[bytes, tuple[str, bytes]] = {}
     for entry in audit.here.log:
         if audit.here.openings[entry.door].source.name == "keyed" and entry.by_record:
@@ -356,29 +423,47 @@ def _reused(audit: _Audit) -> None:
             for start, row in zip(entry.starts, entry.value, strict=True):
                 content = (entry.about, np.ascontiguousarray(row).tobytes())
                 if stood.setdefault(start, content) != content:
-                    audit.find("entropy", where, "one noise under the key on two values: how they differ shows")
+                    audit.find(
+                        "entropy",
+                        where,
+                        "one noise under the key on two values: how they differ shows",
+                    )
             for label, name, row in zip(entry.labels, entry.names, entry.value, strict=False):
                 seal = hashlib.sha256(np.ascontiguousarray(row).tobytes()).hexdigest()
                 if not (label.startswith(f"{name}/{entry.about}") and seal in label):
-                    audit.find("entropy", where, "a record's noise does not hang on its name, function and value")
+                    audit.find(
+                        "entropy",
+                        where,
+                        "a record's noise does not hang on its name, function and value",
+                    )
                     break
 
 
 def _other_noise(audit: _Audit, data: Any) -> None:
-    """With other streams at the door the noise is other, too; whole numbers may come out equal by chance."""
+    """With other streams at the door the noise is other, too; whole numbers may come out equal by
+    chance.
+    """
     again = RecordingListener(audit.seed + 1)
     take(audit.run, data, again, seed=audit.seed)
     for one, other in zip(audit.here.log, again.log, strict=False):
-        if one.released.dtype.kind != "f" or one.released.shape != one.value.shape or one.value.size < 2:
+        if (
+            one.released.dtype.kind != "f"
+            or one.released.shape != one.value.shape
+            or one.value.size < 2
+        ):
             continue
         if np.array_equal(one.released - one.value, other.released - other.value):
             where = f"{one.planned.what!r} of {one.title!r}"
-            audit.find("entropy", where, "the noise is the same whatever stream the door draws it from")
+            audit.find(
+                "entropy", where, "the noise is the same whatever stream the door draws it from"
+            )
             return
 
 
 def _coins(audit: _Audit, data: Any) -> None:
-    """With other coins at the door other records are drawn: else the batches come from elsewhere."""
+    """With other coins at the door other records are drawn: else the batches come from
+    elsewhere.
+    """
     sampled = {i for i, entry in enumerate(audit.here.log) if entry.planned.rate < 1}
     if not sampled:
         return
@@ -387,7 +472,11 @@ def _coins(audit: _Audit, data: Any) -> None:
     same = [i for i, (entry, value) in pairs if i in sampled and np.array_equal(entry.value, value)]
     if len(same) > len(sampled) / 2:
         what = audit.here.log[same[0]].planned.what
-        audit.find("batches", f"{what!r}", "the records of a step are not drawn by the door: not Poisson sampling")
+        audit.find(
+            "batches",
+            f"{what!r}",
+            "the records of a step are not drawn by the door: not Poisson sampling",
+        )
 
 
 def _batches(audit: _Audit) -> None:
@@ -396,7 +485,9 @@ def _batches(audit: _Audit) -> None:
     for entry in _one_of_each(sampled, lambda entry: entry.planned):
         guarantee = audit.here.openings[entry.door].guarantee
         for says in dice.batch_problems(guarantee, entry.planned):
-            audit.find("batches", f"{entry.planned.what!r} of {entry.title!r}", f"{says} (drawn again)")
+            audit.find(
+                "batches", f"{entry.planned.what!r} of {entry.title!r}", f"{says} (drawn again)"
+            )
         steps = [i for i, other in enumerate(audit.here.log) if other.planned == entry.planned]
         if len(audit.moved) >= 6 and len(steps) >= 6 and entry.planned.group == 1:
             inside = np.stack([moved[steps] for moved in audit.moved.values()], axis=1)

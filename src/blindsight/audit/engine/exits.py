@@ -1,7 +1,9 @@
-"""Everything by which a run can tell: what it returns, raises and writes, as parts that can be compared byte by byte.
+"""Everything by which a run can tell: what it returns, raises and writes, as parts that can be
+compared byte by byte.
 
-A run is called with its data and an empty folder of its own. Entropy is frozen meanwhile (the operating system's,
-numpy's, torch's and Python's), so that two runs on the same data give the same parts unless they read a clock.
+A run is called with its data and an empty folder of its own. Entropy is frozen meanwhile (the
+operating system's, numpy's, torch's and Python's), so that two runs on the same data give the same
+parts unless they read a clock.
 """
 
 from __future__ import annotations
@@ -63,7 +65,9 @@ def take(run: Run, data: Any, listener: Listener, *, seed: int = 0) -> Exit:
 
 @contextmanager
 def frozen(seed: int) -> Iterator[None]:
-    """Entropy of the operating system, numpy, torch and Python's random, all from one seed; as it was afterwards."""
+    """Entropy of the operating system, numpy, torch and Python's random, all from one seed; as it
+    was afterwards.
+    """
     source = np.random.default_rng(seed)
     python, legacy = random.getstate(), np.random.get_state()  # noqa: NPY002
     torch = sys.modules.get("torch")
@@ -83,7 +87,9 @@ def frozen(seed: int) -> Iterator[None]:
 
 
 def parts_of(value: Any, name: str = "returned") -> Iterator[tuple[str, bytes]]:
-    """(name, bytes) of everything inside a value: arrays, containers, dataclasses and attributes of objects."""
+    """(name, bytes) of everything inside a value: arrays, containers, dataclasses and attributes of
+    objects.
+    """
     yield from _walk(value, name, {})
 
 
@@ -96,7 +102,9 @@ def _walk(value: Any, name: str, seen: dict[int, Any]) -> Iterator[tuple[str, by
         return
     if id(value) in seen:
         return
-    seen[id(value)] = value  # kept alive: the id of a list that is gone may be given to the next one
+    seen[id(value)] = (
+        value  # kept alive: the id of a list that is gone may be given to the next one
+    )
     if isinstance(value, (np.ndarray, np.generic)) and value.dtype != object:
         yield name, f"{value.dtype} {value.shape} ".encode() + value.tobytes()
     elif type(value).__module__.split(".")[0] == "torch" and hasattr(value, "detach"):
@@ -119,7 +127,9 @@ def _inside(value: Any) -> Iterator[tuple[str, Any]]:
     elif isinstance(value, (set, frozenset)):
         yield "items", sorted(map(repr, value))
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        yield from ((field.name, getattr(value, field.name, None)) for field in dataclasses.fields(value))
+        yield from (
+            (field.name, getattr(value, field.name, None)) for field in dataclasses.fields(value)
+        )
     elif isinstance(value, type) or callable(value):
         yield "called", getattr(value, "__qualname__", type(value).__qualname__)
     else:
@@ -177,12 +187,17 @@ def _heard(event: str, given: tuple[Any, ...]) -> None:
         _note(given[1])
     else:
         path, mode, flags = given
-        if (isinstance(mode, str) and set(mode) & set("wax+")) or (isinstance(flags, int) and flags & 3):
+        if (isinstance(mode, str) and set(mode) & set("wax+")) or (
+            isinstance(flags, int) and flags & 3
+        ):
             _note(path)
 
 
 def _note(path: Any) -> None:
     if _watching is not None and isinstance(path, (str, bytes, os.PathLike)):
         found = Path(os.fsdecode(path)).absolute()
-        if "__pycache__" not in found.parts and found.parts[:2] not in (("/", "dev"), ("/", "proc")):
+        if "__pycache__" not in found.parts and found.parts[:2] not in (
+            ("/", "dev"),
+            ("/", "proc"),
+        ):
             _watching.append(found)

@@ -1,8 +1,10 @@
-"""Who stands at the door: one listener that notes what passes, one that hands the same values out again.
+"""Who stands at the door: one listener that notes what passes, one that hands the same values out
+again.
 
-Both replace the door's entropy by streams that hang on a seed and the stream's label, so that two runs on different
-data draw the same batches and the same noise. What the door would have drawn from is kept, to be looked at apart.
-A third one only hands over a generator, for attacks that run an estimator again and again (`drawing_from`).
+Both replace the door's entropy by streams that hang on a seed and the stream's label, so that two
+runs on different data draw the same batches and the same noise. What the door would have drawn from
+is kept, to be looked at apart. A third one only hands over a generator, for attacks that run an
+estimator again and again (`drawing_from`).
 """
 
 from __future__ import annotations
@@ -34,10 +36,11 @@ START = 512  # bytes of each of the door's own streams that are looked at
 
 @dataclass(frozen=True)
 class Entry:
-    """One value that passed: through which door, by which planned release, before and after, and from which streams.
+    """One value that passed: through which door, by which planned release, before and after, and
+    from which streams.
 
-    `streams` are seeds of the audit's own streams in the order in which they were asked for, `starts` how the door's
-    own ones begin; those that drew a batch are not among them.
+    `streams` are seeds of the audit's own streams in the order in which they were asked for,
+    `starts` how the door's own ones begin; those that drew a batch are not among them.
     """
 
     door: int
@@ -58,17 +61,25 @@ class Entry:
         return np.ndim(self.value) > 0 and len(self.streams) == len(self.value)
 
     def redrawn(self) -> Array | None:
-        """What the mechanism draws from the same streams at the same value; None where it cannot be told."""
+        """What the mechanism draws from the same streams at the same value; None where it cannot be
+        told.
+        """
         mechanism: Any = self.planned.mechanism
         rngs = [np.random.default_rng(seed) for seed in self.streams]
         if len(rngs) == 1:
             return np.asarray(mechanism.release(self.value, rng=rngs[0]))
-        if hasattr(mechanism, "share"):  # a party each: what it adds to an update of zeros is its noise
+        if hasattr(
+            mechanism, "share"
+        ):  # a party each: what it adds to an update of zeros is its noise
             steps = np.rint(self.value / mechanism.step).astype(np.int64)
             nothing = np.zeros(self.value.shape)
-            return np.asarray(np.sum([mechanism.share(nothing, rng=rng) for rng in rngs], axis=0) + steps)
+            return np.asarray(
+                np.sum([mechanism.share(nothing, rng=rng) for rng in rngs], axis=0) + steps
+            )
         if self.by_record:
-            parts = [mechanism.release(self.value[i : i + 1], rng=rng) for i, rng in enumerate(rngs)]
+            parts = [
+                mechanism.release(self.value[i : i + 1], rng=rng) for i, rng in enumerate(rngs)
+            ]
             return np.asarray(np.concatenate(parts))
         return None
 
@@ -100,10 +111,21 @@ class Opening:
     heard: int = 0
 
     def latest(self) -> list[tuple[int, bytes, str]]:
-        """Seed, start and label of the streams that were asked for since the last release, but for those of batches."""
-        new = zip(self.labels[self.heard :], self.seeds[self.heard :], self.starts[self.heard :], strict=True)
+        """Seed, start and label of the streams that were asked for since the last release, but for
+        those of batches.
+        """
+        new = zip(
+            self.labels[self.heard :],
+            self.seeds[self.heard :],
+            self.starts[self.heard :],
+            strict=True,
+        )
         self.heard = len(self.labels)
-        return [(seed, start, label) for label, seed, start in new if not label.startswith(f"{self.title}/batch of ")]
+        return [
+            (seed, start, label)
+            for label, seed, start in new
+            if not label.startswith(f"{self.title}/batch of ")
+        ]
 
 
 class _Streams:
@@ -115,7 +137,9 @@ class _Streams:
         self._asked: Counter[str] = Counter()
 
     def stream(self, label: str, *, exact: bool) -> np.random.Generator:
-        """The stream of this label; a label that is asked for again goes on, unless its noise is meant to repeat."""
+        """The stream of this label; a label that is asked for again goes on, unless its noise is
+        meant to repeat.
+        """
         self._opening.labels.append(label)
         # From the system's own entropy: taking frozen bytes here would shift them for the run.
         with mock.patch("os.urandom", _URANDOM):
@@ -185,8 +209,8 @@ class RecordingListener(_Ear):
 class ReplayListener(_Ear):
     """Hands out what a recording holds, in order, as long as the same doors come in the same order.
 
-    `values` are what stood at the door instead; `parted` says where the runs parted, if they did. From there on
-    releases are drawn again and nothing is compared: the rest would be echo.
+    `values` are what stood at the door instead; `parted` says where the runs parted, if they did.
+    From there on releases are drawn again and nothing is compared: the rest would be echo.
     """
 
     def __init__(self, log: Sequence[Entry], seed: int = 0, *, absent: Sequence[int] = ()) -> None:
@@ -211,20 +235,35 @@ class ReplayListener(_Ear):
     def finished(self) -> str | None:
         """Where the runs parted, also by ending too early."""
         if self.parted is None and len(self.values) < len(self._log):
-            return f"{self._log[len(self.values)].name} was not released: how much is released depends on the data"
+            return (
+                f"{self._log[len(self.values)].name} was not released: how much is released "
+                "depends on the data"
+            )
         return self.parted
 
     def _differs(self, passage: Passage) -> str | None:
         if len(self.values) >= len(self._log):
-            return f"{passage.planned.what!r} was released once more: how much is released depends on the data"
+            return (
+                f"{passage.planned.what!r} was released once more: how much is released depends on "
+                "the data"
+            )
         entry = self._log[len(self.values)]
         if entry.planned.what != passage.planned.what or entry.number != passage.number:
-            return f"{passage.planned.what!r} came where {entry.name} did: the order of releases depends on the data"
+            return (
+                f"{passage.planned.what!r} came where {entry.name} did: the order of releases "
+                "depends on the data"
+            )
         if entry.title != passage.title:
-            return f"the door of {entry.planned.what!r} calls itself by data: its title went to the ledger"
+            return (
+                f"the door of {entry.planned.what!r} calls itself by data: its title went to the "
+                "ledger"
+            )
         if entry.planned != passage.planned:
             return f"{entry.name}: the mechanism or its plan depends on the data"
-        if entry.value.shape != np.shape(passage.value) or entry.value.dtype != np.asarray(passage.value).dtype:
+        if (
+            entry.value.shape != np.shape(passage.value)
+            or entry.value.dtype != np.asarray(passage.value).dtype
+        ):
             return f"{entry.name}: the size or type of what is released depends on the data"
         return None
 
@@ -252,7 +291,9 @@ class _Drawing:
 
 @contextmanager
 def drawing_from(rng: np.random.Generator, *, absent: Sequence[int] = ()) -> Iterator[None]:
-    """Estimators run as they are, their noise drawn from `rng`; records in `absent` count as not there."""
+    """Estimators run as they are, their noise drawn from `rng`; records in `absent` count as not
+    there.
+    """
     with warnings.catch_warnings(), listening(_Drawing(rng, absent)):
         warnings.simplefilter("ignore", UnchargedRelease)  # toy data, and nothing leaves
         yield

@@ -1,8 +1,10 @@
-"""(d) Membership inference: was this record in the training set? LiRA (Carlini et al. 2022) with a few shadow models.
+"""(d) Membership inference: was this record in the training set? LiRA (Carlini et al. 2022) with a
+few shadow models.
 
-Every record is in or out of every training by its own fair coin. Shadow models say how a record's score is spread
-when it is in and when it is out (with one variance for all, as few shadows ask for); the target's score is judged by
-the likelihood ratio. The coins of the target make the result a one-run audit too, so it bounds epsilon from below.
+Every record is in or out of every training by its own fair coin. Shadow models say how a record's
+score is spread when it is in and when it is out (with one variance for all, as few shadows ask
+for); the target's score is judged by the likelihood ratio. The coins of the target make the result
+a one-run audit too, so it bounds epsilon from below.
 """
 
 from __future__ import annotations
@@ -27,7 +29,9 @@ Score = Callable[[Any], NDArray[np.float64]]
 
 @dataclass(frozen=True)
 class Membership:
-    """How well members were told from others: scores and coins of the target, and what they amount to."""
+    """How well members were told from others: scores and coins of the target, and what they amount
+    to.
+    """
 
     scores: NDArray[np.float64]
     included: NDArray[np.bool_]
@@ -57,10 +61,13 @@ def infer_membership(
 ) -> Membership:
     """Train `shadows` models and one target on random halves and judge every record of the target.
 
-    `train(included, rng)` trains on the marked records; `score(model)` gives one number per record, larger for a
-    better fit (the logit of the true class's probability is the usual choice).
+    `train(included, rng)` trains on the marked records; `score(model)` gives one number per record,
+    larger for a better fit (the logit of the true class's probability is the usual choice).
     """
-    count, shadows = checks.whole("records", records, least=4), checks.whole("shadows", shadows, least=2)
+    count, shadows = (
+        checks.whole("records", records, least=4),
+        checks.whole("shadows", shadows, least=2),
+    )
     rng = np.random.default_rng(seed)
     # Balanced over shadows, so that every record has both kinds.
     coins = rng.permuted(np.tile(np.arange(shadows) % 2 == 0, (count, 1)), axis=1).T
@@ -80,7 +87,9 @@ def infer_membership(
     )
 
 
-def roc(scores: NDArray[np.float64], included: NDArray[np.bool_]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def roc(
+    scores: NDArray[np.float64], included: NDArray[np.bool_]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """False and true positive rates over all thresholds, ties taken together."""
     order = np.argsort(-scores, kind="stable")
     hits = included[order]
@@ -90,7 +99,9 @@ def roc(scores: NDArray[np.float64], included: NDArray[np.bool_]) -> tuple[NDArr
     return np.append(0.0, fpr), np.append(0.0, tpr)
 
 
-def _log_ratio(seen: NDArray[np.float64], coins: NDArray[np.bool_], target: NDArray[np.float64]) -> NDArray[np.float64]:
+def _log_ratio(
+    seen: NDArray[np.float64], coins: NDArray[np.bool_], target: NDArray[np.float64]
+) -> NDArray[np.float64]:
     inside = np.where(coins, seen, np.nan)
     outside = np.where(coins, np.nan, seen)
     mean_in, mean_out = np.nanmean(inside, axis=0), np.nanmean(outside, axis=0)
@@ -101,5 +112,8 @@ def _log_ratio(seen: NDArray[np.float64], coins: NDArray[np.bool_], target: NDAr
 def _checked(scores: Any, count: int) -> NDArray[np.float64]:
     values = np.asarray(scores, np.float64)
     if values.shape != (count,) or not np.isfinite(values).all():
-        raise InvalidData(f"score must give one finite number for each of {count} records, got shape {values.shape}.")
+        raise InvalidData(
+            f"score must give one finite number for each of {count} records, got shape "
+            f"{values.shape}."
+        )
     return values

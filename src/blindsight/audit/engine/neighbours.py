@@ -1,8 +1,9 @@
-"""Neighbours and strangers of a data set, made without knowing what it is: one record at extremes, or all of it other.
+"""Neighbours and strangers of a data set, made without knowing what it is: one record at extremes,
+or all of it other.
 
-A data set is an array or a tuple of arrays with one row per record. Real numbers go to both ends, to the opposite, to
-zero, far out and onto one axis; whole numbers and labels to their least and largest and to all and none; a record
-becomes a copy of another; or it is absent.
+A data set is an array or a tuple of arrays with one row per record. Real numbers go to both ends,
+to the opposite, to zero, far out and onto one axis; whole numbers and labels to their least and
+largest and to all and none; a record becomes a copy of another; or it is absent.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ def neighbours_of(
     removed: bool = False,
     bounds: tuple[float, float] | None = None,
 ) -> list[Neighbour]:
-    """`data` with one record replaced by extremes, for each of `records`; with `removed`, also absent.
+    """`data` with one record replaced by extremes, for each of `records`; with `removed`, also
+    absent.
 
     `bounds` are what real numbers may be (pixels: (0, 1)); without them records go far out too.
     """
@@ -40,14 +42,20 @@ def neighbours_of(
             changed = [array.copy() for array in arrays]
             for array, row in zip(changed, rows, strict=True):
                 array[record] = row
-            found.append(Neighbour(f"{name}, record {record}", whole(changed), record=record % len(arrays[0])))
+            found.append(
+                Neighbour(
+                    f"{name}, record {record}", whole(changed), record=record % len(arrays[0])
+                )
+            )
         if removed:
             place = record % len(arrays[0])
             found.append(Neighbour(f"absent, record {record}", data, record=place, absent=(place,)))
     return found
 
 
-def strangers_of(data: Any, *, seed: int = 0, bounds: tuple[float, float] | None = None) -> list[Any]:
+def strangers_of(
+    data: Any, *, seed: int = 0, bounds: tuple[float, float] | None = None
+) -> list[Any]:
     """Data of the same shapes and of the same public domains, but otherwise wholly different."""
     arrays, whole = _arrays(data)
     rng = np.random.default_rng(seed)
@@ -58,7 +66,9 @@ def strangers_of(data: Any, *, seed: int = 0, bounds: tuple[float, float] | None
 def _arrays(data: Any) -> tuple[list[Array], Any]:
     arrays = [np.asarray(part) for part in data] if isinstance(data, tuple) else [np.asarray(data)]
     if len({len(array) for array in arrays}) != 1 or len(arrays[0]) < 3:
-        raise InvalidParameter("data must be arrays with one row per record, of at least three records.")
+        raise InvalidParameter(
+            "data must be arrays with one row per record, of at least three records."
+        )
     return arrays, (tuple if isinstance(data, tuple) else lambda parts: parts[0])
 
 
@@ -90,7 +100,10 @@ def _extremes(array: Array, record: int, bounds: Any) -> Iterator[tuple[str, Arr
             yield "one axis", axis
         if bounds is None:
             yield "far", (np.where(np.asarray(row) < 0, -1, 1) * _FAR).astype(row.dtype)
-            yield "far and opposite", (np.where(np.asarray(row) < 0, 1, -1) * _FAR).astype(row.dtype)
+            yield (
+                "far and opposite",
+                (np.where(np.asarray(row) < 0, 1, -1) * _FAR).astype(row.dtype),
+            )
 
 
 def _ends(array: Array, bounds: tuple[float, float] | None) -> tuple[Any, Any]:

@@ -1,7 +1,9 @@
-"""(c) One-run auditing (Steinke, Nasr and Jagielski 2023): many canaries, one training, guesses about each.
+"""(c) One-run auditing (Steinke, Nasr and Jagielski 2023): many canaries, one training, guesses
+about each.
 
-Every canary is in the data with probability one half, by its own coin. After one run the attacker scores them and
-guesses "in" for the highest and "out" for the lowest. How often it is right bounds epsilon from below.
+Every canary is in the data with probability one half, by its own coin. After one run the attacker
+scores them and guesses "in" for the highest and "out" for the lowest. How often it is right bounds
+epsilon from below.
 """
 
 from __future__ import annotations
@@ -29,7 +31,9 @@ def audit_in_one_run(
     confidence: float = 0.95,
     delta: float = 0.0,
 ) -> Audited:
-    """Audit a training: `train(included, rng)` gets the canaries' coins, `score(model)` gives one score a canary."""
+    """Audit a training: `train(included, rng)` gets the canaries' coins, `score(model)` gives one
+    score a canary.
+    """
     rng = np.random.default_rng(seed)
     included = rng.random(checks.whole("canaries", canaries, least=4)) < 0.5
     scores = np.asarray(score(train(included, rng)), np.float64)
@@ -37,11 +41,20 @@ def audit_in_one_run(
 
 
 def audit_scores(
-    scores: NDArray[np.float64], included: NDArray[np.bool_], *, confidence: float = 0.95, delta: float = 0.0
+    scores: NDArray[np.float64],
+    included: NDArray[np.bool_],
+    *,
+    confidence: float = 0.95,
+    delta: float = 0.0,
 ) -> Audited:
-    """The bound from scores and coins; how many to guess is tried on a grid, sharing the error over it."""
+    """The bound from scores and coins; how many to guess is tried on a grid, sharing the error over
+    it.
+    """
     if scores.shape != included.shape or not np.isfinite(scores).all():
-        raise InvalidData(f"expected one finite score for each of {len(included)} canaries, got shape {scores.shape}.")
+        raise InvalidData(
+            f"expected one finite score for each of {len(included)} canaries, got shape "
+            f"{scores.shape}."
+        )
     count = len(scores)
     order = np.argsort(-scores, kind="stable")
     sizes = sorted({max(1, count // part) for part in (2, 4, 8, 16, 32)})
@@ -49,5 +62,8 @@ def audit_scores(
     best = 0.0
     for size in sizes:
         correct = int(included[order[:size]].sum() + (~included[order[-size:]]).sum())
-        best = max(best, epsilon_from_guesses(correct, 2 * size, canaries=count, confidence=share, delta=delta))
+        best = max(
+            best,
+            epsilon_from_guesses(correct, 2 * size, canaries=count, confidence=share, delta=delta),
+        )
     return Audited(epsilon=best, confidence=confidence, attack="one run, canaries", trials=count)

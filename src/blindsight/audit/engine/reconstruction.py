@@ -1,7 +1,8 @@
 """(e) Reconstruction: how much of an image comes back from its code, its sketch or its features.
 
-The attacker has public images and can run the same release on them; it learns the way back and applies it to what
-was released of private images. A ridge regression is the baseline, a small network the stronger attacker.
+The attacker has public images and can run the same release on them; it learns the way back and
+applies it to what was released of private images. A ridge regression is the baseline, a small
+network the stronger attacker.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ Decoder = Literal["ridge", "network"]
 
 @dataclass(frozen=True)
 class Reconstruction:
-    """What came back, how near it is to the truth, and how near the mean public image would have been."""
+    """What came back, how near it is to the truth, and how near the mean public image would have
+    been.
+    """
 
     images: NDArray[np.uint8]
     psnr: float
@@ -54,16 +57,24 @@ def reconstruct(
 ) -> Reconstruction:
     """Learn images from releases on public pairs and judge the guess on private ones.
 
-    Releases are arrays, one row an image; images are uint8, (n, h, w) or (n, h, w, channels). `images` are the
-    private truth, used to measure only.
+    Releases are arrays, one row an image; images are uint8, (n, h, w) or (n, h, w, channels).
+    `images` are the private truth, used to measure only.
     """
     checks.one_of("decoder", decoder, ("ridge", "network"))
     x, z = _rows("public_released", public_released), _rows("released", released)
     known, truth = np.asarray(public_images), np.asarray(images)
-    if len(x) != len(known) or len(z) != len(truth) or x.shape[1] != z.shape[1] or known.shape[1:] != truth.shape[1:]:
-        raise InvalidData("releases and images must come in pairs, of one width and one image shape.")
+    if (
+        len(x) != len(known)
+        or len(z) != len(truth)
+        or x.shape[1] != z.shape[1]
+        or known.shape[1:] != truth.shape[1:]
+    ):
+        raise InvalidData(
+            "releases and images must come in pairs, of one width and one image shape."
+        )
     y = known.reshape(len(known), -1) / 255.0
-    # A column that hardly moves (a pixel of the border) must not be blown up to the size of the others.
+    # A column that hardly moves (a pixel of the border) must not be blown up to the size of the
+    # others.
     centre, spread = x.mean(axis=0), x.std(axis=0)
     spread = np.maximum(spread, 0.2 * spread.max()) + 1e-9
     guess = _fit(decoder, seed, (x - centre) / spread, y).predict((z - centre) / spread)
@@ -86,7 +97,12 @@ def _fit(decoder: Decoder, seed: int, x: NDArray[np.float64], y: NDArray[np.floa
     from sklearn.neural_network import MLPRegressor
 
     network = MLPRegressor(
-        hidden_layer_sizes=(256,), alpha=1e-3, batch_size=128, max_iter=25, early_stopping=True, random_state=seed
+        hidden_layer_sizes=(256,),
+        alpha=1e-3,
+        batch_size=128,
+        max_iter=25,
+        early_stopping=True,
+        random_state=seed,
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # stopping after 25 epochs is on purpose

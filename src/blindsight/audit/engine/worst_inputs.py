@@ -1,4 +1,6 @@
-"""Attack a mechanism or an estimator as it is: its own release of two inputs, told apart as well as may be."""
+"""Attack a mechanism or an estimator as it is: its own release of two inputs, told apart as well as
+may be.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +24,17 @@ from blindsight.privacy.mechanisms import (
     SubsetSelection,
 )
 
-__all__ = ["CONFIDENCE", "Attack", "attack_mechanism", "attack_outcomes", "attack_release", "worst_inputs"]
+__all__ = [
+    "CONFIDENCE",
+    "Attack",
+    "attack_mechanism",
+    "attack_outcomes",
+    "attack_release",
+    "worst_inputs",
+]
 
-#: of the bounds on a user's own files: a sound release is refuted by mistake in at most one audit of a hundred.
+# : of the bounds on a user's own files: a sound release is refuted by mistake in at most one audit
+# of a hundred.
 CONFIDENCE = 0.99
 Pair = tuple[NDArray[Any], NDArray[Any]]
 
@@ -33,8 +43,9 @@ Pair = tuple[NDArray[Any], NDArray[Any]]
 class Attack:
     """One attack: what was attacked, in words, and how well it went.
 
-    `steps` is how many neighbours lie between the two inputs; the bound in `audited` is for one of them, while `told`
-    shows the attack itself. `delta` is what the promise allows between the two inputs.
+    `steps` is how many neighbours lie between the two inputs; the bound in `audited` is for one of
+    them, while `told` shows the attack itself. `delta` is what the promise allows between the two
+    inputs.
     """
 
     what: str
@@ -52,25 +63,42 @@ class Attack:
 def worst_inputs(mechanism: Any, *, unit: str | None = None) -> Pair:
     """Two inputs that one unit apart differ most. What is promised per bit differs in one bit."""
     if isinstance(mechanism, BitFlip):
-        return _codes(mechanism.n_bits, 1 if (unit or mechanism.unit) == "bit" else mechanism.n_bits)
-    if isinstance(mechanism, NoisyTopK):  # half of the scores one sensitivity up, the other half down
+        return _codes(
+            mechanism.n_bits, 1 if (unit or mechanism.unit) == "bit" else mechanism.n_bits
+        )
+    if isinstance(
+        mechanism, NoisyTopK
+    ):  # half of the scores one sensitivity up, the other half down
         k, reach = mechanism.k, mechanism.sensitivity
         return np.repeat([reach, 0.0], k), np.repeat([0.0, reach], k)
     if not hasattr(mechanism, "worst_pair"):
-        raise InvalidData(f"no attack is known for {type(mechanism).__name__}: give it a worst_pair().")
+        raise InvalidData(
+            f"no attack is known for {type(mechanism).__name__}: give it a worst_pair()."
+        )
     one, other = mechanism.worst_pair()
-    return (one[0], other[0]) if isinstance(mechanism, (KaryResponse, SubsetSelection)) else (one, other)
+    return (
+        (one[0], other[0])
+        if isinstance(mechanism, (KaryResponse, SubsetSelection))
+        else (one, other)
+    )
 
 
 def attack_mechanism(
-    mechanism: Any, *, unit: str | None = None, trials: int = 200_000, seed: int = 0, what: str | None = None
+    mechanism: Any,
+    *,
+    unit: str | None = None,
+    trials: int = 200_000,
+    seed: int = 0,
+    what: str | None = None,
 ) -> Attack:
     """Release the two worst inputs many times; the likelihood ratio says which it was."""
     pair = worst_inputs(mechanism, unit=unit)
     # At least a thousand releases, at most a hundred million numbers.
     width = max(pair[0].size, getattr(mechanism, "k", 1))
     count = max(1000, min(trials, 100_000_000 // width))
-    outcomes = collect_at_once(lambda x, rng: mechanism.release(x, rng=rng), *pair, trials=count, seed=seed)
+    outcomes = collect_at_once(
+        lambda x, rng: mechanism.release(x, rng=rng), *pair, trials=count, seed=seed
+    )
     return attack_outcomes(
         outcomes,
         what=what or f"likelihood ratio of {type(mechanism).__name__} on its two worst inputs",
@@ -89,14 +117,17 @@ def attack_release(
     delta: float = 0.0,
     confidence: float = CONFIDENCE,
 ) -> Attack:
-    """An estimator's own release, one input per row: what really runs, and no word of its mechanism's is taken."""
+    """An estimator's own release, one input per row: what really runs, and no word of its
+    mechanism's is taken.
+    """
 
     def run(values: NDArray[Any], rng: np.random.Generator) -> NDArray[Any]:
         with drawing_from(rng):
             released = np.asarray(release(values))
         return released.reshape(len(values), -1)
 
-    # At least a thousand releases, at most so many numbers in all that it stays a matter of seconds.
+    # At least a thousand releases, at most so many numbers in all that it stays a matter of
+    # seconds.
     count = max(1000, min(trials, 50_000_000 // max(1, np.size(pair[0]))))
     outcomes = collect_at_once(run, *pair, trials=count, seed=seed)
     return attack_outcomes(outcomes, what=what, delta=delta, confidence=confidence)

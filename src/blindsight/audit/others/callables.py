@@ -1,4 +1,6 @@
-"""Anything that can be called: run it on two neighbours many times and see how well the answers are told apart."""
+"""Anything that can be called: run it on two neighbours many times and see how well the answers are
+told apart.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ __all__ = ["audit_callable", "audit_measurement"]
 
 Statistic = Callable[[NDArray[Any]], NDArray[np.float64]]
 _USUAL = 64  # different answers that are told apart
-_THEIRS = Assumption("somebody else's word", "what is stated for this code was not derived here, only attacked")
+_THEIRS = Assumption(
+    "somebody else's word", "what is stated for this code was not derived here, only attacked"
+)
 
 
 def audit_callable(
@@ -37,21 +41,23 @@ def audit_callable(
     statistic: Statistic | None = None,
     name: str | None = None,
 ) -> Audit:
-    """A lower bound on the epsilon of `run(data)`, which draws its own noise, against what is stated for it.
+    """A lower bound on the epsilon of `run(data)`, which draws its own noise, against what is
+    stated for it.
 
-    Whatever it gives is looked at: numbers as they are, anything else (text, lists of changing length, an exception)
-    by how often it comes.
+    Whatever it gives is looked at: numbers as they are, anything else (text, lists of changing
+    length, an exception) by how often it comes.
 
     Parameters:
         data: two inputs that one unit apart differ as much as they can: extremes show most.
         neighbour: two inputs that one unit apart differ as much as they can: extremes show most.
-        epsilon: what is stated.
-        delta: what is stated.
-        statistic: answers (one row each) to numbers, larger for `data`; by default a linear discriminant is learned.
+        epsilon: what is stated. delta: what is stated. statistic: answers (one row each) to
+        numbers, larger for `data`; by default a linear discriminant is learned.
     """
     trials = checks.whole("trials", trials, least=100)
     label = name or str(getattr(run, "__name__", type(run).__name__))
-    answers = _numbers([_asked(run, given) for given in (data, neighbour) for _ in range(trials)], label)
+    answers = _numbers(
+        [_asked(run, given) for given in (data, neighbour) for _ in range(trials)], label
+    )
     attack = attack_outcomes(
         Outcomes(answers[:trials], answers[trials:]),
         what=f"{label} on two neighbours",
@@ -69,7 +75,9 @@ def audit_callable(
         model="central",
         sampler="float",
     )
-    verdict = Verdict.of(stated, attack.audited, room="privacy", method=label, setting="on the two inputs given")
+    verdict = Verdict.of(
+        stated, attack.audited, room="privacy", method=label, setting="on the two inputs given"
+    )
     return Audit(
         name=label,
         room="privacy",
@@ -77,7 +85,9 @@ def audit_callable(
         card=stated.with_audit(attack.audited),
         verdict=verdict,
         attacks=(attack,),
-        notes=("The callable was run as it is on the two inputs given; other inputs may show more.",),
+        notes=(
+            "The callable was run as it is on the two inputs given; other inputs may show more.",
+        ),
     )
 
 
@@ -94,7 +104,8 @@ def audit_measurement(
 ) -> Audit:
     """The same for an OpenDP measurement, held to its own privacy map at `d_in`.
 
-    A map to (epsilon, delta) is taken as it is; a map to rho (zero-concentrated) is converted at `delta`.
+    A map to (epsilon, delta) is taken as it is; a map to rho (zero-concentrated) is converted at
+    `delta`.
     """
     told = measurement.map(d_in)
     if isinstance(told, tuple):
@@ -127,7 +138,9 @@ def _asked(run: Callable[[Any], Any], given: Any) -> Any:
 def _numbers(answers: list[Any], name: str) -> NDArray[np.float64]:
     """One row of numbers per answer: the answer itself, or which of the usual ones it is."""
     if all(isinstance(answer, Exception) for answer in answers):
-        raise InvalidData(f"{name} refused every time ({answers[0]}): it takes one argument, the data.")
+        raise InvalidData(
+            f"{name} refused every time ({answers[0]}): it takes one argument, the data."
+        )
     try:
         found = np.asarray(answers, np.float64).reshape(len(answers), -1)
         if np.isfinite(found).all():
@@ -147,4 +160,8 @@ def _kind(answer: Any) -> str:
         numbers = np.asarray(answer, np.float64)
     except (TypeError, ValueError):
         return repr(answer)
-    return repr(numbers.shape) if numbers.size != 1 or np.isfinite(numbers).all() else repr(float(numbers.ravel()[0]))
+    return (
+        repr(numbers.shape)
+        if numbers.size != 1 or np.isfinite(numbers).all()
+        else repr(float(numbers.ravel()[0]))
+    )

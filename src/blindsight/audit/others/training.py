@@ -1,14 +1,17 @@
-"""A training run by Opacus, watched from outside: canaries in one run, and what its optimizer really does each step.
+"""A training run by Opacus, watched from outside: canaries in one run, and what its optimizer
+really does each step.
 
-    def train(dataset):                          # your training, unchanged, as a function of its data set
-        ...
-        return engine, model                     # the PrivacyEngine (or an accountant), and the trained module
+    def train(dataset):                          # your training, unchanged, as a function of its
+    data set
+        ... return engine, model                     # the PrivacyEngine (or an accountant), and the
+        trained module
     found = audit_training(train, dataset, delta=1e-5)
     print(found)                                 # REFUTED: records take turns: not Poisson sampling
 
-While it runs, every step is looked at: which records it read, how far one can move the summed gradient, and how much
-noise was added; what the accountant was told must fit all three. Half of the canaries, by coins, are in the training
-set; how well the model's answers tell which is a lower bound on epsilon (Steinke, Nasr and Jagielski 2023).
+While it runs, every step is looked at: which records it read, how far one can move the summed
+gradient, and how much noise was added; what the accountant was told must fit all three. Half of the
+canaries, by coins, are in the training set; how well the model's answers tell which is a lower
+bound on epsilon (Steinke, Nasr and Jagielski 2023).
 """
 
 from __future__ import annotations
@@ -53,20 +56,31 @@ class TrainingAudit:
         return bool(self.findings) or self.audited.epsilon > self.claimed
 
     def __str__(self) -> str:
-        numbers = f"ε = {self.claimed:.3g} claimed, ε ≥ {self.audited.epsilon:.3g} measured in {self.steps} steps"
+        numbers = (
+            f"ε = {self.claimed:.3g} claimed, ε ≥ {self.audited.epsilon:.3g} measured in "
+            f"{self.steps} steps"
+        )
         if not self.refuted:
             return f"not refuted: {numbers}"
         return f"REFUTED: {'; '.join((*self.findings, numbers))}"
 
 
 def audit_training(
-    train: Train, dataset: Any, *, delta: float, canaries: int = 64, seed: int = 0, confidence: float = 0.99
+    train: Train,
+    dataset: Any,
+    *,
+    delta: float,
+    canaries: int = 64,
+    seed: int = 0,
+    confidence: float = 0.99,
 ) -> TrainingAudit:
-    """Run the training once on the data set with canaries and see whether its accountant speaks the truth.
+    """Run the training once on the data set with canaries and see whether its accountant speaks the
+    truth.
 
     Parameters:
-        train: takes a data set of (input, class) tensors, trains, and returns the engine or accountant, and the module.
-        canaries: inputs that look like nothing else, with random classes; half of them, by coins, are in the training
+        train: takes a data set of (input, class) tensors, trains, and returns the engine or
+        accountant, and the module. canaries: inputs that look like nothing else, with random
+        classes; half of them, by coins, are in the training
             set.
     """
     rng = np.random.default_rng(seed)
@@ -78,7 +92,9 @@ def audit_training(
     accountant: Any = getattr(engine, "accountant", engine)
     history = [tuple(map(float, entry)) for entry in accountant.history]
     if not steps or not history:
-        raise InvalidData("no step of an Opacus optimizer was seen, or its accountant was told of none.")
+        raise InvalidData(
+            "no step of an Opacus optimizer was seen, or its accountant was told of none."
+        )
     scores = _scores(model, inputs, classes)
     return TrainingAudit(
         claimed=float(accountant.get_epsilon(delta=delta)),
@@ -107,7 +123,9 @@ class _Watched:
 
 @dataclass
 class _Step:
-    """One step: who was read, how far each record moved the sum, as far as that can be told, and the noise."""
+    """One step: who was read, how far each record moved the sum, as far as that can be told, and
+    the noise.
+    """
 
     read: list[int]
     moved: NDArray[np.float64] | None
@@ -145,26 +163,41 @@ def _findings(steps: list[_Step], history: list[tuple[float, ...]], n: int) -> I
         yield from inclusion_problems(inside, rate)
     noise = np.concatenate([step.noise for step in steps])
     spread = float(np.sqrt(np.mean(noise**2)))
-    # From above, so that sound noise is not called too small: the sensitivity that this noise is enough for.
+    # From above, so that sound noise is not called too small: the sensitivity that this noise is
+    # enough for.
     allowed = spread * (1 + _SIGMAS / math.sqrt(2 * noise.size)) / multiplier
-    moved = max((float(step.moved.max(initial=0.0)) for step in steps if step.moved is not None), default=0.0)
+    moved = max(
+        (float(step.moved.max(initial=0.0)) for step in steps if step.moved is not None),
+        default=0.0,
+    )
     if moved > _TOLERANCE * allowed:
         yield (
-            f"a record moved the summed gradient by {moved:.3g}, and the noise (standard deviation {spread:.3g}) hides "
-            f"{allowed:.3g} at the multiplier {multiplier:g} that the accountant was told: too little noise, or no clip"
+            f"a record moved the summed gradient by {moved:.3g}, and the noise (standard deviation "
+            f"{spread:.3g}) hides "
+            f"{allowed:.3g} at the multiplier {multiplier:g} that the accountant was told: too "
+            "little noise, or no clip"
         )
 
 
-def _contributions(rows: NDArray[np.float64], total: NDArray[np.float64]) -> NDArray[np.float64] | None:
-    """How far each record's gradient (a row) went into the sum; None where the gradients are too alike to tell."""
+def _contributions(
+    rows: NDArray[np.float64], total: NDArray[np.float64]
+) -> NDArray[np.float64] | None:
+    """How far each record's gradient (a row) went into the sum; None where the gradients are too
+    alike to tell.
+    """
     norms = np.linalg.norm(rows, axis=1)
     there = norms > 1e-9
     units = rows[there] / norms[there, None]
     if not len(units) or np.linalg.eigvalsh(units @ units.T)[0] < _APART:
         return None
     weights = np.linalg.solve(units @ units.T, units @ total)
-    # A sum that is no combination of its gradients was clipped layer by layer: then nothing is said.
-    return np.abs(weights) if np.linalg.norm(weights @ units - total) < 1e-2 * np.linalg.norm(total) else None
+    # A sum that is no combination of its gradients was clipped layer by layer: then nothing is
+    # said.
+    return (
+        np.abs(weights)
+        if np.linalg.norm(weights @ units - total) < 1e-2 * np.linalg.norm(total)
+        else None
+    )
 
 
 def _flat(parts: list[Any]) -> NDArray[np.float64]:
@@ -177,7 +210,9 @@ def _rows(gradients: Any) -> NDArray[np.float64]:
 
 
 def _canaries(dataset: Any, count: int, rng: np.random.Generator) -> tuple[Any, Any]:
-    """Inputs three times as long as the longest there is, in random directions, with classes at random."""
+    """Inputs three times as long as the longest there is, in random directions, with classes at
+    random.
+    """
     import torch
 
     pairs = [dataset[i] for i in range(len(dataset))]
@@ -185,7 +220,9 @@ def _canaries(dataset: Any, count: int, rng: np.random.Generator) -> tuple[Any, 
     known = sorted({int(y) for _, y in pairs})
     shape = (count, *pairs[0][0].shape)
     directions = rng.standard_normal(shape)
-    directions /= np.linalg.norm(directions.reshape(count, -1), axis=1).reshape(count, *[1] * (len(shape) - 1))
+    directions /= np.linalg.norm(directions.reshape(count, -1), axis=1).reshape(
+        count, *[1] * (len(shape) - 1)
+    )
     inputs = torch.as_tensor(3 * longest * directions, dtype=pairs[0][0].dtype)
     return inputs, torch.as_tensor(rng.choice(known, count))
 

@@ -1,10 +1,13 @@
-"""Attack what you gave away, with the photos as the truth: the owner's side, local, nothing leaves or is charged.
+"""Attack what you gave away, with the photos as the truth: the owner's side, local, nothing leaves
+or is charged.
 
-    found = audit_release("out", "out.vault")     # the folder that was given away, and the vault that was kept
-    print(found.to_text())                        # also to_html(), to_json(), write(folder)
+    found = audit_release("out", "out.vault")     # the folder that was given away, and the vault
+    that was kept print(found.to_text())                        # also to_html(), to_json(),
+    write(folder)
 
-`audit_release(release, vault, ...)` is what `blindsight audit RELEASE --vault VAULT` and the workbench call for codes;
-`audit_sketches(file, photos)` and `audit_tags(table, vault, photos)` do the same for sketches and published tags.
+`audit_release(release, vault, ...)` is what `blindsight audit RELEASE --vault VAULT` and the
+workbench call for codes; `audit_sketches(file, photos)` and `audit_tags(table, vault, photos)` do
+the same for sketches and published tags.
 """
 
 from __future__ import annotations
@@ -42,34 +45,44 @@ def audit_release(
     trials: int = 200_000,
     progress: Progress | None = None,
 ) -> ReleaseAudit:
-    """Measure on the owner's own photos what a stranger learns from a release, and what search still finds.
+    """Measure on the owner's own photos what a stranger learns from a release, and what search
+    still finds.
 
     Parameters:
-        release: the folder that was given away, and its vault.
-        vault: the folder that was given away, and its vault.
-        photos: where the photos are; by default where the vault says they were.
-        labels: what the photos show: "folder", or FILE.csv:COLUMN with the photos' names in the first column. By
-            default the folders where there are several, else the classes that the public network sees.
+        release: the folder that was given away, and its vault. vault: the folder that was given
+        away, and its vault. photos: where the photos are; by default where the vault says they
+        were. labels: what the photos show: "folder", or FILE.csv:COLUMN with the photos' names in
+        the first column. By
+            default the folders where there are several, else the classes that the public network
+            sees.
         most: at most so many photos are looked at, drawn at random.
         progress: called with (done, total, what is being done).
     """
     rng = np.random.default_rng(seed)
     step = progress or (lambda done, total, what: None)
     most = checks.whole("most", most, least=20)
-    album = read_album(Path(release), Path(vault), photos=_path(photos), most=most, rng=rng, step=step)
+    album = read_album(
+        Path(release), Path(vault), photos=_path(photos), most=most, rng=rng, step=step
+    )
     kinds, view = kinds_of(album, labels), attacks.view_of(album.encoder)
     held = view.released(album.codes)
     parts = len(_EPSILONS) + 5
     step(0, parts, "looking for single photos")
     singled = attacks.single_out(view, album.rows, held, rng)
     step(1, parts, "guessing what photos show")
-    guessed = None if kinds is None else attacks.guess(view, album.rows, held, kinds.shows, kinds.source, rng)
+    guessed = (
+        None
+        if kinds is None
+        else attacks.guess(view, album.rows, held, kinds.shows, kinds.source, rng)
+    )
     step(2, parts, "rebuilding photos")
     rebuilt = attacks.rebuild(view, album.rows, held, album.thumbnails, rng)
     step(3, parts, "searching")
     searched = attacks.search(view, album.rows, held, None if kinds is None else kinds.shows, rng)
     step(4, parts, "attacking the mechanism")
-    verdict, card = attacked_index(album.place.path, album.encoder.hasher.mechanism_, album.guarantee, trials, seed)
+    verdict, card = attacked_index(
+        album.place.path, album.encoder.hasher.mechanism_, album.guarantee, trials, seed
+    )
     budgets = []
     for number, epsilon in enumerate(_EPSILONS):
         step(5 + number, parts, f"trying epsilon {epsilon:g} on these photos")
@@ -99,8 +112,12 @@ def _path(given: str | Path | None) -> Path | None:
     return None if given is None else Path(given)
 
 
-def _at(epsilon: float, album: Album, kinds: Kinds | None, rng: np.random.Generator) -> Budget | None:
-    """The same photos under another budget; None where the public pictures it was learned from are gone."""
+def _at(
+    epsilon: float, album: Album, kinds: Kinds | None, rng: np.random.Generator
+) -> Budget | None:
+    """The same photos under another budget; None where the public pictures it was learned from are
+    gone.
+    """
     from blindsight.index.encoder import default_bits, make_encoder
 
     recipe = album.recipe
@@ -118,5 +135,7 @@ def _at(epsilon: float, album: Album, kinds: Kinds | None, rng: np.random.Genera
         epsilon=epsilon,
         hits=attacks.search(view, album.rows, drawn, shows, rng).hits,
         top1=attacks.single_out(view, album.rows, drawn, rng).top1,
-        guess=None if kinds is None else attacks.guess(view, album.rows, drawn, kinds.shows, kinds.source, rng).share,
+        guess=None
+        if kinds is None
+        else attacks.guess(view, album.rows, drawn, kinds.shows, kinds.source, rng).share,
     )

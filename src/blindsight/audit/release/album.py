@@ -1,4 +1,6 @@
-"""A release beside what only its owner knows of it: which photo each code belongs to, and what the photo shows."""
+"""A release beside what only its owner knows of it: which photo each code belongs to, and what the
+photo shows.
+"""
 
 from __future__ import annotations
 
@@ -61,15 +63,26 @@ class Album:
 
 
 def read_album(
-    release: Path, vault: Path, *, photos: Path | None, most: int, rng: np.random.Generator, step: Step
+    release: Path,
+    vault: Path,
+    *,
+    photos: Path | None,
+    most: int,
+    rng: np.random.Generator,
+    step: Step,
 ) -> Album:
     """Read the release as a stranger would, then find the photos in the owner's folder."""
     place, kept = PhotoFolder.read(release), Vault(vault)
     if kept.number != place.vault:
-        raise InvalidData(f"{vault} is not the vault of {release}: that one has number {place.vault}.")
+        raise InvalidData(
+            f"{vault} is not the vault of {release}: that one has number {place.vault}."
+        )
     folder = photos or (Path(kept.fact("source")) if kept.fact("source") else None)
     if folder is None or not folder.is_dir():
-        raise InvalidData("the vault does not say where the photos are, or they moved. Give their folder: --photos.")
+        raise InvalidData(
+            "the vault does not say where the photos are, or they moved. Give their folder: "
+            "--photos."
+        )
     header = Header.of(place.codes)
     if header.guarantee is None:
         raise InvalidData(f"{place.codes} is an index of plain codes: it promises nothing.")
@@ -77,9 +90,13 @@ def read_album(
     ids, codes = _codes(encoder, place)
     problems = tuple(_file_problems(place, kept, ids, codes))
     chosen = np.sort(rng.permutation(len(ids))[:most])
-    found, rows, thumbnails, names = _looked_at(encoder, kept, folder, place, [ids[i] for i in chosen], step)
+    found, rows, thumbnails, names = _looked_at(
+        encoder, kept, folder, place, [ids[i] for i in chosen], step
+    )
     if len(found) < 20:
-        raise InvalidData(f"only {len(found)} photos of the release were found in {folder}; an audit needs 20.")
+        raise InvalidData(
+            f"only {len(found)} photos of the release were found in {folder}; an audit needs 20."
+        )
     noted = kept.fact(f"recipe {place.release}")
     return Album(
         place=place,
@@ -107,9 +124,16 @@ def _codes(encoder: PhotoEncoder, place: PhotoFolder) -> tuple[list[str], NDArra
 
 
 def _looked_at(
-    encoder: PhotoEncoder, vault: Vault, folder: Path, place: PhotoFolder, ids: Sequence[str], step: Step
+    encoder: PhotoEncoder,
+    vault: Vault,
+    folder: Path,
+    place: PhotoFolder,
+    ids: Sequence[str],
+    step: Step,
 ) -> tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.uint8], list[str]]:
-    """The photos that are still what was released: places in `ids`, features, small pictures, names."""
+    """The photos that are still what was released: places in `ids`, features, small pictures,
+    names.
+    """
     own = {key: [key] for key in ids} if place.names == "keep" else vault.names_of(ids)
     found: list[int] = []
     names: list[str] = []
@@ -119,7 +143,13 @@ def _looked_at(
     recipe = encoder.recipe.image
     for number, key in enumerate(ids):
         step(number, len(ids), f"looking at {number:,} of {len(ids):,} photos")
-        pixels = _pixels(folder, own.get(key, ()), key if place.names == "random" else None, vault, recipe.at_least)
+        pixels = _pixels(
+            folder,
+            own.get(key, ()),
+            key if place.names == "random" else None,
+            vault,
+            recipe.at_least,
+        )
         if pixels is None:
             continue
         found.append(number)
@@ -136,7 +166,9 @@ def _looked_at(
     return np.array(found, np.int64), rows, pictures, names
 
 
-def _pixels(folder: Path, names: Sequence[str], record: str | None, vault: Vault, at_least: int | None) -> Array | None:
+def _pixels(
+    folder: Path, names: Sequence[str], record: str | None, vault: Vault, at_least: int | None
+) -> Array | None:
     """The first of these files that still is the record; None where none is."""
     for name in names:
         try:
@@ -148,23 +180,39 @@ def _pixels(folder: Path, names: Sequence[str], record: str | None, vault: Vault
     return None
 
 
-def _file_problems(place: PhotoFolder, vault: Vault, ids: Sequence[str], codes: NDArray[np.uint8]) -> list[str]:
-    """What the files give away by themselves: names, or codes that are not those the vault answered for."""
+def _file_problems(
+    place: PhotoFolder, vault: Vault, ids: Sequence[str], codes: NDArray[np.uint8]
+) -> list[str]:
+    """What the files give away by themselves: names, or codes that are not those the vault answered
+    for.
+    """
     found = []
     known = vault.photos()
     if place.names == "random":
-        content = b"".join(path.read_bytes() for path in sorted(place.path.rglob("*")) if path.is_file())
-        told = [name for name in known if len(Path(name).name) > 5 and Path(name).name.encode() in content]
+        content = b"".join(
+            path.read_bytes() for path in sorted(place.path.rglob("*")) if path.is_file()
+        )
+        told = [
+            name
+            for name in known
+            if len(Path(name).name) > 5 and Path(name).name.encode() in content
+        ]
         if told:
             found.append(f"the names of {len(told)} photos stand in the release")
-        strange = set(ids) - {photo.record for photo in known.values()} - set(vault.codes(place.release))
+        strange = (
+            set(ids) - {photo.record for photo in known.values()} - set(vault.codes(place.release))
+        )
         if strange:
             found.append(f"{len(strange)} codes stand under ids that are not the vault's")
         noted = vault.codes(place.release)
-        other = sum(key in noted and noted[key] != code.tobytes() for key, code in zip(ids, codes, strict=True))
+        other = sum(
+            key in noted and noted[key] != code.tobytes()
+            for key, code in zip(ids, codes, strict=True)
+        )
         if other:
             found.append(
-                f"{other} codes are not those that the vault noted: a photo was released twice, or the file changed"
+                f"{other} codes are not those that the vault noted: a photo was released twice, or "
+                "the file changed"
             )
     return found
 
@@ -179,7 +227,9 @@ class Kinds:
 
 
 def kinds_of(album: Album, labels: str | None) -> Kinds | None:
-    """By the owner's labels ("folder", or FILE.csv:COLUMN), else by folders, else by the public network's classes."""
+    """By the owner's labels ("folder", or FILE.csv:COLUMN), else by folders, else by the public
+    network's classes.
+    """
     told = told_kinds(album.names, labels)
     network = album.encoder.recipe.image.network
     if told is not None or network is None:
@@ -188,18 +238,26 @@ def kinds_of(album: Album, labels: str | None) -> Kinds | None:
 
     weights = head(network)
     seen = (album.rows @ weights.T).argmax(axis=1)
-    return _numbered([str(number) for number in seen], f"the {len(weights):,} public classes of the network")
+    return _numbered(
+        [str(number) for number in seen], f"the {len(weights):,} public classes of the network"
+    )
 
 
 def told_kinds(names: Sequence[str], labels: str | None) -> Kinds | None:
-    """What the owner says that photos show, by their names; None where neither labels nor folders say anything."""
+    """What the owner says that photos show, by their names; None where neither labels nor folders
+    say anything.
+    """
     if labels is not None and labels != "folder":
-        return _numbered(_from_table(labels, names), f"column {labels.rpartition(':')[2]} of your table")
+        return _numbered(
+            _from_table(labels, names), f"column {labels.rpartition(':')[2]} of your table"
+        )
     folders = [name.rpartition("/")[0] for name in names]
     count = len(set(folders))
     if labels == "folder" or 2 <= count <= len(folders) // 2:
         if count < 2:
-            raise InvalidData("the photos lie in one folder, so folders say nothing of what they show.")
+            raise InvalidData(
+                "the photos lie in one folder, so folders say nothing of what they show."
+            )
         return _numbered(folders, "the folders they lie in")
     return None
 
@@ -214,5 +272,7 @@ def _from_table(rule: str, names: Sequence[str]) -> list[str]:
     missing = sum(not table.get(name) for name in names)
     if missing:
         path = rule.rpartition(":")[0]
-        raise InvalidData(f"{missing} of {len(names)} photos have no label in {path}. Every photo needs one.")
+        raise InvalidData(
+            f"{missing} of {len(names)} photos have no label in {path}. Every photo needs one."
+        )
     return [table[name] for name in names]

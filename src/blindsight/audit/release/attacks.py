@@ -1,8 +1,9 @@
-"""What a stranger makes of released codes, measured against the photos: four questions, each with what chance gives,
-what codes without noise give, and what the photos' own features give.
+"""What a stranger makes of released codes, measured against the photos: four questions, each with
+what chance gives, what codes without noise give, and what the photos' own features give.
 
-The stranger knows the hash function and the mechanism, which are public; to guess and to rebuild, also half of the
-photos with what they show. That is much to know: what it cannot do, a weaker one cannot either.
+The stranger knows the hash function and the mechanism, which are public; to guess and to rebuild,
+also half of the photos with what they show. That is much to know: what it cannot do, a weaker one
+cannot either.
 """
 
 from __future__ import annotations
@@ -73,7 +74,9 @@ class View(Protocol):
         """How often the truth was told, among how many, and how often it should be."""
 
     def lies(self, plain: Array, released: Array) -> tuple[Array, int, float]:
-        """How many photos' codes were changed in each way that came, how many ways there are, and each one's chance."""
+        """How many photos' codes were changed in each way that came, how many ways there are, and
+        each one's chance.
+        """
 
 
 class _Cells:
@@ -103,12 +106,20 @@ class _Cells:
         return np.asarray(by_cell)[:, released]
 
     def law(self, plain: Array, released: Array) -> tuple[int, int, float]:
-        return int((plain == released).sum()), len(plain), float(self.book.mechanism.truth_probability)
+        return (
+            int((plain == released).sum()),
+            len(plain),
+            float(self.book.mechanism.truth_probability),
+        )
 
     def lies(self, plain: Array, released: Array) -> tuple[Array, int, float]:
         k = self.book.k
         shift, counts = np.unique((released - plain) % k, return_counts=True)
-        return counts[shift > 0], k - 1, (1 - float(self.book.mechanism.truth_probability)) / (k - 1)
+        return (
+            counts[shift > 0],
+            k - 1,
+            (1 - float(self.book.mechanism.truth_probability)) / (k - 1),
+        )
 
 
 class _Bits:
@@ -148,17 +159,25 @@ def view_of(encoder: PhotoEncoder) -> View:
 
 
 def law_problem(view: View, rows: Array, released: Array) -> str | None:
-    """Whether the noise is not what is stated: the truth told too often, or the photos changed all in one way."""
+    """Whether the noise is not what is stated: the truth told too often, or the photos changed all
+    in one way.
+    """
     plain = view.plain(rows)
     told, n, stated = view.law(plain, released)
     if stats.binom.sf(told - 1, n, stated) < _ERROR / 2:
-        return f"the true code was told in {told:,} of {n:,} cases, where the promise says {stated:.1%}"
+        return (
+            f"the true code was told in {told:,} of {n:,} cases, where the promise says "
+            f"{stated:.1%}"
+        )
     counts, ways, chance = view.lies(plain, released)
-    odd = np.minimum(stats.binom.cdf(counts, len(plain), chance), stats.binom.sf(counts - 1, len(plain), chance))
+    odd = np.minimum(
+        stats.binom.cdf(counts, len(plain), chance), stats.binom.sf(counts - 1, len(plain), chance)
+    )
     if float(odd.min(initial=1.0)) * 2 * ways < _ERROR / 2:
         count = int(counts[int(odd.argmin())])
         return (
-            f"{count:,} of {len(plain):,} codes were changed in one and the same way, where the promise says "
+            f"{count:,} of {len(plain):,} codes were changed in one and the same way, where the "
+            "promise says "
             f"{chance:.1%}: photos share their noise, and their differences show"
         )
     return None
@@ -166,7 +185,9 @@ def law_problem(view: View, rows: Array, released: Array) -> str | None:
 
 @dataclass(frozen=True)
 class Singled:
-    """Somebody who holds a copy of a photo looks for its entry: mean rank and how often the first is right."""
+    """Somebody who holds a copy of a photo looks for its entry: mean rank and how often the first
+    is right.
+    """
 
     rank: float
     top1: float
@@ -186,11 +207,19 @@ def single_out(view: View, rows: Array, released: Array, rng: np.random.Generato
     asked = rng.permutation(len(rows))[:_PROBES]
     rank, top = ranks(view.fits(plain[asked], released), asked)
     plain_rank, plain_top = ranks(view.fits(plain[asked], plain), asked)
-    return Singled(float(rank.mean()), float(top.mean()), float(plain_rank.mean()), float(plain_top.mean()), len(rows))
+    return Singled(
+        float(rank.mean()),
+        float(top.mean()),
+        float(plain_rank.mean()),
+        float(plain_top.mean()),
+        len(rows),
+    )
 
 
 def ranks(fits: Array, own: Array) -> tuple[Floats, Floats]:
-    """Of each row's own entry: its rank, and how often it is taken for the first; ties by lot, in expectation."""
+    """Of each row's own entry: its rank, and how often it is taken for the first; ties by lot, in
+    expectation.
+    """
     mine = fits[np.arange(len(own)), own][:, None]
     above, tied = (fits > mine).sum(axis=1), (fits == mine).sum(axis=1)
     return above + (tied + 1) / 2, np.where(above == 0, 1 / tied, 0.0)
@@ -198,7 +227,9 @@ def ranks(fits: Array, own: Array) -> tuple[Floats, Floats]:
 
 @dataclass(frozen=True)
 class Guessed:
-    """How often what a photo shows is guessed: from the release, without noise, from features; and by luck."""
+    """How often what a photo shows is guessed: from the release, without noise, from features; and
+    by luck.
+    """
 
     share: float
     plain: float
@@ -208,8 +239,12 @@ class Guessed:
     source: str
 
 
-def guess(view: View, rows: Array, released: Array, shows: Array, source: str, rng: np.random.Generator) -> Guessed:
-    """By the best of two strangers who know half of the photos: counts of kinds in each code, and ridge regression."""
+def guess(
+    view: View, rows: Array, released: Array, shows: Array, source: str, rng: np.random.Generator
+) -> Guessed:
+    """By the best of two strangers who know half of the photos: counts of kinds in each code, and
+    ridge regression.
+    """
     known = half(len(rows), rng)
     plain = view.plain(rows)
     learn = np.flatnonzero(known)
@@ -231,7 +266,10 @@ def guess(view: View, rows: Array, released: Array, shows: Array, source: str, r
 
 
 def _best(view: View, codes: Array, shows: Array, asked: Array, truth: Array) -> float:
-    return max(by_count(codes, shows, asked, truth), _by_ridge(view.vectors(codes), shows, view.vectors(asked), truth))
+    return max(
+        by_count(codes, shows, asked, truth),
+        _by_ridge(view.vectors(codes), shows, view.vectors(asked), truth),
+    )
 
 
 def half(n: int, rng: np.random.Generator) -> NDArray[np.bool_]:
@@ -259,12 +297,16 @@ def _by_ridge(x: Floats, shows: Array, z: Floats, truth: Array) -> float:
     gram = given.T @ given
     gram[np.diag_indices_from(gram)] += 1e-2 * max(np.trace(gram) / len(gram), 1e-12) + 1e-9
     weights = np.linalg.solve(gram, given.T @ (wanted - wanted.mean(axis=0)))
-    return float((kinds[((z - centre) @ weights + wanted.mean(axis=0)).argmax(axis=1)] == truth).mean())
+    return float(
+        (kinds[((z - centre) @ weights + wanted.mean(axis=0)).argmax(axis=1)] == truth).mean()
+    )
 
 
 @dataclass(frozen=True, eq=False)
 class Rebuilt:
-    """Pictures from codes: PSNR and SSIM of the release, of codes without noise, of features, and of the mean image."""
+    """Pictures from codes: PSNR and SSIM of the release, of codes without noise, of features, and
+    of the mean image.
+    """
 
     psnr: float
     ssim: float
@@ -276,9 +318,15 @@ class Rebuilt:
 
 
 def rebuild(
-    view: View, rows: Array, released: Array, thumbnails: NDArray[np.uint8], rng: np.random.Generator
+    view: View,
+    rows: Array,
+    released: Array,
+    thumbnails: NDArray[np.uint8],
+    rng: np.random.Generator,
 ) -> Rebuilt:
-    """Learn the way back on half of the photos, by ridge regression and by a small network; the better is told."""
+    """Learn the way back on half of the photos, by ridge regression and by a small network; the
+    better is told.
+    """
     known = half(len(rows), rng)
     plain = view.plain(rows)
     seed = int(rng.integers(2**31))
@@ -295,13 +343,17 @@ def rebuild(
     released_back = from_(view.vectors(fresh), images, view.vectors(released[~known]))
     plain_back = from_(view.vectors(plain[known]), thumbnails[known], view.vectors(plain[~known]))
     feature_back = from_(_centred(rows[known]), thumbnails[known], _centred(rows[~known]))
-    mean = np.broadcast_to(thumbnails[known].mean(axis=0).astype(np.uint8), thumbnails[:_SHOWN].shape)
+    mean = np.broadcast_to(
+        thumbnails[known].mean(axis=0).astype(np.uint8), thumbnails[:_SHOWN].shape
+    )
     shown = {
         "your photos": thumbnails[~known][:_SHOWN],
         f"from the features: {feature_back.psnr:.1f} dB": feature_back.images[:_SHOWN],
         f"from codes without noise: {plain_back.psnr:.1f} dB": plain_back.images[:_SHOWN],
         f"from what you gave away: {released_back.psnr:.1f} dB": released_back.images[:_SHOWN],
-        f"from nothing, the mean photo: {released_back.psnr_of_mean:.1f} dB": mean[: len(thumbnails[~known])],
+        f"from nothing, the mean photo: {released_back.psnr_of_mean:.1f} dB": mean[
+            : len(thumbnails[~known])
+        ],
     }
     return Rebuilt(
         psnr=released_back.psnr,
@@ -316,7 +368,9 @@ def rebuild(
 
 @dataclass(frozen=True)
 class Searched:
-    """Of the first ten hits, how many show what the query shows; and how many are what unprotected search shows."""
+    """Of the first ten hits, how many show what the query shows; and how many are what unprotected
+    search shows.
+    """
 
     hits: float
     features: float
@@ -324,24 +378,40 @@ class Searched:
     same: float
 
 
-def search(view: View, rows: Array, released: Array, shows: Array | None, rng: np.random.Generator) -> Searched:
-    """Photos as queries for each other. Without kinds, what unprotected search shows first counts as right."""
+def search(
+    view: View, rows: Array, released: Array, shows: Array | None, rng: np.random.Generator
+) -> Searched:
+    """Photos as queries for each other.
+
+    Without kinds, what unprotected search shows first counts as right.
+    """
     asked = rng.permutation(len(rows))[:_PROBES]
     points = _centred(rows)
     alike = points[asked] @ points.T
     scores = np.asarray(view.scores(rows[asked], released), np.float64)
-    first = {name: _first(value, asked, rng) for name, value in (("features", alike), ("hits", scores))}
+    first = {
+        name: _first(value, asked, rng) for name, value in (("features", alike), ("hits", scores))
+    }
     near = int(np.clip(len(rows) // 20, _FIRST, 100))
     best = _first(alike, asked, rng, near)
-    same = float(np.mean([len(set(mine) & set(theirs)) for mine, theirs in zip(first["hits"], best, strict=True)]))
+    same = float(
+        np.mean(
+            [len(set(mine) & set(theirs)) for mine, theirs in zip(first["hits"], best, strict=True)]
+        )
+    )
     if shows is None:
         return Searched(same, float(_FIRST), _FIRST * near / (len(rows) - 1), same)
-    counts = {name: float((shows[found] == shows[asked][:, None]).sum(axis=1).mean()) for name, found in first.items()}
+    counts = {
+        name: float((shows[found] == shows[asked][:, None]).sum(axis=1).mean())
+        for name, found in first.items()
+    }
     chance = _FIRST * float(np.mean((np.bincount(shows)[shows[asked]] - 1) / (len(rows) - 1)))
     return Searched(counts["hits"], counts["features"], chance, same)
 
 
-def _first(values: Array, own: Array, rng: np.random.Generator, count: int = _FIRST) -> NDArray[np.int64]:
+def _first(
+    values: Array, own: Array, rng: np.random.Generator, count: int = _FIRST
+) -> NDArray[np.int64]:
     """The places of the largest values, not counting the query itself; ties by lot."""
     scores = values.astype(np.float64).copy()
     scores[np.arange(len(own)), own] = -np.inf
@@ -360,4 +430,6 @@ def _quietly(encoder: PhotoEncoder, rows: Array) -> NDArray[np.uint8]:
 def _centred(rows: Array) -> Floats:
     """Features as unit vectors about their own mean."""
     found = rows - rows.mean(axis=1, keepdims=True)
-    return np.asarray(found / np.maximum(np.linalg.norm(found, axis=1, keepdims=True), 1e-12), np.float64)
+    return np.asarray(
+        found / np.maximum(np.linalg.norm(found, axis=1, keepdims=True), 1e-12), np.float64
+    )

@@ -1,4 +1,6 @@
-"""What came of attacking a release: the numbers, the answer in two sentences, what to change, and the report."""
+"""What came of attacking a release: the numbers, the answer in two sentences, what to change, and
+the report.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ _OFTEN = 0.1
 
 @dataclass(frozen=True)
 class Budget:
-    """What another epsilon would give on these photos: hits of ten, first guess right, what is shown guessed."""
+    """What another epsilon would give on these photos: hits of ten, first guess right, what is
+    shown guessed.
+    """
 
     epsilon: float
     hits: float
@@ -60,9 +64,14 @@ class ReleaseAudit:
     def answer(self) -> str:
         """Two sentences: what a stranger finds out, and what search still finds."""
         s, g, found = self.singled, self.guessed, self.searched
-        known = "" if g is None else f", and guesses what a photo shows {_often(g.share)} ({_of_100(g.luck)} by luck)"
+        known = (
+            ""
+            if g is None
+            else f", and guesses what a photo shows {_often(g.share)} ({_of_100(g.luck)} by luck)"
+        )
         first = (
-            f"Somebody who has a copy of a photo finds its entry {_often(s.top1)} ({_of_100(s.chance)} by luck){known}."
+            f"Somebody who has a copy of a photo finds its entry {_often(s.top1)} "
+            f"({_of_100(s.chance)} by luck){known}."
         )
         if self.problems:
             first = f"Do not give this away: {self.problems[0]}."
@@ -70,7 +79,8 @@ class ReleaseAudit:
             first = "Do not give this away: the attack contradicts what the card states."
         right = "show the same" if g is not None else "are what unprotected search shows"
         second = (
-            f"Of the first ten hits {found.hits:.1f} {right}, where unprotected search finds {found.features:.1f} and "
+            f"Of the first ten hits {found.hits:.1f} {right}, where unprotected search finds "
+            f"{found.features:.1f} and "
             f"chance {found.chance:.1f}."
         )
         return f"{first} {second}"
@@ -80,25 +90,49 @@ class ReleaseAudit:
         return list(_advice(self))
 
     def rows(self) -> list[dict[str, str]]:
-        """The table: each question with the release, codes without noise, the photos' features, and chance."""
+        """The table: each question with the release, codes without noise, the photos' features, and
+        chance.
+        """
         s, g, r, found = self.singled, self.guessed, self.rebuilt, self.searched
         rows = [
-            _row("one photo found by its copy, first try", s.top1, s.plain_top1, 1.0, s.chance, "{:.1%}"),
+            _row(
+                "one photo found by its copy, first try",
+                s.top1,
+                s.plain_top1,
+                1.0,
+                s.chance,
+                "{:.1%}",
+            ),
             _row("rank of its entry", s.rank, s.plain_rank, 1.0, (s.n + 1) / 2, "{:.0f}"),
         ]
         if g is not None:
-            rows.append(_row("what a photo shows guessed", g.share, g.plain, g.features, g.luck, "{:.0%}"))
-        rows.append(_row("photo rebuilt, PSNR in dB", r.psnr, r.plain, r.features, r.mean, "{:.1f}"))
-        rows.append(_row("first ten hits that fit", found.hits, None, found.features, found.chance, "{:.1f}"))
+            rows.append(
+                _row("what a photo shows guessed", g.share, g.plain, g.features, g.luck, "{:.0%}")
+            )
+        rows.append(
+            _row("photo rebuilt, PSNR in dB", r.psnr, r.plain, r.features, r.mean, "{:.1f}")
+        )
+        rows.append(
+            _row(
+                "first ten hits that fit", found.hits, None, found.features, found.chance, "{:.1f}"
+            )
+        )
         return rows
 
     def report(self) -> Report:
         """The page, the Markdown and the JSON."""
-        notes = [f"Measured on {self.looked_at:,} of {self.stored:,} photos, on this computer; nothing left it."]
+        notes = [
+            f"Measured on {self.looked_at:,} of {self.stored:,} photos, on this computer; nothing "
+            "left it."
+        ]
         if self.lost:
-            notes.append(f"{self.lost:,} codes have no photo here any more that could be looked at.")
+            notes.append(
+                f"{self.lost:,} codes have no photo here any more that could be looked at."
+            )
         if self.guessed is not None:
-            notes.append(f"What a photo shows: {self.guessed.kinds} kinds, by {self.guessed.source}.")
+            notes.append(
+                f"What a photo shows: {self.guessed.kinds} kinds, by {self.guessed.source}."
+            )
         return Report(
             title=f"Attack on {self.name}",
             verdicts=[self.verdict],
@@ -121,7 +155,9 @@ class ReleaseAudit:
     def to_json(self) -> str:
         """The report's JSON, with the numbers under "measured"."""
         fields = json.loads(self.report().to_json())
-        return json.dumps({**fields, "measured": self.to_dict()}, ensure_ascii=False, indent=2, allow_nan=False)
+        return json.dumps(
+            {**fields, "measured": self.to_dict()}, ensure_ascii=False, indent=2, allow_nan=False
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """The numbers as plain values."""
@@ -152,13 +188,16 @@ class ReleaseAudit:
         shown = [
             Figure(
                 "What comes back of your photos",
-                "What a stranger rebuilds who knows the hash function and half of the photos, by the better of ridge "
-                "regression and a small network. What is no better than the mean photo tells no more than that.",
+                "What a stranger rebuilds who knows the hash function and half of the photos, by "
+                "the better of ridge "
+                "regression and a small network. What is no better than the mean photo tells no "
+                "more than that.",
                 gallery(self.rebuilt.pictures),
             ),
             Figure(
                 "What a stranger finds out, and what search finds",
-                "From what you gave away; from codes without noise; from the photos' features, which is no protection "
+                "From what you gave away; from codes without noise; from the photos' features, "
+                "which is no protection "
                 "at all; and by chance.",
                 "",
                 self.rows(),
@@ -174,7 +213,9 @@ class ReleaseAudit:
             "one photo found by its copy": [(b.epsilon, b.top1) for b in self.budgets],
         }
         if self.guessed is not None:
-            lines["what a photo shows guessed"] = [(b.epsilon, b.guess or 0.0) for b in self.budgets]
+            lines["what a photo shows guessed"] = [
+                (b.epsilon, b.guess or 0.0) for b in self.budgets
+            ]
         rows: list[dict[str, Any]] = [
             {
                 "epsilon": f"{b.epsilon:g}",
@@ -186,7 +227,8 @@ class ReleaseAudit:
         ]
         return Figure(
             "The same photos at other budgets",
-            "Fresh releases of these photos that stayed here; the budget per record from left to right.",
+            "Fresh releases of these photos that stayed here; the budget per record from left to "
+            "right.",
             curves(lines, xlabel="epsilon per record", ylabel="share"),
             rows,
         )
@@ -223,43 +265,66 @@ def _advice(audit: ReleaseAudit) -> Iterator[str]:
     for problem in audit.problems:
         yield f"do not give this away, and take back what you can: {problem}"
     if audit.verdict.refuted:
-        yield "do not give this away: the attack on its worst inputs contradicts what the card states"
+        yield (
+            "do not give this away: the attack on its worst inputs contradicts what the card states"
+        )
     if s.top1 >= _OFTEN and _gained(s.top1, s.chance, s.plain_top1) >= _AS_GOOD:
         yield (
-            f"lower epsilon: a photo is found by its copy {_often(s.top1)}, nearly as often as from codes without "
-            f"noise ({_of_100(s.plain_top1)}), whatever epsilon says{_at_most(audit, 'top1', s.top1 / 2)}"
+            f"lower epsilon: a photo is found by its copy {_often(s.top1)}, nearly as often as "
+            "from codes without "
+            f"noise ({_of_100(s.plain_top1)}), whatever epsilon "
+            f"says{_at_most(audit, 'top1', s.top1 / 2)}"
         )
     elif s.top1 >= _OFTEN:
         lower = _at_most(audit, "top1", s.top1 / 2)
-        yield f"lower epsilon if copies of single photos are about: one is found {_often(s.top1)}{lower}"
+        yield (
+            "lower epsilon if copies of single photos are about: one is found "
+            f"{_often(s.top1)}{lower}"
+        )
     if g is not None and g.share - g.luck > 0.05 and _gained(g.share, g.luck, g.plain) >= _AS_GOOD:
         yield (
-            f"take this for what it is: what a photo shows is guessed {_often(g.share)}, as well as from codes without "
+            f"take this for what it is: what a photo shows is guessed {_often(g.share)}, as well "
+            "as from codes without "
             f"noise ({_of_100(g.plain)}){_at_most(audit, 'guess', (g.share + g.luck) / 2)}"
         )
     if r.plain - r.mean > 0.5 and _gained(r.psnr, r.mean, r.plain) >= _AS_GOOD:
         yield (
-            f"look at the pictures: they come back as well as from codes without noise ({r.psnr:.1f} dB against "
+            "look at the pictures: they come back as well as from codes without noise "
+            f"({r.psnr:.1f} dB against "
             f"{r.plain:.1f}; the mean photo has {r.mean:.1f})"
         )
     kept = _gained(found.hits, found.chance, found.features)
     if kept < 0.25:
-        more = next((b for b in audit.budgets if b.epsilon > audit.epsilon and b.hits > found.hits + 0.5), None)
+        more = next(
+            (b for b in audit.budgets if b.epsilon > audit.epsilon and b.hits > found.hits + 0.5),
+            None,
+        )
         larger = "" if more is None else f"; epsilon {more.epsilon:g} finds {more.hits:.1f}"
         yield (
-            f"search finds little ({found.hits:.1f} of ten, unprotected {found.features:.1f}): give public pictures "
+            f"search finds little ({found.hits:.1f} of ten, unprotected {found.features:.1f}): "
+            "give public pictures "
             f"like yours (--public), best with a folder per class{larger}"
         )
     enough = [b for b in audit.budgets if b.epsilon < audit.epsilon and b.hits >= 0.95 * found.hits]
     if enough and kept >= 0.1:
         least = min(enough, key=lambda b: b.epsilon)
-        yield f"epsilon {least.epsilon:g} would do: it finds {least.hits:.1f} of ten, as many as {audit.epsilon:g} does"
+        yield (
+            f"epsilon {least.epsilon:g} would do: it finds {least.hits:.1f} of ten, as many as "
+            f"{audit.epsilon:g} does"
+        )
 
 
 def _at_most(audit: ReleaseAudit, name: str, level: float) -> str:
-    """The largest smaller budget on offer at which a number is down to a level, as half a sentence."""
-    lower = [b for b in audit.budgets if b.epsilon < audit.epsilon and (getattr(b, name) or 0.0) <= level]
+    """The largest smaller budget on offer at which a number is down to a level, as half a
+    sentence.
+    """
+    lower = [
+        b for b in audit.budgets if b.epsilon < audit.epsilon and (getattr(b, name) or 0.0) <= level
+    ]
     if not lower:
         return ""
     best = max(lower, key=lambda b: b.epsilon)
-    return f"; at epsilon {best.epsilon:g} it is {_often(getattr(best, name))}, and {best.hits:.1f} of ten hits fit"
+    return (
+        f"; at epsilon {best.epsilon:g} it is {_often(getattr(best, name))}, and {best.hits:.1f} "
+        "of ten hits fit"
+    )

@@ -1,4 +1,6 @@
-"""Attack the sketches that were sent, with the photos behind them as the truth: what every attacker makes of them."""
+"""Attack the sketches that were sent, with the photos behind them as the truth: what every attacker
+makes of them.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,8 @@ def audit_sketches(
     seed: int = 0,
     trials: int = 200_000,
 ) -> Report:
-    """Rebuild the owner's photos from their sketches by every attacker, one of whom has seen half of the photos.
+    """Rebuild the owner's photos from their sketches by every attacker, one of whom has seen half
+    of the photos.
 
     Parameters:
         path: the file that was sent.
@@ -49,14 +52,21 @@ def audit_sketches(
     suite = Suite(held.parameters, public=images[known], steps=steps or _STEPS, random_state=seed)
     guesses = suite.recover(held[places[~known]])
     asked, depth = images[~known], held.parameters.depth
-    found = sorted((measure(name, asked, guess, depth=depth) for name, guess in guesses.items()), key=lambda r: -r.psnr)
+    found = sorted(
+        (measure(name, asked, guess, depth=depth) for name, guess in guesses.items()),
+        key=lambda r: -r.psnr,
+    )
     mean = np.broadcast_to(images[known].mean(axis=0), asked.shape)
     alone = measure("the mean photo", asked, mean, depth=depth)
     _, first = ranks(-_apart(asked, guesses[found[0].attack]), np.arange(len(asked)))
     top = float(first.mean())
     judged = audit(held, name=Path(path).name, trials=trials, seed=seed)
     rows = [
-        {"from": r.attack, "PSNR in dB": f"{r.psnr:.1f}", "SSIM": "" if r.ssim is None else f"{r.ssim:.2f}"}
+        {
+            "from": r.attack,
+            "PSNR in dB": f"{r.psnr:.1f}",
+            "SSIM": "" if r.ssim is None else f"{r.ssim:.2f}",
+        }
         for r in (*found, alone)
     ]
     scale = 255 / (2.0**depth - 1)
@@ -70,15 +80,18 @@ def audit_sketches(
         figures=[
             Figure(
                 "What comes back of your photos",
-                f"{len(asked):,} of your photos as every attacker rebuilds them from what you sent; the network has "
-                f"seen {int(known.sum()):,} others of them. What is no better than the mean photo tells no more.",
+                f"{len(asked):,} of your photos as every attacker rebuilds them from what you "
+                "sent; the network has "
+                f"seen {int(known.sum()):,} others of them. What is no better than the mean photo "
+                "tells no more.",
                 gallery(pictures, scale=max(1, 64 // asked.shape[2])),
                 rows,
             )
         ],
         notes=["Measured on this computer; nothing left it. The page shows photos, so keep it."],
         changes=[*_advice(found[0].psnr, alone.psnr, top, len(asked)), *changes(judged)],
-        summary=f"{measured_verdict(found, held.image_shape, missing=suite.missing)} Somebody who has a copy of a "
+        summary=f"{measured_verdict(found, held.image_shape, missing=suite.missing)} Somebody who "
+        "has a copy of a "
         f"photo finds its sketch in {100 * top:.0f} of 100 cases ({100 / len(asked):.1f} by luck).",
     )
 
@@ -88,11 +101,16 @@ def _photos(
 ) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
     """Places of sketches, and the photos behind them as they were sketched."""
     if not folder.is_dir():
-        raise InvalidData(f"{folder} is not a folder. Give the photos that were sketched: --photos.")
+        raise InvalidData(
+            f"{folder} is not a folder. Give the photos that were sketched: --photos."
+        )
     classes = any(entry.is_dir() and not entry.name.startswith(".") for entry in folder.iterdir())
     images = load_class_folders(folder) if classes else load_folder(folder)
     if len(images) != len(held):
-        raise InvalidData(f"{folder} holds {len(images):,} photos, the file {len(held):,} sketches: not its photos.")
+        raise InvalidData(
+            f"{folder} holds {len(images):,} photos, the file {len(held):,} sketches: not its "
+            "photos."
+        )
     places = np.sort(rng.permutation(len(held))[:most])
     if len(places) < 8:
         raise InvalidData(f"an audit needs 8 sketches, here are {len(places)}.")
@@ -116,9 +134,12 @@ def _advice(psnr: float, alone: float, top: float, n: int) -> list[str]:
     found = []
     if psnr > alone + 1:
         found.append(
-            f"look at the pictures: they come back at {psnr:.1f} dB, the mean photo has {alone:.1f}. Sketch with a "
+            f"look at the pictures: they come back at {psnr:.1f} dB, the mean photo has "
+            f"{alone:.1f}. Sketch with a "
             "larger q (--max-psnr sets the goal), or smaller images"
         )
     if top > 10 / n:
-        found.append("send sketches only to who may know that a photo is among them: a copy finds its sketch")
+        found.append(
+            "send sketches only to who may know that a photo is among them: a copy finds its sketch"
+        )
     return found

@@ -1,4 +1,6 @@
-"""Attack published tags, with the photos and what they show as the truth: what does a stranger guess from a tag?"""
+"""Attack published tags, with the photos and what they show as the truth: what does a stranger
+guess from a tag?
+"""
 
 from __future__ import annotations
 
@@ -36,20 +38,22 @@ def audit_tags(
     seed: int = 0,
     trials: int = 200_000,
 ) -> Report:
-    """How often a stranger guesses what a photo shows from its published tag, and finds the photo's row by a copy.
+    """How often a stranger guesses what a photo shows from its published tag, and finds the photo's
+    row by a copy.
 
     Parameters:
-        table: the CSV file that was given away: a photo's id (or name), and its tags with ";" between.
-        vault: what was kept of the release.
-        photos: the photos' folder.
-        labels: what the photos show: "folder", or FILE.csv:COLUMN with the photos' names in the first column.
+        table: the CSV file that was given away: a photo's id (or name), and its tags with ";"
+        between. vault: what was kept of the release. photos: the photos' folder. labels: what the
+        photos show: "folder", or FILE.csv:COLUMN with the photos' names in the first column.
     """
     source, rng = Path(table), np.random.default_rng(seed)
     published = _published(source)
     names = _names(Vault(vault), Path(photos), published)
     listed = sorted(names)
     if len(listed) < 20:
-        raise InvalidData(f"only {len(listed)} photos of {source} were found in {photos}; an audit needs 20.")
+        raise InvalidData(
+            f"only {len(listed)} photos of {source} were found in {photos}; an audit needs 20."
+        )
     kinds = told_kinds([names[key] for key in listed], labels)
     if kinds is None:
         raise InvalidData("say what the photos show: --labels folder, or --labels FILE.csv:COLUMN.")
@@ -70,22 +74,34 @@ def audit_tags(
         figures=[
             Figure(
                 "What a stranger finds out",
-                "From the tags you gave away; from tags that always say what a photo shows; and by chance.",
+                "From the tags you gave away; from tags that always say what a photo shows; and by "
+                "chance.",
                 "",
                 [
                     _row("what a photo shows guessed", f"{guess:.0%}", "100%", f"{luck:.0%}"),
-                    _row("row found by a copy, first try", f"{top:.1%}", f"{plain_top:.1%}", f"{1 / n:.1%}"),
-                    _row("rank of its row", f"{rank:.0f}", f"{plain_rank:.0f}", f"{(n + 1) / 2:.0f}"),
+                    _row(
+                        "row found by a copy, first try",
+                        f"{top:.1%}",
+                        f"{plain_top:.1%}",
+                        f"{1 / n:.1%}",
+                    ),
+                    _row(
+                        "rank of its row", f"{rank:.0f}", f"{plain_rank:.0f}", f"{(n + 1) / 2:.0f}"
+                    ),
                 ],
             )
         ],
         notes=[
-            f"Measured on {n:,} of {len(published):,} published photos, on this computer; nothing left it.",
-            f"What a photo shows: {len(kinds.names)} kinds, by {kinds.source}. The stranger knows it of half of them.",
+            f"Measured on {n:,} of {len(published):,} published photos, on this computer; nothing "
+            "left it.",
+            f"What a photo shows: {len(kinds.names)} kinds, by {kinds.source}. The stranger knows "
+            "it of half of them.",
         ],
         changes=_advice(guess, luck, broken),
-        summary=f"From its published tag, what a photo shows is guessed in {100 * guess:.0f} of 100 cases "
-        f"({100 * luck:.0f} by luck). Somebody who has a copy of a photo finds its row in {100 * top:.1f} of 100 cases "
+        summary=f"From its published tag, what a photo shows is guessed in {100 * guess:.0f} of "
+        "100 cases "
+        f"({100 * luck:.0f} by luck). Somebody who has a copy of a photo finds its row in "
+        f"{100 * top:.1f} of 100 cases "
         f"({100 / n:.1f} by luck).",
         broken=broken,
     )
@@ -96,7 +112,9 @@ def _published(source: Path) -> dict[str, str]:
     try:
         rows = list(csv.reader(read_bytes(source, largest=LIMITS.file_bytes).decode().splitlines()))
     except (UnicodeDecodeError, csv.Error) as error:
-        raise InvalidData(f"{source} cannot be read as a table ({type(error).__name__}).") from error
+        raise InvalidData(
+            f"{source} cannot be read as a table ({type(error).__name__})."
+        ) from error
     found = {row[0]: row[1] for row in rows[1:] if len(row) >= 2}
     if not found:
         raise InvalidData(f"{source} holds no published tags: a photo's id, and its tags.")
@@ -104,17 +122,25 @@ def _published(source: Path) -> dict[str, str]:
 
 
 def _names(vault: Vault, folder: Path, published: dict[str, str]) -> dict[str, str]:
-    """The file of each published photo: by its content, for ids are the vault's; or by the name that stands there."""
+    """The file of each published photo: by its content, for ids are the vault's; or by the name
+    that stands there.
+    """
     found: dict[str, str] = {}
     for name in photo_names(folder, SUFFIXES, leave_out=[vault.path]):
-        record = vault.record_of(content_digest(read_bytes(folder / name, largest=LIMITS.image_bytes)))
+        record = vault.record_of(
+            content_digest(read_bytes(folder / name, largest=LIMITS.image_bytes))
+        )
         for key in {record, name} & published.keys():
             found.setdefault(key, name)
     return found
 
 
-def _found(tags: Numbers, kinds: Kinds, count: int, known: NDArray[np.bool_]) -> tuple[float, float]:
-    """One who holds a copy knows what it shows, and ranks rows by how often that has such a tag among known photos."""
+def _found(
+    tags: Numbers, kinds: Kinds, count: int, known: NDArray[np.bool_]
+) -> tuple[float, float]:
+    """One who holds a copy knows what it shows, and ranks rows by how often that has such a tag
+    among known photos.
+    """
     table = np.zeros((len(kinds.names), count))
     np.add.at(table, (kinds.shows[known], tags[known]), 1.0)
     asked = np.flatnonzero(~known)
@@ -130,8 +156,12 @@ def _judged(source: Path, trials: int, seed: int) -> tuple[Guarantee | None, lis
     guarantee = Guarantee.from_json(beside.read_text(encoding="utf-8"))
     if len(guarantee.releases) != 1:
         return guarantee, []
-    found = attack_mechanism(guarantee.releases[0].mechanism, unit=guarantee.unit, trials=trials, seed=seed).audited
-    verdict = Verdict.of(guarantee, found, room="tagging", method="published tags", setting=guarantee.mechanism)
+    found = attack_mechanism(
+        guarantee.releases[0].mechanism, unit=guarantee.unit, trials=trials, seed=seed
+    ).audited
+    verdict = Verdict.of(
+        guarantee, found, room="tagging", method="published tags", setting=guarantee.mechanism
+    )
     return guarantee.with_audit(found), [verdict]
 
 
@@ -140,9 +170,13 @@ def _row(question: str, released: str, plain: str, chance: str) -> dict[str, str
 
 
 def _advice(guess: float, luck: float, broken: list[str]) -> list[str]:
-    found = [f"do not give this away, and take back what you can: {problem} (tag apply --ids)" for problem in broken]
+    found = [
+        f"do not give this away, and take back what you can: {problem} (tag apply --ids)"
+        for problem in broken
+    ]
     if guess - luck > 0.8 * (1 - luck):
         found.append(
-            "publish with a smaller epsilon: what a photo shows is guessed nearly as well as from tags without noise"
+            "publish with a smaller epsilon: what a photo shows is guessed nearly as well as from "
+            "tags without noise"
         )
     return found

@@ -1,1 +1,3 @@
-"""What an audit says: `verdict` (a line), `page` (HTML, JSON), `text` (terminal, Markdown), `figures`, `advice`."""
+"""What an audit says: `verdict` (a line), `page` (HTML, JSON), `text` (terminal, Markdown),
+`figures`, `advice`.
+"""

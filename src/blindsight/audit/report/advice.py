@@ -1,4 +1,6 @@
-"""What to change to be safe: plain sentences, also where nothing was refuted but something is off."""
+"""What to change to be safe: plain sentences, also where nothing was refuted but something is
+off.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,8 @@ from blindsight.privacy import Cost, Disclosure, Guarantee
 
 __all__ = ["changes"]
 
-#: above this an epsilon is a number on paper: an attacker's odds may grow more than twenty-thousandfold.
+# : above this an epsilon is a number on paper: an attacker's odds may grow more than
+# twenty-thousandfold.
 LARGE = 10.0
 
 
@@ -27,29 +30,47 @@ def changes(found: Audit) -> list[str]:
 
 def _promise(card: Guarantee, found: Audit) -> Iterator[str]:
     if found.verdict is not None and found.verdict.refuted and card.calibration == "proven":
-        yield "the attack contradicts what is stated: do not release; the noise is not what the file says it is"
+        yield (
+            "the attack contradicts what is stated: do not release; the noise is not what the file "
+            "says it is"
+        )
     if card.calibration == "paper":
         yield f"use calibration='proven' with the epsilon you can afford: {_claim(card)}"
     elif math.isinf(card.epsilon):
         yield _unproven(card, found)
     yield from _unit(card, found)
     if card.delta > 1e-3:
-        yield f"lower delta ({card.delta:.3g}): it is the share of people who may lose all protection"
+        yield (
+            f"lower delta ({card.delta:.3g}): it is the share of people who may lose all protection"
+        )
 
 
 def _claim(card: Guarantee) -> str:
-    claimed = f"the paper's ε = {card.claimed:.3g}" if card.claimed is not None else "the paper's promise"
-    proof = "nothing is proven" if math.isinf(card.epsilon) else f"only ε = {card.epsilon:.4g} is proven"
+    claimed = (
+        f"the paper's ε = {card.claimed:.3g}" if card.claimed is not None else "the paper's promise"
+    )
+    proof = (
+        "nothing is proven"
+        if math.isinf(card.epsilon)
+        else f"only ε = {card.epsilon:.4g} is proven"
+    )
     if card.refuted and card.audited is not None:
-        return f"{claimed} does not hold ({proof}, and the attack measured at least {card.audited.epsilon:.3g})"
+        return (
+            f"{claimed} does not hold ({proof}, and the attack measured at least "
+            f"{card.audited.epsilon:.3g})"
+        )
     return f"{claimed} has no proof ({proof})"
 
 
 def _unproven(card: Guarantee, found: Audit) -> str:
     if found.room == "federated":
-        return "give epsilon=...: without noise the exact sums are revealed, and no epsilon bounds what they tell"
+        return (
+            "give epsilon=...: without noise the exact sums are revealed, and no epsilon bounds "
+            "what they tell"
+        )
     return (
-        "learn the hash function from public images (learned_from='public'; transform, not fit_transform), or take a "
+        "learn the hash function from public images (learned_from='public'; transform, not "
+        "fit_transform), or take a "
         "base that looks at none (LSH(center=False)): no epsilon per record is proven now"
     )
 
@@ -57,14 +78,27 @@ def _unproven(card: Guarantee, found: Audit) -> str:
 def _unit(card: Guarantee, found: Audit) -> Iterator[str]:
     record = card.cost if card.unit == "record" else _per(card, "record")
     if card.unit == "bit":
-        whole = "no proven epsilon" if record is None or math.isinf(record.epsilon) else f"ε = {record.epsilon:.4g}"
-        yield f"set unit='record': a bit is not a person, and the same release is {whole} for a whole record"
+        whole = (
+            "no proven epsilon"
+            if record is None or math.isinf(record.epsilon)
+            else f"ε = {record.epsilon:.4g}"
+        )
+        yield (
+            f"set unit='record': a bit is not a person, and the same release is {whole} for a "
+            "whole record"
+        )
     elif card.unit == "pixel":
         whole = "" if record is None else f" (ε = {record.epsilon:.4g} for a whole image)"
-        yield f"release one well-asked question an image, CodebookSketcher: a pixel is not a picture{whole}"
+        yield (
+            "release one well-asked question an image, CodebookSketcher: a pixel is not a "
+            f"picture{whole}"
+        )
     elif card.unit in ("pair", "kappa pairs") and (record is None or record.epsilon > card.epsilon):
         whole = "" if record is None else f" (ε = {record.epsilon:.4g} per record)"
-        yield f"set unit='record' where people are in several pairs: {card.unit} protects a label, not a person{whole}"
+        yield (
+            f"set unit='record' where people are in several pairs: {card.unit} protects a label, "
+            f"not a person{whole}"
+        )
     if card.unit not in ("bit", "pixel") and LARGE < card.epsilon < math.inf:
         odds = f"{card.epsilon:.4g} per {card.unit} {_odds(card.epsilon)}"
         yield f"lower epsilon below {LARGE:g}: {odds}{_cheaper(found)}"
@@ -78,29 +112,49 @@ def _odds(epsilon: float) -> str:
 
 def _cheaper(found: Audit) -> str:
     if type(found.subject).__name__ in ("PHashing", "BitFlip"):
-        return "; fewer bits, or the cell of a codebook (CodebookHasher), keep more at the same budget"
+        return (
+            "; fewer bits, or the cell of a codebook (CodebookHasher), keep more at the same budget"
+        )
     return ""
 
 
 def _release(card: Guarantee, found: Audit) -> Iterator[str]:
     if card.simulation:
-        yield "make it again with random_state=None: a fixed seed is a simulation, and who knows it removes the noise"
+        yield (
+            "make it again with random_state=None: a fixed seed is a simulation, and who knows it "
+            "removes the noise"
+        )
     kind = type(found.subject).__name__
-    if card.sampler == "float" and kind in ("PrivUnitHasher", "Laplace", "Gaussian", "Staircase", "PrivUnit"):
-        yield "round what you publish to a few digits: the low bits of floating-point noise can betray what it hides"
+    if card.sampler == "float" and kind in (
+        "PrivUnitHasher",
+        "Laplace",
+        "Gaussian",
+        "Staircase",
+        "PrivUnit",
+    ):
+        yield (
+            "round what you publish to a few digits: the low bits of floating-point noise can "
+            "betray what it hides"
+        )
     if kind in ("PrivateTagger", "P2MLGCN", "RP2MLGCN") and card.unit == "query":
         price = "adds to it" if math.isinf(card.epsilon) else f"costs ε = {card.epsilon:.3g} more"
         yield (
-            f"charge every answer to a ledger: the file states no limit, each answer about the same image {price}, "
+            "charge every answer to a ledger: the file states no limit, each answer about the "
+            f"same image {price}, "
             "and repeats average the noise away"
         )
 
 
 def _training(card: Guarantee, found: Audit) -> Iterator[str]:
     if math.isinf(card.epsilon):
-        yield "train with PrivateTagger(DPTraining(epsilon=2)): nothing bounds what the model remembers"
+        yield (
+            "train with PrivateTagger(DPTraining(epsilon=2)): nothing bounds what the model "
+            "remembers"
+        )
     elif card.epsilon > LARGE:
-        yield f"lower the epsilon of DPTraining: {card.epsilon:.3g} per record {_odds(card.epsilon)}"
+        yield (
+            f"lower the epsilon of DPTraining: {card.epsilon:.3g} per record {_odds(card.epsilon)}"
+        )
     if card.simulation:
         yield "train again with random_state=None: a fixed seed is a simulation"
 
@@ -109,7 +163,10 @@ def _sketches(found: Audit) -> Iterator[str]:
     card: Any = found.card
     verdict = card.verdict.rstrip(".")
     yield f"do not send these sketches to someone who must not see the images. {verdict}"
-    yield "send what has a proof instead: CodebookSketcher (an epsilon per image), or FlippedBits (per pixel)"
+    yield (
+        "send what has a proof instead: CodebookSketcher (an epsilon per image), or FlippedBits "
+        "(per pixel)"
+    )
 
 
 def _per(card: Guarantee, unit: str) -> Cost | None:

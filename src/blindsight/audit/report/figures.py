@@ -16,14 +16,25 @@ from blindsight.audit.report.verdict import Verdict
 from blindsight.core import plots
 from blindsight.core.plots import INK, LINE
 
-__all__ = ["Figure", "allowed", "attack_roc", "curves", "gallery", "guesses", "roc_curves", "three_numbers"]
+__all__ = [
+    "Figure",
+    "allowed",
+    "attack_roc",
+    "curves",
+    "gallery",
+    "guesses",
+    "roc_curves",
+    "three_numbers",
+]
 
 _BLUE, _RED, _GREEN = "#2f6fb3", "#d1495b", "#2a8a61"
 _CEILING = 30.0
 
 
 class Figure(NamedTuple):
-    """A picture for the page (trusted HTML or SVG), and the numbers behind it; without a picture they are shown."""
+    """A picture for the page (trusted HTML or SVG), and the numbers behind it; without a picture
+    they are shown.
+    """
 
     title: str
     caption: str
@@ -32,7 +43,8 @@ class Figure(NamedTuple):
 
 
 def allowed(fpr: Any, epsilon: float, delta: float = 0.0) -> NDArray[np.float64]:
-    """The most right accusations that (epsilon, delta) leaves possible at these rates of false ones.
+    """The most right accusations that (epsilon, delta) leaves possible at these rates of false
+    ones.
 
     min(e^ε f + δ, 1 - e^-ε (1 - δ - f)) (Kairouz, Oh and Viswanath 2015).
     """
@@ -50,14 +62,24 @@ def three_numbers(verdicts: Sequence[Verdict]) -> str:
             assert verdict.audited is not None  # noqa: S101  (filtered above)
             proven, audited = min(verdict.proven, _CEILING), min(verdict.audited.epsilon, _CEILING)
             axes.plot([audited, proven], [line, line], color=LINE, lw=1, zorder=1)
-            axes.scatter(proven, line, color=_GREEN, marker=">" if verdict.proven > _CEILING else "o", zorder=2)
+            axes.scatter(
+                proven,
+                line,
+                color=_GREEN,
+                marker=">" if verdict.proven > _CEILING else "o",
+                zorder=2,
+            )
             if verdict.claimed is not None:
                 axes.scatter(verdict.claimed, line, color=_BLUE, marker="|", s=160, zorder=3)
-            axes.scatter(audited, line, color=_RED if verdict.refuted else INK, marker="D", s=28, zorder=4)
+            axes.scatter(
+                audited, line, color=_RED if verdict.refuted else INK, marker="D", s=28, zorder=4
+            )
         alone = len(shown) == 1  # its setting is in the table
         labels = [v.method if alone else f"{v.method}: {v.setting}" for v in reversed(shown)]
         axes.set_yticks(range(len(shown)), labels, fontsize=8)
-        axes.set_xlabel("epsilon: | claimed, ◆ audited (red: refuted), ● proven (▶: more, or none)", fontsize=8)
+        axes.set_xlabel(
+            "epsilon: | claimed, ◆ audited (red: refuted), ● proven (▶: more, or none)", fontsize=8
+        )
         reach = axes.get_xlim()[1]
         axes.set_xlim(-0.02 * reach, 1.03 * reach)
 
@@ -74,18 +96,26 @@ def curves(
     labels: Mapping[str, tuple[float, float]] | None = None,
     logarithmic: bool = True,
 ) -> str:
-    """Lines of points; `own` is where the audited file stands, a level line where its x is infinite."""
+    """Lines of points; `own` is where the audited file stands, a level line where its x is
+    infinite.
+    """
     levels = {} if chance is None else {"chance": chance}
     draw_lines = plots.curves(lines, xlabel=xlabel, ylabel=ylabel, log=logarithmic, levels=levels)
 
     def paint(axes: Any) -> None:
         if own is not None and math.isinf(own[0]):
-            axes.axhline(own[1], color=_RED, lw=1.5, ls="--", label=f"your file: {own[1]:.2f}, no ε proven")
+            axes.axhline(
+                own[1], color=_RED, lw=1.5, ls="--", label=f"your file: {own[1]:.2f}, no ε proven"
+            )
         elif own is not None:
-            axes.scatter(*own, color=_RED, marker="D", s=60, zorder=5, label=f"your file: {own[1]:.2f}")
+            axes.scatter(
+                *own, color=_RED, marker="D", s=60, zorder=5, label=f"your file: {own[1]:.2f}"
+            )
         draw_lines(axes)
         for text, point in _apart(labels or {}).items():
-            axes.annotate(text, point, xytext=(4, -11), textcoords="offset points", fontsize=7, color=INK)
+            axes.annotate(
+                text, point, xytext=(4, -11), textcoords="offset points", fontsize=7, color=INK
+            )
 
     return plots.draw(paint, width=5.4, height=3.4)
 
@@ -110,8 +140,8 @@ def attack_roc(
 ) -> tuple[str, list[dict[str, Any]]]:
     """Claim, proof and attack on log-log axes; and the same at a few rates, as rows.
 
-    A curve above a line contradicts it. The diamond is the event that the audited number rests on, at the stated
-    confidence: it is what refutes; the thin end of the curve is a handful of runs.
+    A curve above a line contradicts it. The diamond is the event that the audited number rests on,
+    at the stated confidence: it is what refutes; the thin end of the curve is a handful of runs.
     """
     scores = np.concatenate([told.guilty, told.innocent])
     fpr, tpr = roc(scores, np.repeat([True, False], [len(told.guilty), len(told.innocent)]))
@@ -121,21 +151,39 @@ def attack_roc(
     def paint(axes: Any) -> None:
         if not math.isinf(proven):
             label = f"{proof}: ε = {proven:.3g}" + (f", δ = {delta:.1g}" if delta else "")
-            axes.plot(grid, np.maximum(allowed(grid, proven, delta), floor), color=_GREEN, label=label)
+            axes.plot(
+                grid, np.maximum(allowed(grid, proven, delta), floor), color=_GREEN, label=label
+            )
         if claimed is not None and not math.isinf(claimed):
             line = np.maximum(allowed(grid, claimed, delta), floor)
             axes.plot(grid, line, color=_BLUE, ls="--", label=f"claimed: ε = {claimed:.3g}")
-        axes.plot(grid, np.maximum(np.interp(grid, fpr, tpr), floor), color=_RED, lw=2, label="attack")
+        axes.plot(
+            grid, np.maximum(np.interp(grid, fpr, tpr), floor), color=_RED, lw=2, label="attack"
+        )
         if told.audited.epsilon > 0:
-            axes.scatter(*np.maximum(told.rates, floor), color=_RED, marker="D", s=40, zorder=5, label="audited event")
+            axes.scatter(
+                *np.maximum(told.rates, floor),
+                color=_RED,
+                marker="D",
+                s=40,
+                zorder=5,
+                label="audited event",
+            )
         _guessing(axes, floor, "right accusations")
 
     rows = []
     for rate in (1e-3, 1e-2, 1e-1):
-        row: dict[str, Any] = {"false accusations": rate, "attack": round(float(np.interp(rate, fpr, tpr)), 4)}
-        row["proven allows"] = 1.0 if math.isinf(proven) else round(float(allowed(rate, proven, delta)), 4)
+        row: dict[str, Any] = {
+            "false accusations": rate,
+            "attack": round(float(np.interp(rate, fpr, tpr)), 4),
+        }
+        row["proven allows"] = (
+            1.0 if math.isinf(proven) else round(float(allowed(rate, proven, delta)), 4)
+        )
         if claimed is not None:
-            row["claim allows"] = 1.0 if math.isinf(claimed) else round(float(allowed(rate, claimed, delta)), 4)
+            row["claim allows"] = (
+                1.0 if math.isinf(claimed) else round(float(allowed(rate, claimed, delta)), 4)
+            )
         rows.append(row)
     return plots.draw(paint, width=5.6, height=4.2), rows
 
@@ -162,7 +210,9 @@ def _guessing(axes: Any, floor: float, ylabel: str) -> None:
 
 
 def guesses(bars: Mapping[str, tuple[float, float, float]], *, most: float | None) -> str:
-    """Shares of right guesses with their intervals, one half for chance, and the most that is allowed."""
+    """Shares of right guesses with their intervals, one half for chance, and the most that is
+    allowed.
+    """
 
     def paint(axes: Any) -> None:
         for line, (share, low, high) in enumerate(reversed(list(bars.values()))):

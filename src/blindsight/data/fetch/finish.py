@@ -30,20 +30,26 @@ def unzip_idx(source: Path, target: Path) -> None:
 
 
 def cifar_from_pictures(source: Path, target: Path) -> None:
-    """CIFAR-10 as tall pictures (a row of 1,024 pixels is one image) and labels as JSON, to idx files."""
+    """CIFAR-10 as tall pictures (a row of 1,024 pixels is one image) and labels as JSON, to idx
+    files.
+    """
     batches = {"train": [f"data_batch_{i}.png" for i in range(1, 6)], "t10k": ["test_batch.png"]}
     labels = {"train": "train_lables.json", "t10k": "test_lables.json"}
     for part, names in batches.items():
         images = np.concatenate([_picture(source / name) for name in names])
         numbers = np.array(json.loads((source / labels[part]).read_text()), dtype=np.int64)
         if numbers.shape != (len(images),) or not np.isin(numbers, range(10)).all():
-            raise HostileFile(f"{labels[part]} must hold one label of 0 to 9 for each of {len(images)} images.")
+            raise HostileFile(
+                f"{labels[part]} must hold one label of 0 to 9 for each of {len(images)} images."
+            )
         write_idx(target / f"{part}-images-idx4-ubyte", images)
         write_idx(target / f"{part}-labels-idx1-ubyte", numbers.astype(np.uint8))
 
 
 def join_bank(source: Path, target: Path) -> None:
-    """Bank's two shuffled parts, joined in the order of UCI's bank-full.csv by their original row number."""
+    """Bank's two shuffled parts, joined in the order of UCI's bank-full.csv by their original row
+    number.
+    """
     numbered: dict[int, list[str]] = {}
     header: list[str] = []
     for name in ("train.csv.gz", "test.csv.gz"):

@@ -1,4 +1,6 @@
-"""Which package carries which set: name, version, checksum of the package, and of each file taken from it."""
+"""Which package carries which set: name, version, checksum of the package, and of each file taken
+from it.
+"""
 
 from __future__ import annotations
 
@@ -51,8 +53,9 @@ class Recipe:
 _FASHION = "usr/share/datasets/fashion-mnist/"
 _BANK = "hypergbm/examples/datasets/Bank/"
 
-# The checksums of MNIST's and Adult's files agree with the md5 sums that are published for the originals
-# (6bbc9ace898e44ae57da46a324031adb for MNIST's training images, 5d7c39d7b8804f071cdd1f2a7c460872 for adult.data).
+# The checksums of MNIST's and Adult's files agree with the md5 sums that are published for the
+# originals (6bbc9ace898e44ae57da46a324031adb for MNIST's training images,
+# 5d7c39d7b8804f071cdd1f2a7c460872 for adult.data).
 _ALL = (
     Recipe(
         name="mnist",

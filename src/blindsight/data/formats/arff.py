@@ -21,8 +21,13 @@ __all__ = ["load_arff", "load_multilabel_arff", "read_arff"]
 _ATTRIBUTE = re.compile(r"@attribute\s+('(?:[^'\\]|\\.)*'|\"[^\"]*\"|\S+)\s+(.+)", re.IGNORECASE)
 
 
-def read_arff(path: str | os.PathLike[str], *, limits: Limits = LIMITS) -> tuple[tuple[Column, ...], list[list[str]]]:
-    """The declared columns and the rows as text. Sparse rows are filled with zeros (or the first category)."""
+def read_arff(
+    path: str | os.PathLike[str], *, limits: Limits = LIMITS
+) -> tuple[tuple[Column, ...], list[list[str]]]:
+    """The declared columns and the rows as text.
+
+    Sparse rows are filled with zeros (or the first category).
+    """
     name = Path(path).name
     lines = iter(read_text(path, limits=limits).splitlines())
     columns = _attributes(lines, name, limits)
@@ -33,15 +38,21 @@ def read_arff(path: str | os.PathLike[str], *, limits: Limits = LIMITS) -> tuple
     if body[0].startswith("{"):
         # Sparse files are small for what they stand for: check what filling them would take.
         if len(body) * len(columns) > limits.cells:
-            raise HostileFile(f"{name} would fill {len(body):,} x {len(columns):,} cells, more than the limit.")
+            raise HostileFile(
+                f"{name} would fill {len(body):,} x {len(columns):,} cells, more than the limit."
+            )
         return columns, [_sparse(line, columns, name) for line in body]
     rows = read_rows("\n".join(line.replace("'", '"') for line in body), name=name, limits=limits)
     if len(rows[0]) != len(columns):
-        raise HostileFile(f"{name} declares {len(columns)} attributes and has {len(rows[0])} columns.")
+        raise HostileFile(
+            f"{name} declares {len(columns)} attributes and has {len(rows[0])} columns."
+        )
     return columns, rows
 
 
-def load_arff(path: str | os.PathLike[str], *, target: str | None = None, limits: Limits = LIMITS) -> Table:
+def load_arff(
+    path: str | os.PathLike[str], *, target: str | None = None, limits: Limits = LIMITS
+) -> Table:
     """A table; `target` names the label's attribute, by default the last one if it is nominal."""
     name = Path(path).name
     columns, rows = read_arff(path, limits=limits)
@@ -62,20 +73,28 @@ def load_arff(path: str | os.PathLike[str], *, target: str | None = None, limits
     return Table(X, y, _names(others), columns[at].categories, name=Path(path).stem)
 
 
-def load_multilabel_arff(path: str | os.PathLike[str], *, labels: int, limits: Limits = LIMITS) -> MultiLabelSet:
+def load_multilabel_arff(
+    path: str | os.PathLike[str], *, labels: int, limits: Limits = LIMITS
+) -> MultiLabelSet:
     """A MULAN set: the last `labels` attributes are {0,1} labels, those before them features."""
     name = Path(path).name
     columns, rows = read_arff(path, limits=limits)
     if whole("labels", labels) >= len(columns):
-        raise InvalidParameter(f"labels must be fewer than the {len(columns)} attributes, got {labels}.")
+        raise InvalidParameter(
+            f"labels must be fewer than the {len(columns)} attributes, got {labels}."
+        )
     marks = np.array([row[-labels:] for row in rows])
     if not np.isin(marks, ("0", "1")).all():
         raise HostileFile(f"{name}: the last {labels} attributes must be 0 or 1.")
     # Nominal {0,1} features are numbers, not two indicators each.
-    plain = tuple(Column(c.name) if set(c.categories) <= {"0", "1"} else c for c in columns[:-labels])
+    plain = tuple(
+        Column(c.name) if set(c.categories) <= {"0", "1"} else c for c in columns[:-labels]
+    )
     features: NDArray[np.float64] = encode([row[:-labels] for row in rows], plain, name=name)
     classes = tuple(column.name for column in columns[-labels:])
-    return MultiLabelSet((marks == "1").astype(np.uint8), None, features, classes, name=Path(path).stem)
+    return MultiLabelSet(
+        (marks == "1").astype(np.uint8), None, features, classes, name=Path(path).stem
+    )
 
 
 def _attributes(lines: Iterator[str], name: str, limits: Limits) -> tuple[Column, ...]:
@@ -90,7 +109,9 @@ def _attributes(lines: Iterator[str], name: str, limits: Limits) -> tuple[Column
             continue
         match = _ATTRIBUTE.match(line.strip())
         if match is None or len(columns) >= limits.columns:
-            raise HostileFile(f"{name} has a broken attribute, or more than {limits.columns} of them.")
+            raise HostileFile(
+                f"{name} has a broken attribute, or more than {limits.columns} of them."
+            )
         columns.append(_column(match[1].strip("'\""), match[2].strip(), name))
     raise HostileFile(f"{name} is not ARFF: it has no @data line.")
 
@@ -101,7 +122,9 @@ def _column(attribute: str, kind: str, name: str) -> Column:
         return Column(attribute, tuple(categories))
     if kind.lower().split()[0] in ("numeric", "real", "integer"):
         return Column(attribute)
-    raise HostileFile(f"{name}: attribute {attribute[:40]} has type {kind[:20]}; numbers and {{...}} are read.")
+    raise HostileFile(
+        f"{name}: attribute {attribute[:40]} has type {kind[:20]}; numbers and {{...}} are read."
+    )
 
 
 def _sparse(line: str, columns: tuple[Column, ...], name: str) -> list[str]:
@@ -113,7 +136,9 @@ def _sparse(line: str, columns: tuple[Column, ...], name: str) -> list[str]:
                 raise IndexError
             row[int(index)] = value.strip("'\"")
     except (ValueError, IndexError):
-        raise HostileFile(f"{name} has a sparse row that is not `index value` pairs within its columns.") from None
+        raise HostileFile(
+            f"{name} has a sparse row that is not `index value` pairs within its columns."
+        ) from None
     return row
 
 

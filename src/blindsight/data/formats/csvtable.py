@@ -1,4 +1,6 @@
-"""Comma-separated tables: rows of text, then numbers, with categories from a public schema where there is one."""
+"""Comma-separated tables: rows of text, then numbers, with categories from a public schema where
+there is one.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,8 @@ _XZ_MEMORY = 128 << 20
 class Column:
     """One column: a number, or one of the categories.
 
-    With `cuts`, a number becomes the indicator of its interval (used by encodings that are all 0 and 1).
+    With `cuts`, a number becomes the indicator of its interval (used by encodings that are all 0
+    and 1).
     """
 
     name: str
@@ -52,12 +55,16 @@ class Column:
 
 
 def read_text(path: str | os.PathLike[str], *, limits: Limits = LIMITS) -> str:
-    """The text of a file, unpacked if its name ends in .gz, .xz or .bz2; UTF-8, or Latin-1 if it is not."""
+    """The text of a file, unpacked if its name ends in .gz, .xz or .bz2; UTF-8, or Latin-1 if it is
+    not.
+    """
     path = regular_file(path, largest=limits.file_bytes)
     try:
         data = _unpacked(path, limits.text_bytes + 1)
     except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
-        raise HostileFile(f"{path.name} is damaged or not readable ({type(error).__name__}).") from error
+        raise HostileFile(
+            f"{path.name} is damaged or not readable ({type(error).__name__})."
+        ) from error
     if len(data) > limits.text_bytes:
         raise HostileFile(f"{path.name} holds more than {limits.text_bytes:,} bytes of text.")
     if b"\0" in data:
@@ -69,7 +76,12 @@ def read_text(path: str | os.PathLike[str], *, limits: Limits = LIMITS) -> str:
 
 
 def read_rows(
-    text: str, *, name: str = "the table", delimiter: str = ",", comment: str = "", limits: Limits = LIMITS
+    text: str,
+    *,
+    name: str = "the table",
+    delimiter: str = ",",
+    comment: str = "",
+    limits: Limits = LIMITS,
 ) -> list[list[str]]:
     """Rows of stripped text cells, all of one width; blank lines and comment lines are left out."""
     rows: list[list[str]] = []
@@ -81,9 +93,14 @@ def read_rows(
             if comment and cells[0].startswith(comment):
                 continue
             if len(cells) > limits.columns or (len(rows) + 1) * len(cells) > limits.cells:
-                raise HostileFile(f"{name} has more than {limits.columns} columns or {limits.cells:,} cells.")
+                raise HostileFile(
+                    f"{name} has more than {limits.columns} columns or {limits.cells:,} cells."
+                )
             if rows and len(cells) != len(rows[0]):
-                raise HostileFile(f"{name}, line {reader.line_num}: expected {len(rows[0])} cells, found {len(cells)}.")
+                raise HostileFile(
+                    f"{name}, line {reader.line_num}: expected {len(rows[0])} cells, found "
+                    f"{len(cells)}."
+                )
             rows.append([cell.strip() for cell in cells])
     except csv.Error as error:
         raise HostileFile(f"{name}, line {reader.line_num}: {error}.") from error
@@ -93,18 +110,29 @@ def read_rows(
 
 
 def infer_columns(names: Sequence[str], rows: Sequence[Sequence[str]]) -> tuple[Column, ...]:
-    """Numbers where every cell is one, else the sorted categories found (which then depend on the data)."""
+    """Numbers where every cell is one, else the sorted categories found (which then depend on the
+    data).
+    """
     columns = []
     for i, name in enumerate(names):
         values = {row[i] for row in rows}
-        columns.append(Column(name) if all(map(_is_number, values)) else Column(name, tuple(sorted(values))))
+        columns.append(
+            Column(name) if all(map(_is_number, values)) else Column(name, tuple(sorted(values)))
+        )
     return tuple(columns)
 
 
 def encode(
-    rows: Sequence[Sequence[str]], columns: Sequence[Column], *, name: str = "the table", unknown: str = "refuse"
+    rows: Sequence[Sequence[str]],
+    columns: Sequence[Column],
+    *,
+    name: str = "the table",
+    unknown: str = "refuse",
 ) -> NDArray[np.float64]:
-    """Rows of text to numbers: categories one-hot. An unknown category is refused, or encoded as all zeros."""
+    """Rows of text to numbers: categories one-hot.
+
+    An unknown category is refused, or encoded as all zeros.
+    """
     one_of("unknown", unknown, {"refuse", "zeros"})
     blocks = []
     for i, column in enumerate(columns):
@@ -134,11 +162,11 @@ def load_csv(
     """A table from a CSV file (plain, .gz, .xz or .bz2).
 
     Args:
-        path: The file.
-        target: Name of the label's column; None for a table without labels.
-        header: Names of the columns if the first line does not hold them.
-        columns: What each column (but the target) is; inferred from the data if not given. Categories that
-            are inferred reveal which values occur: give them from a public code book where that matters.
+        path: The file. target: Name of the label's column; None for a table without labels. header:
+        Names of the columns if the first line does not hold them. columns: What each column (but
+        the target) is; inferred from the data if not given. Categories that
+            are inferred reveal which values occur: give them from a public code book where that
+            matters.
         classes: The label's values in order; sorted from the data if not given.
         delimiter: What separates cells.
         limits: Bounds on bytes, rows and columns.
@@ -153,7 +181,9 @@ def load_csv(
     y = None
     if target is not None:
         if target not in names:
-            raise InvalidParameter(f"target must be one of the columns {', '.join(names[:20])}, got {target!r}.")
+            raise InvalidParameter(
+                f"target must be one of the columns {', '.join(names[:20])}, got {target!r}."
+            )
         at = names.index(target)
         labels = [row[at] for row in body]
         classes = tuple(classes) if classes is not None else tuple(sorted(set(labels)))
@@ -164,7 +194,9 @@ def load_csv(
     if len(columns) != len(names):
         raise InvalidParameter(f"columns must describe the {len(names)} columns beside the target.")
     X = encode(body, columns, name=name)
-    return Table(X, y, tuple(n for c in columns for n in c.names), tuple(classes or ()), name=Path(path).stem)
+    return Table(
+        X, y, tuple(n for c in columns for n in c.names), tuple(classes or ()), name=Path(path).stem
+    )
 
 
 def class_numbers(labels: Sequence[str], classes: Sequence[str], *, name: str) -> NDArray[np.int64]:
@@ -211,7 +243,9 @@ def _one_hot(cells: Sequence[str], column: Column, name: str, unknown: str) -> N
     position = {category: i for i, category in enumerate(column.categories)}
     found = np.array([position.get(cell, -1) for cell in cells])
     if unknown == "refuse" and (found < 0).any():
-        raise HostileFile(f"{name}: column {column.name} has a value outside its {len(position)} categories.")
+        raise HostileFile(
+            f"{name}: column {column.name} has a value outside its {len(position)} categories."
+        )
     block = np.zeros((len(cells), len(position)))
     rows = np.flatnonzero(found >= 0)
     block[rows, found[rows]] = 1.0

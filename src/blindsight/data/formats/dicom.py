@@ -1,9 +1,10 @@
 """DICOM: the picture as a doctor sees it, and whose it is; every other field stays behind.
 
-Only the fields in `_PICTURE` are read from a file, so that no name, date or place can get into a message or a log; what
-pydicom itself would warn or log is silenced, because it quotes fields. Stored values become what they measure (rescale
-slope and intercept), then grey levels by the file's own window, or by the picture's own range where it names none;
-MONOCHROME1 is turned round. Of several frames the middle one is taken, and only that one is decoded.
+Only the fields in `_PICTURE` are read from a file, so that no name, date or place can get into a
+message or a log; what pydicom itself would warn or log is silenced, because it quotes fields.
+Stored values become what they measure (rescale slope and intercept), then grey levels by the file's
+own window, or by the picture's own range where it names none; MONOCHROME1 is turned round. Of
+several frames the middle one is taken, and only that one is decoded.
 """
 
 from __future__ import annotations
@@ -26,18 +27,37 @@ __all__ = ["decode_dicom", "patient_of", "silent_pydicom", "unnamed_dicom"]
 _MOST_FRAMES = 10_000
 _COLOURS = ("Red", "Green", "Blue")
 _PICTURE = [
-    *("Rows", "Columns", "NumberOfFrames", "SamplesPerPixel", "PhotometricInterpretation", "PlanarConfiguration"),
+    *(
+        "Rows",
+        "Columns",
+        "NumberOfFrames",
+        "SamplesPerPixel",
+        "PhotometricInterpretation",
+        "PlanarConfiguration",
+    ),
     *("BitsAllocated", "BitsStored", "HighBit", "PixelRepresentation", "PixelAspectRatio"),
-    *("PixelData", "FloatPixelData", "DoubleFloatPixelData", "ExtendedOffsetTable", "ExtendedOffsetTableLengths"),
+    *(
+        "PixelData",
+        "FloatPixelData",
+        "DoubleFloatPixelData",
+        "ExtendedOffsetTable",
+        "ExtendedOffsetTableLengths",
+    ),
     *("RescaleSlope", "RescaleIntercept", "ModalityLUTSequence"),
     *("WindowCenter", "WindowWidth", "VOILUTFunction", "VOILUTSequence"),
-    *(f"{colour}PaletteColorLookupTable{part}" for colour in _COLOURS for part in ("Descriptor", "Data")),
+    *(
+        f"{colour}PaletteColorLookupTable{part}"
+        for colour in _COLOURS
+        for part in ("Descriptor", "Data")
+    ),
     *(f"Segmented{colour}PaletteColorLookupTableData" for colour in _COLOURS),
 ]
 
 
 def unnamed_dicom(path: Path) -> bool:
-    """Whether a file is DICOM although its name does not say so: scanners write IM0001, or a number with points."""
+    """Whether a file is DICOM although its name does not say so: scanners write IM0001, or a number
+    with points.
+    """
     ending = path.suffix[1:]
     if ending and not ending.isdigit():
         return False
@@ -48,7 +68,9 @@ def unnamed_dicom(path: Path) -> bool:
         return False
 
 
-def decode_dicom(data: bytes, *, name: str = "the image", limits: Limits = LIMITS) -> NDArray[np.uint8]:
+def decode_dicom(
+    data: bytes, *, name: str = "the image", limits: Limits = LIMITS
+) -> NDArray[np.uint8]:
     """The picture as uint8, (h, w) if grey and (h, w, 3) if it has colour; metadata stay behind."""
     module = silent_pydicom()
     try:
@@ -62,7 +84,9 @@ def decode_dicom(data: bytes, *, name: str = "the image", limits: Limits = LIMIT
         raise
     except Exception as error:
         # A decoder fed hostile bytes raises anything, and its words quote them.
-        raise HostileFile(f"{name} is no DICOM picture that can be read ({type(error).__name__}).") from None
+        raise HostileFile(
+            f"{name} is no DICOM picture that can be read ({type(error).__name__})."
+        ) from None
 
 
 def patient_of(source: bytes | Path) -> str | None:
@@ -86,15 +110,22 @@ def silent_pydicom() -> Any:
 
 
 def _checked_frames(dataset: Any, name: str, limits: Limits) -> int:
-    """How many frames there are; a size that the header should not have is refused before anything is decoded."""
+    """How many frames there are; a size that the header should not have is refused before anything
+    is decoded.
+    """
     rows, columns = int(dataset.get("Rows", 0) or 0), int(dataset.get("Columns", 0) or 0)
     frames = int(dataset.get("NumberOfFrames", 1) or 1)
     if rows < 1 or columns < 1:
         raise HostileFile(f"{name} is a DICOM file without a picture.")
     if not 0 < frames <= _MOST_FRAMES:
-        raise HostileFile(f"{name} says it has {frames:,} frames; from 1 to {_MOST_FRAMES:,} are read.")
+        raise HostileFile(
+            f"{name} says it has {frames:,} frames; from 1 to {_MOST_FRAMES:,} are read."
+        )
     if rows * columns > limits.pixels:
-        raise HostileFile(f"{name} says it has {rows} x {columns} pixels, more than the limit of {limits.pixels:,}.")
+        raise HostileFile(
+            f"{name} says it has {rows} x {columns} pixels, more than the limit of "
+            f"{limits.pixels:,}."
+        )
     return frames
 
 
@@ -104,7 +135,8 @@ def _check_decoder(dataset: Any, name: str) -> None:
     way = dataset.file_meta.TransferSyntaxUID
     if way.is_compressed and way.is_encapsulated and not pixels.get_decoder(way).is_available:
         raise HostileFile(
-            f"{name} is compressed as {way.name}, which needs a decoder: pip install 'blindsight[dicom]' brings those "
+            f"{name} is compressed as {way.name}, which needs a decoder: pip install "
+            "'blindsight[dicom]' brings those "
             "that there are."
         )
 
@@ -120,12 +152,18 @@ def _shown(frame: NDArray[Any], dataset: Any) -> NDArray[np.uint8]:
     measured = pixels.apply_modality_lut(frame, dataset)
     seen = np.asarray(pixels.apply_voi_lut(measured, dataset), np.float64)
     low, high = _range(seen, dataset)
-    scaled = np.clip((seen - low) * (255.0 / (high - low)), 0, 255) if high > low else np.zeros_like(seen)
+    scaled = (
+        np.clip((seen - low) * (255.0 / (high - low)), 0, 255)
+        if high > low
+        else np.zeros_like(seen)
+    )
     return np.rint(255 - scaled if kind == "MONOCHROME1" else scaled).astype(np.uint8)
 
 
 def _range(seen: NDArray[np.float64], dataset: Any) -> tuple[float, float]:
-    """What is black and what is white: the window's ends, where there is a window, else the picture's own."""
+    """What is black and what is white: the window's ends, where there is a window, else the
+    picture's own.
+    """
     if "WindowWidth" in dataset and "VOILUTSequence" not in dataset:
         pixels: Any = optional_module("pydicom.pixels", extra="dicom")
         far = np.array([[-1e12, 1e12]])

@@ -1,4 +1,6 @@
-"""Folders of photos: all images below a folder, or a folder per class (Caltech-101, ImageNet style)."""
+"""Folders of photos: all images below a folder, or a folder per class (Caltech-101, ImageNet
+style).
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ from blindsight.data.sources import Files
 __all__ = ["load_class_folders", "load_folder", "relative_file"]
 
 
-def load_folder(path: str | os.PathLike[str], *, recursive: bool = True, limits: Limits = LIMITS) -> ImageSet:
+def load_folder(
+    path: str | os.PathLike[str], *, recursive: bool = True, limits: Limits = LIMITS
+) -> ImageSet:
     """Every photo of a folder, read one by one on demand; names are paths relative to it.
 
     Hidden files and links are passed over: a link could point to what was never meant to be read.
@@ -32,7 +36,10 @@ def load_folder(path: str | os.PathLike[str], *, recursive: bool = True, limits:
 
 
 def load_class_folders(
-    path: str | os.PathLike[str], *, leave_out: tuple[str, ...] = ("BACKGROUND_Google",), limits: Limits = LIMITS
+    path: str | os.PathLike[str],
+    *,
+    leave_out: tuple[str, ...] = ("BACKGROUND_Google",),
+    limits: Limits = LIMITS,
 ) -> ImageSet:
     """A folder per class, as Caltech-101 comes: the folder's name is the class.
 
@@ -60,8 +67,16 @@ def relative_file(root: Path, name: str) -> Path:
     """A file named by an annotation, which must stay below `root`: no absolute path, no `..`."""
     cleaned = name.replace("\\", "/")
     parts = cleaned.split("/")
-    if not cleaned or cleaned.startswith("/") or ".." in parts or "\0" in cleaned or ":" in parts[0]:
-        raise HostileFile(f"an annotation names the file {name[:80]!r}, which leads outside its folder.")
+    if (
+        not cleaned
+        or cleaned.startswith("/")
+        or ".." in parts
+        or "\0" in cleaned
+        or ":" in parts[0]
+    ):
+        raise HostileFile(
+            f"an annotation names the file {name[:80]!r}, which leads outside its folder."
+        )
     return root / cleaned
 
 

@@ -52,17 +52,22 @@ def load_idx(
     """An image set from an idx file of images and, if given, one of labels."""
     pixels = read_idx(images, limits=limits)
     if pixels.ndim not in (3, 4) or (pixels.ndim == 4 and pixels.shape[3] != 3):
-        raise HostileFile(f"{Path(images).name} must hold images (n, h, w) or (n, h, w, 3), not {pixels.shape}.")
+        raise HostileFile(
+            f"{Path(images).name} must hold images (n, h, w) or (n, h, w, 3), not {pixels.shape}."
+        )
     if labels is None:
         return ImageSet(pixels, classes=classes, name=name)
     numbers = read_idx(labels, limits=limits)
     if numbers.shape != (len(pixels),):
         raise HostileFile(
-            f"{Path(labels).name} must hold one label for each of {len(pixels)} images, not {numbers.shape}."
+            f"{Path(labels).name} must hold one label for each of {len(pixels)} images, not "
+            f"{numbers.shape}."
         )
     known = classes or tuple(str(i) for i in range(int(numbers.max(initial=0)) + 1))
     if len(numbers) and int(numbers.max()) >= len(known):
-        raise HostileFile(f"{Path(labels).name} has a label {numbers.max()}, but there are {len(known)} classes.")
+        raise HostileFile(
+            f"{Path(labels).name} has a label {numbers.max()}, but there are {len(known)} classes."
+        )
     return ImageSet(pixels, numbers.astype(np.int64), classes=known, name=name)
 
 
@@ -74,14 +79,20 @@ def write_idx(path: str | os.PathLike[str], array: NDArray[np.uint8]) -> None:
         stream.write(np.ascontiguousarray(array, dtype=np.uint8).data)
 
 
-def _header(name: str, head: bytes, length: int | None, limits: Limits) -> tuple[tuple[int, ...], int]:
+def _header(
+    name: str, head: bytes, length: int | None, limits: Limits
+) -> tuple[tuple[int, ...], int]:
     if len(head) < 4 or head[:2] != b"\0\0":
         raise HostileFile(f"{name} is not an idx file: it does not start with two zero bytes.")
     kind, ndim = head[2], head[3]
     if kind != UBYTE:
-        raise HostileFile(f"{name} holds elements of type 0x{kind:02x}; only unsigned bytes (0x08) are read.")
+        raise HostileFile(
+            f"{name} holds elements of type 0x{kind:02x}; only unsigned bytes (0x08) are read."
+        )
     if not 1 <= ndim <= 4 or len(head) < 4 + 4 * ndim:
-        raise HostileFile(f"{name} claims {ndim} dimensions; an idx file of images or labels has 1 to 4.")
+        raise HostileFile(
+            f"{name} claims {ndim} dimensions; an idx file of images or labels has 1 to 4."
+        )
     shape = struct.unpack(f">{ndim}I", head[4 : 4 + 4 * ndim])
     claimed, start = math.prod(shape), 4 + 4 * ndim  # Python integers: no overflow
     if length is not None and claimed != length - start:
@@ -92,18 +103,24 @@ def _header(name: str, head: bytes, length: int | None, limits: Limits) -> tuple
 
 
 def _read_zipped(path: Path, limits: Limits) -> NDArray[np.uint8]:
-    """Unpack no more than the header claims, and believe no claim that gzip could not have packed so tightly."""
+    """Unpack no more than the header claims, and believe no claim that gzip could not have packed
+    so tightly.
+    """
     try:
         with gzip.open(path) as stream:
             head = stream.read(64)
             shape, start = _header(path.name, head, None, limits)
             length = start + math.prod(shape)
             if length > min(limits.unpacked_bytes, _GZIP_BEST * path.stat().st_size):
-                raise HostileFile(f"{path.name} claims {length:,} bytes, more than so small a file can hold.")
+                raise HostileFile(
+                    f"{path.name} claims {length:,} bytes, more than so small a file can hold."
+                )
             # One byte more than claimed, to notice a file that goes on.
             data = head + read_at_most(stream, length + 1 - len(head))
     except (OSError, EOFError, zlib.error) as error:
-        raise HostileFile(f"{path.name} is a damaged gzip file ({type(error).__name__}).") from error
+        raise HostileFile(
+            f"{path.name} is a damaged gzip file ({type(error).__name__})."
+        ) from error
     if len(data) != length:
         raise HostileFile(f"{path.name} claims {length:,} bytes of data and holds more or fewer.")
     return np.frombuffer(data, dtype=np.uint8, offset=start).reshape(shape)

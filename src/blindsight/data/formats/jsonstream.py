@@ -1,4 +1,6 @@
-"""Large JSON files, one element of a top-level list at a time, so that half a gigabyte needs a few megabytes."""
+"""Large JSON files, one element of a top-level list at a time, so that half a gigabyte needs a few
+megabytes.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ _LARGEST_VALUE = 64 << 20
 def stream_lists(
     path: str | os.PathLike[str], wanted: set[str], *, limits: Limits = LIMITS
 ) -> Iterator[tuple[str, Any]]:
-    """Yield `(key, element)` for each element of the top-level lists called `wanted`; the rest is passed over."""
+    """Yield `(key, element)` for each element of the top-level lists called `wanted`; the rest is
+    passed over.
+    """
     path = regular_file(path, largest=limits.file_bytes)
     try:
         with path.open(encoding="utf-8") as stream:
@@ -27,7 +31,9 @@ def stream_lists(
     except HostileFile:
         raise
     except (ValueError, RecursionError) as error:
-        raise HostileFile(f"{path.name} is not JSON that can be read ({type(error).__name__}).") from error
+        raise HostileFile(
+            f"{path.name} is not JSON that can be read ({type(error).__name__})."
+        ) from error
 
 
 class _Reader:
@@ -90,7 +96,9 @@ class _Reader:
                 if self._ended:
                     raise
             if len(self._text) - self._at > _LARGEST_VALUE:
-                raise HostileFile(f"{self._name} has one value of more than {_LARGEST_VALUE:,} characters.")
+                raise HostileFile(
+                    f"{self._name} has one value of more than {_LARGEST_VALUE:,} characters."
+                )
             self._more(size)
             size *= 2  # so that a long value is not decoded again and again for every chunk
 

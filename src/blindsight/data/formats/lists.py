@@ -1,4 +1,6 @@
-"""Label lists in plain text: CelebA's attributes, NUS-WIDE's concepts, and one line per image as hashing papers use."""
+"""Label lists in plain text: CelebA's attributes, NUS-WIDE's concepts, and one line per image as
+hashing papers use.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,8 @@ def load_celeba(
     split: str | None = None,
     limits: Limits = LIMITS,
 ) -> MultiLabelSet:
-    """CelebA's attribute list: how many images, the attributes' names, then a line of 1 and -1 for each image.
+    """CelebA's attribute list: how many images, the attributes' names, then a line of 1 and -1 for
+    each image.
 
     Args:
         attributes: list_attr_celeba.txt.
@@ -46,7 +49,8 @@ def load_celeba(
     except ValueError:
         raise HostileFile(f"{path.name} must start with the number of images.") from None
     classes = tuple(next(lines, "").split())
-    # Each line holds a name and two characters an attribute at least: a lie is noticed before allocation.
+    # Each line holds a name and two characters an attribute at least: a lie is noticed before
+    # allocation.
     if not 0 < count <= limits.rows or count * 2 * max(len(classes), 1) > path.stat().st_size:
         raise HostileFile(f"{path.name} claims {count:,} images, more than its size allows.")
     if not 0 < len(classes) <= limits.columns:
@@ -54,10 +58,14 @@ def load_celeba(
     names, labels = _table(lines, path.name, len(classes), count, {"1": 1, "-1": 0})
     if len(names) != count:
         raise HostileFile(f"{path.name} claims {count:,} images and lists {len(names):,}.")
-    whole_set = MultiLabelSet(labels, _files(images, names, limits), None, classes, np.array(names), name="celeba")
+    whole_set = MultiLabelSet(
+        labels, _files(images, names, limits), None, classes, np.array(names), name="celeba"
+    )
     if split is None:
         return whole_set
-    wanted = {"train": "0", "val": "1", "test": "2"}[one_of("split", split, {"train", "val", "test"})]
+    wanted = {"train": "0", "val": "1", "test": "2"}[
+        one_of("split", split, {"train", "val", "test"})
+    ]
     if partition is None:
         raise MissingData("a split of CelebA needs list_eval_partition.txt: pass partition=.")
     part = dict(line.split() for line in _lines(Path(partition)) if len(line.split()) == 2)
@@ -71,14 +79,18 @@ def load_label_list(
     classes: tuple[str, ...] = (),
     limits: Limits = LIMITS,
 ) -> MultiLabelSet:
-    """One line per image: its file, then 0 or 1 for every label (NUS-WIDE, MIRFlickr, COCO in hashing papers)."""
+    """One line per image: its file, then 0 or 1 for every label (NUS-WIDE, MIRFlickr, COCO in
+    hashing papers).
+    """
     path = regular_file(path, largest=limits.file_bytes)
     first = next(_lines(path), "").split()
     width = len(first) - 1
     if not 0 < width <= limits.columns:
         raise HostileFile(f"{path.name} must hold a file name and at least one label in each line.")
     names, labels = _table(_lines(path), path.name, width, limits.rows, {"1": 1, "0": 0})
-    return MultiLabelSet(labels, _files(images, names, limits), None, classes, np.array(names), name=path.stem)
+    return MultiLabelSet(
+        labels, _files(images, names, limits), None, classes, np.array(names), name=path.stem
+    )
 
 
 def load_nuswide(
@@ -88,13 +100,13 @@ def load_nuswide(
     images: str | os.PathLike[str] | None = None,
     limits: Limits = LIMITS,
 ) -> MultiLabelSet:
-    """NUS-WIDE as it is published: Concepts81.txt, a list of images, and one file of 0 and 1 for each concept.
+    """NUS-WIDE as it is published: Concepts81.txt, a list of images, and one file of 0 and 1 for
+    each concept.
 
     Args:
-        root: Holds ConceptsList/Concepts81.txt, ImageList/ and Groundtruth/ (each may also lie flat in root).
-        split: "train", "test" or None for all 269,648 images.
-        images: The folder of the images, or None for labels only.
-        limits: Bounds on bytes, images and concepts.
+        root: Holds ConceptsList/Concepts81.txt, ImageList/ and Groundtruth/ (each may also lie flat
+        in root). split: "train", "test" or None for all 269,648 images. images: The folder of the
+        images, or None for labels only. limits: Bounds on bytes, images and concepts.
     """
     root = Path(root)
     concepts = tuple(_column(_find(root, "Concepts81.txt"), limits))
@@ -113,7 +125,9 @@ def load_nuswide(
         if len(values) != len(names) or not set(values) <= {"0", "1"}:
             raise HostileFile(f"{path.name} must hold 0 or 1 for each of {len(names):,} images.")
         labels[:, column] = np.array(values) == "1"
-    return MultiLabelSet(labels, _files(images, names, limits), None, concepts, np.array(names), name="nus-wide")
+    return MultiLabelSet(
+        labels, _files(images, names, limits), None, concepts, np.array(names), name="nus-wide"
+    )
 
 
 def _table(
@@ -127,7 +141,9 @@ def _table(
             raise HostileFile(f"{name} lists more than {most:,} images.")
         if len(cells) != width or not values.keys() >= set(cells):
             expected = " or ".join(values)
-            raise HostileFile(f"{name}: image {len(names) + 1} must have {width} labels of {expected}.")
+            raise HostileFile(
+                f"{name}: image {len(names) + 1} must have {width} labels of {expected}."
+            )
         names.append(file)
         rows.append(bytes(values[cell] for cell in cells))
     if not names:
@@ -140,7 +156,9 @@ def _lines(path: Path) -> Iterator[str]:
     with path.open("rb") as stream:
         while line := stream.readline(_LONGEST_LINE):
             if len(line) == _LONGEST_LINE or b"\0" in line:
-                raise HostileFile(f"{path.name} is not a list: it has zero bytes or an endless line.")
+                raise HostileFile(
+                    f"{path.name} is not a list: it has zero bytes or an endless line."
+                )
             text = line.decode("utf-8", "replace").strip()
             if text:
                 yield text
@@ -155,7 +173,13 @@ def _column(path: Path, limits: Limits) -> list[str]:
 
 
 def _find(root: Path, name: str) -> Path:
-    folders = ("ConceptsList", "ImageList", "Groundtruth", "Groundtruth/AllLabels", "Groundtruth/TrainTestLabels")
+    folders = (
+        "ConceptsList",
+        "ImageList",
+        "Groundtruth",
+        "Groundtruth/AllLabels",
+        "Groundtruth/TrainTestLabels",
+    )
     for folder in (".", *folders):
         if (root / folder / name).is_file():
             return root / folder / name

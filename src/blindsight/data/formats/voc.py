@@ -19,7 +19,7 @@ __all__ = ["VOC_CLASSES", "load_voc", "read_voc_objects"]
 
 VOC_CLASSES = (
     "aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow",
-    "diningtable", "dog", "horse", "motorbike", "person", "pottedplant", "sheep", "sofa", "train", "tvmonitor",
+    "diningtable", "dog", "horse", "motorbike", "person", "pottedplant", "sheep", "sofa", "train", "tvmonitor",  # noqa: E501
 )  # fmt: skip
 
 _XML_BYTES = 1 << 20
@@ -27,7 +27,10 @@ _OBJECTS = 10_000
 
 
 def read_voc_objects(path: str | os.PathLike[str]) -> list[tuple[str, bool]]:
-    """The objects of one annotation: `(class, difficult)`. Document types and entities are refused."""
+    """The objects of one annotation: `(class, difficult)`.
+
+    Document types and entities are refused.
+    """
     name = Path(path).name
     objects: list[tuple[str, bool]] = []
     here: list[str] = []
@@ -48,7 +51,9 @@ def read_voc_objects(path: str | os.PathLike[str]) -> list[tuple[str, bool]]:
     def end(_: str) -> None:
         if here == ["annotation", "object"]:
             if not found.get("name", "").strip() or len(objects) >= _OBJECTS:
-                raise HostileFile(f"{name} has an object without a name, or more than {_OBJECTS:,} objects.")
+                raise HostileFile(
+                    f"{name} has an object without a name, or more than {_OBJECTS:,} objects."
+                )
             objects.append((found["name"].strip(), found.get("difficult", "0").strip() == "1"))
         here.pop()
 
@@ -56,7 +61,11 @@ def read_voc_objects(path: str | os.PathLike[str]) -> list[tuple[str, bool]]:
         raise HostileFile(f"{name} declares a document type or entity, which annotations never do.")
 
     parser = expat.ParserCreate()
-    parser.StartElementHandler, parser.EndElementHandler, parser.CharacterDataHandler = start, end, text
+    parser.StartElementHandler, parser.EndElementHandler, parser.CharacterDataHandler = (
+        start,
+        end,
+        text,
+    )
     parser.StartDoctypeDeclHandler = refuse
     parser.EntityDeclHandler = refuse
     parser.ExternalEntityRefHandler = refuse
@@ -79,14 +88,13 @@ def load_voc(
     """PASCAL VOC (2007 and later) as a multi-label set.
 
     Args:
-        root: The folder VOC2007, with Annotations/, ImageSets/Main/ and JPEGImages/.
-        split: "train" (the official trainval), "test", "val", a file of ImageSets/Main, or None for all.
-        classes: The labels, in order.
-        limits: Bounds on files and images.
+        root: The folder VOC2007, with Annotations/, ImageSets/Main/ and JPEGImages/. split: "train"
+        (the official trainval), "test", "val", a file of ImageSets/Main, or None for all. classes:
+        The labels, in order. limits: Bounds on files and images.
 
     Returns:
-        Labels are 1 where an object is present that is not difficult; where a class has only difficult
-        objects the label is 0 and `known` is False.
+        Labels are 1 where an object is present that is not difficult; where a class has only
+        difficult objects the label is 0 and `known` is False.
     """
     root = Path(root)
     if not (root / "Annotations").is_dir():
@@ -121,10 +129,14 @@ def _ids(root: Path, split: str | None, limits: Limits) -> list[str]:
         ids = sorted(path.stem for path in (root / "Annotations").glob("*.xml"))
     else:
         if not split.replace("_", "").isalnum():
-            raise InvalidParameter(f"split must be the name of a file in ImageSets/Main, got {split!r}.")
+            raise InvalidParameter(
+                f"split must be the name of a file in ImageSets/Main, got {split!r}."
+            )
         listing = root / "ImageSets" / "Main" / f"{'trainval' if split == 'train' else split}.txt"
         text = read_bytes(listing, largest=limits.file_bytes).decode("utf-8", "replace")
         ids = [line.split()[0] for line in text.splitlines() if line.strip()]
     if not 0 < len(ids) <= limits.rows:
-        raise HostileFile(f"{root.name} lists {len(ids):,} images; between 1 and {limits.rows:,} are accepted.")
+        raise HostileFile(
+            f"{root.name} lists {len(ids):,} images; between 1 and {limits.rows:,} are accepted."
+        )
     return ids

@@ -1,7 +1,9 @@
-"""Flower's messages in parts, as its APIs take them: the message itself, a tree of objects, and their contents.
+"""Flower's messages in parts, as its APIs take them: the message itself, a tree of objects, and
+their contents.
 
-Parties and aggregator are resident processes that speak these APIs themselves. Flower's own way, a process for each
-message, costs seconds of start-up a message, and its waiting loops sleep for seconds.
+Parties and aggregator are resident processes that speak these APIs themselves. Flower's own way, a
+process for each message, costs seconds of start-up a message, and its waiting loops sleep for
+seconds.
 """
 
 from __future__ import annotations
@@ -48,24 +50,37 @@ def content_of(message: Message) -> tuple[list[bytes], bytes]:
     return [bytes(data) for data in found["messages"]], bytes(found["announced"])
 
 
-def push(client: Any, message: Message, ask: Callable[[Any, Any], Any], *, node: Any, run: int) -> Any:
-    """Send a message: `ask(message, tree)` announces it, then its objects follow. What was answered to `ask`."""
+def push(
+    client: Any, message: Message, ask: Callable[[Any, Any], Any], *, node: Any, run: int
+) -> Any:
+    """Send a message: `ask(message, tree)` announces it, then its objects follow.
+
+    What was answered to `ask`.
+    """
     with no_object_id_recompute():
         message.metadata.__dict__["_message_id"] = message.object_id
-        bare, tree = message_to_proto(remove_content_from_message(message)), get_object_tree(message)
+        bare, tree = (
+            message_to_proto(remove_content_from_message(message)),
+            get_object_tree(message),
+        )
         answer = ask(bare, tree)
         put = make_push_object_fn_protobuf(client.PushObject, node, run, answer.session_id)
-        push_objects(get_all_nested_objects(message), put, object_ids_to_push=set(answer.objects_to_push))
+        push_objects(
+            get_all_nested_objects(message), put, object_ids_to_push=set(answer.objects_to_push)
+        )
     return answer
 
 
 def pull(client: Any, bare: Any, tree: Any, *, node: Any, run: int, patience: float) -> Message:
     """The message whose announcement came: its objects may still be on their way.
 
-    `TimeoutError` where one is not there after `patience` seconds. Flower's own loop would wait for two hours for what
-    a sender that was killed never sends.
+    `TimeoutError` where one is not there after `patience` seconds. Flower's own loop would wait for
+    two hours for what a sender that was killed never sends.
     """
-    get, over = make_pull_object_fn_protobuf(client.PullObject, node, run), time.monotonic() + patience
+    get, over = (
+        make_pull_object_fn_protobuf(client.PullObject, node, run),
+        time.monotonic() + patience,
+    )
     contents: dict[str, bytes] = {}
     for part in iterate_object_tree(tree):
         while part.object_id not in contents:
@@ -76,7 +91,9 @@ def pull(client: Any, bare: Any, tree: Any, *, node: Any, run: int, patience: fl
                     raise TimeoutError(str(error)) from None
                 time.sleep(0.05)
     name = bare.metadata.message_id
-    client.ConfirmMessageReceived(ConfirmMessageReceivedRequest(node=node, run_id=run, message_object_id=name))
+    client.ConfirmMessageReceived(
+        ConfirmMessageReceivedRequest(node=node, run_id=run, message_object_id=name)
+    )
     message: Message = inflate_object_from_contents(name, contents)
     message.metadata.__dict__["_message_id"] = name
     return message

@@ -1,4 +1,6 @@
-"""A certificate authority for one federation, the aggregator's TLS certificate, and a key pair a node."""
+"""A certificate authority for one federation, the aggregator's TLS certificate, and a key pair a
+node.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ _YEARS = 2
 
 @dataclass(frozen=True)
 class ServerFiles:
-    """PEM bytes: the authority's certificate, the server's certificate and the server's private key."""
+    """PEM bytes: the authority's certificate, the server's certificate and the server's private
+    key.
+    """
 
     authority: bytes
     certificate: bytes
@@ -41,13 +45,17 @@ class NodeKey:
 
 
 def make_server_files(host: str) -> ServerFiles:
-    """A fresh authority that signs one certificate, for `host` and for loopback, and is then forgotten."""
+    """A fresh authority that signs one certificate, for `host` and for loopback, and is then
+    forgotten.
+    """
     authority = ec.generate_private_key(ec.SECP384R1())
     root = _name("Blindsight federation")
     ca = _certificate(root, root, authority.public_key())
     ca = ca.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
     ca = ca.add_extension(_usage(signs_certificates=True), critical=True)
-    ca = ca.add_extension(x509.SubjectKeyIdentifier.from_public_key(authority.public_key()), critical=False)
+    ca = ca.add_extension(
+        x509.SubjectKeyIdentifier.from_public_key(authority.public_key()), critical=False
+    )
     signed_ca = ca.sign(authority, hashes.SHA384())
     server = ec.generate_private_key(ec.SECP384R1())
     names = [_alternative(name) for name in dict.fromkeys([host, "localhost", "127.0.0.1"])]
@@ -64,16 +72,22 @@ def make_server_files(host: str) -> ServerFiles:
     )
     pem = serialization.Encoding.PEM
     key = server.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    return ServerFiles(signed_ca.public_bytes(pem), leaf.sign(authority, hashes.SHA384()).public_bytes(pem), key)
+    return ServerFiles(
+        signed_ca.public_bytes(pem), leaf.sign(authority, hashes.SHA384()).public_bytes(pem), key
+    )
 
 
 def make_node_key() -> NodeKey:
     """A key pair for one node."""
     key = ec.generate_private_key(ec.SECP384R1())
     private = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption()
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.OpenSSH,
+        serialization.NoEncryption(),
     )
-    public = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
+    public = key.public_key().public_bytes(
+        serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
+    )
     return NodeKey(private, public)
 
 

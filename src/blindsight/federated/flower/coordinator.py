@@ -1,7 +1,9 @@
-"""The aggregator's rounds: open, collect, close, have the sum opened, move the model on; on disk at every step.
+"""The aggregator's rounds: open, collect, close, have the sum opened, move the model on; on disk at
+every step.
 
-Transport is a `Link`: push messages, pull what came. The same code runs over any carrier and over a list in tests.
-A contribution is appended to a file when it comes; the state is written when a round opens, closes and ends.
+Transport is a `Link`: push messages, pull what came. The same code runs over any carrier and over a
+list in tests. A contribution is appended to a file when it comes; the state is written when a round
+opens, closes and ends.
 """
 
 from __future__ import annotations
@@ -64,7 +66,9 @@ class Link(Protocol):
 
 
 class Coordinator:
-    """The aggregator of one federation, durable: load it again after a kill and it goes on where it was."""
+    """The aggregator of one federation, durable: load it again after a kill and it goes on where it
+    was.
+    """
 
     def __init__(
         self,
@@ -78,12 +82,18 @@ class Coordinator:
         self._clock, self._pause = clock, pause
         self.log: list[RoundLog] = []
         self.history: list[tuple[int, ...]] = []
-        self.mask: NDArray[np.bool_] | None = None  # between a round of votes and its round of values
-        self._used = self._bytes = 0  # the last round of the protocol that was made use of; bytes of this one
+        self.mask: NDArray[np.bool_] | None = (
+            None  # between a round of votes and its round of values
+        )
+        self._used = self._bytes = (
+            0  # the last round of the protocol that was made use of; bytes of this one
+        )
         self.waiting = ""
         self.suspicion = Suspicion()
         self._tried: list[int] = []  # the groups in the last sum
-        self._before: NDArray[np.float64] | None = None  # the model before the last sum, should users find it wrong
+        self._before: NDArray[np.float64] | None = (
+            None  # the model before the last sum, should users find it wrong
+        )
         if home.state.exists():
             self._load(read_sealed(home.state))
         else:
@@ -115,7 +125,9 @@ class Coordinator:
         return len(self.log) >= self.plan.rounds
 
     def run(self, link: Link, linger: float = 3.0) -> NDArray[np.float64]:
-        """All rounds that are left; then, for at most `linger` seconds, be there for users who lack the last result."""
+        """All rounds that are left; then, for at most `linger` seconds, be there for users who lack
+        the last result.
+        """
         if self.finished:  # started again after the end: boxes are empty
             told = self._told()
             self._push(link, [message for message in self.role.results() if message.to not in told])
@@ -127,7 +139,9 @@ class Coordinator:
                 return self.weights
 
     def round(self, link: Link) -> RoundLog:
-        """One round, or the rest of one that was interrupted; with votes, the two that belong together."""
+        """One round, or the rest of one that was interrupted; with votes, the two that belong
+        together.
+        """
         start = self._clock()
         while True:
             self._advance(link)
@@ -165,11 +179,15 @@ class Coordinator:
         else:
             sizes = [len(group) for group in settings.groups()]
             chosen = self.suspicion.choose(self.role.complete, sizes, settings.least_users)
-            self.role.seal(chosen if self.mask is None else self._tried)  # values of those who voted
+            self.role.seal(
+                chosen if self.mask is None else self._tried
+            )  # values of those who voted
         self.save()
 
     def _failed(self) -> None:
-        """The last round of the protocol gave no sum, or one that users find wrong: somebody sent nonsense."""
+        """The last round of the protocol gave no sum, or one that users find wrong: somebody sent
+        nonsense.
+        """
         settings = self.role.settings
         if settings.mode == "paper":
             raise ProtocolError("the round has no result.")
@@ -177,19 +195,28 @@ class Coordinator:
         if self.role.withdrawn and self.mask is None and self._before is not None:
             self.weights, self._before = self._before, None
             del self.log[-1], self.history[-1]
-        self.role.withdrawn, self.mask = False, None  # fewer users may be next, and they vote for themselves
+        self.role.withdrawn, self.mask = (
+            False,
+            None,
+        )  # fewer users may be next, and they vote for themselves
         if settings.unguarded:
-            raise ProtocolError("a round gave no sum, and without groups and noise none follows: set it up again.")
+            raise ProtocolError(
+                "a round gave no sum, and without groups and noise none follows: set it up again."
+            )
         found = self.suspicion.failed(tried)
         _log.warning("round %d gave no sum; it is tried again with fewer users", self.role.round)
         if found is not None:
             _log.warning("left out from now on, one of them spoils sums: users %s", self.excluded)
             if settings.users - len(self.excluded) < settings.least_users:
-                raise ProtocolError(f"too few users are left without {self.excluded}, one of whom spoils every sum.")
+                raise ProtocolError(
+                    f"too few users are left without {self.excluded}, one of whom spoils every sum."
+                )
 
     def late(self, link: Link) -> list[int]:
         """Users who have not fetched the last result."""
-        return sorted(set(link.unread()) & set(range(1, self.role.settings.users + 1)) - set(self.excluded))
+        return sorted(
+            set(link.unread()) & set(range(1, self.role.settings.users + 1)) - set(self.excluded)
+        )
 
     def _told(self) -> set[int]:
         """Users who had fetched the last result before a stop."""
@@ -197,11 +224,21 @@ class Coordinator:
         return set(json.loads(path.read_bytes())) if self.finished and path.exists() else set()
 
     def _settle(self, link: Link, linger: float) -> None:
-        """After the last round: a moment for users to say that its sum is wrong, and time for those who are late."""
-        start, everybody, told = self._clock(), set(range(1, self.role.settings.users + 1)), self._told()
+        """After the last round: a moment for users to say that its sum is wrong, and time for those
+        who are late.
+        """
+        start, everybody, told = (
+            self._clock(),
+            set(range(1, self.role.settings.users + 1)),
+            self._told(),
+        )
         while not self._withdrawn:
             late = self.late(link)
-            self._take(link)  # after the look: a user who is not late may have said that it lacks an earlier result
+            self._take(
+                link
+                # after the look: a user who is not late may have said that it lacks an earlier
+                # result
+            )
             late = late or self.late(link)
             if everybody - set(late) != told:
                 told = everybody - set(late)
@@ -223,13 +260,17 @@ class Coordinator:
                 length = int(self.mask.sum())
         elif free is not None:
             length = int(free.sum())
-        self.role.open_round(self.role.round + 1, model_digest(self.weights), length=length, purpose=purpose)
+        self.role.open_round(
+            self.role.round + 1, model_digest(self.weights), length=length, purpose=purpose
+        )
         if self.mask is None:
             self._bytes = 0
         self.save()
 
     def _collect(self, link: Link) -> None:
-        """Wait for everybody; once enough are in, only while somebody new comes within the plan's patience."""
+        """Wait for everybody; once enough are in, only while somebody new comes within the plan's
+        patience.
+        """
         settings = self.role.settings
         last = asked = self._clock()
         said = last - _SAY + _SOON
@@ -243,7 +284,11 @@ class Coordinator:
             if now - last >= self.plan.patience and self._enough():
                 break
             if now - last >= self.plan.patience and self.mask is not None and self._whole():
-                self.mask, last, asked = None, now, now  # one who voted does not come back: the others vote again
+                self.mask, last, asked = (
+                    None,
+                    now,
+                    now,
+                )  # one who voted does not come back: the others vote again
                 self._open()
                 self._push(link, self.role.reopen())
             returned = link.back()
@@ -281,7 +326,11 @@ class Coordinator:
         while self.role.phase == "closed":
             now, returned = self._clock(), link.back()
             missing = self.role.awaited()
-            again = missing if now - asked >= _RESEND else [address for address in missing if address in returned]
+            again = (
+                missing
+                if now - asked >= _RESEND
+                else [address for address in missing if address in returned]
+            )
             asked = now if now - asked >= _RESEND else asked
             for address in again:
                 self._push(link, self.role.ask(address))
@@ -293,7 +342,9 @@ class Coordinator:
 
     def _say(self, missing: list[int], what: str) -> None:
         """Whom the round waits for: in the log, and in the status that `watch` shows."""
-        self.waiting = f"waiting for the {what} of {', '.join(map(_name, missing[:8]))}" if missing else ""
+        self.waiting = (
+            f"waiting for the {what} of {', '.join(map(_name, missing[:8]))}" if missing else ""
+        )
         if len(missing) > 8:
             self.waiting += f" and {len(missing) - 8} others"
         _log.info("%s", self.waiting)
@@ -355,7 +406,10 @@ class Coordinator:
         return entry
 
     def _rounds(self) -> list[dict[str, Any]]:
-        return [{**asdict(entry), "contributors": who} for entry, who in zip(self.log, self.history, strict=True)]
+        return [
+            {**asdict(entry), "contributors": who}
+            for entry, who in zip(self.log, self.history, strict=True)
+        ]
 
     def save(self) -> None:
         """State, model and status: the first is what counts, the others are for readers."""
@@ -365,7 +419,9 @@ class Coordinator:
         writer.field(b"" if self._before is None else self._before.astype("<f8").tobytes())
         for groups in (self.suspicion.excluded, self.suspicion.suspects, self._tried):
             writer.field(np.array(sorted(groups), dtype="<u4").tobytes())
-        write_sealed(self.home.state, seal(b"COOR", bytes(writer.field(json.dumps(self._rounds()).encode()))))
+        write_sealed(
+            self.home.state, seal(b"COOR", bytes(writer.field(json.dumps(self._rounds()).encode())))
+        )
         self._status()
         self.plan.classifier(self.weights, self.role.settings).save(self.home.model)
 
@@ -387,17 +443,25 @@ class Coordinator:
         reader = unseal(b"COOR", data)
         dumped = reader.field()
         paper = AggregatorEnrolment.load(self.home.enrolment).settings.mode == "paper"
-        self.role = PaperAggregator.load(dumped) if paper else Aggregator.load(dumped, kept=InFiles(self.home.path))
+        self.role = (
+            PaperAggregator.load(dumped)
+            if paper
+            else Aggregator.load(dumped, kept=InFiles(self.home.path))
+        )
         self.weights = np.frombuffer(reader.field(), dtype="<f8").astype(np.float64)
         mask = reader.field()
         if mask:
-            self.mask = np.unpackbits(np.frombuffer(mask, dtype=np.uint8), count=len(self.weights)).astype(bool)
+            self.mask = np.unpackbits(
+                np.frombuffer(mask, dtype=np.uint8), count=len(self.weights)
+            ).astype(bool)
         self._used, self._bytes = reader.number("Q"), reader.number("Q")
         before = reader.field()
         self._before = np.frombuffer(before, dtype="<f8").astype(np.float64) if before else None
         if self.role.phase in ("open", "closed") and not paper:
             self._bytes += self.role.kept.size  # what came in before the kill
-        excluded, suspects, self._tried = (np.frombuffer(reader.field(), dtype="<u4").tolist() for _ in range(3))
+        excluded, suspects, self._tried = (
+            np.frombuffer(reader.field(), dtype="<u4").tolist() for _ in range(3)
+        )
         self.suspicion = Suspicion(excluded=excluded, suspects=suspects)
         rounds = json.loads(reader.field())
         self.history = [tuple(entry.pop("contributors")) for entry in rounds]

@@ -1,12 +1,13 @@
 """A folder a party: its secrets, its state, and what it needs to reach the others.
 
-    aggregator/  enrolment, plan, TLS certificate and key, the nodes' public keys; later its state and the model
-    keygen/      enrolment with the private key, node key, CA certificate; or
-    holder-1/ .. enrolment with the holder's key, node key, CA certificate
-    user-1/ ...  enrolment, plan, node key, CA certificate
+    aggregator/  enrolment, plan, TLS certificate and key, the nodes' public keys; later its state
+    and the model keygen/      enrolment with the private key, node key, CA certificate; or
+    holder-1/ .. enrolment with the holder's key, node key, CA certificate user-1/ ...  enrolment,
+    plan, node key, CA certificate
 
-Whoever makes them knows every secret in them (line 1 of Algorithm 1): hand each folder to its party over a protected
-channel, keep your own, and delete the rest. Every folder is readable by its owner only.
+Whoever makes them knows every secret in them (line 1 of Algorithm 1): hand each folder to its party
+over a protected channel, keep your own, and delete the rest. Every folder is readable by its owner
+only.
 """
 
 from __future__ import annotations
@@ -44,7 +45,9 @@ class Home:
     def about(self) -> dict[str, Any]:
         """Role, number and the aggregator's address."""
         try:
-            about: dict[str, Any] = json.loads((self.path / "party.json").read_text(encoding="utf-8"))
+            about: dict[str, Any] = json.loads(
+                (self.path / "party.json").read_text(encoding="utf-8")
+            )
             about.setdefault("carrier", "mailbox")
             if (
                 about["carrier"] not in CARRIERS
@@ -54,18 +57,24 @@ class Home:
             ):
                 raise ValueError("fields")
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise HostileFile(f"{self.path} is no party's folder: make one with `blindsight federate keys`.") from error
+            raise HostileFile(
+                f"{self.path} is no party's folder: make one with `blindsight federate keys`."
+            ) from error
         return about
 
     def require(self, role: str) -> Home:
         """Itself, if it is that party's; else an error that says whose it is."""
         if self.about["role"] != role:
-            raise InvalidParameter(f"{self.path} belongs to the role {self.about['role']!r}, not to {role!r}.")
+            raise InvalidParameter(
+                f"{self.path} belongs to the role {self.about['role']!r}, not to {role!r}."
+            )
         return self
 
     @property
     def name(self) -> str:
-        """As the folder was called when it was made: "aggregator", "keygen", "holder-2", "user-7"."""
+        """As the folder was called when it was made: "aggregator", "keygen", "holder-2",
+        "user-7".
+        """
         role = str(self.about["role"])
         return f"{role}-{self.number}" if role in ("holder", "user") else role
 
@@ -111,28 +120,51 @@ def make_homes(
     port: int = 9092,
     carrier: str = "mailbox",
 ) -> list[Home]:
-    """Lines 1 and 2 of Algorithm 1 for runs across machines: a folder for each party. Key holders need no `key`."""
+    """Lines 1 and 2 of Algorithm 1 for runs across machines: a folder for each party.
+
+    Key holders need no `key`.
+    """
     root = Path(root)
     if len(plan.initial) != settings.dimension:
-        raise InvalidData(f"settings are for {settings.dimension} weights, the plan has {len(plan.initial)}.")
+        raise InvalidData(
+            f"settings are for {settings.dimension} weights, the plan has {len(plan.initial)}."
+        )
     if root.exists() and any(root.iterdir()):
-        raise InvalidParameter(f"{root} is not empty: keys are never overwritten. Choose another folder.")
+        raise InvalidParameter(
+            f"{root} is not empty: keys are never overwritten. Choose another folder."
+        )
     setup = enrol(settings, key)
     server = make_server_files(host)
     address = f"{host}:{port}"
     checks.one_of("carrier", carrier, CARRIERS)
-    aggregator = _home(root / "aggregator", "aggregator", 0, address, setup.aggregator.dump(), server.authority, plan)
+    aggregator = _home(
+        root / "aggregator",
+        "aggregator",
+        0,
+        address,
+        setup.aggregator.dump(),
+        server.authority,
+        plan,
+    )
     write_secret(aggregator.path / "server.pem", server.certificate)
     write_secret(aggregator.path / "server.key", server.key)
     homes = [aggregator]
     if setup.keygen is not None:
-        homes.append(_home(root / "keygen", "keygen", 0, address, setup.keygen.dump(), server.authority, None))
+        homes.append(
+            _home(
+                root / "keygen", "keygen", 0, address, setup.keygen.dump(), server.authority, None
+            )
+        )
     for held in setup.holders:
         path = root / f"holder-{held.index}"
-        homes.append(_home(path, "holder", held.index, address, held.dump(), server.authority, None))
+        homes.append(
+            _home(path, "holder", held.index, address, held.dump(), server.authority, None)
+        )
     for enrolment in setup.users:
         path = root / f"user-{enrolment.number}"
-        homes.append(_home(path, "user", enrolment.number, address, enrolment.dump(), server.authority, plan))
+        homes.append(
+            _home(path, "user", enrolment.number, address, enrolment.dump(), server.authority, plan)
+        )
     tokens: dict[str, str] = {}
     for home in homes:
         about = {**home.about, "carrier": carrier}
@@ -151,7 +183,13 @@ def make_homes(
 
 
 def _home(
-    path: Path, role: str, number: int, address: str, enrolment: bytes, authority: bytes, plan: Plan | None
+    path: Path,
+    role: str,
+    number: int,
+    address: str,
+    enrolment: bytes,
+    authority: bytes,
+    plan: Plan | None,
 ) -> Home:
     about = json.dumps({"role": role, "number": number, "address": address})
     write_secret(path / "party.json", about.encode())

@@ -1,4 +1,6 @@
-"""One file for each party: its folder, sealed, to be handed over on a protected channel and opened with `join`."""
+"""One file for each party: its folder, sealed, to be handed over on a protected channel and opened
+with `join`.
+"""
 
 from __future__ import annotations
 
@@ -40,10 +42,14 @@ def invite(home: Home, path: str | Path) -> Path:
 
 
 def join(invitation: str | Path, folder: str | Path) -> Home:
-    """Make a party's folder from its invitation; names that no folder has are refused, and nothing is overwritten."""
+    """Make a party's folder from its invitation; names that no folder has are refused, and nothing
+    is overwritten.
+    """
     folder = Path(folder)
     if folder.exists() and any(folder.iterdir()):
-        raise InvalidParameter(f"{folder} is not empty: a party's folder is never overwritten. Choose another.")
+        raise InvalidParameter(
+            f"{folder} is not empty: a party's folder is never overwritten. Choose another."
+        )
     reader = unseal(b"INVT", read_sealed(Path(invitation), largest=_LARGEST))
     count = reader.number("I")
     if count > _MOST_FILES:
@@ -52,7 +58,12 @@ def join(invitation: str | Path, folder: str | Path) -> Home:
     reader.end()
     for name in files:
         parts = name.split("/")
-        node = len(parts) == 2 and parts[0] == "nodes" and parts[1].endswith(".pub") and parts[1][:1].isalpha()
+        node = (
+            len(parts) == 2
+            and parts[0] == "nodes"
+            and parts[1].endswith(".pub")
+            and parts[1][:1].isalpha()
+        )
         if name not in _NAMES and not (node and "\\" not in name and "\0" not in name):
             raise HostileFile("an invitation holds a file that no party's folder has.")
     for name, content in files.items():

@@ -1,6 +1,8 @@
-"""A party's end over Flower: the same fetch and answer as over HTTPS, by the API that SuperNodes use.
+"""A party's end over Flower: the same fetch and answer as over HTTPS, by the API that SuperNodes
+use.
 
-One resident process for each party. It signs every request with its node key, so the SuperLink lets nobody else in.
+One resident process for each party. It signs every request with its node key, so the SuperLink lets
+nobody else in.
 """
 
 from __future__ import annotations
@@ -33,7 +35,9 @@ from blindsight.federated.flower.homes import Home, write_secret
 __all__ = ["NodeClient"]
 
 _BEAT = 10.0  # seconds; a node that was not heard of for two of them counts as away
-_PATIENCE = 60.0  # seconds for the rest of a message; then the node joins anew, and is sent it again
+_PATIENCE = (
+    60.0  # seconds for the rest of a message; then the node joins anew, and is sent it again
+)
 _SOON, _LATER = 0.2, 0.7  # seconds between two looks: after work, and while nothing happens
 
 
@@ -71,7 +75,9 @@ class NodeClient:
             bare, tree = found.messages_list[0], found.message_object_trees[0]
             message = message_from_proto(bare)
             run = message.metadata.run_id
-            self._asked = pull(self._client, bare, tree, node=self._node, run=run, patience=_PATIENCE)
+            self._asked = pull(
+                self._client, bare, tree, node=self._node, run=run, patience=_PATIENCE
+            )
         except (httpx.HTTPError, ObjectPullError, TimeoutError) as error:
             raise self._away(error) from error
         self._place, self._worked = self._place + 1, time.monotonic()
@@ -86,7 +92,10 @@ class NodeClient:
 
         def ask(bare: Any, tree: Any) -> Any:
             request = PushMessagesRequest(
-                node=self._node, messages_list=[bare], message_object_trees=[tree], clientapp_runtime_list=[0.0]
+                node=self._node,
+                messages_list=[bare],
+                message_object_trees=[tree],
+                clientapp_runtime_list=[0.0],
             )
             return self._client.PushMessages(request)
 
@@ -97,23 +106,35 @@ class NodeClient:
         self._asked, self._worked = None, time.monotonic()
 
     def _join(self) -> None:
-        """Activate; a node that was killed still counts as there, and has to be deactivated first."""
+        """Activate; a node that was killed still counts as there, and has to be deactivated
+        first.
+        """
         known = self.home.path / "node.id"
         if known.exists():
             with contextlib.suppress(httpx.HTTPError, ValueError):
                 self._client.DeactivateNode(DeactivateNodeRequest(node_id=int(known.read_text())))
-        found = self._client.ActivateNode(ActivateNodeRequest(public_key=self._public, heartbeat_interval=_BEAT))
+        found = self._client.ActivateNode(
+            ActivateNodeRequest(public_key=self._public, heartbeat_interval=_BEAT)
+        )
         write_secret(known, str(found.node_id).encode())
         self._node = Node(node_id=found.node_id)
         self._beat = Beat(self._alive, every=0.7 * _BEAT)
 
     def _alive(self) -> None:
-        self._client.SendNodeHeartbeat(SendNodeHeartbeatRequest(node=self._node, heartbeat_interval=_BEAT))
+        self._client.SendNodeHeartbeat(
+            SendNodeHeartbeatRequest(node=self._node, heartbeat_interval=_BEAT)
+        )
 
     def _away(self, error: Exception) -> ConnectionError:
         """Join anew next time: the SuperLink may be another one."""
         self._forget()
-        if isinstance(error, httpx.HTTPStatusError) and error.response.status_code in (400, 401, 403, 404, 412):
+        if isinstance(error, httpx.HTTPStatusError) and error.response.status_code in (
+            400,
+            401,
+            403,
+            404,
+            412,
+        ):
             return ConnectionError("it does not know this party, or not yet")
         return ConnectionError(str(error) or type(error).__name__)
 

@@ -1,4 +1,6 @@
-"""Users, key generator and holders as durable services: a message in, messages out, the state on disk in between."""
+"""Users, key generator and holders as durable services: a message in, messages out, the state on
+disk in between.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,12 @@ from numpy.typing import NDArray
 
 from blindsight.core.errors import ProtocolError
 from blindsight.federated.agreement import Agreement
-from blindsight.federated.enrolment import AggregatorEnrolment, HolderEnrolment, KeygenEnrolment, UserEnrolment
+from blindsight.federated.enrolment import (
+    AggregatorEnrolment,
+    HolderEnrolment,
+    KeygenEnrolment,
+    UserEnrolment,
+)
 from blindsight.federated.flower.homes import Home
 from blindsight.federated.flower.plan import read_rows
 from blindsight.federated.learning import Participant, model_digest
@@ -82,16 +89,25 @@ def settings_of(home: Home) -> Settings:
 
 
 def charge(home: Home, ledger: Ledger) -> Guarantee:
-    """Charge a user's own ledger with what all its rounds cost, before the first; once, however often it joins."""
+    """Charge a user's own ledger with what all its rounds cost, before the first; once, however
+    often it joins.
+    """
     enrolment = UserEnrolment.load(home.require("user").enrolment)
     guarantee = Agreement(enrolment.settings).guarantee(enrolment.settings.rounds)
-    Door(guarantee, what="updates to a federation", ledger=ledger, key=f"federation {enrolment.agreement.hex()}")
+    Door(
+        guarantee,
+        what="updates to a federation",
+        ledger=ledger,
+        key=f"federation {enrolment.agreement.hex()}",
+    )
     return guarantee
 
 
 @dataclass(frozen=True)
 class Announcement:
-    """What goes to every user with an opening in `paper` mode: the model, and what became of the last round."""
+    """What goes to every user with an opening in `paper` mode: the model, and what became of the
+    last round.
+    """
 
     weights: NDArray[np.float64]
     last_round: int
@@ -123,11 +139,12 @@ class Announcement:
 
 
 class UserService:
-    """User n on its own machine: trains on its own rows, pads, remembers, and computes the model for itself.
+    """User n on its own machine: trains on its own rows, pads, remembers, and computes the model
+    for itself.
 
-    Protocol state, model, unsent changes and the strength found are one file, written before an answer leaves. Killed
-    at any moment it comes back with the old state or the new one; asked again for a round it has answered, it sends the
-    very same bytes.
+    Protocol state, model, unsent changes and the strength found are one file, written before an
+    answer leaves. Killed at any moment it comes back with the old state or the new one; asked again
+    for a round it has answered, it sends the very same bytes.
     """
 
     def __init__(self, home: Home, data: str | Path, *, workers: int = 1) -> None:
@@ -141,12 +158,19 @@ class UserService:
         if home.state.exists():
             reader = unseal(b"FLUS", read_sealed(home.state))
             self.user = kind.load(reader.field(), workers=workers)
-            memory, self.trainer.strength, self.turn = reader.field(), reader.real(), reader.number("Q")
+            memory, self.trainer.strength, self.turn = (
+                reader.field(),
+                reader.real(),
+                reader.number("Q"),
+            )
             self.weights = np.frombuffer(reader.field(), dtype="<f8").astype(np.float64)
             vector, support = reader.field(), reader.field()
             if vector:
                 row = np.unpackbits(np.frombuffer(support, dtype=np.uint8), count=len(self.weights))
-                self._update = np.frombuffer(vector, dtype="<f8").astype(np.float64), row.astype(bool)
+                self._update = (
+                    np.frombuffer(vector, dtype="<f8").astype(np.float64),
+                    row.astype(bool),
+                )
         else:
             self.user = kind(enrolment, workers=workers)
             self.user.expect(model_digest(self.weights))
@@ -160,7 +184,9 @@ class UserService:
         return self.turn > self.plan.rounds and self.user.settings.mode == "pad"
 
     def handle(self, message: bytes, announced: bytes = b"") -> list[Outgoing]:
-        """Answer an opening with a contribution, a result with silence, anything wrong with the reason."""
+        """Answer an opening with a contribution, a result with silence, anything wrong with the
+        reason.
+        """
         before = getattr(self.user, "ended", 0)
         answers: list[Outgoing] = self.user.receive(message)
         if getattr(self.user, "ended", 0) != before:
@@ -172,7 +198,11 @@ class UserService:
             if self._update is None:
                 self._update = self.participant.step(self.weights, self.turn)
             vector, support = self._update
-            free = self.plan.sending.free(len(vector), self.turn) if self.user.settings.mode == "pad" else None
+            free = (
+                self.plan.sending.free(len(vector), self.turn)
+                if self.user.settings.mode == "pad"
+                else None
+            )
             if free is not None and self.user.settings.least_per_coordinate == 1:
                 vector, support = vector[free], support[free]
             answers = self.user.contribute(vector, support=support)
@@ -180,7 +210,9 @@ class UserService:
         return answers
 
     def _learn(self) -> None:
-        """The model that a checked sum of values gives; a round of votes or one without a sum changes nothing."""
+        """The model that a checked sum of values gives; a round of votes or one without a sum
+        changes nothing.
+        """
         opened = self.user.result
         if opened is None or self.user.mask is not None:
             return
@@ -192,32 +224,46 @@ class UserService:
         mean = np.zeros(len(self.weights))
         mean[shown] = self.user.settings.code.decode(opened.values) / len(opened.contributors)
         self.weights = self.plan.sending.apply(self.weights, mean, shown)
-        self.participant.settle(self.turn, included=self.user.number in opened.contributors, revealed=shown)
+        self.participant.settle(
+            self.turn, included=self.user.number in opened.contributors, revealed=shown
+        )
         self.turn, self._update = self.turn + 1, None
         self.user.expect(model_digest(self.weights))
         if self.over:  # until then the weights are in the state
             self.plan.classifier(self.weights, self.user.settings).save(self.home.model)
 
     def _believe(self, announced: bytes, model: bytes) -> None:
-        """The paper's users take the model that they are given, if it is the one that the round was opened for."""
+        """The paper's users take the model that they are given, if it is the one that the round was
+        opened for.
+        """
         settings = self.user.settings
         news = Announcement.decode(announced, dimension=settings.dimension, users=settings.users)
         if model_digest(news.weights) != model:
-            raise ProtocolError("wrong model: the weights announced are not those the round was opened for.")
+            raise ProtocolError(
+                "wrong model: the weights announced are not those the round was opened for."
+            )
         revealed = np.ones(len(news.weights), dtype=bool)
-        self.participant.settle(self.turn, included=self.user.number in news.contributors, revealed=revealed)
+        self.participant.settle(
+            self.turn, included=self.user.number in news.contributors, revealed=revealed
+        )
         self.weights, self.turn, self._update = news.weights, news.last_round + 1, None
 
     def _save(self) -> None:
-        vector, support = self._update if self._update is not None else (np.zeros(0), np.zeros(0, dtype=bool))
+        vector, support = (
+            self._update if self._update is not None else (np.zeros(0), np.zeros(0, dtype=bool))
+        )
         writer = Writer().field(self.user.dump()).field(self.participant.dump())
-        writer.number("d", self.trainer.strength).number("Q", self.turn).field(self.weights.astype("<f8").tobytes())
+        writer.number("d", self.trainer.strength).number("Q", self.turn).field(
+            self.weights.astype("<f8").tobytes()
+        )
         writer.field(vector.astype("<f8").tobytes()).field(np.packbits(support).tobytes())
         write_sealed(self.home.state, seal(b"FLUS", bytes(writer)))
 
 
 class KeygenService:
-    """The key generator on its own machine; a round that was opened stays opened, whatever is killed."""
+    """The key generator on its own machine; a round that was opened stays opened, whatever is
+    killed.
+    """
 
     over = False
 
@@ -225,7 +271,11 @@ class KeygenService:
         self.home = home.require("keygen")
         enrolment = KeygenEnrolment.load(home.enrolment)
         kind: Any = PaperKeyGenerator if enrolment.settings.mode == "paper" else KeyGenerator
-        role = kind.load(read_sealed(home.state), workers=workers) if home.state.exists() else kind(enrolment)
+        role = (
+            kind.load(read_sealed(home.state), workers=workers)
+            if home.state.exists()
+            else kind(enrolment)
+        )
         self._durable = Durable(role, home.state)
 
     def handle(self, message: bytes, announced: bytes = b"") -> list[Outgoing]:

@@ -1,6 +1,7 @@
 """What a federation learns and how: the part of the agreement that every party may read.
 
-One safetensors file: initial weights, the features' scale, and plain settings of learner and sending.
+One safetensors file: initial weights, the features' scale, and plain settings of learner and
+sending.
 """
 
 from __future__ import annotations
@@ -53,7 +54,9 @@ class Plan:
         checks.non_negative("patience", self.patience)
         checks.one_of("learner", self.learner, tuple(_LEARNERS))
         if self.scale.shape != (2, self.features) or not (self.scale[1] > 0).all():
-            raise InvalidParameter("scale must have a mean and a deviation above 0 for each feature.")
+            raise InvalidParameter(
+                "scale must have a mean and a deviation above 0 for each feature."
+            )
         if len(self.initial) != linear.rows_of(self.classes) * (self.features + 1):
             raise InvalidParameter("initial weights must fit classes and features.")
         _ = self.local_learner, self.sending
@@ -69,7 +72,9 @@ class Plan:
         try:
             return _LEARNERS[self.learner](**self.options)
         except TypeError as error:
-            raise InvalidParameter(f"options do not fit the learner {self.learner!r}: {error}.") from error
+            raise InvalidParameter(
+                f"options do not fit the learner {self.learner!r}: {error}."
+            ) from error
 
     @property
     def sending(self) -> Sending:
@@ -79,24 +84,44 @@ class Plan:
     def trainer(self, X: NDArray[Any], labels: NDArray[Any], *, user: int) -> LocalTrainer:
         """A user's local step over its own rows; labels are class numbers."""
         rows, given = checks.finite_array("X", X, ndim=2), np.asarray(labels)
-        if rows.shape[1] != self.features or given.shape != (len(rows),) or given.dtype.kind not in "iu":
-            raise InvalidData(f"rows must have {self.features} features and a class number each, got {rows.shape}.")
+        if (
+            rows.shape[1] != self.features
+            or given.shape != (len(rows),)
+            or given.dtype.kind not in "iu"
+        ):
+            raise InvalidData(
+                f"rows must have {self.features} features and a class number each, got "
+                f"{rows.shape}."
+            )
         if len(given) == 0 or given.min() < 0 or given.max() >= self.classes:
             raise InvalidData(f"class numbers must lie in [0, {self.classes - 1}].")
         target = self.sparsity if self.sending.replaces else None
-        return LocalTrainer(self.scaled(rows), given, self.classes, self.local_learner, target, [self.mask_seed, user])
+        return LocalTrainer(
+            self.scaled(rows),
+            given,
+            self.classes,
+            self.local_learner,
+            target,
+            [self.mask_seed, user],
+        )
 
     def scaled(self, X: NDArray[np.float64]) -> NDArray[np.float64]:
         """Rows in the units that the model knows."""
         return np.asarray((X - self.scale[0]) / self.scale[1])
 
-    def accuracy(self, weights: NDArray[np.float64], X: NDArray[Any], labels: NDArray[Any]) -> float:
+    def accuracy(
+        self, weights: NDArray[np.float64], X: NDArray[Any], labels: NDArray[Any]
+    ) -> float:
         """Of a flat model on labelled rows."""
-        found = linear.predicted(linear.shaped(weights, self.features), self.scaled(np.asarray(X, dtype=np.float64)))
+        found = linear.predicted(
+            linear.shaped(weights, self.features), self.scaled(np.asarray(X, dtype=np.float64))
+        )
         return float(np.mean(found == np.asarray(labels)))
 
     def classifier(self, weights: NDArray[np.float64], settings: Settings) -> FederatedClassifier:
-        """What the parties learned, to use, to save and to audit; it promises what they agreed on."""
+        """What the parties learned, to use, to save and to audit; it promises what they agreed
+        on.
+        """
         noise = None
         if settings.noise is not None:
             epsilon = Agreement(settings).guarantee(self.rounds).epsilon
@@ -107,7 +132,9 @@ class Plan:
             rounds=self.rounds,
             learner=self.local_learner,
             send=self.sending,
-            sums=Paper() if settings.mode == "paper" else Pad(colluders=settings.colluders, holders=settings.holders),
+            sums=Paper()
+            if settings.mode == "paper"
+            else Pad(colluders=settings.colluders, holders=settings.holders),
             noise=noise,
         )
         model.public_ = {
@@ -124,8 +151,14 @@ class Plan:
 
     def save(self, path: str | Path) -> None:
         """Write the file."""
-        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in ("initial", "scale")}
-        storage.save(path, kind=_KIND, arrays={"initial": self.initial, "scale": self.scale}, fields=fields)
+        fields = {
+            f.name: getattr(self, f.name)
+            for f in dataclasses.fields(self)
+            if f.name not in ("initial", "scale")
+        }
+        storage.save(
+            path, kind=_KIND, arrays={"initial": self.initial, "scale": self.scale}, fields=fields
+        )
 
     @classmethod
     def load(cls, path: str | Path) -> Plan:
@@ -133,7 +166,11 @@ class Plan:
         arrays, fields = storage.load(path, kind=_KIND)
         try:
             initial = checks.finite_array("initial", arrays["initial"], ndim=1)
-            return cls(initial=initial, scale=checks.finite_array("scale", arrays["scale"], ndim=2), **fields)
+            return cls(
+                initial=initial,
+                scale=checks.finite_array("scale", arrays["scale"], ndim=2),
+                **fields,
+            )
         except (KeyError, TypeError, ValueError) as error:
             raise HostileFile(f"{path} does not hold a federation plan: {error}.") from error
 
@@ -146,7 +183,11 @@ def read_rows(path: str | Path) -> tuple[NDArray[np.float64], NDArray[np.int64]]
     except FileNotFoundError:
         raise MissingData(f"{path} does not exist. Check the path.") from None
     except (OSError, ValueError, KeyError, EOFError) as error:
-        raise HostileFile(f"{path} must be an .npz file with arrays X and y: {type(error).__name__}.") from error
+        raise HostileFile(
+            f"{path} must be an .npz file with arrays X and y: {type(error).__name__}."
+        ) from error
     if y.dtype.kind not in "iu" or y.ndim != 1:
-        raise InvalidData(f"y in {path} must hold a whole class number per row, got dtype {y.dtype}.")
+        raise InvalidData(
+            f"y in {path} must hold a whole class number per row, got dtype {y.dtype}."
+        )
     return checks.finite_array("X", X, ndim=2), y.astype(np.int64)

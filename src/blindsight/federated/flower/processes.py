@@ -1,4 +1,6 @@
-"""Flower's SuperLink as a process; telemetry, update checks and the installation of dependencies are off."""
+"""Flower's SuperLink as a process; telemetry, update checks and the installation of dependencies
+are off.
+"""
 
 from __future__ import annotations
 
@@ -43,14 +45,20 @@ def reached_at(home: Home, bind: str | None) -> str:
     return f"{'127.0.0.1' if bind == '0.0.0.0' else bind}:{address.rpartition(':')[2]}"  # noqa: S104
 
 
-def wait_for_port(address: str, process: subprocess.Popen[bytes], *, log: Path, seconds: float = 120.0) -> None:
-    """Until somebody listens; a process that ends before is an error at once, with the last words of its log."""
+def wait_for_port(
+    address: str, process: subprocess.Popen[bytes], *, log: Path, seconds: float = 120.0
+) -> None:
+    """Until somebody listens; a process that ends before is an error at once, with the last words
+    of its log.
+    """
     host, _, port = address.rpartition(":")
     over = time.monotonic() + seconds
     while True:
         if process.poll() is not None:
             words = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1:]
-            raise ProtocolError(f"the SuperLink ended before it listened at {address}: {''.join(words)[:300]}")
+            raise ProtocolError(
+                f"the SuperLink ended before it listened at {address}: {''.join(words)[:300]}"
+            )
         try:
             with socket.create_connection((host, int(port)), timeout=1):
                 return
@@ -61,20 +69,27 @@ def wait_for_port(address: str, process: subprocess.Popen[bytes], *, log: Path, 
 
 
 def _die_with_parent() -> None:
-    """Linux: the kernel kills this process when its parent dies, so that kill -9 leaves no SuperLink behind."""
+    """Linux: the kernel kills this process when its parent dies, so that kill -9 leaves no
+    SuperLink behind.
+    """
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 
 
-def start_superlink(home: Home, *, bind: str | None = None, **popen: Any) -> subprocess.Popen[bytes]:
+def start_superlink(
+    home: Home, *, bind: str | None = None, **popen: Any
+) -> subprocess.Popen[bytes]:
     """The SuperLink with TLS and node authentication, in memory; it dies with this process.
 
-    It listens at `bind`, by default at the address the nodes were given. It starts no processes of its own: in that
-    mode anybody who reaches the port may claim the server's task, whereas here that takes a secret.
+    It listens at `bind`, by default at the address the nodes were given. It starts no processes of
+    its own: in that mode anybody who reaches the port may claim the server's task, whereas here
+    that takes a secret.
     """
     host, _, port = home.about["address"].rpartition(":")
     command = Path(sys.executable).parent / "flower-superlink"
     if not command.exists():
-        raise MissingDependency("flower-superlink is not installed: pip install 'blindsight[cluster]'.")
+        raise MissingDependency(
+            "flower-superlink is not installed: pip install 'blindsight[cluster]'."
+        )
     arguments = [
         *("--ssl-ca-certfile", str((home.path / "ca.pem").resolve())),
         *("--ssl-certfile", str((home.path / "server.pem").resolve())),

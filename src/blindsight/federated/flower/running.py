@@ -1,4 +1,6 @@
-"""An aggregator from start to end over either carrier, and what there is to see of a run while it goes."""
+"""An aggregator from start to end over either carrier, and what there is to see of a run while it
+goes.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ def finished(status: Status | None) -> bool:
     return status is not None and len(status["rounds"]) >= status["planned"]
 
 
-def watch(home: Home, *, every: float = 0.5, pause: Callable[[float], None] = time.sleep) -> Iterator[Status | None]:
+def watch(
+    home: Home, *, every: float = 0.5, pause: Callable[[float], None] = time.sleep
+) -> Iterator[Status | None]:
     """The status again and again, until the run is over."""
     while True:
         status = read_status(home)
@@ -47,7 +51,9 @@ def watch(home: Home, *, every: float = 0.5, pause: Callable[[float], None] = ti
         pause(every)
 
 
-def _carrier(home: Home, largest: int, bind: str | None, say: Callable[[str], None]) -> AbstractContextManager[Link]:
+def _carrier(
+    home: Home, largest: int, bind: str | None, say: Callable[[str], None]
+) -> AbstractContextManager[Link]:
     if home.about["carrier"] == "flower":
         prepare(home)
         from blindsight.federated.flower.superlink import superlink
@@ -60,7 +66,11 @@ def _carrier(home: Home, largest: int, bind: str | None, say: Callable[[str], No
 
 def _status(home: Home, link: Link, coordinator: Coordinator) -> Status | None:
     status = read_status(home)
-    return None if status is None else {**status, "seen": sorted(link.seen), "late": coordinator.late(link)}
+    return (
+        None
+        if status is None
+        else {**status, "seen": sorted(link.seen), "late": coordinator.late(link)}
+    )
 
 
 def run_aggregator(
@@ -73,8 +83,8 @@ def run_aggregator(
 ) -> Iterator[Status | None]:
     """Run the rounds that are left; yield the status until the last one is done.
 
-    `seen` in it are the addresses of the parties that have been there since the start, `late` those of users who have
-    not fetched the last result; they are waited for, `linger` seconds at most.
+    `seen` in it are the addresses of the parties that have been there since the start, `late` those
+    of users who have not fetched the last result; they are waited for, `linger` seconds at most.
     Started again after a kill, it goes on with the round it was in.
     """
     with alone(home):

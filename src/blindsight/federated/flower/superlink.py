@@ -1,8 +1,9 @@
-"""The aggregator's end over Flower: a SuperLink as a child of this process, and a `Link` for the coordinator on it.
+"""The aggregator's end over Flower: a SuperLink as a child of this process, and a `Link` for the
+coordinator on it.
 
-The SuperLink keeps everything in memory: what matters is in the parties' folders. Should it die, it is started again,
-the nodes' keys are registered anew, and whoever comes back is asked again. The server's task is claimed by this process
-itself, with a secret that only it and the SuperLink know.
+The SuperLink keeps everything in memory: what matters is in the parties' folders. Should it die, it
+is started again, the nodes' keys are registered anew, and whoever comes back is asked again. The
+server's task is claimed by this process itself, with a secret that only it and the SuperLink know.
 """
 
 from __future__ import annotations
@@ -67,13 +68,18 @@ publisher = "blindsight"
 serverapp = "blindsight.federated.flower.running:run_aggregator"
 clientapp = "blindsight.federated.mailbox.party:keep_party"
 """
-_FILES = {"pyproject.toml": _APP, "README.md": b"The parties run Blindsight themselves; this names what they run.\n"}
+_FILES = {
+    "pyproject.toml": _APP,
+    "README.md": b"The parties run Blindsight themselves; this names what they run.\n",
+}
 
 
 class SuperLinkLink:
     """Messages over a SuperLink, which is kept alive as long as this is used."""
 
-    def __init__(self, home: Home, *, bind: str | None = None, say: Callable[[str], None] = _log.warning) -> None:
+    def __init__(
+        self, home: Home, *, bind: str | None = None, say: Callable[[str], None] = _log.warning
+    ) -> None:
         self.home, self._bind, self._say = home.require("aggregator"), bind, say
         self._address = reached_at(home, bind)
         self._secret = secrets.token_bytes(32)
@@ -84,7 +90,9 @@ class SuperLinkLink:
         self._node, self._run = Node(node_id=SUPERLINK_NODE_ID), 0
         self._nodes: dict[int, int] = {}
         self._waiting: dict[str, int] = {}
-        self._coming: list[tuple[int, Any, Any]] = []  # answers that were announced: their objects follow
+        self._coming: list[
+            tuple[int, Any, Any]
+        ] = []  # answers that were announced: their objects follow
         self._active: dict[int, str] = {}
         self._looked = -float("inf")
         self.seen: set[int] = set()
@@ -111,7 +119,11 @@ class SuperLinkLink:
         self._looked = now
         seen: dict[int, str] = {}
         self._call(lambda: seen.update(self._present()))
-        news = {number for number, node in self._nodes.items() if seen.get(node) not in (None, self._active.get(node))}
+        news = {
+            number
+            for number, node in self._nodes.items()
+            if seen.get(node) not in (None, self._active.get(node))
+        }
         self._active = seen
         self.seen |= news
         # Who joins anew was killed, perhaps in the middle of an answer: the rest of it never comes.
@@ -133,19 +145,29 @@ class SuperLinkLink:
             work()
         except (httpx.HTTPError, ObjectPushError, ValueError) as error:
             died = self._process is None or self._process.poll() is not None
-            self._say(f"the SuperLink {'stopped' if died else 'does not answer'} ({error}); connecting again")
+            self._say(
+                f"the SuperLink {'stopped' if died else 'does not answer'} ({error}); connecting "
+                "again"
+            )
             self._connect()
 
     def _present(self) -> dict[int, str]:
-        return {node.node_id: node.last_activated_at for node in self._client.GetNodes(runtime.GetNodesRequest()).nodes}
+        return {
+            node.node_id: node.last_activated_at
+            for node in self._client.GetNodes(runtime.GetNodesRequest()).nodes
+        }
 
     def _send(self, message: Outgoing, announced: bytes) -> None:
         sent = Message(
-            record([message.data], announced), dst_node_id=self._nodes[message.to], message_type=MessageType.TRAIN
+            record([message.data], announced),
+            dst_node_id=self._nodes[message.to],
+            message_type=MessageType.TRAIN,
         )
 
         def ask(bare: Any, tree: Any) -> Any:
-            request = runtime.PushAppMessagesRequest(messages_list=[bare], message_object_trees=[tree])
+            request = runtime.PushAppMessagesRequest(
+                messages_list=[bare], message_object_trees=[tree]
+            )
             return self._client.PushMessages(request)
 
         answer = push(self._client, sent, ask, node=self._node, run=self._run)
@@ -156,7 +178,9 @@ class SuperLinkLink:
             request = runtime.PullAppMessagesRequest(message_ids=list(self._waiting))
             found = self._client.PullMessages(request)
             for bare, tree in zip(found.messages_list, found.message_object_trees, strict=True):
-                self._coming.append((self._waiting.pop(bare.metadata.reply_to_message_id, 0), bare, tree))
+                self._coming.append(
+                    (self._waiting.pop(bare.metadata.reply_to_message_id, 0), bare, tree)
+                )
         coming, self._coming = self._coming, []
         for number, bare, tree in coming:
             try:
@@ -165,7 +189,9 @@ class SuperLinkLink:
                 self._coming.append((number, bare, tree))  # the others are not kept waiting
                 continue
             except ObjectPullError as error:
-                _log.info("an answer got lost: %s", error)  # who sent it joins anew, and is asked again
+                _log.info(
+                    "an answer got lost: %s", error
+                )  # who sent it joins anew, and is asked again
                 continue
             if reply.has_error():
                 _log.info("no answer: %s", reply.error.reason)
@@ -185,7 +211,9 @@ class SuperLinkLink:
             except (httpx.HTTPError, ProtocolError) as error:
                 self._say(f"the SuperLink at {self._address} is not ready ({error})")
                 time.sleep(0.5)
-        raise ProtocolError(f"the SuperLink at {self._address} cannot be used; its log is {self._log}.")
+        raise ProtocolError(
+            f"the SuperLink at {self._address} cannot be used; its log is {self._log}."
+        )
 
     def _disconnect(self) -> None:
         if self._beat is not None:
@@ -200,7 +228,9 @@ class SuperLinkLink:
     def _start(self) -> None:
         write_secret(self.home.path / "superlink.secret", self._secret)
         with self._log.open("ab") as output:
-            self._process = start_superlink(self.home, bind=self._bind, stdout=output, stderr=subprocess.STDOUT)
+            self._process = start_superlink(
+                self.home, bind=self._bind, stdout=output, stderr=subprocess.STDOUT
+            )
         wait_for_port(self._address, self._process, log=self._log)
         self._nodes = {}
 
@@ -213,7 +243,9 @@ class SuperLinkLink:
             client = init_http_client_from_connection(connection)
         try:
             for path in () if self._nodes else sorted((self.home.path / "nodes").glob("*.pub")):
-                request = control.RegisterNodeRequest(public_key=try_load_public_key(path), name=path.stem)
+                request = control.RegisterNodeRequest(
+                    public_key=try_load_public_key(path), name=path.stem
+                )
                 self._nodes[party(path.stem)] = int(client.RegisterNode(request=request).node_id)
             content = build_fab_from_files(_FILES)[0]
             fab = Fab(hashlib.sha256(content).hexdigest(), content, {})
@@ -222,13 +254,18 @@ class SuperLinkLink:
             client.close()
 
     def _claim(self) -> None:
-        """Take the run's server task, and speak to the SuperLink with the task's token from here on."""
+        """Take the run's server task, and speak to the SuperLink with the task's token from here
+        on.
+        """
         version = RuntimeVersionHttpInterceptor(component_name="flwr-serverapp")
         authority = (self.home.path / "ca.pem").read_bytes()
         secret = SuperExecAuthHttpInterceptor(
-            master_secret=self._secret, protected_methods=frozenset({"/flwr.proto.Runtime/AcquireTask"})
+            master_secret=self._secret,
+            protected_methods=frozenset({"/flwr.proto.Runtime/AcquireTask"}),
         )
-        first = RuntimeHttpClient.from_server_address(self._address, False, authority, [version, secret])
+        first = RuntimeHttpClient.from_server_address(
+            self._address, False, authority, [version, secret]
+        )
         try:
             wanted = runtime.AcquireTaskRequest(supported_task_types=[TaskType.SERVER_APP])
             claimed = first.AcquireTask(wanted)
@@ -237,17 +274,23 @@ class SuperLinkLink:
         if not claimed.token:
             raise ProtocolError("there is no task to claim")
         token = RuntimeTokenHttpInterceptor(token=claimed.token)
-        self._client = RuntimeHttpClient.from_server_address(self._address, False, authority, [version, token])
+        self._client = RuntimeHttpClient.from_server_address(
+            self._address, False, authority, [version, token]
+        )
         given = self._client.PullTaskInput(runtime.PullTaskInputRequest())
         self._run = int(given.run.run_id)
         TaskIdentity.task_id, TaskIdentity.run_id = given.task_id, given.run.run_id
         TaskIdentity.node_id = given.context.node_id
         client = self._client
-        self._beat = Beat(lambda: client.SendTaskHeartbeat(runtime.SendTaskHeartbeatRequest()), every=_BEAT)
+        self._beat = Beat(
+            lambda: client.SendTaskHeartbeat(runtime.SendTaskHeartbeatRequest()), every=_BEAT
+        )
 
 
 @contextmanager
-def superlink(home: Home, *, bind: str | None, say: Callable[[str], None]) -> Iterator[SuperLinkLink]:
+def superlink(
+    home: Home, *, bind: str | None, say: Callable[[str], None]
+) -> Iterator[SuperLinkLink]:
     """A link over a SuperLink, for as long as the context lasts."""
     link = SuperLinkLink(home, bind=bind, say=say)
     try:

@@ -1,10 +1,11 @@
 """Who is summed after a round that gave no sum: half of the groups, until one alone spoils its sum.
 
-Nobody can see who sent nonsense: that is what the encryption is for. But the rules let the aggregator sum any whole
-groups, and one of those in a failed round is to blame. So the next round takes half of them: a sum that comes clears
-its groups for now, and one that does not halves the doubt. A group is left out for good only when it failed alone, so
-one who spoils now and then cannot have others left out; it costs about log2(groups) rounds each time, and each time a
-round ends without it. It slows the federation and does not stop it.
+Nobody can see who sent nonsense: that is what the encryption is for. But the rules let the
+aggregator sum any whole groups, and one of those in a failed round is to blame. So the next round
+takes half of them: a sum that comes clears its groups for now, and one that does not halves the
+doubt. A group is left out for good only when it failed alone, so one who spoils now and then cannot
+have others left out; it costs about log2(groups) rounds each time, and each time a round ends
+without it. It slows the federation and does not stop it.
 """
 
 from __future__ import annotations
@@ -48,7 +49,10 @@ class Suspicion:
         self._failures = 0
 
     def failed(self, used: Iterable[int]) -> int | None:
-        """None came: it is one of these. The group that is found, if it is alone; it is excluded from now on."""
+        """None came: it is one of these.
+
+        The group that is found, if it is alone; it is excluded from now on.
+        """
         found = set(used)
         self._failures += 1
         if len(found) == 1:
@@ -57,7 +61,8 @@ class Suspicion:
             return found.pop()
         if found == self.suspects or self._failures > _MOST:
             raise ProtocolError(
-                f"rounds give no sum, and of the {len(found)} groups in doubt too few users could be left out to find "
+                f"rounds give no sum, and of the {len(found)} groups in doubt too few users could "
+                "be left out to find "
                 "whose fault it is. Set the federation up again without them."
             )
         self.suspects = found

@@ -1,7 +1,17 @@
-"""What users compute before they encrypt: local learners, sparse updates, and the loop over rounds."""
+"""What users compute before they encrypt: local learners, sparse updates, and the loop over
+rounds.
+"""
 
 from blindsight.federated.learning.federation import Federation, Participant, RoundLog
-from blindsight.federated.learning.linear import flat, model_digest, predicted, scores, shaped, sparsity, targets
+from blindsight.federated.learning.linear import (
+    flat,
+    model_digest,
+    predicted,
+    scores,
+    shaped,
+    sparsity,
+    targets,
+)
 from blindsight.federated.learning.local import LocalTrainer, initial_weights
 from blindsight.federated.learning.proximal import Proximal
 from blindsight.federated.learning.sending import Change, CommonMask, Sending, TopK, Weights

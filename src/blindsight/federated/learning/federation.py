@@ -1,7 +1,8 @@
-"""The loop of Section 2.1: share the weights, update them locally, average them under encryption, again.
+"""The loop of Section 2.1: share the weights, update them locally, average them under encryption,
+again.
 
-A user's local step is any function of (weights, round) that returns new weights: a linear SVM's training, a network's
-last layer, anything with one vector at the end.
+A user's local step is any function of (weights, round) that returns new weights: a linear SVM's
+training, a network's last layer, anything with one vector at the end.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ Vector = NDArray[np.float64]
 class LocalStep(Protocol):
     """A user's own work in a round."""
 
-    def __call__(self, weights: Vector, round: int, free: NDArray[np.bool_] | None = None) -> Vector:
+    def __call__(
+        self, weights: Vector, round: int, free: NDArray[np.bool_] | None = None
+    ) -> Vector:
         """New weights; only those in `free` may change where it is given."""
         ...
 
@@ -38,9 +41,10 @@ class LocalStep(Protocol):
 class RoundLog:
     """One round in figures.
 
-    users: how many contributed. sparsity: share of zeros in what a user sent, on average. model_sparsity: the same of
-    the new shared weights. revealed: share of coordinates whose sum was opened. bytes: sent by one user, on average.
-    seconds: wall time, local training included. accuracy: of the new weights, None where nobody measured it.
+    users: how many contributed. sparsity: share of zeros in what a user sent, on average.
+    model_sparsity: the same of the new shared weights. revealed: share of coordinates whose sum was
+    opened. bytes: sent by one user, on average. seconds: wall time, local training included.
+    accuracy: of the new weights, None where nobody measured it.
     """
 
     round: int
@@ -54,24 +58,33 @@ class RoundLog:
 
 
 class Participant:
-    """What a user keeps between rounds: its local step, how it sends, and what it has not sent yet."""
+    """What a user keeps between rounds: its local step, how it sends, and what it has not sent
+    yet.
+    """
 
-    def __init__(self, local: LocalStep | Callable[..., Vector], sending: Sending, code: FixedPoint) -> None:
+    def __init__(
+        self, local: LocalStep | Callable[..., Vector], sending: Sending, code: FixedPoint
+    ) -> None:
         self.local, self.sending, self.code = local, sending, code
         self._kept: Vector | None = None
         self._sent: Vector | None = None
         self._round = 0
 
     def step(self, weights: Vector, round: int) -> tuple[Vector, NDArray[np.bool_]]:
-        """What to encrypt for this round: a vector in fixed point's range and resolution, and its support."""
+        """What to encrypt for this round: a vector in fixed point's range and resolution, and its
+        support.
+        """
         if self._sent is not None:
             self.settle(self._round, included=False, revealed=None)
         free = self.sending.free(len(weights), round)
         updated = np.asarray(
-            self.local(weights, round) if free is None else self.local(weights, round, free), dtype=np.float64
+            self.local(weights, round) if free is None else self.local(weights, round, free),
+            dtype=np.float64,
         )
         if updated.shape != weights.shape:
-            raise InvalidData(f"a local step must return {weights.shape} weights, got {updated.shape}.")
+            raise InvalidData(
+                f"a local step must return {weights.shape} weights, got {updated.shape}."
+            )
         vector = updated if self.sending.replaces else updated - weights
         if self.sending.remembers and self._kept is not None:
             vector = vector + self._kept
@@ -84,7 +97,9 @@ class Participant:
         return sent, support
 
     def settle(self, round: int, *, included: bool, revealed: NDArray[np.bool_] | None) -> None:
-        """Learn what became of the last contribution: what was not taken, or not opened, is kept for later."""
+        """Learn what became of the last contribution: what was not taken, or not opened, is kept
+        for later.
+        """
         if self._sent is None or self._kept is None or round != self._round:
             return
         if not included or revealed is None:
@@ -110,7 +125,9 @@ class Participant:
 
 
 class Federation:
-    """Participants around one simulation; `run` yields a log entry a round and leaves the model in `weights`."""
+    """Participants around one simulation; `run` yields a log entry a round and leaves the model in
+    `weights`.
+    """
 
     def __init__(
         self,
@@ -124,7 +141,9 @@ class Federation:
         self.simulation = simulation
         self.sending = Change() if sending is None else sending
         code = simulation.settings.code
-        self.participants = {n: Participant(local, self.sending, code) for n, local in locals_.items()}
+        self.participants = {
+            n: Participant(local, self.sending, code) for n, local in locals_.items()
+        }
         self.weights = np.array(initial, dtype=np.float64)
         self.accuracy = accuracy
         self.last: RoundResult | None = None
@@ -150,7 +169,9 @@ class Federation:
         )
         self.weights = self.sending.apply(self.weights, result.mean, result.revealed)
         for number, participant in self.participants.items():
-            participant.settle(self._round, included=number in result.contributors, revealed=result.revealed)
+            participant.settle(
+                self._round, included=number in result.contributors, revealed=result.revealed
+            )
         self.last = result
         return RoundLog(
             round=self._round,
@@ -163,7 +184,9 @@ class Federation:
             accuracy=None if self.accuracy is None else float(self.accuracy(self.weights)),
         )
 
-    def run(self, rounds: int, *, progress: Callable[[int, int], None] | None = None) -> list[RoundLog]:
+    def run(
+        self, rounds: int, *, progress: Callable[[int, int], None] | None = None
+    ) -> list[RoundLog]:
         """Several rounds."""
         log: list[RoundLog] = []
         for done in range(1, rounds + 1):

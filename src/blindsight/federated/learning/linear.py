@@ -1,6 +1,8 @@
-"""Linear classifiers as one matrix: a row a class (one-vs-rest), a column a feature, the bias in the last column.
+"""Linear classifiers as one matrix: a row a class (one-vs-rest), a column a feature, the bias in
+the last column.
 
-Two classes need one row. Flattened row by row it is the D-dimensional vector w of the paper, D = NC (d + 1).
+Two classes need one row. Flattened row by row it is the D-dimensional vector w of the paper, D = NC
+(d + 1).
 """
 
 from __future__ import annotations
@@ -13,7 +15,16 @@ from numpy.typing import NDArray
 
 from blindsight.core.errors import InvalidData
 
-__all__ = ["flat", "model_digest", "predicted", "rows_of", "scores", "shaped", "sparsity", "targets"]
+__all__ = [
+    "flat",
+    "model_digest",
+    "predicted",
+    "rows_of",
+    "scores",
+    "shaped",
+    "sparsity",
+    "targets",
+]
 
 Matrix = NDArray[np.float64]
 
@@ -54,7 +65,9 @@ def flat(weights: Matrix) -> NDArray[np.float64]:
 def shaped(vector: NDArray[Any], features: int) -> NDArray[Any]:
     """The vector as a matrix of `features` + 1 columns."""
     if vector.ndim != 1 or vector.size % (features + 1):
-        raise InvalidData(f"a model of {features} features must have a multiple of {features + 1} weights.")
+        raise InvalidData(
+            f"a model of {features} features must have a multiple of {features + 1} weights."
+        )
     return vector.reshape(-1, features + 1)
 
 

@@ -21,7 +21,8 @@ __all__ = ["LocalTrainer", "initial_weights"]
 class LocalTrainer:
     """Maps shared weights to locally updated ones: w̄_t to w_t^(n) (Section 2.1).
 
-    With `target_sparsity` the strength adapts, and the strength found is where the next round begins to look.
+    With `target_sparsity` the strength adapts, and the strength found is where the next round
+    begins to look.
     """
 
     X: NDArray[Any] = field(repr=False)
@@ -33,7 +34,9 @@ class LocalTrainer:
 
     def __post_init__(self) -> None:
         if len(self.X) == 0 or len(self.X) != len(self.labels):
-            raise InvalidData(f"a user needs rows and a label for each, got {len(self.X)} and {len(self.labels)}.")
+            raise InvalidData(
+                f"a user needs rows and a label for each, got {len(self.X)} and {len(self.labels)}."
+            )
         self._signs = linear.targets(np.asarray(self.labels), self.classes)
         self.strength = self.learner.strength
 
@@ -46,12 +49,16 @@ class LocalTrainer:
 
         def fit(learner: Proximal | SGD) -> NDArray[np.float64]:
             # The same order whatever the strength: the search must see one function.
-            rng = np.random.default_rng(self.seed if self.seed is None else [*_words(self.seed), round])
+            rng = np.random.default_rng(
+                self.seed if self.seed is None else [*_words(self.seed), round]
+            )
             return learner.fit(self.X, self._signs, start, free=allowed, rng=rng)
 
         if self.target_sparsity is None or free is not None:
             return linear.flat(fit(self.learner))
-        found, learner = adapt(replace(self.learner, strength=self.strength), fit, target=self.target_sparsity)  # type: ignore[type-var]
+        found, learner = adapt(
+            replace(self.learner, strength=self.strength), fit, target=self.target_sparsity
+        )  # type: ignore[type-var]
         self.strength = learner.strength
         return linear.flat(found)
 

@@ -25,6 +25,8 @@ class Loss:
 
 LOSSES: dict[str, Loss] = {
     "hinge": Loss(lambda m: np.maximum(0, 1 - m), lambda m: np.where(m < 1, -1.0, 0.0), np.inf),
-    "squared hinge": Loss(lambda m: np.maximum(0, 1 - m) ** 2, lambda m: -2 * np.maximum(0, 1 - m), 2.0),
+    "squared hinge": Loss(
+        lambda m: np.maximum(0, 1 - m) ** 2, lambda m: -2 * np.maximum(0, 1 - m), 2.0
+    ),
     "logistic": Loss(lambda m: np.logaddexp(0, -m), lambda m: (np.tanh(m / 2) - 1) / 2, 0.25),
 }

@@ -1,9 +1,9 @@
 """What a user sends of its new weights, and what the sum of it does to the shared ones.
 
-Sparsity of weights and sparsity of updates are two things. `Weights` is the paper's: the local classifier itself,
-sparse by its elastic net. `TopK` sends the largest changes and keeps the rest for later rounds (error feedback).
-`CommonMask` draws one random support for all users, independent of anybody's data: it tells nothing, and every
-coordinate that is sent has every user behind it.
+Sparsity of weights and sparsity of updates are two things. `Weights` is the paper's: the local
+classifier itself, sparse by its elastic net. `TopK` sends the largest changes and keeps the rest
+for later rounds (error feedback). `CommonMask` draws one random support for all users, independent
+of anybody's data: it tells nothing, and every coordinate that is sent has every user behind it.
 `Change` sends the whole change; packed, that is cheap.
 """
 
@@ -25,7 +25,9 @@ Mask = NDArray[np.bool_]
 
 
 def top_k(vector: Vector, k: int) -> Mask:
-    """Where the k entries of largest magnitude are; ties go to the lower index, zeros never count."""
+    """Where the k entries of largest magnitude are; ties go to the lower index, zeros never
+    count.
+    """
     size = np.abs(vector)
     chosen = np.zeros(len(vector), dtype=bool)
     if k > 0:
@@ -36,10 +38,10 @@ def top_k(vector: Vector, k: int) -> Mask:
 class Sending:
     """The whole change, dense; the base of the others.
 
-    `remembers`: what was not sent is kept and added to the next round's change.
-    `replaces`: the mean of what was sent becomes the model, instead of being added to it.
-    `least`: how many users must have a coordinate in their support before anybody sends it; above 1 a round of votes
-    comes first. `sparsity`: the share of zeros that the learner's strength adapts to; None: its own.
+    `remembers`: what was not sent is kept and added to the next round's change. `replaces`: the
+    mean of what was sent becomes the model, instead of being added to it. `least`: how many users
+    must have a coordinate in their support before anybody sends it; above 1 a round of votes comes
+    first. `sparsity`: the share of zeros that the learner's strength adapts to; None: its own.
     """
 
     remembers: ClassVar[bool] = False
@@ -57,7 +59,11 @@ class Sending:
 
     def apply(self, current: Vector, mean: Vector, revealed: Mask) -> Vector:
         """w̄_(t+1) from the mean over contributors, which is 0 where the sum was withheld."""
-        return np.where(revealed, mean, 0.0) if self.replaces else current + np.where(revealed, mean, 0.0)
+        return (
+            np.where(revealed, mean, 0.0)
+            if self.replaces
+            else current + np.where(revealed, mean, 0.0)
+        )
 
 
 @dataclass(frozen=True)
@@ -103,7 +109,9 @@ class TopK(Sending):
 
 @dataclass(frozen=True)
 class CommonMask(Sending):
-    """A random `share` of coordinates, drawn from `seed` and the round; local training moves those and no others."""
+    """A random `share` of coordinates, drawn from `seed` and the round; local training moves those
+    and no others.
+    """
 
     share: float = 0.1
     seed: int = 0
@@ -133,7 +141,9 @@ def round_half_up(value: float) -> int:
 def from_name(name: str, *, sparsity: float | None, seed: int = 0, least: int = 3) -> Sending:
     """A sending from a word and the sparsity wanted: "weights", "top-k", "mask" or "change"."""
     checks.one_of("send", name, ("weights", "top-k", "mask", "change"))
-    share = 1.0 if sparsity is None else 1 - checks.probability("sparsity", sparsity, below_one=True)
+    share = (
+        1.0 if sparsity is None else 1 - checks.probability("sparsity", sparsity, below_one=True)
+    )
     if name == "top-k":
         return TopK(share, least)
     if name == "mask":

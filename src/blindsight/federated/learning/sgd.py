@@ -1,4 +1,6 @@
-"""A linear SVM by stochastic gradient descent with the elastic net, as Section 3.1 of the paper has it."""
+"""A linear SVM by stochastic gradient descent with the elastic net, as Section 3.1 of the paper has
+it.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +20,11 @@ Matrix = NDArray[np.float64]
 
 @dataclass(frozen=True, kw_only=True)
 class SGD:
-    """Small batches in random order; the l1 part of each step is a soft threshold, so zeros are exact zeros.
+    """Small batches in random order; the l1 part of each step is a soft threshold, so zeros are
+    exact zeros.
 
-    The step decays as 1 / (1 + strength t) from `step` over the mean squared norm of the rows, which keeps it in
-    proportion to the features' scale.
+    The step decays as 1 / (1 + strength t) from `step` over the mean squared norm of the rows,
+    which keeps it in proportion to the features' scale.
     """
 
     loss: str = "hinge"
@@ -64,6 +67,8 @@ class SGD:
                 gradient = (slope(own * (rows @ weights.T)) * own).T @ rows / len(batch)
                 gradient[:, :-1] += ridge * weights[:, :-1]
                 moved = weights - rate * gradient
-                moved[:, :-1] = np.sign(moved[:, :-1]) * np.maximum(0, np.abs(moved[:, :-1]) - rate * lasso)
+                moved[:, :-1] = np.sign(moved[:, :-1]) * np.maximum(
+                    0, np.abs(moved[:, :-1]) - rate * lasso
+                )
                 weights = moved if free is None else np.where(free, moved, start)
         return weights

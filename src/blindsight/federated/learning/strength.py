@@ -1,4 +1,6 @@
-"""The regularisation's strength, adapted until the local weights are as sparse as wanted (Section 3.2)."""
+"""The regularisation's strength, adapted until the local weights are as sparse as wanted (Section
+3.2).
+"""
 
 from __future__ import annotations
 
@@ -29,11 +31,13 @@ def adapt(
     tolerance: float = 0.01,
     trials: int = 14,
 ) -> tuple[Matrix, Learner]:
-    """The weights, and the learner with the least strength found that makes a `target` share of them zero.
+    """The weights, and the learner with the least strength found that makes a `target` share of
+    them zero.
 
-    `fit` trains a learner and returns its weights. The search doubles or halves from the learner's own strength until
-    the target is bracketed, then halves the bracket on the logarithmic scale. It stops within `tolerance` above the
-    target, because past it accuracy goes: at 99.9% sparsity nearly nothing is left.
+    `fit` trains a learner and returns its weights. The search doubles or halves from the learner's
+    own strength until the target is bracketed, then halves the bracket on the logarithmic scale. It
+    stops within `tolerance` above the target, because past it accuracy goes: at 99.9% sparsity
+    nearly nothing is left.
     """
     checks.probability("target", target, below_one=True)
     low: float | None = None

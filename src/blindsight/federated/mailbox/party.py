@@ -1,4 +1,6 @@
-"""A party's end: fetch, handle, answer, again; whatever happens to the network or to the aggregator."""
+"""A party's end: fetch, handle, answer, again; whatever happens to the network or to the
+aggregator.
+"""
 
 from __future__ import annotations
 
@@ -40,8 +42,13 @@ class Client:
         self._tls.minimum_version = ssl.TLSVersion.TLSv1_3
 
     def fetch(self) -> list[tuple[int, bytes, bytes]]:
-        """Messages in the box: place, message, announcement. What came before is acknowledged by this."""
-        reader = Reader(self._request("GET", f"/v1/messages?boot={quote(self._boot)}&after={self._after}"))
+        """Messages in the box: place, message, announcement.
+
+        What came before is acknowledged by this.
+        """
+        reader = Reader(
+            self._request("GET", f"/v1/messages?boot={quote(self._boot)}&after={self._after}")
+        )
         boot, count = reader.text(), reader.number("I")
         if boot != self._boot:
             self._boot, self._after = boot, 0
@@ -65,7 +72,9 @@ class Client:
         try:
             if self._connection is None:
                 host, _, port = self.home.about["address"].rpartition(":")
-                self._connection = http.client.HTTPSConnection(host, int(port), timeout=_PATIENCE, context=self._tls)
+                self._connection = http.client.HTTPSConnection(
+                    host, int(port), timeout=_PATIENCE, context=self._tls
+                )
             self._connection.request(method, path, body, {"Authorization": f"Bearer {self._token}"})
             answer = self._connection.getresponse()
             data = answer.read(self._largest + 1)
@@ -73,7 +82,9 @@ class Client:
             self._forget()
             raise
         if answer.status == 401:
-            raise ProtocolError("the aggregator does not know this party's token: ask for a new invitation.")
+            raise ProtocolError(
+                "the aggregator does not know this party's token: ask for a new invitation."
+            )
         if answer.status not in (200, 204) or len(data) > self._largest:
             self._forget()
             raise ConnectionError(f"the aggregator answered {answer.status}.")
@@ -83,7 +94,9 @@ class Client:
         """Say what was handled, so that nobody waits for this party, and leave."""
         if self._connection is not None and self._after:
             with contextlib.suppress(OSError, http.client.HTTPException, ProtocolError):
-                self._request("GET", f"/v1/messages?boot={quote(self._boot)}&after={self._after}&leave=1")
+                self._request(
+                    "GET", f"/v1/messages?boot={quote(self._boot)}&after={self._after}&leave=1"
+                )
         self._forget()
 
     def _forget(self) -> None:
@@ -132,7 +145,8 @@ def keep_party(
 
     An aggregator that is away is waited for, and that is said now and then.
 
-    `after` is told of every message that was handled: the party as it is now, and how many bytes it answered.
+    `after` is told of every message that was handled: the party as it is now, and how many bytes it
+    answered.
     """
     with alone(home), contextlib.closing(connect(home)) as client:
         service: Service = open_service(home, data)
@@ -149,7 +163,10 @@ def keep_party(
                 now = time.monotonic()
                 if now - said >= _SAY:
                     said = now
-                    say(f"{home.name}: the aggregator at {home.about['address']} is away ({error}); trying again")
+                    say(
+                        f"{home.name}: the aggregator at {home.about['address']} is away "
+                        f"({error}); trying again"
+                    )
                 time.sleep(wait)
                 wait = min(2.0, 2 * wait)
 

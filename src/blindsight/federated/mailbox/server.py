@@ -1,11 +1,13 @@
 """The boxes, as a `Link` for the coordinator, and the HTTPS server that lets parties at theirs.
 
-    GET  /v1/messages?boot=B&after=I    waits up to 20 s; boot, and messages above I (or all, where boot is another);
+    GET  /v1/messages?boot=B&after=I    waits up to 20 s; boot, and messages above I (or all, where
+    boot is another);
                                         with &leave=1 it only acknowledges, and is answered at once
     POST /v1/answers                    what a party has to say
 
-Both need `Authorization: Bearer TOKEN`; a box is its token's owner's. Messages stay in the box until they are
-acknowledged by the next request. Boxes live in memory: after a restart the coordinator fills them anew.
+Both need `Authorization: Bearer TOKEN`; a box is its token's owner's. Messages stay in the box
+until they are acknowledged by the next request. Boxes live in memory: after a restart the
+coordinator fills them anew.
 """
 
 from __future__ import annotations
@@ -32,16 +34,23 @@ __all__ = ["MailboxLink", "application", "boxes", "read_tokens", "serve"]
 
 _WAIT = 20.0
 _MOST = 64  # messages in one answer to a request, and of one party before they are read
-_BOX = 256  # messages in a box; for a party that is away longer than that the oldest go, and it asks for what it lacks
+# messages in a box; for a party that is away longer than that the oldest go, and it asks for what
+# it lacks
+_BOX = 256
 
 
 class MailboxLink:
-    """A box for each party; thread-safe. `seen` says when a party was last heard of, on the loop's clock."""
+    """A box for each party; thread-safe.
+
+    `seen` says when a party was last heard of, on the loop's clock.
+    """
 
     def __init__(self, parties: Iterable[int]) -> None:
         self.boot = secrets.token_hex(8)
         self.seen: dict[int, float] = {}
-        self._boxes: dict[int, deque[tuple[int, bytes]]] = {number: deque(maxlen=_BOX) for number in parties}
+        self._boxes: dict[int, deque[tuple[int, bytes]]] = {
+            number: deque(maxlen=_BOX) for number in parties
+        }
         self._arrived: deque[tuple[int, bytes]] = deque()
         self._lock = threading.Lock()
         self._next = 1
@@ -50,7 +59,9 @@ class MailboxLink:
         self._filled: dict[int, asyncio.Event] = {}
 
     def push(self, messages: Iterable[Outgoing], announced: bytes) -> None:
-        """Put messages into their boxes; the same message is not put there twice, and nothing for strangers."""
+        """Put messages into their boxes; the same message is not put there twice, and nothing for
+        strangers.
+        """
         last, data = b"", b""
         for message in messages:
             if message.data is not last:  # what goes to all users is in memory once
@@ -71,7 +82,9 @@ class MailboxLink:
         return found
 
     def put(self, number: int, answers: Iterable[bytes]) -> bool:
-        """Take in what a party says for itself; no more where too much of it waits to be read already."""
+        """Take in what a party says for itself; no more where too much of it waits to be read
+        already.
+        """
         with self._lock:
             if sum(sender == number for sender, _ in self._arrived) >= _MOST:
                 return False
@@ -181,7 +194,10 @@ def application(link: MailboxLink, tokens: Mapping[str, int], *, largest: int) -
             return responses.Response(status_code=400)
         return responses.Response(status_code=204 if link.put(number, given) else 429)
 
-    routes = [routing.Route("/v1/messages", messages), routing.Route("/v1/answers", answers, methods=["POST"])]
+    routes = [
+        routing.Route("/v1/messages", messages),
+        routing.Route("/v1/answers", answers, methods=["POST"]),
+    ]
     return starlette.Starlette(routes=routes)
 
 
@@ -194,7 +210,9 @@ def boxes(home: Home, *, largest: int, bind: str | None) -> Iterator[MailboxLink
 
 
 @contextmanager
-def serve(home: Home, link: MailboxLink, *, largest: int, bind: str | None = None) -> Iterator[None]:
+def serve(
+    home: Home, link: MailboxLink, *, largest: int, bind: str | None = None
+) -> Iterator[None]:
     """A server with TLS, in a thread of its own, for as long as the context lasts."""
     uvicorn = optional_module("uvicorn", extra="service")
     host, _, port = home.about["address"].rpartition(":")
@@ -217,7 +235,9 @@ def serve(home: Home, link: MailboxLink, *, largest: int, bind: str | None = Non
     thread.start()
     while not server.started:
         if not thread.is_alive():
-            raise ProtocolError(f"nothing can listen at {bind or host}:{port}: is another aggregator running there?")
+            raise ProtocolError(
+                f"nothing can listen at {bind or host}:{port}: is another aggregator running there?"
+            )
         thread.join(0.05)
     try:
         yield

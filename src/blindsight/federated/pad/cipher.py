@@ -1,9 +1,10 @@
-"""The scheme: pad a vector under a fresh secret, add padded vectors, open the sum with the sum of the secrets.
+"""The scheme: pad a vector under a fresh secret, add padded vectors, open the sum with the sum of
+the secrets.
 
-A vector of whole numbers in [0, 2^value_bits) is cut into blocks of slots · N; weight w of a block sits in slot w // N
-of coefficient w % N. A block travels as residues in the transformed domain, prime by prime, bit-packed. The public a_k
-is AES-128 in counter mode under a digest of the round's header, masked and rejected, so exactly uniform given an
-ideal cipher, and nobody chooses it.
+A vector of whole numbers in [0, 2^value_bits) is cut into blocks of slots · N; weight w of a block
+sits in slot w // N of coefficient w % N. A block travels as residues in the transformed domain,
+prime by prime, bit-packed. The public a_k is AES-128 in counter mode under a digest of the round's
+header, masked and rejected, so exactly uniform given an ideal cipher, and nobody chooses it.
 """
 
 from __future__ import annotations
@@ -38,7 +39,9 @@ def _header_key(header: bytes) -> bytes:
 
 
 @njit(cache=True, nogil=True)
-def _accept(words: NDArray[np.uint32], mask: int, prime: int, out: NDArray[np.uint32], start: int) -> int:
+def _accept(
+    words: NDArray[np.uint32], mask: int, prime: int, out: NDArray[np.uint32], start: int
+) -> int:
     filled = start
     for word in words:
         value = word & np.uint32(mask)
@@ -63,7 +66,9 @@ def public_block(key: bytes, parameters: Parameters, block: int, which: int) -> 
 
 @lru_cache(maxsize=64)
 def _factors(parameters: Parameters, which: int) -> NDArray[np.uint64]:
-    """Modulo one prime: 2^(slot_bits j) for each slot, t, -64 t, then 2^31 and 1 with their companions, and p."""
+    """Modulo one prime: 2^(slot_bits j) for each slot, t, -64 t, then 2^31 and 1 with their
+    companions, and p.
+    """
     p = parameters.primes[which]
     slots = [pow(2, parameters.slot_bits * j, p) for j in range(parameters.slots)]
     t = pow(2, parameters.plain_bits, p)
@@ -74,7 +79,10 @@ def _factors(parameters: Parameters, which: int) -> NDArray[np.uint64]:
 
 @njit(cache=True, nogil=True)
 def _fill(
-    values: NDArray[np.uint64], errors: NDArray[np.int8], factors: NDArray[np.uint64], out: NDArray[np.uint32]
+    values: NDArray[np.uint64],
+    errors: NDArray[np.int8],
+    factors: NDArray[np.uint64],
+    out: NDArray[np.uint32],
 ) -> None:
     """Σ slot_j 2^(slot_bits j) + t e, modulo p: below 2^61 before the one reduction."""
     n, slots = out.shape[0], factors.shape[0] - 6
@@ -95,9 +103,17 @@ def _signed(s: NDArray[np.int8], prime: int, out: NDArray[np.uint32]) -> None:
         out[i] = np.uint32(ring._less(np.uint64(np.int64(s[i]) + np.int64(prime)), p))
 
 
-def pad(parameters: Parameters, header: bytes, values: NDArray[np.uint64], s: NDArray[np.int8]) -> bytes:
-    """The vector under a one-time pad: `parameters.bytes(len(values))` bytes. Never use an s twice."""
-    if parameters.value_bits > MOST_VALUE_BITS or int(values.max(initial=0)) >> parameters.value_bits:
+def pad(
+    parameters: Parameters, header: bytes, values: NDArray[np.uint64], s: NDArray[np.int8]
+) -> bytes:
+    """The vector under a one-time pad: `parameters.bytes(len(values))` bytes.
+
+    Never use an s twice.
+    """
+    if (
+        parameters.value_bits > MOST_VALUE_BITS
+        or int(values.max(initial=0)) >> parameters.value_bits
+    ):
         raise AssertionError("values must fit their slots")
     n, key = parameters.degree, _header_key(header)
     fields = [ring.field(prime, n) for prime in parameters.primes]
@@ -135,22 +151,33 @@ class PadSum:
                 ring.add_into(total, row, prime)
 
     def check(self, data: bytes | memoryview) -> NDArray[np.uint32]:
-        """The residues of one padded vector; another length, or a residue that is none, is refused."""
+        """The residues of one padded vector; another length, or a residue that is none, is
+        refused.
+        """
         parameters = self.parameters
         if len(data) != parameters.bytes(self.dimension):
-            raise ProtocolError(f"malformed: a padded vector has {parameters.bytes(self.dimension)} bytes here.")
+            raise ProtocolError(
+                f"malformed: a padded vector has {parameters.bytes(self.dimension)} bytes here."
+            )
         view, at = memoryview(data), 0
         found = np.empty(self._total.shape, dtype=np.uint32)
         for rows in found:
-            for row, prime, width in zip(rows, parameters.primes, parameters.prime_bits, strict=True):
+            for row, prime, width in zip(
+                rows, parameters.primes, parameters.prime_bits, strict=True
+            ):
                 size = parameters.degree * width // 8
                 if bits.unpack(view[at : at + size], width, row) >= prime:
-                    raise ProtocolError("malformed: a padded vector's residues must lie below their primes.")
+                    raise ProtocolError(
+                        "malformed: a padded vector's residues must lie below their primes."
+                    )
                 at += size
         return found
 
     def open(self, header: bytes, secrets: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The sum of the vectors, given the sum of their secrets. A wrong sum of secrets gives noise."""
+        """The sum of the vectors, given the sum of their secrets.
+
+        A wrong sum of secrets gives noise.
+        """
         parameters, n, key = self.parameters, self.parameters.degree, _header_key(header)
         fields = [ring.field(prime, n) for prime in parameters.primes]
         opened = np.empty((len(fields), n), dtype=np.uint32)
@@ -163,7 +190,9 @@ class PadSum:
         for block, total in enumerate(self._total):
             for i, at in enumerate(fields):
                 opened[i] = total[i]
-                ring.multiply_subtract(public_block(key, parameters, block, i), sums[i], opened[i], at.prime)
+                ring.multiply_subtract(
+                    public_block(key, parameters, block, i), sums[i], opened[i], at.prime
+                )
                 ring.inverse(opened[i], at)
             _read(opened, *_chinese(parameters), parameters.slot_bits, result[block])
         return result.reshape(-1)[: self.dimension]
@@ -181,8 +210,12 @@ class PadSum:
 
 
 @lru_cache(maxsize=64)
-def _chinese(parameters: Parameters) -> tuple[NDArray[np.uint64], NDArray[np.uint64], NDArray[np.uint64]]:
-    """Primes; the inverse of prime j modulo prime i; and t (E + 1) modulo each, which makes all numbers positive."""
+def _chinese(
+    parameters: Parameters,
+) -> tuple[NDArray[np.uint64], NDArray[np.uint64], NDArray[np.uint64]]:
+    """Primes; the inverse of prime j modulo prime i; and t (E + 1) modulo each, which makes all
+    numbers positive.
+    """
     primes = parameters.primes
     inverses = [[pow(q, -1, p) if q != p else 0 for q in primes] for p in primes]
     shift = (parameters.errors + 1) << parameters.plain_bits
@@ -202,7 +235,9 @@ def _read(
     slot_bits: int,
     out: NDArray[np.int64],
 ) -> None:
-    """Garner's mixed radix, then Horner modulo a power of two in 32-bit limbs; what is opened here is public."""
+    """Garner's mixed radix, then Horner modulo a power of two in 32-bit limbs; what is opened here
+    is public.
+    """
     count, n, slots = x.shape[0], x.shape[1], out.shape[0]
     limbs = (slots * slot_bits + 31) // 32 + 2
     digits, words = np.empty(count, dtype=np.uint64), np.empty(limbs, dtype=np.uint64)

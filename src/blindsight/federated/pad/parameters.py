@@ -1,12 +1,15 @@
-"""Sizes of the pad by number of users and weights: ring, slots, primes, and what keeps the sum exact.
+"""Sizes of the pad by number of users and weights: ring, slots, primes, and what keeps the sum
+exact.
 
-A coefficient holds `slots` weights of `slot_bits` = value bits + ⌈log2 users⌉ each, t = 2^(slots · slot_bits). The sum
-is exact where |Σ e| <= E: then |t Σ e + Σ m| < t (E + 1) and 2 t (E + 1) <= q says it all. E is what U errors of
-sub-Gaussian parameter 6.4 exceed anywhere in the longest vector of this ring with probability at most 2^-40 (and never
-more than 63 U); a failure shows, because the vector's tag then does not fit.
+A coefficient holds `slots` weights of `slot_bits` = value bits + ⌈log2 users⌉ each, t = 2^(slots ·
+slot_bits). The sum is exact where |Σ e| <= E: then |t Σ e + Σ m| < t (E + 1) and 2 t (E + 1) <= q
+says it all. E is what U errors of sub-Gaussian parameter 6.4 exceed anywhere in the longest vector
+of this ring with probability at most 2^-40 (and never more than 63 U); a failure shows, because the
+vector's tag then does not fit.
 
-log2 q is capped at 104 bits for N = 4096 and 207 for N = 8192: `python -m benchmarks.federated.estimate` prints what
-that leaves, at half the deviation, because the sum of the secrets is published (docs/federated-protocol.md).
+log2 q is capped at 104 bits for N = 4096 and 207 for N = 8192: `python -m
+benchmarks.federated.estimate` prints what that leaves, at half the deviation, because the sum of
+the secrets is published (docs/federated-protocol.md).
 """
 
 from __future__ import annotations
@@ -32,12 +35,16 @@ _LARGEST_PRIME = 30
 
 @lru_cache(maxsize=64)
 def primes(degree: int, bits: int, count: int) -> tuple[int, ...]:
-    """The `count` largest primes of at most `bits` bits that are 1 modulo twice the degree, largest first."""
+    """The `count` largest primes of at most `bits` bits that are 1 modulo twice the degree, largest
+    first.
+    """
     found: list[int] = []
     candidate = (1 << bits) - 2 * degree + 1
     while len(found) < count:
         if candidate < 1 << (bits - 1):
-            raise InvalidParameter(f"there are no {count} primes of {bits} bits for degree {degree}.")
+            raise InvalidParameter(
+                f"there are no {count} primes of {bits} bits for degree {degree}."
+            )
         if gmpy2.is_prime(candidate, 40):
             found.append(candidate)
         candidate -= 2 * degree
@@ -69,7 +76,9 @@ class Parameters:
         if 2 * (self.errors + 1) << self.plain_bits > self.modulus:
             raise InvalidParameter("the modulus is too small for an exact sum.")
         if self.modulus.bit_length() > CAPS[self.degree]:
-            raise InvalidParameter(f"a modulus of {self.modulus.bit_length()} bits is too large to be safe.")
+            raise InvalidParameter(
+                f"a modulus of {self.modulus.bit_length()} bits is too large to be safe."
+            )
 
     @property
     def slot_bits(self) -> int:
@@ -130,7 +139,9 @@ def _modulus_bits(degree: int, users: int, value_bits: int, slots: int) -> tuple
         if short < 20:  # too few primes of that length are 1 modulo 2N
             continue
         try:
-            Parameters(degree=degree, users=users, value_bits=value_bits, slots=slots, prime_bits=split)
+            Parameters(
+                degree=degree, users=users, value_bits=value_bits, slots=slots, prime_bits=split
+            )
         except InvalidParameter:
             continue
         return split
@@ -139,7 +150,9 @@ def _modulus_bits(degree: int, users: int, value_bits: int, slots: int) -> tuple
 
 @lru_cache(maxsize=64)
 def choose(users: int, dimension: int, value_bits: int = 16) -> Parameters:
-    """The parameters with the fewest bytes per weight for sums of up to `users` vectors of `dimension` weights."""
+    """The parameters with the fewest bytes per weight for sums of up to `users` vectors of
+    `dimension` weights.
+    """
     checks.whole("users", users)
     if not 1 <= checks.whole("dimension", dimension) <= LONGEST:
         raise InvalidParameter(f"dimension must be in [1, {LONGEST:,}], got {dimension:,}.")
@@ -149,8 +162,14 @@ def choose(users: int, dimension: int, value_bits: int = 16) -> Parameters:
     for slots in range(1, CAPS[degree] // slot + 1):
         split = _modulus_bits(degree, users, value_bits, slots)
         if split is not None:
-            found.append(Parameters(degree=degree, users=users, value_bits=value_bits, slots=slots, prime_bits=split))
+            found.append(
+                Parameters(
+                    degree=degree, users=users, value_bits=value_bits, slots=slots, prime_bits=split
+                )
+            )
     if not found:
-        raise InvalidParameter(f"no pad fits {value_bits}-bit values of {users:,} users: use fewer bits a value.")
+        raise InvalidParameter(
+            f"no pad fits {value_bits}-bit values of {users:,} users: use fewer bits a value."
+        )
     # Bytes first; among equals the smaller modulus, which is the safer one.
     return min(found, key=lambda p: (p.bytes(dimension), sum(p.prime_bits)))

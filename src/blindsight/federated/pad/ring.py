@@ -1,9 +1,10 @@
 """Z_q[x]/(x^N + 1) as residues modulo a few primes below 2^30, with number-theoretic transforms.
 
-Everything on secrets is branch-free and takes no remainder by division: products with a known factor w go by Shoup's
-trick (w' = ⌊w 2^32 / p⌋; x w - ⌊x w' / 2^32⌋ p lies in [0, 2p) for any x < 2^32), others by Barrett's reduction, and
-the last subtraction of p is masked. A transform leaves its values in bit-reversed order; all parties agree on it,
-because they only multiply and add values in that order.
+Everything on secrets is branch-free and takes no remainder by division: products with a known
+factor w go by Shoup's trick (w' = ⌊w 2^32 / p⌋; x w - ⌊x w' / 2^32⌋ p lies in [0, 2p) for any x <
+2^32), others by Barrett's reduction, and the last subtraction of p is masked. A transform leaves
+its values in bit-reversed order; all parties agree on it, because they only multiply and add values
+in that order.
 """
 
 from __future__ import annotations
@@ -16,7 +17,16 @@ from numpy.typing import NDArray
 
 from blindsight.core.compiled import njit
 
-__all__ = ["Field", "add_into", "field", "forward", "inverse", "multiply_add", "multiply_subtract", "shoup"]
+__all__ = [
+    "Field",
+    "add_into",
+    "field",
+    "forward",
+    "inverse",
+    "multiply_add",
+    "multiply_subtract",
+    "shoup",
+]
 
 Residues = NDArray[np.uint32]
 _ZERO, _32, _63 = np.uint64(0), np.uint64(32), np.uint64(63)
@@ -30,7 +40,9 @@ def shoup(w: int, p: int) -> int:
 
 @dataclass(frozen=True, eq=False)
 class Field:
-    """One prime with its tables: powers of a primitive 2N-th root in bit-reversed order, each with its companion."""
+    """One prime with its tables: powers of a primitive 2N-th root in bit-reversed order, each with
+    its companion.
+    """
 
     prime: int
     degree: int
@@ -109,7 +121,9 @@ def _forward(x: Residues, roots: NDArray[np.uint32], prime: int) -> None:
 
 
 @njit(cache=True, nogil=True)
-def _inverse(x: Residues, roots: NDArray[np.uint32], prime: int, scale: int, companion_of_scale: int) -> None:
+def _inverse(
+    x: Residues, roots: NDArray[np.uint32], prime: int, scale: int, companion_of_scale: int
+) -> None:
     """Gentleman and Sande's butterflies, values below 2p; then divided by N."""
     n = x.shape[0]
     p = np.uint64(prime)
@@ -141,15 +155,21 @@ def inverse(x: Residues, at: Field) -> None:
 
 
 @njit(cache=True, nogil=True)
-def _product(x: np.uint64, y: np.uint64, p: np.uint64, barrett: np.uint64, shift: np.uint64) -> np.uint64:
-    """x y modulo p: barrett = ⌊2^(2 shift) / p⌋ with p < 2^shift <= 2^30; the quotient is off by at most 2."""
+def _product(
+    x: np.uint64, y: np.uint64, p: np.uint64, barrett: np.uint64, shift: np.uint64
+) -> np.uint64:
+    """x y modulo p: barrett = ⌊2^(2 shift) / p⌋ with p < 2^shift <= 2^30; the quotient is off by at
+    most 2.
+    """
     z = x * y
     guess = ((z >> (shift - np.uint64(1))) * barrett) >> (shift + np.uint64(1))
     return _less(_less(z - guess * p, p), p)
 
 
 @njit(cache=True, nogil=True)
-def _multiply_add(a: Residues, s: Residues, x: Residues, prime: int, barrett: int, bits: int, minus: bool) -> None:
+def _multiply_add(
+    a: Residues, s: Residues, x: Residues, prime: int, barrett: int, bits: int, minus: bool
+) -> None:
     p, b, shift = np.uint64(prime), np.uint64(barrett), np.uint64(bits)
     for i in range(x.shape[0]):
         z = _product(np.uint64(a[i]), np.uint64(s[i]), p, b, shift)

@@ -1,8 +1,10 @@
-"""Discrete Gaussian secrets and errors, sigma 6.4, cut off at ±63, by a table of 126-bit thresholds.
+"""Discrete Gaussian secrets and errors, sigma 6.4, cut off at ±63, by a table of 126-bit
+thresholds.
 
 |x| is the number of thresholds that a uniform 126-bit number reaches; all of them are looked at for every sample and
-nothing branches, so the time tells nothing about x. Cutting off costs 2^-70 a sample, the table's rounding 2^-119.
-"""
+nothing branches, so the time tells nothing about x. Cutting off costs 2^-70 a sample, the table's
+rounding 2^-119.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ _HALF_BITS = 63
 
 @lru_cache(maxsize=1)
 def thresholds() -> tuple[int, ...]:
-    """T_i = 2^126 · P(|x| < i) for i = 1..63, rounded: |x| >= i exactly where a uniform number reaches T_i."""
+    """T_i = 2^126 · P(|x| < i) for i = 1..63, rounded: |x| >= i exactly where a uniform number
+    reaches T_i.
+    """
     with localcontext() as context:
         context.prec = 60
         weights = [(-Decimal(k * k) / (2 * SIGMA * SIGMA)).exp() for k in range(LARGEST + 1)]

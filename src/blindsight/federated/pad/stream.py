@@ -1,4 +1,6 @@
-"""Random-looking bytes from a key: AES in counter mode, about 2 GB per second where the processor has it."""
+"""Random-looking bytes from a key: AES in counter mode, about 2 GB per second where the processor
+has it.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,8 @@ def expand(key: bytes, nonce: bytes, length: int) -> bytes:
 
 
 def secret_words(count: int) -> NDArray[np.uint64]:
-    """`count` fresh 64-bit words: AES-256 in counter mode under a key that the operating system draws for this call.
+    """`count` fresh 64-bit words: AES-256 in counter mode under a key that the operating system
+    draws for this call.
 
     The key is forgotten with the call, so no state is kept that could be read, forked or restored.
     """

@@ -1,8 +1,9 @@
-"""A vector's tag: Σ κ_j m_j modulo 2^61 - 1 under a key that users share and the aggregator does not have.
+"""A vector's tag: Σ κ_j m_j modulo 2^61 - 1 under a key that users share and the aggregator does
+not have.
 
-It is linear, so the tags of many vectors add up to the tag of their sum: users check the sum they are given. A sum that
-is off by anything fixed beforehand passes with probability 2^-61. The tag travels with the pad's secret, as nine digits
-of seven bits that are summed one by one.
+It is linear, so the tags of many vectors add up to the tag of their sum: users check the sum they
+are given. A sum that is off by anything fixed beforehand passes with probability 2^-61. The tag
+travels with the pad's secret, as nine digits of seven bits that are summed one by one.
 """
 
 from __future__ import annotations
@@ -51,7 +52,9 @@ def plus(x: int | np.uint64, y: int | np.uint64) -> int:
 
 @njit(cache=True, nogil=True)
 def product(keys: NDArray[np.uint64], values: NDArray[np.uint64]) -> int:
-    """Σ keys · values modulo 2^61 - 1, for values below 2^32: 2^31 times a number is the number turned round."""
+    """Σ keys · values modulo 2^61 - 1, for values below 2^32: 2^31 times a number is the number
+    turned round.
+    """
     high, low = _dot(keys, values)
     whole = np.uint64(plus(high, 0))
     return plus(((whole << _31) & _P) | (whole >> _30), low)
@@ -63,7 +66,9 @@ def tag(key: bytes, header: bytes, values: NDArray[np.uint64]) -> int:
     total = 0
     for chunk in range(-(-len(values) // _CHUNK)):
         part = values[chunk * _CHUNK : (chunk + 1) * _CHUNK]
-        keys = np.frombuffer(expand(stream, chunk.to_bytes(4, "little"), 8 * len(part)), dtype="<u8")
+        keys = np.frombuffer(
+            expand(stream, chunk.to_bytes(4, "little"), 8 * len(part)), dtype="<u8"
+        )
         total = plus(total, product(keys, part))
     return total
 

@@ -51,9 +51,12 @@ def decompose(
 ) -> tuple[NDArray[np.int64], NDArray[np.intp]]:
     """w = K v (Equation 3): v of exactly M values, and K as the index of each of them.
 
-    Each column of K has one 1 and each row at most one, so what v lacks is filled up with other indices' zeros.
+    Each column of K has one 1 and each row at most one, so what v lacks is filled up with other
+    indices' zeros.
     """
-    spare = np.setdiff1d(np.arange(len(numbers)), indices, assume_unique=True)[: capacity - len(indices)]
+    spare = np.setdiff1d(np.arange(len(numbers)), indices, assume_unique=True)[
+        : capacity - len(indices)
+    ]
     values = np.concatenate([numbers[indices], np.zeros(len(spare), dtype=np.int64)])
     return values, np.concatenate([indices, spare])
 
@@ -79,7 +82,9 @@ def contributions(
         # Footnote 2: a negative value is its residue modulo n.
         plain = [mpz(int(v)) % public.n for v in values]
         data = public.to_bytes(public.encrypt_many(plain, pool=pool, workers=workers))
-        result.append(Shard(own[shared[indices]].astype(np.uint32), data, len(indices), f, len(parts)))
+        result.append(
+            Shard(own[shared[indices]].astype(np.uint32), data, len(indices), f, len(parts))
+        )
     return result
 
 
@@ -90,10 +95,12 @@ def combine(
     counts: NDArray[np.int64],
     messages: int,
 ) -> list[mpz]:
-    """Line 5: φ ζ(w_sum) = ⊙ φ ζ(w^(n)) (Equations 2 and 4), with φ ζ(w^(n)) = Y^(n) + Enc0 · Z^(n) (Equation 5).
+    """Line 5: φ ζ(w_sum) = ⊙ φ ζ(w^(n)) (Equations 2 and 4), with φ ζ(w^(n)) = Y^(n) + Enc0 · Z^(n)
+    (Equation 5).
 
-    `products` holds at each place the product of the Y^(n) of Equation 6; Z^(n) is 1 where message n has nothing, so
-    over all messages a place takes Enc0 to the power (messages - counts). Enc0 is computed once.
+    `products` holds at each place the product of the Y^(n) of Equation 6; Z^(n) is 1 where message
+    n has nothing, so over all messages a place takes Enc0 to the power (messages - counts). Enc0 is
+    computed once.
     """
     enc0 = public.encrypt(0)
     powers = [mpz(1)]
@@ -105,13 +112,17 @@ def combine(
     ]
 
 
-def open_sum(enrolment: KeygenEnrolment, contributors: tuple[int, ...], plaintexts: list[mpz]) -> Opened:
+def open_sum(
+    enrolment: KeygenEnrolment, contributors: tuple[int, ...], plaintexts: list[mpz]
+) -> Opened:
     """Line 6: reorder by φ^T and hand w_sum over, every coordinate of it."""
     settings, modulus = enrolment.settings, enrolment.private.public.n
     half = modulus // 2
     signed = [int(x - modulus if x > half else x) for x in plaintexts]
     if any(abs(x) > settings.users * settings.code.largest for x in signed):
-        raise ProtocolError("a sum is larger than all users together can add: one of them sent nonsense.")
+        raise ProtocolError(
+            "a sum is larger than all users together can add: one of them sent nonsense."
+        )
     permuted = np.array(signed, dtype=np.int64)
     natural = inverse(shared_places(settings, enrolment.shared_seed))
     values = np.empty_like(permuted)

@@ -37,7 +37,9 @@ class Shard:
             raise ProtocolError("malformed: a shard's counts contradict each other.")
         places = np.frombuffer(reader.raw(4 * count), dtype="<u4")
         if int(places.max()) >= size or len(np.unique(places)) != count:
-            raise ProtocolError("malformed: a shard must name different places, all of them inside the vector.")
+            raise ProtocolError(
+                "malformed: a shard must name different places, all of them inside the vector."
+            )
         ciphertexts = reader.raw(width * count)
         reader.end()
         return cls(places, ciphertexts, count, shard, shards)
@@ -45,7 +47,10 @@ class Shard:
 
 @dataclass(frozen=True)
 class EncryptedSum:
-    """u32 users, ciphertexts of every coordinate in φ's order. The key generator believes what it is told."""
+    """u32 users, ciphertexts of every coordinate in φ's order.
+
+    The key generator believes what it is told.
+    """
 
     users: int
     ciphertexts: bytes = field(repr=False)

@@ -54,7 +54,12 @@ class PaperUser(Role):
     """User n: lines 3 and 4."""
 
     def __init__(
-        self, enrolment: UserEnrolment, *, pool: RandomiserPool | None = None, workers: int = 2, rng: Rng | None = None
+        self,
+        enrolment: UserEnrolment,
+        *,
+        pool: RandomiserPool | None = None,
+        workers: int = 2,
+        rng: Rng | None = None,
     ) -> None:
         super().__init__()
         self.enrolment, self.number, self.settings = enrolment, enrolment.number, enrolment.settings
@@ -90,20 +95,28 @@ class PaperUser(Role):
         number = message.header.round
         if number <= self._last_round:
             if self._sent:
-                previous = Message.decode(self._sent[0].data, largest=len(self._sent[0].data)).header
+                previous = Message.decode(
+                    self._sent[0].data, largest=len(self._sent[0].data)
+                ).header
                 if previous.context == message.header.context:
                     return list(self._sent)
             raise Refused(Code.ROUND, f"round {number} is not after round {self._last_round}.")
         self._open = message.header
         return []
 
-    def contribute(self, update: ArrayLike, *, support: NDArray[np.bool_] | None = None) -> list[Outgoing]:
+    def contribute(
+        self, update: ArrayLike, *, support: NDArray[np.bool_] | None = None
+    ) -> list[Outgoing]:
         """Encrypt an update for the open round: one message a shard."""
         if self._open is None:
             raise ProtocolError(f"user {self.number} has no open round to contribute to.")
         numbers, chosen = self.encode(update, support)
-        bodies = algorithm.contributions(self.enrolment, numbers, chosen, pool=self.pool, workers=self.workers)
-        self._sent = [self._send(AGGREGATOR, Kind.CONTRIBUTION, body.encode(), self._open) for body in bodies]
+        bodies = algorithm.contributions(
+            self.enrolment, numbers, chosen, pool=self.pool, workers=self.workers
+        )
+        self._sent = [
+            self._send(AGGREGATOR, Kind.CONTRIBUTION, body.encode(), self._open) for body in bodies
+        ]
         self._last_round, self._open = self._open.round, None
         return list(self._sent)
 
@@ -113,23 +126,34 @@ class PaperUser(Role):
         """The whole numbers that go into the ciphertexts, and which coordinates count."""
         values = checks.finite_array("update", update, ndim=1)
         if len(values) != self.settings.dimension:
-            raise InvalidData(f"an update must have {self.settings.dimension} weights, got {len(values)}.")
+            raise InvalidData(
+                f"an update must have {self.settings.dimension} weights, got {len(values)}."
+            )
         chosen = values != 0 if support is None else np.asarray(support, dtype=bool)
         if chosen.shape != values.shape or (values[~chosen] != 0).any():
-            raise InvalidData("support must have one entry a weight and be true wherever the update is not zero.")
+            raise InvalidData(
+                "support must have one entry a weight and be true wherever the update is not zero."
+            )
         return self.settings.code.encode(values), chosen
 
     def dump(self) -> bytes:
         """Enrolment, open round, last round and what was sent in it, sealed; secret."""
         writer = Writer().field(self.enrolment.dump()).number("Q", self._last_round)
-        writer.field(b"" if self._open is None else self._open.encode(0) + bytes(64)).number("I", len(self._sent))
+        writer.field(b"" if self._open is None else self._open.encode(0) + bytes(64)).number(
+            "I", len(self._sent)
+        )
         for message in self._sent:
             writer.field(message.data)
         return seal(b"PUST", bytes(writer))
 
     @classmethod
     def load(
-        cls, data: bytes, *, pool: RandomiserPool | None = None, workers: int = 2, rng: Rng | None = None
+        cls,
+        data: bytes,
+        *,
+        pool: RandomiserPool | None = None,
+        workers: int = 2,
+        rng: Rng | None = None,
     ) -> PaperUser:
         """Go on where `dump` was."""
         reader = unseal(b"PUST", data)
@@ -157,7 +181,9 @@ class PaperAggregator(Role):
         self.phase: Phase = "idle"
 
     def __repr__(self) -> str:
-        return f"PaperAggregator(round {self.round}, {self.phase}, {len(self.contributors)} users in)"
+        return (
+            f"PaperAggregator(round {self.round}, {self.phase}, {len(self.contributors)} users in)"
+        )
 
     def _begin(self, number: int, model: bytes) -> None:
         self._header = Header(
@@ -200,7 +226,12 @@ class PaperAggregator(Role):
         return len(self.contributors) >= self.settings.least_users and not self.pending
 
     def open_round(
-        self, number: int, model: bytes, *, length: int | None = None, purpose: Purpose = Purpose.VALUES
+        self,
+        number: int,
+        model: bytes,
+        *,
+        length: int | None = None,
+        purpose: Purpose = Purpose.VALUES,
     ) -> list[Outgoing]:
         """Start a round for the model with this 32-byte hash; one message a user."""
         if checks.whole("number", number) <= self.round:
@@ -216,7 +247,11 @@ class PaperAggregator(Role):
         if self.phase != "open":
             raise ProtocolError("there is no open round.")
         data = self._send(0, Kind.OPEN, b"", self._header).data
-        return [Outgoing(n, data) for n in range(1, self.settings.users + 1) if n not in self.contributors]
+        return [
+            Outgoing(n, data)
+            for n in range(1, self.settings.users + 1)
+            if n not in self.contributors
+        ]
 
     def _handle(self, message: Message) -> list[Outgoing]:
         kind = Kind.SUM if message.header.kind is Kind.SUM else Kind.CONTRIBUTION
@@ -246,7 +281,9 @@ class PaperAggregator(Role):
         permuted = inverse(own)[body.places.astype(np.intp)]  # Equation 8: φK = φ^(n)^T Φ(K)
         for place, ciphertext in zip(permuted.tolist(), ciphertexts, strict=True):
             previous = self._products.get(place)
-            self._products[place] = ciphertext if previous is None else previous * ciphertext % self.public.modulus
+            self._products[place] = (
+                ciphertext if previous is None else previous * ciphertext % self.public.modulus
+            )
         self._counts[permuted] += 1
         self._shards[user] = (total, [*seen, body.shard])
 
@@ -271,15 +308,20 @@ class PaperAggregator(Role):
     def request(self) -> EncryptedSum:
         """What to ask for: the product of everything that came."""
         if self.pending:
-            raise ProtocolError(f"user {self.pending[0]}'s shards are not all in yet: wait for them.")
+            raise ProtocolError(
+                f"user {self.pending[0]}'s shards are not all in yet: wait for them."
+            )
         if not self.enough:
             raise Refused(
                 Code.FEW,
-                f"{self.settings.least_users} contributors are needed, {len(self.contributors)} are in. "
+                f"{self.settings.least_users} contributors are needed, {len(self.contributors)} "
+                "are in. "
                 "Wait for more users.",
             )
         messages = sum(len(seen) for _, seen in self._shards.values())
-        total = algorithm.combine(self.settings, self.public, self._products, self._counts, messages)
+        total = algorithm.combine(
+            self.settings, self.public, self._products, self._counts, messages
+        )
         return EncryptedSum(len(self.contributors), self.public.to_bytes(total))
 
     def _take_sum(self, message: Message) -> None:
@@ -288,7 +330,8 @@ class PaperAggregator(Role):
         if self.phase == "closed":
             # The key generator is only told how many users there are.
             self.result = replace(
-                Opened.decode(message.body, users=self.settings.users), contributors=self.contributors
+                Opened.decode(message.body, users=self.settings.users),
+                contributors=self.contributors,
             )
             self.phase = "done"
 
@@ -297,9 +340,13 @@ class PaperAggregator(Role):
         return []
 
     def dump(self) -> bytes:
-        """Everything, sealed: after a kill the round goes on with the contributions that were saved."""
+        """Everything, sealed: after a kill the round goes on with the contributions that were
+        saved.
+        """
         writer = Writer().field(self.enrolment.dump()).number("Q", self.round).raw(self.model)
-        writer.number("B", _PHASES.index(self.phase)).field(b"" if self.result is None else self.result.encode())
+        writer.number("B", _PHASES.index(self.phase)).field(
+            b"" if self.result is None else self.result.encode()
+        )
         writer.number("I", len(self._asked))
         for message in self._asked:
             writer.field(message.data)
@@ -320,13 +367,17 @@ class PaperAggregator(Role):
         role.phase, result = _PHASES[reader.number("B")], reader.field()
         role.result = Opened.decode(result, users=role.settings.users) if result else None
         role._asked = [Outgoing(KEYGEN, reader.field()) for _ in range(reader.number("I"))]
-        role._counts = np.frombuffer(reader.raw(8 * role.settings.dimension), dtype="<i8").astype(np.int64)
+        role._counts = np.frombuffer(reader.raw(8 * role.settings.dimension), dtype="<i8").astype(
+            np.int64
+        )
         for _ in range(reader.number("I")):
             user, total, seen = reader.number("I"), reader.number("H"), reader.field()
             role._shards[user] = (total, np.frombuffer(seen, dtype="<u2").tolist())
         for _ in range(reader.number("I")):
             place = reader.number("I")
-            role._products[place] = mpz.from_bytes(reader.raw(role.public.ciphertext_bytes), "little")
+            role._products[place] = mpz.from_bytes(
+                reader.raw(role.public.ciphertext_bytes), "little"
+            )
         reader.end()
         return role
 
@@ -355,8 +406,12 @@ class PaperKeyGenerator(Role):
             raise Refused(Code.FEW, f"N >= 3 is needed, got {body.users}.")
         private = self.enrolment.private
         if len(body.ciphertexts) != self.settings.dimension * private.public.ciphertext_bytes:
-            raise ProtocolError("malformed: the encrypted sum must have every coordinate, in order.")
-        plaintexts = private.decrypt_many(private.public.from_bytes(body.ciphertexts), workers=self.workers)
+            raise ProtocolError(
+                "malformed: the encrypted sum must have every coordinate, in order."
+            )
+        plaintexts = private.decrypt_many(
+            private.public.from_bytes(body.ciphertexts), workers=self.workers
+        )
         opened = algorithm.open_sum(self.enrolment, tuple(range(1, body.users + 1)), plaintexts)
         return [self._send(AGGREGATOR, Kind.SUM, opened.encode(), message.header)]
 

@@ -11,7 +11,12 @@ from blindsight.federated.enrolment import (
 from blindsight.federated.protocol.aggregator import Aggregator
 from blindsight.federated.protocol.holder import KeyHolder
 from blindsight.federated.protocol.keygen import KeyGenerator
-from blindsight.federated.protocol.simulation import RoundResult, Simulation, Transcript, simulate_round
+from blindsight.federated.protocol.simulation import (
+    RoundResult,
+    Simulation,
+    Transcript,
+    simulate_round,
+)
 from blindsight.federated.protocol.user import User
 from blindsight.federated.role import Durable
 from blindsight.federated.settings import Settings

@@ -1,7 +1,9 @@
-"""The aggregator: opens rounds, adds padded vectors, has the set confirmed, and asks for the sum of the keys.
+"""The aggregator: opens rounds, adds padded vectors, has the set confirmed, and asks for the sum of
+the keys.
 
-It can read no vector and no key. What it learns is the sum of the keys, and with it the sum of the vectors, which it
-shows to the users, who check it. Memory: one sum; what else is kept, and where, is `kept`'s business.
+It can read no vector and no key. What it learns is the sum of the keys, and with it the sum of the
+vectors, which it shows to the users, who check it. Memory: one sum; what else is kept, and where,
+is `kept`'s business.
 """
 
 from __future__ import annotations
@@ -59,8 +61,9 @@ Phase = Literal["idle", "open", "closed", "done"]
 class Aggregator(Role):
     """Aggregator A of Algorithm 1, under a pad.
 
-    `open_round`, `receive` contributions, `close`, `receive` what comes back, read `result`, send `results`. Users who
-    drop out are missing, and with them their groups: any N_min others finish the round.
+    `open_round`, `receive` contributions, `close`, `receive` what comes back, read `result`, send
+    `results`. Users who drop out are missing, and with them their groups: any N_min others finish
+    the round.
     """
 
     number = AGGREGATOR
@@ -69,21 +72,36 @@ class Aggregator(Role):
         super().__init__()
         self.enrolment = enrolment
         self.kept: Kept = InMemory() if kept is None else kept
-        self.settings, self.agreement, self.identity = enrolment.settings, enrolment.agreement, enrolment.identity
+        self.settings, self.agreement, self.identity = (
+            enrolment.settings,
+            enrolment.agreement,
+            enrolment.identity,
+        )
         self.public = enrolment.public
         self.largest_message = rules.largest_contribution(self.settings, self.public)
         self._groups = self.settings.groups()
         self._group = {user: i for i, group in enumerate(self._groups) for user in group}
         self._parent = bytes(32)
         self._certificate: tuple[bytes, ...] = ()  # the votes that opened the parent
-        self._before = self._voters = b""  # the parent's set, and the same where it was a sum of votes
+        self._before = self._voters = (
+            b""  # the parent's set, and the same where it was a sum of votes
+        )
         self._doubts: set[int] = set()
         self._ended: list[tuple[int, int]] = []  # rounds, and where their RESULT messages are kept
-        self._last = bytes(32)  # the context of the last of them, and that it gave no sum, should users find so
+        self._last = bytes(
+            32
+        )  # the context of the last of them, and that it gave no sum, should users find so
         self._no_sum = b""
         self.withdrawn = False
         self._begin(
-            Header(kind=Kind.OPEN, agreement=self.agreement, round=0, model=bytes(32), sender=AGGREGATOR, length=1)
+            Header(
+                kind=Kind.OPEN,
+                agreement=self.agreement,
+                round=0,
+                model=bytes(32),
+                sender=AGGREGATOR,
+                length=1,
+            )
         )
         self.phase: Phase = "idle"
 
@@ -135,7 +153,12 @@ class Aggregator(Role):
         return members_of(wanted, self.settings.users) if wanted else ()
 
     def open_round(
-        self, number: int, model: bytes, *, length: int | None = None, purpose: Purpose = Purpose.VALUES
+        self,
+        number: int,
+        model: bytes,
+        *,
+        length: int | None = None,
+        purpose: Purpose = Purpose.VALUES,
     ) -> list[Outgoing]:
         """Start a round for the model with this 32-byte hash; the same message to every user."""
         if checks.whole("number", number) <= self.round:
@@ -148,7 +171,9 @@ class Aggregator(Role):
                 round=number,
                 model=bytes(model),
                 parent=self._parent,
-                length=self.settings.dimension if length is None else checks.whole("length", length),
+                length=self.settings.dimension
+                if length is None
+                else checks.whole("length", length),
                 purpose=purpose,
             )
         )
@@ -189,7 +214,9 @@ class Aggregator(Role):
         if user in self._proofs:
             raise Refused(Code.ROUND, f"user {user} has contributed to round {self.round} already.")
         body = Contribution.decode(message.body, most=max(1, (self.settings.holders or (0, 0))[1]))
-        rules.require_key(self.settings, self.public, self._header, body.keys, self.enrolment.verifiers)
+        rules.require_key(
+            self.settings, self.public, self._header, body.keys, self.enrolment.verifiers
+        )
         self._total.check(body.padded)
         self.kept.add(user, message.encode(), body)
         self._count_in(message, body)
@@ -220,10 +247,14 @@ class Aggregator(Role):
     @property
     def complete(self) -> list[int]:
         """The groups all of whose users contributed, by their place in `settings.groups()`."""
-        return [i for i, group in enumerate(self._groups) if all(user in self._proofs for user in group)]
+        return [
+            i for i, group in enumerate(self._groups) if all(user in self._proofs for user in group)
+        ]
 
     def close(self) -> list[Outgoing]:
-        """End the round and ask for what is missing to its sum; asked again, it repeats what is still unanswered."""
+        """End the round and ask for what is missing to its sum; asked again, it repeats what is
+        still unanswered.
+        """
         if self.phase == "open":
             self.seal()
         if self.phase != "closed":
@@ -231,7 +262,10 @@ class Aggregator(Role):
         return [message for address in self.awaited() for message in self.ask(address)]
 
     def seal(self, groups: Collection[int] | None = None) -> None:
-        """Nobody else is in the round's sum. `groups`: these and no others; by default all that are complete."""
+        """Nobody else is in the round's sum.
+
+        `groups`: these and no others; by default all that are complete.
+        """
         if self.phase != "open":
             raise ProtocolError("there is no open round to close.")
         chosen = [i for i in self.complete if groups is None or i in groups]
@@ -239,7 +273,8 @@ class Aggregator(Role):
         if len(users) < self.settings.least_users:
             raise Refused(
                 Code.FEW,
-                f"{self.settings.least_users} users in whole groups of {self.settings.group} are needed, "
+                f"{self.settings.least_users} users in whole groups of {self.settings.group} are "
+                "needed, "
                 f"{len(users)} of {len(self._proofs)} are. Wait for more users.",
             )
         members = to_members(users, self.settings.users)
@@ -269,13 +304,23 @@ class Aggregator(Role):
         """Whose answer the closed round needs."""
         if self.settings.holders is None:
             confirmed = len(self._confirmed) >= self.settings.confirmations
-            return [KEYGEN] if confirmed else [user for user in self._group if user not in self._confirmed]
-        asked = [holder(j) for j in range(1, self.settings.holders[1] + 1) if holder(j) not in self._parts]
+            return (
+                [KEYGEN]
+                if confirmed
+                else [user for user in self._group if user not in self._confirmed]
+            )
+        asked = [
+            holder(j)
+            for j in range(1, self.settings.holders[1] + 1)
+            if holder(j) not in self._parts
+        ]
         enough = len(self._votes) >= self.settings.votes
         return [address for address in asked if enough or address not in self._votes]
 
     def ask(self, address: int) -> list[Outgoing]:
-        """The question to one of them: one at a time, because a holder's holds the shares of all users."""
+        """The question to one of them: one at a time, because a holder's holds the shares of all
+        users.
+        """
         if address == KEYGEN:
             return self._ask_keygen()
         if not is_holder(address):
@@ -306,16 +351,28 @@ class Aggregator(Role):
         return self._send(address, Kind.VOTES, body, self._header)
 
     def _take_confirmation(self, message: Message) -> list[Outgoing]:
-        if self.phase != "closed" or message.header.sender not in self._group or message.body != self._which:
+        if (
+            self.phase != "closed"
+            or message.header.sender not in self._group
+            or message.body != self._which
+        ):
             raise Refused(Code.CONFIRM, "no such set was put to the users.")
         before = len(self._confirmed)
         self._confirmed[message.header.sender] = message.signature
-        return self._ask_keygen() if before < self.settings.confirmations <= len(self._confirmed) else []
+        return (
+            self._ask_keygen()
+            if before < self.settings.confirmations <= len(self._confirmed)
+            else []
+        )
 
     def _take_vote(self, message: Message) -> list[Outgoing]:
         if self.phase == "done":
             return []
-        if self.phase != "closed" or not is_holder(message.header.sender) or message.body != self._which:
+        if (
+            self.phase != "closed"
+            or not is_holder(message.header.sender)
+            or message.body != self._which
+        ):
             raise Refused(Code.VOTES, "no such set was put to the holders.")
         before = len(self._votes)
         self._votes[message.header.sender] = message.encode()
@@ -325,7 +382,11 @@ class Aggregator(Role):
         return [self._votes_for(address) for address in new]
 
     def _take_sum(self, message: Message) -> list[Outgoing]:
-        if self.phase not in ("closed", "done") or message.header.sender != KEYGEN or self.public is None:
+        if (
+            self.phase not in ("closed", "done")
+            or message.header.sender != KEYGEN
+            or self.public is None
+        ):
             raise Refused(Code.TURN, "no sum was asked for.")
         if self.phase == "done":
             return []  # asked for twice, answered twice
@@ -345,11 +406,19 @@ class Aggregator(Role):
         if part.which != self._which:
             raise Refused(Code.SUM, "the key holder opened the sum of other users.")
         if part.unread:
-            self._note(f"SHARES: key holder {message.header.sender - holder(0)} could not open those of {part.unread}.")
+            self._note(
+                f"SHARES: key holder {message.header.sender - holder(0)} could not open those of "
+                f"{part.unread}."
+            )
         self._parts[message.header.sender] = message.encode()
         layout = rules.sharing(self.settings, self._size.degree)
-        parts = {sender: Message.decode(data, largest=len(data)).body for sender, data in self._parts.items()}
-        agreed = layout.combine({sender - holder(0): self._part(body).sums for sender, body in parts.items()})
+        parts = {
+            sender: Message.decode(data, largest=len(data)).body
+            for sender, data in self._parts.items()
+        }
+        agreed = layout.combine(
+            {sender - holder(0): self._part(body).sums for sender, body in parts.items()}
+        )
         if agreed is not None:
             for liar in agreed[1]:
                 self._note(f"SHARES: key holder {liar} does not agree with the others.")
@@ -362,7 +431,11 @@ class Aggregator(Role):
     def _part(self, body: bytes) -> ShareSum:
         layout = rules.sharing(self.settings, self._size.degree)
         return ShareSum.decode(
-            body, length=layout.length, width=layout.width, prime=layout.prime, users=self.settings.users
+            body,
+            length=layout.length,
+            width=layout.width,
+            prime=layout.prime,
+            users=self.settings.users,
         )
 
     def _finish(self, sums: NDArray[np.int64], proofs: tuple[bytes, ...]) -> None:
@@ -377,10 +450,15 @@ class Aggregator(Role):
             self._spoil()
             return
         self.result = Opened(users, values)
-        self._end(Result(self._members, proofs, bits.pack(raw.astype(np.uint64), self._size.slot_bits)))
+        self._end(
+            Result(self._members, proofs, bits.pack(raw.astype(np.uint64), self._size.slot_bits))
+        )
 
     def _spoil(self) -> None:
-        """Opened, and no sum in it: somebody sent nonsense. Users see that it was opened, and the chain goes on."""
+        """Opened, and no sum in it: somebody sent nonsense.
+
+        Users see that it was opened, and the chain goes on.
+        """
         self.result, self.spoilt = None, True
         self._end(Result(self._members, self._openers, b""))
 
@@ -393,17 +471,28 @@ class Aggregator(Role):
             return self._send(0, Kind.RESULT, result.encode(), self._header).data
 
         self._ended.append((self.round, self.kept.add_result(message(body))))
-        self._last, self._no_sum = self._header.context, message(Result(self._members, self._openers, b""))
+        self._last, self._no_sum = (
+            self._header.context,
+            message(Result(self._members, self._openers, b"")),
+        )
         self._doubts, self.withdrawn = set(), False
-        self._parent, self._certificate, self.phase = self._which, tuple(self._votes.values()), "done"
+        self._parent, self._certificate, self.phase = (
+            self._which,
+            tuple(self._votes.values()),
+            "done",
+        )
         self._before = self._members
-        self._voters = self._members if self.purpose is Purpose.VOTES and self.result is not None else b""
+        self._voters = (
+            self._members if self.purpose is Purpose.VOTES and self.result is not None else b""
+        )
         self._total, self._product = PadSum(self._size, 1), []
 
     def _doubted(self, user: int) -> list[Outgoing]:
-        """More users than may lie find the last sum wrong: it counts as none, and so does a round that went on from it.
+        """More users than may lie find the last sum wrong: it counts as none, and so does a round
+        that went on from it.
 
-        Which of them sent nonsense nobody sees. The chain is where it was; the model is the one from before.
+        Which of them sent nonsense nobody sees. The chain is where it was; the model is the one
+        from before.
         """
         self._doubts.add(user)
         if len(self._doubts) <= self.settings.colluders or self.spoilt or self.withdrawn:
@@ -414,28 +503,43 @@ class Aggregator(Role):
 
     def results(self, *users: int, after: int | None = None) -> list[Outgoing]:
         """The last result for every user, or all results after a round for those named."""
-        since = self._ended[-1:] if after is None else [entry for entry in self._ended if entry[0] > after]
+        since = (
+            self._ended[-1:]
+            if after is None
+            else [entry for entry in self._ended if entry[0] > after]
+        )
         messages = [self.kept.result(place) for _, place in since]
         return [Outgoing(user, data) for user in (users or self._group) for data in messages]
 
     def _refused_by(self, message: Message) -> list[Outgoing]:
-        """A user who is behind gets the results it lacks; sums that too many users find wrong are given up."""
+        """A user who is behind gets the results it lacks; sums that too many users find wrong are
+        given up.
+        """
         super()._refused_by(message)
         user, refusal = message.header.sender, Refusal.decode(message.body)
         if user == KEYGEN and message.header.agreement == self.agreement:
             message.require_signature(self.enrolment.verifiers)
             here = self.phase == "closed" and message.header.context == self._header.context
             if here and refusal.code in (Code.TAG, Code.RANGE):
-                # Nothing was opened, and the chain is where it was: the round is over, and another may follow.
+                # Nothing was opened, and the chain is where it was: the round is over, and another
+                # may follow.
                 self.result, self.phase = None, "done"
             return []
         if user not in self._group or message.header.agreement != self.agreement:
             return []
         message.require_signature(self.enrolment.verifiers)
         if refusal.code is Code.CHAIN and any(number > refusal.at for number, _ in self._ended):
-            again = [Outgoing(user, self._send(0, Kind.OPEN, b"", self._header).data)] if self.phase == "open" else []
+            again = (
+                [Outgoing(user, self._send(0, Kind.OPEN, b"", self._header).data)]
+                if self.phase == "open"
+                else []
+            )
             return self.results(user, after=refusal.at) + again
-        if refusal.code is Code.SUM and self.phase in ("done", "open") and message.header.context == self._last:
+        if (
+            refusal.code is Code.SUM
+            and self.phase in ("done", "open")
+            and message.header.context == self._last
+        ):
             return self._doubted(user)
         return []
 
@@ -445,5 +549,7 @@ class Aggregator(Role):
 
     @classmethod
     def load(cls, data: bytes, *, kept: InFiles | None = None) -> Aggregator:
-        """Go on where `dump` was: with the contributions that are in the files, if there are any."""
+        """Go on where `dump` was: with the contributions that are in the files, if there are
+        any.
+        """
         return saved.load(cls, data, kept)

@@ -68,7 +68,9 @@ def read_list(reader: Reader, most: int) -> tuple[bytes, ...]:
 
 @dataclass(frozen=True)
 class Contribution:
-    """Kind 2: the pad's key (ciphertexts, or one SHARE message a holder), then the padded vector."""
+    """Kind 2: the pad's key (ciphertexts, or one SHARE message a holder), then the padded
+    vector.
+    """
 
     keys: tuple[bytes, ...] = field(repr=False)
     padded: bytes = field(repr=False)
@@ -86,7 +88,9 @@ class Contribution:
 
 @dataclass(frozen=True)
 class SumRequest:
-    """Kind 3: the set, its contributions' proofs, u32 count of confirmations (u32 user, signature), ciphertexts."""
+    """Kind 3: the set, its contributions' proofs, u32 count of confirmations (u32 user, signature),
+    ciphertexts.
+    """
 
     members: bytes
     proofs: tuple[Proof, ...]
@@ -128,7 +132,9 @@ class KeySum:
 
     def encode(self, *, width: int) -> bytes:
         """The body."""
-        return bytes(Writer().field(self.members).raw(bits.pack(self.sums.astype(np.uint64), width)))
+        return bytes(
+            Writer().field(self.members).raw(bits.pack(self.sums.astype(np.uint64), width))
+        )
 
     @classmethod
     def decode(cls, body: bytes, *, length: int, width: int) -> KeySum:
@@ -143,7 +149,9 @@ class KeySum:
 
 @dataclass(frozen=True)
 class Collect:
-    """Kind 7: the set, its members' SHARE messages in order, the votes that opened the parent, and the parent's set."""
+    """Kind 7: the set, its members' SHARE messages in order, the votes that opened the parent, and
+    the parent's set.
+    """
 
     members: bytes
     shares: tuple[bytes, ...] = field(repr=False)
@@ -159,14 +167,18 @@ class Collect:
     def decode(cls, body: bytes, *, users: int, holders: int) -> Collect:
         """Read a body."""
         reader = Reader(body)
-        found = cls(reader.field(), read_list(reader, users), read_list(reader, holders), reader.field())
+        found = cls(
+            reader.field(), read_list(reader, users), read_list(reader, holders), reader.field()
+        )
         reader.end()
         return found
 
 
 @dataclass(frozen=True)
 class ShareSum:
-    """Kind 10: which sum, the holder's summed shares with `width` bits each, and whose shares did not open."""
+    """Kind 10: which sum, the holder's summed shares with `width` bits each, and whose shares did
+    not open.
+    """
 
     which: bytes
     sums: NDArray[np.int64]
@@ -197,7 +209,9 @@ class ShareSum:
 
 @dataclass(frozen=True)
 class Result:
-    """Kind 11: the set, who opened it (SUM or SHARE_SUM messages, or VOTEs), and the sum; empty where it is spoilt."""
+    """Kind 11: the set, who opened it (SUM or SHARE_SUM messages, or VOTEs), and the sum; empty
+    where it is spoilt.
+    """
 
     members: bytes
     proofs: tuple[bytes, ...] = field(repr=False)

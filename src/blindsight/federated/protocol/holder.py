@@ -1,8 +1,10 @@
-"""A key holder: sums the shares of one set of users per round, after enough holders voted for that set.
+"""A key holder: sums the shares of one set of users per round, after enough holders voted for that
+set.
 
-It votes once per round; its summed shares leave only with so many votes for the same set that no second set can have
-as many while fewer than `needed` holders cheat. Having voted for a sum it goes on from that sum and no other, unless it
-is shown the votes that opened another: so there is one chain of sums, and every round on it was opened once.
+It votes once per round; its summed shares leave only with so many votes for the same set that no
+second set can have as many while fewer than `needed` holders cheat. Having voted for a sum it goes
+on from that sum and no other, unless it is shown the votes that opened another: so there is one
+chain of sums, and every round on it was opened once.
 """
 
 from __future__ import annotations
@@ -40,7 +42,11 @@ class KeyHolder(Role):
         super().__init__()
         self.enrolment = enrolment
         self.number = holder(enrolment.index)
-        self.settings, self.agreement, self.identity = enrolment.settings, enrolment.agreement, enrolment.identity
+        self.settings, self.agreement, self.identity = (
+            enrolment.settings,
+            enrolment.agreement,
+            enrolment.identity,
+        )
         self._round = 0  # of the last vote
         self._voted = bytes(32)
         self._vote = self._members = b""
@@ -51,7 +57,10 @@ class KeyHolder(Role):
         self.largest_message = 65_536 + (share + HEADER_BYTES + 128) * self.settings.users
 
     def __repr__(self) -> str:
-        return f"KeyHolder({self.enrolment.index} of {(self.settings.holders or (0, 0))[1]}, last round {self._round})"
+        return (
+            f"KeyHolder({self.enrolment.index} of {(self.settings.holders or (0, 0))[1]}, last "
+            f"round {self._round})"
+        )
 
     def _at(self) -> int:
         return self._round
@@ -84,25 +93,37 @@ class KeyHolder(Role):
     def _require_chain(self, header: Header, body: Collect) -> None:
         if header.parent == self._voted:
             return
-        found = rules.voters(body.certificate, header.parent, self.enrolment.verifiers, self.agreement)
+        found = rules.voters(
+            body.certificate, header.parent, self.enrolment.verifiers, self.agreement
+        )
         if len([v for v in found.values() if v.header.round >= self._round]) < self.settings.votes:
-            raise Refused(Code.CHAIN, "the round does not go on from the last sum that was voted for.")
+            raise Refused(
+                Code.CHAIN, "the round does not go on from the last sum that was voted for."
+            )
 
     def _voters(self, header: Header, body: Collect) -> bytes:
-        """The set of the parent where that was a sum of votes, by our own vote or by those of the others."""
+        """The set of the parent where that was a sum of votes, by our own vote or by those of the
+        others.
+        """
         if header.parent == self._voted:
             about, members = ([self._header] if self._header is not None else []), self._members
         else:
             votes = (Message.decode(data, largest=1024) for data in body.certificate)
             about, members = [vote.header for vote in votes], body.before
         # Which sum it was is a digest of its round and its set: nobody has another pair for it.
-        found = any(sum_id(h.context, members) == header.parent and h.purpose is Purpose.VOTES for h in about)
+        found = any(
+            sum_id(h.context, members) == header.parent and h.purpose is Purpose.VOTES
+            for h in about
+        )
         return members if found else b""
 
     def _summed(
         self, header: Header, body: Collect, users: tuple[int, ...]
     ) -> tuple[NDArray[np.int64], tuple[int, ...]]:
-        """Each user's share once, as that user signed it. What does not open counts as zero and is named."""
+        """Each user's share once, as that user signed it.
+
+        What does not open counts as zero and is named.
+        """
         layout = rules.sharing(self.settings, rules.round_pad(self.settings, header).degree)
         if len(body.shares) != len(users):
             raise Refused(Code.SHARES, "there must be one share for each user of the set.")
@@ -113,12 +134,15 @@ class KeyHolder(Role):
             part.require_context(header)
             if part.header.sender != user or part.body[:1] != bytes([self.enrolment.index]):
                 raise Refused(
-                    Code.SHARES, "there must be one share for each user of the set, in order, for this holder."
+                    Code.SHARES,
+                    "there must be one share for each user of the set, in order, for this holder.",
                 )
             part.require_signature(self.enrolment.verifiers)
             bound = header.context + user.to_bytes(4, "little")
             try:
-                total += layout.receive(self.enrolment.index, self.enrolment.private, part.body[1:], bound)
+                total += layout.receive(
+                    self.enrolment.index, self.enrolment.private, part.body[1:], bound
+                )
                 total -= layout.prime * (total >= layout.prime)  # reduced without a division
             except ProtocolError:
                 unread.append(user)
@@ -133,15 +157,26 @@ class KeyHolder(Role):
         reader.end()
         found = rules.voters(votes, self._voted, self.enrolment.verifiers, self.agreement)
         if len(found) < self.settings.votes:
-            raise Refused(Code.VOTES, f"{self.settings.votes} holders must vote for the set, {len(found)} did.")
+            raise Refused(
+                Code.VOTES,
+                f"{self.settings.votes} holders must vote for the set, {len(found)} did.",
+            )
         layout = rules.sharing(self.settings, rules.round_pad(self.settings, self._header).degree)
         body = ShareSum(self._voted, self._sums, self._unread).encode(width=layout.width)
         return [self._send(AGGREGATOR, Kind.SHARE_SUM, body, self._header)]
 
     def dump(self) -> bytes:
         """Key, the last vote and what goes with it, sealed; secret."""
-        writer = Writer().field(self.enrolment.dump()).number("Q", self._round).raw(self._voted).field(self._vote)
-        writer.field(b"" if self._header is None else self._header.encode(0) + bytes(64)).field(self._members)
+        writer = (
+            Writer()
+            .field(self.enrolment.dump())
+            .number("Q", self._round)
+            .raw(self._voted)
+            .field(self._vote)
+        )
+        writer.field(b"" if self._header is None else self._header.encode(0) + bytes(64)).field(
+            self._members
+        )
         writer.field(b"" if self._sums is None else self._sums.astype("<i8").tobytes())
         writer.field(np.array(self._unread, dtype="<u4").tobytes())
         return seal(b"HOST", bytes(writer))

@@ -1,8 +1,9 @@
 """What an aggregator keeps of a round until it is opened, in memory or in files that only grow.
 
-A contribution is needed again when its group is complete (its vector), and with key holders when the round is closed
-(its shares). In a file it is one record, written once: a restarted aggregator reads the records of its round and has
-the sum again, and in memory there is one sum, whatever the number of users. Results stay for users who come late.
+A contribution is needed again when its group is complete (its vector), and with key holders when
+the round is closed (its shares). In a file it is one record, written once: a restarted aggregator
+reads the records of its round and has the sum again, and in memory there is one sum, whatever the
+number of users. Results stay for users who come late.
 
     record  =  u64 length, 8 bytes of SHA-256, content
 """
@@ -114,13 +115,19 @@ class InMemory:
 
 
 class InFiles:
-    """For aggregators: `contributions.log` and `results.log` in a folder, which only grow while a round goes."""
+    """For aggregators: `contributions.log` and `results.log` in a folder, which only grow while a
+    round goes.
+    """
 
     on_disk = True
 
     def __init__(self, folder: Path) -> None:
-        self._round, self._results = (_open(folder / name) for name in ("contributions.log", "results.log"))
-        self._places: dict[int, tuple[int, int, int]] = {}  # by user: where, how long, and how much of it is the key
+        self._round, self._results = (
+            _open(folder / name) for name in ("contributions.log", "results.log")
+        )
+        self._places: dict[
+            int, tuple[int, int, int]
+        ] = {}  # by user: where, how long, and how much of it is the key
 
     @property
     def size(self) -> int:
@@ -152,7 +159,9 @@ class InFiles:
         """Nothing goes: the file is what a restart begins with."""
 
     def messages(self) -> Iterator[tuple[int, bytes]]:
-        """Every contribution in the file, as it came, and its place; a torn end, left by a crash, is cut off."""
+        """Every contribution in the file, as it came, and its place; a torn end, left by a crash,
+        is cut off.
+        """
         at = 0
         while (content := _checked(self._round, at)) is not None:
             yield at + _HEAD, content

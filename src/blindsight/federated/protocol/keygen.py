@@ -1,10 +1,11 @@
 """The key generator: opens one summed key per round, of a set of users that enough users confirmed.
 
-It sees one product of ciphertexts, never a vector and never one user's key. Before it decrypts: the round goes on from
-the last sum it opened, the set is large enough and made of whole groups, each of its users signed a contribution to
-this round, and so many users confirmed this set and no other that no second set can have as many. After: the checks in
-the plaintexts hold for exactly these users (`blindsight.federated.transport.slots`). A check that does not hold spends
-the round, and nothing of it is told; the 64th ends the federation.
+It sees one product of ciphertexts, never a vector and never one user's key. Before it decrypts: the
+round goes on from the last sum it opened, the set is large enough and made of whole groups, each of
+its users signed a contribution to this round, and so many users confirmed this set and no other
+that no second set can have as many. After: the checks in the plaintexts hold for exactly these
+users (`blindsight.federated.transport.slots`). A check that does not hold spends the round, and
+nothing of it is told; the 64th ends the federation.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ from blindsight.federated.wire import Writer, seal, unseal
 
 __all__ = ["MOST_FORGERIES", "KeyGenerator"]
 
-MOST_FORGERIES = 64  # each passes with at most 2^-45; a search for who sends nonsense takes log2(groups)
+MOST_FORGERIES = (
+    64  # each passes with at most 2^-45; a search for who sends nonsense takes log2(groups)
+)
 
 
 class KeyGenerator(Role):
@@ -42,7 +45,11 @@ class KeyGenerator(Role):
     def __init__(self, enrolment: KeygenEnrolment, *, workers: int = 2) -> None:
         super().__init__()
         self.enrolment, self.workers = enrolment, workers
-        self.settings, self.agreement, self.identity = enrolment.settings, enrolment.agreement, enrolment.identity
+        self.settings, self.agreement, self.identity = (
+            enrolment.settings,
+            enrolment.agreement,
+            enrolment.identity,
+        )
         self._last_round = self._forgeries = 0
         self._parent = bytes(32)
         self._voters = b""  # the set of the last sum, where that was one of votes
@@ -53,7 +60,10 @@ class KeyGenerator(Role):
         self.largest_message = 65_536 + key + 256 * self.settings.users
 
     def __repr__(self) -> str:
-        return f"KeyGenerator({self.enrolment.private.public.bits} bits, last round {self._last_round})"
+        return (
+            f"KeyGenerator({self.enrolment.private.public.bits} bits, last round "
+            f"{self._last_round})"
+        )
 
     def _at(self) -> int:
         return self._last_round
@@ -66,11 +76,17 @@ class KeyGenerator(Role):
         message.require_signature(self.enrolment.verifiers)
         digest = hashlib.sha256(header.encode(0) + message.body).digest()
         if digest == self._last_request and self._answer:
-            return [Outgoing(AGGREGATOR, self._answer)]  # the very same question: the very same answer
+            return [
+                Outgoing(AGGREGATOR, self._answer)
+            ]  # the very same question: the very same answer
         if header.round <= self._last_round:
-            raise Refused(Code.ROUND, f"round {header.round} was opened already: a round is opened once.")
+            raise Refused(
+                Code.ROUND, f"round {header.round} was opened already: a round is opened once."
+            )
         if self._forgeries >= MOST_FORGERIES:
-            raise Refused(Code.TAG, f"{MOST_FORGERIES} forged sums were asked for: nothing more is opened.")
+            raise Refused(
+                Code.TAG, f"{MOST_FORGERIES} forged sums were asked for: nothing more is opened."
+            )
         if header.parent != self._parent:
             raise Refused(Code.CHAIN, "the round does not go on from the last sum that was opened.")
         body = SumRequest.decode(message.body, users=self.settings.users)
@@ -90,7 +106,10 @@ class KeyGenerator(Role):
             raise Refused(Code.PROOFS, "there must be one proof for each user of the set.")
         for proof in body.proofs:
             if not proof.holds(header, Kind.CONTRIBUTION, self.enrolment.verifiers):
-                raise Refused(Code.PROOFS, f"user {proof.user} did not contribute this to round {header.round}.")
+                raise Refused(
+                    Code.PROOFS,
+                    f"user {proof.user} did not contribute this to round {header.round}.",
+                )
 
     def _require_confirmations(self, header: Header, body: SumRequest, which: bytes) -> None:
         digest = hashlib.sha256(which).digest()
@@ -98,19 +117,27 @@ class KeyGenerator(Role):
             user
             for user, signature in body.confirmed
             if 1 <= user <= self.settings.users
-            and Proof(user, len(which), digest, signature).holds(header, Kind.CONFIRM, self.enrolment.verifiers)
+            and Proof(user, len(which), digest, signature).holds(
+                header, Kind.CONFIRM, self.enrolment.verifiers
+            )
         }
         if len(confirmed) < self.settings.confirmations:
             raise Refused(
-                Code.CONFIRM, f"{self.settings.confirmations} users must confirm the set, {len(confirmed)} did."
+                Code.CONFIRM,
+                f"{self.settings.confirmations} users must confirm the set, {len(confirmed)} did.",
             )
 
     def _opened(self, header: Header, body: SumRequest, users: tuple[int, ...]) -> bytes:
         private = self.enrolment.private
-        layout = rules.slots(self.settings, private.public, rules.round_pad(self.settings, header).degree)
+        layout = rules.slots(
+            self.settings, private.public, rules.round_pad(self.settings, header).degree
+        )
         ciphertexts = private.public.from_bytes(body.ciphertexts)
         if len(ciphertexts) != layout.blocks:
-            raise Refused(Code.SHARES, f"a key takes {layout.blocks} ciphertexts here, got {len(ciphertexts)}.")
+            raise Refused(
+                Code.SHARES,
+                f"a key takes {layout.blocks} ciphertexts here, got {len(ciphertexts)}.",
+            )
         sums = layout.unpack(
             private.decrypt_many(ciphertexts, workers=self.workers),
             shared=self.enrolment.shared_seed,
@@ -129,7 +156,12 @@ class KeyGenerator(Role):
 
     def dump(self) -> bytes:
         """Key, secrets and the rounds opened, sealed; secret above all others."""
-        writer = Writer().field(self.enrolment.dump()).number("Q", self._last_round).number("B", self._forgeries)
+        writer = (
+            Writer()
+            .field(self.enrolment.dump())
+            .number("Q", self._last_round)
+            .number("B", self._forgeries)
+        )
         writer.raw(self._parent).field(self._voters).field(self._last_request).field(self._answer)
         return seal(b"KGST", bytes(writer))
 
@@ -138,7 +170,11 @@ class KeyGenerator(Role):
         """Go on where `dump` was: a round that was opened stays opened."""
         reader = unseal(b"KGST", data)
         role = cls(KeygenEnrolment.load(reader.field()), workers=workers)
-        role._last_round, role._forgeries, role._parent = reader.number("Q"), reader.number("B"), reader.raw(32)
+        role._last_round, role._forgeries, role._parent = (
+            reader.number("Q"),
+            reader.number("B"),
+            reader.raw(32),
+        )
         role._voters, role._last_request, role._answer = (reader.field() for _ in range(3))
         reader.end()
         return role

@@ -1,4 +1,6 @@
-"""Rules that several parties check for themselves: who may be in a sum, what fits a round, and the key's layout."""
+"""Rules that several parties check for themselves: who may be in a sum, what fits a round, and the
+key's layout.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blindsight.core.errors import ProtocolError
-from blindsight.federated.messages import HEADER_BYTES, Code, Header, Kind, Message, Purpose, Refused, is_holder
+from blindsight.federated.messages import (
+    HEADER_BYTES,
+    Code,
+    Header,
+    Kind,
+    Message,
+    Purpose,
+    Refused,
+    is_holder,
+)
 from blindsight.federated.pad import tag
 from blindsight.federated.pad.parameters import CAPS, Parameters
 from blindsight.federated.paillier import PublicKey
@@ -40,14 +51,20 @@ def checked_members(settings: Settings, data: bytes) -> tuple[int, ...]:
     """The users of a set that may be summed: enough of them, and whole groups."""
     users = members_of(data, settings.users)
     if len(users) < settings.least_users:
-        raise Refused(Code.FEW, f"at least {settings.least_users} contributors are needed, got {len(users)}.")
+        raise Refused(
+            Code.FEW, f"at least {settings.least_users} contributors are needed, got {len(users)}."
+        )
     if settings.whole_groups(set(users)) != users:
-        raise Refused(Code.GROUP, f"only whole groups of at least {settings.group} users are summed.")
+        raise Refused(
+            Code.GROUP, f"only whole groups of at least {settings.group} users are summed."
+        )
     return users
 
 
 def require_voters(settings: Settings, header: Header, members: bytes, voters: bytes) -> None:
-    """Values are summed of all whose votes were counted: of fewer, a coordinate may have one contributor."""
+    """Values are summed of all whose votes were counted: of fewer, a coordinate may have one
+    contributor.
+    """
     if settings.least_per_coordinate == 1 or header.purpose is Purpose.VOTES:
         return
     if not voters:
@@ -65,7 +82,9 @@ def round_pad(settings: Settings, header: Header) -> Parameters:
 
 def slots(settings: Settings, public: PublicKey, degree: int) -> Slots:
     """How a key of that length goes into Paillier plaintexts."""
-    return Slots(plaintext_bits=public.plaintext_bits, users=settings.users, length=degree + tag.DIGITS)
+    return Slots(
+        plaintext_bits=public.plaintext_bits, users=settings.users, length=degree + tag.DIGITS
+    )
 
 
 def sharing(settings: Settings, degree: int) -> Sharing:
@@ -80,15 +99,21 @@ def to_key(s: NDArray[np.int8], value: int) -> NDArray[np.int64]:
 
 
 def from_key(sums: NDArray[np.int64], contributors: int) -> tuple[NDArray[np.int64], int]:
-    """The sum of the secrets and the sum of the tags; numbers that no honest users add up to are refused."""
+    """The sum of the secrets and the sum of the tags; numbers that no honest users add up to are
+    refused.
+    """
     secret, digits = sums[: -tag.DIGITS], sums[-tag.DIGITS :]
     if (secret < contributors).any() or (sums > contributors * 127).any():
         raise Refused(Code.RANGE, "a summed key lies outside what its contributors can add up to.")
     return secret - OFFSET * contributors, tag.from_digits(digits)
 
 
-def raw_sum(settings: Settings, header: Header, raw: NDArray[np.int64], contributors: int) -> NDArray[np.int64]:
-    """Grid steps, or counts of votes, from summed slots; what no honest users add up to is refused."""
+def raw_sum(
+    settings: Settings, header: Header, raw: NDArray[np.int64], contributors: int
+) -> NDArray[np.int64]:
+    """Grid steps, or counts of votes, from summed slots; what no honest users add up to is
+    refused.
+    """
     votes = header.purpose is Purpose.VOTES
     least, most = (0, 1) if votes else (1, (1 << settings.bits) - 1)
     if (raw < least * contributors).any() or (raw > most * contributors).any():
@@ -138,11 +163,15 @@ def voters(
     return found
 
 
-def contribution_bytes(settings: Settings, length: int, *, votes: bool = False, key_bits: int = 2048) -> int:
+def contribution_bytes(
+    settings: Settings, length: int, *, votes: bool = False, key_bits: int = 2048
+) -> int:
     """The exact size of a contribution, known beforehand."""
     size, envelope = settings.pad(length, votes=votes), HEADER_BYTES + SIGNATURE_BYTES
     if settings.holders is None:
-        layout = Slots(plaintext_bits=key_bits - 1, users=settings.users, length=size.degree + tag.DIGITS)
+        layout = Slots(
+            plaintext_bits=key_bits - 1, users=settings.users, length=size.degree + tag.DIGITS
+        )
         key = 8 + layout.blocks * key_bits // 4
     else:
         shares = sharing(settings, size.degree)
@@ -151,7 +180,9 @@ def contribution_bytes(settings: Settings, length: int, *, votes: bool = False, 
 
 
 def largest_contribution(settings: Settings, public: PublicKey | None) -> int:
-    """More bytes than any contribution has: a shorter vector may take a little more than its share."""
+    """More bytes than any contribution has: a shorter vector may take a little more than its
+    share.
+    """
     padded = settings.pad(settings.dimension).bytes(settings.dimension)
     if public is not None:
         key = slots(settings, public, max(CAPS)).blocks * public.ciphertext_bytes

@@ -22,14 +22,21 @@ _MOST = 1 << 32
 
 def dump(role: Aggregator) -> bytes:
     """Everything, sealed; of contributions and results on disk only where they are."""
-    writer = Writer().field(role.enrolment.dump()).raw(role._header.encode(0) + bytes(64)).raw(role._parent)
+    writer = (
+        Writer()
+        .field(role.enrolment.dump())
+        .raw(role._header.encode(0) + bytes(64))
+        .raw(role._parent)
+    )
     writer.number("B", _PHASES.index(role.phase)).number("B", role.spoilt).field(role._members)
     write_list(writer, role._certificate)
     writer.number("I", len(role._ended))
     for number, place in role._ended:
         writer.number("Q", number).number("Q", place)
     writer.field(b"" if role.result is None else role.result.encode())
-    writer.field(role._before).field(role._voters).field(role._last).field(role._no_sum).number("B", role.withdrawn)
+    writer.field(role._before).field(role._voters).field(role._last).field(role._no_sum).number(
+        "B", role.withdrawn
+    )
     write_list(writer, [user.to_bytes(4, "little") for user in sorted(role._doubts)])
     for kept in (role._confirmed, role._votes, role._parts):
         write_list(writer, [number.to_bytes(4, "little") + data for number, data in kept.items()])
@@ -37,7 +44,9 @@ def dump(role: Aggregator) -> bytes:
     if not role.kept.on_disk:
         write_list(writer, [proof.encode() for proof in role._proofs.values()])
         write_list(writer, [user.to_bytes(4, "little") for user in role._pending])
-        writer.field(b"" if role.public is None or not role._product else role.public.to_bytes(role._product))
+        writer.field(
+            b"" if role.public is None or not role._product else role.public.to_bytes(role._product)
+        )
         writer.field(role._total.write() if role.phase in ("open", "closed") else b"")
     return seal(b"AGST", bytes(writer))
 
@@ -48,16 +57,26 @@ def load(kind: type[Aggregator], data: bytes, kept: InFiles | None) -> Aggregato
     role = kind(AggregatorEnrolment.load(reader.field()), kept=kept)
     role._begin(Message.decode(reader.raw(196), largest=196).header)
     role._parent = reader.raw(32)
-    role.phase, role.spoilt, role._members = _PHASES[reader.number("B")], bool(reader.number("B")), reader.field()
+    role.phase, role.spoilt, role._members = (
+        _PHASES[reader.number("B")],
+        bool(reader.number("B")),
+        reader.field(),
+    )
     role._certificate = read_list(reader, _MOST)
     role._ended = [(reader.number("Q"), reader.number("Q")) for _ in range(reader.number("I"))]
     opened = reader.field()
     role.result = Opened.decode(opened, users=role.settings.users) if opened else None
     role._before, role._voters = reader.field(), reader.field()
-    role._last, role._no_sum, role.withdrawn = reader.field(), reader.field(), bool(reader.number("B"))
+    role._last, role._no_sum, role.withdrawn = (
+        reader.field(),
+        reader.field(),
+        bool(reader.number("B")),
+    )
     role._doubts = {int.from_bytes(item, "little") for item in read_list(reader, _MOST)}
     for found in (role._confirmed, role._votes, role._parts):
-        found.update({int.from_bytes(item[:4], "little"): item[4:] for item in read_list(reader, _MOST)})
+        found.update(
+            {int.from_bytes(item[:4], "little"): item[4:] for item in read_list(reader, _MOST)}
+        )
     held = reader.field()
     if kept is not None:
         reader.end()
@@ -81,8 +100,13 @@ def _count_again(role: Aggregator, kept: InFiles) -> None:
         return
     for place, data in kept.messages():
         message = Message.decode(data, largest=len(data))
-        if message.header.context == role._header.context and message.header.sender not in role._proofs:
-            body = Contribution.decode(message.body, most=max(1, (role.settings.holders or (0, 0))[1]))
+        if (
+            message.header.context == role._header.context
+            and message.header.sender not in role._proofs
+        ):
+            body = Contribution.decode(
+                message.body, most=max(1, (role.settings.holders or (0, 0))[1])
+            )
             kept.found(message.header.sender, place, data, body)
             role._count_in(message, body)
     if role.phase == "closed" and role.groups_in != role.complete:

@@ -1,4 +1,6 @@
-"""All roles in one process: the same code that runs across machines, with a list in place of the network."""
+"""All roles in one process: the same code that runs across machines, with a list in place of the
+network.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +63,10 @@ class Transcript:
         return [data for sender, _, data in self.messages if sender == party]
 
     def __repr__(self) -> str:
-        return f"Transcript({len(self.messages)} messages, {sum(len(m[2]) for m in self.messages):,} bytes)"
+        return (
+            f"Transcript({len(self.messages)} messages, {sum(len(m[2]) for m in self.messages):,} "
+            "bytes)"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,10 +74,9 @@ class RoundResult:
     """One round's outcome.
 
     total: the sum of the contributors' updates, in fixed point's resolution; 0 where not revealed.
-    revealed: which coordinates were summed at all.
-    contributors: who is in the sum.
-    bytes_per_user: bytes each contributor sent.
-    seconds: wall time by stage: "users" (per user, on average), "aggregator", "keygen" (or the holders), "total".
+    revealed: which coordinates were summed at all. contributors: who is in the sum. bytes_per_user:
+    bytes each contributor sent. seconds: wall time by stage: "users" (per user, on average),
+    "aggregator", "keygen" (or the holders), "total".
     """
 
     round: int
@@ -92,10 +96,11 @@ class RoundResult:
 class Simulation:
     """A federation in one process; keys and tables are made once and serve every round.
 
-    `encrypt=False` computes the very same result in plain integers (rounding, groups, votes and noise included), for
-    experiments over many rounds where the cryptography is not the question. With a `door` the users' shares of noise
-    are drawn there, as its plan says; without one each user draws its own, as it does on its own machine.
-    `keep_messages=False` leaves the transcript empty: at full size a round of 100 users is 70 MB.
+    `encrypt=False` computes the very same result in plain integers (rounding, groups, votes and
+    noise included), for experiments over many rounds where the cryptography is not the question.
+    With a `door` the users' shares of noise are drawn there, as its plan says; without one each
+    user draws its own, as it does on its own machine. `keep_messages=False` leaves the transcript
+    empty: at full size a round of 100 users is 70 MB.
     """
 
     def __init__(
@@ -129,12 +134,15 @@ class Simulation:
         setup = enrol(settings, self.key)
         paper = settings.mode == "paper"
         self.users: dict[int, Any] = {
-            e.number: (PaperUser if paper else User)(e, workers=workers, rng=rng) for e in setup.users
+            e.number: (PaperUser if paper else User)(e, workers=workers, rng=rng)
+            for e in setup.users
         }
         self.aggregator: Any = (PaperAggregator if paper else Aggregator)(setup.aggregator)
         self.keygen: Any = None
         if setup.keygen is not None:
-            self.keygen = (PaperKeyGenerator if paper else KeyGenerator)(setup.keygen, workers=workers)
+            self.keygen = (PaperKeyGenerator if paper else KeyGenerator)(
+                setup.keygen, workers=workers
+            )
         self.holders = {holder(e.index): KeyHolder(e) for e in setup.holders}
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
@@ -154,19 +162,32 @@ class Simulation:
 
         updates: one vector a user: a mapping by user number (1..N), or a list for users 1, 2, ...
         model: bytes that stand for the current model (hashed); every message is bound to them.
-        supports: the coordinates each user counts as contributed; by default where its update is not zero.
-        only: coordinates that everybody sends, the same for all users and independent of their data; default all.
-        dropouts: users who are told of the round and never answer.
+        supports: the coordinates each user counts as contributed; by default where its update is
+        not zero. only: coordinates that everybody sends, the same for all users and independent of
+        their data; default all. dropouts: users who are told of the round and never answer.
         """
-        given = updates if isinstance(updates, Mapping) else {i + 1: u for i, u in enumerate(updates)}
+        given = (
+            updates if isinstance(updates, Mapping) else {i + 1: u for i, u in enumerate(updates)}
+        )
         strangers = [u for u in given if not 1 <= u <= self.settings.users]
         if strangers:
-            raise InvalidParameter(f"users are numbered 1 to {self.settings.users}, got {strangers[0]!r}.")
-        present = {u: np.asarray(v, dtype=np.float64) for u, v in sorted(given.items()) if u not in dropouts}
+            raise InvalidParameter(
+                f"users are numbered 1 to {self.settings.users}, got {strangers[0]!r}."
+            )
+        present = {
+            u: np.asarray(v, dtype=np.float64)
+            for u, v in sorted(given.items())
+            if u not in dropouts
+        }
         for vector in present.values():
             if vector.shape != (self.settings.dimension,):
-                raise InvalidData(f"an update must have {self.settings.dimension} weights, got {vector.shape}.")
-        chosen = {u: v != 0 if supports is None or u not in supports else supports[u] for u, v in present.items()}
+                raise InvalidData(
+                    f"an update must have {self.settings.dimension} weights, got {vector.shape}."
+                )
+        chosen = {
+            u: v != 0 if supports is None or u not in supports else supports[u]
+            for u, v in present.items()
+        }
         self._messages, self._sent = [], {}
         self._seconds = {"users": 0.0, "aggregator": 0.0, "keygen": 0.0, "total": 0.0}
         digest = hashlib.sha256(model).digest()
@@ -207,13 +228,17 @@ class Simulation:
         self._round += 1
         length = len(next(iter(vectors.values()), ())) if mask is None else int(mask.sum())
         if self._door is None or self.settings.noise is None:
-            return self._protocol(model, purpose, vectors, chosen, mask, length, progress, noisy=False)
+            return self._protocol(
+                model, purpose, vectors, chosen, mask, length, progress, noisy=False
+            )
         grid, present = self.settings.code.grid, list(vectors)
         opened: list[Opened] = []
 
         def add(shares: list[NDArray[Any]]) -> NDArray[Any]:
             ready = dict(zip(present, shares, strict=True))
-            opened.append(self._protocol(model, purpose, ready, chosen, mask, length, progress, noisy=True))
+            opened.append(
+                self._protocol(model, purpose, ready, chosen, mask, length, progress, noisy=True)
+            )
             return opened[0].values * grid
 
         released = self._door.together(SUM, list(vectors.values()), add)
@@ -236,7 +261,10 @@ class Simulation:
         if not self.encrypt:
             return self._plain_sum(purpose, vectors, chosen, mask, length, noisy=noisy)
         users, ready = self.users, {"noisy": True} if noisy else {}
-        self._deliver(self.aggregator.open_round(self._round, model, length=max(1, length), purpose=purpose), vectors)
+        self._deliver(
+            self.aggregator.open_round(self._round, model, length=max(1, length), purpose=purpose),
+            vectors,
+        )
         for done, (number, vector) in enumerate(vectors.items(), start=1):
             with self._timing("users"):
                 sent = users[number].contribute(vector, support=chosen[number], **ready)
@@ -263,7 +291,9 @@ class Simulation:
         self._require_enough(present)
         each = _ENVELOPE + 8 + self.settings.m * (self.key_bits // 4 + 4)
         self._sent = {u: each * len(algorithm.shards(chosen[u], self.settings.m)) for u in present}
-        return algorithm.expected_sum(self.settings, {u: self.settings.code.encode(v) for u, v in present.items()})
+        return algorithm.expected_sum(
+            self.settings, {u: self.settings.code.encode(v) for u, v in present.items()}
+        )
 
     def _plain_sum(
         self,
@@ -295,11 +325,18 @@ class Simulation:
         if len(users) < self.settings.least_users:
             raise Refused(
                 Code.FEW,
-                f"{self.settings.least_users} users in whole groups of {self.settings.group} are needed, "
+                f"{self.settings.least_users} users in whole groups of {self.settings.group} are "
+                "needed, "
                 f"{len(users)} of {len(present)} are. Wait for more users.",
             )
-        if self.settings.mode == "pad" and not self.settings.holders and len(present) < self.settings.confirmations:
-            raise Refused(Code.CONFIRM, f"{self.settings.confirmations} users must confirm the set.")
+        if (
+            self.settings.mode == "pad"
+            and not self.settings.holders
+            and len(present) < self.settings.confirmations
+        ):
+            raise Refused(
+                Code.CONFIRM, f"{self.settings.confirmations} users must confirm the set."
+            )
         return users
 
     def _deliver(self, outgoing: Sequence[Outgoing], there: Collection[int]) -> None:
@@ -314,7 +351,13 @@ class Simulation:
             if message.to in self.users and message.to not in there:
                 continue
             receiver = self._party(message.to)
-            stage = "aggregator" if message.to == AGGREGATOR else "users" if message.to in self.users else "keygen"
+            stage = (
+                "aggregator"
+                if message.to == AGGREGATOR
+                else "users"
+                if message.to in self.users
+                else "keygen"
+            )
             with self._timing(stage):
                 answers = receiver.receive(message.data)
             self._route(answers, message.to, there)
@@ -335,7 +378,9 @@ class Simulation:
         return notes[0] if notes else "no answer"
 
     def expect(self, model: bytes) -> None:
-        """Have every user join rounds on that model only (bytes that stand for it, as in `round`)."""
+        """Have every user join rounds on that model only (bytes that stand for it, as in
+        `round`).
+        """
         if self.encrypt:
             for user in self.users.values():
                 user.expect(hashlib.sha256(model).digest())
@@ -363,9 +408,14 @@ class Simulation:
 
 
 def simulate_round(
-    updates: Sequence[ArrayLike], *, key: PrivateKey | None = None, encrypt: bool = True, **settings: Any
+    updates: Sequence[ArrayLike],
+    *,
+    key: PrivateKey | None = None,
+    encrypt: bool = True,
+    **settings: Any,
 ) -> RoundResult:
-    """One round over a list of updates; further keywords are those of `Settings` (mode, bound, bits, ...).
+    """One round over a list of updates; further keywords are those of `Settings` (mode, bound,
+    bits, ...).
 
     For more than one round make a `Simulation`: it keeps the key and its tables.
     """

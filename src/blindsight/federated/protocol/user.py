@@ -1,4 +1,6 @@
-"""A user: contributes one padded update per round, confirms one set per round, and checks every sum it is shown."""
+"""A user: contributes one padded update per round, confirms one set per round, and checks every sum
+it is shown.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,8 @@ __all__ = ["User", "encode_update"]
 def encode_update(
     settings: Settings, update: ArrayLike, length: int, *, rng: Rng, noisy: bool = False
 ) -> NDArray[np.int64]:
-    """The whole numbers that go under the pad, clipped and with this user's share of noise where there is any.
+    """The whole numbers that go under the pad, clipped and with this user's share of noise where
+    there is any.
 
     `noisy`: the share is in the update already, drawn at a door.
     """
@@ -55,13 +58,19 @@ def encode_update(
 class User(Role):
     """User n of Algorithm 1, under a pad.
 
-    `receive` an opening, `contribute` an update (a vector of weights), `receive` the result. Where the owner computes
-    the model itself, `expect` its hash: then no round on another model is joined. `mask` is set between a round of
-    votes and its round of values, `revealed` after the latter.
+    `receive` an opening, `contribute` an update (a vector of weights), `receive` the result. Where
+    the owner computes the model itself, `expect` its hash: then no round on another model is
+    joined. `mask` is set between a round of votes and its round of values, `revealed` after the
+    latter.
     """
 
     def __init__(
-        self, enrolment: UserEnrolment, *, pool: RandomiserPool | None = None, workers: int = 1, rng: Rng | None = None
+        self,
+        enrolment: UserEnrolment,
+        *,
+        pool: RandomiserPool | None = None,
+        workers: int = 1,
+        rng: Rng | None = None,
     ) -> None:
         super().__init__()
         self.enrolment = enrolment
@@ -80,7 +89,9 @@ class User(Role):
         self.revealed: NDArray[np.bool_] | None = None
         self.result: Opened | None = None
         needed = self.settings.holders[1] if self.settings.holders else 1
-        self.largest_message = 65_536 + self.settings.users + 8 * self.settings.dimension + needed * 65_536
+        self.largest_message = (
+            65_536 + self.settings.users + 8 * self.settings.dimension + needed * 65_536
+        )
 
     def __repr__(self) -> str:
         return f"User({self.number}, last round {self._last_round})"
@@ -117,10 +128,13 @@ class User(Role):
         return kinds.get(kind, self._take_opening)(message)
 
     def _require_chain(self, header: Header) -> None:
-        """The round must go on from the last sum that we checked, and on the model that we computed from it."""
+        """The round must go on from the last sum that we checked, and on the model that we computed
+        from it.
+        """
         if header.parent != self._parent:
             raise Refused(
-                Code.CHAIN, f"the last sum known here is that of round {self._ended}, not the round's parent."
+                Code.CHAIN,
+                f"the last sum known here is that of round {self._ended}, not the round's parent.",
             )
         if self._expected is not None and header.model != self._expected:
             raise Refused(Code.CHAIN, "the round's model is not the one that the last sum gives.")
@@ -128,21 +142,30 @@ class User(Role):
         if self.settings.least_per_coordinate > 1 and not votes:
             if self.mask is None or header.length != int(self.mask.sum()):
                 raise Refused(Code.CHAIN, "a round of votes must come before a round of values.")
-        elif votes and (self.settings.least_per_coordinate == 1 or header.length != self.settings.dimension):
+        elif votes and (
+            self.settings.least_per_coordinate == 1 or header.length != self.settings.dimension
+        ):
             raise Refused(Code.AGREEMENT, "there is nothing to vote on.")
 
     def _take_opening(self, message: Message) -> list[Outgoing]:
         header = message.header
         if header.round <= self._last_round:
             # The same bytes again: our message may have been lost, and a repeat tells nothing new.
-            if self._sent and Message.decode(self._sent, largest=len(self._sent)).header.context == header.context:
+            if (
+                self._sent
+                and Message.decode(self._sent, largest=len(self._sent)).header.context
+                == header.context
+            ):
                 return [Outgoing(AGGREGATOR, self._sent)]
-            raise Refused(Code.ROUND, f"round {header.round} is not after round {self._last_round}.")
+            raise Refused(
+                Code.ROUND, f"round {header.round} is not after round {self._last_round}."
+            )
         self._require_chain(header)
         rules.round_pad(self.settings, header)
         if self._contributed >= self.settings.rounds:
             raise Refused(
-                Code.ROUND, f"{self.settings.rounds} rounds were agreed on, and that many were contributed to."
+                Code.ROUND,
+                f"{self.settings.rounds} rounds were agreed on, and that many were contributed to.",
             )
         self._open = header
         return []
@@ -150,10 +173,11 @@ class User(Role):
     def contribute(
         self, update: ArrayLike, *, support: NDArray[np.bool_] | None = None, noisy: bool = False
     ) -> list[Outgoing]:
-        """Pad an update for the open round. With votes, the whole vector both times: what is not sent is left out here.
+        """Pad an update for the open round. With votes, the whole vector both times: what is not
+        sent is left out here.
 
-        `support`: the coordinates counted as contributed; by default, where the update is not zero. `noisy`: it carries
-        its share of noise already.
+        `support`: the coordinates counted as contributed; by default, where the update is not zero.
+        `noisy`: it carries its share of noise already.
         """
         if self._open is None:
             raise ProtocolError(f"user {self.number} has no open round to contribute to.")
@@ -170,10 +194,18 @@ class User(Role):
         self._sent, self._last_round, self._open = sent.data, header.round, None
         return [sent]
 
-    def _voted(self, update: NDArray[Any], support: NDArray[np.bool_] | None, header: Header) -> NDArray[np.int64]:
+    def _voted(
+        self, update: NDArray[Any], support: NDArray[np.bool_] | None, header: Header
+    ) -> NDArray[np.int64]:
         chosen = update != 0 if support is None else np.asarray(support, dtype=bool)
-        if chosen.shape != (self.settings.dimension,) or chosen.shape != update.shape or (update[~chosen] != 0).any():
-            raise InvalidData("support must have one entry a weight and be true wherever the update is not zero.")
+        if (
+            chosen.shape != (self.settings.dimension,)
+            or chosen.shape != update.shape
+            or (update[~chosen] != 0).any()
+        ):
+            raise InvalidData(
+                "support must have one entry a weight and be true wherever the update is not zero."
+            )
         if header.purpose is Purpose.VOTES:
             return chosen.astype(np.int64)
         return encode_update(self.settings, update[self.mask], header.length, rng=self._rng)
@@ -188,11 +220,16 @@ class User(Role):
             plaintexts = rules.slots(self.settings, enrolment.public, size.degree).pack(
                 key, shared=enrolment.shared_seed, own=enrolment.own_seed, context=context
             )
-            ciphertexts = enrolment.public.encrypt_many(plaintexts, pool=self.pool, workers=self.workers)
+            ciphertexts = enrolment.public.encrypt_many(
+                plaintexts, pool=self.pool, workers=self.workers
+            )
             return Contribution((enrolment.public.to_bytes(ciphertexts),), padded)
         bound = context + self.number.to_bytes(4, "little")
         shares = rules.sharing(self.settings, size.degree).share(key, enrolment.holders, bound)
-        messages = [self._send(holder(j), Kind.SHARE, bytes([j]) + data, header) for j, data in shares.items()]
+        messages = [
+            self._send(holder(j), Kind.SHARE, bytes([j]) + data, header)
+            for j, data in shares.items()
+        ]
         return Contribution(tuple(message.data for message in messages), padded)
 
     def _confirm(self, message: Message) -> list[Outgoing]:
@@ -203,8 +240,9 @@ class User(Role):
         self._require_chain(header)
         rules.checked_members(self.settings, message.body)
         rules.require_voters(self.settings, header, message.body, self._voters)
-        # Without groups and noise one set for each sum that we know, not for each round: a key generator whose state
-        # was put back would open a second round on the same model, and the difference is one user's update.
+        # Without groups and noise one set for each sum that we know, not for each round: a key
+        # generator whose state was put back would open a second round on the same model, and the
+        # difference is one user's update.
         since = self._ended if self.settings.unguarded else header.round - 1
         if self._confirmed_round > since and which != self._confirmed:
             raise Refused(Code.CONFIRM, "another set of users was confirmed already.")
@@ -216,7 +254,9 @@ class User(Role):
         if header.round <= self._ended:
             return []
         self._require_chain(header)
-        body = Result.decode(message.body, holders=self.settings.holders[1] if self.settings.holders else 0)
+        body = Result.decode(
+            message.body, holders=self.settings.holders[1] if self.settings.holders else 0
+        )
         users = rules.checked_members(self.settings, body.members)
         which = sum_id(header.context, body.members)
         if not body.packed:
@@ -245,20 +285,33 @@ class User(Role):
         return []
 
     def _count(self, header: Header, users: tuple[int, ...], *, summed: bool) -> None:
-        """One round less. With noise a contribution was one; so is one that we forgot when our state was put back."""
+        """One round less. With noise a contribution was one; so is one that we forgot when our
+        state was put back.
+        """
         if self.number not in users:
             return
-        forgotten, self._last_round = header.round > self._last_round, max(header.round, self._last_round)
+        forgotten, self._last_round = (
+            header.round > self._last_round,
+            max(header.round, self._last_round),
+        )
         if header.purpose is Purpose.VALUES:
             self._contributed += summed if self.settings.noise is None else forgotten
 
     def _take_spoilt(self, header: Header, body: Result, which: bytes) -> None:
-        """A round that was opened and gave no sum. Only where another sum on the same model tells nothing new."""
+        """A round that was opened and gave no sum.
+
+        Only where another sum on the same model tells nothing new.
+        """
         if self.settings.unguarded:
-            raise Refused(Code.SUM, "without groups and noise no round follows on a sum that is not shown.")
+            raise Refused(
+                Code.SUM, "without groups and noise no round follows on a sum that is not shown."
+            )
         if self.settings.holders is None:
             self._key_sum(header, body, body.members)
-        elif len(rules.voters(body.proofs, which, self.enrolment.verifiers, self.agreement)) < self.settings.votes:
+        elif (
+            len(rules.voters(body.proofs, which, self.enrolment.verifiers, self.agreement))
+            < self.settings.votes
+        ):
             raise Refused(Code.VOTES, f"{self.settings.votes} votes are needed.")
 
     def _key_sum(self, header: Header, body: Result, members: bytes) -> KeySum:
@@ -269,13 +322,17 @@ class User(Role):
         if opened.header.sender != KEYGEN or self.enrolment.public is None:
             raise Refused(Code.TURN, "only the key generator opens sums.")
         opened.require_signature(self.enrolment.verifiers)
-        layout = rules.slots(self.settings, self.enrolment.public, rules.round_pad(self.settings, header).degree)
+        layout = rules.slots(
+            self.settings, self.enrolment.public, rules.round_pad(self.settings, header).degree
+        )
         found = KeySum.decode(opened.body, length=layout.length, width=layout.slot_bits)
         if found.members != members:
             raise Refused(Code.SUM, "the key generator opened the sum of other users.")
         return found
 
-    def _summed_tag(self, header: Header, body: Result, which: bytes, contributors: int, degree: int) -> int:
+    def _summed_tag(
+        self, header: Header, body: Result, which: bytes, contributors: int, degree: int
+    ) -> int:
         if self.settings.holders is None:
             return rules.from_key(self._key_sum(header, body, body.members).sums, contributors)[1]
         layout = rules.sharing(self.settings, degree)
@@ -288,7 +345,11 @@ class User(Role):
                 raise Refused(Code.TURN, "only key holders open sums.")
             part.require_signature(self.enrolment.verifiers)
             found = ShareSum.decode(
-                part.body, length=layout.length, width=layout.width, prime=layout.prime, users=self.settings.users
+                part.body,
+                length=layout.length,
+                width=layout.width,
+                prime=layout.prime,
+                users=self.settings.users,
             )
             if found.which != which:
                 raise Refused(Code.SUM, "a key holder opened the sum of other users.")
@@ -304,19 +365,34 @@ class User(Role):
         for number in (self._last_round, self._contributed, self._ended, self._confirmed_round):
             writer.number("Q", number)
         writer.raw(self._confirmed).raw(self._parent).field(self._expected or b"")
-        writer.field(b"" if self._open is None else self._open.encode(0) + bytes(64)).field(self._sent)
-        writer.field(b"" if self.mask is None else np.packbits(self.mask).tobytes()).field(self._voters)
+        writer.field(b"" if self._open is None else self._open.encode(0) + bytes(64)).field(
+            self._sent
+        )
+        writer.field(b"" if self.mask is None else np.packbits(self.mask).tobytes()).field(
+            self._voters
+        )
         writer.field(b"" if self.result is None else self.result.encode())
         return seal(b"USST", bytes(writer))
 
     @classmethod
-    def load(cls, data: bytes, *, pool: RandomiserPool | None = None, workers: int = 1, rng: Rng | None = None) -> User:
+    def load(
+        cls,
+        data: bytes,
+        *,
+        pool: RandomiserPool | None = None,
+        workers: int = 1,
+        rng: Rng | None = None,
+    ) -> User:
         """Go on where `dump` was."""
         reader = unseal(b"USST", data)
         user = cls(UserEnrolment.load(reader.field()), pool=pool, workers=workers, rng=rng)
         user._last_round, user._contributed = reader.number("Q"), reader.number("Q")
         user._ended, user._confirmed_round = reader.number("Q"), reader.number("Q")
-        user._confirmed, user._parent, user._expected = reader.raw(32), reader.raw(32), reader.field() or None
+        user._confirmed, user._parent, user._expected = (
+            reader.raw(32),
+            reader.raw(32),
+            reader.field() or None,
+        )
         opened, user._sent, mask, user._voters, result = (reader.field() for _ in range(5))
         user._open = Message.decode(opened, largest=1 << 20).header if opened else None
         if mask:

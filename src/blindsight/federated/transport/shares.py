@@ -1,14 +1,16 @@
-"""Small numbers shared among key holders: any `needed` of them give the sum, fewer know nothing (Shamir 1979).
+"""Small numbers shared among key holders: any `needed` of them give the sum, fewer know nothing
+(Shamir 1979).
 
-User i shares its vector v as values f(1), ..., f(n) of a random polynomial with f(0) = v, entry by entry, modulo the
-smallest prime above what all users can add up to. The first needed - 1 holders get a seed of 16 bytes that their values
-are drawn from, the others the values that this fixes. Each goes to its holder under X25519 and AES-GCM, bound to the
-round, the user and the holder. A holder adds what the users of the agreed set sent and nothing else; the sum of
-polynomials is the polynomial of the sum.
+User i shares its vector v as values f(1), ..., f(n) of a random polynomial with f(0) = v, entry by
+entry, modulo the smallest prime above what all users can add up to. The first needed - 1 holders
+get a seed of 16 bytes that their values are drawn from, the others the values that this fixes. Each
+goes to its holder under X25519 and AES-GCM, bound to the round, the user and the holder. A holder
+adds what the users of the agreed set sent and nothing else; the sum of polynomials is the
+polynomial of the sum.
 
-    Hiding: given any needed - 1 values, each v has exactly one polynomial through them; what a seed stands for is as
-    good as random while AES is.
-    One liar shows with needed + 1 answers, and with needed + 2 is outvoted.
+    Hiding: given any needed - 1 values, each v has exactly one polynomial through them; what a seed
+    stands for is as good as random while AES is. One liar shows with needed + 1 answers, and with
+    needed + 2 is outvoted.
 """
 
 from __future__ import annotations
@@ -48,7 +50,9 @@ def public_of(private: bytes) -> bytes:
 
 
 @njit(cache=True, nogil=True)
-def _accept(words: NDArray[np.uint32], mask: int, prime: int, out: NDArray[np.int64], filled: int) -> int:
+def _accept(
+    words: NDArray[np.uint32], mask: int, prime: int, out: NDArray[np.int64], filled: int
+) -> int:
     for word in words:
         value = np.int64(word & np.uint32(mask))
         if value < prime and filled < out.shape[0]:
@@ -86,7 +90,9 @@ class Sharing:
     def __post_init__(self) -> None:
         checks.whole("needed", self.needed, least=2)
         if not self.needed <= checks.whole("holders", self.holders, least=2) <= MOST_HOLDERS:
-            raise InvalidParameter(f"holders must be in [{self.needed}, {MOST_HOLDERS}], got {self.holders}.")
+            raise InvalidParameter(
+                f"holders must be in [{self.needed}, {MOST_HOLDERS}], got {self.holders}."
+            )
         checks.whole("users", self.users)
         checks.whole("length", self.length)
 
@@ -117,10 +123,17 @@ class Sharing:
             found.append(top * pow(bottom, -1, p) % p)
         return np.array(found, dtype=np.int64)
 
-    def _through(self, points: NDArray[np.int64], known: tuple[int, ...], at: int) -> NDArray[np.int64]:
-        # width <= 23 bits and at most 32 points: the sum stays below 2^51, the products above below 2^60.
+    def _through(
+        self, points: NDArray[np.int64], known: tuple[int, ...], at: int
+    ) -> NDArray[np.int64]:
+        # width <= 23 bits and at most 32 points: the sum stays below 2^51, the products above below
+        # 2^60.
         return _combine(
-            points, self._weights(known, at), self.prime, (1 << (2 * self.width + 6)) // self.prime, self.width
+            points,
+            self._weights(known, at),
+            self.prime,
+            (1 << (2 * self.width + 6)) // self.prime,
+            self.width,
         )
 
     def _drawn(self, seed: bytes) -> NDArray[np.int64]:
@@ -131,11 +144,15 @@ class Sharing:
             filled, wanted = _accept(words, (1 << self.width) - 1, self.prime, out, 0), 2 * wanted
         return out
 
-    def share(self, vector: NDArray[np.integer], publics: Mapping[int, bytes], bound: bytes) -> dict[int, bytes]:
+    def share(
+        self, vector: NDArray[np.integer], publics: Mapping[int, bytes], bound: bytes
+    ) -> dict[int, bytes]:
         """What each holder gets, encrypted to its key; `bound` is what it is bound to."""
         seeds = {j: secrets.token_bytes(_SEED_BYTES) for j in range(1, self.needed)}
         known = (0, *seeds)
-        points = np.stack([vector.astype(np.int64), *(self._drawn(seed) for seed in seeds.values())])
+        points = np.stack(
+            [vector.astype(np.int64), *(self._drawn(seed) for seed in seeds.values())]
+        )
         plain: dict[int, bytes] = dict(seeds)
         for j in range(self.needed, self.holders + 1):
             plain[j] = bits.pack(self._through(points, known, j).astype(np.uint64), self.width)
@@ -166,16 +183,24 @@ class Sharing:
             raise ProtocolError("malformed: a share's values must lie below the prime.")
         return values.astype(np.int64)
 
-    def combine(self, sums: Mapping[int, NDArray[np.int64]]) -> tuple[NDArray[np.int64], tuple[int, ...]] | None:
+    def combine(
+        self, sums: Mapping[int, NDArray[np.int64]]
+    ) -> tuple[NDArray[np.int64], tuple[int, ...]] | None:
         """The summed vector, and who lied; None unless needed + 1 answers lie on one polynomial."""
         answered = tuple(sorted(sums))
         for known in combinations(answered, self.needed):
             points = np.stack([sums[j] for j in known])
-            agree = [j for j in answered if j in known or (self._through(points, known, j) == sums[j]).all()]
+            agree = [
+                j
+                for j in answered
+                if j in known or (self._through(points, known, j) == sums[j]).all()
+            ]
             if len(agree) > self.needed:
                 return self._through(points, known, 0), tuple(j for j in answered if j not in agree)
         return None
 
 
 def _key(secret: bytes, ephemeral: bytes, static: bytes) -> bytes:
-    return HKDF(algorithm=SHA256(), length=16, salt=None, info=b"blindsight share" + ephemeral + static).derive(secret)
+    return HKDF(
+        algorithm=SHA256(), length=16, salt=None, info=b"blindsight share" + ephemeral + static
+    ).derive(secret)

@@ -1,14 +1,15 @@
 """Small numbers in Paillier plaintexts, each plaintext with a check that only the right sum passes.
 
-A plaintext holds, from the lowest bit up, k slots of 7 + g bits (g = ⌈log2 users⌉ spare bits for the sum) and a check
-of 61 + g bits:
+A plaintext holds, from the lowest bit up, k slots of 7 + g bits (g = ⌈log2 users⌉ spare bits for
+the sum) and a check of 61 + g bits:
 
     check of user i, block b  =  ρ_ib + Σ_j κ_bj · slot_j   modulo 2^61 - 1
 
-κ is known to users and to the key generator, ρ_i to user i and the key generator only. All that somebody can do to
-ciphertexts is to multiply powers of them and to add plaintexts. The check of the result must hold the sum of ρ_i over
-exactly the users claimed: whoever leaves one out, repeats one, cancels one or changes a slot has to guess a number of
-61 bits (of which carries between slots may give away a few: at most 2^-45 a try is claimed).
+κ is known to users and to the key generator, ρ_i to user i and the key generator only. All that
+somebody can do to ciphertexts is to multiply powers of them and to add plaintexts. The check of the
+result must hold the sum of ρ_i over exactly the users claimed: whoever leaves one out, repeats one,
+cancels one or changes a slot has to guess a number of 61 bits (of which carries between slots may
+give away a few: at most 2^-45 a try is claimed).
 """
 
 from __future__ import annotations
@@ -49,7 +50,9 @@ class Slots:
         checks.whole("users", self.users)
         checks.whole("length", self.length)
         if self.slots < 1:
-            raise InvalidParameter(f"{self.plaintext_bits} plaintext bits hold no slot for {self.users} users.")
+            raise InvalidParameter(
+                f"{self.plaintext_bits} plaintext bits hold no slot for {self.users} users."
+            )
 
     @property
     def _guard(self) -> int:
@@ -80,16 +83,23 @@ class Slots:
         keys = _numbers(shared, b"shared", context, rows.size).reshape(rows.shape)
         return [product(key, row) for key, row in zip(keys, rows, strict=True)]
 
-    def pack(self, vector: NDArray[np.integer], *, shared: bytes, own: bytes, context: bytes) -> list[mpz]:
+    def pack(
+        self, vector: NDArray[np.integer], *, shared: bytes, own: bytes, context: bytes
+    ) -> list[mpz]:
         """Plaintexts with their checks."""
         rows = self._rows(vector)
         masks = _numbers(own, b"own", context, self.blocks)
         body = self.slots * self.slot_bits
         plaintexts = []
-        for row, checked, mask in zip(rows, self._products(rows, shared, context), masks, strict=True):
+        for row, checked, mask in zip(
+            rows, self._products(rows, shared, context), masks, strict=True
+        ):
             check = mpz(plus(checked, mask))
             bits = np.unpackbits(
-                row.astype("<u8")[:, None].view(np.uint8), axis=1, count=self.slot_bits, bitorder="little"
+                row.astype("<u8")[:, None].view(np.uint8),
+                axis=1,
+                count=self.slot_bits,
+                bitorder="little",
             )
             slots = mpz.from_bytes(np.packbits(bits.ravel(), bitorder="little").tobytes(), "little")
             plaintexts.append(slots | check << body)
@@ -107,7 +117,9 @@ class Slots:
                 return None
             slots = plaintext & ((mpz(1) << body) - 1)
             data = np.frombuffer(slots.to_bytes(-(-body // 8), "little"), dtype=np.uint8)
-            bits = np.unpackbits(data, count=body, bitorder="little").reshape(self.slots, self.slot_bits)
+            bits = np.unpackbits(data, count=body, bitorder="little").reshape(
+                self.slots, self.slot_bits
+            )
             octets = np.zeros((self.slots, 8), dtype=np.uint8)
             packed = np.packbits(bits, axis=1, bitorder="little")
             octets[:, : packed.shape[1]] = packed

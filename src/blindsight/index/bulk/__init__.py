@@ -1,9 +1,10 @@
 """Hashing and sketching of sets too large for one machine: the same work, here or on a Ray cluster.
 
-A set is cut into shards. Whatever makes them, this process (`Here`) or many (`OnRay`), the output is the same: a
-photo's noise comes from the owner's vault, or from a seed in a simulation; a block of sketches without a seed asks the
-operating system. A shard that was made is on the disk, once, before anyone hears of it (`spool`), so a worker that dies
-loses nothing and nothing is drawn a second time.
+A set is cut into shards. Whatever makes them, this process (`Here`) or many (`OnRay`), the output
+is the same: a photo's noise comes from the owner's vault, or from a seed in a simulation; a block
+of sketches without a seed asks the operating system. A shard that was made is on the disk, once,
+before anyone hears of it (`spool`), so a worker that dies loses nothing and nothing is drawn a
+second time.
 """
 
 from __future__ import annotations

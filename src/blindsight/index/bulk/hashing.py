@@ -1,4 +1,6 @@
-"""Bulk hashing: images of a set or a folder to noisy codes in an index, each distinct image released once."""
+"""Bulk hashing: images of a set or a folder to noisy codes in an index, each distinct image
+released once.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class Wanted:
-    """One code that an index should hold: under which id, of which record, and which image of the set shows it."""
+    """One code that an index should hold: under which id, of which record, and which image of the
+    set shows it.
+    """
 
     key: str
     record: str
@@ -41,7 +45,9 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Released:
-    """What one run did: records released now, those that were there before, and images that could not be read."""
+    """What one run did: records released now, those that were there before, and images that could
+    not be read.
+    """
 
     released: int
     known: int
@@ -49,12 +55,17 @@ class Released:
 
 
 def records_of(images: ImageSet, vault: Vault) -> list[str]:
-    """The record of each image, by its content: the file's bytes, or shape and pixels where it is in memory."""
+    """The record of each image, by its content: the file's bytes, or shape and pixels where it is
+    in memory.
+    """
     return [vault.record_of(_digest(images.images, row)) for row in range(len(images))]
 
 
-def release_named(hasher: Any, names: list[str], rows: NDArray[Any], source: Source | None = None) -> NDArray[np.uint8]:
-    """The noisy codes of feature rows: each one's noise depends on its name and a vault's source, or a seed, alone.
+def release_named(
+    hasher: Any, names: list[str], rows: NDArray[Any], source: Source | None = None
+) -> NDArray[np.uint8]:
+    """The noisy codes of feature rows: each one's noise depends on its name and a vault's source,
+    or a seed, alone.
 
     With neither, every call draws fresh noise, and is a further release.
     """
@@ -90,22 +101,29 @@ def hash_to(
     pool: Pool = HERE,
     progress: Progress | None = None,
 ) -> Released:
-    """Release the codes of all records that are not in the index yet; what was released before is taken from the vault.
+    """Release the codes of all records that are not in the index yet; what was released before is
+    taken from the vault.
 
-    Charge the ledger before you call this, under `number`: one charge covers the set, because every distinct image is
-    released once, however often the job is stopped and continued, whoever makes the shards, and whatever is lost.
+    Charge the ledger before you call this, under `number`: one charge covers the set, because every
+    distinct image is released once, however often the job is stopped and continued, whoever makes
+    the shards, and whatever is lost.
 
     Parameters:
         release: ids, images and a vault's source to noisy packed codes; it travels to the workers.
         number: the release's (`Vault.release_of`); another mechanism or function has another.
-        spool: a folder for unfinished business, which the workers must see; it is gone when all is done.
-        wanted: which codes the index should hold; by default one for each distinct image, under its record's id.
-        about: what the mechanism is applied to, for the noise (`Vault.source`).
-        keyed: draw the vault's permanent noise; False leaves the dice to `release` (a simulation's seed).
-        size: images are made RGB of this side; None if they are of one shape already.
-        pool: `Here()`, or `OnRay(...)`. Workers get the keys of their records' noise, never the vault's.
+        spool: a folder for unfinished business, which the workers must see; it is gone when all is
+        done. wanted: which codes the index should hold; by default one for each distinct image,
+        under its record's id. about: what the mechanism is applied to, for the noise
+        (`Vault.source`). keyed: draw the vault's permanent noise; False leaves the dice to
+        `release` (a simulation's seed). size: images are made RGB of this side; None if they are of
+        one shape already. pool: `Here()`, or `OnRay(...)`. Workers get the keys of their records'
+        noise, never the vault's.
     """
-    listed = _distinct(records_of(images, vault)) if wanted is None else sorted(wanted, key=lambda each: each.record)
+    listed = (
+        _distinct(records_of(images, vault))
+        if wanted is None
+        else sorted(wanted, key=lambda each: each.record)
+    )
     held = Spool.begin(spool, number)
     kept = vault.codes(number)
     taking = _Taking(index, vault, number, {each.record: each for each in listed})
@@ -131,7 +149,9 @@ def hash_to(
 class _Taking:
     """Takes finished shards in: checked, noted in the vault, and only then stored."""
 
-    def __init__(self, index: CodeIndex, vault: Vault, number: str, wanted: Mapping[str, Wanted]) -> None:
+    def __init__(
+        self, index: CodeIndex, vault: Vault, number: str, wanted: Mapping[str, Wanted]
+    ) -> None:
         self.index, self.vault, self.number, self.wanted = index, vault, number, wanted
         self.refused: list[tuple[str, str]] = []
 
@@ -142,11 +162,14 @@ class _Taking:
         for row, (record, digest, name) in enumerate(
             zip(fields["records"], fields["digests"], fields["names"], strict=True)
         ):
-            # The noise belongs to what the file held when it was listed; on other content it would be used twice.
+            # The noise belongs to what the file held when it was listed; on other content it would
+            # be used twice.
             if self.vault.record_of(bytes.fromhex(digest)) == record:
                 rows.append(row)
             else:
-                self.refused.append((str(name), f"{name} changed while it was read. Run the command again."))
+                self.refused.append(
+                    (str(name), f"{name} changed while it was read. Run the command again.")
+                )
         self.refused += [(str(name), str(why)) for name, why in fields["refused"]]
         records = [fields["records"][row] for row in rows]
         if records:
@@ -155,7 +178,9 @@ class _Taking:
         return len(fields["records"]) + len(fields["refused"])
 
     def restore(self, missing: Sequence[Wanted], kept: Mapping[str, bytes]) -> None:
-        """Put back what was released before and is not in the index: the same codes, at no further cost."""
+        """Put back what was released before and is not in the index: the same codes, at no further
+        cost.
+        """
         if missing:
             codes = np.stack([np.frombuffer(kept[each.record], np.uint8) for each in missing])
             self._store([each.record for each in missing], codes)
@@ -182,7 +207,9 @@ class _Part:
 
 @dataclass(frozen=True)
 class _Encode:
-    """The work on one shard: read, encode, draw the noise; what cannot be read is named and left out."""
+    """The work on one shard: read, encode, draw the noise; what cannot be read is named and left
+    out.
+    """
 
     release: Release
     size: int | None
@@ -202,9 +229,18 @@ class _Encode:
                 refused.append((name, str(error)))
         # A simulation goes by what an image shows, so that it is the same in every vault.
         labels = digests if part.source is None else [part.records[row] for row in kept]
-        codes = self.release(labels, np.stack(read), part.source) if kept else np.empty((0, 1), np.uint8)
+        codes = (
+            self.release(labels, np.stack(read), part.source)
+            if kept
+            else np.empty((0, 1), np.uint8)
+        )
         names, records = [part.names[row] for row in kept], [part.records[row] for row in kept]
-        return {"codes": codes}, {"names": names, "records": records, "digests": digests, "refused": refused}
+        return {"codes": codes}, {
+            "names": names,
+            "records": records,
+            "digests": digests,
+            "refused": refused,
+        }
 
 
 def _parts(
@@ -222,7 +258,9 @@ def _parts(
 
 
 def _distinct(records: Sequence[str]) -> list[Wanted]:
-    """One code for each distinct image, in the order of the ids: where a code stands says nothing of its image."""
+    """One code for each distinct image, in the order of the ids: where a code stands says nothing
+    of its image.
+    """
     first: dict[str, int] = {}
     for row, record in enumerate(records):
         first.setdefault(record, row)
@@ -237,9 +275,13 @@ def _digest(images: Any, row: int) -> bytes:
 
 
 def _read(images: Any, row: int, name: str) -> tuple[bytes, NDArray[np.uint8]]:
-    """An image and its digest, both of the same bytes: a file may change between two looks at it."""
+    """An image and its digest, both of the same bytes: a file may change between two looks at
+    it.
+    """
     if not hasattr(images, "content"):
         return _digest(images, row), images[row]
     content = images.content(row)
     scale = getattr(images, "at_least", None)
-    return content_digest(content), decode_image(content, name=Path(name).name, limits=images.limits, at_least=scale)
+    return content_digest(content), decode_image(
+        content, name=Path(name).name, limits=images.limits, at_least=scale
+    )

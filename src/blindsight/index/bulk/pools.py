@@ -1,4 +1,7 @@
-"""Who makes the shards: this process, or the workers of a Ray cluster. Both give them back one by one."""
+"""Who makes the shards: this process, or the workers of a Ray cluster.
+
+Both give them back one by one.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,8 @@ Work = Callable[[Any], Contents]
 
 
 class Pool(Protocol):
-    """Makes shards of `parts`, which are (key, what the work takes), and gives each back when it is finished.
+    """Makes shards of `parts`, which are (key, what the work takes), and gives each back when it is
+    finished.
 
     A shard counts as taken in when the next one is asked for.
     """
@@ -31,7 +35,9 @@ class Pool(Protocol):
     @property
     def threads(self) -> int | None: ...
 
-    def run(self, work: Work, parts: Iterable[tuple[str, Any]], spool: Spool) -> Iterator[Contents]: ...
+    def run(
+        self, work: Work, parts: Iterable[tuple[str, Any]], spool: Spool
+    ) -> Iterator[Contents]: ...
 
 
 @dataclass(frozen=True)
@@ -55,11 +61,10 @@ class OnRay:
     """Workers of a Ray cluster, one core each, a few shards ahead of what has been taken in.
 
     Parameters:
-        address: "local" starts workers on this machine; "auto", "HOST:6379" or "ray://HOST:10001" use a cluster.
-        workers: how many at a time; None for as many as there are cores.
-        retries: how often a shard whose worker died is given to another.
-        shard: images a shard, where the work itself does not say.
-        threads: a worker's, one per core.
+        address: "local" starts workers on this machine; "auto", "HOST:6379" or "ray://HOST:10001"
+        use a cluster. workers: how many at a time; None for as many as there are cores. retries:
+        how often a shard whose worker died is given to another. shard: images a shard, where the
+        work itself does not say. threads: a worker's, one per core.
     """
 
     address: str = "local"
@@ -75,7 +80,9 @@ class OnRay:
         checks.whole("shard", self.shard)
 
     def run(self, work: Work, parts: Iterable[tuple[str, Any]], spool: Spool) -> Iterator[Contents]:
-        """Shards in the order in which they are finished; what leaves a worker is on the disk first."""
+        """Shards in the order in which they are finished; what leaves a worker is on the disk
+        first.
+        """
         with self._connected() as ray:
             ahead = self.workers or 2 * max(1, int(ray.cluster_resources().get("CPU", 1)))
             make = ray.remote(num_cpus=1, max_retries=self.retries)(_make)
@@ -99,7 +106,9 @@ class OnRay:
 
     @contextmanager
     def _connected(self) -> Iterator[Any]:
-        """A cluster for the time of a job; one that the caller has connected to already is used and left alone."""
+        """A cluster for the time of a job; one that the caller has connected to already is used and
+        left alone.
+        """
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
         ray: Any = checks.optional_module("ray", extra="cluster")
@@ -108,13 +117,21 @@ class OnRay:
             return
         reach(self.address)
         local = self.address == "local"
-        options: dict[str, Any] = {"num_cpus": self.workers, "include_dashboard": False} if local else {}
+        options: dict[str, Any] = (
+            {"num_cpus": self.workers, "include_dashboard": False} if local else {}
+        )
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ResourceWarning)  # Ray leaves /dev/null open while it starts
+            warnings.simplefilter(
+                "ignore", ResourceWarning
+            )  # Ray leaves /dev/null open while it starts
             try:
-                ray.init(address=self.address, log_to_driver=False, logging_level="ERROR", **options)
+                ray.init(
+                    address=self.address, log_to_driver=False, logging_level="ERROR", **options
+                )
             except (ConnectionError, RuntimeError, ValueError) as error:
-                raise InvalidParameter(f"no Ray cluster answers at {self.address!r}: {error}") from error
+                raise InvalidParameter(
+                    f"no Ray cluster answers at {self.address!r}: {error}"
+                ) from error
         try:
             yield ray
         finally:
@@ -127,7 +144,9 @@ def reach(address: str, *, seconds: float = 5.0) -> None:
     if address in ("local", "auto"):
         return
     if not host or not port.isdigit():
-        raise InvalidParameter(f"a Ray address is local, auto, HOST:6379 or ray://HOST:10001, got {address!r}.")
+        raise InvalidParameter(
+            f"a Ray address is local, auto, HOST:6379 or ray://HOST:10001, got {address!r}."
+        )
     try:
         socket.create_connection((host, int(port)), timeout=seconds).close()
     except (OSError, OverflowError) as error:
@@ -142,13 +161,18 @@ def pool_at(address: str | None) -> Pool:
 
 
 def _make(work: Work, key: str, part: Any, spool: Spool) -> None:
-    """The task of a worker. A retry of one that died after writing finds the shard there and leaves it."""
+    """The task of a worker.
+
+    A retry of one that died after writing finds the shard there and leaves it.
+    """
     if not spool.has(key):
         spool.publish(key, *work(part))
 
 
 def _result(ray: Any, reference: Any, key: str) -> None:
-    """Wait for a task; its own errors come through, a shard that keeps killing its workers is named."""
+    """Wait for a task; its own errors come through, a shard that keeps killing its workers is
+    named.
+    """
     try:
         ray.get(reference)
     except ray.exceptions.RayTaskError as error:
@@ -157,6 +181,7 @@ def _result(ray: Any, reference: Any, key: str) -> None:
         raise
     except ray.exceptions.RayError as error:
         raise BlindsightError(
-            f"shard {key} was given up: its workers died again and again ({type(error).__name__}), perhaps of too "
+            f"shard {key} was given up: its workers died again and again ({type(error).__name__}), "
+            "perhaps of too "
             "little memory. What is finished is kept: run the same command again to continue."
         ) from error

@@ -1,4 +1,6 @@
-"""Bulk sketching: blocks of a set to sketches or flipped bits, into one file, here or on a cluster."""
+"""Bulk sketching: blocks of a set to sketches or flipped bits, into one file, here or on a
+cluster.
+"""
 
 from __future__ import annotations
 
@@ -42,37 +44,49 @@ def sketch_to(
     """Sketch a set of any size into a file; a second call resumes what a first left undone.
 
     Parameters:
-        X: an array, a memory map or an image set; a block's images travel to its worker (of files only the names).
-        sketcher: a fitted `NegativeSketcher` or `FlippedBits`.
-        prepare: turns a slice of X into an array of images, by default `.array()`.
-        block: images a block; with a seed, the noise hangs on it.
-        ledger: charged with the sketcher's guarantee once, before the first block, however often the job is continued.
-        pool: `Here()`, or `OnRay(...)`, whose workers must see the file's folder.
+        X: an array, a memory map or an image set; a block's images travel to its worker (of files
+        only the names). sketcher: a fitted `NegativeSketcher` or `FlippedBits`. prepare: turns a
+        slice of X into an array of images, by default `.array()`. block: images a block; with a
+        seed, the noise hangs on it. ledger: charged with the sketcher's guarantee once, before the
+        first block, however often the job is continued. pool: `Here()`, or `OnRay(...)`, whose
+        workers must see the file's folder.
     """
     if isinstance(sketcher.random_state, (np.random.Generator, np.random.RandomState)):
-        raise InvalidParameter("random_state must be None or a seed: blocks made in any order cannot share dice.")
+        raise InvalidParameter(
+            "random_state must be None or a seed: blocks made in any order cannot share dice."
+        )
     if isinstance(sketcher.random_state, Permanent) and pool is not HERE:
-        raise InvalidParameter("a vault's key stays here: with permanent noise workers cannot share the drawing.")
+        raise InvalidParameter(
+            "a vault's key stays here: with permanent noise workers cannot share the drawing."
+        )
     writer = SketchWriter.of(path, sketcher, X, y, block=block)
-    if writer.finished:  # nothing to draw; with permanent noise, whoever forgot the ledger before pays now
+    if (
+        writer.finished
+    ):  # nothing to draw; with permanent noise, whoever forgot the ledger before pays now
         if ledger is not None and isinstance(sketcher.random_state, Permanent):
             _charge(ledger, sketcher, writer.n, sketcher.random_state.key(sketcher.release_law_))
         return writer.finish()
     held = Spool.begin(writer.target.with_name(writer.target.name + ".shards"), writer.fingerprint)
-    if ledger is not None and writer.missing():  # all drawn before, and died before the file got its name: paid for
+    if (
+        ledger is not None and writer.missing()
+    ):  # all drawn before, and died before the file got its name: paid for
         _charge_once(ledger, sketcher, writer, held)
     for key in list(held.finished()):
         _take_in(writer, held.read(key))
         held.taken(key)
     missing = writer.missing()
     done = len(X) - sum(rows.stop - rows.start for rows in missing)
-    parts = ((f"{rows.start:012d}", (rows.start, rows.start // writer.block, X[rows])) for rows in missing)
+    parts = (
+        (f"{rows.start:012d}", (rows.start, rows.start // writer.block, X[rows]))
+        for rows in missing
+    )
     draw = _Draw(sketcher, prepare or pixels_of, pool.threads, charged=ledger is not None)
     for contents in pool.run(draw, parts, held):
         done += _take_in(writer, contents)
         if progress is not None:
             progress(done, len(X))
-    # Before the file gets its name: a spool left behind would lend its charge to a second release of the images.
+    # Before the file gets its name: a spool left behind would lend its charge to a second release
+    # of the images.
     held.close()
     return writer.finish()
 
@@ -110,7 +124,11 @@ def _charge_once(ledger: Ledger, sketcher: Any, writer: SketchWriter, held: Spoo
     """
     state = sketcher.random_state
     try:
-        key = state.key(sketcher.release_law_) if isinstance(state, Permanent) else f"sketches {held.number}"
+        key = (
+            state.key(sketcher.release_law_)
+            if isinstance(state, Permanent)
+            else f"sketches {held.number}"
+        )
         _charge(ledger, sketcher, writer.n, key)
     except BaseException:
         if not writer.done.any() and not any(held.finished()):
@@ -120,4 +138,8 @@ def _charge_once(ledger: Ledger, sketcher: Any, writer: SketchWriter, held: Spoo
 
 
 def _charge(ledger: Ledger, sketcher: Any, images: int, key: str) -> None:
-    ledger.charge(sketcher.guarantee_.costs, what=f"flipped bits of {images} images, each released once", key=key)
+    ledger.charge(
+        sketcher.guarantee_.costs,
+        what=f"flipped bits of {images} images, each released once",
+        key=key,
+    )

@@ -1,12 +1,13 @@
 """A folder where workers leave finished shards, each of them exactly once.
 
     SPOOL/job.json   the job's number in the ledger, what it works on, and which run may write
-    SPOOL/KEY.shard  a finished shard: its noise is drawn, so it is a release; empty once it has been taken in
+    SPOOL/KEY.shard  a finished shard: its noise is drawn, so it is a release; empty once it has
+    been taken in
 
-A retry must not draw the noise of a shard again: two noisy copies of one image tell more than one. So a shard is
-written beside its place and then linked into it, which only one writer can; whoever comes second throws its own away
-unseen. What a worker left half-written when it died is swept up. Needs a file system with hard links, seen by all
-workers.
+A retry must not draw the noise of a shard again: two noisy copies of one image tell more than one.
+So a shard is written beside its place and then linked into it, which only one writer can; whoever
+comes second throws its own away unseen. What a worker left half-written when it died is swept up.
+Needs a file system with hard links, seen by all workers.
 """
 
 from __future__ import annotations
@@ -50,7 +51,9 @@ class Spool:
 
     @classmethod
     def begin(cls, path: str | Path, about: str) -> Spool:
-        """Open the folder for a run, or make it; what an earlier run finished stays, what it left half-done goes."""
+        """Open the folder for a run, or make it; what an earlier run finished stays, what it left
+        half-done goes.
+        """
         folder = Path(path).resolve()
         durable.make_folder(folder)  # shards hold names: nobody else's business
         job = folder / "job.json"
@@ -58,7 +61,9 @@ class Spool:
         if job.exists():
             found = _read(job)
             if found["about"] != about:
-                raise InvalidData(f"{folder} was begun from other images or with other parameters. Delete it.")
+                raise InvalidData(
+                    f"{folder} was begun from other images or with other parameters. Delete it."
+                )
             number = found["number"]
         elif not all(_left_over(path) for path in folder.iterdir()):
             raise InvalidData(f"{folder} is not a folder of shards. Move it away.")
@@ -71,17 +76,24 @@ class Spool:
         return spool
 
     def has(self, key: str) -> bool:
-        """Whether the shard was made; refuses a worker that looks at another folder, or comes too late."""
+        """Whether the shard was made; refuses a worker that looks at another folder, or comes too
+        late.
+        """
         job = self.path / "job.json"
         if not job.exists() or _read(job)["run"] != self.run:
             raise InvalidData(
-                f"this worker does not see the run's folder {self.path}, or another run has taken it over. Put the "
+                f"this worker does not see the run's folder {self.path}, or another run has taken "
+                "it over. Put the "
                 "output on a file system that all workers share, and run one job at a time."
             )
         return self._place(key).exists()
 
-    def publish(self, key: str, arrays: Mapping[str, NDArray[Any]], fields: Mapping[str, Any]) -> bool:
-        """Put a finished shard in its place, on the disk; False if another was first, and this one is gone."""
+    def publish(
+        self, key: str, arrays: Mapping[str, NDArray[Any]], fields: Mapping[str, Any]
+    ) -> bool:
+        """Put a finished shard in its place, on the disk; False if another was first, and this one
+        is gone.
+        """
         written = self.path / f".{key}.{secrets.token_hex(8)}"
         storage.save(written, kind=_KIND, arrays=arrays, fields=fields)
         try:
@@ -105,7 +117,9 @@ class Spool:
         return storage.load(self._place(key), kind=_KIND)
 
     def taken(self, key: str) -> None:
-        """The shard is safe elsewhere: keep only its name, so that no straggler can make it again."""
+        """The shard is safe elsewhere: keep only its name, so that no straggler can make it
+        again.
+        """
         storage.write_atomically(self._place(key), b"")
 
     def close(self) -> None:
@@ -117,8 +131,12 @@ class Spool:
 
 
 def _left_over(path: Path) -> bool:
-    """What a run leaves that was killed as it began or as it ended: unfinished files, and names of shards taken in."""
-    return bool(_UNFINISHED.fullmatch(path.name)) or (path.suffix == ".shard" and not path.stat().st_size)
+    """What a run leaves that was killed as it began or as it ended: unfinished files, and names of
+    shards taken in.
+    """
+    return bool(_UNFINISHED.fullmatch(path.name)) or (
+        path.suffix == ".shard" and not path.stat().st_size
+    )
 
 
 def _read(job: Path) -> dict[str, str]:
@@ -126,4 +144,6 @@ def _read(job: Path) -> dict[str, str]:
         fields = json.loads(job.read_bytes())
         return {name: str(fields[name]) for name in ("about", "number", "run")}
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise HostileFile(f"{job} is not what it should be. Delete its folder to start anew.") from error
+        raise HostileFile(
+            f"{job} is not what it should be. Delete its folder to start anew."
+        ) from error

@@ -1,8 +1,10 @@
-"""Exact amounts: epsilon in millionths, delta in units of 1e-18, rho in units of 1e-12, all whole numbers.
+"""Exact amounts: epsilon in millionths, delta in units of 1e-18, rho in units of 1e-12, all whole
+numbers.
 
-Ten charges of 0.1 must use up a budget of 1 and not a bit more, so nothing is added in floating point. A float
-stands for the decimal number it prints as (0.1 is one tenth, not 0.1000000000000000055). What does not fit the
-grid is rounded toward privacy: costs up, budgets down.
+Ten charges of 0.1 must use up a budget of 1 and not a bit more, so nothing is added in floating
+point. A float stands for the decimal number it prints as (0.1 is one tenth, not
+0.1000000000000000055). What does not fit the grid is rounded toward privacy: costs up, budgets
+down.
 """
 
 from __future__ import annotations
@@ -17,7 +19,16 @@ from blindsight.core.errors import InvalidParameter, NotProven
 from blindsight.privacy.cost import Cost
 from blindsight.privacy.ledger import zcdp
 
-__all__ = ["ATTO", "LARGEST", "MICRO", "PICO", "Amount", "Composition", "budget_amount", "cost_amount"]
+__all__ = [
+    "ATTO",
+    "LARGEST",
+    "MICRO",
+    "PICO",
+    "Amount",
+    "Composition",
+    "budget_amount",
+    "cost_amount",
+]
 
 Composition = Literal["basic", "zcdp"]
 
@@ -72,7 +83,9 @@ class Amount:
         )
 
     def within(self, other: Amount, composition: Composition = "basic") -> bool:
-        """Whether it is at most the other: both epsilon and delta, or rho where the account counts in that."""
+        """Whether it is at most the other: both epsilon and delta, or rho where the account counts
+        in that.
+        """
         if composition == "zcdp":
             return self.pico_rho <= other.pico_rho
         return self.micro_epsilon <= other.micro_epsilon and self.atto_delta <= other.atto_delta
@@ -93,18 +106,24 @@ def cost_amount(cost: Cost, composition: Composition = "basic") -> Amount:
     """What a cost takes from the budget: rounded up. An infinite cost cannot be charged."""
     if math.isinf(cost.epsilon):
         raise NotProven(
-            "this release has no proven epsilon (it is inf), so no budget can cover it; nothing was charged. "
-            'Use calibration="proven", or make the release without a ledger and call it unprotected.'
+            "this release has no proven epsilon (it is inf), so no budget can cover it; nothing "
+            "was charged. "
+            'Use calibration="proven", or make the release without a ledger and call it '
+            "unprotected."
         )
     rho = math.ceil(zcdp.rho_of(cost) * PICO) if composition == "zcdp" else 0
-    return _fitting(Amount(math.ceil(_exact(cost.epsilon) * MICRO), math.ceil(_exact(cost.delta) * ATTO), rho))
+    return _fitting(
+        Amount(math.ceil(_exact(cost.epsilon) * MICRO), math.ceil(_exact(cost.delta) * ATTO), rho)
+    )
 
 
 def budget_amount(total: Cost, composition: Composition = "basic") -> Amount:
     """What a granted budget allows: rounded down. A budget is finite."""
     if math.isinf(total.epsilon):
         raise InvalidParameter("a budget's epsilon must be finite, got inf.")
-    plain = _fitting(Amount(math.floor(_exact(total.epsilon) * MICRO), math.floor(_exact(total.delta) * ATTO)))
+    plain = _fitting(
+        Amount(math.floor(_exact(total.epsilon) * MICRO), math.floor(_exact(total.delta) * ATTO))
+    )
     if composition == "basic":
         return plain
     rho = math.floor(_exact(zcdp.largest_rho(plain.epsilon, plain.delta)) * PICO)
@@ -116,11 +135,15 @@ def _exact(value: float) -> Fraction:
 
 
 def _fitting(amount: Amount) -> Amount:
-    # Deltas stay below one each; half the range leaves room to add a cost to a total without overflow.
+    # Deltas stay below one each; half the range leaves room to add a cost to a total without
+    # overflow.
     if amount.micro_epsilon > LARGEST // 2:
         raise InvalidParameter(
-            f"epsilon must be at most {LARGEST // 2 // MICRO:,} for the ledger, got {amount.epsilon:.3g}."
+            f"epsilon must be at most {LARGEST // 2 // MICRO:,} for the ledger, got "
+            f"{amount.epsilon:.3g}."
         )
     if amount.pico_rho > LARGEST // 2:
-        raise InvalidParameter(f"rho must be at most {LARGEST // 2 // PICO:,} for the ledger, got {amount.rho:.3g}.")
+        raise InvalidParameter(
+            f"rho must be at most {LARGEST // 2 // PICO:,} for the ledger, got {amount.rho:.3g}."
+        )
     return amount

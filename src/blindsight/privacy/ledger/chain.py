@@ -1,10 +1,10 @@
 """Entries and the hash chain that binds each to the one before.
 
-An entry's hash is SHA-256 over its canonical JSON (sorted keys, ASCII, whole numbers), which holds every field and
-the previous entry's hash. Each entry also carries its account's budget and spent totals after it, so the balance
-itself is under the chain. One release that is charged to several accounts is one entry for each, under one key.
-Entries of format 1, from before accounts in zCDP and keys, keep their hashes; the chain goes on from them.
-Nothing here touches a database.
+An entry's hash is SHA-256 over its canonical JSON (sorted keys, ASCII, whole numbers), which holds
+every field and the previous entry's hash. Each entry also carries its account's budget and spent
+totals after it, so the balance itself is under the chain. One release that is charged to several
+accounts is one entry for each, under one key. Entries of format 1, from before accounts in zCDP and
+keys, keep their hashes; the chain goes on from them. Nothing here touches a database.
 """
 
 from __future__ import annotations
@@ -38,7 +38,10 @@ ADDED: dict[str, Any] = {
 
 
 class Head(NamedTuple):
-    """Where a data set's chain ends. Noted elsewhere, it proves later that nothing before it changed."""
+    """Where a data set's chain ends.
+
+    Noted elsewhere, it proves later that nothing before it changed.
+    """
 
     sequence: int
     hash: str
@@ -104,7 +107,20 @@ class Entry:
 
 
 FIELDS: tuple[str, ...] = tuple(field.name for field in dataclasses.fields(Entry))
-TEXTS = frozenset({"dataset", "time", "kind", "unit", "neighbours", "composition", "what", "key", "previous", "hash"})
+TEXTS = frozenset(
+    {
+        "dataset",
+        "time",
+        "kind",
+        "unit",
+        "neighbours",
+        "composition",
+        "what",
+        "key",
+        "previous",
+        "hash",
+    }
+)
 FIRST_FIELDS = frozenset(FIELDS) - frozenset(ADDED)
 
 
@@ -113,7 +129,10 @@ def digest(fields: dict[str, Any]) -> str:
     left_out = {"hash", *ADDED} if fields["format"] == 1 else {"hash"}
     body = {key: value for key, value in fields.items() if key not in left_out}
     text = json.dumps(
-        {**body, "format": FORMATS[fields["format"]]}, sort_keys=True, separators=(",", ":"), allow_nan=False
+        {**body, "format": FORMATS[fields["format"]]},
+        sort_keys=True,
+        separators=(",", ":"),
+        allow_nan=False,
     )
     return hashlib.sha256(text.encode("ascii")).hexdigest()
 
@@ -135,13 +154,18 @@ def intact(fields: dict[str, Any]) -> Entry:
     if set(fields) != set(FIELDS):
         raise LedgerTampered(f"{place} has missing or unknown fields.")
     for name, value in fields.items():
-        # A bool is an int to Python and would hash as another word, so the type is compared exactly.
+        # A bool is an int to Python and would hash as another word, so the type is compared
+        # exactly.
         if type(value) is not (str if name in TEXTS else int):
-            raise LedgerTampered(f"{place} has a {name} that is not of its type: it was changed after writing.")
+            raise LedgerTampered(
+                f"{place} has a {name} that is not of its type: it was changed after writing."
+            )
     if fields["format"] not in FORMATS:
         raise LedgerTampered(f"{place} is of a format that this version does not know.")
     if fields["format"] == 1 and any(fields[name] != value for name, value in ADDED.items()):
-        raise LedgerTampered(f"{place} is of the first format and has fields of a later one: it was changed.")
+        raise LedgerTampered(
+            f"{place} is of the first format and has fields of a later one: it was changed."
+        )
     if digest(fields) != fields["hash"]:
         raise LedgerTampered(f"{place} does not match its hash: it was changed after writing.")
     return Entry(**fields)
@@ -157,7 +181,11 @@ def checked(rows: Iterable[dict[str, Any]], *, dataset: str, head: Head) -> Iter
     paid: set[tuple[str, str, str]] = set()
     for fields in rows:
         entry = intact(fields)
-        if entry.dataset != dataset or entry.sequence != last.sequence + 1 or entry.previous != last.hash:
+        if (
+            entry.dataset != dataset
+            or entry.sequence != last.sequence + 1
+            or entry.previous != last.hash
+        ):
             raise LedgerTampered(
                 f"entry {last.sequence + 1} of data set {dataset!r} is missing or out of place: "
                 f"entry {entry.sequence} of {entry.dataset!r} stands there."
@@ -165,13 +193,16 @@ def checked(rows: Iterable[dict[str, Any]], *, dataset: str, head: Head) -> Iter
         _check_totals(entry, accounts.get(entry.account))
         accounts[entry.account] = entry
         if entry.key and (entry.key, *entry.account) in paid:
-            raise LedgerTampered(f"entry {entry.sequence} of data set {dataset!r} charges a key a second time.")
+            raise LedgerTampered(
+                f"entry {entry.sequence} of data set {dataset!r} charges a key a second time."
+            )
         paid.add((entry.key, *entry.account))
         last = entry.head
         yield entry
     if last != head:
         raise LedgerTampered(
-            f"the chain of data set {dataset!r} ends at entry {last.sequence}, but its head was kept as entry "
+            f"the chain of data set {dataset!r} ends at entry {last.sequence}, but its head was "
+            "kept as entry "
             f"{head.sequence}: entries were cut off, added or replaced."
         )
 
@@ -188,8 +219,14 @@ def _check_totals(entry: Entry, before: Entry | None) -> None:
         holds = entry.kind == "close" and entry.spent == spent == entry.budget == entry.amount
     same = before is None or before.composition == entry.composition
     if not holds or not same or min(entry.micro_epsilon, entry.atto_delta, entry.pico_rho) < 0:
-        raise LedgerTampered(f"the totals of entry {entry.sequence} of data set {entry.dataset!r} do not add up.")
+        raise LedgerTampered(
+            f"the totals of entry {entry.sequence} of data set {entry.dataset!r} do not add up."
+        )
     if before is not None and before.kind == "close":
-        raise LedgerTampered(f"entry {entry.sequence} of data set {entry.dataset!r} follows a closed budget.")
+        raise LedgerTampered(
+            f"entry {entry.sequence} of data set {entry.dataset!r} follows a closed budget."
+        )
     if before is not None and before.format > entry.format:
-        raise LedgerTampered(f"entry {entry.sequence} of data set {entry.dataset!r} is of an earlier format.")
+        raise LedgerTampered(
+            f"entry {entry.sequence} of data set {entry.dataset!r} is of an earlier format."
+        )

@@ -1,4 +1,6 @@
-"""Handing a ledger out: JSON that proves itself, CSV for a spreadsheet, a whole copy for the cupboard."""
+"""Handing a ledger out: JSON that proves itself, CSV for a spreadsheet, a whole copy for the
+cupboard.
+"""
 
 from __future__ import annotations
 
@@ -32,18 +34,26 @@ def to_json(ledgers: Sequence[Ledger]) -> str:
 
 
 def check_json(text: str) -> dict[str, Head]:
-    """Prove an export; returns each data set's head. `LedgerTampered` if it was changed on the way."""
+    """Prove an export; returns each data set's head.
+
+    `LedgerTampered` if it was changed on the way.
+    """
     try:
         document = json.loads(text)
         if document["format"] not in FORMATS:
-            raise InvalidData(f"a ledger export must be of format {' or '.join(map(repr, FORMATS))}.")
+            raise InvalidData(
+                f"a ledger export must be of format {' or '.join(map(repr, FORMATS))}."
+            )
         chains = [
-            (c["dataset"], Head(c["head"]["sequence"], c["head"]["hash"]), c["entries"]) for c in document["chains"]
+            (c["dataset"], Head(c["head"]["sequence"], c["head"]["hash"]), c["entries"])
+            for c in document["chains"]
         ]
     except (ValueError, KeyError, TypeError) as error:
         if isinstance(error, InvalidData):
             raise
-        raise InvalidData("this is not a ledger export: expected the JSON that `ledger export` writes.") from error
+        raise InvalidData(
+            "this is not a ledger export: expected the JSON that `ledger export` writes."
+        ) from error
     heads: dict[str, Head] = {}
     for dataset, head, rows in chains:
         if dataset in heads:
@@ -57,10 +67,11 @@ def check_json(text: str) -> dict[str, Head]:
 
 
 def backup(where: str | os.PathLike[str], to: str | os.PathLike[str]) -> dict[str, Head]:
-    """Copy a whole ledger, on SQLite or PostgreSQL, into a new SQLite file, and prove the copy. Returns its heads.
+    """Copy a whole ledger, on SQLite or PostgreSQL, into a new SQLite file, and prove the copy.
+    Returns its heads.
 
-    It is a snapshot: charges may go on meanwhile. A copy is for restoring, not for charging: whoever spends from both
-    spends twice, which a witness shows.
+    It is a snapshot: charges may go on meanwhile. A copy is for restoring, not for charging:
+    whoever spends from both spends twice, which a witness shows.
     """
     target = Path(to)
     if target.exists():
@@ -104,4 +115,6 @@ def to_csv(entries: Iterable[Entry]) -> str:
 
 def _cell(value: Any) -> Any:
     # A spreadsheet would run text that starts like a formula.
-    return "'" + value if isinstance(value, str) and value.startswith(("=", "+", "-", "@")) else value
+    return (
+        "'" + value if isinstance(value, str) and value.startswith(("=", "+", "-", "@")) else value
+    )

@@ -14,7 +14,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Place"]
 
-DRIVERS = {"sqlite": "sqlite+pysqlite", "postgresql": "postgresql+psycopg", "postgres": "postgresql+psycopg"}
+DRIVERS = {
+    "sqlite": "sqlite+pysqlite",
+    "postgresql": "postgresql+psycopg",
+    "postgres": "postgresql+psycopg",
+}
 
 
 class Place:
@@ -22,7 +26,9 @@ class Place:
 
     def __init__(self, where: str | os.PathLike[str]) -> None:
         if not isinstance(where, (str, os.PathLike)) or not os.fspath(where):
-            raise InvalidParameter(f"a ledger lives in a file path or a database URL, got {type(where).__name__}.")
+            raise InvalidParameter(
+                f"a ledger lives in a file path or a database URL, got {type(where).__name__}."
+            )
         text = os.fspath(where)
         if not isinstance(text, str):
             raise InvalidParameter("a ledger's path must be text, got bytes.")
@@ -32,7 +38,8 @@ class Place:
             name = self.url.database
             if not name or ":memory:" in name or name.startswith("file:"):
                 raise InvalidParameter(
-                    "a ledger must survive the process, so it cannot live in memory: give it a file path."
+                    "a ledger must survive the process, so it cannot live in memory: give it a "
+                    "file path."
                 )
             self.file = Path(name).absolute()
             self.url = self.url.set(database=str(self.file))
@@ -50,7 +57,11 @@ class Place:
 
     def redact(self, message: str) -> str:
         """A driver's message without any secret of the URL."""
-        secrets = [self.url.password, self.url.query.get("password"), self.url.query.get("sslpassword")]
+        secrets = [
+            self.url.password,
+            self.url.query.get("password"),
+            self.url.query.get("sslpassword"),
+        ]
         for secret in secrets:
             if isinstance(secret, str) and secret:
                 message = message.replace(secret, "***")
@@ -72,7 +83,8 @@ def _url(text: str) -> URL:
     except (ArgumentError, ValueError):
         # The cause is dropped because it may quote the URL, password and all.
         raise InvalidParameter(
-            "the ledger's URL cannot be read. Expected a file path, sqlite:///path or postgresql://user@host/name."
+            "the ledger's URL cannot be read. Expected a file path, sqlite:///path or "
+            "postgresql://user@host/name."
         ) from None
     backend = url.get_backend_name()
     if backend not in DRIVERS:

@@ -1,9 +1,10 @@
 """The tables of a ledger, and the check that a database holds them and nothing that acts on them.
 
-A trigger, a rule or a view can void every charge behind the ledger's back: the write succeeds and something else is
-stored. So the objects of an SQLite file must be exactly those that this module would create, word for word; on
-PostgreSQL, where others may share the database, nothing may hang on our tables. Ledgers of the first format are
-carried over in one transaction, their entries and hashes unchanged.
+A trigger, a rule or a view can void every charge behind the ledger's back: the write succeeds and
+something else is stored. So the objects of an SQLite file must be exactly those that this module
+would create, word for word; on PostgreSQL, where others may share the database, nothing may hang on
+our tables. Ledgers of the first format are carried over in one transaction, their entries and
+hashes unchanged.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ from blindsight.privacy.ledger.chain import ADDED, FIELDS, FIRST_FIELDS, TEXTS
 __all__ = ["ENTRIES", "HEADS", "check", "found_format", "prepare"]
 
 METADATA = sql.MetaData()
-WHOLE = sql.BigInteger().with_variant(sql.Integer(), "sqlite")  # SQLite's strict tables call 64 bits INTEGER
+WHOLE = sql.BigInteger().with_variant(
+    sql.Integer(), "sqlite"
+)  # SQLite's strict tables call 64 bits INTEGER
 
 
 def _column(name: str) -> sql.Column[Any]:
@@ -59,12 +62,19 @@ HEADS = sql.Table(
     sql.Column("hash", sql.Text(), nullable=False),
     sqlite_strict=True,
 )
-FIRST_ENTRIES = sql.table("blindsight_ledger_entries", *(sql.column(name) for name in FIELDS if name in FIRST_FIELDS))
-FIRST_HEADS = sql.table("blindsight_ledger_heads", *(sql.column(name) for name in ("dataset", "sequence", "hash")))
-CREATION_LOCK = 0x626C_696E_6473  # any constant: who creates the tables on PostgreSQL holds this advisory lock
+FIRST_ENTRIES = sql.table(
+    "blindsight_ledger_entries", *(sql.column(name) for name in FIELDS if name in FIRST_FIELDS)
+)
+FIRST_HEADS = sql.table(
+    "blindsight_ledger_heads", *(sql.column(name) for name in ("dataset", "sequence", "hash"))
+)
+CREATION_LOCK = (
+    0x626C_696E_6473  # any constant: who creates the tables on PostgreSQL holds this advisory lock
+)
 
 SQLITE_OBJECTS = "SELECT type, name, tbl_name, sql FROM sqlite_schema"
-# Our two tables and all that hangs on them, a line each; whatever is unusual about one is a word more in its line.
+# Our two tables and all that hangs on them, a line each; whatever is unusual about one is a word
+# more in its line.
 POSTGRESQL_OBJECTS = """
 WITH ours AS (SELECT * FROM pg_class WHERE oid IN ({ours}))
 SELECT 'table ' || relname || CASE WHEN relkind <> 'r' THEN ' of another kind' ELSE '' END
@@ -93,7 +103,7 @@ UNION ALL SELECT 'rule ' || rulename FROM pg_rewrite WHERE ev_class IN ({ours})
 UNION ALL SELECT 'policy ' || polname FROM pg_policy WHERE polrelid IN ({ours})
 UNION ALL SELECT 'inheritance ' || inhrelid::regclass FROM pg_inherits
     WHERE inhparent IN ({ours}) OR inhrelid IN ({ours})
-""".format(ours=", ".join(f"to_regclass('{table.name}')" for table in (ENTRIES, HEADS)))  # noqa: S608  (names of our own)
+""".format(ours=", ".join(f"to_regclass('{table.name}')" for table in (ENTRIES, HEADS)))  # noqa: E501, S608
 
 
 def found_format(connection: sql.Connection) -> int | None:
@@ -114,7 +124,9 @@ def prepare(connection: sql.Connection, *, place: str) -> None:
     if found is None and connection.dialect.name == "sqlite":
         strangers = connection.exec_driver_sql("SELECT count(*) FROM sqlite_schema").scalar()
         if strangers:
-            raise LedgerError(f"{place} is a database of something else. Give the ledger a file of its own.")
+            raise LedgerError(
+                f"{place} is a database of something else. Give the ledger a file of its own."
+            )
     METADATA.create_all(connection)
     if found == 1:
         _carry_over(connection)
@@ -122,15 +134,24 @@ def prepare(connection: sql.Connection, *, place: str) -> None:
 
 def _carry_over(connection: sql.Connection) -> None:
     old = [column.name for column in FIRST_ENTRIES.columns]
-    values = [*(FIRST_ENTRIES.c[name] for name in old), *(sql.literal(value) for value in ADDED.values())]
+    values = [
+        *(FIRST_ENTRIES.c[name] for name in old),
+        *(sql.literal(value) for value in ADDED.values()),
+    ]
     connection.execute(sql.insert(ENTRIES).from_select([*old, *ADDED], sql.select(*values)))
-    connection.execute(sql.insert(HEADS).from_select(["dataset", "sequence", "hash"], sql.select(*FIRST_HEADS.columns)))
+    connection.execute(
+        sql.insert(HEADS).from_select(
+            ["dataset", "sequence", "hash"], sql.select(*FIRST_HEADS.columns)
+        )
+    )
     for table in (FIRST_ENTRIES, FIRST_HEADS):
         connection.exec_driver_sql(f"DROP TABLE {table.name}")
 
 
 def check(connection: sql.Connection) -> None:
-    """`LedgerTampered` where the database holds anything that we did not make, or misses what we did."""
+    """`LedgerTampered` where the database holds anything that we did not make, or misses what we
+    did.
+    """
     if connection.dialect.name == "postgresql":
         found = set(connection.exec_driver_sql(POSTGRESQL_OBJECTS).scalars())
         strangers = sorted(found ^ _expected_lines())
@@ -139,8 +160,10 @@ def check(connection: sql.Connection) -> None:
         strangers = [f"{kind} {name}" for kind, name, *_ in sorted(objects ^ _expected())]
     if strangers:
         raise LedgerTampered(
-            f"the ledger's database is not as it was made: {strangers[0]!r} is strange or missing. Triggers, views and "
-            "further indexes can void charges, so nothing is read or written. Restore the ledger from a backup."
+            f"the ledger's database is not as it was made: {strangers[0]!r} is strange or missing. "
+            "Triggers, views and "
+            "further indexes can void charges, so nothing is read or written. Restore the ledger "
+            "from a backup."
         )
 
 
@@ -153,12 +176,15 @@ def _expected_lines() -> frozenset[str]:
         lines += [f"table {table.name}", f"constraint {table.name}_pkey"]
         lines.append(f"unique index {table.name}_pkey of {primary}")
         lines += [
-            f"column {table.name}.{c.name} {'text' if isinstance(c.type, sql.Text) else 'bigint'}" for c in table.c
+            f"column {table.name}.{c.name} {'text' if isinstance(c.type, sql.Text) else 'bigint'}"
+            for c in table.c
         ]
         for index in table.indexes:
             some = " where (key <> ''::text)" if index.unique else ""
             columns = ", ".join(column.name for column in index.columns)
-            lines.append(f"{'unique ' if index.unique else ''}index {index.name} of {columns}{some}")
+            lines.append(
+                f"{'unique ' if index.unique else ''}index {index.name} of {columns}{some}"
+            )
     return frozenset(lines)
 
 

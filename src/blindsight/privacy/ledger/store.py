@@ -1,8 +1,8 @@
 """The SQL store: two tables, short transactions, on SQLite or PostgreSQL through SQLAlchemy.
 
-SQLite runs in WAL mode with synchronous=FULL: a commit returns after its log is on disk, and readers never stop
-writers. A write takes the write lock before it reads (BEGIN IMMEDIATE; SELECT FOR UPDATE on PostgreSQL), so what it
-decides on cannot change under it.
+SQLite runs in WAL mode with synchronous=FULL: a commit returns after its log is on disk, and
+readers never stop writers. A write takes the write lock before it reads (BEGIN IMMEDIATE; SELECT
+FOR UPDATE on PostgreSQL), so what it decides on cannot change under it.
 """
 
 from __future__ import annotations
@@ -40,13 +40,17 @@ _stores: weakref.WeakSet[Store] = weakref.WeakSet()
 class Store:
     """Connections to one ledger's database, kept apart for each process."""
 
-    def __init__(self, place: Place, *, create: bool, timeout: float, readonly: bool = False) -> None:
+    def __init__(
+        self, place: Place, *, create: bool, timeout: float, readonly: bool = False
+    ) -> None:
         self.place = place
         self.timeout = timeout
         self.readonly = readonly
         self._fresh()
         if place.file is not None and not place.file.parent.is_dir():
-            raise LedgerError(f"the ledger's folder {place.file.parent} does not exist. Create it first.")
+            raise LedgerError(
+                f"the ledger's folder {place.file.parent} does not exist. Create it first."
+            )
         if place.file is not None and not place.file.is_file():
             if not create or readonly:
                 raise LedgerError(f"there is no ledger at {place}. Grant a budget to start one.")
@@ -74,13 +78,17 @@ class Store:
             raise LedgerError(f"{self.place} holds no ledger. Grant a budget to start one.")
         if self.readonly:
             raise LedgerError(
-                f"{self.place} holds a ledger of the first format, which is read only after it was carried over to "
-                "the second. Open it for writing once (blindsight ledger show does): entries and hashes stay."
+                f"{self.place} holds a ledger of the first format, which is read only after it was "
+                "carried over to "
+                "the second. Open it for writing once (blindsight ledger show does): entries and "
+                "hashes stay."
             )
         with self._errors("write"), self._connect(write=True) as connection, connection.begin():
             for end in () if self.place.file is None else ("", "-wal", "-shm"):
                 with contextlib.suppress(FileNotFoundError):
-                    durable.close_to_others(Path(f"{self.place.file}{end}"), mode=0o600)  # the first format's were open
+                    durable.close_to_others(
+                        Path(f"{self.place.file}{end}"), mode=0o600
+                    )  # the first format's were open
             schema.prepare(connection, place=str(self.place))
             schema.check(connection)
 
@@ -101,8 +109,8 @@ class Store:
     def write(self, dataset: str) -> Iterator[Transaction]:
         """The one writer at a time; durable when the block ends, undone when it raises.
 
-        The file must still be the one that was opened, with the tables that were made, and the chain must go through
-        every head that this process has been told is on the disk.
+        The file must still be the one that was opened, with the tables that were made, and the
+        chain must go through every head that this process has been told is on the disk.
         """
         if self.readonly:
             raise LedgerError(f"the ledger {self.place} was opened to be read only.")
@@ -117,7 +125,9 @@ class Store:
                     yield transaction
                 if self._moved():
                     self.close()
-                    raise OSError("its file or its log was removed or replaced while it was written")
+                    raise OSError(
+                        "its file or its log was removed or replaced while it was written"
+                    )
             if transaction.appended is not None:
                 self._known[dataset] = transaction.appended.head
 
@@ -126,7 +136,9 @@ class Store:
 
     def _check_place(self, connection: sql.Connection) -> None:
         if self.place.file is None:
-            schema.check(connection)  # others may share the database, and nothing counts their changes
+            schema.check(
+                connection
+            )  # others may share the database, and nothing counts their changes
             return
         if self._files is None:
             self._files = _files(self.place)
@@ -143,10 +155,14 @@ class Store:
             yield
         except UnicodeDecodeError:
             # Python's sqlite3 fails so on an error message that quotes damaged bytes.
-            raise LedgerTampered(f"the ledger {self.place} is damaged: its tables cannot be read.") from None
+            raise LedgerTampered(
+                f"the ledger {self.place} is damaged: its tables cannot be read."
+            ) from None
         except (SQLAlchemyError, sqlite3.Error, OSError) as error:
             cause = error.orig if isinstance(error, DBAPIError) else error
-            reason = self.place.redact(str(cause).strip().splitlines()[0] if str(cause).strip() else "no reason given")
+            reason = self.place.redact(
+                str(cause).strip().splitlines()[0] if str(cause).strip() else "no reason given"
+            )
             # The chain of causes is dropped: drivers put statements, values and addresses in it.
             raise LedgerError(
                 f"the ledger {self.place} could not be {'read' if doing == 'read' else 'written'} "
@@ -158,7 +174,9 @@ class Store:
         with self._guard:
             if self._engine is None:
                 self._engine = _engine(self.place, self.timeout, readonly=self.readonly)
-                self._options = [self._engine.execution_options(ledger_write=flag) for flag in (False, True)]
+                self._options = [
+                    self._engine.execution_options(ledger_write=flag) for flag in (False, True)
+                ]
             options = self._options[write]
         with options.connect() as connection:
             yield connection
@@ -166,7 +184,9 @@ class Store:
 
 def _engine(place: Place, timeout: float, *, readonly: bool) -> sql.Engine:
     if place.file is None:
-        engine = sql.create_engine(place.url, pool_pre_ping=True, pool_timeout=timeout, hide_parameters=True)
+        engine = sql.create_engine(
+            place.url, pool_pre_ping=True, pool_timeout=timeout, hide_parameters=True
+        )
         event.listen(engine, "connect", _set_up_postgresql(timeout))
         event.listen(engine, "begin", _begin_postgresql)
         return engine
@@ -186,7 +206,8 @@ def _connect_sqlite(file: Path, timeout: float, readonly: bool) -> sqlite3.Conne
     # Never "rwc": a ledger that was removed must not come back empty.
     mode = "ro" if readonly else "rw"
     if readonly and not Path(f"{file}-wal").exists() and not os.access(file.parent, os.W_OK):
-        mode = "ro&immutable=1"  # SQLite cannot share a read-only folder with a writer; here there is none
+        # SQLite cannot share a read-only folder with a writer; here there is none
+        mode = "ro&immutable=1"
     address = f"file:{quote(str(file))}?mode={mode}"
     return sqlite3.connect(address, uri=True, timeout=timeout, check_same_thread=False)
 
@@ -204,7 +225,11 @@ def _files(place: Place) -> Files:
             return None
         return found.st_dev, found.st_ino
 
-    return (None, None) if place.file is None else (identity(str(place.file)), identity(f"{place.file}-wal"))
+    return (
+        (None, None)
+        if place.file is None
+        else (identity(str(place.file)), identity(f"{place.file}-wal"))
+    )
 
 
 def _set_up_sqlite(timeout: float, *, readonly: bool) -> Any:
@@ -215,9 +240,14 @@ def _set_up_sqlite(timeout: float, *, readonly: bool) -> Any:
             connection.execute("PRAGMA trusted_schema=OFF")
             return
         # Only the first opener switches the mode, and SQLite does not wait for the others then.
-        mode = _patiently(lambda: connection.execute("PRAGMA journal_mode=WAL").fetchone()[0], timeout)
+        mode = _patiently(
+            lambda: connection.execute("PRAGMA journal_mode=WAL").fetchone()[0], timeout
+        )
         if mode != "wal":
-            raise OSError(f"its file system allows no write-ahead log, only {mode!r}; use a local disk or PostgreSQL")
+            raise OSError(
+                f"its file system allows no write-ahead log, only {mode!r}; use a local disk or "
+                "PostgreSQL"
+            )
         connection.execute("PRAGMA synchronous=FULL")
         connection.execute("PRAGMA trusted_schema=OFF")
         connection.execute("PRAGMA cell_size_check=ON")
@@ -226,7 +256,8 @@ def _set_up_sqlite(timeout: float, *, readonly: bool) -> Any:
 
 
 def _begin_postgresql(connection: sql.Connection) -> None:
-    # Writers stay at READ COMMITTED: after waiting for the lock they must see what the writer before committed.
+    # Writers stay at READ COMMITTED: after waiting for the lock they must see what the writer
+    # before committed.
     if not connection.get_execution_options().get("ledger_write"):
         connection.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
 
@@ -247,8 +278,9 @@ def _begin_sqlite(timeout: float) -> Any:
 
 
 def _patiently(attempt: Callable[[], Any], timeout: float) -> Any:
-    """Try until the lock is ours. SQLite's own wait grows to a tenth of a second, which in a crowd can starve the
-    unlucky for minutes; short waits of random length give everyone a turn."""
+    """Try until the lock is ours. SQLite's own wait grows to a tenth of a second, which in a crowd
+    can starve the unlucky for minutes; short waits of random length give everyone a turn.
+    """
     deadline, longest = time.monotonic() + timeout, 0.001
     while True:
         try:
@@ -263,7 +295,9 @@ def _patiently(attempt: Callable[[], Any], timeout: float) -> Any:
 def _set_up_postgresql(timeout: float) -> Any:
     def set_up(connection: Any, _record: Any) -> None:
         with connection.cursor() as cursor:
-            cursor.execute("SELECT set_config('lock_timeout', %s, false)", (f"{int(timeout * 1000)}ms",))
+            cursor.execute(
+                "SELECT set_config('lock_timeout', %s, false)", (f"{int(timeout * 1000)}ms",)
+            )
             # A server may default to "off", where a crash can forget the last commits.
             cursor.execute(
                 "SELECT set_config('synchronous_commit', 'on', false) "
@@ -275,8 +309,9 @@ def _set_up_postgresql(timeout: float) -> Any:
 
 
 def _before_fork() -> None:
-    # SQLite forbids carrying a connection into a child, even to close it there. Connections that another thread
-    # uses at this moment stay with the parent; the child drops its view of them untouched.
+    # SQLite forbids carrying a connection into a child, even to close it there. Connections that
+    # another thread uses at this moment stay with the parent; the child drops its view of them
+    # untouched.
     for store in list(_stores):
         engine = store._engine
         if engine is not None:

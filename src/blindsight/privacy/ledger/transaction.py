@@ -29,18 +29,27 @@ STANDS = (
         ENTRIES.c.spent_atto_delta,
         ENTRIES.c.spent_pico_rho,
     )
-    .select_from(HEADS.join(ENTRIES, (ENTRIES.c.dataset == HEADS.c.dataset) & (ENTRIES.c.sequence == HEADS.c.sequence)))
+    .select_from(
+        HEADS.join(
+            ENTRIES,
+            (ENTRIES.c.dataset == HEADS.c.dataset) & (ENTRIES.c.sequence == HEADS.c.sequence),
+        )
+    )
     .where(HEADS.c.dataset == sql.bindparam("dataset"))
 )
 POSSIBLE = sql.union_all(
     *(
-        sql.select(sql.literal_column(f"'{unit}'").label("unit"), sql.literal_column(f"'{relation}'").label("relation"))
+        sql.select(
+            sql.literal_column(f"'{unit}'").label("unit"),
+            sql.literal_column(f"'{relation}'").label("relation"),
+        )
         for unit in get_args(Unit)
         for relation in get_args(Neighbours)
     )
 ).subquery()
 EARLIER = ENTRIES.alias()
-# One look into the index for each account that there could be: the entries themselves may be millions.
+# One look into the index for each account that there could be: the entries themselves may be
+# millions.
 LAST_NUMBERS = sql.select(
     sql.select(sql.func.max(EARLIER.c.sequence))
     .where(
@@ -53,14 +62,18 @@ LAST_NUMBERS = sql.select(
 ENDS = (
     sql.select(ENTRIES, HEADS.c.sequence.label("head_sequence"), HEADS.c.hash.label("head_hash"))
     .select_from(
-        HEADS.outerjoin(ENTRIES, (ENTRIES.c.dataset == HEADS.c.dataset) & ENTRIES.c.sequence.in_(LAST_NUMBERS))
+        HEADS.outerjoin(
+            ENTRIES, (ENTRIES.c.dataset == HEADS.c.dataset) & ENTRIES.c.sequence.in_(LAST_NUMBERS)
+        )
     )
     .where(HEADS.c.dataset == sql.bindparam("dataset"))
 )
 PAGE = 1000
 NEXT = (
     sql.select(ENTRIES)
-    .where(ENTRIES.c.dataset == sql.bindparam("dataset"), ENTRIES.c.sequence > sql.bindparam("after"))
+    .where(
+        ENTRIES.c.dataset == sql.bindparam("dataset"), ENTRIES.c.sequence > sql.bindparam("after")
+    )
     .order_by(ENTRIES.c.sequence)
     .limit(sql.literal_column(str(PAGE)))
     .offset(sql.literal_column("0"))  # SQLite would ask for a value
@@ -70,7 +83,8 @@ AT = sql.select(ENTRIES.c.hash).where(
 )
 PAID = (
     sql.select(ENTRIES)
-    # The last condition word for word as in the index, or SQLite would not use it and read every row.
+    # The last condition word for word as in the index, or SQLite would not use it and read every
+    # row.
     .where(
         ENTRIES.c.dataset == sql.bindparam("dataset"),
         ENTRIES.c.key == sql.bindparam("key"),
@@ -101,12 +115,19 @@ class Transaction:
             return
         if self._hash_at(dataset, known.sequence) != known.hash:
             raise LedgerTampered(
-                f"the ledger of data set {dataset!r} no longer holds entry {known.sequence}, which was on the disk: "
-                "its file or its log was removed or replaced. Nothing was written. Restore the ledger from a backup."
+                f"the ledger of data set {dataset!r} no longer holds entry {known.sequence}, which "
+                "was on the disk: "
+                "its file or its log was removed or replaced. Nothing was written. Restore the "
+                "ledger from a backup."
             )
 
-    def _rows(self, statement: sql.Executable, values: dict[str, Any] | list[dict[str, Any]]) -> list[tuple[Any, ...]]:
-        """What a statement finds. On SQLite the driver is asked directly: that spares a third of a charge's time."""
+    def _rows(
+        self, statement: sql.Executable, values: dict[str, Any] | list[dict[str, Any]]
+    ) -> list[tuple[Any, ...]]:
+        """What a statement finds.
+
+        On SQLite the driver is asked directly: that spares a third of a charge's time.
+        """
         if self.connection.dialect.name != "sqlite":
             found = self.connection.execute(statement, values)
             return [tuple(row) for row in found] if found.returns_rows else []
@@ -120,7 +141,9 @@ class Transaction:
 
     def start(self, dataset: str) -> None:
         """Make sure the data set has a head to lock."""
-        insert = _insert(self.connection)(HEADS).values(dataset=dataset, sequence=EMPTY.sequence, hash=EMPTY.hash)
+        insert = _insert(self.connection)(HEADS).values(
+            dataset=dataset, sequence=EMPTY.sequence, hash=EMPTY.hash
+        )
         self.connection.execute(insert.on_conflict_do_nothing())
 
     def head(self, dataset: str) -> Head | None:
@@ -135,13 +158,17 @@ class Transaction:
             self._rows(LOCK, {"dataset": dataset})
 
     def ends(self, dataset: str) -> tuple[Head, dict[Account, Entry]]:
-        """The head, and the last entry of each account, its hash checked: it carries the account's totals."""
+        """The head, and the last entry of each account, its hash checked: it carries the account's
+        totals.
+        """
         head, lasts = EMPTY, []
         for *fields, sequence, digest in self._rows(ENDS, {"dataset": dataset}):
             head = Head(sequence, digest)
             if fields[1] is not None:
                 lasts.append(intact(_named(fields)))
-        return head, {entry.account: entry for entry in sorted(lasts, key=lambda entry: entry.account)}
+        return head, {
+            entry.account: entry for entry in sorted(lasts, key=lambda entry: entry.account)
+        }
 
     def datasets(self) -> list[str]:
         """Every data set that has a head or an entry."""
@@ -153,23 +180,37 @@ class Transaction:
         return [_named(row) for row in self._rows(NEXT, {"dataset": dataset, "after": after})]
 
     def rows(self, dataset: str) -> Iterator[dict[str, Any]]:
-        """All stored fields in order, unchecked. Page by page: a cursor would stay open when the reader stops."""
+        """All stored fields in order, unchecked.
+
+        Page by page: a cursor would stay open when the reader stops.
+        """
         page = self.page(dataset, after=-LARGEST)
         while page:
             yield from page
             page = self.page(dataset, after=page[-1]["sequence"])
 
     def append(self, entries: Sequence[Entry]) -> None:
-        """Write entries, move the head to the last, and read all of it back: what was written is what stands there."""
+        """Write entries, move the head to the last, and read all of it back: what was written is
+        what stands there.
+        """
         last = entries[-1]
         self._rows(APPEND, [entry.to_dict() for entry in entries])
         self._rows(MOVE, {"of": last.dataset, "to": last.sequence, "digest": last.hash})
         stands = self._rows(STANDS, {"dataset": last.dataset})
-        others = all(self._hash_at(entry.dataset, entry.sequence) == entry.hash for entry in entries[:-1])
-        expected = (*last.head, last.hash, last.spent_micro_epsilon, last.spent_atto_delta, last.spent_pico_rho)
+        others = all(
+            self._hash_at(entry.dataset, entry.sequence) == entry.hash for entry in entries[:-1]
+        )
+        expected = (
+            *last.head,
+            last.hash,
+            last.spent_micro_epsilon,
+            last.spent_atto_delta,
+            last.spent_pico_rho,
+        )
         if stands != [expected] or not others:
             raise LedgerTampered(
-                "the database did not keep what was written to it; nothing was charged. Something acts on its tables."
+                "the database did not keep what was written to it; nothing was charged. Something "
+                "acts on its tables."
             )
         self.appended = last
 
@@ -178,7 +219,9 @@ class Transaction:
         return [intact(_named(row)) for row in self._rows(PAID, {"dataset": dataset, "key": key})]
 
     def copy_to(self, other: Transaction) -> None:
-        """Write all rows into an empty ledger, unchecked: whoever wants them checked verifies the copy."""
+        """Write all rows into an empty ledger, unchecked: whoever wants them checked verifies the
+        copy.
+        """
         for dataset in self.datasets():
             page = self.page(dataset, after=-LARGEST)
             while page:
@@ -189,7 +232,9 @@ class Transaction:
                 other.connection.execute(sql.insert(HEADS), {"dataset": dataset, **head._asdict()})
 
     def check_file(self) -> None:
-        """The schema, word for word; then SQLite checks its own pages and indexes (PostgreSQL keeps checksums)."""
+        """The schema, word for word; then SQLite checks its own pages and indexes (PostgreSQL keeps
+        checksums).
+        """
         schema.check(self.connection)
         if self.connection.dialect.name == "sqlite":
             found = self.connection.exec_driver_sql("PRAGMA integrity_check(1)").scalar()

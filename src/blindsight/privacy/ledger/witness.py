@@ -1,9 +1,11 @@
-"""Heads kept elsewhere: a file that grows by a line for each head it is shown, signed where there is a key.
+"""Heads kept elsewhere: a file that grows by a line for each head it is shown, signed where there
+is a key.
 
-Whoever can write to a ledger's database can rewrite all of it, or put back an old copy. A witness on another disk,
-in another folder or on another host, which that person cannot write to, shows it: the chain must pass through every
-head that the witness holds. A signature (Ed25519: the ledger's keeper holds the private key, everyone may have the
-public one) shows that nobody else wrote a line. Lines that were taken away it does not show.
+Whoever can write to a ledger's database can rewrite all of it, or put back an old copy. A witness
+on another disk, in another folder or on another host, which that person cannot write to, shows it:
+the chain must pass through every head that the witness holds. A signature (Ed25519: the ledger's
+keeper holds the private key, everyone may have the public one) shows that nobody else wrote a line.
+Lines that were taken away it does not show.
 """
 
 from __future__ import annotations
@@ -33,9 +35,14 @@ _LARGEST = 1 << 28
 
 
 class SigningKey:
-    """An Ed25519 key that signs heads, or only checks them where it is a public one. The secret never shows."""
+    """An Ed25519 key that signs heads, or only checks them where it is a public one.
 
-    def __init__(self, secret: ed25519.Ed25519PrivateKey | None, public: ed25519.Ed25519PublicKey) -> None:
+    The secret never shows.
+    """
+
+    def __init__(
+        self, secret: ed25519.Ed25519PrivateKey | None, public: ed25519.Ed25519PublicKey
+    ) -> None:
         self._secret, self._public = secret, public
 
     @classmethod
@@ -51,12 +58,14 @@ class SigningKey:
             secret = serialization.load_pem_private_key(content, password=None)
             return cls(secret, _ed25519(secret.public_key()))  # type: ignore[arg-type]
         except (ValueError, TypeError):
-            raise InvalidParameter(f"{path} is not a key that blindsight ledger key makes.") from None
+            raise InvalidParameter(
+                f"{path} is not a key that blindsight ledger key makes."
+            ) from None
 
     @property
     def fingerprint(self) -> str:
         """Which key it is, for the witness; says nothing of the secret."""
-        return f"ed25519:{hashlib.sha256(b'fingerprint' + self._public.public_bytes_raw()).hexdigest()[:16]}"
+        return f"ed25519:{hashlib.sha256(b'fingerprint' + self._public.public_bytes_raw()).hexdigest()[:16]}"  # noqa: E501
 
     def sign(self, message: bytes) -> str:
         """A signature as text."""
@@ -83,32 +92,47 @@ def _ed25519(key: object) -> ed25519.Ed25519PublicKey:
 
 
 def make_key(path: str | Path) -> SigningKey:
-    """A new key in a file of its own, readable by its owner only, and its public half in PATH.pub."""
+    """A new key in a file of its own, readable by its owner only, and its public half in
+    PATH.pub.
+    """
     target = Path(path)
     if target.exists():
-        raise InvalidParameter(f"{target} exists already. Choose another name: a lost key cannot be made again.")
+        raise InvalidParameter(
+            f"{target} exists already. Choose another name: a lost key cannot be made again."
+        )
     key = ed25519.Ed25519PrivateKey.generate()
     pem, plain = serialization.Encoding.PEM, serialization.NoEncryption()
-    durable.write_file(target, key.private_bytes(pem, serialization.PrivateFormat.PKCS8, plain), replace=False)
+    durable.write_file(
+        target, key.private_bytes(pem, serialization.PrivateFormat.PKCS8, plain), replace=False
+    )
     public = key.public_key().public_bytes(pem, serialization.PublicFormat.SubjectPublicKeyInfo)
     durable.write_file(target.with_name(target.name + ".pub"), public, mode=0o644)
     return SigningKey.read(target)
 
 
-def witness(ledgers: Iterable[Ledger], to: str | Path, *, key: SigningKey | None = None) -> dict[str, Head]:
-    """Verify ledgers against the witness and themselves, then add their heads to it. Returns the heads.
+def witness(
+    ledgers: Iterable[Ledger], to: str | Path, *, key: SigningKey | None = None
+) -> dict[str, Head]:
+    """Verify ledgers against the witness and themselves, then add their heads to it. Returns the
+    heads.
 
-    `to` is a file, or a folder, which then holds one. A ledger that contradicts the witness is `LedgerTampered`, and
-    nothing is added.
+    `to` is a file, or a folder, which then holds one. A ledger that contradicts the witness is
+    `LedgerTampered`, and nothing is added.
     """
     place = _place(Path(to))
     known = read_witness(place, key=key) if place.exists() else {}
-    heads = {ledger.dataset: ledger.verify(known=known.get(ledger.dataset, ())) for ledger in ledgers}
+    heads = {
+        ledger.dataset: ledger.verify(known=known.get(ledger.dataset, ())) for ledger in ledgers
+    }
     lines = []
     for dataset, head in heads.items():
         if head in known.get(dataset, ()):
             continue
-        fields = {"dataset": dataset, **head._asdict(), "time": datetime.now(UTC).isoformat(timespec="seconds")}
+        fields = {
+            "dataset": dataset,
+            **head._asdict(),
+            "time": datetime.now(UTC).isoformat(timespec="seconds"),
+        }
         signed = {"key": "", "signature": ""}
         if key is not None:
             signed = {"key": key.fingerprint, "signature": key.sign(_message(fields))}
@@ -127,7 +151,9 @@ def witness(ledgers: Iterable[Ledger], to: str | Path, *, key: SigningKey | None
 
 
 def read_witness(path: str | Path, *, key: SigningKey | None = None) -> dict[str, list[Head]]:
-    """The heads that a witness holds, for each data set; with a key, every line must bear its signature."""
+    """The heads that a witness holds, for each data set; with a key, every line must bear its
+    signature.
+    """
     place = _place(Path(path))
     try:
         if place.stat().st_size > _LARGEST:
@@ -145,7 +171,9 @@ def read_witness(path: str | Path, *, key: SigningKey | None = None) -> dict[str
         except (ValueError, AttributeError, RecursionError):
             raise HostileFile(f"line {number} of {place} is not a witnessed head.") from None
         if key is not None and not key.holds(_message(fields), fields["signature"]):
-            raise LedgerTampered(f"line {number} of the witness {place} does not bear the signature of {key!r}.")
+            raise LedgerTampered(
+                f"line {number} of the witness {place} does not bear the signature of {key!r}."
+            )
         found.setdefault(fields["dataset"], []).append(Head(fields["sequence"], fields["hash"]))
     return found
 

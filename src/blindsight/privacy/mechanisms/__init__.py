@@ -12,11 +12,13 @@
 | `SubsetSelection` | a subset of k cells | yes | exact |
 | `NoisyTopK` | the indices of the largest scores | yes | float |
 
-A mechanism has `unit`, `neighbours`, `cost`, `domain` (which any value can be projected into), `release`, `log_prob`,
-`worst_pair`, `sampler` and `says`; `Mechanism` is the protocol, and `register` makes one of your own known to files.
+A mechanism has `unit`, `neighbours`, `cost`, `domain` (which any value can be projected into),
+`release`, `log_prob`, `worst_pair`, `sampler` and `says`; `Mechanism` is the protocol, and
+`register` makes one of your own known to files.
 
-"exact" draws with integers only, so that the low bits of a float cannot betray the input (Mironov 2012); use those
-for what outsiders see. "float" is fast and meant for what stays inside, such as gradients; guarantees say which.
+"exact" draws with integers only, so that the low bits of a float cannot betray the input (Mironov
+2012); use those for what outsiders see. "float" is fast and meant for what stays inside, such as
+gradients; guarantees say which.
 """
 
 from __future__ import annotations

@@ -15,7 +15,9 @@ __all__ = ["check_grid", "grid_units", "keep_dtype"]
 
 
 def keep_dtype(noisy: NDArray[Any], x: Any) -> NDArray[Any]:
-    """Back to the float type that came in; integers become float64, because noise has no whole steps here."""
+    """Back to the float type that came in; integers become float64, because noise has no whole
+    steps here.
+    """
     dtype = np.asarray(x).dtype
     return noisy.astype(dtype if dtype.kind == "f" else np.float64, copy=False)
 
@@ -31,7 +33,8 @@ def check_grid(grid: float) -> float:
 def grid_units(x: Any, grid: float) -> NDArray[np.int64]:
     """The nearest whole number of grid steps to every value; beyond 2^52 steps the last one.
 
-    Clipping brings values together, never apart, so it does not add to the sensitivity; refusing would tell.
+    Clipping brings values together, never apart, so it does not add to the sensitivity; refusing
+    would tell.
     """
     with np.errstate(over="ignore"):
         units = np.rint(checks.finite_array("x", x) / grid)

@@ -1,19 +1,21 @@
 """Discrete Gaussian noise of any width, fast: a sum of small ones at powers of three.
 
-A discrete Gaussian of variance S0 = 41 is read from a table of cumulative probabilities of 256 bits. The noise is
-z_0 + 3 z_1 + 9 z_2 + ... with J of these, and is nearly the discrete Gaussian of variance S0 (9^J - 1)/8. How nearly
-follows from Poisson's summation: for s >= 2 and any shift x
+A discrete Gaussian of variance S0 = 41 is read from a table of cumulative probabilities of 256
+bits. The noise is z_0 + 3 z_1 + 9 z_2 + ... with J of these, and is nearly the discrete Gaussian of
+variance S0 (9^J - 1)/8. How nearly follows from Poisson's summation: for s >= 2 and any shift x
 
-    sum over m in Z of exp(-(m - x)^2 / (2 s^2)) = s sqrt(2 pi) (1 + e),  |e| <= 2.1 exp(-2 pi^2 s^2).
+    sum over m in Z of exp(-(m - x)^2 / (2 s^2)) = s sqrt(2 pi) (1 + e),  |e| <= 2.1 exp(-2 pi^2
+    s^2).
 
-- *Convolution.* Given z = a + 3^j b with independent discrete Gaussians a (variance A = S0 (9^j - 1)/8) and b (variance
-  S0), the terms of Pr(z) are a Gaussian in b of variance 1/(1/S0 + 9^j/A) >= 4.1, so Pr(z) is the discrete Gaussian's
-  up to a factor within exp(+- 2^-114), and the levels after the first add less than a thousandth of that.
-- *Table.* Values beyond +-160 (probability below 2^-440) are left out and each probability is rounded to 2^-256: the
-  statistical distance of one value is below 2^-247.
+- *Convolution.* Given z = a + 3^j b with independent discrete Gaussians a (variance A = S0 (9^j -
+  1)/8) and b (variance S0), the terms of Pr(z) are a Gaussian in b of variance 1/(1/S0 + 9^j/A) >=
+  4.1, so Pr(z) is the discrete Gaussian's up to a factor within exp(+- 2^-114), and the levels
+  after the first add less than a thousandth of that.
+- *Table.* Values beyond +-160 (probability below 2^-440) are left out and each probability is
+  rounded to 2^-256: the statistical distance of one value is below 2^-247.
 
-A vector of a thousand million values is thus within a factor exp(+- 1e-25) of its stated law but for events of
-probability 1e-64: what `DiscreteGaussian.mu` adds for it is larger by far.
+A vector of a thousand million values is thus within a factor exp(+- 1e-25) of its stated law but
+for events of probability 1e-64: what `DiscreteGaussian.mu` adds for it is larger by far.
 """
 
 from __future__ import annotations
@@ -50,7 +52,9 @@ def levels_for(steps: float) -> int:
     for levels in range(1, MOST_LEVELS + 1):
         if width(levels) >= steps:
             return levels
-    raise InvalidParameter(f"noise of {steps:.3g} steps is too wide for the sampler; use a coarser grid.")
+    raise InvalidParameter(
+        f"noise of {steps:.3g} steps is too wide for the sampler; use a coarser grid."
+    )
 
 
 def convolved_gaussian(levels: int, size: int, *, rng: Rng) -> NDArray[np.int64]:
@@ -61,13 +65,16 @@ def convolved_gaussian(levels: int, size: int, *, rng: Rng) -> NDArray[np.int64]
     block = _BLOCK // levels
     for start in range(0, size, block):
         part = result[start : start + block]
-        # All levels at once: a small vector then costs one look into the table, not one for each level.
+        # All levels at once: a small vector then costs one look into the table, not one for each
+        # level.
         part[:] = powers @ _from_table(levels * part.size, rng).reshape(levels, -1)
     return result
 
 
 def _from_table(size: int, rng: Rng) -> NDArray[np.int64]:
-    """The first value whose cumulative probability exceeds 256 random bits; 64 of them decide but for ties."""
+    """The first value whose cumulative probability exceeds 256 random bits; 64 of them decide but
+    for ties.
+    """
     first, whole = _table()
     drawn = words(rng, size)
     row = np.searchsorted(first, drawn, side="right")
@@ -79,7 +86,9 @@ def _from_table(size: int, rng: Rng) -> NDArray[np.int64]:
 
 @lru_cache(maxsize=1)
 def _table() -> tuple[NDArray[np.uint64], list[int]]:
-    """Cumulative probabilities of -160 .. 159 in units of 2^-256: their first 64 bits, and whole."""
+    """Cumulative probabilities of -160 .. 159 in units of 2^-256: their first 64 bits, and
+    whole.
+    """
     with localcontext() as context:
         context.prec = 160
         mass = [(Decimal(-k * k) / (2 * BASE_VARIANCE)).exp() for k in range(-_REACH, _REACH + 1)]

@@ -1,7 +1,9 @@
-"""What a mechanism takes: a domain that every value can be put into, so that a release never refuses private data.
+"""What a mechanism takes: a domain that every value can be put into, so that a release never
+refuses private data.
 
-A domain knows how to project any value of the right shape into itself (clipping is part of the mechanism), how far two
-values are apart in the mechanism's own measure, and how far apart those of neighbours may be.
+A domain knows how to project any value of the right shape into itself (clipping is part of the
+mechanism), how far two values are apart in the mechanism's own measure, and how far apart those of
+neighbours may be.
 """
 
 from __future__ import annotations
@@ -38,7 +40,9 @@ class Domain(Protocol):
 
 @dataclass(frozen=True)
 class Reals:
-    """Vectors of real numbers; those of neighbours are at most `reach` apart in the norm of this order (1, 2, inf)."""
+    """Vectors of real numbers; those of neighbours are at most `reach` apart in the norm of this
+    order (1, 2, inf).
+    """
 
     reach: float
     order: float
@@ -58,7 +62,9 @@ class Reals:
 
 @dataclass(frozen=True)
 class _Rows:
-    """Values of records side by side, each released by itself: neighbours differ in one of them, in any way."""
+    """Values of records side by side, each released by itself: neighbours differ in one of them, in
+    any way.
+    """
 
     @property
     def reach(self) -> float:
@@ -133,7 +139,9 @@ class Sphere(_Rows):
         norm = np.linalg.norm(scaled, axis=-1, keepdims=True)
         unit = scaled / np.where(norm > 0, norm, 1.0)
         # What is of norm 1 already stays as it is, to the last bit.
-        return np.where(np.abs(norm * peak - 1) < 1e-9, values, unit).astype(np.asarray(x).dtype, copy=False)
+        return np.where(np.abs(norm * peak - 1) < 1e-9, values, unit).astype(
+            np.asarray(x).dtype, copy=False
+        )
 
     def distance(self, x: Any, other: Any) -> float:
         """How many rows differ."""

@@ -1,8 +1,10 @@
-"""The multidimensional mechanism of Duchi, Jordan and Wainwright (2018), in the form that also holds for even d.
+"""The multidimensional mechanism of Duchi, Jordan and Wainwright (2018), in the form that also
+holds for even d.
 
-A row t in [-1, 1]^d is first rounded at random to a corner v with E v = t. Then a corner s is drawn: each s with
-s.v > 0 is e^epsilon times as likely as each other one, and B s is released, with B such that E(B s) = t. (Counting
-the ties s.v = 0 of an even d as agreeing on both sides, as in the first publication, would cost ln(1 + e^epsilon).)
+A row t in [-1, 1]^d is first rounded at random to a corner v with E v = t. Then a corner s is
+drawn: each s with s.v > 0 is e^epsilon times as likely as each other one, and B s is released, with
+B such that E(B s) = t. (Counting the ties s.v = 0 of an even d as agreeing on both sides, as in the
+first publication, would cost ln(1 + e^epsilon).)
 """
 
 from __future__ import annotations
@@ -28,8 +30,8 @@ __all__ = ["Duchi"]
 class Duchi:
     """Release rows of [-bound, bound]^dimensions as corners of a larger box, without bias.
 
-    Guarantee: `epsilon` for a whole row. Local model. Output is one of 2^d corners; which one is chosen with
-    floating-point uniforms.
+    Guarantee: `epsilon` for a whole row. Local model. Output is one of 2^d corners; which one is
+    chosen with floating-point uniforms.
     """
 
     epsilon: float
@@ -59,15 +61,20 @@ class Duchi:
     def magnitude(self) -> float:
         """B x bound, the size of every released coordinate."""
         d = self.dimensions
-        # B = (2^d + N (e^eps - 1)) / (C(d-1, floor(d/2)) (e^eps - 1)), N = corners with s.v > 0; all over 2^d.
+        # B = (2^d + N (e^eps - 1)) / (C(d-1, floor(d/2)) (e^eps - 1)), N = corners with s.v > 0;
+        # all over 2^d.
         gain = math.expm1(min(self.epsilon, 700))
         return (
-            self.bound * (1 + self._agreeing * gain) / (math.exp(_log_choose(d - 1, d // 2) - d * math.log(2)) * gain)
+            self.bound
+            * (1 + self._agreeing * gain)
+            / (math.exp(_log_choose(d - 1, d // 2) - d * math.log(2)) * gain)
         )
 
     @property
     def _agreeing(self) -> float:
-        """The share N / 2^d of corners that agree with a given one in more than half of the coordinates."""
+        """The share N / 2^d of corners that agree with a given one in more than half of the
+        coordinates.
+        """
         d = self.dimensions
         ties = math.exp(_log_choose(d, d // 2) - d * math.log(2)) if d % 2 == 0 else 0.0
         return (1 - ties) / 2
@@ -97,7 +104,9 @@ class Duchi:
         return keep_dtype(corner.reshape(np.shape(x)), x)
 
     def log_prob(self, released: Any, x: Any) -> NDArray[np.float64]:
-        """ln Pr(released row | row): the probability that v agrees with it in more than half, by convolution."""
+        """ln Pr(released row | row): the probability that v agrees with it in more than half, by
+        convolution.
+        """
         rows = self._rows(x)
         sign = np.sign(np.asarray(released, np.float64)).reshape(rows.shape)
         match = (1 + sign * rows) / 2
@@ -115,9 +124,13 @@ class Duchi:
     def _rows(self, x: Any) -> NDArray[np.float64]:
         values = checks.finite_array("x", x)
         if values.ndim == 0 or values.shape[-1] != self.dimensions:
-            raise InvalidData(f"x must have rows of {self.dimensions} numbers, got shape {values.shape}.")
+            raise InvalidData(
+                f"x must have rows of {self.dimensions} numbers, got shape {values.shape}."
+            )
         if np.abs(values).max(initial=0) > self.bound:
-            raise InvalidData(f"x must lie in [-{self.bound:g}, {self.bound:g}]: clip it before the release.")
+            raise InvalidData(
+                f"x must lie in [-{self.bound:g}, {self.bound:g}]: clip it before the release."
+            )
         return values.reshape(-1, self.dimensions) / self.bound
 
 

@@ -1,8 +1,8 @@
 """An exact sampler on integers: no floating point between the dice and the noise.
 
-The discrete Laplace of Canonne, Kamath and Steinke (2020), vectorised. Parameters are fractions, every decision is the
-comparison of a uniform integer with an integer, so the output has the stated distribution exactly, whatever the dice
-are, and tells nothing through its low bits.
+The discrete Laplace of Canonne, Kamath and Steinke (2020), vectorised. Parameters are fractions,
+every decision is the comparison of a uniform integer with an integer, so the output has the stated
+distribution exactly, whatever the dice are, and tells nothing through its low bits.
 """
 
 from __future__ import annotations
@@ -20,10 +20,13 @@ __all__ = ["discrete_laplace", "fraction_above"]
 
 
 def fraction_above(value: float) -> Fraction:
-    """The least fraction of at least `value` that the samplers can take (nine digits): rounds toward privacy."""
+    """The least fraction of at least `value` that the samplers can take (nine digits): rounds
+    toward privacy.
+    """
     if not 0 < value < 2**30:
         raise InvalidParameter(
-            f"the exact samplers take a noise scale below 2^30 grid steps, got {value:.4g}; use a coarser grid."
+            f"the exact samplers take a noise scale below 2^30 grid steps, got {value:.4g}; use a "
+            "coarser grid."
         )
     shift = 30 - max(0, math.frexp(value)[1])
     return Fraction(math.ceil(Fraction(value) * (1 << shift)), 1 << shift)
@@ -57,7 +60,9 @@ def discrete_laplace(scale: Fraction, size: int, *, rng: Rng) -> NDArray[np.int6
         raise InvalidParameter(f"scale must be above 0, got {scale}.")
     top, bottom = scale.numerator, scale.denominator
     if max(top, bottom) > 2**31:
-        raise InvalidParameter(f"scale must be a fraction of 31-bit integers, got {scale}; see fraction_above.")
+        raise InvalidParameter(
+            f"scale must be a fraction of 31-bit integers, got {scale}; see fraction_above."
+        )
     result = np.empty(size, np.int64)
     todo = np.arange(size)
     while todo.size:
@@ -70,8 +75,12 @@ def discrete_laplace(scale: Fraction, size: int, *, rng: Rng) -> NDArray[np.int6
     return result
 
 
-def _geometric(top: int, bottom: int, size: int, rng: Rng) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """A draw of Geometric(1 - exp(-bottom/top)) for each element, and which of them were accepted."""
+def _geometric(
+    top: int, bottom: int, size: int, rng: Rng
+) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """A draw of Geometric(1 - exp(-bottom/top)) for each element, and which of them were
+    accepted.
+    """
     offset = _below(top, size, rng)
     accepted = _unit_exp(offset, top, rng)
     turns = np.zeros(size, np.int64)

@@ -1,8 +1,10 @@
-"""Random flipping of bits (Algorithm 1 of Wang, Lu and Zhang 2020): randomised response, bit by bit.
+"""Random flipping of bits (Algorithm 1 of Wang, Lu and Zhang 2020): randomised response, bit by
+bit.
 
-A bit flipped with probability beta has Pr(out | 0) / Pr(out | 1) at most max((1-beta)/beta, beta/(1-beta)), so its
-epsilon is |ln((1-beta)/beta)|, and a record of c bits that may all differ costs c times that. The paper's Theorem 4
-takes beta = e^-epsilon for the whole matrix; that holds per bit only for epsilon >= ln((1+sqrt 5)/2) = 0.4812.
+A bit flipped with probability beta has Pr(out | 0) / Pr(out | 1) at most max((1-beta)/beta,
+beta/(1-beta)), so its epsilon is |ln((1-beta)/beta)|, and a record of c bits that may all differ
+costs c times that. The paper's Theorem 4 takes beta = e^-epsilon for the whole matrix; that holds
+per bit only for epsilon >= ln((1+sqrt 5)/2) = 0.4812.
 """
 
 from __future__ import annotations
@@ -30,8 +32,8 @@ _CHUNK = 1 << 22
 class BitFlip:
     """Flip each bit with probability `beta`, independently.
 
-    Guarantee: epsilon = |ln((1-beta)/beta)| per bit, `n_bits` times that per record. Local model. The sampler is
-    exact: beta is compared with 64 random bits.
+    Guarantee: epsilon = |ln((1-beta)/beta)| per bit, `n_bits` times that per record. Local model.
+    The sampler is exact: beta is compared with 64 random bits.
 
     Examples:
         >>> print(BitFlip.proven(1.0, n_bits=48, unit="record").cost)
@@ -56,7 +58,9 @@ class BitFlip:
 
     @classmethod
     def proven(cls, epsilon: float, *, n_bits: int = 1, unit: FlipUnit = "record") -> BitFlip:
-        """The least beta that keeps `epsilon` per unit: 1/(1+e^epsilon) per bit, 1/(1+e^(epsilon/c)) per record."""
+        """The least beta that keeps `epsilon` per unit: 1/(1+e^epsilon) per bit,
+        1/(1+e^(epsilon/c)) per record.
+        """
         target = checks.positive("epsilon", epsilon)
         n_bits = checks.whole("n_bits", n_bits)
         checks.one_of("unit", unit, get_args(FlipUnit))
@@ -107,7 +111,9 @@ class BitFlip:
         return np.asarray(np.bitwise_xor(bits, mask.astype(bits.dtype)))
 
     def release_packed(self, codes: Any, *, rng: Rng) -> NDArray[np.uint8]:
-        """Flip packed codes: (n, ceil(n_bits/8)) bytes, bits from the low end; padding bits stay zero."""
+        """Flip packed codes: (n, ceil(n_bits/8)) bytes, bits from the low end; padding bits stay
+        zero.
+        """
         packed = np.asarray(codes)
         width = -(-self.n_bits // 8)
         if packed.dtype != np.uint8 or packed.ndim != 2 or packed.shape[1] != width:
@@ -131,7 +137,9 @@ class BitFlip:
         return np.choose(changed, [kept, flipped]).astype(np.float64)
 
     def _mask(self, count: int, rng: Rng) -> NDArray[np.bool_]:
-        """True with probability beta, to 64 binary digits: 16 random bits decide, 48 more where those tie."""
+        """True with probability beta, to 64 binary digits: 16 random bits decide, 48 more where
+        those tie.
+        """
         threshold = min(math.ceil(self.beta * 2**64), 2**64)
         high, low = threshold >> 48, threshold & ((1 << 48) - 1)
         mask = np.empty(count, np.bool_)

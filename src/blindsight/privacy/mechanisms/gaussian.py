@@ -1,8 +1,10 @@
-"""Gaussian noise, calibrated by its exact privacy curve (Balle and Wang 2018), and the discrete Gaussian.
+"""Gaussian noise, calibrated by its exact privacy curve (Balle and Wang 2018), and the discrete
+Gaussian.
 
 For l2 sensitivity D and noise sigma the smallest delta at epsilon is
     Phi(D/(2 sigma) - epsilon sigma/D) - e^epsilon Phi(-D/(2 sigma) - epsilon sigma/D).
-The discrete Gaussian is bounded by a continuous one that is narrower by a hair (`DiscreteGaussian`).
+The discrete Gaussian is bounded by a continuous one that is narrower by a hair
+(`DiscreteGaussian`).
 """
 
 from __future__ import annotations
@@ -35,8 +37,8 @@ _ROUNDING_VARIANCE = 9
 class Gaussian:
     """Add N(0, sigma^2) to a vector whose l2 sensitivity is `sensitivity`.
 
-    Guarantee: (epsilon, delta) with the smallest epsilon at the stated `delta`, for the whole vector. Floating
-    point: for inside use; `DiscreteGaussian` is for outsiders.
+    Guarantee: (epsilon, delta) with the smallest epsilon at the stated `delta`, for the whole
+    vector. Floating point: for inside use; `DiscreteGaussian` is for outsiders.
     """
 
     sigma: float
@@ -66,10 +68,14 @@ class Gaussian:
         target, limit = checks.positive("epsilon", epsilon), _check_delta(delta)
         ratio = _least(lambda sigma: _delta(target, sigma) <= limit)
         sigma = ratio * checks.positive("sensitivity", sensitivity)
-        found = cls(sigma=sigma, sensitivity=sensitivity, delta=delta, unit=unit, neighbours=neighbours)
+        found = cls(
+            sigma=sigma, sensitivity=sensitivity, delta=delta, unit=unit, neighbours=neighbours
+        )
         while found.cost.epsilon > target:
             sigma *= 1 + 1e-12
-            found = cls(sigma=sigma, sensitivity=sensitivity, delta=delta, unit=unit, neighbours=neighbours)
+            found = cls(
+                sigma=sigma, sensitivity=sensitivity, delta=delta, unit=unit, neighbours=neighbours
+            )
         return found
 
     @property
@@ -112,21 +118,25 @@ class Gaussian:
 
 @dataclass(frozen=True, kw_only=True)
 class DiscreteGaussian:
-    """Round to a grid and add discrete Gaussian noise of standard deviation `sigma`: for what leaves.
+    """Round to a grid and add discrete Gaussian noise of standard deviation `sigma`: for what
+    leaves.
 
     Parameters:
-        sigma: of the noise, in the units of the vector.
-        sensitivity: l2, of the vector before it is rounded.
-        dimensions: coordinates that may change together. Rounding moves the difference of two neighbours by at most one
-            step in each of them, so by sqrt(dimensions) steps in all; 0 where values lie on the grid already.
+        sigma: of the noise, in the units of the vector. sensitivity: l2, of the vector before it is
+        rounded. dimensions: coordinates that may change together. Rounding moves the difference of
+        two neighbours by at most one
+            step in each of them, so by sqrt(dimensions) steps in all; 0 where values lie on the
+            grid already.
         levels: of the sampler (`convolved`): the noise is `width(levels)` steps of the grid wide.
 
-    Guarantee: (epsilon, delta) for the whole vector, that of continuous Gaussian noise with `mu`. The discrete Gaussian
-    of variance s^2 on the integers is, up to a factor within exp(+- 4 exp(-2 pi^2 h^2)), what comes out when N(0, s^2 -
-    h^2) is added and the result is rounded at random to an integer by a discrete Gaussian of variance h^2 around it:
-    summing the product of both densities over the real line gives the density of variance s^2, and the rounding's
-    normalisation is constant up to that factor by Poisson's summation. Rounding does not depend on the data, so the
-    continuous mechanism with variance s^2 - h^2 bounds the discrete one; with h = 3 the factor is exp(+- 2^-253).
+    Guarantee: (epsilon, delta) for the whole vector, that of continuous Gaussian noise with `mu`.
+    The discrete Gaussian of variance s^2 on the integers is, up to a factor within exp(+- 4 exp(-2
+    pi^2 h^2)), what comes out when N(0, s^2 - h^2) is added and the result is rounded at random to
+    an integer by a discrete Gaussian of variance h^2 around it: summing the product of both
+    densities over the real line gives the density of variance s^2, and the rounding's normalisation
+    is constant up to that factor by Poisson's summation. Rounding does not depend on the data, so
+    the continuous mechanism with variance s^2 - h^2 bounds the discrete one; with h = 3 the factor
+    is exp(+- 2^-253).
     """
 
     sigma: float
@@ -183,7 +193,9 @@ class DiscreteGaussian:
         neighbours: Neighbours = "replace one",
     ) -> DiscreteGaussian:
         """The least sigma (to a thousandth) that keeps (epsilon, delta), rounded toward privacy."""
-        plain = Gaussian.calibrate(epsilon, delta=delta, sensitivity=sensitivity, unit=unit, neighbours=neighbours)
+        plain = Gaussian.calibrate(
+            epsilon, delta=delta, sensitivity=sensitivity, unit=unit, neighbours=neighbours
+        )
 
         def make(sigma: float) -> DiscreteGaussian:
             return cls.fine(
@@ -207,16 +219,22 @@ class DiscreteGaussian:
 
     @property
     def mu(self) -> float:
-        """Sensitivity over sigma of the continuous Gaussian that bounds this one, rounding counted."""
+        """Sensitivity over sigma of the continuous Gaussian that bounds this one, rounding
+        counted.
+        """
         steps = width(self.levels)
         reach = self.sensitivity / self.grid + math.sqrt(self.dimensions)
-        # A thousand-millionth more than needed: far more than the sampler's distance from its law can cost.
+        # A thousand-millionth more than needed: far more than the sampler's distance from its law
+        # can cost.
         return (1 + 1e-9) * reach / math.sqrt(steps * steps - _ROUNDING_VARIANCE)
 
     @property
     def says(self) -> str:
         """In a few words."""
-        return f"discrete Gaussian noise, sigma = {self.sigma:.4g} for sensitivity {self.sensitivity:.4g}"
+        return (
+            f"discrete Gaussian noise, sigma = {self.sigma:.4g} for sensitivity "
+            f"{self.sensitivity:.4g}"
+        )
 
     @property
     def cost(self) -> Cost:
@@ -248,7 +266,9 @@ class DiscreteGaussian:
 def _check_delta(delta: float) -> float:
     value = checks.number("delta", delta)
     if not 0 < value < 1:
-        raise InvalidParameter(f"delta must be above 0 and below 1 for Gaussian noise, got {delta!r}.")
+        raise InvalidParameter(
+            f"delta must be above 0 and below 1 for Gaussian noise, got {delta!r}."
+        )
     return value
 
 
@@ -256,7 +276,10 @@ def _delta(epsilon: float, ratio: float) -> float:
     """The exact privacy curve for sigma = ratio x sensitivity."""
     half, shift = 0.5 / ratio, epsilon * ratio
     # The second term in logarithms: e^epsilon alone overflows.
-    return float(np.exp(scipy.special.log_ndtr(half - shift)) - np.exp(epsilon + scipy.special.log_ndtr(-half - shift)))
+    return float(
+        np.exp(scipy.special.log_ndtr(half - shift))
+        - np.exp(epsilon + scipy.special.log_ndtr(-half - shift))
+    )
 
 
 def gaussian_epsilon(mu: float, delta: float) -> float:

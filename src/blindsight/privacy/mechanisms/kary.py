@@ -1,8 +1,9 @@
 """One of k cells, released: k-ary randomised response and subset selection.
 
-k-ary response tells the truth with probability e^eps/(e^eps + k - 1), else another cell, all alike. Subset selection
-(Ye and Barg 2018, Wang et al. 2016) releases a subset of w cells that holds the true one with probability
-w e^eps / (w e^eps + k - w), the others uniformly; w near k/(1 + e^eps) is the best size, and w = 1 is k-ary response.
+k-ary response tells the truth with probability e^eps/(e^eps + k - 1), else another cell, all alike.
+Subset selection (Ye and Barg 2018, Wang et al. 2016) releases a subset of w cells that holds the
+true one with probability w e^eps / (w e^eps + k - w), the others uniformly; w near k/(1 + e^eps) is
+the best size, and w = 1 is k-ary response.
 """
 
 from __future__ import annotations
@@ -27,10 +28,11 @@ __all__ = ["KaryResponse", "SubsetSelection"]
 
 @dataclass(frozen=True, kw_only=True)
 class KaryResponse:
-    """Release a cell in [0, k): the true one with probability e^eps/(e^eps + k - 1), else another at random.
+    """Release a cell in [0, k): the true one with probability e^eps/(e^eps + k - 1), else another
+    at random.
 
-    Guarantee: `epsilon` per unit, pure, in the local model. Exact: the decision compares 128 random bits
-    with a threshold rounded toward privacy.
+    Guarantee: `epsilon` per unit, pure, in the local model. Exact: the decision compares 128 random
+    bits with a threshold rounded toward privacy.
     """
 
     epsilon: float
@@ -87,8 +89,8 @@ class KaryResponse:
 class SubsetSelection:
     """Release a subset of `size` of the k cells that tends to hold the true one.
 
-    `size=None` picks the size that tells most about the true cell for the budget. Guarantee: `epsilon` per unit,
-    pure, in the local model; exact sampler.
+    `size=None` picks the size that tells most about the true cell for the budget. Guarantee:
+    `epsilon` per unit, pure, in the local model; exact sampler.
     """
 
     epsilon: float
@@ -140,7 +142,9 @@ class SubsetSelection:
         """A row of k booleans for each cell given: the members of its subset."""
         cells = check_cells(x, self.k)
         flat = cells.ravel().astype(np.int64)
-        inside = ~_coin(lie_threshold(self.epsilon, Fraction(self.k - self._width, self._width)), flat.size, rng)
+        inside = ~_coin(
+            lie_threshold(self.epsilon, Fraction(self.k - self._width, self._width)), flat.size, rng
+        )
         members = np.empty((flat.size, self.k), np.bool_)
         rows = max(1, (1 << 22) // self.k)
         for start in range(0, flat.size, rows):
@@ -148,8 +152,11 @@ class SubsetSelection:
             members[part] = self._draw(flat[part], inside[part], rng)
         return members.reshape(*cells.shape, self.k)
 
-    def _draw(self, cells: NDArray[np.int64], inside: NDArray[np.bool_], rng: Rng) -> NDArray[np.bool_]:
-        # Random 64-bit keys order the other cells uniformly; the true cell comes first when inside, last when not.
+    def _draw(
+        self, cells: NDArray[np.int64], inside: NDArray[np.bool_], rng: Rng
+    ) -> NDArray[np.bool_]:
+        # Random 64-bit keys order the other cells uniformly; the true cell comes first when inside,
+        # last when not.
         keys = words(rng, cells.size * self.k).reshape(cells.size, self.k) | np.uint64(1)
         keys[np.arange(cells.size), cells] = np.where(inside, np.uint64(0), np.uint64(2**64 - 1))
         chosen = np.argpartition(keys, self._width - 1, axis=1)[:, : self._width]
@@ -180,10 +187,12 @@ def check_cells(x: Any, k: int) -> NDArray[Any]:
 
 
 def lie_threshold(epsilon: float, others: int | Fraction) -> int:
-    """The lie's probability others e^-eps / (1 + others e^-eps) in units of 2^-128, rounded up: toward privacy.
+    """The lie's probability others e^-eps / (1 + others e^-eps) in units of 2^-128, rounded up:
+    toward privacy.
 
-    In sixty decimal digits: a float would round the truth's probability to 1 above epsilon = 37, and lies of less than
-    2^-64 would be told too seldom. Beyond epsilon = 80 a lie is told more often than it must be, never less.
+    In sixty decimal digits: a float would round the truth's probability to 1 above epsilon = 37,
+    and lies of less than 2^-64 would be told too seldom. Beyond epsilon = 80 a lie is told more
+    often than it must be, never less.
     """
     with localcontext() as context:
         context.prec = 60

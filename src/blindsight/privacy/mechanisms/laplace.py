@@ -1,8 +1,8 @@
 """Laplace noise: fast in floating point for inside use, discrete and exact for what leaves.
 
-A vector with l1 sensitivity D plus independent Laplace(scale) noise has epsilon = D / scale. The discrete one first
-rounds to a grid; rounding may widen each of d coordinates' difference by one step, so its sensitivity is counted in
-steps as D / grid + d.
+A vector with l1 sensitivity D plus independent Laplace(scale) noise has epsilon = D / scale. The
+discrete one first rounds to a grid; rounding may widen each of d coordinates' difference by one
+step, so its sensitivity is counted in steps as D / grid + d.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _BLOCK = 1 << 14
 class Laplace:
     """Add Laplace noise of the given `scale` to a vector whose l1 sensitivity is `sensitivity`.
 
-    Guarantee: epsilon = sensitivity / scale for the whole vector. The noise is floating point: keep it inside, or
-    round what leaves; `DiscreteLaplace` is for outsiders.
+    Guarantee: epsilon = sensitivity / scale for the whole vector. The noise is floating point: keep
+    it inside, or round what leaves; `DiscreteLaplace` is for outsiders.
     """
 
     scale: float
@@ -48,7 +48,12 @@ class Laplace:
 
     @classmethod
     def calibrate(
-        cls, epsilon: float, *, sensitivity: float, unit: Unit, neighbours: Neighbours = "replace one"
+        cls,
+        epsilon: float,
+        *,
+        sensitivity: float,
+        unit: Unit,
+        neighbours: Neighbours = "replace one",
     ) -> Laplace:
         """The least scale that keeps `epsilon`, rounded toward privacy."""
         target = checks.positive("epsilon", epsilon)
@@ -65,7 +70,9 @@ class Laplace:
     @property
     def cost(self) -> Cost:
         """sensitivity / scale."""
-        return Cost(epsilon=self.sensitivity / self.scale, unit=self.unit, neighbours=self.neighbours)
+        return Cost(
+            epsilon=self.sensitivity / self.scale, unit=self.unit, neighbours=self.neighbours
+        )
 
     @property
     def domain(self) -> Reals:
@@ -81,7 +88,8 @@ class Laplace:
         values = checks.number_array("x", x)
         noisy = np.empty(values.shape)
         flat, out = values.ravel(), noisy.reshape(-1)
-        # In blocks that stay in the cache: numpy's ziggurat draws the size, one random bit the sign.
+        # In blocks that stay in the cache: numpy's ziggurat draws the size, one random bit the
+        # sign.
         for start in range(0, flat.size, _BLOCK):
             block, given = out[start : start + _BLOCK], flat[start : start + _BLOCK]
             checks.refuse_infinite("x", given)
@@ -100,12 +108,14 @@ class Laplace:
 
 @dataclass(frozen=True, kw_only=True)
 class DiscreteLaplace:
-    """Round to a grid and add exact discrete Laplace noise; `scale` and `sensitivity` are in grid steps.
+    """Round to a grid and add exact discrete Laplace noise; `scale` and `sensitivity` are in grid
+    steps.
 
-    `dimensions` of the steps of `sensitivity` are for the rounding: values before it may be that much less apart.
+    `dimensions` of the steps of `sensitivity` are for the rounding: values before it may be that
+    much less apart.
 
-    Guarantee: epsilon = sensitivity / scale for the whole vector, with no leak through floating point: output is a
-    multiple of a power of two, sampled by integer comparisons only.
+    Guarantee: epsilon = sensitivity / scale for the whole vector, with no leak through floating
+    point: output is a multiple of a power of two, sampled by integer comparisons only.
     """
 
     scale: Fraction
@@ -119,7 +129,11 @@ class DiscreteLaplace:
     def __post_init__(self) -> None:
         checks.positive("scale", self.scale)
         object.__setattr__(self, "scale", Fraction(self.scale))
-        checks.whole("sensitivity", self.sensitivity, least=checks.whole("dimensions", self.dimensions, least=0) + 1)
+        checks.whole(
+            "sensitivity",
+            self.sensitivity,
+            least=checks.whole("dimensions", self.dimensions, least=0) + 1,
+        )
         check_grid(self.grid)
         _ = self.cost
 
@@ -134,18 +148,31 @@ class DiscreteLaplace:
         unit: Unit,
         neighbours: Neighbours = "replace one",
     ) -> DiscreteLaplace:
-        """For a vector of `dimensions` coordinates with real l1 `sensitivity`, before rounding to the grid.
+        """For a vector of `dimensions` coordinates with real l1 `sensitivity`, before rounding to
+        the grid.
 
-        Where values are whole multiples of the grid already (counts on grid 1), pass dimensions=0: rounding then
-        widens nothing.
+        Where values are whole multiples of the grid already (counts on grid 1), pass dimensions=0:
+        rounding then widens nothing.
         """
         target = checks.positive("epsilon", epsilon)
         extra = checks.whole("dimensions", dimensions, least=0)
-        steps = math.ceil(Fraction(checks.positive("sensitivity", sensitivity)) / Fraction(check_grid(grid))) + extra
+        steps = (
+            math.ceil(
+                Fraction(checks.positive("sensitivity", sensitivity)) / Fraction(check_grid(grid))
+            )
+            + extra
+        )
         scale = fraction_above(steps / target)
         while float(Fraction(steps) / scale) > target:
             scale += Fraction(1, scale.denominator)
-        return cls(scale=scale, sensitivity=steps, grid=grid, unit=unit, neighbours=neighbours, dimensions=extra)
+        return cls(
+            scale=scale,
+            sensitivity=steps,
+            grid=grid,
+            unit=unit,
+            neighbours=neighbours,
+            dimensions=extra,
+        )
 
     @property
     def says(self) -> str:
@@ -155,11 +182,15 @@ class DiscreteLaplace:
     @property
     def cost(self) -> Cost:
         """sensitivity / scale, in grid steps."""
-        return Cost(epsilon=float(self.sensitivity / self.scale), unit=self.unit, neighbours=self.neighbours)
+        return Cost(
+            epsilon=float(self.sensitivity / self.scale), unit=self.unit, neighbours=self.neighbours
+        )
 
     @property
     def domain(self) -> Reals:
-        """Vectors; those of neighbours differ by so little in l1 that rounded they differ by at most `sensitivity`."""
+        """Vectors; those of neighbours differ by so little in l1 that rounded they differ by at
+        most `sensitivity`.
+        """
         return Reals((self.sensitivity - self.dimensions) * self.grid, 1)
 
     def worst_pair(self) -> tuple[NDArray[Any], NDArray[Any]]:

@@ -1,4 +1,6 @@
-"""Mechanisms as data: what one must have, and its way to JSON and back by type name and parameters."""
+"""Mechanisms as data: what one must have, and its way to JSON and back by type name and
+parameters.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,8 @@ _KNOWN: dict[str, type] = {}
 class Mechanism(Protocol):
     """A frozen value that releases what lies in its domain, and knows what that costs.
 
-    A Gaussian mechanism also has `mu` (sensitivity over sigma), by which accountants compose it tightly.
+    A Gaussian mechanism also has `mu` (sensitivity over sigma), by which accountants compose it
+    tightly.
     """
 
     @property
@@ -51,12 +54,16 @@ class Mechanism(Protocol):
 
 
 def register(cls: T) -> T:
-    """Make a mechanism (a frozen dataclass) known by its class name, so that guarantees and files can name it."""
+    """Make a mechanism (a frozen dataclass) known by its class name, so that guarantees and files
+    can name it.
+    """
     if not dataclasses.is_dataclass(cls):
         raise InvalidParameter(f"a mechanism must be a frozen dataclass, got {cls!r}.")
     known = _KNOWN.setdefault(cls.__name__, cls)
     if known is not cls:
-        raise InvalidParameter(f"another mechanism is called {cls.__name__} already: choose another name.")
+        raise InvalidParameter(
+            f"another mechanism is called {cls.__name__} already: choose another name."
+        )
     return cls
 
 
@@ -64,10 +71,19 @@ def to_fields(mechanism: Any) -> dict[str, Any]:
     """{"type": class name, parameters ...}: plain values for JSON."""
     name = type(mechanism).__name__
     if _KNOWN.get(name) is not type(mechanism):
-        raise InvalidParameter(f"{name} is not a registered mechanism: decorate it with mechanisms.register.")
+        raise InvalidParameter(
+            f"{name} is not a registered mechanism: decorate it with mechanisms.register."
+        )
     listed: Any = type(mechanism)
-    values = {field.name: getattr(mechanism, field.name) for field in dataclasses.fields(listed) if field.init}
-    plain = {key: f"{v.numerator}/{v.denominator}" if isinstance(v, Fraction) else v for key, v in values.items()}
+    values = {
+        field.name: getattr(mechanism, field.name)
+        for field in dataclasses.fields(listed)
+        if field.init
+    }
+    plain = {
+        key: f"{v.numerator}/{v.denominator}" if isinstance(v, Fraction) else v
+        for key, v in values.items()
+    }
     return {"type": name, **plain}
 
 
@@ -77,12 +93,20 @@ def from_fields(fields: Any) -> Any:
         raise InvalidData("a mechanism must be a JSON object with a type.")
     cls = _KNOWN.get(fields["type"])
     if cls is None:
-        raise InvalidData(f"no mechanism is called {fields['type']!r}: register it before you read what names it.")
-    kinds: dict[str, Any] = {field.name: field.type for field in dataclasses.fields(cls) if field.init}
+        raise InvalidData(
+            f"no mechanism is called {fields['type']!r}: register it before you read what names it."
+        )
+    kinds: dict[str, Any] = {
+        field.name: field.type for field in dataclasses.fields(cls) if field.init
+    }
     values = {key: value for key, value in fields.items() if key != "type"}
     if not values.keys() <= kinds.keys():
-        raise InvalidData(f"a {fields['type']} has no parameter {sorted(values.keys() - kinds.keys())[0]!r}.")
+        raise InvalidData(
+            f"a {fields['type']} has no parameter {sorted(values.keys() - kinds.keys())[0]!r}."
+        )
     try:
-        return cls(**{key: Fraction(v) if kinds[key] == "Fraction" else v for key, v in values.items()})
+        return cls(
+            **{key: Fraction(v) if kinds[key] == "Fraction" else v for key, v in values.items()}
+        )
     except (TypeError, ValueError, ZeroDivisionError, OverflowError) as error:
         raise InvalidData(f"not a {fields['type']} that can be used: {error}") from error

@@ -1,9 +1,10 @@
 """PrivUnit (Bhowmick et al. 2018): release a noisy direction instead of bits.
 
-A unit vector u in d dimensions is released as a random unit vector v: with probability p from the cap <v, u> >= gamma,
-else from the rest of the sphere, uniformly in either. With q the cap's share of the sphere, the density ratio between
-two inputs is at most [p/q] / [(1-p)/(1-q)], so epsilon = ln(p/(1-p)) + ln((1-q)/q), exactly. For each epsilon the cap
-with the largest expected inner product <v, u> is taken.
+A unit vector u in d dimensions is released as a random unit vector v: with probability p from the
+cap <v, u> >= gamma, else from the rest of the sphere, uniformly in either. With q the cap's share
+of the sphere, the density ratio between two inputs is at most [p/q] / [(1-p)/(1-q)], so epsilon =
+ln(p/(1-p)) + ln((1-q)/q), exactly. For each epsilon the cap with the largest expected inner product
+<v, u> is taken.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ __all__ = ["PrivUnit"]
 class PrivUnit:
     """Release unit vectors of `dimensions` coordinates.
 
-    Guarantee: `epsilon` per unit, pure, in the local model, for the real-valued mechanism; the sampler is floating
-    point.
+    Guarantee: `epsilon` per unit, pure, in the local model, for the real-valued mechanism; the
+    sampler is floating point.
     """
 
     epsilon: float
@@ -57,7 +58,9 @@ class PrivUnit:
     @property
     def gamma(self) -> float:
         """The cap's height with the largest expected inner product."""
-        best = scipy.optimize.minimize_scalar(lambda g: -self._inner(g), bounds=(0.0, 0.999), method="bounded")
+        best = scipy.optimize.minimize_scalar(
+            lambda g: -self._inner(g), bounds=(0.0, 0.999), method="bounded"
+        )
         return float(best.x)
 
     @property
@@ -84,11 +87,15 @@ class PrivUnit:
         """Unit vectors (..., d), or rows of zeros, to random unit vectors of the same shape."""
         given = checks.finite_array("x", x)
         if given.ndim == 0 or given.shape[-1] != self.dimensions:
-            raise InvalidData(f"x must be unit vectors of {self.dimensions} coordinates, got shape {given.shape}.")
+            raise InvalidData(
+                f"x must be unit vectors of {self.dimensions} coordinates, got shape {given.shape}."
+            )
         u = given.reshape(-1, self.dimensions)
         norm = np.linalg.norm(u, axis=1)
         if not np.allclose(norm[norm > 0], 1, atol=1e-6):
-            raise InvalidData("x must be unit vectors, or rows of zeros: divide each row by its norm.")
+            raise InvalidData(
+                "x must be unit vectors, or rows of zeros: divide each row by its norm."
+            )
         p, q = self.cap(self.gamma)
         inside = rng.random(len(u)) < p
         # The height t = <v, u>: (1 - t)/2 is Beta((d-1)/2, (d-1)/2), and below q in the cap.

@@ -1,7 +1,9 @@
-"""The staircase noise of Soria-Comas and Domingo-Ferrer (2013), "SCDF": the data-independent optimum for a number.
+"""The staircase noise of Soria-Comas and Domingo-Ferrer (2013), "SCDF": the data-independent
+optimum for a number.
 
-For sensitivity D the density is flat, epsilon/(2D), on [-m, m] and falls by e^-epsilon at each step of width D
-beyond, with m = D (1/epsilon - 1/(e^epsilon - 1)) so that it integrates to one. m is at most D/2.
+For sensitivity D the density is flat, epsilon/(2D), on [-m, m] and falls by e^-epsilon at each step
+of width D beyond, with m = D (1/epsilon - 1/(e^epsilon - 1)) so that it integrates to one. m is at
+most D/2.
 """
 
 from __future__ import annotations
@@ -25,9 +27,9 @@ __all__ = ["Staircase"]
 class Staircase:
     """Add staircase noise to every coordinate, each of which may change by at most `sensitivity`.
 
-    Guarantee: `epsilon` for each coordinate, so `dimensions` x epsilon for a vector all of whose coordinates may
-    change. (Unlike Laplace noise it does not trade an l1 bound over coordinates: any change up to one step costs a
-    full epsilon.) Floating point, for inside use.
+    Guarantee: `epsilon` for each coordinate, so `dimensions` x epsilon for a vector all of whose
+    coordinates may change. (Unlike Laplace noise it does not trade an l1 bound over coordinates:
+    any change up to one step costs a full epsilon.) Floating point, for inside use.
     """
 
     epsilon: float
@@ -57,7 +59,13 @@ class Staircase:
         each = checks.positive("epsilon", epsilon) / checks.whole("dimensions", dimensions)
         if each * dimensions > epsilon:
             each = math.nextafter(each, 0)
-        return cls(epsilon=each, sensitivity=sensitivity, dimensions=dimensions, unit=unit, neighbours=neighbours)
+        return cls(
+            epsilon=each,
+            sensitivity=sensitivity,
+            dimensions=dimensions,
+            unit=unit,
+            neighbours=neighbours,
+        )
 
     @property
     def says(self) -> str:
@@ -67,7 +75,9 @@ class Staircase:
     @property
     def cost(self) -> Cost:
         """epsilon x dimensions."""
-        return Cost(epsilon=self.epsilon * self.dimensions, unit=self.unit, neighbours=self.neighbours)
+        return Cost(
+            epsilon=self.epsilon * self.dimensions, unit=self.unit, neighbours=self.neighbours
+        )
 
     @property
     def half_width(self) -> float:

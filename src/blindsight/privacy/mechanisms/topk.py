@@ -1,8 +1,9 @@
 """The indices of the largest scores, released: one-shot noisy top-k.
 
-Adding Gumbel noise of scale 2 k D / epsilon to all scores and reporting the k largest in order is the same as k
-rounds of the exponential mechanism without replacement at epsilon/k each (Durfee and Rogers 2019), where D is how
-far any one score may move. Pure epsilon for the ordered list; the scores themselves are not released.
+Adding Gumbel noise of scale 2 k D / epsilon to all scores and reporting the k largest in order is
+the same as k rounds of the exponential mechanism without replacement at epsilon/k each (Durfee and
+Rogers 2019), where D is how far any one score may move. Pure epsilon for the ordered list; the
+scores themselves are not released.
 """
 
 from __future__ import annotations
@@ -24,9 +25,11 @@ __all__ = ["NoisyTopK"]
 
 @dataclass(frozen=True, kw_only=True)
 class NoisyTopK:
-    """Release the indices of the `k` largest scores, in order; any score may move by at most `sensitivity`.
+    """Release the indices of the `k` largest scores, in order; any score may move by at most
+    `sensitivity`.
 
-    Guarantee: `epsilon` per unit, pure, for the ordered list. The noise is floating point but only indices leave.
+    Guarantee: `epsilon` per unit, pure, for the ordered list. The noise is floating point but only
+    indices leave.
     """
 
     epsilon: float
@@ -64,13 +67,18 @@ class NoisyTopK:
 
     def worst_pair(self) -> tuple[NDArray[Any], NDArray[Any]]:
         """Two neighbouring inputs that meet the stated epsilon."""
-        return np.eye(1, self.k + 1)[0] * self.sensitivity, np.eye(1, self.k + 1, self.k)[0] * self.sensitivity
+        return np.eye(1, self.k + 1)[0] * self.sensitivity, np.eye(1, self.k + 1, self.k)[
+            0
+        ] * self.sensitivity
 
     def release(self, x: Any, *, rng: np.random.Generator) -> NDArray[np.int64]:
         """(..., C) scores to (..., k) indices, the largest first."""
         scores = self._scores(x)
-        # Gumbel = -ln(Exponential): standard_exponential is never 0 in numpy's ziggurat but for underflow.
-        noise = -np.log(np.maximum(rng.standard_exponential(scores.shape), np.finfo(np.float64).tiny))
+        # Gumbel = -ln(Exponential): standard_exponential is never 0 in numpy's ziggurat but for
+        # underflow.
+        noise = -np.log(
+            np.maximum(rng.standard_exponential(scores.shape), np.finfo(np.float64).tiny)
+        )
         noisy = scores / self.scale + noise
         top = np.argpartition(-noisy, min(self.k, scores.shape[-1] - 1), axis=-1)[..., : self.k]
         order = np.argsort(-np.take_along_axis(noisy, top, axis=-1), axis=-1)
@@ -84,12 +92,17 @@ class NoisyTopK:
         total = np.zeros(chosen.shape[:-1])
         for place in range(self.k):
             index = chosen[..., place : place + 1]
-            total += np.take_along_axis(left, index, axis=-1)[..., 0] - scipy.special.logsumexp(left, axis=-1)
+            total += np.take_along_axis(left, index, axis=-1)[..., 0] - scipy.special.logsumexp(
+                left, axis=-1
+            )
             np.put_along_axis(left, index, -np.inf, axis=-1)
         return total
 
     def _scores(self, x: Any) -> NDArray[np.float64]:
         scores = checks.finite_array("x", x)
         if scores.ndim == 0 or scores.shape[-1] < self.k:
-            raise InvalidData(f"x must have at least k = {self.k} scores in its last axis, got shape {scores.shape}.")
+            raise InvalidData(
+                f"x must have at least k = {self.k} scores in its last axis, got shape "
+                f"{scores.shape}."
+            )
         return scores

@@ -1,4 +1,5 @@
-"""JSON Schemas of the privacy card and the disclosure card, versioned and shipped, so that other tools can read them.
+"""JSON Schemas of the privacy card and the disclosure card, versioned and shipped, so that other
+tools can read them.
 
 Examples:
     >>> sorted(schema("privacy card")["required"])[:3]

@@ -23,7 +23,17 @@ if TYPE_CHECKING:
     from blindsight.service.infra.traffic import Metrics
     from blindsight.service.infra.uploads import Decoders
 
-__all__ = ["Analyst", "Anyone", "Asker", "DataSetId", "Owner", "Studio", "Trainer", "scanned", "studio_of"]
+__all__ = [
+    "Analyst",
+    "Anyone",
+    "Asker",
+    "DataSetId",
+    "Owner",
+    "Studio",
+    "Trainer",
+    "scanned",
+    "studio_of",
+]
 
 
 @dataclass
@@ -46,7 +56,8 @@ class Studio:
     health_lane: Lane = field(default_factory=lambda: Lane(threads=2, waiting=16))
 
 
-# Dependencies are async although they wait for nothing: FastAPI sends plain functions to a thread, which costs more.
+# Dependencies are async although they wait for nothing: FastAPI sends plain functions to a thread,
+# which costs more.
 async def studio_of(request: Request) -> Studio:
     """The workbench that answers this request."""
     found: Studio = request.app.state.studio
@@ -75,7 +86,9 @@ DataSetId = Annotated[str, Path(pattern="^[0-9a-f]{12}$", description="A data se
 
 
 def scanned(studio: Studio, dataset: str, *, least: int = 0) -> DataSet:
-    """A data set whose photos were read, with at least so many of them; `Problem("conflict")` otherwise."""
+    """A data set whose photos were read, with at least so many of them; `Problem("conflict")`
+    otherwise.
+    """
     one = studio.datasets.get(dataset)
     if not one.scanned or one.photos < least:
         raise Problem("conflict")

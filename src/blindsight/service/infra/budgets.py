@@ -1,8 +1,9 @@
 """A budget for each key, in the ledger: charged before an answer leaves, whatever happens after.
 
-Two accounts a key. Answers about an asked image cost their epsilon each time, per query. Released codes cost their
-epsilon per record once for each key that searches them: further searches only process again what the key has seen.
-No lock is held while the ledger writes: who asks for the same first charge waits for it, all others pass.
+Two accounts a key. Answers about an asked image cost their epsilon each time, per query. Released
+codes cost their epsilon per record once for each key that searches them: further searches only
+process again what the key has seen. No lock is held while the ledger writes: who asks for the same
+first charge waits for it, all others pass.
 """
 
 from __future__ import annotations
@@ -47,7 +48,8 @@ class Budgets:
         """Any account."""
         place = self._settings.ledger_place
         found: Ledger = self._once(
-            ("named", dataset), lambda: Ledger(place, dataset=dataset, create=create, timeout=_PATIENCE)
+            ("named", dataset),
+            lambda: Ledger(place, dataset=dataset, create=create, timeout=_PATIENCE),
         )
         return found
 
@@ -64,7 +66,8 @@ class Budgets:
 
         def charge() -> None:
             if what not in self._seen[ledger.dataset]:
-                # By a key, for another studio may share the ledger and be asked the same at the same moment.
+                # By a key, for another studio may share the ledger and be asked the same at the
+                # same moment.
                 ledger.charge(cost, what=what, key=f"once: {what}")
                 self._metrics.count("charges")
                 self._seen[ledger.dataset].add(what)
@@ -72,7 +75,9 @@ class Budgets:
         self._once(("charge", ledger.dataset, what), charge)
 
     def charge_level(self, identity: Identity, cost: Cost, what: str, level: int) -> bool:
-        """Charge for a level that a key reaches, once since the start; whether this was the charge."""
+        """Charge for a level that a key reaches, once since the start; whether this was the
+        charge.
+        """
         ledger, charged = self.ledger(identity), []
 
         def charge() -> None:
@@ -96,14 +101,19 @@ class Budgets:
     def _open(self, name: str) -> Ledger:
         ledger = Ledger(self._settings.ledger_place, dataset=name, timeout=_PATIENCE)
         granted = {balance.unit for balance in ledger.balances()}
-        for unit, total in (("query", self._settings.query_budget), ("record", self._settings.record_budget)):
+        for unit, total in (
+            ("query", self._settings.query_budget),
+            ("record", self._settings.record_budget),
+        ):
             if unit not in granted:
                 ledger.grant(Cost(epsilon=total, unit=unit), what="the key's first budget")  # type: ignore[arg-type]
         self._seen[name] = {entry.what for entry in ledger.entries() if entry.unit == "record"}
         return ledger
 
     def _once(self, name: Hashable, make: Callable[[], Any]) -> Any:
-        """What `make` gives, made by whoever comes first; a failure is everybody's, and the next may try again."""
+        """What `make` gives, made by whoever comes first; a failure is everybody's, and the next
+        may try again.
+        """
         with self._guard:
             first = name not in self._made
             future = self._made.setdefault(name, Future())

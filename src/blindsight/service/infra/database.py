@@ -1,4 +1,6 @@
-"""The workbench's own tables (keys, sessions, jobs) on SQLite or PostgreSQL; the ledger keeps its own."""
+"""The workbench's own tables (keys, sessions, jobs) on SQLite or PostgreSQL; the ledger keeps its
+own.
+"""
 
 from __future__ import annotations
 
@@ -71,7 +73,9 @@ class Database:
         except sql.exc.SQLAlchemyError as error:
             # The cause may quote the URL, password and all.
             kind = type(error).__name__
-            raise InvalidParameter(f"the workbench's database at {place} cannot be used ({kind}).") from None
+            raise InvalidParameter(
+                f"the workbench's database at {place} cannot be used ({kind})."
+            ) from None
 
     @contextmanager
     def begin(self) -> Iterator[sql.Connection]:
@@ -90,7 +94,9 @@ class Database:
 
 
 def _private_file(path: Path) -> None:
-    """A file, and its folder, that others on this machine cannot read; SQLite's further files take after it."""
+    """A file, and its folder, that others on this machine cannot read; SQLite's further files take
+    after it.
+    """
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
     path.chmod(0o600)
@@ -105,7 +111,9 @@ def _add_new_columns(engine: sql.Engine) -> None:
             if column.name not in there:
                 kind = column.type.compile(engine.dialect)
                 with contextlib.suppress(sql.exc.SQLAlchemyError), engine.begin() as connection:
-                    connection.execute(sql.text(f"ALTER TABLE {table.name} ADD COLUMN {column.name} {kind}"))
+                    connection.execute(
+                        sql.text(f"ALTER TABLE {table.name} ADD COLUMN {column.name} {kind}")
+                    )
 
 
 def _tune(connection: Any, _record: Any) -> None:

@@ -1,9 +1,11 @@
 """The data sets on this machine: for each a vault that stays and releases that may be given away.
 
-    STATE/vaults/ID/      the key, the names behind random numbers, thumbnails, features: never leaves
-    STATE/releases/NAME/  codes under random numbers, the public model, the card: no name, no path, no time of a photo
+    STATE/vaults/ID/      the key, the names behind random numbers, thumbnails, features: never
+    leaves STATE/releases/NAME/  codes under random numbers, the public model, the card: no name, no
+    path, no time of a photo
 
-Everything in a vault is for the owner. Files are written in one piece, so that a crash leaves the old or the new.
+Everything in a vault is for the owner. Files are written in one piece, so that a crash leaves the
+old or the new.
 """
 
 from __future__ import annotations
@@ -112,10 +114,14 @@ class DataSets:
             fields["releases"] = tuple(Release(**release) for release in fields["releases"])
             return DataSet(**fields)
         except (ValueError, TypeError, KeyError) as error:
-            raise HostileFile(f"the vault {number} is not what it should be. Restore it from a copy.") from error
+            raise HostileFile(
+                f"the vault {number} is not what it should be. Restore it from a copy."
+            ) from error
 
     def add(self, name: str, source: Path | None, *, person: str = "", most: int = 0) -> DataSet:
-        """A new data set: of a folder, or of what will be dropped; perhaps with a rule whose photos they are."""
+        """A new data set: of a folder, or of what will be dropped; perhaps with a rule whose photos
+        they are.
+        """
         name = " ".join(name.split())[:60] or "Photos"
         if not name.isprintable():
             raise InvalidParameter("a data set's name must be printable.")
@@ -126,7 +132,11 @@ class DataSets:
         if source is None:
             (vault / "photos").mkdir(mode=0o700)
         folder = vault / "photos" if source is None else source
-        return self.save(DataSet(number, name, str(folder), today(), dropped=source is None, person=person, most=most))
+        return self.save(
+            DataSet(
+                number, name, str(folder), today(), dropped=source is None, person=person, most=most
+            )
+        )
 
     def save(self, one: DataSet) -> DataSet:
         """Write what is known of it."""
@@ -167,7 +177,9 @@ class DataSets:
         return f"{word}-{number[:6]}"
 
     def allowed(self, path: str) -> Path:
-        """A folder under one of the roots that the owner allowed, links resolved; anything else is refused."""
+        """A folder under one of the roots that the owner allowed, links resolved; anything else is
+        refused.
+        """
         for root in self.settings.photos:
             found = (root / path).resolve()
             if found.is_relative_to(root.resolve()) and found.is_dir():

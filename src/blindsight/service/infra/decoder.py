@@ -1,7 +1,8 @@
-"""The process that opens images from outside: little memory, no files, no network; pixels in, pixels out.
+"""The process that opens images from outside: little memory, no files, no network; pixels in,
+pixels out.
 
-It reads a length and that many bytes from standard input, and answers with a line of JSON and, if the image was good,
-its pixels: grey or RGB, at most 512 on a side, without metadata.
+It reads a length and that many bytes from standard input, and answers with a line of JSON and, if
+the image was good, its pixels: grey or RGB, at most 512 on a side, without metadata.
 """
 
 from __future__ import annotations
@@ -57,12 +58,17 @@ def decode(data: bytes, *, pixels: int, frames: int) -> Any:
                 pass
             else:
                 raise HostileFile("too many frames")
-        if image.mode not in ("L", "RGB") or max(image.size) <= LARGEST_SIDE or getattr(image, "n_frames", 1) > 1:
+        if (
+            image.mode not in ("L", "RGB")
+            or max(image.size) <= LARGEST_SIDE
+            or getattr(image, "n_frames", 1) > 1
+        ):
             found = decode_image(data, limits=Limits(pixels=pixels, image_bytes=len(data)))
             small = Image.fromarray(found)
             small.thumbnail((LARGEST_SIDE, LARGEST_SIDE))
             return np.ascontiguousarray(small)
-        # A photo straight from a camera: JPEG decodes at a fraction of its size, and no second copy is made of it.
+        # A photo straight from a camera: JPEG decodes at a fraction of its size, and no second copy
+        # is made of it.
         image.draft(None, (LARGEST_SIDE, LARGEST_SIDE))
         image.thumbnail((LARGEST_SIDE, LARGEST_SIDE))
         return np.ascontiguousarray(ImageOps.exif_transpose(image))
@@ -72,7 +78,8 @@ def main() -> None:
     """Serve until standard input ends."""
     options = json.loads(sys.argv[1])
     source, sink = sys.stdin.buffer, sys.stdout.buffer
-    # Everything is imported before the limit, and one good image is opened, so that the limit is the image's own.
+    # Everything is imported before the limit, and one good image is opened, so that the limit is
+    # the image's own.
     import io
 
     import numpy as np

@@ -1,14 +1,15 @@
-"""Training together: this machine's part in federations, each in a folder of its own and run by a process of its own.
+"""Training together: this machine's part in federations, each in a folder of its own and run by a
+process of its own.
 
-    STATE/together/RUN/about.json      what was agreed, and whether it runs, rests, was left or is done
-    STATE/together/RUN/parties/        the folders of the parties that live here: secrets, 0700
+    STATE/together/RUN/about.json      what was agreed, and whether it runs, rests, was left or is
+    done STATE/together/RUN/parties/        the folders of the parties that live here: secrets, 0700
     STATE/together/RUN/invitations/    of sites that have not come yet; gone once they have
-    STATE/together/RUN/rows.npz        features and labels of this site; held.npz: those it counts on
-    STATE/together/RUN/progress.json   written by the process, read by the page
+    STATE/together/RUN/rows.npz        features and labels of this site; held.npz: those it counts
+    on STATE/together/RUN/progress.json   written by the process, read by the page
 
-One site starts a federation, makes everybody's keys and hosts the collector (the mailbox carrier's own HTTPS port);
-each other site gets one invitation. With three sites the second one opens sums; with more, all but two of them do
-together.
+One site starts a federation, makes everybody's keys and hosts the collector (the mailbox carrier's
+own HTTPS port); each other site gets one invitation. With three sites the second one opens sums;
+with more, all but two of them do together.
 """
 
 from __future__ import annotations
@@ -100,11 +101,15 @@ class Federations:
         if not _RUN.fullmatch(number) or not path.is_file():
             raise Problem("not_found")
         fields = json.loads(path.read_bytes())
-        return Run(**{**fields, "sites": tuple(fields["sites"]), "classes": tuple(fields["classes"])})
+        return Run(
+            **{**fields, "sites": tuple(fields["sites"]), "classes": tuple(fields["classes"])}
+        )
 
     def save(self, run: Run) -> Run:
         """Write what is known of it."""
-        write_atomically(self.root / run.id / "about.json", json.dumps(asdict(run), indent=1).encode())
+        write_atomically(
+            self.root / run.id / "about.json", json.dumps(asdict(run), indent=1).encode()
+        )
         return run
 
     def progress(self, run: Run) -> dict[str, Any]:
@@ -117,10 +122,16 @@ class Federations:
 
     def linked(self) -> int:
         """With how many other sites this machine is in touch now."""
-        return sum(len(run.sites) - 1 for run in self.listed() if run.state == "running") if self.root.exists() else 0
+        return (
+            sum(len(run.sites) - 1 for run in self.listed() if run.state == "running")
+            if self.root.exists()
+            else 0
+        )
 
     def start(self, run: Run, rows: NDArray[Any], labels: NDArray[Any]) -> Run:
-        """Make all keys, keep this site's, and write one invitation for each other site; the rest is deleted."""
+        """Make all keys, keep this site's, and write one invitation for each other site; the rest
+        is deleted.
+        """
         from blindsight.federated import keys
         from blindsight.federated.agreement import agree
         from blindsight.federated.flower.homes import make_homes
@@ -153,7 +164,9 @@ class Federations:
         host, _, port = run.address.rpartition(":")
         with tempfile.TemporaryDirectory(dir=folder) as making:
             key = None if run.needed else keys.generate(2048)
-            homes = make_homes(Path(making) / "all", agreement.settings, key, plan, host=host, port=int(port))
+            homes = make_homes(
+                Path(making) / "all", agreement.settings, key, plan, host=host, port=int(port)
+            )
             for number in range(2, len(run.sites) + 1):
                 packed = {}
                 for home in homes:
@@ -161,14 +174,18 @@ class Federations:
                         written = invite(home, Path(making) / "one")
                         packed[home.path.name] = base64.b64encode(written.read_bytes()).decode()
                         written.unlink()
-                write_atomically(self.invitation(run, number), _written(replace(run, number=number), packed))
+                write_atomically(
+                    self.invitation(run, number), _written(replace(run, number=number), packed)
+                )
             for home in homes:
                 if home.path.name in _parties(run, 1):
                     shutil.move(home.path, folder / "parties" / home.path.name)
         self._keep_rows(run, rows, labels)
         return self.save(run)
 
-    def join(self, run: Run, parties: dict[str, bytes], rows: NDArray[Any], labels: NDArray[Any]) -> Run:
+    def join(
+        self, run: Run, parties: dict[str, bytes], rows: NDArray[Any], labels: NDArray[Any]
+    ) -> Run:
         """Make this site's folders from its invitation."""
         from blindsight.federated.flower.invitations import join
 
@@ -181,7 +198,11 @@ class Federations:
                 path.write_bytes(data)
                 home = join(path, folder / "parties" / name)
                 path.unlink()
-                if home.name != name or home.about["address"] != run.address or home.about["carrier"] != "mailbox":
+                if (
+                    home.name != name
+                    or home.about["address"] != run.address
+                    or home.about["carrier"] != "mailbox"
+                ):
                     raise Problem("refused_invitation")
             self._keep_rows(run, rows, labels)
             return self.save(replace(run, made=today()))
@@ -214,7 +235,9 @@ class Federations:
             with contextlib.suppress(asyncio.CancelledError):
                 await task
         if state == "left":
-            await asyncio.to_thread(shutil.rmtree, self.root / run.id / "parties", ignore_errors=True)
+            await asyncio.to_thread(
+                shutil.rmtree, self.root / run.id / "parties", ignore_errors=True
+            )
         return await asyncio.to_thread(self.save, replace(self.get(run.id), state=state))
 
     async def close(self) -> None:
@@ -226,15 +249,23 @@ class Federations:
 
     async def _keep(self, run: Run) -> None:
         folder, process, pause = self.root / run.id, None, _PAUSE
-        order = {"folder": str(folder), "bind": None if is_loopback(run.address.rpartition(":")[0]) else "0.0.0.0"}  # noqa: S104
+        order = {
+            "folder": str(folder),
+            "bind": None if is_loopback(run.address.rpartition(":")[0]) else "0.0.0.0",  # noqa: S104
+        }
         try:
             while True:
                 process = await start_child("party_process", order)
                 if await process.wait() == 0:
-                    await asyncio.to_thread(lambda: self.save(replace(self.get(run.id), state="done")))
+                    await asyncio.to_thread(
+                        lambda: self.save(replace(self.get(run.id), state="done"))
+                    )
                     self._tasks.pop(run.id, None)
                     return
-                _log.warning("a site's process ended with exit code %d; it is started again", process.returncode)
+                _log.warning(
+                    "a site's process ended with exit code %d; it is started again",
+                    process.returncode,
+                )
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE)
         finally:
@@ -255,7 +286,9 @@ class Federations:
         held, used = np.split(order, [len(order) // 5])
         for name, part in (("held", held), ("rows", used)):
             path = self.root / run.id / f"{name}.npz"
-            with os.fdopen(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600), "wb") as file:
+            with os.fdopen(
+                os.open(path, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600), "wb"
+            ) as file:
                 np.savez(file, X=rows[part].astype(np.float64), y=labels[part].astype(np.int64))
 
 
@@ -267,17 +300,29 @@ def _parties(run: Run, number: int) -> set[str]:
 
 def _written(run: Run, parties: dict[str, str]) -> bytes:
     """An invitation: one line of text, to be sent as a file or pasted."""
-    agreed = {name: value for name, value in asdict(run).items() if name not in ("dataset", "photos", "state", "made")}
-    return _MARK + base64.urlsafe_b64encode(json.dumps({"run": agreed, "parties": parties}).encode()) + b"\n"
+    agreed = {
+        name: value
+        for name, value in asdict(run).items()
+        if name not in ("dataset", "photos", "state", "made")
+    }
+    return (
+        _MARK
+        + base64.urlsafe_b64encode(json.dumps({"run": agreed, "parties": parties}).encode())
+        + b"\n"
+    )
 
 
 def read_invitation(text: bytes) -> tuple[Run, dict[str, bytes]]:
-    """What it says; it comes from outside, so everything is checked, and what is wrong is not told apart."""
+    """What it says; it comes from outside, so everything is checked, and what is wrong is not told
+    apart.
+    """
     try:
         mark, _, packed = text.strip().partition(b":")
         found = json.loads(base64.b64decode(packed, altchars=b"-_", validate=True))
         agreed, parties = found["run"], found["parties"]
-        sites, classes = (tuple(str(name) for name in agreed[word]) for word in ("sites", "classes"))
+        sites, classes = (
+            tuple(str(name) for name in agreed[word]) for word in ("sites", "classes")
+        )
         run = Run(
             id=str(agreed["id"]),
             title=str(agreed["title"]),
@@ -293,7 +338,14 @@ def read_invitation(text: bytes) -> tuple[Run, dict[str, bytes]]:
             advice=None if agreed["advice"] is None else str(agreed["advice"])[:400],
         )
         files = {str(name): base64.b64decode(data, validate=True) for name, data in parties.items()}
-    except (ValueError, TypeError, KeyError, AttributeError, binascii.Error, RecursionError) as error:
+    except (
+        ValueError,
+        TypeError,
+        KeyError,
+        AttributeError,
+        binascii.Error,
+        RecursionError,
+    ) as error:
         raise Problem("refused_invitation") from error
     words = (run.title, run.features, *sites, *classes)
     sound = (

@@ -1,4 +1,6 @@
-"""The gate before every request: host, who asks, how often, how large, from where; and the headers on every answer."""
+"""The gate before every request: host, who asks, how often, how large, from where; and the headers
+on every answer.
+"""
 
 from __future__ import annotations
 
@@ -25,9 +27,17 @@ _METHODS = _SAFE | {"POST", "PUT", "PATCH", "DELETE"}
 _FREE = ("/static/", "/health")
 _LONGEST_PATH = 2048
 _LONGEST_SECRET = 200
-_FORWARDED = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip", "via")
+_FORWARDED = (
+    "forwarded",
+    "x-forwarded-for",
+    "x-forwarded-host",
+    "x-forwarded-proto",
+    "x-real-ip",
+    "via",
+)
 _PAGE = (
-    "default-src 'self'; img-src 'self' data: blob:; style-src {style}; script-src 'self'; object-src 'none'; "
+    "default-src 'self'; img-src 'self' data: blob:; style-src {style}; script-src 'self'; "
+    "object-src 'none'; "
     "base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
 )
 _HEADERS = [
@@ -47,8 +57,16 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 class Guard:
     """ASGI middleware around the whole studio."""
 
-    def __init__(self, app: Any, *, settings: Settings, keys: Keys, metrics: Metrics, routes: Any) -> None:
-        self.app, self.settings, self.keys, self.metrics, self.routes = app, settings, keys, metrics, routes
+    def __init__(
+        self, app: Any, *, settings: Settings, keys: Keys, metrics: Metrics, routes: Any
+    ) -> None:
+        self.app, self.settings, self.keys, self.metrics, self.routes = (
+            app,
+            settings,
+            keys,
+            metrics,
+            routes,
+        )
         self.buckets = Buckets(settings.rate, settings.burst)
         own = {settings.host, "localhost", "127.0.0.1", "[::1]", *settings.hosts}
         at_home = settings.open or settings.local
@@ -89,7 +107,8 @@ class Guard:
         cookies = _cookies(headers.get("cookie", ""))
         identity, bearer = None, False
         if not path.startswith(_FREE):
-            # The address pays before anything is looked up; a caller who turns out to have a key pays with that.
+            # The address pays before anything is looked up; a caller who turns out to have a key
+            # pays with that.
             if not self.buckets.take(_address(scope)):
                 raise Problem("too_many")
             identity, bearer = await self._who(headers, cookies)
@@ -97,21 +116,29 @@ class Guard:
                 self.buckets.take(_address(scope), -1.0)
                 if not self.buckets.take(f"key {identity.name}"):
                     raise Problem("too_many")
-        session, csrf = (cookies.get(self.settings.cookie(name)) for name in (SESSION_COOKIE, CSRF_COOKIE))
+        session, csrf = (
+            cookies.get(self.settings.cookie(name)) for name in (SESSION_COOKIE, CSRF_COOKIE)
+        )
         scope.setdefault("state", {}).update(identity=identity, session=session, csrf=csrf)
         # Read once, here: what is further in would parse them again, in its own way.
         scope["headers"] = [(name, value) for name, value in scope["headers"] if name != b"cookie"]
         if scope["method"] not in _SAFE:
             if not bearer:
-                _same_site(headers, bool(cookies), "" if csrf is None else csrf, form=path == "/login")
+                _same_site(
+                    headers, bool(cookies), "" if csrf is None else csrf, form=path == "/login"
+                )
             length = headers.get("content-length", "0")
             if not length.isdecimal():
                 raise Problem("bad_request")
             if int(length) > self._limit(scope):
                 raise Problem("too_large")
 
-    async def _who(self, headers: dict[str, str], cookies: dict[str, str]) -> tuple[Identity | None, bool]:
-        """Who asks, and whether a program's key said so; a key that nobody has is as good as none."""
+    async def _who(
+        self, headers: dict[str, str], cookies: dict[str, str]
+    ) -> tuple[Identity | None, bool]:
+        """Who asks, and whether a program's key said so; a key that nobody has is as good as
+        none.
+        """
         scheme, _, key = headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer" and key:
             found = await self._looked_up(self.keys.identify, key.strip())
@@ -121,7 +148,9 @@ class Guard:
         token = cookies.get(self.settings.cookie(SESSION_COOKIE))
         return (await self._looked_up(self.keys.resume, token) if token else None), False
 
-    async def _looked_up(self, look: Callable[[str], Identity | None], secret: str) -> Identity | None:
+    async def _looked_up(
+        self, look: Callable[[str], Identity | None], secret: str
+    ) -> Identity | None:
         if len(secret) > _LONGEST_SECRET:
             return None
         known, found = self.keys.remembered(secret)
@@ -173,20 +202,37 @@ class _Answer:
         if self.begun:
             return
         body = json.dumps(problem.body).encode()
-        headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-        headers += [(name.lower().encode(), value.encode()) for name, value in (problem.headers or {}).items()]
-        await self({"type": "http.response.start", "status": problem.status_code, "headers": headers})
-        await self.send({"type": "http.response.body", "body": b"" if self.scope["method"] == "HEAD" else body})
+        headers = [
+            (b"content-type", b"application/json"),
+            (b"content-length", str(len(body)).encode()),
+        ]
+        headers += [
+            (name.lower().encode(), value.encode())
+            for name, value in (problem.headers or {}).items()
+        ]
+        await self(
+            {"type": "http.response.start", "status": problem.status_code, "headers": headers}
+        )
+        await self.send(
+            {"type": "http.response.body", "body": b"" if self.scope["method"] == "HEAD" else body}
+        )
 
     def _extra(self, message: MutableMapping[str, Any]) -> list[tuple[bytes, bytes]]:
         given = {name.lower(): value for name, value in message.get("headers", ())}
-        drawn = given.get(b"content-type", b"").startswith(b"image/svg") or self.scope["path"] == "/docs"
+        drawn = (
+            given.get(b"content-type", b"").startswith(b"image/svg")
+            or self.scope["path"] == "/docs"
+        )
         policy = _PAGE.format(style="'self' 'unsafe-inline'" if drawn else "'self'")
         extra = list(_HEADERS)
         if b"content-security-policy" not in given:
             extra.append((b"content-security-policy", policy.encode()))
         if b"cache-control" not in given:
-            kept = b"public, max-age=3600" if self.scope["path"].startswith("/static/") else b"no-store"
+            kept = (
+                b"public, max-age=3600"
+                if self.scope["path"].startswith("/static/")
+                else b"no-store"
+            )
             extra.append((b"cache-control", kept))
         return extra
 
@@ -196,7 +242,9 @@ def _headers(scope: Scope) -> dict[str, str]:
 
 
 def _cookies(header: str) -> dict[str, str]:
-    """Names and values as they stand: ours need no unquoting, for which http.cookies may take seconds."""
+    """Names and values as they stand: ours need no unquoting, for which http.cookies may take
+    seconds.
+    """
     pairs = (part.strip().partition("=") for part in header.split(";"))
     return {name: value for name, _, value in pairs if name}
 
@@ -212,13 +260,17 @@ def _address(scope: Scope) -> str:
 
 
 def _same_site(headers: dict[str, str], cookies: bool, token: str, *, form: bool) -> None:
-    """A browser's request must come from our own page and carry its token; a program's without cookies may pass."""
+    """A browser's request must come from our own page and carry its token; a program's without
+    cookies may pass.
+    """
     origin = headers.get("origin")
     if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
         raise Problem("cross_site")
     if origin is not None and origin.partition("://")[2].lower() != headers.get("host", "").lower():
         raise Problem("cross_site")
     browser = origin is not None or "sec-fetch-site" in headers or cookies
-    good = bool(token) and hmac.compare_digest(token.encode(), headers.get(CSRF_HEADER, "").encode())
+    good = bool(token) and hmac.compare_digest(
+        token.encode(), headers.get(CSRF_HEADER, "").encode()
+    )
     if browser and not form and not good:  # the login form carries its token in its body
         raise Problem("cross_site")

@@ -1,4 +1,6 @@
-"""Who asks: API keys with roles, stored as digests only, and the short sessions that pages use in their place."""
+"""Who asks: API keys with roles, stored as digests only, and the short sessions that pages use in
+their place.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ __all__ = ["LOCAL", "Identity", "Keys", "Role"]
 
 Role = Literal["owner", "analyst", "aggregator"]
 SESSION_SECONDS = 12 * 3600.0
-_FRESH_SECONDS = 2.0  # how long a looked-up key is believed, and so how long a revoked one may still pass
+_FRESH_SECONDS = (
+    2.0  # how long a looked-up key is believed, and so how long a revoked one may still pass
+)
 _CACHE = 4096
 
 
@@ -41,7 +45,10 @@ LOCAL = Identity("local", "owner")
 
 
 class Keys:
-    """Make, look up and revoke keys. A key has 256 random bits, so one SHA-256 is all the hashing it needs."""
+    """Make, look up and revoke keys.
+
+    A key has 256 random bits, so one SHA-256 is all the hashing it needs.
+    """
 
     def __init__(self, database: Database, *, token: str | None = None) -> None:
         self.database = database
@@ -53,20 +60,26 @@ class Keys:
         """A new key, shown once; only its digest is kept."""
         checks.one_of("role", role, get_args(Role))
         if not name.isprintable() or not 1 <= len(name) <= 60 or name == LOCAL.name:
-            raise InvalidParameter("a key's name must be 1 to 60 printable characters, and not 'local'.")
+            raise InvalidParameter(
+                "a key's name must be 1 to 60 printable characters, and not 'local'."
+            )
         key = f"bs_{secrets.token_urlsafe(32)}"
         row = {"name": name, "role": role, "digest": _digest(key), "made": _now(), "revoked": None}
         try:
             with self.database.begin() as connection:
                 connection.execute(sql.insert(KEYS).values(row))
         except sql.exc.IntegrityError:
-            raise InvalidParameter(f"there is a key named {name!r} already. Choose another name.") from None
+            raise InvalidParameter(
+                f"there is a key named {name!r} already. Choose another name."
+            ) from None
         return key
 
     def revoke(self, name: str) -> None:
         """End a key and its sessions, for good."""
         with self.database.begin() as connection:
-            found = connection.execute(sql.update(KEYS).where(KEYS.c.name == name).values(revoked=_now()))
+            found = connection.execute(
+                sql.update(KEYS).where(KEYS.c.name == name).values(revoked=_now())
+            )
             connection.execute(sql.delete(SESSIONS).where(SESSIONS.c.name == name))
         if not found.rowcount:
             raise InvalidParameter(f"there is no key named {name!r}.")
@@ -84,11 +97,15 @@ class Keys:
         digest = _digest(key)
         if self._token is not None and hmac.compare_digest(digest, self._token):
             return LOCAL
-        query = sql.select(KEYS.c.name, KEYS.c.role).where(KEYS.c.digest == digest, KEYS.c.revoked.is_(None))
+        query = sql.select(KEYS.c.name, KEYS.c.role).where(
+            KEYS.c.digest == digest, KEYS.c.revoked.is_(None)
+        )
         return self._believed("key " + digest, query)
 
     def remembered(self, secret: str) -> tuple[bool, Identity | None]:
-        """Whether a key or a session was looked up a moment ago, and whose it is: this asks no database."""
+        """Whether a key or a session was looked up a moment ago, and whose it is: this asks no
+        database.
+        """
         digest = _digest(secret)
         if self._token is not None and hmac.compare_digest(digest, self._token):
             return True, LOCAL
@@ -103,7 +120,11 @@ class Keys:
         token = secrets.token_urlsafe(32)
         with self.database.begin() as connection:
             connection.execute(sql.delete(SESSIONS).where(SESSIONS.c.until < time.time()))
-            row = {"digest": _digest(token), "name": identity.name, "until": time.time() + SESSION_SECONDS}
+            row = {
+                "digest": _digest(token),
+                "name": identity.name,
+                "until": time.time() + SESSION_SECONDS,
+            }
             connection.execute(sql.insert(SESSIONS).values(row))
         return token
 

@@ -1,4 +1,6 @@
-"""The process of one job: told on standard input which, it works, writes progress and result, and ends."""
+"""The process of one job: told on standard input which, it works, writes progress and result, and
+ends.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,9 @@ def main() -> None:
     """Run one job."""
     order = json.loads(sys.stdin.buffer.readline())
     end_with_parent()
-    os.nice(max(0, 10 - os.nice(0)))  # pages come first, but no more than that where all is nice already
+    os.nice(
+        max(0, 10 - os.nice(0))
+    )  # pages come first, but no more than that where all is nice already
     place = JobContext(Settings(**order["settings"]), order["job"], order["attempt"])
     if place.row["kind"] not in KINDS:
         place.fail("there is no such kind of job")

@@ -1,10 +1,11 @@
 """Work in the background that survives a restart: a row for each job, a process for each run.
 
-A job's state is in the database, its files in a folder of its own. When the workbench stops, running jobs go back into
-the queue; after a crash they are found at the next start, run again, and after three tries marked as interrupted.
-Several workbenches may share a database: a job belongs to whoever changed its row from queued to running, for as long
-as the lease is renewed, and a process whose job was taken over writes nothing more. Work on a data set waits for the
-workbench that has its photos. The event loop never waits for the database.
+A job's state is in the database, its files in a folder of its own. When the workbench stops,
+running jobs go back into the queue; after a crash they are found at the next start, run again, and
+after three tries marked as interrupted. Several workbenches may share a database: a job belongs to
+whoever changed its row from queued to running, for as long as the lease is renewed, and a process
+whose job was taken over writes nothing more. Work on a data set waits for the workbench that has
+its photos. The event loop never waits for the database.
 """
 
 from __future__ import annotations
@@ -94,7 +95,12 @@ class Jobs:
     def listed(self, kind: str | None = None, *, most: int = 50) -> list[Job]:
         """The latest jobs first."""
         query = sql.select(JOBS).order_by(JOBS.c.number.desc()).limit(most)
-        return [_read(row) for row in self.database.rows(query if kind is None else query.where(JOBS.c.kind == kind))]
+        return [
+            _read(row)
+            for row in self.database.rows(
+                query if kind is None else query.where(JOBS.c.kind == kind)
+            )
+        ]
 
     def latest(self, kind: str, *, state: str | None = None) -> Job | None:
         """The newest job of a kind."""
@@ -103,15 +109,21 @@ class Jobs:
         return _read(rows[0]) if rows else None
 
     def under_way(self, kind: str, **arguments: Any) -> Job | None:
-        """The newest job with these arguments, unless it is done: what a page waits for, or can have run again."""
+        """The newest job with these arguments, unless it is done: what a page waits for, or can
+        have run again.
+        """
         of = (job for job in self.listed(kind) if arguments.items() <= job["arguments"].items())
         found = next(of, None)
         return None if found is None or found["state"] == "done" else found
 
     def unprepared(self, kind: str) -> Problem:
-        """Why what a job of this kind makes is not there: it is on its way, or its job has ended without it."""
+        """Why what a job of this kind makes is not there: it is on its way, or its job has ended
+        without it.
+        """
         job = self.latest(kind)
-        return Problem("not_prepared" if job is not None and job["state"] in ENDED[1:] else "preparing")
+        return Problem(
+            "not_prepared" if job is not None and job["state"] in ENDED[1:] else "preparing"
+        )
 
     def counts(self) -> dict[str, int]:
         """Jobs by state."""
@@ -131,7 +143,9 @@ class Jobs:
         found = await asyncio.to_thread(self.get, job)
         if found["state"] in ENDED:
             raise Problem("conflict")
-        await asyncio.to_thread(self._set, job, state="stopped", note="stopped on request", ended=_now())
+        await asyncio.to_thread(
+            self._set, job, state="stopped", note="stopped on request", ended=_now()
+        )
         if self._running == job:
             await self._end_process()
         return await asyncio.to_thread(self.get, job)
@@ -150,7 +164,9 @@ class Jobs:
         self._stopping = True
         if self._running is not None:
             note = "the workbench was stopped; waiting to go on"
-            await asyncio.to_thread(self._set, self._running, only="running", state="queued", note=note)
+            await asyncio.to_thread(
+                self._set, self._running, only="running", state="queued", note=note
+            )
         await self._end_process()
         if self._task is not None:
             self._task.cancel()
@@ -158,28 +174,45 @@ class Jobs:
                 await self._task
 
     def claim(self) -> dict[str, Any] | None:
-        """The next job, if it could be made this workbench's own: of two who try, one changes the row."""
+        """The next job, if it could be made this workbench's own: of two who try, one changes the
+        row.
+        """
         # One's own photos do not wait for the demo.
         order = JOBS.c.kind.like("demo-%"), JOBS.c.number
         query = sql.select(JOBS).where(JOBS.c.state == "queued").order_by(*order).limit(200)
         for row in self.database.rows(query):
-            if row["runner"] not in (None, self.runner) and "dataset" in json.loads(row["arguments"]):
+            if row["runner"] not in (None, self.runner) and "dataset" in json.loads(
+                row["arguments"]
+            ):
                 continue  # its photos lie on the workbench that was asked
-            mine = {"state": "running", "note": "starting", "attempts": row["attempts"] + 1, "runner": self.runner}
+            mine = {
+                "state": "running",
+                "note": "starting",
+                "attempts": row["attempts"] + 1,
+                "runner": self.runner,
+            }
             mine["lease"] = time.time() + _LEASE
             if self._set(row["id"], only="queued", **mine):
                 return {**row, **mine}
         return None
 
     def _take_up(self, *, own: bool = False) -> None:
-        """Queue again what nobody works on any more: leases that ran out, and at a start this workbench's own."""
+        """Queue again what nobody works on any more: leases that ran out, and at a start this
+        workbench's own.
+        """
         lost = JOBS.c.lease.is_(None) | (JOBS.c.lease < time.time())
-        lost = (JOBS.c.state == "running") & (lost | (JOBS.c.runner == self.runner) if own else lost)
+        lost = (JOBS.c.state == "running") & (
+            lost | (JOBS.c.runner == self.runner) if own else lost
+        )
         with self.database.begin() as connection:
             given_up = sql.update(JOBS).where(lost, JOBS.c.attempts >= _MOST_TRIES)
-            connection.execute(given_up.values(state="interrupted", note="interrupted by restarts; run it again"))
+            connection.execute(
+                given_up.values(state="interrupted", note="interrupted by restarts; run it again")
+            )
             again = sql.update(JOBS).where(lost)
-            connection.execute(again.values(state="queued", note="interrupted by a restart; waiting to run again"))
+            connection.execute(
+                again.values(state="queued", note="interrupted by a restart; waiting to run again")
+            )
 
     async def _work(self) -> None:
         while not self._stopping:
@@ -215,7 +248,9 @@ class Jobs:
             _log.warning("a %s job ended with exit code %d", row["kind"], code)
             (folder / "stderr.txt").write_bytes(words[-20_000:])
             note = "it ended with an error"
-            await asyncio.to_thread(self._set, job, only="running", state="failed", note=note, ended=_now())
+            await asyncio.to_thread(
+                self._set, job, only="running", state="failed", note=note, ended=_now()
+            )
         await asyncio.to_thread(self._forget)
 
     async def _renew(self, job: str) -> None:
@@ -245,14 +280,23 @@ class Jobs:
 
     def _forget(self) -> None:
         """Keep the latest jobs only."""
-        query = sql.select(JOBS.c.id).where(JOBS.c.state.in_(ENDED)).order_by(JOBS.c.number.desc()).offset(_KEPT)
+        query = (
+            sql.select(JOBS.c.id)
+            .where(JOBS.c.state.in_(ENDED))
+            .order_by(JOBS.c.number.desc())
+            .offset(_KEPT)
+        )
         for row in self.database.rows(query.limit(1000)):
             shutil.rmtree(self.folder(row["id"]), ignore_errors=True)
             with self.database.begin() as connection:
                 connection.execute(sql.delete(JOBS).where(JOBS.c.id == row["id"]))
 
-    def _set(self, job: str, *, only: str | None = None, owned: bool = False, **values: Any) -> bool:
-        """Change a row, where it is still in the state `only` and, if asked, this workbench's; whether it was."""
+    def _set(
+        self, job: str, *, only: str | None = None, owned: bool = False, **values: Any
+    ) -> bool:
+        """Change a row, where it is still in the state `only` and, if asked, this workbench's;
+        whether it was.
+        """
         statement = sql.update(JOBS).where(JOBS.c.id == job)
         if only is not None:
             statement = statement.where(JOBS.c.state == only)
@@ -288,7 +332,14 @@ class JobContext:
 
     def finish(self, result: Any) -> None:
         """Done, with a result."""
-        self._write({"state": "done", "note": "done", "result": json.dumps(result, allow_nan=False), "ended": _now()})
+        self._write(
+            {
+                "state": "done",
+                "note": "done",
+                "result": json.dumps(result, allow_nan=False),
+                "ended": _now(),
+            }
+        )
 
     def fail(self, note: str) -> None:
         """Ended by an error; the note is a fixed sentence."""
@@ -297,7 +348,11 @@ class JobContext:
     def _write(self, values: dict[str, Any]) -> None:
         with self.database.begin() as connection:
             # Only the present attempt's process writes: one that lost its lease has been replaced.
-            mine = (JOBS.c.id == self.job) & (JOBS.c.state == "running") & (JOBS.c.attempts == self._attempt)
+            mine = (
+                (JOBS.c.id == self.job)
+                & (JOBS.c.state == "running")
+                & (JOBS.c.attempts == self._attempt)
+            )
             connection.execute(sql.update(JOBS).where(mine).values(**values))
 
 
@@ -306,7 +361,8 @@ async def start_child(
 ) -> asyncio.subprocess.Process:
     """A process of the workbench's own, told its order on standard input.
 
-    That stays open: when the workbench dies, the process sees its end and dies too (`end_with_parent`).
+    That stays open: when the workbench dies, the process sees its end and dies too
+    (`end_with_parent`).
     """
     process = await asyncio.create_subprocess_exec(
         sys.executable,
@@ -328,7 +384,8 @@ def end_with_parent() -> None:
     """Leave when standard input ends: the workbench is gone, and so is the reason to work."""
 
     def watch() -> None:
-        # Not through sys.stdin: its lock, held here, would stop the interpreter from ending in peace.
+        # Not through sys.stdin: its lock, held here, would stop the interpreter from ending in
+        # peace.
         while os.read(0, 4096):
             pass
         os._exit(75)

@@ -1,7 +1,8 @@
-"""The process of one site in a federation: its parties, each in a thread, until the last round is learned.
+"""The process of one site in a federation: its parties, each in a thread, until the last round is
+learned.
 
-Told on standard input which folder is its own. It writes what the page shows, and ends with 0 when all is done; killed
-at any moment and started again, it goes on.
+Told on standard input which folder is its own. It writes what the page shows, and ends with 0 when
+all is done; killed at any moment and started again, it goes on.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ from blindsight.service.infra.jobs import end_with_parent  # noqa: E402
 __all__ = ["Site", "main", "take_part"]
 
 _LAST_WORDS = 30.0
-_LATE = 7 * 86_400.0  # seconds for which the collector keeps the last result for a site that is away
+_LATE = (
+    7 * 86_400.0
+)  # seconds for which the collector keeps the last result for a site that is away
 _NO_USER = 1000  # addresses of key holders lie far above
 
 
@@ -47,7 +50,9 @@ class Site:
         self.user = next(home for home in self.homes.values() if home.about["role"] == "user")
         self._test, self._guard, self._sent = read_rows(folder / "held.npz"), threading.Lock(), 0
         path = folder / "progress.json"
-        self.says: dict[str, Any] = json.loads(path.read_bytes()) if path.exists() else {"rounds": [], "joined": {}}
+        self.says: dict[str, Any] = (
+            json.loads(path.read_bytes()) if path.exists() else {"rounds": [], "joined": {}}
+        )
         self._since = time.time()
         if "alone" not in self.says:
             self.say(alone=self._alone(), start=self._right(self.user.plan.initial))
@@ -67,7 +72,9 @@ class Site:
             opened, now = service.user.result, time.time()
             line = {
                 "round": service.turn - 1,
-                "who": [int(number) for number in opened.contributors] if opened is not None else [],
+                "who": [int(number) for number in opened.contributors]
+                if opened is not None
+                else [],
                 "right": self._right(service.weights),
                 "seconds": round(now - self._since, 1),
                 "bytes": self._sent,
@@ -83,7 +90,9 @@ class Site:
         if found is None:
             return
         users = [number for number in found["seen"] if number < _NO_USER]
-        joined = self.says["joined"] | {str(n): self.says["joined"].get(str(n), time.time()) for n in users}
+        joined = self.says["joined"] | {
+            str(n): self.says["joined"].get(str(n), time.time()) for n in users
+        }
         news = {
             "joined": joined,
             "round": found["round"],
@@ -112,7 +121,9 @@ class Site:
 
 
 def take_part(folder: Path, bind: str | None) -> None:
-    """Run every party of the site until the user has learned the last round, and the collector is done."""
+    """Run every party of the site until the user has learned the last round, and the collector is
+    done.
+    """
     site = Site(folder)
 
     def keep(home: Home) -> None:
@@ -124,13 +135,21 @@ def take_part(folder: Path, bind: str | None) -> None:
                 site.say(away=time.time())
 
         try:
-            keep_party(home, data=data, say=away, stop=site.over.is_set, after=site.answered if user else None)
+            keep_party(
+                home,
+                data=data,
+                say=away,
+                stop=site.over.is_set,
+                after=site.answered if user else None,
+            )
         except BaseException as error:
             if isinstance(error, ProtocolError):
                 site.say(problem="The collector refuses this site. Ask it for a new invitation.")
             os._exit(70)  # half a site is none: the workbench starts all of it again
 
-    site.answered(open_service(site.user, folder / "rows.npz"), 0)  # perhaps the last round was learned, but not told
+    site.answered(
+        open_service(site.user, folder / "rows.npz"), 0
+    )  # perhaps the last round was learned, but not told
     parties = {
         name: threading.Thread(target=keep, args=(home,), daemon=True)
         for name, home in site.homes.items()
@@ -141,11 +160,15 @@ def take_part(folder: Path, bind: str | None) -> None:
     if "aggregator" in site.homes:
         for status in run_aggregator(site.homes["aggregator"], bind=bind, linger=_LATE):
             site.status(status)
-        if not site.over.wait(_LAST_WORDS):  # started again after the end: the collector has the model too
+        if not site.over.wait(
+            _LAST_WORDS
+        ):  # started again after the end: the collector has the model too
             shutil.copyfile(site.homes["aggregator"].model, folder / "model.safetensors")
             site.over.set()
     site.over.wait()
-    parties[site.user.path.name].join(_LAST_WORDS)  # it tells the collector that the last result has come
+    parties[site.user.path.name].join(
+        _LAST_WORDS
+    )  # it tells the collector that the last result has come
     site.say(finished=True, waiting="")
 
 

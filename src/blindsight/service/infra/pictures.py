@@ -26,7 +26,11 @@ def heat(values: NDArray[Any], width: int, *, cell: int = 4) -> str:
     grid = np.zeros(rows * width)
     grid[: len(flat)] = flat
     level = np.clip(grid / (np.abs(flat).max() or 1.0), -1, 1).reshape(rows, width, 1)
-    grey, blue, orange = np.array([228, 231, 236]), np.array([47, 111, 179]), np.array([194, 84, 45])
+    grey, blue, orange = (
+        np.array([228, 231, 236]),
+        np.array([47, 111, 179]),
+        np.array([194, 84, 45]),
+    )
     shown = np.where(level > 0, grey + level * (orange - grey), grey - level * (blue - grey))
     return data_uri(shown, cell)
 

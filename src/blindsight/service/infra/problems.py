@@ -1,4 +1,6 @@
-"""What a client is told when something is refused: a code and a fixed sentence, the same whatever the data."""
+"""What a client is told when something is refused: a code and a fixed sentence, the same whatever
+the data.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,10 @@ __all__ = ["PROBLEMS", "Problem", "ProblemBody", "documented", "problem_for"]
 # code: (status, sentence). Nothing of a request or of the data is ever put into these.
 PROBLEMS: dict[str, tuple[int, str]] = {
     "bad_request": (400, "The request cannot be read."),
-    "forwarded": (400, "This workbench takes no forwarded requests; name your proxy in its settings (proxies)."),
+    "forwarded": (
+        400,
+        "This workbench takes no forwarded requests; name your proxy in its settings (proxies).",
+    ),
     "key_needed": (401, "A valid API key is needed."),
     "not_allowed": (403, "This key's role may not do this."),
     "cross_site": (403, "The request did not come from the workbench's own pages."),
@@ -35,28 +40,53 @@ PROBLEMS: dict[str, tuple[int, str]] = {
     "conflict": (409, "That cannot be done in the present state."),
     "too_large": (413, "The request is larger than allowed."),
     "wrong_type": (415, "The content type is not one that is taken here."),
-    "refused_image": (422, "The image was refused: it is damaged, too large, too slow, or not an image."),
+    "refused_image": (
+        422,
+        "The image was refused: it is damaged, too large, too slow, or not an image.",
+    ),
     "no_table": (422, "There is no such table in the folder, or it has no such column."),
-    "refused_invitation": (422, "This is no invitation of a workbench, or a part of it is missing. Ask for it again."),
+    "refused_invitation": (
+        422,
+        "This is no invitation of a workbench, or a part of it is missing. Ask for it again.",
+    ),
     "joined_before": (409, "This machine takes part in that run already."),
-    "too_few_labels": (409, "Too few photos of this data set carry the run's labels; label some on the page Tags."),
-    "too_few_photos": (409, "Too few photos were given away for an attack to be measured: 20 are needed."),
-    "other_features": (409, "These photos were read with another network than the run's; read the folder again."),
+    "too_few_labels": (
+        409,
+        "Too few photos of this data set carry the run's labels; label some on the page Tags.",
+    ),
+    "too_few_photos": (
+        409,
+        "Too few photos were given away for an attack to be measured: 20 are needed.",
+    ),
+    "other_features": (
+        409,
+        "These photos were read with another network than the run's; read the folder again.",
+    ),
     "not_worth_it": (
         409,
-        "Published tags would say hardly more than how frequent each label is. Label more photos, and learn again.",
+        "Published tags would say hardly more than how frequent each label is. Label more photos, "
+        "and learn again.",
     ),
     "invalid": (422, "The request is not what this address expects; see /docs."),
-    "not_of_the_kind": (422, "This image is not of the kind that this model knows; nothing was answered or charged."),
+    "not_of_the_kind": (
+        422,
+        "This image is not of the kind that this model knows; nothing was answered or charged.",
+    ),
     "elsewhere": (409, "This file lies on another workbench, the one that ran the job."),
     "needs_torch": (501, "This part needs PyTorch: pip install 'blindsight[torch]'."),
-    "needs_words": (501, "Words need their files: pip install 'blindsight[words]', then blindsight data get words."),
+    "needs_words": (
+        501,
+        "Words need their files: pip install 'blindsight[words]', then blindsight data get words.",
+    ),
     "needs_cluster": (501, "This part needs more packages: pip install 'blindsight[cluster]'."),
     "too_many": (429, "Too many requests; wait a little."),
     "failed": (500, "Something went wrong here; nothing was released."),
     "ledger": (503, "The ledger cannot be written or trusted; nothing was released."),
     "preparing": (503, "This part is still being prepared; try again in a moment."),
-    "not_prepared": (503, "Preparing this part failed; an owner can run its job again: POST /api/jobs/JOB/rerun."),
+    "not_prepared": (
+        503,
+        "Preparing this part failed; an owner can run its job again: POST /api/jobs/JOB/rerun.",
+    ),
     "busy": (429, "Too much is waiting already; try again in a moment."),
 }
 
@@ -87,7 +117,9 @@ class Problem(HTTPException):
 
 
 def problem_for(error: BlindsightError) -> Problem:
-    """The fixed answer for an error of ours; its own message may speak of the data and stays inside."""
+    """The fixed answer for an error of ours; its own message may speak of the data and stays
+    inside.
+    """
     if isinstance(error, MissingDependency):
         return Problem("needs_cluster" if "[cluster]" in str(error) else "needs_torch")
     kinds: tuple[tuple[type[BlindsightError], str], ...] = (
@@ -105,11 +137,20 @@ def problem_for(error: BlindsightError) -> Problem:
 
 def documented(*codes: str) -> dict[int | str, dict[str, Any]]:
     """Responses for OpenAPI: the named problems and those that any request may meet."""
-    always = ("bad_request", "key_needed", "not_allowed", "wrong_method", "too_large", "wrong_type", "invalid")
+    always = (
+        "bad_request",
+        "key_needed",
+        "not_allowed",
+        "wrong_method",
+        "too_large",
+        "wrong_type",
+        "invalid",
+    )
     found: dict[int | str, dict[str, Any]] = {}
     for code in (*always, "too_many", "failed", *codes):
         status, sentence = PROBLEMS[code]
-        # Not by `model`: FastAPI would file it under the media type of the good answer, which may be a drawing.
+        # Not by `model`: FastAPI would file it under the media type of the good answer, which may
+        # be a drawing.
         content = {"application/json": {"schema": ProblemBody.model_json_schema()}}
         found.setdefault(status, {"description": sentence, "content": content})
     return found

@@ -1,8 +1,10 @@
-"""Walls around the process that opens images, built by the kernel: no files, no network, no further programs.
+"""Walls around the process that opens images, built by the kernel: no files, no network, no further
+programs.
 
-Landlock takes away the file system and, where the kernel is new enough, TCP; a seccomp filter leaves the calls that
-reading, computing and writing need, and refuses all others. Where the kernel has neither, a user namespace without a
-network takes their place as far as it goes; resource limits hold everywhere. `confine` says which walls stand.
+Landlock takes away the file system and, where the kernel is new enough, TCP; a seccomp filter
+leaves the calls that reading, computing and writing need, and refuses all others. Where the kernel
+has neither, a user namespace without a network takes their place as far as it goes; resource limits
+hold everywhere. `confine` says which walls stand.
 """
 
 from __future__ import annotations
@@ -18,20 +20,42 @@ __all__ = ["confine"]
 _NO_NEW_PRIVILEGES, _SET_SECCOMP, _FILTER = 38, 22, 2
 _CREATE_RULESET, _RESTRICT_SELF = 444, 446
 _LANDLOCK_VERSION = 1
-# Every right over files of Landlock's first version (13), then one more each in versions 2, 3 and 5.
+# Every right over files of Landlock's first version (13), then one more each in versions 2, 3 and
+# 5.
 _FILE_RIGHTS = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1, 4: (1 << 15) - 1}
 _ALL_FILE_RIGHTS = (1 << 16) - 1
 _TCP_RIGHTS = 0b11
 _NEW_USER, _NEW_NET, _NEW_IPC = 0x10000000, 0x40000000, 0x08000000
-# All that a process needs that reads a pipe, computes and writes to a pipe; other calls are refused, so that none can
-# be forgotten: Landlock, say, leaves `chmod` and the limits of other processes alone.
+# All that a process needs that reads a pipe, computes and writes to a pipe; other calls are
+# refused, so that none can be forgotten: Landlock, say, leaves `chmod` and the limits of other
+# processes alone.
 _ALLOWED: dict[str, tuple[int, ...]] = {
     "x86_64": (
         *(0, 1, 19, 20, 3, 8, 5),  # read, write, readv, writev, close, lseek, fstat
         *(9, 10, 11, 12, 25, 28),  # mmap, mprotect, munmap, brk, mremap, madvise
-        *(13, 14, 15, 131, 219),  # rt_sigaction, rt_sigprocmask, rt_sigreturn, sigaltstack, restart_syscall
-        *(202, 24, 39, 186, 204, 98),  # futex, sched_yield, getpid, gettid, sched_getaffinity, getrusage
-        *(228, 230, 96, 318, 60, 231),  # clock_gettime, clock_nanosleep, gettimeofday, getrandom, exit, exit_group
+        *(
+            13,
+            14,
+            15,
+            131,
+            219,
+        ),  # rt_sigaction, rt_sigprocmask, rt_sigreturn, sigaltstack, restart_syscall
+        *(
+            202,
+            24,
+            39,
+            186,
+            204,
+            98,
+        ),  # futex, sched_yield, getpid, gettid, sched_getaffinity, getrusage
+        *(
+            228,
+            230,
+            96,
+            318,
+            60,
+            231,
+        ),  # clock_gettime, clock_nanosleep, gettimeofday, getrandom, exit, exit_group
     ),
     "aarch64": (
         *(63, 64, 65, 66, 57, 62, 80),
@@ -62,7 +86,9 @@ def confine(memory: int, seconds: float) -> tuple[str, ...]:
 
 
 def _limits(memory: int, seconds: float) -> None:
-    """Address space, no written files, few descriptors, no core dump; processor time as a last resort."""
+    """Address space, no written files, few descriptors, no core dump; processor time as a last
+    resort.
+    """
     resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -94,12 +120,19 @@ def _namespace(libc: ctypes.CDLL) -> bool:
 
 
 def _seccomp(libc: ctypes.CDLL) -> bool:
-    """A filter of allowed calls; others fail with EPERM, and another architecture's calls end the process."""
+    """A filter of allowed calls; others fail with EPERM, and another architecture's calls end the
+    process.
+    """
     machine = platform.machine()
     calls = _ALLOWED.get(machine, ())
     if not calls:
         return False
-    program = [_step(0x20, 0, 0, 4), _step(0x15, 1, 0, _AUDIT[machine]), _step(0x06, 0, 0, _KILL), _step(0x20, 0, 0, 0)]
+    program = [
+        _step(0x20, 0, 0, 4),
+        _step(0x15, 1, 0, _AUDIT[machine]),
+        _step(0x06, 0, 0, _KILL),
+        _step(0x20, 0, 0, 0),
+    ]
     for place, call in enumerate(calls):
         program.append(_step(0x15, len(calls) - place, 0, call))
     program += [_step(0x06, 0, 0, _ERRNO_EPERM), _step(0x06, 0, 0, _ALLOW)]

@@ -1,8 +1,10 @@
-"""The HTTP server's own limits: uvicorn on h11, with deadlines for headers and bodies and a bound on connections.
+"""The HTTP server's own limits: uvicorn on h11, with deadlines for headers and bodies and a bound
+on connections.
 
-A request's line and headers must arrive within `header_seconds`, its body within `body_seconds` and one further second
-for every 64 KB, and an answer must be taken. At most `connections` are open: one more ends the one whose client is
-slowest to send or to read, so that people who only hold connections open cannot keep others out.
+A request's line and headers must arrive within `header_seconds`, its body within `body_seconds` and
+one further second for every 64 KB, and an answer must be taken. At most `connections` are open: one
+more ends the one whose client is slowest to send or to read, so that people who only hold
+connections open cannot keep others out.
 """
 
 from __future__ import annotations
@@ -22,7 +24,14 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from blindsight.core.errors import InvalidParameter
 from blindsight.service.infra.settings import Settings
 
-__all__ = ["bound_memory", "bound_protocol", "check_index", "listening_socket", "lock_state", "serve"]
+__all__ = [
+    "bound_memory",
+    "bound_protocol",
+    "check_index",
+    "listening_socket",
+    "lock_state",
+    "serve",
+]
 
 _LARGEST_HEAD = 32 * 1024
 _SLOWEST_BODY = 64 * 1024  # bytes per second beyond the first seconds
@@ -55,12 +64,16 @@ def bound_protocol(settings: Settings) -> type[H11Protocol]:
             self._watch()
 
         def _is_the_clients_turn(self) -> bool:
-            """Whether it is for the client to send or to read: not while its answer is being worked on."""
+            """Whether it is for the client to send or to read: not while its answer is being worked
+            on.
+            """
             worked_on = self.cycle is not None and not self.cycle.response_started
             return not worked_on or self.conn.their_state is h11.SEND_BODY
 
         def _pace(self) -> float:
-            """Bytes a second of what it is about to send; a connection is lent its first kilobyte."""
+            """Bytes a second of what it is about to send; a connection is lent its first
+            kilobyte.
+            """
             return (_LENT + self._received) / (self.loop.time() - self._begun + 0.5)
 
         def pause_writing(self) -> None:
@@ -76,7 +89,10 @@ def bound_protocol(settings: Settings) -> type[H11Protocol]:
         def data_received(self, data: bytes) -> None:
             self._received += len(data)
             if self.timeout_keep_alive_task is not None:
-                self._phase = (None, 0)  # the next request begins with its first byte, not with the pause before
+                self._phase = (
+                    None,
+                    0,
+                )  # the next request begins with its first byte, not with the pause before
             super().data_received(data)
             self._watch()
 
@@ -91,14 +107,18 @@ def bound_protocol(settings: Settings) -> type[H11Protocol]:
             super().connection_lost(exc)
 
         def _watch(self) -> None:
-            """Begin a deadline when a phase begins: waiting for a head, or for the rest of a body."""
+            """Begin a deadline when a phase begins: waiting for a head, or for the rest of a
+            body.
+            """
             state = self.conn.their_state
             phase = (state, id(self.cycle))
             if phase == self._phase or self.transport is None:
                 return
             self._phase, self._begun, self._received = phase, self.loop.time(), 0
             self._cancel()
-            seconds = {h11.IDLE: settings.header_seconds, h11.SEND_BODY: settings.body_seconds}.get(state)
+            seconds = {h11.IDLE: settings.header_seconds, h11.SEND_BODY: settings.body_seconds}.get(
+                state
+            )
             if seconds is not None:
                 self._timer = self.loop.call_later(seconds, self._late, seconds)
 
@@ -146,7 +166,9 @@ def check_index(settings: Settings) -> None:
 
 
 def lock_state(settings: Settings) -> IO[str]:
-    """The state folder, for this process alone: a second workbench on it would run its jobs twice."""
+    """The state folder, for this process alone: a second workbench on it would run its jobs
+    twice.
+    """
     settings.state.mkdir(parents=True, exist_ok=True, mode=0o700)
     found = (settings.state / "lock").open("a", encoding="ascii")
     try:
@@ -162,8 +184,9 @@ def lock_state(settings: Settings) -> IO[str]:
 def bound_memory() -> None:
     """Let all threads share two heaps, before the first thread starts.
 
-    By default glibc gives each thread a heap of its own, and each keeps the most that it ever held: under fifty people
-    the server's memory crept upwards for minutes although nothing was kept. Other C libraries do without the call.
+    By default glibc gives each thread a heap of its own, and each keeps the most that it ever held:
+    under fifty people the server's memory crept upwards for minutes although nothing was kept.
+    Other C libraries do without the call.
     """
     with contextlib.suppress(AttributeError, OSError):
         ctypes.CDLL(None).mallopt(_M_ARENA_MAX, _ARENAS)
@@ -175,12 +198,14 @@ def serve(app: Any, settings: Settings, listener: socket.socket) -> None:
         app,
         http=bound_protocol(settings),
         ws="none",
-        log_level="error",  # every malformed request would be a line; the workbench counts them itself
+        # every malformed request would be a line; the workbench counts them itself
+        log_level="error",
         access_log=False,  # the workbench logs routes, never addresses with their queries
         server_header=False,
         proxy_headers=bool(settings.proxies),
         forwarded_allow_ips=list(settings.proxies),
-        limit_concurrency=4 * settings.connections,  # connections that end are counted for a moment more
+        limit_concurrency=4
+        * settings.connections,  # connections that end are counted for a moment more
         timeout_graceful_shutdown=5,
         timeout_keep_alive=20,
         h11_max_incomplete_event_size=_LARGEST_HEAD,

@@ -1,7 +1,8 @@
-"""What the workbench is told before it starts: by a TOML file, by the environment, by the command line; the last wins.
+"""What the workbench is told before it starts: by a TOML file, by the environment, by the command
+line; the last wins.
 
-Checked by pydantic. Its companion for reading environments is not used: it passes over a misspelt name in silence, and
-a misspelt `KEYS` must not leave a door open.
+Checked by pydantic. Its companion for reading environments is not used: it passes over a misspelt
+name in silence, and a misspelt `KEYS` must not leave a door open.
 """
 
 from __future__ import annotations
@@ -45,32 +46,34 @@ Folders = Annotated[tuple[Path, ...], BeforeValidator(_listed)]
 
 
 class Settings(BaseModel):
-    """Everything that can be set. In TOML under `[studio]`, in the environment as BLINDSIGHT_STUDIO_NAME.
+    """Everything that can be set. In TOML under `[studio]`, in the environment as
+    BLINDSIGHT_STUDIO_NAME.
 
     Parameters:
-        host: where to listen.
-        port: where to listen.
-        state: the folder for databases, vaults, releases, prepared models and results.
-        photos: folders whose photos may be protected from the pages; none means by upload only.
-        database: URL for keys and jobs (SQLite in the state folder by default); ledger: URL or file of the ledger (by
+        host: where to listen. port: where to listen. state: the folder for databases, vaults,
+        releases, prepared models and results. photos: folders whose photos may be protected from
+        the pages; none means by upload only. database: URL for keys and jobs (SQLite in the state
+        folder by default); ledger: URL or file of the ledger (by
             default the same PostgreSQL, or a file of its own beside SQLite).
-        index: "mnist5k" (built in), or a folder made by `blindsight hash`, for the demo's search; codes: a Milvus URI
+        index: "mnist5k" (built in), or a folder made by `blindsight hash`, for the demo's search;
+        codes: a Milvus URI
             that holds its codes.
-        keys: "required", "off", or "auto": on loopback a link with a secret, printed at the start, elsewhere keys.
-        public: public pictures for Protect's preview, where they are on this machine: a folder, or a known set's name.
-        token: that secret, where it is to be a known one.
-        hosts: further names that the Host header may carry. proxies: addresses of proxies whose forwarding headers are
+        keys: "required", "off", or "auto": on loopback a link with a secret, printed at the start,
+        elsewhere keys. public: public pictures for Protect's preview, where they are on this
+        machine: a folder, or a known set's name. token: that secret, where it is to be a known one.
+        hosts: further names that the Host header may carry. proxies: addresses of proxies whose
+        forwarding headers are
             believed; none by default.
-        connections: how many may be open at once; header_seconds, body_seconds: how long a request may take to arrive.
-        rate: requests a minute for each key or address, and how many may come at once.
-        burst: requests a minute for each key or address, and how many may come at once.
-        upload_*: what an uploaded image may be at most, and what its decoder may use; drop_*: what a zip may be.
-        query_budget: what a key may spend on the demo's answers, and see of its codes.
-        record_budget: what a key may spend on the demo's answers, and see of its codes.
-        photo_budget: the first budgets of a data set, per photo and per person.
-        person_budget: the first budgets of a data set, per photo and per person.
-        gallery_budget: of the demo's gallery.
-        job_limit: how many jobs may wait at once. prepare: get the demo's models ready when it is first opened.
+        connections: how many may be open at once; header_seconds, body_seconds: how long a request
+        may take to arrive. rate: requests a minute for each key or address, and how many may come
+        at once. burst: requests a minute for each key or address, and how many may come at once.
+        upload_*: what an uploaded image may be at most, and what its decoder may use; drop_*: what
+        a zip may be. query_budget: what a key may spend on the demo's answers, and see of its
+        codes. record_budget: what a key may spend on the demo's answers, and see of its codes.
+        photo_budget: the first budgets of a data set, per photo and per person. person_budget: the
+        first budgets of a data set, per photo and per person. gallery_budget: of the demo's
+        gallery. job_limit: how many jobs may wait at once. prepare: get the demo's models ready
+        when it is first opened.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -118,10 +121,13 @@ class Settings(BaseModel):
     @model_validator(mode="after")
     def _consistent(self) -> Settings:
         object.__setattr__(self, "state", self.state.expanduser().absolute())
-        object.__setattr__(self, "photos", tuple(root.expanduser().absolute() for root in self.photos))
+        object.__setattr__(
+            self, "photos", tuple(root.expanduser().absolute() for root in self.photos)
+        )
         if self.keys == "off" and not is_loopback(self.host):
             raise ValueError(
-                f"keys can be off on loopback only, and host is {self.host!r}. Listen on 127.0.0.1, or require keys."
+                f"keys can be off on loopback only, and host is {self.host!r}. Listen on "
+                "127.0.0.1, or require keys."
             )
         return self
 
@@ -136,7 +142,9 @@ class Settings(BaseModel):
         return self.keys == "auto" and is_loopback(self.host)
 
     def cookie(self, name: str) -> str:
-        """A cookie's full name: browsers keep one jar for all ports of a machine, and two workbenches must not mix."""
+        """A cookie's full name: browsers keep one jar for all ports of a machine, and two
+        workbenches must not mix.
+        """
         return f"blindsight_{name}_{self.port}"
 
     @property
@@ -157,7 +165,9 @@ class Settings(BaseModel):
         return self.model_dump(mode="json")
 
     @classmethod
-    def read(cls, file: Path | None = None, *, environment: Mapping[str, str] | None = None, **given: Any) -> Settings:
+    def read(
+        cls, file: Path | None = None, *, environment: Mapping[str, str] | None = None, **given: Any
+    ) -> Settings:
         """File, then environment, then what was given (None means not given)."""
         found = os.environ if environment is None else environment
         named = file or (Path(found[PREFIX + "CONFIG"]) if PREFIX + "CONFIG" in found else None)
@@ -184,7 +194,9 @@ def _from_file(path: Path) -> dict[str, Any]:
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise InvalidParameter(f"the configuration {path} cannot be read as TOML ({type(error).__name__}).") from error
+        raise InvalidParameter(
+            f"the configuration {path} cannot be read as TOML ({type(error).__name__})."
+        ) from error
     if set(table) - {"studio"} or not isinstance(table.get("studio", {}), dict):
         raise InvalidParameter(f"the configuration {path} must have one table, [studio].")
     return dict(table.get("studio", {}))
@@ -198,11 +210,16 @@ def _sentence(error: ValidationError) -> str:
         return f"{name!r} is no setting. Known: {', '.join(Settings.model_fields)}."
     if first["type"] in ("less_than_equal", "greater_than_equal"):
         word, limit = next(iter(first["ctx"].items()))
-        return f"{name} must be at {'most' if word == 'le' else 'least'} {limit}, got {first['input']}."
+        return (
+            f"{name} must be at {'most' if word == 'le' else 'least'} {limit}, got "
+            f"{first['input']}."
+        )
     if first["type"] == "literal_error":
         return f"{name} must be {first['ctx']['expected']}, got {first['input']!r}."
     if first["type"] == "value_error":
         return f"{name} {first['ctx']['error']}".strip()
     if name in ("database", "ledger", "token"):
         return f"{name} is not what it should be."
-    return f"{name} does not fit: {first['msg'][0].lower()}{first['msg'][1:]}, got {first['input']!r}."
+    return (
+        f"{name} does not fit: {first['msg'][0].lower()}{first['msg'][1:]}, got {first['input']!r}."
+    )

@@ -1,4 +1,6 @@
-"""What every page has: the navigation, the strip that says what leaves and what it costs, the budget bar."""
+"""What every page has: the navigation, the strip that says what leaves and what it costs, the
+budget bar.
+"""
 
 from __future__ import annotations
 
@@ -153,7 +155,9 @@ def render(
         "counted": counted,
         "day": day,
     }
-    answer: Response = request.app.state.templates.TemplateResponse(request, name, shared | context, status_code=status)
+    answer: Response = request.app.state.templates.TemplateResponse(
+        request, name, shared | context, status_code=status
+    )
     if getattr(request.state, "csrf", None) != token:
         keep_cookie(answer, request, studio.settings.cookie(CSRF_COOKIE), token)
     return answer
@@ -161,7 +165,12 @@ def render(
 
 def error_page(request: Request, studio: Studio, problem: Problem) -> Response:
     """An error for people, with a next step."""
-    titles = {404: "There is nothing here", 401: "Sign in first", 409: "Not now", 429: "A little too fast"}
+    titles = {
+        404: "There is nothing here",
+        401: "Sign in first",
+        409: "Not now",
+        429: "A little too fast",
+    }
     title = titles.get(problem.status_code, "That did not work")
     context = {"title": title, "sentence": PROBLEMS[problem.code][1]}
     return render(request, studio, "error.html", context, status=problem.status_code)

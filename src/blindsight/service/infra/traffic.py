@@ -1,7 +1,8 @@
 """How much one caller may ask, how many may wait for the ledger, and counts for the metrics page.
 
-The rate limit is our own: a token bucket of twenty lines with a bound on callers, which the `limits` package does not
-keep (its memory grows with every address seen). The counts are prometheus-client's.
+The rate limit is our own: a token bucket of twenty lines with a bound on callers, which the
+`limits` package does not keep (its memory grows with every address seen). The counts are
+prometheus-client's.
 """
 
 from __future__ import annotations
@@ -29,15 +30,22 @@ _COUNTS = ("charges", "images_read", "images_refused", "decoders_ended")
 
 
 class Buckets:
-    """`take` says whether a caller may go on. The least recently seen callers are forgotten first."""
+    """`take` says whether a caller may go on.
 
-    def __init__(self, per_minute: int, burst: int, *, clock: Callable[[], float] = time.monotonic) -> None:
+    The least recently seen callers are forgotten first.
+    """
+
+    def __init__(
+        self, per_minute: int, burst: int, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._pace, self._burst, self._clock = per_minute / 60.0, float(burst), clock
         self._callers: OrderedDict[str, tuple[float, float]] = OrderedDict()
         self._guard = threading.Lock()
 
     def take(self, caller: str, cost: float = 1.0) -> bool:
-        """Use up one request of a caller's allowance, if there is one left; a negative cost gives it back."""
+        """Use up one request of a caller's allowance, if there is one left; a negative cost gives
+        it back.
+        """
         now = self._clock()
         with self._guard:
             left, seen = self._callers.pop(caller, (self._burst, now))
@@ -53,7 +61,9 @@ class Buckets:
 
 
 class Lane:
-    """Threads of their own for work that may have to wait, such as a charge: who waits there holds up nobody else."""
+    """Threads of their own for work that may have to wait, such as a charge: who waits there holds
+    up nobody else.
+    """
 
     def __init__(self, threads: int, waiting: int) -> None:
         self._threads, self._most = threads, threads + waiting
@@ -68,7 +78,9 @@ class Lane:
             self._limiter = anyio.CapacityLimiter(self._threads)
         self._inside += 1
         try:
-            return await to_thread.run_sync(partial(work, *arguments, **options), limiter=self._limiter)
+            return await to_thread.run_sync(
+                partial(work, *arguments, **options), limiter=self._limiter
+            )
         finally:
             self._inside -= 1
 
@@ -79,13 +91,21 @@ class Metrics:
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
         self._requests = Counter(
-            "blindsight_requests", "Answered requests.", ("method", "route", "status"), registry=self._registry
+            "blindsight_requests",
+            "Answered requests.",
+            ("method", "route", "status"),
+            registry=self._registry,
         )
         self._seconds = Histogram(
-            "blindsight_request_seconds", "Their time.", ("route",), buckets=_BOUNDS, registry=self._registry
+            "blindsight_request_seconds",
+            "Their time.",
+            ("route",),
+            buckets=_BOUNDS,
+            registry=self._registry,
         )
         self._counts = {
-            name: Counter(f"blindsight_{name}", name.replace("_", " "), registry=self._registry) for name in _COUNTS
+            name: Counter(f"blindsight_{name}", name.replace("_", " "), registry=self._registry)
+            for name in _COUNTS
         }
         self._started = time.time()
 
@@ -103,7 +123,9 @@ class Metrics:
         now = CollectorRegistry()
         found = [
             GaugeMetricFamily(f"blindsight_{name}", name.replace("_", " "), value=value)
-            for name, value in sorted((gauges | {"up_seconds": time.time() - self._started}).items())
+            for name, value in sorted(
+                (gauges | {"up_seconds": time.time() - self._started}).items()
+            )
         ]
         now.register(_Once(found))
         return generate_latest(self._registry) + generate_latest(now)

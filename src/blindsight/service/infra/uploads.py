@@ -1,4 +1,6 @@
-"""Images from outside: read with a limit, looked at, and opened by a confined worker that is killed when it is slow."""
+"""Images from outside: read with a limit, looked at, and opened by a confined worker that is killed
+when it is slow.
+"""
 
 from __future__ import annotations
 
@@ -26,16 +28,26 @@ from blindsight.service.infra.traffic import Metrics
 
 __all__ = ["UPLOAD", "Decoders", "read_drop", "read_upload"]
 
-_TYPES = ("image/png", "image/jpeg", "image/webp", "image/gif", "image/bmp", "image/tiff", "application/octet-stream")
+_TYPES = (
+    "image/png",
+    "image/jpeg",
+    "image/webp",
+    "image/gif",
+    "image/bmp",
+    "image/tiff",
+    "application/octet-stream",
+)
 _LARGEST_ANSWER = LARGEST_SIDE * LARGEST_SIDE * 3
 _START_SECONDS = 60.0
 _SERVED = 300
-# The record at the end of a zip (PKWARE's APPNOTE, 4.3.16), and the one before it in zips beyond 4 GB or 65,535 files.
+# The record at the end of a zip (PKWARE's APPNOTE, 4.3.16), and the one before it in zips beyond 4
+# GB or 65,535 files.
 _END, _END_SIZE, _LARGE = b"PK\x05\x06", 22, b"PK\x06\x07"
 _LONGEST_END = _END_SIZE + 65_535
 _LONGEST_ENTRY = 512  # bytes of the list for each file, on average
 _MAIN = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[2]); from blindsight.service.infra.decoder import main; main()"
+    "import json, sys; sys.path[:] = json.loads(sys.argv[2]); from "
+    "blindsight.service.infra.decoder import main; main()"
 )
 #: what OpenAPI says of an address that takes an image as its body.
 UPLOAD: dict[str, Any] = {
@@ -63,7 +75,13 @@ class _Worker:
         await self.ready()
         try:
             return await asyncio.wait_for(self._exchange(data), self.settings.upload_seconds)
-        except (TimeoutError, ConnectionError, asyncio.IncompleteReadError, ValueError, OSError) as error:
+        except (
+            TimeoutError,
+            ConnectionError,
+            asyncio.IncompleteReadError,
+            ValueError,
+            OSError,
+        ) as error:
             await self.stop()
             raise _Slow from error
 
@@ -129,7 +147,9 @@ class _Worker:
 class Decoders:
     """A few workers; who comes while all are busy waits, up to a limit."""
 
-    def __init__(self, settings: Settings, metrics: Metrics, *, workers: int = 2, waiting: int = 32) -> None:
+    def __init__(
+        self, settings: Settings, metrics: Metrics, *, workers: int = 2, waiting: int = 32
+    ) -> None:
         self._idle = [_Worker(settings) for _ in range(workers)]
         self._all = list(self._idle)
         self._free = asyncio.Semaphore(workers)
@@ -178,7 +198,11 @@ class Decoders:
 
     def processes(self) -> list[int]:
         """The workers' process ids."""
-        return [w.process.pid for w in self._all if w.process is not None and w.process.returncode is None]
+        return [
+            w.process.pid
+            for w in self._all
+            if w.process is not None and w.process.returncode is None
+        ]
 
     async def close(self) -> None:
         """End all workers."""
@@ -187,7 +211,9 @@ class Decoders:
 
 
 async def read_upload(request: Request, decoders: Decoders) -> NDArray[np.uint8]:
-    """The body of a request as pixels; the declared type must be an image's and fit what the bytes are."""
+    """The body of a request as pixels; the declared type must be an image's and fit what the bytes
+    are.
+    """
     declared = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if declared not in _TYPES:
         raise Problem("wrong_type")
@@ -200,10 +226,11 @@ async def read_upload(request: Request, decoders: Decoders) -> NDArray[np.uint8]
 async def read_drop(
     request: Request, decoders: Decoders, settings: Settings, name: str
 ) -> AsyncIterator[tuple[str, NDArray[np.uint8] | None]]:
-    """The photos of a request's body, one image or a zip of them, each with its name; None for what is no photo.
+    """The photos of a request's body, one image or a zip of them, each with its name; None for what
+    is no photo.
 
-    A zip is bounded before and while it is unpacked: its list, files, bytes each, bytes in all. Its paths are never
-    places, and nothing of it is read on the event loop.
+    A zip is bounded before and while it is unpacked: its list, files, bytes each, bytes in all. Its
+    paths are never places, and nothing of it is read on the event loop.
     """
     with tempfile.TemporaryFile() as spool:
         async for piece in request.stream():
@@ -225,11 +252,17 @@ async def read_drop(
             left -= most if content is None else len(content)
             if left <= 0:
                 raise Problem("too_large")
-            yield entry.filename[:400], None if content is None else await _or_none(decoders, content, settings)
+            yield (
+                entry.filename[:400],
+                None if content is None else await _or_none(decoders, content, settings),
+            )
 
 
 def _listed(spool: IO[bytes], most: int) -> zipfile.ZipFile:
-    """A zip's list of files. Its length is read first: zipfile would take in all of it, whatever it says of itself."""
+    """A zip's list of files.
+
+    Its length is read first: zipfile would take in all of it, whatever it says of itself.
+    """
     end = spool.seek(0, 2)
     spool.seek(max(0, end - _LONGEST_END))
     tail = spool.read()
@@ -249,13 +282,23 @@ def _listed(spool: IO[bytes], most: int) -> zipfile.ZipFile:
 
 
 def _unpacked(packed: zipfile.ZipFile, entry: zipfile.ZipInfo, most: int) -> bytes | None:
-    """One file of a zip, or None if it is encrypted, broken or larger than it may be, whatever its header says."""
+    """One file of a zip, or None if it is encrypted, broken or larger than it may be, whatever its
+    header says.
+    """
     try:
         check_packing(entry)
         with packed.open(entry) as stream:
             data = stream.read(most + 1)
         return data if len(data) <= most else None
-    except (HostileFile, zipfile.BadZipFile, RuntimeError, OSError, ValueError, EOFError, zlib.error):
+    except (
+        HostileFile,
+        zipfile.BadZipFile,
+        RuntimeError,
+        OSError,
+        ValueError,
+        EOFError,
+        zlib.error,
+    ):
         return None  # NotImplementedError is a RuntimeError
 
 

@@ -46,13 +46,19 @@ async def page(request: Request, studio: Parts, release: str | None = None) -> R
     responses=documented("ledger") | {200: {"content": {"text/csv": {}}}},
 )
 async def books(studio: Parts, asker: Owner) -> Response:
-    """What happened to the data sets, as the page shows it; `/api/ledger/export.json` has what proves it."""
+    """What happened to the data sets, as the page shows it; `/api/ledger/export.json` has what
+    proves it.
+    """
     lines = await studio.ledger_lane.run(lambda: _books(studio, studio.datasets.listed()))
     sheet = io.StringIO()
     writer = csv.writer(sheet)
-    writer.writerow(["when (UTC)", "what happened", "data set", "about each", "price (epsilon)", "left"])
+    writer.writerow(
+        ["when (UTC)", "what happened", "data set", "about each", "price (epsilon)", "left"]
+    )
     for line in lines:
-        writer.writerow(plain_cell(line[name]) for name in ("time", "what", "set", "unit", "price", "left"))
+        writer.writerow(
+            plain_cell(line[name]) for name in ("time", "what", "set", "unit", "price", "left")
+        )
     headers = {"Content-Disposition": 'attachment; filename="books.csv"'}
     return Response(sheet.getvalue(), media_type="text/csv", headers=headers)
 
@@ -96,23 +102,33 @@ def attack(
 
 
 def run(arguments: dict[str, Any], place: JobContext) -> dict[str, Any]:
-    """What a stranger who holds the release makes of it, measured against the photos it stands for."""
+    """What a stranger who holds the release makes of it, measured against the photos it stands
+    for.
+    """
     datasets = DataSets(place.settings)
     one, release = _release(datasets, arguments["release"])
     place.say(0, 4, "reading what was given away")
-    found = _index(datasets, one, release, place) if release.kind == "search" else _model(datasets, release)
+    found = (
+        _index(datasets, one, release, place)
+        if release.kind == "search"
+        else _model(datasets, release)
+    )
     result = {"when": today(), "photos": release.photos, **found}
     datasets.keep_release(one, replace(datasets.get(one.id).release(release.id), attack=result))
     return {"refuted": result["refuted"]}
 
 
 def _index(datasets: DataSets, one: DataSet, release: Release, place: JobContext) -> dict[str, Any]:
-    """An index: the library's own attack on a release, with the photos as the truth, and its report into the vault."""
+    """An index: the library's own attack on a release, with the photos as the truth, and its report
+    into the vault.
+    """
     from blindsight.audit.release import audit_release
 
     labels = "folder" if one.person != "folder" and _in_folders(datasets, one) else None
     folder, vault = datasets.folder(release), vault_of(datasets, one)
-    found = audit_release(folder, vault.path, photos=one.source, labels=labels, trials=_TRIALS, progress=place.say)
+    found = audit_release(
+        folder, vault.path, photos=one.source, labels=labels, trials=_TRIALS, progress=place.say
+    )
     found.write(_reports(datasets, one, release))
     audited, guessed = found.card.audited, found.guessed
     ids, cells, _ = released_cells(datasets, release)
@@ -132,7 +148,9 @@ def _index(datasets: DataSets, one: DataSet, release: Release, place: JobContext
 
 
 def _model(datasets: DataSets, release: Release) -> dict[str, Any]:
-    """A model or published tags: what is released about one record, attacked on the worst that it could be."""
+    """A model or published tags: what is released about one record, attacked on the worst that it
+    could be.
+    """
     from blindsight.audit.target import audit, audit_file
 
     folder = datasets.folder(release)
@@ -161,7 +179,9 @@ def _reports(datasets: DataSets, one: DataSet, release: Release) -> FilePath:
 
 
 def _pairs(cells: Any, ids: list[str]) -> list[dict[str, Any]]:
-    """Photos drawn at random, each beside another one with the same code: what the code cannot tell apart."""
+    """Photos drawn at random, each beside another one with the same code: what the code cannot tell
+    apart.
+    """
     rng = np.random.default_rng()
     pairs: list[dict[str, Any]] = []
     for row in rng.permutation(len(ids)):
@@ -181,12 +201,19 @@ def _release(datasets: DataSets, number: str) -> tuple[DataSet, Release]:
 
 def _page(request: Request, studio: Studio, release: str | None) -> Response:
     identity = request.state.identity
-    context: dict[str, Any] = {"title": "Budget and audit", "sets": [], "releases": [], "release": None}
+    context: dict[str, Any] = {
+        "title": "Budget and audit",
+        "sets": [],
+        "releases": [],
+        "release": None,
+    }
     if identity is not None:
         owner = identity.role == "owner"
         sets = studio.datasets.listed() if owner else []
         context["sets"] = [(one, budget_of(studio, one)) for one in sets]
-        context["own"] = None if owner else bar_of(studio.budgets.ledger(identity).balance("record"))
+        context["own"] = (
+            None if owner else bar_of(studio.budgets.ledger(identity).balance("record"))
+        )
         every = [(one, r) for one in sets for r in one.releases]
         context["releases"] = sorted(every, key=lambda pair: pair[1].made, reverse=True)
         chosen = next(((o, r) for o, r in context["releases"] if r.id == release), None)
@@ -218,7 +245,10 @@ def _advice(release: Release) -> str | None:
         return "The promise does not hold. Do not give this release away, and report it."
     words = [f"{advice[:1].upper()}{advice[1:]}." for advice in attack.get("advice", [])]
     if release.kind == "search" and (attack["guess"] or 0) >= max(30, 2 * (attack["luck"] or 0)):
-        words.append("If the kind of photo is itself a secret (a diagnosis, say), do not give away more of this index.")
+        words.append(
+            "If the kind of photo is itself a secret (a diagnosis, say), do not give away more of "
+            "this index."
+        )
     words.append("What is out cannot be called back.")
     return " ".join(words)
 

@@ -1,4 +1,6 @@
-"""Compare: pairs of photos, two keys; a private way to compare is learned from the answers, and its effect shown."""
+"""Compare: pairs of photos, two keys; a private way to compare is learned from the answers, and its
+effect shown.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,8 @@ __all__ = ["prices", "router", "run"]
 router = APIRouter(tags=["compare"])
 EPSILON, BUDGET = 1.0, 6.0
 LEAST, WANTED = 40, 200
-MOST = 3  # answers about one photo that are learned from, or about one person where persons are protected
+# answers about one photo that are learned from, or about one person where persons are protected
+MOST = 3
 _COLUMNS = 12
 _writing = threading.Lock()
 
@@ -65,13 +68,17 @@ async def page(request: Request, studio: Parts, dataset: str | None = None) -> R
     return await studio.ledger_lane.run(_page, request, studio, dataset)
 
 
-@router.get("/api/compare/{dataset}", summary="The next pair", responses=documented("not_found", "conflict"))
+@router.get(
+    "/api/compare/{dataset}", summary="The next pair", responses=documented("not_found", "conflict")
+)
 def next_pair(dataset: DataSetId, studio: Parts, asker: Owner) -> Pair:
     """Half of them near each other by the network, half at random."""
     return _next(studio.datasets, scanned(studio, dataset, least=2))
 
 
-@router.post("/api/compare/{dataset}", summary="Answer a pair", responses=documented("not_found", "conflict"))
+@router.post(
+    "/api/compare/{dataset}", summary="Answer a pair", responses=documented("not_found", "conflict")
+)
 def answer(dataset: DataSetId, order: Answer, studio: Parts, asker: Owner) -> Pair:
     """Kept in the vault; nothing leaves."""
     one = scanned(studio, dataset, least=2)
@@ -99,9 +106,14 @@ def learn(dataset: DataSetId, studio: Parts, asker: Owner) -> Next:
     one = scanned(studio, dataset, least=2)
     if len(_said(_answers(studio.datasets, one))) < LEAST:
         raise Problem("conflict")
-    ledger, due = studio.budgets.named(one.account, create=True), {cost.unit: cost for cost in prices(one)}
+    ledger, due = (
+        studio.budgets.named(one.account, create=True),
+        {cost.unit: cost for cost in prices(one)},
+    )
     left = {balance.unit: balance.remaining.epsilon for balance in ledger.balances()}
-    if _bar(studio, one).left < EPSILON or any(left.get(unit, math.inf) < cost.epsilon for unit, cost in due.items()):
+    if _bar(studio, one).left < EPSILON or any(
+        left.get(unit, math.inf) < cost.epsilon for unit, cost in due.items()
+    ):
         raise Problem("budget")
     order = {"dataset": one.id, "release": secrets.token_hex(6)}
     job = studio.jobs.add("compare", order, asker.name)
@@ -109,7 +121,9 @@ def learn(dataset: DataSetId, studio: Parts, asker: Owner) -> Next:
 
 
 def run(arguments: dict[str, Any], place: JobContext) -> dict[str, Any]:
-    """Learn with a fifth of the pairs kept aside, and see how often the answers to those are met, before and after."""
+    """Learn with a fifth of the pairs kept aside, and see how often the answers to those are met,
+    before and after.
+    """
     from blindsight.metric import DPPMetric
 
     datasets = DataSets(place.settings)
@@ -140,7 +154,9 @@ def run(arguments: dict[str, Any], place: JobContext) -> dict[str, Any]:
         False,
     )
     folder = datasets.folder(release)
-    if (folder / "metric.safetensors").exists():  # made before a crash: a second one would be a second release
+    if (
+        folder / "metric.safetensors"
+    ).exists():  # made before a crash: a second one would be a second release
         metric = DPPMetric.load(folder / "metric.safetensors")
     else:
         with paid():
@@ -164,11 +180,15 @@ def run(arguments: dict[str, Any], place: JobContext) -> dict[str, Any]:
 
 
 def _price(epsilon: float) -> Cost:
-    return Cost(epsilon=epsilon, delta=1e-5 * epsilon / EPSILON, unit="pair", neighbours="add or remove one")
+    return Cost(
+        epsilon=epsilon, delta=1e-5 * epsilon / EPSILON, unit="pair", neighbours="add or remove one"
+    )
 
 
 def prices(one: DataSet) -> tuple[Cost, ...]:
-    """What one learning costs per pair, and per photo and person: replaced, they take pairs away and bring new ones."""
+    """What one learning costs per pair, and per photo and person: replaced, they take pairs away
+    and bring new ones.
+    """
     units: tuple[Unit, ...] = ("record", "person") if one.most else ("record",)
     return (_price(EPSILON), *(replace(_six_pairs(), unit=unit) for unit in units))
 
@@ -180,7 +200,9 @@ def _six_pairs() -> Cost:
     groups = {"pair": 1, "record": 2 * MOST}
     metric = DPPMetric(epsilon=EPSILON, unit="pair")
     (cost,) = metric.promise(n_pairs=LEAST, n_features=_COLUMNS, groups=groups, named=True).also
-    return replace(cost, epsilon=math.ceil(100 * cost.epsilon) / 100, neighbours="replace one", rho=None)
+    return replace(
+        cost, epsilon=math.ceil(100 * cost.epsilon) / 100, neighbours="replace one", rho=None
+    )
 
 
 def _owners(datasets: DataSets, one: DataSet) -> list[set[str]]:
@@ -194,7 +216,9 @@ def _owners(datasets: DataSets, one: DataSet) -> list[set[str]]:
 
 
 def _few(pairs: NDArray[Any], owners: list[set[str]]) -> list[int]:
-    """The pairs, in their order, that leave each owner in at most `MOST` of them: who is in which pair is public."""
+    """The pairs, in their order, that leave each owner in at most `MOST` of them: who is in which
+    pair is public.
+    """
     counts: Counter[str] = Counter()
     kept = []
     for row, (a, b) in enumerate(pairs):

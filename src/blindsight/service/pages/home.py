@@ -1,4 +1,6 @@
-"""Home: the data sets on this machine, what is left of each budget, what was given away, and one button."""
+"""Home: the data sets on this machine, what is left of each budget, what was given away, and one
+button.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ LEAST_ATTACKED = 20  # photos in an index, for what an attack counts on them to 
 async def home(request: Request, studio: Parts, token: str | None = None) -> Response:
     """The first page; with the secret of the link that was printed at the start, the way in."""
     if token is not None:
-        return await signed_in(request, studio, token, link=True) or RedirectResponse("/login", status_code=303)
+        return await signed_in(request, studio, token, link=True) or RedirectResponse(
+            "/login", status_code=303
+        )
     identity = request.state.identity
     if identity is not None and identity.role != "owner":
         return RedirectResponse("/budget", status_code=303)
@@ -57,7 +61,9 @@ def thumbnail(
     path = studio.datasets.thumbnail(studio.datasets.get(dataset), photo)
     if not path.is_file():
         raise Problem("not_found")
-    return FileResponse(path, media_type="image/jpeg")  # kept by no browser: it would outlive the session
+    return FileResponse(
+        path, media_type="image/jpeg"
+    )  # kept by no browser: it would outlive the session
 
 
 def _home(request: Request, studio: Studio) -> Response:
@@ -87,7 +93,11 @@ def _card(studio: Studio, one: DataSet) -> dict[str, Any]:
         "film": studio.datasets.photos(one)[:6],
         "releases": sorted(one.releases, key=lambda r: r.made),
         "attacked": last,
-        "waiting": [r for r in one.releases if r.kind == "search" and not r.attack and r.photos >= LEAST_ATTACKED],
+        "waiting": [
+            r
+            for r in one.releases
+            if r.kind == "search" and not r.attack and r.photos >= LEAST_ATTACKED
+        ],
     }
 
 
@@ -117,9 +127,14 @@ def what_was_paid(words: str) -> tuple[str, str]:
 def open_account(studio: Studio, one: DataSet) -> None:
     """A new data set's budget, before any photo is looked at."""
     ledger, settings = studio.budgets.named(one.account, create=True), studio.settings
-    ledger.grant(Cost(epsilon=settings.photo_budget, delta=1e-3, unit="record"), what="budget set by you")
+    ledger.grant(
+        Cost(epsilon=settings.photo_budget, delta=1e-3, unit="record"), what="budget set by you"
+    )
     if one.most:
-        ledger.grant(Cost(epsilon=settings.person_budget, delta=1e-3, unit="person"), what="budget set by you")
+        ledger.grant(
+            Cost(epsilon=settings.person_budget, delta=1e-3, unit="person"),
+            what="budget set by you",
+        )
 
 
 def budget_of(studio: Studio, one: DataSet, *, this: float = 0.0) -> Bar:
@@ -128,9 +143,13 @@ def budget_of(studio: Studio, one: DataSet, *, this: float = 0.0) -> Bar:
     return bar_of(ledger.balance("person" if one.most else "record"), this=this)
 
 
-def chosen(studio: Studio, number: str | None, *, released: bool = False) -> tuple[list[DataSet], DataSet | None]:
+def chosen(
+    studio: Studio, number: str | None, *, released: bool = False
+) -> tuple[list[DataSet], DataSet | None]:
     """The data sets that a page can work on, and the one that was asked for (or the newest)."""
-    sets = [one for one in studio.datasets.listed() if one.scanned and (one.releases or not released)]
+    sets = [
+        one for one in studio.datasets.listed() if one.scanned and (one.releases or not released)
+    ]
     found = next((one for one in sets if one.id == number), None)
     if number is not None and found is None:
         raise Problem("not_found")
@@ -140,14 +159,21 @@ def chosen(studio: Studio, number: str | None, *, released: bool = False) -> tup
 def reached(one: DataSet, kind: str) -> str:
     """How much of what is promised the last attack on the newest release of a kind has reached."""
     newest = max((r for r in one.releases if r.kind == kind), key=lambda r: r.made, default=None)
-    return f"≥ {plain(newest.attack['epsilon'])}" if newest is not None and newest.attack else "not yet"
+    return (
+        f"≥ {plain(newest.attack['epsilon'])}"
+        if newest is not None and newest.attack
+        else "not yet"
+    )
 
 
-def search_strip(studio: Studio, one: DataSet, epsilon: float, attack: dict[str, Any] | None, note: str) -> Strip:
+def search_strip(
+    studio: Studio, one: DataSet, epsilon: float, attack: dict[str, Any] | None, note: str
+) -> Strip:
     """What is said of a search index, on the pages that use one."""
     reached = f"≥ {plain(attack['epsilon'])}" if attack and attack.get("epsilon") else "not yet"
     return Strip(
-        leaves="Nothing while you search. The index that was given away holds one code for each photo.",
+        leaves="Nothing while you search. The index that was given away holds one code for each "
+        "photo.",
         stays="Your question, the photos, these thumbnails.",
         promised=f"ε {plain(epsilon)}",
         proven=f"ε {plain(epsilon)}",

@@ -21,7 +21,9 @@ JobId = Annotated[str, Path(pattern="^[0-9a-f]{16}$", description="A job's id.")
 _FILES: dict[str, dict[str, tuple[str, ...]]] = {
     "demo-federation": {"accuracy.svg": ("aggregator", "analyst")},
     "demo-metric": {"accuracy.svg": (), "graph.svg": (), "before.svg": (), "after.svg": ()},
-    "demo-audit": dict.fromkeys(("report.html", "report.md", "report.json", "cards.txt"), ("aggregator", "analyst")),
+    "demo-audit": dict.fromkeys(
+        ("report.html", "report.md", "report.json", "cards.txt"), ("aggregator", "analyst")
+    ),
 }
 _TYPES = {
     "svg": "image/svg+xml",
@@ -31,7 +33,10 @@ _TYPES = {
     "txt": "text/plain",
 }
 # A report carries its own style; opened from here it may do nothing else.
-REPORT = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; img-src data:; sandbox"}
+REPORT = {
+    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; img-src data:; "
+    "sandbox"
+}
 
 
 class JobState(BaseModel):
@@ -50,7 +55,9 @@ class JobState(BaseModel):
 
 
 def _shown(asker: Identity, job: dict[str, Any]) -> bool:
-    """Jobs on the owner's photos are the owner's: what they count is exact, and their arguments name data sets."""
+    """Jobs on the owner's photos are the owner's: what they count is exact, and their arguments
+    name data sets.
+    """
     return asker.role == "owner" or str(job["kind"]).startswith("demo-")
 
 
@@ -69,14 +76,21 @@ def job_state(job: dict[str, Any], asker: Identity) -> JobState:
             result = {"guarantee": result.get("guarantee")}
         views = result.get("views")
         if isinstance(views, dict):  # a user's own update is for that user
-            result = {**result, "views": {name: value for name, value in views.items() if name != "has"}}
+            result = {
+                **result,
+                "views": {name: value for name, value in views.items() if name != "has"},
+            }
     return JobState(**{**{name: job[name] for name in JobState.model_fields}, "result": result})
 
 
 @router.get("", summary="The latest jobs", responses=documented())
 def listed(studio: Parts, asker: Asker) -> list[JobState]:
     """Newest first; results are left out. Those on the owner's photos are for the owner."""
-    return [job_state({**job, "result": None}, asker) for job in studio.jobs.listed() if _shown(asker, job)]
+    return [
+        job_state({**job, "result": None}, asker)
+        for job in studio.jobs.listed()
+        if _shown(asker, job)
+    ]
 
 
 @router.get("/{job}", summary="One job", responses=documented("not_found"))
@@ -91,7 +105,9 @@ async def stop(job: JobId, studio: Parts, asker: Owner) -> JobState:
     return job_state(await studio.jobs.stop_job(job), asker)
 
 
-@router.post("/{job}/rerun", summary="Run a job again", responses=documented("not_found", "conflict"))
+@router.post(
+    "/{job}/rerun", summary="Run a job again", responses=documented("not_found", "conflict")
+)
 def rerun(job: JobId, studio: Parts, asker: Owner) -> JobState:
     """An ended job goes back into the queue."""
     return job_state(studio.jobs.rerun(job), asker)
@@ -101,11 +117,14 @@ def rerun(job: JobId, studio: Parts, asker: Owner) -> JobState:
     "/{job}/files/{name}",
     summary="A file that a job wrote",
     response_class=FileResponse,
-    responses=documented("not_found", "elsewhere") | {200: {"content": {kind: {} for kind in _TYPES.values()}}},
+    responses=documented("not_found", "elsewhere")
+    | {200: {"content": {kind: {} for kind in _TYPES.values()}}},
 )
 def file(
     job: JobId,
-    name: Annotated[str, Path(pattern="^[a-z]{1,20}\\.[a-z]{2,4}$", description="One of the job's files.")],
+    name: Annotated[
+        str, Path(pattern="^[a-z]{1,20}\\.[a-z]{2,4}$", description="One of the job's files.")
+    ],
     studio: Parts,
     asker: Asker,
 ) -> FileResponse:
@@ -123,4 +142,6 @@ def file(
     shown = name.endswith(".svg")
     how = "inline" if shown else "attachment"
     headers = {} if shown else REPORT
-    return FileResponse(path, media_type=kind, filename=name, content_disposition_type=how, headers=headers)
+    return FileResponse(
+        path, media_type=kind, filename=name, content_disposition_type=how, headers=headers
+    )

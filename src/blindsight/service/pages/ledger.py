@@ -64,7 +64,9 @@ async def accounts(studio: Parts, asker: Asker) -> list[Account]:
 
 @router.get("/entries", summary="The latest entries", responses=documented("ledger"))
 def entries(
-    studio: Parts, asker: Asker, last: Annotated[int, Query(ge=1, le=500, description="How many, a data set.")] = 20
+    studio: Parts,
+    asker: Asker,
+    last: Annotated[int, Query(ge=1, le=500, description="How many, a data set.")] = 20,
 ) -> list[Line]:
     """Newest first, of each account that the asker may see."""
     found = []
@@ -84,22 +86,30 @@ def verify(studio: Parts, asker: Asker) -> list[Chain]:
     for ledger in _visible(studio, asker):
         try:
             head = ledger.verify()
-            chains.append(Chain(dataset=ledger.dataset, holds=True, entries=head.sequence, head=head.hash))
+            chains.append(
+                Chain(dataset=ledger.dataset, holds=True, entries=head.sequence, head=head.hash)
+            )
         except LedgerTampered:
             chains.append(Chain(dataset=ledger.dataset, holds=False, entries=0, head=""))
     return chains
 
 
-@router.get("/export.json", summary="All entries, with what proves them", responses=documented("ledger"))
+@router.get(
+    "/export.json", summary="All entries, with what proves them", responses=documented("ledger")
+)
 def export(studio: Parts, asker: Owner) -> Response:
     """`blindsight ledger verify --file` checks it without the database."""
     disposition = {"Content-Disposition": 'attachment; filename="ledger.json"'}
-    return Response(to_json(_visible(studio, asker)), media_type="application/json", headers=disposition)
+    return Response(
+        to_json(_visible(studio, asker)), media_type="application/json", headers=disposition
+    )
 
 
 def accounts_of(studio: Studio, asker: Identity) -> list[Account]:
     """What an asker may see."""
-    return [_account(balance) for ledger in _visible(studio, asker) for balance in ledger.balances()]
+    return [
+        _account(balance) for ledger in _visible(studio, asker) for balance in ledger.balances()
+    ]
 
 
 def _visible(studio: Studio, asker: Identity) -> list[Ledger]:

@@ -1,6 +1,8 @@
-"""The pages' way to the library: photos to features and codes, and what others can make of the codes.
+"""The pages' way to the library: photos to features and codes, and what others can make of the
+codes.
 
-Whatever is computed here from photos stays in the vault, or goes through `index` and the ledger into a release.
+Whatever is computed here from photos stays in the vault, or goes through `index` and the ledger
+into a release.
 """
 
 from __future__ import annotations
@@ -53,11 +55,18 @@ EPSILONS = (2.0, 4.0, 8.0, 16.0)
 _THUMBNAIL = 320
 _BATCH = 32
 _NOBODYS = "nobody is known whose it is"
-_WORDS = {2.0: "says very little", 4.0: "a rough idea", 8.0: "the kind of photo", 16.0: "nearly the photo itself"}
+_WORDS = {
+    2.0: "says very little",
+    4.0: "a rough idea",
+    8.0: "the kind of photo",
+    16.0: "nearly the photo itself",
+}
 
 
 def scan(datasets: DataSets, one: DataSet, say: Say) -> DataSet:
-    """Read every photo once: thumbnails and features into the vault, and a list of what could not be read."""
+    """Read every photo once: thumbnails and features into the vault, and a list of what could not
+    be read.
+    """
     from blindsight.data import read_image, to_rgb
     from blindsight.features import feature_recipe
     from blindsight.index.encoder import default_features
@@ -88,24 +97,31 @@ def scan(datasets: DataSets, one: DataSet, say: Say) -> DataSet:
             waiting = []
     if waiting:
         blocks.append(recipe.rows(np.stack(waiting)).astype(np.float32))
-    # In the order of their random numbers: a release in this order tells nothing of folders and dates.
+    # In the order of their random numbers: a release in this order tells nothing of folders and
+    # dates.
     order = sorted(range(len(photos)), key=lambda i: photos[i].id)
     rows = np.concatenate(blocks)[order] if blocks else np.zeros((0, 1), np.float32)
     vault = datasets.vault(one)
-    storage.save(vault / "features.safetensors", kind="workbench-features", arrays={"rows": rows}, fields={})
+    storage.save(
+        vault / "features.safetensors", kind="workbench-features", arrays={"rows": rows}, fields={}
+    )
     listed = [[photos[i].id, photos[i].name] for i in order]
     storage.write_atomically(vault / "photos.json", json.dumps(listed).encode())
     say(len(records), len(records), "learning the models from public data")
     says = [asdict(coding(encoder(epsilon, features))) for epsilon in EPSILONS]
     storage.write_atomically(vault / "coding.json", json.dumps(says).encode())
     read = {photo.id for photo in photos}
-    people = len({photo.person for photo in found.photos if photo.record in read}) if one.most else 0
+    people = (
+        len({photo.person for photo in found.photos if photo.record in read}) if one.most else 0
+    )
     known = replace(datasets.get(one.id), photos=len(photos), refused=tuple(refused), people=people)
     return datasets.save(replace(known, scanned=True, features=features))
 
 
 def rows_of(datasets: DataSets, one: DataSet) -> NDArray[np.float32]:
-    """The photos' features, in the order of `datasets.photos`; read once while the file stays as it is."""
+    """The photos' features, in the order of `datasets.photos`; read once while the file stays as it
+    is.
+    """
     path = datasets.vault(one) / "features.safetensors"
     return _rows(path, path.stat().st_mtime_ns)
 
@@ -131,14 +147,20 @@ def _points(path: Path, changed: int) -> NDArray[np.float32]:
 
 
 def directions(rows: NDArray[Any]) -> NDArray[np.float32]:
-    """Features as unit vectors about their own mean: their products say how alike photos are without protection."""
+    """Features as unit vectors about their own mean: their products say how alike photos are
+    without protection.
+    """
     centred = rows - rows.mean(axis=1, keepdims=True)
-    unit: NDArray[np.float32] = centred / np.maximum(np.linalg.norm(centred, axis=1, keepdims=True), 1e-12)
+    unit: NDArray[np.float32] = centred / np.maximum(
+        np.linalg.norm(centred, axis=1, keepdims=True), 1e-12
+    )
     return unit.astype(np.float32)
 
 
 def columns(rows: NDArray[Any], count: int) -> NDArray[np.float64]:
-    """Few columns, by directions that no photo was asked about: drawn once, the same for everybody."""
+    """Few columns, by directions that no photo was asked about: drawn once, the same for
+    everybody.
+    """
     points = directions(rows)
     basis = np.linalg.qr(np.random.default_rng(12).normal(size=(points.shape[1], 4 * count)))[0]
     return np.asarray(points @ basis[:, :count] * np.sqrt(points.shape[1] / count), np.float64)
@@ -148,7 +170,8 @@ def columns(rows: NDArray[Any], count: int) -> NDArray[np.float64]:
 class Coding:
     """What one code says, whatever the photos: known before any is looked at.
 
-    cells: how many kinds there are. right: how often a code names the true one. wrong: how often a given other one.
+    cells: how many kinds there are. right: how often a code names the true one. wrong: how often a
+    given other one.
     """
 
     epsilon: float
@@ -162,14 +185,18 @@ class Coding:
         return _WORDS.get(self.epsilon, "")
 
     def singled_out(self, photos: int) -> float:
-        """How often somebody with a copy of one photo finds its entry, if the photos are spread evenly over kinds."""
+        """How often somebody with a copy of one photo finds its entry, if the photos are spread
+        evenly over kinds.
+        """
         same = 1 + (photos - 1) / self.cells
         return self.right / (same * self.right + (photos - same) * self.wrong) if photos else 0.0
 
 
 @lru_cache(maxsize=16)
 def encoder(epsilon: float, features: str) -> PhotoEncoder:
-    """The public model for a budget: learned from public data only, so it is the same for everybody."""
+    """The public model for a budget: learned from public data only, so it is the same for
+    everybody.
+    """
     from blindsight.index.encoder import make_encoder
 
     return make_encoder(_recipe(epsilon, features))
@@ -190,17 +217,26 @@ def word_point(made: PhotoEncoder, words: str) -> NDArray[np.float32]:
     network = made.recipe.image.network
     assert network is not None  # noqa: S101  (asked before)
     _, classes = head_space(network)
-    found: NDArray[np.float32] = book_of(made).embedding.moved(unit_rows(class_weights(words)[None] @ classes))
+    found: NDArray[np.float32] = book_of(made).embedding.moved(
+        unit_rows(class_weights(words)[None] @ classes)
+    )
     return found
 
 
 def codings(datasets: DataSets, one: DataSet) -> list[Coding]:
     """What codes would say at each budget on offer, as the scan left it."""
-    return [Coding(**fields) for fields in json.loads((datasets.vault(one) / "coding.json").read_bytes())]
+    return [
+        Coding(**fields)
+        for fields in json.loads((datasets.vault(one) / "coding.json").read_bytes())
+    ]
 
 
-def release_photos(datasets: DataSets, one: DataSet, release: Release, ledger: Ledger, say: Say) -> DataSet:
-    """Charge once, then release each photo's code under its random number; continued where a crash stopped it."""
+def release_photos(
+    datasets: DataSets, one: DataSet, release: Release, ledger: Ledger, say: Say
+) -> DataSet:
+    """Charge once, then release each photo's code under its random number; continued where a crash
+    stopped it.
+    """
     from blindsight.index.album import charge, keep_in_step
     from blindsight.index.encoder import load_encoder, make_encoder
     from blindsight.index.photos import PhotoFolder, function_of, law_of, stated
@@ -213,7 +249,9 @@ def release_photos(datasets: DataSets, one: DataSet, release: Release, ledger: L
     law = law_of(made, guarantee)
     number = vault.release_of(law)
     charge(guarantee, vault, number, ledger)
-    place = PhotoFolder.find(folder) or PhotoFolder(folder, recipe.to_fields(), vault.number, number, most=one.most)
+    place = PhotoFolder.find(folder) or PhotoFolder(
+        folder, recipe.to_fields(), vault.number, number, most=one.most
+    )
     folder.mkdir(parents=True, exist_ok=True)
     place.write()
     made.save(folder)
@@ -222,15 +260,20 @@ def release_photos(datasets: DataSets, one: DataSet, release: Release, ledger: L
         say(done, total, f"protecting {done:,} of {total:,} photos")
 
     found, _ = _recognised(datasets, one)
-    # Those that were read and shown: one that cannot be must not take a place among those that a person may give.
+    # Those that were read and shown: one that cannot be must not take a place among those that a
+    # person may give.
     read = {photo.id for photo in datasets.photos(one)}
     found = replace(found, photos=tuple(photo for photo in found.photos if photo.record in read))
     done = keep_in_step(place, Path(one.source), found, vault, made, guarantee, law, progress=step)
     (folder / "card.txt").write_text(_card(release, made, guarantee, done.stored), encoding="utf-8")
-    return datasets.keep_release(one, replace(release, photos=done.stored, left_out=done.left_out, made=today()))
+    return datasets.keep_release(
+        one, replace(release, photos=done.stored, left_out=done.left_out, made=today())
+    )
 
 
-def released_cells(datasets: DataSets, release: Release) -> tuple[list[str], NDArray[np.int64], PhotoEncoder]:
+def released_cells(
+    datasets: DataSets, release: Release
+) -> tuple[list[str], NDArray[np.int64], PhotoEncoder]:
     """The numbers, cells and model of a release: what somebody has who was given it."""
     from blindsight.index.cell_lists import from_codes
     from blindsight.index.encoder import Recipe, load_encoder
@@ -254,9 +297,11 @@ def vault_of(datasets: DataSets, one: DataSet) -> Vault:
 
 
 def _recognised(datasets: DataSets, one: DataSet) -> tuple[Scan, list[str]]:
-    """The photos of the folder by what they show: copies are one record, and a moved photo is the same.
+    """The photos of the folder by what they show: copies are one record, and a moved photo is the
+    same.
 
-    Beside them those that nobody is known for, where persons are protected: they could not be counted.
+    Beside them those that nobody is known for, where persons are protected: they could not be
+    counted.
     """
     from blindsight.data.reading import SUFFIXES
     from blindsight.index.photos import photo_names, scan
@@ -268,11 +313,15 @@ def _recognised(datasets: DataSets, one: DataSet) -> tuple[Scan, list[str]]:
         return scan(folder, names, vault_of(datasets, one)), []
     whose = _persons(datasets, one, names)
     known = [name for name in names if name in whose]
-    return scan(folder, known, vault_of(datasets, one), persons=whose), [name for name in names if name not in whose]
+    return scan(folder, known, vault_of(datasets, one), persons=whose), [
+        name for name in names if name not in whose
+    ]
 
 
 def _persons(datasets: DataSets, one: DataSet, names: list[str]) -> dict[str, str]:
-    """Whose each photo is; dropped files lie under numbers, so the folders are those of the names they came with."""
+    """Whose each photo is; dropped files lie under numbers, so the folders are those of the names
+    they came with.
+    """
     from blindsight.index.photos import persons_of
 
     folder = Path(one.source)
@@ -286,7 +335,9 @@ def _persons(datasets: DataSets, one: DataSet, names: list[str]) -> dict[str, st
 def _recipe(epsilon: float, features: str) -> Recipe:
     from blindsight.index.encoder import Recipe, default_bits
 
-    return Recipe(epsilon=epsilon, features=features, bits=default_bits("codebook", "record", epsilon))
+    return Recipe(
+        epsilon=epsilon, features=features, bits=default_bits("codebook", "record", epsilon)
+    )
 
 
 def _card(release: Release, made: PhotoEncoder, guarantee: Guarantee, stored: int) -> str:
@@ -298,7 +349,8 @@ def _card(release: Release, made: PhotoEncoder, guarantee: Guarantee, stored: in
     )
     return (
         f"Search index of {stored:,} photos\n\n"
-        f"For each photo: one of {says.cells:,} kinds, the true one {100 * says.right:.0f} times in 100; "
+        f"For each photo: one of {says.cells:,} kinds, the true one {100 * says.right:.0f} times "
+        "in 100; "
         "under a random number, without name, path or date.\n"
         f"{looked}\n\n{guarantee.card()}\n"
     )

@@ -1,4 +1,5 @@
-"""What others would find in a release, and find out: measured on public photos, or on these very photos.
+"""What others would find in a release, and find out: measured on public photos, or on these very
+photos.
 
 Everything here is computed and kept on this machine, for the owner alone.
 """
@@ -49,14 +50,19 @@ def look_at_own(datasets: DataSets, one: DataSet, say: Say) -> None:
 
 
 def look_at_public(datasets: DataSets, one: DataSet, say: Say) -> None:
-    """Measure on public photos, where there are some on this machine: epsilon can be chosen before looking."""
+    """Measure on public photos, where there are some on this machine: epsilon can be chosen before
+    looking.
+    """
     public = _public(datasets.settings.public, Path(one.source))
     if public is None:
         return
     say(0, len(public.shows), f"reading public photos of {public.name}")
     rows = _public_rows(datasets, public, one.features, say)
     found = _look(rows, public.shows, one.features, say)
-    ids = [hashlib.sha256(f"public {public.name} {i}".encode()).hexdigest()[:32] for i in range(len(rows))]
+    ids = [
+        hashlib.sha256(f"public {public.name} {i}".encode()).hexdigest()[:32]
+        for i in range(len(rows))
+    ]
     for row in {row for each in found.values() for row, _ in each["film"]}:
         keep_thumbnail(public.read(row), datasets.thumbnail(one, ids[row]))
     _name(found, ids)
@@ -77,7 +83,8 @@ def _place(datasets: DataSets, one: DataSet, where: str) -> Path:
 def _look(rows: NDArray[Any], shows: NDArray[np.int64], features: str, say: Say) -> dict[str, Any]:
     asked = np.random.default_rng().permutation(len(rows))[:_ASKED]
     points = directions(rows)
-    # The pictures are of a question that has an answer: else they would show nothing that protection takes away.
+    # The pictures are of a question that has an answer: else they would show nothing that
+    # protection takes away.
     alike = [np.mean(shows[np.argsort(-points @ points[row])[1:11]] == shows[row]) for row in asked]
     asked = asked[np.argsort(-np.array(alike), kind="stable")]
     found: dict[str, Any] = {"plain": measure_plain(rows, shows, asked)}
@@ -103,7 +110,9 @@ class _Public:
 
 
 def _public(place: str, photos: Path) -> _Public | None:
-    """A folder with one subfolder for each kind, or a set that is known by name; None where it is not there."""
+    """A folder with one subfolder for each kind, or a set that is known by name; None where it is
+    not there.
+    """
     from blindsight.data import load, read_image
     from blindsight.data.reading import SUFFIXES
     from blindsight.index.photos import photo_names
@@ -129,7 +138,9 @@ def _public(place: str, photos: Path) -> _Public | None:
     return _Public(place, found.labels[some], lambda i: found.images[int(some[i])])
 
 
-def _public_rows(datasets: DataSets, public: _Public, features: str, say: Say) -> NDArray[np.float32]:
+def _public_rows(
+    datasets: DataSets, public: _Public, features: str, say: Say
+) -> NDArray[np.float32]:
     """Their features, computed once for this machine."""
     from blindsight.data import to_rgb
     from blindsight.features import feature_recipe
@@ -153,7 +164,9 @@ def _public_rows(datasets: DataSets, public: _Public, features: str, say: Say) -
 
 
 def kinds(datasets: DataSets, one: DataSet, rows: NDArray[Any]) -> tuple[NDArray[np.int64], bool]:
-    """What each photo shows: by the folders it lies in where there are several, else as the public network sees it."""
+    """What each photo shows: by the folders it lies in where there are several, else as the public
+    network sees it.
+    """
     folders = [photo.name.rpartition("/")[0] for photo in datasets.photos(one)]
     names, found = np.unique(folders, return_inverse=True)
     if one.person != "folder" and 2 <= len(names) <= len(folders) // 2:
@@ -171,16 +184,22 @@ def measure(
 ) -> dict[str, Any]:
     """What others find and find out, on these very photos: computed here, and kept here.
 
-    Without released cells they are drawn anew, as a release would draw them. `asked` are the rows to search with.
+    Without released cells they are drawn anew, as a release would draw them. `asked` are the rows
+    to search with.
     """
     n, rng = len(rows), np.random.default_rng()
     released = _drawn(made, rows) if cells is None else cells
     true = book_of(made).assign(rows)
-    same = np.bincount(released, minlength=int(true.max(initial=0)) + 1)[true]  # entries that name a photo's true cell
+    same = np.bincount(released, minlength=int(true.max(initial=0)) + 1)[
+        true
+    ]  # entries that name a photo's true cell
     found = np.where(same > 0, (released == true) / np.maximum(same, 1), 1 / max(1, n))
     asked = rng.permutation(n)[:60] if asked is None else asked
     near = int(np.clip(n // 20, min(10, n - 1), 100))
-    alike, ranked = _plain_first(rows, asked, near), _protected_first(made, rows, released, asked, rng)
+    alike, ranked = (
+        _plain_first(rows, asked, near),
+        _protected_first(made, rows, released, asked, rng),
+    )
     met = [[row in true for row in first] for true, first in zip(alike, ranked, strict=True)]
     return {
         "hits": round(float(np.mean([sum(flags) for flags in met])), 1),
@@ -189,18 +208,27 @@ def measure(
         "guess": round(100 * _guessed(made, rows, released, shows)),
         "luck": round(100 * float(np.bincount(shows).max(initial=0) / max(1, n))),
         "singled": float(found.mean()),
-        "film": [[int(row), bool(flag)] for row, flag in zip(ranked[0], met[0], strict=True)] if ranked else [],
+        "film": [[int(row), bool(flag)] for row, flag in zip(ranked[0], met[0], strict=True)]
+        if ranked
+        else [],
     }
 
 
-def measure_plain(rows: NDArray[Any], shows: NDArray[np.int64], asked: NDArray[np.int64]) -> dict[str, Any]:
-    """The same without protection: a stranger who holds the features guesses by the nearest other photo."""
+def measure_plain(
+    rows: NDArray[Any], shows: NDArray[np.int64], asked: NDArray[np.int64]
+) -> dict[str, Any]:
+    """The same without protection: a stranger who holds the features guesses by the nearest other
+    photo.
+    """
     points = directions(rows)
     alike = points @ points.T
     np.fill_diagonal(alike, -np.inf)
     first = np.argsort(-alike[asked[0]])[:10].tolist() if len(asked) else []
     guess = shows[alike.argmax(axis=1)] == shows if len(rows) > 1 else np.zeros(0)
-    return {"guess": round(100 * float(np.mean(guess))), "film": [[int(row), True] for row in first]}
+    return {
+        "guess": round(100 * float(np.mean(guess))),
+        "film": [[int(row), True] for row in first],
+    }
 
 
 def _drawn(made: PhotoEncoder, rows: NDArray[Any]) -> NDArray[np.int64]:
@@ -211,11 +239,14 @@ def _drawn(made: PhotoEncoder, rows: NDArray[Any]) -> NDArray[np.int64]:
         return from_codes(made.hasher.transform(rows)).astype(np.int64)
 
 
-def _guessed(made: PhotoEncoder, rows: NDArray[Any], released: NDArray[np.int64], shows: NDArray[np.int64]) -> float:
+def _guessed(
+    made: PhotoEncoder, rows: NDArray[Any], released: NDArray[np.int64], shows: NDArray[np.int64]
+) -> float:
     """How often the better of two strangers names what a photo shows, who know all of the others.
 
-    One counts which kinds the others of a cell are: P(kind | r) is proportional to right * n(r, kind) + wrong *
-    (n(kind) - n(r, kind)). The other takes the kind of the photo that is nearest to the middle of the cell.
+    One counts which kinds the others of a cell are: P(kind | r) is proportional to right * n(r,
+    kind) + wrong * (n(kind) - n(r, kind)). The other takes the kind of the photo that is nearest to
+    the middle of the cell.
     """
     book, says = book_of(made), coding(made)
     true, each = book.assign(rows), np.arange(len(rows))
@@ -239,11 +270,17 @@ def _plain_first(rows: NDArray[Any], asked: NDArray[Any], near: int) -> list[set
 
 
 def _protected_first(
-    made: PhotoEncoder, rows: NDArray[Any], cells: NDArray[np.int64], asked: NDArray[Any], rng: np.random.Generator
+    made: PhotoEncoder,
+    rows: NDArray[Any],
+    cells: NDArray[np.int64],
+    asked: NDArray[Any],
+    rng: np.random.Generator,
 ) -> list[list[int]]:
     """The first ten by code alone; equal codes come in random order, for theirs means nothing."""
     book = book_of(made)
-    by_cell = book.reading(np.bincount(cells, minlength=book.k)).scores(book.similarity(rows[asked]))
+    by_cell = book.reading(np.bincount(cells, minlength=book.k)).scores(
+        book.similarity(rows[asked])
+    )
     scores = np.asarray(by_cell, np.float64)[:, cells]
     ranked = []
     for row, own in zip(scores, asked, strict=True):

@@ -1,4 +1,6 @@
-"""Protect: choose photos, see what a release would tell, confirm; then a folder to keep and one to give away."""
+"""Protect: choose photos, see what a release would tell, confirm; then a folder to keep and one to
+give away.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,12 @@ from blindsight.service.pages.preview import look_at_own, look_at_public, seen
 __all__ = ["router", "run"]
 
 router = APIRouter(tags=["protect"])
-_DROP = {"requestBody": {"required": True, "content": {"application/octet-stream": {"schema": {"type": "string"}}}}}
+_DROP = {
+    "requestBody": {
+        "required": True,
+        "content": {"application/octet-stream": {"schema": {"type": "string"}}},
+    }
+}
 _names = threading.Lock()
 
 
@@ -44,19 +51,24 @@ class Next(BaseModel):
 
 
 class Whose(BaseModel):
-    """Who is protected: each photo, or each person, known by the first folder, by PatientID, or by a table's column.
+    """Who is protected: each photo, or each person, known by the first folder, by PatientID, or by
+    a table's column.
 
     The table lies in the folder; its first column holds the photos' names relative to it.
     """
 
     model_config = ConfigDict(extra="forbid")
     protect: Literal["photo", "folder", "dicom", "table"] = "photo"
-    most: Annotated[int, Field(ge=1, le=100, description="Photos that one person may give at most.")] = 4
+    most: Annotated[
+        int, Field(ge=1, le=100, description="Photos that one person may give at most.")
+    ] = 4
     table: Annotated[str, Field(max_length=200)] = ""
     column: Annotated[str, Field(max_length=100)] = ""
 
     def rule(self, folder: Places | None) -> tuple[str, int]:
-        """As the data set keeps it; a table must be there, inside the folder, and have the column."""
+        """As the data set keeps it; a table must be there, inside the folder, and have the
+        column.
+        """
         if self.protect == "photo":
             return "", 0
         if self.protect == "table":
@@ -98,7 +110,11 @@ async def choose_page(request: Request, studio: Parts) -> Response:
     """First step: a folder, or a drop."""
 
     def show() -> Response:
-        context = {"title": "Choose photos", "menu_word": "Protect", "folders": list(_folders(studio))}
+        context = {
+            "title": "Choose photos",
+            "menu_word": "Protect",
+            "folders": list(_folders(studio)),
+        }
         return render(request, studio, "protect.html", context)
 
     return await studio.ledger_lane.run(show)
@@ -111,12 +127,19 @@ async def preview_page(dataset: DataSetId, request: Request, studio: Parts) -> R
 
 
 @router.get("/protect/{dataset}/{release}", include_in_schema=False)
-async def made_page(dataset: DataSetId, release: DataSetId, request: Request, studio: Parts) -> Response:
+async def made_page(
+    dataset: DataSetId, release: DataSetId, request: Request, studio: Parts
+) -> Response:
     """Third step: two folders and a card."""
     return await studio.ledger_lane.run(_made, request, studio, dataset, release)
 
 
-@router.post("/api/protect/folder", status_code=202, summary="Read a folder", responses=documented("not_found", "busy"))
+@router.post(
+    "/api/protect/folder",
+    status_code=202,
+    summary="Read a folder",
+    responses=documented("not_found", "busy"),
+)
 def take_folder(order: Folder, studio: Parts, asker: Owner) -> Next:
     """Every photo under it is read once, here; nothing is released."""
     folder = studio.datasets.allowed(order.folder)
@@ -127,11 +150,18 @@ def take_folder(order: Folder, studio: Parts, asker: Owner) -> Next:
     return Next(next=f"/protect/{one.id}", job=job["id"])
 
 
-@router.post("/api/protect/new", status_code=201, summary="A data set for dropped photos", responses=documented())
+@router.post(
+    "/api/protect/new",
+    status_code=201,
+    summary="A data set for dropped photos",
+    responses=documented(),
+)
 def take_name(order: Name, studio: Parts, asker: Owner) -> Next:
     """Then send photos to `/api/protect/NUMBER/drop`, and end with `/api/protect/NUMBER/scan`."""
     if order.protect in ("dicom", "table"):
-        raise Problem("invalid")  # a drop's files come without a table, and their headers stay behind
+        raise Problem(
+            "invalid"
+        )  # a drop's files come without a table, and their headers stay behind
     person, most = order.rule(None)
     one = studio.datasets.add(order.name, None, person=person, most=most)
     open_account(studio, one)
@@ -145,7 +175,9 @@ def take_name(order: Name, studio: Parts, asker: Owner) -> Next:
     responses=documented("not_found", "conflict", "busy"),
 )
 async def take_drop(dataset: DataSetId, request: Request, studio: Parts, asker: Owner) -> Dropped:
-    """Each is opened by a confined process; what is kept is its pixels, at most 512 on a side, in the vault."""
+    """Each is opened by a confined process; what is kept is its pixels, at most 512 on a side, in
+    the vault.
+    """
     one = studio.datasets.get(dataset)
     if not one.dropped or one.scanned:
         raise Problem("conflict")
@@ -161,7 +193,10 @@ async def take_drop(dataset: DataSetId, request: Request, studio: Parts, asker: 
 
 
 @router.post(
-    "/api/protect/{dataset}/scan", status_code=202, summary="Read the photos", responses=documented("not_found", "busy")
+    "/api/protect/{dataset}/scan",
+    status_code=202,
+    summary="Read the photos",
+    responses=documented("not_found", "busy"),
 )
 def start_scan(dataset: DataSetId, studio: Parts, asker: Owner) -> Next:
     """Once all were dropped, or after a folder changed."""
@@ -193,12 +228,16 @@ def look(dataset: DataSetId, studio: Parts, asker: Owner) -> Next:
 def release(dataset: DataSetId, order: Choice, studio: Parts, asker: Owner) -> Next:
     """Charged once, before anything is made; it goes on after a restart."""
     one = scanned(studio, dataset, least=1)
-    if one.price(order.epsilon) > budget_of(studio, one).left or order.epsilon > _photo_left(studio, one):
+    if one.price(order.epsilon) > budget_of(studio, one).left or order.epsilon > _photo_left(
+        studio, one
+    ):
         raise Problem("budget")
     number = secrets.token_hex(6)
     folder = studio.datasets.named(one, "search", order.epsilon, number)
     made = Release(number, "search", folder, order.epsilon, 0, today(), one.looked)
-    job = studio.jobs.add("protect", {"step": "release", "dataset": one.id, "release": asdict(made)}, asker.name)
+    job = studio.jobs.add(
+        "protect", {"step": "release", "dataset": one.id, "release": asdict(made)}, asker.name
+    )
     return Next(next=f"/protect/{one.id}/{made.id}", job=job["id"])
 
 
@@ -265,7 +304,9 @@ def _preview(request: Request, studio: Studio, dataset: str) -> Response:
     if request.state.identity is None:
         return render(request, studio, "protect_preview.html", {})
     one = studio.datasets.get(dataset)
-    jobs = [studio.jobs.under_way("protect", dataset=one.id, step=step) for step in ("scan", "look")]
+    jobs = [
+        studio.jobs.under_way("protect", dataset=one.id, step=step) for step in ("scan", "look")
+    ]
     job = next(filter(None, jobs), None)
     context: dict[str, Any] = {
         "title": "How much may the release tell?" if one.scanned else "Reading the photos",
@@ -282,19 +323,32 @@ def _preview(request: Request, studio: Studio, dataset: str) -> Response:
         options = [_option(one, each, measured.get(f"{each.epsilon:g}"), left) for each in says]
         best = next((o for o in options if o["epsilon"] == 8.0 and o["affordable"]), None)
         best = best or next((o for o in reversed(options) if o["affordable"]), None)
-        context |= {"options": options, "own": own and bool(measured), "measured": measured.get("8"), "best": best}
-        context |= {"bar": bar, "unprotected": measured.get("plain"), "public": measured.get("public")}
+        context |= {
+            "options": options,
+            "own": own and bool(measured),
+            "measured": measured.get("8"),
+            "best": best,
+        }
+        context |= {
+            "bar": bar,
+            "unprotected": measured.get("plain"),
+            "public": measured.get("public"),
+        }
         context["has_public"] = seen(studio.datasets, one, "public") is not None
         if best is not None:
             context["strip"] = _strip(best, bar, one)
             context["price"] = budget_of(studio, one, this=one.price(best["epsilon"]))
             context["keep"] = studio.datasets.vault(one)
             folder = studio.datasets.named(one, "search", best["epsilon"], "")
-            context["give"] = studio.datasets.given / f"{folder.rpartition('-')[0].rpartition('-')[0]}-…"
+            context["give"] = (
+                studio.datasets.given / f"{folder.rpartition('-')[0].rpartition('-')[0]}-…"
+            )
     return render(request, studio, "protect_preview.html", context)
 
 
-def _option(one: DataSet, says: Coding, measured: dict[str, Any] | None, left: float) -> dict[str, Any]:
+def _option(
+    one: DataSet, says: Coding, measured: dict[str, Any] | None, left: float
+) -> dict[str, Any]:
     epsilon = says.epsilon
     singled = says.singled_out(one.photos) if measured is None else measured["singled"]
     wrong = max(1, round(100 * (1 - says.right))) if says.right < 0.995 else 0
@@ -312,7 +366,10 @@ def _option(one: DataSet, says: Coding, measured: dict[str, Any] | None, left: f
 
 def _leaves(says: Coding, wrong: int) -> str:
     truth = f"wrong on purpose for {wrong} photos in 100" if wrong else "almost never wrong"
-    return f"For each photo one number from 1 to {says.cells:,}: roughly what kind of photo it is, and {truth}."
+    return (
+        f"For each photo one number from 1 to {says.cells:,}: roughly what kind of photo it is, "
+        f"and {truth}."
+    )
 
 
 def _strip(option: dict[str, Any], bar: Any, one: DataSet) -> Strip:
@@ -323,9 +380,11 @@ def _strip(option: dict[str, Any], bar: Any, one: DataSet) -> Strip:
         promised=f"ε {plain(says.epsilon)}",
         proven=f"ε {plain(says.epsilon)}",
         attacked="not yet",
-        says="per photo, at your choice below; smaller is safer. Attacks run once the release exists."
+        says="per photo, at your choice below; smaller is safer. Attacks run once the release "
+        "exists."
         if not one.most
-        else f"per photo; per person ε {plain(one.price(says.epsilon))}, for at most {one.most} photos each",
+        else f"per photo; per person ε {plain(one.price(says.epsilon))}, for at most {one.most} "
+        "photos each",
         bar=bar,
         note=f"{plain(max(0.0, bar.left - one.price(says.epsilon)))} after this release",
     )
@@ -356,7 +415,9 @@ def _made(request: Request, studio: Studio, dataset: str, release: str) -> Respo
 
 
 def _store(datasets: DataSets, one: DataSet, name: str, pixels: Any) -> None:
-    """Pixels of a dropped photo under a number of their own; its name goes into the vault's list."""
+    """Pixels of a dropped photo under a number of their own; its name goes into the vault's
+    list.
+    """
     from PIL import Image
 
     vault = datasets.vault(one)
@@ -374,7 +435,9 @@ def _store(datasets: DataSets, one: DataSet, name: str, pixels: Any) -> None:
 
 def _plain_name(name: str, taken: set[str]) -> str:
     """The last two parts of a name, printable; a second of the same name gets a number."""
-    parts = [part for part in name.replace("\\", "/").split("/") if part not in ("", ".", "..")][-2:]
+    parts = [part for part in name.replace("\\", "/").split("/") if part not in ("", ".", "..")][
+        -2:
+    ]
     base = "/".join("".join(c for c in part if c.isprintable())[:80] for part in parts) or "photo"
     found, n = base, 2
     while found in taken:

@@ -1,4 +1,6 @@
-"""Search: among the codes of a release, as somebody would who was given it; the photos are for the owner only."""
+"""Search: among the codes of a release, as somebody would who was given it; the photos are for the
+owner only.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,14 @@ from blindsight.service.infra.problems import Problem, documented
 from blindsight.service.infra.shell import plain, render
 from blindsight.service.infra.uploads import UPLOAD, read_upload
 from blindsight.service.pages.home import chosen, search_strip
-from blindsight.service.pages.photo_library import Coding, coding, directions, released_cells, rows_of, word_point
+from blindsight.service.pages.photo_library import (
+    Coding,
+    coding,
+    directions,
+    released_cells,
+    rows_of,
+    word_point,
+)
 
 __all__ = ["Searches", "router"]
 
@@ -39,7 +48,9 @@ class Hit(BaseModel):
 
 
 class Group(BaseModel):
-    """Photos that the codes cannot tell apart, with how many of them are expected to be of the code's kind."""
+    """Photos that the codes cannot tell apart, with how many of them are expected to be of the
+    code's kind.
+    """
 
     title: str
     expect: int | None
@@ -56,7 +67,9 @@ class Words(BaseModel):
 
 
 class Found(BaseModel):
-    """An answer; `query` asks again with the same picture or words, which are kept nowhere but in memory."""
+    """An answer; `query` asks again with the same picture or words, which are kept nowhere but in
+    memory.
+    """
 
     query: str
     nothing: str | None
@@ -78,13 +91,17 @@ async def page(request: Request, studio: Parts, dataset: str | None = None) -> R
     openapi_extra=UPLOAD,
     responses=documented("not_found", "conflict", "refused_image", "busy", "needs_torch"),
 )
-async def upload(dataset: DataSetId, request: Request, studio: Parts, asker: Owner, rerank: Rerank = False) -> Found:
+async def upload(
+    dataset: DataSetId, request: Request, studio: Parts, asker: Owner, rerank: Rerank = False
+) -> Found:
     """Decoded in a confined process, used for this search, kept nowhere."""
     index = await studio.ledger_lane.run(_index, studio, dataset)
     pixels = await read_upload(request, studio.decoders)
 
     def look() -> Found:
-        return _answer(studio, index, studio.searches.remember(index.asked(index.row_of(pixels))), rerank)
+        return _answer(
+            studio, index, studio.searches.remember(index.asked(index.row_of(pixels))), rerank
+        )
 
     return await studio.ledger_lane.run(look)
 
@@ -94,7 +111,9 @@ async def upload(dataset: DataSetId, request: Request, studio: Parts, asker: Own
     summary="Search with words",
     responses=documented("not_found", "conflict", "needs_words", "busy"),
 )
-async def by_words(dataset: DataSetId, order: Words, studio: Parts, asker: Owner, rerank: Rerank = False) -> Found:
+async def by_words(
+    dataset: DataSetId, order: Words, studio: Parts, asker: Owner, rerank: Rerank = False
+) -> Found:
     """Everyday things in English; the words are kept nowhere."""
 
     def look() -> Found:
@@ -103,7 +122,9 @@ async def by_words(dataset: DataSetId, order: Words, studio: Parts, asker: Owner
             raise Problem("invalid")
         if not index.takes_words:
             raise Problem("needs_words")
-        return _answer(studio, index, studio.searches.remember(index.asked_words(order.words)), rerank)
+        return _answer(
+            studio, index, studio.searches.remember(index.asked_words(order.words)), rerank
+        )
 
     return await studio.ledger_lane.run(look)
 
@@ -145,12 +166,16 @@ async def again(
     rerank: Rerank = False,
 ) -> Found:
     """No second upload for another order."""
-    return await studio.ledger_lane.run(lambda: _answer(studio, _index(studio, dataset), query, rerank))
+    return await studio.ledger_lane.run(
+        lambda: _answer(studio, _index(studio, dataset), query, rerank)
+    )
 
 
 @dataclass(frozen=True)
 class Question:
-    """What was asked: how it fits the cells, the nearest of them, and how it fits each photo, for the owner."""
+    """What was asked: how it fits the cells, the nearest of them, and how it fits each photo, for
+    the owner.
+    """
 
     dataset: str
     similarity: NDArray[np.float32]
@@ -194,7 +219,9 @@ class Index:
 
     @property
     def takes_words(self) -> bool:
-        """Whether words can be asked: what they need is on this machine, and a network read the photos."""
+        """Whether words can be asked: what they need is on this machine, and a network read the
+        photos.
+        """
         return self.made.recipe.image.network is not None and words_available()
 
     def asked(self, row: NDArray[np.float32], own: str | None = None) -> Question:
@@ -205,7 +232,9 @@ class Index:
         return Question(self.one.id, book.similarity(row[None]), cell, likeness, own)
 
     def asked_words(self, words: str) -> Question:
-        """Words as a question: a mixture of the network's classes, compared with photos in the codebook's space."""
+        """Words as a question: a mixture of the network's classes, compared with photos in the
+        codebook's space.
+        """
         book, point = self.made.codebook, word_point(self.made, words)
         likeness = np.asarray(book.embedding(self.rows) @ point[0], np.float32)
         cell = int(book.cells.assign(point)[0])
@@ -215,13 +244,17 @@ class Index:
         """A picture's features, as the photos' were made."""
         from blindsight.data import to_rgb
 
-        found: NDArray[np.float32] = self.made.rows(to_rgb(pixels, self.made.recipe.size)[None])[0].astype(np.float32)
+        found: NDArray[np.float32] = self.made.rows(to_rgb(pixels, self.made.recipe.size)[None])[
+            0
+        ].astype(np.float32)
         return found
 
     def expected(self, cell: int) -> tuple[int, float, float]:
-        """How many codes name a cell, how many would by chance alone, and how many photos are of it by estimate.
+        """How many codes name a cell, how many would by chance alone, and how many photos are of it
+        by estimate.
 
-        Each photo of the cell is named with probability `right`, each other one with `wrong`: solve for their number.
+        Each photo of the cell is named with probability `right`, each other one with `wrong`: solve
+        for their number.
         """
         says, n = self.says, len(self.ids)
         count = int(self.counts[cell])
@@ -279,8 +312,15 @@ def _page(request: Request, studio: Studio, dataset: str | None) -> Response:
         context["sets"] = [s for s in sets if _newest(s)]
         if one is not None and release is not None:
             words = words_available() and one.features != "pixels"
-            context |= {"one": one, "release": release, "film": studio.datasets.photos(one)[:24], "words": words}
-            context["strip"] = search_strip(studio, one, release.epsilon, release.attack, "Searching spends nothing.")
+            context |= {
+                "one": one,
+                "release": release,
+                "film": studio.datasets.photos(one)[:24],
+                "words": words,
+            }
+            context["strip"] = search_strip(
+                studio, one, release.epsilon, release.attack, "Searching spends nothing."
+            )
     return render(request, studio, "search.html", context)
 
 
@@ -310,7 +350,8 @@ def _answer(studio: Studio, index: Index, query: str, rerank: bool) -> Found:
         like = "what you wrote" if question.words else "yours"
         nothing = (
             f"{_codes(count)} {what}. Among {len(index.ids):,} photos, the protection alone puts "
-            f"{_about(chance)} there by chance. So there is no sign that even one photo is like {like}."
+            f"{_about(chance)} there by chance. So there is no sign that even one photo is like "
+            f"{like}."
         )
     groups = _groups(index, scores, question.own)
     if not rerank:
@@ -319,7 +360,14 @@ def _answer(studio: Studio, index: Index, query: str, rerank: bool) -> Found:
         groups = [_by_photos(index, groups, question.likeness)]
         nothing = None
     taken = understood(question.words).line() if question.words else None
-    return Found(query=query, nothing=nothing, taken=taken, groups=groups, searched=len(index.ids), reranked=rerank)
+    return Found(
+        query=query,
+        nothing=nothing,
+        taken=taken,
+        groups=groups,
+        searched=len(index.ids),
+        reranked=rerank,
+    )
 
 
 def _groups(index: Index, scores: NDArray[Any], own: str | None) -> list[Group]:
@@ -336,9 +384,13 @@ def _groups(index: Index, scores: NDArray[Any], own: str | None) -> list[Group]:
         share = min(1.0, true * index.says.right / max(1, count))
         word = words[min(len(groups), 2)]
         title = (
-            f"{word}: {len(members):,} photos with one and the same code" if len(members) > 1 else f"{word}: 1 photo"
+            f"{word}: {len(members):,} photos with one and the same code"
+            if len(members) > 1
+            else f"{word}: 1 photo"
         )
-        shown = [Hit(id=index.ids[i], name=index.names.get(index.ids[i], "")) for i in members[:_SHOWN]]
+        shown = [
+            Hit(id=index.ids[i], name=index.names.get(index.ids[i], "")) for i in members[:_SHOWN]
+        ]
         expect = round(share * len(members)) if not groups else None
         groups.append(Group(title=title, expect=expect, count=len(members), photos=shown))
         total += len(members)
@@ -361,12 +413,16 @@ def _with_the_rest(groups: list[Group]) -> list[Group]:
 def _by_photos(index: Index, groups: list[Group], likeness: NDArray[Any]) -> Group:
     hits = [hit for group in groups for hit in group.photos if hit.id in index.place][:_CANDIDATES]
     hits.sort(key=lambda hit: -float(likeness[index.place[hit.id]]))
-    title = f"First {min(len(hits), _SHOWN):,} of {len(hits):,} candidates, sorted by your own photos"
+    title = (
+        f"First {min(len(hits), _SHOWN):,} of {len(hits):,} candidates, sorted by your own photos"
+    )
     return Group(title=title, expect=None, count=len(hits), photos=hits[:_SHOWN])
 
 
 def _codes(count: int) -> str:
-    return {0: "No stored code names", 1: "1 stored code names"}.get(count, f"{count:,} stored codes name")
+    return {0: "No stored code names", 1: "1 stored code names"}.get(
+        count, f"{count:,} stored codes name"
+    )
 
 
 def _about(chance: float) -> str:

@@ -1,4 +1,6 @@
-"""Send: sketches of photos, for somebody who wants to train on them, and beside each what every attacker gets back."""
+"""Send: sketches of photos, for somebody who wants to train on them, and beside each what every
+attacker gets back.
+"""
 
 from __future__ import annotations
 
@@ -49,14 +51,19 @@ async def page(
 
 
 @router.post(
-    "/api/send/{dataset}/try", status_code=202, summary="Sketch and attack", responses=documented("not_found", "busy")
+    "/api/send/{dataset}/try",
+    status_code=202,
+    summary="Sketch and attack",
+    responses=documented("not_found", "busy"),
 )
 def attempt(
     dataset: DataSetId,
     studio: Parts,
     asker: Owner,
     # Not a Literal: a query's words are text, and "64" is not 64.
-    side: Annotated[int, Query(ge=64, le=128, multiple_of=64, description="Pixels on a side of what is sent.")] = 64,
+    side: Annotated[
+        int, Query(ge=64, le=128, multiple_of=64, description="Pixels on a side of what is sent.")
+    ] = 64,
 ) -> Next:
     """A few photos, picked at random; everything stays here."""
     one = scanned(studio, dataset, least=1)
@@ -65,23 +72,34 @@ def attempt(
 
 
 def run(arguments: dict[str, Any], place: JobContext) -> dict[str, Any]:
-    """Sketches at three settings, and what every attacker makes of them: measured, and by a search among all photos."""
+    """Sketches at three settings, and what every attacker makes of them: measured, and by a search
+    among all photos.
+    """
     datasets = DataSets(place.settings)
     one = datasets.get(arguments["dataset"])
     photos, rows = datasets.photos(one), points_of(datasets, one)
     picked = np.random.default_rng().permutation(len(photos))[:_SHOWN]
     side = int(arguments.get("side", SIDES[0]))
     squares = np.stack([_square(datasets, one, photos[i].id, side) for i in picked])
-    found: dict[str, Any] = {"when": today(), "photos": [photos[i].id for i in picked], "among": len(photos)}
+    found: dict[str, Any] = {
+        "when": today(),
+        "photos": [photos[i].id for i in picked],
+        "among": len(photos),
+    }
     found["side"] = side
     for done, (word, setting) in enumerate(SETTINGS.items()):
         place.say(done, len(SETTINGS), f"sketching and attacking: {word}")
         sent, back, verdict = attack(squares, setting)
-        known = {name: _recognised(pictures, picked, rows, one.features) for name, pictures in back.items()}
+        known = {
+            name: _recognised(pictures, picked, rows, one.features)
+            for name, pictures in back.items()
+        }
         best = max(known, key=lambda name: sum(known[name]))
         found[word] = {
             "sent": [data_uri(image) for image in sent],
-            "back": {name: [data_uri(image) for image in pictures] for name, pictures in back.items()},
+            "back": {
+                name: [data_uri(image) for image in pictures] for name, pictures in back.items()
+            },
             "known": known,
             "best": best,
             "recognised": sum(known[best]),
@@ -91,8 +109,12 @@ def run(arguments: dict[str, Any], place: JobContext) -> dict[str, Any]:
     return {"recognised": {word: found[word]["recognised"] for word in SETTINGS}}
 
 
-def attack(squares: NDArray[np.uint8], setting: str) -> tuple[NDArray[Any], dict[str, NDArray[Any]], str]:
-    """What is sent of grey squares, what attackers get back who know the setting and how photos look, and a verdict."""
+def attack(
+    squares: NDArray[np.uint8], setting: str
+) -> tuple[NDArray[Any], dict[str, NDArray[Any]], str]:
+    """What is sent of grey squares, what attackers get back who know the setting and how photos
+    look, and a verdict.
+    """
     from blindsight.index.public_images import built_in_images
     from blindsight.sketching import NegativeSketcher
     from blindsight.sketching.attackers import Suite, measure, measured_verdict
@@ -106,7 +128,9 @@ def attack(squares: NDArray[np.uint8], setting: str) -> tuple[NDArray[Any], dict
     return sent, found, measured_verdict(measured, squares.shape, missing=suite.missing)
 
 
-def _recognised(pictures: NDArray[Any], picked: NDArray[Any], rows: NDArray[Any], features: str) -> list[bool]:
+def _recognised(
+    pictures: NDArray[Any], picked: NDArray[Any], rows: NDArray[Any], features: str
+) -> list[bool]:
     """Whether a search among all photos with what came back finds the photo itself first."""
     from blindsight.data import to_rgb
     from blindsight.features import feature_recipe
@@ -131,7 +155,13 @@ def _sent(counts: NDArray[Any]) -> NDArray[np.uint8]:
 
 
 def _page(request: Request, studio: Studio, dataset: str | None, how: str) -> Response:
-    context: dict[str, Any] = {"title": "Send", "sets": [], "one": None, "how": how, "settings": SETTINGS}
+    context: dict[str, Any] = {
+        "title": "Send",
+        "sets": [],
+        "one": None,
+        "how": how,
+        "settings": SETTINGS,
+    }
     if request.state.identity is not None:
         sets, one = chosen(studio, dataset)
         context |= {"sets": sets, "one": one}
@@ -140,7 +170,9 @@ def _page(request: Request, studio: Studio, dataset: str | None, how: str) -> Re
             found = json.loads(path.read_bytes()) if path.exists() else None
             context["job"] = studio.jobs.under_way("send", dataset=one.id)
             shown = found[how] if found else None
-            who = {name: words for name, words in ATTACKERS.items() if shown and name in shown["back"]}
+            who = {
+                name: words for name, words in ATTACKERS.items() if shown and name in shown["back"]
+            }
             context |= {"found": found, "shown": shown, "attackers": who, "sides": SIDES}
             context["strip"] = _strip(studio, one, found, how)
     return render(request, studio, "send.html", context)

@@ -1,4 +1,6 @@
-"""The way in and out: a key, or the secret of the link that was printed at the start, becomes a session."""
+"""The way in and out: a key, or the secret of the link that was printed at the start, becomes a
+session.
+"""
 
 from __future__ import annotations
 
@@ -28,14 +30,21 @@ def login_page(request: Request, studio: Parts) -> Response:
 @router.post("/login")
 async def login(request: Request, studio: Parts) -> Response:
     """A key becomes a session in a cookie that scripts cannot read."""
-    if request.headers.get("content-type", "").partition(";")[0] != "application/x-www-form-urlencoded":
+    if (
+        request.headers.get("content-type", "").partition(";")[0]
+        != "application/x-www-form-urlencoded"
+    ):
         raise Problem("wrong_type")
     form = await request.form()
     token, key = str(form.get("csrf", "")), str(form.get("key", ""))
-    if not request.state.csrf or not hmac.compare_digest(request.state.csrf.encode(), token.encode()):
+    if not request.state.csrf or not hmac.compare_digest(
+        request.state.csrf.encode(), token.encode()
+    ):
         raise Problem("cross_site")
     answer = await signed_in(request, studio, key)
-    return answer or render(request, studio, "login.html", {"title": "Sign in", "failed": True}, status=401)
+    return answer or render(
+        request, studio, "login.html", {"title": "Sign in", "failed": True}, status=401
+    )
 
 
 @router.post("/logout")
@@ -48,10 +57,13 @@ def logout(request: Request, studio: Parts) -> Response:
     return answer
 
 
-async def signed_in(request: Request, studio: Studio, key: str, *, link: bool = False) -> Response | None:
+async def signed_in(
+    request: Request, studio: Studio, key: str, *, link: bool = False
+) -> Response | None:
     """To the first page with a session, or None where the key is nobody's.
 
-    A link opens for the start-up secret only: with a key in it, a stranger's page could sign its reader in as another.
+    A link opens for the start-up secret only: with a key in it, a stranger's page could sign its
+    reader in as another.
     """
 
     def look() -> tuple[Identity, str] | None:

@@ -28,12 +28,19 @@ class Health(BaseModel):
 
 @router.get("/health", summary="Is the workbench well?", responses=documented("ledger"))
 async def health(studio: Parts) -> Health:
-    """Answers once the database can be read; on threads of its own, so that no other work delays it."""
+    """Answers once the database can be read; on threads of its own, so that no other work delays
+    it.
+    """
     await studio.health_lane.run(studio.jobs.counts)
     return Health(status="ok", version=__version__, decoder=list(studio.decoders.known_walls()))
 
 
-@router.get("/metrics", response_class=PlainTextResponse, summary="Counts for Prometheus", responses=documented())
+@router.get(
+    "/metrics",
+    response_class=PlainTextResponse,
+    summary="Counts for Prometheus",
+    responses=documented(),
+)
 def metrics(studio: Parts, asker: Owner) -> PlainTextResponse:
     """Requests, seconds, charges, refused images, jobs, memory."""
     gauges = {f"jobs_{state}": float(n) for state, n in studio.jobs.counts().items()}

@@ -1,4 +1,6 @@
-"""Tags: labels of your own, learned once from photos that you labelled; after that every answer is exact and free."""
+"""Tags: labels of your own, learned once from photos that you labelled; after that every answer is
+exact and free.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,8 @@ from blindsight.service.pages.protect import Next
 __all__ = ["EPSILON", "PUBLISHED", "labels_of", "plain_cell", "router"]
 
 router = APIRouter(tags=["tags"])
-# What is paid about each labelled photo, counted as all releases here are: one photo replaced by another.
+# What is paid about each labelled photo, counted as all releases here are: one photo replaced by
+# another.
 EPSILON = 4.0
 PUBLISHED = 4.0  # per photo, for one tag of each
 LEAST = 60
@@ -87,7 +90,11 @@ async def page(request: Request, studio: Parts, dataset: str | None = None) -> R
     return await studio.ledger_lane.run(_page, request, studio, dataset)
 
 
-@router.get("/api/tags/{dataset}", summary="Photos and their tags", responses=documented("not_found", "conflict"))
+@router.get(
+    "/api/tags/{dataset}",
+    summary="Photos and their tags",
+    responses=documented("not_found", "conflict"),
+)
 def shown(
     dataset: DataSetId,
     studio: Parts,
@@ -106,7 +113,9 @@ def shown(
     return Shown(photos=page, names=kept["names"], total=len(photos), labelled=len(kept["given"]))
 
 
-@router.post("/api/tags/{dataset}", summary="Correct a tag", responses=documented("not_found", "conflict"))
+@router.post(
+    "/api/tags/{dataset}", summary="Correct a tag", responses=documented("not_found", "conflict")
+)
 def change(dataset: DataSetId, order: Change, studio: Parts, asker: Owner) -> Tagged:
     """Kept in the vault; it changes the model only when you learn again."""
     one = scanned(studio, dataset)
@@ -123,17 +132,27 @@ def change(dataset: DataSetId, order: Change, studio: Parts, asker: Owner) -> Ta
     return Tagged(id=photo.id, name=photo.name, tags=_tags(kept, known, photo.id))
 
 
-@router.post("/api/tags/{dataset}/names", summary="Set the labels", responses=documented("not_found", "conflict"))
+@router.post(
+    "/api/tags/{dataset}/names",
+    summary="Set the labels",
+    responses=documented("not_found", "conflict"),
+)
 def set_names(dataset: DataSetId, order: Names, studio: Parts, asker: Owner) -> Next:
     """They stand in the model file: they are public. Choose them without looking."""
     one = scanned(studio, dataset)
-    names = list(dict.fromkeys(" ".join(part.split())[:40] for part in order.names.split(",") if part.strip()))[:60]
+    names = list(
+        dict.fromkeys(
+            " ".join(part.split())[:40] for part in order.names.split(",") if part.strip()
+        )
+    )[:60]
     if len(names) < 2 or not all(name.isprintable() for name in names):
         raise Problem("invalid")
     with _writing:
         kept = labels_of(studio.datasets, one)
         kept["names"] = names
-        kept["given"] = {photo: [t for t in tags if t in names] for photo, tags in kept["given"].items()}
+        kept["given"] = {
+            photo: [t for t in tags if t in names] for photo, tags in kept["given"].items()
+        }
         _keep(studio.datasets, one, kept)
     return Next(next=f"/tags?dataset={one.id}")
 
@@ -162,7 +181,9 @@ def learn(dataset: DataSetId, studio: Parts, asker: Owner) -> Next:
     responses=documented("not_found", "conflict", "busy"),
 )
 def start_from_words(dataset: DataSetId, studio: Parts, asker: Owner) -> Next:
-    """Public knowledge about these words; no photo of yours is learned from, so nothing is charged."""
+    """Public knowledge about these words; no photo of yours is learned from, so nothing is
+    charged.
+    """
     one = scanned(studio, dataset)
     if len(labels_of(studio.datasets, one)["names"]) < 2 or one.features == "pixels":
         raise Problem("conflict")
@@ -177,7 +198,9 @@ def start_from_words(dataset: DataSetId, studio: Parts, asker: Owner) -> Next:
     responses=documented("not_found", "conflict", "not_worth_it", "busy", "budget"),
 )
 def publish(dataset: DataSetId, order: Sure, studio: Parts, asker: Owner) -> Next:
-    """One tag of each photo, wrong on purpose now and then, under random numbers; charged per photo, once."""
+    """One tag of each photo, wrong on purpose now and then, under random numbers; charged per
+    photo, once.
+    """
     one = scanned(studio, dataset)
     quality = _quality(studio.datasets, one)
     if quality is None:
@@ -206,7 +229,11 @@ def export(dataset: DataSetId, studio: Parts, asker: Owner) -> Response:
     for photo in studio.datasets.photos(one):
         on = [tag.name for tag in _tags(kept, known, photo.id) if tag.on]
         writer.writerow(
-            [plain_cell(photo.name), plain_cell("; ".join(on)), "yes" if photo.id in kept["given"] else "no"]
+            [
+                plain_cell(photo.name),
+                plain_cell("; ".join(on)),
+                "yes" if photo.id in kept["given"] else "no",
+            ]
         )
     headers = {"Content-Disposition": 'attachment; filename="tags-private.csv"'}
     return Response(sheet.getvalue(), media_type="text/csv", headers=headers)
@@ -220,7 +247,12 @@ def _page(request: Request, studio: Studio, dataset: str | None) -> Response:
         if one is not None:
             kept, quality = labels_of(studio.datasets, one), _quality(studio.datasets, one)
             bar = budget_of(studio, one)
-            context |= {"names": kept["names"], "labelled": len(kept["given"]), "quality": quality, "bar": bar}
+            context |= {
+                "names": kept["names"],
+                "labelled": len(kept["given"]),
+                "quality": quality,
+                "bar": bar,
+            }
             context |= {"published": PUBLISHED, "truth": _truth(len(kept["names"]))}
             context["out"] = [r for r in one.releases if r.kind == "published"]
             context["job"] = studio.jobs.under_way("tags", dataset=one.id)
@@ -243,7 +275,8 @@ def plain_cell(text: str) -> str:
 
 
 def labels_of(datasets: DataSets, one: DataSet) -> dict[str, Any]:
-    """Label names and what was labelled; at first what the folders say, unless they may say who is on the photos.
+    """Label names and what was labelled; at first what the folders say, unless they may say who is
+    on the photos.
 
     Names stand in the model for everybody to read: a folder for each person would name the persons.
     """
@@ -251,7 +284,9 @@ def labels_of(datasets: DataSets, one: DataSet) -> dict[str, Any]:
     if path.exists():
         found: dict[str, Any] = json.loads(path.read_bytes())
         return found
-    folders = {photo.id: photo.name.rpartition("/")[0].rpartition("/")[2] for photo in datasets.photos(one)}
+    folders = {
+        photo.id: photo.name.rpartition("/")[0].rpartition("/")[2] for photo in datasets.photos(one)
+    }
     names = sorted({name for name in folders.values() if name})
     if one.person in ("folder", "dicom") or not 2 <= len(names) <= 60:
         return {"names": [], "given": {}}
@@ -268,7 +303,10 @@ def _thought(datasets: DataSets, one: DataSet) -> dict[str, dict[str, float]]:
     if not path.exists():
         return {}
     stored = json.loads(path.read_bytes())
-    return {photo: dict(zip(stored["names"], values, strict=True)) for photo, values in stored["chances"].items()}
+    return {
+        photo: dict(zip(stored["names"], values, strict=True))
+        for photo, values in stored["chances"].items()
+    }
 
 
 def _quality(datasets: DataSets, one: DataSet) -> dict[str, Any] | None:

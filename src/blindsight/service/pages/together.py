@@ -1,4 +1,6 @@
-"""Train together: several sites learn one model while photos stay where they are; started, joined and watched here."""
+"""Train together: several sites learn one model while photos stay where they are; started, joined
+and watched here.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ RunId = Annotated[str, Path(pattern="^[0-9a-f]{12}$", description="A run's numbe
 LEAST = 20
 _AWAY = 12.0  # seconds for which the last word of a collector that cannot be reached is believed
 _PORT = 9092
-_TEXT = {"requestBody": {"required": True, "content": {"text/plain": {"schema": {"type": "string"}}}}}
+_TEXT = {
+    "requestBody": {"required": True, "content": {"text/plain": {"schema": {"type": "string"}}}}
+}
 _HOST = re.compile(r"[A-Za-z0-9.-]{1,120}")
 
 
@@ -44,10 +48,16 @@ class Start(BaseModel):
     model_config = ConfigDict(extra="forbid")
     title: Annotated[str, Field(min_length=1, max_length=60)]
     dataset: Annotated[str, Field(pattern="^[0-9a-f]{12}$")]
-    sites: Annotated[str, Field(max_length=1000, description="Names of the other sites, separated by commas.")]
+    sites: Annotated[
+        str, Field(max_length=1000, description="Names of the other sites, separated by commas.")
+    ]
     rounds: Annotated[int, Field(ge=1, le=50)] = 5
-    noise: Annotated[Literal["", "2", "4", "8", "16"], Field(description="Epsilon per site; empty: exact sums.")] = ""
-    host: Annotated[str, Field(max_length=120, description="Where the others reach this machine.")] = "127.0.0.1"
+    noise: Annotated[
+        Literal["", "2", "4", "8", "16"], Field(description="Epsilon per site; empty: exact sums.")
+    ] = ""
+    host: Annotated[
+        str, Field(max_length=120, description="Where the others reach this machine.")
+    ] = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65535, description="0: one that is free.")] = 0
 
 
@@ -86,12 +96,18 @@ class RunState(BaseModel):
 
 
 @router.get("/together", include_in_schema=False)
-async def page(request: Request, studio: Parts, run: str | None = None, dataset: str | None = None) -> Response:
+async def page(
+    request: Request, studio: Parts, run: str | None = None, dataset: str | None = None
+) -> Response:
     """Opening it links this machine to nobody."""
     return await studio.ledger_lane.run(_page, request, studio, run, dataset)
 
 
-@router.post("/api/together/start", status_code=201, responses=documented("not_found", "too_few_labels", "budget"))
+@router.post(
+    "/api/together/start",
+    status_code=201,
+    responses=documented("not_found", "too_few_labels", "budget"),
+)
 async def start(order: Start, studio: Parts, asker: Owner) -> Next:
     """Start a run: keys and invitations are made, and this machine begins to collect."""
 
@@ -100,7 +116,11 @@ async def start(order: Start, studio: Parts, asker: Owner) -> Next:
         others = [" ".join(part.split()) for part in order.sites.split(",") if part.strip()]
         sites = (one.name, *others)
         title = " ".join(order.title.split())
-        fit = 3 <= len(sites) <= MOST_SITES and len(set(sites)) == len(sites) and _HOST.fullmatch(order.host)
+        fit = (
+            3 <= len(sites) <= MOST_SITES
+            and len(set(sites)) == len(sites)
+            and _HOST.fullmatch(order.host)
+        )
         if not fit or not all(word.isprintable() and len(word) <= 60 for word in (title, *sites)):
             raise Problem("invalid")
         classes = tuple(labels_of(studio.datasets, one)["names"])
@@ -135,14 +155,21 @@ async def start(order: Start, studio: Parts, asker: Owner) -> Next:
     summary="Join with an invitation",
     openapi_extra=_TEXT,
     responses=documented(
-        "not_found", "refused_invitation", "joined_before", "too_few_labels", "other_features", "budget"
+        "not_found",
+        "refused_invitation",
+        "joined_before",
+        "too_few_labels",
+        "other_features",
+        "budget",
     ),
 )
 async def join(
     request: Request,
     studio: Parts,
     asker: Owner,
-    dataset: Annotated[str, Query(pattern="^[0-9a-f]{12}$", description="On whose photos this site learns.")],
+    dataset: Annotated[
+        str, Query(pattern="^[0-9a-f]{12}$", description="On whose photos this site learns.")
+    ],
 ) -> Next:
     """The invitation's text is the body; photos and labels stay here."""
     text = await request.body()
@@ -175,13 +202,20 @@ def state(run: RunId, studio: Parts, asker: Trainer) -> RunState:
     response_class=FileResponse,
     responses=documented("not_found") | {200: {"content": {"text/plain": {}}}},
 )
-def invitation(run: RunId, number: Annotated[int, Path(ge=2, le=32)], studio: Parts, asker: Owner) -> FileResponse:
-    """For one site: send it as you would send a password. It is deleted here once the site has come."""
+def invitation(
+    run: RunId, number: Annotated[int, Path(ge=2, le=32)], studio: Parts, asker: Owner
+) -> FileResponse:
+    """For one site: send it as you would send a password.
+
+    It is deleted here once the site has come.
+    """
     found = studio.federations.get(run)
     path = studio.federations.invitation(found, number)
     if not path.is_file():
         raise Problem("not_found")
-    word = re.sub(r"[^a-z0-9]+", "-", found.sites[number - 1].lower()).strip("-") or f"site-{number}"
+    word = (
+        re.sub(r"[^a-z0-9]+", "-", found.sites[number - 1].lower()).strip("-") or f"site-{number}"
+    )
     return FileResponse(path, media_type="text/plain", filename=f"invitation-{word}.txt")
 
 
@@ -199,8 +233,14 @@ def model(run: RunId, studio: Parts, asker: Owner) -> FileResponse:
     return FileResponse(path, media_type="application/octet-stream", filename="model.safetensors")
 
 
-@router.post("/api/together/{run}/{what}", summary="Pause, go on, or leave", responses=documented("not_found"))
-async def change(run: RunId, what: Literal["pause", "go-on", "leave"], studio: Parts, asker: Owner) -> Next:
+@router.post(
+    "/api/together/{run}/{what}",
+    summary="Pause, go on, or leave",
+    responses=documented("not_found"),
+)
+async def change(
+    run: RunId, what: Literal["pause", "go-on", "leave"], studio: Parts, asker: Owner
+) -> Next:
     """Leaving keeps what was already summed in, and deletes this site's keys."""
     found = await studio.ledger_lane.run(studio.federations.get, run)
     if found.state in ("left", "done"):
@@ -214,14 +254,20 @@ async def change(run: RunId, what: Literal["pause", "go-on", "leave"], studio: P
 
 
 def _charge(studio: Studio, one: DataSet, run: Run) -> None:
-    """With noise, what all rounds together may tell about one photo: a site's bound bounds each of its photos."""
+    """With noise, what all rounds together may tell about one photo: a site's bound bounds each of
+    its photos.
+    """
     if run.epsilon is not None:
         units = ("record", "person") if one.most else ("record",)
         costs = tuple(Cost(epsilon=run.epsilon, delta=run.delta, unit=unit) for unit in units)  # type: ignore[arg-type]
-        studio.budgets.named(one.account, create=True).charge(costs, what="training together", key=f"run {run.id}")
+        studio.budgets.named(one.account, create=True).charge(
+            costs, what="training together", key=f"run {run.id}"
+        )
 
 
-def _labelled(datasets: DataSets, one: DataSet, classes: tuple[str, ...]) -> tuple[NDArray[Any], NDArray[np.int64]]:
+def _labelled(
+    datasets: DataSets, one: DataSet, classes: tuple[str, ...]
+) -> tuple[NDArray[Any], NDArray[np.int64]]:
     """Features and class numbers of the photos that carry exactly one of the labels."""
     given = labels_of(datasets, one)["given"]
     where = {photo.id: i for i, photo in enumerate(datasets.photos(one))}
@@ -295,11 +341,24 @@ def _says(run: Run, says: dict[str, Any], done: int) -> str:
     if time.time() - (says.get("away") or 0) < _AWAY:
         return "The collector cannot be reached just now; this site tries again by itself."
     if run.host and done >= run.rounds:
-        late = _and([run.sites[number - 1] for number in says.get("late", []) if 0 < number <= len(run.sites)])
-        return f"All rounds are done. The model waits here for {late or 'the other sites'}: keep the workbench running."
+        late = _and(
+            [
+                run.sites[number - 1]
+                for number in says.get("late", [])
+                if 0 < number <= len(run.sites)
+            ]
+        )
+        return (
+            f"All rounds are done. The model waits here for {late or 'the other sites'}: keep the "
+            "workbench running."
+        )
     if not run.host:
         return "Waiting for the other sites." if not done else f"Round {done + 1} is under way."
-    missing = [name for number, name in enumerate(run.sites, 1) if str(number) not in says.get("joined", {})]
+    missing = [
+        name
+        for number, name in enumerate(run.sites, 1)
+        if str(number) not in says.get("joined", {})
+    ]
     if missing:
         return f"Waiting for {_and(missing)} to join."
     waiting = _names(run, str(says.get("waiting", "")))
@@ -313,17 +372,26 @@ def _names(run: Run, words: str) -> str:
 
 
 def _and(names: list[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}" if names else ""
+    return (
+        names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}" if names else ""
+    )
 
 
 def _site(studio: Studio, run: Run, says: dict[str, Any], number: int) -> SiteState:
     you = number == run.number
     came = says.get("joined", {}).get(str(number)) is not None
     if you:
-        word, line = "here", f"{run.photos:,} labelled photos{', collects the sums' if run.host else ''}"
+        word, line = (
+            "here",
+            f"{run.photos:,} labelled photos{', collects the sums' if run.host else ''}",
+        )
     elif not run.host:
         sent = any(number in entry["who"] for entry in says.get("rounds", []))
-        word, line = ("here", "has sent") if sent else ("away", "collects the sums" if number == 1 else "invited")
+        word, line = (
+            ("here", "has sent")
+            if sent
+            else ("away", "collects the sums" if number == 1 else "invited")
+        )
     else:
         word, line = ("here", "joined") if came else ("away", "invited, not joined")
     there = run.host and not you and studio.federations.invitation(run, number).is_file()
@@ -341,7 +409,14 @@ def _page(request: Request, studio: Studio, number: str | None, dataset: str | N
         sets, one = chosen(studio, dataset) if owner else ([], None)
         if run is not None and owner:
             one = next((each for each in sets if each.id == run.dataset), one)
-        context |= {"sets": sets, "one": one, "run": run, "runs": runs, "owner": owner, "most": MOST_SITES}
+        context |= {
+            "sets": sets,
+            "one": one,
+            "run": run,
+            "runs": runs,
+            "owner": owner,
+            "most": MOST_SITES,
+        }
         context["strip"] = _strip(studio, one, run)
         if run is not None:
             context["state"] = _state(studio, run)
@@ -355,15 +430,19 @@ def _strip(studio: Studio, one: DataSet | None, run: Run | None) -> Strip:
     says = (
         f"per site over all {run.rounds} rounds, hence per photo too; smaller is safer"
         if run is not None and noise
-        else "exact sums carry no ε: with noise, the sum would be bounded too, but few sites drown in it"
+        else "exact sums carry no ε: with noise, the sum would be bounded too, but few sites drown "
+        "in it"
     )
     return Strip(
-        leaves=f"Each round one locked update; it opens only as a sum with those of {others} other sites.",
+        leaves=f"Each round one locked update; it opens only as a sum with those of {others} other "
+        "sites.",
         stays="Your photos, labels and your own update.",
         promised=f"ε {plain(noise)}" if noise else "sums only",
         proven=f"ε {plain(noise)}" if noise else "none without noise",
         attacked="not yet" if noise else "the sum is exact",
         says=says,
         bar=budget_of(studio, one) if one is not None else None,
-        note="Paid for this run when it was joined." if noise else "Exact sums are not charged: they have no ε.",
+        note="Paid for this run when it was joined."
+        if noise
+        else "Exact sums are not charged: they have no ε.",
     )

@@ -1,4 +1,5 @@
-"""Attackers on sketches: what anyone who holds them gets back of the images. All are run; the best one counts.
+"""Attackers on sketches: what anyone who holds them gets back of the images. All are run; the best
+one counts.
 
 | attacker | knows |
 |---|---|
@@ -10,6 +11,12 @@
 
 from __future__ import annotations
 
-from blindsight.sketching.attackers.suite import ATTACKS, Recovered, Suite, measure, measured_verdict
+from blindsight.sketching.attackers.suite import (
+    ATTACKS,
+    Recovered,
+    Suite,
+    measure,
+    measured_verdict,
+)
 
 __all__ = ["ATTACKS", "Recovered", "Suite", "measure", "measured_verdict"]

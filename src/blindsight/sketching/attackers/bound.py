@@ -1,8 +1,10 @@
-"""Hold a goal against all attackers: walk along settings from loud to quiet until the best attacker stays below.
+"""Hold a goal against all attackers: walk along settings from loud to quiet until the best attacker
+stays below.
 
-Settings are measured, not computed, on public images of the size and kind that will be sketched: half of them teach
-the network, the other half is attacked. The goal is kept for single images, not on average, so what is compared with
-it is a bound on the next image's PSNR: the largest seen, or further out where few were seen.
+Settings are measured, not computed, on public images of the size and kind that will be sketched:
+half of them teach the network, the other half is attacked. The goal is kept for single images, not
+on average, so what is compared with it is a bound on the next image's PSNR: the largest seen, or
+further out where few were seen.
 """
 
 from __future__ import annotations
@@ -27,11 +29,18 @@ ATTACKED = 32  # images that are attacked, at most
 VALUES = 4_000_000  # pixels times channels that are attacked, at most: the bound on time
 LEVEL = 0.98  # of the bound on the next image
 STEPS = 6  # of bisection without the network
-QUIETER = (0.88, 0.75, 0.5, 0.25)  # steps down, in logarithms of the leak, where the network alone is above the goal
+QUIETER = (
+    0.88,
+    0.75,
+    0.5,
+    0.25,
+)  # steps down, in logarithms of the leak, where the network alone is above the goal
 
 
 def bound_of(each: NDArray[np.float64]) -> float:
-    """A bound on the PSNR of one more image of the kind: the largest seen, and a prediction limit where few were."""
+    """A bound on the PSNR of one more image of the kind: the largest seen, and a prediction limit
+    where few were.
+    """
     n = len(each)
     if n < 2:
         return float(each.max())
@@ -39,7 +48,9 @@ def bound_of(each: NDArray[np.float64]) -> float:
     return float(max(each.max(), far))
 
 
-def best_psnr(suite: Suite, images: NDArray[Any], *, rng: np.random.Generator) -> NDArray[np.float64]:
+def best_psnr(
+    suite: Suite, images: NDArray[Any], *, rng: np.random.Generator
+) -> NDArray[np.float64]:
     """PSNR of whichever attack did best, image by image."""
     found = suite.attack(rehearse(images, suite.parameters, rng=rng), images)
     return np.asarray(np.max([result.each for result in found], axis=0))
@@ -54,13 +65,18 @@ def quietest_needed(
     width: int = 16,
     random_state: Any = 0,
 ) -> QKParameters:
-    """The loudest of the settings, from 1 (loud) to 0 (silent), under which every attacker stays below the goal.
+    """The loudest of the settings, from 1 (loud) to 0 (silent), under which every attacker stays
+    below the goal.
 
     First by bisection without the network, which is quick; then with it, downwards from there.
     """
-    images = window(np.asarray(reference))  # as much of a large photo as attackers look at: the bound on time
+    images = window(
+        np.asarray(reference)
+    )  # as much of a large photo as attackers look at: the bound on time
     if len(images) < LEAST:
-        raise InvalidParameter(f"reference must hold at least {LEAST} images, half to learn from, got {len(images)}.")
+        raise InvalidParameter(
+            f"reference must hold at least {LEAST} images, half to learn from, got {len(images)}."
+        )
     rng = np.random.default_rng(random_state)
     order = rng.permutation(len(images))
     known, private = images[order[: len(images) // 2]], images[order[len(images) // 2 :]]
@@ -68,13 +84,20 @@ def quietest_needed(
 
     def excess(at: float, *, learn: bool) -> float:
         parameters = setting(at)
-        suite = Suite(parameters, public=known if learn else None, steps=steps, width=width, random_state=random_state)
+        suite = Suite(
+            parameters,
+            public=known if learn else None,
+            steps=steps,
+            width=width,
+            random_state=random_state,
+        )
         return bound_of(best_psnr(suite, private, rng=rng)) - goal
 
     silent = excess(0.0, learn=False)
     if silent > 0:
         raise InvalidParameter(
-            f"max_psnr must be above {goal + silent:.2f} dB, which a guess without any sketch may reach on such "
+            f"max_psnr must be above {goal + silent:.2f} dB, which a guess without any sketch may "
+            "reach on such "
             f"images, got {goal:g}."
         )
     low, high = 0.0, 1.0
@@ -88,6 +111,7 @@ def quietest_needed(
         if over <= 0 or low == 0:
             return setting(share * low)
     raise InvalidParameter(
-        f"max_psnr cannot be held at {goal:g} dB: whoever learns from such images reaches {goal + over:.2f} dB from "
+        f"max_psnr cannot be held at {goal:g} dB: whoever learns from such images reaches "
+        f"{goal + over:.2f} dB from "
         "next to nothing. Ask for more, or send nothing."
     )

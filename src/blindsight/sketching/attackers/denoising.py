@@ -1,10 +1,12 @@
-"""Denoising: thresholded cosine transforms of overlapping blocks, then every pixel read again with that as its prior.
+"""Denoising: thresholded cosine transforms of overlapping blocks, then every pixel read again with
+that as its prior.
 
-Two steps, neither of which has seen another image. First the block transform: in a block of a photo few coefficients
-are large, noise is in all of them alike; keep the large ones, and use the result to weigh them better (Wiener's gain,
-twice). Then the second reading: the denoised value and its estimated error are a prior for the pixel, and the sketch's
-counts, bit by bit, its likelihood over all 2^L values. Where noise is weak this corrects the leading bits that were
-seen wrong, and leaves the trailing ones as the sketch has them.
+Two steps, neither of which has seen another image. First the block transform: in a block of a photo
+few coefficients are large, noise is in all of them alike; keep the large ones, and use the result
+to weigh them better (Wiener's gain, twice). Then the second reading: the denoised value and its
+estimated error are a prior for the pixel, and the sketch's counts, bit by bit, its likelihood over
+all 2^L values. Where noise is weak this corrects the leading bits that were seen wrong, and leaves
+the trailing ones as the sketch has them.
 """
 
 from __future__ import annotations
@@ -26,13 +28,17 @@ Floats = NDArray[np.float32]
 
 BLOCK = 16
 KEEP = 2.7  # coefficients above so many deviations of the noise are kept in the first round
-WIDEN = 1.2  # the estimated error is low: it counts the noise that the gains let through, not the detail they took
+# the estimated error is low: it counts the noise that the gains let through, not the detail they
+# took
+WIDEN = 1.2
 MOST_BITS = 10  # beyond it a table over all values of a pixel is too large
 CHUNK = 1 << 22  # entries of that table at a time
 
 
 def unbiased(planes: Floats, parameters: Law) -> tuple[Floats, float]:
-    """Values (..., h, w) around the pixels, unclipped, from posteriors (..., L, h, w); the deviation of their noise."""
+    """Values (..., h, w) around the pixels, unclipped, from posteriors (..., L, h, w); the
+    deviation of their noise.
+    """
     gains = Gains.of(parameters)
     centred, factors = planes - np.float32(0.5), gains.factors.astype(np.float32)
     values = np.einsum("...lhw,l->...hw", centred, factors, optimize=True)
@@ -41,7 +47,9 @@ def unbiased(planes: Floats, parameters: Law) -> tuple[Floats, float]:
 
 @functools.cache
 def _cosines(n: int) -> Floats:
-    """The orthonormal cosine transform of n values as a matrix; of three channels: brightness and two colours."""
+    """The orthonormal cosine transform of n values as a matrix; of three channels: brightness and
+    two colours.
+    """
     k = np.arange(n)[:, None]
     rows = np.sqrt(2 / n) * np.cos(np.pi * (2 * np.arange(n) + 1) * k / (2 * n))
     rows[0] /= np.sqrt(2)
@@ -49,7 +57,9 @@ def _cosines(n: int) -> Floats:
 
 
 def _pass(values: Floats, noise: float, side: int, pilot: Floats | None) -> tuple[Floats, Floats]:
-    """One round over blocks at every fourth offset: the mean of their estimates, and its estimated squared error."""
+    """One round over blocks at every fourth offset: the mean of their estimates, and its estimated
+    squared error.
+    """
     channels, height, width = values.shape
     rows, columns = -(-height // side) * side + side, -(-width // side) * side + side
     rim = ((0, 0), (side, rows - height), (side, columns - width))
@@ -57,7 +67,9 @@ def _pass(values: Floats, noise: float, side: int, pilot: Floats | None) -> tupl
 
     def grid(image: Floats, top: int, left: int) -> Floats:
         part = image[:, top : top + rows, left : left + columns]
-        blocks = part.reshape(channels, rows // side, side, columns // side, side).transpose(0, 1, 3, 2, 4)
+        blocks = part.reshape(channels, rows // side, side, columns // side, side).transpose(
+            0, 1, 3, 2, 4
+        )
         return np.asarray(basis @ blocks @ basis.T, np.float32)
 
     def laid(blocks: Floats) -> Floats:
@@ -88,7 +100,9 @@ def _pass(values: Floats, noise: float, side: int, pilot: Floats | None) -> tupl
 
 
 def denoise(values: Floats, noise: float) -> tuple[Floats, Floats]:
-    """Values (..., channels, h, w) with white noise, denoised, and the estimated deviation of what error is left."""
+    """Values (..., channels, h, w) with white noise, denoised, and the estimated deviation of what
+    error is left.
+    """
     *_, channels, height, width = values.shape
     side = BLOCK
     while side > min(height, width):
@@ -96,8 +110,11 @@ def denoise(values: Floats, noise: float) -> tuple[Floats, Floats]:
     if side < 4 or noise < 1e-6:
         return values, np.full_like(values, noise)
     across = _cosines(channels)
-    # Colours of a photo move together: brightness has most of the signal, and the noise stays white.
-    turned = np.einsum("ij,...jhw->...ihw", across, values, optimize=True).reshape(-1, height, width)
+    # Colours of a photo move together: brightness has most of the signal, and the noise stays
+    # white.
+    turned = np.einsum("ij,...jhw->...ihw", across, values, optimize=True).reshape(
+        -1, height, width
+    )
     pilot, error = _pass(turned, noise, side, None)
     for _ in range(2):
         pilot, error = _pass(turned, noise, side, pilot)
@@ -107,7 +124,8 @@ def denoise(values: Floats, noise: float) -> tuple[Floats, Floats]:
 
 
 def read_again(posteriors: Floats, prior: Floats, deviation: Floats) -> tuple[Floats, Floats]:
-    """Each pixel's mean and deviation, shaped as `prior`, given its bits' posteriors and a normal prior.
+    """Each pixel's mean and deviation, shaped as `prior`, given its bits' posteriors and a normal
+    prior.
 
     Posteriors are (..., L, h, w) where the prior is (..., h, w).
     """
@@ -127,7 +145,9 @@ def read_again(posteriors: Floats, prior: Floats, deviation: Floats) -> tuple[Fl
         weights = odds[rows] @ table - sharpness[rows] * (levels - centre[rows]) ** 2
         weights -= weights.max(axis=1, keepdims=True)
         np.exp(weights, out=weights)
-        total, first, second = (weights @ np.stack([np.ones_like(levels), levels, levels**2], axis=1)).T
+        total, first, second = (
+            weights @ np.stack([np.ones_like(levels), levels, levels**2], axis=1)
+        ).T
         means[rows] = first / total
         spreads[rows] = np.sqrt(np.maximum(second / total - means[rows] ** 2, 0))
     return means.reshape(prior.shape), spreads.reshape(prior.shape)
@@ -135,7 +155,9 @@ def read_again(posteriors: Floats, prior: Floats, deviation: Floats) -> tuple[Fl
 
 @dataclass(frozen=True)
 class Reading:
-    """What an attacker makes of sketches without having seen another image; arrays (n, channels, h, w)."""
+    """What an attacker makes of sketches without having seen another image; arrays (n, channels, h,
+    w).
+    """
 
     planes: Floats  # (n, channels, L, h, w): posteriors of bits
     values: Floats  # unbiased, with white noise
@@ -148,7 +170,9 @@ class Reading:
 def read(sketches: SketchSet) -> Reading:
     """Both steps on every sketch of a set."""
     channels, height, width = sketches.image_shape
-    planes = sketches.posteriors().reshape(len(sketches), channels, sketches.parameters.depth, height, width)
+    planes = sketches.posteriors().reshape(
+        len(sketches), channels, sketches.parameters.depth, height, width
+    )
     values, noise = unbiased(planes, sketches.parameters)
     clean, deviation = denoise(values, noise)
     again, doubt = read_again(planes, clean, deviation)
@@ -156,8 +180,12 @@ def read(sketches: SketchSet) -> Reading:
 
 
 def moments(planes: Floats) -> tuple[Floats, Floats]:
-    """Posterior mean and deviation of pixels in 0..1, bits taken for independent: all that the paper's attacker has."""
+    """Posterior mean and deviation of pixels in 0..1, bits taken for independent: all that the
+    paper's attacker has.
+    """
     depth = planes.shape[-3]
     weights = (2.0 ** np.arange(depth - 1, -1, -1) / (2.0**depth - 1)).astype(np.float32)
     mean = np.einsum("...lhw,l->...hw", planes, weights, optimize=True)
-    return mean, np.sqrt(np.einsum("...lhw,l->...hw", planes * (1 - planes), weights**2, optimize=True))
+    return mean, np.sqrt(
+        np.einsum("...lhw,l->...hw", planes * (1 - planes), weights**2, optimize=True)
+    )

@@ -1,10 +1,11 @@
 """The attacker who has public images of the same kind: a network that learned to undo the sketch.
 
-Its answer is the best estimate that needs no learning (the second reading, or the posterior mean where that is better
-on the public images) plus four of that estimate's deviations times the network, whose last layer starts at zero: it
-begins as that attacker and can only be moved where doubt is left. What it adds is finally scaled by the factor that
-fits held-out public images best, zero if it does not help there. It is convolutional, learns from tiles and reads
-images of any size, grey or colour; the number of steps bounds its time, whatever the images.
+Its answer is the best estimate that needs no learning (the second reading, or the posterior mean
+where that is better on the public images) plus four of that estimate's deviations times the
+network, whose last layer starts at zero: it begins as that attacker and can only be moved where
+doubt is left. What it adds is finally scaled by the factor that fits held-out public images best,
+zero if it does not help there. It is convolutional, learns from tiles and reads images of any size,
+grey or colour; the number of steps bounds its time, whatever the images.
 """
 
 from __future__ import annotations
@@ -46,7 +47,9 @@ class LearnedPrior:
         self.width = checks.whole("width", width)
         self.random_state = random_state
 
-    def fit(self, public: Any, parameters: Law, *, progress: Callable[[int, int], None] | None = None) -> LearnedPrior:
+    def fit(
+        self, public: Any, parameters: Law, *, progress: Callable[[int, int], None] | None = None
+    ) -> LearnedPrior:
         """Learn from public images what images look like behind sketches with these parameters."""
         rng = np.random.default_rng(self.random_state)
         images = as_images(public, parameters.depth)
@@ -61,11 +64,14 @@ class LearnedPrior:
         optimizer = torch.optim.Adam(self.module_.parameters(), lr=RATE)
         self.module_.train()
         for step in range(self.steps):
-            optimizer.param_groups[0]["lr"] = RATE * (0.5 * (1 + math.cos(math.pi * step / self.steps)) + 0.003)
+            optimizer.param_groups[0]["lr"] = RATE * (
+                0.5 * (1 + math.cos(math.pi * step / self.steps)) + 0.003
+            )
             truth, reading = tiles.draw()
             given = self._given(reading)
             error = (self.module_(*given) - truth) ** 2
-            # Relative to the error that it starts from, so that the rate suits weak and strong noise alike.
+            # Relative to the error that it starts from, so that the rate suits weak and strong
+            # noise alike.
             before = torch.maximum(((given[1] - truth) ** 2).mean(), (given[2] ** 2).mean())
             loss = error.mean() / before.clamp_min(1e-12)
             optimizer.zero_grad(set_to_none=True)
@@ -78,7 +84,9 @@ class LearnedPrior:
         return self
 
     def _best_gate(self, tiles: _Tiles) -> float:
-        """The least-squares factor of what the network adds, on images it did not learn from; none where it harms."""
+        """The least-squares factor of what the network adds, on images it did not learn from; none
+        where it harms.
+        """
         across = power = 0.0
         with torch.inference_mode():
             for _ in range(4):
@@ -94,7 +102,8 @@ class LearnedPrior:
         channels, depth = reading.planes.shape[1:3]
         if (channels, depth) != (self.channels_, self.parameters_.depth):
             raise InvalidData(
-                f"this attacker learned {self.channels_} channels under {self.parameters_.name}, got {channels}."
+                f"this attacker learned {self.channels_} channels under {self.parameters_.name}, "
+                f"got {channels}."
             )
         with torch.inference_mode():
             given = self._given(reading)
@@ -102,21 +111,32 @@ class LearnedPrior:
         return np.asarray(found.clamp(0, 1).numpy() * np.float32(2.0**depth - 1), np.float32)
 
     def _given(self, reading: Reading) -> tuple[Tensor, Tensor, Tensor]:
-        """What the network sees, (n, planes, h, w); the estimate it starts from, and the deviation of that, in 0..1."""
+        """What the network sees, (n, planes, h, w); the estimate it starts from, and the deviation
+        of that, in 0..1.
+        """
         n, channels, depth, height, width = reading.planes.shape
         peak = np.float32(2.0**depth - 1)
         mean, deviation = moments(reading.planes)
         again, doubt = reading.again / peak, reading.doubt / peak
-        # Unbiased values in units of their noise: what a filter inside the network can average at once.
-        level = (reading.values / peak - 0.5) / np.float32(max(1.0, reading.noise / 2.0 ** (depth - 2)))
+        # Unbiased values in units of their noise: what a filter inside the network can average at
+        # once.
+        level = (reading.values / peak - 0.5) / np.float32(
+            max(1.0, reading.noise / 2.0 ** (depth - 2))
+        )
         bits = reading.planes.reshape(n, channels * depth, height, width)
-        seen = np.concatenate([2 * bits - 1, 2 * mean - 1, level, 2 * again - 1, REACH * doubt], axis=1)
-        base, reach = (again, np.hypot(doubt, self.widen_ * deviation)) if self.again_ else (mean, deviation)
+        seen = np.concatenate(
+            [2 * bits - 1, 2 * mean - 1, level, 2 * again - 1, REACH * doubt], axis=1
+        )
+        base, reach = (
+            (again, np.hypot(doubt, self.widen_ * deviation)) if self.again_ else (mean, deviation)
+        )
         return torch.from_numpy(seen), torch.from_numpy(base), torch.from_numpy(reach)
 
 
 class _Tiles:
-    """Random tiles of public images, whole where the images are small, and what fresh sketches of them show."""
+    """Random tiles of public images, whole where the images are small, and what fresh sketches of
+    them show.
+    """
 
     def __init__(self, images: NDArray[Any], parameters: Law, rng: np.random.Generator) -> None:
         self.images, self.parameters, self.rng = images, parameters, rng
@@ -134,15 +154,18 @@ class _Tiles:
                 for i, top, left in zip(chosen, tops, lefts, strict=True)
             ]
         )
-        reading = read(rehearse(np.moveaxis(picked, 1, -1), self.parameters, rng=self.rng, n_jobs=1))
+        reading = read(
+            rehearse(np.moveaxis(picked, 1, -1), self.parameters, rng=self.rng, n_jobs=1)
+        )
         peak = np.float32(2.0**self.parameters.depth - 1)
         return torch.from_numpy(picked.astype(np.float32) / peak), reading
 
     def second_reading(self) -> tuple[bool, np.float32]:
-        """Whether it is better than the posterior mean on a few of these tiles, and how much it overrates itself.
+        """Whether it is better than the posterior mean on a few of these tiles, and how much it
+        overrates itself.
 
-        Where its errors are larger than its doubt, as on digits, so much of the posterior deviation is to be added in
-        squares that they agree: the network could not correct what nobody doubts.
+        Where its errors are larger than its doubt, as on digits, so much of the posterior deviation
+        is to be added in squares that they agree: the network could not correct what nobody doubts.
         """
         (given, reading), peak = self.draw(), 2.0**self.parameters.depth - 1
         truth, (mean, deviation) = given.numpy(), moments(reading.planes)
@@ -153,7 +176,9 @@ class _Tiles:
 
 
 def _conv(inside: int, outside: int, stride: int = 1) -> nn.Module:
-    return nn.Sequential(nn.Conv2d(inside, outside, 3, stride, 1, bias=False), nn.BatchNorm2d(outside), nn.ReLU())
+    return nn.Sequential(
+        nn.Conv2d(inside, outside, 3, stride, 1, bias=False), nn.BatchNorm2d(outside), nn.ReLU()
+    )
 
 
 class _Gated(nn.Module):  # type: ignore[misc]

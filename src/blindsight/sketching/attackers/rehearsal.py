@@ -1,4 +1,6 @@
-"""The attacker rehearses: parameters are public, so anyone can sketch images of their own, as often as they like."""
+"""The attacker rehearses: parameters are public, so anyone can sketch images of their own, as often
+as they like.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +17,13 @@ from blindsight.sketching.sketches import SketchSet
 __all__ = ["rehearse"]
 
 
-def rehearse(images: Any, parameters: Law, *, rng: np.random.Generator, n_jobs: int | None = None) -> SketchSet:
-    """Sketches, or flipped bits, of one's own images under somebody else's parameters. Not a release."""
+def rehearse(
+    images: Any, parameters: Law, *, rng: np.random.Generator, n_jobs: int | None = None
+) -> SketchSet:
+    """Sketches, or flipped bits, of one's own images under somebody else's parameters.
+
+    Not a release.
+    """
     given = as_images(images, parameters.depth)
     n, channels, height, width = given.shape
     shape = (n, channels, parameters.depth, 2, height, width)
@@ -27,7 +34,9 @@ def rehearse(images: Any, parameters: Law, *, rng: np.random.Generator, n_jobs: 
     return SketchSet(counts.reshape(shape), parameters)
 
 
-def _flipped(given: NDArray[Any], parameters: FlipParameters, rng: np.random.Generator) -> NDArray[np.uint8]:
+def _flipped(
+    given: NDArray[Any], parameters: FlipParameters, rng: np.random.Generator
+) -> NDArray[np.uint8]:
     bits = np.moveaxis(to_bits(given, parameters.depth), -1, 2)
     wrong = rng.random(bits.shape) < np.asarray(parameters.beta)[:, None, None]
     ones = bits ^ wrong

@@ -1,8 +1,9 @@
-"""Smoothing: a Gaussian filter whose width is chosen without the original, by Stein's unbiased estimate of the risk.
+"""Smoothing: a Gaussian filter whose width is chosen without the original, by Stein's unbiased
+estimate of the risk.
 
-For y = x + white noise of deviation s and a linear filter S, the mean of (y - Sy)^2 + 2 s^2 S_0 - s^2 is, on average,
-the filter's squared error against x, where S_0 is the filter's weight on the pixel itself. It needs no original, so an
-attacker tries all widths and keeps the best.
+For y = x + white noise of deviation s and a linear filter S, the mean of (y - Sy)^2 + 2 s^2 S_0 -
+s^2 is, on average, the filter's squared error against x, where S_0 is the filter's weight on the
+pixel itself. It needs no original, so an attacker tries all widths and keeps the best.
 """
 
 from __future__ import annotations
@@ -15,7 +16,25 @@ from scipy.ndimage import gaussian_filter
 
 __all__ = ["WIDTHS", "smooth", "stein_risk"]
 
-WIDTHS = (0.0, 0.4, 0.5, 0.6, 0.8, 1.0, 1.3, 1.6, 2.0, 2.5, 3.0, 4.0, 5.0, 7.0, 10.0, 14.0, math.inf)
+WIDTHS = (
+    0.0,
+    0.4,
+    0.5,
+    0.6,
+    0.8,
+    1.0,
+    1.3,
+    1.6,
+    2.0,
+    2.5,
+    3.0,
+    4.0,
+    5.0,
+    7.0,
+    10.0,
+    14.0,
+    math.inf,
+)
 TRUNCATE = 4.0
 
 
@@ -37,13 +56,19 @@ def _own_weight(width: float, pixels: int) -> float:
     return float(1 / np.exp(-0.5 * (reach / width) ** 2).sum() ** 2)
 
 
-def stein_risk(values: NDArray[np.float32], filtered: NDArray[np.float32], noise: float, own: float) -> float:
-    """Stein's estimate of the mean squared error of a linear filter's output against the unknown truth."""
+def stein_risk(
+    values: NDArray[np.float32], filtered: NDArray[np.float32], noise: float, own: float
+) -> float:
+    """Stein's estimate of the mean squared error of a linear filter's output against the unknown
+    truth.
+    """
     return float(np.mean((values - filtered) ** 2)) + noise**2 * (2 * own - 1)
 
 
 def smooth(values: NDArray[np.float32], noise: float) -> tuple[NDArray[np.float32], float]:
-    """Values (channels, h, w) with white noise, filtered at the width of least estimated risk; that width."""
+    """Values (channels, h, w) with white noise, filtered at the width of least estimated risk; that
+    width.
+    """
     pixels = values.shape[1] * values.shape[2]
     best = noise**2, values, 0.0  # no filter at all
     for width in WIDTHS[1:]:

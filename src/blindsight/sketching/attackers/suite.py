@@ -1,7 +1,8 @@
 """All attackers on one set of sketches: always every one of them, and the best is what counts.
 
-A protection is as good as its strongest attacker lets it be, and which one is strongest depends on the setting, the
-size and the content of the images: photos are undone by looking at neighbours, digits by knowing digits.
+A protection is as good as its strongest attacker lets it be, and which one is strongest depends on
+the setting, the size and the content of the images: photos are undone by looking at neighbours,
+digits by knowing digits.
 """
 
 from __future__ import annotations
@@ -46,7 +47,9 @@ class Recovered:
         """As rows of a disclosure card."""
         rows = [("PSNR in dB", self.psnr), ("share of pixels exactly right", self.exact)]
         rows += [("SSIM", self.ssim)] if self.ssim is not None else []
-        return tuple(Recovery(attack=self.attack, measure=name, value=float(value)) for name, value in rows)
+        return tuple(
+            Recovery(attack=self.attack, measure=name, value=float(value)) for name, value in rows
+        )
 
 
 def measure(attack: str, images: NDArray[Any], guess: NDArray[Any], *, depth: int = 8) -> Recovered:
@@ -67,7 +70,8 @@ class Suite:
     """Every attacker there is, against one setting.
 
     Parameters:
-        public: images of the same kind that anyone may have; with them the network is in the suite (it needs PyTorch;
+        public: images of the same kind that anyone may have; with them the network is in the suite
+        (it needs PyTorch;
             `missing` says so where it is not there).
         steps: of the network, see `LearnedPrior`.
         width: of the network, see `LearnedPrior`.
@@ -102,10 +106,17 @@ class Suite:
         return ATTACKS if self._network is not None else ATTACKS[:-1]
 
     def recover(self, sketches: SketchSet) -> dict[str, NDArray[np.float32]]:
-        """What each attacker makes of the sketches: images (n, h, w) or (n, h, w, channels), in 0..2^L - 1."""
+        """What each attacker makes of the sketches: images (n, h, w) or (n, h, w, channels), in
+        0..2^L - 1.
+        """
         if sketches.parameters != self.parameters:
-            raise InvalidData(f"this suite attacks {self.parameters.name}, got {sketches.parameters.name}.")
-        found = {name: np.empty((len(sketches), *sketches.image_shape), np.float32) for name in self.attacks}
+            raise InvalidData(
+                f"this suite attacks {self.parameters.name}, got {sketches.parameters.name}."
+            )
+        found = {
+            name: np.empty((len(sketches), *sketches.image_shape), np.float32)
+            for name in self.attacks
+        }
         for tile, inner, outer in _tiles(sketches):
             for name, guess in self._tile(tile).items():
                 found[name][outer] = guess[inner]
@@ -114,12 +125,18 @@ class Suite:
     def _tile(self, sketches: SketchSet) -> dict[str, NDArray[np.float32]]:
         peak = 2.0**sketches.parameters.depth - 1
         means = sketches.means()
-        found = {"posterior mean": means} | {name: np.empty_like(means) for name in self.attacks[1:]}
+        found = {"posterior mean": means} | {
+            name: np.empty_like(means) for name in self.attacks[1:]
+        }
         start = 0
         for part in sketches.batches(max(1, BATCH // math.prod(sketches.image_shape))):
             here, reading = slice(start, start + len(part)), read(part)
             smoothed = np.stack([smooth(values, reading.noise)[0] for values in reading.values])
-            guesses = {"smoothing": smoothed, "denoising": reading.clean, "second reading": reading.again}
+            guesses = {
+                "smoothing": smoothed,
+                "denoising": reading.clean,
+                "second reading": reading.again,
+            }
             if self._network is not None:
                 guesses["network"] = self._network.recover(reading)
             for name, guess in guesses.items():
@@ -131,16 +148,24 @@ class Suite:
         """Every attack measured against the images behind the sketches, the best first."""
         truth = _as_pictures(as_images(images, self.parameters.depth))
         guesses = self.recover(sketches)
-        found = [measure(name, truth, guess, depth=self.parameters.depth) for name, guess in guesses.items()]
+        found = [
+            measure(name, truth, guess, depth=self.parameters.depth)
+            for name, guess in guesses.items()
+        ]
         return sorted(found, key=lambda result: -result.psnr)
 
 
 def _tiles(sketches: SketchSet) -> Iterator[tuple[SketchSet, Any, Any]]:
-    """Parts of at most SIDE pixels a side with a rim of context: (part, its inner slice, where that belongs)."""
+    """Parts of at most SIDE pixels a side with a rim of context: (part, its inner slice, where that
+    belongs).
+    """
     _, height, width = sketches.image_shape
     for top in range(0, height, SIDE):
         for left in range(0, width, SIDE):
-            (a, b), (c, d) = (max(0, top - RIM), max(0, left - RIM)), (top + SIDE + RIM, left + SIDE + RIM)
+            (a, b), (c, d) = (
+                (max(0, top - RIM), max(0, left - RIM)),
+                (top + SIDE + RIM, left + SIDE + RIM),
+            )
             part = SketchSet(sketches.counts[..., a:c, b:d], sketches.parameters)
             down, right = min(SIDE, height - top), min(SIDE, width - left)
             inner = np.s_[:, :, top - a : top - a + down, left - b : left - b + right]
@@ -151,8 +176,12 @@ def _as_pictures(images: NDArray[Any]) -> NDArray[Any]:
     return images[:, 0] if images.shape[1] == 1 else np.moveaxis(images, 1, -1)
 
 
-def measured_verdict(found: list[Recovered], image_shape: tuple[int, ...], *, missing: str | None = None) -> str:
-    """One plain sentence from the best attack on images of this size; what was not tried is said."""
+def measured_verdict(
+    found: list[Recovered], image_shape: tuple[int, ...], *, missing: str | None = None
+) -> str:
+    """One plain sentence from the best attack on images of this size; what was not tried is
+    said.
+    """
     best = max(found, key=lambda result: result.psnr)
     alike = best.ssim if best.ssim is not None else float(np.clip((best.psnr - 8) / 24, 0, 1))
     if best.psnr > 35 or alike > 0.95:
@@ -165,4 +194,7 @@ def measured_verdict(found: list[Recovered], image_shape: tuple[int, ...], *, mi
         seen = "these attackers see little; others may see more"
     quality = f"{best.psnr:.1f} dB" + ("" if best.ssim is None else f", SSIM {best.ssim:.2f}")
     untried = "" if missing is None else f" Not tried: {missing}."
-    return f"At {image_shape[-1]} x {image_shape[-2]} pixels {seen}: {best.attack} reaches {quality}.{untried}"
+    return (
+        f"At {image_shape[-1]} x {image_shape[-2]} pixels {seen}: {best.attack} reaches "
+        f"{quality}.{untried}"
+    )

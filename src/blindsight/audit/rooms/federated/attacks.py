@@ -1,14 +1,16 @@
-"""Attacks on federated rounds: what a dishonest or merely attentive party gets out of the messages it sees.
+"""Attacks on federated rounds: what a dishonest or merely attentive party gets out of the messages
+it sees.
 
-Each attack plays one party by the protocol's own messages and says how much it got back; what cheating parties try
-against the pad is in `cheats`. None breaks the encryption: the keys are short only to be quick, and the results do not
-depend on their length.
+Each attack plays one party by the protocol's own messages and says how much it got back; what
+cheating parties try against the pad is in `cheats`. None breaks the encryption: the keys are short
+only to be quick, and the results do not depend on their length.
 
-    attack                     who                   what it gets in `paper` mode
-    support intersection       the aggregator        φ, because it never changes: which weights each user changed
-    single contributors        anybody               exact weights of one user, published as a "sum"
-    subset subtraction         the aggregator        one user's whole update, as the difference of two sums
-    single-user decryption     the aggregator        one user's whole update, passed off as a sum
+    attack                     who                   what it gets in `paper` mode support
+    intersection       the aggregator        φ, because it never changes: which weights each user
+    changed single contributors        anybody               exact weights of one user, published as
+    a "sum" subset subtraction         the aggregator        one user's whole update, as the
+    difference of two sums single-user decryption     the aggregator        one user's whole update,
+    passed off as a sum
 """
 
 from __future__ import annotations
@@ -45,7 +47,9 @@ def _quick_key(key: PrivateKey | None) -> PrivateKey:
     return keys.generate(512, insecure_for_tests=True) if key is None else key
 
 
-def _updates(rng: np.random.Generator, users: int, dimension: int, density: float) -> list[NDArray[np.float64]]:
+def _updates(
+    rng: np.random.Generator, users: int, dimension: int, density: float
+) -> list[NDArray[np.float64]]:
     """Independent sparse updates, never exactly zero inside their support."""
     shape = (users, dimension)
     values = rng.uniform(0.1, 1.0, shape) * rng.choice([-1.0, 1.0], shape)
@@ -53,31 +57,40 @@ def _updates(rng: np.random.Generator, users: int, dimension: int, density: floa
 
 
 def match_activity(activity: NDArray[np.bool_], published: NDArray[np.bool_]) -> NDArray[np.intp]:
-    """For each index the one place whose activity over the rounds explains it best, or -1 where several do.
+    """For each index the one place whose activity over the rounds explains it best, or -1 where
+    several do.
 
-    activity: (rounds, places), whether anybody sent something for the place. published: (rounds, indices), whether the
-    published sum is not zero there. A place that was silent when the index changed is ruled out; of the others the one
-    with the fewest extra appearances is it.
+    activity: (rounds, places), whether anybody sent something for the place. published: (rounds,
+    indices), whether the published sum is not zero there. A place that was silent when the index
+    changed is ruled out; of the others the one with the fewest extra appearances is it.
     """
     active, shown = activity.astype(np.float64), published.astype(np.float64)
     impossible = shown.T @ (1 - active)
     extra = np.where(impossible > 0, np.inf, (1 - shown).T @ active)
     best = extra.argmin(axis=1)
     least = extra.min(axis=1)
-    unique = np.isfinite(least) & ((extra == least[:, None]).sum(axis=1) == 1) & published.any(axis=0)
+    unique = (
+        np.isfinite(least) & ((extra == least[:, None]).sum(axis=1) == 1) & published.any(axis=0)
+    )
     return np.where(unique, best, -1)
 
 
 def _activity(simulation: Simulation, contributions: Sequence[bytes]) -> NDArray[np.bool_]:
-    """What the aggregator sees of one round: the φ-permuted places that anybody sent something for."""
+    """What the aggregator sees of one round: the φ-permuted places that anybody sent something
+    for.
+    """
     settings = simulation.settings
     seen = np.zeros(settings.dimension, dtype=bool)
     for data in contributions:
         message = Message.decode(data, largest=len(data))
         if settings.mode == "pad":  # a padded vector has every place, whatever the update
             return np.ones(settings.dimension, dtype=bool)
-        body = Shard.decode(message.body, width=simulation.aggregator.public.ciphertext_bytes, size=len(seen))
-        own = algorithm.user_places(settings, simulation.aggregator.enrolment.user_seeds[message.header.sender])
+        body = Shard.decode(
+            message.body, width=simulation.aggregator.public.ciphertext_bytes, size=len(seen)
+        )
+        own = algorithm.user_places(
+            settings, simulation.aggregator.enrolment.user_seeds[message.header.sender]
+        )
         seen[inverse(own)[body.places.astype(np.intp)]] = True
     return seen
 
@@ -92,7 +105,9 @@ def support_intersection(
     seed: int = 0,
     key: PrivateKey | None = None,
 ) -> Recovery:
-    """The aggregator matches permuted activity with published sums over rounds; success is an index de-permuted."""
+    """The aggregator matches permuted activity with published sums over rounds; success is an index
+    de-permuted.
+    """
     checks.whole("rounds", rounds)
     settings = Settings(
         dimension=dimension,
@@ -106,7 +121,9 @@ def support_intersection(
     published = np.zeros((rounds, dimension), dtype=bool)
     for r in range(rounds):
         result = simulation.round(_updates(rng, users, dimension, density))
-        sent = [data for data in result.transcript.seen_by(AGGREGATOR) if data[5] == Kind.CONTRIBUTION]
+        sent = [
+            data for data in result.transcript.seen_by(AGGREGATOR) if data[5] == Kind.CONTRIBUTION
+        ]
         activity[r], published[r] = _activity(simulation, sent), result.total != 0
     if mode == "paper":
         truth = algorithm.shared_places(settings, simulation.users[1].enrolment.shared_seed)
@@ -130,8 +147,12 @@ def single_contributors(
     seed: int = 0,
     key: PrivateKey | None = None,
 ) -> Recovery:
-    """Anybody reads the published sum: where one user alone contributed, it is that user's exact weight."""
-    settings = Settings(dimension=dimension, users=users, mode=mode, least_per_coordinate=3 if mode == "pad" else 1)
+    """Anybody reads the published sum: where one user alone contributed, it is that user's exact
+    weight.
+    """
+    settings = Settings(
+        dimension=dimension, users=users, mode=mode, least_per_coordinate=3 if mode == "pad" else 1
+    )
     simulation = Simulation(settings, key=_quick_key(key))
     updates = _updates(np.random.default_rng(seed), users, dimension, density)
     result = simulation.round(updates)
@@ -147,7 +168,9 @@ def single_contributors(
 
 @dataclass(frozen=True)
 class _Stage:
-    """A round whose contributions a dishonest aggregator has in hand, before it asks for anything."""
+    """A round whose contributions a dishonest aggregator has in hand, before it asks for
+    anything.
+    """
 
     simulation: Simulation
     header: Header
@@ -161,20 +184,28 @@ class _Stage:
         for user in users:
             for message in self.contributions[user]:
                 part = public.from_bytes(self._ciphertexts(message))
-                product = part if not product else [a * b % public.modulus for a, b in zip(product, part, strict=True)]
+                product = (
+                    part
+                    if not product
+                    else [a * b % public.modulus for a, b in zip(product, part, strict=True)]
+                )
         return product
 
     def _ciphertexts(self, message: Message) -> bytes:
         settings, public = self.simulation.settings, self.simulation.aggregator.public
         body = Shard.decode(message.body, width=public.ciphertext_bytes, size=settings.dimension)
-        own = algorithm.user_places(settings, self.simulation.aggregator.enrolment.user_seeds[message.header.sender])
+        own = algorithm.user_places(
+            settings, self.simulation.aggregator.enrolment.user_seeds[message.header.sender]
+        )
         numbers = public.from_bytes(body.ciphertexts)
         order = np.argsort(inverse(own)[body.places.astype(np.intp)])
         moved: bytes = public.to_bytes([numbers[i] for i in order])
         return moved
 
     def sum_of(self, users: Sequence[int], claimed: Sequence[int], power: int = 1) -> Opened | None:
-        """What comes of asking for the sum of `claimed` users with the product of `users`' keys; None: refused."""
+        """What comes of asking for the sum of `claimed` users with the product of `users`' keys;
+        None: refused.
+        """
         simulation, public = self.simulation, self.simulation.aggregator.public
         product = [pow(c, power, public.modulus) for c in self.keys(users)]
         body = EncryptedSum(len(claimed), public.to_bytes(product)).encode()
@@ -200,7 +231,10 @@ def _stage(users: int, dimension: int, seed: int, key: PrivateKey | None) -> _St
     for opening in simulation.aggregator.open_round(1, bytes(32)):
         simulation.users[opening.to].receive(opening.data)
     contributions = {
-        number: [Message.decode(out.data, largest=1 << 30) for out in user.contribute(updates[number - 1])]
+        number: [
+            Message.decode(out.data, largest=1 << 30)
+            for out in user.contribute(updates[number - 1])
+        ]
         for number, user in simulation.users.items()
     }
     header = replace(contributions[1][0].header, kind=Kind.OPEN, sender=AGGREGATOR)
@@ -214,7 +248,9 @@ def subset_subtraction(
     seed: int = 0,
     key: PrivateKey | None = None,
 ) -> Recovery:
-    """The aggregator asks for the sum of all users and of all but one; the difference is that one's update."""
+    """The aggregator asks for the sum of all users and of all but one; the difference is that one's
+    update.
+    """
     stage = _stage(users, dimension, seed, key)
     everybody = list(stage.contributions)
     whole = stage.sum_of(everybody, everybody)
@@ -235,7 +271,9 @@ def single_user_decryption(
     seed: int = 0,
     key: PrivateKey | None = None,
 ) -> Recovery:
-    """The aggregator passes one user's ciphertexts off as the sum, in every way it can; the best one counts."""
+    """The aggregator passes one user's ciphertexts off as the sum, in every way it can; the best
+    one counts.
+    """
     best = 0.0
     for claimed, power in (([1], 1), (range(1, users + 1), 1), (range(1, users + 1), users)):
         stage = _stage(users, dimension, seed, key)

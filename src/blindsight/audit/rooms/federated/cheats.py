@@ -1,7 +1,8 @@
-"""Attacks by a cheating aggregator, user, holder or rollback on the real roles: how many are stopped, and by what.
+"""Attacks by a cheating aggregator, user, holder or rollback on the real roles: how many are
+stopped, and by what.
 
-Each plays one party by real messages against all others as they are; stopped means that nothing was opened that an
-honest round would not open.
+Each plays one party by real messages against all others as they are; stopped means that nothing was
+opened that an honest round would not open.
 """
 
 from __future__ import annotations
@@ -13,10 +14,26 @@ from typing import Any
 import numpy as np
 
 from blindsight.federated import keys
-from blindsight.federated.messages import KEYGEN, Kind, Message, Outgoing, Proof, Purpose, Refusal, holder
+from blindsight.federated.messages import (
+    KEYGEN,
+    Kind,
+    Message,
+    Outgoing,
+    Proof,
+    Purpose,
+    Refusal,
+    holder,
+)
 from blindsight.federated.pad import bits
 from blindsight.federated.protocol import KeyGenerator, KeyHolder, Settings, Simulation
-from blindsight.federated.protocol.bodies import Collect, Contribution, Result, SumRequest, to_members, write_list
+from blindsight.federated.protocol.bodies import (
+    Collect,
+    Contribution,
+    Result,
+    SumRequest,
+    to_members,
+    write_list,
+)
 from blindsight.federated.wire import Writer
 
 __all__ = ["CHEATS", "stopped_by"]
@@ -49,7 +66,9 @@ class _Stage:
         for opening in self.simulation.aggregator.open_round(number, bytes(32), **options):
             self.simulation.users[opening.to].receive(opening.data)
         self.sent = {
-            n: user.contribute(self.updates[n - 1])[0].data for n, user in self.simulation.users.items() if user.waiting
+            n: user.contribute(self.updates[n - 1])[0].data
+            for n, user in self.simulation.users.items()
+            if user.waiting
         }
 
     @property
@@ -62,14 +81,20 @@ class _Stage:
         return self.simulation.aggregator._header
 
     def keys(self, user: int) -> list[Any]:
-        found: list[Any] = self.public.from_bytes(Contribution.decode(_read(self.sent[user]).body, most=1).keys[0])
+        found: list[Any] = self.public.from_bytes(
+            Contribution.decode(_read(self.sent[user]).body, most=1).keys[0]
+        )
         return found
 
     def request(self, claimed: tuple[int, ...], product: list[Any]) -> SumRequest:
         members = to_members(claimed, _USERS)
         asked = self.simulation.aggregator._send(0, Kind.CONFIRM_REQUEST, members, self.header)
-        answers = {n: _read(user.receive(asked.data)[0].data) for n, user in self.simulation.users.items()}
-        confirmed = tuple((n, m.signature) for n, m in answers.items() if m.header.kind is Kind.CONFIRM)
+        answers = {
+            n: _read(user.receive(asked.data)[0].data) for n, user in self.simulation.users.items()
+        }
+        confirmed = tuple(
+            (n, m.signature) for n, m in answers.items() if m.header.kind is Kind.CONFIRM
+        )
         proofs = tuple(Proof.of(_read(self.sent[user])) for user in claimed)
         return SumRequest(members, proofs, confirmed, self.public.to_bytes(product))
 
@@ -81,7 +106,9 @@ class _Stage:
         return total
 
     def ask(self, body: SumRequest) -> list[Outgoing]:
-        message = self.simulation.aggregator._send(KEYGEN, Kind.SUM_REQUEST, body.encode(), self.header)
+        message = self.simulation.aggregator._send(
+            KEYGEN, Kind.SUM_REQUEST, body.encode(), self.header
+        )
         answers: list[Outgoing] = self.simulation.keygen.receive(message.data)
         return answers
 
@@ -125,12 +152,16 @@ def _one_user_passed_off_as_the_sum() -> str:
 
 
 def _a_ciphertext_that_cancels_the_others() -> str:
-    """User 6 sends the inverse of what users 2 to 5 sent: the product of all six is user 1's key."""
+    """User 6 sends the inverse of what users 2 to 5 sent: the product of all six is user 1's
+    key.
+    """
     stage = _Stage()
     public = stage.public
     inverse = [pow(c, -1, public.modulus) for c in stage.product((2, 3, 4, 5))]
     own = _read(stage.sent[6])
-    forged = replace(Contribution.decode(own.body, most=1), keys=(public.to_bytes(inverse),)).encode()
+    forged = replace(
+        Contribution.decode(own.body, most=1), keys=(public.to_bytes(inverse),)
+    ).encode()
     stage.sent[6] = Message.make(own.header, forged, stage.simulation.users[6].identity).encode()
     return _code(stage.ask(stage.request(_ALL, stage.product(_ALL))))
 
@@ -144,7 +175,9 @@ def _key_generator_put_back() -> str:
 
 
 def _another_round_on_one_model_after_it() -> str:
-    """The first sum is shown to nobody; put back, the key generator is asked for a second round without user 6."""
+    """The first sum is shown to nobody; put back, the key generator is asked for a second round
+    without user 6.
+    """
     stage = _Stage(group=1)
     before = stage.simulation.keygen.dump()
     stage.ask(stage.request(_ALL, stage.product(_ALL)))
@@ -166,7 +199,9 @@ def _a_user_put_back() -> str:
 
 
 def _values_of_fewer_than_voted() -> str:
-    """Three users voted for a weight; the values of one group of three would be one of them's weight."""
+    """Three users voted for a weight; the values of one group of three would be one of them's
+    weight.
+    """
     stage = _Stage(least_per_coordinate=3)
     stage.updates[:] = 0
     stage.updates[[0, 3, 4], 5] = 0.5
@@ -187,7 +222,10 @@ def _raised_counters() -> str:
     stage.simulation._deliver(stage.simulation.aggregator.close(), stage.simulation.users)
     [result, *_] = stage.simulation.aggregator.results(1)
     message = _read(result.data)
-    body, width = Result.decode(message.body, holders=0), stage.simulation.aggregator._size.slot_bits
+    body, width = (
+        Result.decode(message.body, holders=0),
+        stage.simulation.aggregator._size.slot_bits,
+    )
     raw = np.empty(_WEIGHTS, dtype=np.uint64)
     bits.unpack(body.packed, width, raw)
     raw[5] = 3
@@ -203,15 +241,23 @@ def _two_faced_holder() -> str:
     faces = {5: KeyHolder.load(holders[holder(5)].dump())}
 
     def vote(role: KeyHolder, index: int, users: tuple[int, ...]) -> bytes:
-        shares = tuple(Contribution.decode(_read(stage.sent[u]).body, most=5).keys[index - 1] for u in users)
+        shares = tuple(
+            Contribution.decode(_read(stage.sent[u]).body, most=5).keys[index - 1] for u in users
+        )
         body = Collect(to_members(users, _USERS), shares, ()).encode()
-        return role.receive(stage.simulation.aggregator._send(0, Kind.COLLECT, body, stage.header).data)[0].data
+        return role.receive(
+            stage.simulation.aggregator._send(0, Kind.COLLECT, body, stage.header).data
+        )[0].data
 
     for index in (1, 2, 3, 5):
         vote(holders[holder(index)], index, _ALL)
     second = (vote(holders[holder(4)], 4, _ALL[1:]), vote(faces[5], 5, _ALL[1:]))
     votes = bytes(write_list(Writer(), second))
-    return _code(holders[holder(4)].receive(stage.simulation.aggregator._send(0, Kind.VOTES, votes, stage.header).data))
+    return _code(
+        holders[holder(4)].receive(
+            stage.simulation.aggregator._send(0, Kind.VOTES, votes, stage.header).data
+        )
+    )
 
 
 def _a_false_sum() -> str:
@@ -219,13 +265,20 @@ def _a_false_sum() -> str:
     stage.finish()
     [result, *_] = stage.simulation.aggregator.results(1)
     message = _read(result.data)
-    body, width = Result.decode(message.body, holders=0), stage.simulation.aggregator._size.slot_bits
+    body, width = (
+        Result.decode(message.body, holders=0),
+        stage.simulation.aggregator._size.slot_bits,
+    )
     raw = np.empty(_WEIGHTS, dtype=np.uint64)
     bits.unpack(body.packed, width, raw)
     raw[0] += 1
     fresh = type(stage.simulation.users[1])(stage.simulation.users[1].enrolment)
     forged = replace(body, packed=bits.pack(raw, width)).encode()
-    return _code(fresh.receive(Message.make(message.header, forged, stage.simulation.aggregator.identity).encode()))
+    return _code(
+        fresh.receive(
+            Message.make(message.header, forged, stage.simulation.aggregator.identity).encode()
+        )
+    )
 
 
 #: what is tried, in words: each gives the rule that refused it, or nothing where it went through.

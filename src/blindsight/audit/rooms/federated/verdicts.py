@@ -1,4 +1,6 @@
-"""Doubly permuted encryption: what the aggregator and the key holder get in the paper's protocol, and in ours."""
+"""Doubly permuted encryption: what the aggregator and the key holder get in the paper's protocol,
+and in ours.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +67,9 @@ def verdicts(*, seed: int = 0) -> Iterator[Verdict]:
     for unit, setting, promise, attack, advice in _ATTACKS[:2]:
         found = attack("pad", seed=seed)
         broken = found.value > max(0.05, 10 * (found.chance or 0.0))
-        yield _verdict("sums under a pad (ours)", setting, unit, "proven", promise, found, broken, advice)
+        yield _verdict(
+            "sums under a pad (ours)", setting, unit, "proven", promise, found, broken, advice
+        )
     tried = stopped_by()
     through = [name for name, code in tried.items() if not code]
     found = Recovery(
@@ -77,12 +81,26 @@ def verdicts(*, seed: int = 0) -> Iterator[Verdict]:
     advice = f"mend the rules: {', '.join(through)} went through"
     setting = "cheating aggregator, key holder or user"
     yield _verdict(
-        "sums under a pad (ours)", setting, "update", "proven", "only sums are seen", found, bool(through), advice
+        "sums under a pad (ours)",
+        setting,
+        "update",
+        "proven",
+        "only sums are seen",
+        found,
+        bool(through),
+        advice,
     )
 
 
 def _verdict(
-    method: str, setting: str, unit: str, calibration: Any, promise: str, found: Recovery, broken: bool, advice: str
+    method: str,
+    setting: str,
+    unit: str,
+    calibration: Any,
+    promise: str,
+    found: Recovery,
+    broken: bool,
+    advice: str,
 ) -> Verdict:
     return Verdict(
         room="federated",
@@ -100,14 +118,20 @@ def _verdict(
 
 
 def attack_sum(model: Any, *, trials: int, seed: int) -> Attack:
-    """A round's sum as six real users make it, each with noise of its own: one of them sends its bound, or minus it."""
+    """A round's sum as six real users make it, each with noise of its own: one of them sends its
+    bound, or minus it.
+    """
     from blindsight.federated import Pad
     from blindsight.federated.agreement import agree
     from blindsight.federated.protocol import Simulation
 
     asked, colluders = dataclasses.asdict(model.noise), (model.sums or Pad()).colluders
-    settings = agree(dimension=4, users=6, rounds=model.rounds, colluders=colluders, **asked).settings
-    silent = [np.zeros(4)] * (settings.least_users - 1)  # no more than must be there: the least noise
+    settings = agree(
+        dimension=4, users=6, rounds=model.rounds, colluders=colluders, **asked
+    ).settings
+    silent = [np.zeros(4)] * (
+        settings.least_users - 1
+    )  # no more than must be there: the least noise
     reach = float(settings.noise.clip) * np.eye(4)[0]  # type: ignore[union-attr]
 
     def run(update: NDArray[Any], rng: np.random.Generator) -> NDArray[Any]:

@@ -1,4 +1,6 @@
-"""What a hasher gives away: its own codes of two inputs, and what learning tells of neighbouring toy sets."""
+"""What a hasher gives away: its own codes of two inputs, and what learning tells of neighbouring
+toy sets.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ from blindsight.index.cell_lists import from_codes
 __all__ = ["attack_codes", "attack_learning"]
 
 
-def attack_codes(hasher: Any, *, trials: int, seed: int, unit: str, confidence: float = CONFIDENCE) -> Attack:
+def attack_codes(
+    hasher: Any, *, trials: int, seed: int, unit: str, confidence: float = CONFIDENCE
+) -> Attack:
     """The hasher's own `transform` of two inputs that differ as much as one unit may."""
     pair = _apart(hasher, np.random.default_rng(seed), one_bit=unit == "bit")
     book = getattr(hasher, "codebook", None)
@@ -41,9 +45,15 @@ def _bits(released: NDArray[Any]) -> NDArray[Any]:
     return np.unpackbits(released, axis=-1) if released.dtype == np.uint8 else released
 
 
-def _apart(hasher: Any, rng: np.random.Generator, *, one_bit: bool) -> tuple[NDArray[Any], NDArray[Any]]:
+def _apart(
+    hasher: Any, rng: np.random.Generator, *, one_bit: bool
+) -> tuple[NDArray[Any], NDArray[Any]]:
     """Two inputs whose plain codes differ most; for a promise per bit, in a single one."""
-    columns = int(hasher.codebook.embedding.axes.shape[0] if hasattr(hasher, "codebook") else hasher.n_features_in_)
+    columns = int(
+        hasher.codebook.embedding.axes.shape[0]
+        if hasattr(hasher, "codebook")
+        else hasher.n_features_in_
+    )
     rows = rng.standard_normal((64, columns))
     if one_bit:  # on the way from one input to another the bits change one after the other
         rows = rows[0] + np.linspace(0, 1, 4000)[:, None] * (rows[1] - rows[0])
@@ -60,7 +70,9 @@ def _apart(hasher: Any, rng: np.random.Generator, *, one_bit: bool) -> tuple[NDA
         one, other = np.unravel_index(int(apart.argmax()), apart.shape)
         if apart[one, other] > 0.5:
             return rows[one], rows[other]
-    return rows[0], rows[-1]  # all inputs are alike to it (cells that noise made may be): that is what is measured
+    return rows[0], rows[
+        -1
+    ]  # all inputs are alike to it (cells that noise made may be): that is what is measured
 
 
 def _plain(hasher: Any, rows: NDArray[Any]) -> NDArray[Any]:
@@ -73,7 +85,9 @@ def _plain(hasher: Any, rows: NDArray[Any]) -> NDArray[Any]:
 
 
 def attack_learning(hasher: Any, *, runs: int, seed: int) -> Attack:
-    """Replace one of 100 digits: do the released projection, cells or codes tell whose image it was?"""
+    """Replace one of 100 digits: do the released projection, cells or codes tell whose image it
+    was?
+    """
     from blindsight import data
 
     rows = data.load("digits").array()[:100].reshape(100, -1) / 255.0
@@ -85,14 +99,21 @@ def attack_learning(hasher: Any, *, runs: int, seed: int) -> Attack:
     def run(given: NDArray[Any], dice: np.random.Generator) -> NDArray[Any]:
         fitted = clone(hasher).set_params(random_state=dice, **small).fit(given)
         if not hasattr(fitted, "projection_"):
-            return np.concatenate([np.ravel(fitted.released_["centre"]), np.ravel(fitted.weights_)[:8]])
+            return np.concatenate(
+                [np.ravel(fitted.released_["centre"]), np.ravel(fitted.weights_)[:8]]
+            )
         # The released mean and plane on both images, and whose code the released one is nearer to.
         mean = fitted.mean_ @ (rows[0] - other[0])
-        plane = [((x - fitted.mean_) @ fitted.projection_) @ ((x - fitted.mean_) @ fitted.projection_) for x in pair]
+        plane = [
+            ((x - fitted.mean_) @ fitted.projection_) @ ((x - fitted.mean_) @ fitted.projection_)
+            for x in pair
+        ]
         released = fitted.transform(given[:1])
         mine, theirs = (codes.hamming(released, fitted.query(x[None]))[0, 0] for x in pair)
         return np.array([mean, *plane, float(theirs) - float(mine)])
 
     pair = rows[0], other[0]
     outcomes = collect(run, rows, other, trials=runs, seed=seed)
-    return attack_outcomes(outcomes, what="refit with one of 100 images replaced", delta=hasher.guarantee_.delta)
+    return attack_outcomes(
+        outcomes, what="refit with one of 100 images replaced", delta=hasher.guarantee_.delta
+    )

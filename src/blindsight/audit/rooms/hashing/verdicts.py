@@ -21,7 +21,9 @@ _LEARN = "learn the projection from public images, or under noise, and perturb t
 _STOP = "release few bits, or the cell of a codebook, under calibration='proven', unit='record'"
 
 
-def verdicts(rows: NDArray[Any], *, trials: int, seed: int = 0, workers: int = 1) -> Iterator[Verdict]:
+def verdicts(
+    rows: NDArray[Any], *, trials: int, seed: int = 0, workers: int = 1
+) -> Iterator[Verdict]:
     """`rows` are a few hundred images as short rows of numbers; neighbours replace one of them."""
     for n_bits, epsilon in ((48, 1.0), (12, 2.0)):
         yield _flips(n_bits, epsilon, "paper", trials=trials, seed=seed)
@@ -34,9 +36,14 @@ def verdicts(rows: NDArray[Any], *, trials: int, seed: int = 0, workers: int = 1
 def _flips(n_bits: int, epsilon: float, calibration: Any, *, trials: int, seed: int) -> Verdict:
     rows = np.random.default_rng(seed).standard_normal((200, 64))
     hasher = PHashing(
-        LSH(n_bits, random_state=seed), epsilon=epsilon, calibration=calibration, learned_from="public"
+        LSH(n_bits, random_state=seed),
+        epsilon=epsilon,
+        calibration=calibration,
+        learned_from="public",
     ).fit(rows)
-    attack = attack_codes(hasher, trials=20 * trials, seed=seed, unit=hasher.guarantee_.unit, confidence=0.95)
+    attack = attack_codes(
+        hasher, trials=20 * trials, seed=seed, unit=hasher.guarantee_.unit, confidence=0.95
+    )
     return Verdict.of(
         hasher.guarantee_,
         attack.audited,
@@ -60,7 +67,13 @@ def _pitq(rows: NDArray[Any], calibration: Any, *, trials: int, seed: int, worke
         return float(theirs) - float(mine)
 
     audited = distinguish(
-        run, rows, other, trials=trials, seed=seed, statistic=lambda scores: scores.astype(float), workers=workers
+        run,
+        rows,
+        other,
+        trials=trials,
+        seed=seed,
+        statistic=lambda scores: scores.astype(float),
+        workers=workers,
     )
     return Verdict.of(
         make(random_state=seed).fit(rows).guarantee_,
@@ -73,6 +86,16 @@ def _pitq(rows: NDArray[Any], calibration: Any, *, trials: int, seed: int, worke
 
 
 def _codebook(rows: NDArray[Any], *, trials: int, seed: int) -> Verdict:
-    hasher = CodebookHasher(epsilon=4.0, n_cells=16, random_state=seed, learned_from="public").fit(rows)
-    found = attack_codes(hasher, trials=20 * trials, seed=seed, unit="record", confidence=0.95).audited
-    return Verdict.of(hasher.guarantee_, found, room="hashing", method="codebook (ours)", setting="16 cells, ε = 4")
+    hasher = CodebookHasher(epsilon=4.0, n_cells=16, random_state=seed, learned_from="public").fit(
+        rows
+    )
+    found = attack_codes(
+        hasher, trials=20 * trials, seed=seed, unit="record", confidence=0.95
+    ).audited
+    return Verdict.of(
+        hasher.guarantee_,
+        found,
+        room="hashing",
+        method="codebook (ours)",
+        setting="16 cells, ε = 4",
+    )

@@ -1,4 +1,6 @@
-"""Pairwise privacy: rows that see the same pair compose, and a noise scale taken from the batch tells by itself."""
+"""Pairwise privacy: rows that see the same pair compose, and a noise scale taken from the batch
+tells by itself.
+"""
 
 from __future__ import annotations
 
@@ -50,12 +52,25 @@ def _paper_promise(*, rows: int, columns: int, reduction: bool) -> Any:
 
 
 def _epoch(
-    difference: NDArray[Any], dissimilar: bool, rng: np.random.Generator, *, start: NDArray[Any], **options: Any
+    difference: NDArray[Any],
+    dissimilar: bool,
+    rng: np.random.Generator,
+    *,
+    start: NDArray[Any],
+    **options: Any,
 ) -> NDArray[Any]:
-    """One epoch of Algorithm 1 at claimed epsilon 1; returns the noisy gradient, which is all there is to see."""
+    """One epoch of Algorithm 1 at claimed epsilon 1; returns the noisy gradient, which is all there
+    is to see.
+    """
     loss = Contrastive(difference, np.array([dissimilar]), margin=options.pop("margin"))
     learned = algorithm1(
-        loss, _ONE, n_components=len(start), rng=rng, noise=RowNoise(**options), lipschitz=_H, start=start
+        loss,
+        _ONE,
+        n_components=len(start),
+        rng=rng,
+        noise=RowNoise(**options),
+        lipschitz=_H,
+        start=start,
     )
     return start - learned
 
@@ -112,9 +127,15 @@ def _scale_of_the_batch(*, trials: int, seed: int, workers: int) -> Verdict:
 
 
 def _ours(loss: Literal["moments", "contrastive"], *, trials: int, seed: int) -> Verdict:
-    """The estimator as it is, learned again and again from four pairs of which one changes its label."""
+    """The estimator as it is, learned again and again from four pairs of which one changes its
+    label.
+    """
     rng = np.random.default_rng(seed)
-    metric = DPPMetric(epsilon=1.0, loss=loss, transitive=False).fit(rng.standard_normal((8, 2, 4)), np.arange(8) % 2)
+    metric = DPPMetric(epsilon=1.0, loss=loss, transitive=False).fit(
+        rng.standard_normal((8, 2, 4)), np.arange(8) % 2
+    )
     attack = attack_metric(metric, runs=trials, seed=seed)
     setting = f"{loss}, learned again with one label changed, ε = 1"
-    return Verdict.of(metric.guarantee_, attack.audited, room="metric", method="DPPMetric (ours)", setting=setting)
+    return Verdict.of(
+        metric.guarantee_, attack.audited, room="metric", method="DPPMetric (ours)", setting=setting
+    )

@@ -37,7 +37,9 @@ def figures(found: Audit, *, seed: int = 0) -> list[Figure]:
 def _drawn(parameters: Any, given: NDArray[Any], seed: int) -> SketchSet:
     if isinstance(parameters, QKParameters):
         return NegativeSketcher(parameters, n_jobs=1, random_state=seed).fit(given).sketch(given)
-    flipper = FlippedBits(parameters.epsilon_pixel, depth=parameters.depth, random_state=seed).fit(given)
+    flipper = FlippedBits(parameters.epsilon_pixel, depth=parameters.depth, random_state=seed).fit(
+        given
+    )
     return flipper.sketch(given)
 
 
@@ -58,7 +60,8 @@ def _in_the_file(sketches: SketchSet) -> Figure:
     width = next(iter(shown.values())).shape[2]
     return Figure(
         "What is in your file",
-        f"What anyone who holds this file sees of {len(chosen)} of its {len(sketches):,} images, by four attackers who "
+        f"What anyone who holds this file sees of {len(chosen)} of its {len(sketches):,} images, "
+        "by four attackers who "
         "need nothing but the file. One who knows similar images sees more.",
         gallery(shown, scale=max(1, 64 // width)),
         [{"sketches": len(sketches), "shown": len(chosen)}],
@@ -72,7 +75,9 @@ def _gallery(own: Any, images: NDArray[Any], seed: int) -> Figure:
     suite = Suite(own, public=known, steps=_STEPS, width=12, random_state=seed)
     guesses = suite.recover(_drawn(own, truth, seed + 1))
     found = [measure(name, truth, guess, depth=own.depth) for name, guess in guesses.items()]
-    rows = [{"from": result.attack, **_measures(result.psnr, result.ssim or 0.0)} for result in found]
+    rows = [
+        {"from": result.attack, **_measures(result.psnr, result.ssim or 0.0)} for result in found
+    ]
     blank = np.broadcast_to(known.mean(axis=0), truth.shape)
     alone = mean_psnr(truth, blank, peak=peak)
     pictures: dict[str, NDArray[Any]] = {"original": truth[:_SHOWN] * to_bytes}
@@ -81,8 +86,10 @@ def _gallery(own: Any, images: NDArray[Any], seed: int) -> Figure:
     rows.append({"from": "mean image", "PSNR in dB": round(alone, 2), "SSIM": ""})
     return Figure(
         "What comes back of an image",
-        f"Built-in digits under your file's parameters ({own.name}), with the originals beside; the network learned "
-        f"from {_TRAIN:,} public digits. {measured_verdict(found, (1, 28, 28), missing=suite.missing)} What is seen "
+        f"Built-in digits under your file's parameters ({own.name}), with the originals beside; "
+        "the network learned "
+        f"from {_TRAIN:,} public digits. "
+        f"{measured_verdict(found, (1, 28, 28), missing=suite.missing)} What is seen "
         "depends on size and content: attack your own file with blindsight sketch recover.",
         gallery(pictures),
         rows,
@@ -105,7 +112,8 @@ def _prototypes(sketcher: CodebookSketcher) -> Figure:
     true = f"{sketcher.mechanism_.truth_probability:.1%}"
     return Figure(
         "What comes back of an image",
-        f"One of these, of {len(sketcher.prototypes_)} in all, is released in the place of each image; the true one "
+        f"One of these, of {len(sketcher.prototypes_)} in all, is released in the place of each "
+        "image; the true one "
         f"{true} of the time.",
         gallery({"released prototypes": pictures}),
         [{"prototypes": len(sketcher.prototypes_), "true one released": true}],

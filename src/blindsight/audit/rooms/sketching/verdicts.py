@@ -1,4 +1,6 @@
-"""Negative databases: the sketch's counts are told apart bit by bit, the records are solved by belief propagation."""
+"""Negative databases: the sketch's counts are told apart bit by bit, the records are solved by
+belief propagation.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +21,16 @@ from blindsight.sketching.parameters import QKParameters
 
 __all__ = ["verdicts"]
 
-_ADVICE = "no Q hides an image from one who knows similar ones; use a proven local input, or keep images at home"
+_ADVICE = (
+    "no Q hides an image from one who knows similar ones; use a proven local input, or keep images "
+    "at home"
+)
 
 
 def verdicts(images: NDArray[Any], *, trials: int, seed: int = 0) -> Iterator[Verdict]:
-    """`images` are uint8 (n, h, w): the first bit of one pixel by its counts, the picture, and the records."""
+    """`images` are uint8 (n, h, w): the first bit of one pixel by its counts, the picture, and the
+    records.
+    """
     for name in ("Q3", "Q12"):
         yield _first_bit(name, trials=trials, seed=seed)
     for name in ("Q3", "Q6", "Q12"):
@@ -38,7 +45,10 @@ def _first_bit(name: str, *, trials: int, seed: int) -> Verdict:
     # Every pixel of a flat image is one trial: its first bit is 0 on one side, 1 on the other.
     per_image = 28 * 28
     count = -(-trials // per_image)
-    sides = [_first_counts(sketcher, np.full((count, 28, 28), value, np.uint8))[:trials] for value in (0, 128)]
+    sides = [
+        _first_counts(sketcher, np.full((count, 28, 28), value, np.uint8))[:trials]
+        for value in (0, 128)
+    ]
     audited = distinguish_outcomes(Outcomes(sides[0], sides[1]), delta=leak.delta)
     return Verdict(
         room="sketching",
@@ -49,7 +59,10 @@ def _first_bit(name: str, *, trials: int, seed: int) -> Verdict:
         claimed=None,
         proven=leak.epsilon_bit[0],
         audited=Audited(
-            epsilon=audited.epsilon, confidence=audited.confidence, attack="black box on counts", trials=audited.trials
+            epsilon=audited.epsilon,
+            confidence=audited.confidence,
+            attack="black box on counts",
+            trials=audited.trials,
         ),
     )
 
@@ -93,7 +106,10 @@ def _records(name: str, image: NDArray[Any], *, seed: int) -> Verdict:
         proven=math.inf,
         promise="NP-hard to reverse",
         recovered=Recovery(
-            attack="belief propagation", measure="share of pixels exactly right", value=right, chance=1 / 256
+            attack="belief propagation",
+            measure="share of pixels exactly right",
+            value=right,
+            chance=1 / 256,
         ),
         broken=right > 0.5,
         advice="never send the records",

@@ -1,9 +1,11 @@
-"""Attacks on a tagger that only sees its answers: asking again and again, and telling members of the training set.
+"""Attacks on a tagger that only sees its answers: asking again and again, and telling members of
+the training set.
 
-Repeated queries: noise that is drawn anew for every answer averages out, so a hundred answers about one image are
-nearly the answer without noise. Membership: a model fits its training records better than others, and the answers show
-it. Both succeed against answers without protection, and against fresh noise with enough repeats; a budget that counts
-every answer stops the first, and differentially private training bounds the second.
+Repeated queries: noise that is drawn anew for every answer averages out, so a hundred answers about
+one image are nearly the answer without noise. Membership: a model fits its training records better
+than others, and the answers show it. Both succeed against answers without protection, and against
+fresh noise with enough repeats; a budget that counts every answer stops the first, and
+differentially private training bounds the second.
 """
 
 from __future__ import annotations
@@ -16,10 +18,20 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import clone
 
-from blindsight.audit.engine.blackbox import Outcomes, collect, collect_at_once, distinguish_outcomes
+from blindsight.audit.engine.blackbox import (
+    Outcomes,
+    collect,
+    collect_at_once,
+    distinguish_outcomes,
+)
 from blindsight.audit.engine.listeners import drawing_from
 from blindsight.audit.engine.membership import roc
-from blindsight.audit.engine.worst_inputs import Attack, attack_mechanism, attack_outcomes, attack_release
+from blindsight.audit.engine.worst_inputs import (
+    Attack,
+    attack_mechanism,
+    attack_outcomes,
+    attack_release,
+)
 from blindsight.core import checks
 from blindsight.core.errors import BudgetExceeded
 from blindsight.privacy import Audited, Recovery
@@ -45,8 +57,12 @@ _COLUMNS, _LABELS = 16, 8  # of toy records
 _RAW = 5.0  # what raw logits are within, for an attacker who asks about ordinary images
 
 
-def average_answers(ask: Ask, images: NDArray[Any], *, repeats: int) -> tuple[NDArray[np.float64], int]:
-    """The mean of many answers about the same images, and how many rounds were answered before the budget ended."""
+def average_answers(
+    ask: Ask, images: NDArray[Any], *, repeats: int
+) -> tuple[NDArray[np.float64], int]:
+    """The mean of many answers about the same images, and how many rounds were answered before the
+    budget ended.
+    """
     total, answered = None, 0
     for _ in range(checks.whole("repeats", repeats)):
         try:
@@ -60,8 +76,12 @@ def average_answers(ask: Ask, images: NDArray[Any], *, repeats: int) -> tuple[ND
     return total / answered, answered
 
 
-def repeated_queries(ask: Ask, images: NDArray[Any], secret: NDArray[np.float64], *, repeats: int) -> Recovery:
-    """How well the averaged answers follow the model's own outputs (`secret`): their rank correlation."""
+def repeated_queries(
+    ask: Ask, images: NDArray[Any], secret: NDArray[np.float64], *, repeats: int
+) -> Recovery:
+    """How well the averaged answers follow the model's own outputs (`secret`): their rank
+    correlation.
+    """
     from scipy.stats import spearmanr
 
     scores, answered = average_answers(ask, images, repeats=repeats)
@@ -87,17 +107,22 @@ def distinguish_images(
     confidence: float = 0.95,
     delta: float = 0.0,
 ) -> Audited:
-    """A lower bound on the epsilon of `repeats` answers: were they about the image `here` or `there` (logits)?
+    """A lower bound on the epsilon of `repeats` answers: were they about the image `here` or
+    `there` (logits)?
 
     `answer(logits, rng)` answers one row a query. The mean over repeats is what is looked at.
     """
     answers = collect_at_once(answer, here, there, trials=trials * repeats, seed=seed)
-    means = (side.reshape(trials, repeats, -1).mean(axis=1) for side in (answers.data, answers.neighbour))
+    means = (
+        side.reshape(trials, repeats, -1).mean(axis=1) for side in (answers.data, answers.neighbour)
+    )
     return distinguish_outcomes(Outcomes(*means), confidence=confidence, delta=delta)
 
 
 def membership_scores(scores: NDArray[np.float64], labels: NDArray[Any]) -> NDArray[np.float64]:
-    """How well answers fit the true labels of each record: the mean score of its labels minus that of the others."""
+    """How well answers fit the true labels of each record: the mean score of its labels minus that
+    of the others.
+    """
     on = np.asarray(labels) > 0
     inside = (scores * on).sum(axis=1) / np.maximum(on.sum(axis=1), 1)
     outside = (scores * ~on).sum(axis=1) / np.maximum((~on).sum(axis=1), 1)
@@ -105,23 +130,35 @@ def membership_scores(scores: NDArray[np.float64], labels: NDArray[Any]) -> NDAr
 
 
 def membership_from_answers(
-    ask: Ask, images: NDArray[Any], labels: NDArray[Any], included: NDArray[np.bool_], *, repeats: int = 1
+    ask: Ask,
+    images: NDArray[Any],
+    labels: NDArray[Any],
+    included: NDArray[np.bool_],
+    *,
+    repeats: int = 1,
 ) -> Recovery:
-    """The area under the ROC curve of "answers fit the labels well, so it was a training record"."""
+    """The area under the ROC curve of "answers fit the labels well, so it was a training
+    record".
+    """
     scores, answered = average_answers(ask, images, repeats=repeats)
     auc = 0.5
     if answered:
         fpr, tpr = roc(membership_scores(scores, labels), np.asarray(included, bool))
         auc = float(np.trapezoid(tpr, fpr))
     return Recovery(
-        attack=f"membership from {answered} answers a record", measure="area under the ROC curve", value=auc, chance=0.5
+        attack=f"membership from {answered} answers a record",
+        measure="area under the ROC curve",
+        value=auc,
+        chance=0.5,
     )
 
 
 def largest_auc(epsilon: float, delta: float = 0.0) -> float:
-    """The largest area under the ROC curve that (epsilon, delta)-privacy of the training set leaves possible.
+    """The largest area under the ROC curve that (epsilon, delta)-privacy of the training set leaves
+    possible.
 
-    Every attack's curve lies below min(e^ε f + δ, 1 - e^-ε (1 - δ - f)) (Kairouz, Oh and Viswanath 2015).
+    Every attack's curve lies below min(e^ε f + δ, 1 - e^-ε (1 - δ - f)) (Kairouz, Oh and Viswanath
+    2015).
     """
     grow = math.exp(min(checks.non_negative("epsilon", epsilon, infinite=True), 700))
     f = np.linspace(0, 1, 200_001)
@@ -130,10 +167,14 @@ def largest_auc(epsilon: float, delta: float = 0.0) -> float:
 
 
 def attack_answers(tagger: Any, *, trials: int, seed: int) -> list[Attack]:
-    """One answer: the tagger's own about opposite logits, and its noise by the likelihood ratio on its worst inputs."""
+    """One answer: the tagger's own about opposite logits, and its noise by the likelihood ratio on
+    its worst inputs.
+    """
     # Twice the bound: a clipping that is forgotten shows.
     reach = 2 * float(getattr(tagger.way_, "bound", _RAW))
-    mixed = reach * np.where(np.arange(tagger.n_labels_) % 2, -1.0, 1.0)  # all alike would all be the top tags
+    mixed = reach * np.where(
+        np.arange(tagger.n_labels_) % 2, -1.0, 1.0
+    )  # all alike would all be the top tags
     noise = tagger.way_.noise(tagger.n_labels_)
 
     def answer(logits: NDArray[Any]) -> NDArray[Any]:
@@ -157,10 +198,17 @@ def attack_training(tagger: Any, *, runs: int, seed: int) -> Attack:
     """Training itself, again and again from 40 toy records: was the first of them there?"""
     rng = np.random.default_rng(seed)
     columns, labels = min(_COLUMNS, tagger.n_features_in_), min(_LABELS, tagger.n_labels_)
-    rows, said = rng.standard_normal((40, columns)), (rng.random((40, labels)) < 0.3).astype(np.uint8)
+    rows, said = (
+        rng.standard_normal((40, columns)),
+        (rng.random((40, labels)) < 0.3).astype(np.uint8),
+    )
     rows[0], said[0] = 5 * np.eye(columns)[0], 1  # a record that looks like no other
-    named = None if tagger.classes is None else label_names(tagger.classes, tagger.n_labels_)[:labels]
-    toy = clone(tagger).set_params(answers=Exact(), classes=named, public=None, prior=None, random_state=None)
+    named = (
+        None if tagger.classes is None else label_names(tagger.classes, tagger.n_labels_)[:labels]
+    )
+    toy = clone(tagger).set_params(
+        answers=Exact(), classes=named, public=None, prior=None, random_state=None
+    )
 
     def run(absent: tuple[int, ...], dice: np.random.Generator) -> NDArray[Any]:
         with drawing_from(dice, absent=absent):
@@ -182,20 +230,33 @@ def attack_printed(release: Any, *, trials: int, seed: int) -> Attack:
     high, low = np.full(release.n_labels, reach), np.full(release.n_labels, -reach)
     noise = Laplace(scale=release.scale, sensitivity=1.0, unit="query")
     ends = np.clip(high, -bound, bound), np.clip(low, -bound, bound)
-    # The noise is cheap to draw and the claims are large: more runs lift the ceiling of what can be measured.
+    # The noise is cheap to draw and the claims are large: more runs lift the ceiling of what can be
+    # measured.
     outcomes = collect_at_once(
-        lambda logits, rng: release.answer(logits, rng=rng).scores, high, low, trials=max(1000, 5 * trials), seed=seed
+        lambda logits, rng: release.answer(logits, rng=rng).scores,
+        high,
+        low,
+        trials=max(1000, 5 * trials),
+        seed=seed,
     )
     return attack_outcomes(
         outcomes,
         what="one answer about opposite images",
-        statistic=lambda scores: (noise.log_prob(scores, ends[0]) - noise.log_prob(scores, ends[1])).sum(axis=1),
+        statistic=lambda scores: (
+            noise.log_prob(scores, ends[0]) - noise.log_prob(scores, ends[1])
+        ).sum(axis=1),
     )
 
 
 def attack_plan(guarantee: Any, *, trials: int, seed: int) -> list[Attack]:
-    """Everything that is released about a record, together: each release on its worst pair, by the likelihood ratio."""
-    parts = [(item.mechanism, item.mechanism.worst_pair()) for item in guarantee.releases for _ in range(item.count)]
+    """Everything that is released about a record, together: each release on its worst pair, by the
+    likelihood ratio.
+    """
+    parts = [
+        (item.mechanism, item.mechanism.worst_pair())
+        for item in guarantee.releases
+        for _ in range(item.count)
+    ]
     if not parts or guarantee.unproven:
         return []
     here, there = (np.concatenate([np.ravel(pair[side]) for _, pair in parts]) for side in (0, 1))

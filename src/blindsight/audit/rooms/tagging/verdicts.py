@@ -1,4 +1,6 @@
-"""Private outputs: logits at opposite ends of the clipping range, asked once, and asked again and again."""
+"""Private outputs: logits at opposite ends of the clipping range, asked once, and asked again and
+again.
+"""
 
 from __future__ import annotations
 
@@ -72,16 +74,22 @@ def _toy(answers: Any, seed: int) -> PrivateTagger:
     rng = np.random.default_rng(seed)
     rows, said = rng.standard_normal((20, 4)), (rng.random((20, _LABELS)) < 0.4).astype(np.uint8)
     names = tuple(f"label {number}" for number in range(_LABELS))
-    return PrivateTagger(DPTraining(steps=2), answers, classes=names, random_state=seed).fit(rows, said)
+    return PrivateTagger(DPTraining(steps=2), answers, classes=names, random_state=seed).fit(
+        rows, said
+    )
 
 
-def _answered(tagger: PrivateTagger, logits: NDArray[Any], rng: np.random.Generator) -> NDArray[Any]:
+def _answered(
+    tagger: PrivateTagger, logits: NDArray[Any], rng: np.random.Generator
+) -> NDArray[Any]:
     with drawing_from(rng):
         return np.asarray(tagger.noisy(logits).scores)
 
 
 def _weights(*, trials: int, seed: int) -> Verdict:
-    """Theorem 2: noise in the loss is drawn anew each step and averages out, so the weights remember a record."""
+    """Theorem 2: noise in the loss is drawn anew each step and averages out, so the weights
+    remember a record.
+    """
     rng = np.random.default_rng(seed)
     X, Y = np.zeros((40, 8)), (rng.random((40, 3)) < 0.4).astype(int)
     X[:, :7] = rng.random((40, 7))
@@ -106,8 +114,11 @@ def _weights(*, trials: int, seed: int) -> Verdict:
         calibration="paper",
         claimed=1.0,
         proven=math.inf,
-        audited=distinguish(run, 1, 0, trials=trials, seed=seed, statistic=lambda logits: logits.sum(axis=1)),
-        advice="train with PrivateTagger(DPTraining(epsilon=2)): near free at ε = 1 to 2 with enough records",
+        audited=distinguish(
+            run, 1, 0, trials=trials, seed=seed, statistic=lambda logits: logits.sum(axis=1)
+        ),
+        advice="train with PrivateTagger(DPTraining(epsilon=2)): near free at ε = 1 to 2 with "
+        "enough records",
     )
 
 
@@ -140,10 +151,14 @@ def _verdict(
 
 def _laplace_ratio(scale: float) -> Callable[[NDArray[Any]], NDArray[np.float64]]:
     high = Laplace(scale=scale, sensitivity=1.0, unit="query")
-    return lambda answers: (high.log_prob(answers, _HIGH) - high.log_prob(answers, _LOW)).sum(axis=1)
+    return lambda answers: (high.log_prob(answers, _HIGH) - high.log_prob(answers, _LOW)).sum(
+        axis=1
+    )
 
 
-def _average(release: PaperLaplace, logits: NDArray[Any], rng: np.random.Generator) -> NDArray[np.float64]:
+def _average(
+    release: PaperLaplace, logits: NDArray[Any], rng: np.random.Generator
+) -> NDArray[np.float64]:
     total = np.zeros(logits.shape)
     for _ in range(100):
         total += release.answer(logits, rng=rng).scores

@@ -1,4 +1,6 @@
-"""Search over the released cells of a codebook, quick at any size: equal codes score alike, so each is scored once."""
+"""Search over the released cells of a codebook, quick at any size: equal codes score alike, so each
+is scored once.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +22,8 @@ class Ranked(NamedTuple):
 class CellIndex:
     """Codes (n, bytes) of a fitted `CodebookHasher`, grouped by what was released.
 
-    A codebook of k cells releases few distinct codes (k of them where one cell is named), so ranking a hundred
-    thousand pictures is one small product and a walk through lists.
+    A codebook of k cells releases few distinct codes (k of them where one cell is named), so
+    ranking a hundred thousand pictures is one small product and a walk through lists.
     """
 
     def __init__(self, hasher: Any, codes: NDArray[np.uint8]) -> None:
@@ -33,11 +35,14 @@ class CellIndex:
         self._starts = np.searchsorted(group[self._order], np.arange(len(distinct) + 1))
         self.size = len(codes)
 
-    def rank(self, similarity: NDArray[Any], k: int, least: float = 0.0, cell: int | None = None) -> Ranked:
-        """The k best rows by expected similarity that match with a probability of at least `least`; ties by row.
+    def rank(
+        self, similarity: NDArray[Any], k: int, least: float = 0.0, cell: int | None = None
+    ) -> Ranked:
+        """The k best rows by expected similarity that match with a probability of at least `least`;
+        ties by row.
 
-        Of a supervised codebook the expected similarity is that probability. Of others, `cell` is the query's own
-        cell, and a match is a row whose true cell is the same.
+        Of a supervised codebook the expected similarity is that probability. Of others, `cell` is
+        the query's own cell, and a match is a row whose true cell is the same.
         """
         scores = self._posterior @ np.asarray(similarity).ravel()
         chances = scores if cell is None else self._posterior[:, cell]

@@ -23,13 +23,19 @@ _CLASSES = 10
 
 
 class DigitReader:
-    """Random Fourier features of a centred digit, then one linear map; scenes become 10 scores, the best quarter's."""
+    """Random Fourier features of a centred digit, then one linear map; scenes become 10 scores, the
+    best quarter's.
+    """
 
-    def __init__(self, directions: NDArray[Any], phases: NDArray[Any], weights: NDArray[Any], floor: float) -> None:
+    def __init__(
+        self, directions: NDArray[Any], phases: NDArray[Any], weights: NDArray[Any], floor: float
+    ) -> None:
         self.directions, self.phases, self.weights, self.floor = directions, phases, weights, floor
 
     @classmethod
-    def learn(cls, digits: NDArray[np.uint8], labels: NDArray[Any], *, seed: int = 0) -> DigitReader:
+    def learn(
+        cls, digits: NDArray[np.uint8], labels: NDArray[Any], *, seed: int = 0
+    ) -> DigitReader:
         """Ridge regression onto the classes, from public digits."""
         rng = np.random.default_rng(seed)
         rows = np.stack([_centred(digit) for digit in digits])
@@ -53,11 +59,15 @@ class DigitReader:
             drawn = (quarter > 60).sum(axis=(1, 2)) > 12
             if drawn.any():
                 rows = np.stack([_centred(image) for image in quarter[drawn]])
-                best[drawn] = np.maximum(best[drawn], np.cos(rows @ self.directions + self.phases) @ self.weights)
+                best[drawn] = np.maximum(
+                    best[drawn], np.cos(rows @ self.directions + self.phases) @ self.weights
+                )
         return np.asarray(np.clip(best, -1, 1), np.float32)
 
     def knows(self, scene: NDArray[np.uint8]) -> bool:
-        """Whether a scene looks like drawn digits: light strokes on a dark ground, one read clearly enough."""
+        """Whether a scene looks like drawn digits: light strokes on a dark ground, one read clearly
+        enough.
+        """
         drawn = scene > 60
         if not 0.005 < drawn.mean() < 0.35 or ((scene > 60) & (scene < 190)).mean() > 0.15:
             return False
@@ -81,7 +91,9 @@ class DigitReader:
         """Read back what `save` wrote."""
         arrays, fields = storage.load(path, kind="digit-reader")
         try:
-            return cls(arrays["directions"], arrays["phases"], arrays["weights"], float(fields["floor"]))
+            return cls(
+                arrays["directions"], arrays["phases"], arrays["weights"], float(fields["floor"])
+            )
         except (KeyError, TypeError, ValueError):
             raise HostileFile(f"{path.name} is no digit reader.") from None
 

@@ -1,4 +1,6 @@
-"""What every page says first: what leaves the machine, the three numbers, and what is left of the budget."""
+"""What every page says first: what leaves the machine, the three numbers, and what is left of the
+budget.
+"""
 
 from __future__ import annotations
 
@@ -23,16 +25,28 @@ class DemoPage:
 
 
 PAGES: dict[str, DemoPage] = {
-    "search": DemoPage("Search digits", "Find digits that look alike among protected codes.", ("analyst",)),
+    "search": DemoPage(
+        "Search digits", "Find digits that look alike among protected codes.", ("analyst",)
+    ),
     "sketch": DemoPage(
-        "Sketch a digit", "Send counts instead of a picture, and see what comes back.", ("analyst", "aggregator")
+        "Sketch a digit",
+        "Send counts instead of a picture, and see what comes back.",
+        ("analyst", "aggregator"),
     ),
     "federation": DemoPage(
-        "Train on digits", "Users learn one model; only the sum of their updates is opened.", ("aggregator",)
+        "Train on digits",
+        "Users learn one model; only the sum of their updates is opened.",
+        ("aggregator",),
     ),
-    "metric": DemoPage("Learn a distance", "From private pairs of points; the pair graph sets the price.", ()),
-    "tags": DemoPage("Ask for tags", "Which digits does a scene show? Every answer costs.", ("analyst",), "query"),
-    "papers": DemoPage("Attack the papers", "Every claim of the five papers, attacked.", ("analyst", "aggregator")),
+    "metric": DemoPage(
+        "Learn a distance", "From private pairs of points; the pair graph sets the price.", ()
+    ),
+    "tags": DemoPage(
+        "Ask for tags", "Which digits does a scene show? Every answer costs.", ("analyst",), "query"
+    ),
+    "papers": DemoPage(
+        "Attack the papers", "Every claim of the five papers, attacked.", ("analyst", "aggregator")
+    ),
 }
 
 
@@ -72,7 +86,11 @@ def _number(value: Any) -> str:
 
 def _search(studio: Studio) -> Facts:
     own = studio.settings.index != "mnist5k"
-    fact = studio.demo.search.get().facts()[0] if own else _read(studio, "search", "8/facts.json") or {}
+    fact = (
+        studio.demo.search.get().facts()[0]
+        if own
+        else _read(studio, "search", "8/facts.json") or {}
+    )
     guarantee = fact.get("guarantee", {})
     unmeasured = "not audited: blindsight audit" if own else "being prepared"
     return Facts(
@@ -92,7 +110,9 @@ def _sketch(studio: Studio) -> Facts:
         stays="The picture itself and the random numbers.",
         claimed="hidden",
         proven="none: a sketch has no epsilon",
-        audited=f"{max(fact['psnr'], fact['psnr_prior']):.1f} dB recovered" if fact else "being prepared",
+        audited=f"{max(fact['psnr'], fact['psnr_prior']):.1f} dB recovered"
+        if fact
+        else "being prepared",
         unit="by an attacker who knows similar pictures, at Q3",
     )
 
@@ -105,7 +125,9 @@ def _federation(studio: Studio) -> Facts:
         stays="Each user's pictures and own update.",
         claimed="updates hidden",
         proven=_number(guarantee.get("epsilon")) if guarantee else "none without noise",
-        audited="the sum is exact" if not guarantee or guarantee.get("epsilon") == "inf" else "not audited",
+        audited="the sum is exact"
+        if not guarantee or guarantee.get("epsilon") == "inf"
+        else "not audited",
         unit="per user, over all rounds of the last run",
     )
 
@@ -127,7 +149,9 @@ def _from_audit(studio: Studio, method: str) -> str:
     """What the latest audit measured of a method of ours."""
     job = studio.jobs.latest("demo-audit", state="done")
     rows = job["result"]["rows"] if job else []
-    return next((row["cells"][5] for row in rows if row["cells"][0].startswith(method)), "run an audit")
+    return next(
+        (row["cells"][5] for row in rows if row["cells"][0].startswith(method)), "run an audit"
+    )
 
 
 def _tags(studio: Studio) -> Facts:

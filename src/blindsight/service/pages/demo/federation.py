@@ -1,4 +1,6 @@
-"""The demo's federation of N users on built-in digits: every round live, both sides of one update."""
+"""The demo's federation of N users on built-in digits: every round live, both sides of one
+update.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,9 @@ def run(arguments: dict[str, Any], place: JobContext) -> dict[str, Any]:
         place.say(number, rounds, f"round {number} of {rounds}", result)
     points = [(0.0, start), *((float(entry["round"]), float(entry["accuracy"])) for entry in logs)]
     draw(
-        curves({"accuracy on held-out digits": points}, xlabel="round", ylabel="accuracy", unit=True),
+        curves(
+            {"accuracy on held-out digits": points}, xlabel="round", ylabel="accuracy", unit=True
+        ),
         path=place.folder / "accuracy.svg",
     )
     return result
@@ -66,7 +70,14 @@ def _federation(
     arguments: dict[str, Any], X: NDArray[Any], y: NDArray[Any], test: Any, rng: np.random.Generator
 ) -> tuple[Federation, Any]:
     from blindsight.federated.agreement import agree
-    from blindsight.federated.learning import Change, Federation, LocalTrainer, Proximal, TopK, linear
+    from blindsight.federated.learning import (
+        Change,
+        Federation,
+        LocalTrainer,
+        Proximal,
+        TopK,
+        linear,
+    )
     from blindsight.federated.protocol import Simulation
     from blindsight.privacy.entropy import SystemEntropy
 
@@ -84,19 +95,26 @@ def _federation(
         group=1,  # users drop out here one by one; the card says what that gives away without noise
         least_per_coordinate=min(3, users) if sparse and epsilon is None else 1,
     )
-    simulation = Simulation(agreement.settings, encrypt=bool(arguments["encrypt"]), rng=SystemEntropy())
+    simulation = Simulation(
+        agreement.settings, encrypt=bool(arguments["encrypt"]), rng=SystemEntropy()
+    )
     owner = rng.integers(0, users, len(y))
     owner[:users] = np.arange(users)  # nobody is left without a row
     trainers = {
-        n + 1: LocalTrainer(X[owner == n], y[owner == n], 10, Proximal(strength=1e-3), None, [n]) for n in range(users)
+        n + 1: LocalTrainer(X[owner == n], y[owner == n], 10, Proximal(strength=1e-3), None, [n])
+        for n in range(users)
     }
 
     def accuracy(weights: NDArray[np.float64]) -> float:
-        return float(np.mean(linear.predicted(linear.shaped(weights, X.shape[1]), test[0]) == test[1]))
+        return float(
+            np.mean(linear.predicted(linear.shaped(weights, X.shape[1]), test[0]) == test[1])
+        )
 
     sending = TopK(0.2) if sparse and epsilon is None else Change()
     start = np.zeros(10 * (X.shape[1] + 1))
-    return Federation(simulation, trainers, initial=start, sending=sending, accuracy=accuracy), agreement
+    return Federation(
+        simulation, trainers, initial=start, sending=sending, accuracy=accuracy
+    ), agreement
 
 
 def _absent(users: int, share: float, rng: np.random.Generator) -> list[int]:

@@ -1,4 +1,6 @@
-"""The demo's gallery of digits: its codes released at each budget, once, charged first; mAP and leak measured."""
+"""The demo's gallery of digits: its codes released at each budget, once, charged first; mAP and
+leak measured.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ def parts(total: int = 5000) -> tuple[NDArray[np.int64], NDArray[np.int64], NDAr
 
 
 def run(arguments: dict[str, Any], place: JobContext) -> dict[str, Any]:
-    """Release what is not released yet; a budget that is ready can be searched while the next is made."""
+    """Release what is not released yet; a budget that is ready can be searched while the next is
+    made.
+    """
 
     from blindsight import data
     from blindsight.features import PixelPCA
@@ -48,21 +52,31 @@ def run(arguments: dict[str, Any], place: JobContext) -> dict[str, Any]:
     X = PixelPCA.load(folder / "features.safetensors").transform(digits)
     with Ledger(place.settings.ledger_place, dataset=GALLERY) as ledger:
         if not ledger.balances():
-            ledger.grant(Cost(epsilon=place.settings.gallery_budget, unit="record"), what="the built-in gallery")
+            ledger.grant(
+                Cost(epsilon=place.settings.gallery_budget, unit="record"),
+                what="the built-in gallery",
+            )
         facts = []
         for done, epsilon in enumerate(epsilons):
             place.say(done, len(epsilons), f"releasing codes at ε = {epsilon:g}")
             target = folder / f"{epsilon:g}"
             if not (target / "facts.json").exists():
                 _release(target, epsilon, X[public], labels[public], X[stored], ledger)
-                _measure(target, epsilon, X, labels, stored, asked, int(arguments.get("trials", 200_000)))
+                _measure(
+                    target, epsilon, X, labels, stored, asked, int(arguments.get("trials", 200_000))
+                )
             facts.append(json.loads((target / "facts.json").read_text()))
     place.say(len(epsilons), len(epsilons), "done")
     return {"budgets": sorted(facts, key=lambda fact: fact["epsilon"])}
 
 
 def _release(
-    target: Path, epsilon: float, X: NDArray[Any], y: NDArray[Any], secret: NDArray[Any], ledger: Ledger
+    target: Path,
+    epsilon: float,
+    X: NDArray[Any],
+    y: NDArray[Any],
+    secret: NDArray[Any],
+    ledger: Ledger,
 ) -> None:
     from blindsight.hashing import CodebookHasher
     from blindsight.index import HammingIndex
@@ -85,7 +99,9 @@ def _measure(
     asked: NDArray[Any],
     trials: int,
 ) -> None:
-    """mAP of private and open ranking; how often the index alone gives a picture's class away; the audit."""
+    """mAP of private and open ranking; how often the index alone gives a picture's class away; the
+    audit.
+    """
 
     from blindsight.audit.target import audit_file
     from blindsight.evaluation.retrieval import score_precisions

@@ -30,7 +30,9 @@ class Lazy(Generic[T]):
                 if self._found is None and not self.broken:
                     try:
                         self._found = self._load()  # type: ignore[assignment]
-                    except HostileFile:  # written by another version, or damaged: it must be prepared again
+                    except (
+                        HostileFile
+                    ):  # written by another version, or damaged: it must be prepared again
                         self.broken = True
         return self._found
 
@@ -41,7 +43,9 @@ class Lazy(Generic[T]):
 
 
 class DemoAnswers:
-    """Search, sketches and tags of digits; `wanted` is set when somebody first opens a page of the demo."""
+    """Search, sketches and tags of digits; `wanted` is set when somebody first opens a page of the
+    demo.
+    """
 
     def __init__(self, settings: Settings) -> None:
         self.wanted = asyncio.Event()

@@ -1,4 +1,6 @@
-"""The demo's metric from private pairs of two strips: the pair graph, the space before and after, the price."""
+"""The demo's metric from private pairs of two strips: the pair graph, the space before and after,
+the price.
+"""
 
 from __future__ import annotations
 
@@ -42,10 +44,16 @@ def run(arguments: dict[str, Any], place: JobContext) -> dict[str, Any]:
     place.say(1, steps, "learning a metric")
 
     def fit(epsilon: float) -> DPPMetric:
-        return DPPMetric(epsilon=epsilon, unit=unit, preprocessor=points).fit(pairs.indices, pairs.labels)
+        return DPPMetric(epsilon=epsilon, unit=unit, preprocessor=points).fit(
+            pairs.indices, pairs.labels
+        )
 
     def accuracy(space: NDArray[Any]) -> float:
-        return float(KNeighborsClassifier(5).fit(space[train], classes[train]).score(space[test], classes[test]))
+        return float(
+            KNeighborsClassifier(5)
+            .fit(space[train], classes[train])
+            .score(space[test], classes[test])
+        )
 
     metric = fit(chosen)
     before, after = accuracy(points), accuracy(metric.transform(points))
@@ -83,7 +91,9 @@ def run(arguments: dict[str, Any], place: JobContext) -> dict[str, Any]:
 
 
 def _points() -> tuple[NDArray[Any], NDArray[Any]]:
-    """The two strips, and six columns that say nothing: Euclidean neighbours are often of the other class."""
+    """The two strips, and six columns that say nothing: Euclidean neighbours are often of the other
+    class.
+    """
 
     from blindsight import data
 
@@ -100,7 +110,9 @@ def _flat(space: NDArray[Any]) -> NDArray[Any]:
 
 
 def _pairs(classes: NDArray[Any], count: int, cycles: bool) -> data.PairSet:
-    """Without cycles each pair hangs on one edge and kappa is small; random pairs close cycles and raise it."""
+    """Without cycles each pair hangs on one edge and kappa is small; random pairs close cycles and
+    raise it.
+    """
 
     from blindsight import data
 
@@ -112,7 +124,9 @@ def _pairs(classes: NDArray[Any], count: int, cycles: bool) -> data.PairSet:
     low, high = np.minimum(a, b), np.maximum(a, b)
     found = np.unique(np.column_stack([low, high])[low < high], axis=0)
     found = found[rng.permutation(len(found))[:count]]
-    return data.PairSet(found, (classes[found[:, 0]] == classes[found[:, 1]]).astype(np.int64), "random pairs")
+    return data.PairSet(
+        found, (classes[found[:, 0]] == classes[found[:, 1]]).astype(np.int64), "random pairs"
+    )
 
 
 def _open(points: NDArray[Any], pairs: data.PairSet) -> Any:
@@ -130,21 +144,40 @@ def _graph(axes: Any, graph: PairGraph) -> None:
     nodes, values = layout(graph), worth(graph)
     for alike, style, colour in ((True, "solid", COLOURS[0]), (False, "dashed", COLOURS[1])):
         lines: Any = nodes[graph.edges[graph.similar == alike]]
-        axes.add_collection(LineCollection(lines, linestyles=style, colors=colour, linewidths=1.0, zorder=1))
+        axes.add_collection(
+            LineCollection(lines, linestyles=style, colors=colour, linewidths=1.0, zorder=1)
+        )
     joined = graph.degrees > 0
     size = 14 + 26 * values / max(1, int(values.max()))
-    axes.scatter(nodes[joined, 0], nodes[joined, 1], s=size[joined], color=INK, edgecolors=LINE, lw=0.5, zorder=2)
+    axes.scatter(
+        nodes[joined, 0],
+        nodes[joined, 1],
+        s=size[joined],
+        color=INK,
+        edgecolors=LINE,
+        lw=0.5,
+        zorder=2,
+    )
     axes.set_axis_off()
     axes.set_aspect("equal")
 
 
-def _spaces(before: NDArray[Any], after: NDArray[Any], classes: NDArray[Any], place: JobContext) -> None:
+def _spaces(
+    before: NDArray[Any], after: NDArray[Any], classes: NDArray[Any], place: JobContext
+) -> None:
     for name, space in (("before", _flat(before)), ("after", _flat(after))):
 
         def paint(axes: Any, space: NDArray[Any] = space) -> None:
             for label, colour in ((0, COLOURS[0]), (1, COLOURS[1])):
                 rows = classes == label
-                axes.scatter(space[rows, 0], space[rows, 1], s=10, color=colour, alpha=0.75, label=f"class {label}")
+                axes.scatter(
+                    space[rows, 0],
+                    space[rows, 1],
+                    s=10,
+                    color=colour,
+                    alpha=0.75,
+                    label=f"class {label}",
+                )
             axes.set_aspect("equal", "datalim")
             axes.locator_params(nbins=5)
             axes.legend(frameon=False, labelcolor=INK, fontsize=9)

@@ -18,7 +18,13 @@ router = APIRouter(include_in_schema=False, prefix="/demo")
 @router.get("")
 def overview(request: Request, studio: Parts) -> Response:
     """What there is to try."""
-    return render(request, studio, "demo.html", {"title": "Demo", "demos": PAGES}, roles=("analyst", "aggregator"))
+    return render(
+        request,
+        studio,
+        "demo.html",
+        {"title": "Demo", "demos": PAGES},
+        roles=("analyst", "aggregator"),
+    )
 
 
 @router.get("/{page}")

@@ -28,7 +28,8 @@ def run(arguments: dict[str, Any], place: JobContext) -> dict[str, Any]:
     report = report_on_all(verdicts, seed=seed)
     report.write(place.folder)
     (place.folder / "cards.txt").write_text(
-        "\n\n".join(f"{name}\n{card.card()}" for name, card in report.cards) + "\n", encoding="utf-8"
+        "\n\n".join(f"{name}\n{card.card()}" for name, card in report.cards) + "\n",
+        encoding="utf-8",
     )
     rows = [{"room": v.room, "refuted": v.refuted, "cells": list(v.cells())} for v in verdicts]
     return {

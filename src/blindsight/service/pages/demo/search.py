@@ -41,7 +41,9 @@ class Searchable(Protocol):
 
     def guarantee(self, epsilon: float) -> Guarantee: ...
 
-    def ask(self, epsilon: float, query: int | NDArray[Any], k: int, least: float) -> list[dict[str, Any]]: ...
+    def ask(
+        self, epsilon: float, query: int | NDArray[Any], k: int, least: float
+    ) -> list[dict[str, Any]]: ...
 
     def ask_openly(self, query: int | NDArray[Any], k: int) -> list[dict[str, Any]] | None: ...
 
@@ -58,7 +60,9 @@ def open_search(settings: Settings, folder: Path) -> Searchable | None:
 
 
 class Gallery:
-    """5,000 digits: 2,000 public ones to learn from, 2,600 protected ones that are searched, 400 to ask about."""
+    """5,000 digits: 2,000 public ones to learn from, 2,600 protected ones that are searched, 400 to
+    ask about.
+    """
 
     name = "mnist5k"
 
@@ -106,7 +110,9 @@ class Gallery:
         promised: Guarantee = self._index(epsilon).hasher.guarantee_
         return promised
 
-    def ask(self, epsilon: float, query: int | NDArray[Any], k: int, least: float) -> list[dict[str, Any]]:
+    def ask(
+        self, epsilon: float, query: int | NDArray[Any], k: int, least: float
+    ) -> list[dict[str, Any]]:
         """Hits among released codes, with the probability to show the same digit."""
         index = self._index(epsilon)
         if isinstance(query, int):
@@ -124,7 +130,11 @@ class Gallery:
         """The ranking that would need the pictures' own features: for the owner."""
         if self._stored_points is None:
             return None
-        point = self._asked_points[query] if isinstance(query, int) else self._chances(self._row(query))[0]
+        point = (
+            self._asked_points[query]
+            if isinstance(query, int)
+            else self._chances(self._row(query))[0]
+        )
         scores = point @ self._stored_points.T
         best = np.argpartition(-scores, k)[:k]
         best = best[np.argsort(-scores[best], kind="stable")]
@@ -171,7 +181,9 @@ class Gallery:
 
 
 class PhotoIndex:
-    """An index made by `blindsight hash`: asked by upload only, and it shows names, for the photos are elsewhere."""
+    """An index made by `blindsight hash`: asked by upload only, and it shows names, for the photos
+    are elsewhere.
+    """
 
     asked = 0
 
@@ -185,14 +197,26 @@ class PhotoIndex:
         self._recipe = Recipe.from_fields(place.recipe)
         self._encoder = load_encoder(self._recipe, folder, Header.of(place.codes).decoding)
         encoder = self._encoder
-        stored = encoder.load(place.codes) if codes is None else encoder.on_milvus(codes, codes=place.codes)
+        stored = (
+            encoder.load(place.codes)
+            if codes is None
+            else encoder.on_milvus(codes, codes=place.codes)
+        )
         self._index = stored
         self.size = len(stored)
 
     def facts(self) -> list[dict[str, Any]]:
         """The one budget that the index was made with."""
         guarantee = json.loads(self._encoder.guarantee.to_json())
-        return [{"epsilon": self._recipe.epsilon, "map": None, "leak": None, "audited": None, "guarantee": guarantee}]
+        return [
+            {
+                "epsilon": self._recipe.epsilon,
+                "map": None,
+                "leak": None,
+                "audited": None,
+                "guarantee": guarantee,
+            }
+        ]
 
     def guarantee(self, epsilon: float) -> Guarantee:
         """What was promised when the codes were released."""
@@ -200,7 +224,9 @@ class PhotoIndex:
             raise InvalidParameter("there are no codes at this budget.")
         return self._encoder.guarantee
 
-    def ask(self, epsilon: float, query: int | NDArray[Any], k: int, least: float) -> list[dict[str, Any]]:
+    def ask(
+        self, epsilon: float, query: int | NDArray[Any], k: int, least: float
+    ) -> list[dict[str, Any]]:
         """Hits by name."""
         from blindsight.data import to_rgb
 
@@ -209,7 +235,8 @@ class PhotoIndex:
             raise InvalidParameter("this index is asked by upload.")
         image = to_rgb(query, self._recipe.size)[None]
         hits = self._encoder.search(self._index, image, k)[0]
-        # Without labelled public pictures a codebook has no probability of relevance, only the trust in its cell.
+        # Without labelled public pictures a codebook has no probability of relevance, only the
+        # trust in its cell.
         chances = [hit.trust if hit.probability is None else hit.probability for hit in hits]
         return [
             {"id": str(hit.id), "probability": None if chance is None else _share(chance)}
@@ -241,7 +268,9 @@ def as_digit(pixels: NDArray[Any]) -> NDArray[np.uint8]:
     """Any picture as 28 x 28 grey, light on dark."""
     from PIL import Image
 
-    small = np.asarray(Image.fromarray(pixels).convert("L").resize((28, 28), Image.Resampling.BILINEAR))
+    small = np.asarray(
+        Image.fromarray(pixels).convert("L").resize((28, 28), Image.Resampling.BILINEAR)
+    )
     edge = np.concatenate([small[0], small[-1], small[:, 0], small[:, -1]])
     return (255 - small) if edge.mean() > 127 else small
 
@@ -249,13 +278,17 @@ def as_digit(pixels: NDArray[Any]) -> NDArray[np.uint8]:
 router = APIRouter(prefix="/api/demo/search", tags=["demo"])
 
 
-Epsilon = Annotated[float, Query(gt=0, le=1000, description="Which released codes: their budget per record.")]
+Epsilon = Annotated[
+    float, Query(gt=0, le=1000, description="Which released codes: their budget per record.")
+]
 
 
 Count = Annotated[int, Query(ge=1, le=100, description="How many hits.")]
 
 
-Least = Annotated[float, Query(ge=0, le=1, description="Only hits that match with at least this probability.")]
+Least = Annotated[
+    float, Query(ge=0, le=1, description="Only hits that match with at least this probability.")
+]
 
 
 Beside = Annotated[bool, Query(description="Also the open ranking (owner only).")]
@@ -298,11 +331,18 @@ class About(BaseModel):
     budgets: list[Budget]
 
 
-@router.get("", summary="What can be searched, and at which budgets", responses=documented("preparing"))
+@router.get(
+    "", summary="What can be searched, and at which budgets", responses=documented("preparing")
+)
 def about(studio: Parts, asker: Analyst) -> About:
     """Each budget is one release, charged once to the gallery's own account."""
     live = _live(studio)
-    return About(name=live.name, stored=live.size, asked=live.asked, budgets=[Budget(**f) for f in live.facts()])
+    return About(
+        name=live.name,
+        stored=live.size,
+        asked=live.asked,
+        budgets=[Budget(**f) for f in live.facts()],
+    )
 
 
 @router.get("/pictures", summary="Pictures to ask about", responses=documented("preparing"))
@@ -327,11 +367,15 @@ async def ask(
     threshold: Least = 0.0,
     beside: Beside = False,
 ) -> Response:
-    """The first search at a budget is charged to the key, per record; further ones see nothing new."""
+    """The first search at a budget is charged to the key, per record; further ones see nothing
+    new.
+    """
     live = await studio.ledger_lane.run(_live, studio)
     if query >= live.asked:
         raise Problem("invalid")
-    return await studio.ledger_lane.run(_answer, studio, asker, live, query, epsilon, k, threshold, beside)
+    return await studio.ledger_lane.run(
+        _answer, studio, asker, live, query, epsilon, k, threshold, beside
+    )
 
 
 @router.post(
@@ -353,7 +397,9 @@ async def upload(
     """The image is decoded in a confined process, used for this search, and forgotten."""
     live = await studio.ledger_lane.run(_live, studio)
     pixels = await read_upload(request, studio.decoders)
-    return await studio.ledger_lane.run(_answer, studio, asker, live, pixels, epsilon, k, threshold, beside)
+    return await studio.ledger_lane.run(
+        _answer, studio, asker, live, pixels, epsilon, k, threshold, beside
+    )
 
 
 @router.get(
@@ -381,7 +427,13 @@ def _curves(measured: str, marked: float | None) -> str:
     }
     levels = {"mAP without privacy": facts[-1]["open_map"], "guessing": 0.1}
     paint = curves(
-        lines, xlabel="proven epsilon per record", ylabel="share", log=True, levels=levels, mark=marked, unit=True
+        lines,
+        xlabel="proven epsilon per record",
+        ylabel="share",
+        log=True,
+        levels=levels,
+        mark=marked,
+        unit=True,
     )
     return draw(paint)
 
@@ -398,13 +450,21 @@ def _answer(
 ) -> Response:
     guarantee = live.guarantee(epsilon)
     live.check(query)
-    studio.budgets.charge_once(asker, guarantee.cost, f"sees codes of {live.name} at epsilon {epsilon:g}")
+    studio.budgets.charge_once(
+        asker, guarantee.cost, f"sees codes of {live.name} at epsilon {epsilon:g}"
+    )
     hits = live.ask(epsilon, query, k, threshold)
     owner = asker.role == "owner"
     opened = live.ask_openly(query, k) if owner and beside else None
     if owner:
         hits, opened = _pictured(live, hits), None if opened is None else _pictured(live, opened)
-    body = {"epsilon": epsilon, "threshold": threshold, "searched": live.size, "hits": hits, "open_hits": opened}
+    body = {
+        "epsilon": epsilon,
+        "threshold": threshold,
+        "searched": live.size,
+        "hits": hits,
+        "open_hits": opened,
+    }
     return JSONResponse(body)
 
 

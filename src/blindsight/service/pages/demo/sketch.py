@@ -1,4 +1,6 @@
-"""The demo's sketches: a digit, what would be sent of it, and what two attackers make of that, for Q1 to Q12."""
+"""The demo's sketches: a digit, what would be sent of it, and what two attackers make of that, for
+Q1 to Q12.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ __all__ = ["SETTINGS", "LiveSketches", "router", "run"]
 
 
 def run(arguments: dict[str, Any], place: JobContext) -> dict[str, Any]:
-    """One linear attacker and one linear classifier a setting, both learned from sketches of public digits."""
+    """One linear attacker and one linear classifier a setting, both learned from sketches of public
+    digits.
+    """
 
     from blindsight import data
     from blindsight.evaluation.reconstruction import mean_psnr
@@ -45,7 +49,9 @@ def run(arguments: dict[str, Any], place: JobContext) -> dict[str, Any]:
         place.say(done, len(names), f"attacking {name}")
         sketcher = NegativeSketcher(name, n_jobs=1).fit(images[public])
         seen, held = (sketcher.sketch(images[rows]).pictures() for rows in (public, asked))
-        wanted = np.column_stack([images[public].reshape(len(public), -1), 2.0 * np.eye(10)[labels[public]] - 1])
+        wanted = np.column_stack(
+            [images[public].reshape(len(public), -1), 2.0 * np.eye(10)[labels[public]] - 1]
+        )
         attacker, classifier = np.split(_ridge(seen, wanted), [images[0].size], axis=1)
         guess = np.clip(_apply(attacker, held), 0, 255).reshape(held.shape)
         leak = leak_of(QKParameters.paper(name))
@@ -69,7 +75,9 @@ def run(arguments: dict[str, Any], place: JobContext) -> dict[str, Any]:
 
 
 def _ridge(seen: NDArray[Any], targets: NDArray[Any], strength: float = 4e6) -> NDArray[np.float64]:
-    rows = np.column_stack([seen.reshape(len(seen), -1), np.full(len(seen), 255.0)]).astype(np.float64)
+    rows = np.column_stack([seen.reshape(len(seen), -1), np.full(len(seen), 255.0)]).astype(
+        np.float64
+    )
     return np.linalg.solve(rows.T @ rows + strength * np.eye(rows.shape[1]), rows.T @ targets)
 
 
@@ -141,7 +149,11 @@ class LiveSketches:
             "epsilon_pixel": None if np.isinf(leak.epsilon_pixel) else round(leak.epsilon_pixel, 2),
             "verdict": leak.verdict_at(image.shape),
         }
-        if image.shape == (28, 28) and (self._folder / f"{setting}.safetensors").exists() and self.prepared:
+        if (
+            image.shape == (28, 28)
+            and (self._folder / f"{setting}.safetensors").exists()
+            and self.prepared
+        ):
             row = np.append(guess.ravel(), 255.0)
             clear = np.clip(row @ self._attacker(setting), 0, 255).reshape(28, 28)
             found["recovered_prior"] = data_uri(clear)
@@ -161,7 +173,9 @@ def as_square(pixels: NDArray[Any]) -> NDArray[np.uint8]:
 
 
 def _sent(counts: NDArray[Any]) -> NDArray[np.uint8]:
-    """The first four bit planes' counts of ones among all sightings, as a 2 x 2 board: numbers, not pixels."""
+    """The first four bit planes' counts of ones among all sightings, as a 2 x 2 board: numbers, not
+    pixels.
+    """
     planes = [counts[bit].astype(np.float64) for bit in range(4)]
     shares = [255.0 * ones / np.maximum(zeros + ones, 1) for zeros, ones in planes]
     return np.block([[shares[0], shares[1]], [shares[2], shares[3]]]).astype(np.uint8)
@@ -218,7 +232,10 @@ def show(
 
 
 @router.post(
-    "/upload", summary="Sketch an uploaded image", openapi_extra=UPLOAD, responses=documented("refused_image", "busy")
+    "/upload",
+    summary="Sketch an uploaded image",
+    openapi_extra=UPLOAD,
+    responses=documented("refused_image", "busy"),
 )
 async def upload(request: Request, studio: Parts, asker: Asker, setting: Setting = "Q3") -> Shown:
     """The image is decoded in a confined process, sketched, and forgotten."""
@@ -227,10 +244,15 @@ async def upload(request: Request, studio: Parts, asker: Asker, setting: Setting
 
 
 @router.get(
-    "/curves.svg", summary="Accuracy against leak", response_class=SvgResponse, responses=documented("preparing")
+    "/curves.svg",
+    summary="Accuracy against leak",
+    response_class=SvgResponse,
+    responses=documented("preparing"),
 )
 def plot(studio: Parts, asker: Asker, setting: Setting = "Q3") -> Response:
-    """Each setting is a point: what a classifier learns from sketches, against what an attacker sees."""
+    """Each setting is a point: what a classifier learns from sketches, against what an attacker
+    sees.
+    """
     facts = studio.demo.sketch.get().facts()
     if not facts:
         raise studio.jobs.unprepared("demo-sketch")
@@ -247,7 +269,14 @@ def _curves(measured: str, setting: str) -> str:
             colour = COLOURS[1] if here else COLOURS[0]
             x = max(fact["psnr"], fact["psnr_prior"])
             axes.scatter(x, fact["accuracy"], s=70 if here else 26, color=colour, zorder=3)
-            axes.annotate(name, (x, fact["accuracy"]), (5, 4), textcoords="offset points", fontsize=9, color=INK)
+            axes.annotate(
+                name,
+                (x, fact["accuracy"]),
+                (5, 4),
+                textcoords="offset points",
+                fontsize=9,
+                color=INK,
+            )
         axes.set_xlabel("leak: PSNR in dB of the better attacker")
         axes.set_ylabel("accuracy from sketches")
 

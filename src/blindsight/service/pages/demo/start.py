@@ -45,7 +45,9 @@ class Audit(BaseModel):
     deep: bool = False
 
 
-@router.post("/federation", status_code=202, summary="Start a federation", responses=documented("busy"))
+@router.post(
+    "/federation", status_code=202, summary="Start a federation", responses=documented("busy")
+)
 def federation(order: Federation, studio: Parts, asker: Trainer) -> JobState:
     """Poll the job: every round shows as it ends."""
     return job_state(studio.jobs.add("demo-federation", order.model_dump(), asker.name), asker)

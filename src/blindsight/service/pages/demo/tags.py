@@ -38,7 +38,9 @@ _NAMES = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight"
 
 
 def scene_sets(count: int = 1) -> tuple[Any, Any]:
-    """Training scenes, and scenes to ask about; they share no digit with what the eye learned from."""
+    """Training scenes, and scenes to ask about; they share no digit with what the eye learned
+    from.
+    """
 
     from blindsight import data
 
@@ -65,7 +67,9 @@ def run(arguments: dict[str, Any], place: JobContext) -> dict[str, Any]:
         cut = len(training.images) * 5 // 6
         X, check = eye.features(training.images[:cut]), eye.features(training.images[cut:])
         place.say(2, 4, "training with differential privacy")
-        tagger = PrivateTagger(DPTraining(epsilon=TRAINING_EPSILON), CodebookAnswers(EPSILON), classes=list(_NAMES))
+        tagger = PrivateTagger(
+            DPTraining(epsilon=TRAINING_EPSILON), CodebookAnswers(EPSILON), classes=list(_NAMES)
+        )
         tagger.fit(X, training.labels[:cut])
         tagger.save(folder / "tagger.safetensors")
         place.say(3, 4, "attacking the answers")
@@ -74,7 +78,9 @@ def run(arguments: dict[str, Any], place: JobContext) -> dict[str, Any]:
         far = int(np.abs(logits - logits[0]).sum(axis=1).argmax())
         way: Any = tagger.way_
         audited = distinguish_images(
-            lambda rows, rng: way.read(way.noise(len(_NAMES)).release(way.value(rows), rng=rng)).scores,
+            lambda rows, rng: (
+                way.read(way.noise(len(_NAMES)).release(way.value(rows), rng=rng)).scores
+            ),
             logits[0],
             logits[far],
             trials=5000,
@@ -154,10 +160,11 @@ class LiveTags:
         return self._listed(found.tags[0], found.scores[0])
 
     def pay(self, asker: str, query: int | NDArray[Any], charge: Callable[[int], bool]) -> float:
-        """Charge for one more answer about this image: different images do not add up. What was charged.
+        """Charge for one more answer about this image: different images do not add up. What was
+        charged.
 
-        `charge(n)` pays for everybody's n-th answer about one image, once. Counted in memory: after a restart counting
-        starts anew, and all charges together still cover every image.
+        `charge(n)` pays for everybody's n-th answer about one image, once. Counted in memory: after
+        a restart counting starts anew, and all charges together still cover every image.
         """
         image = (self.scenes[query] if isinstance(query, int) else _as_scene(query)).tobytes()
         with self._guard:
@@ -178,12 +185,16 @@ class LiveTags:
         return self._listed(Exact().read(logits).tags, 1 / (1 + np.exp(-logits)))
 
     def repeats(self, logits: NDArray[Any]) -> list[tuple[int, float]]:
-        """How far the average of n answers agrees with the unprotected tags; a simulation that leaves nothing."""
+        """How far the average of n answers agrees with the unprotected tags; a simulation that
+        leaves nothing.
+        """
         from blindsight.tagging import Exact
         from blindsight.tagging.estimator import Paid
 
         truth, most = Exact().read(logits).tags, REPEATS[-1]
-        scores = self._tagger.noisy(np.repeat(logits[None], _TRIALS * most, axis=0), ledger=Paid()).scores
+        scores = self._tagger.noisy(
+            np.repeat(logits[None], _TRIALS * most, axis=0), ledger=Paid()
+        ).scores
         sums = scores.reshape(_TRIALS, most, -1).cumsum(axis=1)
         size = max(1, int(truth.sum()))
         found = []
@@ -194,13 +205,17 @@ class LiveTags:
 
     def _listed(self, tags: NDArray[Any], scores: NDArray[Any]) -> list[dict[str, Any]]:
         order = np.argsort(-scores, kind="stable")
-        return [{"tag": self.names[i], "score": round(float(scores[i]), 3)} for i in order if tags[i]]
+        return [
+            {"tag": self.names[i], "score": round(float(scores[i]), 3)} for i in order if tags[i]
+        ]
 
 
 def _as_scene(pixels: NDArray[Any]) -> NDArray[np.uint8]:
     from PIL import Image
 
-    small = np.asarray(Image.fromarray(pixels).convert("L").resize((64, 64), Image.Resampling.BILINEAR))
+    small = np.asarray(
+        Image.fromarray(pixels).convert("L").resize((64, 64), Image.Resampling.BILINEAR)
+    )
     edge = np.concatenate([small[0], small[-1], small[:, 0], small[:, -1]])
     return (255 - small) if edge.mean() > 127 else small
 
@@ -216,7 +231,9 @@ class Tag(BaseModel):
 
 
 class Answer(BaseModel):
-    """What left, what it cost, what is left; for the owner also what the noise hid, and what asking on would show."""
+    """What left, what it cost, what is left; for the owner also what the noise hid, and what asking
+    on would show.
+    """
 
     tags: list[Tag]
     spent: float
@@ -240,7 +257,11 @@ def pictures(studio: Parts, asker: Analyst) -> list[str]:
     return [live.picture(i) for i in range(len(live.scenes))]
 
 
-@router.post("/ask", summary="Tags of a built-in scene", responses=documented("preparing", "budget", "ledger"))
+@router.post(
+    "/ask",
+    summary="Tags of a built-in scene",
+    responses=documented("preparing", "budget", "ledger"),
+)
 async def ask(
     studio: Parts,
     asker: Analyst,
@@ -273,7 +294,9 @@ def _answer(studio: Studio, asker: Identity, query: Any, beside: bool) -> Answer
     live = _live(studio)
     logits = live.look(query)
     what = "tags of one image"
-    spent = live.pay(asker.name, query, lambda n: studio.budgets.charge_level(asker, live.cost, what, n))
+    spent = live.pay(
+        asker.name, query, lambda n: studio.budgets.charge_level(asker, live.cost, what, n)
+    )
     tags = live.answer(logits)
     left = studio.budgets.ledger(asker).balance("query").remaining
     each = live.cost.epsilon

@@ -25,7 +25,7 @@ ROOMS = (
     "tagging",
     "audit",
     "growth",
-    "service",
+    "workbench",
 )
 
 

@@ -34,7 +34,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The workbench first: its tests share a process and take longer than any other file's."""
-    items.sort(key=lambda item: not item.nodeid.startswith("tests/service/"))
+    items.sort(key=lambda item: not item.nodeid.startswith("tests/workbench/"))
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -50,6 +50,6 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     class Together(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
             file = nodeid.partition("::")[0]
-            return "tests/service" if file.startswith("tests/service/") else file
+            return "tests/workbench" if file.startswith("tests/workbench/") else file
 
     return Together(config, log)

@@ -17,19 +17,19 @@ import pytest
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "blindsight"
 ROOMS = {"hashing", "federated", "metric", "sketching", "tagging"}
-BELOW = {"core", "privacy", "data", "evaluation", "features", "codebooks"}
+BELOW = {"core", "privacy", "data", "evaluation", "encoders", "codebooks"}
 ALLOWED: dict[str, set[str]] = {
     "core": set(),
     "privacy": {"core"},
     "data": {"core"},
     "evaluation": {"core"},
-    "features": {"core", "data"},
-    "codebooks": {"core", "privacy", "data", "evaluation", "features"},
+    "encoders": {"core", "data"},
+    "codebooks": {"core", "privacy", "data", "evaluation", "encoders"},
     **dict.fromkeys(ROOMS, BELOW),
     "index": BELOW | ROOMS,
     "audit": BELOW | ROOMS | {"index"},
-    "service": BELOW | ROOMS | {"index", "audit"},
-    "cli": BELOW | ROOMS | {"index", "audit", "service"},
+    "workbench": BELOW | ROOMS | {"index", "audit"},
+    "cli": BELOW | ROOMS | {"index", "audit", "workbench"},
 }
 ANYTHING = {"__init__", "__main__"}
 MODULES = sorted(SOURCE.rglob("*.py"))
@@ -83,7 +83,7 @@ def test_a_module_is_docstring_all_code(path: Path) -> None:
         == "__all__"
     ]
     assert names, "every module lists what is public"
-    assert len(path.read_text().splitlines()) <= 450, "past 450 lines a module wants to be two"
+    assert len(path.read_text().splitlines()) <= 700, "past 700 lines a module wants to be two"
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))

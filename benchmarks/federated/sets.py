@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from blindsight import data, features
+from blindsight import data, encoders
 from blindsight.core.errors import MissingData
 
 __all__ = ["Split", "caltech", "caltech256", "digits", "faces", "sensitive", "split"]
@@ -42,7 +42,7 @@ def caltech() -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """EfficientNet-Lite0 features of Caltech-101; `MissingData` where the images are not."""
     images = data.load("caltech101")
     return np.asarray(
-        features.EfficientNet(cache=True).transform(images), dtype=np.float64
+        encoders.EfficientNet(cache=True).transform(images), dtype=np.float64
     ), np.asarray(images.labels)
 
 
@@ -50,7 +50,7 @@ def caltech256() -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """The same features of Caltech-256 without its clutter class, where a user has it."""
     images = data.load("caltech256")
     return np.asarray(
-        features.EfficientNet(cache=True).transform(images), dtype=np.float64
+        encoders.EfficientNet(cache=True).transform(images), dtype=np.float64
     ), np.asarray(images.labels)
 
 
@@ -69,7 +69,7 @@ def sensitive() -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     columns = [list(images.classes).index(word) for word in words]
     labels = np.asarray(images.labels)[:, columns].any(axis=1).astype(np.int64)
     return np.asarray(
-        features.EfficientNet(cache=True).transform(images), dtype=np.float64
+        encoders.EfficientNet(cache=True).transform(images), dtype=np.float64
     ), np.atleast_1d(labels)
 
 
@@ -125,7 +125,7 @@ def faces() -> tuple[Split, NDArray[np.int64], tuple[str, ...]]:
             partition=folder / "list_eval_partition.txt",
             split=which,
         )
-        rows = np.asarray(features.EfficientNet(cache=True).transform(images), dtype=np.float64)
+        rows = np.asarray(encoders.EfficientNet(cache=True).transform(images), dtype=np.float64)
         parts.append((rows, np.arange(start, start + len(rows))))
         labels.append(np.asarray(images.labels, dtype=np.int64))
         start, names = start + len(rows), tuple(images.classes)

@@ -206,7 +206,7 @@ def _image_rates(quick: bool, seed: int) -> Iterator[Row]:
 def _features(rng: np.random.Generator, count: int) -> Row:
     import torch
 
-    from blindsight.features import EfficientNet
+    from blindsight.encoders import EfficientNet
 
     images = rng.integers(0, 256, (count, 128, 128, 3), dtype=np.uint8)
     network = EfficientNet(size=128, cache=False)

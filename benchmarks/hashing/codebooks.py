@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.harness import Row
-from blindsight import data, features
+from blindsight import data, encoders
 from blindsight.codebooks import Codebook, from_classes, from_head, from_pictures
 from blindsight.core.errors import MissingData, MissingDependency
 from blindsight.evaluation import retrieval
@@ -28,7 +28,7 @@ from blindsight.index import CodebookIndex
 __all__ = ["Photos", "codebook_rows", "deep_rows", "kept", "lists_rows", "words_rows"]
 
 Array = NDArray[Any]
-_SIZE = features.feature_recipe("efficientnet").size
+_SIZE = encoders.feature_recipe("efficientnet").size
 _SEEDS = 3
 _FEW = 6  # photos of a class in a small folder
 _MADE_FROM = {
@@ -223,7 +223,7 @@ def words_rows(*, seed: int = 0) -> Iterator[Row]:
     flatters the figures.
     """
     from blindsight.codebooks.embedding import head_space, unit_rows
-    from blindsight.features.words import class_weights, words_available
+    from blindsight.encoders.words import class_weights, words_available
 
     try:
         coco = data.load("coco-subset")
@@ -232,7 +232,7 @@ def words_rows(*, seed: int = 0) -> Iterator[Row]:
                 "class names and sentence vectors are not on this machine: run a search by --words "
                 "once."
             )
-        X = features.EfficientNet(size=_SIZE, cache=True).transform(coco)
+        X = encoders.EfficientNet(size=_SIZE, cache=True).transform(coco)
     except (MissingData, MissingDependency) as error:
         yield Row(id="hashing.skipped.words", value=0, unit="skipped", note=str(error))
         return
@@ -266,7 +266,7 @@ def deep_rows(*, seed: int = 0) -> Iterator[Row]:
 
     try:
         train, test = data.load("cifar10", "train")[:10_000], data.load("cifar10", "test")[:1_000]
-        network = features.EfficientNet(size=96, cache=True)
+        network = encoders.EfficientNet(size=96, cache=True)
         X, Q = network.transform(train), network.transform(test)
         for name, base in (("dsh", DSH), ("dpsh", DPSH)):
             start = time.process_time()
@@ -344,7 +344,7 @@ def _caltech_b(seed: int) -> Photos:
     rank = {name: place for place, name in enumerate(sorted(images.classes))}
     labels = np.asarray(images.labels)
     odd = np.array([rank[images.classes[label]] % 2 == 1 for label in labels])
-    X = features.EfficientNet(size=_SIZE, cache=True).transform(images[np.flatnonzero(odd)])
+    X = encoders.EfficientNet(size=_SIZE, cache=True).transform(images[np.flatnonzero(odd)])
     y = labels[odd]
     rng = np.random.default_rng(seed)
     asks = np.zeros(len(y), dtype=bool)

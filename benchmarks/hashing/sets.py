@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from benchmarks.harness import Row
 from benchmarks.hashing import paper
-from blindsight import data, features
+from blindsight import data, encoders
 from blindsight.core.errors import MissingData, MissingDependency
 from blindsight.evaluation.retrieval_protocols import PROTOCOLS
 from blindsight.hashing.projection import principal_axes, second_moment
@@ -70,7 +70,7 @@ def small_collection(seeds: tuple[int, ...] = (0, 1)) -> Collection:
     images = images[order]
     # Principal components from public images only: the protected ones must not shape what is taken
     # as public.
-    pixels = features.PixelPCA(n_components=64).fit(images[1000 + public_rows(4000)])
+    pixels = encoders.PixelPCA(n_components=64).fit(images[1000 + public_rows(4000)])
     return _collection(
         "mnist5k", pixels.transform(images), np.asarray(images.labels), 1000, seeds, None
     )
@@ -89,7 +89,7 @@ def collections() -> Iterator[Collection | Row]:
     ):
         try:
             asked, searched = load(name)
-            network = features.EfficientNet(size=size, cache=True)
+            network = encoders.EfficientNet(size=size, cache=True)
             vectors = np.concatenate([network.transform(asked), network.transform(searched)])
         except (MissingData, MissingDependency) as error:
             yield Row(id=f"hashing.skipped.{name}", value=0, unit="skipped", note=str(error))

@@ -16,8 +16,8 @@ import numpy as np
 from benchmarks.harness import Row
 from benchmarks.metric.figures import budgets, canvas
 from benchmarks.metric.protocol import Split, make_split, measure
-from blindsight import data
-from blindsight.audit.rooms.metric.attacks import flip_hub, flip_pair, match_conjectures
+from blindsight import data, encoders
+from blindsight.audit.methods.metric.attacks import flip_hub, flip_pair, match_conjectures
 from blindsight.metric import (
     DPPDML,
     Contrastive,
@@ -326,11 +326,10 @@ def deep_rows(*, seed: int, progress: Any = None) -> Iterator[Row]:
     """A linear map on deep features of images: MNIST 5,000 through EfficientNet, projected to 128
     columns.
     """
-    from blindsight import features
     from blindsight.metric.files import project
 
     images = data.load("mnist5k")
-    X = project(features.EfficientNet(size=96, cache=True).transform(images, progress=progress))
+    X = project(encoders.EfficientNet(size=96, cache=True).transform(images, progress=progress))
     split = make_split(X, images.labels, nodes=3500, rng=np.random.default_rng(seed), tested=1400)
     runs = {
         "euclidean": EuclideanMetric().fit(X),

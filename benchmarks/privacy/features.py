@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from benchmarks.harness import Row, race
 from blindsight.data import load
-from blindsight.features import EfficientNet
+from blindsight.encoders import EfficientNet
 
 __all__ = ["feature_rows"]
 
@@ -62,7 +62,7 @@ def _race_row(images: NDArray[np.uint8], seed: int, repeats: int) -> Row:
     import torch
 
     from blindsight.data import to_rgb
-    from blindsight.features.network import network
+    from blindsight.encoders.network import network
 
     batch = np.stack([to_rgb(image, 128) for image in images])
     ours, before = network("lite0", 128), _folded_package(128)
@@ -109,7 +109,7 @@ def _folded_package(size: int) -> Any:
     import torch
     from efficientnet_lite_pytorch import EfficientNet as Plain
 
-    from blindsight.features.weights import read_weights
+    from blindsight.encoders.weights import read_weights
 
     plain = Plain.from_name("efficientnet-lite0", image_size=size).eval().requires_grad_(False)
     plain.load_state_dict({k: torch.from_numpy(v) for k, v in read_weights().items()}, strict=False)

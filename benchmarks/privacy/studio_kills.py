@@ -21,14 +21,14 @@ from PIL import Image
 from benchmarks.privacy.kills import charges
 from blindsight.index import encoder
 from blindsight.privacy import Ledger
-from blindsight.service import Settings, create_app
-from blindsight.service.infra import job_process
-from blindsight.service.infra.database import Database
-from blindsight.service.infra.datasets import DataSet, Release, today
-from blindsight.service.infra.jobs import ENDED, Jobs
-from blindsight.service.pages import photo_library
-from blindsight.service.pages.home import open_account
 from blindsight.tagging import DPTraining, PrivateTagger
+from blindsight.workbench import Settings, create_app
+from blindsight.workbench.infra import job_process
+from blindsight.workbench.infra.database import Database
+from blindsight.workbench.infra.datasets import DataSet, Release, today
+from blindsight.workbench.infra.jobs import ENDED, Jobs
+from blindsight.workbench.pages import photo_library
+from blindsight.workbench.pages.home import open_account
 
 __all__ = ["Studio"]
 

@@ -22,13 +22,13 @@ from benchmarks.tagging.published import published_rows
 from benchmarks.tagging.sets import Problem, load_sets, mean_scores, scenes, spread_note
 from blindsight.core import checks
 from blindsight.core.errors import MissingDependency
+from blindsight.encoders.network import DIMENSIONS
 from blindsight.evaluation.multilabel import (
     MultiLabelScores,
     evaluate,
     mean_average_precision,
     top_k,
 )
-from blindsight.features.network import DIMENSIONS
 from blindsight.tagging import (
     CodebookAnswers,
     DPTraining,

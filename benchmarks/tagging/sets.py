@@ -171,7 +171,7 @@ def _load(name: str, looks: tuple[int, ...], components: int) -> Problem:
 
 
 def _features(chosen: Any) -> Matrix:
-    from blindsight.features import EfficientNet
+    from blindsight.encoders import EfficientNet
 
     if chosen.features is not None:
         return np.asarray(chosen.features, np.float32)
@@ -180,7 +180,7 @@ def _features(chosen: Any) -> Matrix:
 
 def _public() -> Matrix | None:
     """Caltech-101 as public photos, where they are: no label of theirs is used."""
-    from blindsight.features import EfficientNet
+    from blindsight.encoders import EfficientNet
 
     try:
         return EfficientNet(cache=True).transform(data.load("caltech101"))

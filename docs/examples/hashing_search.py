@@ -13,8 +13,8 @@ from __future__ import annotations
 import numpy as np
 
 from blindsight import data
+from blindsight.encoders import PixelPCA
 from blindsight.evaluation.retrieval import mean_average_precision, ranked_precisions
-from blindsight.features import PixelPCA
 from blindsight.hashing import ITQ, CodebookHasher, PHashing
 
 

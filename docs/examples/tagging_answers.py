@@ -15,7 +15,7 @@ from pathlib import Path
 
 from blindsight import data
 from blindsight.core.errors import BudgetExceeded
-from blindsight.features import PixelPCA
+from blindsight.encoders import PixelPCA
 from blindsight.privacy import Cost, Ledger
 from blindsight.tagging import CodebookAnswers, DPTraining, Exact, LaplaceAnswers, PrivateTagger
 

@@ -20,7 +20,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from blindsight import audit, data, features
+    from blindsight import audit, data, encoders
     from blindsight.core.errors import BlindsightError, BudgetExceeded, NotProven, UnchargedRelease
     from blindsight.federated import FederatedClassifier
     from blindsight.hashing import (
@@ -113,7 +113,7 @@ __all__ = [
     "__version__",
     "audit",
     "data",
-    "features",
+    "encoders",
     "imagenet_prior",
 ]
 
@@ -143,7 +143,7 @@ _HOMES = {
         "imagenet_prior",
     ),
 }
-_MODULES = ("audit", "data", "features")
+_MODULES = ("audit", "data", "encoders")
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 
 

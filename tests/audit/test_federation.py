@@ -5,15 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from blindsight.audit.rooms.federated import cheats
-from blindsight.audit.rooms.federated.attacks import (
+from blindsight.audit.methods.federated import cheats
+from blindsight.audit.methods.federated.attacks import (
     match_activity,
     single_contributors,
     single_user_decryption,
     subset_subtraction,
     support_intersection,
 )
-from blindsight.audit.rooms.federated.cheats import CHEATS
+from blindsight.audit.methods.federated.cheats import CHEATS
 from blindsight.federated import keys
 from blindsight.federated.messages import Code
 from blindsight.federated.paillier import PrivateKey

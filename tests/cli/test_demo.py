@@ -32,7 +32,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(*_: Any, **__: Any) -> Any:
         raise MissingData("no network.")
 
-    monkeypatch.setattr("blindsight.features.words.get", missing)
+    monkeypatch.setattr("blindsight.encoders.words.get", missing)
     monkeypatch.setattr("blindsight.tagging.photos.imagenet_prior", missing)
 
 

@@ -26,8 +26,8 @@ from blindsight.codebooks.making import from_labels
 from blindsight.codebooks.reading import all_lies, prior_from_counts
 from blindsight.core import storage
 from blindsight.core.errors import HostileFile, InvalidData
+from blindsight.encoders.weights import available
 from blindsight.evaluation.retrieval import score_precisions
-from blindsight.features.weights import available
 from blindsight.privacy import Door
 
 RNG = np.random.default_rng(3)

@@ -23,9 +23,9 @@ from blindsight.index import encoder
 from blindsight.index.hamming import HammingIndex
 from blindsight.privacy import Cost, Ledger
 from blindsight.privacy.vault import Vault
-from blindsight.service.infra.datasets import DataSets, Release
-from blindsight.service.infra.settings import Settings
-from blindsight.service.pages import photo_library
+from blindsight.workbench.infra.datasets import DataSets, Release
+from blindsight.workbench.infra.settings import Settings
+from blindsight.workbench.pages import photo_library
 from contracts.replay import ReplayContract
 
 # A few large patches each, so that they fall into different cells.

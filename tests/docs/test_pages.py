@@ -18,7 +18,7 @@ SOURCE = ROOT / "src" / "blindsight"
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
 REFERENCE = {
-    **{room: room for room in ("privacy", "data", "features", "hashing", "federated")},
+    **{room: room for room in ("privacy", "data", "encoders", "hashing", "federated")},
     **{room: room for room in ("metric", "sketching", "tagging", "audit")},
     "index": "search",
     "index.bulk": "bulk",

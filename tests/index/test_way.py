@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 import blindsight
 from blindsight.cli.main import app
-from blindsight.features import default_recipe
+from blindsight.encoders import default_recipe
 
 SOURCE = str(Path(blindsight.__file__).parent)
 # What keeps a code once it is there: the index and its file.

@@ -245,7 +245,7 @@ def test_bounds_of_columns_come_from_a_file(files):
 
 
 def test_features_of_private_photos_leave_no_cache(files, monkeypatch):
-    from blindsight import features
+    from blindsight import encoders
     from blindsight.metric.files import read_image_folder
 
     asked = []
@@ -257,7 +257,7 @@ def test_features_of_private_photos_leave_no_cache(files, monkeypatch):
         def transform(self, images, progress=None):
             return np.zeros((len(images), 3), dtype=np.float32)
 
-    monkeypatch.setattr(features, "EfficientNet", Extractor)
+    monkeypatch.setattr(encoders, "EfficientNet", Extractor)
     Image.new("RGB", (16, 16)).save(files / "photo.png")
     read_image_folder(files, how="efficientnet")
     assert asked[0]["cache"] is False

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from blindsight import data
-from blindsight.audit.rooms.sketching.attacks import attack_card, propagate_beliefs, reverse
+from blindsight.audit.methods.sketching.attacks import attack_card, propagate_beliefs, reverse
 from blindsight.core.errors import InvalidData
 from blindsight.sketching import NegativeDatabase, NegativeSketcher, QKParameters
 from blindsight.sketching.bits import to_bits

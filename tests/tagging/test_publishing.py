@@ -1,5 +1,5 @@
 """A model is made once and a photo is answered once (and after kill -9:
-tests/service/test_kill.py).
+tests/workbench/test_kill.py).
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@ An audit can refute a promise, never prove one: its words are "not refuted" and 
 - `audit_callable`, `audit_measurement`, `audit_training`: what others built (`others`).
 - `distinguish`, `audit_in_one_run`, `exact_epsilon`, `likelihood_ratio`: the attacks by themselves
   (`engine`).
-- `rooms/`: attacks, verdicts and figures of each part; `papers`: the table of all five; `report/`:
-  what is said.
+- `methods/`: attacks, verdicts and figures of each part; `papers`: the table of all five;
+  `report/`: what is said.
 """
 
 from __future__ import annotations

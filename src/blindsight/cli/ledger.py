@@ -76,8 +76,10 @@ def grant(
 
     with Ledger(ledger, dataset=dataset) as opened:
         entry = opened.grant(
-            _cost(epsilon, delta, unit, neighbours), what=what, composition=composition
-        )  # type: ignore[arg-type]
+            _cost(epsilon, delta, unit, neighbours),
+            what=what,
+            composition=composition,  # type: ignore[arg-type]
+        )
         _say(opened, entry, json)
 
 

@@ -54,14 +54,14 @@ VERBS = (
 )
 # What a verb needs beyond the core, said whole where a part of it is missing.
 EXTRAS = {
-    "demo": "samples,features,words,compiled,plots",
+    "demo": "samples,encoders,words,compiled,plots",
     "federate": "federated",
     "metric": "metric",
     "sketch": "sketching",
     "train": "torch",
     "tag": "torch",
     "audit": "compiled,plots",
-    "serve": "service",
+    "serve": "workbench",
 }
 _CODES = (
     "Exit codes: 0 done, 1 a claim was refuted, 2 bad usage or input, 3 no budget, 4 something is "

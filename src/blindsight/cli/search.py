@@ -240,7 +240,7 @@ def _asked(
     from blindsight.core.errors import InvalidParameter
     from blindsight.data import read_image, to_rgb
     from blindsight.data.reading import SUFFIXES
-    from blindsight.features.words import understood
+    from blindsight.encoders.words import understood
     from blindsight.index.photos import photo_names
 
     if sum(map(bool, (queries, words, like))) != 1:

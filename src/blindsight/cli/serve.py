@@ -77,10 +77,10 @@ def serve(
         return
     from blindsight.core.checks import optional_module
 
-    optional_module("fastapi", extra="service")
-    optional_module("uvicorn", extra="service")
+    optional_module("fastapi", extra="workbench")
+    optional_module("uvicorn", extra="workbench")
     from blindsight.core.errors import InvalidData
-    from blindsight.service.infra.settings import Settings
+    from blindsight.workbench.infra.settings import Settings
 
     for folder in photos or ():
         if not folder.expanduser().is_dir():
@@ -152,9 +152,9 @@ def revoke_key(
 
 
 def _keys(config: Path | None, state: Path | None, database: str | None) -> Any:
-    from blindsight.service.infra.database import Database
-    from blindsight.service.infra.identity import Keys
-    from blindsight.service.infra.settings import Settings
+    from blindsight.workbench.infra.database import Database
+    from blindsight.workbench.infra.identity import Keys
+    from blindsight.workbench.infra.settings import Settings
 
     return Keys(Database(Settings.read(config, state=state, database=database).database_url))
 
@@ -166,8 +166,8 @@ def _run(settings: Any) -> None:
     import signal
     import sys
 
-    from blindsight.service.app import create_app
-    from blindsight.service.infra.server import (
+    from blindsight.workbench.app import create_app
+    from blindsight.workbench.infra.server import (
         bound_memory,
         check_index,
         listening_socket,

@@ -82,7 +82,7 @@ class Embedding:
 @lru_cache(maxsize=2)
 def head_space(network: str) -> tuple[Embedding, Floats]:
     """The embedding of a pretrained network's head, and its classes as atoms in it."""
-    from blindsight.features.weights import head
+    from blindsight.encoders.weights import head
 
     W = head(network)
     embedding = Embedding.of_head(W)

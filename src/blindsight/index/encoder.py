@@ -24,7 +24,7 @@ from blindsight.codebooks.embedding import head_space, unit_rows
 from blindsight.core import checks
 from blindsight.core.decoding import MatchModel
 from blindsight.core.errors import HostileFile, InvalidParameter, UnchargedRelease
-from blindsight.features import RECIPES, FeatureRecipe, default_recipe, feature_recipe
+from blindsight.encoders import RECIPES, FeatureRecipe, default_recipe, feature_recipe
 from blindsight.index.cell_lists import cell_bits, from_codes, to_codes
 from blindsight.index.codebook import CodebookIndex
 from blindsight.index.hamming import HammingIndex
@@ -311,7 +311,7 @@ class PhotoEncoder:
 
         They cost nothing.
         """
-        from blindsight.features.words import class_weights
+        from blindsight.encoders.words import class_weights
 
         book, network = self._cells("searching by words"), self.recipe.image.network
         if network is None:
@@ -417,7 +417,7 @@ def make_encoder(recipe: Recipe) -> PhotoEncoder:
     """
     if recipe.method == "codebook":
         return PhotoEncoder(recipe, CellRelease(_codebook(recipe), recipe.seed), None)
-    from blindsight.features.weights import head
+    from blindsight.encoders.weights import head
 
     if recipe.own_pictures:
         rows = _centred(recipe.image.rows(public_pictures(recipe.public, recipe.image).images))

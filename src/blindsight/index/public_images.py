@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blindsight.core.errors import InvalidData
-from blindsight.features import FeatureRecipe
+from blindsight.encoders import FeatureRecipe
 from blindsight.index.photos import photo_names
 
 __all__ = ["PublicPictures", "built_in_images", "edited", "public_pictures", "refuse_private"]

@@ -99,18 +99,18 @@ def read_image_folder(
     """Records from a folder of images: ids are paths within it, the first folder of a path is the
     class.
     """
-    from blindsight import data, features
+    from blindsight import data, encoders
 
     checks.one_of("image features", how, IMAGE_FEATURES)
     images = data.load_folder(path)
     names = tuple(str(name) for name in images.names)  # type: ignore[union-attr]
     if how == "pixels":
-        flat = features.pixels(images, size=_SIDE).reshape(len(names), _SIDE * _SIDE, 3)
+        flat = encoders.pixels(images, size=_SIDE).reshape(len(names), _SIDE * _SIDE, 3)
         X = flat.mean(axis=2).astype(np.float64)
     else:
         # No cache: features of private photos would stay behind on the disk.
         X = project(
-            features.EfficientNet(size=96, cache=False).transform(images, progress=progress)
+            encoders.EfficientNet(size=96, cache=False).transform(images, progress=progress)
         )
     parts = [name.split("/") for name in names]
     classes = (

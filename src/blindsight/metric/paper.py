@@ -148,8 +148,10 @@ class DPPDML(_Algorithm1):
         records, graph = self._graph(pairs, y)
         stated = self.kappa
         self.kappa_ = (
-            count_kappa(graph, stated) if isinstance(stated, str) else checks.whole("kappa", stated)
-        )  # type: ignore[arg-type]
+            count_kappa(graph, stated)  # type: ignore[arg-type]
+            if isinstance(stated, str)
+            else checks.whole("kappa", stated)
+        )
         # Where learning starts and how pairs are dealt to batches protects nobody.
         rng, _ = training_rng(self.random_state)
         batches = self._batches(graph, rng)

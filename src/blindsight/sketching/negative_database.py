@@ -6,8 +6,8 @@ A string belongs to the hidden database exactly when no record matches it. Recor
 string is.
 
 The records themselves must not leave their owner: belief propagation reads the hidden string out of
-them (see `blindsight.audit.rooms.sketching.attacks`), whatever the hardness of the general problem.
-Only sketches are sent; `save` therefore asks for `unsafe_records=True`.
+them (see `blindsight.audit.methods.sketching.attacks`), whatever the hardness of the general
+problem. Only sketches are sent; `save` therefore asks for `unsafe_records=True`.
 """
 
 from __future__ import annotations

@@ -440,8 +440,10 @@ class PrivateTagger(Protected):
         sigma = 0.0
         if isinstance(self.training, DPTraining):
             sigma = next(
-                item.mechanism.sigma for item in self.training.plan(facts) if item.what == SPREAD
-            )  # type: ignore[attr-defined]
+                item.mechanism.sigma  # type: ignore[attr-defined]
+                for item in self.training.plan(facts)
+                if item.what == SPREAD
+            )
         return AnswerSpread.from_moments(
             moments, directions, rates, n_records=facts.n_records, sigma=sigma
         )

@@ -25,8 +25,8 @@ from blindsight.data import load_folder, read_image
 from blindsight.data.content import content_digest
 from blindsight.data.formats.dicom import unnamed_dicom
 from blindsight.data.reading import SUFFIXES
+from blindsight.encoders.network import DIMENSIONS
 from blindsight.evaluation.multilabel import evaluate
-from blindsight.features.network import DIMENSIONS
 from blindsight.tagging.asking import Paid
 from blindsight.tagging.estimator import PrivateTagger
 from blindsight.tagging.labels import label_rows
@@ -80,7 +80,7 @@ class Extractor:
         """Features (n, D). Those of private images are kept nowhere; those of public ones may be
         cached.
         """
-        from blindsight.features import EfficientNet, pixels
+        from blindsight.encoders import EfficientNet, pixels
 
         if self.kind == "none":
             raise InvalidParameter(

@@ -67,8 +67,8 @@ def imagenet_prior(
             own weights stand in.
         synonyms: further names of a label, where its own says little ("tv": ["television"]).
     """
-    from blindsight.features.weights import read_weights
-    from blindsight.features.words import class_names
+    from blindsight.encoders.weights import read_weights
+    from blindsight.encoders.words import class_names
 
     stored = read_weights()
     layer, bias = stored["_fc.weight"].astype(np.float64), stored["_fc.bias"].astype(np.float64)

@@ -234,7 +234,7 @@ def kinds_of(album: Album, labels: str | None) -> Kinds | None:
     network = album.encoder.recipe.image.network
     if told is not None or network is None:
         return told
-    from blindsight.features.weights import head
+    from blindsight.encoders.weights import head
 
     weights = head(network)
     seen = (album.rows @ weights.T).argmax(axis=1)

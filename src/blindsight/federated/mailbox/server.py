@@ -146,9 +146,9 @@ def read_tokens(home: Home) -> dict[str, int]:
 
 def application(link: MailboxLink, tokens: Mapping[str, int], *, largest: int) -> Any:
     """The two routes as an ASGI app; a body above `largest` bytes is refused while it comes in."""
-    starlette = optional_module("starlette.applications", extra="service")
-    responses = optional_module("starlette.responses", extra="service")
-    routing = optional_module("starlette.routing", extra="service")
+    starlette = optional_module("starlette.applications", extra="federated")
+    responses = optional_module("starlette.responses", extra="federated")
+    routing = optional_module("starlette.routing", extra="federated")
 
     def sender(request: Any) -> int | None:
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
@@ -214,7 +214,7 @@ def serve(
     home: Home, link: MailboxLink, *, largest: int, bind: str | None = None
 ) -> Iterator[None]:
     """A server with TLS, in a thread of its own, for as long as the context lasts."""
-    uvicorn = optional_module("uvicorn", extra="service")
+    uvicorn = optional_module("uvicorn", extra="federated")
     host, _, port = home.about["address"].rpartition(":")
     config = uvicorn.Config(
         application(link, read_tokens(home), largest=largest),

@@ -3,7 +3,7 @@ weaknesses included.
 
 One ciphertext a weight; φ and φ^(n) are made once and kept for all rounds; columns of K in the
 vector's own order; the key generator decrypts what the aggregator asks for.
-`blindsight.audit.rooms.federated.attacks` shows what that costs.
+`blindsight.audit.methods.federated.attacks` shows what that costs.
 """
 
 from blindsight.federated.paper.roles import PaperAggregator, PaperKeyGenerator, PaperUser

@@ -1,0 +1,30 @@
+"""The workbench: the web pages and the API, on FastAPI.
+
+`blindsight serve` starts it with no set-up.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from blindsight.workbench.app import create_app
+    from blindsight.workbench.infra.settings import Settings
+
+__all__ = ["Settings", "create_app"]
+
+
+def __getattr__(name: str) -> Any:
+    # FastAPI is an extra, so it comes when asked for.
+    if name == "create_app":
+        from blindsight.core.checks import optional_module
+
+        optional_module("fastapi", extra="workbench")
+        from blindsight.workbench.app import create_app
+
+        return create_app
+    if name == "Settings":
+        from blindsight.workbench.infra.settings import Settings
+
+        return Settings
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

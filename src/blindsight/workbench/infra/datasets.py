@@ -1,0 +1,192 @@
+"""The data sets on this machine: for each a vault that stays and releases that may be given away.
+
+    STATE/vaults/ID/      the key, the names behind random numbers, thumbnails, features: never
+    leaves STATE/releases/NAME/  codes under random numbers, the public model, the card: no name, no
+    path, no time of a photo
+
+Everything in a vault is for the owner. Files are written in one piece, so that a crash leaves the
+old or the new.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from blindsight.core.errors import HostileFile, InvalidParameter
+from blindsight.core.storage import write_atomically
+from blindsight.workbench.infra.problems import Problem
+from blindsight.workbench.infra.settings import Settings
+
+__all__ = ["DataSet", "DataSets", "Photo", "Release", "today"]
+
+_ID, _RECORD = re.compile(r"[0-9a-f]{12}"), re.compile(r"[0-9a-f]{32}")
+
+
+@dataclass(frozen=True)
+class Photo:
+    """A photo of a data set: a random number for others, a name for the owner."""
+
+    id: str
+    name: str
+
+
+@dataclass(frozen=True)
+class Release:
+    """Something that was made to be given away."""
+
+    id: str
+    kind: str
+    folder: str
+    epsilon: float
+    photos: int
+    made: str
+    looked: bool
+    attack: dict[str, Any] | None = None
+    left_out: int = 0
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """What is known of a data set without opening a photo."""
+
+    id: str
+    name: str
+    source: str
+    made: str
+    dropped: bool = False
+    photos: int = 0
+    refused: tuple[tuple[str, str], ...] = ()
+    scanned: bool = False
+    looked: bool = False
+    features: str = ""
+    person: str = ""
+    most: int = 0
+    people: int = 0
+    releases: tuple[Release, ...] = field(default=())
+
+    @property
+    def account(self) -> str:
+        """Its name in the ledger; two data sets of one name have two accounts."""
+        return f"{self.name} ({self.id[:4]})"
+
+    @property
+    def unit(self) -> str:
+        """Who is protected: each photo, or each person with at most `most` photos of theirs."""
+        return "person" if self.most else "photo"
+
+    def price(self, epsilon: float) -> float:
+        """What a release at so much per photo costs per unit."""
+        return epsilon * max(1, self.most)
+
+    def release(self, number: str) -> Release:
+        """One of its releases."""
+        found = next((release for release in self.releases if release.id == number), None)
+        if found is None:
+            raise Problem("not_found")
+        return found
+
+
+class DataSets:
+    """All data sets of a state folder."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.vaults, self.given = settings.state / "vaults", settings.state / "releases"
+
+    def listed(self) -> list[DataSet]:
+        """The newest first."""
+        found = [self.get(path.parent.name) for path in self.vaults.glob("*/about.json")]
+        return sorted(found, key=lambda one: one.made, reverse=True)
+
+    def get(self, number: str) -> DataSet:
+        """One data set, or `Problem("not_found")`."""
+        if not _ID.fullmatch(number) or not (self.vaults / number / "about.json").is_file():
+            raise Problem("not_found")
+        try:
+            fields = json.loads((self.vaults / number / "about.json").read_bytes())
+            fields["refused"] = tuple((str(name), str(why)) for name, why in fields["refused"])
+            fields["releases"] = tuple(Release(**release) for release in fields["releases"])
+            return DataSet(**fields)
+        except (ValueError, TypeError, KeyError) as error:
+            raise HostileFile(
+                f"the vault {number} is not what it should be. Restore it from a copy."
+            ) from error
+
+    def add(self, name: str, source: Path | None, *, person: str = "", most: int = 0) -> DataSet:
+        """A new data set: of a folder, or of what will be dropped; perhaps with a rule whose photos
+        they are.
+        """
+        name = " ".join(name.split())[:60] or "Photos"
+        if not name.isprintable():
+            raise InvalidParameter("a data set's name must be printable.")
+        number = secrets.token_hex(6)
+        vault = self.vaults / number
+        vault.mkdir(parents=True, mode=0o700)
+        (vault / "thumbnails").mkdir(mode=0o700)
+        if source is None:
+            (vault / "photos").mkdir(mode=0o700)
+        folder = vault / "photos" if source is None else source
+        return self.save(
+            DataSet(
+                number, name, str(folder), today(), dropped=source is None, person=person, most=most
+            )
+        )
+
+    def save(self, one: DataSet) -> DataSet:
+        """Write what is known of it."""
+        write_atomically(self.vault(one) / "about.json", json.dumps(asdict(one), indent=1).encode())
+        return one
+
+    def keep_release(self, one: DataSet, release: Release) -> DataSet:
+        """Add a release, or replace what was known of it."""
+        one = self.get(one.id)
+        others = tuple(known for known in one.releases if known.id != release.id)
+        return self.save(replace(one, releases=(*others, release)))
+
+    def vault(self, one: DataSet) -> Path:
+        """What is kept."""
+        return self.vaults / one.id
+
+    def photos(self, one: DataSet) -> list[Photo]:
+        """All photos that could be read, in a fixed order."""
+        path = self.vault(one) / "photos.json"
+        return [Photo(*row) for row in json.loads(path.read_bytes())] if path.exists() else []
+
+    def thumbnail(self, one: DataSet, photo: str) -> Path:
+        """A small picture for the owner."""
+        if not _RECORD.fullmatch(photo):
+            raise Problem("not_found")
+        return self.vault(one) / "thumbnails" / f"{photo}.jpg"
+
+    def folder(self, release: Release) -> Path:
+        """What is given away."""
+        return self.given / release.folder
+
+    def named(self, one: DataSet, kind: str, epsilon: float, number: str) -> str:
+        """A release's folder, by its own number: two that wait together must not share one.
+
+        It tells no more than the owner's own name for the set.
+        """
+        word = re.sub(r"[^a-z0-9]+", "-", f"{one.name}-{kind}-{epsilon:g}".lower()).strip("-")
+        return f"{word}-{number[:6]}"
+
+    def allowed(self, path: str) -> Path:
+        """A folder under one of the roots that the owner allowed, links resolved; anything else is
+        refused.
+        """
+        for root in self.settings.photos:
+            found = (root / path).resolve()
+            if found.is_relative_to(root.resolve()) and found.is_dir():
+                return found
+        raise Problem("not_found")
+
+
+def today() -> str:
+    """The moment, in UTC."""
+    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -1,0 +1,363 @@
+"""Training together: this machine's part in federations, each in a folder of its own and run by a
+process of its own.
+
+    STATE/together/RUN/about.json      what was agreed, and whether it runs, rests, was left or is
+    done STATE/together/RUN/parties/        the folders of the parties that live here: secrets, 0700
+    STATE/together/RUN/invitations/    of sites that have not come yet; gone once they have
+    STATE/together/RUN/rows.npz        features and labels of this site; held.npz: those it counts
+    on STATE/together/RUN/progress.json   written by the process, read by the page
+
+One site starts a federation, makes everybody's keys and hosts the collector (the mailbox carrier's
+own HTTPS port); each other site gets one invitation. With three sites the second one opens sums;
+with more, all but two of them do together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import contextlib
+import json
+import logging
+import os
+import re
+import secrets
+import shutil
+import tempfile
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from blindsight.core.errors import BlindsightError
+from blindsight.core.storage import write_atomically
+from blindsight.workbench.infra.datasets import today
+from blindsight.workbench.infra.jobs import start_child
+from blindsight.workbench.infra.problems import Problem
+from blindsight.workbench.infra.settings import Settings, is_loopback
+
+__all__ = ["COLUMNS", "Federations", "Run", "read_invitation"]
+
+COLUMNS = 64
+MOST_SITES = 12
+_log = logging.getLogger("blindsight.studio")
+_RUN = re.compile(r"[0-9a-f]{12}")
+_MARK = b"blindsight-invitation:"
+_DELTA = 1e-5
+_PATIENCE = 30.0
+_PAUSE, _LONGEST_PAUSE = 0.5, 30.0  # seconds before a process that died is started again
+
+
+@dataclass(frozen=True)
+class Run:
+    """What is agreed in a federation, and this site's part in it."""
+
+    id: str
+    title: str
+    number: int
+    sites: tuple[str, ...]
+    classes: tuple[str, ...]
+    features: str
+    rounds: int
+    address: str
+    made: str
+    epsilon: float | None = None
+    delta: float = _DELTA
+    advice: str | None = None
+    dataset: str = ""
+    photos: int = 0
+    state: str = "running"
+
+    @property
+    def host(self) -> bool:
+        """Whether this machine collects the sums."""
+        return self.number == 1
+
+    @property
+    def needed(self) -> int:
+        """How many sites open a sum together; 0: the second site alone does."""
+        return 0 if len(self.sites) < 4 else len(self.sites) - 2
+
+
+class Federations:
+    """All runs that this machine takes part in, and their processes."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.root = settings.state / "together"
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+
+    def listed(self) -> list[Run]:
+        """The newest first."""
+        found = [self.get(path.parent.name) for path in self.root.glob("*/about.json")]
+        return sorted(found, key=lambda run: run.made, reverse=True)
+
+    def get(self, number: str) -> Run:
+        """One run, or `Problem("not_found")`."""
+        path = self.root / number / "about.json"
+        if not _RUN.fullmatch(number) or not path.is_file():
+            raise Problem("not_found")
+        fields = json.loads(path.read_bytes())
+        return Run(
+            **{**fields, "sites": tuple(fields["sites"]), "classes": tuple(fields["classes"])}
+        )
+
+    def save(self, run: Run) -> Run:
+        """Write what is known of it."""
+        write_atomically(
+            self.root / run.id / "about.json", json.dumps(asdict(run), indent=1).encode()
+        )
+        return run
+
+    def progress(self, run: Run) -> dict[str, Any]:
+        """What its process last wrote."""
+        path = self.root / run.id / "progress.json"
+        with contextlib.suppress(OSError, ValueError):
+            found: dict[str, Any] = json.loads(path.read_bytes())
+            return found
+        return {}
+
+    def linked(self) -> int:
+        """With how many other sites this machine is in touch now."""
+        return (
+            sum(len(run.sites) - 1 for run in self.listed() if run.state == "running")
+            if self.root.exists()
+            else 0
+        )
+
+    def start(self, run: Run, rows: NDArray[Any], labels: NDArray[Any]) -> Run:
+        """Make all keys, keep this site's, and write one invitation for each other site; the rest
+        is deleted.
+        """
+        from blindsight.federated import keys
+        from blindsight.federated.agreement import agree
+        from blindsight.federated.flower.homes import make_homes
+        from blindsight.federated.flower.invitations import invite
+        from blindsight.federated.flower.plan import Plan
+        from blindsight.federated.learning import linear
+
+        columns = rows.shape[1]
+        start = np.zeros(linear.rows_of(len(run.classes)) * (columns + 1))
+        agreement = agree(
+            dimension=len(start),
+            users=len(run.sites),
+            rounds=run.rounds,
+            epsilon=run.epsilon,
+            delta=run.delta,
+            holders=(run.needed, len(run.sites)) if run.needed else None,
+        )
+        run = replace(run, advice=agreement.advice())
+        scale = np.vstack([np.zeros(columns), np.full(columns, 1 / np.sqrt(columns))])
+        plan = Plan(
+            initial=start,
+            scale=scale,
+            classes=len(run.classes),
+            rounds=run.rounds,
+            options={"strength": 1e-3},
+            mask_seed=secrets.randbits(62),
+            patience=_PATIENCE,
+        )
+        folder = self._folder(run)
+        host, _, port = run.address.rpartition(":")
+        with tempfile.TemporaryDirectory(dir=folder) as making:
+            key = None if run.needed else keys.generate(2048)
+            homes = make_homes(
+                Path(making) / "all", agreement.settings, key, plan, host=host, port=int(port)
+            )
+            for number in range(2, len(run.sites) + 1):
+                packed = {}
+                for home in homes:
+                    if home.path.name in _parties(run, number):
+                        written = invite(home, Path(making) / "one")
+                        packed[home.path.name] = base64.b64encode(written.read_bytes()).decode()
+                        written.unlink()
+                write_atomically(
+                    self.invitation(run, number), _written(replace(run, number=number), packed)
+                )
+            for home in homes:
+                if home.path.name in _parties(run, 1):
+                    shutil.move(home.path, folder / "parties" / home.path.name)
+        self._keep_rows(run, rows, labels)
+        return self.save(run)
+
+    def join(
+        self, run: Run, parties: dict[str, bytes], rows: NDArray[Any], labels: NDArray[Any]
+    ) -> Run:
+        """Make this site's folders from its invitation."""
+        from blindsight.federated.flower.invitations import join
+
+        if (self.root / run.id).exists():
+            raise Problem("joined_before")
+        folder = self._folder(run)
+        try:
+            for name, data in parties.items():
+                path = folder / "invitation"
+                path.write_bytes(data)
+                home = join(path, folder / "parties" / name)
+                path.unlink()
+                if (
+                    home.name != name
+                    or home.about["address"] != run.address
+                    or home.about["carrier"] != "mailbox"
+                ):
+                    raise Problem("refused_invitation")
+            self._keep_rows(run, rows, labels)
+            return self.save(replace(run, made=today()))
+        except (BlindsightError, Problem) as error:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise error if isinstance(error, Problem) else Problem("refused_invitation") from error
+
+    def invitation(self, run: Run, number: int) -> Path:
+        """The file for one site; the workbench deletes it when the site has come."""
+        folder = self.root / run.id / "invitations"
+        folder.mkdir(exist_ok=True, mode=0o700)
+        return folder / f"site-{number}.txt"
+
+    async def open(self) -> None:
+        """Take up what was running when the workbench was stopped."""
+        for run in await asyncio.to_thread(self.listed):
+            if run.state == "running":
+                self.go_on(run)
+
+    def go_on(self, run: Run) -> None:
+        """Run its process, again if it dies; on the event loop."""
+        if run.id not in self._tasks:
+            self._tasks[run.id] = asyncio.create_task(self._keep(run))
+
+    async def rest(self, run: Run, state: str = "paused") -> Run:
+        """End its process; what is on disk stays, unless it is left for good."""
+        task = self._tasks.pop(run.id, None)
+        if task is not None:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+        if state == "left":
+            await asyncio.to_thread(
+                shutil.rmtree, self.root / run.id / "parties", ignore_errors=True
+            )
+        return await asyncio.to_thread(self.save, replace(self.get(run.id), state=state))
+
+    async def close(self) -> None:
+        """End all processes; runs go on with the next start."""
+        for task in self._tasks.values():
+            task.cancel()
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+        self._tasks.clear()
+
+    async def _keep(self, run: Run) -> None:
+        folder, process, pause = self.root / run.id, None, _PAUSE
+        order = {
+            "folder": str(folder),
+            "bind": None if is_loopback(run.address.rpartition(":")[0]) else "0.0.0.0",  # noqa: S104
+        }
+        try:
+            while True:
+                process = await start_child("party_process", order)
+                if await process.wait() == 0:
+                    await asyncio.to_thread(
+                        lambda: self.save(replace(self.get(run.id), state="done"))
+                    )
+                    self._tasks.pop(run.id, None)
+                    return
+                _log.warning(
+                    "a site's process ended with exit code %d; it is started again",
+                    process.returncode,
+                )
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, _LONGEST_PAUSE)
+        finally:
+            if process is not None and process.returncode is None:
+                with contextlib.suppress(ProcessLookupError):
+                    process.kill()  # state is on disk before any answer leaves
+                await process.wait()
+
+    def _folder(self, run: Run) -> Path:
+        folder = self.root / run.id
+        folder.mkdir(parents=True, mode=0o700)
+        (folder / "parties").mkdir(mode=0o700)
+        return folder
+
+    def _keep_rows(self, run: Run, rows: NDArray[Any], labels: NDArray[Any]) -> None:
+        """A fifth is kept aside to count on; which, is drawn anew for each run."""
+        order = np.random.default_rng(secrets.randbits(64)).permutation(len(rows))
+        held, used = np.split(order, [len(order) // 5])
+        for name, part in (("held", held), ("rows", used)):
+            path = self.root / run.id / f"{name}.npz"
+            with os.fdopen(
+                os.open(path, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600), "wb"
+            ) as file:
+                np.savez(file, X=rows[part].astype(np.float64), y=labels[part].astype(np.int64))
+
+
+def _parties(run: Run, number: int) -> set[str]:
+    """The parties that live at a site."""
+    opener = {f"holder-{number}"} if run.needed else {"keygen"} if number == 2 else set()
+    return {f"user-{number}", *opener, *({"aggregator"} if number == 1 else ())}
+
+
+def _written(run: Run, parties: dict[str, str]) -> bytes:
+    """An invitation: one line of text, to be sent as a file or pasted."""
+    agreed = {
+        name: value
+        for name, value in asdict(run).items()
+        if name not in ("dataset", "photos", "state", "made")
+    }
+    return (
+        _MARK
+        + base64.urlsafe_b64encode(json.dumps({"run": agreed, "parties": parties}).encode())
+        + b"\n"
+    )
+
+
+def read_invitation(text: bytes) -> tuple[Run, dict[str, bytes]]:
+    """What it says; it comes from outside, so everything is checked, and what is wrong is not told
+    apart.
+    """
+    try:
+        mark, _, packed = text.strip().partition(b":")
+        found = json.loads(base64.b64decode(packed, altchars=b"-_", validate=True))
+        agreed, parties = found["run"], found["parties"]
+        sites, classes = (
+            tuple(str(name) for name in agreed[word]) for word in ("sites", "classes")
+        )
+        run = Run(
+            id=str(agreed["id"]),
+            title=str(agreed["title"]),
+            number=int(agreed["number"]),
+            sites=sites,
+            classes=classes,
+            features=str(agreed["features"]),
+            rounds=int(agreed["rounds"]),
+            address=str(agreed["address"]),
+            made=today(),
+            epsilon=None if agreed["epsilon"] is None else float(agreed["epsilon"]),
+            delta=float(agreed["delta"]),
+            advice=None if agreed["advice"] is None else str(agreed["advice"])[:400],
+        )
+        files = {str(name): base64.b64decode(data, validate=True) for name, data in parties.items()}
+    except (
+        ValueError,
+        TypeError,
+        KeyError,
+        AttributeError,
+        binascii.Error,
+        RecursionError,
+    ) as error:
+        raise Problem("refused_invitation") from error
+    words = (run.title, run.features, *sites, *classes)
+    sound = (
+        mark == _MARK[:-1]
+        and _RUN.fullmatch(run.id)
+        and 3 <= len(sites) <= MOST_SITES
+        and 2 <= run.number <= len(sites)
+        and 2 <= len(classes) <= 60
+        and 1 <= run.rounds <= 100
+        and all(0 < len(word) <= 60 and word.isprintable() for word in words)
+        and set(files) == _parties(run, run.number)
+    )
+    if not sound:
+        raise Problem("refused_invitation")
+    return run, files

@@ -1,0 +1,276 @@
+"""The gate before every request: host, who asks, how often, how large, from where; and the headers
+on every answer.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import logging
+import time
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+from starlette.routing import Match, Route
+
+from blindsight.workbench.infra.identity import LOCAL, Identity, Keys
+from blindsight.workbench.infra.problems import Problem
+from blindsight.workbench.infra.settings import Settings
+from blindsight.workbench.infra.traffic import Buckets, Lane, Metrics
+
+__all__ = ["CSRF_COOKIE", "CSRF_HEADER", "SESSION_COOKIE", "Guard"]
+
+CSRF_COOKIE, CSRF_HEADER, SESSION_COOKIE = "csrf", "x-csrf-token", "session"
+_log = logging.getLogger("blindsight.studio")
+_SAFE = {"GET", "HEAD", "OPTIONS"}
+_METHODS = _SAFE | {"POST", "PUT", "PATCH", "DELETE"}
+_FREE = ("/static/", "/health")
+_LONGEST_PATH = 2048
+_LONGEST_SECRET = 200
+_FORWARDED = (
+    "forwarded",
+    "x-forwarded-for",
+    "x-forwarded-host",
+    "x-forwarded-proto",
+    "x-real-ip",
+    "via",
+)
+_PAGE = (
+    "default-src 'self'; img-src 'self' data: blob:; style-src {style}; script-src 'self'; "
+    "object-src 'none'; "
+    "base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+)
+_HEADERS = [
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),
+    (b"referrer-policy", b"same-origin"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"permissions-policy", b"camera=(), microphone=(), geolocation=(), interest-cohort=()"),
+]
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+
+class Guard:
+    """ASGI middleware around the whole studio."""
+
+    def __init__(
+        self, app: Any, *, settings: Settings, keys: Keys, metrics: Metrics, routes: Any
+    ) -> None:
+        self.app, self.settings, self.keys, self.metrics, self.routes = (
+            app,
+            settings,
+            keys,
+            metrics,
+            routes,
+        )
+        self.buckets = Buckets(settings.rate, settings.burst)
+        own = {settings.host, "localhost", "127.0.0.1", "[::1]", *settings.hosts}
+        at_home = settings.open or settings.local
+        self.hosts = {name.lower() for name in own} if at_home or settings.hosts else None
+        self.forwarding = bool(settings.proxies) or not at_home
+        self._lookups = Lane(threads=2, waiting=64)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Check, pass on, add headers, count."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        start, answer = time.perf_counter(), _Answer(scope, send)
+        try:
+            await self._admit(scope)
+            await self.app(scope, self._measured(scope, receive), answer)
+        except Problem as problem:
+            await answer.refuse(problem)
+        except Exception as error:
+            # The type only: a message could hold pixels or keys.
+            _log.error("an unexpected %s ended a request", type(error).__name__)
+            await answer.refuse(Problem("failed"))
+        finally:
+            seconds, route = time.perf_counter() - start, self._route(scope)
+            method = scope["method"] if scope["method"] in _METHODS else "other"
+            self.metrics.request(method, route, answer.status, seconds)
+            _log.info("%s %s %d %.1f ms", method, route, answer.status, 1000 * seconds)
+
+    async def _admit(self, scope: Scope) -> None:
+        headers = _headers(scope)
+        if self.hosts is not None and _host(headers.get("host", "")) not in self.hosts:
+            raise Problem("bad_request")
+        if not self.forwarding and any(name in headers for name in _FORWARDED):
+            raise Problem("forwarded")
+        path = scope["path"]
+        if len(path) > _LONGEST_PATH or "\x00" in path or "\\" in path or ".." in path.split("/"):
+            raise Problem("not_found")
+        cookies = _cookies(headers.get("cookie", ""))
+        identity, bearer = None, False
+        if not path.startswith(_FREE):
+            # The address pays before anything is looked up; a caller who turns out to have a key
+            # pays with that.
+            if not self.buckets.take(_address(scope)):
+                raise Problem("too_many")
+            identity, bearer = await self._who(headers, cookies)
+            if identity is not None and not (self.settings.open or self.settings.local):
+                self.buckets.take(_address(scope), -1.0)
+                if not self.buckets.take(f"key {identity.name}"):
+                    raise Problem("too_many")
+        session, csrf = (
+            cookies.get(self.settings.cookie(name)) for name in (SESSION_COOKIE, CSRF_COOKIE)
+        )
+        scope.setdefault("state", {}).update(identity=identity, session=session, csrf=csrf)
+        # Read once, here: what is further in would parse them again, in its own way.
+        scope["headers"] = [(name, value) for name, value in scope["headers"] if name != b"cookie"]
+        if scope["method"] not in _SAFE:
+            if not bearer:
+                _same_site(
+                    headers, bool(cookies), "" if csrf is None else csrf, form=path == "/login"
+                )
+            length = headers.get("content-length", "0")
+            if not length.isdecimal():
+                raise Problem("bad_request")
+            if int(length) > self._limit(scope):
+                raise Problem("too_large")
+
+    async def _who(
+        self, headers: dict[str, str], cookies: dict[str, str]
+    ) -> tuple[Identity | None, bool]:
+        """Who asks, and whether a program's key said so; a key that nobody has is as good as
+        none.
+        """
+        scheme, _, key = headers.get("authorization", "").partition(" ")
+        if scheme.lower() == "bearer" and key:
+            found = await self._looked_up(self.keys.identify, key.strip())
+            return (found or (LOCAL if self.settings.open else None)), found is not None
+        if self.settings.open:
+            return LOCAL, False
+        token = cookies.get(self.settings.cookie(SESSION_COOKIE))
+        return (await self._looked_up(self.keys.resume, token) if token else None), False
+
+    async def _looked_up(
+        self, look: Callable[[str], Identity | None], secret: str
+    ) -> Identity | None:
+        if len(secret) > _LONGEST_SECRET:
+            return None
+        known, found = self.keys.remembered(secret)
+        return found if known else await self._lookups.run(look, secret)
+
+    def _limit(self, scope: Scope) -> int:
+        path = scope["path"]
+        if path.endswith("/drop"):
+            return self.settings.drop_bytes
+        return self.settings.upload_bytes if path.endswith("/upload") else self.settings.body_bytes
+
+    def _measured(self, scope: Scope, receive: Receive) -> Receive:
+        limit, read = self._limit(scope), 0
+
+        async def measured() -> MutableMapping[str, Any]:
+            nonlocal read
+            message = await receive()
+            read += len(message.get("body", b""))
+            if read > limit:
+                raise Problem("too_large")
+            return message
+
+        return measured
+
+    def _route(self, scope: Scope) -> str:
+        """The template of the address, so that logs and metrics hold no ids."""
+        found = scope.get("route")
+        if isinstance(found, Route):
+            return found.path
+        for route in self.routes:
+            if isinstance(route, Route) and route.matches(scope)[0] != Match.NONE:
+                return route.path
+        return "/static" if scope["path"].startswith("/static/") else "unknown"
+
+
+class _Answer:
+    """Sends on with headers added, and knows whether the answer has begun."""
+
+    def __init__(self, scope: Scope, send: Send) -> None:
+        self.scope, self.send, self.status, self.begun = scope, send, 0, False
+
+    async def __call__(self, message: MutableMapping[str, Any]) -> None:
+        if message["type"] == "http.response.start":
+            self.begun, self.status = True, message["status"]
+            message = {**message, "headers": [*message.get("headers", ()), *self._extra(message)]}
+        await self.send(message)
+
+    async def refuse(self, problem: Problem) -> None:
+        if self.begun:
+            return
+        body = json.dumps(problem.body).encode()
+        headers = [
+            (b"content-type", b"application/json"),
+            (b"content-length", str(len(body)).encode()),
+        ]
+        headers += [
+            (name.lower().encode(), value.encode())
+            for name, value in (problem.headers or {}).items()
+        ]
+        await self(
+            {"type": "http.response.start", "status": problem.status_code, "headers": headers}
+        )
+        await self.send(
+            {"type": "http.response.body", "body": b"" if self.scope["method"] == "HEAD" else body}
+        )
+
+    def _extra(self, message: MutableMapping[str, Any]) -> list[tuple[bytes, bytes]]:
+        given = {name.lower(): value for name, value in message.get("headers", ())}
+        drawn = (
+            given.get(b"content-type", b"").startswith(b"image/svg")
+            or self.scope["path"] == "/docs"
+        )
+        policy = _PAGE.format(style="'self' 'unsafe-inline'" if drawn else "'self'")
+        extra = list(_HEADERS)
+        if b"content-security-policy" not in given:
+            extra.append((b"content-security-policy", policy.encode()))
+        if b"cache-control" not in given:
+            kept = (
+                b"public, max-age=3600"
+                if self.scope["path"].startswith("/static/")
+                else b"no-store"
+            )
+            extra.append((b"cache-control", kept))
+        return extra
+
+
+def _headers(scope: Scope) -> dict[str, str]:
+    return {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+
+
+def _cookies(header: str) -> dict[str, str]:
+    """Names and values as they stand: ours need no unquoting, for which http.cookies may take
+    seconds.
+    """
+    pairs = (part.strip().partition("=") for part in header.split(";"))
+    return {name: value for name, _, value in pairs if name}
+
+
+def _host(header: str) -> str:
+    name, colon, port = header.rpartition(":")
+    return (name if colon and port.isdecimal() else header).lower()
+
+
+def _address(scope: Scope) -> str:
+    client = scope.get("client")
+    return f"address {client[0]}" if client else "address unknown"
+
+
+def _same_site(headers: dict[str, str], cookies: bool, token: str, *, form: bool) -> None:
+    """A browser's request must come from our own page and carry its token; a program's without
+    cookies may pass.
+    """
+    origin = headers.get("origin")
+    if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
+        raise Problem("cross_site")
+    if origin is not None and origin.partition("://")[2].lower() != headers.get("host", "").lower():
+        raise Problem("cross_site")
+    browser = origin is not None or "sec-fetch-site" in headers or cookies
+    good = bool(token) and hmac.compare_digest(
+        token.encode(), headers.get(CSRF_HEADER, "").encode()
+    )
+    if browser and not form and not good:  # the login form carries its token in its body
+        raise Problem("cross_site")

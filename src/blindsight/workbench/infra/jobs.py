@@ -1,0 +1,405 @@
+"""Work in the background that survives a restart: a row for each job, a process for each run.
+
+A job's state is in the database, its files in a folder of its own. When the workbench stops,
+running jobs go back into the queue; after a crash they are found at the next start, run again, and
+after three tries marked as interrupted. Several workbenches may share a database: a job belongs to
+whoever changed its row from queued to running, for as long as the lease is renewed, and a process
+whose job was taken over writes nothing more. Work on a data set waits for the workbench that has
+its photos. The event loop never waits for the database.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import json
+import logging
+import os
+import secrets
+import shutil
+import sys
+import threading
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sql
+
+from blindsight.core import storage
+from blindsight.workbench.infra.database import JOBS, Database
+from blindsight.workbench.infra.problems import Problem
+from blindsight.workbench.infra.settings import Settings
+
+__all__ = ["ENDED", "Job", "JobContext", "Jobs", "end_with_parent", "start_child"]
+
+Job = dict[str, Any]
+ENDED = ("done", "failed", "stopped", "interrupted")
+_log = logging.getLogger("blindsight.studio")
+_MOST_TRIES = 3
+_KEPT = 200
+_LEASE, _RENEWAL = 60.0, 10.0
+
+
+class Jobs:
+    """The queue and its runner; one job runs at a time, so that pages stay quick."""
+
+    def __init__(self, database: Database, settings: Settings) -> None:
+        self.database, self.settings = database, settings
+        self._wake = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._process: asyncio.subprocess.Process | None = None
+        self._running: str | None = None
+        self._stopping = False
+
+    @functools.cached_property
+    def runner(self) -> str:
+        """This workbench's own name among those that share the database."""
+        path = self.settings.state / "runner"
+        if not path.exists():
+            storage.write_atomically(path, secrets.token_hex(8).encode())
+        return path.read_text(encoding="ascii")
+
+    def add(self, kind: str, arguments: dict[str, Any], asker: str, *, limited: bool = True) -> Job:
+        """Put a job into the queue."""
+        with self.database.begin() as connection:
+            waiting = connection.execute(
+                sql.select(sql.func.count()).where(JOBS.c.state.in_(("queued", "running")))
+            ).scalar_one()
+            if limited and waiting >= self.settings.job_limit:
+                raise Problem("busy")
+            number = (connection.execute(sql.select(sql.func.max(JOBS.c.number))).scalar() or 0) + 1
+            row: dict[str, Any] = {
+                "id": secrets.token_hex(8),
+                "number": number,
+                "kind": kind,
+                "arguments": json.dumps(arguments, sort_keys=True),
+                "asker": asker,
+                "state": "queued",
+                "note": "waiting for other work to end" if waiting else "waiting",
+                "made": _now(),
+                "runner": self.runner if "dataset" in arguments else None,
+            }
+            connection.execute(sql.insert(JOBS).values(row))
+        self._wake.set()
+        return self.get(row["id"])
+
+    def get(self, job: str) -> Job:
+        """One job, or `Problem("not_found")`."""
+        rows = self.database.rows(sql.select(JOBS).where(JOBS.c.id == job))
+        if not rows:
+            raise Problem("not_found")
+        return _read(rows[0])
+
+    def listed(self, kind: str | None = None, *, most: int = 50) -> list[Job]:
+        """The latest jobs first."""
+        query = sql.select(JOBS).order_by(JOBS.c.number.desc()).limit(most)
+        return [
+            _read(row)
+            for row in self.database.rows(
+                query if kind is None else query.where(JOBS.c.kind == kind)
+            )
+        ]
+
+    def latest(self, kind: str, *, state: str | None = None) -> Job | None:
+        """The newest job of a kind."""
+        query = sql.select(JOBS).where(JOBS.c.kind == kind).order_by(JOBS.c.number.desc()).limit(1)
+        rows = self.database.rows(query if state is None else query.where(JOBS.c.state == state))
+        return _read(rows[0]) if rows else None
+
+    def under_way(self, kind: str, **arguments: Any) -> Job | None:
+        """The newest job with these arguments, unless it is done: what a page waits for, or can
+        have run again.
+        """
+        of = (job for job in self.listed(kind) if arguments.items() <= job["arguments"].items())
+        found = next(of, None)
+        return None if found is None or found["state"] == "done" else found
+
+    def unprepared(self, kind: str) -> Problem:
+        """Why what a job of this kind makes is not there: it is on its way, or its job has ended
+        without it.
+        """
+        job = self.latest(kind)
+        return Problem(
+            "not_prepared" if job is not None and job["state"] in ENDED[1:] else "preparing"
+        )
+
+    def counts(self) -> dict[str, int]:
+        """Jobs by state."""
+        query = sql.select(JOBS.c.state, sql.func.count().label("n")).group_by(JOBS.c.state)
+        return {row["state"]: row["n"] for row in self.database.rows(query)}
+
+    def rerun(self, job: str) -> Job:
+        """Put an ended job back into the queue."""
+        if self.get(job)["state"] not in ENDED:
+            raise Problem("conflict")
+        self._set(job, state="queued", note="waiting", attempts=0, done=0, total=0, ended=None)
+        self._wake.set()
+        return self.get(job)
+
+    async def stop_job(self, job: str) -> Job:
+        """End a job that waits or runs."""
+        found = await asyncio.to_thread(self.get, job)
+        if found["state"] in ENDED:
+            raise Problem("conflict")
+        await asyncio.to_thread(
+            self._set, job, state="stopped", note="stopped on request", ended=_now()
+        )
+        if self._running == job:
+            await self._end_process()
+        return await asyncio.to_thread(self.get, job)
+
+    def folder(self, job: str) -> Path:
+        """Where a job's files are."""
+        return self.settings.state / "jobs" / job
+
+    async def start(self) -> None:
+        """Take up what a restart interrupted, and begin."""
+        await asyncio.to_thread(self._take_up, own=True)
+        self._task = asyncio.create_task(self._work())
+
+    async def close(self) -> None:
+        """End the running job; it goes back into the queue for the next start."""
+        self._stopping = True
+        if self._running is not None:
+            note = "the workbench was stopped; waiting to go on"
+            await asyncio.to_thread(
+                self._set, self._running, only="running", state="queued", note=note
+            )
+        await self._end_process()
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+
+    def claim(self) -> dict[str, Any] | None:
+        """The next job, if it could be made this workbench's own: of two who try, one changes the
+        row.
+        """
+        # One's own photos do not wait for the demo.
+        order = JOBS.c.kind.like("demo-%"), JOBS.c.number
+        query = sql.select(JOBS).where(JOBS.c.state == "queued").order_by(*order).limit(200)
+        for row in self.database.rows(query):
+            if row["runner"] not in (None, self.runner) and "dataset" in json.loads(
+                row["arguments"]
+            ):
+                continue  # its photos lie on the workbench that was asked
+            mine = {
+                "state": "running",
+                "note": "starting",
+                "attempts": row["attempts"] + 1,
+                "runner": self.runner,
+            }
+            mine["lease"] = time.time() + _LEASE
+            if self._set(row["id"], only="queued", **mine):
+                return {**row, **mine}
+        return None
+
+    def _take_up(self, *, own: bool = False) -> None:
+        """Queue again what nobody works on any more: leases that ran out, and at a start this
+        workbench's own.
+        """
+        lost = JOBS.c.lease.is_(None) | (JOBS.c.lease < time.time())
+        lost = (JOBS.c.state == "running") & (
+            lost | (JOBS.c.runner == self.runner) if own else lost
+        )
+        with self.database.begin() as connection:
+            given_up = sql.update(JOBS).where(lost, JOBS.c.attempts >= _MOST_TRIES)
+            connection.execute(
+                given_up.values(state="interrupted", note="interrupted by restarts; run it again")
+            )
+            again = sql.update(JOBS).where(lost)
+            connection.execute(
+                again.values(state="queued", note="interrupted by a restart; waiting to run again")
+            )
+
+    async def _work(self) -> None:
+        while not self._stopping:
+            self._wake.clear()
+            try:
+                await asyncio.to_thread(self._take_up)
+                row = await asyncio.to_thread(self.claim)
+            except sql.exc.SQLAlchemyError as error:  # the database may come back
+                _log.error("the queue cannot be read: %s", type(error).__name__)
+                row = None
+            if row is not None:
+                await self._run(row)
+                continue
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._wake.wait(), 5.0)
+
+    async def _run(self, row: dict[str, Any]) -> None:
+        job = row["id"]
+        self._running = job
+        folder = self.folder(job)
+        await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+        folder.mkdir(parents=True, exist_ok=True)
+        order = {"settings": self.settings.to_fields(), "job": job, "attempt": row["attempts"]}
+        process = await start_child("job_process", order, stderr=asyncio.subprocess.PIPE)
+        assert process.stderr is not None  # noqa: S101  (a pipe was asked for)
+        self._process = process
+        renewal = asyncio.create_task(self._renew(job))
+        words = await process.stderr.read()
+        code = await process.wait()
+        renewal.cancel()
+        self._process, self._running = None, None
+        if code and not self._stopping:
+            _log.warning("a %s job ended with exit code %d", row["kind"], code)
+            (folder / "stderr.txt").write_bytes(words[-20_000:])
+            note = "it ended with an error"
+            await asyncio.to_thread(
+                self._set, job, only="running", state="failed", note=note, ended=_now()
+            )
+        await asyncio.to_thread(self._forget)
+
+    async def _renew(self, job: str) -> None:
+        """Keep the lease; a job that is no longer this workbench's is ended."""
+        while True:
+            await asyncio.sleep(_RENEWAL)
+            with contextlib.suppress(sql.exc.SQLAlchemyError):
+                lease = time.time() + _LEASE
+                if await asyncio.to_thread(self._set, job, only="running", owned=True, lease=lease):
+                    continue
+                if (await asyncio.to_thread(self.get, job))["state"] not in ("done", "failed"):
+                    await self._end_process()  # stopped, or another's by now
+                return
+
+    async def _end_process(self) -> None:
+        process = self._process
+        if process is None or process.returncode is not None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            process.terminate()
+        for _ in range(20):
+            await asyncio.sleep(0.1)
+            if process.returncode is not None:
+                return
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+
+    def _forget(self) -> None:
+        """Keep the latest jobs only."""
+        query = (
+            sql.select(JOBS.c.id)
+            .where(JOBS.c.state.in_(ENDED))
+            .order_by(JOBS.c.number.desc())
+            .offset(_KEPT)
+        )
+        for row in self.database.rows(query.limit(1000)):
+            shutil.rmtree(self.folder(row["id"]), ignore_errors=True)
+            with self.database.begin() as connection:
+                connection.execute(sql.delete(JOBS).where(JOBS.c.id == row["id"]))
+
+    def _set(
+        self, job: str, *, only: str | None = None, owned: bool = False, **values: Any
+    ) -> bool:
+        """Change a row, where it is still in the state `only` and, if asked, this workbench's;
+        whether it was.
+        """
+        statement = sql.update(JOBS).where(JOBS.c.id == job)
+        if only is not None:
+            statement = statement.where(JOBS.c.state == only)
+        if owned:
+            statement = statement.where(JOBS.c.runner == self.runner)
+        with self.database.begin() as connection:
+            return bool(connection.execute(statement.values(**values)).rowcount)
+
+
+class JobContext:
+    """What a running job has: its folder, the settings, and a way to say how far it is."""
+
+    def __init__(self, settings: Settings, job: str, attempt: int) -> None:
+        self.settings, self._attempt = settings, attempt
+        self.database = Database(settings.database_url)
+        self.row = _read(self.database.rows(sql.select(JOBS).where(JOBS.c.id == job))[0])
+        self.job, self.folder = job, settings.state / "jobs" / job
+        self.prepared = settings.state / "prepared"
+        self._last = 0.0
+        self._guard = threading.Lock()
+
+    def say(self, done: int, total: int, note: str, result: Any = None) -> None:
+        """Progress, written at most ten times per second unless there is something to show."""
+        with self._guard:
+            now = time.monotonic()
+            if result is None and done < total and now - self._last < 0.1:
+                return
+            self._last = now
+        values: dict[str, Any] = {"done": done, "total": total, "note": note}
+        if result is not None:
+            values["result"] = json.dumps(result, allow_nan=False)
+        self._write(values)
+
+    def finish(self, result: Any) -> None:
+        """Done, with a result."""
+        self._write(
+            {
+                "state": "done",
+                "note": "done",
+                "result": json.dumps(result, allow_nan=False),
+                "ended": _now(),
+            }
+        )
+
+    def fail(self, note: str) -> None:
+        """Ended by an error; the note is a fixed sentence."""
+        self._write({"state": "failed", "note": note, "ended": _now()})
+
+    def _write(self, values: dict[str, Any]) -> None:
+        with self.database.begin() as connection:
+            # Only the present attempt's process writes: one that lost its lease has been replaced.
+            mine = (
+                (JOBS.c.id == self.job)
+                & (JOBS.c.state == "running")
+                & (JOBS.c.attempts == self._attempt)
+            )
+            connection.execute(sql.update(JOBS).where(mine).values(**values))
+
+
+async def start_child(
+    module: str, order: dict[str, Any], *, stderr: int = asyncio.subprocess.DEVNULL
+) -> asyncio.subprocess.Process:
+    """A process of the workbench's own, told its order on standard input.
+
+    That stays open: when the workbench dies, the process sees its end and dies too
+    (`end_with_parent`).
+    """
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        f"blindsight.workbench.infra.{module}",
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=stderr,
+        start_new_session=True,
+    )
+    assert process.stdin is not None  # noqa: S101  (a pipe was asked for)
+    process.stdin.write(json.dumps(order).encode() + b"\n")
+    with contextlib.suppress(ConnectionError):
+        await process.stdin.drain()
+    return process
+
+
+def end_with_parent() -> None:
+    """Leave when standard input ends: the workbench is gone, and so is the reason to work."""
+
+    def watch() -> None:
+        # Not through sys.stdin: its lock, held here, would stop the interpreter from ending in
+        # peace.
+        while os.read(0, 4096):
+            pass
+        os._exit(75)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def _read(row: dict[str, Any]) -> Job:
+    return {
+        **row,
+        "arguments": json.loads(row["arguments"]),
+        "result": json.loads(row["result"]) if row["result"] else None,
+    }
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -1,0 +1,185 @@
+"""The process of one site in a federation: its parties, each in a thread, until the last round is
+learned.
+
+Told on standard input which folder is its own. It writes what the page shows, and ends with 0 when
+all is done; killed at any moment and started again, it goes on.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from blindsight.core import threads
+
+threads.limit()
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import numpy as np  # noqa: E402
+
+from blindsight.core.errors import ProtocolError  # noqa: E402
+from blindsight.core.storage import write_atomically  # noqa: E402
+from blindsight.federated.flower.homes import Home  # noqa: E402
+from blindsight.federated.flower.parties import open_service  # noqa: E402
+from blindsight.federated.flower.plan import read_rows  # noqa: E402
+from blindsight.federated.flower.running import run_aggregator  # noqa: E402
+from blindsight.federated.mailbox.party import keep_party  # noqa: E402
+from blindsight.workbench.infra.jobs import end_with_parent  # noqa: E402
+
+__all__ = ["Site", "main", "take_part"]
+
+_LAST_WORDS = 30.0
+_LATE = (
+    7 * 86_400.0
+)  # seconds for which the collector keeps the last result for a site that is away
+_NO_USER = 1000  # addresses of key holders lie far above
+
+
+class Site:
+    """What the page is told, and when the work here is over."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.over = folder, threading.Event()
+        self.homes = {path.name: Home(path) for path in sorted((folder / "parties").iterdir())}
+        self.user = next(home for home in self.homes.values() if home.about["role"] == "user")
+        self._test, self._guard, self._sent = read_rows(folder / "held.npz"), threading.Lock(), 0
+        path = folder / "progress.json"
+        self.says: dict[str, Any] = (
+            json.loads(path.read_bytes()) if path.exists() else {"rounds": [], "joined": {}}
+        )
+        self._since = time.time()
+        if "alone" not in self.says:
+            self.say(alone=self._alone(), start=self._right(self.user.plan.initial))
+
+    def say(self, **words: Any) -> None:
+        """Change what the page shows."""
+        with self._guard:
+            self.says |= words
+            write_atomically(self.folder / "progress.json", json.dumps(self.says).encode())
+
+    def answered(self, service: Any, size: int) -> None:
+        """After every message of the user: a new model is counted on the photos kept aside."""
+        self._sent += size
+        if self.says.get("away"):
+            self.say(away=None)
+        if service.turn - 1 > len(self.says["rounds"]):
+            opened, now = service.user.result, time.time()
+            line = {
+                "round": service.turn - 1,
+                "who": [int(number) for number in opened.contributors]
+                if opened is not None
+                else [],
+                "right": self._right(service.weights),
+                "seconds": round(now - self._since, 1),
+                "bytes": self._sent,
+            }
+            self._since, self._sent = now, 0
+            self.say(rounds=[*self.says["rounds"], line])
+        if service.turn > service.plan.rounds:
+            shutil.copyfile(service.home.model, self.folder / "model.safetensors")
+            self.over.set()
+
+    def status(self, found: dict[str, Any] | None) -> None:
+        """What the collector knows: who has come, and for whom it waits."""
+        if found is None:
+            return
+        users = [number for number in found["seen"] if number < _NO_USER]
+        joined = self.says["joined"] | {
+            str(n): self.says["joined"].get(str(n), time.time()) for n in users
+        }
+        news = {
+            "joined": joined,
+            "round": found["round"],
+            "sent": found["users_in"],
+            "waiting": found["waiting"],
+        }
+        if len(found["rounds"]) >= found["planned"]:
+            news["late"] = found["late"]
+        if any(self.says.get(name) != value for name, value in news.items()):
+            self.say(**news)
+            for number in joined:  # its secrets are not needed here any longer
+                (self.folder / "invitations" / f"site-{number}.txt").unlink(missing_ok=True)
+
+    def _right(self, weights: Any) -> int:
+        """How many of 100 photos kept aside a model names rightly."""
+        return round(100 * self.user.plan.accuracy(np.asarray(weights), *self._test))
+
+    def _alone(self) -> int:
+        """The same for a model of this site's photos only, after as many rounds."""
+        plan = self.user.plan
+        trainer = plan.trainer(*read_rows(self.folder / "rows.npz"), user=self.user.number)
+        weights = plan.initial
+        for turn in range(1, plan.rounds + 1):
+            weights = trainer(weights, turn)
+        return self._right(weights)
+
+
+def take_part(folder: Path, bind: str | None) -> None:
+    """Run every party of the site until the user has learned the last round, and the collector is
+    done.
+    """
+    site = Site(folder)
+
+    def keep(home: Home) -> None:
+        user = home.path == site.user.path
+        data = folder / "rows.npz" if user else None
+
+        def away(words: str) -> None:
+            if user:
+                site.say(away=time.time())
+
+        try:
+            keep_party(
+                home,
+                data=data,
+                say=away,
+                stop=site.over.is_set,
+                after=site.answered if user else None,
+            )
+        except BaseException as error:
+            if isinstance(error, ProtocolError):
+                site.say(problem="The collector refuses this site. Ask it for a new invitation.")
+            os._exit(70)  # half a site is none: the workbench starts all of it again
+
+    site.answered(
+        open_service(site.user, folder / "rows.npz"), 0
+    )  # perhaps the last round was learned, but not told
+    parties = {
+        name: threading.Thread(target=keep, args=(home,), daemon=True)
+        for name, home in site.homes.items()
+        if home.about["role"] != "aggregator"
+    }
+    for thread in parties.values():
+        thread.start()
+    if "aggregator" in site.homes:
+        for status in run_aggregator(site.homes["aggregator"], bind=bind, linger=_LATE):
+            site.status(status)
+        if not site.over.wait(
+            _LAST_WORDS
+        ):  # started again after the end: the collector has the model too
+            shutil.copyfile(site.homes["aggregator"].model, folder / "model.safetensors")
+            site.over.set()
+    site.over.wait()
+    parties[site.user.path.name].join(
+        _LAST_WORDS
+    )  # it tells the collector that the last result has come
+    site.say(finished=True, waiting="")
+
+
+def main() -> None:
+    """Take part in one federation."""
+    order = json.loads(sys.stdin.buffer.readline())
+    end_with_parent()
+    os.nice(max(0, 5 - os.nice(0)))
+    take_part(Path(order["folder"]), order["bind"])
+    os._exit(0)  # threads may still wait for a message that nobody needs
+
+
+if __name__ == "__main__":
+    main()

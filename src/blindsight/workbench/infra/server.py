@@ -1,0 +1,213 @@
+"""The HTTP server's own limits: uvicorn on h11, with deadlines for headers and bodies and a bound
+on connections.
+
+A request's line and headers must arrive within `header_seconds`, its body within `body_seconds` and
+one further second for every 64 KB, and an answer must be taken. At most `connections` are open: one
+more ends the one whose client is slowest to send or to read, so that people who only hold
+connections open cannot keep others out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import fcntl
+import socket
+from pathlib import Path
+from typing import IO, Any
+
+import h11
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from blindsight.core.errors import InvalidParameter
+from blindsight.workbench.infra.settings import Settings
+
+__all__ = [
+    "bound_memory",
+    "bound_protocol",
+    "check_index",
+    "listening_socket",
+    "lock_state",
+    "serve",
+]
+
+_LARGEST_HEAD = 32 * 1024
+_SLOWEST_BODY = 64 * 1024  # bytes per second beyond the first seconds
+_LENT = 1024
+_M_ARENA_MAX = -8  # of glibc's malloc.h
+_ARENAS = 2
+
+
+def bound_protocol(settings: Settings) -> type[H11Protocol]:
+    """uvicorn's protocol with this workbench's limits."""
+
+    class Bounded(H11Protocol):
+        """One connection; its deadline is the phase's, and bytes that trickle in do not move it."""
+
+        _timer: asyncio.TimerHandle | None = None
+        _phase: tuple[Any, int] = (None, 0)
+        _begun, _received = 0.0, 0
+        _unread: asyncio.TimerHandle | None = None
+
+        def connection_made(self, transport: Any) -> None:
+            super().connection_made(transport)
+            surplus = len(self.connections) - settings.connections
+            if surplus > 0:
+                others = (c for c in self.connections if isinstance(c, Bounded) and c is not self)
+                held = sorted((c for c in others if c._is_the_clients_turn()), key=Bounded._pace)
+                for slow in held[:surplus]:
+                    slow.transport.abort()
+                if not held and surplus > settings.connections:  # all are being answered
+                    self.transport.abort()
+            self._watch()
+
+        def _is_the_clients_turn(self) -> bool:
+            """Whether it is for the client to send or to read: not while its answer is being worked
+            on.
+            """
+            worked_on = self.cycle is not None and not self.cycle.response_started
+            return not worked_on or self.conn.their_state is h11.SEND_BODY
+
+        def _pace(self) -> float:
+            """Bytes a second of what it is about to send; a connection is lent its first
+            kilobyte.
+            """
+            return (_LENT + self._received) / (self.loop.time() - self._begun + 0.5)
+
+        def pause_writing(self) -> None:
+            super().pause_writing()
+            self._unread = self.loop.call_later(settings.body_seconds, self.transport.abort)
+
+        def resume_writing(self) -> None:
+            super().resume_writing()
+            if self._unread is not None:
+                self._unread.cancel()
+                self._unread = None
+
+        def data_received(self, data: bytes) -> None:
+            self._received += len(data)
+            if self.timeout_keep_alive_task is not None:
+                self._phase = (
+                    None,
+                    0,
+                )  # the next request begins with its first byte, not with the pause before
+            super().data_received(data)
+            self._watch()
+
+        def handle_events(self) -> None:
+            super().handle_events()
+            self._watch()
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            self._cancel()
+            if self._unread is not None:
+                self._unread.cancel()
+            super().connection_lost(exc)
+
+        def _watch(self) -> None:
+            """Begin a deadline when a phase begins: waiting for a head, or for the rest of a
+            body.
+            """
+            state = self.conn.their_state
+            phase = (state, id(self.cycle))
+            if phase == self._phase or self.transport is None:
+                return
+            self._phase, self._begun, self._received = phase, self.loop.time(), 0
+            self._cancel()
+            seconds = {h11.IDLE: settings.header_seconds, h11.SEND_BODY: settings.body_seconds}.get(
+                state
+            )
+            if seconds is not None:
+                self._timer = self.loop.call_later(seconds, self._late, seconds)
+
+        def _late(self, seconds: float) -> None:
+            state = self.conn.their_state
+            if state is h11.IDLE and self.timeout_keep_alive_task is not None:
+                return  # between two requests: the keep-alive timeout is in charge
+            spent = self.loop.time() - self._begun
+            allowed = seconds + (self._received / _SLOWEST_BODY if state is h11.SEND_BODY else 0.0)
+            if spent < allowed:
+                self._timer = self.loop.call_later(allowed - spent + 0.05, self._late, seconds)
+                return
+            self.transport.abort()
+
+        def _cancel(self) -> None:
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+
+    return Bounded
+
+
+def listening_socket(settings: Settings) -> socket.socket:
+    """The port, taken before anything else is begun; a busy one is said in words."""
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    found = socket.socket(family, socket.SOCK_STREAM)
+    found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        found.bind((settings.host, settings.port))
+    except OSError as error:
+        found.close()
+        raise InvalidParameter(
+            f"port {settings.port} on {settings.host} cannot be used ({error.strerror}). "
+            "Is the workbench running already? Choose another with --port."
+        ) from None
+    return found
+
+
+def check_index(settings: Settings) -> None:
+    """Refuse a folder that is no index before anything is begun."""
+    if settings.index != "mnist5k":
+        from blindsight.index.photos import PhotoFolder
+
+        PhotoFolder.read(Path(settings.index))
+
+
+def lock_state(settings: Settings) -> IO[str]:
+    """The state folder, for this process alone: a second workbench on it would run its jobs
+    twice.
+    """
+    settings.state.mkdir(parents=True, exist_ok=True, mode=0o700)
+    found = (settings.state / "lock").open("a", encoding="ascii")
+    try:
+        fcntl.flock(found, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        found.close()
+        raise InvalidParameter(
+            f"another workbench uses {settings.state}. Choose another folder with --state."
+        ) from None
+    return found
+
+
+def bound_memory() -> None:
+    """Let all threads share two heaps, before the first thread starts.
+
+    By default glibc gives each thread a heap of its own, and each keeps the most that it ever held:
+    under fifty people the server's memory crept upwards for minutes although nothing was kept.
+    Other C libraries do without the call.
+    """
+    with contextlib.suppress(AttributeError, OSError):
+        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, _ARENAS)
+
+
+def serve(app: Any, settings: Settings, listener: socket.socket) -> None:
+    """Until a signal ends it."""
+    config = uvicorn.Config(
+        app,
+        http=bound_protocol(settings),
+        ws="none",
+        # every malformed request would be a line; the workbench counts them itself
+        log_level="error",
+        access_log=False,  # the workbench logs routes, never addresses with their queries
+        server_header=False,
+        proxy_headers=bool(settings.proxies),
+        forwarded_allow_ips=list(settings.proxies),
+        limit_concurrency=4
+        * settings.connections,  # connections that end are counted for a moment more
+        timeout_graceful_shutdown=5,
+        timeout_keep_alive=20,
+        h11_max_incomplete_event_size=_LARGEST_HEAD,
+    )
+    uvicorn.Server(config).run(sockets=[listener])

@@ -1,0 +1,293 @@
+"""Budget and audit: what is left, whether the books are in order, and "attack what I gave away"."""
+
+from __future__ import annotations
+
+import csv
+import io
+from dataclasses import replace
+from pathlib import Path as FilePath
+from typing import Annotated, Any
+
+import numpy as np
+from fastapi import APIRouter, Path, Request
+from fastapi.responses import FileResponse, Response
+
+from blindsight.core.errors import LedgerError, LedgerTampered
+from blindsight.privacy import Guarantee
+from blindsight.privacy.ledger import datasets as accounts_in
+from blindsight.workbench.infra.access import Owner, Parts, Studio
+from blindsight.workbench.infra.datasets import DataSet, DataSets, Release, today
+from blindsight.workbench.infra.jobs import JobContext
+from blindsight.workbench.infra.problems import Problem, documented
+from blindsight.workbench.infra.shell import Bar, bar_of, counted, plain, price_of, render
+from blindsight.workbench.pages.home import LEAST_ATTACKED, budget_of, what_was_paid
+from blindsight.workbench.pages.jobs import REPORT
+from blindsight.workbench.pages.photo_library import released_cells, vault_of
+from blindsight.workbench.pages.protect import Next
+from blindsight.workbench.pages.tags import plain_cell
+
+__all__ = ["router", "run"]
+
+router = APIRouter(tags=["budget"])
+_TRIALS = 60_000
+_PAIRS = 4
+
+
+@router.get("/budget", include_in_schema=False)
+async def page(request: Request, studio: Parts, release: str | None = None) -> Response:
+    """Opening it spends nothing."""
+    return await studio.ledger_lane.run(_page, request, studio, release)
+
+
+@router.get(
+    "/api/books.csv",
+    summary="The books as a table",
+    response_class=Response,
+    responses=documented("ledger") | {200: {"content": {"text/csv": {}}}},
+)
+async def books(studio: Parts, asker: Owner) -> Response:
+    """What happened to the data sets, as the page shows it; `/api/ledger/export.json` has what
+    proves it.
+    """
+    lines = await studio.ledger_lane.run(lambda: _books(studio, studio.datasets.listed()))
+    sheet = io.StringIO()
+    writer = csv.writer(sheet)
+    writer.writerow(
+        ["when (UTC)", "what happened", "data set", "about each", "price (epsilon)", "left"]
+    )
+    for line in lines:
+        writer.writerow(
+            plain_cell(line[name]) for name in ("time", "what", "set", "unit", "price", "left")
+        )
+    headers = {"Content-Disposition": 'attachment; filename="books.csv"'}
+    return Response(sheet.getvalue(), media_type="text/csv", headers=headers)
+
+
+@router.get(
+    "/api/releases/{release}/report.html",
+    summary="The report of the last attack",
+    response_class=FileResponse,
+    responses=documented("not_found") | {200: {"content": {"text/html": {}}}},
+)
+def report(
+    release: Annotated[str, Path(pattern="^[0-9a-f]{12}$", description="A release's number.")],
+    studio: Parts,
+    asker: Owner,
+) -> FileResponse:
+    """For the owner, and whom the owner shows it: it has small pictures of photos in it."""
+    one, found = _release(studio.datasets, release)
+    path = _reports(studio.datasets, one, found) / "report.html"
+    if not path.is_file():
+        raise Problem("not_found")
+    return FileResponse(path, media_type="text/html", filename="report.html", headers=REPORT)
+
+
+@router.post(
+    "/api/releases/{release}/attack",
+    status_code=202,
+    summary="Attack a release of one's own",
+    responses=documented("not_found", "too_few_photos", "busy"),
+)
+def attack(
+    release: Annotated[str, Path(pattern="^[0-9a-f]{12}$", description="A release's number.")],
+    studio: Parts,
+    asker: Owner,
+) -> Next:
+    """With the photos in the vault as the truth; nothing leaves, nothing is spent."""
+    one, found = _release(studio.datasets, release)
+    if _too_few(found):
+        raise Problem("too_few_photos")
+    job = studio.jobs.add("attack", {"dataset": one.id, "release": found.id}, asker.name)
+    return Next(next=f"/budget?release={found.id}#attack", job=job["id"])
+
+
+def run(arguments: dict[str, Any], place: JobContext) -> dict[str, Any]:
+    """What a stranger who holds the release makes of it, measured against the photos it stands
+    for.
+    """
+    datasets = DataSets(place.settings)
+    one, release = _release(datasets, arguments["release"])
+    place.say(0, 4, "reading what was given away")
+    found = (
+        _index(datasets, one, release, place)
+        if release.kind == "search"
+        else _model(datasets, release)
+    )
+    result = {"when": today(), "photos": release.photos, **found}
+    datasets.keep_release(one, replace(datasets.get(one.id).release(release.id), attack=result))
+    return {"refuted": result["refuted"]}
+
+
+def _index(datasets: DataSets, one: DataSet, release: Release, place: JobContext) -> dict[str, Any]:
+    """An index: the library's own attack on a release, with the photos as the truth, and its report
+    into the vault.
+    """
+    from blindsight.audit.release import audit_release
+
+    labels = "folder" if one.person != "folder" and _in_folders(datasets, one) else None
+    folder, vault = datasets.folder(release), vault_of(datasets, one)
+    found = audit_release(
+        folder, vault.path, photos=one.source, labels=labels, trials=_TRIALS, progress=place.say
+    )
+    found.write(_reports(datasets, one, release))
+    audited, guessed = found.card.audited, found.guessed
+    ids, cells, _ = released_cells(datasets, release)
+    return {
+        "epsilon": 0.0 if audited is None else round(float(audited.epsilon), 2),
+        "refuted": found.refuted,
+        "looked_at": found.looked_at,
+        "kinds": None if guessed is None else guessed.source,
+        "guess": None if guessed is None else round(100 * guessed.share),
+        "luck": None if guessed is None else round(100 * guessed.luck),
+        "singled": float(found.singled.top1),
+        "hits": round(float(found.searched.hits), 1),
+        "plain_hits": round(float(found.searched.features), 1),
+        "pairs": _pairs(cells, ids),
+        "advice": found.advice(),
+    }
+
+
+def _model(datasets: DataSets, release: Release) -> dict[str, Any]:
+    """A model or published tags: what is released about one record, attacked on the worst that it
+    could be.
+    """
+    from blindsight.audit.target import audit, audit_file
+
+    folder = datasets.folder(release)
+    files = {"tags": "tagger.safetensors", "metric": "metric.safetensors"}
+    if release.kind == "published":
+        stated = Guarantee.from_json((folder / "guarantee.json").read_text(encoding="utf-8"))
+        found = audit(stated.releases[0].mechanism, trials=_TRIALS)
+    else:
+        found = audit_file(folder / files[release.kind], trials=_TRIALS)
+    audited = getattr(found.card, "audited", None)
+    return {
+        "epsilon": 0.0 if audited is None else round(float(audited.epsilon), 2),
+        "refuted": bool(found.verdict is not None and found.verdict.refuted),
+        "advice": [],
+    }
+
+
+def _in_folders(datasets: DataSets, one: DataSet) -> bool:
+    """Whether the photos lie in several folders, which then say what they show."""
+    folders = {photo.name.rpartition("/")[0] for photo in datasets.photos(one)}
+    return not one.dropped and 2 <= len(folders) <= one.photos // 2
+
+
+def _reports(datasets: DataSets, one: DataSet, release: Release) -> FilePath:
+    return datasets.vault(one) / "audits" / release.id
+
+
+def _pairs(cells: Any, ids: list[str]) -> list[dict[str, Any]]:
+    """Photos drawn at random, each beside another one with the same code: what the code cannot tell
+    apart.
+    """
+    rng = np.random.default_rng()
+    pairs: list[dict[str, Any]] = []
+    for row in rng.permutation(len(ids)):
+        others = np.flatnonzero((cells == cells[row]) & (np.arange(len(ids)) != row))
+        if len(others) and len(pairs) < _PAIRS:
+            pairs.append({"yours": ids[row], "same": ids[int(rng.choice(others))]})
+    return pairs
+
+
+def _release(datasets: DataSets, number: str) -> tuple[DataSet, Release]:
+    for one in datasets.listed():
+        for release in one.releases:
+            if release.id == number:
+                return one, release
+    raise Problem("not_found")
+
+
+def _page(request: Request, studio: Studio, release: str | None) -> Response:
+    identity = request.state.identity
+    context: dict[str, Any] = {
+        "title": "Budget and audit",
+        "sets": [],
+        "releases": [],
+        "release": None,
+    }
+    if identity is not None:
+        owner = identity.role == "owner"
+        sets = studio.datasets.listed() if owner else []
+        context["sets"] = [(one, budget_of(studio, one)) for one in sets]
+        context["own"] = (
+            None if owner else bar_of(studio.budgets.ledger(identity).balance("record"))
+        )
+        every = [(one, r) for one in sets for r in one.releases]
+        context["releases"] = sorted(every, key=lambda pair: pair[1].made, reverse=True)
+        chosen = next(((o, r) for o, r in context["releases"] if r.id == release), None)
+        if release is not None and chosen is None:
+            raise Problem("not_found")
+        chosen = chosen or next(iter(context["releases"]), None)
+        if chosen is not None:
+            context["one"], context["release"] = chosen
+            context["job"], context["too_few"] = (
+                studio.jobs.under_way("attack", release=chosen[1].id),
+                _too_few(chosen[1]),
+            )
+            context["advice"] = _advice(chosen[1])
+        context["books"] = _books(studio, sets) if owner else []
+        context["order"] = _in_order(studio, sets) if owner else None
+    return render(request, studio, "budget.html", context, roles=("analyst", "aggregator"))
+
+
+def _too_few(release: Release) -> bool:
+    return release.kind == "search" and release.photos < LEAST_ATTACKED
+
+
+def _advice(release: Release) -> str | None:
+    """Driven by what was measured; a bound that holds is no comfort where the attack succeeds."""
+    attack = release.attack
+    if attack is None:
+        return None
+    if attack["refuted"]:
+        return "The promise does not hold. Do not give this release away, and report it."
+    words = [f"{advice[:1].upper()}{advice[1:]}." for advice in attack.get("advice", [])]
+    if release.kind == "search" and (attack["guess"] or 0) >= max(30, 2 * (attack["luck"] or 0)):
+        words.append(
+            "If the kind of photo is itself a secret (a diagnosis, say), do not give away more of "
+            "this index."
+        )
+    words.append("What is out cannot be called back.")
+    return " ".join(words)
+
+
+def _in_order(studio: Studio, sets: list[DataSet]) -> dict[str, Any]:
+    """Every chain of the ledger, from the first entry to the head."""
+    entries, broken = 0, []
+    place = studio.settings.ledger_place
+    try:
+        names = accounts_in(place)
+    except LedgerError:
+        names = []
+    for name in names:
+        try:
+            entries += studio.budgets.named(name).verify().sequence
+        except LedgerTampered:
+            broken.append(name)
+    return {"entries": counted(entries, "entry").replace("entrys", "entries"), "broken": broken}
+
+
+def _books(studio: Studio, sets: list[DataSet]) -> list[dict[str, Any]]:
+    """What happened to the data sets, newest first, in plain words."""
+    lines: list[dict[str, Any]] = []
+    for one in sets:
+        left: dict[str, float] = {}
+        for entry in studio.budgets.named(one.account, create=True).entries():
+            price, unit = entry.amount.epsilon, entry.unit
+            granted = entry.kind == "grant"
+            left[unit] = price if granted else left.get(unit, 0.0) - price
+            what = "Budget set by you" if granted else what_was_paid(entry.what)[0]
+            lines.append(
+                {
+                    "time": entry.time[:16].replace("T", " "),
+                    "what": what,
+                    "set": one.name,
+                    "price": "–" if granted else price_of(price),
+                    "unit": {"record": "photo"}.get(unit, unit),
+                    "left": plain(Bar(left[unit], 0.0, unit).left),
+                    "order": (entry.time, entry.sequence),
+                }
+            )
+    return sorted(lines, key=lambda line: line["order"], reverse=True)[:200]

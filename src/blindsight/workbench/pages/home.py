@@ -1,0 +1,184 @@
+"""Home: the data sets on this machine, what is left of each budget, what was given away, and one
+button.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, Path, Request
+from fastapi.responses import FileResponse, RedirectResponse, Response
+
+from blindsight.privacy import Cost
+from blindsight.workbench.infra.access import Owner, Parts, Studio
+from blindsight.workbench.infra.datasets import DataSet
+from blindsight.workbench.infra.problems import Problem, documented
+from blindsight.workbench.infra.shell import Bar, Strip, bar_of, plain, price_of, render
+from blindsight.workbench.pages.sign_in import signed_in
+
+__all__ = [
+    "LEAST_ATTACKED",
+    "budget_of",
+    "chosen",
+    "open_account",
+    "reached",
+    "router",
+    "search_strip",
+    "what_was_paid",
+]
+
+router = APIRouter()
+LEAST_ATTACKED = 20  # photos in an index, for what an attack counts on them to mean anything
+
+
+@router.get("/", include_in_schema=False)
+async def home(request: Request, studio: Parts, token: str | None = None) -> Response:
+    """The first page; with the secret of the link that was printed at the start, the way in."""
+    if token is not None:
+        return await signed_in(request, studio, token, link=True) or RedirectResponse(
+            "/login", status_code=303
+        )
+    identity = request.state.identity
+    if identity is not None and identity.role != "owner":
+        return RedirectResponse("/budget", status_code=303)
+    return await studio.ledger_lane.run(_home, request, studio)
+
+
+@router.get(
+    "/api/datasets/{dataset}/photos/{photo}",
+    tags=["data sets"],
+    summary="A photo's small picture, for the owner",
+    response_class=FileResponse,
+    responses=documented("not_found") | {200: {"content": {"image/jpeg": {}}}},
+)
+def thumbnail(
+    studio: Parts,
+    asker: Owner,
+    dataset: str = Path(pattern="^[0-9a-f]{12}$"),
+    photo: str = Path(pattern="^[0-9a-f]{32}$"),
+) -> FileResponse:
+    """From the vault; nobody else can ask for it."""
+    path = studio.datasets.thumbnail(studio.datasets.get(dataset), photo)
+    if not path.is_file():
+        raise Problem("not_found")
+    return FileResponse(
+        path, media_type="image/jpeg"
+    )  # kept by no browser: it would outlive the session
+
+
+def _home(request: Request, studio: Studio) -> Response:
+    sets = studio.datasets.listed() if request.state.identity is not None else []
+    shown = [_card(studio, one) for one in sets]
+    newest = max((r for one in sets for r in one.releases), key=lambda r: r.made, default=None)
+    owner = next((one for one in sets if newest in one.releases), None)
+    context: dict[str, Any] = {
+        "title": "Your images",
+        "menu_word": "Home",
+        "cards": shown,
+        "roots": [str(root) for root in studio.settings.photos],
+        "newest": newest,
+        "newest_set": owner,
+        "keep": studio.datasets.vault(owner) if owner else "",
+        "give": studio.datasets.folder(newest) if newest else "",
+    }
+    return render(request, studio, "home.html", context)
+
+
+def _card(studio: Studio, one: DataSet) -> dict[str, Any]:
+    last = max((r for r in one.releases if r.attack), key=lambda r: r.attack["when"], default=None)  # type: ignore[index]
+    return {
+        "set": one,
+        "bar": budget_of(studio, one),
+        "spent": _spent(studio, one),
+        "film": studio.datasets.photos(one)[:6],
+        "releases": sorted(one.releases, key=lambda r: r.made),
+        "attacked": last,
+        "waiting": [
+            r
+            for r in one.releases
+            if r.kind == "search" and not r.attack and r.photos >= LEAST_ATTACKED
+        ],
+    }
+
+
+def _spent(studio: Studio, one: DataSet) -> str:
+    """What the budget went into, in the order of the books."""
+    sums: dict[str, float] = {}
+    for entry in studio.budgets.named(one.account, create=True).entries():
+        if entry.kind == "charge" and entry.unit == ("person" if one.most else "record"):
+            name = what_was_paid(entry.what)[1]
+            sums[name] = sums.get(name, 0.0) + entry.amount.epsilon
+    return ", ".join(f"{price_of(epsilon)} on {name}" for name, epsilon in sums.items())
+
+
+def what_was_paid(words: str) -> tuple[str, str]:
+    """A charge as the pages call it: what happened, and on what."""
+    known = {
+        "codes of photos": ("Search index given away", "the search index"),
+        "tags of photos": ("Tags published", "published tags"),
+        "training a tagger": ("Tag model learned", "the tag model"),
+        "way to compare": ("Way to compare learned", "a way to compare"),
+        "training together": ("Trained together with other sites", "training together"),
+    }
+    found = next((said for begins, said in known.items() if words.startswith(begins)), None)
+    return found or (words[:1].upper() + words[1:], words)
+
+
+def open_account(studio: Studio, one: DataSet) -> None:
+    """A new data set's budget, before any photo is looked at."""
+    ledger, settings = studio.budgets.named(one.account, create=True), studio.settings
+    ledger.grant(
+        Cost(epsilon=settings.photo_budget, delta=1e-3, unit="record"), what="budget set by you"
+    )
+    if one.most:
+        ledger.grant(
+            Cost(epsilon=settings.person_budget, delta=1e-3, unit="person"),
+            what="budget set by you",
+        )
+
+
+def budget_of(studio: Studio, one: DataSet, *, this: float = 0.0) -> Bar:
+    """Where the data set's account stands."""
+    ledger = studio.budgets.named(one.account, create=True)
+    return bar_of(ledger.balance("person" if one.most else "record"), this=this)
+
+
+def chosen(
+    studio: Studio, number: str | None, *, released: bool = False
+) -> tuple[list[DataSet], DataSet | None]:
+    """The data sets that a page can work on, and the one that was asked for (or the newest)."""
+    sets = [
+        one for one in studio.datasets.listed() if one.scanned and (one.releases or not released)
+    ]
+    found = next((one for one in sets if one.id == number), None)
+    if number is not None and found is None:
+        raise Problem("not_found")
+    return sets, found or next(iter(sets), None)
+
+
+def reached(one: DataSet, kind: str) -> str:
+    """How much of what is promised the last attack on the newest release of a kind has reached."""
+    newest = max((r for r in one.releases if r.kind == kind), key=lambda r: r.made, default=None)
+    return (
+        f"≥ {plain(newest.attack['epsilon'])}"
+        if newest is not None and newest.attack
+        else "not yet"
+    )
+
+
+def search_strip(
+    studio: Studio, one: DataSet, epsilon: float, attack: dict[str, Any] | None, note: str
+) -> Strip:
+    """What is said of a search index, on the pages that use one."""
+    reached = f"≥ {plain(attack['epsilon'])}" if attack and attack.get("epsilon") else "not yet"
+    return Strip(
+        leaves="Nothing while you search. The index that was given away holds one code for each "
+        "photo.",
+        stays="Your question, the photos, these thumbnails.",
+        promised=f"ε {plain(epsilon)}",
+        proven=f"ε {plain(epsilon)}",
+        attacked=reached,
+        says="per photo, for the index; smaller is safer",
+        bar=budget_of(studio, one),
+        note=note,
+    )

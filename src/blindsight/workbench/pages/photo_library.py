@@ -1,0 +1,395 @@
+"""The pages' way to the library: photos to features and codes, and what others can make of the
+codes.
+
+Whatever is computed here from photos stays in the vault, or goes through `index` and the ledger
+into a release.
+"""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from blindsight.core import storage
+from blindsight.core.errors import HostileFile, UnchargedRelease
+from blindsight.workbench.infra.datasets import DataSet, DataSets, Photo, Release, today
+
+if TYPE_CHECKING:
+    from blindsight.codebooks import Codebook
+    from blindsight.index.encoder import PhotoEncoder, Recipe
+    from blindsight.index.photos import Scan
+    from blindsight.privacy import Guarantee, Ledger
+    from blindsight.privacy.vault import Vault
+
+__all__ = [
+    "EPSILONS",
+    "Coding",
+    "book_of",
+    "coding",
+    "codings",
+    "columns",
+    "directions",
+    "encoder",
+    "keep_thumbnail",
+    "paid",
+    "points_of",
+    "release_photos",
+    "released_cells",
+    "rows_of",
+    "scan",
+    "vault_of",
+    "word_point",
+]
+
+Say = Callable[[int, int, str], None]
+EPSILONS = (2.0, 4.0, 8.0, 16.0)
+_THUMBNAIL = 320
+_BATCH = 32
+_NOBODYS = "nobody is known whose it is"
+_WORDS = {
+    2.0: "says very little",
+    4.0: "a rough idea",
+    8.0: "the kind of photo",
+    16.0: "nearly the photo itself",
+}
+
+
+def scan(datasets: DataSets, one: DataSet, say: Say) -> DataSet:
+    """Read every photo once: thumbnails and features into the vault, and a list of what could not
+    be read.
+    """
+    from blindsight.data import read_image, to_rgb
+    from blindsight.encoders import feature_recipe
+    from blindsight.index.encoder import default_features
+
+    folder, features = Path(one.source), default_features()
+    recipe = feature_recipe(features)
+    shown = _dropped_names(datasets, one)
+    found, nobodys = _recognised(datasets, one)
+    records = found.records
+    photos: list[Photo] = []
+    refused = [(shown.get(name, name), _why(why, name)) for name, why in found.refused]
+    refused += [(shown.get(name, name), _NOBODYS) for name in nobodys]
+    waiting: list[NDArray[np.uint8]] = []
+    blocks: list[NDArray[Any]] = []
+    for done, (record, names) in enumerate(records.items()):
+        say(done, len(records), f"reading {done:,} of {len(records):,} photos")
+        name = shown.get(names[0], names[0])
+        try:
+            pixels = read_image(folder / names[0])
+        except HostileFile as error:
+            refused.append((name, _why(str(error), names[0])))
+            continue
+        photos.append(Photo(record, name))
+        keep_thumbnail(pixels, datasets.thumbnail(one, record))
+        waiting.append(to_rgb(pixels, recipe.size))
+        if len(waiting) == _BATCH:
+            blocks.append(recipe.rows(np.stack(waiting)).astype(np.float32))
+            waiting = []
+    if waiting:
+        blocks.append(recipe.rows(np.stack(waiting)).astype(np.float32))
+    # In the order of their random numbers: a release in this order tells nothing of folders and
+    # dates.
+    order = sorted(range(len(photos)), key=lambda i: photos[i].id)
+    rows = np.concatenate(blocks)[order] if blocks else np.zeros((0, 1), np.float32)
+    vault = datasets.vault(one)
+    storage.save(
+        vault / "features.safetensors", kind="workbench-features", arrays={"rows": rows}, fields={}
+    )
+    listed = [[photos[i].id, photos[i].name] for i in order]
+    storage.write_atomically(vault / "photos.json", json.dumps(listed).encode())
+    say(len(records), len(records), "learning the models from public data")
+    says = [asdict(coding(encoder(epsilon, features))) for epsilon in EPSILONS]
+    storage.write_atomically(vault / "coding.json", json.dumps(says).encode())
+    read = {photo.id for photo in photos}
+    people = (
+        len({photo.person for photo in found.photos if photo.record in read}) if one.most else 0
+    )
+    known = replace(datasets.get(one.id), photos=len(photos), refused=tuple(refused), people=people)
+    return datasets.save(replace(known, scanned=True, features=features))
+
+
+def rows_of(datasets: DataSets, one: DataSet) -> NDArray[np.float32]:
+    """The photos' features, in the order of `datasets.photos`; read once while the file stays as it
+    is.
+    """
+    path = datasets.vault(one) / "features.safetensors"
+    return _rows(path, path.stat().st_mtime_ns)
+
+
+@lru_cache(maxsize=4)
+def _rows(path: Path, _changed: int) -> NDArray[np.float32]:
+    rows: NDArray[np.float32] = storage.load(path, kind="workbench-features")[0]["rows"]
+    rows.flags.writeable = False
+    return rows
+
+
+def points_of(datasets: DataSets, one: DataSet) -> NDArray[np.float32]:
+    """The photos' features as directions, computed once while they stay as they are."""
+    path = datasets.vault(one) / "features.safetensors"
+    return _points(path, path.stat().st_mtime_ns)
+
+
+@lru_cache(maxsize=4)
+def _points(path: Path, changed: int) -> NDArray[np.float32]:
+    points = directions(_rows(path, changed))
+    points.flags.writeable = False
+    return points
+
+
+def directions(rows: NDArray[Any]) -> NDArray[np.float32]:
+    """Features as unit vectors about their own mean: their products say how alike photos are
+    without protection.
+    """
+    centred = rows - rows.mean(axis=1, keepdims=True)
+    unit: NDArray[np.float32] = centred / np.maximum(
+        np.linalg.norm(centred, axis=1, keepdims=True), 1e-12
+    )
+    return unit.astype(np.float32)
+
+
+def columns(rows: NDArray[Any], count: int) -> NDArray[np.float64]:
+    """Few columns, by directions that no photo was asked about: drawn once, the same for
+    everybody.
+    """
+    points = directions(rows)
+    basis = np.linalg.qr(np.random.default_rng(12).normal(size=(points.shape[1], 4 * count)))[0]
+    return np.asarray(points @ basis[:, :count] * np.sqrt(points.shape[1] / count), np.float64)
+
+
+@dataclass(frozen=True)
+class Coding:
+    """What one code says, whatever the photos: known before any is looked at.
+
+    cells: how many kinds there are. right: how often a code names the true one. wrong: how often a
+    given other one.
+    """
+
+    epsilon: float
+    cells: int
+    right: float
+    wrong: float
+
+    @property
+    def word(self) -> str:
+        """In three words."""
+        return _WORDS.get(self.epsilon, "")
+
+    def singled_out(self, photos: int) -> float:
+        """How often somebody with a copy of one photo finds its entry, if the photos are spread
+        evenly over kinds.
+        """
+        same = 1 + (photos - 1) / self.cells
+        return self.right / (same * self.right + (photos - same) * self.wrong) if photos else 0.0
+
+
+@lru_cache(maxsize=16)
+def encoder(epsilon: float, features: str) -> PhotoEncoder:
+    """The public model for a budget: learned from public data only, so it is the same for
+    everybody.
+    """
+    from blindsight.index.encoder import make_encoder
+
+    return make_encoder(_recipe(epsilon, features))
+
+
+def coding(made: PhotoEncoder) -> Coding:
+    """What its codes say."""
+    book = book_of(made)
+    right = float(book.mechanism.truth_probability)
+    return Coding(made.recipe.epsilon, book.k, right, (1 - right) / (book.k - 1))
+
+
+def word_point(made: PhotoEncoder, words: str) -> NDArray[np.float32]:
+    """Where words lie in the codebook's space (1, m): a mixture of the public network's classes."""
+    from blindsight.codebooks.embedding import head_space, unit_rows
+    from blindsight.encoders.words import class_weights
+
+    network = made.recipe.image.network
+    assert network is not None  # noqa: S101  (asked before)
+    _, classes = head_space(network)
+    found: NDArray[np.float32] = book_of(made).embedding.moved(
+        unit_rows(class_weights(words)[None] @ classes)
+    )
+    return found
+
+
+def codings(datasets: DataSets, one: DataSet) -> list[Coding]:
+    """What codes would say at each budget on offer, as the scan left it."""
+    return [
+        Coding(**fields)
+        for fields in json.loads((datasets.vault(one) / "coding.json").read_bytes())
+    ]
+
+
+def release_photos(
+    datasets: DataSets, one: DataSet, release: Release, ledger: Ledger, say: Say
+) -> DataSet:
+    """Charge once, then release each photo's code under its random number; continued where a crash
+    stopped it.
+    """
+    from blindsight.index.album import charge, keep_in_step
+    from blindsight.index.encoder import load_encoder, make_encoder
+    from blindsight.index.photos import PhotoFolder, function_of, law_of, stated
+
+    folder, vault = datasets.folder(release), vault_of(datasets, one)
+    say(0, one.photos, "learning the model from public data")
+    recipe = _recipe(release.epsilon, one.features)
+    made = function_of(vault, recipe, make_encoder, load_encoder)
+    guarantee = stated(made.guarantee, names="random", most=one.most)
+    law = law_of(made, guarantee)
+    number = vault.release_of(law)
+    charge(guarantee, vault, number, ledger)
+    place = PhotoFolder.find(folder) or PhotoFolder(
+        folder, recipe.to_fields(), vault.number, number, most=one.most
+    )
+    folder.mkdir(parents=True, exist_ok=True)
+    place.write()
+    made.save(folder)
+
+    def step(done: int, total: int) -> None:
+        say(done, total, f"protecting {done:,} of {total:,} photos")
+
+    found, _ = _recognised(datasets, one)
+    # Those that were read and shown: one that cannot be must not take a place among those that a
+    # person may give.
+    read = {photo.id for photo in datasets.photos(one)}
+    found = replace(found, photos=tuple(photo for photo in found.photos if photo.record in read))
+    done = keep_in_step(place, Path(one.source), found, vault, made, guarantee, law, progress=step)
+    (folder / "card.txt").write_text(_card(release, made, guarantee, done.stored), encoding="utf-8")
+    return datasets.keep_release(
+        one, replace(release, photos=done.stored, left_out=done.left_out, made=today())
+    )
+
+
+def released_cells(
+    datasets: DataSets, release: Release
+) -> tuple[list[str], NDArray[np.int64], PhotoEncoder]:
+    """The numbers, cells and model of a release: what somebody has who was given it."""
+    from blindsight.index.cell_lists import from_codes
+    from blindsight.index.encoder import Recipe, load_encoder
+    from blindsight.index.photos import PhotoFolder
+
+    place = PhotoFolder.read(datasets.folder(release))
+    made = load_encoder(Recipe.from_fields(place.recipe), place.path, None)
+    ids: list[str] = []
+    cells: list[NDArray[np.int64]] = []
+    for names, codes in made.load(place.codes).items():
+        ids += [str(name) for name in names]
+        cells.append(from_codes(codes).astype(np.int64))
+    return ids, np.concatenate(cells) if cells else np.zeros(0, np.int64), made
+
+
+def vault_of(datasets: DataSets, one: DataSet) -> Vault:
+    """The data set's secret key, and which photo is which record."""
+    from blindsight.privacy.vault import Vault
+
+    return Vault.open_or_create(datasets.vault(one) / "vault")
+
+
+def _recognised(datasets: DataSets, one: DataSet) -> tuple[Scan, list[str]]:
+    """The photos of the folder by what they show: copies are one record, and a moved photo is the
+    same.
+
+    Beside them those that nobody is known for, where persons are protected: they could not be
+    counted.
+    """
+    from blindsight.data.reading import SUFFIXES
+    from blindsight.index.photos import photo_names, scan
+
+    folder = Path(one.source)
+    hidden = () if one.dropped else (datasets.settings.state,)
+    names = list(photo_names(folder, SUFFIXES, leave_out=hidden))[: datasets.settings.drop_files]
+    if not one.most:
+        return scan(folder, names, vault_of(datasets, one)), []
+    whose = _persons(datasets, one, names)
+    known = [name for name in names if name in whose]
+    return scan(folder, known, vault_of(datasets, one), persons=whose), [
+        name for name in names if name not in whose
+    ]
+
+
+def _persons(datasets: DataSets, one: DataSet, names: list[str]) -> dict[str, str]:
+    """Whose each photo is; dropped files lie under numbers, so the folders are those of the names
+    they came with.
+    """
+    from blindsight.index.photos import persons_of
+
+    folder = Path(one.source)
+    if one.dropped:
+        shown = _dropped_names(datasets, one)
+        return {name: shown[name].partition("/")[0] for name in names if "/" in shown.get(name, "")}
+    rule = one.person if one.person in ("folder", "dicom") else str(folder / one.person)
+    return persons_of(folder, names, rule, all_known=False)
+
+
+def _recipe(epsilon: float, features: str) -> Recipe:
+    from blindsight.index.encoder import Recipe, default_bits
+
+    return Recipe(
+        epsilon=epsilon, features=features, bits=default_bits("codebook", "record", epsilon)
+    )
+
+
+def _card(release: Release, made: PhotoEncoder, guarantee: Guarantee, stored: int) -> str:
+    says = coding(made)
+    looked = (
+        "Epsilon was chosen after looking at measurements on these very photos."
+        if release.looked
+        else "Epsilon was chosen before anything was measured on these photos."
+    )
+    return (
+        f"Search index of {stored:,} photos\n\n"
+        f"For each photo: one of {says.cells:,} kinds, the true one {100 * says.right:.0f} times "
+        "in 100; "
+        "under a random number, without name, path or date.\n"
+        f"{looked}\n\n{guarantee.card()}\n"
+    )
+
+
+def book_of(made: PhotoEncoder) -> Codebook:
+    """The cells and how they are released."""
+    book = made.codebook
+    assert book is not None  # noqa: S101  (every recipe here is a codebook's)
+    return book
+
+
+@contextmanager
+def paid() -> Iterator[None]:
+    """No word of caution: the release was charged before, or there is none."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UnchargedRelease)
+        yield
+
+
+def keep_thumbnail(pixels: NDArray[np.uint8], path: Path) -> None:
+    """A small picture for the owner."""
+    from PIL import Image
+
+    if not path.exists():
+        small = Image.fromarray(pixels).convert("RGB")
+        small.thumbnail((_THUMBNAIL, _THUMBNAIL))
+        small.save(path, "JPEG", quality=82)
+        path.chmod(0o600)
+
+
+def _why(words: str, name: str) -> str:
+    """The reader's reason, for the owner, without the name that stands beside it."""
+    for begins in (f"{name} cannot be read: ", f"{Path(name).name} "):
+        words = words.removeprefix(begins)
+    return words.rstrip(".")
+
+
+def _dropped_names(datasets: DataSets, one: DataSet) -> dict[str, str]:
+    """Files of a drop lie under numbers; these are the names they came with."""
+    path = datasets.vault(one) / "names.json"
+    return json.loads(path.read_bytes()) if one.dropped and path.exists() else {}

@@ -1,0 +1,445 @@
+"""Protect: choose photos, see what a release would tell, confirm; then a folder to keep and one to
+give away.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets
+import threading
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from pathlib import Path as Places
+from typing import Annotated, Any, Literal
+from urllib.parse import unquote
+
+from fastapi import APIRouter, Request
+from fastapi.responses import FileResponse, Response
+from pydantic import BaseModel, ConfigDict, Field
+
+from blindsight.core.errors import InvalidData
+from blindsight.core.storage import write_atomically
+from blindsight.privacy import Ledger
+from blindsight.workbench.infra.access import DataSetId, Owner, Parts, Studio, scanned
+from blindsight.workbench.infra.datasets import DataSet, DataSets, Release, today
+from blindsight.workbench.infra.jobs import JobContext
+from blindsight.workbench.infra.problems import Problem, documented
+from blindsight.workbench.infra.shell import Strip, plain, render
+from blindsight.workbench.infra.uploads import read_drop
+from blindsight.workbench.pages.home import budget_of, open_account
+from blindsight.workbench.pages.photo_library import Coding, codings, release_photos, scan
+from blindsight.workbench.pages.preview import look_at_own, look_at_public, seen
+
+__all__ = ["router", "run"]
+
+router = APIRouter(tags=["protect"])
+_DROP = {
+    "requestBody": {
+        "required": True,
+        "content": {"application/octet-stream": {"schema": {"type": "string"}}},
+    }
+}
+_names = threading.Lock()
+
+
+class Next(BaseModel):
+    """Where the page goes on."""
+
+    next: str
+    job: str | None = None
+
+
+class Whose(BaseModel):
+    """Who is protected: each photo, or each person, known by the first folder, by PatientID, or by
+    a table's column.
+
+    The table lies in the folder; its first column holds the photos' names relative to it.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+    protect: Literal["photo", "folder", "dicom", "table"] = "photo"
+    most: Annotated[
+        int, Field(ge=1, le=100, description="Photos that one person may give at most.")
+    ] = 4
+    table: Annotated[str, Field(max_length=200)] = ""
+    column: Annotated[str, Field(max_length=100)] = ""
+
+    def rule(self, folder: Places | None) -> tuple[str, int]:
+        """As the data set keeps it; a table must be there, inside the folder, and have the
+        column.
+        """
+        if self.protect == "photo":
+            return "", 0
+        if self.protect == "table":
+            _check_table(folder, self.table, self.column)
+            return f"{self.table}:{self.column}", self.most
+        return self.protect, self.most
+
+
+class Folder(Whose):
+    """A folder under one of the allowed roots, by its path within the root; and a name for it."""
+
+    folder: Annotated[str, Field(max_length=1000)]
+    name: Annotated[str, Field(max_length=60)] = ""
+
+
+class Name(Whose):
+    """A name for what will be dropped."""
+
+    name: Annotated[str, Field(max_length=60)] = "Dropped photos"
+
+
+class Choice(BaseModel):
+    """What is to be released, with the owner's word that a release cannot be called back."""
+
+    model_config = ConfigDict(extra="forbid")
+    epsilon: Annotated[float, Field(gt=0, le=64)]
+    sure: Literal[True]
+
+
+class Dropped(BaseModel):
+    """How many of what was sent are photos."""
+
+    taken: int
+    refused: int
+
+
+@router.get("/protect", include_in_schema=False)
+async def choose_page(request: Request, studio: Parts) -> Response:
+    """First step: a folder, or a drop."""
+
+    def show() -> Response:
+        context = {
+            "title": "Choose photos",
+            "menu_word": "Protect",
+            "folders": list(_folders(studio)),
+        }
+        return render(request, studio, "protect.html", context)
+
+    return await studio.ledger_lane.run(show)
+
+
+@router.get("/protect/{dataset}", include_in_schema=False)
+async def preview_page(dataset: DataSetId, request: Request, studio: Parts) -> Response:
+    """Second step: what others would find, and find out."""
+    return await studio.ledger_lane.run(_preview, request, studio, dataset)
+
+
+@router.get("/protect/{dataset}/{release}", include_in_schema=False)
+async def made_page(
+    dataset: DataSetId, release: DataSetId, request: Request, studio: Parts
+) -> Response:
+    """Third step: two folders and a card."""
+    return await studio.ledger_lane.run(_made, request, studio, dataset, release)
+
+
+@router.post(
+    "/api/protect/folder",
+    status_code=202,
+    summary="Read a folder",
+    responses=documented("not_found", "busy"),
+)
+def take_folder(order: Folder, studio: Parts, asker: Owner) -> Next:
+    """Every photo under it is read once, here; nothing is released."""
+    folder = studio.datasets.allowed(order.folder)
+    person, most = order.rule(folder)
+    one = studio.datasets.add(order.name or folder.name, folder, person=person, most=most)
+    open_account(studio, one)
+    job = studio.jobs.add("protect", {"step": "scan", "dataset": one.id}, asker.name)
+    return Next(next=f"/protect/{one.id}", job=job["id"])
+
+
+@router.post(
+    "/api/protect/new",
+    status_code=201,
+    summary="A data set for dropped photos",
+    responses=documented(),
+)
+def take_name(order: Name, studio: Parts, asker: Owner) -> Next:
+    """Then send photos to `/api/protect/NUMBER/drop`, and end with `/api/protect/NUMBER/scan`."""
+    if order.protect in ("dicom", "table"):
+        raise Problem(
+            "invalid"
+        )  # a drop's files come without a table, and their headers stay behind
+    person, most = order.rule(None)
+    one = studio.datasets.add(order.name, None, person=person, most=most)
+    open_account(studio, one)
+    return Next(next=f"/protect/{one.id}", job=None)
+
+
+@router.post(
+    "/api/protect/{dataset}/drop",
+    summary="Photos, or a zip of photos",
+    openapi_extra=_DROP,
+    responses=documented("not_found", "conflict", "busy"),
+)
+async def take_drop(dataset: DataSetId, request: Request, studio: Parts, asker: Owner) -> Dropped:
+    """Each is opened by a confined process; what is kept is its pixels, at most 512 on a side, in
+    the vault.
+    """
+    one = studio.datasets.get(dataset)
+    if not one.dropped or one.scanned:
+        raise Problem("conflict")
+    taken = refused = 0
+    name = unquote(request.headers.get("x-file-name", "photo"))[:200]
+    async for file, pixels in read_drop(request, studio.decoders, studio.settings, name):
+        if pixels is None:
+            refused += 1
+        else:
+            await studio.ledger_lane.run(_store, studio.datasets, one, file, pixels)
+            taken += 1
+    return Dropped(taken=taken, refused=refused)
+
+
+@router.post(
+    "/api/protect/{dataset}/scan",
+    status_code=202,
+    summary="Read the photos",
+    responses=documented("not_found", "busy"),
+)
+def start_scan(dataset: DataSetId, studio: Parts, asker: Owner) -> Next:
+    """Once all were dropped, or after a folder changed."""
+    one = studio.datasets.get(dataset)
+    job = studio.jobs.add("protect", {"step": "scan", "dataset": one.id}, asker.name)
+    return Next(next=f"/protect/{one.id}", job=job["id"])
+
+
+@router.post(
+    "/api/protect/{dataset}/look",
+    status_code=202,
+    summary="Measure on these very photos",
+    responses=documented("not_found", "busy"),
+)
+def look(dataset: DataSetId, studio: Parts, asker: Owner) -> Next:
+    """Stays here; from then on cards say that epsilon was chosen after looking."""
+    one = scanned(studio, dataset, least=1)
+    studio.datasets.save(replace(one, looked=True))
+    job = studio.jobs.add("protect", {"step": "look", "dataset": one.id}, asker.name)
+    return Next(next=f"/protect/{one.id}?look=own", job=job["id"])
+
+
+@router.post(
+    "/api/protect/{dataset}/release",
+    status_code=202,
+    summary="Make a release",
+    responses=documented("not_found", "busy", "budget", "ledger"),
+)
+def release(dataset: DataSetId, order: Choice, studio: Parts, asker: Owner) -> Next:
+    """Charged once, before anything is made; it goes on after a restart."""
+    one = scanned(studio, dataset, least=1)
+    if one.price(order.epsilon) > budget_of(studio, one).left or order.epsilon > _photo_left(
+        studio, one
+    ):
+        raise Problem("budget")
+    number = secrets.token_hex(6)
+    folder = studio.datasets.named(one, "search", order.epsilon, number)
+    made = Release(number, "search", folder, order.epsilon, 0, today(), one.looked)
+    job = studio.jobs.add(
+        "protect", {"step": "release", "dataset": one.id, "release": asdict(made)}, asker.name
+    )
+    return Next(next=f"/protect/{one.id}/{made.id}", job=job["id"])
+
+
+@router.get(
+    "/api/releases/{dataset}/{release}/card.txt",
+    summary="A release's card",
+    response_class=FileResponse,
+    responses=documented("not_found") | {200: {"content": {"text/plain": {}}}},
+)
+def card(dataset: DataSetId, release: DataSetId, studio: Parts, asker: Owner) -> FileResponse:
+    """What is promised, to whom, and what it rests on."""
+    path = studio.datasets.folder(studio.datasets.get(dataset).release(release)) / "card.txt"
+    if not path.is_file():
+        raise Problem("not_found")
+    return FileResponse(path, media_type="text/plain", filename="card.txt")
+
+
+def run(arguments: dict[str, Any], place: JobContext) -> dict[str, Any]:
+    """One step in the background: read, measure, or release."""
+    datasets = DataSets(place.settings)
+    one = datasets.get(arguments["dataset"])
+    if arguments["step"] == "scan":
+        one = scan(datasets, one, place.say)
+        if one.photos:
+            look_at_public(datasets, one, place.say)
+        return {"photos": one.photos, "refused": len(one.refused)}
+    if arguments["step"] == "look":
+        look_at_own(datasets, one, place.say)
+        return {}
+    with Ledger(place.settings.ledger_place, dataset=one.account) as ledger:
+        one = release_photos(datasets, one, Release(**arguments["release"]), ledger, place.say)
+    return {"photos": one.release(arguments["release"]["id"]).photos}
+
+
+def _photo_left(studio: Studio, one: DataSet) -> float:
+    """What is left about each photo, whoever is protected."""
+    balance = studio.budgets.named(one.account, create=True).balance("record")
+    return float(balance.budget.epsilon - balance.spent.epsilon)
+
+
+def _check_table(folder: Places | None, table: str, column: str) -> None:
+    from blindsight.index.photos import persons_of
+
+    path = None if folder is None else (folder / table).resolve()
+    if path is None or not path.is_relative_to(folder.resolve()) or not path.is_file():  # type: ignore[union-attr]
+        raise Problem("no_table")
+    try:
+        persons_of(folder, [], f"{path}:{column}")  # type: ignore[arg-type]
+    except InvalidData as error:
+        raise Problem("no_table") from error
+
+
+def _folders(studio: Studio) -> Iterator[dict[str, str]]:
+    """The roots, and the folders right under them."""
+    for root in studio.settings.photos:
+        if root.is_dir():
+            yield {"path": str(root), "name": root.name, "says": str(root)}
+            for path in sorted(root.iterdir())[:200]:
+                if path.is_dir() and not path.name.startswith(".") and not path.is_symlink():
+                    yield {"path": str(path), "name": path.name, "says": str(path)}
+
+
+def _preview(request: Request, studio: Studio, dataset: str) -> Response:
+    if request.state.identity is None:
+        return render(request, studio, "protect_preview.html", {})
+    one = studio.datasets.get(dataset)
+    jobs = [
+        studio.jobs.under_way("protect", dataset=one.id, step=step) for step in ("scan", "look")
+    ]
+    job = next(filter(None, jobs), None)
+    context: dict[str, Any] = {
+        "title": "How much may the release tell?" if one.scanned else "Reading the photos",
+        "menu_word": "Protect",
+        "one": one,
+        "job": job,
+    }
+    if one.scanned and one.photos:
+        bar = budget_of(studio, one)
+        own = request.query_params.get("look") == "own" and one.looked
+        measured = seen(studio.datasets, one, "own" if own else "public") or {}
+        says = codings(studio.datasets, one)
+        left = min(bar.left / max(1, one.most), _photo_left(studio, one))
+        options = [_option(one, each, measured.get(f"{each.epsilon:g}"), left) for each in says]
+        best = next((o for o in options if o["epsilon"] == 8.0 and o["affordable"]), None)
+        best = best or next((o for o in reversed(options) if o["affordable"]), None)
+        context |= {
+            "options": options,
+            "own": own and bool(measured),
+            "measured": measured.get("8"),
+            "best": best,
+        }
+        context |= {
+            "bar": bar,
+            "unprotected": measured.get("plain"),
+            "public": measured.get("public"),
+        }
+        context["has_public"] = seen(studio.datasets, one, "public") is not None
+        if best is not None:
+            context["strip"] = _strip(best, bar, one)
+            context["price"] = budget_of(studio, one, this=one.price(best["epsilon"]))
+            context["keep"] = studio.datasets.vault(one)
+            folder = studio.datasets.named(one, "search", best["epsilon"], "")
+            context["give"] = (
+                studio.datasets.given / f"{folder.rpartition('-')[0].rpartition('-')[0]}-…"
+            )
+    return render(request, studio, "protect_preview.html", context)
+
+
+def _option(
+    one: DataSet, says: Coding, measured: dict[str, Any] | None, left: float
+) -> dict[str, Any]:
+    epsilon = says.epsilon
+    singled = says.singled_out(one.photos) if measured is None else measured["singled"]
+    wrong = max(1, round(100 * (1 - says.right))) if says.right < 0.995 else 0
+    return {
+        "epsilon": epsilon,
+        "says": says,
+        "measured": measured,
+        "singled": singled,
+        "one_in": max(1, round(1 / singled)) if singled > 0 else None,
+        "leaves": _leaves(says, wrong),
+        "affordable": epsilon <= left,
+        "whole": epsilon == left,
+    }
+
+
+def _leaves(says: Coding, wrong: int) -> str:
+    truth = f"wrong on purpose for {wrong} photos in 100" if wrong else "almost never wrong"
+    return (
+        f"For each photo one number from 1 to {says.cells:,}: roughly what kind of photo it is, "
+        f"and {truth}."
+    )
+
+
+def _strip(option: dict[str, Any], bar: Any, one: DataSet) -> Strip:
+    says = option["says"]
+    return Strip(
+        leaves=option["leaves"],
+        stays="Photos, file names, dates, the numbers’ meaning.",
+        promised=f"ε {plain(says.epsilon)}",
+        proven=f"ε {plain(says.epsilon)}",
+        attacked="not yet",
+        says="per photo, at your choice below; smaller is safer. Attacks run once the release "
+        "exists."
+        if not one.most
+        else f"per photo; per person ε {plain(one.price(says.epsilon))}, for at most {one.most} "
+        "photos each",
+        bar=bar,
+        note=f"{plain(max(0.0, bar.left - one.price(says.epsilon)))} after this release",
+    )
+
+
+def _made(request: Request, studio: Studio, dataset: str, release: str) -> Response:
+    if request.state.identity is None:
+        return render(request, studio, "protect_made.html", {})
+    one = studio.datasets.get(dataset)
+    orders = (j for j in studio.jobs.listed("protect") if j["arguments"]["dataset"] == dataset)
+    job = next((j for j in orders if j["arguments"].get("release", {}).get("id") == release), None)
+    found = next((r for r in one.releases if r.id == release), None)
+    if found is None and job is None:
+        raise Problem("not_found")
+    given = Release(**job["arguments"]["release"]) if found is None and job is not None else found
+    context = {
+        "title": "Two folders" if found else "Making the release",
+        "menu_word": "Protect",
+        "one": one,
+        "release": found,
+        "job": None if found else job,
+        "epsilon": given.epsilon if given else 0.0,
+        "bar": budget_of(studio, one),
+        "keep": studio.datasets.vault(one),
+        "give": studio.datasets.folder(given) if given else "",
+    }
+    return render(request, studio, "protect_made.html", context)
+
+
+def _store(datasets: DataSets, one: DataSet, name: str, pixels: Any) -> None:
+    """Pixels of a dropped photo under a number of their own; its name goes into the vault's
+    list.
+    """
+    from PIL import Image
+
+    vault = datasets.vault(one)
+    file = hashlib.sha256(pixels.tobytes()).hexdigest()[:32] + ".png"
+    path = vault / "photos" / file
+    if not path.exists():
+        Image.fromarray(pixels).save(path, "PNG", compress_level=1)
+        path.chmod(0o600)
+    with _names:
+        known = vault / "names.json"
+        listed = json.loads(known.read_bytes()) if known.exists() else {}
+        listed.setdefault(file, _plain_name(name, set(listed.values())))
+        write_atomically(known, json.dumps(listed).encode())
+
+
+def _plain_name(name: str, taken: set[str]) -> str:
+    """The last two parts of a name, printable; a second of the same name gets a number."""
+    parts = [part for part in name.replace("\\", "/").split("/") if part not in ("", ".", "..")][
+        -2:
+    ]
+    base = "/".join("".join(c for c in part if c.isprintable())[:80] for part in parts) or "photo"
+    found, n = base, 2
+    while found in taken:
+        found, n = f"{base} ({n})", n + 1
+    return found

@@ -1,0 +1,429 @@
+"""Search: among the codes of a release, as somebody would who was given it; the photos are for the
+owner only.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Annotated, Any
+
+import numpy as np
+from fastapi import APIRouter, Path, Query, Request
+from fastapi.responses import Response
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field
+
+from blindsight.encoders.words import understood, words_available
+from blindsight.workbench.infra.access import DataSetId, Owner, Parts, Studio
+from blindsight.workbench.infra.datasets import DataSet, Release
+from blindsight.workbench.infra.problems import Problem, documented
+from blindsight.workbench.infra.shell import plain, render
+from blindsight.workbench.infra.uploads import UPLOAD, read_upload
+from blindsight.workbench.pages.home import chosen, search_strip
+from blindsight.workbench.pages.photo_library import (
+    Coding,
+    coding,
+    directions,
+    released_cells,
+    rows_of,
+    word_point,
+)
+
+__all__ = ["Searches", "router"]
+
+router = APIRouter(tags=["search"])
+Rerank = Annotated[bool, Query(description="Sort the first candidates by the photos in the vault.")]
+_CANDIDATES, _SHOWN, _GROUPS = 200, 60, 8
+
+
+class Hit(BaseModel):
+    """A photo, for the owner."""
+
+    id: str
+    name: str
+
+
+class Group(BaseModel):
+    """Photos that the codes cannot tell apart, with how many of them are expected to be of the
+    code's kind.
+    """
+
+    title: str
+    expect: int | None
+    count: int
+    photos: list[Hit]
+    far: bool = False
+
+
+class Words(BaseModel):
+    """What to look for, in English."""
+
+    model_config = ConfigDict(extra="forbid")
+    words: Annotated[str, Field(min_length=1, max_length=200)]
+
+
+class Found(BaseModel):
+    """An answer; `query` asks again with the same picture or words, which are kept nowhere but in
+    memory.
+    """
+
+    query: str
+    nothing: str | None
+    taken: str | None
+    groups: list[Group]
+    searched: int
+    reranked: bool
+
+
+@router.get("/search", include_in_schema=False)
+async def page(request: Request, studio: Parts, dataset: str | None = None) -> Response:
+    """Opening it spends nothing."""
+    return await studio.ledger_lane.run(_page, request, studio, dataset)
+
+
+@router.post(
+    "/api/search/{dataset}/upload",
+    summary="Search with a picture",
+    openapi_extra=UPLOAD,
+    responses=documented("not_found", "conflict", "refused_image", "busy", "needs_torch"),
+)
+async def upload(
+    dataset: DataSetId, request: Request, studio: Parts, asker: Owner, rerank: Rerank = False
+) -> Found:
+    """Decoded in a confined process, used for this search, kept nowhere."""
+    index = await studio.ledger_lane.run(_index, studio, dataset)
+    pixels = await read_upload(request, studio.decoders)
+
+    def look() -> Found:
+        return _answer(
+            studio, index, studio.searches.remember(index.asked(index.row_of(pixels))), rerank
+        )
+
+    return await studio.ledger_lane.run(look)
+
+
+@router.post(
+    "/api/search/{dataset}/words",
+    summary="Search with words",
+    responses=documented("not_found", "conflict", "needs_words", "busy"),
+)
+async def by_words(
+    dataset: DataSetId, order: Words, studio: Parts, asker: Owner, rerank: Rerank = False
+) -> Found:
+    """Everyday things in English; the words are kept nowhere."""
+
+    def look() -> Found:
+        index = _index(studio, dataset)
+        if not order.words.strip():
+            raise Problem("invalid")
+        if not index.takes_words:
+            raise Problem("needs_words")
+        return _answer(
+            studio, index, studio.searches.remember(index.asked_words(order.words)), rerank
+        )
+
+    return await studio.ledger_lane.run(look)
+
+
+@router.post(
+    "/api/search/{dataset}/photo/{photo}",
+    summary="Search with a stored photo",
+    responses=documented("not_found", "conflict", "busy"),
+)
+async def by_photo(
+    dataset: DataSetId,
+    photo: Annotated[str, Path(pattern="^[0-9a-f]{32}$", description="A photo's number.")],
+    studio: Parts,
+    asker: Owner,
+    rerank: Rerank = False,
+) -> Found:
+    """The photo's own features, from the vault."""
+
+    def look() -> Found:
+        index = _index(studio, dataset)
+        if photo not in index.place:
+            raise Problem("not_found")
+        asked = index.asked(index.rows[index.place[photo]], own=photo)
+        return _answer(studio, index, studio.searches.remember(asked), rerank)
+
+    return await studio.ledger_lane.run(look)
+
+
+@router.post(
+    "/api/search/{dataset}/again/{query}",
+    summary="The same picture again",
+    responses=documented("not_found", "conflict", "busy"),
+)
+async def again(
+    dataset: DataSetId,
+    query: Annotated[str, Path(pattern="^[0-9a-f]{16}$", description="The answer's `query`.")],
+    studio: Parts,
+    asker: Owner,
+    rerank: Rerank = False,
+) -> Found:
+    """No second upload for another order."""
+    return await studio.ledger_lane.run(
+        lambda: _answer(studio, _index(studio, dataset), query, rerank)
+    )
+
+
+@dataclass(frozen=True)
+class Question:
+    """What was asked: how it fits the cells, the nearest of them, and how it fits each photo, for
+    the owner.
+    """
+
+    dataset: str
+    similarity: NDArray[np.float32]
+    cell: int
+    likeness: NDArray[np.float32]
+    own: str | None = None
+    words: str | None = None
+
+
+@dataclass(frozen=True)
+class Index:
+    """A release, as whoever was given it has it, and beside it the owner's features and names."""
+
+    one: DataSet
+    ids: list[str]
+    cells: NDArray[np.int64]
+    made: Any
+    rows: NDArray[np.float32]
+    names: dict[str, str]
+    place: dict[str, int]
+
+    @cached_property
+    def says(self) -> Coding:
+        """What one code says."""
+        return coding(self.made)
+
+    @cached_property
+    def counts(self) -> NDArray[np.int64]:
+        """How many codes name each cell."""
+        return np.bincount(self.cells, minlength=self.says.cells)
+
+    @cached_property
+    def reading(self) -> Any:
+        """How to read the codes as they stand."""
+        return self.made.codebook.reading(self.counts)
+
+    @cached_property
+    def points(self) -> NDArray[np.float32]:
+        """The photos' features as directions: for the owner's own order."""
+        return directions(self.rows)
+
+    @property
+    def takes_words(self) -> bool:
+        """Whether words can be asked: what they need is on this machine, and a network read the
+        photos.
+        """
+        return self.made.recipe.image.network is not None and words_available()
+
+    def asked(self, row: NDArray[np.float32], own: str | None = None) -> Question:
+        """A picture as a question."""
+        book = self.made.codebook
+        cell = int(book.assign(row[None])[0])
+        likeness = self.points @ directions(row[None])[0]
+        return Question(self.one.id, book.similarity(row[None]), cell, likeness, own)
+
+    def asked_words(self, words: str) -> Question:
+        """Words as a question: a mixture of the network's classes, compared with photos in the
+        codebook's space.
+        """
+        book, point = self.made.codebook, word_point(self.made, words)
+        likeness = np.asarray(book.embedding(self.rows) @ point[0], np.float32)
+        cell = int(book.cells.assign(point)[0])
+        return Question(self.one.id, book.cells.similarity(point), cell, likeness, words=words)
+
+    def row_of(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
+        """A picture's features, as the photos' were made."""
+        from blindsight.data import to_rgb
+
+        found: NDArray[np.float32] = self.made.rows(to_rgb(pixels, self.made.recipe.size)[None])[
+            0
+        ].astype(np.float32)
+        return found
+
+    def expected(self, cell: int) -> tuple[int, float, float]:
+        """How many codes name a cell, how many would by chance alone, and how many photos are of it
+        by estimate.
+
+        Each photo of the cell is named with probability `right`, each other one with `wrong`: solve
+        for their number.
+        """
+        says, n = self.says, len(self.ids)
+        count = int(self.counts[cell])
+        true = (count - n * says.wrong) / max(1e-9, says.right - says.wrong)
+        return count, n * says.wrong, float(np.clip(true, 0, n))
+
+
+class Searches:
+    """Loaded releases and asked pictures, a few of each, in memory only."""
+
+    def __init__(self) -> None:
+        self._indexes: OrderedDict[str, Index] = OrderedDict()
+        self._asked: OrderedDict[str, Question] = OrderedDict()
+        self._guard = threading.Lock()
+
+    def index(self, studio: Studio, one: DataSet, release: Release) -> Index:
+        """A release, read once."""
+        with self._guard:
+            if release.id in self._indexes:
+                self._indexes.move_to_end(release.id)
+                return self._indexes[release.id]
+        ids, cells, made = released_cells(studio.datasets, release)
+        photos = studio.datasets.photos(one)
+        place = {photo.id: i for i, photo in enumerate(photos)}
+        names = {photo.id: photo.name for photo in photos}
+        found = Index(one, ids, cells, made, rows_of(studio.datasets, one), names, place)
+        with self._guard:
+            self._indexes[release.id] = found
+            if len(self._indexes) > 4:
+                self._indexes.popitem(last=False)
+        return found
+
+    def remember(self, question: Question) -> str:
+        """A name under which the same can be asked again."""
+        name = secrets.token_hex(8)
+        with self._guard:
+            self._asked[name] = question
+            if len(self._asked) > 64:
+                self._asked.popitem(last=False)
+        return name
+
+    def asked(self, name: str) -> Question:
+        """What was asked; `Problem("not_found")` once it is forgotten."""
+        with self._guard:
+            if name not in self._asked:
+                raise Problem("not_found")
+            return self._asked[name]
+
+
+def _page(request: Request, studio: Studio, dataset: str | None) -> Response:
+    context: dict[str, Any] = {"title": "Search", "sets": [], "one": None}
+    if request.state.identity is not None:
+        sets, one = chosen(studio, dataset, released=True)
+        release = _newest(one)
+        context["sets"] = [s for s in sets if _newest(s)]
+        if one is not None and release is not None:
+            words = words_available() and one.features != "pixels"
+            context |= {
+                "one": one,
+                "release": release,
+                "film": studio.datasets.photos(one)[:24],
+                "words": words,
+            }
+            context["strip"] = search_strip(
+                studio, one, release.epsilon, release.attack, "Searching spends nothing."
+            )
+    return render(request, studio, "search.html", context)
+
+
+def _newest(one: DataSet | None) -> Release | None:
+    releases = [] if one is None else [r for r in one.releases if r.kind == "search"]
+    return max(releases, key=lambda r: r.made, default=None)
+
+
+def _index(studio: Studio, dataset: str) -> Index:
+    one = studio.datasets.get(dataset)
+    release = _newest(one)
+    if release is None:
+        raise Problem("conflict")
+    found: Index = studio.searches.index(studio, one, release)
+    return found
+
+
+def _answer(studio: Studio, index: Index, query: str, rerank: bool) -> Found:
+    question: Question = studio.searches.asked(query)
+    if question.dataset != index.one.id:
+        raise Problem("not_found")
+    scores = np.asarray(index.reading.scores(question.similarity))[0]
+    nothing = None
+    if not index.reading.present(question.similarity, index.counts, words=bool(question.words))[0]:
+        count, chance, _ = index.expected(question.cell)
+        what = f"“{question.words}”" if question.words else "your picture’s kind"
+        like = "what you wrote" if question.words else "yours"
+        nothing = (
+            f"{_codes(count)} {what}. Among {len(index.ids):,} photos, the protection alone puts "
+            f"{_about(chance)} there by chance. So there is no sign that even one photo is like "
+            f"{like}."
+        )
+    groups = _groups(index, scores, question.own)
+    if not rerank:
+        groups = _with_the_rest(groups)
+    else:
+        groups = [_by_photos(index, groups, question.likeness)]
+        nothing = None
+    taken = understood(question.words).line() if question.words else None
+    return Found(
+        query=query,
+        nothing=nothing,
+        taken=taken,
+        groups=groups,
+        searched=len(index.ids),
+        reranked=rerank,
+    )
+
+
+def _groups(index: Index, scores: NDArray[Any], own: str | None) -> list[Group]:
+    """One group for each cell that codes name, in the order of likeness."""
+    groups: list[Group] = []
+    words = ("Nearest", "Next", "Further")
+    present = np.flatnonzero(index.counts)
+    total = 0
+    for cell in present[np.argsort(-scores[present], kind="stable")]:
+        members = [i for i in np.flatnonzero(index.cells == cell) if index.ids[i] != own]
+        if not members:
+            continue
+        count, _, true = index.expected(int(cell))
+        share = min(1.0, true * index.says.right / max(1, count))
+        word = words[min(len(groups), 2)]
+        title = (
+            f"{word}: {len(members):,} photos with one and the same code"
+            if len(members) > 1
+            else f"{word}: 1 photo"
+        )
+        shown = [
+            Hit(id=index.ids[i], name=index.names.get(index.ids[i], "")) for i in members[:_SHOWN]
+        ]
+        expect = round(share * len(members)) if not groups else None
+        groups.append(Group(title=title, expect=expect, count=len(members), photos=shown))
+        total += len(members)
+        if total >= _CANDIDATES or len(groups) == _GROUPS:
+            break
+    return groups
+
+
+def _with_the_rest(groups: list[Group]) -> list[Group]:
+    """The two nearest codes by themselves; what lies further off in one."""
+    rest = groups[2:]
+    if len(rest) < 2:
+        return groups
+    count, codes = sum(group.count for group in rest), len(rest)
+    photos = [hit for group in rest for hit in group.photos][:_SHOWN]
+    title = f"Further: {count:,} photos in {codes} codes"
+    return [*groups[:2], Group(title=title, expect=None, count=count, photos=photos, far=True)]
+
+
+def _by_photos(index: Index, groups: list[Group], likeness: NDArray[Any]) -> Group:
+    hits = [hit for group in groups for hit in group.photos if hit.id in index.place][:_CANDIDATES]
+    hits.sort(key=lambda hit: -float(likeness[index.place[hit.id]]))
+    title = (
+        f"First {min(len(hits), _SHOWN):,} of {len(hits):,} candidates, sorted by your own photos"
+    )
+    return Group(title=title, expect=None, count=len(hits), photos=hits[:_SHOWN])
+
+
+def _codes(count: int) -> str:
+    return {0: "No stored code names", 1: "1 stored code names"}.get(
+        count, f"{count:,} stored codes name"
+    )
+
+
+def _about(chance: float) -> str:
+    return "none or one" if chance < 1 else f"about {plain(round(chance))}"

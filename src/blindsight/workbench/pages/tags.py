@@ -1,0 +1,336 @@
+"""Tags: labels of your own, learned once from photos that you labelled; after that every answer is
+exact and free.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import threading
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import Response
+from pydantic import BaseModel, ConfigDict, Field
+
+from blindsight.core.storage import write_atomically
+from blindsight.workbench.infra.access import DataSetId, Owner, Parts, Studio, scanned
+from blindsight.workbench.infra.datasets import DataSet, DataSets
+from blindsight.workbench.infra.problems import Problem, documented
+from blindsight.workbench.infra.shell import Strip, plain, render
+from blindsight.workbench.pages.home import budget_of, chosen, reached
+from blindsight.workbench.pages.protect import Next
+
+__all__ = ["EPSILON", "PUBLISHED", "labels_of", "plain_cell", "router"]
+
+router = APIRouter(tags=["tags"])
+# What is paid about each labelled photo, counted as all releases here are: one photo replaced by
+# another.
+EPSILON = 4.0
+PUBLISHED = 4.0  # per photo, for one tag of each
+LEAST = 60
+_PAGE = 12
+_writing = threading.Lock()
+
+
+class Tag(BaseModel):
+    """A label on a photo: given by you, or what the model thinks, with how sure it is."""
+
+    name: str
+    on: bool
+    own: bool
+    sure: float
+
+
+class Tagged(BaseModel):
+    """A photo and its tags."""
+
+    id: str
+    name: str
+    tags: list[Tag]
+
+
+class Shown(BaseModel):
+    """A page of photos, the least certain first."""
+
+    photos: list[Tagged]
+    names: list[str]
+    total: int
+    labelled: int
+
+
+class Change(BaseModel):
+    """A label put on a photo or taken off."""
+
+    model_config = ConfigDict(extra="forbid")
+    photo: Annotated[str, Field(pattern="^[0-9a-f]{32}$")]
+    tag: Annotated[str, Field(min_length=1, max_length=40)]
+    on: bool
+
+
+class Sure(BaseModel):
+    """The owner's word that a release cannot be called back."""
+
+    model_config = ConfigDict(extra="forbid")
+    sure: Literal[True]
+
+
+class Names(BaseModel):
+    """Labels, separated by commas."""
+
+    model_config = ConfigDict(extra="forbid")
+    names: Annotated[str, Field(max_length=2000)]
+
+
+@router.get("/tags", include_in_schema=False)
+async def page(request: Request, studio: Parts, dataset: str | None = None) -> Response:
+    """Tagging spends nothing; learning has a price."""
+    return await studio.ledger_lane.run(_page, request, studio, dataset)
+
+
+@router.get(
+    "/api/tags/{dataset}",
+    summary="Photos and their tags",
+    responses=documented("not_found", "conflict"),
+)
+def shown(
+    dataset: DataSetId,
+    studio: Parts,
+    asker: Owner,
+    start: Annotated[int, Query(ge=0, le=100_000, description="From which on.")] = 0,
+) -> Shown:
+    """For the owner: exact, and never charged."""
+    one = scanned(studio, dataset)
+    kept, known = labels_of(studio.datasets, one), _thought(studio.datasets, one)
+    photos = studio.datasets.photos(one)
+    photos.sort(key=lambda photo: (photo.id in kept["given"], _certainty(known.get(photo.id))))
+    page = [
+        Tagged(id=photo.id, name=photo.name, tags=_tags(kept, known, photo.id))
+        for photo in photos[start : start + _PAGE]
+    ]
+    return Shown(photos=page, names=kept["names"], total=len(photos), labelled=len(kept["given"]))
+
+
+@router.post(
+    "/api/tags/{dataset}", summary="Correct a tag", responses=documented("not_found", "conflict")
+)
+def change(dataset: DataSetId, order: Change, studio: Parts, asker: Owner) -> Tagged:
+    """Kept in the vault; it changes the model only when you learn again."""
+    one = scanned(studio, dataset)
+    photo = next((p for p in studio.datasets.photos(one) if p.id == order.photo), None)
+    with _writing:
+        kept = labels_of(studio.datasets, one)
+        if photo is None or order.tag not in kept["names"]:
+            raise Problem("not_found")
+        known = _thought(studio.datasets, one)
+        on = {tag.name for tag in _tags(kept, known, photo.id) if tag.on}
+        on = on | {order.tag} if order.on else on - {order.tag}
+        kept["given"][photo.id] = sorted(on)
+        _keep(studio.datasets, one, kept)
+    return Tagged(id=photo.id, name=photo.name, tags=_tags(kept, known, photo.id))
+
+
+@router.post(
+    "/api/tags/{dataset}/names",
+    summary="Set the labels",
+    responses=documented("not_found", "conflict"),
+)
+def set_names(dataset: DataSetId, order: Names, studio: Parts, asker: Owner) -> Next:
+    """They stand in the model file: they are public. Choose them without looking."""
+    one = scanned(studio, dataset)
+    names = list(
+        dict.fromkeys(
+            " ".join(part.split())[:40] for part in order.names.split(",") if part.strip()
+        )
+    )[:60]
+    if len(names) < 2 or not all(name.isprintable() for name in names):
+        raise Problem("invalid")
+    with _writing:
+        kept = labels_of(studio.datasets, one)
+        kept["names"] = names
+        kept["given"] = {
+            photo: [t for t in tags if t in names] for photo, tags in kept["given"].items()
+        }
+        _keep(studio.datasets, one, kept)
+    return Next(next=f"/tags?dataset={one.id}")
+
+
+@router.post(
+    "/api/tags/{dataset}/learn",
+    status_code=202,
+    summary="Learn the labels",
+    responses=documented("not_found", "conflict", "busy", "budget", "needs_torch"),
+)
+def learn(dataset: DataSetId, studio: Parts, asker: Owner) -> Next:
+    """Charged once, per labelled photo, before anything is learned."""
+    one = scanned(studio, dataset)
+    if len(labels_of(studio.datasets, one)["given"]) < LEAST:
+        raise Problem("conflict")
+    if budget_of(studio, one).left < one.price(EPSILON):
+        raise Problem("budget")
+    job = studio.jobs.add("tags", {"dataset": one.id}, asker.name)
+    return Next(next=f"/tags?dataset={one.id}", job=job["id"])
+
+
+@router.post(
+    "/api/tags/{dataset}/words",
+    status_code=202,
+    summary="Start from the label names alone",
+    responses=documented("not_found", "conflict", "busy"),
+)
+def start_from_words(dataset: DataSetId, studio: Parts, asker: Owner) -> Next:
+    """Public knowledge about these words; no photo of yours is learned from, so nothing is
+    charged.
+    """
+    one = scanned(studio, dataset)
+    if len(labels_of(studio.datasets, one)["names"]) < 2 or one.features == "pixels":
+        raise Problem("conflict")
+    job = studio.jobs.add("tags", {"dataset": one.id, "step": "words"}, asker.name)
+    return Next(next=f"/tags?dataset={one.id}", job=job["id"])
+
+
+@router.post(
+    "/api/tags/{dataset}/publish",
+    status_code=202,
+    summary="Publish a tag of each photo",
+    responses=documented("not_found", "conflict", "not_worth_it", "busy", "budget"),
+)
+def publish(dataset: DataSetId, order: Sure, studio: Parts, asker: Owner) -> Next:
+    """One tag of each photo, wrong on purpose now and then, under random numbers; charged per
+    photo, once.
+    """
+    one = scanned(studio, dataset)
+    quality = _quality(studio.datasets, one)
+    if quality is None:
+        raise Problem("conflict")
+    if not quality.get("worth"):
+        raise Problem("not_worth_it")
+    if budget_of(studio, one).left < one.price(PUBLISHED):
+        raise Problem("budget")
+    job = studio.jobs.add("tags", {"dataset": one.id, "step": "publish"}, asker.name)
+    return Next(next=f"/tags?dataset={one.id}", job=job["id"])
+
+
+@router.get(
+    "/api/tags/{dataset}/export.csv",
+    summary="All tags, for the owner",
+    response_class=Response,
+    responses=documented("not_found", "conflict") | {200: {"content": {"text/csv": {}}}},
+)
+def export(dataset: DataSetId, studio: Parts, asker: Owner) -> Response:
+    """File names and exact tags: not protected, and not to be given away."""
+    one = scanned(studio, dataset)
+    kept, known = labels_of(studio.datasets, one), _thought(studio.datasets, one)
+    sheet = io.StringIO()
+    writer = csv.writer(sheet)
+    writer.writerow(["photo", "tags", "given by you"])
+    for photo in studio.datasets.photos(one):
+        on = [tag.name for tag in _tags(kept, known, photo.id) if tag.on]
+        writer.writerow(
+            [
+                plain_cell(photo.name),
+                plain_cell("; ".join(on)),
+                "yes" if photo.id in kept["given"] else "no",
+            ]
+        )
+    headers = {"Content-Disposition": 'attachment; filename="tags-private.csv"'}
+    return Response(sheet.getvalue(), media_type="text/csv", headers=headers)
+
+
+def _page(request: Request, studio: Studio, dataset: str | None) -> Response:
+    context: dict[str, Any] = {"title": "Tags", "sets": [], "one": None}
+    if request.state.identity is not None:
+        sets, one = chosen(studio, dataset)
+        context |= {"sets": sets, "one": one, "least": LEAST, "epsilon": EPSILON}
+        if one is not None:
+            kept, quality = labels_of(studio.datasets, one), _quality(studio.datasets, one)
+            bar = budget_of(studio, one)
+            context |= {
+                "names": kept["names"],
+                "labelled": len(kept["given"]),
+                "quality": quality,
+                "bar": bar,
+            }
+            context |= {"published": PUBLISHED, "truth": _truth(len(kept["names"]))}
+            context["out"] = [r for r in one.releases if r.kind == "published"]
+            context["job"] = studio.jobs.under_way("tags", dataset=one.id)
+            context["strip"] = Strip(
+                leaves="The tag model, if you hand it over: one file with your label names.",
+                stays="The photos, which photo has which tag, your corrections.",
+                promised=f"ε {plain(quality['epsilon'])}" if quality else "nothing yet",
+                proven=f"ε {plain(quality['epsilon'])}" if quality else "nothing yet",
+                attacked=reached(one, "tags"),
+                says="in total, per labelled photo; smaller is safer",
+                bar=bar,
+                note="Tagging spends nothing.",
+            )
+    return render(request, studio, "tags.html", context)
+
+
+def plain_cell(text: str) -> str:
+    """A cell that begins like a formula would be run by spreadsheets."""
+    return "'" + text if text[:1] in "=+-@\t\r" else text
+
+
+def labels_of(datasets: DataSets, one: DataSet) -> dict[str, Any]:
+    """Label names and what was labelled; at first what the folders say, unless they may say who is
+    on the photos.
+
+    Names stand in the model for everybody to read: a folder for each person would name the persons.
+    """
+    path = datasets.vault(one) / "labels.json"
+    if path.exists():
+        found: dict[str, Any] = json.loads(path.read_bytes())
+        return found
+    folders = {
+        photo.id: photo.name.rpartition("/")[0].rpartition("/")[2] for photo in datasets.photos(one)
+    }
+    names = sorted({name for name in folders.values() if name})
+    if one.person in ("folder", "dicom") or not 2 <= len(names) <= 60:
+        return {"names": [], "given": {}}
+    return {"names": names, "given": {photo: [name] for photo, name in folders.items() if name}}
+
+
+def _keep(datasets: DataSets, one: DataSet, kept: dict[str, Any]) -> None:
+    write_atomically(datasets.vault(one) / "labels.json", json.dumps(kept).encode())
+
+
+def _thought(datasets: DataSets, one: DataSet) -> dict[str, dict[str, float]]:
+    """What the model thinks of each photo."""
+    path = datasets.vault(one) / "tags.json"
+    if not path.exists():
+        return {}
+    stored = json.loads(path.read_bytes())
+    return {
+        photo: dict(zip(stored["names"], values, strict=True))
+        for photo, values in stored["chances"].items()
+    }
+
+
+def _quality(datasets: DataSets, one: DataSet) -> dict[str, Any] | None:
+    """How good the tags are, for the owner; None where there are none."""
+    path = datasets.vault(one) / "tags.json"
+    return json.loads(path.read_bytes())["quality"] if path.exists() else None
+
+
+def _truth(labels: int) -> int:
+    """How many of 100 published tags are the model's own."""
+    return round(100 / (1 + max(1, labels - 1) * math.exp(-PUBLISHED)))
+
+
+def _tags(kept: dict[str, Any], known: dict[str, dict[str, float]], photo: str) -> list[Tag]:
+    thinks, given = known.get(photo, {}), kept["given"].get(photo)
+    tags = []
+    for name in kept["names"]:
+        sure = thinks.get(name, 0.0)
+        if given is not None:
+            tags.append(Tag(name=name, on=name in given, own=True, sure=sure))
+        else:
+            tags.append(Tag(name=name, on=sure > 0.5, own=False, sure=sure))
+    return tags
+
+
+def _certainty(thinks: dict[str, float] | None) -> float:
+    return -1.0 if not thinks else min(abs(value - 0.5) for value in thinks.values())

@@ -1,0 +1,448 @@
+"""Train together: several sites learn one model while photos stay where they are; started, joined
+and watched here.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import secrets
+import socket
+import time
+from dataclasses import replace
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from fastapi import APIRouter, Path, Query, Request
+from fastapi.responses import FileResponse, Response
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field
+
+from blindsight.privacy import Cost
+from blindsight.workbench.infra.access import Owner, Parts, Studio, Trainer
+from blindsight.workbench.infra.datasets import DataSet, DataSets, today
+from blindsight.workbench.infra.federations import COLUMNS, MOST_SITES, Run, read_invitation
+from blindsight.workbench.infra.problems import Problem, documented
+from blindsight.workbench.infra.shell import Strip, plain, render
+from blindsight.workbench.pages.home import budget_of, chosen
+from blindsight.workbench.pages.photo_library import columns, rows_of
+from blindsight.workbench.pages.protect import Next
+from blindsight.workbench.pages.tags import labels_of
+
+__all__ = ["router"]
+
+router = APIRouter(tags=["together"])
+RunId = Annotated[str, Path(pattern="^[0-9a-f]{12}$", description="A run's number.")]
+LEAST = 20
+_AWAY = 12.0  # seconds for which the last word of a collector that cannot be reached is believed
+_PORT = 9092
+_TEXT = {
+    "requestBody": {"required": True, "content": {"text/plain": {"schema": {"type": "string"}}}}
+}
+_HOST = re.compile(r"[A-Za-z0-9.-]{1,120}")
+
+
+class Start(BaseModel):
+    """A run to start: what it is called, who is invited, and on whose photos this site learns."""
+
+    model_config = ConfigDict(extra="forbid")
+    title: Annotated[str, Field(min_length=1, max_length=60)]
+    dataset: Annotated[str, Field(pattern="^[0-9a-f]{12}$")]
+    sites: Annotated[
+        str, Field(max_length=1000, description="Names of the other sites, separated by commas.")
+    ]
+    rounds: Annotated[int, Field(ge=1, le=50)] = 5
+    noise: Annotated[
+        Literal["", "2", "4", "8", "16"], Field(description="Epsilon per site; empty: exact sums.")
+    ] = ""
+    host: Annotated[
+        str, Field(max_length=120, description="Where the others reach this machine.")
+    ] = "127.0.0.1"
+    port: Annotated[int, Field(ge=0, le=65535, description="0: one that is free.")] = 0
+
+
+class Round(BaseModel):
+    """One round, as this site saw it."""
+
+    round: int
+    who: list[str]
+    everybody: bool
+    right: int
+    seconds: float
+    bytes: int
+
+
+class SiteState(BaseModel):
+    """Somebody who takes part."""
+
+    name: str
+    you: bool
+    state: str
+    says: str
+    invitation: str | None
+
+
+class RunState(BaseModel):
+    """How far a run is."""
+
+    id: str
+    state: str
+    says: str
+    rounds: list[Round]
+    planned: int
+    start: int | None
+    alone: int | None
+    sites: list[SiteState]
+
+
+@router.get("/together", include_in_schema=False)
+async def page(
+    request: Request, studio: Parts, run: str | None = None, dataset: str | None = None
+) -> Response:
+    """Opening it links this machine to nobody."""
+    return await studio.ledger_lane.run(_page, request, studio, run, dataset)
+
+
+@router.post(
+    "/api/together/start",
+    status_code=201,
+    responses=documented("not_found", "too_few_labels", "budget"),
+)
+async def start(order: Start, studio: Parts, asker: Owner) -> Next:
+    """Start a run: keys and invitations are made, and this machine begins to collect."""
+
+    def make() -> Run:
+        one = studio.datasets.get(order.dataset)
+        others = [" ".join(part.split()) for part in order.sites.split(",") if part.strip()]
+        sites = (one.name, *others)
+        title = " ".join(order.title.split())
+        fit = (
+            3 <= len(sites) <= MOST_SITES
+            and len(set(sites)) == len(sites)
+            and _HOST.fullmatch(order.host)
+        )
+        if not fit or not all(word.isprintable() and len(word) <= 60 for word in (title, *sites)):
+            raise Problem("invalid")
+        classes = tuple(labels_of(studio.datasets, one)["names"])
+        rows, labels = _labelled(studio.datasets, one, classes)
+        epsilon = float(order.noise) if order.noise else None
+        run = Run(
+            id=secrets.token_hex(6),
+            title=title,
+            number=1,
+            sites=sites,
+            classes=classes,
+            features=one.features,
+            rounds=order.rounds,
+            address=f"{order.host}:{order.port or _free(order.host)}",
+            made=today(),
+            epsilon=epsilon,
+            dataset=one.id,
+            photos=len(rows),
+        )
+        _charge(studio, one, run)
+        started: Run = studio.federations.start(run, rows, labels)
+        return started
+
+    run = await studio.ledger_lane.run(make)
+    studio.federations.go_on(run)
+    return Next(next=f"/together?run={run.id}")
+
+
+@router.post(
+    "/api/together/join/upload",
+    status_code=201,
+    summary="Join with an invitation",
+    openapi_extra=_TEXT,
+    responses=documented(
+        "not_found",
+        "refused_invitation",
+        "joined_before",
+        "too_few_labels",
+        "other_features",
+        "budget",
+    ),
+)
+async def join(
+    request: Request,
+    studio: Parts,
+    asker: Owner,
+    dataset: Annotated[
+        str, Query(pattern="^[0-9a-f]{12}$", description="On whose photos this site learns.")
+    ],
+) -> Next:
+    """The invitation's text is the body; photos and labels stay here."""
+    text = await request.body()
+
+    def make() -> Run:
+        invited, parties = read_invitation(text)
+        one = studio.datasets.get(dataset)
+        if one.features != invited.features:
+            raise Problem("other_features")
+        rows, labels = _labelled(studio.datasets, one, invited.classes)
+        mine = replace(invited, dataset=one.id, photos=len(rows))
+        _charge(studio, one, mine)
+        joined: Run = studio.federations.join(mine, parties, rows, labels)
+        return joined
+
+    run = await studio.ledger_lane.run(make)
+    studio.federations.go_on(run)
+    return Next(next=f"/together?run={run.id}")
+
+
+@router.get("/api/together/{run}", summary="How far a run is", responses=documented("not_found"))
+def state(run: RunId, studio: Parts, asker: Trainer) -> RunState:
+    """As this site sees it: rounds, and at the collector, who has come."""
+    return _state(studio, studio.federations.get(run))
+
+
+@router.get(
+    "/api/together/{run}/invitation/{number}",
+    summary="A site's invitation",
+    response_class=FileResponse,
+    responses=documented("not_found") | {200: {"content": {"text/plain": {}}}},
+)
+def invitation(
+    run: RunId, number: Annotated[int, Path(ge=2, le=32)], studio: Parts, asker: Owner
+) -> FileResponse:
+    """For one site: send it as you would send a password.
+
+    It is deleted here once the site has come.
+    """
+    found = studio.federations.get(run)
+    path = studio.federations.invitation(found, number)
+    if not path.is_file():
+        raise Problem("not_found")
+    word = (
+        re.sub(r"[^a-z0-9]+", "-", found.sites[number - 1].lower()).strip("-") or f"site-{number}"
+    )
+    return FileResponse(path, media_type="text/plain", filename=f"invitation-{word}.txt")
+
+
+@router.get(
+    "/api/together/{run}/model.safetensors",
+    summary="The common model",
+    response_class=FileResponse,
+    responses=documented("not_found") | {200: {"content": {"application/octet-stream": {}}}},
+)
+def model(run: RunId, studio: Parts, asker: Owner) -> FileResponse:
+    """Once the last round is learned."""
+    path = studio.federations.root / studio.federations.get(run).id / "model.safetensors"
+    if not path.is_file():
+        raise Problem("not_found")
+    return FileResponse(path, media_type="application/octet-stream", filename="model.safetensors")
+
+
+@router.post(
+    "/api/together/{run}/{what}",
+    summary="Pause, go on, or leave",
+    responses=documented("not_found"),
+)
+async def change(
+    run: RunId, what: Literal["pause", "go-on", "leave"], studio: Parts, asker: Owner
+) -> Next:
+    """Leaving keeps what was already summed in, and deletes this site's keys."""
+    found = await studio.ledger_lane.run(studio.federations.get, run)
+    if found.state in ("left", "done"):
+        raise Problem("conflict")
+    if what == "go-on":
+        found = await studio.federations.rest(found, "running")
+        studio.federations.go_on(found)
+    else:
+        await studio.federations.rest(found, "left" if what == "leave" else "paused")
+    return Next(next=f"/together?run={found.id}")
+
+
+def _charge(studio: Studio, one: DataSet, run: Run) -> None:
+    """With noise, what all rounds together may tell about one photo: a site's bound bounds each of
+    its photos.
+    """
+    if run.epsilon is not None:
+        units = ("record", "person") if one.most else ("record",)
+        costs = tuple(Cost(epsilon=run.epsilon, delta=run.delta, unit=unit) for unit in units)  # type: ignore[arg-type]
+        studio.budgets.named(one.account, create=True).charge(
+            costs, what="training together", key=f"run {run.id}"
+        )
+
+
+def _labelled(
+    datasets: DataSets, one: DataSet, classes: tuple[str, ...]
+) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """Features and class numbers of the photos that carry exactly one of the labels."""
+    given = labels_of(datasets, one)["given"]
+    where = {photo.id: i for i, photo in enumerate(datasets.photos(one))}
+    found = [
+        (where[photo], classes.index(fitting[0]))
+        for photo, tags in sorted(given.items())
+        if photo in where and len(fitting := [tag for tag in tags if tag in classes]) == 1
+    ]
+    if len(classes) < 2 or len(found) < LEAST:
+        raise Problem("too_few_labels")
+    rows = columns(rows_of(datasets, one), COLUMNS)
+    return rows[[row for row, _ in found]], np.array([label for _, label in found], np.int64)
+
+
+def _free(host: str) -> int:
+    """A port that nobody listens at, the usual one if it is free."""
+    place = host if _is_address(host) else "127.0.0.1"
+    for port in (_PORT, 0):
+        with socket.socket() as probe:
+            try:
+                probe.bind((place, port))
+            except OSError:
+                continue
+            return int(probe.getsockname()[1])
+    raise Problem("conflict")
+
+
+def _is_address(host: str) -> bool:
+    try:
+        return bool(ipaddress.ip_address(host).is_loopback)
+    except ValueError:
+        return False
+
+
+def _state(studio: Studio, run: Run) -> RunState:
+    says = studio.federations.progress(run)
+    rounds = [
+        Round(
+            round=line["round"],
+            who=[run.sites[n - 1] for n in line["who"] if 0 < n <= len(run.sites)],
+            everybody=len(line["who"]) == len(run.sites),
+            right=line["right"],
+            seconds=line["seconds"],
+            bytes=line["bytes"],
+        )
+        for line in says.get("rounds", [])
+    ]
+    return RunState(
+        id=run.id,
+        state=run.state,
+        says=_says(run, says, len(rounds)),
+        rounds=rounds,
+        planned=run.rounds,
+        start=says.get("start"),
+        alone=says.get("alone"),
+        sites=[_site(studio, run, says, number) for number in range(1, len(run.sites) + 1)],
+    )
+
+
+def _says(run: Run, says: dict[str, Any], done: int) -> str:
+    """Where the run stands, in one sentence."""
+    ended = {
+        "paused": "Paused here. The others wait for this site.",
+        "left": "You left this run. What was already summed in stays in the model.",
+        "done": "All rounds are done. Every site that stayed has the same model.",
+    }
+    if run.state in ended:
+        return ended[run.state]
+    if says.get("problem"):
+        return str(says["problem"])
+    if time.time() - (says.get("away") or 0) < _AWAY:
+        return "The collector cannot be reached just now; this site tries again by itself."
+    if run.host and done >= run.rounds:
+        late = _and(
+            [
+                run.sites[number - 1]
+                for number in says.get("late", [])
+                if 0 < number <= len(run.sites)
+            ]
+        )
+        return (
+            f"All rounds are done. The model waits here for {late or 'the other sites'}: keep the "
+            "workbench running."
+        )
+    if not run.host:
+        return "Waiting for the other sites." if not done else f"Round {done + 1} is under way."
+    missing = [
+        name
+        for number, name in enumerate(run.sites, 1)
+        if str(number) not in says.get("joined", {})
+    ]
+    if missing:
+        return f"Waiting for {_and(missing)} to join."
+    waiting = _names(run, str(says.get("waiting", "")))
+    return f"Waiting for {waiting}." if waiting else "All sites are here."
+
+
+def _names(run: Run, words: str) -> str:
+    """The collector's words name parties by number; people know them by name."""
+    numbers = dict.fromkeys(int(n) for n in re.findall(r"(?:user|holder)-(\d+)", words))
+    return _and([run.sites[n - 1] for n in numbers if 0 < n <= len(run.sites)])
+
+
+def _and(names: list[str]) -> str:
+    return (
+        names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}" if names else ""
+    )
+
+
+def _site(studio: Studio, run: Run, says: dict[str, Any], number: int) -> SiteState:
+    you = number == run.number
+    came = says.get("joined", {}).get(str(number)) is not None
+    if you:
+        word, line = (
+            "here",
+            f"{run.photos:,} labelled photos{', collects the sums' if run.host else ''}",
+        )
+    elif not run.host:
+        sent = any(number in entry["who"] for entry in says.get("rounds", []))
+        word, line = (
+            ("here", "has sent")
+            if sent
+            else ("away", "collects the sums" if number == 1 else "invited")
+        )
+    else:
+        word, line = ("here", "joined") if came else ("away", "invited, not joined")
+    there = run.host and not you and studio.federations.invitation(run, number).is_file()
+    link = f"/api/together/{run.id}/invitation/{number}" if there else None
+    return SiteState(name=run.sites[number - 1], you=you, state=word, says=line, invitation=link)
+
+
+def _page(request: Request, studio: Studio, number: str | None, dataset: str | None) -> Response:
+    context: dict[str, Any] = {"title": "Train together", "sets": [], "one": None, "run": None}
+    identity = request.state.identity
+    if identity is not None:
+        owner = identity.role == "owner"
+        runs = studio.federations.listed()
+        run = studio.federations.get(number) if number is not None else next(iter(runs), None)
+        sets, one = chosen(studio, dataset) if owner else ([], None)
+        if run is not None and owner:
+            one = next((each for each in sets if each.id == run.dataset), one)
+        context |= {
+            "sets": sets,
+            "one": one,
+            "run": run,
+            "runs": runs,
+            "owner": owner,
+            "most": MOST_SITES,
+        }
+        context["strip"] = _strip(studio, one, run)
+        if run is not None:
+            context["state"] = _state(studio, run)
+            context["port"] = run.address
+    return render(request, studio, "together.html", context, roles=("aggregator",))
+
+
+def _strip(studio: Studio, one: DataSet | None, run: Run | None) -> Strip:
+    noise = run.epsilon if run is not None else None
+    others = max(2, len(run.sites) - 1) if run is not None else 2
+    says = (
+        f"per site over all {run.rounds} rounds, hence per photo too; smaller is safer"
+        if run is not None and noise
+        else "exact sums carry no ε: with noise, the sum would be bounded too, but few sites drown "
+        "in it"
+    )
+    return Strip(
+        leaves=f"Each round one locked update; it opens only as a sum with those of {others} other "
+        "sites.",
+        stays="Your photos, labels and your own update.",
+        promised=f"ε {plain(noise)}" if noise else "sums only",
+        proven=f"ε {plain(noise)}" if noise else "none without noise",
+        attacked="not yet" if noise else "the sum is exact",
+        says=says,
+        bar=budget_of(studio, one) if one is not None else None,
+        note="Paid for this run when it was joined."
+        if noise
+        else "Exact sums are not charged: they have no ε.",
+    )

@@ -1,0 +1,75 @@
+"""Small photographs made here, in one folder for each kind, and a data set of them that is ready to
+use.
+"""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from blindsight.workbench.infra.datasets import DataSet, DataSets
+from blindsight.workbench.pages import photo_library
+from blindsight.workbench.pages.home import open_account
+
+__all__ = ["ALBUM", "album", "as_bytes", "light", "photo", "scanned", "state"]
+
+ALBUM = ("dusk", "grass", "night", "sand")
+_GROUNDS = {
+    "dusk": (200, 90, 60),
+    "grass": (60, 150, 50),
+    "night": (15, 20, 60),
+    "sand": (220, 190, 130),
+}
+
+
+@pytest.fixture(autouse=True)
+def light(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Features of pixels: the network is not what is tested here."""
+    monkeypatch.setattr("blindsight.index.encoder.default_features", lambda: "pixels")
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Path:
+    """An empty state: nothing of the demo is needed here."""
+    (tmp_path / "state").mkdir()
+    return tmp_path / "state"
+
+
+def photo(kind: str, number: int) -> Image.Image:
+    """A ground of its kind's colour, with shapes that differ from photo to photo."""
+    rng = np.random.default_rng([ALBUM.index(kind), number])
+    pixels = np.full((72, 96, 3), _GROUNDS[kind], np.float64) + rng.normal(0, 12, (72, 96, 3))
+    for _ in range(3):
+        top, left = int(rng.integers(0, 50)), int(rng.integers(0, 70))
+        pixels[top : top + 14, left : left + 18] += rng.normal(0, 30, 3)
+    return Image.fromarray(np.clip(pixels, 0, 255).astype(np.uint8))
+
+
+def album(folder: Path, each: int = 20) -> Path:
+    """A folder of photos in subfolders, with one file that is none."""
+    for kind in ALBUM:
+        (folder / kind).mkdir(parents=True, exist_ok=True)
+        for number in range(each):
+            photo(kind, number).save(folder / kind / f"IMG_{number:04}.jpg", quality=92)
+    (folder / "broken.jpg").write_bytes(b"\xff\xd8\xff not a photo")
+    return folder
+
+
+def as_bytes(image: Image.Image) -> bytes:
+    """A photo as a JPEG."""
+    buffer = io.BytesIO()
+    image.save(buffer, "JPEG", quality=92)
+    return buffer.getvalue()
+
+
+def scanned(app: Any, folder: Path, name: str = "Coast archive") -> DataSet:
+    """A data set of a folder, read in this process."""
+    datasets: DataSets = app.state.studio.datasets
+    one = datasets.add(name, folder)
+    open_account(app.state.studio, one)
+    return photo_library.scan(datasets, one, lambda *_: None)

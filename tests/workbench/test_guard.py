@@ -1,0 +1,389 @@
+"""The gate: keys and roles, cross-site requests, hosts, sizes, rates, headers; refusals that tell
+nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from blindsight.workbench.infra.problems import PROBLEMS
+from blindsight.workbench.infra.traffic import Buckets
+from workbench.asgi import BASE, Client
+
+client = Client
+TOKEN = "a-secret-of-this-start-up"
+
+
+@pytest.fixture
+def keyed(make: Callable[..., Any]) -> tuple[Any, dict[str, str]]:
+    app = make(keys="required")
+    keys = app.state.studio.keys
+    return app, {
+        role: keys.make(f"the {role}", role) for role in ("owner", "analyst", "aggregator")
+    }
+
+
+def bearer(app: Any, key: str) -> Client:
+    return client(app, Authorization=f"Bearer {key}")
+
+
+def test_without_a_key_nothing_is_told(keyed: Any) -> None:
+    app, _ = keyed
+    for address in ("/api/demo/search", "/api/jobs", "/api/ledger/accounts", "/metrics"):
+        answer = client(app).get(address)
+        assert answer.status_code == 401
+        assert answer.json() == {"error": "key_needed", "message": PROBLEMS["key_needed"][1]}
+    assert client(app).get("/health").status_code == 200
+    assert client(app).get("/search", follow_redirects=False).headers["location"] == "/login"
+
+
+@pytest.mark.parametrize(
+    ("address", "method", "allowed"),
+    [
+        ("/api/demo/search", "GET", {"owner", "analyst"}),
+        ("/api/demo/tags", "GET", {"owner", "analyst"}),
+        ("/api/demo/sketch", "GET", {"owner", "analyst", "aggregator"}),
+        ("/api/demo/federation", "POST", {"owner", "aggregator"}),
+        ("/api/demo/metric", "POST", {"owner"}),
+        ("/api/demo/audit", "POST", {"owner"}),
+        ("/api/ledger/export.json", "GET", {"owner"}),
+        ("/api/books.csv", "GET", {"owner"}),
+        ("/metrics", "GET", {"owner"}),
+    ],
+)
+def test_each_role_may_do_its_own(keyed: Any, address: str, method: str, allowed: set[str]) -> None:
+    app, keys = keyed
+    for role, key in keys.items():
+        answer = bearer(app, key).request(method, address, json={} if method == "POST" else None)
+        assert (answer.status_code != 403) == (role in allowed), (role, answer.text)
+
+
+def test_keys_are_stored_as_digests_and_end_when_revoked(keyed: Any) -> None:
+    app, keys = keyed
+    studio = app.state.studio
+    raw = b"".join(path.read_bytes() for path in studio.settings.state.glob("studio.db*"))
+    assert not any(key.encode() in raw for key in keys.values())
+    studio.keys.revoke("the analyst")
+    assert bearer(app, keys["analyst"]).get("/api/demo/search").status_code == 401
+
+
+def test_a_page_is_reached_by_signing_in_and_left_by_signing_out(keyed: Any) -> None:
+    app, keys = keyed
+    visitor = client(app)
+    visitor.get("/login")
+    form = {"csrf": visitor.cookies["blindsight_csrf_8731"], "key": "wrong"}
+    assert visitor.post("/login", data=form).status_code == 401
+    assert (
+        visitor.post("/login", data={**form, "csrf": "x", "key": keys["owner"]}).status_code == 403
+    )
+    assert visitor.post("/login", data={**form, "key": keys["owner"]}).url.path == "/"
+    flags = visitor.get("/search").request.headers["cookie"]
+    assert "blindsight_session_8731" in flags
+    assert visitor.post("/logout").status_code == 403
+    token = {"X-CSRF-Token": visitor.cookies["blindsight_csrf_8731"]}
+    assert visitor.post("/logout", headers=token).status_code == 204
+    assert visitor.get("/api/jobs").status_code == 401
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Origin": "http://evil.example"},
+        {"Sec-Fetch-Site": "cross-site"},
+        {"Sec-Fetch-Site": "same-site"},
+        {"Origin": "null"},
+        {"Origin": BASE},
+        {"Cookie": "blindsight_csrf_8731=abc"},
+        {"Cookie": "blindsight_csrf_8731=abc", "X-CSRF-Token": "abd"},
+    ],
+)
+def test_another_sites_page_cannot_act(make: Callable[..., Any], headers: dict[str, str]) -> None:
+    answer = client(make()).post("/api/ledger/verify", headers=headers)
+    assert (answer.status_code, answer.json()["error"]) == (403, "cross_site")
+
+
+def test_the_studios_own_page_can_act(make: Callable[..., Any]) -> None:
+    headers = {"Cookie": "blindsight_csrf_8731=abc", "X-CSRF-Token": "abc", "Origin": BASE}
+    headers["Sec-Fetch-Site"] = "same-origin"
+    assert client(make()).post("/api/ledger/verify", headers=headers).status_code == 200
+
+
+def test_two_workbenches_on_one_machine_keep_their_sessions_apart(make: Callable[..., Any]) -> None:
+    first, second = (make(keys="auto", token=TOKEN, port=port) for port in (8731, 9000))
+    browser = client(first)
+    browser.get(f"/?token={TOKEN}")
+    jar = "; ".join(f"{name}={value}" for name, value in browser.cookies.items())
+    other = client(second, Cookie=jar)
+    assert other.get("/api/jobs").status_code == 401
+    names = {
+        cookie.partition("=")[0]
+        for cookie in other.get(f"/?token={TOKEN}", follow_redirects=False).headers.get_list(
+            "set-cookie"
+        )
+    }
+    assert names and not names & set(browser.cookies)
+
+
+def test_a_cookie_made_to_be_slow_to_read_is_read_at_once(make: Callable[..., Any]) -> None:
+    """Python's own reader takes time that grows with the square of its backslashes."""
+    app = make(keys="required")
+    for cookie in ('x="' + "\\" * 30_000 + '"', 'x="' + '\\"' * 15_000 + '"'):
+        before = time.thread_time()
+        assert client(app).get("/login", headers={"Cookie": cookie}).status_code == 200
+        assert time.thread_time() - before < 1.0
+
+
+def test_a_strange_host_is_refused_where_keys_are_off(make: Callable[..., Any]) -> None:
+    app = make(hosts=("studio.example",))
+    for host, status in (
+        ("evil.example", 400),
+        ("studio.example:80", 200),
+        ("localhost:8731", 200),
+    ):
+        assert client(app).get("/health", headers={"Host": host}).status_code == status
+
+
+def test_any_other_host_is_refused_where_no_further_name_was_set(make: Callable[..., Any]) -> None:
+    for mode in ("off", "auto"):
+        app = make(keys=mode, token=None if mode == "off" else TOKEN)
+        for host in ("evil.example", "evil.example:8731", "", "127.0.0.1.evil.example"):
+            assert client(app).get("/health", headers={"Host": host}).status_code == 400, (
+                mode,
+                host,
+            )
+
+
+@pytest.mark.parametrize(
+    "header", ["X-Forwarded-For", "X-Forwarded-Host", "X-Real-IP", "Forwarded", "Via"]
+)
+def test_a_forwarded_request_is_refused_where_the_owner_needs_no_key(
+    make: Callable[..., Any], header: str
+) -> None:
+    for mode in ("off", "auto"):
+        app = make(keys=mode, token=None if mode == "off" else TOKEN)
+        answer = client(app).get("/api/jobs", headers={header: "203.0.113.9"})
+        assert (answer.status_code, answer.json()["error"]) == (400, "forwarded")
+    assert (
+        client(make(proxies=("127.0.0.1",)))
+        .get("/api/jobs", headers={header: "203.0.113.9"})
+        .status_code
+        == 200
+    )
+
+
+def test_a_forwarding_header_buys_no_further_requests(make: Callable[..., Any]) -> None:
+    app = make(keys="required", rate=1, burst=3)
+    found = [
+        client(app).get("/api/jobs", headers={"X-Forwarded-For": f"10.0.0.{n}"}).status_code
+        for n in range(5)
+    ]
+    assert found == [401, 401, 401, 429, 429]
+
+
+def test_a_page_of_a_neighbouring_site_cannot_act_even_with_the_token(
+    make: Callable[..., Any],
+) -> None:
+    token = {"Cookie": "blindsight_csrf_8731=abc", "X-CSRF-Token": "abc"}
+    for site, status in (
+        ("same-site", 403),
+        ("cross-site", 403),
+        ("same-origin", 200),
+        ("none", 200),
+    ):
+        answer = client(make()).post(
+            "/api/ledger/verify", headers={**token, "Sec-Fetch-Site": site}
+        )
+        assert answer.status_code == status, site
+
+
+def test_a_key_that_nobody_has_does_not_excuse_from_the_check_of_origin(
+    make: Callable[..., Any],
+) -> None:
+    headers = {"Authorization": "Bearer bs_nobody", "Origin": "http://evil.example"}
+    answer = client(make()).post("/api/ledger/verify", headers=headers)
+    assert (answer.status_code, answer.json()["error"]) == (403, "cross_site")
+
+
+def test_a_path_with_dots_is_refused_also_where_it_ends_inside(make: Callable[..., Any]) -> None:
+    app = make()
+    assert client(app).get("/static/studio.css").status_code == 200
+    answer = client(app).get("/static/none/%2e%2e/studio.css")
+    assert answer.status_code == 404
+    assert answer.headers["content-type"] == "application/json"
+
+
+def test_the_owner_of_this_machine_comes_by_the_link_that_was_printed(
+    make: Callable[..., Any],
+) -> None:
+    app = make(keys="auto", token=TOKEN)
+    assert client(app).get("/api/jobs").status_code == 401
+    assert client(app).get("/").url.path == "/login"
+    assert (
+        client(app).get("/?token=" + "x" * 24, follow_redirects=False).headers["location"]
+        == "/login"
+    )
+    visitor = client(app)
+    answer = visitor.get(f"/?token={TOKEN}")
+    assert TOKEN not in str(answer.url)
+    assert visitor.get("/api/jobs").status_code == 200
+    assert bearer(app, TOKEN).get("/metrics").status_code == 200
+    # A session outlives the process, and ends where keys are required.
+    cookie = {"Cookie": f"blindsight_session_8731={visitor.cookies['blindsight_session_8731']}"}
+    assert (
+        client(make(keys="auto", token="y" * 24)).get("/api/jobs", headers=cookie).status_code
+        == 200
+    )
+    assert client(make(keys="required")).get("/api/jobs", headers=cookie).status_code == 401
+
+
+def test_a_link_signs_nobody_in_with_a_key(keyed: Any) -> None:
+    """Somebody else's key in a link would make its reader work under another's name."""
+    app, keys = keyed
+    visitor = client(app)
+    for key in keys.values():
+        assert visitor.get(f"/?token={key}").url.path == "/login"
+    assert visitor.get("/api/jobs").status_code == 401
+
+
+def test_jobs_on_the_owners_photos_are_the_owners(keyed: Any) -> None:
+    app, keys = keyed
+    jobs = app.state.studio.jobs
+    own = jobs.add("attack", {"dataset": "ab" * 6, "release": "Anna's scans"}, "the owner")["id"]
+    demo = jobs.add("demo-metric", {}, "the owner")["id"]
+    for role, key in keys.items():
+        seen = bearer(app, key).get("/api/jobs")
+        assert [job["id"] for job in seen.json()] == [demo, own][: 2 if role == "owner" else 1]
+        assert ("Anna" in seen.text) == (role == "owner")
+        found = bearer(app, key).get(f"/api/jobs/{own}")
+        assert found.status_code == (200 if role == "owner" else 404)
+        assert bearer(app, key).get(f"/api/jobs/{demo}").status_code == 200
+
+
+def test_keys_are_looked_up_only_for_callers_within_their_rate(make: Callable[..., Any]) -> None:
+    app = make(keys="required", rate=1, burst=4)
+    looked, real = [], app.state.studio.keys.identify
+
+    def identify(key: str) -> Any:
+        looked.append(key)
+        return real(key)
+
+    app.state.studio.keys.identify = identify
+    found = [bearer(app, f"bs_{n}").get("/api/jobs").status_code for n in range(10)]
+    assert found == [401] * 4 + [429] * 6
+    assert len(looked) == 4
+
+
+@pytest.mark.parametrize(
+    "address", ["/search", "/api/jobs", "/static/studio.css", "/nothing", "/docs", "/health"]
+)
+def test_every_answer_carries_the_headers(make: Callable[..., Any], address: str) -> None:
+    found = client(make()).get(address).headers
+    assert "default-src 'self'" in found["content-security-policy"]
+    assert "script-src 'self';" in found["content-security-policy"]
+    assert found["x-content-type-options"] == "nosniff"
+    assert found["x-frame-options"] == "DENY"
+    assert found["referrer-policy"] == "same-origin"
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "/static/../app.py",
+        "/static/%2e%2e/settings.py",
+        "/static/..%5csettings.py",
+        "/api/jobs/0123456789abcdef/files/..%2fx",
+        "/api/jobs/../../etc/passwd",
+        "/static/%00",
+        "/static//etc/passwd",
+        "/%2e%2e/%2e%2e/etc/passwd",
+    ],
+)
+def test_no_path_leads_out(make: Callable[..., Any], address: str) -> None:
+    answer = client(make()).get(address)
+    assert answer.status_code in (404, 422)
+    assert "root:" not in answer.text
+    assert "dataclass" not in answer.text
+
+
+def test_a_caller_in_a_hurry_gets_429_and_others_do_not(
+    keyed: Any, make: Callable[..., Any]
+) -> None:
+    app = make(keys="required", rate=1, burst=5)
+    keys = [app.state.studio.keys.make(name, "owner") for name in "ab"]
+    found = [bearer(app, keys[0]).get("/api/jobs").status_code for _ in range(8)]
+    assert found == [200] * 5 + [429] * 3
+    assert bearer(app, keys[1]).get("/api/jobs").status_code == 200
+    assert "retry-after" in bearer(app, keys[0]).get("/api/jobs").headers
+
+
+def test_an_allowance_grows_back() -> None:
+    now = [0.0]
+    buckets = Buckets(60, 2, clock=lambda: now[0])
+    assert [buckets.take("a") for _ in range(3)] == [True, True, False]
+    now[0] = 1.0
+    assert buckets.take("a")
+    for n in range(20_000):
+        buckets.take(str(n))
+    assert len(buckets) <= 10_000
+
+
+def test_a_body_beyond_its_limit_is_refused_also_without_a_length(make: Callable[..., Any]) -> None:
+    app = make(body_bytes=1000)
+    assert client(app).post("/api/demo/audit", content=b"x" * 1001).status_code == 413
+
+    async def pieces() -> Any:
+        for _ in range(20):
+            yield b" " * 100
+
+    assert client(app).post("/api/demo/audit", content=pieces()).status_code == 413
+
+
+def test_errors_are_the_same_whatever_the_data(make: Callable[..., Any]) -> None:
+    app = client(make())
+    bodies = {
+        app.post("/api/demo/federation", json=body).text
+        for body in (
+            {"users": 1},
+            {"users": "Ann"},
+            {"patient": "Ann"},
+            [],
+            {"epsilon": -1},
+            {"users": 10**30},
+        )
+    }
+    assert len(bodies) == 1
+    assert "Ann" not in bodies.pop()
+    assert (
+        app.post(
+            "/api/demo/audit", content=b"{", headers={"content-type": "application/json"}
+        ).status_code
+        == 422
+    )
+
+
+def test_a_mistake_of_ours_is_told_without_its_words(make: Callable[..., Any], caplog: Any) -> None:
+    app = make()
+
+    def fail() -> None:
+        raise RuntimeError("pixels of Ann")
+
+    app.state.studio.jobs.listed = fail
+    answer = client(app).get("/api/jobs")
+    assert (answer.status_code, answer.json()["error"]) == (500, "failed")
+    assert "Ann" not in answer.text + caplog.text
+    assert "RuntimeError" in caplog.text
+
+
+def test_metrics_count_routes_not_addresses(make: Callable[..., Any]) -> None:
+    app = client(make())
+    app.get("/api/jobs/0123456789abcdef")
+    app.get("/some/secret/name")
+    text = app.get("/metrics").text
+    assert 'route="/api/jobs/{job}",status="404"' in text
+    assert "0123456789abcdef" not in text
+    assert "secret" not in text
+    assert "blindsight_resident_bytes" in text

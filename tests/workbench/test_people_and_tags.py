@@ -1,0 +1,434 @@
+"""People are protected as one however many photos they are on; tags are published with a price, or
+exported for you.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from blindsight.encoders.words import words_available
+from blindsight.metric import DPPMetric
+from blindsight.privacy import Ledger
+from blindsight.tagging import Prior, PrivateTagger
+from blindsight.workbench.infra.datasets import DataSet, Release, today
+from blindsight.workbench.pages import budget, compare, photo_library, protect, send, tag_learning
+from workbench.asgi import Client
+from workbench.photos import ALBUM, album, light, scanned, state  # noqa: F401
+from workbench.test_protect import work
+
+
+def people(app: Any, folder: Path, person: str, most: int) -> DataSet:
+    from blindsight.workbench.pages.home import open_account
+
+    datasets = app.state.studio.datasets
+    one = datasets.add("Albums", folder, person=person, most=most)
+    open_account(app.state.studio, one)
+    return photo_library.scan(datasets, one, lambda *_: None)
+
+
+def released(app: Any, one: DataSet, epsilon: float) -> Release:
+    datasets = app.state.studio.datasets
+    made = Release(
+        one.id, "search", datasets.named(one, "search", epsilon, one.id), epsilon, 0, today(), False
+    )
+    work(app, protect, {"step": "release", "dataset": one.id, "release": made.__dict__})
+    found: Release = datasets.get(one.id).release(made.id)
+    return found
+
+
+def spent(app: Any, one: DataSet, unit: str) -> float:
+    with Ledger(app.state.studio.settings.ledger_place, dataset=one.account) as ledger:
+        return float(ledger.balance(unit).spent.epsilon)  # type: ignore[arg-type]
+
+
+def table(folder: Path, skip: int = 2) -> None:
+    """A table of persons for all photos of an album but `skip` of them."""
+    names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("IMG_*.jpg"))
+    with (folder / "people.csv").open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["photo", "person"])
+        writer.writerows([name, f"Anna Mueller {n % 5}"] for n, name in enumerate(names[skip:]))
+
+
+@pytest.mark.parametrize("person", ["folder", "people.csv:person"])
+def test_of_each_person_at_most_so_many_photos_are_released_and_the_books_speak_of_people(
+    make: Callable[..., Any], tmp_path: Path, person: str
+) -> None:
+    folder = album(tmp_path / "study", each=10)
+    if person != "folder":
+        table(folder)
+    (folder / "broken.jpg").unlink()
+    app = make()
+    one = people(app, folder, person, 4)
+    count = 4 if person == "folder" else 5
+    assert (one.people, one.unit, one.photos) == (count, "person", 40 if person == "folder" else 38)
+    assert (
+        [why for _, why in one.refused] == []
+        if person == "folder"
+        else ["nobody is known whose it is"] * 2
+    )
+    release = released(app, one, 4.0)
+    assert (release.photos, release.left_out) == (4 * count, one.photos - 4 * count)
+    assert (spent(app, one, "record"), spent(app, one, "person")) == (4.0, 16.0)
+    card = (app.state.studio.datasets.folder(release) / "card.txt").read_text()
+    assert "person" in card
+    given = b"".join(
+        path.read_bytes()
+        for path in app.state.studio.datasets.folder(release).rglob("*")
+        if path.is_file()
+    )
+    assert b"Mueller" not in given
+    page = Client(app).get("/").text
+    assert "each <b>person</b> is protected" in page
+    assert "because a person may give at most 4" in page
+    refused = Client(app).post(f"/api/protect/{one.id}/release", json={"epsilon": 4, "sure": True})
+    assert (refused.status_code, refused.json()["error"]) == (409, "budget"), (
+        "24 per person allows one such release"
+    )
+
+
+def test_whom_to_protect_is_chosen_on_the_page_and_a_table_must_be_there(
+    make: Callable[..., Any], tmp_path: Path
+) -> None:
+    folder = album(tmp_path / "study", each=2)
+    table(folder, skip=0)
+    client = Client(make(photos=(folder,)))
+    order = {
+        "folder": str(folder),
+        "protect": "table",
+        "table": "people.csv",
+        "column": "person",
+        "most": 2,
+    }
+    for wrong in (
+        {"table": "none.csv"},
+        {"column": "none"},
+        {"table": "../people.csv"},
+        {"table": "/etc/passwd"},
+    ):
+        assert client.post("/api/protect/folder", json={**order, **wrong}).status_code == 422, wrong
+    assert client.post("/api/protect/folder", json={**order, "most": 0}).status_code == 422
+    assert client.post("/api/protect/folder", json=order).status_code == 202
+    assert (
+        client.post("/api/protect/new", json={"name": "Drop", "protect": "dicom"}).status_code
+        == 422
+    )
+    assert (
+        client.post("/api/protect/new", json={"name": "Drop", "protect": "folder"}).status_code
+        == 201
+    )
+
+
+def learned(app: Any, one: DataSet) -> dict[str, Any]:
+    """Tags learned from the folders' names; the classes are plain, so that little noise hides
+    them.
+    """
+    return work(app, tag_learning, {"dataset": one.id})
+
+
+def worth(app: Any, one: DataSet, told: bool) -> None:
+    """Whether publishing is worth it, as if it had been counted so."""
+    path = app.state.studio.datasets.vault(one) / "tags.json"
+    stored = json.loads(path.read_text())
+    stored["quality"]["worth"] = told
+    path.write_text(json.dumps(stored))
+
+
+def test_learning_costs_what_the_page_says_once_and_publishing_has_no_name_and_is_the_same_again(
+    make: Callable[..., Any], tmp_path: Path
+) -> None:
+    app = make()
+    one = scanned(app, album(tmp_path / "coast", each=15))
+    datasets, client = app.state.studio.datasets, Client(app)
+    assert client.post(f"/api/tags/{one.id}/publish", json={"sure": True}).status_code == 409, (
+        "before there are tags"
+    )
+    assert client.post(f"/api/tags/{one.id}/learn").status_code == 202
+    found = learned(app, one)
+    assert 3 <= found["held"] <= 24  # about a fifth: each photo by itself
+    # What the guarantee states for one photo that is replaced by another, and nothing else, is the
+    # price on the page.
+    assert 3.99 < spent(app, one, "record") <= 4.0
+    assert learned(app, one)["right"] == found["right"], "the same labels again are the same model"
+    assert 3.99 < spent(app, one, "record") <= 4.0
+    assert [release.kind for release in datasets.get(one.id).releases] == ["tags"]
+    worth(app, one, True)
+    assert client.post(f"/api/tags/{one.id}/publish", json={}).status_code == 422
+    assert client.post(f"/api/tags/{one.id}/publish", json={"sure": True}).status_code == 202
+    work(app, tag_learning, {"dataset": one.id, "step": "publish"})
+    path = next(datasets.given.glob("*/tags.csv"))
+    first = path.read_text()
+    rows = list(csv.DictReader(io.StringIO(first)))
+    assert len(rows) == 60
+    assert not any(word in first for word in ("IMG_", "coast", str(tmp_path)))
+    model = PrivateTagger.load(datasets.vault(one) / "tagger.safetensors")
+    best = model.logits(photo_library.rows_of(datasets, one)).argmax(axis=1)
+    likeliest = {
+        photo.id: model.classes_[tag] for photo, tag in zip(datasets.photos(one), best, strict=True)
+    }
+    # 95 of 100 say what the model says: fewer than 42 of 60 would happen once in 10^9 runs.
+    assert sum(likeliest[row["photo"]] == row["tag"] for row in rows) >= 42
+    work(app, tag_learning, {"dataset": one.id, "step": "publish"})
+    assert path.read_text() == first
+    assert 7.99 < spent(app, one, "record") <= 8.0
+    assert "Published tags" in Client(app).get("/").text
+    for release in datasets.get(one.id).releases:  # each from its row on Home
+        assert f"/budget?release={release.id}#attack" in Client(app).get("/").text
+        work(app, budget, {"dataset": one.id, "release": release.id})
+        attack = datasets.get(one.id).release(release.id).attack
+        assert 0 <= attack["epsilon"] <= 4
+        assert not attack["refuted"]
+        assert "The promise held" in Client(app).get(f"/budget?release={release.id}").text
+
+
+def test_tags_that_tell_hardly_more_than_how_frequent_labels_are_cannot_be_published(
+    make: Callable[..., Any], tmp_path: Path
+) -> None:
+    app = make()
+    one = scanned(app, album(tmp_path / "coast", each=15))
+    client = Client(app)
+    names = [f"name {number}" for number in range(8)]
+    assert (
+        client.post(f"/api/tags/{one.id}/names", json={"names": ", ".join(names)}).status_code
+        == 200
+    )
+    kept = {
+        photo.id: [names[n % 8]] for n, photo in enumerate(app.state.studio.datasets.photos(one))
+    }
+    path = app.state.studio.datasets.vault(one) / "labels.json"
+    path.write_text(
+        json.dumps({"names": names, "given": kept})
+    )  # labels that the photos do not show
+    assert not learned(app, one)["worth"]
+    answer = client.post(f"/api/tags/{one.id}/publish", json={"sure": True})
+    assert (answer.status_code, answer.json()["error"]) == (409, "not_worth_it")
+    assert "hardly more than how frequent each label is" in Client(app).get("/tags").text
+    assert spent(app, one, "record") <= 4.0
+
+
+@pytest.mark.parametrize(("person", "names"), [("folder", []), ("people.csv:person", list(ALBUM))])
+def test_a_folder_for_each_person_is_no_label(
+    make: Callable[..., Any], tmp_path: Path, person: str, names: list[str]
+) -> None:
+    """Label names stand in the model that is given away."""
+    folder = album(tmp_path / "people", each=4)
+    table(folder)
+    app = make()
+    one = people(app, folder, person, 2)
+    assert Client(app).get(f"/api/tags/{one.id}").json()["names"] == names
+
+
+def test_people_pay_for_what_is_learned_and_published_of_them(
+    make: Callable[..., Any], tmp_path: Path
+) -> None:
+    folder = album(tmp_path / "study", each=10)
+    table(folder, skip=0)
+    app = make(person_budget=64.0)
+    one = people(app, folder, "people.csv:person", 3)
+    learned(app, one)
+    before = spent(app, one, "record"), spent(app, one, "person")
+    assert before[0] < 4
+    assert 11.9 < before[1] <= 12.0, "what the page says: 3 photos of a person, 4 each"
+    work(app, tag_learning, {"dataset": one.id, "step": "publish"})
+    text = next(app.state.studio.datasets.given.glob("*/tags.csv")).read_text()
+    rows = list(csv.DictReader(io.StringIO(text)))
+    assert len(rows) == 15
+    now = spent(app, one, "record") - before[0], spent(app, one, "person") - before[1]
+    assert now == pytest.approx((4.0, 12.0))
+    assert (
+        "person" in next(app.state.studio.datasets.given.glob("*published*/card.txt")).read_text()
+    )
+
+
+def test_dicom_files_are_protected_per_patient_and_what_cannot_be_read_takes_no_place(
+    make: Callable[..., Any], tmp_path: Path
+) -> None:
+    files = pytest.importorskip("pydicom.data")
+    folder = tmp_path / "ward"
+    folder.mkdir()
+    wanted = (
+        "CT_small",
+        "MR_small",
+        "MR_small_RLE",
+        "MR_small_bigendian",
+        "rtplan",
+        "MR_truncated",
+        "image_dfl",
+    )
+    for name in wanted:
+        Path(folder / f"{name}.dcm").write_bytes(
+            Path(files.get_testdata_file(f"{name}.dcm")).read_bytes()
+        )
+    app = make(photos=(tmp_path,))
+    order = {"folder": str(folder), "protect": "dicom", "most": 2}
+    assert Client(app).post("/api/protect/folder", json=order).status_code == 202
+    one = people(app, folder, "dicom", 2)
+    assert (one.photos, one.people) == (4, 2)
+    why = dict(one.refused)
+    assert why["image_dfl.dcm"] == "nobody is known whose it is"
+    assert why["rtplan.dcm"] == "is a DICOM file without a picture"
+    assert set(why) == {"rtplan.dcm", "MR_truncated.dcm", "image_dfl.dcm"}
+    release = released(app, one, 4.0)
+    assert (release.photos, release.left_out) == (3, 1), (
+        "one of a patient with one, two of one with three"
+    )
+    answer = Client(app).post(f"/api/releases/{release.id}/attack")
+    assert (answer.status_code, answer.json()["error"]) == (409, "too_few_photos")
+    assert "Too few photos to attack" in Client(app).get(f"/budget?release={release.id}").text
+    given = app.state.studio.datasets.folder(release)
+    said = b"".join(path.read_bytes() for path in given.rglob("*") if path.is_file())
+    assert not any(word in said for word in (b"4MR1", b"1CT1", b"CompressedSamples"))
+
+
+def test_a_spreadsheet_cannot_be_made_to_run_a_name(
+    make: Callable[..., Any], tmp_path: Path
+) -> None:
+    folder = album(tmp_path / "coast", each=1)
+    (folder / "sand" / "IMG_0000.jpg").rename(folder / "sand" / "x.jpg")
+    (folder / "=cmd").mkdir()
+    (folder / "sand" / "x.jpg").rename(folder / "=cmd" / "x.jpg")
+    app = make()
+    one = scanned(app, folder)
+    text = Client(app).get(f"/api/tags/{one.id}/export.csv").text
+    assert not any(
+        cell[:1] in "=+-@" for line in csv.reader(io.StringIO(text)) for cell in line if cell
+    )
+
+
+@pytest.mark.real
+def test_words_find_photos_where_their_files_are(
+    make: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = make()
+    one = scanned(app, album(tmp_path / "coast", each=3))
+    released(app, one, 8.0)
+    answer = Client(app).post(f"/api/search/{one.id}/words", json={"words": "a dog"})
+    assert answer.json()["error"] == "needs_words", "photos that no network read know no words"
+    if not words_available():
+        pytest.skip("the files for words are not on this machine")
+    monkeypatch.setattr("blindsight.index.encoder.default_features", lambda: "efficientnet")
+    two = scanned(app, album(tmp_path / "coast", each=3), "Again")
+    released(app, two, 8.0)
+    found = (
+        Client(app)
+        .post(f"/api/search/{two.id}/words?rerank=true", json={"words": "a meadow"})
+        .json()
+    )
+    assert Counter(len(hit["id"]) for hit in found["groups"][0]["photos"]) == {
+        32: found["groups"][0]["count"]
+    }
+    assert Client(app).post(f"/api/search/{two.id}/words", json={"words": "   "}).status_code == 422
+    again = Client(app).post(f"/api/search/{two.id}/again/{found['query']}").json()
+    assert not again["reranked"]
+    assert Client(app).post(f"/api/search/{one.id}/again/{found['query']}").status_code == 404
+
+
+def test_a_way_to_compare_is_learned_from_a_stream_of_pairs_shown_before_and_after_and_audited(
+    make: Callable[..., Any], tmp_path: Path
+) -> None:
+    app = make()
+    one = scanned(app, album(tmp_path / "coast", each=6))
+    client, datasets = Client(app), app.state.studio.datasets
+    kinds = {photo.id: photo.name.partition("/")[0] for photo in datasets.photos(one)}
+    pair = client.get(f"/api/compare/{one.id}").json()
+    assert client.post(f"/api/compare/{one.id}/learn").status_code == 409, (
+        "before there are answers"
+    )
+    for _ in range(60):
+        says = "same" if kinds[pair["one"]] == kinds[pair["other"]] else "different"
+        order = {"one": pair["one"], "other": pair["other"], "says": says}
+        pair = client.post(f"/api/compare/{one.id}", json=order).json()
+        if pair["answered"] == compare.LEAST:
+            break
+    # Half of the pairs are random ones, of which three in four differ: none of 40 would happen once
+    # in 10^8 runs.
+    assert pair["different"] > 0
+    assert client.post(f"/api/compare/{one.id}/learn").status_code == 202
+    order = {"dataset": one.id, "release": "ef" * 6}
+    found = work(app, compare, order)
+    assert found["held"] == 8 and 12 <= found["pairs"] <= 32, "a photo is in three of them at most"
+    assert len(set(found["film"]["before"])) == len(set(found["film"]["after"])) == 10
+    work(app, compare, order)
+    assert spent(app, one, "pair") == compare.EPSILON, "paid once"
+    assert compare.EPSILON < spent(app, one, "record") == compare.prices(one)[1].epsilon < 8, (
+        "by each photo too"
+    )
+    stated = {
+        cost.unit: cost.epsilon
+        for cost in DPPMetric.load(_metric(app, one, order)).guarantee_.costs
+    }
+    assert stated["record"] <= spent(app, one, "record")
+    text = Client(app).get("/compare").text
+    assert "What the last learning changed" in text
+    assert f"<b>{found['after']}</b> of 8 met after" in text
+    work(app, budget, order)
+    assert not datasets.get(one.id).release(order["release"]).attack["refuted"]
+    assert "The promise held" in Client(app).get(f"/budget?release={order['release']}").text
+
+
+def _metric(app: Any, one: Any, order: dict[str, str]) -> Path:
+    datasets = app.state.studio.datasets
+    folder: Path = datasets.folder(datasets.get(one.id).release(order["release"]))
+    return folder / "metric.safetensors"
+
+
+def test_a_person_is_in_few_of_the_pairs_that_are_learned_from() -> None:
+    pairs = np.random.default_rng(0).integers(0, 30, (200, 2))
+    owners = [{f"person {photo % 8}"} for photo in range(30)]
+    kept = pairs[compare._few(pairs, owners)]
+    counts = Counter(name for a, b in kept for name in owners[a] | owners[b])
+    assert set(counts.values()) <= set(range(1, compare.MOST + 1)) and len(kept) >= 8
+
+
+def test_tags_start_from_words_alone_and_cost_nothing(
+    make: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = make()
+    one = scanned(app, album(tmp_path / "coast", each=4))
+    rows = photo_library.rows_of(app.state.studio.datasets, one)
+    assert Client(app).post(f"/api/tags/{one.id}/words").status_code == 409, (
+        "photos that no network read"
+    )
+    # What a public network would know of the words: where photos of each kind lie.
+    kinds = np.array(
+        [ALBUM.index(p.name.partition("/")[0]) for p in app.state.studio.datasets.photos(one)]
+    )
+    centres = np.stack([rows[kinds == kind].mean(axis=0) for kind in range(4)]) - rows.mean(axis=0)
+    known = Prior(centres.astype(np.float64), -(centres @ rows.mean(axis=0)).astype(np.float64))
+    monkeypatch.setattr(tag_learning, "_prior", lambda *_: known)
+    found = work(app, tag_learning, {"dataset": one.id, "step": "words"})
+    assert (found["epsilon"], found["held"]) == (0.0, 16)
+    assert found["found"] >= 50
+    assert spent(app, one, "record") == 0
+    text = Client(app).get("/tags").text
+    assert "It knows the words only" in text
+    assert not app.state.studio.datasets.get(one.id).releases, (
+        "nothing of the photos is in it, so nothing is given away"
+    )
+
+
+def test_six_photos_of_ones_own_are_sketched_and_attacked_and_the_page_shows_all_of_it(
+    make: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(send, "_STEPS", 3)  # what a network learns is the library's to test
+    app = make()
+    one = scanned(app, album(tmp_path / "coast", each=3))
+    for side, status in ((64, 202), (128, 202), (100, 422), (4096, 422)):
+        assert Client(app).post(f"/api/send/{one.id}/try?side={side}").status_code == status
+    work(app, send, {"dataset": one.id, "side": 64})
+    for how in send.SETTINGS:
+        text = Client(app).get(f"/send?how={how}").text
+        assert text.count("<td>") == 6 * (2 + len(send.ATTACKERS)), how
+        assert text.count("recognised</") == 6 * len(send.ATTACKERS)
+        assert "A trained attacker" in text
+        assert "64 x 64" in text
+    assert spent(app, one, "record") == 0

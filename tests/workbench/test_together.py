@@ -1,0 +1,231 @@
+"""Train together: invitations, real processes that learn one model, kill -9 in between, and hostile
+invitations.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import json
+import os
+import signal
+import stat
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from blindsight.privacy import Ledger
+from blindsight.workbench import Settings
+from blindsight.workbench.infra.federations import Federations, Run, read_invitation
+from blindsight.workbench.infra.problems import Problem
+from ports import held_port
+from workbench.asgi import Client
+from workbench.photos import ALBUM, album, light, scanned, state  # noqa: F401
+
+SITES = ("Coast archive", "Harbour museum", "County library", "Tourist office")
+
+
+def agreed(sites: int, port: int, rounds: int = 2) -> Run:
+    return Run(
+        "ab" * 6,
+        "Common tags",
+        1,
+        SITES[:sites],
+        ("sea", "land"),
+        "pixels",
+        rounds,
+        f"127.0.0.1:{port}",
+        "now",
+    )
+
+
+def rows(seed: int) -> tuple[Any, Any]:
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, 2, 60)
+    return rng.normal(0, 0.4, (60, 8)) + np.where(labels, 0.4, -0.4)[:, None], labels
+
+
+@pytest.mark.parametrize("sites", [3, 4])
+def test_sites_learn_one_model_in_processes_of_their_own_although_one_is_killed(
+    tmp_path: Path, sites: int
+) -> None:
+    """With three sites the second opens sums; with four, two of them together do, and a site dies
+    on the way.
+    """
+    places = [Federations(Settings(state=tmp_path / str(n))) for n in range(sites)]
+    run = places[0].start(agreed(sites, held_port(), rounds=1 if sites == 3 else 2), *rows(0))
+    secrets_here = {path.name for path in (places[0].root / run.id / "parties").iterdir()}
+    assert not {f"user-{n}" for n in range(2, sites + 1)} & secrets_here, (
+        "others' keys stay with the host"
+    )
+    for number, place in enumerate(places[1:], 2):
+        invited, parties = read_invitation(places[0].invitation(run, number).read_bytes())
+        joined = place.join(invited, parties, *rows(number))
+        assert (joined.number, joined.sites, joined.needed) == (number, run.sites, run.needed)
+        with pytest.raises(Problem):
+            place.join(invited, parties, *rows(number))
+
+    async def everybody() -> None:
+        for place in places:
+            place.go_on(place.get(run.id))
+        if sites == 4:
+            await until(lambda: bool(places[1].progress(run).get("rounds")))
+            os.kill(child_of(places[1].root), signal.SIGKILL)
+        await until(lambda: all(place.get(run.id).state == "done" for place in places))
+        for place in places:
+            await place.close()
+
+    asyncio.run(everybody())
+    models = {(place.root / run.id / "model.safetensors").read_bytes() for place in places}
+    assert len(models) == 1
+    said = places[0].progress(run)
+    assert [line["who"] for line in said["rounds"]] == [list(range(1, sites + 1))] * run.rounds
+    assert said["rounds"][-1]["right"] >= 75
+    assert not list((places[0].root / run.id / "invitations").iterdir()), (
+        "an invitation outlives the site's coming"
+    )
+    for path in (places[1].root / run.id).rglob("*"):
+        assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0 or path.parent.name != "parties", path
+
+
+async def until(there: Callable[[], bool], seconds: float = 600) -> None:
+    end = time.monotonic() + seconds
+    while not there():
+        assert time.monotonic() < end, "it took too long"
+        await asyncio.sleep(0.1)
+
+
+def child_of(root: Path) -> int:
+    """The process whose party's lock lies under a folder."""
+    for process in filter(str.isdecimal, os.listdir("/proc")):
+        with contextlib.suppress(OSError):  # processes come and go, and so do their files
+            for each in os.listdir(f"/proc/{process}/fd"):
+                with contextlib.suppress(OSError):
+                    if str(root) in os.readlink(f"/proc/{process}/fd/{each}"):
+                        return int(process)
+    raise AssertionError("no process has its folder open")
+
+
+def test_invitations_that_are_not_whole_are_refused_with_the_same_words(tmp_path: Path) -> None:
+    place = Federations(Settings(state=tmp_path / "host"))
+    run = place.start(agreed(4, 9), *rows(0))
+    good = place.invitation(run, 2).read_bytes()
+    fields = json.loads(base64.urlsafe_b64decode(good.partition(b":")[2]))
+
+    def packed(**changes: Any) -> bytes:
+        changed = {
+            "run": {**fields["run"], **changes},
+            "parties": changes.get("parties", fields["parties"]),
+        }
+        changed["run"].pop("parties", None)
+        return b"blindsight-invitation:" + base64.urlsafe_b64encode(json.dumps(changed).encode())
+
+    bad = (
+        b"",
+        b"hello",
+        good[: len(good) // 2],
+        b"another" + good,
+        packed(number=9),
+        packed(number=3),
+        packed(id="../../../../etc"),
+        packed(sites=["a"]),
+        packed(classes=["x" * 200, "y"]),
+        packed(parties={}),
+        packed(parties={**fields["parties"], "../user-2": "AAAA"}),
+        packed(rounds=10**9),
+        b"blindsight-invitation:" + base64.urlsafe_b64encode(b"[" * 100_000),
+    )
+    for text in bad:
+        with pytest.raises(Problem) as found:
+            read_invitation(text)
+        assert found.value.code == "refused_invitation"
+    other = Federations(Settings(state=tmp_path / "other"))
+    invited, parties = read_invitation(packed(address="127.0.0.1:1"))
+    with pytest.raises(Problem):
+        other.join(invited, parties, *rows(1))
+    assert not (other.root / run.id).exists()
+
+
+def test_a_run_is_started_and_joined_from_the_pages_and_is_paid_where_it_has_noise(
+    make: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Federations, "go_on", lambda *_: None)
+    folder = album(tmp_path / "coast", each=6)
+    app = make(photo_budget=10.0)
+    one = scanned(app, folder)
+    client, reader = Client(app), Client(app)
+    assert "Join with an invitation" in reader.get("/together").text
+    assert "this machine only" in reader.get("/together").text
+    order = {
+        "title": "Common tags",
+        "dataset": one.id,
+        "sites": "Harbour museum, County library",
+        "noise": "8",
+    }
+    for wrong in (
+        {"sites": "only one"},
+        {"sites": "a, a"},
+        {"host": "x y"},
+        {"title": "\u0000"},
+        {"rounds": 0},
+    ):
+        assert client.post("/api/together/start", json={**order, **wrong}).status_code == 422, wrong
+    made = client.post("/api/together/start", json=order)
+    assert made.status_code == 201
+    number = made.json()["next"].rpartition("=")[2]
+    page = reader.get(f"/together?run={number}").text
+    assert "linked to 2 sites" in page
+    assert "Much noise for few sites" in page
+    assert "{&#34;" not in page
+    with Ledger(app.state.studio.settings.ledger_place, dataset=one.account) as ledger:
+        assert ledger.balance("record").spent.epsilon == 8
+    again = client.post("/api/together/start", json=order)
+    assert (again.status_code, again.json()["error"]) == (409, "budget")
+    shown = client.get(f"/api/together/{number}").json()
+    assert [site["name"] for site in shown["sites"]] == [
+        one.name,
+        "Harbour museum",
+        "County library",
+    ]
+    text = client.get(shown["sites"][1]["invitation"]).content
+    assert not any(
+        word.encode() in base64.urlsafe_b64decode(text.partition(b":")[2])
+        for word in ("IMG_", str(folder))
+    )
+    headers = {"content-type": "text/plain"}
+    address = f"/api/together/join/upload?dataset={one.id}"
+    assert (
+        client.post(address, content=b"no invitation", headers=headers).json()["error"]
+        == "refused_invitation"
+    )
+    assert client.post(address, content=text, headers=headers).json()["error"] == "joined_before"
+    assert client.post(f"/api/together/{number}/pause").status_code == 200
+    assert client.get(f"/api/together/{number}").json()["state"] == "paused"
+    assert client.post(f"/api/together/{number}/leave").status_code == 200
+    assert not (app.state.studio.federations.root / number / "parties").exists()
+    assert client.post(f"/api/together/{number}/go-on").status_code == 409
+
+
+def test_joining_needs_the_runs_labels(
+    make: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Federations, "go_on", lambda *_: None)
+    host = Federations(Settings(state=tmp_path / "host"))
+    run = host.start(agreed(3, 9), *rows(0))
+    app = make()
+    one = scanned(app, album(tmp_path / "coast", each=6))
+    client, headers = Client(app), {"content-type": "text/plain"}
+    address = f"/api/together/join/upload?dataset={one.id}"
+    text = host.invitation(run, 2).read_bytes()
+    assert client.post(address, content=text, headers=headers).json()["error"] == "too_few_labels"
+    names = {"names": ", ".join((*ALBUM, "sea", "land"))}
+    assert client.post(f"/api/tags/{one.id}/names", json=names).status_code == 200
+    for number, photo in enumerate(app.state.studio.datasets.photos(one)):
+        order = {"photo": photo.id, "tag": ("sea", "land")[number % 2], "on": True}
+        assert client.post(f"/api/tags/{one.id}", json=order).status_code == 200
+    assert client.post(address, content=text, headers=headers).status_code == 201

@@ -1,0 +1,230 @@
+"""Images from outside: limits hold, bombs do nothing, metadata stay behind, the content type must
+be true.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from benchmarks.workbench.hostile_images import bombs, mutations
+from blindsight.workbench import Settings, create_app
+from blindsight.workbench.infra.problems import Problem
+from blindsight.workbench.infra.traffic import Metrics
+from blindsight.workbench.infra.uploads import Decoders
+from workbench.asgi import Client, run
+
+MEMORY = 512 << 20
+
+
+def png(size: tuple[int, int] = (32, 32), kind: str = "PNG", **options: Any) -> bytes:
+    buffer = io.BytesIO()
+    Image.fromarray(np.random.default_rng(0).integers(0, 255, size, dtype=np.uint8)).save(
+        buffer, kind, **options
+    )
+    return buffer.getvalue()
+
+
+def peak(process: int) -> int:
+    line = next(
+        x
+        for x in Path(f"/proc/{process}/status").read_text().splitlines()
+        if x.startswith("VmPeak")
+    )
+    return int(line.split()[1]) * 1024
+
+
+@pytest.fixture(scope="module")
+def decoders() -> Any:
+    found = Decoders(Settings(), Metrics(), workers=1)
+    yield found
+    run(found.close())
+
+
+@pytest.fixture(scope="module")
+def patient() -> Any:
+    """A decoder that may take a minute: what must be read is read on a busy machine, too."""
+    found = Decoders(Settings(upload_seconds=60.0), Metrics(), workers=1)
+    yield found
+    run(found.close())
+
+
+def outcome(decoders: Decoders, data: bytes) -> tuple[str, float]:
+    start = time.perf_counter()
+    try:
+        run(decoders.pixels(data))
+        return "read", time.perf_counter() - start
+    except Problem as problem:
+        return problem.code, time.perf_counter() - start
+
+
+def test_hundreds_of_mutated_images_do_no_harm(decoders: Decoders) -> None:
+    counts: dict[str, int] = {}
+    for data in mutations(300, seed=5):
+        word, seconds = outcome(decoders, data)
+        counts[word] = counts.get(word, 0) + 1
+        assert seconds < 120  # the worker itself has 5 s; the machine may be busy
+    assert set(counts) == {"read", "refused_image"}
+    assert max(peak(process) for process in decoders.processes()) <= MEMORY
+
+
+@pytest.mark.parametrize("name", bombs())
+def test_a_bomb_is_refused_within_its_limits(decoders: Decoders, name: str) -> None:
+    word, _ = outcome(decoders, bombs()[name])
+    assert word in {"refused_image"} | ({"read"} if "text" in name or "scans" in name else set())
+    assert all(peak(process) <= MEMORY for process in decoders.processes())
+    assert outcome(decoders, png())[0] == "read"
+
+
+def test_slow_work_is_ended_and_the_next_image_is_read() -> None:
+    # In a millisecond so much does not even get through the pipe.
+    decoders = Decoders(Settings(upload_seconds=0.001), Metrics(), workers=1)
+    large = png((4000, 4000), compress_level=0)
+    assert outcome(decoders, large)[0] == "refused_image"
+    decoders._all[0].settings = Settings(upload_seconds=60.0)
+    assert outcome(decoders, png())[0] == "read"
+    run(decoders.close())
+
+
+@pytest.mark.parametrize("options", [{}, {"progressive": True}])
+def test_a_photo_of_24_million_pixels_is_read(patient: Decoders, options: Any) -> None:
+    rough = np.random.default_rng(0).integers(0, 255, (400, 600, 3), dtype=np.uint8)
+    buffer = io.BytesIO()
+    Image.fromarray(rough).resize((6000, 4000)).save(buffer, "JPEG", quality=90, **options)
+    assert run(patient.pixels(buffer.getvalue())).shape == (341, 512, 3)
+    assert all(peak(process) <= MEMORY for process in patient.processes())
+
+
+def test_a_photo_is_turned_as_its_camera_says(patient: Decoders) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6  # lies on its side
+    pixels = np.zeros((600, 900, 3), np.uint8)
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, "JPEG", exif=exif)
+    assert run(patient.pixels(buffer.getvalue())).shape == (512, 341, 3)
+
+
+INSIDE = """
+import json, os, resource, socket, subprocess, sys
+sys.path[:] = json.loads(sys.argv[1])
+from blindsight.workbench.infra.sandbox import confine
+walls = confine(1 << 30, 5.0)
+def refused(attempt):
+    try:
+        attempt()
+    except OSError as error:
+        return error.errno in (1, 13)
+    return False
+print(json.dumps({
+    "walls": walls,
+    "environment": sorted(set(os.environ) - {"LC_CTYPE"}),
+    "read": refused(lambda: open("/etc/hostname")),
+    "list": refused(lambda: os.listdir("/")),
+    "write": refused(lambda: open("/tmp/x", "w")),
+    "socket": refused(socket.socket),
+    "local socket": refused(socket.socketpair),
+    "program": refused(lambda: os.execv("/bin/true", ["true"])),
+    "child": refused(os.fork),
+    "signal": refused(lambda: os.kill(os.getppid(), 0)),
+    "mode": refused(lambda: os.chmod(sys.argv[2], 0o777)),
+    "times": refused(lambda: os.utime(sys.argv[2], (0, 0))),
+    "limits of others": refused(lambda: resource.prlimit(os.getppid(), resource.RLIMIT_NOFILE)),
+    "priority of others": refused(lambda: os.getpriority(os.PRIO_PROCESS, os.getppid())),
+    "which files there are": refused(lambda: os.stat(sys.argv[2])),
+    "memory for others": refused(lambda: os.memfd_create("x")),
+    "pipes": refused(os.pipe),
+}))
+"""
+
+
+def test_the_process_that_opens_images_reaches_nothing(tmp_path: Path) -> None:
+    secret = tmp_path / "ledger.db"
+    secret.touch(0o600)
+    command = [sys.executable, "-I", "-c", INSIDE, json.dumps(sys.path), str(secret)]
+    done = subprocess.run(command, capture_output=True, text=True, env={}, check=True)
+    found = json.loads(done.stdout)
+    walls = set(found.pop("walls"))
+    if not {"landlock", "seccomp"} <= walls:
+        pytest.skip(f"this kernel gives {sorted(walls)} only")
+    assert found.pop("environment") == []
+    assert all(found.values()), found
+
+
+def test_the_decoders_say_what_confines_them_and_inherit_no_environment(
+    decoders: Decoders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BLINDSIGHT_STUDIO_DATABASE", "postgresql://u:hush@h/d")
+    assert "limits" in run(decoders.walls())
+    for process in decoders.processes():
+        assert b"hush" not in Path(f"/proc/{process}/environ").read_bytes()
+
+
+def test_metadata_stay_behind(patient: Decoders) -> None:
+    exif = Image.Exif()
+    exif[0x010E] = "Ann's flat"
+    pixels = run(patient.pixels(png(kind="JPEG", exif=exif)))
+    assert b"Ann" not in pixels.tobytes()
+    assert pixels.shape == (32, 32)
+
+
+@pytest.fixture(scope="module")
+def app(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A workbench for all who only send."""
+    options: dict[str, Any] = {"prepare": False, "keys": "off", "upload_seconds": 60.0}
+    made = create_app(Settings(state=tmp_path_factory.mktemp("uploads"), **options))
+    yield made
+    run(made.state.studio.decoders.close())
+    made.state.studio.budgets.close()
+    made.state.studio.database.close()
+
+
+@pytest.mark.parametrize(
+    ("kind", "data", "status"),
+    [
+        ("image/png", png(), 200),
+        ("application/octet-stream", png(), 200),
+        ("image/jpeg", png(), 415),
+        ("text/html", png(), 415),
+        ("", png(), 415),
+        ("image/png", b"<html>", 422),
+        ("image/png", b"", 422),
+        ("image/svg+xml", b"<svg/>", 415),
+    ],
+)
+def test_the_content_type_must_be_true(app: Any, kind: str, data: bytes, status: int) -> None:
+    answer = Client(app).post(
+        "/api/demo/sketch/upload", content=data, headers={"content-type": kind}
+    )
+    assert answer.status_code == status, answer.text
+
+
+def test_an_upload_beyond_its_limits_is_refused(make: Callable[..., Any]) -> None:
+    app = make(upload_bytes=5000, upload_pixels=900)
+    ask = {"content-type": "image/png"}
+    assert (
+        Client(app).post("/api/demo/sketch/upload", content=bytes(5001), headers=ask).status_code
+        == 413
+    )
+    assert (
+        Client(app).post("/api/demo/sketch/upload", content=png(), headers=ask).status_code == 422
+    )
+    run(app.state.studio.decoders.close())
+
+
+def test_a_refusal_says_the_same_of_every_image(app: Any) -> None:
+    ask = {"content-type": "application/octet-stream"}
+    bodies = {
+        Client(app).post("/api/demo/sketch/upload", content=data, headers=ask).text
+        for data in (b"x", png()[:60], bombs()["a PNG of 60,000 x 60,000"])
+    }
+    assert len(bodies) == 1

@@ -1,0 +1,173 @@
+"""What the functions of `blindsight.app` return: frozen values that print, render and serialise."""
+
+from __future__ import annotations
+
+import dataclasses
+import html
+import json
+import math
+import textwrap
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from blindsight.privacy.guarantee import Guarantee
+
+__all__ = ["Progress", "Result", "ResultTable", "no_progress", "to_plain"]
+
+#: Called with (stage, done, total) while a job runs; `total` is 0 where it is not known.
+Progress = Callable[[str, int, int], None]
+
+_TEXT_WIDTH = 100
+
+
+def no_progress(stage: str, done: int, total: int) -> None:
+    """Report nothing: the default `progress` of every function in `blindsight.app`."""
+
+
+@dataclass(frozen=True)
+class ResultTable:
+    """A table inside a result.
+
+    Parameters:
+        title: what the rows are.
+        columns: the names of the columns.
+        rows: one sequence of texts per row, as long as `columns`.
+    """
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
+class Result(ABC):
+    """Base class of the values that `blindsight.app` functions return.
+
+    A subclass is a frozen dataclass that gives a `title`, its `facts` and where useful its
+    `tables`; printing, rendering in a notebook and conversion to JSON values follow from them.
+
+    Example:
+        >>> @dataclasses.dataclass(frozen=True)
+        ... class Count(Result):
+        ...     photos: int
+        ...     @property
+        ...     def title(self) -> str:
+        ...         return "Photos counted"
+        ...     def facts(self) -> list[tuple[str, str]]:
+        ...         return [("photos", f"{self.photos:,}")]
+        >>> print(Count(1200))
+        Photos counted
+          photos  1,200
+        >>> Count(1200).to_dict()
+        {'photos': 1200}
+    """
+
+    @property
+    @abstractmethod
+    def title(self) -> str:
+        """One line that says what was done."""
+
+    @abstractmethod
+    def facts(self) -> Sequence[tuple[str, str]]:
+        """Pairs of a label and a text, in the order in which they are shown."""
+
+    def tables(self) -> Sequence[ResultTable]:
+        """Tables that are shown below the facts."""
+        return ()
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the fields as values that `json.dumps` accepts."""
+        fields = dataclasses.fields(self)  # type: ignore[arg-type]  # subclasses are dataclasses
+        return {field.name: to_plain(getattr(self, field.name)) for field in fields}
+
+    def __str__(self) -> str:
+        facts = list(self.facts())
+        width = max((len(label) for label, _ in facts), default=0)
+        lines = [self.title]
+        for label, value in facts:
+            wrapped = textwrap.wrap(value, _TEXT_WIDTH - width - 4, break_on_hyphens=False) or [""]
+            lines.append(f"  {label:<{width}}  {wrapped[0]}".rstrip())
+            lines += [f"  {'':<{width}}  {line}" for line in wrapped[1:]]
+        for table in self.tables():
+            lines += ["", *_text_table(table)]
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        pairs = "".join(
+            f"<tr><th style='text-align:left'>{html.escape(label)}</th>"
+            f"<td style='text-align:left'>{html.escape(value)}</td></tr>"
+            for label, value in self.facts()
+        )
+        parts = [f"<p><strong>{html.escape(self.title)}</strong></p>", f"<table>{pairs}</table>"]
+        return "".join([*parts, *(_html_table(table) for table in self.tables())])
+
+
+def to_plain(value: object) -> object:
+    """Convert a value to what `json.dumps` accepts.
+
+    Parameters:
+        value: a JSON value, path, `Guarantee`, array, dataclass, named tuple, or a mapping or
+            sequence of these. Numbers that JSON lacks (NaN, infinity) become None.
+
+    Raises:
+        TypeError: if the value is none of these.
+
+    Example:
+        >>> to_plain({"folder": Path("photos"), "scores": (0.5, float("nan"))})
+        {'folder': 'photos', 'scores': [0.5, None]}
+    """
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else None
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, Guarantee):
+        return json.loads(value.to_json())
+    if isinstance(value, (np.ndarray, np.generic)):
+        return to_plain(value.tolist())
+    if isinstance(value, Result):
+        return value.to_dict()
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {
+            field.name: to_plain(getattr(value, field.name)) for field in dataclasses.fields(value)
+        }
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        return to_plain(value._asdict())
+    if isinstance(value, Mapping):
+        return {str(key): to_plain(part) for key, part in value.items()}
+    if isinstance(value, (Sequence, frozenset, set)) and not isinstance(value, bytes):
+        parts = sorted(value, key=str) if isinstance(value, (frozenset, set)) else value
+        return [to_plain(part) for part in parts]
+    raise TypeError(f"{type(value).__name__} has no form as JSON values.")
+
+
+def _text_table(table: ResultTable) -> list[str]:
+    rows = [tuple(table.columns), *(tuple(row) for row in table.rows)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(table.columns))]
+    return [
+        table.title,
+        *(
+            "  " + "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True))
+            for row in rows
+        ),
+    ]
+
+
+def _html_table(table: ResultTable) -> str:
+    head = "".join(
+        f"<th style='text-align:left'>{html.escape(name)}</th>" for name in table.columns
+    )
+    body = "".join(
+        "<tr>"
+        + "".join(f"<td style='text-align:left'>{html.escape(cell)}</td>" for cell in row)
+        + "</tr>"
+        for row in table.rows
+    )
+    return (
+        f"<table><caption style='text-align:left'>{html.escape(table.title)}</caption>"
+        f"<tr>{head}</tr>{body}</table>"
+    )

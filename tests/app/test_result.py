@@ -1,0 +1,83 @@
+"""Results print, render and serialise, whatever their texts contain."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+from blindsight.app.result import Result, ResultTable, no_progress, to_plain
+from blindsight.privacy import Guarantee, Planned
+from blindsight.privacy.mechanisms import KaryResponse
+
+CELL = Planned(what="cell", mechanism=KaryResponse(epsilon=4.0, k=10, unit="record"))
+GUARANTEE = Guarantee(releases=(CELL,), model="local")
+
+
+class Hit(NamedTuple):
+    id: str
+    score: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Example(Result):
+    path: Path
+    name: str
+    hits: tuple[Hit, ...]
+    values: np.ndarray
+    guarantee: Guarantee
+
+    @property
+    def title(self) -> str:
+        return f"Result of {self.name}"
+
+    def facts(self) -> list[tuple[str, str]]:
+        return [("name", self.name), ("long", "word " * 60)]
+
+    def tables(self) -> list[ResultTable]:
+        return [ResultTable("Hits", ("id", "score"), [(h.id, f"{h.score:g}") for h in self.hits])]
+
+
+def example(name: str) -> Example:
+    hits = (Hit(name, 0.5), Hit("b", float("inf")))
+    return Example(Path("out"), name, hits, np.arange(3), GUARANTEE)
+
+
+def test_every_field_becomes_a_json_value():
+    fields = json.loads(json.dumps(example("a").to_dict(), allow_nan=False))
+    assert fields["path"] == "out" and fields["values"] == [0, 1, 2]
+    assert fields["hits"] == [{"id": "a", "score": 0.5}, {"id": "b", "score": None}]
+    assert fields["guarantee"] == json.loads(GUARANTEE.to_json())
+
+
+def test_text_shows_all_facts_and_tables_in_lines_that_fit():
+    lines = str(example("a")).splitlines()
+    assert lines[0] == "Result of a" and lines[1].split() == ["name", "a"]
+    assert sum(line.count("word") for line in lines) == 60
+    assert max(map(len, lines)) <= 100
+    assert [line.split() for line in lines[-2:]] == [["a", "0.5"], ["b", "inf"]]
+
+
+def test_html_escapes_every_text():
+    page = example("<script>alert(1)</script>")._repr_html_()
+    assert "<script>" not in page and page.count("&lt;script&gt;") == 3
+
+
+def test_what_has_no_json_form_is_refused():
+    for value in (b"bytes", object(), {"a": object()}):
+        with pytest.raises(TypeError, match="no form as JSON"):
+            to_plain(value)
+
+
+def test_results_cannot_be_changed():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        example("a").name = "b"  # type: ignore[misc]
+
+
+def test_the_default_progress_reports_nothing(capsys):
+    no_progress("reading", 1, 2)
+    assert capsys.readouterr() == ("", "")

@@ -3,12 +3,16 @@ not have.
 
 It is linear, so the tags of many vectors add up to the tag of their sum: users check the sum they
 are given. A sum that is off by anything fixed beforehand passes with probability 2^-61. The tag
-travels with the pad's secret, as nine digits of seven bits that are summed one by one.
+travels with the pad's secret, as 24 digits of seven bits that are summed one by one. Sums of digits
+tell more than the sum of the numbers, so a user first adds a random multiple of the modulus, of 107
+bits more than the modulus has: the digits that are summed are then random apart from what their
+sum tells.
 """
 
 from __future__ import annotations
 
 import hashlib
+import secrets
 from typing import Final
 
 import numpy as np
@@ -21,8 +25,9 @@ from blindsight.federated.pad.stream import expand
 __all__ = ["DIGITS", "DIGIT_BITS", "MODULUS", "from_digits", "plus", "product", "tag", "to_digits"]
 
 MODULUS: Final = (1 << 61) - 1
-DIGITS: Final = 9
+DIGITS: Final = 24
 DIGIT_BITS: Final = 7
+_MASK_BITS: Final = DIGITS * DIGIT_BITS - 61
 _P, _30, _31, _61 = np.uint64(MODULUS), np.uint64(30), np.uint64(31), np.uint64(61)
 _LOW31 = np.uint64((1 << 31) - 1)
 _CHUNK = 1 << 20
@@ -74,8 +79,9 @@ def tag(key: bytes, header: bytes, values: NDArray[np.uint64]) -> int:
 
 
 def to_digits(value: int) -> NDArray[np.uint8]:
-    """Nine digits of seven bits, lowest first."""
-    return np.array([value >> (DIGIT_BITS * i) & 127 for i in range(DIGITS)], dtype=np.uint8)
+    """24 digits of seven bits, lowest first, of the tag plus a random multiple of the modulus."""
+    masked = value + MODULUS * secrets.randbits(_MASK_BITS)
+    return np.array([masked >> (DIGIT_BITS * i) & 127 for i in range(DIGITS)], dtype=np.uint8)
 
 
 def from_digits(digits: NDArray[np.int64]) -> int:

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -68,6 +73,94 @@ def test_a_server_that_answers_before_it_is_ready_is_waited_for(make, uri, monke
     with pytest.raises(pymilvus.MilvusException, match="disk is full"):
         MilvusIndex(uri, 24, collection="elsewhere")
     index._client.drop_collection("elsewhere")
+
+
+def milvus_program(folder, monkeypatch, script):
+    """Let Milvus Lite run this shell script in place of its own program."""
+    real = Path(importlib.util.find_spec("milvus_lite").origin).parent / "lib"
+    folder.mkdir()
+    program = folder / "milvus"
+    program.write_text(f"#!/bin/sh\nREAL={real}\n{script}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("BIN_PATH", str(folder))
+
+
+def test_a_milvus_that_is_slow_to_start_is_waited_for(tmp_path, monkeypatch):
+    import pymilvus
+
+    from blindsight.index import milvus
+
+    gate, failures, connect = tmp_path / "gate", [], pymilvus.MilvusClient
+    milvus_program(
+        tmp_path / "bin",
+        monkeypatch,
+        f'until [ -e {gate} ]; do sleep 0.05; done; LD_LIBRARY_PATH=$REAL exec $REAL/milvus "$@"',
+    )
+
+    def attempt(*args, **options):
+        try:
+            return connect(*args, **options)
+        except pymilvus.MilvusException as error:
+            failures.append(error)
+            if len(failures) == 2:  # only now may the program begin to serve
+                gate.touch()
+            raise
+
+    monkeypatch.setattr(pymilvus, "MilvusClient", attempt)
+    monkeypatch.setattr(milvus, "_ATTEMPT_SECONDS", 0.1)
+    index = MilvusIndex(tmp_path / "slow.db", 8)
+    assert len(failures) >= 2
+    index.add(random_codes(3, 8))
+    assert len(index) == 3
+    index.close()
+
+
+def test_a_milvus_that_never_serves_is_named_after_the_stated_time(tmp_path, monkeypatch):
+    from blindsight.index import milvus
+
+    milvus_program(tmp_path / "bin", monkeypatch, "exec sleep 600")
+    monkeypatch.setattr(milvus, "_START_SECONDS", 0.3)
+    monkeypatch.setattr(milvus, "_ATTEMPT_SECONDS", 0.1)
+    with pytest.raises(InvalidData, match=r"never\.db did not answer within 0\.3 s"):
+        MilvusIndex(tmp_path / "never.db", 8)
+    monkeypatch.undo()
+    MilvusIndex(tmp_path / "never.db", 8).close()  # nothing of the first attempt is in the way
+
+
+def test_a_milvus_that_dies_while_it_starts_is_named(tmp_path, monkeypatch):
+    from blindsight.index import milvus
+
+    monkeypatch.setattr(milvus, "_ATTEMPT_SECONDS", 0.1)
+    milvus_program(tmp_path / "bin", monkeypatch, "sleep 1; exit 7")
+    with pytest.raises(InvalidData, match="ended with exit code 7 before it answered"):
+        MilvusIndex(tmp_path / "dies.db", 8)
+    milvus_program(tmp_path / "at once", monkeypatch, "exit 7")
+    with pytest.raises(InvalidData, match="cannot open"):
+        MilvusIndex(tmp_path / "dies.db", 8)
+    with pytest.raises(InvalidData, match="does not exist"):
+        MilvusIndex(tmp_path / "nowhere" / "dies.db", 8)
+
+
+def test_a_closed_index_leaves_its_file_to_other_processes(tmp_path):
+    code = (
+        "import sys; from blindsight.index import MilvusIndex\n"
+        "try: print('entries', len(MilvusIndex(sys.argv[1])))\n"
+        "except ValueError as error: print(error)"
+    )
+
+    def elsewhere():
+        command = [sys.executable, "-W", "ignore", "-c", code, tmp_path / "lite.db"]
+        return subprocess.run(command, capture_output=True, text=True, timeout=600).stdout
+
+    index, second = (MilvusIndex(tmp_path / "lite.db", 8) for _ in range(2))
+    index.add(random_codes(3, 8))
+    index.close()
+    index.close()
+    assert len(second) == 3  # the file is still in use here
+    assert "another process has it open" in elsewhere()
+    assert (tmp_path / ".lite.db.lock").exists()  # and stays locked by this one
+    second.close()
+    assert "entries 3" in elsewhere()
 
 
 def test_a_collection_of_another_length_is_refused(make, uri):

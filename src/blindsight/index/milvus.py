@@ -14,10 +14,13 @@ Milvus Lite file is Milvus' own: do not open one from a stranger; exchange index
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
+import threading
 import time
 import warnings
+from collections import Counter
 from collections.abc import Iterator
 from os import PathLike
 from pathlib import Path
@@ -42,7 +45,10 @@ __all__ = ["MilvusIndex"]
 _LARGEST_ANSWER = 16_384
 _BATCH = 5_000
 _TEXT = 60_000
-_READY = 120.0  # seconds for a Milvus Lite that answers before it is ready
+_START_SECONDS = 120.0  # within which a Milvus Lite that was started must serve
+_ATTEMPT_SECONDS = 5.0  # after each, the state of its process is looked at
+_lite_users: Counter[str] = Counter()  # how many open indexes of this process use a Milvus Lite
+_lite_lock = threading.Lock()
 
 
 class MilvusIndex(CodeIndex):
@@ -81,6 +87,7 @@ class MilvusIndex(CodeIndex):
             )
         self.uri, self.collection = str(uri), collection
         self.candidates = checks.whole("candidates", candidates)
+        self._closed = False
         self._client = _connect(self.uri, token)
         try:
             header = self._read_header()
@@ -102,7 +109,7 @@ class MilvusIndex(CodeIndex):
             )
             self._make()
         except BaseException:
-            self._client.close()
+            self.close()
             raise
 
     @classmethod
@@ -158,8 +165,14 @@ class MilvusIndex(CodeIndex):
             iterator.close()
 
     def close(self) -> None:
-        """Close the connection."""
-        self._client.close()
+        """Close the connection; the last index on a Milvus Lite file of this process ends it, so
+        that another process can open the file.
+        """
+        if not self._closed:
+            self._closed = True
+            self._client.close()
+            if self.uri.endswith(".db"):
+                _release_lite(self.uri)
 
     def drop(self) -> None:
         """Delete the collection with all its codes."""
@@ -234,7 +247,7 @@ class MilvusIndex(CodeIndex):
         """An empty collection. On a busy machine Milvus Lite takes requests before its storage has
         begun.
         """
-        over = time.monotonic() + _READY
+        over = time.monotonic() + _START_SECONDS
         while True:
             try:
                 self._client.create_collection(name, schema=schema, consistency_level="Strong")
@@ -388,9 +401,76 @@ def _connect(uri: str, token: str) -> Any:
         pymilvus = checks.optional_module("pymilvus", extra="cluster")
         if uri.endswith(".db"):
             checks.optional_module("milvus_lite", extra="cluster")
+            return _connect_lite(pymilvus, uri)
         try:
-            return pymilvus.MilvusClient(uri, token=token)
+            return pymilvus.MilvusClient(uri, token=token, dedicated=True)
         except pymilvus.MilvusException as error:
             raise InvalidData(
                 f"no Milvus answers at {uri}. Check the address and the token."
             ) from error
+
+
+def _connect_lite(pymilvus: Any, uri: str) -> Any:
+    """Start a Milvus Lite for the file unless this process runs one already, and wait until it
+    answers: on a busy machine that takes longer than the ten seconds that the client allows.
+    """
+    from milvus_lite.server_manager import server_manager_instance as servers
+
+    path = Path(uri).resolve()
+    if not path.parent.is_dir():
+        raise InvalidData(f"the folder {path.parent} does not exist. Create it first.")
+    with _lite_lock:
+        # Refused here, because Milvus Lite deletes the other process's lock when it fails.
+        taken = str(path) not in servers._servers and _locked_elsewhere(path)
+        address = None if taken else servers.start_and_get_uri(str(path))
+        if address is None:
+            raise InvalidData(
+                f"Milvus Lite cannot open {uri}: another process has it open, or its folder cannot "
+                "be written. Close the other process, or choose another file."
+            )
+        _lite_users[str(path)] += 1
+    deadline = time.monotonic() + _START_SECONDS
+    while True:
+        try:
+            return pymilvus.MilvusClient(address, timeout=_ATTEMPT_SECONDS, dedicated=True)
+        except pymilvus.MilvusException as error:
+            code = servers._servers[str(path)]._p.poll()  # milvus-lite has no public way to ask
+            if code is None and time.monotonic() < deadline:
+                continue
+            _release_lite(uri)
+            if code is not None:
+                raise InvalidData(
+                    f"the Milvus Lite process of {uri} ended with exit code {code} before it "
+                    "answered. What it printed on standard error says why."
+                ) from error
+            raise InvalidData(
+                f"the Milvus Lite process of {uri} did not answer within {_START_SECONDS:g} s. "
+                "Try again when the machine is less busy."
+            ) from error
+        except BaseException:
+            _release_lite(uri)
+            raise
+
+
+def _locked_elsewhere(path: Path) -> bool:
+    lock = path.with_name(f".{path.name}.lock")  # Milvus Lite's own
+    if not lock.exists():
+        return False
+    with lock.open("ab") as file:
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return True
+    return False
+
+
+def _release_lite(uri: str) -> None:
+    """End the file's Milvus Lite when no open index of this process uses it any more."""
+    from milvus_lite.server_manager import server_manager_instance as servers
+
+    path = str(Path(uri).resolve())
+    with _lite_lock:
+        _lite_users[path] -= 1
+        if _lite_users[path] <= 0:
+            del _lite_users[path]
+            servers.release_server(path)

@@ -46,7 +46,7 @@ class MilvusCodebookIndex(MilvusIndex):
                     "Fill another one."
                 )
         except BaseException:
-            self._client.close()
+            self.close()
             raise
         self._counts: NDArray[np.int64] | None = None
 

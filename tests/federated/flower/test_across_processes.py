@@ -7,6 +7,8 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -69,10 +71,33 @@ def test_a_run_survives_a_killed_superlink_a_killed_user_and_a_killed_aggregator
     assert rounds[-1]["accuracy"] > 0.8
 
 
-def test_a_superlink_that_cannot_start_is_said_at_once(tmp_path: Path) -> None:
-    import subprocess
-    import sys
+def test_a_superlink_whose_connection_broke_is_called_ended_only_once_it_has(
+    tmp_path: Path,
+) -> None:
+    import httpx
 
+    from blindsight.federated.flower.superlink import has_ended
+
+    refused, slow = httpx.ConnectError("refused"), httpx.ReadTimeout("slow")
+    # It stands for a killed process that has closed its sockets and is not reaped yet: it ends
+    # when its standard input does, which here happens while it is waited for.
+    command = [sys.executable, "-c", "import sys; sys.stdin.read()"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE) as process:
+        assert not has_ended(process, slow)
+        assert not has_ended(process, refused, seconds=0.01)
+        wait = process.wait
+
+        def waits(timeout: float | None = None) -> int:
+            assert process.stdin is not None
+            process.stdin.close()
+            return wait(600 if timeout else timeout)
+
+        process.wait = waits  # type: ignore[method-assign]
+        assert has_ended(process, refused)
+        assert has_ended(process, slow)
+
+
+def test_a_superlink_that_cannot_start_is_said_at_once(tmp_path: Path) -> None:
     log = tmp_path / "superlink.log"
     with log.open("wb") as output:
         process = subprocess.Popen(

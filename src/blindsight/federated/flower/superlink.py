@@ -49,7 +49,7 @@ from blindsight.federated.flower.homes import Home, write_secret
 from blindsight.federated.flower.processes import end, reached_at, start_superlink, wait_for_port
 from blindsight.federated.messages import Outgoing, sent_by
 
-__all__ = ["SuperLinkLink", "superlink"]
+__all__ = ["SuperLinkLink", "has_ended", "superlink"]
 
 _log = logging.getLogger(__name__)
 _LOOK = 0.5  # seconds between two looks at who is there
@@ -144,7 +144,7 @@ class SuperLinkLink:
         try:
             work()
         except (httpx.HTTPError, ObjectPushError, ValueError) as error:
-            died = self._process is None or self._process.poll() is not None
+            died = self._process is None or has_ended(self._process, error)
             self._say(
                 f"the SuperLink {'stopped' if died else 'does not answer'} ({error}); connecting "
                 "again"
@@ -285,6 +285,22 @@ class SuperLinkLink:
         self._beat = Beat(
             lambda: client.SendTaskHeartbeat(runtime.SendTaskHeartbeatRequest()), every=_BEAT
         )
+
+
+def has_ended(process: subprocess.Popen[bytes], error: Exception, *, seconds: float = 10.0) -> bool:
+    """Whether a SuperLink that failed to answer has ended.
+
+    A connection that is closed or refused comes from a process that is ending: a killed process
+    closes its sockets before its parent can reap it, so its end is waited for. A process that took
+    too long, or answered with an error, is only looked at.
+    """
+    slow = isinstance(error, httpx.TimeoutException)
+    try:
+        ending = isinstance(error, httpx.TransportError) and not slow
+        process.wait(timeout=seconds if ending else 0)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
 
 
 @contextmanager

@@ -4,6 +4,7 @@ kind.
 
 from __future__ import annotations
 
+import ast
 import os
 import time
 from pathlib import Path
@@ -14,7 +15,7 @@ import numpy as np
 import pytest
 
 from blindsight.audit.engine import DoorAudit, audit_door, neighbours_of, strangers_of
-from blindsight.audit.engine.accountant import Gauss, epsilon_of
+from blindsight.audit.engine.accountant import Gauss, Pure, epsilon_of
 from blindsight.privacy import Guarantee, Planned
 from blindsight.privacy.accounting import price
 from blindsight.privacy.entropy import SystemSource, aes_generator
@@ -49,7 +50,7 @@ def _audited(make: Any, data: Any = X, *, seed: int = 0, **options: Any) -> Door
     removed = make().plan()[0].mechanism.neighbours == "add or remove one"
     records = range(14) if removed else (0, 7)
     neighbours = neighbours_of(data, records=records, removed=removed)
-    if removed:  # enough to see who was in which batch
+    if removed:  # a few of each record
         neighbours = [
             one
             for one in neighbours
@@ -86,7 +87,7 @@ def test_sound_counts_are_not_refuted() -> None:
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-def test_a_sound_descent_on_poisson_samples_is_not_refuted(seed: int) -> None:
+def test_a_sound_descent_is_not_refuted(seed: int) -> None:
     found = _audited(Descent, seed=seed)
     assert not found.refuted, str(found)
     assert found.reached[0].share > 0.9
@@ -235,27 +236,11 @@ class NeighboursMixed(Local):
         return (cells + np.roll(cells, 1)) % 5
 
 
-class TakesTurns(Descent):
-    """Batches of a shuffled order instead of Poisson samples."""
-
-    def batch(self, door: Any, n: int, step: int) -> Any:
-        order = np.random.default_rng(step // 4).permutation(n)
-        return order[(step % 4) * n // 4 : (step % 4 + 1) * n // 4]
-
-
-class OneBatch(Descent):
-    """The first batch over and over."""
-
-    def batch(self, door: Any, n: int, step: int) -> Any:
-        self._batch = door.sample("gradient", n) if step == 0 else self._batch
-        return self._batch
-
-
 class TrueSize(Descent):
-    """Divides by the number of records that were drawn."""
+    """Divides by the number of records that count, which is private under add or remove one."""
 
-    def size(self, batch: Any, n: int) -> float:
-        return max(1, len(batch))
+    def size(self, X: Any) -> float:
+        return float((np.abs(X) > 0).any(axis=1).sum()) + 1
 
 
 class MoreSteps(Descent):
@@ -276,7 +261,7 @@ def _cheaper(plan: Any, delta: float) -> Any:
 
     (item,) = plan
     return price(
-        (Planned(what="x", mechanism=item.mechanism, count=item.count // 2, rate=item.rate),),
+        (Planned(what="x", mechanism=item.mechanism, count=item.count // 2),),
         delta=delta,
     )
 
@@ -299,8 +284,6 @@ def _cheaper(plan: Any, delta: float) -> Any:
         (CountsOfReplacement, "sensitivity", (X, Y)),
         (lambda: PerBit("flip"), "sensitivity", X),
         (NeighboursMixed, "sensitivity", X),
-        (TakesTurns, "batches", X),
-        (OneBatch, "batches", X),
         (TrueSize, "exit", X),
         (MoreSteps, "price", X),
     ],
@@ -384,6 +367,40 @@ def test_a_weak_source_is_caught(stream: Any) -> None:
     assert "entropy" in {finding.kind for finding in found.findings}, str(found)
 
 
+class SilentUnlessHeard(Summed):
+    """Adds the noise only while somebody listens at the door."""
+
+    def through(self, door: Any, X: Any) -> Any:
+        if type(door._listener).__name__ == "_NullListener":
+            return np.sum(X, axis=0)
+        return super().through(door, X)
+
+
+def test_an_estimator_that_drops_its_noise_when_nobody_listens_is_caught() -> None:
+    found = _audited(SilentUnlessHeard)
+    assert {finding.kind for finding in found.findings} == {"listener"}, str(found)
+
+
+def test_no_code_asks_who_listens() -> None:
+    """The door uses its listener's methods only; nothing else in the package touches it."""
+    source = Path(__file__).parents[2] / "src" / "blindsight"
+    users = [path for path in source.rglob("*.py") if "_listener" in path.read_text()]
+    assert users == [source / "privacy" / "door.py"]
+    tree = ast.parse(users[0].read_text())
+    parents = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
+    uses = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and node.attr == "_listener"
+    ]
+    assert len(uses) >= 5
+    for use in uses:
+        parent = parents[use]
+        assigned = isinstance(use.ctx, ast.Store)
+        called = isinstance(parent, ast.Attribute) and isinstance(parents[parent], ast.Call)
+        assert assigned or called, f"line {use.lineno} of door.py does more than call its listener"
+
+
 def test_the_report_says_how_much_of_the_allowance_was_reached() -> None:
     (reached,) = _audited(Summed).reached
     assert reached.what == "sum"
@@ -394,15 +411,14 @@ def test_the_report_says_how_much_of_the_allowance_was_reached() -> None:
     ("parts", "delta"),
     [
         ((Gauss(0.5),), 1e-5),
-        ((Gauss(1.0, count=30, rate=0.1),), 1e-5),
-        ((Gauss(0.125, count=500, rate=0.01),), 1e-6),
-        ((Gauss(1.0, count=20, rate=0.1, group=3),), 1e-5),
+        ((Gauss(1.0, count=30),), 1e-5),
+        ((Gauss(0.125, count=500), Gauss(0.4, count=3)), 1e-6),
     ],
 )
 def test_two_accountants_agree(parts: Any, delta: float) -> None:
     plan = tuple(
         Planned(
-            what="x",
+            what=f"x{number}",
             mechanism=Gaussian(
                 sigma=1 / p.mu,
                 sensitivity=1.0,
@@ -411,21 +427,22 @@ def test_two_accountants_agree(parts: Any, delta: float) -> None:
                 neighbours="add or remove one",
             ),
             count=p.count,
-            rate=p.rate,
-            group=p.group,
         )
-        for p in parts
+        for number, p in enumerate(parts)
     )
     assert epsilon_of(parts, delta) == pytest.approx(price(plan, delta=delta).epsilon, rel=2e-3)
 
 
 def test_the_second_accountant_agrees_with_mpmath() -> None:
-    """One Poisson step, integrated to thirty digits."""
+    """A Gaussian release beside a pure one, integrated to thirty digits."""
     import mpmath as mp
 
     mp.mp.dps = 30
-    mu, rate, epsilon = mp.mpf(1), mp.mpf("0.2"), mp.mpf("0.7")
-    mixed = lambda x: (1 - rate) * mp.npdf(x) + rate * mp.npdf(x, mu)  # noqa: E731
-    cut = mp.findroot(lambda x: mp.log(mixed(x) / mp.npdf(x)) - epsilon, 1)
-    delta = mp.quad(lambda x: mixed(x) - mp.exp(epsilon) * mp.npdf(x), [cut, cut + 2, 12])
-    assert epsilon_of((Gauss(1.0, rate=0.2),), float(delta)) == pytest.approx(0.7, abs=2e-3)
+    mu, pure, epsilon = mp.mpf(1), mp.mpf("0.5"), mp.mpf("1.2")
+    delta = mp.mpf(0)
+    for sign in (1, -1):
+        chance, left = 1 / (1 + mp.exp(-sign * pure)), epsilon - sign * pure
+        tail = mp.ncdf(mu / 2 - left / mu) - mp.exp(left) * mp.ncdf(-mu / 2 - left / mu)
+        delta += chance * tail
+    found = epsilon_of((Gauss(1.0), Pure(0.5)), float(delta))
+    assert found == pytest.approx(1.2, abs=2e-3)

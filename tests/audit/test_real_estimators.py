@@ -95,7 +95,7 @@ def test_training_itself_is_attacked() -> None:
     assert not sound.verdict.refuted, sound.verdict
 
     def total(door: Door, what: str, rows: Any) -> Any:
-        absent = door._listener.absent(len(rows)) if door._listener is not None else None
+        absent = door._listener.absent(len(rows))
         there = np.ones(len(rows)) if absent is None else (~absent).astype(float)
         return (
             rows.weighted_sum(there)

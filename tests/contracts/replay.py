@@ -28,14 +28,12 @@ class ReplayContract:
     little enough.
 
     `floats` names the releases that are not exact on purpose; `bounds` are what real numbers may be
-    (pixels: (0, 1)); `records` are the rows that are replaced; with `sampled` every row is once, to
-    see who was in which batch.
+    (pixels: (0, 1)); `records` are the rows that are replaced.
     """
 
     floats: ClassVar[Sequence[str]] = ()
     bounds: ClassVar[tuple[float, float] | None] = None
     records: ClassVar[Sequence[int]] = (0,)
-    sampled: ClassVar[bool] = False
     seeds: ClassVar[Sequence[int]] = (0,)
     # What never leaves: the owner's own notes, and the parameter that chooses the entropy.
     kept: ClassVar[Sequence[str]] = ("owner_only_", "random_state")
@@ -62,17 +60,9 @@ class ReplayContract:
         return False
 
     def neighbours(self) -> list[Neighbour]:
-        found = neighbours_of(
+        return neighbours_of(
             self.data(), records=self.records, removed=self.removed(), bounds=self.bounds
         )
-        if self.sampled:  # one strong replacement of every record tells who was in which batch
-            rows = self.data()[0] if isinstance(self.data(), tuple) else self.data()
-            every = neighbours_of(
-                self.data(), records=range(min(len(rows), 16)), bounds=self.bounds
-            )
-            wanted = "opposite" if self.bounds is not None else "far and opposite"
-            found += [one for one in every if one.name.startswith(wanted + ",")]
-        return found
 
     def strangers(self) -> list[Any]:
         return strangers_of(self.data(), bounds=self.bounds)

@@ -156,9 +156,7 @@ class TestPrivUnit(TestFlips):
 
 
 class TestDescent(ReplayContract):
-    """Steps on Poisson samples."""
-
-    sampled = True
+    """Steps on all records."""
 
     def make(self) -> Any:
         return Descent()

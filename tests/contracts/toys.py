@@ -149,42 +149,35 @@ class Local(Protected):
 
 
 class Descent(Protected):
-    """A mean by noisy gradient steps on Poisson samples."""
+    """A mean by noisy gradient steps on all records."""
 
     _kind = "toy descent"
 
-    def __init__(self, steps: int = 16, rate: float = 0.3, random_state: Any = None) -> None:
-        self.steps, self.rate, self.random_state = steps, rate, random_state
+    def __init__(self, steps: int = 6, random_state: Any = None) -> None:
+        self.steps, self.random_state = steps, random_state
 
     def mechanism(self) -> Any:
         return DiscreteGaussian.fine(sigma=2.0, sensitivity=1.0, dimensions=3, delta=1e-5, **ADDED)
 
     def promise(self, **public: Any) -> Guarantee:
-        plan = (
-            Planned(what="gradient", mechanism=self.mechanism(), count=self.steps, rate=self.rate),
-        )
+        plan = (Planned(what="gradient", mechanism=self.mechanism(), count=self.steps),)
         return Guarantee(releases=plan, delta=1e-5, model="central", entropy=self.entropy_)
 
     def fit(self, X: Any, ledger: Any = None) -> Descent:
         self.public_ = {"n": len(X)}
         door = self._open(ledger, what="descent")
         where = np.zeros(X.shape[1])
-        for step in range(self.steps):
-            batch = self.batch(door, len(X), step)
-            total = self.step(door, np.asarray(X)[batch] - where)
-            where = where + 0.5 * total / self.size(batch, len(X))
+        for _ in range(self.steps):
+            where = where + 0.5 * self.step(door, np.asarray(X) - where) / self.size(X)
         self.released_ = {"where": where}
         return self._settle_in()
-
-    def batch(self, door: Door, n: int, step: int) -> Any:
-        return door.sample("gradient", n)
 
     def step(self, door: Door, rows: Any) -> Any:
         return door.total("gradient", rows)
 
-    def size(self, batch: Any, n: int) -> float:
-        # The expected size: the true one would be data.
-        return self.rate * n
+    def size(self, X: Any) -> float:
+        # A constant of the plan: under "add or remove one" the number of records is private.
+        return 14.0
 
     def _settle(self) -> None:
         self.where_ = self.released_["where"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 __all__ = ["Mutant", "bugs"]
@@ -36,11 +37,22 @@ class Mutant:
         """The file with the bug in it; an error where the text to replace is not there exactly
         once.
         """
-        if text.count(self.old) != 1:
-            raise ValueError(
-                f"{self.name}: its text occurs {text.count(self.old)} times in {self.path}"
-            )
-        return text.replace(self.old, self.new)
+        places = list(_pattern(self.old).finditer(text))
+        if len(places) != 1:
+            raise ValueError(f"{self.name}: its text occurs {len(places)} times in {self.path}")
+        start, end = places[0].span()
+        return text[:start] + self.new + text[end:]
+
+
+def _pattern(code: str) -> re.Pattern[str]:
+    """Matches the code however it is broken into lines, with or without trailing commas."""
+    tokens = re.findall(r"\w+|[^\w\s]", code)
+    parts = [re.escape(code[: len(code) - len(code.lstrip())])]
+    for before, word in zip(["", *tokens], tokens, strict=False):
+        between = r"\s+" if before[-1:].isalnum() and word[0].isalnum() else r"\s*"
+        comma = r"(?:,\s*)?" if word in ")]}" else ""
+        parts.append((between if before else "") + comma + re.escape(word))
+    return re.compile("".join(parts))
 
 
 def bugs(path: str, *listed: tuple[str, str, str, str]) -> tuple[Mutant, ...]:

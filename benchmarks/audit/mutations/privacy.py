@@ -29,33 +29,15 @@ EARLY: tuple[Mutant, ...] = (
             "privacy:TestSummed",
         ),
         (
-            "door-twice-the-rate",
-            "np.uint64(int(planned.rate * 2**64))",
-            "np.uint64(int(min(0.99, 2 * planned.rate) * 2**64))",
-            "privacy:TestDescent",
-        ),
-        (
-            "door-batches-of-fixed-size",
-            "return np.flatnonzero(drawn)",
-            "return np.sort(rng.permutation(n)[: round(planned.rate * n)])",
-            "privacy:TestDescent",
-        ),
-        (
-            "door-batches-from-numpy",
-            "rng = self._source.stream(label, exact=False)",
-            "rng = np.random.default_rng(len(label))",
-            "privacy:TestDescent",
-        ),
-        (
             "door-no-noise",
-            "released = mechanism.release(value, rng=rng)\n        if",
-            "released = np.asarray(value, np.float64)\n        if",
+            "released = mechanism.release(value, rng=rng)\n        self",
+            "released = np.asarray(value, np.float64)\n        self",
             "privacy:TestSummed",
         ),
         (
             "door-noise-from-numpy",
-            "released = mechanism.release(value, rng=rng)\n        if",
-            "released = mechanism.release(value, rng=np.random.default_rng())\n        if",
+            "released = mechanism.release(value, rng=rng)\n        self",
+            "released = mechanism.release(value, rng=np.random.default_rng())\n        self",
             "privacy:TestSummed",
         ),
     ),
@@ -214,12 +196,6 @@ EARLY: tuple[Mutant, ...] = (
     *bugs(
         "privacy/accounting.py",
         (
-            "account-half-the-rate",
-            "binom.pmf(rows, item.group, item.rate)",
-            "binom.pmf(rows, item.group, item.rate / 2)",
-            "privacy:TestDescent",
-        ),
-        (
             "account-one-step",
             "closed_form(math.sqrt(math.fsum(item.count * _mu(item) ** 2 for item in releases)), delta)",
             "closed_form(math.sqrt(math.fsum(_mu(item) ** 2 for item in releases)), delta)",
@@ -240,21 +216,15 @@ LATE: tuple[Mutant, ...] = (
         ),
         (
             "late-door-forgets-the-last-row",
-            "released = mechanism.release(value, rng=rng)\n        if",
-            "released = mechanism.release(value, rng=rng)\n        released.flat[-1] = value.flat[-1]\n        if",
+            "released = mechanism.release(value, rng=rng)\n        self",
+            "released = mechanism.release(value, rng=rng)\n        released.flat[-1] = value.flat[-1]\n        self",
             "privacy:TestSummed",
         ),
         (
             "late-door-rounds-noise-away",
-            "released = mechanism.release(value, rng=rng)\n        if",
-            "released = value + np.sign(mechanism.release(value, rng=rng) - value)\n        if",
+            "released = mechanism.release(value, rng=rng)\n        self",
+            "released = value + np.sign(mechanism.release(value, rng=rng) - value)\n        self",
             "privacy:TestSummed",
-        ),
-        (
-            "late-door-sample-halves",
-            "return np.flatnonzero(drawn)",
-            "return np.flatnonzero(drawn | np.roll(drawn, 1))",
-            "privacy:TestDescent",
         ),
         (
             "late-door-outer-norm",
@@ -340,8 +310,8 @@ LATE: tuple[Mutant, ...] = (
         ),
         (
             "last-each-first-bare",
-            "released = np.concatenate(parts) if parts",
-            "released = np.concatenate([inside[:1].astype(parts[0].dtype), *parts[1:]]) if parts",
+            "            np.concatenate(parts)\n            if parts",
+            "            np.concatenate([inside[:1].astype(parts[0].dtype), *parts[1:]])\n            if parts",
             "tagging:TestPublishing hashing:TestPermanentNoise",
         ),
         (
@@ -428,8 +398,8 @@ LATE: tuple[Mutant, ...] = (
         "privacy/accounting.py",
         (
             "blind-account-one-step-less",
-            ".self_compose(item.count)",
-            ".self_compose(max(1, item.count - 1))",
+            "math.fsum(item.count * _mu(item) ** 2 for item in releases)",
+            "math.fsum(max(1, item.count - 1) * _mu(item) ** 2 for item in releases)",
             "privacy:TestDescent",
         ),
     ),

@@ -36,8 +36,8 @@ EARLY: tuple[Mutant, ...] = (
         ),
         (
             "tagging-first-answer-bare",
-            "        return way.read(released, self.n_labels_) if",
-            "        released[:1] = way.value(np.asarray(logits, np.float64))[:1]\n        return way.read(released, self.n_labels_) if",
+            "        return (\n            way.read(released, self.n_labels_) if",
+            "        released[:1] = way.value(np.asarray(logits, np.float64))[:1]\n        return (\n            way.read(released, self.n_labels_) if",
             "tagging:TestGaussianAnswers",
         ),
     ),

@@ -1,10 +1,10 @@
 """The door: the only code that takes a value computed from private data and returns one that may
 leave.
 
-    guarantee = Guarantee(releases=plan, ...)          # made before any private value is seen door
-    = Door(guarantee, what="a metric", ledger=ledger, random_state=None)    # charged here, or
-    nothing leaves noisy = door.release("margin", value) batch = door.sample("gradients", n) total =
-    door.total("gradients", rows)
+    guarantee = Guarantee(releases=plan, ...)  # made before any private value is seen
+    door = Door(guarantee, what="a metric", ledger=ledger, random_state=None)  # charged here
+    noisy = door.release("margin", value)
+    total = door.total("gradients", rows)
 
 The mechanism is the plan's own: what is drawn and what is accounted are one object, and what the
 plan does not name, or names less often, is refused. Values are projected into the mechanism's
@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blindsight.core.errors import InvalidParameter, NotPlanned, UnchargedRelease
-from blindsight.privacy.entropy import RandomState, Source, source_of, words
+from blindsight.privacy.entropy import RandomState, Source, source_of
 from blindsight.privacy.guarantee import Guarantee
 from blindsight.privacy.mechanisms import to_fields
 from blindsight.privacy.plan import Planned
@@ -86,7 +86,27 @@ class Listener(Protocol):
         ...
 
 
-_listener: ContextVar[Listener | None] = ContextVar("listener", default=None)
+class _NullListener:
+    """The listener of every door that nobody audits.
+
+    A door always has a listener and treats all of them alike, so that its code cannot behave
+    differently while it is audited.
+    """
+
+    def opened(self, door: Door) -> None:
+        """Keep the door's own source."""
+
+    def passing(self, passage: Passage) -> None:
+        """Let the mechanism draw."""
+
+    def passed(self, passage: Passage, released: Array) -> None:
+        """Note nothing."""
+
+    def absent(self, n: int) -> None:
+        """All records are present."""
+
+
+_listener: ContextVar[Listener] = ContextVar("listener", default=_NullListener())  # noqa: B039
 
 
 @contextmanager
@@ -211,8 +231,7 @@ class Door:
             )
         self._charge(ledger, key)
         self._listener = _listener.get()
-        if self._listener is not None:
-            self._source = self._listener.opened(self) or self._source
+        self._source = self._listener.opened(self) or self._source
 
     def release(self, what: str, value: Any) -> Array:
         """The value, projected into the mechanism's domain and released."""
@@ -246,25 +265,9 @@ class Door:
         # A row without a size counts zero.
         shrunk = np.minimum(1.0, _FILLED * planned.row_bound / np.maximum(norms, 1e-300))
         weights = np.where(np.isfinite(norms), shrunk, 0.0)
-        if self._listener is not None and planned.rate == 1:
-            absent = self._listener.absent(len(given))
-            weights = weights if absent is None else np.where(absent, 0.0, weights)
+        absent = self._listener.absent(len(given))
+        weights = weights if absent is None else np.where(absent, 0.0, weights)
         return self._pass(planned, planned.mechanism.domain.project(given.weighted_sum(weights)))
-
-    def sample(self, what: str, n: int) -> NDArray[np.int64]:
-        """The records of the next batch: each of n with the planned rate, independently; all where
-        that is 1.
-        """
-        planned = self._find(what)
-        if planned.rate == 1:
-            return np.arange(n)
-        label = f"{self.what}/batch of {what}/{self._used[what]}"
-        rng = self._source.stream(label, exact=False)
-        drawn = words(rng, n) < np.uint64(int(planned.rate * 2**64))
-        if self._listener is not None:
-            absent = self._listener.absent(n)
-            drawn = drawn if absent is None else drawn & ~absent
-        return np.flatnonzero(drawn)
 
     def together(
         self, what: str, values: Sequence[Any], add: Callable[[list[Array]], Array]
@@ -282,13 +285,11 @@ class Door:
             raise InvalidParameter(
                 f"{what!r} is released by {planned.mechanism.says}, which is not drawn in shares."
             )
-        passage = None
-        if self._listener is not None:
-            exact = np.sum([mechanism.clipped(value) for value in values], axis=0) * mechanism.step
-            passage = self._passage(planned, mechanism.domain.project(exact))
-            forced = self._listener.passing(passage)
-            if forced is not None:
-                return forced
+        exact = np.sum([mechanism.clipped(value) for value in values], axis=0) * mechanism.step
+        passage = self._passage(planned, mechanism.domain.project(exact))
+        forced = self._listener.passing(passage)
+        if forced is not None:
+            return forced
         label = f"{self.what}/{what}/{self._used[what]}"
         drawn = [
             mechanism.share(value, rng=self._source.stream(f"{label}/{place}", exact=True))
@@ -296,8 +297,7 @@ class Door:
             for place, value in enumerate(values)
         ]
         released = add(drawn)
-        if self._listener is not None and passage is not None:
-            self._listener.passed(passage, released)
+        self._listener.passed(passage, released)
         return released
 
     def release_each(self, what: str, values: Any, names: Sequence[str], *, about: str) -> Array:
@@ -327,7 +327,7 @@ class Door:
 
     def _each(self, planned: Planned, inside: Array, names: tuple[str, ...], about: str) -> Array:
         passage = replace(self._passage(planned, inside), names=names, about=about)
-        forced = None if self._listener is None else self._listener.passing(passage)
+        forced = self._listener.passing(passage)
         if forced is not None:
             return forced
         law = f"{about}/{sorted(to_fields(planned.mechanism).items())}"
@@ -342,8 +342,7 @@ class Door:
             if parts
             else planned.mechanism.release(inside, rng=np.random.default_rng(0))
         )
-        if self._listener is not None:
-            self._listener.passed(passage, released)
+        self._listener.passed(passage, released)
         return released
 
     def _charge(self, ledger: Ledger | None, key: str | None) -> None:
@@ -390,16 +389,14 @@ class Door:
 
     def _pass(self, planned: Planned, value: Array) -> Array:
         passage = self._passage(planned, value)
-        if self._listener is not None:
-            forced = self._listener.passing(passage)
-            if forced is not None:
-                return forced
+        forced = self._listener.passing(passage)
+        if forced is not None:
+            return forced
         mechanism = planned.mechanism
         label = f"{self.what}/{planned.what}/{passage.number}"
         rng = self._source.stream(label, exact=mechanism.sampler == "exact")
         released = mechanism.release(value, rng=rng)
-        if self._listener is not None:
-            self._listener.passed(passage, released)
+        self._listener.passed(passage, released)
         return released
 
 

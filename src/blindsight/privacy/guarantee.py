@@ -234,10 +234,7 @@ class Guarantee:
     def _accountant(self) -> str:
         if self.unproven:
             return "none"
-        sampled = any(item.rate < 1 for item in self.releases)
         gaussian = any(hasattr(item.mechanism, "mu") for item in self.releases)
-        if sampled:
-            return "privacy-loss distributions of Poisson samples"
         if gaussian:
             return "Gaussian composition in closed form"
         return "basic composition"

@@ -16,22 +16,22 @@ __all__ = ["Plan", "Planned", "plan_from_fields", "plan_to_fields"]
 
 @dataclass(frozen=True, kw_only=True)
 class Planned:
-    """One kind of release: how often, and on which part of the records.
+    """One kind of release and how often it happens.
 
     Parameters:
         what: what is released, in a word or two ("label counts"); the door knows the release by it.
         mechanism: how. Its sensitivity is that of a whole unit, with all `group` rows of it in the
-        sum. count: how often it is released about the same unit. rate: Poisson sampling of rows
-        before each release; 1 takes all. Needs "add or remove one". group: how many rows (pairs,
-        photos) of one unit may be in the sum. parts: rows are dealt to so many parts by public
-        facts, and each release is about one of them: `count` is how
-            often one unit is touched, and as many as count x parts releases may pass.
+        sum.
+        count: how often it is released about the same unit.
+        group: how many rows (pairs, photos) of one unit may be in the sum.
+        parts: rows are dealt to so many parts by public facts, and each release is about one of
+            them: `count` is how often one unit is touched, and as many as count x parts releases
+            may pass.
     """
 
     what: str
     mechanism: Mechanism
     count: int = 1
-    rate: float = 1.0
     group: int = 1
     parts: int = 1
 
@@ -47,13 +47,6 @@ class Planned:
         checks.whole("count", self.count)
         checks.whole("group", self.group)
         checks.whole("parts", self.parts)
-        if not 0 < checks.probability("rate", self.rate) <= 1:
-            raise InvalidParameter("rate must be above 0: nothing would be released.")
-        if self.rate < 1 and self.mechanism.neighbours != "add or remove one":
-            raise NotProven(
-                "sampling is accounted for under 'add or remove one' only; state that relation or "
-                "rate=1."
-            )
 
     @property
     def row_bound(self) -> float:
@@ -65,10 +58,9 @@ class Planned:
 
     def __str__(self) -> str:
         often = f", {self.count:,} times" if self.count > 1 else ""
-        sampled = f", each row with probability {self.rate:.3g}" if self.rate < 1 else ""
         rows = f", up to {self.group} rows per {self.mechanism.unit}" if self.group > 1 else ""
         parts = f", on {self.parts:,} disjoint parts" if self.parts > 1 else ""
-        return f"{self.what}: {self.mechanism.says}{often}{sampled}{rows}{parts}"
+        return f"{self.what}: {self.mechanism.says}{often}{rows}{parts}"
 
 
 Plan: TypeAlias = tuple[Planned, ...]
@@ -81,7 +73,7 @@ def plan_to_fields(plan: Iterable[Planned]) -> list[dict[str, Any]]:
             "what": item.what,
             "mechanism": to_fields(item.mechanism),
             "count": item.count,
-            "rate": item.rate,
+            "rate": 1.0,  # required by the card's format; this version never samples records
             "group": item.group,
             "parts": item.parts,
         }
@@ -96,6 +88,18 @@ def plan_from_fields(fields: Any) -> Plan:
     for item in fields:
         if not isinstance(item, dict):
             raise InvalidData(f"a release must be a JSON object, got {type(item).__name__}.")
+        if item.get("rate", 1.0) != 1.0:
+            raise NotProven(
+                f"a release samples its records with probability {item['rate']!r}; expected 1: "
+                "sampled releases are not accounted for."
+            )
     return tuple(
-        build(Planned, {**item, "mechanism": from_fields(item.get("mechanism"))}) for item in fields
+        build(
+            Planned,
+            {
+                **{name: value for name, value in item.items() if name != "rate"},
+                "mechanism": from_fields(item.get("mechanism")),
+            },
+        )
+        for item in fields
     )

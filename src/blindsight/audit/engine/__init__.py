@@ -4,7 +4,7 @@
 - `neighbours`: neighbours and strangers of any arrays, at extremes.
 - `listeners`: who stands at the door: recording, replaying.
 - `exits`: everything by which a run can tell, byte by byte, with entropy frozen.
-- `dice`: noise against its stated law, sources of entropy, Poisson batches.
+- `dice`: noise against its stated law, sources of entropy.
 - `accountant`: a second opinion on prices, sharing no code with the first.
 """
 

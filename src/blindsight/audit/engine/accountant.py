@@ -3,9 +3,7 @@ with `privacy`.
 
 The loss L = ln p(o)/q(o) of one release is laid on a grid (rounded to the nearest point: no bias
 either way, where accountants for promises round up), composed by powers of its Fourier transform,
-and delta(epsilon) = E max(0, 1 - exp(epsilon - L)). Poisson samples of Gaussian releases are
-mixtures: of a unit with g rows, k are drawn with probability Binomial(g, rate), and move the sum by
-k/g of its sensitivity.
+and delta(epsilon) = E max(0, 1 - exp(epsilon - L)).
 """
 
 from __future__ import annotations
@@ -17,8 +15,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import logsumexp, ndtr
-from scipy.stats import binom
+from scipy.special import ndtr
 
 from blindsight.core.errors import InvalidParameter
 
@@ -30,14 +27,10 @@ _REACH = 9.0  # standard deviations on either side: what lies beyond weighs less
 
 @dataclass(frozen=True)
 class Gauss:
-    """`count` Gaussian releases with sensitivity over sigma `mu`, on Poisson samples of `group`
-    rows per unit.
-    """
+    """`count` Gaussian releases with sensitivity over sigma `mu`."""
 
     mu: float
     count: int = 1
-    rate: float = 1.0
-    group: int = 1
 
 
 @dataclass(frozen=True)
@@ -60,7 +53,7 @@ def epsilon_of(parts: Sequence[Gauss | Pure], delta: float) -> float:
     gauss = [part for part in parts if isinstance(part, Gauss)]
     if delta == 0:
         return math.inf if gauss else pure
-    if all(part.rate == 1 for part in gauss) and not pure:
+    if not pure:
         return _least(
             lambda e: gaussian_delta(e, math.sqrt(sum(p.count * p.mu**2 for p in gauss))), delta
         )
@@ -136,17 +129,8 @@ def _losses(part: Gauss | Pure, swapped: bool) -> tuple[NDArray[Any], NDArray[An
         return np.array([part.epsilon, -part.epsilon]), np.array([chance, 1 - chance])
     if part.mu <= 0 or part.count < 1:
         raise InvalidParameter("a Gaussian part must have mu above 0 and happen at least once.")
-    rows = np.arange(part.group + 1)
-    chances = (
-        binom.pmf(rows, part.group, part.rate)
-        if part.rate < 1
-        else (rows == part.group).astype(float)
-    )
-    moved = part.mu * rows / part.group
     x = np.linspace(-_REACH, part.mu + _REACH, 60_001)
-    with np.errstate(divide="ignore"):
-        mixed = logsumexp(np.log(chances)[:, None] - 0.5 * (x - moved[:, None]) ** 2, axis=0)
-    plain = -0.5 * x * x
-    p, q = (plain, mixed) if swapped else (mixed, plain)
+    plain, moved = -0.5 * x * x, -0.5 * (x - part.mu) ** 2
+    p, q = (plain, moved) if swapped else (moved, plain)
     mass = np.exp(p)
     return p - q, mass / mass.sum()

@@ -1,5 +1,5 @@
-"""Is the noise what it is said to be? Mechanisms drawn again at recorded values, sources and
-batches looked at.
+"""Is the noise what it is said to be? Mechanisms drawn again at recorded values, and sources looked
+at.
 
 Each test is wrong about sound code with a chance of about 1e-9 (`_SIGMAS` standard deviations).
 """
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import os
-import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
 from unittest import mock
@@ -18,16 +17,10 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from blindsight.audit.engine.exits import frozen
-from blindsight.core.errors import UnchargedRelease
-from blindsight.privacy.door import Door
 from blindsight.privacy.entropy import SystemEntropy, SystemSource
-from blindsight.privacy.guarantee import Guarantee
 from blindsight.privacy.mechanisms.domain import Cells, Reals
-from blindsight.privacy.plan import Planned
 
 __all__ = [
-    "batch_problems",
-    "inclusion_problems",
     "law_problems",
     "measured_scale",
     "source_problems",
@@ -386,52 +379,3 @@ def start_problems(starts: Sequence[bytes]) -> Iterator[str]:
     bits = np.unpackbits(np.frombuffer(b"".join(starts), np.uint8))
     if abs(float(bits.mean()) - 0.5) * 2 * math.sqrt(bits.size) > _SIGMAS:
         yield f"{bits.mean():.4g} of its streams' bits are ones"
-
-
-def batch_problems(
-    guarantee: Guarantee, planned: Planned, *, n: int = 40, times: int = 1500
-) -> Iterator[str]:
-    """The door's own batches: every record by a coin of its own, at the planned rate."""
-    if guarantee.entropy != "system":
-        return
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UnchargedRelease)
-        door = Door(guarantee, what="audit of batches")
-    inside = np.zeros((times, n), bool)
-    for row in inside:
-        row[door.sample(planned.what, n)] = True
-    yield from inclusion_problems(inside, planned.rate)
-
-
-def inclusion_problems(inside: Array, rate: float) -> Iterator[str]:
-    """Which records (columns) were in which step (rows): independent coins of this rate, or not."""
-    steps, n = inside.shape
-    count, total = int(inside.sum()), inside.size
-    if min(stats.binom.cdf(count, total, rate), stats.binom.sf(count - 1, total, rate)) < 1e-9:
-        yield f"records are in {count / total:.4g} of the batches, the plan says {rate:.4g}"
-        return
-    variance = rate * (1 - rate)
-    even = 0.0
-    for axis, words in ((1, "batches are too equal in size"), (0, "records take turns")):
-        sums = inside.sum(axis=axis)
-        score = float(
-            ((sums - inside.shape[axis] * rate) ** 2).sum() / (inside.shape[axis] * variance)
-        )
-        if stats.chi2.cdf(score, len(sums)) < 1e-9:
-            yield f"{words}: not Poisson sampling"
-            return
-        if stats.chi2.sf(score, len(sums)) < 1e-12:
-            yield "records are drawn together: not Poisson sampling"
-            return
-        even += score
-    if stats.chi2.cdf(even, steps + n - 1) < 1e-8:
-        yield "batches are too even in size and in turns: not Poisson sampling"
-        return
-    centred = inside - rate
-    for lag in range(1, min(4, steps - 1)):
-        together = float((centred[lag:] * centred[:-lag]).sum()) / (
-            variance * math.sqrt((steps - lag) * n)
-        )
-        if abs(together) > 7.5:
-            yield f"batches {lag} steps apart share records: not Poisson sampling"
-            return

@@ -23,12 +23,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from blindsight.audit.engine import dice
 from blindsight.audit.engine.accountant import Gauss, Pure, epsilon_of
 from blindsight.audit.engine.exits import Exit, Run, take
-from blindsight.audit.engine.listeners import Entry, Opening, RecordingListener, ReplayListener
+from blindsight.audit.engine.listeners import (
+    Entry,
+    Opening,
+    RecordingListener,
+    ReplayListener,
+    unheard,
+)
 from blindsight.privacy.mechanisms import Mechanism
 
 __all__ = ["DoorAudit", "Finding", "Neighbour", "Reached", "audit_door"]
@@ -121,7 +126,6 @@ class _Audit:
     exit: Exit
     findings: dict[tuple[str, str], Finding] = field(default_factory=dict)
     reached: dict[str, tuple[float, float]] = field(default_factory=dict)
-    moved: dict[int, NDArray[np.bool_]] = field(default_factory=dict)
     # What stood at the doors on neighbours in the same record, which are neighbours of each other.
     stood: dict[int, list[tuple[Neighbour, list[Any]]]] = field(default_factory=dict)
     unsteady: set[str] = field(default_factory=set)
@@ -131,10 +135,8 @@ class _Audit:
         """One finding for each kind and place: the rest is echo."""
         self.findings.setdefault((kind, where), Finding(kind, where, says))
 
-    def replay(
-        self, data: Any, absent: Sequence[int] = (), *, other_coins: bool = False
-    ) -> tuple[ReplayListener, Exit]:
-        listener = ReplayListener(self.here.log, self.seed + other_coins, absent=absent)
+    def replay(self, data: Any, absent: Sequence[int] = ()) -> tuple[ReplayListener, Exit]:
+        listener = ReplayListener(self.here.log, self.seed, absent=absent)
         self.replays += 1
         return listener, take(self.run, data, listener, seed=self.seed)
 
@@ -165,6 +167,7 @@ def audit_door(
     if audit.exit.raised:
         notes.append(f"the run itself raised {audit.exit.raised}")
     _same_again(audit, data)
+    _same_unheard(audit, data)
     for neighbour in neighbours:
         _neighbour(audit, neighbour)
     _among_neighbours(audit)
@@ -174,7 +177,6 @@ def audit_door(
     _account(audit)
     _samplers(audit, exact, set(floats))
     _dice(audit, simulated, rolls)
-    _coins(audit, data)
     _other_noise(audit, data)
     reached = tuple(Reached(what, *found) for what, found in audit.reached.items())
     return DoorAudit(
@@ -200,11 +202,19 @@ def _same_again(audit: _Audit, data: Any) -> None:
         )
 
 
+def _same_unheard(audit: _Audit, data: Any) -> None:
+    """With nobody at the door, and the same streams, everything comes out as it was recorded."""
+    audit.replays += 1
+    with unheard(audit.seed):
+        left = take(audit.run, data, None, seed=audit.seed)
+    for name in audit.exit.differing(left):
+        if name not in audit.unsteady:
+            audit.find("listener", name, "differs when nobody listens at the door")
+
+
 def _neighbour(audit: _Audit, neighbour: Neighbour) -> None:
     listener, left = audit.replay(neighbour.data, neighbour.absent)
-    moved = np.zeros(len(audit.here.log), bool)
-    for position, (entry, value) in enumerate(zip(audit.here.log, listener.values, strict=False)):
-        moved[position] = not np.array_equal(entry.value, value)
+    for entry, value in zip(audit.here.log, listener.values, strict=False):
         _sensitivity(
             audit,
             entry,
@@ -215,8 +225,6 @@ def _neighbour(audit: _Audit, neighbour: Neighbour) -> None:
         )
     if neighbour.record is not None:
         audit.stood.setdefault(neighbour.record, []).append((neighbour, listener.values))
-        before = audit.moved.get(neighbour.record)
-        audit.moved[neighbour.record] = moved if before is None else before | moved
     _compare(audit, f"neighbour {neighbour.name!r}", listener, left)
 
 
@@ -308,7 +316,7 @@ def _account(audit: _Audit) -> None:
     for number, opening in enumerate(audit.here.openings):
         guarantee = opening.guarantee
         entries = [entry for entry in audit.here.log if entry.door == number]
-        if not entries or guarantee.unproven or math.isinf(guarantee.epsilon):
+        if not entries or guarantee is None or guarantee.unproven or math.isinf(guarantee.epsilon):
             continue
         parts: list[Gauss | Pure] = []
         for what in dict.fromkeys(entry.planned.what for entry in entries):
@@ -347,7 +355,7 @@ def _part(
         )
     # What is drawn was measured from above, so the stated mu is the sharper of the two where both
     # agree.
-    return Gauss(max(drawn, mechanism.mu), count, planned.rate, planned.group)
+    return Gauss(max(drawn, mechanism.mu), count)
 
 
 def _samplers(audit: _Audit, exact: bool, floats: set[str]) -> None:
@@ -391,7 +399,6 @@ def _dice(audit: _Audit, simulated: bool, rolls: int) -> None:
                 "no stream of the door was drawn from",
             )
     _reused(audit)
-    _batches(audit)
 
 
 def _one_of_each(items: Sequence[Any], key: Callable[[Any], Any]) -> Iterator[Any]:
@@ -458,38 +465,3 @@ def _other_noise(audit: _Audit, data: Any) -> None:
                 "entropy", where, "the noise is the same whatever stream the door draws it from"
             )
             return
-
-
-def _coins(audit: _Audit, data: Any) -> None:
-    """With other coins at the door other records are drawn: else the batches come from
-    elsewhere.
-    """
-    sampled = {i for i, entry in enumerate(audit.here.log) if entry.planned.rate < 1}
-    if not sampled:
-        return
-    listener, _ = audit.replay(data, other_coins=True)
-    pairs = enumerate(zip(audit.here.log, listener.values, strict=False))
-    same = [i for i, (entry, value) in pairs if i in sampled and np.array_equal(entry.value, value)]
-    if len(same) > len(sampled) / 2:
-        what = audit.here.log[same[0]].planned.what
-        audit.find(
-            "batches",
-            f"{what!r}",
-            "the records of a step are not drawn by the door: not Poisson sampling",
-        )
-
-
-def _batches(audit: _Audit) -> None:
-    """Poisson sampling: the door's own coins, and which records really were in which step."""
-    sampled = [entry for entry in audit.here.log if entry.planned.rate < 1]
-    for entry in _one_of_each(sampled, lambda entry: entry.planned):
-        guarantee = audit.here.openings[entry.door].guarantee
-        for says in dice.batch_problems(guarantee, entry.planned):
-            audit.find(
-                "batches", f"{entry.planned.what!r} of {entry.title!r}", f"{says} (drawn again)"
-            )
-        steps = [i for i, other in enumerate(audit.here.log) if other.planned == entry.planned]
-        if len(audit.moved) >= 6 and len(steps) >= 6 and entry.planned.group == 1:
-            inside = np.stack([moved[steps] for moved in audit.moved.values()], axis=1)
-            for says in dice.inclusion_problems(inside, entry.planned.rate):
-                audit.find("batches", f"{entry.planned.what!r} of {entry.title!r}", says)

@@ -24,10 +24,18 @@ from numpy.typing import NDArray
 
 from blindsight.core.errors import UnchargedRelease
 from blindsight.privacy.door import Door, Passage, listening
+from blindsight.privacy.entropy import RandomState, Source, source_of
 from blindsight.privacy.guarantee import Guarantee
 from blindsight.privacy.plan import Planned
 
-__all__ = ["Entry", "Opening", "RecordingListener", "ReplayListener", "drawing_from"]
+__all__ = [
+    "Entry",
+    "Opening",
+    "RecordingListener",
+    "ReplayListener",
+    "drawing_from",
+    "unheard",
+]
 
 Array = NDArray[Any]
 _URANDOM = os.urandom
@@ -40,7 +48,7 @@ class Entry:
     from which streams.
 
     `streams` are seeds of the audit's own streams in the order in which they were asked for,
-    `starts` how the door's own ones begin; those that drew a batch are not among them.
+    `starts` how the door's own ones begin.
     """
 
     door: int
@@ -103,7 +111,7 @@ class Opening:
     """A door that was opened: what it promised and what it would have drawn from."""
 
     title: str
-    guarantee: Guarantee
+    guarantee: Guarantee | None
     source: Any
     labels: list[str] = field(default_factory=list)
     starts: list[bytes] = field(default_factory=list)
@@ -111,9 +119,7 @@ class Opening:
     heard: int = 0
 
     def latest(self) -> list[tuple[int, bytes, str]]:
-        """Seed, start and label of the streams that were asked for since the last release, but for
-        those of batches.
-        """
+        """Seed, start and label of the streams that were asked for since the last release."""
         new = zip(
             self.labels[self.heard :],
             self.seeds[self.heard :],
@@ -121,11 +127,7 @@ class Opening:
             strict=True,
         )
         self.heard = len(self.labels)
-        return [
-            (seed, start, label)
-            for label, seed, start in new
-            if not label.startswith(f"{self.title}/batch of ")
-        ]
+        return [(seed, start, label) for label, seed, start in new]
 
 
 class _Streams:
@@ -204,6 +206,24 @@ class RecordingListener(_Ear):
                 about=passage.about,
             )
         )
+
+
+@contextmanager
+def unheard(seed: int) -> Iterator[None]:
+    """No listener at any door, yet every door draws from the streams that a recording draws from.
+
+    A run then gives the same outputs as the recording, unless its code behaves differently when
+    nobody listens.
+    """
+    number = 0
+
+    def streams(random_state: RandomState | Source) -> _Streams:
+        nonlocal number
+        number += 1
+        return _Streams(seed, number, Opening("", None, source_of(random_state)))
+
+    with mock.patch("blindsight.privacy.door.source_of", streams):
+        yield
 
 
 class ReplayListener(_Ear):

@@ -25,8 +25,8 @@ from unittest import mock
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import stats
 
-from blindsight.audit.engine.dice import inclusion_problems
 from blindsight.audit.engine.onerun import audit_scores
 from blindsight.core import checks
 from blindsight.core.errors import InvalidData
@@ -160,7 +160,7 @@ def _findings(steps: list[_Step], history: list[tuple[float, ...]], n: int) -> I
     for row, step in zip(inside, steps, strict=True):
         row[step.read] = True
     if inside.any():
-        yield from inclusion_problems(inside, rate)
+        yield from _inclusion_problems(inside, rate)
     noise = np.concatenate([step.noise for step in steps])
     spread = float(np.sqrt(np.mean(noise**2)))
     # From above, so that sound noise is not called too small: the sensitivity that this noise is
@@ -236,3 +236,37 @@ def _scores(model: Any, inputs: Any, classes: Any) -> NDArray[np.float64]:
         found = model(inputs).double()
     own = found[torch.arange(len(found)), classes]
     return np.asarray((own - found.mean(dim=1)).cpu().numpy(), np.float64)
+
+
+def _inclusion_problems(inside: NDArray[np.bool_], rate: float) -> Iterator[str]:
+    """Which records (columns) were in which step (rows): independent coins of this rate, or not."""
+    steps, n = inside.shape
+    count, total = int(inside.sum()), inside.size
+    if min(stats.binom.cdf(count, total, rate), stats.binom.sf(count - 1, total, rate)) < 1e-9:
+        yield f"records are in {count / total:.4g} of the batches, the plan says {rate:.4g}"
+        return
+    variance = rate * (1 - rate)
+    even = 0.0
+    for axis, words in ((1, "batches are too equal in size"), (0, "records take turns")):
+        sums = inside.sum(axis=axis)
+        score = float(
+            ((sums - inside.shape[axis] * rate) ** 2).sum() / (inside.shape[axis] * variance)
+        )
+        if stats.chi2.cdf(score, len(sums)) < 1e-9:
+            yield f"{words}: not Poisson sampling"
+            return
+        if stats.chi2.sf(score, len(sums)) < 1e-12:
+            yield "records are drawn together: not Poisson sampling"
+            return
+        even += score
+    if stats.chi2.cdf(even, steps + n - 1) < 1e-8:
+        yield "batches are too even in size and in turns: not Poisson sampling"
+        return
+    centred = inside - rate
+    for lag in range(1, min(4, steps - 1)):
+        together = float((centred[lag:] * centred[:-lag]).sum()) / (
+            variance * math.sqrt((steps - lag) * n)
+        )
+        if abs(together) > 7.5:
+            yield f"batches {lag} steps apart share records: not Poisson sampling"
+            return

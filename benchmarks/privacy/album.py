@@ -27,10 +27,11 @@ from benchmarks.harness import Row
 from blindsight.data.content import content_digest
 from blindsight.data.reading import SUFFIXES
 from blindsight.data.sources import Files
-from blindsight.index import HammingIndex, bulk, photos
-from blindsight.index.album import charge, keep_in_step
+from blindsight.index import HammingIndex, bulk
+from blindsight.index import release_folder as photos
 from blindsight.index.bulk import hashing
-from blindsight.index.encoder import PhotoEncoder, Recipe, load_encoder, make_encoder
+from blindsight.index.encoder import CodeRecipe, PhotoEncoder, load_encoder, make_encoder
+from blindsight.index.sync import charge, sync_release
 from blindsight.privacy import Cost, Ledger
 from blindsight.privacy.vault import Vault
 
@@ -49,13 +50,13 @@ def album_rows(*, quick: bool, seed: int = 0) -> Iterator[Row]:
 class Album:
     """A folder, its vault, its release and its ledger, as `blindsight hash` keeps them."""
 
-    def __init__(self, base: Path, recipe: Recipe) -> None:
+    def __init__(self, base: Path, recipe: CodeRecipe) -> None:
         self.base, self.folder, self.out = base, base / "album", base / "ix"
         self.folder.mkdir()
         self.vault = Vault.create(base / "ix.vault")
-        self.encoder: Any = photos.function_of(self.vault, recipe, make_encoder, load_encoder)
-        self.guarantee = photos.stated(self.encoder.guarantee, names="random")
-        self.law = photos.law_of(self.encoder, self.guarantee)
+        self.encoder: Any = photos.encoder_in_vault(self.vault, recipe, make_encoder, load_encoder)
+        self.guarantee = photos.folder_guarantee(self.encoder.guarantee, names="random")
+        self.law = photos.mechanism_id(self.encoder, self.guarantee)
         self.number = self.vault.release_of(self.law)
         self.ledger = Ledger(base / "ledger.db", dataset="album")
         self.ledger.grant(Cost(epsilon=10**6, unit="record"))
@@ -65,11 +66,11 @@ class Album:
         names = list(photos.photo_names(self.folder, SUFFIXES))
         found = photos.scan(self.folder, names, self.vault)
         charge(self.guarantee, self.vault, self.number, self.ledger)
-        place = photos.PhotoFolder(
+        place = photos.ReleaseFolder(
             self.out, self.encoder.recipe.to_fields(), self.vault.number, self.number
         )
         place.write()
-        keep_in_step(
+        sync_release(
             place,
             self.folder,
             found,
@@ -99,7 +100,7 @@ def _overhead(base: Path, count: int, *, runs: int) -> Row:
     """
     from blindsight.index.encoder import default_features
 
-    album = Album(base, Recipe(features=default_features()))
+    album = Album(base, CodeRecipe(features=default_features()))
     for number in range(count):
         picture(album.folder / f"{number}.jpg", number, side=1024)
     shares = []
@@ -185,7 +186,7 @@ def _model(base: Path, operations: int, seed: int) -> Row:
     and one charge.
     """
     rng = random.Random(seed)
-    album = Album(base, Recipe(features="pixels", method="codebook"))
+    album = Album(base, CodeRecipe(features="pixels", method="codebook"))
     truth: dict[bytes, bytes] = {}
     crashes = 0
     shelf: list[bytes] = []

@@ -34,7 +34,7 @@ from blindsight.core.errors import UnchargedRelease
 from blindsight.core.storage import write_atomically
 from blindsight.data import ImageSet
 from blindsight.index.bulk import sketch_to
-from blindsight.index.encoder import Recipe
+from blindsight.index.encoder import CodeRecipe
 from blindsight.privacy import Cost, Ledger
 from blindsight.privacy.vault import Vault
 from blindsight.sketching import FlippedBits, SketchSet
@@ -73,7 +73,7 @@ class Hashing:
 
     def __init__(self, base: Path, rng: random.Random) -> None:
         self._album, self._photos, self.due = (
-            Album(base, Recipe(features="pixels", method="codebook")),
+            Album(base, CodeRecipe(features="pixels", method="codebook")),
             0,
             1,
         )

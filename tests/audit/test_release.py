@@ -31,7 +31,7 @@ from blindsight.cli.main import app
 from blindsight.core.errors import InvalidData
 from blindsight.data.content import content_digest
 from blindsight.index import HammingIndex
-from blindsight.index.cell_lists import to_codes
+from blindsight.index.cell_index import to_codes
 from blindsight.privacy import Guarantee
 from blindsight.privacy.mechanisms import KaryResponse
 from blindsight.privacy.plan import Planned

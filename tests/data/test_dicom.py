@@ -16,7 +16,7 @@ from blindsight.data import load_folder, read_image
 from blindsight.data.formats.dicom import decode_dicom, patient_of
 from blindsight.data.limits import Limits, is_dicom
 from blindsight.data.reading import SUFFIXES
-from blindsight.index.photos import photo_names
+from blindsight.index.release_folder import photo_names
 from blindsight.tagging.photos import image_files
 
 pydicom = pytest.importorskip("pydicom")

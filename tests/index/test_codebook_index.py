@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from blindsight.codebooks import from_pictures
 from blindsight.core.errors import HostileFile, InvalidData, InvalidParameter
 from blindsight.index import CodebookIndex, HammingIndex
-from blindsight.index.cell_lists import CellLists, cell_bits, from_codes, to_codes
+from blindsight.index.cell_index import CellLists, cell_bits, from_codes, to_codes
 
 K = 9
 

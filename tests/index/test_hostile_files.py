@@ -13,8 +13,7 @@ import pytest
 from blindsight.core.decoding import MatchModel
 from blindsight.core.errors import HostileFile
 from blindsight.index import HammingIndex
-from blindsight.index.header import Header
-from blindsight.index.journal import ADD, MAGIC, MAX_PAYLOAD, REMOVE, Record, fresh_file
+from blindsight.index.index_file import ADD, MAGIC, MAX_PAYLOAD, REMOVE, Header, Record, fresh_file
 from index.index_contract import GUARANTEE, random_codes
 
 

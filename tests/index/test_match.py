@@ -10,7 +10,7 @@ from PIL import Image
 
 from blindsight.core.codes import hamming
 from blindsight.hashing import PHashing
-from blindsight.index.encoder import Recipe, make_encoder
+from blindsight.index.encoder import CodeRecipe, make_encoder
 from blindsight.index.public_images import built_in_images, edited
 
 
@@ -24,7 +24,7 @@ def test_the_probability_of_a_match_is_calibrated_on_photos_that_were_not_learne
     pictures = built_in_images(1200, 16)[600:]
     for number, pixels in enumerate(pictures[:200]):
         Image.fromarray(pixels).save(tmp_path / f"{number}.png")
-    recipe = Recipe(
+    recipe = CodeRecipe(
         method=method,
         unit="bit",
         epsilon=4.0,
@@ -73,7 +73,7 @@ def test_no_picture_is_measured_by_a_function_that_learned_from_it(tmp_path, mon
     monkeypatch.setattr(PHashing, "fit", fit)
     monkeypatch.setattr(PHashing, "query", query)
     make_encoder(
-        Recipe(
+        CodeRecipe(
             method="phashing-itq",
             unit="bit",
             bits=64,
@@ -87,6 +87,6 @@ def test_no_picture_is_measured_by_a_function_that_learned_from_it(tmp_path, mon
 
 
 def test_without_pictures_of_the_kind_no_probability_is_made_up():
-    recipe = Recipe(method="phashing-lsh", unit="bit", epsilon=4.0, bits=64, features="pixels")
+    recipe = CodeRecipe(method="phashing-lsh", unit="bit", epsilon=4.0, bits=64, features="pixels")
     assert not recipe.own_pictures
     assert make_encoder(recipe).decoding.beta == pytest.approx(1 / (1 + np.exp(4.0)))

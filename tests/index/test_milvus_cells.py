@@ -8,7 +8,7 @@ import pytest
 from blindsight.codebooks import from_pictures
 from blindsight.core.errors import InvalidData, InvalidParameter
 from blindsight.index import CodebookIndex, MilvusIndex
-from blindsight.index.milvus_cells import MilvusCodebookIndex
+from blindsight.index.milvus import MilvusCodebookIndex
 
 pytestmark = pytest.mark.real
 

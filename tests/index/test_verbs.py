@@ -168,7 +168,7 @@ def test_a_stopped_run_continues_and_releases_nothing_twice(photos, tmp_path, mo
 
 def test_after_kill_9_released_codes_stay_as_they_were(photos, tmp_path):
     program = (
-        "import blindsight.index.photos as p, time\n"
+        "import blindsight.index.release_folder as p, time\n"
         "real = p.HammingIndex.add\n"
         "def slow(self, codes, ids=None):\n"
         "    out = real(self, codes, ids)\n"
@@ -211,7 +211,7 @@ def test_a_crash_right_after_the_charge_does_not_charge_again(photos, tmp_path, 
     words = ["hash", photos, "--out", tmp_path / "ix", "--features", "pixels"]
     words += ["--ledger", tmp_path / "ledger.db", "--dataset", "album"]
     for broken in (
-        "blindsight.index.photos.PhotoFolder.write",
+        "blindsight.index.release_folder.ReleaseFolder.write",
         "blindsight.privacy.vault.Vault.note",
     ):
         with monkeypatch.context() as patch:

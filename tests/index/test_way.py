@@ -19,12 +19,11 @@ SOURCE = str(Path(blindsight.__file__).parent)
 # What keeps a code once it is there: the index and its file.
 KEEPING = {
     "core/durable.py",
-    "index/shelf.py",
-    "index/interface.py",
-    "index/entries.py",
+    "index/base.py",
+    "index/code_array.py",
     "index/hamming.py",
+    "index/index_file.py",
 }
-KEEPING |= {"index/journal.py"}
 
 
 def calls(photos: Path, out: Path, features: str) -> Counter[tuple[str, str]]:

@@ -13,8 +13,8 @@ import pytest
 import sqlalchemy as sql
 from PIL import Image
 
-from blindsight.index.milvus_cells import MilvusCodebookIndex
-from blindsight.index.photos import PhotoFolder
+from blindsight.index.milvus import MilvusCodebookIndex
+from blindsight.index.release_folder import ReleaseFolder
 from blindsight.privacy import Ledger
 from blindsight.workbench.infra.database import JOBS
 from blindsight.workbench.pages.demo.cells import CellIndex
@@ -262,7 +262,7 @@ def test_another_index_is_searched_by_upload_and_shows_names(
 
     # The same codes behind a Milvus URI.
     milvus = str(tmp_path / "codes.db")
-    MilvusCodebookIndex.load(PhotoFolder.read(tmp_path / "index").codes, milvus).close()
+    MilvusCodebookIndex.load(ReleaseFolder.read(tmp_path / "index").codes, milvus).close()
     app = make(index=str(tmp_path / "index"), codes=milvus)
     client = Client(app)
     assert client.get("/api/demo/search").json()["stored"] == 40

@@ -24,7 +24,7 @@ from blindsight.audit.report.verdict import Room, Verdict
 from blindsight.codebooks import Codebook
 from blindsight.core import storage
 from blindsight.core.errors import HostileFile, InvalidData
-from blindsight.index.cell_lists import cell_bits
+from blindsight.index.cell_index import cell_bits
 from blindsight.privacy import Disclosure, Guarantee
 from blindsight.privacy.mechanisms import BitFlip, KaryResponse, SubsetSelection
 from blindsight.privacy.plan import Planned
@@ -180,7 +180,7 @@ def attacked_index(
 
 def _index(source: Path, trials: int, seed: int) -> Audit:
     """The release behind an index: that of the hasher beside it, else what its header says."""
-    from blindsight.index.header import Header
+    from blindsight.index.index_file import Header
 
     guarantee = Header.of(source).guarantee
     if guarantee is None:
@@ -207,7 +207,7 @@ def _described(source: Path, mechanism: Any, guarantee: Guarantee, trials: int, 
 
 def _stated(found: Audit, codes: Path) -> Audit:
     """The same attack, judged by what the index itself states."""
-    from blindsight.index.header import Header
+    from blindsight.index.index_file import Header
 
     guarantee = Header.of(codes).guarantee
     if guarantee is None:
@@ -225,7 +225,7 @@ def _stated(found: Audit, codes: Path) -> Audit:
 
 def _released(source: Path, guarantee: Guarantee) -> Any:
     """The mechanism that a header describes; None if it does not."""
-    from blindsight.index.header import Header
+    from blindsight.index.index_file import Header
 
     kinds = (BitFlip, SubsetSelection, KaryResponse)
     named = [item.mechanism for item in guarantee.releases if isinstance(item.mechanism, kinds)]

@@ -13,9 +13,9 @@ import typer
 from blindsight.cli.terminal import console, emit_json, errors, progress_bar, table
 
 if TYPE_CHECKING:
-    from blindsight.index.album import Step
-    from blindsight.index.encoder import Recipe
-    from blindsight.index.photos import PhotoFolder
+    from blindsight.index.encoder import CodeRecipe
+    from blindsight.index.release_folder import ReleaseFolder
+    from blindsight.index.sync import SyncResult
     from blindsight.privacy import Guarantee
     from blindsight.privacy.vault import Vault
 
@@ -134,11 +134,11 @@ def hash_folder(
         UnitMismatch,
     )
     from blindsight.data.reading import SUFFIXES
-    from blindsight.index import photos
-    from blindsight.index.album import keep_in_step, keep_thumbnails
+    from blindsight.index import release_folder as photos
     from blindsight.index.bulk import pool_at
     from blindsight.index.encoder import load_encoder, make_encoder
     from blindsight.index.public_images import refuse_private
+    from blindsight.index.sync import sync_release, sync_thumbnails
 
     asked = {
         "method": method,
@@ -157,7 +157,7 @@ def hash_folder(
         )
     kept = vault or photos.vault_beside(out)
     listed = list(photos.photo_names(folder, SUFFIXES, leave_out=(out, kept)))
-    place = photos.PhotoFolder.find(out)
+    place = photos.ReleaseFolder.find(out)
     asked["bits"] = _code_size(
         method or (place.recipe.get("method") if place else None), cells, bits
     )
@@ -176,9 +176,9 @@ def hash_folder(
         refuse_private(recipe.public, folder, listed)
         chosen, limit = _choices(place, names, person, most)
         with progress_bar("learning from public data"):
-            encoder = photos.function_of(safe, recipe, make_encoder, load_encoder)
-        guarantee = photos.stated(encoder.guarantee, names=chosen, most=limit)
-        law = photos.law_of(encoder, guarantee)
+            encoder = photos.encoder_in_vault(safe, recipe, make_encoder, load_encoder)
+        guarantee = photos.folder_guarantee(encoder.guarantee, names=chosen, most=limit)
+        law = photos.mechanism_id(encoder, guarantee)
         number = safe.release_of(law)
         if place is not None and place.release != number:
             raise InvalidParameter(
@@ -206,12 +206,14 @@ def hash_folder(
         table("Privacy card: each photo's code", ("field", "value"), guarantee.rows())
     if old is not None:
         old.clear()
-    place = place or photos.PhotoFolder(out, recipe.to_fields(), safe.number, number, chosen, limit)
+    place = place or photos.ReleaseFolder(
+        out, recipe.to_fields(), safe.number, number, chosen, limit
+    )
     safe.note(source=str(folder.resolve()), **{f"recipe {number}": recipe.to_fields()})
     place.write()
     encoder.save(out)
     with progress_bar("hashing photos") as progress:
-        done = keep_in_step(
+        done = sync_release(
             place,
             folder,
             found,
@@ -226,7 +228,7 @@ def hash_folder(
     if thumbnails or safe.fact("thumbnails"):
         safe.note(thumbnails=True)
         with progress_bar("making thumbnails") as progress:
-            keep_thumbnails(safe, folder, found, prune=prune, progress=progress)
+            sync_thumbnails(safe, folder, found, prune=prune, progress=progress)
     _report(place, safe, recipe, guarantee, done, charged, json)
 
 
@@ -259,7 +261,7 @@ def _free(kept: Path) -> Path:
 
 
 def _choices(
-    place: PhotoFolder | None, names: str | None, person: str | None, most: int | None
+    place: ReleaseFolder | None, names: str | None, person: str | None, most: int | None
 ) -> tuple[Literal["random", "keep"], int]:
     """Names and persons as asked for; a release keeps what it was begun with."""
     from blindsight.core import checks
@@ -280,10 +282,10 @@ def _choices(
     return place.names, limit
 
 
-def _recipe(asked: dict[str, Any], place: PhotoFolder | None, vault: Vault) -> Recipe:
+def _recipe(asked: dict[str, Any], place: ReleaseFolder | None, vault: Vault) -> CodeRecipe:
     """What was asked for, or what the index was made with; the two must agree."""
     from blindsight.core.errors import InvalidParameter
-    from blindsight.index.encoder import BUILT_IN, Recipe, default_bits, default_features
+    from blindsight.index.encoder import BUILT_IN, CodeRecipe, default_bits, default_features
 
     given = {name: value for name, value in asked.items() if value is not None}
     if "public" in given and Path(given["public"]).is_dir():
@@ -291,7 +293,7 @@ def _recipe(asked: dict[str, Any], place: PhotoFolder | None, vault: Vault) -> R
     if place is not None:
         # The owner's copy knows the folder of public images; the one that is given away does not.
         own = vault.fact(f"recipe {place.release}") or {}
-        recipe = Recipe.from_fields(
+        recipe = CodeRecipe.from_fields(
             {**place.recipe, "public": own.get("public", place.recipe.get("public"))}
         )
         for name, value in given.items():
@@ -312,11 +314,11 @@ def _recipe(asked: dict[str, Any], place: PhotoFolder | None, vault: Vault) -> R
     merged = {**defaults, **given}
     if "bits" not in merged:
         merged["bits"] = default_bits(
-            merged.get("method", Recipe.method),
-            merged.get("unit", Recipe.unit),
-            merged.get("epsilon", Recipe.epsilon),
+            merged.get("method", CodeRecipe.method),
+            merged.get("unit", CodeRecipe.unit),
+            merged.get("epsilon", CodeRecipe.epsilon),
         )
-    return Recipe(**merged)
+    return CodeRecipe(**merged)
 
 
 def _charge(
@@ -326,7 +328,7 @@ def _charge(
     once.
     """
     from blindsight.core.errors import InvalidParameter
-    from blindsight.index.album import charge
+    from blindsight.index.sync import charge
     from blindsight.privacy.ledger import Ledger
 
     if ledger is None and (noted := vault.fact("ledger")) is not None:
@@ -349,11 +351,11 @@ def _charge(
 
 
 def _report(
-    place: PhotoFolder,
+    place: ReleaseFolder,
     vault: Vault,
-    recipe: Recipe,
+    recipe: CodeRecipe,
     guarantee: Guarantee,
-    done: Step,
+    done: SyncResult,
     charged: str,
     json: bool,
 ) -> None:

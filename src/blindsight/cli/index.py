@@ -45,19 +45,21 @@ def duplicates(
     --person).
     """
     from blindsight.core.errors import InvalidData
-    from blindsight.index.encoder import Recipe, load_encoder
-    from blindsight.index.header import Header
-    from blindsight.index.owner import ALIKE, OwnPhotos
-    from blindsight.index.photos import OwnNames, PhotoFolder
+    from blindsight.index.encoder import CodeRecipe, load_encoder
+    from blindsight.index.index_file import Header
+    from blindsight.index.owner_view import ALIKE, OwnerPhotos
+    from blindsight.index.release_folder import OwnerNames, ReleaseFolder
 
-    place = PhotoFolder.read(index)
-    encoder = load_encoder(Recipe.from_fields(place.recipe), index, Header.of(place.codes).decoding)
-    names = OwnNames(place, vault)
+    place = ReleaseFolder.read(index)
+    encoder = load_encoder(
+        CodeRecipe.from_fields(place.recipe), index, Header.of(place.codes).decoding
+    )
+    names = OwnerNames(place, vault)
     if names.vault is None and place.names == "random":
         raise InvalidData(
             "only the owner can tell: the vault is not here (--vault says where it is)."
         )
-    own = OwnPhotos(names, folder or names.source, encoder)
+    own = OwnerPhotos(names, folder or names.source, encoder)
     with encoder.load(place.codes) as stored:
         keys = sorted(str(key) for ids, _ in stored.items() for key in ids.tolist())
     groups = own.duplicates(keys, alike=ALIKE if alike is None else alike)

@@ -16,8 +16,8 @@ from blindsight.cli.terminal import console, emit_json, table
 if TYPE_CHECKING:
     from blindsight.index import CodeIndex, Hit, Hits
     from blindsight.index.encoder import PhotoEncoder
-    from blindsight.index.owner import OwnPhotos
-    from blindsight.index.photos import OwnNames
+    from blindsight.index.owner_view import OwnerPhotos
+    from blindsight.index.release_folder import OwnerNames
 
 __all__ = ["register"]
 
@@ -114,10 +114,10 @@ def search_index(
     """
     from blindsight.core import checks
     from blindsight.core.errors import InvalidData, InvalidParameter
-    from blindsight.index.encoder import Recipe, load_encoder
-    from blindsight.index.header import Header
-    from blindsight.index.owner import OwnPhotos
-    from blindsight.index.photos import OwnNames, PhotoFolder
+    from blindsight.index.encoder import CodeRecipe, load_encoder
+    from blindsight.index.index_file import Header
+    from blindsight.index.owner_view import OwnerPhotos
+    from blindsight.index.release_folder import OwnerNames, ReleaseFolder
 
     _check_order(index, queries or [])
     if rerank is not None:
@@ -126,14 +126,16 @@ def search_index(
         raise InvalidParameter(
             f"--since {since:%Y-%m-%d} is after --until {until:%Y-%m-%d}: no photo is of both."
         )
-    place = PhotoFolder.read(index)
-    encoder = load_encoder(Recipe.from_fields(place.recipe), index, Header.of(place.codes).decoding)
-    names = OwnNames(place, vault)
+    place = ReleaseFolder.read(index)
+    encoder = load_encoder(
+        CodeRecipe.from_fields(place.recipe), index, Header.of(place.codes).decoding
+    )
+    names = OwnerNames(place, vault)
     if inside is not None and names.vault is None and place.names == "random":
         raise InvalidData(
             "--in asks for names, which are the owner's: the vault is not here (see --vault)."
         )
-    own = OwnPhotos(names, folder or names.source, encoder)
+    own = OwnerPhotos(names, folder or names.source, encoder)
     stored = (
         encoder.load(place.codes)
         if milvus is None
@@ -180,14 +182,14 @@ class Asked:
     taken: tuple[str, ...] = ()
 
 
-def _rerank(own: OwnPhotos, asked: Asked, found: list[list[Hit]], k: int) -> list[list[Hit]]:
+def _rerank(own: OwnerPhotos, asked: Asked, found: list[list[Hit]], k: int) -> list[list[Hit]]:
     """Candidates in the order of the photos themselves; a stored query is looked up among the
     owner's photos.
     """
     import numpy as np
 
     from blindsight.core.errors import InvalidParameter
-    from blindsight.index.hits import by_photos
+    from blindsight.index.base import by_photos
 
     squeezed = asked.squeezed
     if squeezed is None and asked.records:
@@ -233,7 +235,7 @@ def _asked(
     queries: list[Path],
     words: list[str],
     like: list[str],
-    names: OwnNames,
+    names: OwnerNames,
 ) -> Asked:
     import numpy as np
 
@@ -241,7 +243,7 @@ def _asked(
     from blindsight.data import read_image, to_rgb
     from blindsight.data.reading import SUFFIXES
     from blindsight.encoders.words import understood
-    from blindsight.index.photos import photo_names
+    from blindsight.index.release_folder import photo_names
 
     if sum(map(bool, (queries, words, like))) != 1:
         raise InvalidParameter("ask by photos, by --words or by --like: by one of them.")
@@ -292,7 +294,7 @@ def _first(hits: Hits, k: int) -> list[list[Hit]]:
     return [found[:k] if hits.distances is None else found for found in hits]
 
 
-def _show(query: str, found: list[Hit], word: str, names: OwnNames, *, present: bool) -> None:
+def _show(query: str, found: list[Hit], word: str, names: OwnerNames, *, present: bool) -> None:
     """A table in which hits that the index cannot tell apart stand together, under one rank."""
     from itertools import groupby
 
@@ -355,7 +357,7 @@ def _emit(
     stored: Any,
     meaning: str,
     html: Path | None,
-    names: OwnNames,
+    names: OwnerNames,
 ) -> None:
     import json as text
 
@@ -383,16 +385,15 @@ def _emit(
     )
 
 
-def _plain(hit: Hit, names: OwnNames) -> dict[str, Any]:
+def _plain(hit: Hit, names: OwnerNames) -> dict[str, Any]:
     return {**hit._asdict(), "names": names.of(hit.id)}
 
 
 def _write_sheet(
-    target: Path, asked: Asked, found: list[list[Hit]], stored: Any, own: OwnPhotos
+    target: Path, asked: Asked, found: list[list[Hit]], stored: Any, own: OwnerPhotos
 ) -> None:
     from blindsight.core.storage import write_atomically
-    from blindsight.index.contact_sheet import Sheet, contact_sheet
-    from blindsight.index.thumbnails import thumbnail
+    from blindsight.index.contact_sheet import Sheet, contact_sheet, thumbnail
 
     encoder = own.encoder
     small = own.thumbnails({hit.id for hits in found for hit in hits} | set(asked.records))

@@ -363,7 +363,7 @@ def _public(folder: Path, extractor: Extractor) -> Any:
 
 
 def _vault(given: Path | None, model: Path) -> Vault:
-    from blindsight.index.photos import vault_beside
+    from blindsight.index.release_folder import vault_beside
     from blindsight.privacy.vault import Vault
 
     return Vault.open_or_create(given or vault_beside(model))
@@ -374,7 +374,7 @@ def _kept_vault(given: Path | None, model: Path) -> Vault:
     photo that was published before would get a second answer, drawn anew.
     """
     from blindsight.core.errors import MissingData
-    from blindsight.index.photos import vault_beside
+    from blindsight.index.release_folder import vault_beside
 
     if given is None and not vault_beside(model).exists():
         raise MissingData(

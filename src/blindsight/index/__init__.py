@@ -6,10 +6,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from blindsight.index.base import CodeIndex, Hit, Hits
 from blindsight.index.hamming import HammingIndex
-from blindsight.index.hits import Hit, Hits
-from blindsight.index.interface import CodeIndex
-from blindsight.index.structure import HNSW, IVF, Flat
+from blindsight.index.index_file import HNSW, IVF, Flat
 
 __all__ = [
     "HNSW",
@@ -26,16 +25,12 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name == "MilvusIndex":
-        from blindsight.index.milvus import MilvusIndex
+    if name in ("MilvusIndex", "MilvusCodebookIndex"):
+        from blindsight.index import milvus
 
-        return MilvusIndex
-    if name == "MilvusCodebookIndex":
-        from blindsight.index.milvus_cells import MilvusCodebookIndex
-
-        return MilvusCodebookIndex
+        return getattr(milvus, name)
     if name == "CodebookIndex":
-        from blindsight.index.codebook import CodebookIndex
+        from blindsight.index.cell_index import CodebookIndex
 
         return CodebookIndex
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -25,11 +25,9 @@ from blindsight.core import checks
 from blindsight.core.decoding import MatchModel
 from blindsight.core.errors import HostileFile, InvalidParameter, UnchargedRelease
 from blindsight.encoders import RECIPES, FeatureRecipe, default_recipe, feature_recipe
-from blindsight.index.cell_lists import cell_bits, from_codes, to_codes
-from blindsight.index.codebook import CodebookIndex
+from blindsight.index.base import CodeIndex, Hit, Hits
+from blindsight.index.cell_index import CodebookIndex, cell_bits, from_codes, to_codes
 from blindsight.index.hamming import HammingIndex
-from blindsight.index.hits import Hit, Hits
-from blindsight.index.interface import CodeIndex
 from blindsight.index.public_images import built_in_images, edited, public_pictures
 from blindsight.privacy import Door, Guarantee
 from blindsight.privacy.entropy import Source, source_of
@@ -37,8 +35,8 @@ from blindsight.privacy.entropy import Source, source_of
 __all__ = [
     "FEATURES",
     "METHODS",
+    "CodeRecipe",
     "PhotoEncoder",
-    "Recipe",
     "default_features",
     "load_encoder",
     "make_encoder",
@@ -54,7 +52,7 @@ Rows = NDArray[np.floating[Any]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recipe:
+class CodeRecipe:
     """How photos become codes: plain values, kept with the index, the same for every photo and
     every query.
 
@@ -93,7 +91,7 @@ class Recipe:
         return dataclasses.asdict(self)
 
     @classmethod
-    def from_fields(cls, fields: dict[str, Any]) -> Recipe:
+    def from_fields(cls, fields: dict[str, Any]) -> CodeRecipe:
         """Read back what `to_fields` gave."""
         try:
             return cls(**fields)
@@ -153,7 +151,7 @@ class CellRelease:
 class PhotoEncoder:
     """A hash function made from public data behind its mechanism, with the features before it."""
 
-    def __init__(self, recipe: Recipe, hasher: Any, decoding: MatchModel | None) -> None:
+    def __init__(self, recipe: CodeRecipe, hasher: Any, decoding: MatchModel | None) -> None:
         self.recipe, self.hasher, self.decoding = recipe, hasher, decoding
 
     @property
@@ -250,8 +248,7 @@ class PhotoEncoder:
         """The index on Milvus: the collection, or a new one filled with the codes of the file, no
         more than these.
         """
-        from blindsight.index.milvus import MilvusIndex
-        from blindsight.index.milvus_cells import MilvusCodebookIndex
+        from blindsight.index.milvus import MilvusCodebookIndex, MilvusIndex
 
         kind = MilvusIndex if self.codebook is None else MilvusCodebookIndex
         try:
@@ -411,7 +408,7 @@ def default_bits(method: str, unit: str, epsilon: float) -> int:
     return max(4, round(epsilon / 2.18)) if unit == "record" else 64
 
 
-def make_encoder(recipe: Recipe) -> PhotoEncoder:
+def make_encoder(recipe: CodeRecipe) -> PhotoEncoder:
     """Make the hash function from public data, and learn what a match looks like from public
     pictures.
     """
@@ -430,7 +427,7 @@ def make_encoder(recipe: Recipe) -> PhotoEncoder:
     return PhotoEncoder(recipe, hasher, _match_model(recipe, hasher))
 
 
-def load_encoder(recipe: Recipe, folder: Path, decoding: MatchModel | None) -> PhotoEncoder:
+def load_encoder(recipe: CodeRecipe, folder: Path, decoding: MatchModel | None) -> PhotoEncoder:
     """The encoder of an index that exists: its hash function is read and checked, nothing is
     learned again.
     """
@@ -446,7 +443,7 @@ def load_encoder(recipe: Recipe, folder: Path, decoding: MatchModel | None) -> P
     return PhotoEncoder(recipe, load(path), decoding)
 
 
-def _file(recipe: Recipe) -> str:
+def _file(recipe: CodeRecipe) -> str:
     return _FILES["codebook" if recipe.method == "codebook" else "phashing"]
 
 
@@ -455,7 +452,7 @@ def _centred(rows: Rows) -> Rows:
     return np.asarray(rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12))
 
 
-def _codebook(recipe: Recipe) -> Codebook:
+def _codebook(recipe: CodeRecipe) -> Codebook:
     network, wanted = recipe.image.network, recipe.bits or None
     if not recipe.own_pictures:
         if network is not None:
@@ -469,7 +466,7 @@ def _codebook(recipe: Recipe) -> Codebook:
     return from_pictures(rows, recipe.epsilon, network=network, n_cells=wanted)
 
 
-def _hasher(recipe: Recipe) -> Any:
+def _hasher(recipe: CodeRecipe) -> Any:
     from blindsight import hashing
 
     bases: dict[str, Callable[[], hashing.Hasher]] = {
@@ -487,7 +484,7 @@ def _hasher(recipe: Recipe) -> Any:
     )
 
 
-def _match_model(recipe: Recipe, hasher: Any) -> MatchModel:
+def _match_model(recipe: CodeRecipe, hasher: Any) -> MatchModel:
     """Distances of public pictures to their own edited copies (matches) and to other pictures
     (others).
 

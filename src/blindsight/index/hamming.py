@@ -17,14 +17,24 @@ from blindsight.core import durable
 from blindsight.core.codes import hamming, pack
 from blindsight.core.decoding import MatchModel
 from blindsight.core.errors import InvalidData, InvalidParameter
-from blindsight.index import structure as structures
-from blindsight.index.entries import add_record, decode, remove_record, snapshot_records
-from blindsight.index.header import Header
-from blindsight.index.interface import CodeIndex, Found
-from blindsight.index.journal import Journal, Record, fresh_file, reading
-from blindsight.index.scan import best_rows, nearest_rows, rows_within
-from blindsight.index.shelf import Shelf, Snapshot
-from blindsight.index.structure import HNSW, IVF, Flat, Structure
+from blindsight.index.base import CodeIndex, RawHits
+from blindsight.index.code_array import CodeArray, Snapshot
+from blindsight.index.index_file import (
+    HNSW,
+    IVF,
+    Flat,
+    Header,
+    Journal,
+    Record,
+    Structure,
+    add_record,
+    decode_record,
+    fresh_file,
+    reading,
+    remove_record,
+    snapshot_records,
+)
+from blindsight.index.scan import best_rows, build_structure, nearest_rows, rows_within
 from blindsight.privacy import Guarantee
 
 __all__ = ["HammingIndex"]
@@ -67,7 +77,7 @@ class HammingIndex(CodeIndex):
         self.structure: Structure = Flat() if structure is None else structure
         if not isinstance(self.structure, (Flat, IVF, HNSW)):
             raise InvalidParameter(f"structure must be Flat(), IVF() or HNSW(), got {structure!r}.")
-        self._shelf = Shelf(self.width, names=self.names)
+        self._codes_array = CodeArray(self.width, names=self.names)
         self._journal: Journal | None = None
         self._closed = False
         self._next_id = 0
@@ -136,14 +146,14 @@ class HammingIndex(CodeIndex):
     @property
     def ids(self) -> NDArray[Any]:
         """All ids: (n,) int64, or names as an object array."""
-        return self._shelf.snapshot.ids.copy()
+        return self._codes_array.snapshot.ids.copy()
 
     def __len__(self) -> int:
-        return len(self._shelf.snapshot.ids)
+        return len(self._codes_array.snapshot.ids)
 
     def items(self) -> Iterator[tuple[NDArray[Any], NDArray[np.uint8]]]:
         """All ids and codes as they stood when the walk began."""
-        snapshot = self._shelf.snapshot
+        snapshot = self._codes_array.snapshot
         if len(snapshot.ids):
             yield snapshot.ids, snapshot.codes
 
@@ -161,7 +171,7 @@ class HammingIndex(CodeIndex):
             path = self._journal.path
             aside = path.with_name(f".{path.name}.compact")
             # In the order of their ids: where a code stands says nothing of when it came.
-            snapshot, gone = self._shelf.snapshot, set(without)
+            snapshot, gone = self._codes_array.snapshot, set(without)
             order = np.argsort(snapshot.ids, kind="stable")
             order = order[[key not in gone for key in snapshot.ids[order].tolist()]]
             records = snapshot_records(snapshot.ids[order], snapshot.codes[order])
@@ -189,7 +199,7 @@ class HammingIndex(CodeIndex):
         self._journal, old = compacted, self._journal
         if old is not None:
             old.close()
-        self._shelf.take(np.array(sorted(gone), dtype=self._shelf.snapshot.ids.dtype))
+        self._codes_array.take(np.array(sorted(gone), dtype=self._codes_array.snapshot.ids.dtype))
 
     def close(self) -> None:
         """Close the file. A closed index can still be searched, but not changed."""
@@ -213,9 +223,9 @@ class HammingIndex(CodeIndex):
 
     def _replay(self, records: Iterator[Record]) -> None:
         for record in records:
-            ids, codes = decode(record, names=self.names, n_bits=self.n_bits)
+            ids, codes = decode_record(record, names=self.names, n_bits=self.n_bits)
             if codes is None:
-                self._shelf.take(ids)
+                self._codes_array.take(ids)
             else:
                 self._keep(ids, codes)
 
@@ -227,7 +237,7 @@ class HammingIndex(CodeIndex):
         if not self.names and len(ids):
             fresh = int(ids.min()) >= self._next_id
             self._next_id = max(self._next_id, int(ids.max()) + 1)
-        self._shelf.put(ids, codes, fresh=fresh)
+        self._codes_array.put(ids, codes, fresh=fresh)
 
     def _put(self, ids: NDArray[Any] | None, codes: NDArray[np.uint8]) -> NDArray[Any]:
         with self._writing:
@@ -245,16 +255,16 @@ class HammingIndex(CodeIndex):
     def _take(self, ids: NDArray[Any]) -> int:
         with self._writing:
             self._check_open()
-            rows = self._shelf.rows()
+            rows = self._codes_array.rows()
             known = np.array([key in rows for key in ids.tolist()], dtype=bool)
             if not known.any():
                 return 0
             if self._journal is not None:
                 self._journal.append(*remove_record(ids[known]))
-            return self._shelf.take(ids[known])
+            return self._codes_array.take(ids[known])
 
-    def _nearest(self, queries: NDArray[np.uint8], k: int) -> Found:
-        snapshot = self._shelf.snapshot
+    def _nearest(self, queries: NDArray[np.uint8], k: int) -> RawHits:
+        snapshot = self._codes_array.snapshot
         k = min(k, len(snapshot.ids))
         if not k or not len(queries):
             return self._nothing(len(queries))
@@ -264,9 +274,9 @@ class HammingIndex(CodeIndex):
                 return found
         distances, rows = nearest_rows(queries, snapshot.codes, k)
         limits = np.arange(0, k * len(queries) + 1, k, dtype=np.int64)
-        return Found(snapshot.ids[rows.ravel()], distances.ravel(), limits)
+        return RawHits(snapshot.ids[rows.ravel()], distances.ravel(), limits)
 
-    def _approximate(self, queries: NDArray[np.uint8], k: int) -> Found | None:
+    def _approximate(self, queries: NDArray[np.uint8], k: int) -> RawHits | None:
         """By IVF or HNSW, one search at a time (faiss must not add while it searches); None with
         too few codes.
         """
@@ -278,17 +288,17 @@ class HammingIndex(CodeIndex):
             distances, rows = built.search(queries, min(k, len(snapshot.ids)))
         found = rows >= 0  # it may find fewer than k
         limits = np.concatenate([[0], np.cumsum(found.sum(axis=1))]).astype(np.int64)
-        return Found(snapshot.ids[rows[found]], distances[found].astype(np.int32), limits)
+        return RawHits(snapshot.ids[rows[found]], distances[found].astype(np.int32), limits)
 
-    def _within(self, queries: NDArray[np.uint8], radius: int) -> Found:
-        snapshot = self._shelf.snapshot
+    def _within(self, queries: NDArray[np.uint8], radius: int) -> RawHits:
+        snapshot = self._codes_array.snapshot
         if not len(queries) or not len(snapshot.ids):
             return self._nothing(len(queries))
         distances, rows, limits = rows_within(queries, snapshot.codes, radius)
-        return Found(snapshot.ids[rows], distances, limits)
+        return RawHits(snapshot.ids[rows], distances, limits)
 
-    def _best(self, weights: NDArray[np.float32], k: int) -> tuple[Found, NDArray[np.float64]]:
-        snapshot = self._shelf.snapshot
+    def _best(self, weights: NDArray[np.float32], k: int) -> tuple[RawHits, NDArray[np.float64]]:
+        snapshot = self._codes_array.snapshot
         k = min(k, len(snapshot.ids))
         if not k or not len(weights):
             return self._nothing(len(weights)), np.empty(0)
@@ -300,34 +310,34 @@ class HammingIndex(CodeIndex):
         rows = np.concatenate([rows for rows, _ in ranked])
         limits = np.arange(0, k * len(weights) + 1, k, dtype=np.int64)
         scores = np.concatenate([scores for _, scores in ranked])
-        return Found(snapshot.ids[rows], np.concatenate(distances), limits), scores
+        return RawHits(snapshot.ids[rows], np.concatenate(distances), limits), scores
 
     def _lookup(self, ids: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.uint8]]:
         with self._writing:
-            rows = self._shelf.rows()
+            rows = self._codes_array.rows()
             at = np.array([rows[key] for key in ids.tolist() if key in rows], dtype=np.int64)
-            snapshot = self._shelf.snapshot
+            snapshot = self._codes_array.snapshot
             return snapshot.ids[at], snapshot.codes[at]
 
     def _engine(self) -> tuple[Any, Snapshot] | None:
         """The approximate faiss index and the snapshot it covers, brought up to date; None for an
         exact scan.
         """
-        snapshot = self._shelf.snapshot
+        snapshot = self._codes_array.snapshot
         if self._built is not None and self._built[0] == snapshot.generation:
             _, rows, built = self._built
             if len(snapshot.ids) > rows:
                 built.add(snapshot.codes[rows:])
         else:
-            built = structures.build(self.structure, snapshot.codes)
+            built = build_structure(self.structure, snapshot.codes)
         if built is None:
             return None
         self._built = (snapshot.generation, len(snapshot.ids), built)
         return built, snapshot
 
-    def _nothing(self, queries: int) -> Found:
+    def _nothing(self, queries: int) -> RawHits:
         ids: NDArray[Any] = np.empty(0, dtype=object if self.names else np.int64)
-        return Found(ids, np.empty(0, np.int32), np.zeros(queries + 1, dtype=np.int64))
+        return RawHits(ids, np.empty(0, np.int32), np.zeros(queries + 1, dtype=np.int64))
 
     def __repr__(self) -> str:
         where = "in memory" if self._journal is None else self._journal.path.name

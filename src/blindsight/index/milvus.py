@@ -29,18 +29,18 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from blindsight.codebooks import Codebook, Reading
 from blindsight.core import checks
 from blindsight.core.codes import hamming, pack
 from blindsight.core.decoding import MatchModel
 from blindsight.core.errors import HostileFile, InvalidData, InvalidParameter
-from blindsight.index.entries import decode
-from blindsight.index.header import Header
-from blindsight.index.interface import CodeIndex, Found
-from blindsight.index.journal import ADD, reading
+from blindsight.index.base import CodeIndex, Hits, RawHits
+from blindsight.index.cell_index import Best, cells_of, from_codes, hits_of
+from blindsight.index.index_file import ADD, Header, decode_record, reading
 from blindsight.index.scan import best_rows
 from blindsight.privacy import Guarantee
 
-__all__ = ["MilvusIndex"]
+__all__ = ["MilvusCodebookIndex", "MilvusIndex"]
 
 _LARGEST_ANSWER = 16_384
 _BATCH = 5_000
@@ -139,7 +139,7 @@ class MilvusIndex(CodeIndex):
                         f"the collection {collection!r} is not empty. Choose another name."
                     )
                 for record in records:
-                    ids, codes = decode(record, names=header.names, n_bits=header.n_bits)
+                    ids, codes = decode_record(record, names=header.names, n_bits=header.n_bits)
                     if record.kind == ADD and codes is not None:
                         index.add(codes, ids=ids)
                     else:
@@ -279,14 +279,14 @@ class MilvusIndex(CodeIndex):
             self._client.delete(self.collection, ids=keys)
         return len(there)
 
-    def _nearest(self, queries: NDArray[np.uint8], k: int) -> Found:
+    def _nearest(self, queries: NDArray[np.uint8], k: int) -> RawHits:
         if k > _LARGEST_ANSWER:
             raise InvalidParameter(
                 f"Milvus returns at most {_LARGEST_ANSWER} hits a query, got k = {k}."
             )
         return self._found([row for batch in _batches(queries) for row in self._ask(batch, k, {})])
 
-    def _within(self, queries: NDArray[np.uint8], radius: int) -> Found:
+    def _within(self, queries: NDArray[np.uint8], radius: int) -> RawHits:
         # Milvus' radius is exclusive, its range_filter inclusive.
         params = {"radius": radius + 1, "range_filter": 0}
         answers = [
@@ -297,7 +297,7 @@ class MilvusIndex(CodeIndex):
                 answers[query] = self._scan(queries[query], radius)
         return self._found(answers)
 
-    def _best(self, weights: NDArray[np.float32], k: int) -> tuple[Found, NDArray[np.float64]]:
+    def _best(self, weights: NDArray[np.float32], k: int) -> tuple[RawHits, NDArray[np.float64]]:
         near = self._nearest(pack(weights > 0), min(max(k, self.candidates), _LARGEST_ANSWER))
         answers, scores = [], []
         for query, row in enumerate(weights):
@@ -349,12 +349,12 @@ class MilvusIndex(CodeIndex):
             found += zip(ids[near].tolist(), distances[near].tolist(), strict=True)
         return sorted(found, key=lambda row: row[1])
 
-    def _found(self, answers: list[list[tuple[int | str, int]]]) -> Found:
+    def _found(self, answers: list[list[tuple[int | str, int]]]) -> RawHits:
         limits = np.concatenate([[0], np.cumsum([len(rows) for rows in answers])]).astype(np.int64)
         ids: NDArray[Any] = np.empty(int(limits[-1]), dtype=object if self.names else np.int64)
         ids[:] = [key for rows in answers for key, _ in rows]
         distances = np.array([distance for rows in answers for _, distance in rows], dtype=np.int32)
-        return Found(ids, distances, limits)
+        return RawHits(ids, distances, limits)
 
     def _largest_id(self) -> int:
         largest = -1
@@ -474,3 +474,119 @@ def _release_lite(uri: str) -> None:
         if _lite_users[path] <= 0:
             del _lite_users[path]
             servers.release_server(path)
+
+
+class MilvusCodebookIndex(MilvusIndex):
+    """The cells of `CodebookIndex` in a Milvus collection, with the same answers.
+
+    Parameters are those of `MilvusIndex`. Every record's cell is a number that Milvus filters by,
+    so that a search fetches the records of the best cells and nothing else. How many records each
+    cell holds is read once, and again after this index has changed; where others write to the
+    collection, open it anew.
+    """
+
+    _scalars: ClassVar[tuple[str, ...]] = ("cell",)
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        try:
+            self.k = cells_of(self._header())
+            known = {
+                field["name"]
+                for field in self._client.describe_collection(self.collection)["fields"]
+            }
+            if "cell" not in known:
+                raise InvalidData(
+                    f"the collection {self.collection!r} was filled without cells to filter by. "
+                    "Fill another one."
+                )
+        except BaseException:
+            self.close()
+            raise
+        self._counts: NDArray[np.int64] | None = None
+
+    @property
+    def counts(self) -> NDArray[np.int64]:
+        """How many records each cell holds (k,)."""
+        if self._counts is None:
+            found = np.zeros(self.k, dtype=np.int64)
+            iterator = self._client.query_iterator(
+                self.collection, batch_size=_BATCH, filter="", output_fields=["cell"]
+            )
+            try:
+                while rows := iterator.next():
+                    found += np.bincount([row["cell"] for row in rows], minlength=self.k)
+            finally:
+                iterator.close()
+            self._counts = found
+        return self._counts
+
+    def reading(self, codebook: Codebook) -> Reading:
+        """How to read the released cells as they stand."""
+        if codebook.k != self.k:
+            raise InvalidParameter(f"the codebook has {codebook.k} cells, the index {self.k}.")
+        return codebook.reading(self.counts)
+
+    def search_codebook(self, codebook: Codebook, similarity: NDArray[Any], k: int = 12) -> Hits:
+        """The best k records for queries with these similarities (m, cells), best first; see
+        `CodebookIndex`.
+        """
+        if checks.whole("k", k) > _LARGEST_ANSWER:
+            raise InvalidParameter(
+                f"Milvus returns at most {_LARGEST_ANSWER} hits a query, got k = {k}."
+            )
+        reading = self.reading(codebook)
+        scores = reading.scores(similarity)
+        found = [self._records(row, k) for row in scores]
+        trust, calibrated = reading.shown_trust, codebook.calibrated
+        return hits_of(found, scores, names=self.names, trust=trust, calibrated=calibrated)
+
+    def _records(self, scores: NDArray[Any], k: int) -> Best:
+        """The records of the best cells, as many as are wanted; of the last cell, some."""
+        counts = self.counts
+        order = np.argsort(-scores, kind="stable")
+        order = order[counts[order] > 0]
+        before = np.cumsum(counts[order]) - counts[order]
+        order, before = order[before < k], before[before < k]
+        rows = []
+        if len(order) > 1:
+            whole = ", ".join(str(cell) for cell in order[:-1].tolist())
+            rows += self._those(f"cell in [{whole}]", k)
+        if len(order):
+            rows += self._those(f"cell == {int(order[-1])}", k - int(before[-1]))
+        place = {cell: rank for rank, cell in enumerate(order.tolist())}
+        # Within a cell an order that means nothing, and stays: that of the ids' digests.
+        rows.sort(key=lambda row: (place[row["cell"]], _digest(row)))
+        cells = np.array([row["cell"] for row in rows], dtype=np.int64)
+        return Best(self._ids_of(rows), cells, counts[cells])
+
+    def _those(self, condition: str, limit: int) -> list[dict[str, Any]]:
+        fields = ["id", *self._fields("cell")]
+        rows: list[dict[str, Any]] = self._client.query(
+            self.collection,
+            filter=condition,
+            output_fields=list(dict.fromkeys(fields)),
+            limit=limit,
+        )
+        return rows
+
+    def _row(self, key: int | str, code: NDArray[np.uint8]) -> dict[str, Any]:
+        return {**super()._row(key, code), "cell": int(from_codes(code[None])[0])}
+
+    def _put(self, ids: NDArray[Any] | None, codes: NDArray[np.uint8]) -> NDArray[Any]:
+        if len(codes) and int(from_codes(codes).max()) >= self.k:
+            raise InvalidData(f"cells must lie in [0, {self.k}).")
+        self._counts = None
+        return super()._put(ids, codes)
+
+    def _take(self, ids: NDArray[Any]) -> int:
+        self._counts = None
+        return super()._take(ids)
+
+
+def _digest(row: dict[str, Any]) -> str:
+    return (
+        str(row["id"])
+        if isinstance(row["id"], str)
+        else hashlib.sha256(str(row["id"]).encode()).hexdigest()
+    )

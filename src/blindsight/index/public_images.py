@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from blindsight.core.errors import InvalidData
 from blindsight.encoders import FeatureRecipe
-from blindsight.index.photos import photo_names
+from blindsight.index.release_folder import photo_names
 
 __all__ = ["PublicPictures", "built_in_images", "edited", "public_pictures", "refuse_private"]
 

@@ -13,12 +13,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["best_rows", "nearest_rows", "rows_within"]
+from blindsight.index.index_file import HNSW, IVF, Structure
+
+__all__ = ["best_rows", "build_structure", "nearest_rows", "rows_within"]
 
 # The counting kernel keeps (bits + 1) * k row numbers per query; queries go in batches that stay
 # near 64 MB.
 _COUNTER_BYTES = 1 << 26
 _SCAN_ROWS = 1 << 16
+# faiss asks for 39 training points a centre; below that the exact scan is fast anyway.
+_POINTS_PER_CELL = 39
 
 
 def nearest_rows(
@@ -112,3 +116,28 @@ def _largest(scores: NDArray[Any], k: int) -> NDArray[np.int64]:
     above = np.flatnonzero(scores > cut)
     level = np.flatnonzero(scores == cut)[: k - len(above)]
     return np.sort(np.concatenate([above, level]))
+
+
+def build_structure(structure: Structure, codes: NDArray[np.uint8]) -> Any | None:
+    """A faiss index over the codes, or None where the exact scan serves (flat, or too few codes to
+    train).
+    """
+    faiss: Any = importlib.import_module("faiss")  # its stubs miss half of it
+    n_bits = 8 * codes.shape[1]
+    if isinstance(structure, IVF):
+        if len(codes) < _POINTS_PER_CELL * structure.cells:
+            return None
+        quantizer = faiss.IndexBinaryFlat(n_bits)
+        index = faiss.IndexBinaryIVF(quantizer, n_bits, structure.cells)
+        index.own_fields = True
+        quantizer.this.disown()
+        index.nprobe = min(structure.probes, structure.cells)
+        index.train(codes[:: max(1, len(codes) // (256 * structure.cells))])
+        index.add(codes)
+        return index
+    if isinstance(structure, HNSW) and len(codes):
+        index = faiss.IndexBinaryHNSW(n_bits, structure.links)
+        index.hnsw.efSearch = structure.effort
+        index.add(codes)
+        return index
+    return None

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from blindsight.core.errors import BlindsightError, InvalidData
 from blindsight.data import read_image, to_rgb
 from blindsight.data.content import content_digest
-from blindsight.index.encoder import PhotoEncoder, Recipe, load_encoder
-from blindsight.index.header import Header
-from blindsight.index.photos import PhotoFolder, column_of
+from blindsight.index.encoder import CodeRecipe, PhotoEncoder, load_encoder
+from blindsight.index.index_file import Header
+from blindsight.index.release_folder import ReleaseFolder, column_of
 from blindsight.privacy import Guarantee
 from blindsight.privacy.vault import Vault
 
@@ -48,7 +48,7 @@ class Album:
         lost: how many codes have no photo any more that could be looked at.
     """
 
-    place: PhotoFolder
+    place: ReleaseFolder
     encoder: PhotoEncoder
     guarantee: Guarantee
     stored: int
@@ -57,7 +57,7 @@ class Album:
     rows: NDArray[np.float32]
     thumbnails: NDArray[np.uint8]
     names: tuple[str, ...]
-    recipe: Recipe
+    recipe: CodeRecipe
     problems: tuple[str, ...] = ()
     lost: int = 0
 
@@ -72,7 +72,7 @@ def read_album(
     step: Step,
 ) -> Album:
     """Read the release as a stranger would, then find the photos in the owner's folder."""
-    place, kept = PhotoFolder.read(release), Vault(vault)
+    place, kept = ReleaseFolder.read(release), Vault(vault)
     if kept.number != place.vault:
         raise InvalidData(
             f"{vault} is not the vault of {release}: that one has number {place.vault}."
@@ -86,7 +86,7 @@ def read_album(
     header = Header.of(place.codes)
     if header.guarantee is None:
         raise InvalidData(f"{place.codes} is an index of plain codes: it promises nothing.")
-    encoder = load_encoder(Recipe.from_fields(place.recipe), place.path, header.decoding)
+    encoder = load_encoder(CodeRecipe.from_fields(place.recipe), place.path, header.decoding)
     ids, codes = _codes(encoder, place)
     problems = tuple(_file_problems(place, kept, ids, codes))
     chosen = np.sort(rng.permutation(len(ids))[:most])
@@ -108,13 +108,13 @@ def read_album(
         rows=rows,
         thumbnails=thumbnails,
         names=tuple(names),
-        recipe=encoder.recipe if noted is None else Recipe.from_fields(noted),
+        recipe=encoder.recipe if noted is None else CodeRecipe.from_fields(noted),
         problems=problems,
         lost=len(chosen) - len(found),
     )
 
 
-def _codes(encoder: PhotoEncoder, place: PhotoFolder) -> tuple[list[str], NDArray[np.uint8]]:
+def _codes(encoder: PhotoEncoder, place: ReleaseFolder) -> tuple[list[str], NDArray[np.uint8]]:
     ids: list[str] = []
     blocks = []
     for names, codes in encoder.load(place.codes).items():
@@ -127,7 +127,7 @@ def _looked_at(
     encoder: PhotoEncoder,
     vault: Vault,
     folder: Path,
-    place: PhotoFolder,
+    place: ReleaseFolder,
     ids: Sequence[str],
     step: Step,
 ) -> tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.uint8], list[str]]:
@@ -181,7 +181,7 @@ def _pixels(
 
 
 def _file_problems(
-    place: PhotoFolder, vault: Vault, ids: Sequence[str], codes: NDArray[np.uint8]
+    place: ReleaseFolder, vault: Vault, ids: Sequence[str], codes: NDArray[np.uint8]
 ) -> list[str]:
     """What the files give away by themselves: names, or codes that are not those the vault answered
     for.

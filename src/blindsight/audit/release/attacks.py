@@ -19,7 +19,7 @@ from scipy import stats
 from blindsight.audit.engine.reconstruction import reconstruct
 from blindsight.core.codes import hamming, pack, unpack
 from blindsight.core.errors import UnchargedRelease
-from blindsight.index.cell_lists import from_codes
+from blindsight.index.cell_index import from_codes
 from blindsight.index.encoder import PhotoEncoder
 
 __all__ = [

@@ -20,7 +20,7 @@ from blindsight.core.errors import InvalidData
 from blindsight.data.content import content_digest
 from blindsight.data.limits import LIMITS, read_bytes
 from blindsight.data.reading import SUFFIXES
-from blindsight.index.photos import photo_names
+from blindsight.index.release_folder import photo_names
 from blindsight.privacy import Guarantee
 from blindsight.privacy.vault import Vault
 

@@ -12,8 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from blindsight.index.bulk.hashing import Released, Wanted, hash_to, records_of, release_named
-from blindsight.index.bulk.pools import HERE, Here, OnRay, Pool, pool_at
-from blindsight.index.bulk.spool import Spool
+from blindsight.index.bulk.pools import HERE, Here, OnRay, Pool, Spool, pool_at
 
 __all__ = [
     "HERE",

@@ -20,8 +20,7 @@ from blindsight.data import ImageSet, to_rgb
 from blindsight.data.content import content_digest
 from blindsight.data.reading import decode_image
 from blindsight.index import CodeIndex
-from blindsight.index.bulk.pools import HERE, Pool
-from blindsight.index.bulk.spool import Contents, Spool
+from blindsight.index.bulk.pools import HERE, Contents, Pool, Spool
 from blindsight.privacy import Guarantee
 from blindsight.privacy.entropy import Source
 from blindsight.privacy.vault import RecordSource, Vault

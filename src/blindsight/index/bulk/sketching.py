@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from blindsight.core import durable
 from blindsight.core.errors import InvalidParameter, UnchargedRelease
-from blindsight.index.bulk.pools import HERE, Pool
-from blindsight.index.bulk.spool import Contents, Spool
+from blindsight.index.bulk.pools import HERE, Contents, Pool, Spool
 from blindsight.privacy import Ledger
 from blindsight.sketching.bits import pixels_of
 from blindsight.sketching.permanent import Permanent, state_of

@@ -160,9 +160,9 @@ def listening_socket(settings: Settings) -> socket.socket:
 def check_index(settings: Settings) -> None:
     """Refuse a folder that is no index before anything is begun."""
     if settings.index != "mnist5k":
-        from blindsight.index.photos import PhotoFolder
+        from blindsight.index.release_folder import ReleaseFolder
 
-        PhotoFolder.read(Path(settings.index))
+        ReleaseFolder.read(Path(settings.index))
 
 
 def lock_state(settings: Settings) -> IO[str]:

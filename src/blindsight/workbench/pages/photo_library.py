@@ -25,8 +25,8 @@ from blindsight.workbench.infra.datasets import DataSet, DataSets, Photo, Releas
 
 if TYPE_CHECKING:
     from blindsight.codebooks import Codebook
-    from blindsight.index.encoder import PhotoEncoder, Recipe
-    from blindsight.index.photos import Scan
+    from blindsight.index.encoder import CodeRecipe, PhotoEncoder
+    from blindsight.index.release_folder import Scan
     from blindsight.privacy import Guarantee, Ledger
     from blindsight.privacy.vault import Vault
 
@@ -237,19 +237,24 @@ def release_photos(
     """Charge once, then release each photo's code under its random number; continued where a crash
     stopped it.
     """
-    from blindsight.index.album import charge, keep_in_step
     from blindsight.index.encoder import load_encoder, make_encoder
-    from blindsight.index.photos import PhotoFolder, function_of, law_of, stated
+    from blindsight.index.release_folder import (
+        ReleaseFolder,
+        encoder_in_vault,
+        folder_guarantee,
+        mechanism_id,
+    )
+    from blindsight.index.sync import charge, sync_release
 
     folder, vault = datasets.folder(release), vault_of(datasets, one)
     say(0, one.photos, "learning the model from public data")
     recipe = _recipe(release.epsilon, one.features)
-    made = function_of(vault, recipe, make_encoder, load_encoder)
-    guarantee = stated(made.guarantee, names="random", most=one.most)
-    law = law_of(made, guarantee)
+    made = encoder_in_vault(vault, recipe, make_encoder, load_encoder)
+    guarantee = folder_guarantee(made.guarantee, names="random", most=one.most)
+    law = mechanism_id(made, guarantee)
     number = vault.release_of(law)
     charge(guarantee, vault, number, ledger)
-    place = PhotoFolder.find(folder) or PhotoFolder(
+    place = ReleaseFolder.find(folder) or ReleaseFolder(
         folder, recipe.to_fields(), vault.number, number, most=one.most
     )
     folder.mkdir(parents=True, exist_ok=True)
@@ -264,7 +269,7 @@ def release_photos(
     # person may give.
     read = {photo.id for photo in datasets.photos(one)}
     found = replace(found, photos=tuple(photo for photo in found.photos if photo.record in read))
-    done = keep_in_step(place, Path(one.source), found, vault, made, guarantee, law, progress=step)
+    done = sync_release(place, Path(one.source), found, vault, made, guarantee, law, progress=step)
     (folder / "card.txt").write_text(_card(release, made, guarantee, done.stored), encoding="utf-8")
     return datasets.keep_release(
         one, replace(release, photos=done.stored, left_out=done.left_out, made=today())
@@ -275,12 +280,12 @@ def released_cells(
     datasets: DataSets, release: Release
 ) -> tuple[list[str], NDArray[np.int64], PhotoEncoder]:
     """The numbers, cells and model of a release: what somebody has who was given it."""
-    from blindsight.index.cell_lists import from_codes
-    from blindsight.index.encoder import Recipe, load_encoder
-    from blindsight.index.photos import PhotoFolder
+    from blindsight.index.cell_index import from_codes
+    from blindsight.index.encoder import CodeRecipe, load_encoder
+    from blindsight.index.release_folder import ReleaseFolder
 
-    place = PhotoFolder.read(datasets.folder(release))
-    made = load_encoder(Recipe.from_fields(place.recipe), place.path, None)
+    place = ReleaseFolder.read(datasets.folder(release))
+    made = load_encoder(CodeRecipe.from_fields(place.recipe), place.path, None)
     ids: list[str] = []
     cells: list[NDArray[np.int64]] = []
     for names, codes in made.load(place.codes).items():
@@ -304,7 +309,7 @@ def _recognised(datasets: DataSets, one: DataSet) -> tuple[Scan, list[str]]:
     counted.
     """
     from blindsight.data.reading import SUFFIXES
-    from blindsight.index.photos import photo_names, scan
+    from blindsight.index.release_folder import photo_names, scan
 
     folder = Path(one.source)
     hidden = () if one.dropped else (datasets.settings.state,)
@@ -322,7 +327,7 @@ def _persons(datasets: DataSets, one: DataSet, names: list[str]) -> dict[str, st
     """Whose each photo is; dropped files lie under numbers, so the folders are those of the names
     they came with.
     """
-    from blindsight.index.photos import persons_of
+    from blindsight.index.release_folder import persons_of
 
     folder = Path(one.source)
     if one.dropped:
@@ -332,10 +337,10 @@ def _persons(datasets: DataSets, one: DataSet, names: list[str]) -> dict[str, st
     return persons_of(folder, names, rule, all_known=False)
 
 
-def _recipe(epsilon: float, features: str) -> Recipe:
-    from blindsight.index.encoder import Recipe, default_bits
+def _recipe(epsilon: float, features: str) -> CodeRecipe:
+    from blindsight.index.encoder import CodeRecipe, default_bits
 
-    return Recipe(
+    return CodeRecipe(
         epsilon=epsilon, features=features, bits=default_bits("codebook", "record", epsilon)
     )
 

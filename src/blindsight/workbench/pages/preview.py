@@ -115,8 +115,8 @@ def _public(place: str, photos: Path) -> _Public | None:
     """
     from blindsight.data import load, read_image
     from blindsight.data.reading import SUFFIXES
-    from blindsight.index.photos import photo_names
     from blindsight.index.public_images import refuse_private
+    from blindsight.index.release_folder import photo_names
 
     folder, draw = Path(place).expanduser(), np.random.default_rng(0)
     if not place:
@@ -233,7 +233,7 @@ def measure_plain(
 
 def _drawn(made: PhotoEncoder, rows: NDArray[Any]) -> NDArray[np.int64]:
     """Cells as a release would draw them, for a look that stays here."""
-    from blindsight.index.cell_lists import from_codes
+    from blindsight.index.cell_index import from_codes
 
     with paid():
         return from_codes(made.hasher.transform(rows)).astype(np.int64)

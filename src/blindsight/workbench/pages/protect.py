@@ -279,7 +279,7 @@ def _photo_left(studio: Studio, one: DataSet) -> float:
 
 
 def _check_table(folder: Places | None, table: str, column: str) -> None:
-    from blindsight.index.photos import persons_of
+    from blindsight.index.release_folder import persons_of
 
     path = None if folder is None else (folder / table).resolve()
     if path is None or not path.is_relative_to(folder.resolve()) or not path.is_file():  # type: ignore[union-attr]

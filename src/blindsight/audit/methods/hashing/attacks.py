@@ -13,7 +13,7 @@ from sklearn.base import clone
 from blindsight.audit.engine.blackbox import collect
 from blindsight.audit.engine.worst_inputs import CONFIDENCE, Attack, attack_outcomes, attack_release
 from blindsight.core import codes
-from blindsight.index.cell_lists import from_codes
+from blindsight.index.cell_index import from_codes
 
 __all__ = ["attack_codes", "attack_learning"]
 

@@ -188,13 +188,13 @@ class PhotoIndex:
     asked = 0
 
     def __init__(self, folder: Path, codes: str | None = None) -> None:
-        from blindsight.index.encoder import Recipe, load_encoder
-        from blindsight.index.header import Header
-        from blindsight.index.photos import PhotoFolder
+        from blindsight.index.encoder import CodeRecipe, load_encoder
+        from blindsight.index.index_file import Header
+        from blindsight.index.release_folder import ReleaseFolder
 
-        place = PhotoFolder.read(folder)
+        place = ReleaseFolder.read(folder)
         self.name = folder.name
-        self._recipe = Recipe.from_fields(place.recipe)
+        self._recipe = CodeRecipe.from_fields(place.recipe)
         self._encoder = load_encoder(self._recipe, folder, Header.of(place.codes).decoding)
         encoder = self._encoder
         stored = (

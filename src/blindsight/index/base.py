@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cached_property
 from os import PathLike
 from pathlib import Path
@@ -22,16 +23,13 @@ from blindsight.core import checks
 from blindsight.core.codes import check_codes, n_bytes
 from blindsight.core.decoding import MatchModel
 from blindsight.core.errors import InvalidData, InvalidParameter
-from blindsight.index.entries import check_ids, snapshot_records
-from blindsight.index.header import Header
-from blindsight.index.hits import Hits
-from blindsight.index.journal import fresh_file
+from blindsight.index.index_file import Header, check_ids, fresh_file, snapshot_records
 from blindsight.privacy import Guarantee
 
-__all__ = ["CodeIndex", "Found"]
+__all__ = ["CodeIndex", "Hit", "Hits", "RawHits", "by_photos"]
 
 
-class Found(NamedTuple):
+class RawHits(NamedTuple):
     """What an engine found, all queries one after the other: ids, distances, and where each query's
     part ends.
     """
@@ -89,13 +87,15 @@ class CodeIndex(ABC):
     def _take(self, ids: NDArray[Any]) -> int: ...
 
     @abstractmethod
-    def _nearest(self, queries: NDArray[np.uint8], k: int) -> Found: ...
+    def _nearest(self, queries: NDArray[np.uint8], k: int) -> RawHits: ...
 
     @abstractmethod
-    def _within(self, queries: NDArray[np.uint8], radius: int) -> Found: ...
+    def _within(self, queries: NDArray[np.uint8], radius: int) -> RawHits: ...
 
     @abstractmethod
-    def _best(self, weights: NDArray[np.float32], k: int) -> tuple[Found, NDArray[np.float64]]: ...
+    def _best(
+        self, weights: NDArray[np.float32], k: int
+    ) -> tuple[RawHits, NDArray[np.float64]]: ...
 
     @abstractmethod
     def _lookup(self, ids: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.uint8]]: ...
@@ -214,7 +214,10 @@ class CodeIndex(ABC):
         )
 
     def _hits(
-        self, found: Found, min_probability: float | None, scores: NDArray[np.float64] | None = None
+        self,
+        found: RawHits,
+        min_probability: float | None,
+        scores: NDArray[np.float64] | None = None,
     ) -> Hits:
         chances = None if self._curve is None else self._curve[found.distances]
         ranked_by = -found.distances.astype(np.float64) if scores is None else scores
@@ -237,3 +240,108 @@ class CodeIndex(ABC):
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+class Hit(NamedTuple):
+    """One found record.
+
+    `distance` (Hamming) is there for codes of bits; `cell`, `trust` (how likely the stored cell is
+    the true one) and `tied` (how many records share it, so that their order means nothing) for
+    cells of a codebook. `probability` is that of a match or of relevance, where it is known.
+    """
+
+    id: int | str
+    distance: int | None
+    probability: float | None
+    score: float
+    cell: int | None = None
+    trust: float | None = None
+    tied: int = 1
+
+
+def by_photos(key: int | str, likeness: float) -> Hit:
+    """A record as its owner ranks it, by the photos themselves: what its code says no longer
+    matters.
+    """
+    return Hit(key, None, None, likeness)
+
+
+@dataclass(frozen=True, eq=False)
+class Hits:
+    """The hits of all queries, one query after the other; `hits[i]` is query i's list, best first.
+
+    Parameters:
+        ids: (m,) int64, or object for names. distances: (m,) int32 Hamming distances between the
+        query and the stored (flipped) code. probabilities: (m,) posterior probability of a match,
+        or None where the index does not know its flips. scores: (m,) what the ranking went by,
+        larger is better: minus the distance, or the soft score. limits: (queries + 1,) query i owns
+        the slice limits[i]:limits[i + 1]. cells: (m,) for cells of a codebook, see `Hit`; then
+        `distances` is None. trust: (m,) for cells of a codebook, see `Hit`; then `distances` is
+        None. tied: (m,) for cells of a codebook, see `Hit`; then `distances` is None.
+    """
+
+    ids: NDArray[Any]
+    distances: NDArray[np.int32] | None
+    probabilities: NDArray[np.float64] | None
+    scores: NDArray[np.float64]
+    limits: NDArray[np.int64]
+    cells: NDArray[np.int64] | None = None
+    trust: NDArray[np.float64] | None = None
+    tied: NDArray[np.int64] | None = None
+
+    def __len__(self) -> int:
+        return len(self.limits) - 1
+
+    def __getitem__(self, query: int) -> list[Hit]:
+        if not -len(self) <= query < len(self):
+            raise IndexError(f"query {query} of {len(self)}")
+        start, stop = self.limits[query % len(self)], self.limits[query % len(self) + 1]
+        rows = slice(int(start), int(stop))
+        count = int(stop - start)
+        columns = [
+            _column(values, rows, count, default)
+            for values, default in (
+                (self.ids, None),
+                (self.distances, None),
+                (self.probabilities, None),
+                (self.scores, None),
+                (self.cells, None),
+                (self.trust, None),
+                (self.tied, 1),
+            )
+        ]
+        return [Hit(*row) for row in zip(*columns, strict=True)]
+
+    def __iter__(self) -> Iterator[list[Hit]]:
+        return (self[query] for query in range(len(self)))
+
+    def at_least(self, probability: float) -> Hits:
+        """Only the hits whose posterior probability of a match reaches the threshold."""
+        if self.probabilities is None:
+            raise InvalidParameter(
+                "these hits have no probabilities: a codebook needs labelled public pictures to "
+                "calibrate on, "
+                "an index of bits decoding=MatchModel(...) when it is made."
+            )
+        return self.only(self.probabilities >= probability)
+
+    def only(self, keep: NDArray[np.bool_]) -> Hits:
+        """Only the hits that are marked (m,)."""
+        kept_before = np.concatenate([[0], np.cumsum(keep)])
+        columns = (
+            self.distances,
+            self.probabilities,
+            self.scores,
+            self.cells,
+            self.trust,
+            self.tied,
+        )
+        distances, probabilities, scores, cells, trust, tied = (
+            None if values is None else values[keep] for values in columns
+        )
+        limits = kept_before[self.limits].astype(np.int64)
+        return Hits(self.ids[keep], distances, probabilities, scores, limits, cells, trust, tied)  # type: ignore[arg-type]
+
+
+def _column(values: NDArray[Any] | None, rows: slice, count: int, default: Any) -> list[Any]:
+    return [default] * count if values is None else values[rows].tolist()

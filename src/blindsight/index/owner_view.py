@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 
 from blindsight.core import checks
 from blindsight.core.errors import BlindsightError, InvalidData
+from blindsight.index.base import Hits
+from blindsight.index.contact_sheet import Thumbnails, thumbnail
 from blindsight.index.encoder import PhotoEncoder
-from blindsight.index.hits import Hits
-from blindsight.index.photos import OwnNames
-from blindsight.index.thumbnails import Thumbnails, thumbnail
+from blindsight.index.release_folder import OwnerNames
 
-__all__ = ["ALIKE", "OwnPhotos", "groups_alike"]
+__all__ = ["ALIKE", "OwnerPhotos", "groups_alike"]
 
 # : cosine of two photos' features from which they count as nearly the same: of 300 photos three in
 # four are found again
@@ -33,7 +33,7 @@ _TAKEN, _CAMERA = (
 _BLOCK = 1024
 
 
-class OwnPhotos:
+class OwnerPhotos:
     """The photos behind an index, as far as they are at hand.
 
     Parameters:
@@ -42,7 +42,7 @@ class OwnPhotos:
         encoder: how photos are described.
     """
 
-    def __init__(self, names: OwnNames, folder: Path | None, encoder: PhotoEncoder) -> None:
+    def __init__(self, names: OwnerNames, folder: Path | None, encoder: PhotoEncoder) -> None:
         self.names, self.folder, self.encoder = names, folder, encoder
 
     def original(self, key: Any) -> NDArray[np.uint8] | None:

@@ -31,24 +31,24 @@ from blindsight.core.errors import BlindsightError, HostileFile, InvalidData
 from blindsight.data.content import content_digest
 from blindsight.data.formats.dicom import patient_of, unnamed_dicom
 from blindsight.index.hamming import HammingIndex
-from blindsight.index.header import Header
+from blindsight.index.index_file import Header
 from blindsight.privacy import Guarantee
 from blindsight.privacy.guarantee import Assumption
 from blindsight.privacy.plan import plan_to_fields
 from blindsight.privacy.vault import Photo, Vault
 
 __all__ = [
-    "OwnNames",
-    "PhotoFolder",
+    "OwnerNames",
+    "ReleaseFolder",
     "Scan",
     "column_of",
-    "function_of",
-    "law_of",
+    "encoder_in_vault",
+    "folder_guarantee",
+    "mechanism_id",
     "open_vault",
     "persons_of",
     "photo_names",
     "scan",
-    "stated",
     "vault_beside",
 ]
 
@@ -58,7 +58,7 @@ _LARGEST_ABOUT = 1 << 20
 
 
 @dataclass(frozen=True)
-class PhotoFolder:
+class ReleaseFolder:
     """The folder that is given away.
 
     Parameters:
@@ -101,7 +101,7 @@ class PhotoFolder:
         )
 
     @classmethod
-    def find(cls, path: Path) -> PhotoFolder | None:
+    def find(cls, path: Path) -> ReleaseFolder | None:
         """The index in a folder, None where there is nothing; anything else there is refused."""
         about = path / "about.json"
         if not about.exists():
@@ -113,7 +113,7 @@ class PhotoFolder:
         return cls.read(path)
 
     @classmethod
-    def read(cls, path: Path) -> PhotoFolder:
+    def read(cls, path: Path) -> ReleaseFolder:
         """The index in a folder; `HostileFile` where about.json is not what it should be."""
         about = path / "about.json"
         if not about.is_file():
@@ -186,7 +186,7 @@ def vault_beside(out: Path) -> Path:
     return out.with_name(out.name + ".vault")
 
 
-def open_vault(path: Path, place: PhotoFolder | None) -> Vault:
+def open_vault(path: Path, place: ReleaseFolder | None) -> Vault:
     """The vault of a release; a new one only where there is no release yet.
 
     A release whose vault is lost cannot be continued: its photos would not be recognised, and each
@@ -207,12 +207,12 @@ def open_vault(path: Path, place: PhotoFolder | None) -> Vault:
     )
 
 
-class OwnNames:
+class OwnerNames:
     """What the owner calls an index's records: names from the vault, if it is here and this
     index's; else the ids.
     """
 
-    def __init__(self, place: PhotoFolder, vault: Path | None = None) -> None:
+    def __init__(self, place: ReleaseFolder, vault: Path | None = None) -> None:
         at = vault or vault_beside(place.path)
         found = Vault(at) if vault is not None or (at / "key").exists() else None
         if vault is not None and found is not None and found.number != place.vault:
@@ -249,7 +249,7 @@ class OwnNames:
         return self._records.get(name, name)
 
 
-def stated(guarantee: Guarantee, *, names: Names, most: int = 0) -> Guarantee:
+def folder_guarantee(guarantee: Guarantee, *, names: Names, most: int = 0) -> Guarantee:
     """An encoder's guarantee as it holds for a folder: with the vault's noise, what a record is,
     and persons.
     """
@@ -293,7 +293,7 @@ def stated(guarantee: Guarantee, *, names: Names, most: int = 0) -> Guarantee:
     )
 
 
-def function_of(
+def encoder_in_vault(
     vault: Vault,
     recipe: Any,
     make: Callable[[Any], Any],
@@ -328,7 +328,7 @@ def function_of(
     return load(recipe, folder, Header.from_fields(fields).decoding)
 
 
-def law_of(encoder: Any, guarantee: Guarantee) -> str:
+def mechanism_id(encoder: Any, guarantee: Guarantee) -> str:
     """Mechanism and function as text: what makes one release another.
 
     The function is known by its file's bytes.

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Shelf", "Snapshot"]
+__all__ = ["CodeArray", "Snapshot"]
 
 
 class Snapshot(NamedTuple):
@@ -25,7 +25,7 @@ class Snapshot(NamedTuple):
     generation: int
 
 
-class Shelf:
+class CodeArray:
     """Rows of (id, code): append, replace, remove. Callers hold a lock while they change it."""
 
     def __init__(self, width: int, *, names: bool) -> None:

@@ -16,18 +16,18 @@ from blindsight.data import ImageSet, read_image
 from blindsight.data.sources import Files
 from blindsight.index.bulk.hashing import Wanted, hash_to
 from blindsight.index.bulk.pools import HERE, Pool
-from blindsight.index.photos import PhotoFolder, Scan
-from blindsight.index.thumbnails import Thumbnails, thumbnail
+from blindsight.index.contact_sheet import Thumbnails, thumbnail
+from blindsight.index.release_folder import ReleaseFolder, Scan
 from blindsight.privacy import Guarantee, Ledger
 from blindsight.privacy.vault import Vault
 
-__all__ = ["Step", "charge", "keep_in_step", "keep_thumbnails"]
+__all__ = ["SyncResult", "charge", "sync_release", "sync_thumbnails"]
 
 _AT_ONCE = 64
 
 
 @dataclass(frozen=True)
-class Step:
+class SyncResult:
     """What one run did, in distinct images unless it says otherwise.
 
     Parameters:
@@ -62,8 +62,8 @@ def charge(guarantee: Guarantee, vault: Vault, number: str, ledger: Ledger) -> b
     return entry.sequence > before.sequence
 
 
-def keep_in_step(
-    place: PhotoFolder,
+def sync_release(
+    place: ReleaseFolder,
     folder: Path,
     found: Scan,
     vault: Vault,
@@ -74,7 +74,7 @@ def keep_in_step(
     prune: bool = False,
     pool: Pool = HERE,
     progress: Callable[[int, int], None] | None = None,
-) -> Step:
+) -> SyncResult:
     """Bring a release up to date with what a folder holds. Charge first."""
     names = [photo.name for photo in found.photos]
     rows = {name: row for row, name in enumerate(names)}
@@ -117,7 +117,7 @@ def keep_in_step(
             index.compact(without=out)
         stored = len(index)
     new = [each for each in wanted if each.key not in there]
-    return Step(
+    return SyncResult(
         released=done.released,
         restored=sum(each.record in released_before for each in new),
         known=done.known,
@@ -130,7 +130,7 @@ def keep_in_step(
     )
 
 
-def keep_thumbnails(
+def sync_thumbnails(
     vault: Vault,
     folder: Path,
     found: Scan,

@@ -86,6 +86,7 @@ STILL_IMPORT_BELOW_APP = {
 }
 ANYTHING = {"__init__", "__main__"}
 MODULES = sorted(SOURCE.rglob("*.py"))
+LONGEST_MODULE = 700  # lines
 
 
 def _part(path: Path) -> str:
@@ -111,14 +112,25 @@ def _imports(path: Path) -> set[str]:
     return found - {"__version__"}
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))
-def test_nobody_imports_above_its_floor(path: Path) -> None:
-    part = _part(path)
-    if part in ANYTHING:
-        assert part not in ALLOWED
-        return
-    strangers = _imports(path) - ALLOWED[part] - {part}
-    assert not strangers, f"{part} may not import {sorted(strangers)}"
+def _name(path: Path) -> str:
+    return path.relative_to(SOURCE).as_posix()
+
+
+def _all_or_none(offenders: list[str]) -> None:
+    """Fail with the whole list, so that one run shows everything there is to mend."""
+    assert not offenders, "\n" + "\n".join(offenders)
+
+
+def test_nobody_imports_above_its_floor() -> None:
+    offenders = []
+    for path in MODULES:
+        part = _part(path)
+        if part in ANYTHING:
+            continue
+        above = _imports(path) - ALLOWED[part] - {part}
+        if above:
+            offenders.append(f"{_name(path)}: {part} may not import {sorted(above)}")
+    _all_or_none(offenders)
 
 
 def _imported_when_run(path: Path) -> set[str]:
@@ -158,32 +170,56 @@ def test_cli_and_workbench_import_only_app_errors_and_types() -> None:
     assert STILL_IMPORT_BELOW_APP - found == set(), "these comply now: take them off the list"
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))
-def test_a_module_is_docstring_all_code(path: Path) -> None:
-    tree = ast.parse(path.read_text())
-    assert ast.get_docstring(tree), "every module says what it is"
-    if path.name in {"__init__.py", "__main__.py"} and len(tree.body) <= 2:
-        return
-    names = [
-        ast.literal_eval(node.value)
-        for node in tree.body
-        if isinstance(node, (ast.Assign, ast.AnnAssign))
-        and isinstance(node.value, (ast.List, ast.Tuple))
-        and ast.unparse(node.targets[0] if isinstance(node, ast.Assign) else node.target)
-        == "__all__"
-    ]
-    assert names, "every module lists what is public"
-    assert len(path.read_text().splitlines()) <= 700, "past 700 lines a module wants to be two"
+def _listed_names(tree: ast.Module) -> list[str] | None:
+    """What a module's `__all__` lists; None where it has none."""
+    for node in tree.body:
+        targets = (
+            node.targets
+            if isinstance(node, ast.Assign)
+            else [node.target]
+            if isinstance(node, ast.AnnAssign)
+            else []
+        )
+        if [ast.unparse(target) for target in targets] == ["__all__"]:
+            return list(ast.literal_eval(node.value))
+    return None
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))
-def test_what_is_public_exists_and_is_explained(path: Path) -> None:
-    name = ".".join(path.relative_to(SOURCE.parent).with_suffix("").parts).removesuffix(".__init__")
-    module = importlib.import_module(name)
-    for public in getattr(module, "__all__", ()):
-        value = getattr(module, public)
-        if isinstance(value, type) or inspect.isfunction(value):
-            assert value.__doc__, f"{name}.{public} has no docstring"
+def test_every_module_says_what_it_is_and_what_is_public() -> None:
+    offenders = []
+    for path in MODULES:
+        tree = ast.parse(path.read_text())
+        if not ast.get_docstring(tree):
+            offenders.append(f"{_name(path)}: no docstring")
+        short = path.name in {"__init__.py", "__main__.py"} and len(tree.body) <= 2
+        if not short and _listed_names(tree) is None:
+            offenders.append(f"{_name(path)}: no __all__")
+    _all_or_none(offenders)
+
+
+def test_no_module_is_longer_than_can_be_read_in_one_go() -> None:
+    lengths = {path: len(path.read_text().splitlines()) for path in MODULES}
+    _all_or_none(
+        [
+            f"{_name(path)}: {lines} lines, {LONGEST_MODULE} are allowed"
+            for path, lines in lengths.items()
+            if lines > LONGEST_MODULE
+        ]
+    )
+
+
+def test_what_is_public_exists_and_is_explained() -> None:
+    offenders = []
+    for path in MODULES:
+        dotted = ".".join(path.relative_to(SOURCE.parent).with_suffix("").parts)
+        module = importlib.import_module(dotted.removesuffix(".__init__"))
+        for public in getattr(module, "__all__", ()):
+            value = getattr(module, public, offenders)
+            if value is offenders:
+                offenders.append(f"{_name(path)}: {public} does not exist")
+            elif (isinstance(value, type) or inspect.isfunction(value)) and not value.__doc__:
+                offenders.append(f"{_name(path)}: {public} has no docstring")
+    _all_or_none(offenders)
 
 
 def _tracked() -> list[Path]:

@@ -4,13 +4,20 @@ VENV := .venv
 BIN := $(VENV)/bin
 EXTRAS := all,bench,docs,dev
 STAMP := $(VENV)/.installed
+RUNS ?= 5
+BUSY ?= 0
 
-.PHONY: run test check serve bench docs examples clean apt
+.PHONY: run test suite check serve bench docs examples clean apt
 run: $(STAMP)
 	$(BIN)/blindsight demo
 
+# At its end: what was skipped and why, and the slowest tests. SEED=7: in a random order.
 test: $(STAMP) apt check
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 -rs --durations=12 $(if $(SEED),-p randomly --randomly-seed=$(SEED))
+
+# The suite again and again in fresh clones: make suite RUNS=5 BUSY=4
+suite: $(STAMP) apt
+	$(BIN)/python -m benchmarks.suite --runs $(RUNS) --busy $(BUSY) $(if $(SEED),--seed $(SEED))
 
 check: $(STAMP)
 	$(BIN)/ruff check .

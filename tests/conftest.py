@@ -1,16 +1,22 @@
 """Thread limits before anything numeric is imported, examples that do not depend on the machine's
-mood, and which tests share a process.
+mood, the real parts, and which tests share a process.
 """
 
 from __future__ import annotations
 
+import ast
+import functools
 import os
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from blindsight.core import threads
+from real_parts import PART_OF, browser, fresh_database, milvus, postgresql, ray_cluster
+
+__all__ = ["browser", "fresh_database", "milvus", "postgresql", "ray_cluster"]
 
 threads.limit()
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -26,21 +32,56 @@ settings.register_profile(
 )
 settings.load_profile("blindsight")
 
+ROOT = Path(__file__).parents[1]
+# Groups that take longest, in the order in which they are given out: what takes long must not come
+# last.
+LONGEST = ("tests/workbench", "real parts")
+
+
+@functools.cache
+def group_of(file: str) -> str:
+    """The tests that run in one worker with those of `file`.
+
+    A file's tests stay together, and so do all of the workbench's: what they share is costly to
+    make. All files that use a real part other than Chromium are one group: each part is started
+    once, and no two of them fight over the machine's cores.
+    """
+    parts = _parts_of((ROOT / file).read_text(encoding="utf-8"))
+    if parts - {"chromium"}:
+        return "real parts"
+    return "tests/workbench" if file.startswith("tests/workbench/") else file
+
+
+def _parts_of(source: str) -> set[str]:
+    """The real parts that a file of tests uses, by its fixtures and by marks `real("part")`."""
+    parts = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.FunctionDef):
+            parts |= {PART_OF[arg.arg] for arg in node.args.args if arg.arg in PART_OF}
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) == "pytest.mark.real":
+            parts |= {ast.literal_eval(arg) for arg in node.args}
+    return parts
+
 
 def pytest_configure(config: pytest.Config) -> None:
-    # In the order below, not by how many tests a file has: what takes long must not come last.
+    # In the order below, not by how many tests a file has.
     config.option.loadscopereorder = False
 
 
+@pytest.hookimpl(trylast=True)  # after a random order was chosen
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The workbench first: its tests share a process and take longer than any other file's."""
-    items.sort(key=lambda item: not item.nodeid.startswith("tests/workbench/"))
+    """The longest groups first, and the tests of a group one after another."""
+    groups = [group_of(item.nodeid.partition("::")[0]) for item in items]
+    rank: dict[str, int] = {}
+    for group in (*LONGEST, *groups):
+        rank.setdefault(group, len(rank))
+    order = sorted(range(len(items)), key=lambda number: rank[groups[number]])
+    items[:] = [items[number] for number in order]
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """A file's tests stay in one process, and so do all of the workbench's: what they share is
-    costly to make.
+    """Give out whole groups.
 
     (The mark xdist_group says so in vain: it renames tests by an attribute that pytest 9.2 no
     longer has.)
@@ -49,7 +90,6 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     class Together(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            file = nodeid.partition("::")[0]
-            return "tests/workbench" if file.startswith("tests/workbench/") else file
+            return group_of(nodeid.partition("::")[0])
 
     return Together(config, log)

@@ -17,9 +17,9 @@ ROWS = RNG.normal(size=(240, 12)).astype(np.float32)
 BOOK = from_pictures(ROWS[:120], 6.0, network=None, n_cells=16)
 
 
-@pytest.fixture(scope="module")
-def uri(tmp_path_factory):
-    return tmp_path_factory.mktemp("milvus") / "lite.db"
+@pytest.fixture
+def uri(milvus):
+    return milvus
 
 
 def filled(tmp_path):
@@ -61,6 +61,9 @@ def test_a_collection_without_cells_is_refused(uri, tmp_path):
     plain.close()
     with pytest.raises(InvalidData, match="without cells"):
         MilvusCodebookIndex(uri, collection="plain")
+    again = MilvusIndex(uri, collection="plain")
+    again.drop()
+    again.close()
 
 
 def test_a_codebook_of_another_size_is_refused(uri, tmp_path):
@@ -69,4 +72,5 @@ def test_a_codebook_of_another_size_is_refused(uri, tmp_path):
     other = from_pictures(ROWS[:120], 6.0, network=None, n_cells=8)
     with pytest.raises(InvalidParameter, match="cells"):
         index.search_codebook(other, other.similarity(ROWS[:1]))
+    index.drop()
     index.close()

@@ -18,9 +18,9 @@ from index.index_contract import GUARANTEE, IndexContract, random_codes
 pytestmark = pytest.mark.real
 
 
-@pytest.fixture(scope="module")
-def uri(tmp_path_factory):
-    return tmp_path_factory.mktemp("milvus") / "lite.db"
+@pytest.fixture
+def uri(milvus):
+    return milvus
 
 
 @pytest.fixture
@@ -141,26 +141,34 @@ def test_a_milvus_that_dies_while_it_starts_is_named(tmp_path, monkeypatch):
         MilvusIndex(tmp_path / "nowhere" / "dies.db", 8)
 
 
+OPENS = """
+import sys
+from blindsight.index import MilvusIndex
+for _ in sys.stdin:
+    try:
+        print("entries", len(MilvusIndex(sys.argv[1])), flush=True)
+    except ValueError as error:
+        print(error, flush=True)
+"""
+
+
 def test_a_closed_index_leaves_its_file_to_other_processes(tmp_path):
-    code = (
-        "import sys; from blindsight.index import MilvusIndex\n"
-        "try: print('entries', len(MilvusIndex(sys.argv[1])))\n"
-        "except ValueError as error: print(error)"
-    )
-
-    def elsewhere():
-        command = [sys.executable, "-W", "ignore", "-c", code, tmp_path / "lite.db"]
-        return subprocess.run(command, capture_output=True, text=True, timeout=600).stdout
-
     index, second = (MilvusIndex(tmp_path / "lite.db", 8) for _ in range(2))
     index.add(random_codes(3, 8))
     index.close()
     index.close()
     assert len(second) == 3  # the file is still in use here
-    assert "another process has it open" in elsewhere()
-    assert (tmp_path / ".lite.db.lock").exists()  # and stays locked by this one
-    second.close()
-    assert "entries 3" in elsewhere()
+    command = [sys.executable, "-W", "ignore", "-c", OPENS, tmp_path / "lite.db"]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+    ) as other:
+        other.stdin.write("open\n")
+        assert "another process has it open" in other.stdout.readline()
+        assert (tmp_path / ".lite.db.lock").exists()  # and stays locked by this one
+        second.close()
+        other.stdin.write("open\n")
+        assert other.stdout.readline() == "entries 3\n"
+        other.stdin.close()
 
 
 def test_a_collection_of_another_length_is_refused(make, uri):

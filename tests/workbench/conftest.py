@@ -85,13 +85,6 @@ def make(state: Path) -> Iterator[Callable[..., Any]]:
         app.state.studio.database.close()
 
 
-def busy() -> float:
-    """How many times slower things may be because others use the machine: no promise here is about
-    that.
-    """
-    return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
-
-
 class Server:
     """`blindsight serve` in a process of its own."""
 

@@ -16,14 +16,13 @@ from blindsight.workbench.infra.database import JOBS, Database
 from blindsight.workbench.infra.datasets import Release, today
 from blindsight.workbench.infra.jobs import JobContext
 from blindsight.workbench.pages import protect
-from privacy.ledger.conftest import postgresql  # noqa: F401
 from workbench.asgi import Client
 from workbench.photos import album, scanned
 
 
 @pytest.mark.real
-def test_a_studio_lives_in_postgresql(make: Callable[..., Any], postgresql: str) -> None:  # noqa: F811
-    app = make(database=postgresql, keys="required")
+def test_a_studio_lives_in_postgresql(make: Callable[..., Any], fresh_database: str) -> None:
+    app = make(database=fresh_database, keys="required")
     key = app.state.studio.keys.make("ann", "analyst")
     client = Client(app, Authorization=f"Bearer {key}")
     assert client.post("/api/demo/tags/ask?query=1").status_code == 200
@@ -47,13 +46,13 @@ def test_a_database_that_cannot_be_reached_is_named_without_its_password() -> No
 @pytest.mark.real
 def test_several_studios_on_one_postgresql_charge_once_and_leave_each_others_photos_alone(
     make: Callable[..., Any],
-    postgresql: str,  # noqa: F811
+    fresh_database: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("blindsight.index.encoder.default_features", lambda: "pixels")
     studios = [
-        make(state=tmp_path / name, database=postgresql, keys="required").state.studio
+        make(state=tmp_path / name, database=fresh_database, keys="required").state.studio
         for name in "abc"
     ]
     key = studios[0].keys.make("ben", "analyst")
@@ -70,7 +69,7 @@ def test_several_studios_on_one_postgresql_charge_once_and_leave_each_others_pho
     ]
     assert [entry.what for entry in charges] == ["codes at 2"]
 
-    app = make(state=tmp_path / "a", database=postgresql, keys="required")
+    app = make(state=tmp_path / "a", database=fresh_database, keys="required")
     one = scanned(app, album(tmp_path / "coast", each=4))
     datasets, jobs = app.state.studio.datasets, app.state.studio.jobs
     made = Release(
@@ -78,7 +77,7 @@ def test_several_studios_on_one_postgresql_charge_once_and_leave_each_others_pho
     )
     order = {"step": "release", "dataset": one.id, "release": made.__dict__}
     while jobs.claim() is not None:
-        pass  # what other tests left
+        pass  # the scan's
     job = jobs.add("protect", order, "local")["id"]
     assert studios[1].jobs.claim() is None, "a workbench took work on photos that it does not have"
     assert studios[0].jobs.claim()["id"] == job
@@ -92,7 +91,7 @@ def test_several_studios_on_one_postgresql_charge_once_and_leave_each_others_pho
     assert studios[2].jobs.claim() is None
     assert studios[0].jobs.claim()["attempts"] == 2
     _worked(order, JobContext(app.state.studio.settings, job, 2))
-    with Ledger(postgresql, dataset=one.account) as ledger:
+    with Ledger(fresh_database, dataset=one.account) as ledger:
         assert [entry.kind for entry in ledger.entries()] == ["grant", "charge"]
 
 

@@ -23,7 +23,7 @@ from blindsight.federated.protocol import Settings
 from federated.parties import Crowd, status
 from ports import held_port
 
-pytestmark = pytest.mark.real
+pytestmark = pytest.mark.real("flower")
 HOLDERS = [f"holder-{n}" for n in range(1, 6)]
 
 

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from blindsight import data
 from blindsight.cli.main import app
 
-pytestmark = pytest.mark.real
+pytestmark = pytest.mark.real("milvus")
 
 
 def _verb(*words: str) -> str:

@@ -508,12 +508,8 @@ class TestPostgreSQL(LedgerContract):
         return postgresql
 
     @pytest.fixture
-    def unharmed(self, postgresql):
-        import psycopg
-
-        with psycopg.connect(postgresql, autocommit=True) as connection:
-            connection.execute("CREATE DATABASE unharmed")
-        return postgresql.replace("/postgres?", "/unharmed?")
+    def unharmed(self, fresh_database):
+        return fresh_database
 
     @pytest.mark.parametrize(
         ("add", "drop"),

@@ -1,0 +1,180 @@
+"""Repeat the test suite in fresh clones with an empty home, idle or beside busy processes, and
+count failures.
+
+    python -m benchmarks.suite --runs 5               # on an idle machine
+    python -m benchmarks.suite --runs 5 --busy 4      # beside four processes that never rest
+    python -m benchmarks.suite --runs 3 --seed 1      # in random orders, from seeds 1, 2, 3
+
+Each run clones the last commit, so that what is not committed is not tested. A clone uses the
+packages of the environment that runs this script; with --install it makes an environment of its
+own, as `make test` does for a newcomer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import site
+import subprocess
+import sys
+import tempfile
+import time
+import venv
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from xml.etree import ElementTree
+
+__all__ = ["Run", "clone", "main", "read_report", "run_suite"]
+
+ROOT = Path(__file__).resolve().parents[1]
+_SCRIPTS = ("blindsight", "flower-superlink", "flower-supernode", "mkdocs", "pip", "ruff", "mypy")
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of the suite: how many tests passed and were skipped, which failed, how long it
+    took.
+    """
+
+    passed: int
+    skipped: int
+    failed: tuple[str, ...]
+    seconds: float
+    exit_code: int
+
+    @property
+    def green(self) -> bool:
+        """Whether pytest ended well and no test failed."""
+        return self.exit_code == 0 and not self.failed
+
+    def __str__(self) -> str:
+        counts = f"{self.passed} passed, {self.skipped} skipped, {len(self.failed)} failed"
+        ending = "" if self.exit_code in (0, 1) else f" (pytest ended with code {self.exit_code})"
+        return f"{counts} in {self.seconds:.0f} s{ending}"
+
+
+def clone(source: Path, target: Path) -> Path:
+    """Clone a repository and give it an environment that sees the clone's code and this
+    environment's packages; return its Python.
+    """
+    subprocess.run(["git", "clone", "-q", str(source), str(target)], check=True)
+    venv.create(target / ".venv", with_pip=False)
+    folders = [target / "src", *map(Path, site.getsitepackages()), *_added_folders()]
+    [packages] = (target / ".venv" / "lib").glob("python*/site-packages")
+    (packages / "clone.pth").write_text("".join(f"{folder}\n" for folder in folders))
+    binaries = target / ".venv" / "bin"
+    python = binaries / "python"
+    for name in _SCRIPTS:
+        script = Path(sys.executable).parent / name
+        if script.exists() and script.read_bytes()[:2] == b"#!":
+            body = script.read_text().partition("\n")[2]
+            (binaries / name).write_text(f"#!{python}\n{body}")
+            (binaries / name).chmod(0o755)
+    return python
+
+
+def _added_folders() -> list[Path]:
+    """Folders of packages that path files of this environment add, without the repository's own."""
+    folders = [Path(entry) for entry in sys.path if entry.endswith("-packages")]
+    return [folder for folder in folders if str(folder) not in site.getsitepackages()]
+
+
+@contextlib.contextmanager
+def busy_processes(count: int) -> Iterator[None]:
+    """Keep so many processes at full load."""
+    command = [sys.executable, "-c", "while True: pass"]
+    processes = [subprocess.Popen(command) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+def read_report(path: Path) -> tuple[int, int, tuple[str, ...]]:
+    """How many tests of a JUnit report passed and were skipped, and the names of those that
+    failed.
+    """
+    passed, skipped, failed = 0, 0, []
+    for case in ElementTree.parse(path).iter("testcase"):  # noqa: S314  (pytest wrote it just now)
+        kinds = {child.tag for child in case}
+        if kinds & {"failure", "error"}:
+            failed.append(f"{case.get('classname', '').replace('.', '/')}::{case.get('name')}")
+        elif "skipped" in kinds:
+            skipped += 1
+        else:
+            passed += 1
+    return passed, skipped, tuple(failed)
+
+
+def run_suite(folder: Path, command: list[str], environment: dict[str, str]) -> Run:
+    """Run pytest by this command in a clone; its output goes to `folder`/suite.log."""
+    report, log = folder / "suite.xml", folder / "suite.log"
+    start = time.monotonic()
+    with log.open("wb") as output:
+        code = subprocess.run(
+            [*command, f"--junitxml={report}"],
+            cwd=folder,
+            env=environment,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            check=False,
+        ).returncode
+    seconds = time.monotonic() - start
+    counts = read_report(report) if report.exists() else (0, 0, ())
+    return Run(*counts, seconds=seconds, exit_code=code)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Repeat the suite, print each run and each failing test; 1 if any run failed."""
+    parser = argparse.ArgumentParser(prog="benchmarks.suite", description=__doc__.split("\n\n")[0])
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--busy", type=int, default=0, help="processes at full load beside it")
+    parser.add_argument("--workers", type=int, default=2, help="processes of the suite itself")
+    parser.add_argument("--seed", type=int, help="random orders, from this seed on")
+    parser.add_argument("--install", action="store_true", help="a new environment in each clone")
+    parser.add_argument("--json", type=Path, help="write the runs to this file")
+    parser.add_argument("tests", nargs="*", help="files and folders; all by default")
+    options = parser.parse_args(arguments)
+    runs: list[Run] = []
+    for number in range(options.runs):
+        with tempfile.TemporaryDirectory(prefix="suite-", ignore_cleanup_errors=True) as folder:
+            target, home = Path(folder) / "clone", Path(folder) / "home"
+            home.mkdir()
+            if options.install:
+                subprocess.run(["git", "clone", "-q", str(ROOT), str(target)], check=True)
+                subprocess.run(["make", ".venv/.installed"], cwd=target, check=True)
+                python = target / ".venv" / "bin" / "python"
+            else:
+                python = clone(ROOT, target)
+            command = [str(python), "-m", "pytest", "-n", str(options.workers), *options.tests]
+            if options.seed is not None:
+                command += ["-p", "randomly", f"--randomly-seed={options.seed + number}"]
+            environment = {**os.environ, "HOME": str(home)}
+            with busy_processes(options.busy):
+                run = run_suite(target, command, environment)
+            runs.append(run)
+            print(f"run {number + 1} of {options.runs}: {run}", flush=True)
+            if not run.green:
+                for name in run.failed:
+                    print(f"  {name}")
+                kept = Path.cwd() / f"suite-failed-{number + 1}.log"
+                kept.write_bytes((target / "suite.log").read_bytes())
+                print(f"  the run's output is in {kept}", flush=True)
+    failures = Counter(name for run in runs for name in run.failed)
+    bad = sum(not run.green for run in runs)
+    print(f"{bad} of {len(runs)} runs failed; beside {options.busy} busy processes")
+    for name, times in failures.most_common():
+        print(f"  {times} times: {name}")
+    if options.json:
+        options.json.write_text(json.dumps([asdict(run) for run in runs], indent=1) + "\n")
+    return int(bad > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,185 @@
+"""The real parts that tests use: PostgreSQL, Milvus Lite, Ray and Chromium.
+
+Each fixture starts its part, waits until it serves, fails with a sentence that says what is missing
+where it cannot, and ends what it started. `tests/conftest.py` makes them available to all tests and
+runs the tests of one part in one worker, so that each part is started once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import pwd
+import shutil
+import subprocess
+import tempfile
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+__all__ = ["PART_OF", "browser", "fresh_database", "milvus", "postgresql", "ray_cluster"]
+
+# The part that each fixture needs.
+PART_OF = {
+    "browser": "chromium",
+    "fresh_database": "postgresql",
+    "milvus": "milvus",
+    "postgresql": "postgresql",
+    "ray_cluster": "ray",
+}
+_SECONDS = 600  # within which a part must start: the machine may be busy
+_PASSWORD = "open-sesame-4711"
+_numbers = itertools.count(1)
+
+
+def _program(name: str, package: str, *folders: Path) -> str:
+    path = shutil.which(name) or next(
+        (str(folder / name) for folder in folders if (folder / name).exists()), None
+    )
+    if path is None:
+        pytest.fail(f"{name} is not on this machine: make apt, or apt-get install {package}.")
+    return path
+
+
+def _postgresql_program(name: str) -> str:
+    folders = sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
+    return _program(name, "postgresql", *folders)
+
+
+def _postgresql_user() -> dict[str, Any]:
+    """The user to run PostgreSQL as: it refuses to run as root."""
+    if os.getuid() != 0:
+        return {}
+    for name in ("postgres", "nobody"):
+        with contextlib.suppress(KeyError):
+            entry = pwd.getpwnam(name)
+            return {"user": entry.pw_uid, "group": entry.pw_gid, "extra_groups": []}
+    pytest.fail("PostgreSQL does not run as root, and there is no user postgres or nobody.")
+
+
+@pytest.fixture(scope="session")
+def postgresql() -> Iterator[str]:
+    """The URL of a fresh server that listens on a socket in its own folder, with password login.
+
+    Its tests share it: they use data sets of their own, or `fresh_database`.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="pg-", dir="/tmp"))
+    user = _postgresql_user()
+    if user:
+        os.chown(folder, user["user"], user["group"])
+    secret = folder / "password"
+    secret.write_text(_PASSWORD)
+    secret.chmod(0o644)
+    data, log = str(folder / "data"), folder / "log"
+
+    def run(program: str, *arguments: str) -> None:
+        done = subprocess.run(
+            [_postgresql_program(program), *arguments],
+            cwd=folder,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=_SECONDS,
+            **user,
+        )
+        if done.returncode != 0:
+            told = log.read_text(errors="replace") if log.exists() else ""
+            pytest.fail(f"PostgreSQL's {program} failed: {done.stderr} {told[-2000:]}")
+
+    try:
+        # Without waiting for the disk: no test here is about a server that loses its power.
+        login = ("-U", "keeper", "--auth=scram-sha-256", f"--pwfile={secret}", "--no-sync")
+        run("initdb", "-D", data, *login, "--data-checksums")
+        options = (
+            f"-c listen_addresses='' -c unix_socket_directories={folder} -c max_connections=100"
+        )
+        options += " -c fsync=off"
+        wait = ("-w", "-t", str(_SECONDS))  # until the server takes connections
+        run("pg_ctl", "-D", data, *wait, "-o", options, "-l", str(log), "start")
+        try:
+            yield f"postgresql://keeper:{_PASSWORD}@/postgres?host={folder}"
+        finally:
+            run("pg_ctl", "-D", data, "-m", "immediate", *wait, "stop")
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def fresh_database(postgresql: str) -> str:
+    """The URL of an empty database on the shared PostgreSQL server."""
+    import psycopg
+
+    name = f"fresh_{next(_numbers)}"
+    with psycopg.connect(postgresql, autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}")
+    return postgresql.replace("/postgres?", f"/{name}?")
+
+
+@pytest.fixture(scope="session")
+def milvus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The path of a Milvus Lite file that is served until the last test: use collections of your
+    own in it.
+    """
+    from blindsight.index import MilvusIndex
+
+    path = tmp_path_factory.mktemp("milvus") / "lite.db"
+    index = MilvusIndex(path, 8, collection="kept_open")  # waits until it serves, or says why not
+    yield path
+    index.close()
+
+
+@pytest.fixture(scope="session")
+def ray_cluster() -> Iterator[Any]:
+    """Two local workers for all tests: Ray takes seconds to start."""
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
+    os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112  (15 by default: beside other tests they would starve)
+    os.environ["RAY_worker_register_timeout_seconds"] = str(_SECONDS)  # noqa: SIM112  (60 by default, and then it starts anew)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Ray leaves /dev/null open while it starts
+        import ray
+
+        ray.init(
+            address="local",
+            num_cpus=2,
+            include_dashboard=False,
+            log_to_driver=False,
+            logging_level="ERROR",
+        )
+    yield ray
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        ray.shutdown()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """A Chromium that asks nobody for updates.
+
+    It ends with the module: Playwright keeps an event loop running in this thread, in which other
+    modules could not run one of their own.
+    """
+    from playwright.sync_api import sync_playwright
+
+    path = _program("chromium", "chromium")
+    flags = [
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-background-networking",
+        "--disable-component-update",
+        "--disable-sync",
+        "--no-first-run",
+    ]
+    with sync_playwright() as driver:
+        chromium = driver.chromium.launch(
+            executable_path=path, args=flags, timeout=_SECONDS * 1000.0
+        )
+        page = chromium.new_page()
+        assert page.evaluate("1 + 1") == 2, "Chromium started and runs no scripts."
+        page.close()
+        yield chromium
+        chromium.close()

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blindsight.audit.engine import Neighbour
+from blindsight.core.errors import InvalidData
 from blindsight.federated import FederatedClassifier, SumNoise
 from blindsight.federated.agreement import agree
 from blindsight.federated.noise import GaussianShares
@@ -87,6 +88,8 @@ class TestUsers(ReplayContract):
         return UPDATES
 
     def run(self, data: Any, folder: Path) -> Any:
+        if len(data) < 3:
+            raise InvalidData("a sum needs at least three users, as a coordinator demands.")
         noise = _ByUsers(**asdict(AGREED.noise))
         plan = (Planned(what="sum", mechanism=noise, count=2),)
         door = Door(Guarantee(releases=plan, delta=noise.delta, model="central"), what="rounds")

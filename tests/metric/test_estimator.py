@@ -298,7 +298,6 @@ def test_a_file_that_promises_more_than_its_parameters_is_refused(tmp_path):
     ("spoil", "words"),
     [
         (lambda X, p, s: (X, np.vstack([p, [[3, 3]]]), np.append(s, True)), "self-pairs"),
-        (lambda X, p, s: (np.where(X > 2, np.nan, X), p, s), "NaN"),
         (lambda X, p, s: (X, p + 500, s), "unknown records"),
         (lambda X, p, s: (X, p, s[:-1]), "labels"),
         (lambda X, p, s: (X, p[:0], s[:0]), "empty"),

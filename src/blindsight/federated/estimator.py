@@ -27,6 +27,7 @@ from blindsight.federated.learning.sgd import SGD
 from blindsight.federated.protocol import Simulation
 from blindsight.federated.settings import Settings
 from blindsight.privacy import Guarantee, Ledger
+from blindsight.privacy.clipping import finite_rows
 from blindsight.privacy.entropy import training_rng
 from blindsight.privacy.estimator import Protected
 from blindsight.privacy.guarantee import Assumption
@@ -187,7 +188,12 @@ class FederatedClassifier(ClassifierMixin, Protected):  # type: ignore[misc]  # 
         ledger: charged with the guarantee before the first round; refuses what has no finite
         epsilon.
         """
-        X, y = validate_data(self, X, y, dtype=np.float64)
+        if self.classes is None:  # then nothing is proven, and bad rows may as well be refused
+            X, y = validate_data(self, X, y, dtype=np.float64)
+        else:
+            X, y = validate_data(self, finite_rows(X), dtype=np.float64), np.asarray(y)
+            if y.shape != (len(X),):
+                raise InvalidData(f"y must have one label per row, {len(X)}, got shape {y.shape}.")
         classes, labels = self._labels(np.asarray(y))
         owners, owner = self._owners(groups, len(X))
         self.public_ = {
@@ -222,8 +228,8 @@ class FederatedClassifier(ClassifierMixin, Protected):  # type: ignore[misc]  # 
         """The classes, from the parameter where it is given and else from the labels; and class
         numbers.
         """
-        check_classification_targets(y)
         if self.classes is None:
+            check_classification_targets(y)
             found, labels = np.unique(y, return_inverse=True)
             if len(found) < 2:
                 raise InvalidData("a classifier needs at least 2 classes, got 1 class.")
@@ -231,10 +237,9 @@ class FederatedClassifier(ClassifierMixin, Protected):  # type: ignore[misc]  # 
         classes = np.unique(np.asarray(self.classes))
         if len(classes) < 2 or len(classes) != len(self.classes):
             raise InvalidParameter("classes must name at least 2 different classes.")
-        numbered = _numbered(classes, y)
-        if numbered is None:
-            raise InvalidData("every label must be one of `classes`, and some are not.")
-        return classes, numbered
+        # A private label that is no class counts as the first one: to refuse it would tell of it.
+        places = np.minimum(np.searchsorted(classes, y), len(classes) - 1)
+        return classes, np.where(classes[places] == y, places, 0)
 
     def _owners(self, groups: ArrayLike | None, rows: int) -> tuple[int, NDArray[np.intp]]:
         if groups is None:

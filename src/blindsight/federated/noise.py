@@ -39,6 +39,7 @@ from numpy.typing import NDArray
 from blindsight.core import checks
 from blindsight.core.errors import InvalidParameter
 from blindsight.federated.fixedpoint import FixedPoint
+from blindsight.privacy.clipping import finite_rows
 from blindsight.privacy.cost import Cost, Neighbours, Sampler, Unit
 from blindsight.privacy.entropy import Rng
 from blindsight.privacy.mechanisms import Gaussian
@@ -162,11 +163,11 @@ class GaussianShares:
         """An update inside the clip in whole steps toward zero: shorter than clip/step for
         certain.
         """
-        values = checks.finite_array("update", update, ndim=1)
+        values = finite_rows(checks.number_array("update", update, ndim=1)[None])[0]
         # Scaled into the ball by a hair more than needed: float rounding must not lengthen it.
         norm = float(np.linalg.norm(values)) * (1 + 1e-9)
         inside = values * min(1.0, self.clip / norm) if norm > 0 else values
-        return np.trunc(inside / self.step).astype(np.int64)
+        return np.asarray(np.trunc(inside / self.step), np.int64)
 
     def share(self, update: Any, *, rng: Rng) -> NDArray[np.int64]:
         """What one user sends, in steps: its clipped update and its own share of the noise."""

@@ -18,7 +18,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from blindsight.codebooks import Codebook, Reading, number_of_cells
 from blindsight.codebooks.making import MOST_CELLS, from_labels, from_pictures
 from blindsight.core import checks, codes, decoding
-from blindsight.core.errors import InvalidParameter
+from blindsight.core.errors import InvalidData, InvalidParameter
 from blindsight.hashing import moments
 from blindsight.hashing.labels import as_indicator
 from blindsight.hashing.private_cells import learn_classes, learn_groups, learning_shares
@@ -26,6 +26,7 @@ from blindsight.hashing.promise import CODE, ONCE, PUBLIC, PUBLIC_NUMBER, Source
 from blindsight.hashing.releasing import ReleasesCodes
 from blindsight.hashing.saving import require
 from blindsight.privacy import Assumption, Door, Guarantee, Planned
+from blindsight.privacy.clipping import finite_rows
 from blindsight.privacy.entropy import RandomState, training_rng
 from blindsight.privacy.mechanisms import SubsetSelection
 
@@ -119,10 +120,10 @@ class CodebookHasher(ReleasesCodes):
         """Learn the cells, charging `ledger` first for what learning from private images costs."""
         self._check()
         labels = None
+        if self.learned_from == "private":
+            X = finite_rows(X)
         if self.supervised:
-            X, y = validate_data(
-                self, X, y, dtype=(np.float64, np.float32), multi_output=True, ensure_min_samples=2
-            )
+            X, y = self._with_labels(X, y)
             labels = as_indicator(y, self.classes)
             self._check_labels(np.asarray(y))
         else:
@@ -153,7 +154,7 @@ class CodebookHasher(ReleasesCodes):
         With `names`, a record's noise depends on its name and the source alone: a vault's key, or a
         seed.
         """
-        cells = self.assign(X)
+        cells = self.assign(finite_rows(X))
         what = f"cells of {len(cells)} images, {self.n_cells_} cells"
         promised = self._codes(self.n_cells_)
         return codes.pack(
@@ -267,6 +268,21 @@ class CodebookHasher(ReleasesCodes):
             if self.learned_from == "private"
             else self.epsilon
         )
+
+    def _with_labels(self, X: Any, y: Any) -> tuple[Array, Array]:
+        """Checked rows and labels; private labels over public classes are not refused by value."""
+        form: Any = {"dtype": (np.float64, np.float32), "ensure_min_samples": 2}
+        if self.learned_from == "public" or self.classes is None:
+            X, y = validate_data(self, X, y, multi_output=True, **form)
+            return X, y
+        if y is None:
+            raise InvalidData(
+                "a supervised codebook requires y to be passed, but the target y is None"
+            )
+        X, labels = validate_data(self, X, **form), np.asarray(y)
+        if labels.ndim == 0 or len(labels) != len(X):
+            raise InvalidData(f"y must have a label for each of {len(X)} images.")
+        return X, labels
 
     def _rows(self, X: Any) -> Array:
         check_is_fitted(self)

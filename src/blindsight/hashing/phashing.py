@@ -20,6 +20,7 @@ from blindsight.hashing.itq import ITQ
 from blindsight.hashing.promise import Source, fact, flip_guarantee
 from blindsight.hashing.releasing import ReleasesCodes
 from blindsight.privacy import Guarantee
+from blindsight.privacy.clipping import finite_rows
 from blindsight.privacy.entropy import RandomState, training_rng
 from blindsight.privacy.mechanisms import BitFlip
 
@@ -96,7 +97,8 @@ class PHashing(ReleasesCodes):
         self.guarantee_ = self.promise(
             n_bits=base.n_bits
         )  # refuses bad parameters before learning for minutes
-        self.base_ = seeded(clone(base), self.random_state).fit(X, y)
+        rows = X if self.learned_from == "public" else finite_rows(X)
+        self.base_ = seeded(clone(base), self.random_state).fit(rows, y)
         if hasattr(self.base_, "feature_names_in_"):
             self.feature_names_in_ = self.base_.feature_names_in_
         self.public_, self.released_ = {"n_bits": int(base.n_bits)}, {}
@@ -111,7 +113,9 @@ class PHashing(ReleasesCodes):
         from.
         """
         learned = getattr(self.fit(X, y).base_, "database_codes_", None)
-        return self._flipped(self.query(X) if learned is None else learned, ledger, None)
+        return self._flipped(
+            self.query(finite_rows(X)) if learned is None else learned, ledger, None
+        )
 
     def transform(
         self, X: Any, *, ledger: Ledger | None = None, names: Sequence[str] | None = None
@@ -121,7 +125,7 @@ class PHashing(ReleasesCodes):
         With `names`, a record's noise depends on its name and the source alone: a vault's key, or a
         seed.
         """
-        return self._flipped(self.query(X), ledger, names)
+        return self._flipped(self.query(finite_rows(X)), ledger, names)
 
     def _flipped(
         self, plain: Array, ledger: Ledger | None, names: Sequence[str] | None

@@ -31,7 +31,7 @@ from blindsight.hashing.promise import ONCE, PUBLIC_NUMBER, Source, fact, flip_g
 from blindsight.hashing.releasing import ReleasesCodes
 from blindsight.hashing.saving import require
 from blindsight.privacy import Assumption, Cost, Door, Guarantee
-from blindsight.privacy.clipping import clip_norm
+from blindsight.privacy.clipping import clip_norm, finite_rows
 from blindsight.privacy.entropy import RandomState, training_rng
 from blindsight.privacy.mechanisms import BitFlip
 
@@ -91,6 +91,7 @@ class PITQ(ReleasesCodes):
     def fit(self, X: Any, y: Any = None, *, ledger: Ledger | None = None) -> Self:
         """Learn W and R, charging `ledger` first for what learning from private images costs."""
         self._check()
+        X = finite_rows(X) if self._private else X
         X = validate_data(self, X, dtype=(np.float64, np.float32), ensure_min_samples=2)
         self.public_ = {"n_features": X.shape[1]}
         self.guarantee_ = self.promise(**self.public_)
@@ -129,7 +130,7 @@ class PITQ(ReleasesCodes):
         """The codes that are released: flipped, or under "paper" the plain sign(YWR) of Algorithm
         3's last line.
         """
-        bits = (self.decision_function(X) >= 0).astype(np.uint8)
+        bits = (self.decision_function(finite_rows(X)) >= 0).astype(np.uint8)
         if self.calibration == "paper":  # charged, and so refused by a ledger: none is proven
             Door(
                 self.guarantee_,

@@ -17,6 +17,7 @@ from blindsight.hashing.promise import CODE, LEARNED, ONCE, PUBLIC, Source, fact
 from blindsight.hashing.releasing import ReleasesCodes
 from blindsight.hashing.saving import require
 from blindsight.privacy import Guarantee, Planned
+from blindsight.privacy.clipping import finite_rows
 from blindsight.privacy.entropy import RandomState
 from blindsight.privacy.mechanisms import PrivUnit
 
@@ -70,6 +71,7 @@ class PrivUnitHasher(ReleasesCodes):
     def fit(self, X: Any, y: Any = None) -> Self:
         """Learn the mean and the principal components."""
         checks.positive("epsilon", self.epsilon)
+        X = X if self.learned_from == "public" else finite_rows(X)
         X = validate_data(self, X, dtype=(np.float64, np.float32), ensure_min_samples=2)
         wanted = (
             min(48, round(4 + self.epsilon / 4))
@@ -101,7 +103,7 @@ class PrivUnitHasher(ReleasesCodes):
         """Release noisy directions, charging `ledger` first; with `names`, noise by name (see
         `PHashing`).
         """
-        u = self.query(X)
+        u = self.query(finite_rows(X))
         what = f"{len(u)} noisy directions in {u.shape[1]} dimensions"
         sent = self._send(u, what=what, ledger=ledger, names=names, promised=self.guarantee_)
         return sent.astype(np.float32)

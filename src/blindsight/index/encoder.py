@@ -30,6 +30,7 @@ from blindsight.index.cell_index import CodebookIndex, cell_bits, from_codes, to
 from blindsight.index.hamming import HammingIndex
 from blindsight.index.public_images import built_in_images, edited, public_pictures
 from blindsight.privacy import Door, Guarantee
+from blindsight.privacy.clipping import finite_rows
 from blindsight.privacy.entropy import Source, source_of
 
 __all__ = [
@@ -128,7 +129,7 @@ class CellRelease:
         self, X: Rows, *, names: Sequence[str] | None = None, ledger: Any = None
     ) -> NDArray[np.uint8]:
         """Released cells as packed codes; with `names`, noise by name."""
-        cells = self.codebook.assign(X)
+        cells = self.codebook.assign(finite_rows(X))
         what = f"cells of {len(cells)} images"
         door = Door(self.guarantee_, what=what, ledger=ledger, random_state=self.random_state)
         released = (

@@ -234,7 +234,10 @@ class DPPMetric(LinearMetric, Protected):
             if y is None:
                 raise InvalidData("y must say which pairs are similar (1) and which are not (0).")
             graph = PairGraph.from_pairs(
-                numbers, pair_labels(y), n_nodes=len(records), transitive=self.transitive
+                numbers,
+                pair_labels(y, private=True),
+                n_nodes=len(records),
+                transitive=self.transitive,
             )
             graph = graph.subset(select(graph, self.select))
             numbers, alike = graph.edges, graph.similar[:, None]

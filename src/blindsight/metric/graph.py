@@ -26,9 +26,13 @@ __all__ = ["PairGraph", "connected", "pair_labels"]
 _LABELS = (-1, 0, 1)
 
 
-def pair_labels(y: Any) -> NDArray[np.bool_]:
+def pair_labels(y: Any, *, private: bool = False) -> NDArray[np.bool_]:
     """Labels of pairs as booleans, True for similar: accepts True/False, 1/0 and metric-learn's
     +1/-1.
+
+    Parameters:
+        private: whether the labels are protected; then any value but 1 counts as dissimilar,
+            because a refusal would tell that there is such a label.
 
     Examples:
         >>> pair_labels([1, -1, 1]).tolist()
@@ -39,6 +43,8 @@ def pair_labels(y: Any) -> NDArray[np.bool_]:
         raise InvalidData(f"y must have one label a pair, got shape {array.shape}.")
     if array.dtype.kind == "b":
         return array.copy()
+    if private:
+        return np.asarray(checks.number_array("y", array) == 1)
     numbers = checks.finite_array("y", array)
     if not np.isin(numbers, _LABELS).all():
         raise InvalidData(

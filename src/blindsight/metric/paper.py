@@ -67,7 +67,9 @@ class _Algorithm1(LinearMetric):
         if y is None:
             raise InvalidData("y must say which pairs are similar (1) and which are not (0).")
         records, numbers = read_tuples(pairs, self.preprocessor)
-        return records, PairGraph.from_pairs(numbers, pair_labels(y), n_nodes=len(records))
+        return records, PairGraph.from_pairs(
+            numbers, pair_labels(y, private=True), n_nodes=len(records)
+        )
 
     def _batches(self, graph: PairGraph, rng: np.random.Generator) -> list[list[NDArray[np.int64]]]:
         """A partition of the pairs for each epoch, by the public structure."""

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from blindsight.core import checks
 from blindsight.core.errors import InvalidData
+from blindsight.privacy.clipping import finite_rows
 
 __all__ = ["Norm", "normalised", "read_tuples"]
 
@@ -40,7 +41,7 @@ def read_tuples(
             raise InvalidData(
                 "pairs must be indices (m, 2) when a preprocessor is given, got features (m, 2, d)."
             )
-        records = checks.finite_array("pairs", given).reshape(-1, given.shape[2])
+        records = finite_rows(checks.number_array("pairs", given)).reshape(-1, given.shape[2])
         numbers = np.arange(len(records)).reshape(given.shape[:2])
     else:
         raise InvalidData(
@@ -69,14 +70,15 @@ def _from_indices(given: NDArray[Any], preprocessor: Any) -> tuple[Floats, NDArr
     numbers = given.astype(np.int64)
     if callable(preprocessor):
         named, numbers = np.unique(numbers, return_inverse=True)
-        records = checks.finite_array("what the preprocessor returns", preprocessor(named), ndim=2)
+        made = checks.number_array("what the preprocessor returns", preprocessor(named), ndim=2)
+        records = finite_rows(made)
         if len(records) != len(named):
             raise InvalidData(
                 f"the preprocessor must return one row for each index: {len(named)} indices, "
                 f"{len(records)} rows."
             )
         return records, numbers.reshape(given.shape)
-    records = checks.finite_array("X", preprocessor, ndim=2)
+    records = finite_rows(checks.number_array("X", preprocessor, ndim=2))
     outside = (numbers < 0) | (numbers >= len(records))
     if outside.any():
         unknown = np.unique(numbers[outside]).size

@@ -1,16 +1,62 @@
-"""Bounds before noise: without one, no noise is large enough."""
+"""What happens to a record before noise: unusable numbers become zeros, long vectors shorter."""
 
 from __future__ import annotations
 
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from blindsight.core import checks
 from blindsight.core.errors import InvalidParameter
 
-__all__ = ["clip_norm"]
+__all__ = ["LARGEST_FEATURE", "clip_norm", "finite_rows", "unusable_rows"]
+
+# Squares of larger numbers, summed over many columns, overflow in single precision.
+LARGEST_FEATURE = 1e15
+
+
+def unusable_rows(rows: ArrayLike) -> NDArray[np.bool_]:
+    """Which records (along the last axis) hold NaN, infinity or a number beyond `LARGEST_FEATURE`.
+
+    Parameters:
+        rows: numbers, one record along the last axis.
+
+    Returns:
+        A mask of the shape of `rows` without its last axis.
+    """
+    values = np.asarray(rows, np.float64)
+    with np.errstate(invalid="ignore"):
+        return np.asarray(~(np.abs(values) <= LARGEST_FEATURE).all(axis=-1))
+
+
+def finite_rows(rows: Any) -> Any:
+    """Private records with every unusable one (`unusable_rows`) set to zeros.
+
+    It stands before every door: a record of NaN, infinity or 1e308 must neither stop a release nor
+    change its form, because both would tell that there is such a record. Each record is treated by
+    itself. What is no table of real numbers comes back as it is, and is refused later on by its
+    type or shape, which are public.
+
+    Parameters:
+        rows: an array of numbers (..., n_features), or a data frame.
+
+    Returns:
+        A copy of the same type and precision.
+
+    Examples:
+        >>> finite_rows(np.array([[1.0, 2.0], [np.nan, 3.0], [1e308, 0.0]]))
+        array([[1., 2.],
+               [0., 0.],
+               [0., 0.]])
+    """
+    values = np.asarray(rows)
+    if values.ndim < 2 or values.dtype.kind not in "iuf":
+        return rows
+    usable = ~unusable_rows(values)[..., None]
+    if hasattr(rows, "columns") and hasattr(rows, "where"):  # a data frame keeps its column names
+        return rows.where(np.broadcast_to(usable, values.shape), 0)
+    return np.where(usable, values, np.zeros((), values.dtype))
 
 
 def clip_norm(

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from blindsight.core.errors import InvalidData
 from blindsight.evaluation.multilabel import mean_average_precision
-from blindsight.tagging.inputs import finite_rows
+from blindsight.tagging.inputs import private_rows
 from blindsight.tagging.labels import label_rows
 
 __all__ = ["CLIP", "Head", "Held", "descend", "log_odds", "sigmoid"]
@@ -66,7 +66,7 @@ class Held:
         if validation is None:
             return None
         rows, labels = (
-            finite_rows(validation[0], n_features=n_features)[0],
+            private_rows(validation[0], n_features=n_features)[0],
             label_rows(validation[1]),
         )
         if len(rows) != len(labels):

@@ -40,7 +40,7 @@ from blindsight.tagging.answers import Answers, CodebookAnswers, Exact, TopTags
 from blindsight.tagging.asking import Asked, Paid
 from blindsight.tagging.codebook import Codebook, choose_codebook
 from blindsight.tagging.descent import Head, Held, descend, log_odds
-from blindsight.tagging.inputs import Inputs, feature_rows, finite_rows, unit_rows
+from blindsight.tagging.inputs import Inputs, feature_rows, private_rows, unit_rows
 from blindsight.tagging.labels import FromLabels, check_names, label_names, label_rows
 from blindsight.tagging.prior import Prior
 from blindsight.tagging.regimes import (
@@ -133,7 +133,7 @@ class PrivateTagger(Protected):
             raise InvalidParameter(
                 "Untrained() learns nothing from records: use from_public(classes, prior)."
             )
-        rows, spoiled = finite_rows(X)
+        rows, spoiled = private_rows(X)
         labels = label_rows(y)
         if len(rows) != len(labels):
             raise InvalidData(f"X and y must have as many rows, got {len(rows)} and {len(labels)}.")
@@ -202,7 +202,7 @@ class PrivateTagger(Protected):
         They may leave where training is private; else they are for the owner.
         """
         check_is_fitted(self, "released_")
-        rows = feature_rows(X, n_features=self.n_features_in_)
+        rows, _ = private_rows(X, n_features=self.n_features_in_)
         scores = np.broadcast_to(self.offset_, (len(rows), len(self.offset_))).copy()
         if self.weights_ is not None and self.inputs_ is not None:
             scores += self.inputs_(rows) @ self.weights_.T

@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 
 from blindsight.core import checks
 from blindsight.core.errors import InvalidData
+from blindsight.privacy.clipping import finite_rows, unusable_rows
 
-__all__ = ["CONSTANT", "Inputs", "PaperInputs", "feature_rows", "finite_rows", "unit_rows"]
+__all__ = ["CONSTANT", "Inputs", "PaperInputs", "feature_rows", "private_rows", "unit_rows"]
 
 Matrix = NDArray[np.float64]
 # The constant beside a row of length one: large enough to learn a rate by, small enough to cost the
@@ -35,17 +36,14 @@ def feature_rows(x: Any, *, n_features: int | None = None) -> NDArray[np.float32
     return rows.astype(np.float32)
 
 
-def finite_rows(x: Any, *, n_features: int | None = None) -> tuple[NDArray[np.float32], int]:
-    """Float rows (n, D) of private records, and how many were not finite: those count as zeros.
+def private_rows(x: Any, *, n_features: int | None = None) -> tuple[NDArray[np.float32], int]:
+    """Float rows (n, D) of private records, and how many of them were unusable and count as zeros.
 
-    Refusing them would tell outsiders that there is such a record.
+    See `blindsight.privacy.clipping.finite_rows`.
     """
     rows = checks.number_array("X", x)
     _check_shape(rows.shape, n_features)
-    with np.errstate(over="ignore"):
-        rows = rows.astype(np.float32)
-    whole: NDArray[np.bool_] = np.asarray(np.isfinite(rows).all(axis=1))
-    return np.where(whole[:, None], rows, np.float32(0)), int((~whole).sum())
+    return finite_rows(rows).astype(np.float32), int(unusable_rows(rows).sum())
 
 
 def unit_rows(x: Any) -> Matrix:

@@ -36,7 +36,7 @@ from blindsight.privacy.entropy import source_of, training_rng
 from blindsight.privacy.guarantee import Guarantee
 from blindsight.tagging import promise
 from blindsight.tagging.answers import Answers, PaperLaplace
-from blindsight.tagging.inputs import PaperInputs, feature_rows
+from blindsight.tagging.inputs import PaperInputs, feature_rows, private_rows
 from blindsight.tagging.label_graph import LabelGraph, label_matrix
 from blindsight.tagging.label_vectors import label_vectors
 
@@ -158,7 +158,7 @@ class _GraphModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn says no 
         from blindsight.tagging.gcn import TaggingLoss, classifier_array, train
 
         self._check()
-        rows, labels = feature_rows(X), label_matrix(y)
+        (rows, _), labels = private_rows(X), label_matrix(y)
         if len(rows) != len(labels):
             raise InvalidData(f"X and y must have as many rows, got {len(rows)} and {len(labels)}.")
         self.n_records_, self.n_features_in_, self.n_labels_ = (
@@ -198,7 +198,7 @@ class _GraphModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn says no 
     def logits(self, X: Any) -> NDArray[np.float64]:
         """The model's own outputs, without noise."""
         check_is_fitted(self, "weights_")
-        rows = feature_rows(X, n_features=self.n_features_in_)
+        rows, _ = private_rows(X, n_features=self.n_features_in_)
         inputs = PaperInputs() if self.corollary is None else self.corollary.inputs
         return (inputs(rows) @ self.weights_.T).astype(np.float64)
 

@@ -2,8 +2,9 @@
 or all of it other.
 
 A data set is an array or a tuple of arrays with one row per record. Real numbers go to both ends,
-to the opposite, to zero, far out and onto one axis; whole numbers and labels to their least and
-largest and to all and none; a record becomes a copy of another; or it is absent.
+to the opposite, to zero, far out and onto one axis, and become NaN, infinite and 1e308; whole
+numbers and labels go to their least and largest; a record becomes a copy of another; or it is
+absent.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from blindsight.core.errors import InvalidParameter
 __all__ = ["neighbours_of", "strangers_of"]
 
 Array = NDArray[Any]
-_FAR = 1e6
+_FAR, _HUGE = 1e6, 1e308
 
 
 def neighbours_of(
@@ -98,6 +99,9 @@ def _extremes(array: Array, record: int, bounds: Any) -> Iterator[tuple[str, Arr
             axis = np.clip(np.zeros_like(row), low, high)
             axis.reshape(-1)[0] = high
             yield "one axis", axis
+        for name, value in (("NaN", np.nan), ("infinite", np.inf), ("huge", _HUGE)):
+            with np.errstate(over="ignore"):  # beyond single precision, which makes it infinite
+                yield name, np.full_like(row, value)
         if bounds is None:
             yield "far", (np.where(np.asarray(row) < 0, -1, 1) * _FAR).astype(row.dtype)
             yield (

@@ -22,6 +22,7 @@ from blindsight.federated.estimator import FederatedClassifier
 from blindsight.federated.learning import SGD, LocalTrainer, Proximal, Sending, linear
 from blindsight.federated.learning.sending import from_name
 from blindsight.federated.settings import Settings
+from blindsight.privacy.clipping import finite_rows
 
 __all__ = ["Plan", "read_rows"]
 
@@ -83,7 +84,7 @@ class Plan:
 
     def trainer(self, X: NDArray[Any], labels: NDArray[Any], *, user: int) -> LocalTrainer:
         """A user's local step over its own rows; labels are class numbers."""
-        rows, given = checks.finite_array("X", X, ndim=2), np.asarray(labels)
+        rows, given = finite_rows(checks.number_array("X", X, ndim=2)), np.asarray(labels)
         if (
             rows.shape[1] != self.features
             or given.shape != (len(rows),)
@@ -190,4 +191,4 @@ def read_rows(path: str | Path) -> tuple[NDArray[np.float64], NDArray[np.int64]]
         raise InvalidData(
             f"y in {path} must hold a whole class number per row, got dtype {y.dtype}."
         )
-    return checks.finite_array("X", X, ndim=2), y.astype(np.int64)
+    return finite_rows(checks.number_array("X", X, ndim=2)), y.astype(np.int64)

@@ -34,6 +34,7 @@ from blindsight.federated.randomisers import RandomiserPool
 from blindsight.federated.role import Role
 from blindsight.federated.settings import Settings
 from blindsight.federated.wire import Writer, seal, unseal
+from blindsight.privacy.clipping import finite_rows
 from blindsight.privacy.entropy import Rng, SystemEntropy
 
 __all__ = ["User", "encode_update"]
@@ -47,7 +48,8 @@ def encode_update(
 
     `noisy`: the share is in the update already, drawn at a door.
     """
-    values = checks.finite_array("update", update, ndim=1)
+    # An update that holds NaN counts as zeros: to refuse it would tell of the data behind it.
+    values = finite_rows(checks.number_array("update", update, ndim=1)[None])[0]
     if len(values) != length:
         raise InvalidData(f"an update must have {length} weights, got {len(values)}.")
     if settings.noise is None or noisy:

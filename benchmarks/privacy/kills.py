@@ -2,7 +2,7 @@
 once.
 
     python -m benchmarks.privacy.kills 200                # spread over hashing, sketches, tags and
-    the workbench's jobs python -m benchmarks.privacy.kills 12 --of studio     # of one kind
+    the workbench's jobs python -m benchmarks.privacy.kills 12 --of workbench     # of one kind
 
 Each kind of work runs in children that are killed at random moments, half of them soon after a
 charge was seen, and taken up again. After every kill all that was stored before must be there,
@@ -212,17 +212,17 @@ class Tagging:
         return {f"{release} {record}": code for release, record, code in found}
 
 
-def _studio(base: Path, rng: random.Random) -> Work:
-    from benchmarks.privacy.studio_kills import Studio
+def _workbench(base: Path, rng: random.Random) -> Work:
+    from benchmarks.privacy.workbench_kills import Workbench
 
-    return Studio(base, rng)
+    return Workbench(base, rng)
 
 
 KINDS: dict[str, Callable[[Path, random.Random], Work]] = {
     "hash": Hashing,
     "sketch": Sketching,
     "tag": Tagging,
-    "studio": _studio,
+    "workbench": _workbench,
 }
 
 

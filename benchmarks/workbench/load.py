@@ -25,7 +25,7 @@ __all__ = ["load_rows"]
 
 USERS, PHOTOS, EPSILON = 50, 1000, 8.0
 PATIENCE = 10.0  # seconds after which a person has gone: a time-out
-PAGES = ("", "protect", "search", "tags", "compare", "together", "send", "budget", "demo")
+PAGES = ("", "protect", "search", "tags", "compare", "together", "send", "budget")
 # What people do, and how often of a hundred times.
 HABITS = {
     "search": 38,
@@ -194,7 +194,6 @@ class _Server:
         port = free_port()
         self.url = f"http://127.0.0.1:{port}"
         given = {
-            "PREPARE": "no",
             "KEYS": "off",
             "STATE": state,
             "PORT": port,
@@ -203,7 +202,7 @@ class _Server:
         }
         self.environment = {
             **os.environ,
-            **{f"BLINDSIGHT_STUDIO_{name}": str(value) for name, value in given.items()},
+            **{f"BLINDSIGHT_WORKBENCH_{name}": str(value) for name, value in given.items()},
         }
 
     def __enter__(self) -> _Server:

@@ -38,7 +38,6 @@ def workbench(state: Path, photos: Path) -> Iterator[str]:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     given = {
-        "PREPARE": "no",
         "KEYS": "auto",
         "STATE": state,
         "PORT": port,
@@ -53,7 +52,7 @@ def workbench(state: Path, photos: Path) -> Iterator[str]:
     }
     environment = {
         **os.environ,
-        **{f"BLINDSIGHT_STUDIO_{name}": str(value) for name, value in given.items()},
+        **{f"BLINDSIGHT_WORKBENCH_{name}": str(value) for name, value in given.items()},
     }
     quiet = subprocess.DEVNULL
     process = subprocess.Popen(
@@ -174,8 +173,6 @@ def _further(camera: Camera) -> None:
     page.wait_for_selector(".pictures img", timeout=LONG)
     page.wait_for_load_state("networkidle")
     camera.shoot("send")
-    camera.go("demo")
-    camera.shoot("demo")
 
 
 def _answer(page: Any, pairs: int) -> None:

@@ -1,8 +1,7 @@
-"""A small prepared studio, made once; apps in this process, and a real server in another."""
+"""State folders, apps in this process, and a real server in another process."""
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
@@ -15,49 +14,39 @@ from typing import Any
 
 import httpx
 import pytest
-import sqlalchemy as sql
 
-from blindsight.audit.report.verdict import COLUMNS
 from blindsight.workbench import Settings, create_app
-from blindsight.workbench.infra.database import JOBS, Database
-from blindsight.workbench.pages.demo import gallery, sketch, tags
-from blindsight.workbench.pages.demo.papers_audit import FILES
 from ports import held_port
 from workbench import web
-
-
-class Bench:
-    """What a job has, without a job."""
-
-    def __init__(self, state: Path) -> None:
-        self.settings = Settings(state=state)
-        self.prepared, self.folder = state / "prepared", state / "work"
-        self.folder.mkdir(parents=True, exist_ok=True)
-
-    def say(self, *_: Any) -> None:
-        """Nobody listens."""
-
-
-@pytest.fixture(scope="session")
-def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two budgets, a tagger, two attackers: small, and the same for all tests."""
-    state = tmp_path_factory.mktemp("prepared")
-    place: Any = Bench(state)
-    with pytest.MonkeyPatch.context() as fewer:
-        fewer.setattr(
-            "blindsight.codebooks.making._MOST_PAIRED", 200
-        )  # how well it ranks is the library's to test
-        gallery.run({"epsilons": [8.0, 2.0], "trials": 20_000}, place)
-    tags.run({"scenes": 600}, place)
-    sketch.run({"settings": ["Q3", "Q6"], "public": 300}, place)
-    return state
+from workbench.photos import album, released, scanned
 
 
 @pytest.fixture
-def state(prepared: Path, tmp_path: Path) -> Path:
-    """A copy to spend from."""
-    shutil.copytree(prepared, tmp_path / "state")
+def state(tmp_path: Path) -> Path:
+    """An empty state folder."""
+    (tmp_path / "state").mkdir()
     return tmp_path / "state"
+
+
+@pytest.fixture(scope="session")
+def stock(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A state folder with one data set and its search index, made once for all tests."""
+    base = tmp_path_factory.mktemp("stock")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("blindsight.index.encoder.default_features", lambda: "pixels")
+        app = create_app(Settings(state=base / "state", keys="off", public=""))
+        dataset = scanned(app, album(base / "coast", each=6))
+        released(app, dataset)
+    app.state.workbench.budgets.close()
+    app.state.workbench.database.close()
+    return base / "state"
+
+
+@pytest.fixture
+def stocked(stock: Path, tmp_path: Path) -> Path:
+    """A copy of that state folder to change and to spend from."""
+    shutil.copytree(stock, tmp_path / "stocked")
+    return tmp_path / "stocked"
 
 
 @pytest.fixture
@@ -70,7 +59,6 @@ def make(state: Path) -> Iterator[Callable[..., Any]]:
         # its own.
         usual = {
             "state": state,
-            "prepare": False,
             "keys": "off",
             "public": "",
             "upload_seconds": 60.0,
@@ -81,8 +69,8 @@ def make(state: Path) -> Iterator[Callable[..., Any]]:
 
     yield build
     for app in made:
-        app.state.studio.budgets.close()
-        app.state.studio.database.close()
+        app.state.workbench.budgets.close()
+        app.state.workbench.database.close()
 
 
 class Server:
@@ -92,7 +80,6 @@ class Server:
         self.port = held_port()
         self.url = f"http://127.0.0.1:{self.port}"
         given = {
-            "PREPARE": "no",
             "KEYS": "off",
             "PUBLIC": "",
             "STATE": str(state),
@@ -101,7 +88,7 @@ class Server:
         }
         environment = {
             **os.environ,
-            **{f"BLINDSIGHT_STUDIO_{name}": str(value) for name, value in given.items()},
+            **{f"BLINDSIGHT_WORKBENCH_{name}": str(value) for name, value in given.items()},
         }
         self.state, self.log = state, state / "server.log"
         with self.log.open("ab") as log:
@@ -120,39 +107,6 @@ class Server:
             time.sleep(0.1)
         raise AssertionError(self.log.read_text())
 
-    def finish_audit(self) -> str:
-        """End the waiting audit as if it had run its minute: a result, and a report in its
-        folder.
-        """
-        job = web.get(self.url + "/api/jobs").json()[0]["id"]
-        web.post(f"{self.url}/api/jobs/{job}/stop")
-        cells = [
-            "PHashing",
-            "48 bits",
-            "record",
-            "ε = 1",
-            "none",
-            "ε ≥ 8",
-            "likelihood ratio",
-            "REFUTED",
-        ]
-        result = {
-            "headline": "1 of 1 claims REFUTED.",
-            "columns": list(COLUMNS),
-            "advice": ["PHashing: use fewer bits"],
-        }
-        result |= {"rows": [{"room": "hashing", "refuted": True, "cells": cells}], "cards": {}}
-        folder = self.state / "jobs" / job
-        folder.mkdir(parents=True, exist_ok=True)
-        for name in FILES:
-            (folder / name).write_text("one claim was refuted")
-        database = Database(f"sqlite:///{self.state / 'studio.db'}")
-        with database.begin() as connection:
-            done = {"state": "done", "result": json.dumps(result), "ended": "2026-01-01T00:00:00"}
-            connection.execute(sql.update(JOBS).where(JOBS.c.id == job).values(**done))
-        database.close()
-        return str(job)
-
     def kill(self) -> None:
         self.process.kill()
         self.process.wait()
@@ -165,11 +119,11 @@ class Server:
 
 @pytest.fixture
 def serve(state: Path) -> Iterator[Callable[..., Server]]:
-    """Start servers on the state; they end with the test."""
+    """Start servers, on the empty state folder by default; they end with the test."""
     started: list[Server] = []
 
-    def start(**settings: Any) -> Server:
-        started.append(Server(state, **settings))
+    def start(at: Path = state, **settings: Any) -> Server:
+        started.append(Server(at, **settings))
         return started[-1]
 
     yield start
@@ -178,10 +132,10 @@ def serve(state: Path) -> Iterator[Callable[..., Server]]:
 
 
 @pytest.fixture(scope="session")
-def live(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def live(stock: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """One server for all who only look."""
     state = tmp_path_factory.mktemp("live") / "state"
-    shutil.copytree(prepared, state)
-    server = Server(state, RATE=100_000, BURST=100_000, QUERY_BUDGET=100_000)
+    shutil.copytree(stock, state)
+    server = Server(state, RATE=100_000, BURST=100_000)
     yield server
     assert server.stop() == 0

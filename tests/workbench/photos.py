@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from blindsight.workbench.infra.datasets import DataSet, DataSets
-from blindsight.workbench.pages import photo_library
+from blindsight.workbench.infra.datasets import DataSet, DataSets, Release, today
+from blindsight.workbench.infra.jobs import JobContext
+from blindsight.workbench.pages import photo_library, protect
 from blindsight.workbench.pages.home import open_account
 
-__all__ = ["ALBUM", "album", "as_bytes", "light", "photo", "scanned", "state"]
+__all__ = ["ALBUM", "album", "as_bytes", "light", "photo", "released", "scanned", "work"]
 
 ALBUM = ("dusk", "grass", "night", "sand")
 _GROUNDS = {
@@ -31,13 +32,6 @@ _GROUNDS = {
 def light(monkeypatch: pytest.MonkeyPatch) -> None:
     """Features of pixels: the network is not what is tested here."""
     monkeypatch.setattr("blindsight.index.encoder.default_features", lambda: "pixels")
-
-
-@pytest.fixture
-def state(tmp_path: Path) -> Path:
-    """An empty state: nothing of the demo is needed here."""
-    (tmp_path / "state").mkdir()
-    return tmp_path / "state"
 
 
 def photo(kind: str, number: int) -> Image.Image:
@@ -69,7 +63,30 @@ def as_bytes(image: Image.Image) -> bytes:
 
 def scanned(app: Any, folder: Path, name: str = "Coast archive") -> DataSet:
     """A data set of a folder, read in this process."""
-    datasets: DataSets = app.state.studio.datasets
+    datasets: DataSets = app.state.workbench.datasets
     one = datasets.add(name, folder)
-    open_account(app.state.studio, one)
+    open_account(app.state.workbench, one)
     return photo_library.scan(datasets, one, lambda *_: None)
+
+
+def work(app: Any, kind: Any, arguments: dict[str, Any]) -> dict[str, Any]:
+    """Run a job of a page's module in this process."""
+    jobs = app.state.workbench.jobs
+    job = jobs.add("protect", arguments, "local")["id"]
+    while (row := jobs.claim()) is not None and row["id"] != job:
+        pass
+    context = JobContext(app.state.workbench.settings, job, 1)
+    try:
+        result: dict[str, Any] = kind.run(arguments, context)
+    finally:
+        context.database.close()
+    return result
+
+
+def released(app: Any, dataset: DataSet, epsilon: float = 8.0, number: str = "ab" * 6) -> Release:
+    """The search index of a data set, made in this process."""
+    datasets: DataSets = app.state.workbench.datasets
+    folder = datasets.named(dataset, "search", epsilon, number)
+    order = Release(number, "search", folder, epsilon, 0, today(), dataset.looked)
+    work(app, protect, {"step": "release", "dataset": dataset.id, "release": order.__dict__})
+    return datasets.get(dataset.id).release(order.id)

@@ -4,7 +4,6 @@ phone and dark.
 
 from __future__ import annotations
 
-import io
 import re
 import shutil
 import subprocess
@@ -13,17 +12,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from PIL import Image
 
 from workbench.photos import album
 
 pytestmark = pytest.mark.real
-DEMO = tuple(
-    f"demo/{name}" for name in ("search", "sketch", "federation", "metric", "tags", "papers")
-)
-PAGES = ("", "protect", "search", "tags", "compare", "together", "send", "budget", "demo", *DEMO)
+PAGES = ("", "protect", "search", "tags", "compare", "together", "send", "budget")
 WAIT = 180_000  # a busy machine is not the page's fault
 
 
@@ -49,18 +43,6 @@ class Visit:
         self.page.goto(f"{self.url}/{name}")
         return self.page
 
-    def text(self, selector: str) -> str:
-        return str(self.page.locator(selector).inner_text())
-
-    def remaining(self, below: float | None = None) -> float:
-        """What the strip says is left; with `below`, once it has fallen under that."""
-        if below is not None:
-            number = (
-                "Number(document.querySelector('[data-remaining]').innerText.replaceAll(',', ''))"
-            )
-            self.page.wait_for_function(f"was => {number} < was", arg=below)
-        return float(self.text("[data-remaining]").replace(",", ""))
-
 
 @pytest.fixture
 def visit(browser: Any, live: Any, tmp_path: Path, request: Any) -> Iterator[Visit]:
@@ -71,112 +53,6 @@ def visit(browser: Any, live: Any, tmp_path: Path, request: Any) -> Iterator[Vis
     found.context.close()
     assert own == [], "a page asked another host"
     assert found.complaints == []
-
-
-def digit_file(folder: Path) -> Path:
-    buffer = np.zeros((120, 120), np.uint8)
-    buffer[20:100, 55:65] = 255
-    path = folder / "one.png"
-    stream = io.BytesIO()
-    Image.fromarray(buffer).save(stream, "PNG")
-    path.write_bytes(stream.getvalue())
-    return path
-
-
-def test_search_ranks_by_budget_and_threshold_and_takes_an_upload(
-    visit: Visit, tmp_path: Path
-) -> None:
-    page = visit.go("demo/search")
-    page.wait_for_selector("#hits img")
-    assert page.locator("#hits li").count() == 12
-    assert page.locator("#open-hits li").count() == 12
-    page.wait_for_selector("#curve:visible")
-    before = visit.text("#hits li >> nth=0")
-    page.locator("#epsilon").focus()
-    page.keyboard.press("ArrowLeft")
-    page.wait_for_function(
-        "before => document.querySelector('#hits li').innerText !== before", arg=before
-    )
-    assert visit.text("#epsilon-out") == "ε = 2"
-    page.locator("#threshold").fill("95")
-    page.wait_for_function("() => document.querySelectorAll('#hits li').length === 0")
-    assert "No hit" in visit.text("#hits-note")
-    page.locator("#threshold").fill("0")
-    page.locator("#file").set_input_files(digit_file(tmp_path))
-    page.wait_for_function("() => document.querySelectorAll('#hits li').length === 12")
-
-
-def test_sketch_shows_what_is_sent_and_what_comes_back(visit: Visit, tmp_path: Path) -> None:
-    page = visit.go("demo/sketch")
-    page.wait_for_selector("#recovered:visible")
-    page.wait_for_selector("#prior:visible")
-    hidden = visit.text("#verdict")
-    page.locator("#setting").fill("6")
-    page.wait_for_function(
-        "was => document.querySelector('#verdict').innerText !== was", arg=hidden
-    )
-    page.locator("#setting").fill("12")
-    page.wait_for_function(
-        "() => document.querySelector('#verdict').innerText.includes('handed over')"
-    )
-    page.locator("#file").set_input_files(digit_file(tmp_path))
-    page.wait_for_function(
-        "() => document.querySelector('#original-note').innerText.includes('4,096')"
-    )
-    page.wait_for_selector("#curve:visible")
-
-
-def test_a_federation_runs_and_its_rounds_show(visit: Visit) -> None:
-    page = visit.go("demo/federation")
-    page.locator("#users").fill("4")
-    page.locator("#rounds").fill("2")
-    page.locator("#dropout").fill("0.3")
-    page.get_by_role("button", name="Start").click()
-    page.wait_for_selector("#curve:visible")
-    assert page.locator("#rows tr").count() == 3
-    for picture in ("#has", "#sees", "#sum"):
-        page.wait_for_selector(f"{picture}:visible")
-    assert "aggregator" in visit.text("#disclosure")
-
-
-def test_a_metric_is_learned_and_its_price_shows(visit: Visit) -> None:
-    page = visit.go("demo/metric")
-    page.locator("#pairs").fill("90")
-    page.get_by_role("button", name="Learn").click()
-    for picture in ("#graph", "#accuracy", "#before", "#after"):
-        page.wait_for_selector(f"{picture}:visible")
-    assert int(visit.text("#kappa")) >= 1
-    assert "per pair" in visit.text("[data-unit]")
-
-
-def test_tags_are_answered_and_charged(visit: Visit) -> None:
-    page = visit.go("demo/tags")
-    granted = visit.remaining()
-    page.locator("#gallery button").nth(2).click()
-    page.wait_for_selector("#tags li")
-    once = visit.remaining(below=granted)
-    assert page.locator("#open-tags li").count() >= 1
-    assert page.locator("#repeats tr").count() == 7
-    page.get_by_role("button", name="Ask the same again").click()
-    assert granted - once == pytest.approx(once - visit.remaining(below=once)), (
-        "the second answer costs as the first"
-    )
-
-
-def test_an_audit_is_started_followed_and_shown(visit: Visit, live: Any) -> None:
-    page = visit.go("demo/papers")
-    page.get_by_role("button", name="Run an audit").click()
-    page.wait_for_selector("#bar:visible")
-    job = live.finish_audit()
-    page.reload()
-    page.wait_for_selector("#claims tbody tr")
-    assert visit.text("#claims .refuted") == "REFUTED"
-    assert visit.text("[data-audited]") == "1 refuted"
-    with page.expect_download() as waiting:
-        page.get_by_role("link", name="Report").click()
-    assert waiting.value.suggested_filename == "report.html"
-    assert "refuted" in Path(waiting.value.path()).read_text()
-    assert job in page.locator("[data-file='cards.txt']").get_attribute("href")
 
 
 def test_the_api_page_works_without_a_network(visit: Visit) -> None:

@@ -1,4 +1,4 @@
-"""`blindsight serve key`: keys from the command line; and what the studio writes into its log."""
+"""`blindsight serve key`: keys from the command line; and what is written into the log."""
 
 from __future__ import annotations
 
@@ -34,20 +34,32 @@ def test_keys_are_made_listed_and_revoked(tmp_path: Path) -> None:
 
 
 def test_neither_secrets_nor_pixels_are_logged(
-    make: Callable[..., Any], caplog: pytest.LogCaptureFixture
+    make: Callable[..., Any], stocked: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    app = make(keys="required")
-    key = app.state.studio.keys.make("ann", "owner")
+    app = make(state=stocked, keys="required")
+    key = app.state.workbench.keys.make("ann", "owner")
     client = Client(app, Authorization=f"Bearer {key}")
+    dataset = app.state.workbench.datasets.listed()[0]
+    photo = app.state.workbench.datasets.photos(dataset)[0].id
     with caplog.at_level(logging.DEBUG, logger="blindsight"):
-        client.post("/api/demo/search/ask?query=7&epsilon=8")
+        client.post(f"/api/search/{dataset.id}/photo/{photo}?rerank=true")
         client.get("/api/jobs/0123456789abcdef")
         client.post(
-            "/api/demo/sketch/upload?setting=Q3",
+            f"/api/search/{dataset.id}/upload",
             content=b"PIXELS",
             headers={"content-type": "image/png"},
         )
         client.get("/search", headers={"Cookie": "blindsight_session_8731=hush"})
-    assert "POST /api/demo/search/ask 200" in caplog.text
-    for secret in (key, "query=7", "0123456789abcdef", "PIXELS", "hush", "ann"):
+    assert "POST /api/search/{dataset}/photo/{photo} 200" in caplog.text
+    for secret in (
+        key,
+        photo,
+        dataset.id,
+        dataset.name,
+        "rerank",
+        "0123456789abcdef",
+        "PIXELS",
+        "hush",
+        "ann",
+    ):
         assert secret not in caplog.text

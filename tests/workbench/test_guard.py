@@ -4,12 +4,14 @@ nothing.
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from blindsight.workbench.infra.identity import Keys
 from blindsight.workbench.infra.problems import PROBLEMS
 from blindsight.workbench.infra.traffic import Buckets
 from workbench.asgi import BASE, Client
@@ -21,7 +23,7 @@ TOKEN = "a-secret-of-this-start-up"
 @pytest.fixture
 def keyed(make: Callable[..., Any]) -> tuple[Any, dict[str, str]]:
     app = make(keys="required")
-    keys = app.state.studio.keys
+    keys = app.state.workbench.keys
     return app, {
         role: keys.make(f"the {role}", role) for role in ("owner", "analyst", "aggregator")
     }
@@ -33,7 +35,7 @@ def bearer(app: Any, key: str) -> Client:
 
 def test_without_a_key_nothing_is_told(keyed: Any) -> None:
     app, _ = keyed
-    for address in ("/api/demo/search", "/api/jobs", "/api/ledger/accounts", "/metrics"):
+    for address in ("/api/tags/000000000000", "/api/jobs", "/api/ledger/accounts", "/metrics"):
         answer = client(app).get(address)
         assert answer.status_code == 401
         assert answer.json() == {"error": "key_needed", "message": PROBLEMS["key_needed"][1]}
@@ -44,12 +46,12 @@ def test_without_a_key_nothing_is_told(keyed: Any) -> None:
 @pytest.mark.parametrize(
     ("address", "method", "allowed"),
     [
-        ("/api/demo/search", "GET", {"owner", "analyst"}),
-        ("/api/demo/tags", "GET", {"owner", "analyst"}),
-        ("/api/demo/sketch", "GET", {"owner", "analyst", "aggregator"}),
-        ("/api/demo/federation", "POST", {"owner", "aggregator"}),
-        ("/api/demo/metric", "POST", {"owner"}),
-        ("/api/demo/audit", "POST", {"owner"}),
+        ("/api/jobs", "GET", {"owner"}),
+        ("/api/tags/000000000000", "GET", {"owner"}),
+        ("/api/protect/new", "POST", {"owner"}),
+        ("/api/search/000000000000/words", "POST", {"owner"}),
+        ("/api/together/000000000000", "GET", {"owner", "aggregator"}),
+        ("/api/ledger/accounts", "GET", {"owner", "analyst", "aggregator"}),
         ("/api/ledger/export.json", "GET", {"owner"}),
         ("/api/books.csv", "GET", {"owner"}),
         ("/metrics", "GET", {"owner"}),
@@ -64,11 +66,11 @@ def test_each_role_may_do_its_own(keyed: Any, address: str, method: str, allowed
 
 def test_keys_are_stored_as_digests_and_end_when_revoked(keyed: Any) -> None:
     app, keys = keyed
-    studio = app.state.studio
-    raw = b"".join(path.read_bytes() for path in studio.settings.state.glob("studio.db*"))
+    workbench = app.state.workbench
+    raw = b"".join(path.read_bytes() for path in workbench.settings.state.glob("workbench.db*"))
     assert not any(key.encode() in raw for key in keys.values())
-    studio.keys.revoke("the analyst")
-    assert bearer(app, keys["analyst"]).get("/api/demo/search").status_code == 401
+    workbench.keys.revoke("the analyst")
+    assert bearer(app, keys["analyst"]).get("/api/ledger/accounts").status_code == 401
 
 
 def test_a_page_is_reached_by_signing_in_and_left_by_signing_out(keyed: Any) -> None:
@@ -106,7 +108,7 @@ def test_another_sites_page_cannot_act(make: Callable[..., Any], headers: dict[s
     assert (answer.status_code, answer.json()["error"]) == (403, "cross_site")
 
 
-def test_the_studios_own_page_can_act(make: Callable[..., Any]) -> None:
+def test_the_workbenchs_own_page_can_act(make: Callable[..., Any]) -> None:
     headers = {"Cookie": "blindsight_csrf_8731=abc", "X-CSRF-Token": "abc", "Origin": BASE}
     headers["Sec-Fetch-Site"] = "same-origin"
     assert client(make()).post("/api/ledger/verify", headers=headers).status_code == 200
@@ -138,10 +140,10 @@ def test_a_cookie_made_to_be_slow_to_read_is_read_at_once(make: Callable[..., An
 
 
 def test_a_strange_host_is_refused_where_keys_are_off(make: Callable[..., Any]) -> None:
-    app = make(hosts=("studio.example",))
+    app = make(hosts=("workbench.example",))
     for host, status in (
         ("evil.example", 400),
-        ("studio.example:80", 200),
+        ("workbench.example:80", 200),
         ("localhost:8731", 200),
     ):
         assert client(app).get("/health", headers={"Host": host}).status_code == status
@@ -210,8 +212,8 @@ def test_a_key_that_nobody_has_does_not_excuse_from_the_check_of_origin(
 
 def test_a_path_with_dots_is_refused_also_where_it_ends_inside(make: Callable[..., Any]) -> None:
     app = make()
-    assert client(app).get("/static/studio.css").status_code == 200
-    answer = client(app).get("/static/none/%2e%2e/studio.css")
+    assert client(app).get("/static/workbench.css").status_code == 200
+    answer = client(app).get("/static/none/%2e%2e/workbench.css")
     assert answer.status_code == 404
     assert answer.headers["content-type"] == "application/json"
 
@@ -251,34 +253,98 @@ def test_a_link_signs_nobody_in_with_a_key(keyed: Any) -> None:
 
 def test_jobs_on_the_owners_photos_are_the_owners(keyed: Any) -> None:
     app, keys = keyed
-    jobs = app.state.studio.jobs
+    jobs = app.state.workbench.jobs
     own = jobs.add("attack", {"dataset": "ab" * 6, "release": "Anna's scans"}, "the owner")["id"]
-    demo = jobs.add("demo-metric", {}, "the owner")["id"]
     for role, key in keys.items():
-        seen = bearer(app, key).get("/api/jobs")
-        assert [job["id"] for job in seen.json()] == [demo, own][: 2 if role == "owner" else 1]
-        assert ("Anna" in seen.text) == (role == "owner")
-        found = bearer(app, key).get(f"/api/jobs/{own}")
-        assert found.status_code == (200 if role == "owner" else 404)
-        assert bearer(app, key).get(f"/api/jobs/{demo}").status_code == 200
+        for address in ("/api/jobs", f"/api/jobs/{own}"):
+            seen = bearer(app, key).get(address)
+            assert seen.status_code == (200 if role == "owner" else 403)
+            assert ("Anna" in seen.text) == (role == "owner")
 
 
-def test_keys_are_looked_up_only_for_callers_within_their_rate(make: Callable[..., Any]) -> None:
+def test_made_up_keys_pay_by_address_and_do_not_read_the_database_each_time(
+    make: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [1000.0]
+    monkeypatch.setattr("blindsight.workbench.infra.identity.time.monotonic", lambda: now[0])
     app = make(keys="required", rate=1, burst=4)
-    looked, real = [], app.state.studio.keys.identify
+    readings, read = [], app.state.workbench.keys.read
 
-    def identify(key: str) -> Any:
-        looked.append(key)
-        return real(key)
+    def counted() -> None:
+        readings.append(now[0])
+        read()
 
-    app.state.studio.keys.identify = identify
+    app.state.workbench.keys.read = counted
     found = [bearer(app, f"bs_{n}").get("/api/jobs").status_code for n in range(10)]
     assert found == [401] * 4 + [429] * 6
-    assert len(looked) == 4
+    assert len(readings) == 1
+
+
+@pytest.mark.parametrize("mode", ["required", "auto"])
+def test_strangers_without_a_key_cannot_use_up_the_allowance_of_whoever_has_one(
+    make: Callable[..., Any], mode: str
+) -> None:
+    app = make(keys=mode, token=TOKEN, rate=1, burst=50)
+    secret = app.state.workbench.keys.make("ann", "owner") if mode == "required" else TOKEN
+    visitor = client(app)
+    if mode == "auto":
+        visitor.get(f"/?token={TOKEN}")
+    found = [client(app).get("/api/jobs").status_code for _ in range(60)]
+    found += [bearer(app, f"bs_{n}").get("/api/jobs").status_code for n in range(20)]
+    assert found[-25:] == [429] * 25, "strangers at this address have used up theirs"
+    assert {bearer(app, secret).get("/api/jobs").status_code for _ in range(20)} == {200}
+    if mode == "auto":
+        assert {visitor.get("/api/jobs").status_code for _ in range(10)} == {200}
+        assert client(app).get(f"/?token={TOKEN}").status_code == 200, "the link still opens"
+
+
+def test_a_key_made_or_revoked_by_another_process_is_known_soon(
+    make: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [1000.0]
+    monkeypatch.setattr("blindsight.workbench.infra.identity.time.monotonic", lambda: now[0])
+    app = make(keys="required")
+    assert bearer(app, "bs_nobody").get("/api/jobs").status_code == 401
+    elsewhere = Keys(app.state.workbench.database)
+    key = elsewhere.make("ann", "owner")
+    now[0] += 0.6
+    assert bearer(app, key).get("/api/jobs").status_code == 200
+    elsewhere.revoke("ann")
+    now[0] += 2.1
+    assert bearer(app, key).get("/api/jobs").status_code == 401
+
+
+@pytest.mark.parametrize("address", ["/health", "/", "/search", "/static/workbench.css"])
+def test_head_is_answered_like_get_without_a_body(make: Callable[..., Any], address: str) -> None:
+    app = make()
+    head, get = (client(app).request(method, address) for method in ("HEAD", "GET"))
+    assert (head.status_code, head.content) == (get.status_code, b"")
+    assert head.headers["content-type"] == get.headers["content-type"]
 
 
 @pytest.mark.parametrize(
-    "address", ["/search", "/api/jobs", "/static/studio.css", "/nothing", "/docs", "/health"]
+    "path", ["a\x00b", "x" * 999, "/".join(["y" * 200] * 30), "../" * 200, "\udc80", "~", "."]
+)
+def test_a_folder_that_no_file_system_knows_is_not_found(
+    make: Callable[..., Any], tmp_path: Any, path: str
+) -> None:
+    (tmp_path / "photos").mkdir()
+    app = make(photos=(tmp_path / "photos",))
+    body = json.dumps({"folder": path}).encode("utf-8", "surrogatepass")
+    answer = client(app).post(
+        "/api/protect/folder", content=body, headers={"content-type": "application/json"}
+    )
+    assert answer.status_code in ({202} if path == "." else {404, 422}), answer.text
+    table = {"folder": ".", "protect": "table", "table": path[:200], "column": path[:100]}
+    body = json.dumps(table).encode("utf-8", "surrogatepass")
+    answer = client(app).post(
+        "/api/protect/folder", content=body, headers={"content-type": "application/json"}
+    )
+    assert answer.status_code == 422, answer.text
+
+
+@pytest.mark.parametrize(
+    "address", ["/search", "/api/jobs", "/static/workbench.css", "/nothing", "/docs", "/health"]
 )
 def test_every_answer_carries_the_headers(make: Callable[..., Any], address: str) -> None:
     found = client(make()).get(address).headers
@@ -313,7 +379,7 @@ def test_a_caller_in_a_hurry_gets_429_and_others_do_not(
     keyed: Any, make: Callable[..., Any]
 ) -> None:
     app = make(keys="required", rate=1, burst=5)
-    keys = [app.state.studio.keys.make(name, "owner") for name in "ab"]
+    keys = [app.state.workbench.keys.make(name, "owner") for name in "ab"]
     found = [bearer(app, keys[0]).get("/api/jobs").status_code for _ in range(8)]
     assert found == [200] * 5 + [429] * 3
     assert bearer(app, keys[1]).get("/api/jobs").status_code == 200
@@ -333,33 +399,33 @@ def test_an_allowance_grows_back() -> None:
 
 def test_a_body_beyond_its_limit_is_refused_also_without_a_length(make: Callable[..., Any]) -> None:
     app = make(body_bytes=1000)
-    assert client(app).post("/api/demo/audit", content=b"x" * 1001).status_code == 413
+    assert client(app).post("/api/protect/new", content=b"x" * 1001).status_code == 413
 
     async def pieces() -> Any:
         for _ in range(20):
             yield b" " * 100
 
-    assert client(app).post("/api/demo/audit", content=pieces()).status_code == 413
+    assert client(app).post("/api/protect/new", content=pieces()).status_code == 413
 
 
 def test_errors_are_the_same_whatever_the_data(make: Callable[..., Any]) -> None:
     app = client(make())
     bodies = {
-        app.post("/api/demo/federation", json=body).text
+        app.post("/api/protect/new", json=body).text
         for body in (
-            {"users": 1},
-            {"users": "Ann"},
+            {"most": 0},
+            {"most": "Ann"},
             {"patient": "Ann"},
             [],
-            {"epsilon": -1},
-            {"users": 10**30},
+            {"name": -1},
+            {"most": 10**30},
         )
     }
     assert len(bodies) == 1
     assert "Ann" not in bodies.pop()
     assert (
         app.post(
-            "/api/demo/audit", content=b"{", headers={"content-type": "application/json"}
+            "/api/protect/new", content=b"{", headers={"content-type": "application/json"}
         ).status_code
         == 422
     )
@@ -371,7 +437,7 @@ def test_a_mistake_of_ours_is_told_without_its_words(make: Callable[..., Any], c
     def fail() -> None:
         raise RuntimeError("pixels of Ann")
 
-    app.state.studio.jobs.listed = fail
+    app.state.workbench.jobs.listed = fail
     answer = client(app).get("/api/jobs")
     assert (answer.status_code, answer.json()["error"]) == (500, "failed")
     assert "Ann" not in answer.text + caplog.text

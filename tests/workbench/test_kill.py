@@ -23,7 +23,7 @@ def test_what_releases_is_killed_goes_on_and_is_paid_once() -> None:
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=1800)
     assert done.returncode == 0, done.stderr[-3000:]
     found = [json.loads(line) for line in done.stdout.splitlines()]
-    assert [each["of"] for each in found] == ["hash", "sketch", "tag", "studio"]
+    assert [each["of"] for each in found] == ["hash", "sketch", "tag", "workbench"]
     for each in found:
         assert each["kills"] >= 4
         assert each["released"] >= 40

@@ -22,25 +22,23 @@ EXAMPLES = int(os.environ.get("BLINDSIGHT_EXAMPLES", "4"))
 
 
 @pytest.fixture(scope="module")
-def app(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
+def app(stock: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
     import shutil
 
     from blindsight.workbench import Settings, create_app
 
     state = tmp_path_factory.mktemp("schema") / "state"
-    shutil.copytree(prepared, state)
+    shutil.copytree(stock, state)
     options: Any = {
-        "prepare": False,
         "keys": "off",
         "rate": 10**9,
         "burst": 10**9,
         "job_limit": 3,
-        "query_budget": 40.0,
     }
     made = create_app(Settings(state=state, **options))
     yield made
-    made.state.studio.budgets.close()
-    made.state.studio.database.close()
+    made.state.workbench.budgets.close()
+    made.state.workbench.database.close()
 
 
 # Left out: an unsupported method on an address that pages know too is answered in their way; data

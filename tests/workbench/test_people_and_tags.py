@@ -19,34 +19,23 @@ from blindsight.encoders.words import words_available
 from blindsight.metric import DPPMetric
 from blindsight.privacy import Ledger
 from blindsight.tagging import Prior, PrivateTagger
-from blindsight.workbench.infra.datasets import DataSet, Release, today
-from blindsight.workbench.pages import budget, compare, photo_library, protect, send, tag_learning
+from blindsight.workbench.infra.datasets import DataSet
+from blindsight.workbench.pages import budget, compare, photo_library, send, tag_learning
 from workbench.asgi import Client
-from workbench.photos import ALBUM, album, light, scanned, state  # noqa: F401
-from workbench.test_protect import work
+from workbench.photos import ALBUM, album, light, released, scanned, work  # noqa: F401
 
 
 def people(app: Any, folder: Path, person: str, most: int) -> DataSet:
     from blindsight.workbench.pages.home import open_account
 
-    datasets = app.state.studio.datasets
+    datasets = app.state.workbench.datasets
     one = datasets.add("Albums", folder, person=person, most=most)
-    open_account(app.state.studio, one)
+    open_account(app.state.workbench, one)
     return photo_library.scan(datasets, one, lambda *_: None)
 
 
-def released(app: Any, one: DataSet, epsilon: float) -> Release:
-    datasets = app.state.studio.datasets
-    made = Release(
-        one.id, "search", datasets.named(one, "search", epsilon, one.id), epsilon, 0, today(), False
-    )
-    work(app, protect, {"step": "release", "dataset": one.id, "release": made.__dict__})
-    found: Release = datasets.get(one.id).release(made.id)
-    return found
-
-
 def spent(app: Any, one: DataSet, unit: str) -> float:
-    with Ledger(app.state.studio.settings.ledger_place, dataset=one.account) as ledger:
+    with Ledger(app.state.workbench.settings.ledger_place, dataset=one.account) as ledger:
         return float(ledger.balance(unit).spent.epsilon)  # type: ignore[arg-type]
 
 
@@ -79,11 +68,11 @@ def test_of_each_person_at_most_so_many_photos_are_released_and_the_books_speak_
     release = released(app, one, 4.0)
     assert (release.photos, release.left_out) == (4 * count, one.photos - 4 * count)
     assert (spent(app, one, "record"), spent(app, one, "person")) == (4.0, 16.0)
-    card = (app.state.studio.datasets.folder(release) / "card.txt").read_text()
+    card = (app.state.workbench.datasets.folder(release) / "card.txt").read_text()
     assert "person" in card
     given = b"".join(
         path.read_bytes()
-        for path in app.state.studio.datasets.folder(release).rglob("*")
+        for path in app.state.workbench.datasets.folder(release).rglob("*")
         if path.is_file()
     )
     assert b"Mueller" not in given
@@ -137,7 +126,7 @@ def learned(app: Any, one: DataSet) -> dict[str, Any]:
 
 def worth(app: Any, one: DataSet, told: bool) -> None:
     """Whether publishing is worth it, as if it had been counted so."""
-    path = app.state.studio.datasets.vault(one) / "tags.json"
+    path = app.state.workbench.datasets.vault(one) / "tags.json"
     stored = json.loads(path.read_text())
     stored["quality"]["worth"] = told
     path.write_text(json.dumps(stored))
@@ -148,7 +137,7 @@ def test_learning_costs_what_the_page_says_once_and_publishing_has_no_name_and_i
 ) -> None:
     app = make()
     one = scanned(app, album(tmp_path / "coast", each=15))
-    datasets, client = app.state.studio.datasets, Client(app)
+    datasets, client = app.state.workbench.datasets, Client(app)
     assert client.post(f"/api/tags/{one.id}/publish", json={"sure": True}).status_code == 409, (
         "before there are tags"
     )
@@ -202,9 +191,9 @@ def test_tags_that_tell_hardly_more_than_how_frequent_labels_are_cannot_be_publi
         == 200
     )
     kept = {
-        photo.id: [names[n % 8]] for n, photo in enumerate(app.state.studio.datasets.photos(one))
+        photo.id: [names[n % 8]] for n, photo in enumerate(app.state.workbench.datasets.photos(one))
     }
-    path = app.state.studio.datasets.vault(one) / "labels.json"
+    path = app.state.workbench.datasets.vault(one) / "labels.json"
     path.write_text(
         json.dumps({"names": names, "given": kept})
     )  # labels that the photos do not show
@@ -239,13 +228,14 @@ def test_people_pay_for_what_is_learned_and_published_of_them(
     assert before[0] < 4
     assert 11.9 < before[1] <= 12.0, "what the page says: 3 photos of a person, 4 each"
     work(app, tag_learning, {"dataset": one.id, "step": "publish"})
-    text = next(app.state.studio.datasets.given.glob("*/tags.csv")).read_text()
+    text = next(app.state.workbench.datasets.given.glob("*/tags.csv")).read_text()
     rows = list(csv.DictReader(io.StringIO(text)))
     assert len(rows) == 15
     now = spent(app, one, "record") - before[0], spent(app, one, "person") - before[1]
     assert now == pytest.approx((4.0, 12.0))
     assert (
-        "person" in next(app.state.studio.datasets.given.glob("*published*/card.txt")).read_text()
+        "person"
+        in next(app.state.workbench.datasets.given.glob("*published*/card.txt")).read_text()
     )
 
 
@@ -284,7 +274,7 @@ def test_dicom_files_are_protected_per_patient_and_what_cannot_be_read_takes_no_
     answer = Client(app).post(f"/api/releases/{release.id}/attack")
     assert (answer.status_code, answer.json()["error"]) == (409, "too_few_photos")
     assert "Too few photos to attack" in Client(app).get(f"/budget?release={release.id}").text
-    given = app.state.studio.datasets.folder(release)
+    given = app.state.workbench.datasets.folder(release)
     said = b"".join(path.read_bytes() for path in given.rglob("*") if path.is_file())
     assert not any(word in said for word in (b"4MR1", b"1CT1", b"CompressedSamples"))
 
@@ -317,7 +307,7 @@ def test_words_find_photos_where_their_files_are(
         pytest.skip("the files for words are not on this machine")
     monkeypatch.setattr("blindsight.index.encoder.default_features", lambda: "efficientnet")
     two = scanned(app, album(tmp_path / "coast", each=3), "Again")
-    released(app, two, 8.0)
+    released(app, two, 8.0, "cd" * 6)
     found = (
         Client(app)
         .post(f"/api/search/{two.id}/words?rerank=true", json={"words": "a meadow"})
@@ -337,7 +327,7 @@ def test_a_way_to_compare_is_learned_from_a_stream_of_pairs_shown_before_and_aft
 ) -> None:
     app = make()
     one = scanned(app, album(tmp_path / "coast", each=6))
-    client, datasets = Client(app), app.state.studio.datasets
+    client, datasets = Client(app), app.state.workbench.datasets
     kinds = {photo.id: photo.name.partition("/")[0] for photo in datasets.photos(one)}
     pair = client.get(f"/api/compare/{one.id}").json()
     assert client.post(f"/api/compare/{one.id}/learn").status_code == 409, (
@@ -376,7 +366,7 @@ def test_a_way_to_compare_is_learned_from_a_stream_of_pairs_shown_before_and_aft
 
 
 def _metric(app: Any, one: Any, order: dict[str, str]) -> Path:
-    datasets = app.state.studio.datasets
+    datasets = app.state.workbench.datasets
     folder: Path = datasets.folder(datasets.get(one.id).release(order["release"]))
     return folder / "metric.safetensors"
 
@@ -394,13 +384,13 @@ def test_tags_start_from_words_alone_and_cost_nothing(
 ) -> None:
     app = make()
     one = scanned(app, album(tmp_path / "coast", each=4))
-    rows = photo_library.rows_of(app.state.studio.datasets, one)
+    rows = photo_library.rows_of(app.state.workbench.datasets, one)
     assert Client(app).post(f"/api/tags/{one.id}/words").status_code == 409, (
         "photos that no network read"
     )
     # What a public network would know of the words: where photos of each kind lie.
     kinds = np.array(
-        [ALBUM.index(p.name.partition("/")[0]) for p in app.state.studio.datasets.photos(one)]
+        [ALBUM.index(p.name.partition("/")[0]) for p in app.state.workbench.datasets.photos(one)]
     )
     centres = np.stack([rows[kinds == kind].mean(axis=0) for kind in range(4)]) - rows.mean(axis=0)
     known = Prior(centres.astype(np.float64), -(centres @ rows.mean(axis=0)).astype(np.float64))
@@ -411,7 +401,7 @@ def test_tags_start_from_words_alone_and_cost_nothing(
     assert spent(app, one, "record") == 0
     text = Client(app).get("/tags").text
     assert "It knows the words only" in text
-    assert not app.state.studio.datasets.get(one.id).releases, (
+    assert not app.state.workbench.datasets.get(one.id).releases, (
         "nothing of the photos is in it, so nothing is given away"
     )
 

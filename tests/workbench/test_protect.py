@@ -23,41 +23,15 @@ import pytest
 from blindsight.codebooks import Reading
 from blindsight.privacy import Ledger
 from blindsight.workbench.infra.datasets import Release, today
-from blindsight.workbench.infra.jobs import JobContext
 from blindsight.workbench.pages import budget, photo_library, preview, protect
 from workbench import web
 from workbench.asgi import Client, run
-from workbench.photos import ALBUM, album, as_bytes, light, photo, scanned, state  # noqa: F401
+from workbench.photos import ALBUM, album, as_bytes, light, photo, released, scanned, work  # noqa: F401
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return album(tmp_path_factory.mktemp("photos") / "coast")
-
-
-def work(app: Any, kind: Any, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Run a job in this process."""
-    jobs = app.state.studio.jobs
-    job = jobs.add("protect", arguments, "local")["id"]
-    while (row := jobs.claim()) is not None and row["id"] != job:
-        pass
-    found: dict[str, Any] = kind.run(arguments, JobContext(app.state.studio.settings, job, 1))
-    return found
-
-
-def released(app: Any, one: Any, epsilon: float = 8.0) -> Release:
-    datasets = app.state.studio.datasets
-    made = Release(
-        "ab" * 6,
-        "search",
-        datasets.named(one, "search", epsilon, "ab" * 6),
-        epsilon,
-        0,
-        today(),
-        one.looked,
-    )
-    work(app, protect, {"step": "release", "dataset": one.id, "release": made.__dict__})
-    return datasets.get(one.id).release(made.id)
 
 
 def test_an_empty_home_says_what_to_do(make: Callable[..., Any]) -> None:
@@ -101,7 +75,7 @@ def test_a_scan_reads_photos_names_what_it_cannot_read_and_spends_nothing(
         f"/protect/{one.id}",
     ):
         assert Client(app).get(address).status_code == 200, address
-    with Ledger(app.state.studio.settings.ledger_place, dataset=one.account) as ledger:
+    with Ledger(app.state.workbench.settings.ledger_place, dataset=one.account) as ledger:
         assert ledger.balance("record").spent.epsilon == 0
 
 
@@ -118,7 +92,7 @@ def test_a_release_holds_no_name_no_path_and_no_order_of_the_photos(
     app = make()
     one = scanned(app, folder)
     release = released(app, one)
-    datasets = app.state.studio.datasets
+    datasets = app.state.workbench.datasets
     given = b"".join(
         path.read_bytes() for path in datasets.folder(release).rglob("*") if path.is_file()
     )
@@ -140,11 +114,11 @@ def test_a_release_is_charged_once_however_often_its_job_runs(
     app = make()
     one = scanned(app, folder)
     first = released(app, one)
-    _, codes, _ = photo_library.released_cells(app.state.studio.datasets, first)
+    _, codes, _ = photo_library.released_cells(app.state.workbench.datasets, first)
     released(app, one)
-    _, again, _ = photo_library.released_cells(app.state.studio.datasets, first)
+    _, again, _ = photo_library.released_cells(app.state.workbench.datasets, first)
     np.testing.assert_array_equal(codes, again)
-    with Ledger(app.state.studio.settings.ledger_place, dataset=one.account) as ledger:
+    with Ledger(app.state.workbench.settings.ledger_place, dataset=one.account) as ledger:
         assert ledger.balance("record").spent.epsilon == 8
     assert "Spent: 8 on the search index." in Client(app).get("/").text
     assert (
@@ -164,14 +138,14 @@ def test_two_releases_that_wait_together_do_not_share_a_folder(
             .post(f"/api/protect/{one.id}/release", json={"epsilon": 8, "sure": True})
             .json()
         )
-        orders[one.id] = app.state.studio.jobs.get(order["job"])["arguments"]
+        orders[one.id] = app.state.workbench.jobs.get(order["job"])["arguments"]
     for arguments in orders.values():
         work(app, protect, arguments)
-    made = [app.state.studio.datasets.get(one.id).releases[0] for one in sets]
+    made = [app.state.workbench.datasets.get(one.id).releases[0] for one in sets]
     assert made[0].folder != made[1].folder
     for one, release in zip(sets, made, strict=True):
-        ids, _, _ = photo_library.released_cells(app.state.studio.datasets, release)
-        assert set(ids) == {photo.id for photo in app.state.studio.datasets.photos(one)}
+        ids, _, _ = photo_library.released_cells(app.state.workbench.datasets, release)
+        assert set(ids) == {photo.id for photo in app.state.workbench.datasets.photos(one)}
 
 
 def test_nothing_is_released_beyond_the_budget_or_without_consent(
@@ -192,7 +166,7 @@ def test_the_card_says_whether_epsilon_was_chosen_after_looking(
 ) -> None:
     app = make(photo_budget=64.0)
     one = scanned(app, folder)
-    datasets = app.state.studio.datasets
+    datasets = app.state.workbench.datasets
     assert (
         "before anything was measured"
         in (datasets.folder(released(app, one)) / "card.txt").read_text()
@@ -221,29 +195,29 @@ def test_the_preview_is_measured_on_public_photos_and_the_card_says_that_nothing
     page = Client(app).get(f"/protect/{one.id}").text
     assert "Measured on 48 public photos" in page
     assert page.count("A stranger guesses what a photo shows: ") == 5
-    found = preview.seen(app.state.studio.datasets, one, "public")
+    found = preview.seen(app.state.workbench.datasets, one, "public")
     assert found is not None
-    own = {p.id for p in app.state.studio.datasets.photos(one)}
+    own = {p.id for p in app.state.workbench.datasets.photos(one)}
     shown = {name for each in ("plain", "2", "4", "8", "16") for name, _ in found[each]["film"]}
     assert shown and not shown & own
     for name in shown:
         assert Client(app).get(f"/api/datasets/{one.id}/photos/{name}").status_code == 200
     assert found["16"]["guess"] <= found["plain"]["guess"], "protection does not help a stranger"
     release = released(app, one)
-    card = (app.state.studio.datasets.folder(release) / "card.txt").read_text()
+    card = (app.state.workbench.datasets.folder(release) / "card.txt").read_text()
     assert "before anything was measured on these photos" in card
     # A copy of what is protected is not public.
     (public / "dusk" / "copy.jpg").write_bytes((folder / "dusk" / "IMG_0001.jpg").read_bytes())
     other = scanned(app, folder, "Again")
     work(app, protect, {"step": "scan", "dataset": other.id})
-    assert preview.seen(app.state.studio.datasets, other, "public") is None
+    assert preview.seen(app.state.workbench.datasets, other, "public") is None
 
 
 def test_smaller_budgets_tell_less(make: Callable[..., Any], folder: Path) -> None:
     app = make()
     one = scanned(app, folder)
-    rows = photo_library.rows_of(app.state.studio.datasets, one)
-    shows, by_folder = preview.kinds(app.state.studio.datasets, one, rows)
+    rows = photo_library.rows_of(app.state.workbench.datasets, one)
+    shows, by_folder = preview.kinds(app.state.workbench.datasets, one, rows)
     assert by_folder
     found = [preview.measure(photo_library.encoder(e, "pixels"), rows, shows) for e in (0.5, 16.0)]
     assert found[0]["guess"] < found[1]["guess"]
@@ -262,7 +236,7 @@ def test_a_release_can_be_attacked_and_the_answer_is_in_words(
     one = scanned(app, folder)
     release = released(app, one)
     work(app, budget, {"dataset": one.id, "release": release.id})
-    attack = app.state.studio.datasets.get(one.id).release(release.id).attack
+    attack = app.state.workbench.datasets.get(one.id).release(release.id).attack
     assert 0 < attack["epsilon"] <= 8
     assert attack["luck"] == 25
     page = Client(app).get(f"/budget?release={release.id}").text
@@ -284,7 +258,7 @@ def test_search_groups_what_codes_cannot_tell_apart_and_spends_nothing(
     one = scanned(app, folder)
     release = released(app, one)
     client = Client(app)
-    asked = app.state.studio.datasets.photos(one)[0]
+    asked = app.state.workbench.datasets.photos(one)[0]
     found = client.post(f"/api/search/{one.id}/photo/{asked.id}").json()
     assert asked.id not in [hit["id"] for group in found["groups"] for hit in group["photos"]]
     assert sum(group["count"] for group in found["groups"]) >= 1
@@ -303,9 +277,9 @@ def test_search_groups_what_codes_cannot_tell_apart_and_spends_nothing(
         client.get(f"/api/datasets/{one.id}/photos/{asked.id}").headers["content-type"]
         == "image/jpeg"
     )
-    with Ledger(app.state.studio.settings.ledger_place, dataset=one.account) as ledger:
+    with Ledger(app.state.workbench.settings.ledger_place, dataset=one.account) as ledger:
         assert ledger.balance("record").spent.epsilon == release.epsilon
-    run(app.state.studio.decoders.close())
+    run(app.state.workbench.decoders.close())
 
 
 def test_nothing_like_this_is_said_where_the_codes_tell_so(
@@ -315,8 +289,8 @@ def test_nothing_like_this_is_said_where_the_codes_tell_so(
     app = make()
     one = scanned(app, folder)
     release = released(app, one)
-    index = app.state.studio.searches.index(app.state.studio, one, release)
-    query = app.state.studio.searches.remember(index.asked(index.rows[0]))
+    index = app.state.workbench.searches.index(app.state.workbench, one, release)
+    query = app.state.workbench.searches.remember(index.asked(index.rows[0]))
     assert not Client(app).post(f"/api/search/{one.id}/again/{query}").json()["nothing"]
     monkeypatch.setattr(
         Reading, "present", lambda _self, similarity, *_, **__: np.zeros(len(similarity), np.bool_)
@@ -339,7 +313,7 @@ def test_a_zip_is_bounded_and_its_paths_are_only_words(make: Callable[..., Any])
         f"/api{where}/drop", content=packed.getvalue(), headers={"x-file-name": "album.zip"}
     )
     assert answer.json() == {"taken": 6, "refused": 2}
-    vault = app.state.studio.settings.state / "vaults" / where.rpartition("/")[2]
+    vault = app.state.workbench.settings.state / "vaults" / where.rpartition("/")[2]
     assert len(list((vault / "photos").iterdir())) == 6
     names = json.loads((vault / "names.json").read_text()).values()
     assert all(".." not in name for name in names)
@@ -354,12 +328,12 @@ def test_a_zip_is_bounded_and_its_paths_are_only_words(make: Callable[..., Any])
         "refused": 1,
     }
     one = photo_library.scan(
-        app.state.studio.datasets,
-        app.state.studio.datasets.get(where.rpartition("/")[2]),
+        app.state.workbench.datasets,
+        app.state.workbench.datasets.get(where.rpartition("/")[2]),
         lambda *_: None,
     )
     assert one.photos == 6
-    run(app.state.studio.decoders.close())
+    run(app.state.workbench.decoders.close())
 
 
 def test_a_zip_that_unpacks_to_more_than_it_says_is_stopped(
@@ -394,7 +368,7 @@ def test_a_zip_that_unpacks_to_more_than_it_says_is_stopped(
     )
     large = b"PK\x06\x07" + bytes(16) + struct.pack("<4s4H2IH", b"PK\x05\x06", 0, 0, 1, 1, 0, 4, 0)
     assert client.post(f"/api{where}/drop", content=b"PK\x03\x04" + large).status_code == 413
-    run(app.state.studio.decoders.close())
+    run(app.state.workbench.decoders.close())
 
 
 def test_an_analyst_reaches_no_photo_and_no_page_of_the_owner(
@@ -402,10 +376,10 @@ def test_an_analyst_reaches_no_photo_and_no_page_of_the_owner(
 ) -> None:
     app = make(keys="required")
     one = scanned(app, folder)
-    first = app.state.studio.datasets.photos(one)[0].id
-    key = app.state.studio.keys.make("ann", "analyst")
+    first = app.state.workbench.datasets.photos(one)[0].id
+    key = app.state.workbench.keys.make("ann", "analyst")
     analyst = Client(app, Authorization=f"Bearer {key}")
-    owner = Client(app, Authorization=f"Bearer {app.state.studio.keys.make('me', 'owner')}")
+    owner = Client(app, Authorization=f"Bearer {app.state.workbench.keys.make('me', 'owner')}")
     shown = owner.get(f"/api/datasets/{one.id}/photos/{first}")
     assert (shown.status_code, shown.headers["cache-control"]) == (200, "no-store"), (
         "it would outlive the session"
@@ -427,7 +401,7 @@ def test_an_analyst_reaches_no_photo_and_no_page_of_the_owner(
 
 def test_kill_9_in_the_middle_of_protecting_and_a_restart_end_in_one_release_and_one_charge(
     serve: Callable[..., Any],
-    state: Path,  # noqa: F811
+    state: Path,
     tmp_path: Path,
 ) -> None:
     here = album(tmp_path / "many", each=12)

@@ -11,14 +11,14 @@ from blindsight.workbench import Settings
 
 
 def test_the_environment_wins_over_the_file_and_arguments_over_both(tmp_path: Path) -> None:
-    file = tmp_path / "studio.toml"
-    file.write_text('[studio]\nport = 1000\nrate = 7\nhosts = ["a.example"]\nquery_budget = 5\n')
+    file = tmp_path / "workbench.toml"
+    file.write_text('[workbench]\nport = 1000\nrate = 7\nhosts = ["a.example"]\nphoto_budget = 5\n')
     found = Settings.read(
         file,
-        environment={"BLINDSIGHT_STUDIO_PORT": "2000", "BLINDSIGHT_STUDIO_BURST": "9"},
+        environment={"BLINDSIGHT_WORKBENCH_PORT": "2000", "BLINDSIGHT_WORKBENCH_BURST": "9"},
         port=3000,
     )
-    assert (found.port, found.rate, found.burst, found.hosts, found.query_budget) == (
+    assert (found.port, found.rate, found.burst, found.hosts, found.photo_budget) == (
         3000,
         7,
         9,
@@ -29,12 +29,18 @@ def test_the_environment_wins_over_the_file_and_arguments_over_both(tmp_path: Pa
 
 @pytest.mark.parametrize(
     "text",
-    ["[studio]\nprot = 1", "port = 1", "[studio]\nport = [1]", "[studio", "[studio]\nport=true"],
+    [
+        "[workbench]\nprot = 1",
+        "port = 1",
+        "[workbench]\nport = [1]",
+        "[workbench",
+        "[workbench]\nport=true",
+    ],
 )
 def test_a_file_with_a_mistake_is_refused(tmp_path: Path, text: str) -> None:
-    (tmp_path / "studio.toml").write_text(text)
+    (tmp_path / "workbench.toml").write_text(text)
     with pytest.raises(InvalidParameter):
-        Settings.read(tmp_path / "studio.toml", environment={})
+        Settings.read(tmp_path / "workbench.toml", environment={})
 
 
 def test_keys_are_off_on_loopback_only() -> None:
@@ -50,7 +56,7 @@ def test_keys_are_off_on_loopback_only() -> None:
 
 def test_a_misspelt_name_is_refused_wherever_it_stands() -> None:
     with pytest.raises(InvalidParameter, match="no setting"):
-        Settings.read(environment={"BLINDSIGHT_STUDIO_KEY": "required"})
+        Settings.read(environment={"BLINDSIGHT_WORKBENCH_KEY": "required"})
     with pytest.raises(InvalidParameter, match="port must be at most 65535, got 80000"):
         Settings(port=80_000)
     with pytest.raises(
@@ -70,5 +76,29 @@ def test_a_password_is_not_in_the_repr() -> None:
 
 
 def test_settings_survive_the_way_to_a_job() -> None:
-    settings = Settings(port=1, hosts=("x",), query_budget=3.0)
+    settings = Settings(port=1, hosts=("x",), photo_budget=3.0)
     assert Settings(**settings.to_fields()) == settings
+
+
+def test_former_names_are_refused_with_the_present_ones(tmp_path: Path) -> None:
+    with pytest.raises(InvalidParameter, match="is now called BLINDSIGHT_WORKBENCH_KEYS"):
+        Settings.read(environment={"BLINDSIGHT_STUDIO_KEYS": "required"})
+    (tmp_path / "old.toml").write_text("[studio]\nport = 1\n")
+    with pytest.raises(InvalidParameter, match=r"now called \[workbench\]"):
+        Settings.read(tmp_path / "old.toml", environment={})
+    with pytest.raises(InvalidParameter, match="query_budget was removed"):
+        Settings(query_budget=3.0)
+
+
+def test_a_state_folder_of_an_earlier_version_is_used_where_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    assert Settings().state == tmp_path / "blindsight" / "workbench"
+    former = tmp_path / "blindsight" / "studio"
+    former.mkdir(parents=True)
+    assert Settings().state == former
+    (former / "studio.db").touch()
+    assert Settings().database_url == f"sqlite:///{former / 'studio.db'}"
+    (tmp_path / "blindsight" / "workbench").mkdir()
+    assert Settings().state == tmp_path / "blindsight" / "workbench"

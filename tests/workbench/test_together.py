@@ -25,7 +25,7 @@ from blindsight.workbench.infra.federations import Federations, Run, read_invita
 from blindsight.workbench.infra.problems import Problem
 from ports import held_port
 from workbench.asgi import Client
-from workbench.photos import ALBUM, album, light, scanned, state  # noqa: F401
+from workbench.photos import ALBUM, album, light, scanned  # noqa: F401
 
 SITES = ("Coast archive", "Harbour museum", "County library", "Tourist office")
 
@@ -182,7 +182,7 @@ def test_a_run_is_started_and_joined_from_the_pages_and_is_paid_where_it_has_noi
     assert "linked to 2 sites" in page
     assert "Much noise for few sites" in page
     assert "{&#34;" not in page
-    with Ledger(app.state.studio.settings.ledger_place, dataset=one.account) as ledger:
+    with Ledger(app.state.workbench.settings.ledger_place, dataset=one.account) as ledger:
         assert ledger.balance("record").spent.epsilon == 8
     again = client.post("/api/together/start", json=order)
     assert (again.status_code, again.json()["error"]) == (409, "budget")
@@ -207,7 +207,7 @@ def test_a_run_is_started_and_joined_from_the_pages_and_is_paid_where_it_has_noi
     assert client.post(f"/api/together/{number}/pause").status_code == 200
     assert client.get(f"/api/together/{number}").json()["state"] == "paused"
     assert client.post(f"/api/together/{number}/leave").status_code == 200
-    assert not (app.state.studio.federations.root / number / "parties").exists()
+    assert not (app.state.workbench.federations.root / number / "parties").exists()
     assert client.post(f"/api/together/{number}/go-on").status_code == 409
 
 
@@ -225,7 +225,7 @@ def test_joining_needs_the_runs_labels(
     assert client.post(address, content=text, headers=headers).json()["error"] == "too_few_labels"
     names = {"names": ", ".join((*ALBUM, "sea", "land"))}
     assert client.post(f"/api/tags/{one.id}/names", json=names).status_code == 200
-    for number, photo in enumerate(app.state.studio.datasets.photos(one)):
+    for number, photo in enumerate(app.state.workbench.datasets.photos(one)):
         order = {"photo": photo.id, "tag": ("sea", "land")[number % 2], "on": True}
         assert client.post(f"/api/tags/{one.id}", json=order).status_code == 200
     assert client.post(address, content=text, headers=headers).status_code == 201

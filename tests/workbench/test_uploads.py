@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 import subprocess
 import sys
 import time
@@ -13,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import httpx
 import numpy as np
 import pytest
 from PIL import Image
@@ -163,7 +165,7 @@ def test_the_process_that_opens_images_reaches_nothing(tmp_path: Path) -> None:
 def test_the_decoders_say_what_confines_them_and_inherit_no_environment(
     decoders: Decoders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("BLINDSIGHT_STUDIO_DATABASE", "postgresql://u:hush@h/d")
+    monkeypatch.setenv("BLINDSIGHT_WORKBENCH_DATABASE", "postgresql://u:hush@h/d")
     assert "limits" in run(decoders.walls())
     for process in decoders.processes():
         assert b"hush" not in Path(f"/proc/{process}/environ").read_bytes()
@@ -178,14 +180,23 @@ def test_metadata_stay_behind(patient: Decoders) -> None:
 
 
 @pytest.fixture(scope="module")
-def app(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """A workbench for all who only send."""
-    options: dict[str, Any] = {"prepare": False, "keys": "off", "upload_seconds": 60.0}
-    made = create_app(Settings(state=tmp_path_factory.mktemp("uploads"), **options))
+def app(stock: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A workbench with a search index, for all who only send."""
+    state = tmp_path_factory.mktemp("uploads") / "state"
+    shutil.copytree(stock, state)
+    made = create_app(Settings(state=state, keys="off", upload_seconds=60.0))
     yield made
-    run(made.state.studio.decoders.close())
-    made.state.studio.budgets.close()
-    made.state.studio.database.close()
+    run(made.state.workbench.decoders.close())
+    made.state.workbench.budgets.close()
+    made.state.workbench.database.close()
+
+
+def sent(app: Any, content: bytes, kind: str) -> httpx.Response:
+    """An image sent to the page Search."""
+    number = app.state.workbench.datasets.listed()[0].id
+    return Client(app).post(
+        f"/api/search/{number}/upload", content=content, headers={"content-type": kind}
+    )
 
 
 @pytest.mark.parametrize(
@@ -202,29 +213,17 @@ def app(tmp_path_factory: pytest.TempPathFactory) -> Any:
     ],
 )
 def test_the_content_type_must_be_true(app: Any, kind: str, data: bytes, status: int) -> None:
-    answer = Client(app).post(
-        "/api/demo/sketch/upload", content=data, headers={"content-type": kind}
-    )
+    answer = sent(app, data, kind)
     assert answer.status_code == status, answer.text
 
 
-def test_an_upload_beyond_its_limits_is_refused(make: Callable[..., Any]) -> None:
-    app = make(upload_bytes=5000, upload_pixels=900)
-    ask = {"content-type": "image/png"}
-    assert (
-        Client(app).post("/api/demo/sketch/upload", content=bytes(5001), headers=ask).status_code
-        == 413
-    )
-    assert (
-        Client(app).post("/api/demo/sketch/upload", content=png(), headers=ask).status_code == 422
-    )
-    run(app.state.studio.decoders.close())
+def test_an_upload_beyond_its_limits_is_refused(make: Callable[..., Any], stocked: Path) -> None:
+    app = make(state=stocked, upload_bytes=5000, upload_pixels=900)
+    assert sent(app, bytes(5001), "image/png").status_code == 413
+    assert sent(app, png(), "image/png").status_code == 422
+    run(app.state.workbench.decoders.close())
 
 
 def test_a_refusal_says_the_same_of_every_image(app: Any) -> None:
-    ask = {"content-type": "application/octet-stream"}
-    bodies = {
-        Client(app).post("/api/demo/sketch/upload", content=data, headers=ask).text
-        for data in (b"x", png()[:60], bombs()["a PNG of 60,000 x 60,000"])
-    }
-    assert len(bodies) == 1
+    images = (b"x", png()[:60], bombs()["a PNG of 60,000 x 60,000"])
+    assert len({sent(app, data, "application/octet-stream").text for data in images}) == 1

@@ -14,7 +14,7 @@ from blindsight.cli.terminal import console, emit_json, errors, table
 __all__ = ["register"]
 
 Config = Annotated[
-    Path | None, typer.Option("--config", help=r"A TOML file with a table \[studio].")
+    Path | None, typer.Option("--config", help=r"A TOML file with a table \[workbench].")
 ]
 State = Annotated[Path | None, typer.Option(help="Folder for databases, models and results.")]
 Url = Annotated[
@@ -47,15 +47,6 @@ def serve(
     state: State = None,
     database: Url = None,
     ledger: Annotated[str | None, typer.Option(help="The ledger's file or URL.")] = None,
-    index: Annotated[
-        str | None,
-        typer.Option(
-            help="What the demo searches: mnist5k (built in), or a folder made by blindsight hash."
-        ),
-    ] = None,
-    codes: Annotated[
-        str | None, typer.Option(help="Milvus URI that holds the index's codes.")
-    ] = None,
     photos: Annotated[
         list[Path] | None,
         typer.Option(help="A folder whose photos may be protected from the pages; repeat it."),
@@ -96,8 +87,6 @@ def serve(
         Settings.read(
             config,
             **given,
-            index=index,
-            codes=codes,
             photos=photos or None,
             public=public,
             keys=keys,
@@ -169,7 +158,6 @@ def _run(settings: Any) -> None:
     from blindsight.workbench.app import create_app
     from blindsight.workbench.infra.server import (
         bound_memory,
-        check_index,
         listening_socket,
         lock_state,
         serve,
@@ -178,8 +166,7 @@ def _run(settings: Any) -> None:
     logging.basicConfig(
         level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s %(message)s"
     )
-    # What cannot work is said first, before folders, databases and models are made.
-    check_index(settings)
+    # A port that is in use is reported first, before folders and databases are made.
     listener = listening_socket(settings)
     bound_memory()
     os.umask(0o077)
@@ -187,7 +174,7 @@ def _run(settings: Any) -> None:
     if settings.local and settings.token is None:
         settings = settings.model_copy(update={"token": secrets.token_urlsafe(24)})
     app = create_app(settings)
-    keys = app.state.studio.keys
+    keys = app.state.workbench.keys
     owners = any(row["revoked"] is None and row["role"] == "owner" for row in keys.listed())
     if not (settings.open or settings.local or owners):
         errors.print(

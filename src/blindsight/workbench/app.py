@@ -1,6 +1,6 @@
 """The app factory: settings in, a FastAPI application out.
 
-Nothing global; two studios may live in one process.
+Nothing global; two workbenches may live in one process.
 """
 
 from __future__ import annotations
@@ -8,12 +8,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import importlib.resources
-import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-from fastapi import Depends, FastAPI, Request
+from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from fastapi.templating import Jinja2Templates
@@ -22,7 +21,7 @@ from starlette.staticfiles import StaticFiles
 
 from blindsight import __version__
 from blindsight.core.errors import BlindsightError
-from blindsight.workbench.infra.access import Studio
+from blindsight.workbench.infra.access import Workbench
 from blindsight.workbench.infra.budgets import Budgets
 from blindsight.workbench.infra.database import Database
 from blindsight.workbench.infra.datasets import DataSets
@@ -49,17 +48,10 @@ from blindsight.workbench.pages import (
     tags,
     together,
 )
-from blindsight.workbench.pages.demo import pages as demo_pages
-from blindsight.workbench.pages.demo import search as demo_search
-from blindsight.workbench.pages.demo import sketch as demo_sketch
-from blindsight.workbench.pages.demo import start as demo_start
-from blindsight.workbench.pages.demo import tags as demo_tags
-from blindsight.workbench.pages.demo.live import DemoAnswers
 
 __all__ = ["create_app"]
 
 _HERE = Path(__file__).parent
-_PREPARED = {"search": 5, "tags": 1, "sketch": 1}
 _BY_STATUS = {400: "bad_request", 404: "not_found", 405: "wrong_method", 413: "too_large"}
 
 
@@ -72,15 +64,14 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         path.chmod(0o600)
     database, metrics = Database(settings.database_url), Metrics()
     keys = Keys(database, token=settings.token if settings.local else None)
-    studio = Studio(
+    workbench = Workbench(
         settings=settings,
         database=database,
         keys=keys,
         metrics=metrics,
-        budgets=Budgets(settings, metrics),
+        budgets=Budgets(settings),
         jobs=Jobs(database, settings),
         decoders=Decoders(settings, metrics),
-        demo=DemoAnswers(settings),
         datasets=DataSets(settings),
         federations=Federations(settings),
         searches=search.Searches(),
@@ -94,18 +85,15 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         redoc_url=None,
         openapi_url="/api/openapi.json",
     )
-    app.state.studio = studio
+    app.state.workbench = workbench
     app.state.templates = Jinja2Templates(_HERE / "templates")
     own = (system, home, protect, search, tags, compare, together, send, budget, jobs, ledger)
     for module in own:
         app.include_router(module.router)
-    for module in (demo_search, demo_sketch, demo_tags, demo_start):
-        app.include_router(module.router, dependencies=[Depends(_want_demo)])
     app.mount("/static/swagger", StaticFiles(directory=_swagger()), name="swagger")
     app.mount("/static", StaticFiles(directory=_HERE / "static"), name="static")
-    app.include_router(demo_pages.router, dependencies=[Depends(_want_demo)])
     app.include_router(sign_in.router)
-    _answer_errors(app, studio)
+    _answer_errors(app, workbench)
     _document_keys(app)
     app.add_middleware(Guard, settings=settings, keys=keys, metrics=metrics, routes=app.routes)
     return app
@@ -113,74 +101,23 @@ def create_app(settings: Settings | None = None) -> FastAPI:
 
 @contextlib.asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
-    studio: Studio = app.state.studio
-    await studio.jobs.start()
-    await studio.federations.open()
-    watch = asyncio.create_task(_prepare(studio)) if studio.settings.prepare else None
-    warm = asyncio.create_task(studio.decoders.walls())  # the first upload should not wait for it
+    workbench: Workbench = app.state.workbench
+    await workbench.jobs.start()
+    await workbench.federations.open()
+    warm = asyncio.create_task(
+        workbench.decoders.walls()
+    )  # the first upload should not wait for it
     try:
         yield
     finally:
         warm.cancel()
         with contextlib.suppress(asyncio.CancelledError, OSError, TimeoutError):
             await warm
-        if watch is not None:
-            watch.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await watch
-        await studio.jobs.close()
-        await studio.federations.close()
-        await studio.decoders.close()
-        studio.budgets.close()
-        studio.database.close()
-
-
-async def _want_demo(request: Request) -> None:
-    if request.state.identity is not None:  # work is begun for somebody, not for whoever knocks
-        request.app.state.studio.demo.wanted.set()
-
-
-async def _prepare(studio: Studio) -> None:
-    """Once somebody opens the demo, get ready what it needs; load each part as soon as there is
-    more of it.
-
-    Not before: a newcomer's own photos would wait for digits that nobody asked for.
-    """
-    await studio.demo.wanted.wait()
-    prepared = studio.settings.state / "prepared"
-    wanted = {
-        room: n
-        for room, n in _PREPARED.items()
-        if room != "search" or studio.settings.index == "mnist5k"
-    }
-    for room, parts in wanted.items():
-        later = getattr(studio.demo, room)
-        await asyncio.to_thread(later.get)
-        if later.broken:
-            await asyncio.to_thread(shutil.rmtree, prepared / room, ignore_errors=True)
-            later.forget()
-        if len(list((prepared / room).rglob("facts.json"))) < parts and not _waiting(
-            studio, f"demo-{room}"
-        ):
-            studio.jobs.add(f"demo-{room}", {}, "workbench", limited=False)
-    if studio.jobs.latest("demo-metric") is None:
-        order = {"epsilon": 2.0, "unit": "pair", "pairs": 300, "cycles": True}
-        studio.jobs.add("demo-metric", order, "workbench", limited=False)
-    seen = dict.fromkeys(wanted, 0)
-    while any(seen[room] < parts for room, parts in wanted.items()):
-        for room in wanted:
-            found = len(list((prepared / room).rglob("facts.json")))
-            if found > seen[room]:
-                seen[room] = found
-                later = getattr(studio.demo, room)
-                later.forget()
-                await asyncio.to_thread(later.get)
-        await asyncio.sleep(0.5)
-
-
-def _waiting(studio: Studio, kind: str) -> bool:
-    job = studio.jobs.latest(kind)
-    return job is not None and job["state"] in ("queued", "running")
+        await workbench.jobs.close()
+        await workbench.federations.close()
+        await workbench.decoders.close()
+        workbench.budgets.close()
+        workbench.database.close()
 
 
 def _swagger() -> Path:
@@ -190,11 +127,11 @@ def _swagger() -> Path:
     return found[-1]
 
 
-def _answer_errors(app: FastAPI, studio: Studio) -> None:
+def _answer_errors(app: FastAPI, workbench: Workbench) -> None:
     async def refuse(request: Request, error: Exception) -> Response:
         problem = _problem(error)
         if _for_people(request):
-            return await asyncio.to_thread(error_page, request, studio, problem)
+            return await asyncio.to_thread(error_page, request, workbench, problem)
         headers = dict(problem.headers or {})
         if isinstance(error, HTTPException) and error.headers:
             headers |= dict(error.headers)
@@ -231,7 +168,7 @@ def _document_keys(app: FastAPI) -> None:
         schema = made()
         parts = schema.setdefault("components", {})
         parts["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
-        if not app.state.studio.settings.open:
+        if not app.state.workbench.settings.open:
             schema["security"] = [{"key": []}]
         return schema
 

@@ -403,7 +403,7 @@ class LedgerContract:
         barrier = threading.Barrier(8)
         found = []
 
-        def studio():
+        def workbench():
             with Ledger(where, dataset=granted.dataset) as own:
                 barrier.wait()
                 found.append(
@@ -412,7 +412,7 @@ class LedgerContract:
                     ).hash
                 )
 
-        threads = [threading.Thread(target=studio) for _ in range(8)]
+        threads = [threading.Thread(target=workbench) for _ in range(8)]
         for thread in threads:
             thread.start()
         for thread in threads:

@@ -29,15 +29,15 @@ __all__ = [
     "Asker",
     "DataSetId",
     "Owner",
-    "Studio",
     "Trainer",
+    "Workbench",
     "scanned",
-    "studio_of",
+    "workbench_of",
 ]
 
 
 @dataclass
-class Studio:
+class Workbench:
     """The parts that live as long as the workbench does."""
 
     settings: Settings
@@ -47,7 +47,6 @@ class Studio:
     budgets: Budgets
     jobs: Jobs
     decoders: Decoders
-    demo: Any
     datasets: DataSets
     federations: Federations
     searches: Any
@@ -58,9 +57,9 @@ class Studio:
 
 # Dependencies are async although they wait for nothing: FastAPI sends plain functions to a thread,
 # which costs more.
-async def studio_of(request: Request) -> Studio:
+async def workbench_of(request: Request) -> Workbench:
     """The workbench that answers this request."""
-    found: Studio = request.app.state.studio
+    found: Workbench = request.app.state.workbench
     return found
 
 
@@ -76,7 +75,7 @@ def _holder(*roles: Role) -> Callable[[Request], Awaitable[Identity]]:
     return check
 
 
-Parts = Annotated[Studio, Depends(studio_of)]
+Parts = Annotated[Workbench, Depends(workbench_of)]
 Asker = Annotated[Identity, Depends(_holder("analyst", "aggregator"))]
 Analyst = Annotated[Identity, Depends(_holder("analyst"))]
 Trainer = Annotated[Identity, Depends(_holder("aggregator"))]
@@ -85,11 +84,11 @@ Anyone = Parts
 DataSetId = Annotated[str, Path(pattern="^[0-9a-f]{12}$", description="A data set's number.")]
 
 
-def scanned(studio: Studio, dataset: str, *, least: int = 0) -> DataSet:
+def scanned(workbench: Workbench, dataset: str, *, least: int = 0) -> DataSet:
     """A data set whose photos were read, with at least so many of them; `Problem("conflict")`
     otherwise.
     """
-    one = studio.datasets.get(dataset)
+    one = workbench.datasets.get(dataset)
     if not one.scanned or one.photos < least:
         raise Problem("conflict")
     return one

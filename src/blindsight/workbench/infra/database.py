@@ -21,7 +21,7 @@ __all__ = ["JOBS", "KEYS", "SESSIONS", "Database"]
 
 METADATA = sql.MetaData()
 KEYS = sql.Table(
-    "blindsight_studio_keys",
+    "blindsight_workbench_keys",
     METADATA,
     sql.Column("name", sql.Text(), primary_key=True),
     sql.Column("role", sql.Text(), nullable=False),
@@ -30,14 +30,14 @@ KEYS = sql.Table(
     sql.Column("revoked", sql.Text()),
 )
 SESSIONS = sql.Table(
-    "blindsight_studio_sessions",
+    "blindsight_workbench_sessions",
     METADATA,
     sql.Column("digest", sql.Text(), primary_key=True),
     sql.Column("name", sql.Text(), nullable=False),
     sql.Column("until", sql.Float(), nullable=False),
 )
 JOBS = sql.Table(
-    "blindsight_studio_jobs",
+    "blindsight_workbench_jobs",
     METADATA,
     sql.Column("id", sql.Text(), primary_key=True),
     sql.Column("number", sql.Integer(), nullable=False, index=True),
@@ -68,6 +68,7 @@ class Database:
             self.engine = sql.create_engine(place.url, pool_pre_ping=place.file is None)
             if place.file is not None:
                 event.listen(self.engine, "connect", _tune)
+            _rename_former_tables(self.engine)
             METADATA.create_all(self.engine)
             _add_new_columns(self.engine)
         except sql.exc.SQLAlchemyError as error:
@@ -100,6 +101,16 @@ def _private_file(path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
     path.chmod(0o600)
+
+
+def _rename_former_tables(engine: sql.Engine) -> None:
+    """Give tables of version 0.2 and earlier their present names."""
+    names = set(sql.inspect(engine).get_table_names())
+    for table in METADATA.tables:
+        former = table.replace("_workbench_", "_studio_")
+        if former in names and table not in names:
+            with engine.begin() as connection:
+                connection.execute(sql.text(f"ALTER TABLE {former} RENAME TO {table}"))
 
 
 def _add_new_columns(engine: sql.Engine) -> None:

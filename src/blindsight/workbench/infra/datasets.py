@@ -23,7 +23,7 @@ from blindsight.core.storage import write_atomically
 from blindsight.workbench.infra.problems import Problem
 from blindsight.workbench.infra.settings import Settings
 
-__all__ = ["DataSet", "DataSets", "Photo", "Release", "today"]
+__all__ = ["DataSet", "DataSets", "Photo", "Release", "inside", "today"]
 
 _ID, _RECORD = re.compile(r"[0-9a-f]{12}"), re.compile(r"[0-9a-f]{32}")
 
@@ -181,10 +181,24 @@ class DataSets:
         refused.
         """
         for root in self.settings.photos:
-            found = (root / path).resolve()
-            if found.is_relative_to(root.resolve()) and found.is_dir():
-                return found
+            folder = inside(root, path)
+            if folder is not None and folder.is_dir():
+                return folder
         raise Problem("not_found")
+
+
+def inside(root: Path, path: str) -> Path | None:
+    """A path with its links resolved, or None where it lies outside `root` or cannot exist.
+
+    A NUL byte, a name that is too long or a character that no file system knows are errors of the
+    operating system, and no reason to fail.
+    """
+    try:
+        found = (root / path).resolve()
+        found.lstat()
+    except (OSError, ValueError):
+        return None
+    return found if found.is_relative_to(root.resolve()) else None
 
 
 def today() -> str:

@@ -43,7 +43,7 @@ __all__ = ["COLUMNS", "Federations", "Run", "read_invitation"]
 
 COLUMNS = 64
 MOST_SITES = 12
-_log = logging.getLogger("blindsight.studio")
+_log = logging.getLogger("blindsight.workbench")
 _RUN = re.compile(r"[0-9a-f]{12}")
 _MARK = b"blindsight-invitation:"
 _DELTA = 1e-5

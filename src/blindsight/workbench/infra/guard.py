@@ -4,6 +4,7 @@ on every answer.
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import json
 import logging
@@ -16,12 +17,12 @@ from starlette.routing import Match, Route
 from blindsight.workbench.infra.identity import LOCAL, Identity, Keys
 from blindsight.workbench.infra.problems import Problem
 from blindsight.workbench.infra.settings import Settings
-from blindsight.workbench.infra.traffic import Buckets, Lane, Metrics
+from blindsight.workbench.infra.traffic import Buckets, Metrics
 
 __all__ = ["CSRF_COOKIE", "CSRF_HEADER", "SESSION_COOKIE", "Guard"]
 
 CSRF_COOKIE, CSRF_HEADER, SESSION_COOKIE = "csrf", "x-csrf-token", "session"
-_log = logging.getLogger("blindsight.studio")
+_log = logging.getLogger("blindsight.workbench")
 _SAFE = {"GET", "HEAD", "OPTIONS"}
 _METHODS = _SAFE | {"POST", "PUT", "PATCH", "DELETE"}
 _FREE = ("/static/", "/health")
@@ -55,7 +56,7 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 
 class Guard:
-    """ASGI middleware around the whole studio."""
+    """ASGI middleware around the whole workbench."""
 
     def __init__(
         self, app: Any, *, settings: Settings, keys: Keys, metrics: Metrics, routes: Any
@@ -72,7 +73,7 @@ class Guard:
         at_home = settings.open or settings.local
         self.hosts = {name.lower() for name in own} if at_home or settings.hosts else None
         self.forwarding = bool(settings.proxies) or not at_home
-        self._lookups = Lane(threads=2, waiting=64)
+        self._reading: asyncio.Task[None] | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Check, pass on, add headers, count."""
@@ -80,9 +81,11 @@ class Guard:
             await self.app(scope, receive, send)
             return
         start, answer = time.perf_counter(), _Answer(scope, send)
+        # Every page that answers GET answers HEAD; the answer's body is left out below.
+        inner = {**scope, "method": "GET"} if scope["method"] == "HEAD" else scope
         try:
-            await self._admit(scope)
-            await self.app(scope, self._measured(scope, receive), answer)
+            await self._admit(inner)
+            await self.app(inner, self._measured(inner, receive), answer)
         except Problem as problem:
             await answer.refuse(problem)
         except Exception as error:
@@ -90,7 +93,7 @@ class Guard:
             _log.error("an unexpected %s ended a request", type(error).__name__)
             await answer.refuse(Problem("failed"))
         finally:
-            seconds, route = time.perf_counter() - start, self._route(scope)
+            seconds, route = time.perf_counter() - start, self._route(inner)
             method = scope["method"] if scope["method"] in _METHODS else "other"
             self.metrics.request(method, route, answer.status, seconds)
             _log.info("%s %s %d %.1f ms", method, route, answer.status, 1000 * seconds)
@@ -107,15 +110,13 @@ class Guard:
         cookies = _cookies(headers.get("cookie", ""))
         identity, bearer = None, False
         if not path.startswith(_FREE):
-            # The address pays before anything is looked up; a caller who turns out to have a key
-            # pays with that.
-            if not self.buckets.take(_address(scope)):
-                raise Problem("too_many")
+            # Whoever has a key or a session pays with that, so that strangers at the same address
+            # cannot use up the owner's allowance. A made-up key costs no query (see Keys), and its
+            # sender pays by address.
             identity, bearer = await self._who(headers, cookies)
-            if identity is not None and not (self.settings.open or self.settings.local):
-                self.buckets.take(_address(scope), -1.0)
-                if not self.buckets.take(f"key {identity.name}"):
-                    raise Problem("too_many")
+            payer = self._payer(scope, identity)
+            if not self.buckets.take(payer):
+                raise Problem("too_many")
         session, csrf = (
             cookies.get(self.settings.cookie(name)) for name in (SESSION_COOKIE, CSRF_COOKIE)
         )
@@ -141,20 +142,39 @@ class Guard:
         """
         scheme, _, key = headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer" and key:
-            found = await self._looked_up(self.keys.identify, key.strip())
+            found = await self._looked_up(self.keys.known_key, key.strip())
             return (found or (LOCAL if self.settings.open else None)), found is not None
         if self.settings.open:
             return LOCAL, False
         token = cookies.get(self.settings.cookie(SESSION_COOKIE))
-        return (await self._looked_up(self.keys.resume, token) if token else None), False
+        return (await self._looked_up(self.keys.known_session, token) if token else None), False
 
     async def _looked_up(
         self, look: Callable[[str], Identity | None], secret: str
     ) -> Identity | None:
+        """Whose secret this is, after one reading of the database that all who wait share."""
         if len(secret) > _LONGEST_SECRET:
             return None
-        known, found = self.keys.remembered(secret)
-        return found if known else await self._lookups.run(look, secret)
+        if self.keys.needs_reading(known=look(secret) is not None):
+            if self._reading is None:
+                self._reading = asyncio.create_task(asyncio.to_thread(self.keys.read))
+            try:
+                # A caller who goes away must not cancel it for the others.
+                await asyncio.shield(self._reading)
+            finally:
+                if self._reading is not None and self._reading.done():
+                    self._reading = None
+        return look(secret)
+
+    def _payer(self, scope: Scope, identity: Identity | None) -> str:
+        """Whose allowance a request uses up."""
+        if identity is not None and not self.settings.open:
+            return f"key {identity.name}"
+        query = scope.get("query_string", b"").decode("latin-1")
+        token = query.removeprefix("token=") if scope["path"] == "/" else ""
+        if 0 < len(token) <= _LONGEST_SECRET and self.keys.is_start_secret(token):
+            return f"key {LOCAL.name}"
+        return _address(scope)
 
     def _limit(self, scope: Scope) -> int:
         path = scope["path"]
@@ -196,6 +216,8 @@ class _Answer:
         if message["type"] == "http.response.start":
             self.begun, self.status = True, message["status"]
             message = {**message, "headers": [*message.get("headers", ()), *self._extra(message)]}
+        elif self.scope["method"] == "HEAD" and message["type"] == "http.response.body":
+            message = {**message, "body": b""}
         await self.send(message)
 
     async def refuse(self, problem: Problem) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import math
 import secrets
 import threading
 import time
@@ -23,10 +24,12 @@ __all__ = ["LOCAL", "Identity", "Keys", "Role"]
 
 Role = Literal["owner", "analyst", "aggregator"]
 SESSION_SECONDS = 12 * 3600.0
-_FRESH_SECONDS = (
-    2.0  # how long a looked-up key is believed, and so how long a revoked one may still pass
-)
-_CACHE = 4096
+# How long the list of valid keys and sessions is believed, and so how long a key that another
+# process revoked may still pass.
+_FRESH_SECONDS = 2.0
+# A secret that is not in the list may be a new one of another process: the list is read again, but
+# not more often than this, however many unknown secrets arrive.
+_UNKNOWN_SECONDS = 0.5
 
 
 @dataclass(frozen=True)
@@ -47,13 +50,18 @@ LOCAL = Identity("local", "owner")
 class Keys:
     """Make, look up and revoke keys.
 
-    A key has 256 random bits, so one SHA-256 is all the hashing it needs.
+    A key has 256 random bits, so one SHA-256 is all the hashing it needs. All valid digests are
+    held in memory and read again from the database every two seconds, so that looking up a secret
+    costs no query: strangers who send made-up keys cannot keep the owner's key from being looked
+    up.
     """
 
     def __init__(self, database: Database, *, token: str | None = None) -> None:
         self.database = database
         self._token = None if token is None else _digest(token)
-        self._seen: dict[str, tuple[float, Identity | None]] = {}
+        self._keys: dict[str, Identity] = {}
+        self._sessions: dict[str, tuple[Identity, float]] = {}
+        self._read_at = -math.inf
         self._guard = threading.Lock()
 
     def make(self, name: str, role: Role) -> str:
@@ -72,6 +80,7 @@ class Keys:
             raise InvalidParameter(
                 f"there is a key named {name!r} already. Choose another name."
             ) from None
+        self._read_at = -math.inf
         return key
 
     def revoke(self, name: str) -> None:
@@ -83,8 +92,7 @@ class Keys:
             connection.execute(sql.delete(SESSIONS).where(SESSIONS.c.name == name))
         if not found.rowcount:
             raise InvalidParameter(f"there is no key named {name!r}.")
-        with self._guard:
-            self._seen.clear()
+        self._read_at = -math.inf
 
     def listed(self) -> list[dict[str, Any]]:
         """Names, roles and dates; never digests."""
@@ -92,28 +100,52 @@ class Keys:
             sql.select(KEYS.c.name, KEYS.c.role, KEYS.c.made, KEYS.c.revoked).order_by(KEYS.c.made)
         )
 
+    def is_start_secret(self, secret: str) -> bool:
+        """Whether this is the secret of the link that was printed at the start."""
+        return self._token is not None and hmac.compare_digest(_digest(secret), self._token)
+
     def identify(self, key: str) -> Identity | None:
         """Whose key this is; the start-up secret is the owner's of this machine."""
-        digest = _digest(key)
-        if self._token is not None and hmac.compare_digest(digest, self._token):
+        if self.is_start_secret(key):
             return LOCAL
-        query = sql.select(KEYS.c.name, KEYS.c.role).where(
-            KEYS.c.digest == digest, KEYS.c.revoked.is_(None)
-        )
-        return self._believed("key " + digest, query)
+        if self.needs_reading(known=self.known_key(key) is not None):
+            self.read()
+        return self.known_key(key)
 
-    def remembered(self, secret: str) -> tuple[bool, Identity | None]:
-        """Whether a key or a session was looked up a moment ago, and whose it is: this asks no
-        database.
-        """
-        digest = _digest(secret)
-        if self._token is not None and hmac.compare_digest(digest, self._token):
-            return True, LOCAL
-        for kind in ("key ", "session "):
-            known = self._seen.get(kind + digest)
-            if known is not None and time.monotonic() - known[0] < _FRESH_SECONDS:
-                return True, known[1]
-        return False, None
+    def known_key(self, key: str) -> Identity | None:
+        """Whose key this is by the list in memory; this asks no database."""
+        return LOCAL if self.is_start_secret(key) else self._keys.get(_digest(key))
+
+    def known_session(self, token: str) -> Identity | None:
+        """Whose session this is by the list in memory; this asks no database."""
+        identity, until = self._sessions.get(_digest(token), (None, 0.0))
+        return identity if until > time.time() else None
+
+    def needs_reading(self, *, known: bool) -> bool:
+        """Whether the list in memory is too old to answer for a secret that it knows or not."""
+        age = time.monotonic() - self._read_at
+        return age >= (_FRESH_SECONDS if known else _UNKNOWN_SECONDS)
+
+    def read(self) -> None:
+        """Read all valid keys and sessions from the database."""
+        with self._guard:
+            now = time.monotonic()
+            rows = self.database.rows(
+                sql.select(KEYS.c.digest, KEYS.c.name, KEYS.c.role).where(KEYS.c.revoked.is_(None))
+            )
+            roles = {row["name"]: Identity(row["name"], row["role"]) for row in rows}
+            if self._token is not None:
+                roles[LOCAL.name] = LOCAL
+            sessions = self.database.rows(
+                sql.select(SESSIONS).where(SESSIONS.c.until > time.time())
+            )
+            self._keys = {row["digest"]: roles[row["name"]] for row in rows}
+            self._sessions = {
+                row["digest"]: (roles[row["name"]], row["until"])
+                for row in sessions
+                if row["name"] in roles
+            }
+            self._read_at = now
 
     def open_session(self, identity: Identity) -> str:
         """A token for a page's cookie."""
@@ -126,41 +158,14 @@ class Keys:
                 "until": time.time() + SESSION_SECONDS,
             }
             connection.execute(sql.insert(SESSIONS).values(row))
+        self._read_at = -math.inf
         return token
-
-    def resume(self, token: str) -> Identity | None:
-        """Whose session this is."""
-        digest = _digest(token)
-        joined = SESSIONS.outerjoin(KEYS, SESSIONS.c.name == KEYS.c.name)
-        valid = KEYS.c.role.is_not(None) & KEYS.c.revoked.is_(None)
-        if self._token is not None:
-            valid |= SESSIONS.c.name == LOCAL.name
-        query = (
-            sql.select(SESSIONS.c.name, KEYS.c.role)
-            .select_from(joined)
-            .where(SESSIONS.c.digest == digest, SESSIONS.c.until > time.time(), valid)
-        )
-        return self._believed("session " + digest, query)
 
     def close_session(self, token: str) -> None:
         """Log out."""
         with self.database.begin() as connection:
             connection.execute(sql.delete(SESSIONS).where(SESSIONS.c.digest == _digest(token)))
-        with self._guard:
-            self._seen.clear()
-
-    def _believed(self, what: str, query: Any) -> Identity | None:
-        now = time.monotonic()
-        known = self._seen.get(what)
-        if known is not None and now - known[0] < _FRESH_SECONDS:
-            return known[1]
-        rows = self.database.rows(query)
-        found = Identity(rows[0]["name"], rows[0]["role"] or LOCAL.role) if rows else None
-        with self._guard:
-            if len(self._seen) >= _CACHE:
-                self._seen.clear()
-            self._seen[what] = (now, found)
-        return found
+        self._read_at = -math.inf
 
 
 def _digest(secret: str) -> str:

@@ -27,12 +27,6 @@ KINDS = {
     "compare": "compare",
     "send": "send",
     "attack": "budget",
-    "demo-search": "demo.gallery",
-    "demo-sketch": "demo.sketch",
-    "demo-tags": "demo.tags",
-    "demo-federation": "demo.federation",
-    "demo-metric": "demo.metric",
-    "demo-audit": "demo.papers_audit",
 }
 
 

@@ -36,7 +36,7 @@ __all__ = ["ENDED", "Job", "JobContext", "Jobs", "end_with_parent", "start_child
 
 Job = dict[str, Any]
 ENDED = ("done", "failed", "stopped", "interrupted")
-_log = logging.getLogger("blindsight.studio")
+_log = logging.getLogger("blindsight.workbench")
 _MOST_TRIES = 3
 _KEPT = 200
 _LEASE, _RENEWAL = 60.0, 10.0
@@ -102,12 +102,6 @@ class Jobs:
             )
         ]
 
-    def latest(self, kind: str, *, state: str | None = None) -> Job | None:
-        """The newest job of a kind."""
-        query = sql.select(JOBS).where(JOBS.c.kind == kind).order_by(JOBS.c.number.desc()).limit(1)
-        rows = self.database.rows(query if state is None else query.where(JOBS.c.state == state))
-        return _read(rows[0]) if rows else None
-
     def under_way(self, kind: str, **arguments: Any) -> Job | None:
         """The newest job with these arguments, unless it is done: what a page waits for, or can
         have run again.
@@ -115,15 +109,6 @@ class Jobs:
         of = (job for job in self.listed(kind) if arguments.items() <= job["arguments"].items())
         found = next(of, None)
         return None if found is None or found["state"] == "done" else found
-
-    def unprepared(self, kind: str) -> Problem:
-        """Why what a job of this kind makes is not there: it is on its way, or its job has ended
-        without it.
-        """
-        job = self.latest(kind)
-        return Problem(
-            "not_prepared" if job is not None and job["state"] in ENDED[1:] else "preparing"
-        )
 
     def counts(self) -> dict[str, int]:
         """Jobs by state."""
@@ -177,9 +162,8 @@ class Jobs:
         """The next job, if it could be made this workbench's own: of two who try, one changes the
         row.
         """
-        # One's own photos do not wait for the demo.
-        order = JOBS.c.kind.like("demo-%"), JOBS.c.number
-        query = sql.select(JOBS).where(JOBS.c.state == "queued").order_by(*order).limit(200)
+        query = sql.select(JOBS).where(JOBS.c.state == "queued")
+        query = query.order_by(JOBS.c.number).limit(200)
         for row in self.database.rows(query):
             if row["runner"] not in (None, self.runner) and "dataset" in json.loads(
                 row["arguments"]
@@ -314,7 +298,6 @@ class JobContext:
         self.database = Database(settings.database_url)
         self.row = _read(self.database.rows(sql.select(JOBS).where(JOBS.c.id == job))[0])
         self.job, self.folder = job, settings.state / "jobs" / job
-        self.prepared = settings.state / "prepared"
         self._last = 0.0
         self._guard = threading.Lock()
 

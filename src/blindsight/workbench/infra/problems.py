@@ -68,11 +68,6 @@ PROBLEMS: dict[str, tuple[int, str]] = {
         "and learn again.",
     ),
     "invalid": (422, "The request is not what this address expects; see /docs."),
-    "not_of_the_kind": (
-        422,
-        "This image is not of the kind that this model knows; nothing was answered or charged.",
-    ),
-    "elsewhere": (409, "This file lies on another workbench, the one that ran the job."),
     "needs_torch": (501, "This part needs PyTorch: pip install 'blindsight[torch]'."),
     "needs_words": (
         501,
@@ -82,11 +77,6 @@ PROBLEMS: dict[str, tuple[int, str]] = {
     "too_many": (429, "Too many requests; wait a little."),
     "failed": (500, "Something went wrong here; nothing was released."),
     "ledger": (503, "The ledger cannot be written or trusted; nothing was released."),
-    "preparing": (503, "This part is still being prepared; try again in a moment."),
-    "not_prepared": (
-        503,
-        "Preparing this part failed; an owner can run its job again: POST /api/jobs/JOB/rerun.",
-    ),
     "busy": (429, "Too much is waiting already; try again in a moment."),
 }
 
@@ -104,7 +94,7 @@ class Problem(HTTPException):
     def __init__(self, code: str) -> None:
         self.code = code
         status, _ = PROBLEMS[code]
-        waits = {"too_many": "5", "preparing": "2", "busy": "5"}
+        waits = {"too_many": "5", "busy": "5"}
         headers = {"Retry-After": waits[code]} if code in waits else None
         if code == "key_needed":
             headers = {"WWW-Authenticate": "Bearer"}

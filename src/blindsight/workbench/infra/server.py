@@ -14,7 +14,6 @@ import contextlib
 import ctypes
 import fcntl
 import socket
-from pathlib import Path
 from typing import IO, Any
 
 import h11
@@ -27,7 +26,6 @@ from blindsight.workbench.infra.settings import Settings
 __all__ = [
     "bound_memory",
     "bound_protocol",
-    "check_index",
     "listening_socket",
     "lock_state",
     "serve",
@@ -155,14 +153,6 @@ def listening_socket(settings: Settings) -> socket.socket:
             "Is the workbench running already? Choose another with --port."
         ) from None
     return found
-
-
-def check_index(settings: Settings) -> None:
-    """Refuse a folder that is no index before anything is begun."""
-    if settings.index != "mnist5k":
-        from blindsight.index.release_folder import ReleaseFolder
-
-        ReleaseFolder.read(Path(settings.index))
 
 
 def lock_state(settings: Settings) -> IO[str]:

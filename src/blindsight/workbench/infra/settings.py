@@ -20,13 +20,21 @@ from blindsight.core.errors import InvalidParameter
 
 __all__ = ["PREFIX", "Settings", "is_loopback"]
 
-PREFIX = "BLINDSIGHT_STUDIO_"
+PREFIX = "BLINDSIGHT_WORKBENCH_"
 MEGA = 1 << 20
 
 
+# Up to version 0.2 the workbench was called "studio". Files under that name stay where they are
+# and are used: to look elsewhere would lose the vault and the ledger.
+_FORMER = "studio"
+_FORMER_PREFIX = f"BLINDSIGHT_{_FORMER.upper()}_"
+_REMOVED = ("index", "codes", "query_budget", "record_budget", "gallery_budget", "prepare")
+
+
 def _default_state() -> Path:
-    home = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
-    return Path(home).expanduser() / "blindsight" / "studio"
+    home = Path(os.environ.get("XDG_STATE_HOME") or "~/.local/state").expanduser() / "blindsight"
+    former = home / _FORMER
+    return former if former.is_dir() and not (home / "workbench").exists() else home / "workbench"
 
 
 def _no_bool(value: Any) -> Any:
@@ -46,34 +54,40 @@ Folders = Annotated[tuple[Path, ...], BeforeValidator(_listed)]
 
 
 class Settings(BaseModel):
-    """Everything that can be set. In TOML under `[studio]`, in the environment as
-    BLINDSIGHT_STUDIO_NAME.
+    """Everything that can be set. In TOML under `[workbench]`, in the environment as
+    BLINDSIGHT_WORKBENCH_NAME.
 
     Parameters:
-        host: where to listen. port: where to listen. state: the folder for databases, vaults,
-        releases, prepared models and results. photos: folders whose photos may be protected from
-        the pages; none means by upload only. database: URL for keys and jobs (SQLite in the state
-        folder by default); ledger: URL or file of the ledger (by
-            default the same PostgreSQL, or a file of its own beside SQLite).
-        index: "mnist5k" (built in), or a folder made by `blindsight hash`, for the demo's search;
-        codes: a Milvus URI
-            that holds its codes.
+        host: address to listen on.
+        port: port to listen on.
+        state: folder for databases, vault, releases and jobs.
+        photos: folders whose photos may be protected from the pages; none means by upload only.
+        public: public pictures for Protect's preview, where they are on this machine: a folder, or
+            the name of a known set.
+        database: URL for keys and jobs; a SQLite file in the state folder by default.
+        ledger: URL or file of the ledger; by default the same PostgreSQL, or a file of its own
+            beside SQLite.
         keys: "required", "off", or "auto": on loopback a link with a secret, printed at the start,
-        elsewhere keys. public: public pictures for Protect's preview, where they are on this
-        machine: a folder, or a known set's name. token: that secret, where it is to be a known one.
-        hosts: further names that the Host header may carry. proxies: addresses of proxies whose
-        forwarding headers are
-            believed; none by default.
-        connections: how many may be open at once; header_seconds, body_seconds: how long a request
-        may take to arrive. rate: requests a minute for each key or address, and how many may come
-        at once. burst: requests a minute for each key or address, and how many may come at once.
-        upload_*: what an uploaded image may be at most, and what its decoder may use; drop_*: what
-        a zip may be. query_budget: what a key may spend on the demo's answers, and see of its
-        codes. record_budget: what a key may spend on the demo's answers, and see of its codes.
-        photo_budget: the first budgets of a data set, per photo and per person. person_budget: the
-        first budgets of a data set, per photo and per person. gallery_budget: of the demo's
-        gallery. job_limit: how many jobs may wait at once. prepare: get the demo's models ready
-        when it is first opened.
+            elsewhere keys.
+        token: that secret, where it is to be a known one.
+        hosts: further names that the Host header may carry.
+        proxies: addresses of proxies whose forwarding headers are believed; none by default.
+        connections: how many connections may be open at once.
+        header_seconds: how long a request's headers may take to arrive.
+        body_seconds: how long a request's body may take to arrive.
+        rate: requests a minute for each key, session or keyless address.
+        burst: how many of these may come at once.
+        body_bytes: largest body of a request that carries no image.
+        upload_bytes: largest uploaded image, in bytes.
+        upload_pixels: largest uploaded image, in pixels.
+        upload_frames: most frames of an uploaded image.
+        upload_seconds: longest time to decode an image.
+        upload_memory: memory that a decoder may use.
+        drop_bytes: largest zip of photos.
+        drop_files: most photos in a zip or a folder.
+        photo_budget: first budget of a data set, per photo.
+        person_budget: first budget of a data set, per person.
+        job_limit: how many jobs may wait at once.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -85,8 +99,6 @@ class Settings(BaseModel):
     public: str = "caltech101"
     database: str | None = Field(default=None, repr=False)
     ledger: str | None = Field(default=None, repr=False)
-    index: str = "mnist5k"
-    codes: str | None = None
     keys: Literal["auto", "required", "off"] = "auto"
     token: str | None = Field(default=None, repr=False, min_length=16)
     hosts: Names = ()
@@ -104,13 +116,9 @@ class Settings(BaseModel):
     upload_memory: Count = 512 * MEGA
     drop_bytes: Count = 512 * MEGA
     drop_files: Count = 20_000
-    query_budget: Amount = 1000.0
-    record_budget: Amount = 64.0
     photo_budget: Amount = 16.0
     person_budget: Amount = 24.0
-    gallery_budget: Amount = 64.0
     job_limit: Count = 16
-    prepare: bool = True
 
     def __init__(self, **values: Any) -> None:
         try:
@@ -149,8 +157,10 @@ class Settings(BaseModel):
 
     @property
     def database_url(self) -> str:
-        """Keys, sessions and jobs."""
-        return self.database or f"sqlite:///{self.state / 'studio.db'}"
+        """The database of keys, sessions and jobs."""
+        former = self.state / f"{_FORMER}.db"
+        file = former if former.exists() else self.state / "workbench.db"
+        return self.database or f"sqlite:///{file}"
 
     @property
     def ledger_place(self) -> str:
@@ -170,6 +180,10 @@ class Settings(BaseModel):
     ) -> Settings:
         """File, then environment, then what was given (None means not given)."""
         found = os.environ if environment is None else environment
+        for name in found:
+            if name.startswith(_FORMER_PREFIX):
+                now = PREFIX + name.removeprefix(_FORMER_PREFIX)
+                raise InvalidParameter(f"the environment variable {name} is now called {now}.")
         named = file or (Path(found[PREFIX + "CONFIG"]) if PREFIX + "CONFIG" in found else None)
         values = _from_file(named) if named is not None else {}
         values |= {
@@ -197,15 +211,21 @@ def _from_file(path: Path) -> dict[str, Any]:
         raise InvalidParameter(
             f"the configuration {path} cannot be read as TOML ({type(error).__name__})."
         ) from error
-    if set(table) - {"studio"} or not isinstance(table.get("studio", {}), dict):
-        raise InvalidParameter(f"the configuration {path} must have one table, [studio].")
-    return dict(table.get("studio", {}))
+    if _FORMER in table:
+        raise InvalidParameter(
+            f"the configuration {path} has a table [{_FORMER}], which is now called [workbench]."
+        )
+    if set(table) - {"workbench"} or not isinstance(table.get("workbench", {}), dict):
+        raise InvalidParameter(f"the configuration {path} must have one table, [workbench].")
+    return dict(table.get("workbench", {}))
 
 
 def _sentence(error: ValidationError) -> str:
     """The first mistake in our words; a value is quoted only where it cannot be a secret."""
     first = error.errors(include_url=False)[0]
     name = str(first["loc"][0]) if first["loc"] else ""
+    if name in _REMOVED:
+        return f"the setting {name} was removed with the pages on handwritten digits: delete it."
     if first["type"] == "extra_forbidden":
         return f"{name!r} is no setting. Known: {', '.join(Settings.model_fields)}."
     if first["type"] in ("less_than_equal", "greater_than_equal"):

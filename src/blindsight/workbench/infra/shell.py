@@ -15,7 +15,7 @@ from fastapi.responses import RedirectResponse, Response
 
 from blindsight import __version__
 from blindsight.privacy.ledger import Balance
-from blindsight.workbench.infra.access import Studio
+from blindsight.workbench.infra.access import Workbench
 from blindsight.workbench.infra.guard import CSRF_COOKIE
 from blindsight.workbench.infra.identity import SESSION_SECONDS, Identity, Role
 from blindsight.workbench.infra.problems import PROBLEMS, Problem
@@ -127,7 +127,7 @@ def counted(number: int, word: str) -> str:
 
 def render(
     request: Request,
-    studio: Studio,
+    workbench: Workbench,
     name: str,
     context: dict[str, Any],
     *,
@@ -144,12 +144,12 @@ def render(
     token = getattr(request.state, "csrf", None) or secrets.token_urlsafe(24)
     shared = {
         "identity": identity,
-        "open": studio.settings.open,
-        "local": studio.settings.local,
+        "open": workbench.settings.open,
+        "local": workbench.settings.local,
         "csrf": token,
         "version": __version__,
         "navigation": [p for p in NAVIGATION if identity is not None and identity.may(*p.roles)],
-        "linked": studio.federations.linked() if identity is not None else 0,
+        "linked": workbench.federations.linked() if identity is not None else 0,
         "here": request.url.path,
         "plain": plain,
         "counted": counted,
@@ -159,11 +159,11 @@ def render(
         request, name, shared | context, status_code=status
     )
     if getattr(request.state, "csrf", None) != token:
-        keep_cookie(answer, request, studio.settings.cookie(CSRF_COOKIE), token)
+        keep_cookie(answer, request, workbench.settings.cookie(CSRF_COOKIE), token)
     return answer
 
 
-def error_page(request: Request, studio: Studio, problem: Problem) -> Response:
+def error_page(request: Request, workbench: Workbench, problem: Problem) -> Response:
     """An error for people, with a next step."""
     titles = {
         404: "There is nothing here",
@@ -173,7 +173,7 @@ def error_page(request: Request, studio: Studio, problem: Problem) -> Response:
     }
     title = titles.get(problem.status_code, "That did not work")
     context = {"title": title, "sentence": PROBLEMS[problem.code][1]}
-    return render(request, studio, "error.html", context, status=problem.status_code)
+    return render(request, workbench, "error.html", context, status=problem.status_code)
 
 
 def keep_cookie(answer: Response, request: Request, name: str, value: str) -> None:

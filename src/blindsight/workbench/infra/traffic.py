@@ -26,7 +26,7 @@ __all__ = ["Buckets", "Lane", "Metrics"]
 T = TypeVar("T")
 _CALLERS = 10_000
 _BOUNDS = (0.005, 0.025, 0.1, 0.25, 1.0, 5.0)
-_COUNTS = ("charges", "images_read", "images_refused", "decoders_ended")
+_COUNTS = ("images_read", "images_refused", "decoders_ended")
 
 
 class Buckets:
@@ -115,7 +115,7 @@ class Metrics:
         self._seconds.labels(route).observe(seconds)
 
     def count(self, name: str) -> None:
-        """One more of something: charges, refused images, killed decoders."""
+        """Count one more: an image read or refused, or a decoder that was ended."""
         self._counts[name].inc()
 
     def page(self, gauges: dict[str, float]) -> bytes:

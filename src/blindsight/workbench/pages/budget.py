@@ -15,13 +15,12 @@ from fastapi.responses import FileResponse, Response
 from blindsight.core.errors import LedgerError, LedgerTampered
 from blindsight.privacy import Guarantee
 from blindsight.privacy.ledger import datasets as accounts_in
-from blindsight.workbench.infra.access import Owner, Parts, Studio
+from blindsight.workbench.infra.access import Owner, Parts, Workbench
 from blindsight.workbench.infra.datasets import DataSet, DataSets, Release, today
 from blindsight.workbench.infra.jobs import JobContext
 from blindsight.workbench.infra.problems import Problem, documented
-from blindsight.workbench.infra.shell import Bar, bar_of, counted, plain, price_of, render
+from blindsight.workbench.infra.shell import Bar, counted, plain, price_of, render
 from blindsight.workbench.pages.home import LEAST_ATTACKED, budget_of, what_was_paid
-from blindsight.workbench.pages.jobs import REPORT
 from blindsight.workbench.pages.photo_library import released_cells, vault_of
 from blindsight.workbench.pages.protect import Next
 from blindsight.workbench.pages.tags import plain_cell
@@ -31,12 +30,17 @@ __all__ = ["router", "run"]
 router = APIRouter(tags=["budget"])
 _TRIALS = 60_000
 _PAIRS = 4
+# A report carries its own style; opened from here it may do nothing else.
+REPORT = {
+    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; img-src data:; "
+    "sandbox"
+}
 
 
 @router.get("/budget", include_in_schema=False)
-async def page(request: Request, studio: Parts, release: str | None = None) -> Response:
+async def page(request: Request, workbench: Parts, release: str | None = None) -> Response:
     """Opening it spends nothing."""
-    return await studio.ledger_lane.run(_page, request, studio, release)
+    return await workbench.ledger_lane.run(_page, request, workbench, release)
 
 
 @router.get(
@@ -45,11 +49,11 @@ async def page(request: Request, studio: Parts, release: str | None = None) -> R
     response_class=Response,
     responses=documented("ledger") | {200: {"content": {"text/csv": {}}}},
 )
-async def books(studio: Parts, asker: Owner) -> Response:
+async def books(workbench: Parts, asker: Owner) -> Response:
     """What happened to the data sets, as the page shows it; `/api/ledger/export.json` has what
     proves it.
     """
-    lines = await studio.ledger_lane.run(lambda: _books(studio, studio.datasets.listed()))
+    lines = await workbench.ledger_lane.run(lambda: _books(workbench, workbench.datasets.listed()))
     sheet = io.StringIO()
     writer = csv.writer(sheet)
     writer.writerow(
@@ -71,12 +75,12 @@ async def books(studio: Parts, asker: Owner) -> Response:
 )
 def report(
     release: Annotated[str, Path(pattern="^[0-9a-f]{12}$", description="A release's number.")],
-    studio: Parts,
+    workbench: Parts,
     asker: Owner,
 ) -> FileResponse:
     """For the owner, and whom the owner shows it: it has small pictures of photos in it."""
-    one, found = _release(studio.datasets, release)
-    path = _reports(studio.datasets, one, found) / "report.html"
+    one, found = _release(workbench.datasets, release)
+    path = _reports(workbench.datasets, one, found) / "report.html"
     if not path.is_file():
         raise Problem("not_found")
     return FileResponse(path, media_type="text/html", filename="report.html", headers=REPORT)
@@ -90,14 +94,14 @@ def report(
 )
 def attack(
     release: Annotated[str, Path(pattern="^[0-9a-f]{12}$", description="A release's number.")],
-    studio: Parts,
+    workbench: Parts,
     asker: Owner,
 ) -> Next:
     """With the photos in the vault as the truth; nothing leaves, nothing is spent."""
-    one, found = _release(studio.datasets, release)
+    one, found = _release(workbench.datasets, release)
     if _too_few(found):
         raise Problem("too_few_photos")
-    job = studio.jobs.add("attack", {"dataset": one.id, "release": found.id}, asker.name)
+    job = workbench.jobs.add("attack", {"dataset": one.id, "release": found.id}, asker.name)
     return Next(next=f"/budget?release={found.id}#attack", job=job["id"])
 
 
@@ -199,7 +203,7 @@ def _release(datasets: DataSets, number: str) -> tuple[DataSet, Release]:
     raise Problem("not_found")
 
 
-def _page(request: Request, studio: Studio, release: str | None) -> Response:
+def _page(request: Request, workbench: Workbench, release: str | None) -> Response:
     identity = request.state.identity
     context: dict[str, Any] = {
         "title": "Budget and audit",
@@ -209,11 +213,8 @@ def _page(request: Request, studio: Studio, release: str | None) -> Response:
     }
     if identity is not None:
         owner = identity.role == "owner"
-        sets = studio.datasets.listed() if owner else []
-        context["sets"] = [(one, budget_of(studio, one)) for one in sets]
-        context["own"] = (
-            None if owner else bar_of(studio.budgets.ledger(identity).balance("record"))
-        )
+        sets = workbench.datasets.listed() if owner else []
+        context["sets"] = [(one, budget_of(workbench, one)) for one in sets]
         every = [(one, r) for one in sets for r in one.releases]
         context["releases"] = sorted(every, key=lambda pair: pair[1].made, reverse=True)
         chosen = next(((o, r) for o, r in context["releases"] if r.id == release), None)
@@ -223,13 +224,13 @@ def _page(request: Request, studio: Studio, release: str | None) -> Response:
         if chosen is not None:
             context["one"], context["release"] = chosen
             context["job"], context["too_few"] = (
-                studio.jobs.under_way("attack", release=chosen[1].id),
+                workbench.jobs.under_way("attack", release=chosen[1].id),
                 _too_few(chosen[1]),
             )
             context["advice"] = _advice(chosen[1])
-        context["books"] = _books(studio, sets) if owner else []
-        context["order"] = _in_order(studio, sets) if owner else None
-    return render(request, studio, "budget.html", context, roles=("analyst", "aggregator"))
+        context["books"] = _books(workbench, sets) if owner else []
+        context["order"] = _in_order(workbench, sets) if owner else None
+    return render(request, workbench, "budget.html", context, roles=("analyst", "aggregator"))
 
 
 def _too_few(release: Release) -> bool:
@@ -253,28 +254,28 @@ def _advice(release: Release) -> str | None:
     return " ".join(words)
 
 
-def _in_order(studio: Studio, sets: list[DataSet]) -> dict[str, Any]:
+def _in_order(workbench: Workbench, sets: list[DataSet]) -> dict[str, Any]:
     """Every chain of the ledger, from the first entry to the head."""
     entries, broken = 0, []
-    place = studio.settings.ledger_place
+    place = workbench.settings.ledger_place
     try:
         names = accounts_in(place)
     except LedgerError:
         names = []
     for name in names:
         try:
-            entries += studio.budgets.named(name).verify().sequence
+            entries += workbench.budgets.named(name).verify().sequence
         except LedgerTampered:
             broken.append(name)
     return {"entries": counted(entries, "entry").replace("entrys", "entries"), "broken": broken}
 
 
-def _books(studio: Studio, sets: list[DataSet]) -> list[dict[str, Any]]:
+def _books(workbench: Workbench, sets: list[DataSet]) -> list[dict[str, Any]]:
     """What happened to the data sets, newest first, in plain words."""
     lines: list[dict[str, Any]] = []
     for one in sets:
         left: dict[str, float] = {}
-        for entry in studio.budgets.named(one.account, create=True).entries():
+        for entry in workbench.budgets.named(one.account, create=True).entries():
             price, unit = entry.amount.epsilon, entry.unit
             granted = entry.kind == "grant"
             left[unit] = price if granted else left.get(unit, 0.0) - price

@@ -22,7 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from blindsight.core.storage import write_atomically
 from blindsight.privacy import Cost, Ledger
 from blindsight.privacy.cost import Unit
-from blindsight.workbench.infra.access import DataSetId, Owner, Parts, Studio, scanned
+from blindsight.workbench.infra.access import DataSetId, Owner, Parts, Workbench, scanned
 from blindsight.workbench.infra.datasets import DataSet, DataSets, Release, today
 from blindsight.workbench.infra.jobs import JobContext
 from blindsight.workbench.infra.problems import Problem, documented
@@ -63,36 +63,36 @@ class Answer(BaseModel):
 
 
 @router.get("/compare", include_in_schema=False)
-async def page(request: Request, studio: Parts, dataset: str | None = None) -> Response:
+async def page(request: Request, workbench: Parts, dataset: str | None = None) -> Response:
     """Answering is free; learning has a price."""
-    return await studio.ledger_lane.run(_page, request, studio, dataset)
+    return await workbench.ledger_lane.run(_page, request, workbench, dataset)
 
 
 @router.get(
     "/api/compare/{dataset}", summary="The next pair", responses=documented("not_found", "conflict")
 )
-def next_pair(dataset: DataSetId, studio: Parts, asker: Owner) -> Pair:
+def next_pair(dataset: DataSetId, workbench: Parts, asker: Owner) -> Pair:
     """Half of them near each other by the network, half at random."""
-    return _next(studio.datasets, scanned(studio, dataset, least=2))
+    return _next(workbench.datasets, scanned(workbench, dataset, least=2))
 
 
 @router.post(
     "/api/compare/{dataset}", summary="Answer a pair", responses=documented("not_found", "conflict")
 )
-def answer(dataset: DataSetId, order: Answer, studio: Parts, asker: Owner) -> Pair:
+def answer(dataset: DataSetId, order: Answer, workbench: Parts, asker: Owner) -> Pair:
     """Kept in the vault; nothing leaves."""
-    one = scanned(studio, dataset, least=2)
-    known = {photo.id for photo in studio.datasets.photos(one)}
+    one = scanned(workbench, dataset, least=2)
+    known = {photo.id for photo in workbench.datasets.photos(one)}
     if not {order.one, order.other} <= known or order.one == order.other:
         raise Problem("not_found")
     with _writing:
-        answers = _answers(studio.datasets, one)
+        answers = _answers(workbench.datasets, one)
         if order.says == "undo":
             answers = answers[:-1]
         else:
             answers.append([order.one, order.other, order.says])
-        write_atomically(studio.datasets.vault(one) / "pairs.json", json.dumps(answers).encode())
-    return _next(studio.datasets, one)
+        write_atomically(workbench.datasets.vault(one) / "pairs.json", json.dumps(answers).encode())
+    return _next(workbench.datasets, one)
 
 
 @router.post(
@@ -101,22 +101,22 @@ def answer(dataset: DataSetId, order: Answer, studio: Parts, asker: Owner) -> Pa
     summary="Learn from the answers",
     responses=documented("not_found", "conflict", "busy", "budget"),
 )
-def learn(dataset: DataSetId, studio: Parts, asker: Owner) -> Next:
+def learn(dataset: DataSetId, workbench: Parts, asker: Owner) -> Next:
     """Charged once, per pair, per photo and per person, before anything is learned."""
-    one = scanned(studio, dataset, least=2)
-    if len(_said(_answers(studio.datasets, one))) < LEAST:
+    one = scanned(workbench, dataset, least=2)
+    if len(_said(_answers(workbench.datasets, one))) < LEAST:
         raise Problem("conflict")
     ledger, due = (
-        studio.budgets.named(one.account, create=True),
+        workbench.budgets.named(one.account, create=True),
         {cost.unit: cost for cost in prices(one)},
     )
     left = {balance.unit: balance.remaining.epsilon for balance in ledger.balances()}
-    if _bar(studio, one).left < EPSILON or any(
+    if _bar(workbench, one).left < EPSILON or any(
         left.get(unit, math.inf) < cost.epsilon for unit, cost in due.items()
     ):
         raise Problem("budget")
     order = {"dataset": one.id, "release": secrets.token_hex(6)}
-    job = studio.jobs.add("compare", order, asker.name)
+    job = workbench.jobs.add("compare", order, asker.name)
     return Next(next=f"/compare?dataset={one.id}", job=job["id"])
 
 
@@ -253,14 +253,14 @@ def _film(ids: list[str], before: NDArray[Any], after: NDArray[Any]) -> dict[str
     return {"asked": ids[asked], "before": nearest(before), "after": nearest(after)}
 
 
-def _page(request: Request, studio: Studio, dataset: str | None) -> Response:
+def _page(request: Request, workbench: Workbench, dataset: str | None) -> Response:
     context: dict[str, Any] = {"title": "Compare", "sets": [], "one": None}
     if request.state.identity is not None:
-        sets, one = chosen(studio, dataset)
+        sets, one = chosen(workbench, dataset)
         context |= {"sets": sets, "one": one, "least": LEAST, "wanted": WANTED, "epsilon": EPSILON}
         if one is not None:
-            bar, path = _bar(studio, one), studio.datasets.vault(one) / "compared.json"
-            context["job"] = studio.jobs.under_way("compare", dataset=one.id)
+            bar, path = _bar(workbench, one), workbench.datasets.vault(one) / "compared.json"
+            context["job"] = workbench.jobs.under_way("compare", dataset=one.id)
             context["last"] = json.loads(path.read_bytes()) if path.exists() else None
             context |= {"each": prices(one)[-1].epsilon, "most": MOST, "who": one.unit}
             context["bar"] = bar
@@ -275,11 +275,11 @@ def _page(request: Request, studio: Studio, dataset: str | None) -> Response:
                 note="Answering is free; learning costs "
                 f"{plain(EPSILON)} per pair and {plain(context['each'])} per {one.unit}.",
             )
-    return render(request, studio, "compare.html", context)
+    return render(request, workbench, "compare.html", context)
 
 
-def _bar(studio: Studio, one: DataSet) -> Bar:
-    ledger = studio.budgets.named(one.account, create=True)
+def _bar(workbench: Workbench, one: DataSet) -> Bar:
+    ledger = workbench.budgets.named(one.account, create=True)
     if not any(balance.unit == "pair" for balance in ledger.balances()):
         return Bar(BUDGET, 0.0, "pair")
     return bar_of(ledger.balance("pair"))

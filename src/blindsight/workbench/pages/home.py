@@ -10,7 +10,7 @@ from fastapi import APIRouter, Path, Request
 from fastapi.responses import FileResponse, RedirectResponse, Response
 
 from blindsight.privacy import Cost
-from blindsight.workbench.infra.access import Owner, Parts, Studio
+from blindsight.workbench.infra.access import Owner, Parts, Workbench
 from blindsight.workbench.infra.datasets import DataSet
 from blindsight.workbench.infra.problems import Problem, documented
 from blindsight.workbench.infra.shell import Bar, Strip, bar_of, plain, price_of, render
@@ -32,16 +32,16 @@ LEAST_ATTACKED = 20  # photos in an index, for what an attack counts on them to 
 
 
 @router.get("/", include_in_schema=False)
-async def home(request: Request, studio: Parts, token: str | None = None) -> Response:
+async def home(request: Request, workbench: Parts, token: str | None = None) -> Response:
     """The first page; with the secret of the link that was printed at the start, the way in."""
     if token is not None:
-        return await signed_in(request, studio, token, link=True) or RedirectResponse(
+        return await signed_in(request, workbench, token, link=True) or RedirectResponse(
             "/login", status_code=303
         )
     identity = request.state.identity
     if identity is not None and identity.role != "owner":
         return RedirectResponse("/budget", status_code=303)
-    return await studio.ledger_lane.run(_home, request, studio)
+    return await workbench.ledger_lane.run(_home, request, workbench)
 
 
 @router.get(
@@ -52,13 +52,13 @@ async def home(request: Request, studio: Parts, token: str | None = None) -> Res
     responses=documented("not_found") | {200: {"content": {"image/jpeg": {}}}},
 )
 def thumbnail(
-    studio: Parts,
+    workbench: Parts,
     asker: Owner,
     dataset: str = Path(pattern="^[0-9a-f]{12}$"),
     photo: str = Path(pattern="^[0-9a-f]{32}$"),
 ) -> FileResponse:
     """From the vault; nobody else can ask for it."""
-    path = studio.datasets.thumbnail(studio.datasets.get(dataset), photo)
+    path = workbench.datasets.thumbnail(workbench.datasets.get(dataset), photo)
     if not path.is_file():
         raise Problem("not_found")
     return FileResponse(
@@ -66,31 +66,31 @@ def thumbnail(
     )  # kept by no browser: it would outlive the session
 
 
-def _home(request: Request, studio: Studio) -> Response:
-    sets = studio.datasets.listed() if request.state.identity is not None else []
-    shown = [_card(studio, one) for one in sets]
+def _home(request: Request, workbench: Workbench) -> Response:
+    sets = workbench.datasets.listed() if request.state.identity is not None else []
+    shown = [_card(workbench, one) for one in sets]
     newest = max((r for one in sets for r in one.releases), key=lambda r: r.made, default=None)
     owner = next((one for one in sets if newest in one.releases), None)
     context: dict[str, Any] = {
         "title": "Your images",
         "menu_word": "Home",
         "cards": shown,
-        "roots": [str(root) for root in studio.settings.photos],
+        "roots": [str(root) for root in workbench.settings.photos],
         "newest": newest,
         "newest_set": owner,
-        "keep": studio.datasets.vault(owner) if owner else "",
-        "give": studio.datasets.folder(newest) if newest else "",
+        "keep": workbench.datasets.vault(owner) if owner else "",
+        "give": workbench.datasets.folder(newest) if newest else "",
     }
-    return render(request, studio, "home.html", context)
+    return render(request, workbench, "home.html", context)
 
 
-def _card(studio: Studio, one: DataSet) -> dict[str, Any]:
+def _card(workbench: Workbench, one: DataSet) -> dict[str, Any]:
     last = max((r for r in one.releases if r.attack), key=lambda r: r.attack["when"], default=None)  # type: ignore[index]
     return {
         "set": one,
-        "bar": budget_of(studio, one),
-        "spent": _spent(studio, one),
-        "film": studio.datasets.photos(one)[:6],
+        "bar": budget_of(workbench, one),
+        "spent": _spent(workbench, one),
+        "film": workbench.datasets.photos(one)[:6],
         "releases": sorted(one.releases, key=lambda r: r.made),
         "attacked": last,
         "waiting": [
@@ -101,10 +101,10 @@ def _card(studio: Studio, one: DataSet) -> dict[str, Any]:
     }
 
 
-def _spent(studio: Studio, one: DataSet) -> str:
+def _spent(workbench: Workbench, one: DataSet) -> str:
     """What the budget went into, in the order of the books."""
     sums: dict[str, float] = {}
-    for entry in studio.budgets.named(one.account, create=True).entries():
+    for entry in workbench.budgets.named(one.account, create=True).entries():
         if entry.kind == "charge" and entry.unit == ("person" if one.most else "record"):
             name = what_was_paid(entry.what)[1]
             sums[name] = sums.get(name, 0.0) + entry.amount.epsilon
@@ -124,9 +124,9 @@ def what_was_paid(words: str) -> tuple[str, str]:
     return found or (words[:1].upper() + words[1:], words)
 
 
-def open_account(studio: Studio, one: DataSet) -> None:
+def open_account(workbench: Workbench, one: DataSet) -> None:
     """A new data set's budget, before any photo is looked at."""
-    ledger, settings = studio.budgets.named(one.account, create=True), studio.settings
+    ledger, settings = workbench.budgets.named(one.account, create=True), workbench.settings
     ledger.grant(
         Cost(epsilon=settings.photo_budget, delta=1e-3, unit="record"), what="budget set by you"
     )
@@ -137,18 +137,18 @@ def open_account(studio: Studio, one: DataSet) -> None:
         )
 
 
-def budget_of(studio: Studio, one: DataSet, *, this: float = 0.0) -> Bar:
+def budget_of(workbench: Workbench, one: DataSet, *, this: float = 0.0) -> Bar:
     """Where the data set's account stands."""
-    ledger = studio.budgets.named(one.account, create=True)
+    ledger = workbench.budgets.named(one.account, create=True)
     return bar_of(ledger.balance("person" if one.most else "record"), this=this)
 
 
 def chosen(
-    studio: Studio, number: str | None, *, released: bool = False
+    workbench: Workbench, number: str | None, *, released: bool = False
 ) -> tuple[list[DataSet], DataSet | None]:
     """The data sets that a page can work on, and the one that was asked for (or the newest)."""
     sets = [
-        one for one in studio.datasets.listed() if one.scanned and (one.releases or not released)
+        one for one in workbench.datasets.listed() if one.scanned and (one.releases or not released)
     ]
     found = next((one for one in sets if one.id == number), None)
     if number is not None and found is None:
@@ -167,7 +167,7 @@ def reached(one: DataSet, kind: str) -> str:
 
 
 def search_strip(
-    studio: Studio, one: DataSet, epsilon: float, attack: dict[str, Any] | None, note: str
+    workbench: Workbench, one: DataSet, epsilon: float, attack: dict[str, Any] | None, note: str
 ) -> Strip:
     """What is said of a search index, on the pages that use one."""
     reached = f"≥ {plain(attack['epsilon'])}" if attack and attack.get("epsilon") else "not yet"
@@ -179,6 +179,6 @@ def search_strip(
         proven=f"ε {plain(epsilon)}",
         attacked=reached,
         says="per photo, for the index; smaller is safer",
-        bar=budget_of(studio, one),
+        bar=budget_of(workbench, one),
         note=note,
     )

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from blindsight.core.errors import LedgerError, LedgerTampered
 from blindsight.privacy import Ledger
 from blindsight.privacy.ledger import Balance, datasets, to_json
-from blindsight.workbench.infra.access import Asker, Owner, Parts, Studio
+from blindsight.workbench.infra.access import Asker, Owner, Parts, Workbench
 from blindsight.workbench.infra.budgets import account_name
 from blindsight.workbench.infra.identity import Identity
 from blindsight.workbench.infra.problems import documented
@@ -57,20 +57,20 @@ class Chain(BaseModel):
 
 
 @router.get("/accounts", summary="Budgets", responses=documented("ledger"))
-async def accounts(studio: Parts, asker: Asker) -> list[Account]:
+async def accounts(workbench: Parts, asker: Asker) -> list[Account]:
     """All of them for the owner, one's own for others."""
-    return await studio.ledger_lane.run(accounts_of, studio, asker)
+    return await workbench.ledger_lane.run(accounts_of, workbench, asker)
 
 
 @router.get("/entries", summary="The latest entries", responses=documented("ledger"))
 def entries(
-    studio: Parts,
+    workbench: Parts,
     asker: Asker,
     last: Annotated[int, Query(ge=1, le=500, description="How many, a data set.")] = 20,
 ) -> list[Line]:
     """Newest first, of each account that the asker may see."""
     found = []
-    for ledger in _visible(studio, asker):
+    for ledger in _visible(workbench, asker):
         after = max(0, ledger.head().sequence - last)
         for entry in ledger.entries(after=after):
             names = ("dataset", "sequence", "time", "kind", "unit", "what", "hash")
@@ -80,10 +80,10 @@ def entries(
 
 
 @router.post("/verify", summary="Prove every chain", responses=documented("ledger"))
-def verify(studio: Parts, asker: Asker) -> list[Chain]:
+def verify(workbench: Parts, asker: Asker) -> list[Chain]:
     """From the first entry to the head."""
     chains = []
-    for ledger in _visible(studio, asker):
+    for ledger in _visible(workbench, asker):
         try:
             head = ledger.verify()
             chains.append(
@@ -97,31 +97,29 @@ def verify(studio: Parts, asker: Asker) -> list[Chain]:
 @router.get(
     "/export.json", summary="All entries, with what proves them", responses=documented("ledger")
 )
-def export(studio: Parts, asker: Owner) -> Response:
+def export(workbench: Parts, asker: Owner) -> Response:
     """`blindsight ledger verify --file` checks it without the database."""
     disposition = {"Content-Disposition": 'attachment; filename="ledger.json"'}
     return Response(
-        to_json(_visible(studio, asker)), media_type="application/json", headers=disposition
+        to_json(_visible(workbench, asker)), media_type="application/json", headers=disposition
     )
 
 
-def accounts_of(studio: Studio, asker: Identity) -> list[Account]:
+def accounts_of(workbench: Workbench, asker: Identity) -> list[Account]:
     """What an asker may see."""
     return [
-        _account(balance) for ledger in _visible(studio, asker) for balance in ledger.balances()
+        _account(balance) for ledger in _visible(workbench, asker) for balance in ledger.balances()
     ]
 
 
-def _visible(studio: Studio, asker: Identity) -> list[Ledger]:
-    own = studio.budgets.ledger(asker)
-    if asker.role != "owner":
-        return [own]
-    place = studio.settings.ledger_place
-    names = [name for name in datasets(place) if name != account_name(asker)]
+def _visible(workbench: Workbench, asker: Identity) -> list[Ledger]:
     try:
-        return [own, *(studio.budgets.named(name) for name in names)]
-    except LedgerError:
-        return [own]
+        names = datasets(workbench.settings.ledger_place)
+    except LedgerError:  # nothing was ever granted, so there is no ledger yet
+        return []
+    if asker.role != "owner":
+        names = [name for name in names if name == account_name(asker)]
+    return [workbench.budgets.named(name) for name in names]
 
 
 def _account(balance: Balance) -> Account:

@@ -21,8 +21,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from blindsight.core.errors import InvalidData
 from blindsight.core.storage import write_atomically
 from blindsight.privacy import Ledger
-from blindsight.workbench.infra.access import DataSetId, Owner, Parts, Studio, scanned
-from blindsight.workbench.infra.datasets import DataSet, DataSets, Release, today
+from blindsight.workbench.infra.access import DataSetId, Owner, Parts, Workbench, scanned
+from blindsight.workbench.infra.datasets import DataSet, DataSets, Release, inside, today
 from blindsight.workbench.infra.jobs import JobContext
 from blindsight.workbench.infra.problems import Problem, documented
 from blindsight.workbench.infra.shell import Strip, plain, render
@@ -106,32 +106,32 @@ class Dropped(BaseModel):
 
 
 @router.get("/protect", include_in_schema=False)
-async def choose_page(request: Request, studio: Parts) -> Response:
+async def choose_page(request: Request, workbench: Parts) -> Response:
     """First step: a folder, or a drop."""
 
     def show() -> Response:
         context = {
             "title": "Choose photos",
             "menu_word": "Protect",
-            "folders": list(_folders(studio)),
+            "folders": list(_folders(workbench)),
         }
-        return render(request, studio, "protect.html", context)
+        return render(request, workbench, "protect.html", context)
 
-    return await studio.ledger_lane.run(show)
+    return await workbench.ledger_lane.run(show)
 
 
 @router.get("/protect/{dataset}", include_in_schema=False)
-async def preview_page(dataset: DataSetId, request: Request, studio: Parts) -> Response:
+async def preview_page(dataset: DataSetId, request: Request, workbench: Parts) -> Response:
     """Second step: what others would find, and find out."""
-    return await studio.ledger_lane.run(_preview, request, studio, dataset)
+    return await workbench.ledger_lane.run(_preview, request, workbench, dataset)
 
 
 @router.get("/protect/{dataset}/{release}", include_in_schema=False)
 async def made_page(
-    dataset: DataSetId, release: DataSetId, request: Request, studio: Parts
+    dataset: DataSetId, release: DataSetId, request: Request, workbench: Parts
 ) -> Response:
     """Third step: two folders and a card."""
-    return await studio.ledger_lane.run(_made, request, studio, dataset, release)
+    return await workbench.ledger_lane.run(_made, request, workbench, dataset, release)
 
 
 @router.post(
@@ -140,13 +140,13 @@ async def made_page(
     summary="Read a folder",
     responses=documented("not_found", "busy"),
 )
-def take_folder(order: Folder, studio: Parts, asker: Owner) -> Next:
+def take_folder(order: Folder, workbench: Parts, asker: Owner) -> Next:
     """Every photo under it is read once, here; nothing is released."""
-    folder = studio.datasets.allowed(order.folder)
+    folder = workbench.datasets.allowed(order.folder)
     person, most = order.rule(folder)
-    one = studio.datasets.add(order.name or folder.name, folder, person=person, most=most)
-    open_account(studio, one)
-    job = studio.jobs.add("protect", {"step": "scan", "dataset": one.id}, asker.name)
+    one = workbench.datasets.add(order.name or folder.name, folder, person=person, most=most)
+    open_account(workbench, one)
+    job = workbench.jobs.add("protect", {"step": "scan", "dataset": one.id}, asker.name)
     return Next(next=f"/protect/{one.id}", job=job["id"])
 
 
@@ -156,15 +156,15 @@ def take_folder(order: Folder, studio: Parts, asker: Owner) -> Next:
     summary="A data set for dropped photos",
     responses=documented(),
 )
-def take_name(order: Name, studio: Parts, asker: Owner) -> Next:
+def take_name(order: Name, workbench: Parts, asker: Owner) -> Next:
     """Then send photos to `/api/protect/NUMBER/drop`, and end with `/api/protect/NUMBER/scan`."""
     if order.protect in ("dicom", "table"):
         raise Problem(
             "invalid"
         )  # a drop's files come without a table, and their headers stay behind
     person, most = order.rule(None)
-    one = studio.datasets.add(order.name, None, person=person, most=most)
-    open_account(studio, one)
+    one = workbench.datasets.add(order.name, None, person=person, most=most)
+    open_account(workbench, one)
     return Next(next=f"/protect/{one.id}", job=None)
 
 
@@ -174,20 +174,22 @@ def take_name(order: Name, studio: Parts, asker: Owner) -> Next:
     openapi_extra=_DROP,
     responses=documented("not_found", "conflict", "busy"),
 )
-async def take_drop(dataset: DataSetId, request: Request, studio: Parts, asker: Owner) -> Dropped:
+async def take_drop(
+    dataset: DataSetId, request: Request, workbench: Parts, asker: Owner
+) -> Dropped:
     """Each is opened by a confined process; what is kept is its pixels, at most 512 on a side, in
     the vault.
     """
-    one = studio.datasets.get(dataset)
+    one = workbench.datasets.get(dataset)
     if not one.dropped or one.scanned:
         raise Problem("conflict")
     taken = refused = 0
     name = unquote(request.headers.get("x-file-name", "photo"))[:200]
-    async for file, pixels in read_drop(request, studio.decoders, studio.settings, name):
+    async for file, pixels in read_drop(request, workbench.decoders, workbench.settings, name):
         if pixels is None:
             refused += 1
         else:
-            await studio.ledger_lane.run(_store, studio.datasets, one, file, pixels)
+            await workbench.ledger_lane.run(_store, workbench.datasets, one, file, pixels)
             taken += 1
     return Dropped(taken=taken, refused=refused)
 
@@ -198,10 +200,10 @@ async def take_drop(dataset: DataSetId, request: Request, studio: Parts, asker: 
     summary="Read the photos",
     responses=documented("not_found", "busy"),
 )
-def start_scan(dataset: DataSetId, studio: Parts, asker: Owner) -> Next:
+def start_scan(dataset: DataSetId, workbench: Parts, asker: Owner) -> Next:
     """Once all were dropped, or after a folder changed."""
-    one = studio.datasets.get(dataset)
-    job = studio.jobs.add("protect", {"step": "scan", "dataset": one.id}, asker.name)
+    one = workbench.datasets.get(dataset)
+    job = workbench.jobs.add("protect", {"step": "scan", "dataset": one.id}, asker.name)
     return Next(next=f"/protect/{one.id}", job=job["id"])
 
 
@@ -211,11 +213,11 @@ def start_scan(dataset: DataSetId, studio: Parts, asker: Owner) -> Next:
     summary="Measure on these very photos",
     responses=documented("not_found", "busy"),
 )
-def look(dataset: DataSetId, studio: Parts, asker: Owner) -> Next:
+def look(dataset: DataSetId, workbench: Parts, asker: Owner) -> Next:
     """Stays here; from then on cards say that epsilon was chosen after looking."""
-    one = scanned(studio, dataset, least=1)
-    studio.datasets.save(replace(one, looked=True))
-    job = studio.jobs.add("protect", {"step": "look", "dataset": one.id}, asker.name)
+    one = scanned(workbench, dataset, least=1)
+    workbench.datasets.save(replace(one, looked=True))
+    job = workbench.jobs.add("protect", {"step": "look", "dataset": one.id}, asker.name)
     return Next(next=f"/protect/{one.id}?look=own", job=job["id"])
 
 
@@ -225,17 +227,17 @@ def look(dataset: DataSetId, studio: Parts, asker: Owner) -> Next:
     summary="Make a release",
     responses=documented("not_found", "busy", "budget", "ledger"),
 )
-def release(dataset: DataSetId, order: Choice, studio: Parts, asker: Owner) -> Next:
+def release(dataset: DataSetId, order: Choice, workbench: Parts, asker: Owner) -> Next:
     """Charged once, before anything is made; it goes on after a restart."""
-    one = scanned(studio, dataset, least=1)
-    if one.price(order.epsilon) > budget_of(studio, one).left or order.epsilon > _photo_left(
-        studio, one
+    one = scanned(workbench, dataset, least=1)
+    if one.price(order.epsilon) > budget_of(workbench, one).left or order.epsilon > _photo_left(
+        workbench, one
     ):
         raise Problem("budget")
     number = secrets.token_hex(6)
-    folder = studio.datasets.named(one, "search", order.epsilon, number)
+    folder = workbench.datasets.named(one, "search", order.epsilon, number)
     made = Release(number, "search", folder, order.epsilon, 0, today(), one.looked)
-    job = studio.jobs.add(
+    job = workbench.jobs.add(
         "protect", {"step": "release", "dataset": one.id, "release": asdict(made)}, asker.name
     )
     return Next(next=f"/protect/{one.id}/{made.id}", job=job["id"])
@@ -247,9 +249,9 @@ def release(dataset: DataSetId, order: Choice, studio: Parts, asker: Owner) -> N
     response_class=FileResponse,
     responses=documented("not_found") | {200: {"content": {"text/plain": {}}}},
 )
-def card(dataset: DataSetId, release: DataSetId, studio: Parts, asker: Owner) -> FileResponse:
+def card(dataset: DataSetId, release: DataSetId, workbench: Parts, asker: Owner) -> FileResponse:
     """What is promised, to whom, and what it rests on."""
-    path = studio.datasets.folder(studio.datasets.get(dataset).release(release)) / "card.txt"
+    path = workbench.datasets.folder(workbench.datasets.get(dataset).release(release)) / "card.txt"
     if not path.is_file():
         raise Problem("not_found")
     return FileResponse(path, media_type="text/plain", filename="card.txt")
@@ -272,27 +274,27 @@ def run(arguments: dict[str, Any], place: JobContext) -> dict[str, Any]:
     return {"photos": one.release(arguments["release"]["id"]).photos}
 
 
-def _photo_left(studio: Studio, one: DataSet) -> float:
+def _photo_left(workbench: Workbench, one: DataSet) -> float:
     """What is left about each photo, whoever is protected."""
-    balance = studio.budgets.named(one.account, create=True).balance("record")
+    balance = workbench.budgets.named(one.account, create=True).balance("record")
     return float(balance.budget.epsilon - balance.spent.epsilon)
 
 
 def _check_table(folder: Places | None, table: str, column: str) -> None:
     from blindsight.index.release_folder import persons_of
 
-    path = None if folder is None else (folder / table).resolve()
-    if path is None or not path.is_relative_to(folder.resolve()) or not path.is_file():  # type: ignore[union-attr]
+    path = None if folder is None else inside(folder, table)
+    if folder is None or path is None or not path.is_file():
         raise Problem("no_table")
     try:
-        persons_of(folder, [], f"{path}:{column}")  # type: ignore[arg-type]
+        persons_of(folder, [], f"{path}:{column}")
     except InvalidData as error:
         raise Problem("no_table") from error
 
 
-def _folders(studio: Studio) -> Iterator[dict[str, str]]:
+def _folders(workbench: Workbench) -> Iterator[dict[str, str]]:
     """The roots, and the folders right under them."""
-    for root in studio.settings.photos:
+    for root in workbench.settings.photos:
         if root.is_dir():
             yield {"path": str(root), "name": root.name, "says": str(root)}
             for path in sorted(root.iterdir())[:200]:
@@ -300,12 +302,12 @@ def _folders(studio: Studio) -> Iterator[dict[str, str]]:
                     yield {"path": str(path), "name": path.name, "says": str(path)}
 
 
-def _preview(request: Request, studio: Studio, dataset: str) -> Response:
+def _preview(request: Request, workbench: Workbench, dataset: str) -> Response:
     if request.state.identity is None:
-        return render(request, studio, "protect_preview.html", {})
-    one = studio.datasets.get(dataset)
+        return render(request, workbench, "protect_preview.html", {})
+    one = workbench.datasets.get(dataset)
     jobs = [
-        studio.jobs.under_way("protect", dataset=one.id, step=step) for step in ("scan", "look")
+        workbench.jobs.under_way("protect", dataset=one.id, step=step) for step in ("scan", "look")
     ]
     job = next(filter(None, jobs), None)
     context: dict[str, Any] = {
@@ -315,11 +317,11 @@ def _preview(request: Request, studio: Studio, dataset: str) -> Response:
         "job": job,
     }
     if one.scanned and one.photos:
-        bar = budget_of(studio, one)
+        bar = budget_of(workbench, one)
         own = request.query_params.get("look") == "own" and one.looked
-        measured = seen(studio.datasets, one, "own" if own else "public") or {}
-        says = codings(studio.datasets, one)
-        left = min(bar.left / max(1, one.most), _photo_left(studio, one))
+        measured = seen(workbench.datasets, one, "own" if own else "public") or {}
+        says = codings(workbench.datasets, one)
+        left = min(bar.left / max(1, one.most), _photo_left(workbench, one))
         options = [_option(one, each, measured.get(f"{each.epsilon:g}"), left) for each in says]
         best = next((o for o in options if o["epsilon"] == 8.0 and o["affordable"]), None)
         best = best or next((o for o in reversed(options) if o["affordable"]), None)
@@ -334,16 +336,16 @@ def _preview(request: Request, studio: Studio, dataset: str) -> Response:
             "unprotected": measured.get("plain"),
             "public": measured.get("public"),
         }
-        context["has_public"] = seen(studio.datasets, one, "public") is not None
+        context["has_public"] = seen(workbench.datasets, one, "public") is not None
         if best is not None:
             context["strip"] = _strip(best, bar, one)
-            context["price"] = budget_of(studio, one, this=one.price(best["epsilon"]))
-            context["keep"] = studio.datasets.vault(one)
-            folder = studio.datasets.named(one, "search", best["epsilon"], "")
+            context["price"] = budget_of(workbench, one, this=one.price(best["epsilon"]))
+            context["keep"] = workbench.datasets.vault(one)
+            folder = workbench.datasets.named(one, "search", best["epsilon"], "")
             context["give"] = (
-                studio.datasets.given / f"{folder.rpartition('-')[0].rpartition('-')[0]}-…"
+                workbench.datasets.given / f"{folder.rpartition('-')[0].rpartition('-')[0]}-…"
             )
-    return render(request, studio, "protect_preview.html", context)
+    return render(request, workbench, "protect_preview.html", context)
 
 
 def _option(
@@ -390,11 +392,11 @@ def _strip(option: dict[str, Any], bar: Any, one: DataSet) -> Strip:
     )
 
 
-def _made(request: Request, studio: Studio, dataset: str, release: str) -> Response:
+def _made(request: Request, workbench: Workbench, dataset: str, release: str) -> Response:
     if request.state.identity is None:
-        return render(request, studio, "protect_made.html", {})
-    one = studio.datasets.get(dataset)
-    orders = (j for j in studio.jobs.listed("protect") if j["arguments"]["dataset"] == dataset)
+        return render(request, workbench, "protect_made.html", {})
+    one = workbench.datasets.get(dataset)
+    orders = (j for j in workbench.jobs.listed("protect") if j["arguments"]["dataset"] == dataset)
     job = next((j for j in orders if j["arguments"].get("release", {}).get("id") == release), None)
     found = next((r for r in one.releases if r.id == release), None)
     if found is None and job is None:
@@ -407,11 +409,11 @@ def _made(request: Request, studio: Studio, dataset: str, release: str) -> Respo
         "release": found,
         "job": None if found else job,
         "epsilon": given.epsilon if given else 0.0,
-        "bar": budget_of(studio, one),
-        "keep": studio.datasets.vault(one),
-        "give": studio.datasets.folder(given) if given else "",
+        "bar": budget_of(workbench, one),
+        "keep": workbench.datasets.vault(one),
+        "give": workbench.datasets.folder(given) if given else "",
     }
-    return render(request, studio, "protect_made.html", context)
+    return render(request, workbench, "protect_made.html", context)
 
 
 def _store(datasets: DataSets, one: DataSet, name: str, pixels: Any) -> None:

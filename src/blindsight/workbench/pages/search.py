@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
 from blindsight.encoders.words import understood, words_available
-from blindsight.workbench.infra.access import DataSetId, Owner, Parts, Studio
+from blindsight.workbench.infra.access import DataSetId, Owner, Parts, Workbench
 from blindsight.workbench.infra.datasets import DataSet, Release
 from blindsight.workbench.infra.problems import Problem, documented
 from blindsight.workbench.infra.shell import plain, render
@@ -80,9 +80,9 @@ class Found(BaseModel):
 
 
 @router.get("/search", include_in_schema=False)
-async def page(request: Request, studio: Parts, dataset: str | None = None) -> Response:
+async def page(request: Request, workbench: Parts, dataset: str | None = None) -> Response:
     """Opening it spends nothing."""
-    return await studio.ledger_lane.run(_page, request, studio, dataset)
+    return await workbench.ledger_lane.run(_page, request, workbench, dataset)
 
 
 @router.post(
@@ -92,18 +92,18 @@ async def page(request: Request, studio: Parts, dataset: str | None = None) -> R
     responses=documented("not_found", "conflict", "refused_image", "busy", "needs_torch"),
 )
 async def upload(
-    dataset: DataSetId, request: Request, studio: Parts, asker: Owner, rerank: Rerank = False
+    dataset: DataSetId, request: Request, workbench: Parts, asker: Owner, rerank: Rerank = False
 ) -> Found:
     """Decoded in a confined process, used for this search, kept nowhere."""
-    index = await studio.ledger_lane.run(_index, studio, dataset)
-    pixels = await read_upload(request, studio.decoders)
+    index = await workbench.ledger_lane.run(_index, workbench, dataset)
+    pixels = await read_upload(request, workbench.decoders)
 
     def look() -> Found:
         return _answer(
-            studio, index, studio.searches.remember(index.asked(index.row_of(pixels))), rerank
+            workbench, index, workbench.searches.remember(index.asked(index.row_of(pixels))), rerank
         )
 
-    return await studio.ledger_lane.run(look)
+    return await workbench.ledger_lane.run(look)
 
 
 @router.post(
@@ -112,21 +112,21 @@ async def upload(
     responses=documented("not_found", "conflict", "needs_words", "busy"),
 )
 async def by_words(
-    dataset: DataSetId, order: Words, studio: Parts, asker: Owner, rerank: Rerank = False
+    dataset: DataSetId, order: Words, workbench: Parts, asker: Owner, rerank: Rerank = False
 ) -> Found:
     """Everyday things in English; the words are kept nowhere."""
 
     def look() -> Found:
-        index = _index(studio, dataset)
+        index = _index(workbench, dataset)
         if not order.words.strip():
             raise Problem("invalid")
         if not index.takes_words:
             raise Problem("needs_words")
         return _answer(
-            studio, index, studio.searches.remember(index.asked_words(order.words)), rerank
+            workbench, index, workbench.searches.remember(index.asked_words(order.words)), rerank
         )
 
-    return await studio.ledger_lane.run(look)
+    return await workbench.ledger_lane.run(look)
 
 
 @router.post(
@@ -137,20 +137,20 @@ async def by_words(
 async def by_photo(
     dataset: DataSetId,
     photo: Annotated[str, Path(pattern="^[0-9a-f]{32}$", description="A photo's number.")],
-    studio: Parts,
+    workbench: Parts,
     asker: Owner,
     rerank: Rerank = False,
 ) -> Found:
     """The photo's own features, from the vault."""
 
     def look() -> Found:
-        index = _index(studio, dataset)
+        index = _index(workbench, dataset)
         if photo not in index.place:
             raise Problem("not_found")
         asked = index.asked(index.rows[index.place[photo]], own=photo)
-        return _answer(studio, index, studio.searches.remember(asked), rerank)
+        return _answer(workbench, index, workbench.searches.remember(asked), rerank)
 
-    return await studio.ledger_lane.run(look)
+    return await workbench.ledger_lane.run(look)
 
 
 @router.post(
@@ -161,13 +161,13 @@ async def by_photo(
 async def again(
     dataset: DataSetId,
     query: Annotated[str, Path(pattern="^[0-9a-f]{16}$", description="The answer's `query`.")],
-    studio: Parts,
+    workbench: Parts,
     asker: Owner,
     rerank: Rerank = False,
 ) -> Found:
     """No second upload for another order."""
-    return await studio.ledger_lane.run(
-        lambda: _answer(studio, _index(studio, dataset), query, rerank)
+    return await workbench.ledger_lane.run(
+        lambda: _answer(workbench, _index(workbench, dataset), query, rerank)
     )
 
 
@@ -270,17 +270,17 @@ class Searches:
         self._asked: OrderedDict[str, Question] = OrderedDict()
         self._guard = threading.Lock()
 
-    def index(self, studio: Studio, one: DataSet, release: Release) -> Index:
+    def index(self, workbench: Workbench, one: DataSet, release: Release) -> Index:
         """A release, read once."""
         with self._guard:
             if release.id in self._indexes:
                 self._indexes.move_to_end(release.id)
                 return self._indexes[release.id]
-        ids, cells, made = released_cells(studio.datasets, release)
-        photos = studio.datasets.photos(one)
+        ids, cells, made = released_cells(workbench.datasets, release)
+        photos = workbench.datasets.photos(one)
         place = {photo.id: i for i, photo in enumerate(photos)}
         names = {photo.id: photo.name for photo in photos}
-        found = Index(one, ids, cells, made, rows_of(studio.datasets, one), names, place)
+        found = Index(one, ids, cells, made, rows_of(workbench.datasets, one), names, place)
         with self._guard:
             self._indexes[release.id] = found
             if len(self._indexes) > 4:
@@ -304,10 +304,10 @@ class Searches:
             return self._asked[name]
 
 
-def _page(request: Request, studio: Studio, dataset: str | None) -> Response:
+def _page(request: Request, workbench: Workbench, dataset: str | None) -> Response:
     context: dict[str, Any] = {"title": "Search", "sets": [], "one": None}
     if request.state.identity is not None:
-        sets, one = chosen(studio, dataset, released=True)
+        sets, one = chosen(workbench, dataset, released=True)
         release = _newest(one)
         context["sets"] = [s for s in sets if _newest(s)]
         if one is not None and release is not None:
@@ -315,13 +315,13 @@ def _page(request: Request, studio: Studio, dataset: str | None) -> Response:
             context |= {
                 "one": one,
                 "release": release,
-                "film": studio.datasets.photos(one)[:24],
+                "film": workbench.datasets.photos(one)[:24],
                 "words": words,
             }
             context["strip"] = search_strip(
-                studio, one, release.epsilon, release.attack, "Searching spends nothing."
+                workbench, one, release.epsilon, release.attack, "Searching spends nothing."
             )
-    return render(request, studio, "search.html", context)
+    return render(request, workbench, "search.html", context)
 
 
 def _newest(one: DataSet | None) -> Release | None:
@@ -329,17 +329,17 @@ def _newest(one: DataSet | None) -> Release | None:
     return max(releases, key=lambda r: r.made, default=None)
 
 
-def _index(studio: Studio, dataset: str) -> Index:
-    one = studio.datasets.get(dataset)
+def _index(workbench: Workbench, dataset: str) -> Index:
+    one = workbench.datasets.get(dataset)
     release = _newest(one)
     if release is None:
         raise Problem("conflict")
-    found: Index = studio.searches.index(studio, one, release)
+    found: Index = workbench.searches.index(workbench, one, release)
     return found
 
 
-def _answer(studio: Studio, index: Index, query: str, rerank: bool) -> Found:
-    question: Question = studio.searches.asked(query)
+def _answer(workbench: Workbench, index: Index, query: str, rerank: bool) -> Found:
+    question: Question = workbench.searches.asked(query)
     if question.dataset != index.one.id:
         raise Problem("not_found")
     scores = np.asarray(index.reading.scores(question.similarity))[0]

@@ -12,11 +12,11 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 from numpy.typing import NDArray
 
+from blindsight.core.plots import data_uri
 from blindsight.core.storage import write_atomically
-from blindsight.workbench.infra.access import DataSetId, Owner, Parts, Studio, scanned
+from blindsight.workbench.infra.access import DataSetId, Owner, Parts, Workbench, scanned
 from blindsight.workbench.infra.datasets import DataSet, DataSets, today
 from blindsight.workbench.infra.jobs import JobContext
-from blindsight.workbench.infra.pictures import data_uri
 from blindsight.workbench.infra.problems import documented
 from blindsight.workbench.infra.shell import Strip, render
 from blindsight.workbench.pages.home import budget_of, chosen
@@ -42,12 +42,12 @@ ATTACKERS = {
 @router.get("/send", include_in_schema=False)
 async def page(
     request: Request,
-    studio: Parts,
+    workbench: Parts,
     dataset: str | None = None,
     how: Annotated[Literal["coarse", "medium", "fine"], Query()] = "medium",
 ) -> Response:
     """Looking sends nothing."""
-    return await studio.ledger_lane.run(_page, request, studio, dataset, how)
+    return await workbench.ledger_lane.run(_page, request, workbench, dataset, how)
 
 
 @router.post(
@@ -58,7 +58,7 @@ async def page(
 )
 def attempt(
     dataset: DataSetId,
-    studio: Parts,
+    workbench: Parts,
     asker: Owner,
     # Not a Literal: a query's words are text, and "64" is not 64.
     side: Annotated[
@@ -66,8 +66,8 @@ def attempt(
     ] = 64,
 ) -> Next:
     """A few photos, picked at random; everything stays here."""
-    one = scanned(studio, dataset, least=1)
-    job = studio.jobs.add("send", {"dataset": one.id, "side": side}, asker.name)
+    one = scanned(workbench, dataset, least=1)
+    job = workbench.jobs.add("send", {"dataset": one.id, "side": side}, asker.name)
     return Next(next=f"/send?dataset={one.id}", job=job["id"])
 
 
@@ -154,7 +154,7 @@ def _sent(counts: NDArray[Any]) -> NDArray[np.uint8]:
     return np.asarray(np.rint(255.0 * ones / np.maximum(zeros + ones, 1)), np.uint8)
 
 
-def _page(request: Request, studio: Studio, dataset: str | None, how: str) -> Response:
+def _page(request: Request, workbench: Workbench, dataset: str | None, how: str) -> Response:
     context: dict[str, Any] = {
         "title": "Send",
         "sets": [],
@@ -163,22 +163,22 @@ def _page(request: Request, studio: Studio, dataset: str | None, how: str) -> Re
         "settings": SETTINGS,
     }
     if request.state.identity is not None:
-        sets, one = chosen(studio, dataset)
+        sets, one = chosen(workbench, dataset)
         context |= {"sets": sets, "one": one}
         if one is not None:
-            path = studio.datasets.vault(one) / "send.json"
+            path = workbench.datasets.vault(one) / "send.json"
             found = json.loads(path.read_bytes()) if path.exists() else None
-            context["job"] = studio.jobs.under_way("send", dataset=one.id)
+            context["job"] = workbench.jobs.under_way("send", dataset=one.id)
             shown = found[how] if found else None
             who = {
                 name: words for name, words in ATTACKERS.items() if shown and name in shown["back"]
             }
             context |= {"found": found, "shown": shown, "attackers": who, "sides": SIDES}
-            context["strip"] = _strip(studio, one, found, how)
-    return render(request, studio, "send.html", context)
+            context["strip"] = _strip(workbench, one, found, how)
+    return render(request, workbench, "send.html", context)
 
 
-def _strip(studio: Studio, one: DataSet, found: dict[str, Any] | None, how: str) -> Strip:
+def _strip(workbench: Workbench, one: DataSet, found: dict[str, Any] | None, how: str) -> Strip:
     known = f"{found[how]['recognised']} of {len(found['photos'])}" if found else "not yet"
     return Strip(
         leaves="One sketch for each photo: a coarse picture, most of it noise.",
@@ -187,7 +187,7 @@ def _strip(studio: Studio, one: DataSet, found: dict[str, Any] | None, how: str)
         proven="none",
         attacked=known,
         says="photos of yours, by the best attacker below; fewer is safer",
-        bar=budget_of(studio, one),
+        bar=budget_of(workbench, one),
         note="Sketches have no ε that means anything.",
         attacked_word="recognised by attack",
     )

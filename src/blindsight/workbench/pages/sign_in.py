@@ -9,7 +9,7 @@ import hmac
 from fastapi import APIRouter, Request
 from fastapi.responses import RedirectResponse, Response
 
-from blindsight.workbench.infra.access import Parts, Studio
+from blindsight.workbench.infra.access import Parts, Workbench
 from blindsight.workbench.infra.guard import SESSION_COOKIE
 from blindsight.workbench.infra.identity import LOCAL, Identity
 from blindsight.workbench.infra.problems import Problem
@@ -22,13 +22,13 @@ _LONGEST_KEY = 200
 
 
 @router.get("/login")
-def login_page(request: Request, studio: Parts) -> Response:
+def login_page(request: Request, workbench: Parts) -> Response:
     """Where a key is pasted."""
-    return render(request, studio, "login.html", {"title": "Sign in", "failed": False})
+    return render(request, workbench, "login.html", {"title": "Sign in", "failed": False})
 
 
 @router.post("/login")
-async def login(request: Request, studio: Parts) -> Response:
+async def login(request: Request, workbench: Parts) -> Response:
     """A key becomes a session in a cookie that scripts cannot read."""
     if (
         request.headers.get("content-type", "").partition(";")[0]
@@ -41,24 +41,24 @@ async def login(request: Request, studio: Parts) -> Response:
         request.state.csrf.encode(), token.encode()
     ):
         raise Problem("cross_site")
-    answer = await signed_in(request, studio, key)
+    answer = await signed_in(request, workbench, key)
     return answer or render(
-        request, studio, "login.html", {"title": "Sign in", "failed": True}, status=401
+        request, workbench, "login.html", {"title": "Sign in", "failed": True}, status=401
     )
 
 
 @router.post("/logout")
-def logout(request: Request, studio: Parts) -> Response:
+def logout(request: Request, workbench: Parts) -> Response:
     """Ends the session."""
     if request.state.session:
-        studio.keys.close_session(request.state.session)
+        workbench.keys.close_session(request.state.session)
     answer = Response(status_code=204)
-    answer.delete_cookie(studio.settings.cookie(SESSION_COOKIE))
+    answer.delete_cookie(workbench.settings.cookie(SESSION_COOKIE))
     return answer
 
 
 async def signed_in(
-    request: Request, studio: Studio, key: str, *, link: bool = False
+    request: Request, workbench: Workbench, key: str, *, link: bool = False
 ) -> Response | None:
     """To the first page with a session, or None where the key is nobody's.
 
@@ -67,14 +67,14 @@ async def signed_in(
     """
 
     def look() -> tuple[Identity, str] | None:
-        identity = studio.keys.identify(key.strip()) if 0 < len(key) <= _LONGEST_KEY else None
+        identity = workbench.keys.identify(key.strip()) if 0 < len(key) <= _LONGEST_KEY else None
         if identity is None or (link and identity != LOCAL):
             return None
-        return identity, studio.keys.open_session(identity)
+        return identity, workbench.keys.open_session(identity)
 
-    found = await studio.ledger_lane.run(look)
+    found = await workbench.ledger_lane.run(look)
     if found is None:
         return None
     answer = RedirectResponse("/", status_code=303)
-    keep_cookie(answer, request, studio.settings.cookie(SESSION_COOKIE), found[1])
+    keep_cookie(answer, request, workbench.settings.cookie(SESSION_COOKIE), found[1])
     return answer

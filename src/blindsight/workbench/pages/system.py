@@ -27,12 +27,12 @@ class Health(BaseModel):
 
 
 @router.get("/health", summary="Is the workbench well?", responses=documented("ledger"))
-async def health(studio: Parts) -> Health:
+async def health(workbench: Parts) -> Health:
     """Answers once the database can be read; on threads of its own, so that no other work delays
     it.
     """
-    await studio.health_lane.run(studio.jobs.counts)
-    return Health(status="ok", version=__version__, decoder=list(studio.decoders.known_walls()))
+    await workbench.health_lane.run(workbench.jobs.counts)
+    return Health(status="ok", version=__version__, decoder=list(workbench.decoders.known_walls()))
 
 
 @router.get(
@@ -41,12 +41,12 @@ async def health(studio: Parts) -> Health:
     summary="Counts for Prometheus",
     responses=documented(),
 )
-def metrics(studio: Parts, asker: Owner) -> PlainTextResponse:
+def metrics(workbench: Parts, asker: Owner) -> PlainTextResponse:
     """Requests, seconds, charges, refused images, jobs, memory."""
-    gauges = {f"jobs_{state}": float(n) for state, n in studio.jobs.counts().items()}
+    gauges = {f"jobs_{state}": float(n) for state, n in workbench.jobs.counts().items()}
     gauges["resident_bytes"] = _resident()
     gauges["peak_resident_bytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024.0
-    return PlainTextResponse(studio.metrics.page(gauges), media_type="text/plain; version=0.0.4")
+    return PlainTextResponse(workbench.metrics.page(gauges), media_type="text/plain; version=0.0.4")
 
 
 @router.get("/docs", include_in_schema=False)

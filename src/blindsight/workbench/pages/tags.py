@@ -16,7 +16,7 @@ from fastapi.responses import Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from blindsight.core.storage import write_atomically
-from blindsight.workbench.infra.access import DataSetId, Owner, Parts, Studio, scanned
+from blindsight.workbench.infra.access import DataSetId, Owner, Parts, Workbench, scanned
 from blindsight.workbench.infra.datasets import DataSet, DataSets
 from blindsight.workbench.infra.problems import Problem, documented
 from blindsight.workbench.infra.shell import Strip, plain, render
@@ -85,9 +85,9 @@ class Names(BaseModel):
 
 
 @router.get("/tags", include_in_schema=False)
-async def page(request: Request, studio: Parts, dataset: str | None = None) -> Response:
+async def page(request: Request, workbench: Parts, dataset: str | None = None) -> Response:
     """Tagging spends nothing; learning has a price."""
-    return await studio.ledger_lane.run(_page, request, studio, dataset)
+    return await workbench.ledger_lane.run(_page, request, workbench, dataset)
 
 
 @router.get(
@@ -97,14 +97,14 @@ async def page(request: Request, studio: Parts, dataset: str | None = None) -> R
 )
 def shown(
     dataset: DataSetId,
-    studio: Parts,
+    workbench: Parts,
     asker: Owner,
     start: Annotated[int, Query(ge=0, le=100_000, description="From which on.")] = 0,
 ) -> Shown:
     """For the owner: exact, and never charged."""
-    one = scanned(studio, dataset)
-    kept, known = labels_of(studio.datasets, one), _thought(studio.datasets, one)
-    photos = studio.datasets.photos(one)
+    one = scanned(workbench, dataset)
+    kept, known = labels_of(workbench.datasets, one), _thought(workbench.datasets, one)
+    photos = workbench.datasets.photos(one)
     photos.sort(key=lambda photo: (photo.id in kept["given"], _certainty(known.get(photo.id))))
     page = [
         Tagged(id=photo.id, name=photo.name, tags=_tags(kept, known, photo.id))
@@ -116,19 +116,19 @@ def shown(
 @router.post(
     "/api/tags/{dataset}", summary="Correct a tag", responses=documented("not_found", "conflict")
 )
-def change(dataset: DataSetId, order: Change, studio: Parts, asker: Owner) -> Tagged:
+def change(dataset: DataSetId, order: Change, workbench: Parts, asker: Owner) -> Tagged:
     """Kept in the vault; it changes the model only when you learn again."""
-    one = scanned(studio, dataset)
-    photo = next((p for p in studio.datasets.photos(one) if p.id == order.photo), None)
+    one = scanned(workbench, dataset)
+    photo = next((p for p in workbench.datasets.photos(one) if p.id == order.photo), None)
     with _writing:
-        kept = labels_of(studio.datasets, one)
+        kept = labels_of(workbench.datasets, one)
         if photo is None or order.tag not in kept["names"]:
             raise Problem("not_found")
-        known = _thought(studio.datasets, one)
+        known = _thought(workbench.datasets, one)
         on = {tag.name for tag in _tags(kept, known, photo.id) if tag.on}
         on = on | {order.tag} if order.on else on - {order.tag}
         kept["given"][photo.id] = sorted(on)
-        _keep(studio.datasets, one, kept)
+        _keep(workbench.datasets, one, kept)
     return Tagged(id=photo.id, name=photo.name, tags=_tags(kept, known, photo.id))
 
 
@@ -137,9 +137,9 @@ def change(dataset: DataSetId, order: Change, studio: Parts, asker: Owner) -> Ta
     summary="Set the labels",
     responses=documented("not_found", "conflict"),
 )
-def set_names(dataset: DataSetId, order: Names, studio: Parts, asker: Owner) -> Next:
+def set_names(dataset: DataSetId, order: Names, workbench: Parts, asker: Owner) -> Next:
     """They stand in the model file: they are public. Choose them without looking."""
-    one = scanned(studio, dataset)
+    one = scanned(workbench, dataset)
     names = list(
         dict.fromkeys(
             " ".join(part.split())[:40] for part in order.names.split(",") if part.strip()
@@ -148,12 +148,12 @@ def set_names(dataset: DataSetId, order: Names, studio: Parts, asker: Owner) -> 
     if len(names) < 2 or not all(name.isprintable() for name in names):
         raise Problem("invalid")
     with _writing:
-        kept = labels_of(studio.datasets, one)
+        kept = labels_of(workbench.datasets, one)
         kept["names"] = names
         kept["given"] = {
             photo: [t for t in tags if t in names] for photo, tags in kept["given"].items()
         }
-        _keep(studio.datasets, one, kept)
+        _keep(workbench.datasets, one, kept)
     return Next(next=f"/tags?dataset={one.id}")
 
 
@@ -163,14 +163,14 @@ def set_names(dataset: DataSetId, order: Names, studio: Parts, asker: Owner) -> 
     summary="Learn the labels",
     responses=documented("not_found", "conflict", "busy", "budget", "needs_torch"),
 )
-def learn(dataset: DataSetId, studio: Parts, asker: Owner) -> Next:
+def learn(dataset: DataSetId, workbench: Parts, asker: Owner) -> Next:
     """Charged once, per labelled photo, before anything is learned."""
-    one = scanned(studio, dataset)
-    if len(labels_of(studio.datasets, one)["given"]) < LEAST:
+    one = scanned(workbench, dataset)
+    if len(labels_of(workbench.datasets, one)["given"]) < LEAST:
         raise Problem("conflict")
-    if budget_of(studio, one).left < one.price(EPSILON):
+    if budget_of(workbench, one).left < one.price(EPSILON):
         raise Problem("budget")
-    job = studio.jobs.add("tags", {"dataset": one.id}, asker.name)
+    job = workbench.jobs.add("tags", {"dataset": one.id}, asker.name)
     return Next(next=f"/tags?dataset={one.id}", job=job["id"])
 
 
@@ -180,14 +180,14 @@ def learn(dataset: DataSetId, studio: Parts, asker: Owner) -> Next:
     summary="Start from the label names alone",
     responses=documented("not_found", "conflict", "busy"),
 )
-def start_from_words(dataset: DataSetId, studio: Parts, asker: Owner) -> Next:
+def start_from_words(dataset: DataSetId, workbench: Parts, asker: Owner) -> Next:
     """Public knowledge about these words; no photo of yours is learned from, so nothing is
     charged.
     """
-    one = scanned(studio, dataset)
-    if len(labels_of(studio.datasets, one)["names"]) < 2 or one.features == "pixels":
+    one = scanned(workbench, dataset)
+    if len(labels_of(workbench.datasets, one)["names"]) < 2 or one.features == "pixels":
         raise Problem("conflict")
-    job = studio.jobs.add("tags", {"dataset": one.id, "step": "words"}, asker.name)
+    job = workbench.jobs.add("tags", {"dataset": one.id, "step": "words"}, asker.name)
     return Next(next=f"/tags?dataset={one.id}", job=job["id"])
 
 
@@ -197,19 +197,19 @@ def start_from_words(dataset: DataSetId, studio: Parts, asker: Owner) -> Next:
     summary="Publish a tag of each photo",
     responses=documented("not_found", "conflict", "not_worth_it", "busy", "budget"),
 )
-def publish(dataset: DataSetId, order: Sure, studio: Parts, asker: Owner) -> Next:
+def publish(dataset: DataSetId, order: Sure, workbench: Parts, asker: Owner) -> Next:
     """One tag of each photo, wrong on purpose now and then, under random numbers; charged per
     photo, once.
     """
-    one = scanned(studio, dataset)
-    quality = _quality(studio.datasets, one)
+    one = scanned(workbench, dataset)
+    quality = _quality(workbench.datasets, one)
     if quality is None:
         raise Problem("conflict")
     if not quality.get("worth"):
         raise Problem("not_worth_it")
-    if budget_of(studio, one).left < one.price(PUBLISHED):
+    if budget_of(workbench, one).left < one.price(PUBLISHED):
         raise Problem("budget")
-    job = studio.jobs.add("tags", {"dataset": one.id, "step": "publish"}, asker.name)
+    job = workbench.jobs.add("tags", {"dataset": one.id, "step": "publish"}, asker.name)
     return Next(next=f"/tags?dataset={one.id}", job=job["id"])
 
 
@@ -219,14 +219,14 @@ def publish(dataset: DataSetId, order: Sure, studio: Parts, asker: Owner) -> Nex
     response_class=Response,
     responses=documented("not_found", "conflict") | {200: {"content": {"text/csv": {}}}},
 )
-def export(dataset: DataSetId, studio: Parts, asker: Owner) -> Response:
+def export(dataset: DataSetId, workbench: Parts, asker: Owner) -> Response:
     """File names and exact tags: not protected, and not to be given away."""
-    one = scanned(studio, dataset)
-    kept, known = labels_of(studio.datasets, one), _thought(studio.datasets, one)
+    one = scanned(workbench, dataset)
+    kept, known = labels_of(workbench.datasets, one), _thought(workbench.datasets, one)
     sheet = io.StringIO()
     writer = csv.writer(sheet)
     writer.writerow(["photo", "tags", "given by you"])
-    for photo in studio.datasets.photos(one):
+    for photo in workbench.datasets.photos(one):
         on = [tag.name for tag in _tags(kept, known, photo.id) if tag.on]
         writer.writerow(
             [
@@ -239,14 +239,14 @@ def export(dataset: DataSetId, studio: Parts, asker: Owner) -> Response:
     return Response(sheet.getvalue(), media_type="text/csv", headers=headers)
 
 
-def _page(request: Request, studio: Studio, dataset: str | None) -> Response:
+def _page(request: Request, workbench: Workbench, dataset: str | None) -> Response:
     context: dict[str, Any] = {"title": "Tags", "sets": [], "one": None}
     if request.state.identity is not None:
-        sets, one = chosen(studio, dataset)
+        sets, one = chosen(workbench, dataset)
         context |= {"sets": sets, "one": one, "least": LEAST, "epsilon": EPSILON}
         if one is not None:
-            kept, quality = labels_of(studio.datasets, one), _quality(studio.datasets, one)
-            bar = budget_of(studio, one)
+            kept, quality = labels_of(workbench.datasets, one), _quality(workbench.datasets, one)
+            bar = budget_of(workbench, one)
             context |= {
                 "names": kept["names"],
                 "labelled": len(kept["given"]),
@@ -255,7 +255,7 @@ def _page(request: Request, studio: Studio, dataset: str | None) -> Response:
             }
             context |= {"published": PUBLISHED, "truth": _truth(len(kept["names"]))}
             context["out"] = [r for r in one.releases if r.kind == "published"]
-            context["job"] = studio.jobs.under_way("tags", dataset=one.id)
+            context["job"] = workbench.jobs.under_way("tags", dataset=one.id)
             context["strip"] = Strip(
                 leaves="The tag model, if you hand it over: one file with your label names.",
                 stays="The photos, which photo has which tag, your corrections.",
@@ -266,7 +266,7 @@ def _page(request: Request, studio: Studio, dataset: str | None) -> Response:
                 bar=bar,
                 note="Tagging spends nothing.",
             )
-    return render(request, studio, "tags.html", context)
+    return render(request, workbench, "tags.html", context)
 
 
 def plain_cell(text: str) -> str:

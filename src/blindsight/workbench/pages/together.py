@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
 from blindsight.privacy import Cost
-from blindsight.workbench.infra.access import Owner, Parts, Studio, Trainer
+from blindsight.workbench.infra.access import Owner, Parts, Trainer, Workbench
 from blindsight.workbench.infra.datasets import DataSet, DataSets, today
 from blindsight.workbench.infra.federations import COLUMNS, MOST_SITES, Run, read_invitation
 from blindsight.workbench.infra.problems import Problem, documented
@@ -97,10 +97,10 @@ class RunState(BaseModel):
 
 @router.get("/together", include_in_schema=False)
 async def page(
-    request: Request, studio: Parts, run: str | None = None, dataset: str | None = None
+    request: Request, workbench: Parts, run: str | None = None, dataset: str | None = None
 ) -> Response:
     """Opening it links this machine to nobody."""
-    return await studio.ledger_lane.run(_page, request, studio, run, dataset)
+    return await workbench.ledger_lane.run(_page, request, workbench, run, dataset)
 
 
 @router.post(
@@ -108,11 +108,11 @@ async def page(
     status_code=201,
     responses=documented("not_found", "too_few_labels", "budget"),
 )
-async def start(order: Start, studio: Parts, asker: Owner) -> Next:
+async def start(order: Start, workbench: Parts, asker: Owner) -> Next:
     """Start a run: keys and invitations are made, and this machine begins to collect."""
 
     def make() -> Run:
-        one = studio.datasets.get(order.dataset)
+        one = workbench.datasets.get(order.dataset)
         others = [" ".join(part.split()) for part in order.sites.split(",") if part.strip()]
         sites = (one.name, *others)
         title = " ".join(order.title.split())
@@ -123,8 +123,8 @@ async def start(order: Start, studio: Parts, asker: Owner) -> Next:
         )
         if not fit or not all(word.isprintable() and len(word) <= 60 for word in (title, *sites)):
             raise Problem("invalid")
-        classes = tuple(labels_of(studio.datasets, one)["names"])
-        rows, labels = _labelled(studio.datasets, one, classes)
+        classes = tuple(labels_of(workbench.datasets, one)["names"])
+        rows, labels = _labelled(workbench.datasets, one, classes)
         epsilon = float(order.noise) if order.noise else None
         run = Run(
             id=secrets.token_hex(6),
@@ -140,12 +140,12 @@ async def start(order: Start, studio: Parts, asker: Owner) -> Next:
             dataset=one.id,
             photos=len(rows),
         )
-        _charge(studio, one, run)
-        started: Run = studio.federations.start(run, rows, labels)
+        _charge(workbench, one, run)
+        started: Run = workbench.federations.start(run, rows, labels)
         return started
 
-    run = await studio.ledger_lane.run(make)
-    studio.federations.go_on(run)
+    run = await workbench.ledger_lane.run(make)
+    workbench.federations.go_on(run)
     return Next(next=f"/together?run={run.id}")
 
 
@@ -165,7 +165,7 @@ async def start(order: Start, studio: Parts, asker: Owner) -> Next:
 )
 async def join(
     request: Request,
-    studio: Parts,
+    workbench: Parts,
     asker: Owner,
     dataset: Annotated[
         str, Query(pattern="^[0-9a-f]{12}$", description="On whose photos this site learns.")
@@ -176,24 +176,24 @@ async def join(
 
     def make() -> Run:
         invited, parties = read_invitation(text)
-        one = studio.datasets.get(dataset)
+        one = workbench.datasets.get(dataset)
         if one.features != invited.features:
             raise Problem("other_features")
-        rows, labels = _labelled(studio.datasets, one, invited.classes)
+        rows, labels = _labelled(workbench.datasets, one, invited.classes)
         mine = replace(invited, dataset=one.id, photos=len(rows))
-        _charge(studio, one, mine)
-        joined: Run = studio.federations.join(mine, parties, rows, labels)
+        _charge(workbench, one, mine)
+        joined: Run = workbench.federations.join(mine, parties, rows, labels)
         return joined
 
-    run = await studio.ledger_lane.run(make)
-    studio.federations.go_on(run)
+    run = await workbench.ledger_lane.run(make)
+    workbench.federations.go_on(run)
     return Next(next=f"/together?run={run.id}")
 
 
 @router.get("/api/together/{run}", summary="How far a run is", responses=documented("not_found"))
-def state(run: RunId, studio: Parts, asker: Trainer) -> RunState:
+def state(run: RunId, workbench: Parts, asker: Trainer) -> RunState:
     """As this site sees it: rounds, and at the collector, who has come."""
-    return _state(studio, studio.federations.get(run))
+    return _state(workbench, workbench.federations.get(run))
 
 
 @router.get(
@@ -203,14 +203,14 @@ def state(run: RunId, studio: Parts, asker: Trainer) -> RunState:
     responses=documented("not_found") | {200: {"content": {"text/plain": {}}}},
 )
 def invitation(
-    run: RunId, number: Annotated[int, Path(ge=2, le=32)], studio: Parts, asker: Owner
+    run: RunId, number: Annotated[int, Path(ge=2, le=32)], workbench: Parts, asker: Owner
 ) -> FileResponse:
     """For one site: send it as you would send a password.
 
     It is deleted here once the site has come.
     """
-    found = studio.federations.get(run)
-    path = studio.federations.invitation(found, number)
+    found = workbench.federations.get(run)
+    path = workbench.federations.invitation(found, number)
     if not path.is_file():
         raise Problem("not_found")
     word = (
@@ -225,9 +225,9 @@ def invitation(
     response_class=FileResponse,
     responses=documented("not_found") | {200: {"content": {"application/octet-stream": {}}}},
 )
-def model(run: RunId, studio: Parts, asker: Owner) -> FileResponse:
+def model(run: RunId, workbench: Parts, asker: Owner) -> FileResponse:
     """Once the last round is learned."""
-    path = studio.federations.root / studio.federations.get(run).id / "model.safetensors"
+    path = workbench.federations.root / workbench.federations.get(run).id / "model.safetensors"
     if not path.is_file():
         raise Problem("not_found")
     return FileResponse(path, media_type="application/octet-stream", filename="model.safetensors")
@@ -239,28 +239,28 @@ def model(run: RunId, studio: Parts, asker: Owner) -> FileResponse:
     responses=documented("not_found"),
 )
 async def change(
-    run: RunId, what: Literal["pause", "go-on", "leave"], studio: Parts, asker: Owner
+    run: RunId, what: Literal["pause", "go-on", "leave"], workbench: Parts, asker: Owner
 ) -> Next:
     """Leaving keeps what was already summed in, and deletes this site's keys."""
-    found = await studio.ledger_lane.run(studio.federations.get, run)
+    found = await workbench.ledger_lane.run(workbench.federations.get, run)
     if found.state in ("left", "done"):
         raise Problem("conflict")
     if what == "go-on":
-        found = await studio.federations.rest(found, "running")
-        studio.federations.go_on(found)
+        found = await workbench.federations.rest(found, "running")
+        workbench.federations.go_on(found)
     else:
-        await studio.federations.rest(found, "left" if what == "leave" else "paused")
+        await workbench.federations.rest(found, "left" if what == "leave" else "paused")
     return Next(next=f"/together?run={found.id}")
 
 
-def _charge(studio: Studio, one: DataSet, run: Run) -> None:
+def _charge(workbench: Workbench, one: DataSet, run: Run) -> None:
     """With noise, what all rounds together may tell about one photo: a site's bound bounds each of
     its photos.
     """
     if run.epsilon is not None:
         units = ("record", "person") if one.most else ("record",)
         costs = tuple(Cost(epsilon=run.epsilon, delta=run.delta, unit=unit) for unit in units)  # type: ignore[arg-type]
-        studio.budgets.named(one.account, create=True).charge(
+        workbench.budgets.named(one.account, create=True).charge(
             costs, what="training together", key=f"run {run.id}"
         )
 
@@ -302,8 +302,8 @@ def _is_address(host: str) -> bool:
         return False
 
 
-def _state(studio: Studio, run: Run) -> RunState:
-    says = studio.federations.progress(run)
+def _state(workbench: Workbench, run: Run) -> RunState:
+    says = workbench.federations.progress(run)
     rounds = [
         Round(
             round=line["round"],
@@ -323,7 +323,7 @@ def _state(studio: Studio, run: Run) -> RunState:
         planned=run.rounds,
         start=says.get("start"),
         alone=says.get("alone"),
-        sites=[_site(studio, run, says, number) for number in range(1, len(run.sites) + 1)],
+        sites=[_site(workbench, run, says, number) for number in range(1, len(run.sites) + 1)],
     )
 
 
@@ -377,7 +377,7 @@ def _and(names: list[str]) -> str:
     )
 
 
-def _site(studio: Studio, run: Run, says: dict[str, Any], number: int) -> SiteState:
+def _site(workbench: Workbench, run: Run, says: dict[str, Any], number: int) -> SiteState:
     you = number == run.number
     came = says.get("joined", {}).get(str(number)) is not None
     if you:
@@ -394,19 +394,21 @@ def _site(studio: Studio, run: Run, says: dict[str, Any], number: int) -> SiteSt
         )
     else:
         word, line = ("here", "joined") if came else ("away", "invited, not joined")
-    there = run.host and not you and studio.federations.invitation(run, number).is_file()
+    there = run.host and not you and workbench.federations.invitation(run, number).is_file()
     link = f"/api/together/{run.id}/invitation/{number}" if there else None
     return SiteState(name=run.sites[number - 1], you=you, state=word, says=line, invitation=link)
 
 
-def _page(request: Request, studio: Studio, number: str | None, dataset: str | None) -> Response:
+def _page(
+    request: Request, workbench: Workbench, number: str | None, dataset: str | None
+) -> Response:
     context: dict[str, Any] = {"title": "Train together", "sets": [], "one": None, "run": None}
     identity = request.state.identity
     if identity is not None:
         owner = identity.role == "owner"
-        runs = studio.federations.listed()
-        run = studio.federations.get(number) if number is not None else next(iter(runs), None)
-        sets, one = chosen(studio, dataset) if owner else ([], None)
+        runs = workbench.federations.listed()
+        run = workbench.federations.get(number) if number is not None else next(iter(runs), None)
+        sets, one = chosen(workbench, dataset) if owner else ([], None)
         if run is not None and owner:
             one = next((each for each in sets if each.id == run.dataset), one)
         context |= {
@@ -417,14 +419,14 @@ def _page(request: Request, studio: Studio, number: str | None, dataset: str | N
             "owner": owner,
             "most": MOST_SITES,
         }
-        context["strip"] = _strip(studio, one, run)
+        context["strip"] = _strip(workbench, one, run)
         if run is not None:
-            context["state"] = _state(studio, run)
+            context["state"] = _state(workbench, run)
             context["port"] = run.address
-    return render(request, studio, "together.html", context, roles=("aggregator",))
+    return render(request, workbench, "together.html", context, roles=("aggregator",))
 
 
-def _strip(studio: Studio, one: DataSet | None, run: Run | None) -> Strip:
+def _strip(workbench: Workbench, one: DataSet | None, run: Run | None) -> Strip:
     noise = run.epsilon if run is not None else None
     others = max(2, len(run.sites) - 1) if run is not None else 2
     says = (
@@ -441,7 +443,7 @@ def _strip(studio: Studio, one: DataSet | None, run: Run | None) -> Strip:
         proven=f"ε {plain(noise)}" if noise else "none without noise",
         attacked="not yet" if noise else "the sum is exact",
         says=says,
-        bar=budget_of(studio, one) if one is not None else None,
+        bar=budget_of(workbench, one) if one is not None else None,
         note="Paid for this run when it was joined."
         if noise
         else "Exact sums are not charged: they have no ε.",

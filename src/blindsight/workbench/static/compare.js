@@ -1,5 +1,5 @@
 // Compare: one pair after the other; arrows answer, Z takes back.
-import { ask, attempt, byId } from "./studio.js";
+import { ask, attempt, byId } from "./workbench.js";
 
 const place = byId("pair"), dataset = place.dataset.dataset, address = (photo) => `/api/datasets/${dataset}/photos/${photo}`;
 let pair = null, busy = false;

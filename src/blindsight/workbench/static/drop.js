@@ -1,5 +1,5 @@
 // Dropped images or a zip: sent one by one, then read; the page goes on where the answer says.
-import { ask, attempt, byId, say } from "./studio.js";
+import { ask, attempt, byId, say } from "./workbench.js";
 
 async function take(files) {
   if (!files.length) return;

@@ -1,5 +1,5 @@
 // Protect: the chosen budget in every place that names it, and what each choice of whom to protect needs.
-// Jobs and forms are followed by studio.js.
+// Jobs and forms are followed by workbench.js.
 const dropped = document.getElementById("drop-protect");
 dropped?.addEventListener("change", () => { document.querySelector("[data-drop-person]").hidden = dropped.value === "photo"; });
 const whom = document.getElementById("protect");

@@ -1,5 +1,5 @@
 // Search: by a picture or a stored photo; another order asks by name and sends nothing again.
-import { ask, attempt, byId, element, fill, picture, say } from "./studio.js";
+import { ask, attempt, byId, element, fill, picture, say } from "./workbench.js";
 
 const dataset = byId("search").dataset.dataset, rerank = byId("rerank"), file = byId("file"), base = `/api/search/${dataset}`;
 const FIRST = 12;

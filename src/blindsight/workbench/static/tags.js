@@ -1,5 +1,5 @@
 // Tags: a page of photos, the least certain first; a press corrects.
-import { ask, attempt, byId, element, fill } from "./studio.js";
+import { ask, attempt, byId, element, fill } from "./workbench.js";
 
 const dataset = byId("tags").dataset.dataset;
 let start = 0, total = 0;

@@ -1,5 +1,5 @@
 // Train together: the run as it goes, asked for every second; joining by a file or by its text.
-import { ask, attempt, byId, element, fill, pause, row, say } from "./studio.js";
+import { ask, attempt, byId, element, fill, pause, row, say } from "./workbench.js";
 
 const place = byId("run");
 const SVG = "http://www.w3.org/2000/svg";

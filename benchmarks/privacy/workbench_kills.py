@@ -30,7 +30,7 @@ from blindsight.workbench.infra.jobs import ENDED, Jobs
 from blindsight.workbench.pages import photo_library
 from blindsight.workbench.pages.home import open_account
 
-__all__ = ["Studio"]
+__all__ = ["Workbench"]
 
 _COLOURS = {
     "dusk": (200, 90, 60),
@@ -41,7 +41,7 @@ _COLOURS = {
 _STEPS = ("release", "learn", "publish", "compare")
 
 
-class Studio:
+class Workbench:
     """One job after the other, each of the four kinds in turn, each on a data set and an account of
     its own.
     """
@@ -52,20 +52,18 @@ class Studio:
         encoder.default_features = lambda: "pixels"  # the network is not what is tested here
         self._photos, self.due = _photos(base / "photos"), 0
         (base / "state").mkdir()
-        self._settings = Settings(
-            state=base / "state", prepare=False, keys="off", photo_budget=64.0
-        )
-        self._studio: Any = create_app(self._settings).state.studio
+        self._settings = Settings(state=base / "state", keys="off", photo_budget=64.0)
+        self._workbench: Any = create_app(self._settings).state.workbench
         self._sets: list[DataSet] = []
         self._job = ""
 
     def begin(self) -> None:
-        step, datasets = _STEPS[self.due % 4], self._studio.datasets
+        step, datasets = _STEPS[self.due % 4], self._workbench.datasets
         one = datasets.add(f"Photos {self.due}", self._photos)
-        open_account(self._studio, one)
+        open_account(self._workbench, one)
         self._sets.append(photo_library.scan(datasets, one, lambda *_: None))
         kind, arguments = self._order(self._sets[-1], step)
-        self._job = self._studio.jobs.add(kind, arguments, "local")["id"]
+        self._job = self._workbench.jobs.add(kind, arguments, "local")["id"]
         self.due += 1
 
     def run(self) -> None:
@@ -96,11 +94,11 @@ class Studio:
         """
         found = {
             str(path): hashlib.sha256(path.read_bytes()).digest()
-            for path in self._studio.datasets.given.rglob("*")
+            for path in self._workbench.datasets.given.rglob("*")
             if path.is_file() and path.suffix in (".safetensors", ".csv")
         }
         for one in self._sets:
-            database = self._studio.datasets.vault(one) / "vault" / "records.db"
+            database = self._workbench.datasets.vault(one) / "vault" / "records.db"
             with sqlite3.connect(
                 database
             ) as connection:  # it may have to put in order what a kill left
@@ -117,7 +115,7 @@ class Studio:
         return count
 
     def _order(self, one: DataSet, step: str) -> tuple[str, dict[str, Any]]:
-        datasets, number = self._studio.datasets, secrets.token_hex(6)
+        datasets, number = self._workbench.datasets, secrets.token_hex(6)
         vault, photos = datasets.vault(one), datasets.photos(one)
         if step == "release":
             made = Release(

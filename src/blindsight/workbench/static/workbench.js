@@ -31,7 +31,7 @@ export async function ask(method, address, body, more = {}) {
   return answer.status === 204 ? null : answer.json();
 }
 
-// Ask again while the studio is still getting ready.
+// Ask again while the workbench is still getting ready.
 export async function askWhenReady(method, address, waiting) {
   for (;;) {
     try {

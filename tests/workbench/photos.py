@@ -78,6 +78,7 @@ def work(app: Any, kind: Any, arguments: dict[str, Any]) -> dict[str, Any]:
     context = JobContext(app.state.workbench.settings, job, 1)
     try:
         result: dict[str, Any] = kind.run(arguments, context)
+        context.finish(result)
     finally:
         context.database.close()
     return result

@@ -43,6 +43,9 @@ class Visit:
         self.page.goto(f"{self.url}/{name}")
         return self.page
 
+    def text(self, selector: str) -> str:
+        return str(self.page.locator(selector).inner_text())
+
 
 @pytest.fixture
 def visit(browser: Any, live: Any, tmp_path: Path, request: Any) -> Iterator[Visit]:

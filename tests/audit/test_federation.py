@@ -15,8 +15,8 @@ from blindsight.audit.methods.federated.attacks import (
 )
 from blindsight.audit.methods.federated.cheats import CHEATS
 from blindsight.federated import keys
-from blindsight.federated.messages import Code
 from blindsight.federated.paillier import PrivateKey
+from blindsight.federated.sums.messages import Code
 
 
 @pytest.fixture(scope="module")
@@ -59,16 +59,21 @@ def test_matching_needs_a_unique_explanation() -> None:
     assert match_activity(activity[:1], published[:1]).tolist() == [-1, -1, -1, -1]
 
 
+OUTCOMES = {"SUM ONLY", "ERASED", "OUTVOTED", "NAMED"}
+
+
 @pytest.mark.parametrize("cheat", CHEATS)
 def test_a_cheating_party_is_stopped_by_a_rule(cheat: str) -> None:
-    assert CHEATS[cheat]() in Code.__members__
+    stopped = CHEATS[cheat]()
+    assert stopped in Code.__members__ or stopped in OUTCOMES
 
 
-@pytest.mark.parametrize(
-    "change", [lambda blocks: [*blocks, blocks[0]], lambda blocks: blocks[:-1]], ids=["+1", "-1"]
-)
-def test_a_key_of_one_block_more_or_less_is_not_decrypted(change) -> None:
-    stage = cheats._Stage()
-    whole = stage.product(cheats._ALL)
-    assert cheats._code(stage.ask(stage.request(cheats._ALL, change(whole)))) == "SHARES"
-    assert not cheats._code(stage.ask(stage.request(cheats._ALL, whole)))
+def test_attacks_are_stopped_by_rules_and_not_by_the_way_they_ask() -> None:
+    """The same stage gives an honest aggregator what it asks for."""
+    assert len(CHEATS) >= 24
+    stage = cheats.Stage()
+    assert stage.ask(stage.everybody) == ""
+    stage = cheats.Stage()
+    stage.spoil()
+    stage.open(2)
+    assert stage.ask((1, 2, 3)) == ""

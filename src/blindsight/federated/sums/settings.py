@@ -1,0 +1,260 @@
+"""What all parties of a secure sum agree on before the first round."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+from blindsight.core import checks
+from blindsight.core.errors import InvalidParameter
+from blindsight.federated.fixedpoint import FixedPoint
+from blindsight.federated.noise import GaussianShares
+from blindsight.federated.pad.cipher import MOST_VALUE_BITS
+from blindsight.federated.pad.parameters import LONGEST, Parameters, choose
+from blindsight.federated.sums.field import KeySharing
+from blindsight.federated.wire import Reader, Writer
+
+__all__ = ["MOST_HOLDERS", "Settings"]
+
+MOST_HOLDERS: Final = 20
+_DEFAULT_HOLDERS = 5
+_MOST_USERS = 1 << 16
+_NO_LIMIT = 1 << 32
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """The settings of one federation; settings that do not fit together are refused here.
+
+    Parameters
+    ----------
+    dimension : int
+        The length of every update.
+    users : int
+        How many users are enrolled, at least 3: with two, each learns the other's update by
+        subtracting its own from the sum.
+    bound, bits : float, int
+        Fixed point: weights in [-bound, bound] as whole numbers of `bits` bits.
+    holders : int, optional
+        How many key holders there are, 3 to 20. By default up to 20 users are their own holders,
+        and larger federations have 5.
+    colluders : int
+        How many users may tell the aggregator what they know without anybody else's update being
+        exposed.
+    most_users : int, optional
+        The largest number of users in one round (K); by default all users.
+    least_users : int, optional
+        The fewest contributors of a round that is opened. By default and at least the hiding set
+        without noise; with noise at least colluders + 2.
+    across_rounds : bool, optional
+        Whether holders also protect against combinations of sums of different rounds (the labels
+        `ever`). By default True without noise and False with noise.
+    clip : float, optional
+        The largest l2 norm of an update. Users scale their updates down to it, and everybody
+        refuses a sum that is longer than so many clipped updates can be, so that one user cannot
+        move the mean outside the ball of this radius. With noise, `noise` has its own clip.
+    rounds : int
+        How many sums a user lets be opened with its update in them; with noise, how often it
+        contributes.
+    noise : GaussianShares, optional
+        The noise of which every user adds its share; `bound` and `bits` are then those of its code.
+
+    Example
+    -------
+    >>> settings = Settings(dimension=1000, users=100, holders=5)
+    >>> settings.needed, settings.hiding_set, settings.least_users
+    (4, 34, 34)
+    """
+
+    dimension: int
+    users: int
+    bound: float = 1.0
+    bits: int = 16
+    holders: int | None = None
+    colluders: int = 1
+    most_users: int | None = None
+    least_users: int | None = None
+    across_rounds: bool | None = None
+    clip: float | None = None
+    rounds: int = _NO_LIMIT
+    noise: GaussianShares | None = None
+
+    def __post_init__(self) -> None:
+        checks.whole("dimension", self.dimension)
+        checks.whole("rounds", self.rounds)
+        if checks.whole("users", self.users) < 3:
+            raise InvalidParameter(
+                f"users must be at least 3, got {self.users}: with two users each learns the "
+                "other's update by subtracting its own. Let each send its own update with noise."
+            )
+        if self.dimension > LONGEST or self.users > _MOST_USERS:
+            raise InvalidParameter(
+                f"at most {LONGEST:,} weights and {_MOST_USERS:,} users are possible, got "
+                f"{self.dimension:,} and {self.users:,}."
+            )
+        self._set_defaults()
+        self._check_sets()
+        self._check_noise()
+        if self.bits > MOST_VALUE_BITS:
+            raise InvalidParameter(f"bits must be at most {MOST_VALUE_BITS}, got {self.bits}.")
+        _ = self.code, self.pad(self.dimension)
+
+    def _set_defaults(self) -> None:
+        defaults = {
+            "holders": self.users if self.users <= MOST_HOLDERS else _DEFAULT_HOLDERS,
+            "most_users": self.users,
+            "across_rounds": self.noise is None,
+        }
+        for name, value in defaults.items():
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, value)
+        checks.whole("colluders", self.colluders, least=0)
+        if not 3 <= checks.whole("most_users", self.most_users) <= self.users:
+            raise InvalidParameter(
+                f"most_users must be in [3, {self.users}], got {self.most_users}."
+            )
+        if self.least_users is None:
+            floor = max(3, self.colluders + 2) if self.noise is not None else self.hiding_set
+            object.__setattr__(self, "least_users", floor)
+
+    def _check_sets(self) -> None:
+        if not 3 <= checks.whole("holders", self.holders) <= MOST_HOLDERS:
+            raise InvalidParameter(f"holders must be in [3, {MOST_HOLDERS}], got {self.holders}.")
+        if self.colluders > self.largest_round - 2:
+            raise InvalidParameter(
+                f"colluders must be at most {self.largest_round - 2}, so that two other users are "
+                f"in every sum, got {self.colluders}."
+            )
+        floor = max(3, self.colluders + 2) if self.noise is not None else self.hiding_set
+        least = checks.whole("least_users", self.least_users)
+        if not floor <= least <= self.largest_round:
+            raise InvalidParameter(
+                f"least_users must be in [{floor}, {self.largest_round}], got {least}."
+            )
+        if not isinstance(self.across_rounds, bool):
+            raise InvalidParameter(
+                f"across_rounds must be True, False or None, got {self.across_rounds!r}."
+            )
+        if self.clip is not None:
+            checks.positive("clip", self.clip)
+            if self.noise is not None:
+                raise InvalidParameter("with noise the clip is that of the noise: leave clip out.")
+
+    def _check_noise(self) -> None:
+        if self.noise is None:
+            return
+        if not isinstance(self.noise, GaussianShares):
+            raise InvalidParameter(
+                f"noise must be a GaussianShares or None, got {type(self.noise).__name__}."
+            )
+        if self.code != self.noise.code():
+            raise InvalidParameter("with noise, bound and bits must be those of its code.")
+        if self.noise.shares > self.fewest - self.colluders:
+            raise InvalidParameter(
+                f"the noise counts {self.noise.shares} shares, but of {self.least_users} "
+                f"contributors {self.colluders} may tell theirs."
+            )
+
+    @property
+    def largest_round(self) -> int:
+        """K, the largest number of users in one round."""
+        return self.users if self.most_users is None else self.most_users
+
+    @property
+    def fewest(self) -> int:
+        """The fewest contributors of a round that is opened."""
+        return 3 if self.least_users is None else self.least_users
+
+    @property
+    def n_holders(self) -> int:
+        """n, the number of key holders."""
+        return _DEFAULT_HOLDERS if self.holders is None else self.holders
+
+    @property
+    def faulty_holders(self) -> int:
+        """f, how many holders may be dishonest together with the aggregator."""
+        return (self.n_holders - 1) // 2
+
+    @property
+    def needed(self) -> int:
+        """t, how many holders must answer: no two sets of one round can both get so many."""
+        return (self.n_holders + self.faulty_holders) // 2 + 1
+
+    @property
+    def hiding_set(self) -> int:
+        """h, the fewest users that sums opened on one model can be combined to."""
+        return max(3, self.colluders + 2, -(-self.largest_round // 3))
+
+    @property
+    def floor_now(self) -> int:
+        """The floor of the labels `now`; 0 with noise, where they are off."""
+        return self.hiding_set if self.noise is None else 0
+
+    @property
+    def floor_ever(self) -> int:
+        """The floor of the labels `ever`; 0 where they are off."""
+        return max(3, self.colluders + 2) if self.across_rounds else 0
+
+    @cached_property
+    def code(self) -> FixedPoint:
+        """The fixed-point code."""
+        return FixedPoint(bound=self.bound, bits=self.bits)
+
+    def pad(self, length: int) -> Parameters:
+        """The pad for vectors of that many weights."""
+        return choose(self.largest_round, length, self.bits)
+
+    def sharing(self, length: int) -> KeySharing:
+        """How the key of a round with vectors of that many weights is shared."""
+        return KeySharing(
+            needed=self.needed,
+            holders=self.n_holders,
+            users=self.largest_round,
+            degree=self.pad(length).degree,
+        )
+
+    def encode(self) -> bytes:
+        """The settings as bytes; part of the roster."""
+        writer = Writer().number("Q", self.dimension).number("I", self.users)
+        writer.number("d", self.bound).number("B", self.bits).number("B", self.n_holders)
+        writer.number("I", self.colluders).number("I", self.largest_round)
+        writer.number("I", self.fewest).number("B", bool(self.across_rounds))
+        writer.number("d", self.clip or 0.0).number("Q", self.rounds)
+        noise = self.noise
+        writer.number("B", noise is not None)
+        if noise is not None:
+            writer.number("d", noise.clip).number("d", noise.step).number("B", noise.levels)
+            writer.number("I", noise.shares).number("d", noise.delta)
+        return bytes(writer)
+
+    @classmethod
+    def decode(cls, data: bytes) -> Settings:
+        """The inverse of `encode`."""
+        reader = Reader(data)
+        settings = cls(
+            dimension=reader.number("Q"),
+            users=reader.number("I"),
+            bound=reader.real(),
+            bits=reader.number("B"),
+            holders=reader.number("B"),
+            colluders=reader.number("I"),
+            most_users=reader.number("I"),
+            least_users=reader.number("I"),
+            across_rounds=bool(reader.number("B")),
+            clip=reader.real() or None,
+            rounds=reader.number("Q"),
+            noise=_read_noise(reader) if reader.number("B") else None,
+        )
+        reader.end()
+        return settings
+
+
+def _read_noise(reader: Reader) -> GaussianShares:
+    return GaussianShares(
+        clip=reader.real(),
+        step=reader.real(),
+        levels=reader.number("B"),
+        shares=reader.number("I"),
+        delta=reader.real(),
+    )

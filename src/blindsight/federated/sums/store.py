@@ -1,0 +1,193 @@
+"""Where an aggregator keeps contributions until the round ends, and results for late users.
+
+In a file a contribution is one record, appended and synced when it is accepted: a restarted
+aggregator reads the records of its round and has the sum again. In memory there is then one sum and
+eight bytes for each user, however many contribute. When the round ends the records are erased.
+
+    record = u64 length ‖ first 8 bytes of SHA-256(content) ‖ content
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from blindsight.core.durable import DurableFile, write_file
+from blindsight.core.errors import HostileFile
+from blindsight.federated.wire import Reader, Writer
+
+__all__ = ["ContributionStore", "FileStore", "MemoryStore"]
+
+_HEAD = 16
+
+
+class ContributionStore(Protocol):
+    """Messages of the open round by user, and the results of all rounds."""
+
+    def add(self, user: int, message: bytes) -> None:
+        """Keep an accepted contribution; in a file it is on disk when this returns."""
+        ...
+
+    def get(self, user: int) -> bytes:
+        """A contribution as it came."""
+        ...
+
+    def erase(self) -> None:
+        """Delete all contributions."""
+        ...
+
+    def messages(self) -> Iterator[tuple[int, bytes]]:
+        """All contributions, by position, for a restart."""
+        ...
+
+    def place(self, user: int, position: int) -> None:
+        """Say whose contribution is at a position that `messages` gave."""
+        ...
+
+    def add_result(self, message: bytes) -> int:
+        """Keep a round's result; returns the number to get it back by."""
+        ...
+
+    def result(self, position: int) -> bytes:
+        """A result that was kept."""
+        ...
+
+    def dump(self) -> bytes:
+        """What a state file has to hold of the store."""
+        ...
+
+
+class MemoryStore:
+    """A store for simulations and tests."""
+
+    def __init__(self, data: bytes = b"") -> None:
+        self._messages: dict[int, bytes] = {}
+        self._results: list[bytes] = []
+        if data:
+            reader = Reader(data)
+            self._results = [reader.field() for _ in range(reader.number("I"))]
+            count = reader.number("I")
+            self._messages = {reader.number("I"): reader.field() for _ in range(count)}
+            reader.end()
+
+    def add(self, user: int, message: bytes) -> None:
+        self._messages[user] = message
+
+    def get(self, user: int) -> bytes:
+        return self._messages[user]
+
+    def erase(self) -> None:
+        self._messages = {}
+
+    def messages(self) -> Iterator[tuple[int, bytes]]:
+        yield from list(self._messages.items())
+
+    def place(self, user: int, position: int) -> None:
+        """Nothing to do: positions are user numbers here."""
+
+    def add_result(self, message: bytes) -> int:
+        self._results.append(message)
+        return len(self._results) - 1
+
+    def result(self, position: int) -> bytes:
+        return self._results[position]
+
+    def dump(self) -> bytes:
+        writer = Writer().number("I", len(self._results))
+        for result in self._results:
+            writer.field(result)
+        writer.number("I", len(self._messages))
+        for user, message in self._messages.items():
+            writer.number("I", user).field(message)
+        return bytes(writer)
+
+
+class FileStore:
+    """A store in two files of a folder, `contributions.log` and `results.log`."""
+
+    def __init__(self, folder: Path, users: int) -> None:
+        self._round = _open(folder / "contributions.log")
+        self._results = _open(folder / "results.log")
+        self._positions = np.full(users + 1, -1, dtype=np.int64)
+
+    @property
+    def size(self) -> int:
+        """Bytes of this round's contributions."""
+        return self._round.end
+
+    def add(self, user: int, message: bytes) -> None:
+        self.place(user, _append(self._round, message))
+
+    def place(self, user: int, position: int) -> None:
+        self._positions[user] = position
+
+    def get(self, user: int) -> bytes:
+        content = _record(self._round, int(self._positions[user]))
+        if content is None:
+            raise HostileFile("a stored contribution is damaged: its checksum does not hold.")
+        return content
+
+    def erase(self) -> None:
+        self._round.cut(0)
+        self._positions[:] = -1
+
+    def messages(self) -> Iterator[tuple[int, bytes]]:
+        """All whole records; a torn end, left by a crash, is cut off."""
+        at = 0
+        while (content := _record(self._round, at)) is not None:
+            yield at, content
+            at += _HEAD + len(content)
+        self._round.cut(at)
+
+    def add_result(self, message: bytes) -> int:
+        return _append(self._results, message)
+
+    def result(self, position: int) -> bytes:
+        content = _record(self._results, position)
+        if content is None:
+            raise HostileFile("a saved result is damaged: its checksum does not hold.")
+        return content
+
+    def dump(self) -> bytes:
+        return b""
+
+
+def _open(path: Path) -> DurableFile:
+    if not path.exists():
+        write_file(path, b"")
+    return DurableFile(path)
+
+
+def _append(file: DurableFile, content: bytes) -> int:
+    position = file.end
+    head = len(content).to_bytes(8, "little") + hashlib.sha256(content).digest()[:8]
+    file.append(head + content)
+    return position
+
+
+def _record(file: DurableFile, at: int) -> bytes | None:
+    """The record that begins there; None where there is no whole one."""
+    if at < 0:
+        return None
+    head = os.pread(file.descriptor, _HEAD, at)
+    size = int.from_bytes(head[:8], "little")
+    if len(head) < _HEAD or at + _HEAD + size > file.size:
+        return None
+    content = _read(file, at + _HEAD, size)
+    return content if hashlib.sha256(content).digest()[:8] == head[8:] else None
+
+
+def _read(file: DurableFile, at: int, size: int) -> bytes:
+    parts = []
+    while size > 0:
+        part = os.pread(file.descriptor, min(size, 1 << 24), at)
+        if not part:
+            raise HostileFile(f"{file.path.name} ends too early.")
+        parts.append(part)
+        at, size = at + len(part), size - len(part)
+    return b"".join(parts)

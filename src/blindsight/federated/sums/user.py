@@ -1,0 +1,396 @@
+"""A user: pads its update, shares the pad's key among the holders, and checks the sum shown."""
+
+from __future__ import annotations
+
+import secrets
+import struct
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from blindsight.core import checks
+from blindsight.core.errors import InvalidData, ProtocolError
+from blindsight.federated.pad import bits, new_secret, pad
+from blindsight.federated.sums import field
+from blindsight.federated.sums.enrolment import Enrolment, Role
+from blindsight.federated.sums.messages import (
+    AGGREGATOR,
+    HEADER_BYTES,
+    Code,
+    Contribution,
+    Head,
+    Header,
+    HolderKey,
+    Kind,
+    Message,
+    Outgoing,
+    Refused,
+    Result,
+    RoundSum,
+    holder,
+    sum_id,
+    unpack_members,
+)
+from blindsight.federated.sums.party import Party
+from blindsight.federated.sums.sealing import OVERHEAD, Ephemeral
+from blindsight.federated.sums.settings import Settings
+from blindsight.federated.wire import Reader, Writer, seal, unseal
+from blindsight.privacy.clipping import clip_norm
+from blindsight.privacy.entropy import Rng, SystemEntropy
+
+__all__ = [
+    "MOST_RESULTS",
+    "SHARE_LABEL",
+    "User",
+    "checked_sum",
+    "encode_update",
+    "share_binding",
+]
+
+MOST_RESULTS = 4  # sums that a user looks at in one round: each is a try at a false one
+SHARE_LABEL = b"blindsight share 3"
+_SEED_LABEL = b"blindsight seed 3"
+_SEED_BYTES = 32
+_ROUNDING = 1 + 1e-9
+
+
+def share_binding(context: bytes, user: int, index: int) -> bytes:
+    """What a sealed share is bound to: round, user and holder."""
+    return context + struct.pack("<IB", user, index)
+
+
+def encode_update(
+    settings: Settings, update: ArrayLike, length: int, *, rng: Rng, noisy: bool = False
+) -> NDArray[np.int64]:
+    """An update in steps of the grid, clipped, and with this user's share of the noise.
+
+    Parameters
+    ----------
+    settings : Settings
+        The federation's settings.
+    update : array of shape (length,)
+        The user's update.
+    length : int
+        How many weights the round sums.
+    rng : Rng
+        Where noise is drawn from.
+    noisy : bool
+        The update carries its share of noise already.
+    """
+    vector = checks.finite_array("update", update, ndim=1)
+    if len(vector) != length:
+        raise InvalidData(f"an update must have {length} weights here, got {len(vector)}.")
+    if settings.noise is not None:
+        if noisy:
+            return np.rint(vector / settings.noise.step).astype(np.int64)
+        return settings.noise.share(vector, rng=rng)
+    if settings.clip is not None:
+        vector = clip_norm(vector[None, :], settings.clip / _ROUNDING)[0]
+        return settings.code.encode(vector, toward_zero=True)
+    return settings.code.encode(vector)
+
+
+def checked_sum(settings: Settings, raw: NDArray[np.int64], users: int) -> NDArray[np.int64]:
+    """A sum in steps of the grid from summed slots.
+
+    Raises
+    ------
+    Refused
+        The sum lies outside what so many users can add up to, or is longer than their clip allows.
+    """
+    most = (1 << settings.bits) - 1
+    if (raw < users).any() or (raw > most * users).any():
+        raise Refused(Code.RANGE, "a sum lies outside what its contributors can add up to.")
+    values = raw - users * (1 << (settings.bits - 1))
+    if settings.clip is not None:
+        length = float(np.linalg.norm(values * settings.code.grid))
+        if length > users * settings.clip * _ROUNDING:
+            raise Refused(
+                Code.RANGE,
+                f"a sum of {users} updates of norm at most {settings.clip:g} is longer than they "
+                "can add up to.",
+            )
+    return values
+
+
+class User(Party):
+    """User n: joins rounds on the model that follows from the last sum it accepted.
+
+    `receive` an opening, `contribute` an update, `receive` the result, read `result`. A user
+    contributes once to each round number, and repeats the very same bytes when asked again.
+
+    Parameters
+    ----------
+    enrolment : Enrolment
+        Keys and roster. Without a tag seed user 1 draws one for everybody, and other users wait
+        for theirs.
+    rng : Rng, optional
+        Where noise is drawn from; by default the operating system's entropy.
+    """
+
+    role = Role.USER
+
+    def __init__(self, enrolment: Enrolment, *, rng: Rng | None = None) -> None:
+        super().__init__(enrolment)
+        self._rng: Rng = SystemEntropy() if rng is None else rng
+        self._seed = enrolment.tag_seed
+        self._private = None if self._seed else enrolment.keys.private
+        if self.number == 1 and not self._seed:
+            self._seed = secrets.token_bytes(_SEED_BYTES)
+        self._open: Header | None = None
+        self._holder_keys: list[HolderKey] = []
+        self._sent = b""
+        self._last_round = self._contributed = self.ended = 0
+        self._parent = bytes(32)
+        self._expected: bytes | None = None
+        self._tries = (0, 0)  # the round of the last result, and how many were looked at
+        self.result: RoundSum | None = None
+        settings = self.settings
+        heads, keys = settings.n_holders * Head.SIZE, settings.n_holders * HolderKey.SIZE
+        self.largest_message = 65_536 + settings.users + 8 * settings.dimension + heads + keys
+
+    def __repr__(self) -> str:
+        return f"User({self.number}, last round {self._last_round})"
+
+    @property
+    def waiting(self) -> bool:
+        """Whether a round is open that this user has not contributed to."""
+        return self._open is not None
+
+    @property
+    def open_round(self) -> Header | None:
+        """The round that waits for this user's update."""
+        return self._open
+
+    def _at(self) -> int:
+        return self.ended
+
+    def expect(self, model: bytes) -> None:
+        """Join rounds on the model with this digest only, until the next result."""
+        self._expected = bytes(model)
+
+    def _handle(self, message: Message) -> list[Outgoing]:
+        kind, sender = message.header.kind, message.header.sender
+        if kind is Kind.SEED:
+            return self._take_seed(message)
+        if sender != AGGREGATOR or kind not in (Kind.OPEN, Kind.RESULT):
+            raise Refused(Code.TURN, f"nobody asked for {kind.name}.")
+        return self._take_opening(message) if kind is Kind.OPEN else self._take_result(message)
+
+    def _require_chain(self, header: Header) -> None:
+        if header.parent != self._parent or header.parent_round != self.ended:
+            raise Refused(
+                Code.CHAIN,
+                f"the last sum accepted here is of round {self.ended}, not the round's parent.",
+            )
+        if self._expected is not None and header.model != self._expected:
+            raise Refused(Code.CHAIN, "the round's model is not the one that the last sum gives.")
+        if not 1 <= header.length <= self.settings.dimension:
+            raise Refused(
+                Code.AGREEMENT, f"a round's vectors have 1 to {self.settings.dimension} weights."
+            )
+
+    def _take_opening(self, message: Message) -> list[Outgoing]:
+        header = message.header
+        if header.round <= self._last_round:
+            sent = self._sent
+            if sent and _context(sent) == header.context:
+                return [Outgoing(AGGREGATOR, sent)]
+            raise Refused(
+                Code.ROUND, f"round {header.round} is not after round {self._last_round}."
+            )
+        self._require_chain(header)
+        if not self._seed:
+            raise Refused(Code.SEED, "the tag seed of user 1 has not come yet.")
+        if self._contributed >= self.settings.rounds:
+            raise Refused(
+                Code.ROUND,
+                f"{self.settings.rounds} rounds were agreed on, and so many were contributed to.",
+            )
+        self._holder_keys = self._checked_keys(message)
+        self._open = header
+        return []
+
+    def _checked_keys(self, message: Message) -> list[HolderKey]:
+        reader, count = Reader(message.body), self.settings.n_holders
+        keys = [HolderKey.read(reader, j) for j in range(1, count + 1)]
+        reader.end()
+        if HolderKey.digest(keys) != message.header.holder_keys:
+            raise Refused(Code.KEYS, "the holders' keys are not those that the round is bound to.")
+        for key in keys:
+            first = self.enrolment.roster.holders[key.index].public
+            signed = key.holds(self.agreement, self.verifiers[holder(key.index)])
+            if key.public != first if key.sequence == 0 else not signed:
+                raise Refused(Code.KEYS, f"the key of holder {key.index} was not signed by it.")
+        return keys
+
+    def seeds(self) -> list[Outgoing]:
+        """The tag seed, sealed by user 1 to each other user; empty for other users."""
+        if self.number != 1:
+            return []
+        zero = bytes(32)
+        header = Header(
+            kind=Kind.SEED,
+            agreement=self.agreement,
+            round=0,
+            length=0,
+            model=zero,
+            parent=zero,
+            parent_round=0,
+            labels=zero,
+            holder_keys=zero,
+            sender=1,
+        )
+        messages = []
+        for number, request in self.enrolment.roster.users.items():
+            if number != 1:
+                ephemeral = Ephemeral()
+                bound = self.agreement + struct.pack("<I", number)
+                sealed = ephemeral.seal(request.public, self._seed, _SEED_LABEL, bound)
+                body = struct.pack("<I", number) + ephemeral.public + sealed
+                messages.append(self._send(AGGREGATOR, Kind.SEED, body, header))
+        return messages
+
+    def _take_seed(self, message: Message) -> list[Outgoing]:
+        body = message.body
+        if message.header.sender != 1:
+            raise Refused(Code.TURN, "only user 1 hands out the tag seed.")
+        if len(body) != 36 + _SEED_BYTES + OVERHEAD or body[:4] != struct.pack("<I", self.number):
+            raise Refused(Code.MALFORMED, "a sealed seed is for another user or damaged.")
+        if not self._seed and self._private is not None:
+            bound = self.agreement + body[:4]
+            self._seed = self._private.open(body[4:36], body[36:], _SEED_LABEL, bound)
+            self._private = None
+        return []
+
+    def contribute(self, update: ArrayLike, *, noisy: bool = False) -> list[Outgoing]:
+        """Pad an update for the open round.
+
+        Parameters
+        ----------
+        update : array
+            As many weights as the round sums.
+        noisy : bool
+            The update carries its share of noise already.
+
+        Returns
+        -------
+        list of Outgoing
+            The contribution, to be sent after the state was saved.
+        """
+        if self._open is None:
+            raise ProtocolError(f"user {self.number} has no open round to contribute to.")
+        header, settings = self._open, self.settings
+        numbers = encode_update(settings, update, header.length, rng=self._rng, noisy=noisy)
+        values = (numbers + (1 << (settings.bits - 1))).astype(np.uint64)
+        body = self._padded(header, values).encode()
+        sent = self._send(AGGREGATOR, Kind.CONTRIBUTION, body, header)
+        self._contributed += settings.noise is not None
+        self._sent, self._last_round, self._open = sent.data, header.round, None
+        return [sent]
+
+    def _padded(self, header: Header, values: NDArray[np.uint64]) -> Contribution:
+        context, size = header.context, self.settings.pad(header.length)
+        secret = new_secret(size)
+        layout = self.settings.sharing(header.length)
+        plain = layout.share(layout.pack(secret, field.tag(self._seed, context, values)))
+        ephemeral = Ephemeral()
+        shares = tuple(
+            ephemeral.seal(
+                key.public,
+                plain[key.index],
+                SHARE_LABEL,
+                share_binding(context, self.number, key.index),
+            )
+            for key in self._holder_keys
+        )
+        body = Contribution(ephemeral.public, shares, b"", pad(size, context, values, secret))
+        signed = Contribution.signed(context, self.number, body.ephemeral, body.digests)
+        return Contribution(body.ephemeral, shares, self.identity.sign(signed), body.padded)
+
+    def _take_result(self, message: Message) -> list[Outgoing]:
+        header, settings = message.header, self.settings
+        if header.round <= self.ended:
+            return []
+        self._require_chain(header)
+        if not self._seed:
+            raise Refused(Code.SEED, "the tag seed of user 1 has not come yet.")
+        looked = self._tries[1] if self._tries[0] == header.round else 0
+        if looked >= MOST_RESULTS:
+            raise Refused(Code.ROUND, f"{MOST_RESULTS} results of this round were looked at.")
+        self._tries = (header.round, looked + 1)
+        body = Result.decode(message.body, settings)
+        users = unpack_members(body.members, settings.users)
+        if not settings.fewest <= len(users) <= settings.largest_round:
+            raise Refused(Code.SET, f"a sum of {len(users)} users may not be opened.")
+        which = sum_id(header.context, body.members)
+        shares = self._tag_shares(body, which)
+        size = settings.pad(header.length)
+        if len(body.packed) != -(-header.length * size.slot_bits // 8):
+            raise Refused(Code.SUM, "a sum has another length.")
+        raw = np.empty(header.length, dtype=np.uint64)
+        bits.unpack(body.packed, size.slot_bits, raw)
+        value = field.tag(self._seed, header.context, raw)
+        if not settings.sharing(header.length).some_fit(shares, value):
+            raise Refused(Code.SUM, "the sum shown is not the sum of what users sent.")
+        values = checked_sum(settings, raw.astype(np.int64), len(users))
+        self._accept(header, which, users)
+        self.result = RoundSum(users, values)
+        return []
+
+    def _accept(self, header: Header, which: bytes, users: tuple[int, ...]) -> None:
+        if self.number in users:
+            # A contribution that was forgotten, because the state was put back, counts as well.
+            forgotten = header.round > self._last_round
+            self._contributed += 1 if self.settings.noise is None else forgotten
+        self._last_round = max(header.round, self._last_round)
+        self._parent, self.ended, self._expected = which, header.round, None
+        self._open, self._sent = None, b""
+
+    def _tag_shares(self, body: Result, which: bytes) -> dict[int, int]:
+        shares = {}
+        for head in body.heads:
+            verifier = self.verifiers.get(holder(head.index))
+            if verifier is None or not head.holds(which, verifier):
+                raise Refused(Code.SHARES, "a head was not signed by a holder for this sum.")
+            shares[head.index] = head.tag_share
+        if len(shares) < self.settings.needed:
+            raise Refused(
+                Code.SHARES, f"{self.settings.needed} holders' heads are needed, got {len(shares)}."
+            )
+        return shares
+
+    def dump(self) -> bytes:
+        """The enrolment and everything since, sealed; secret."""
+        keys = self.enrolment.keys
+        kept = keys if self._private is not None else keys.without_private()
+        enrolment = Enrolment(kept, self.enrolment.roster, self._seed)
+        writer = Writer().field(enrolment.dump())
+        for number in (self._last_round, self._contributed, self.ended, *self._tries):
+            writer.number("Q", number)
+        writer.raw(self._parent).field(self._expected or b"")
+        opened = b"" if self._open is None else self._open.encode(0) + bytes(64)
+        writer.field(opened).field(b"".join(key.encode() for key in self._holder_keys))
+        writer.field(self._sent).field(b"" if self.result is None else self.result.encode())
+        return seal(b"USS3", bytes(writer))
+
+    @classmethod
+    def load(cls, data: bytes, *, rng: Rng | None = None) -> User:
+        """Continue from what `dump` wrote."""
+        reader = unseal(b"USS3", data)
+        user = cls(Enrolment.load(reader.field()), rng=rng)
+        user._last_round, user._contributed = reader.number("Q"), reader.number("Q")
+        user.ended, user._tries = reader.number("Q"), (reader.number("Q"), reader.number("Q"))
+        user._parent, user._expected = reader.raw(32), reader.field() or None
+        opened, keys = reader.field(), Reader(reader.field())
+        user._open = Message.decode(opened, largest=HEADER_BYTES + 64).header if opened else None
+        count = user.settings.n_holders if keys.left else 0
+        user._holder_keys = [HolderKey.read(keys, j) for j in range(1, count + 1)]
+        user._sent, result = reader.field(), reader.field()
+        user.result = RoundSum.decode(result, users=user.settings.users) if result else None
+        reader.end()
+        return user
+
+
+def _context(data: bytes) -> bytes:
+    return Message.decode(data, largest=len(data)).header.context

@@ -204,3 +204,12 @@ def test_versions_agree() -> None:
 
     assert blindsight.__version__ == PYPROJECT["version"]
     assert f"## {PYPROJECT['version']}" in (ROOT / "CHANGELOG.md").read_text()
+    assert f"\nversion: {PYPROJECT['version']}\n" in (ROOT / "CITATION.cff").read_text()
+
+
+def test_workflows_run_what_a_developer_runs_and_hooks_fetch_nothing() -> None:
+    workflow = (ROOT / ".github" / "workflows" / "test.yml").read_text()
+    assert "run: make test" in workflow and 'python: ["3.11", "3.12", "3.13"]' in workflow
+    hooks = (ROOT / ".pre-commit-config.yaml").read_text()
+    assert set(re.findall(r"- repo: (\S+)", hooks)) == {"local"}
+    assert set(re.findall(r"language: (\S+)", hooks)) == {"system"}

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from PIL import Image, PngImagePlugin
 
 from blindsight.core.errors import HostileFile
+from blindsight.data import decode_image
 from blindsight.data.content import content_digest
-from blindsight.data.reading import decode_image
 
 PIXELS = np.random.default_rng(0).integers(0, 255, (20, 30, 3), dtype=np.uint8)
 

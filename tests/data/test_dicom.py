@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import logging
+import sys
 import warnings
 from pathlib import Path
 
@@ -155,17 +156,8 @@ def test_a_folder_of_dicom_files_is_read_like_any_other(tmp_path: Path) -> None:
 def test_without_the_extra_the_file_is_named_with_what_to_install(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    import importlib
-
-    real = importlib.import_module
-    refuse = ImportError("no pydicom")
-
-    def without(name: str, *rest: object) -> object:
-        if name == "pydicom":
-            raise refuse
-        return real(name, *rest)
-
-    monkeypatch.setattr(importlib, "import_module", without)
+    # A name that is set to None cannot be imported, and has no specification either.
+    monkeypatch.setitem(sys.modules, "pydicom", None)
     with pytest.raises(MissingDependency, match=r"blindsight\[dicom\]"):
         read_image(_file(RAMP))
 

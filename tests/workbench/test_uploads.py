@@ -119,7 +119,7 @@ def test_a_photo_is_turned_as_its_camera_says(patient: Decoders) -> None:
 INSIDE = """
 import json, os, resource, socket, subprocess, sys
 sys.path[:] = json.loads(sys.argv[1])
-from blindsight.workbench.infra.sandbox import confine
+from blindsight.core.sandbox import confine
 walls = confine(1 << 30, 5.0)
 def refused(attempt):
     try:

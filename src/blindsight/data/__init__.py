@@ -7,6 +7,7 @@ from __future__ import annotations
 from blindsight.data.arrays import load_arrays
 from blindsight.data.catalogue import CATALOGUE, Entry, Known, inventory, load, where
 from blindsight.data.census import load_adult, load_bank, load_numbers
+from blindsight.data.confined import decode_image
 from blindsight.data.fetch import get
 from blindsight.data.formats.arff import load_arff, load_multilabel_arff
 from blindsight.data.formats.cifar import load_cifar
@@ -18,7 +19,7 @@ from blindsight.data.formats.lists import load_celeba, load_label_list, load_nus
 from blindsight.data.formats.voc import VOC_CLASSES, load_voc
 from blindsight.data.limits import LIMITS, Limits
 from blindsight.data.places import cache_folder, data_folder
-from blindsight.data.reading import decode_image, read_image, to_rgb
+from blindsight.data.reading import read_image, to_rgb
 from blindsight.data.sets import ImageSet, MultiLabelSet, PairSet, Table
 from blindsight.data.sources import Files, LazyImages, ZipMembers, find_damaged
 from blindsight.data.splits import partition_indices, split_indices

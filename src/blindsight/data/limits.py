@@ -22,6 +22,7 @@ __all__ = [
     "Limits",
     "check_packing",
     "is_dicom",
+    "is_heif",
     "quiet",
     "read_at_most",
     "read_bytes",
@@ -30,6 +31,7 @@ __all__ = [
 
 MEGA = 1 << 20
 _FILTERS = threading.Lock()
+_HEIF_BRANDS = frozenset({b"heic", b"heix", b"hevc", b"hevx", b"heim", b"heis", b"mif1", b"msf1"})
 
 
 @dataclass(frozen=True)
@@ -135,3 +137,8 @@ def quiet(*raised: type[Warning]) -> Iterator[None]:
 def is_dicom(data: bytes) -> bool:
     """Whether the bytes begin as a DICOM file does: 128 of anything, then DICM."""
     return data[128:132] == b"DICM"
+
+
+def is_heif(data: bytes) -> bool:
+    """Whether the bytes begin as a HEIC or HEIF file does (AVIF has brands of its own)."""
+    return data[4:8] == b"ftyp" and data[8:12] in _HEIF_BRANDS

@@ -1,59 +1,93 @@
-"""One image file to pixels: bombs refused, orientation applied, EXIF and GPS left behind."""
+"""Decoding image files to pixels: size limits, orientation, no metadata.
+
+`read_image` is for callers; it decodes in a confined process. `decode_here` is what that process
+runs.
+"""
 
 from __future__ import annotations
 
+import importlib.util
 import io
 import os
+import sys
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
+from blindsight.core.checks import optional_module
 from blindsight.core.errors import HostileFile
 from blindsight.data.formats.dicom import decode_dicom
-from blindsight.data.limits import LIMITS, Limits, is_dicom, quiet, read_bytes
+from blindsight.data.formats.raw import raw_preview
+from blindsight.data.limits import LIMITS, Limits, is_dicom, is_heif, quiet, read_bytes
 
-__all__ = ["FORMATS", "SUFFIXES", "decode_image", "read_image", "to_rgb"]
+__all__ = [
+    "DICOM_SUFFIXES",
+    "FORMATS",
+    "HEIF_SUFFIXES",
+    "RAW_SUFFIXES",
+    "SUFFIXES",
+    "decode_here",
+    "prepare_heif",
+    "prepare_pillow",
+    "read_image",
+    "require_decoder",
+    "to_rgb",
+]
 
 # Formats whose decoders only decode: no EPS (runs an interpreter), no rarely tested exotics.
-FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "PPM", "TIFF")
-SUFFIXES = frozenset(
-    {
-        ".jpg",
-        ".jpeg",
-        ".png",
-        ".webp",
-        ".bmp",
-        ".gif",
-        ".ppm",
-        ".pgm",
-        ".pbm",
-        ".tif",
-        ".tiff",
-        ".dcm",
-        ".dicom",
-    }
+FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "PPM", "TIFF", "AVIF", "JPEG2000")
+_HEIF = "HEIF"
+_ORIENTATION = 0x0112
+#: camera files whose embedded JPEG preview is read
+RAW_SUFFIXES = frozenset({".arw", ".cr2", ".dng", ".nef", ".nrw", ".orf", ".pef", ".rw2", ".sr2"})
+HEIF_SUFFIXES = frozenset({".heic", ".heif", ".hif"})
+DICOM_SUFFIXES = frozenset({".dcm", ".dicom"})
+SUFFIXES = (
+    frozenset(
+        {".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".bmp", ".gif", ".ppm", ".pgm", ".pbm"}
+    )
+    | frozenset({".tif", ".tiff", ".avif", ".jp2", ".j2k", ".jpf", ".jpx"})
+    | RAW_SUFFIXES
+    | HEIF_SUFFIXES
+    | DICOM_SUFFIXES
 )
 
 
 def read_image(
     source: str | os.PathLike[str] | bytes, *, limits: Limits = LIMITS, at_least: int | None = None
 ) -> NDArray[np.uint8]:
-    """Read one image as uint8 pixels, (h, w) if it is grey and (h, w, 3) if it has colour.
+    """Read one image as uint8 pixels: (h, w) if it is grey, (h, w, 3) if it has colour.
 
-    The orientation that EXIF asks for is applied; then all metadata (EXIF, GPS, comments, colour
-    profiles) stay behind, for only pixels are returned. Alpha is dropped; of an animation, the
-    first frame.
+    The file is decoded in a confined process (`data.confined`). The orientation that EXIF asks for
+    is applied; all other metadata (EXIF, GPS, comments, colour profiles) are dropped, because only
+    pixels are returned. Alpha is dropped. Of an animation or a file of several pages the first
+    frame is read, of a DICOM series the middle one, of a camera's raw file the embedded preview.
 
-    Args:
-        source: A path, or the bytes of an encoded image. limits: Bounds on bytes and pixels,
-        checked before decoding. at_least: Decode a JPEG at reduced scale, with at least this many
-        pixels a side; see `decode_image`.
+    Parameters
+    ----------
+    source : path or bytes
+        A path, or the bytes of an encoded image.
+    limits : Limits
+        Bounds on bytes and pixels, checked before decoding. A JPEG with more pixels is decoded at
+        a reduced scale.
+    at_least : int, optional
+        Decode a JPEG at reduced scale, with at least this many pixels on each side.
 
-    Raises:
-        HostileFile: The file is corrupt, truncated, too large or not an image.
+    Returns
+    -------
+    ndarray
+
+    Raises
+    ------
+    HostileFile
+        The file is damaged, truncated, too large or not an image.
+    MissingDependency
+        The format needs a package that is not installed.
     """
+    from blindsight.data.confined import decode_image
+
     if isinstance(source, (bytes, bytearray, memoryview)):
         return decode_image(bytes(source), limits=limits, at_least=at_least)
     data = read_bytes(source, largest=limits.image_bytes)
@@ -62,14 +96,19 @@ def read_image(
     )
 
 
-def decode_image(
-    data: bytes, *, name: str = "the image", limits: Limits = LIMITS, at_least: int | None = None
+def decode_here(
+    data: bytes,
+    *,
+    name: str = "the image",
+    limits: Limits = LIMITS,
+    at_least: int | None = None,
+    raw: bool = False,
 ) -> NDArray[np.uint8]:
-    """Decode the bytes of one image file; see `read_image`.
+    """Decode one image file in this process; `blindsight.data.decode_image` does it in a confined
+    one.
 
-    `at_least` lets a JPEG be decoded at a half, a quarter or an eighth of its size, as long as both
-    sides keep that many pixels: about ten times faster for camera photos that will be squeezed
-    anyway, and not the same pixels.
+    Parameters are those of `decode_image`; with `raw` the bytes are a camera's raw file, of which
+    the embedded preview is decoded.
     """
     if len(data) > limits.image_bytes:
         raise HostileFile(
@@ -77,40 +116,108 @@ def decode_image(
         )
     if is_dicom(data):
         return decode_dicom(data, name=name, limits=limits)
+    formats: tuple[str, ...] = (_HEIF,) if is_heif(data) else FORMATS
+    turn = 1
     try:
+        if raw:
+            data, turn = raw_preview(data)
+            formats = ("JPEG",)
         with quiet(Image.DecompressionBombWarning):
-            image = Image.open(io.BytesIO(data), formats=FORMATS)
+            image = Image.open(io.BytesIO(data), formats=formats)
         with image:
-            return _pixels(image, name, limits, at_least)
+            return _pixels(image, name, limits, at_least, turn)
     except HostileFile:
         raise
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
         raise HostileFile(f"{name} has more pixels than the limit of {limits.pixels:,}.") from None
     except UnidentifiedImageError:
         raise HostileFile(
-            f"{name} is not an image in a known format ({', '.join(FORMATS)})."
+            f"{name} is not an image in a known format ({', '.join(FORMATS)}, DICOM, HEIC, or the "
+            "preview of a camera's raw file)."
         ) from None
     except Exception as error:
         # A decoder fed hostile bytes raises anything (OSError, SyntaxError, struct.error, ...).
         raise HostileFile(f"{name} is corrupt or truncated ({type(error).__name__}).") from error
 
 
+def prepare_pillow() -> None:
+    """Make Pillow ready for confinement: decoders are imported, and none of them starts threads.
+
+    Pillow's own bound on pixels is lifted in this process, because `Limits.pixels` takes its place
+    and a large JPEG may be decoded at a reduced scale.
+    """
+    from PIL import (
+        AvifImagePlugin,
+        BmpImagePlugin,
+        GifImagePlugin,
+        Jpeg2KImagePlugin,
+        JpegImagePlugin,
+        PngImagePlugin,
+        PpmImagePlugin,
+        TiffImagePlugin,
+        WebPImagePlugin,
+    )
+
+    AvifImagePlugin.DEFAULT_MAX_THREADS = 1
+    Image.MAX_IMAGE_PIXELS = None
+    for plugin in (BmpImagePlugin, GifImagePlugin, Jpeg2KImagePlugin, JpegImagePlugin):
+        assert plugin  # noqa: S101  (imported for its registration)
+    for plugin in (PngImagePlugin, PpmImagePlugin, TiffImagePlugin, WebPImagePlugin):
+        assert plugin  # noqa: S101  (imported for its registration)
+
+
+def prepare_heif() -> None:
+    """Import the decoder of HEIC files, which must not start threads either."""
+    module = optional_module("pi_heif", extra="heic")
+    module.options.DECODE_THREADS = 1
+    module.register_heif_opener(thumbnails=False)
+
+
+def require_decoder(kind: str) -> None:
+    """Raise `MissingDependency` where the files of a kind cannot be read on this machine."""
+    package, extra = {"heif": ("pi_heif", "heic"), "dicom": ("pydicom", "dicom")}.get(
+        kind, ("PIL", "")
+    )
+    if sys.modules.get(package, package) is None or importlib.util.find_spec(package) is None:
+        optional_module(package, extra=extra)
+
+
 def _pixels(
-    image: Image.Image, name: str, limits: Limits, at_least: int | None
+    image: Image.Image, name: str, limits: Limits, at_least: int | None, turn: int
 ) -> NDArray[np.uint8]:
     width, height = image.size
     if width < 1 or height < 1:
         raise HostileFile(f"{name} has no pixels ({width} x {height}).")
-    if width * height > limits.pixels:
+    if at_least is not None and image.format == "JPEG" and image.mode in ("L", "RGB"):
+        image.draft(image.mode, (at_least, at_least))
+    if width * height > limits.pixels and image.format in ("JPEG", "MPO"):
+        _reduce(image, limits.pixels)
+    if image.width * image.height > limits.pixels:
         raise HostileFile(
             f"{name} says it has {width} x {height} pixels, more than the limit of "
             f"{limits.pixels:,}."
         )
-    if at_least is not None and image.format == "JPEG" and image.mode in ("L", "RGB"):
-        image.draft(image.mode, (at_least, at_least))
     image.load()  # the long part, outside the lock
     with quiet(Image.DecompressionBombWarning):
-        return _plain(ImageOps.exif_transpose(image))
+        upright = ImageOps.exif_transpose(image)
+        if turn != 1:
+            upright = _turned(upright, turn)
+        return _plain(upright)
+
+
+def _reduce(image: Image.Image, most: int) -> None:
+    """Have a JPEG decoded at the largest scale of 1/2, 1/4 and 1/8 that fits the limit."""
+    width, height = image.size
+    for scale in (2, 4, 8):
+        if -(-width // scale) * -(-height // scale) <= most:
+            image.draft(None, (width // scale, height // scale))
+            return
+
+
+def _turned(image: Image.Image, turn: int) -> Image.Image:
+    """Apply an EXIF orientation that stands outside the image itself."""
+    image.getexif()[_ORIENTATION] = turn
+    return ImageOps.exif_transpose(image)
 
 
 def _plain(upright: Image.Image) -> NDArray[np.uint8]:

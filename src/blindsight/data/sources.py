@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blindsight.core.errors import HostileFile, InvalidData
+from blindsight.data.confined import decode_image
 from blindsight.data.limits import (
     LIMITS,
     Limits,
@@ -22,7 +23,6 @@ from blindsight.data.limits import (
     read_bytes,
     regular_file,
 )
-from blindsight.data.reading import decode_image
 
 __all__ = ["Files", "LazyImages", "ZipMembers", "find_damaged", "read_member"]
 

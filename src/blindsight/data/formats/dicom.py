@@ -9,6 +9,7 @@ several frames the middle one is taken, and only that one is decoded.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import logging
@@ -22,7 +23,7 @@ from blindsight.core.checks import optional_module
 from blindsight.core.errors import HostileFile
 from blindsight.data.limits import LIMITS, Limits, is_dicom, quiet
 
-__all__ = ["decode_dicom", "patient_of", "silent_pydicom", "unnamed_dicom"]
+__all__ = ["decode_dicom", "patient_of", "prepare_dicom", "silent_pydicom", "unnamed_dicom"]
 
 _MOST_FRAMES = 10_000
 _COLOURS = ("Red", "Green", "Blue")
@@ -107,6 +108,30 @@ def silent_pydicom() -> Any:
     module = optional_module("pydicom", extra="dicom")
     logging.getLogger("pydicom").disabled = True
     return module
+
+
+def prepare_dicom() -> None:
+    """Import everything that decoding a DICOM file needs: a confined process can import nothing."""
+    module = silent_pydicom()
+    pixels: Any = optional_module("pydicom.pixels", extra="dicom")
+    for syntax in module.uid.AllTransferSyntaxes:
+        if syntax.is_encapsulated and not syntax.is_deflated:
+            with contextlib.suppress(NotImplementedError):
+                assert pixels.get_decoder(syntax).is_available in (True, False)  # noqa: S101
+    meta = module.dataset.FileMetaDataset()
+    meta.TransferSyntaxUID = module.uid.ExplicitVRLittleEndian
+    sample = module.dataset.Dataset()
+    sample.file_meta = meta
+    sample.Rows = sample.Columns = 2
+    sample.SamplesPerPixel, sample.PhotometricInterpretation = 1, "MONOCHROME2"
+    sample.BitsAllocated = sample.BitsStored = 8
+    sample.HighBit, sample.PixelRepresentation = 7, 0
+    sample.PixelData = bytes(range(4))
+    file = io.BytesIO()
+    sample.SOPClassUID = module.uid.SecondaryCaptureImageStorage
+    sample.SOPInstanceUID = "1.2.3"
+    module.dcmwrite(file, sample, enforce_file_format=True)
+    decode_dicom(file.getvalue())
 
 
 def _checked_frames(dataset: Any, name: str, limits: Limits) -> int:

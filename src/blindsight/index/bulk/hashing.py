@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from blindsight.core.errors import BlindsightError
 from blindsight.data import ImageSet, to_rgb
+from blindsight.data.confined import decode_image
 from blindsight.data.content import content_digest
-from blindsight.data.reading import decode_image
 from blindsight.index import CodeIndex
 from blindsight.index.bulk.pools import HERE, Contents, Pool, Spool
 from blindsight.privacy import Guarantee

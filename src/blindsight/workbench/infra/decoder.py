@@ -12,7 +12,7 @@ import struct
 import sys
 from typing import Any, BinaryIO
 
-from blindsight.workbench.infra.sandbox import confine
+from blindsight.core.sandbox import confine
 
 __all__ = ["LARGEST_SIDE", "decode", "main", "sniffed"]
 
@@ -44,7 +44,8 @@ def decode(data: bytes, *, pixels: int, frames: int) -> Any:
 
     from blindsight.core.errors import HostileFile
     from blindsight.data.limits import Limits
-    from blindsight.data.reading import FORMATS, decode_image
+    from blindsight.data.reading import FORMATS
+    from blindsight.data.reading import decode_here as decode_image
 
     if sniffed(data) is None:
         raise HostileFile("not an image")

@@ -1,0 +1,378 @@
+"""Decoding image files behind one wall.
+
+Every image file, from a folder, an upload or a worker on another machine, is hostile until it has
+been decoded, and decoders are large programs in C and C++: six of 1,165 mutated DICOM files end the
+process that opens them. So no file is decoded in this process. `ConfinedReader` sends the bytes to
+a process without files, network or further programs (`data.reader_process`), and takes pixels back
+through shared memory. A file that ends the process twice is refused by name like any other file
+that is damaged, and the next file gets a new process.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import mmap
+import os
+import select
+import socket
+import subprocess
+import sys
+import threading
+import time
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from blindsight.core.errors import HostileFile, MissingDependency
+from blindsight.data.limits import LIMITS, Limits, is_dicom, is_heif
+from blindsight.data.reader_process import (
+    ANSWER,
+    READY,
+    REFUSED,
+    REQUEST,
+    read_exactly,
+    write_all,
+)
+from blindsight.data.reading import RAW_SUFFIXES, require_decoder
+
+__all__ = ["ConfinedReader", "decode_image"]
+
+_START_SECONDS = 120.0
+_SECONDS = 60.0
+_ADDRESS_SPACE = 4 << 30
+_LONGEST_TEXT = 1 << 16
+_CHANNELS = 3
+_MAIN = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[2]); "
+    "from blindsight.data.reader_process import main; main()"
+)
+
+
+class ConfinedReader:
+    """Decodes image files in a process of its own, one at a time.
+
+    The process is started with the first file and ends with this one. Threads may share a reader;
+    they wait for each other. After a fork the child starts a process of its own.
+
+    Parameters
+    ----------
+    kind : {"pictures", "dicom", "heif"}
+        Which decoders the process loads before it is confined.
+    seconds : float
+        Most seconds for one file; a file that takes longer is refused.
+    address_space : int
+        Most bytes of memory that the process may map.
+
+    Example
+    -------
+    >>> import io
+    >>> from PIL import Image
+    >>> file = io.BytesIO()
+    >>> Image.new("L", (4, 2), 7).save(file, "PNG")
+    >>> with ConfinedReader() as reader:
+    ...     reader.decode(file.getvalue(), name="four.png").shape
+    (2, 4)
+    """
+
+    def __init__(
+        self,
+        kind: str = "pictures",
+        *,
+        seconds: float = _SECONDS,
+        address_space: int = _ADDRESS_SPACE,
+    ) -> None:
+        self.kind = kind
+        self.seconds = seconds
+        self.address_space = address_space
+        self.walls: tuple[str, ...] = ()
+        self._lock = threading.Lock()
+        self._owner = -1
+        self._process: subprocess.Popen[bytes] | None = None
+        self._socket: socket.socket | None = None
+        self._shared: mmap.mmap | None = None
+
+    def decode(
+        self,
+        data: bytes,
+        *,
+        name: str = "the image",
+        limits: Limits = LIMITS,
+        at_least: int | None = None,
+    ) -> NDArray[np.uint8]:
+        """Decode the bytes of one image file; see `blindsight.data.decode_image`.
+
+        Raises
+        ------
+        HostileFile
+            The file is not an image, is damaged or too large, took too long, or ended the process
+            that decoded it.
+        """
+        with self._lock:
+            for _ in range(2):
+                try:
+                    return self._exchange(data, name, limits, at_least)
+                except (ConnectionError, BrokenPipeError):
+                    # The process may have died for another reason (no memory on a busy machine):
+                    # the file is the culprit only if a fresh process dies of it, too.
+                    self._stop()
+            raise HostileFile(
+                f"{name} is damaged: it ended the process that decoded it. Every other file is "
+                "read."
+            )
+
+    def start(self) -> None:
+        """Start the process where it is not running, and wait until its walls stand."""
+        with self._lock:
+            self._ready(LIMITS)
+
+    @property
+    def process(self) -> int | None:
+        """The id of the confined process, where it runs."""
+        running = self._process is not None and self._owner == os.getpid()
+        return self._process.pid if running and self._process is not None else None
+
+    def close(self) -> None:
+        """End the process."""
+        with self._lock:
+            self._stop()
+
+    def __enter__(self) -> ConfinedReader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_rebuilt, (self.kind, self.seconds, self.address_space))
+
+    def _exchange(
+        self, data: bytes, name: str, limits: Limits, at_least: int | None
+    ) -> NDArray[np.uint8]:
+        connection = self._ready(limits)
+        deadline = time.monotonic() + self.seconds
+        raw = os.path.splitext(name)[1].lower() in RAW_SUFFIXES
+        request = REQUEST.pack(len(data), limits.pixels, limits.image_bytes, at_least or 0, raw)
+        try:
+            write_all(connection, request, memoryview(data))
+            code, shape, text = self._answer(connection, deadline)
+            if code == REFUSED:
+                raise HostileFile(_printable(text).replace("{name}", name))
+            return self._pixels(connection, shape, limits)
+        except (HostileFile, ConnectionError):
+            raise
+        except TimeoutError:
+            self._stop()
+            raise HostileFile(
+                f"{name} took longer than {self.seconds:g} seconds to decode, and was left out."
+            ) from None
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            self._stop()
+            raise HostileFile(
+                f"{name} could not be decoded: its process failed ({type(error).__name__})."
+            ) from None
+        except BaseException:
+            # An interrupt between request and answer would leave the answer for the next file.
+            self._stop()
+            raise
+
+    def _pixels(
+        self, connection: int, shape: tuple[int, int, int], limits: Limits
+    ) -> NDArray[np.uint8]:
+        """Take the pixels of a decoded image; the process may lie about their number."""
+        height, width, channels = shape
+        if not 0 < height * width <= limits.pixels or channels not in (1, _CHANNELS):
+            raise ValueError("not the shape of an image")
+        size = height * width * channels
+        sides = (height, width) if channels == 1 else shape
+        if self._shared is not None:
+            return np.frombuffer(self._shared, np.uint8, size).reshape(sides).copy()
+        body = read_exactly(connection, size)
+        if body is None:
+            raise ConnectionError("the answer is cut off")
+        return np.frombuffer(body, np.uint8).reshape(sides)
+
+    def _ready(self, limits: Limits) -> int:
+        running = (
+            self._process is not None
+            and self._owner == os.getpid()
+            and self._process.poll() is None
+            and self._socket is not None
+        )
+        capacity = _CHANNELS * limits.pixels
+        if running and self._shared is not None and len(self._shared) < capacity:
+            self._stop()
+            running = False
+        if not running:
+            self._start(capacity)
+        assert self._socket is not None  # noqa: S101  (just started)
+        return self._socket.fileno()
+
+    def _start(self, capacity: int) -> None:
+        self._stop()
+        ours, theirs = socket.socketpair()
+        passed = [theirs.fileno()]
+        memory = -1
+        if hasattr(os, "memfd_create"):
+            memory = os.memfd_create("blindsight pixels")
+            os.ftruncate(memory, capacity)
+            self._shared = mmap.mmap(memory, capacity)
+            passed.append(memory)
+        options = {
+            "kind": self.kind,
+            "socket": theirs.fileno(),
+            "memory": memory,
+            "capacity": capacity,
+            "address_space": self.address_space + capacity,
+            "seconds": self.seconds,
+        }
+        try:
+            self._process = subprocess.Popen(  # noqa: S603  (this interpreter, no shell)
+                [sys.executable, "-I", "-c", _MAIN, json.dumps(options), json.dumps(sys.path)],
+                pass_fds=passed,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                # Nothing of this process's environment: addresses and passwords may be in it.
+                env={"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "1"},
+                cwd="/",
+                start_new_session=True,  # Ctrl-C is for the program, which then ends its readers
+            )
+        finally:
+            theirs.close()
+            if memory >= 0:
+                os.close(memory)
+        self._socket, self._owner = ours, os.getpid()
+        atexit.register(self._end)
+        try:
+            self._await_ready(ours.fileno())
+        except (OSError, ValueError):
+            self._stop()
+            raise MissingDependency(
+                f"the process that decodes {self.kind} could not be started. Check that this "
+                "Python can start programs, and that memory is free."
+            ) from None
+
+    def _await_ready(self, connection: int) -> None:
+        code, _, text = self._answer(connection, time.monotonic() + _START_SECONDS)
+        if code != READY:
+            raise ValueError("the process is not ready")
+        self.walls = tuple(json.loads(text))
+
+    def _answer(self, connection: int, deadline: float) -> tuple[int, tuple[int, int, int], str]:
+        """Read the next answer, and wait for it no longer than until the deadline."""
+        _await_readable(connection, deadline)
+        head = read_exactly(connection, ANSWER.size)
+        if head is None:
+            raise ConnectionError("the process ended")
+        code, height, width, channels, length = ANSWER.unpack(head)
+        if length > _LONGEST_TEXT:
+            raise ValueError("the text of an answer is too long")
+        text = read_exactly(connection, length)
+        if text is None:
+            raise ConnectionError("the process ended")
+        return code, (height, width, channels), text.decode(errors="replace")
+
+    def _stop(self) -> None:
+        """End the process, where it is ours."""
+        process, self._process = self._process, None
+        connection, self._socket = self._socket, None
+        if connection is not None:
+            connection.close()
+        if process is not None and self._owner == os.getpid():
+            process.kill()
+            process.wait()
+            atexit.unregister(self._end)
+        self._shared = None
+
+    def _end(self) -> None:
+        if self._owner == os.getpid():
+            self._stop()
+
+
+def decode_image(
+    data: bytes, *, name: str = "the image", limits: Limits = LIMITS, at_least: int | None = None
+) -> NDArray[np.uint8]:
+    """Decode the bytes of one image file to uint8 pixels, in a confined process.
+
+    Parameters
+    ----------
+    data : bytes
+        The encoded file: see `blindsight.data.reading.FORMATS`, and DICOM.
+    name : str
+        The file's name, for messages; by its ending a camera's raw file is recognised.
+    limits : Limits
+        Bounds on bytes and pixels, checked before decoding.
+    at_least : int, optional
+        Decode a JPEG at a half, a quarter or an eighth of its size, as long as both sides keep
+        this many pixels. This is about ten times faster for camera photos, and gives other pixels.
+
+    Returns
+    -------
+    ndarray
+        (height, width) where the image is grey, otherwise (height, width, 3).
+
+    Raises
+    ------
+    HostileFile
+        The file is not an image, is damaged or too large, took too long, or ended the process
+        that decoded it.
+
+    Example
+    -------
+    >>> import io
+    >>> from PIL import Image
+    >>> file = io.BytesIO()
+    >>> Image.new("RGB", (4, 2)).save(file, "PNG")
+    >>> decode_image(file.getvalue()).shape
+    (2, 4, 3)
+    """
+    if len(data) > limits.image_bytes:
+        raise HostileFile(
+            f"{name} has {len(data):,} bytes, more than the limit of {limits.image_bytes:,}."
+        )
+    kind = "dicom" if is_dicom(data) else "heif" if is_heif(data) else "pictures"
+    return _reader(kind).decode(data, name=name, limits=limits, at_least=at_least)
+
+
+_READERS: dict[tuple[int, str], ConfinedReader] = {}
+_READERS_LOCK = threading.Lock()
+
+
+def _reader(kind: str) -> ConfinedReader:
+    """The reader of this thread's turn: two for each kind, so that two threads decode at once."""
+    require_decoder(kind)
+    turn = threading.get_ident() % 2
+    with _READERS_LOCK:
+        if (turn, kind) not in _READERS:
+            _READERS[turn, kind] = ConfinedReader(kind)
+        return _READERS[turn, kind]
+
+
+def _forget_readers() -> None:
+    """In a forked child: the parent's processes are the parent's, and its locks may be held."""
+    global _READERS_LOCK
+    _READERS.clear()
+    _READERS_LOCK = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_readers)
+
+
+def _rebuilt(kind: str, seconds: float, address_space: int) -> ConfinedReader:
+    return ConfinedReader(kind, seconds=seconds, address_space=address_space)
+
+
+def _await_readable(connection: int, deadline: float) -> None:
+    poll = select.poll()
+    poll.register(connection, select.POLLIN)
+    left = deadline - time.monotonic()
+    if left <= 0 or not poll.poll(left * 1000):
+        raise TimeoutError
+
+
+def _printable(text: str) -> str:
+    """The reason that a worker gave: it may have been taken over by the file it decoded."""
+    return "".join(letter for letter in text if letter.isprintable())

@@ -65,5 +65,6 @@ def test_a_photo_passes_few_modules_and_functions_on_its_way_to_a_code(tmp_path,
     way = {key for key, count in more.items() if count > few[key] and key[0] not in KEEPING}
     modules = {module for module, _ in way}
     assert "privacy/door.py" in modules and "codebooks/cells.py" in modules
-    assert len(modules) <= 22, sorted(modules)
+    # Two of them are the confined reader, which other processes run.
+    assert len(modules) <= 24, sorted(modules)
     assert len(way) <= 143

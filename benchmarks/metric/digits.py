@@ -29,9 +29,9 @@ from blindsight.metric import (
     RowNoise,
     Steps,
 )
-from blindsight.metric.descent import descend, orthogonal
-from blindsight.metric.records import normalised
-from blindsight.metric.scoring import nearest_neighbours
+from blindsight.metric.descent import descend
+from blindsight.metric.files import nearest_neighbours
+from blindsight.metric.linear import normalised, orthogonal
 
 __all__ = ["attack_rows", "deep_rows", "digit_rows", "selection_rows"]
 

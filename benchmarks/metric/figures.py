@@ -25,7 +25,7 @@ from blindsight.metric import (
     mean_dissimilar_distance,
     spanning_forest,
 )
-from blindsight.metric.records import normalised
+from blindsight.metric.linear import normalised
 
 __all__ = [
     "budgets",

@@ -27,7 +27,7 @@ from blindsight.metric import (
     Steps,
     mean_dissimilar_distance,
 )
-from blindsight.metric.scoring import nearest_neighbours
+from blindsight.metric.files import nearest_neighbours
 
 __all__ = ["METHODS", "Measured", "Split", "make_split", "measure", "method"]
 

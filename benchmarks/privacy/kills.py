@@ -38,7 +38,7 @@ from blindsight.index.encoder import CodeRecipe
 from blindsight.privacy import Cost, Ledger
 from blindsight.privacy.vault import Vault
 from blindsight.sketching import FlippedBits, SketchSet
-from blindsight.sketching.writer import SketchWriter
+from blindsight.sketching.sketches import SketchWriter
 from blindsight.tagging import CodebookAnswers, DPTraining, PrivateTagger
 from blindsight.tagging.publishing import publish, train_once
 

@@ -19,10 +19,10 @@ from benchmarks.sketching.common import Halves, halves
 from blindsight.audit.methods.sketching.attacks import propagate_beliefs
 from blindsight.sketching import PAPER_Q, NegativeSketcher, QKParameters
 from blindsight.sketching.attackers import Recovered, Suite, measure
-from blindsight.sketching.bits import to_bits
 from blindsight.sketching.estimator import FlippedBits
 from blindsight.sketching.gallery import draw_gallery
-from blindsight.sketching.qk_hidden import hide_image
+from blindsight.sketching.negative_database import hide_image
+from blindsight.sketching.parameters import to_bits
 
 __all__ = ["Attacked", "attack", "attack_rows", "public_images"]
 

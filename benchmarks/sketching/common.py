@@ -87,8 +87,7 @@ class Clear:
 
     def sketch(self, images: NDArray[Any], labels: Any = None) -> Any:
         """The bits themselves as counts."""
-        from blindsight.sketching.bits import as_images, to_bits
-        from blindsight.sketching.flips import FlipParameters
+        from blindsight.sketching.parameters import FlipParameters, as_images, to_bits
         from blindsight.sketching.sketches import SketchSet
 
         bits = np.moveaxis(to_bits(as_images(images, 8), 8), -1, 2)

@@ -18,9 +18,8 @@ from benchmarks.sketching.common import Halves, halves
 from blindsight.core import checks
 from blindsight.index.bulk import sketch_to
 from blindsight.sketching import NegativeSketcher, QKParameters
-from blindsight.sketching.algorithms import qk_hidden, sketch_of
-from blindsight.sketching.bits import to_bits
-from blindsight.sketching.qk_hidden import hide_image
+from blindsight.sketching.negative_database import hide_image, qk_hidden, sketch_of
+from blindsight.sketching.parameters import to_bits
 
 __all__ = ["epoch_rows", "speed_rows"]
 

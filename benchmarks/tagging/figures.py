@@ -28,11 +28,12 @@ from benchmarks.tagging.published import paper_numbers
 from benchmarks.tagging.sets import Problem, half_width, spread_note
 from blindsight.evaluation.multilabel import decision_scores, evaluate, top_k
 from blindsight.privacy.door import Door
-from blindsight.tagging import DPTraining, GraphHead, PrivateTagger, promise
+from blindsight.tagging import DPTraining, GraphHead, PrivateTagger
+from blindsight.tagging import guarantee as guarantees
 from blindsight.tagging.answers import PaperLaplace
-from blindsight.tagging.gcn import MLGCN, TaggingLoss, classifier_array, train
-from blindsight.tagging.inputs import PaperInputs
-from blindsight.tagging.paper import Penalty, Schedule
+from blindsight.tagging.paper.gcn import MLGCN, TaggingLoss, classifier_array, train
+from blindsight.tagging.paper.taggers import Penalty, Schedule
+from blindsight.tagging.prior import PaperInputs
 
 __all__ = ["figure_rows", "rp2_rows"]
 
@@ -123,9 +124,9 @@ class _Bench:
         perturb = None
         if release is not None:
             steps = schedule.steps(len(problem.train))
-            promised = promise.of_printed_training(release, steps, claimed=None, entropy="seed")
+            promised = guarantees.of_printed_training(release, steps, claimed=None, entropy="seed")
             door = Door(promised, what="training outputs", random_state=seed)
-            perturb = lambda outputs: door.release(promise.OUTPUTS, outputs)  # noqa: E731
+            perturb = lambda outputs: door.release(guarantees.OUTPUTS, outputs)  # noqa: E731
         head = self.head(
             rng, weight_ceiling=setting.weight_ceiling, weight_floor=setting.weight_floor
         )

@@ -44,7 +44,7 @@ from blindsight.tagging import (
     TopTags,
     imagenet_prior,
 )
-from blindsight.tagging.label_graph import conditional, cooccurrence
+from blindsight.tagging.paper.label_graph import conditional, cooccurrence
 
 __all__ = ["rows"]
 
@@ -445,7 +445,11 @@ def _curves(
                     else _ordinary(problem, seed, way)
                 )
                 tried = _measure(
-                    tagger.way_, tagger.logits(problem.test), problem.truth, seed, decide=False
+                    tagger.answer_mechanism_,
+                    tagger.logits(problem.test),
+                    problem.truth,
+                    seed,
+                    decide=False,
                 )
             else:
                 tried = [

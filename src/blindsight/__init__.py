@@ -36,8 +36,6 @@ if TYPE_CHECKING:
         CodebookHasher,
         HashNet,
         PHashing,
-        PrivUnitHasher,
-        SampledPHashing,
     )
     from blindsight.index import HammingIndex, Hits, MilvusIndex
     from blindsight.metric import DPPDML, DPPMetric, PairGraph
@@ -104,10 +102,8 @@ __all__ = [
     "PHashing",
     "PairGraph",
     "Planned",
-    "PrivUnitHasher",
     "PrivateTagger",
     "Protected",
-    "SampledPHashing",
     "UnchargedRelease",
     "Vault",
     "__version__",
@@ -124,7 +120,7 @@ _HOMES = {
     "federated": ("FederatedClassifier",),
     "hashing": (
         *("ADSH", "DPSH", "DSH", "HashNet", "ITQ", "KSH", "LSH", "SDH", "SH"),
-        *("CodebookHasher", "PHashing", "PITQ", "PrivUnitHasher", "SampledPHashing"),
+        *("CodebookHasher", "PHashing", "PITQ"),
     ),
     "index": ("HammingIndex", "Hits", "MilvusIndex"),
     "metric": ("DPPDML", "DPPMetric", "PairGraph"),

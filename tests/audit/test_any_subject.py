@@ -10,13 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.hashing.privunit import PrivUnitHasher
+from benchmarks.hashing.sampling import SampledPHashing
 from blindsight.audit import audit, audit_file
 from blindsight.audit.engine.worst_inputs import worst_inputs
 from blindsight.audit.report.advice import changes
 from blindsight.core import codes
 from blindsight.core.errors import BlindsightError, HostileFile, InvalidData, InvalidParameter
 from blindsight.federated import FederatedClassifier, SumNoise
-from blindsight.hashing import LSH, PITQ, CodebookHasher, PHashing, PrivUnitHasher, SampledPHashing
+from blindsight.hashing import LSH, PITQ, CodebookHasher, PHashing
 from blindsight.index import HammingIndex
 from blindsight.metric import DPPMetric
 from blindsight.metric.baselines import InputPerturbation
@@ -125,7 +127,7 @@ def test_a_clip_that_is_forgotten_is_refuted() -> None:
             return logits
 
     subject = tagger(LaplaceAnswers(4.0, bound=0.5))
-    subject.way_ = Unclipped(4.0, bound=0.5)
+    subject.answer_mechanism_ = Unclipped(4.0, bound=0.5)
     assert audit(subject, trials=200_000).verdict.refuted
 
 

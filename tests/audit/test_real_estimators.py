@@ -10,11 +10,13 @@ from unittest import mock
 import numpy as np
 import pytest
 
+from benchmarks.hashing.privunit import PrivUnitHasher
+from benchmarks.hashing.sampling import SampledPHashing
 from blindsight.audit import audit
 from blindsight.codebooks import from_pictures
 from blindsight.federated import FederatedClassifier, SumNoise
 from blindsight.federated.noise import GaussianShares
-from blindsight.hashing import LSH, PITQ, CodebookHasher, PHashing, PrivUnitHasher, SampledPHashing
+from blindsight.hashing import LSH, PITQ, CodebookHasher, PHashing
 from blindsight.privacy.door import Door
 from blindsight.sketching import CodebookSketcher, FlippedBits
 from blindsight.tagging import DPTraining, LaplaceAnswers, PrivateTagger, TopTags

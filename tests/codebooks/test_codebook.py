@@ -312,7 +312,7 @@ def test_only_one_rule_chooses_how_many_cells_a_budget_pays_for() -> None:
     assert callers == {"codebooks", "hashing", "sketching", "tagging"}
     for path in (
         source / part
-        for part in ("hashing/estimator.py", "sketching/estimator.py", "tagging/codebook.py")
+        for part in ("hashing/estimator.py", "sketching/estimator.py", "tagging/answer_codebook.py")
     ):
         assert "math.exp" not in path.read_text(encoding="utf-8"), path
 

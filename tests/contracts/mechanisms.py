@@ -27,7 +27,7 @@ from blindsight.privacy.mechanisms import (
     Staircase,
     SubsetSelection,
 )
-from blindsight.sketching.promise import PixelFlip
+from blindsight.sketching.guarantee import PixelFlip
 
 __all__ = ["CASES", "Case"]
 

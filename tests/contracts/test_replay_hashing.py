@@ -12,7 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from blindsight.hashing import LSH, PITQ, CodebookHasher, PHashing, PrivUnitHasher, SampledPHashing
+from benchmarks.hashing.privunit import PrivUnitHasher
+from benchmarks.hashing.sampling import SampledPHashing
+from blindsight.hashing import LSH, PITQ, CodebookHasher, PHashing
 from blindsight.privacy.vault import Vault
 from contracts.replay import ReplayContract
 

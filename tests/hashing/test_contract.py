@@ -6,6 +6,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from benchmarks.hashing.privunit import PrivUnitHasher
+from benchmarks.hashing.sampling import SampledPHashing
 from blindsight.hashing import (
     ADSH,
     DPSH,
@@ -19,8 +21,6 @@ from blindsight.hashing import (
     CodebookHasher,
     HashNet,
     PHashing,
-    PrivUnitHasher,
-    SampledPHashing,
 )
 from contracts.estimator import EstimatorContract
 

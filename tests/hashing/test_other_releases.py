@@ -8,10 +8,12 @@ import math
 import numpy as np
 import pytest
 
+from benchmarks.hashing.privunit import PrivUnitHasher
+from benchmarks.hashing.probing import multi_probe_distances, probes
+from benchmarks.hashing.sampling import SampledPHashing
 from blindsight.core import codes
 from blindsight.core.errors import InvalidData, InvalidParameter
-from blindsight.hashing import LSH, PrivUnitHasher, SampledPHashing
-from blindsight.hashing.probing import multi_probe_distances, probes
+from blindsight.hashing import LSH
 from blindsight.privacy.mechanisms import PrivUnit
 
 X = np.random.default_rng(0).normal(size=(300, 8))

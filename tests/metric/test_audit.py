@@ -11,7 +11,8 @@ import pytest
 from blindsight.audit import distinguish
 from blindsight.audit.methods.metric.attacks import flip_hub, flip_pair, match_conjectures
 from blindsight.metric import Contrastive, DPPMetric, PairGraph, RowNoise, algorithm1, kappa
-from blindsight.metric.descent import descend, noisy_descent, orthogonal
+from blindsight.metric.descent import descend, noisy_descent
+from blindsight.metric.linear import orthogonal
 from blindsight.metric.paper import pure_descent, pure_plan
 from blindsight.privacy import Door, Guarantee
 from blindsight.privacy.mechanisms import DiscreteGaussian

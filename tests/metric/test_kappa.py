@@ -19,7 +19,7 @@ from blindsight.metric import (
     pair_kappa,
     spanning_forest,
 )
-from blindsight.metric.blocks import block_counts, bridges, worth
+from blindsight.metric.kappa import block_counts, bridges, worth
 
 SMALL = [net for net in nx.graph_atlas_g() if net.number_of_edges()]
 

@@ -7,7 +7,7 @@ import pytest
 
 from blindsight.core.errors import InvalidData, InvalidParameter
 from blindsight.metric import DPPDML, DPPMetric, EuclideanMetric, InputPerturbation, MendedDML
-from blindsight.metric.threshold import best_threshold, cut
+from blindsight.metric.linear import best_threshold, cut
 
 
 def world(n=200, d=4, seed=0):

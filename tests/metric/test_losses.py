@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from blindsight.metric import Contrastive, NPair, Triplet, group_size, mean_dissimilar_distance
-from blindsight.metric.outer import Gradients
+from blindsight.metric.losses import Gradients
 
 SEEDS = st.integers(0, 2**31)
 

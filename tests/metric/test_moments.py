@@ -9,16 +9,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from blindsight.metric.comparisons import BUCKETS, Comparisons
 from blindsight.metric.moments import (
+    BUCKETS,
+    Comparisons,
     MomentRows,
     clipped,
+    counted_stretch,
     map_of_moments,
     read_moments,
     release_size,
     worth_moments,
 )
-from blindsight.metric.scale import counted_stretch
 
 SEEDS = st.integers(0, 2**31)
 

@@ -10,9 +10,15 @@ from blindsight import data
 from blindsight.core.errors import InvalidData
 from blindsight.sketching import FlipParameters, FlippedBits, NegativeSketcher, QKParameters
 from blindsight.sketching.attackers import ATTACKS, Suite, measure
-from blindsight.sketching.attackers.denoising import denoise, read, read_again
-from blindsight.sketching.attackers.rehearsal import rehearse
-from blindsight.sketching.attackers.smoothing import WIDTHS, _filtered, smooth
+from blindsight.sketching.attackers.denoising import (
+    WIDTHS,
+    _filtered,
+    denoise,
+    read,
+    read_again,
+    smooth,
+)
+from blindsight.sketching.attackers.learned import rehearse
 from blindsight.sketching.leak import bit_moments
 
 

@@ -7,8 +7,8 @@ from blindsight import data
 from blindsight.audit.methods.sketching.attacks import attack_card, propagate_beliefs, reverse
 from blindsight.core.errors import InvalidData
 from blindsight.sketching import NegativeDatabase, NegativeSketcher, QKParameters
-from blindsight.sketching.bits import to_bits
-from blindsight.sketching.qk_hidden import hide_image
+from blindsight.sketching.negative_database import hide_image
+from blindsight.sketching.parameters import to_bits
 
 
 @pytest.fixture(scope="module")

@@ -8,13 +8,13 @@ from blindsight.core.errors import InvalidParameter
 from blindsight.evaluation.reconstruction import mean_psnr
 from blindsight.sketching import NegativeSketcher, QKParameters, leak_of
 from blindsight.sketching.attackers import Suite
-from blindsight.sketching.attackers.bound import best_psnr, bound_of
+from blindsight.sketching.attackers.suite import best_psnr, bound_of
 from blindsight.sketching.calibration import balanced_p, calibrate, expected_psnr, usefulness
-from blindsight.sketching.informed import Kind
+from blindsight.sketching.image_statistics import ImageStatistics
 
 
 def informed_psnr(parameters, reference):
-    return Kind.of(reference, parameters.depth).psnr(
+    return ImageStatistics.of(reference, parameters.depth).psnr(
         parameters.differing_rate, parameters.agreeing_rate
     )
 
@@ -89,7 +89,7 @@ def test_the_informed_attackers_psnr_is_what_the_best_linear_guess_gets(referenc
 def test_the_informed_goal_keeps_more_of_the_shape_than_the_papers_setting_at_the_same_psnr(
     reference, paper
 ):
-    kind, theirs = Kind.of(reference, 8), QKParameters.paper(paper)
+    kind, theirs = ImageStatistics.of(reference, 8), QKParameters.paper(paper)
     goal = informed_psnr(theirs, reference)
     chosen = calibrate(max_psnr=goal, reference=reference, attacker="informed")
     assert informed_psnr(chosen, reference) <= goal + 1e-6
@@ -104,7 +104,7 @@ def test_a_bit_that_neighbours_do_not_share_is_of_no_use():
     shape = np.kron(
         rng.integers(0, 2, (40, 4, 4)), np.ones((8, 8), int)
     )  # blocks in the first bit, noise in the second
-    kind = Kind.of(2 * shape + rng.integers(0, 2, (40, 32, 32)), 2)
+    kind = ImageStatistics.of(2 * shape + rng.integers(0, 2, (40, 32, 32)), 2)
     loud, quiet = 3.0, 10.0
     assert kind.shared([loud, quiet], quiet) > 100 * kind.shared([quiet, loud], quiet)
 

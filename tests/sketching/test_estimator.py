@@ -12,10 +12,9 @@ from blindsight import data
 from blindsight.core.errors import BudgetExceeded, InvalidData, InvalidParameter
 from blindsight.privacy import Cost, Ledger
 from blindsight.privacy.mechanisms import from_fields, to_fields
-from blindsight.sketching.bits import from_bits, to_bits
 from blindsight.sketching.estimator import CodebookClassifier, CodebookSketcher, FlippedBits
-from blindsight.sketching.flips import FlipParameters, law_from_dict
-from blindsight.sketching.promise import PixelFlip
+from blindsight.sketching.guarantee import PixelFlip
+from blindsight.sketching.parameters import FlipParameters, from_bits, parameters_from_dict, to_bits
 
 MANY = np.random.default_rng(1).integers(0, 256, size=(120, 9, 9)).astype(np.uint8)
 IMAGES = np.random.default_rng(0).integers(0, 256, size=(40, 9, 9)).astype(np.uint8)
@@ -94,9 +93,9 @@ def test_wrong_flip_probabilities_are_refused(beta):
 
 def test_laws_are_told_apart():
     flips = FlipParameters.proven(4.0)
-    assert law_from_dict(flips.to_dict()) == flips
+    assert parameters_from_dict(flips.to_dict()) == flips
     with pytest.raises(InvalidData):
-        law_from_dict({"beta": [0.1], "q": [1.0]})
+        parameters_from_dict({"beta": [0.1], "q": [1.0]})
 
 
 def test_a_codebook_classifies_private_digits():

@@ -6,10 +6,14 @@ import mpmath
 import numpy as np
 import pytest
 
-from blindsight.sketching.bits import to_bits
-from blindsight.sketching.estimation import bit_posteriors
-from blindsight.sketching.leak import bit_epsilon, bit_law, leak_of, pixel_epsilon_rdp
-from blindsight.sketching.parameters import PAPER_Q, QKParameters
+from blindsight.sketching.leak import (
+    bit_epsilon,
+    bit_law,
+    bit_posteriors,
+    leak_of,
+    pixel_epsilon_rdp,
+)
+from blindsight.sketching.parameters import PAPER_Q, QKParameters, to_bits
 from blindsight.sketching.sampler import Dice, draw_sketches
 
 # Table 5 of the paper.

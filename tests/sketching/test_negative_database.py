@@ -8,9 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from blindsight.core.errors import HostileFile, InvalidData, InvalidParameter
-from blindsight.sketching.negative_database import NegativeDatabase
+from blindsight.sketching.negative_database import NegativeDatabase, hide, hide_image
 from blindsight.sketching.parameters import QKParameters
-from blindsight.sketching.qk_hidden import hide, hide_image
 
 UNIVERSE = ["".join(bits) for bits in itertools.product("01", repeat=5)]
 strings = st.sampled_from(UNIVERSE)

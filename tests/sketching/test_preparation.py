@@ -19,9 +19,9 @@ from blindsight.data.formats.folders import load_folder
 from blindsight.evaluation.reconstruction import exact_pixels, psnr, ssim
 from blindsight.privacy import Cost, Ledger
 from blindsight.sketching import SketchSet
-from blindsight.sketching.attackers.bound import quietest_needed
+from blindsight.sketching.attackers.suite import quietest_needed
 from blindsight.sketching.gallery import draw_gallery
-from blindsight.sketching.informed import Kind
+from blindsight.sketching.image_statistics import ImageStatistics
 from blindsight.sketching.parameters import QKParameters
 from blindsight.sketching.preparation import Preparation, read_like
 
@@ -128,7 +128,7 @@ def test_measuring_and_drawing_a_large_photo_take_little_memory(tmp_path):
 
 def test_moments_of_many_photos_take_little_memory():
     many = RNG.integers(0, 256, (60, 512, 512)).astype(np.uint8)
-    assert peak_of(lambda: Kind.of(many, 8)) < 1 << 30
+    assert peak_of(lambda: ImageStatistics.of(many, 8)) < 1 << 30
 
 
 def test_calibration_attacks_a_window_of_large_photos(monkeypatch):
@@ -138,7 +138,7 @@ def test_calibration_attacks_a_window_of_large_photos(monkeypatch):
         sizes.append(images.shape[1:])
         return np.zeros(len(images))
 
-    monkeypatch.setattr("blindsight.sketching.attackers.bound.best_psnr", best)
+    monkeypatch.setattr("blindsight.sketching.attackers.suite.best_psnr", best)
     large = np.zeros((8, 600, 700), np.uint8)
     quietest_needed(lambda at: QKParameters.paper("Q3"), large, 20.0, steps=1)
     assert set(sizes) == {(512, 512)}

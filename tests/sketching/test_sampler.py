@@ -11,12 +11,9 @@ import numpy as np
 import pytest
 from scipy.stats import chi2_contingency
 
-from blindsight.sketching.algorithms import qk_hidden, sketch_of
-from blindsight.sketching.bits import to_bits
-from blindsight.sketching.keystream import fill, fresh_key
-from blindsight.sketching.parameters import QKParameters
-from blindsight.sketching.qk_hidden import hide
-from blindsight.sketching.sampler import Dice, draw_sketches
+from blindsight.sketching.negative_database import hide, qk_hidden, sketch_of
+from blindsight.sketching.parameters import QKParameters, to_bits
+from blindsight.sketching.sampler import Dice, draw_sketches, fill, fresh_key
 
 LEVEL = 1e-6
 

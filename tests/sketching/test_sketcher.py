@@ -11,7 +11,7 @@ from blindsight.data import ImageSet
 from blindsight.evaluation.reconstruction import mean_psnr, mean_ssim
 from blindsight.index.bulk import sketch_to
 from blindsight.sketching import NegativeSketcher, QKParameters, SketchSet
-from blindsight.sketching.writer import SketchWriter
+from blindsight.sketching.sketches import SketchWriter
 
 RNG = np.random.default_rng(0)
 GREY = RNG.integers(0, 256, size=(30, 7, 5)).astype(np.uint8)

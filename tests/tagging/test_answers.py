@@ -11,7 +11,13 @@ import numpy as np
 import pytest
 
 from blindsight.core.errors import InvalidData, InvalidParameter
-from blindsight.tagging.answer_spread import SENSITIVITY, AnswerSpread, spread_rows
+from blindsight.tagging.answer_codebook import (
+    SENSITIVITY,
+    AnswerCodebook,
+    AnswerSpread,
+    choose_codebook,
+    spread_rows,
+)
 from blindsight.tagging.answers import (
     CodebookAnswers,
     GaussianAnswers,
@@ -19,8 +25,7 @@ from blindsight.tagging.answers import (
     PaperLaplace,
     TopTags,
 )
-from blindsight.tagging.codebook import Codebook, choose_codebook
-from blindsight.tagging.descent import sigmoid
+from blindsight.tagging.labels import sigmoid
 
 
 def spread(c=4):
@@ -105,7 +110,7 @@ def test_top_k_names_exactly_k_tags():
 
 def test_with_a_large_budget_the_codebook_names_the_model_s_own_tags():
     words = np.array(list(itertools.product((0.0, 1.0), repeat=4)))
-    way = CodebookAnswers(30.0, words=Codebook(words, np.ones(4)))
+    way = CodebookAnswers(30.0, words=AnswerCodebook(words, np.ones(4)))
     labels = np.random.default_rng(1).integers(0, 2, (300, 4))
     cells = way.noise(4).release(
         way.value(np.where(labels > 0, 6.0, -6.0)), rng=np.random.default_rng(2)
@@ -149,12 +154,12 @@ def test_a_word_of_several_stages_is_one_cell_and_nearer_to_the_answer():
 
 def test_each_stage_is_read_back_as_it_was_written():
     stages = np.vstack([np.eye(3), [[-0.1, 0.0, 0.0], [0.0, 0.1, 0.0]]])
-    words = Codebook(stages, np.ones(3), sizes=(3, 2))
+    words = AnswerCodebook(stages, np.ones(3), sizes=(3, 2))
     every = words.decode(np.arange(6), 5.0)
     np.testing.assert_allclose(every[1], [1.0, 0.1, 0.0])
     np.testing.assert_allclose(every[2], [0.0, 1.0, 0.0])
     np.testing.assert_array_equal(words.nearest(every[[1, 5]]), [1, 5])
-    again = Codebook.from_fields(words.to_fields())
+    again = AnswerCodebook.from_fields(words.to_fields())
     np.testing.assert_array_equal(again.decode(np.arange(6), 5.0), every)
 
 
@@ -179,11 +184,11 @@ def test_the_spread_finds_the_answers_main_direction_through_the_noise():
 
 def test_what_cannot_be_a_codebook_or_an_answer_is_refused():
     with pytest.raises(InvalidData):
-        Codebook(np.array([[0.5, 2.0], [0.0, 1.0]]), np.ones(2))
+        AnswerCodebook(np.array([[0.5, 2.0], [0.0, 1.0]]), np.ones(2))
     with pytest.raises(InvalidData):
-        Codebook(np.zeros((4, 2)), np.ones(2), sizes=(2, 3))
+        AnswerCodebook(np.zeros((4, 2)), np.ones(2), sizes=(2, 3))
     with pytest.raises(InvalidParameter):
-        Codebook(np.zeros((1, 2)), np.ones(2))
+        AnswerCodebook(np.zeros((1, 2)), np.ones(2))
     with pytest.raises(InvalidParameter):
         PaperLaplace(epsilon=1.0, n_labels=3, sensitivity="2")
 

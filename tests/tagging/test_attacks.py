@@ -27,8 +27,8 @@ from blindsight.tagging import (
     Schedule,
     Tagger,
 )
+from blindsight.tagging.answer_codebook import AnswerCodebook
 from blindsight.tagging.answers import PaperLaplace
-from blindsight.tagging.codebook import Codebook
 
 pytestmark = pytest.mark.filterwarnings("ignore::blindsight.core.errors.UnchargedRelease")
 HEAD, LONG = GraphHead(hidden=64), Schedule(epochs=60, learning_rate=5e-3)
@@ -117,7 +117,10 @@ def test_paper_noise_is_refuted_and_proven_noise_is_not():
         lambda z, rng: printed.answer(z, rng=rng).scores, here, there, trials=4000
     )
     assert broken.epsilon > printed.claimed
-    for way in (LaplaceAnswers(1.0), CodebookAnswers(1.0, words=Codebook(np.eye(4), np.ones(4)))):
+    for way in (
+        LaplaceAnswers(1.0),
+        CodebookAnswers(1.0, words=AnswerCodebook(np.eye(4), np.ones(4))),
+    ):
         held = distinguish_images(noisy(way, 4), here, there, trials=4000)
         assert held.epsilon <= 1.0  # false alarms at 5%, here with a fixed seed
 
@@ -125,7 +128,7 @@ def test_paper_noise_is_refuted_and_proven_noise_is_not():
 def test_repeats_cost_what_composition_says():
     # Two words, epsilon 0.5 a query: ten answers are told apart beyond one answer's epsilon, within
     # ten's.
-    way = CodebookAnswers(0.5, words=Codebook(np.eye(2), np.ones(2)))
+    way = CodebookAnswers(0.5, words=AnswerCodebook(np.eye(2), np.ones(2)))
     audited = distinguish_images(
         noisy(way, 2), np.array([5.0, -5.0]), np.array([-5.0, 5.0]), trials=4000, repeats=10
     )

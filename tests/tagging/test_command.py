@@ -30,7 +30,7 @@ from blindsight.data import MultiLabelSet
 from blindsight.privacy import Cost, Ledger
 from blindsight.privacy.door import listening
 from blindsight.tagging import Prior, PrivateTagger
-from blindsight.tagging.labels_file import read_labels, read_vocabulary
+from blindsight.tagging.labels import read_labels, read_vocabulary
 from blindsight.tagging.photos import Quality, split
 
 pytestmark = pytest.mark.filterwarnings("ignore::blindsight.core.errors.UnchargedRelease")

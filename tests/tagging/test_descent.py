@@ -14,9 +14,9 @@ from scipy.optimize import minimize
 
 from blindsight.privacy.accounting import price
 from blindsight.tagging import DPTraining
-from blindsight.tagging.descent import Head, descend, log_odds, sigmoid
-from blindsight.tagging.inputs import Inputs, finite_rows
-from blindsight.tagging.regimes import COUNTS, GRADIENT, Facts
+from blindsight.tagging.labels import log_odds, sigmoid
+from blindsight.tagging.prior import Inputs, private_rows
+from blindsight.tagging.training import COUNTS, GRADIENT, Head, TrainingFacts, descend
 
 FACTS = {"n_records": 500, "n_labels": 7, "n_features": 30, "width": 31}
 
@@ -57,7 +57,7 @@ def test_the_whole_plan_costs_the_stated_total_and_no_more(
     epsilon, delta, centred, spread, informed, steps
 ):
     training = DPTraining(epsilon=epsilon, delta=delta, steps=steps)
-    facts = Facts(**FACTS, centred=centred, spread=spread, informed=informed)
+    facts = TrainingFacts(**FACTS, centred=centred, spread=spread, informed=informed)
     plan = training.plan(facts)
     due = price(plan, delta=delta)
     assert 0.98 * epsilon < due.epsilon <= epsilon
@@ -65,7 +65,7 @@ def test_the_whole_plan_costs_the_stated_total_and_no_more(
 
 
 def test_a_tenth_of_the_account_goes_to_the_counts():
-    facts = Facts(**FACTS, centred=False, spread=False, informed=True)
+    facts = TrainingFacts(**FACTS, centred=False, spread=False, informed=True)
     parts = {item.what: item.count * item.mechanism.mu**2 for item in DPTraining().plan(facts)}
     assert parts[COUNTS] / sum(parts.values()) == pytest.approx(0.1, rel=0.01)
     assert parts[GRADIENT] / sum(parts.values()) == pytest.approx(0.9, rel=0.01)
@@ -88,6 +88,6 @@ def test_every_input_has_the_same_length_whatever_the_record(seed, scale):
 
 
 def test_rows_that_are_not_finite_count_as_zeros():
-    rows, spoiled = finite_rows([[1.0, 2.0], [np.nan, 1.0], [np.inf, 0.0], [1e300, 0.0]])
+    rows, spoiled = private_rows([[1.0, 2.0], [np.nan, 1.0], [np.inf, 0.0], [1e300, 0.0]])
     assert spoiled == 3
     assert rows.tolist() == [[1.0, 2.0], [0.0, 0.0], [0.0, 0.0], [0.0, 0.0]]

@@ -40,7 +40,7 @@ from blindsight.tagging import (
     TopTags,
     Untrained,
 )
-from blindsight.tagging.codebook import Codebook
+from blindsight.tagging.answer_codebook import AnswerCodebook
 
 pytestmark = pytest.mark.filterwarnings("ignore::blindsight.core.errors.UnchargedRelease")
 QUICK = DPTraining(epsilon=2.0, steps=4)
@@ -340,14 +340,14 @@ def test_no_record_makes_training_fail_or_drowns_the_others(problem, spoil):
 
 
 def test_own_codebooks_are_public_and_used(problem, tmp_path):
-    words = Codebook(np.vstack([np.zeros(8), np.eye(8)]), np.ones(8))
+    words = AnswerCodebook(np.vstack([np.zeros(8), np.eye(8)]), np.ones(8))
     tagger = fitted(problem, answers=CodebookAnswers(4.0, words=words))
     assert len(tagger.guarantee_.releases) == 3  # no spread to pay for
     tagger.save(tmp_path / "t.safetensors")
     loaded = PrivateTagger.load(tmp_path / "t.safetensors")
-    np.testing.assert_array_equal(loaded.way_.words.words, words.words)
+    np.testing.assert_array_equal(loaded.answer_mechanism_.words.words, words.words)
     with pytest.raises(InvalidData, match="columns"):
-        fitted(problem, answers=CodebookAnswers(4.0, words=Codebook(np.eye(3), np.ones(3))))
+        fitted(problem, answers=CodebookAnswers(4.0, words=AnswerCodebook(np.eye(3), np.ones(3))))
 
 
 @pytest.mark.parametrize(

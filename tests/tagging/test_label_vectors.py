@@ -8,8 +8,13 @@ import numpy as np
 import pytest
 
 from blindsight.core.errors import HostileFile, InvalidData, InvalidParameter
-from blindsight.tagging.label_vectors import glove, known_vectors, label_vectors, words_of
-from blindsight.tagging.word_index import read_words, snappy
+from blindsight.tagging.paper.label_vectors import (
+    glove,
+    known_vectors,
+    label_vectors,
+    read_words,
+    words_of,
+)
 
 
 def cosine(a, b):
@@ -50,21 +55,6 @@ def test_own_vectors_are_taken_as_they_are():
     with pytest.raises(InvalidParameter, match="classes"):
         label_vectors("glove", names=None, n_labels=4, rng=rng)
     assert label_vectors("random", names=None, n_labels=4, rng=rng).shape == (4, 50)
-
-
-def test_snappy_undoes_literals_and_overlapping_copies():
-    # "ab" then a copy of 6 bytes from 2 back: abababab.
-    assert (
-        snappy(bytes([8, (2 - 1) << 2]) + b"ab" + bytes([((6 - 1) << 2) | 2, 2, 0])) == b"abababab"
-    )
-
-
-@pytest.mark.parametrize(
-    "raw", [bytes([5, 0]), bytes([4, ((4 - 1) << 2) | 2, 9, 0]), bytes([255] * 12)]
-)
-def test_broken_compression_is_refused(raw):
-    with pytest.raises((ValueError, IndexError)):
-        snappy(raw)
 
 
 @pytest.mark.parametrize(

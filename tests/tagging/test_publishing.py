@@ -19,7 +19,7 @@ from blindsight.tagging import (
     PrivateTagger,
     TopTags,
 )
-from blindsight.tagging.codebook import Codebook
+from blindsight.tagging.answer_codebook import AnswerCodebook
 from blindsight.tagging.publishing import publish, train_once
 
 pytestmark = pytest.mark.filterwarnings("ignore::blindsight.core.errors.UnchargedRelease")
@@ -131,7 +131,7 @@ def test_trainings_that_differ_in_one_number_of_a_long_table_are_two(tmp_path):
     other[200, 2] += 1e-3  # in the middle, where a repr has dots
 
     def trained(table, y=Y):
-        book = CodebookAnswers(4.0, words=Codebook(table, np.ones(4)))
+        book = CodebookAnswers(4.0, words=AnswerCodebook(table, np.ones(4)))
         return train_once(
             PrivateTagger(DPTraining(steps=2), book, classes=np.arange(4)), X, y, vault=vault
         )

@@ -17,7 +17,7 @@ EARLY: tuple[Mutant, ...] = (
         ),
     ),
     *bugs(
-        "hashing/private_cells.py",
+        "hashing/estimator.py",
         (
             "hashing-exact-cell-weights",
             'door.release("cell counts", _members(G, centres).sum(axis=0))',
@@ -71,7 +71,7 @@ EARLY: tuple[Mutant, ...] = (
         ),
     ),
     *bugs(
-        "hashing/releasing.py",
+        "hashing/guarantee.py",
         (
             "phashing-plain-codes",
             "random_state=source).release(CODE, values)",
@@ -89,30 +89,6 @@ EARLY: tuple[Mutant, ...] = (
             "promised=self.guarantee_)\n"
             "        return np.concatenate([plain[:1], codes.pack(sent)[1:]])",
             "hashing:TestPHashing",
-        ),
-    ),
-    *bugs(
-        "hashing/sampling.py",
-        (
-            "sampling-positions-by-value",
-            "drawn = self._positions(len(bits), names)",
-            "drawn = np.argsort(-bits.astype(int), axis=1)[:, : self.mechanism_.n_bits]",
-            "hashing:TestSampledPHashing",
-        ),
-        (
-            "sampling-other-bits-bare",
-            "mask, flipped = np.zeros((2, *bits.shape), dtype=np.uint8)",
-            "mask, flipped = np.zeros(bits.shape, dtype=np.uint8), bits.astype(np.uint8)",
-            "hashing:TestSampledPHashing",
-        ),
-    ),
-    *bugs(
-        "hashing/privunit.py",
-        (
-            "privunit-a-millionth-of-the-truth",
-            "return sent.astype(np.float32)",
-            "return (sent + 1e-6 * u).astype(np.float32)",
-            "hashing:TestPrivUnitHasher",
         ),
     ),
 )
@@ -139,7 +115,7 @@ LATE: tuple[Mutant, ...] = (
         ),
     ),
     *bugs(
-        "hashing/private_cells.py",
+        "hashing/estimator.py",
         (
             "late-cells-start-from-the-data",
             "centres = unit_rows(rng.standard_normal((k, G.shape[1])))",
@@ -163,7 +139,7 @@ LATE: tuple[Mutant, ...] = (
         ),
     ),
     *bugs(
-        "hashing/private_cells.py",
+        "hashing/estimator.py",
         (
             "last-cells-ridge-exact",
             "ridge = 1e-2 * len(G) / len(second)",

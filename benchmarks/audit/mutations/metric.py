@@ -48,7 +48,7 @@ EARLY: tuple[Mutant, ...] = (
         ),
     ),
     *bugs(
-        "metric/outer.py",
+        "metric/losses.py",
         (
             "metric-gradients-not-clipped",
             "return _frobenius(self.left, self.right) if order == 2 else _absolute(self.left, self.right)",
@@ -57,7 +57,7 @@ EARLY: tuple[Mutant, ...] = (
         ),
     ),
     *bugs(
-        "metric/promise.py",
+        "metric/guarantee.py",
         (
             "metric-group-forgotten",
             "return Planned(what=what, mechanism=mechanism, count=count, group=group)",

@@ -33,7 +33,7 @@ LATE: tuple[Mutant, ...] = (
         ),
     ),
     *bugs(
-        "sketching/promise.py",
+        "sketching/guarantee.py",
         (
             "late-sketching-one-bit-priced",
             "math.fsum(bit.epsilon_per_bit for bit in self._bits)",

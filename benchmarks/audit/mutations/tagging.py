@@ -42,7 +42,7 @@ EARLY: tuple[Mutant, ...] = (
         ),
     ),
     *bugs(
-        "tagging/label_graph.py",
+        "tagging/paper/label_graph.py",
         (
             "tagging-graph-unclipped",
             "noisy = door.total(_COUNTS, Outer(y, y))",
@@ -97,7 +97,7 @@ LATE: tuple[Mutant, ...] = (
         ),
     ),
     *bugs(
-        "tagging/answer_spread.py",
+        "tagging/answer_codebook.py",
         (
             "late-tagging-spread-unclipped",
             "inside = clip_norm(away / (_REACH * math.sqrt(len(directions))), 1.0)",
@@ -106,7 +106,7 @@ LATE: tuple[Mutant, ...] = (
         ),
     ),
     *bugs(
-        "tagging/descent.py",
+        "tagging/training.py",
         (
             "last-tagging-mean-of-labelled",
             "total(residuals, x) / n +",

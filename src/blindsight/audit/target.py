@@ -335,7 +335,7 @@ def _sketches(subject: Any, name: str, trials: int, seed: int) -> Audit:
     """
     from blindsight.audit.methods.sketching.attacks import attack_pixel, sketch_card
     from blindsight.sketching import FlipParameters
-    from blindsight.sketching.promise import flips_guarantee
+    from blindsight.sketching.guarantee import flips_guarantee
 
     parameters = subject.parameters if hasattr(subject, "parameters") else subject.parameters_
     shape = subject.image_shape if hasattr(subject, "image_shape") else subject.image_shape_

@@ -267,7 +267,7 @@ def _scores(metric: DPPMetric, graph: PairGraph, records: Records, k: int) -> di
     on.
     """
     from blindsight.metric import EuclideanMetric
-    from blindsight.metric.scoring import nearest_neighbours, split_by_pairs
+    from blindsight.metric.files import nearest_neighbours, split_by_pairs
 
     gallery, held_out = split_by_pairs(graph.edges, graph.n_nodes)
     if records.classes is None or len(held_out) < _ENOUGH or len(set(records.classes[gallery])) < 2:

@@ -119,7 +119,7 @@ def train(
         Ordinary,
         PrivateTagger,
     )
-    from blindsight.tagging.labels_file import read_vocabulary
+    from blindsight.tagging.labels import read_vocabulary
     from blindsight.tagging.photos import Extractor, public_knowledge, quality, split
     from blindsight.tagging.publishing import train_once
 
@@ -196,7 +196,7 @@ def start(
     """Start from words alone: public knowledge about these labels, no photo of yours, epsilon 0."""
     from blindsight.core.errors import MissingData
     from blindsight.tagging import PrivateTagger
-    from blindsight.tagging.labels_file import read_vocabulary
+    from blindsight.tagging.labels import read_vocabulary
     from blindsight.tagging.photos import Extractor, public_knowledge
 
     extractor, known = Extractor(), read_vocabulary(words)
@@ -324,7 +324,7 @@ def _training_set(
     """The labelled photos, and the owner's labels that the vocabulary does not name."""
     from blindsight import data
     from blindsight.core.errors import InvalidData, InvalidParameter, MissingData
-    from blindsight.tagging.labels_file import read_labels
+    from blindsight.tagging.labels import read_labels
 
     folder = Path(source)
     if labels is not None:
@@ -409,7 +409,7 @@ def _uncharged(ledger: str | None) -> Iterator[None]:
 
 def _row(tagger: PrivateTagger, name: str, tags: Any, scores: Any) -> dict[str, Any]:
     order = [int(i) for i in scores.argsort()[::-1] if tags[i]]
-    chances = tagger.way_.probabilities(scores)
+    chances = tagger.answer_mechanism_.probabilities(scores)
     return {
         "image": name,
         "tags": [str(tagger.classes_[i]) for i in order],

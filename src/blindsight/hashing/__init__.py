@@ -1,4 +1,4 @@
-"""Private codes for image search: hashers, PHashing, PITQ, the codebook hasher.
+"""Hash codes of images and their private release: hashers, PHashing, PITQ and the codebook hasher.
 
 | hasher | year | learns from | private version |
 |---|---|---|---|
@@ -6,8 +6,8 @@
 | `KSH`, `SDH` | 2012, 2015 | features and labels | `PHashing(base)` |
 | `DPSH`, `DSH`, `HashNet`, `ADSH` | 2016-2018 | images or features, and labels (torch) | `PHashing(base)` |
 
-To win back what flipping loses at record level: `CodebookHasher` (ours); beside it
-`PrivUnitHasher`, `SampledPHashing` and `probing`.
+`CodebookHasher` keeps more than flipped bits do at the same epsilon per record: it releases one cell
+per image.
 """  # noqa: E501
 
 from __future__ import annotations
@@ -16,20 +16,13 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from blindsight.hashing.adsh import ADSH
-    from blindsight.hashing.base import Hasher
-    from blindsight.hashing.deep import DPSH, DSH, HashNet
+    from blindsight.hashing.base import Hasher, load
+    from blindsight.hashing.deep import ADSH, DPSH, DSH, HashNet
     from blindsight.hashing.estimator import CodebookHasher
-    from blindsight.hashing.itq import ITQ
-    from blindsight.hashing.ksh import KSH
-    from blindsight.hashing.lsh import LSH
     from blindsight.hashing.phashing import PHashing
     from blindsight.hashing.pitq import PITQ
-    from blindsight.hashing.privunit import PrivUnitHasher
-    from blindsight.hashing.sampling import SampledPHashing
-    from blindsight.hashing.saving import load
-    from blindsight.hashing.sdh import SDH
-    from blindsight.hashing.spectral import SH
+    from blindsight.hashing.supervised import KSH, SDH
+    from blindsight.hashing.unsupervised import ITQ, LSH, SH
 
 __all__ = [
     "ADSH",
@@ -46,35 +39,31 @@ __all__ = [
     "HashNet",
     "Hasher",
     "PHashing",
-    "PrivUnitHasher",
-    "SampledPHashing",
     "load",
 ]
 
 _HOMES = {
-    "LSH": "lsh",
-    "ITQ": "itq",
-    "SH": "spectral",
-    "KSH": "ksh",
-    "SDH": "sdh",
+    "LSH": "unsupervised",
+    "ITQ": "unsupervised",
+    "SH": "unsupervised",
+    "KSH": "supervised",
+    "SDH": "supervised",
     "DPSH": "deep",
     "DSH": "deep",
     "HashNet": "deep",
-    "ADSH": "adsh",
+    "ADSH": "deep",
     "PHashing": "phashing",
     "PITQ": "pitq",
-    "SampledPHashing": "sampling",
-    "PrivUnitHasher": "privunit",
     "CodebookHasher": "estimator",
 }
 
-#: the estimators that can be saved, and loaded by `load`.
+#: Names of the estimators that can be saved, and read by `load`.
 ESTIMATORS: tuple[str, ...] = tuple(_HOMES)
 
 
 def __getattr__(name: str) -> Any:
-    # One module a method, imported when asked for: the deep ones bring torch.
-    home = {**_HOMES, "Hasher": "base", "load": "saving"}.get(name)
+    # Modules are imported on first use, because the deep hashers import torch.
+    home = {**_HOMES, "Hasher": "base", "load": "base"}.get(name)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(f"{__name__}.{home}"), name)

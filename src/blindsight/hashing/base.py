@@ -1,26 +1,173 @@
-"""What every hasher shares: validation, packing of the bits, saving and loading.
+"""The base class of the hashers without privacy, their labels and their files.
 
-A hasher learns c real-valued functions of an image's features; bit j of the code says whether
-function j is at least 0. `decision_function` gives the real values (soft decoding uses them),
-`transform` the packed bits.
+A hasher learns c real-valued functions of an image's features. Bit j of the code is 1 where
+function j is at least 0. `decision_function` returns the real values, which soft decoding uses;
+`transform` returns the packed bits.
+
+A file holds arrays and plain fields (`blindsight.core.storage`) and is never unpickled. Hashers
+without privacy save everything they learned; private ones (`guarantee.ReleasesCodes`) save only
+what is public or was released.
 """
 
 from __future__ import annotations
 
+import importlib
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from blindsight.core import checks, codes
-from blindsight.hashing import saving
-from blindsight.hashing.labels import as_indicator
+from blindsight.core import checks, codes, storage
+from blindsight.core.errors import HostileFile, InvalidData, InvalidParameter
 from blindsight.privacy.entropy import RandomState, training_rng
 
-__all__ = ["Hasher"]
+__all__ = [
+    "KIND",
+    "Hasher",
+    "as_indicator",
+    "hasher_from_parts",
+    "hasher_to_parts",
+    "load",
+    "new_hasher",
+    "plain_parameters",
+    "require",
+    "restore_arrays",
+    "save",
+    "similarity",
+]
+
+
+def as_indicator(y: Any, classes: Sequence[Any] | None = None) -> NDArray[np.float32]:
+    """Labels (n,) of any kind, or a multi-label indicator (n, C) of 0 and 1, to float32 (n, C).
+
+    With `classes`, a column for each of them, seen or not; a label that is none of them is a row of
+    zeros.
+
+    Examples:
+        >>> as_indicator(["cat", "dog", "cat"]).tolist()
+        [[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]]
+    """
+    labels = np.asarray(y)
+    if labels.ndim == 2 and labels.shape[1] == 1:
+        labels = labels[:, 0]
+    if labels.ndim == 1 and classes is not None:
+        return np.asarray(labels[:, None] == np.asarray(classes)[None, :], dtype=np.float32)
+    if labels.ndim == 1:
+        found, index = np.unique(labels, return_inverse=True)
+        return np.eye(len(found), dtype=np.float32)[index]
+    if labels.ndim != 2:
+        raise InvalidData(f"labels must have shape (n,) or (n, C), got {labels.shape}.")
+    if labels.dtype.kind not in "biuf" or not ((labels == 0) | (labels == 1)).all():
+        raise InvalidData("multi-label targets must be an indicator matrix of 0 and 1.")
+    return labels.astype(np.float32)
+
+
+def similarity(a: NDArray[Any], b: NDArray[Any]) -> NDArray[np.float32]:
+    """S (n, m): +1 where two indicator rows share a label, -1 elsewhere (the paper's S)."""
+    return np.where(a @ b.T > 0, np.float32(1), np.float32(-1))
+
+
+KIND = "hasher"
+T = TypeVar("T")
+
+
+def require(holds: bool, what: str) -> None:
+    """Refuse a file unless `holds`."""
+    if not holds:
+        raise HostileFile(f"not a hasher that can be used: {what}. Fit and save it again.")
+
+
+def hasher_to_parts(hasher: Any) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+    """(arrays, fields) that rebuild a fitted plain hasher."""
+    if not hasattr(hasher, "state") or type(hasher).__name__ not in _names():
+        raise InvalidParameter(
+            f"only Blindsight's own hashers can be saved, got {type(hasher).__name__}."
+        )
+    arrays, learned = hasher.state()
+    return arrays, {
+        "class": type(hasher).__name__,
+        "params": plain_parameters(hasher),
+        "learned": learned,
+    }
+
+
+def plain_parameters(hasher: Any) -> dict[str, Any]:
+    """The parameters that are plain values; a seed that is a generator is not."""
+    return {key: value for key, value in hasher.get_params(deep=False).items() if _plain(value)}
+
+
+def new_hasher(name: Any, params: Any) -> Any:
+    """An unfitted plain hasher from its class's name and its parameters."""
+    require(isinstance(name, str) and name in _names(), "it names no known class")
+    require(isinstance(params, dict), "its parameters are missing")
+    cls = getattr(importlib.import_module("blindsight.hashing"), str(name))
+    require(hasattr(cls, "restore"), "it names no plain hasher")
+    return cls(
+        **{key: tuple(value) if isinstance(value, list) else value for key, value in params.items()}
+    )
+
+
+def hasher_from_parts(arrays: dict[str, NDArray[Any]], fields: dict[str, Any]) -> Any:
+    """The inverse of `hasher_to_parts`; refuses what does not fit together."""
+    require(isinstance(fields.get("learned"), dict), "its fields are missing")
+    try:
+        hasher = new_hasher(fields.get("class"), fields.get("params"))
+        hasher.restore(arrays, fields["learned"])
+    except HostileFile:
+        raise
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
+        raise HostileFile(
+            f"not a hasher that can be used: {type(error).__name__} while reading it."
+        ) from error
+    return hasher
+
+
+def save(path: str | Path, hasher: Any) -> None:
+    """Write a fitted plain hasher to `path`."""
+    arrays, fields = hasher_to_parts(hasher)
+    storage.save(path, kind=KIND, arrays=arrays, fields=fields)
+
+
+def load(path: str | Path, cls: type[T] | None = None) -> T:
+    """Read a hasher, plain or private, from `path`; of class `cls` if given."""
+    arrays, fields = storage.load(path, kind=KIND)
+    if isinstance(fields.get("parameters"), dict):
+        name = fields["parameters"].get("class")
+        require(isinstance(name, str) and name in _names(), "it names no known class")
+        hasher = getattr(importlib.import_module("blindsight.hashing"), str(name)).load(path)
+    else:
+        hasher = hasher_from_parts(arrays, fields)
+    if cls is not None and not isinstance(hasher, cls):
+        raise HostileFile(f"the file holds a {type(hasher).__name__}, not a {cls.__name__}.")
+    return hasher  # type: ignore[no-any-return]
+
+
+def restore_arrays(target: Any, arrays: dict[str, NDArray[Any]], names: tuple[str, ...]) -> None:
+    """Set the named arrays on `target`; each must be there and finite."""
+    for name in names:
+        require(name in arrays, f"the array {name!r} is missing")
+        value = np.asarray(arrays[name])
+        require(
+            value.dtype.kind in "iufb" and bool(np.isfinite(value).all()),
+            f"the array {name!r} is not finite",
+        )
+        setattr(target, name, value)
+
+
+def _names() -> tuple[str, ...]:
+    names: tuple[str, ...] = importlib.import_module("blindsight.hashing").ESTIMATORS
+    return names
+
+
+def _plain(value: Any) -> bool:
+    if isinstance(value, (list, tuple)):
+        return all(_plain(item) for item in value)
+    return value is None or isinstance(value, (bool, int, float, str))
+
 
 Array = NDArray[Any]
 
@@ -78,12 +225,12 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator): 
     def save(self, path: str | Path) -> None:
         """Write the hasher to one file, without pickle."""
         check_is_fitted(self)
-        saving.save(path, self)
+        save(path, self)
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
         """Read a hasher of this class back; anything else is refused."""
-        return saving.load(path, cls)
+        return load(path, cls)
 
     def state(self) -> tuple[dict[str, Array], dict[str, Any]]:
         """Learned arrays and JSON-able fields; `restore` reads them back."""
@@ -93,14 +240,12 @@ class Hasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator): 
 
     def restore(self, arrays: dict[str, Array], fields: dict[str, Any]) -> None:
         """Take the learned state from what `state` gave."""
-        saving.take(self, arrays, self._learned)
+        restore_arrays(self, arrays, self._learned)
         self.n_features_in_ = checks.whole("n_features_in_", fields.get("n_features_in_"))
         # The shapes in a file from outside need not fit: one dry run finds out here rather than in
         # a search.
         width = self._project(np.zeros((1, self.n_features_in_))).shape
-        saving.require(
-            width == (1, self.n_bits), "the learned arrays do not fit the number of bits"
-        )
+        require(width == (1, self.n_bits), "the learned arrays do not fit the number of bits")
 
     @property
     def _n_features_out(self) -> int:

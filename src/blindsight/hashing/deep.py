@@ -1,7 +1,15 @@
-"""Deep hashers on pairs: DPSH, DSH and HashNet differ in one loss.
+"""Deep hashers: DPSH, DSH and HashNet, which differ in one loss on pairs, and ADSH.
 
-Each trains a small network, on images or as a head on features, by stochastic gradients over the
-pairs within a batch: the papers' double sum over all pairs, sampled.
+Each trains a small network, on images or as a head on features. The first three use stochastic
+gradients over the pairs within a batch, a sample of the papers' double sum over all pairs.
+
+ADSH (Jiang and Li 2018) learns a network for queries and free codes V for the database. It
+minimises, over V in {-1, +1} and the network F with u_i = tanh(F(x_i)),
+    sum over sampled i and all j of (u_i'v_j - c S_ij)^2
+    + gamma * sum over sampled i of |v_i - u_i|^2.
+Images with the same labels have the same row of S, so all sums over the database are sums over its
+distinct label sets, and no n x m matrix is formed. Dissimilar pairs get S = -r, where r is the
+ratio of similar to dissimilar pairs: with -1 the many dissimilar pairs make all codes equal.
 """
 
 from __future__ import annotations
@@ -14,16 +22,111 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from blindsight.core import checks
+from blindsight.core import checks, codes
 from blindsight.core.errors import InvalidData
-from blindsight.hashing import networks, saving
-from blindsight.hashing.base import Hasher
-from blindsight.hashing.labels import as_indicator
+from blindsight.hashing.base import Hasher, as_indicator, require, restore_arrays
 from blindsight.privacy.entropy import RandomState, training_rng
 
-__all__ = ["DPSH", "DSH", "DeepHasher", "HashNet"]
+__all__ = ["ADSH", "DPSH", "DSH", "DeepHasher", "HashNet"]
 
 Array = NDArray[Any]
+
+
+def _torch() -> Any:
+    """PyTorch, or a sentence on how to get it."""
+    return checks.optional_module("torch", extra="torch")
+
+
+def _as_input(X: Array) -> Array:
+    """Features (n, d) as they are; images (n, h, w) or (n, h, w, channels) to float32 (n, channels,
+    h, w) in [0, 1].
+    """
+    if X.ndim == 2:
+        return np.asarray(X, dtype=np.float32)
+    if X.ndim == 3:
+        X = X[..., None]
+    if X.ndim != 4 or X.shape[3] not in (1, 3) or min(X.shape[1:3]) < 8:
+        raise InvalidData(
+            "images must be (n, h, w) or (n, h, w, 3) of at least 8 x 8 pixels, got shape "
+            f"{X.shape}."
+        )
+    scale = np.float32(255 if X.dtype == np.uint8 else 1)
+    return np.ascontiguousarray(np.moveaxis(X, 3, 1), dtype=np.float32) / scale
+
+
+def _build_network(
+    shape: tuple[int, ...], n_bits: int, hidden: int, rng: np.random.Generator
+) -> Any:
+    """A network for inputs of `shape` (d,) or (channels, h, w), its weights drawn from `rng`."""
+    nn = _torch().nn
+    if len(shape) == 1:
+        layers = [nn.Linear(shape[0], hidden), nn.ReLU(), nn.Linear(hidden, n_bits)]
+    else:
+        channels, height, width = shape
+        flat = 64 * (height // 4) * (width // 4)
+        layers = [
+            nn.Conv2d(channels, 32, 3, padding=1),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(32, 64, 3, padding=1),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Flatten(),
+            nn.Linear(flat, hidden),
+            nn.ReLU(),
+            nn.Linear(hidden, n_bits),
+        ]
+    network = nn.Sequential(*layers)
+    _draw(network, rng)
+    return network
+
+
+def _draw(network: Any, rng: np.random.Generator) -> None:
+    """He's uniform initialisation from our own generator: torch's would come from its global
+    seed.
+    """
+    with _torch().no_grad():
+        for layer in network:
+            if hasattr(layer, "weight"):
+                fan_in = math.prod(layer.weight.shape[1:])
+                bound = math.sqrt(6 / fan_in) if layer is not network[-1] else 1 / math.sqrt(fan_in)
+                values = rng.uniform(-bound, bound, tuple(layer.weight.shape)).astype(np.float32)
+                layer.weight.copy_(_torch().from_numpy(values))
+                layer.bias.zero_()
+
+
+def _outputs_of(network: Any, inputs: Array, *, block: int = 1024) -> NDArray[np.float32]:
+    """Outputs (n, c), in blocks."""
+    t = _torch()
+    network.eval()
+    with t.no_grad():
+        parts = [
+            network(t.from_numpy(inputs[i : i + block])).numpy()
+            for i in range(0, len(inputs), block)
+        ]
+    return np.concatenate(parts)
+
+
+def _network_arrays(network: Any) -> dict[str, Array]:
+    """The weights as arrays."""
+    return {
+        f"network.{name}": value.detach().numpy() for name, value in network.state_dict().items()
+    }
+
+
+def _load_parameters(network: Any, arrays: dict[str, Array]) -> None:
+    """Put weights back; each must be there with its shape."""
+    for name, value in network.state_dict().items():
+        found = arrays.get(f"network.{name}")
+        if (
+            found is None
+            or tuple(found.shape) != tuple(value.shape)
+            or not np.isfinite(found).all()
+        ):
+            raise InvalidData(f"the weights {name!r} are missing or do not fit.")
+        value.copy_(_torch().from_numpy(np.ascontiguousarray(found, dtype=np.float32)))
+
+
 Progress = Callable[[int, int], None]
 
 
@@ -66,7 +169,7 @@ class DeepHasher(Hasher):
         spread = np.float32(np.sqrt(np.mean(np.square(inputs - self.mean_), dtype=np.float64)))
         self.scale_ = np.array([spread if spread > 0 else 1], dtype=np.float32)
         self.input_shape_ = inputs.shape[1:]
-        network = networks.build(self.input_shape_, self.n_bits, self.hidden, rng)
+        network = _build_network(self.input_shape_, self.n_bits, self.hidden, rng)
         self._train(network, (inputs - self.mean_) / self.scale_, labels, rng, progress)
         self.network_ = network
         return self
@@ -76,38 +179,38 @@ class DeepHasher(Hasher):
         check_is_fitted(self)
         if len(self.input_shape_) == 1:
             X = validate_data(self, X, dtype=np.float32, reset=False)
-        inputs = networks.as_input(np.asarray(X))
+        inputs = _as_input(np.asarray(X))
         if inputs.shape[1:] != self.input_shape_:
             raise InvalidData(
                 f"fit saw inputs of shape {self.input_shape_}, got {inputs.shape[1:]}."
             )
-        return networks.forward(self.network_, (inputs - self.mean_) / self.scale_)
+        return _outputs_of(self.network_, (inputs - self.mean_) / self.scale_)
 
     def state(self) -> tuple[dict[str, Array], dict[str, Any]]:
         """Weights, input statistics and shape."""
-        arrays = {"mean_": self.mean_, "scale_": self.scale_, **networks.parameters(self.network_)}
+        arrays = {"mean_": self.mean_, "scale_": self.scale_, **_network_arrays(self.network_)}
         return arrays, {"input_shape": [int(size) for size in self.input_shape_]}
 
     def restore(self, arrays: dict[str, Array], fields: dict[str, Any]) -> None:
         """Take the learned state from what `state` gave."""
-        saving.take(self, arrays, ("mean_", "scale_"))
+        restore_arrays(self, arrays, ("mean_", "scale_"))
         shape = tuple(checks.whole("input_shape", size) for size in fields["input_shape"])
         # A file from outside must not make us allocate: the first layer's weights have to be there
         # in that size.
-        saving.require(
+        require(
             len(shape) in (1, 3) and math.prod(shape) <= 1 << 24, "its input shape is not usable"
         )
-        saving.require(
+        require(
             arrays["network.0.weight"].shape[1] == shape[0], "its weights do not fit its inputs"
         )
         self.input_shape_ = shape
         self.n_features_in_ = math.prod(shape)
-        network = networks.build(
+        network = _build_network(
             shape, checks.whole("n_bits", self.n_bits), self.hidden, np.random.default_rng(0)
         )
-        networks.load_parameters(network, arrays)
+        _load_parameters(network, arrays)
         self.network_ = network
-        networks.forward(network, (np.zeros((1, *shape), np.float32) - self.mean_) / self.scale_)
+        _outputs_of(network, (np.zeros((1, *shape), np.float32) - self.mean_) / self.scale_)
 
     def _training_set(self, X: Any, y: Any) -> tuple[Array, Array]:
         images = isinstance(X, np.ndarray) and X.ndim in (3, 4)
@@ -115,7 +218,7 @@ class DeepHasher(Hasher):
             X, y = validate_data(
                 self, X, y, dtype=np.float32, multi_output=True, ensure_min_samples=2
             )
-        inputs = networks.as_input(np.asarray(X))
+        inputs = _as_input(np.asarray(X))
         if images:
             self.n_features_in_ = math.prod(inputs.shape[1:])
             if y is None:
@@ -133,7 +236,7 @@ class DeepHasher(Hasher):
         rng: np.random.Generator,
         progress: Progress | None,
     ) -> None:
-        torch = networks.torch()
+        torch = _torch()
         optimiser = torch.optim.Adam(network.parameters(), lr=self.learning_rate, weight_decay=1e-5)
         size = min(self.batch_size, len(inputs))
         steps = self.n_epochs * (len(inputs) // size)
@@ -171,7 +274,7 @@ class DPSH(DeepHasher):
     eta: ClassVar[float] = 0.1
 
     def _loss(self, u: Any, similar: Any, done: float) -> Any:
-        torch = networks.torch()
+        torch = _torch()
         theta = u @ u.T / 2
         likelihood = (torch.nn.functional.softplus(theta) - similar * theta).mean()
         return likelihood + self.eta * (u - torch.where(u >= 0, 1.0, -1.0)).square().mean()
@@ -203,7 +306,7 @@ class HashNet(DeepHasher):
     last_beta: ClassVar[float] = 10.0
 
     def _loss(self, u: Any, similar: Any, done: float) -> Any:
-        torch = networks.torch()
+        torch = _torch()
         codes = torch.tanh(self.last_beta**done * u)
         theta = codes @ codes.T * (10.0 / self.n_bits)
         total, positive = similar.numel(), similar.sum()
@@ -211,3 +314,100 @@ class HashNet(DeepHasher):
             similar > 0, total / positive.clamp(min=1), total / (total - positive).clamp(min=1)
         )
         return (weight * (torch.nn.functional.softplus(theta) - similar * theta)).mean()
+
+
+class ADSH(DeepHasher):
+    """`n_epochs` outer rounds: sample `n_sampled` images, train the network on them, then update
+    all codes V.
+
+    `database_codes_` are the learned V of the training images. They are little more than their
+    labels: releasing them, even flipped, releases labels. `transform` always uses the network.
+    """
+
+    def __init__(
+        self,
+        n_bits: int = 32,
+        *,
+        n_epochs: int = 10,
+        batch_size: int = 128,
+        learning_rate: float = 1e-3,
+        hidden: int = 256,
+        n_sampled: int = 5000,
+        gamma: float = 200.0,
+        random_state: RandomState = None,
+    ) -> None:
+        super().__init__(
+            n_bits,
+            n_epochs=n_epochs,
+            batch_size=batch_size,
+            learning_rate=learning_rate,
+            hidden=hidden,
+            random_state=random_state,
+        )
+        self.n_sampled = n_sampled
+        self.gamma = gamma
+
+    def _train(
+        self,
+        network: Any,
+        inputs: Array,
+        labels: Array,
+        rng: np.random.Generator,
+        progress: Progress | None,
+    ) -> None:
+        torch = _torch()
+        optimiser = torch.optim.Adam(network.parameters(), lr=self.learning_rate, weight_decay=1e-5)
+        n, gamma = len(inputs), checks.non_negative("gamma", self.gamma)
+        groups = _Groups(labels)
+        V = np.where(rng.random((n, self.n_bits)) < 0.5, np.float32(-1), np.float32(1))
+        for epoch in range(self.n_epochs):
+            chosen = rng.permutation(n)[: min(checks.whole("n_sampled", self.n_sampled), n)]
+            gram = torch.from_numpy(V.T @ V)
+            pull = groups.pull(V)  # row g: sum over j of S_gj v_j
+            network.train()
+            for start in range(0, len(chosen), self.batch_size):
+                rows = chosen[start : start + self.batch_size]
+                u = torch.tanh(network(torch.from_numpy(inputs[rows])))
+                target = torch.from_numpy(pull[groups.index[rows]])
+                fit = ((u @ gram) * u).sum() - 2 * self.n_bits * (u * target).sum()
+                near = gamma * (u - torch.from_numpy(V[rows])).square().sum()
+                loss = (fit + near) / (len(rows) * n * self.n_bits)
+                optimiser.zero_grad()
+                loss.backward()
+                optimiser.step()
+            U = np.tanh(_outputs_of(network, inputs[chosen]))
+            V = self._update(V, U, chosen, groups, gamma)
+            if progress is not None:
+                progress(epoch + 1, self.n_epochs)
+        self.database_codes_ = codes.from_signs(V)
+
+    def _update(self, V: Array, U: Array, chosen: Array, groups: _Groups, gamma: float) -> Array:
+        """The paper's Equation 10, column by column: V_k = -sign(2 V_other U_other'U_k + Q_k)."""
+        Q = -2 * self.n_bits * groups.pull(U, chosen)[groups.index]
+        Q[chosen] -= 2 * gamma * U
+        gram = U.T @ U
+        V = V.copy()
+        for k in range(self.n_bits):
+            others = V @ gram[:, k] - V[:, k] * gram[k, k]
+            V[:, k] = np.where(2 * others + Q[:, k] > 0, np.float32(-1), np.float32(1))
+        return V
+
+
+class _Groups:
+    """Images by their label set: S between two sets, and sums over a set's images."""
+
+    def __init__(self, labels: Array) -> None:
+        sets, index = np.unique(labels, axis=0, return_inverse=True)
+        self.index: Array = index.ravel()
+        similar = (sets @ sets.T > 0).astype(np.float32)
+        size = np.bincount(self.index, minlength=len(sets)).astype(np.float64)
+        positive = float(size @ similar @ size)
+        ratio = positive / max(float(size.sum() ** 2 - positive), 1.0)
+        self.S = np.where(similar > 0, 1.0, -min(ratio, 1.0)).astype(np.float32)
+
+    def pull(self, values: Array, rows: Array | None = None) -> Array:
+        """Row g: the sum over images j (all, or `rows`) of S_gj times their values."""
+        index = self.index if rows is None else self.index[rows]
+        sums = np.zeros((len(self.S), values.shape[1]), dtype=np.float32)
+        np.add.at(sums, index, values)
+        return self.S @ sums

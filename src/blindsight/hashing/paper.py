@@ -19,7 +19,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from blindsight.hashing.projection import principal_axes, procrustes, random_rotation, second_moment
+from blindsight.hashing.unsupervised import (
+    principal_axes,
+    procrustes,
+    random_rotation,
+    second_moment,
+)
 from blindsight.privacy.mechanisms import BitFlip
 
 __all__ = ["algorithm_3"]

@@ -15,10 +15,15 @@ from sklearn.utils.validation import check_is_fitted
 
 from blindsight.core import checks, codes
 from blindsight.core.errors import InvalidParameter, NotProven
-from blindsight.hashing import saving
-from blindsight.hashing.itq import ITQ
-from blindsight.hashing.promise import Source, fact, flip_guarantee
-from blindsight.hashing.releasing import ReleasesCodes
+from blindsight.hashing.base import (
+    hasher_from_parts,
+    hasher_to_parts,
+    new_hasher,
+    plain_parameters,
+    require,
+)
+from blindsight.hashing.guarantee import ReleasesCodes, Source, fact, flip_guarantee
+from blindsight.hashing.unsupervised import ITQ
 from blindsight.privacy import Guarantee
 from blindsight.privacy.clipping import finite_rows
 from blindsight.privacy.entropy import RandomState, training_rng
@@ -103,7 +108,7 @@ class PHashing(ReleasesCodes):
             self.feature_names_in_ = self.base_.feature_names_in_
         self.public_, self.released_ = {"n_bits": int(base.n_bits)}, {}
         if hasattr(self.base_, "state"):  # one of ours: can be saved
-            arrays, fields = saving.describe(self.base_)
+            arrays, fields = hasher_to_parts(self.base_)
             part = self.public_ if self._independent else self.released_
             part |= {"base": fields, **{f"base.{name}": value for name, value in arrays.items()}}
         return self._settle_in()
@@ -154,7 +159,7 @@ class PHashing(ReleasesCodes):
     def save(self, path: str | Path) -> None:
         """Write parameters, guarantee and the hash function to one file without pickle."""
         check_is_fitted(self)
-        saving.describe(self.base_)  # a hasher of the user's own is refused here
+        hasher_to_parts(self.base_)  # a hasher of the user's own is refused here
         super().save(path)
 
     @property
@@ -189,13 +194,11 @@ class PHashing(ReleasesCodes):
             arrays = {
                 key.removeprefix("base."): part[key] for key in part if key.startswith("base.")
             }
-            self.base_ = saving.rebuild(arrays, part["base"])
-            saving.require(
-                self.base_.n_bits == self.n_bits_, "its codes have another number of bits"
-            )
+            self.base_ = hasher_from_parts(arrays, part["base"])
+            require(self.base_.n_bits == self.n_bits_, "its codes have another number of bits")
 
     def _saved_parameters(self) -> dict[str, Any]:
-        base = {"class": type(self.base_).__name__, "params": saving.plain_parameters(self.base_)}
+        base = {"class": type(self.base_).__name__, "params": plain_parameters(self.base_)}
         return {**super()._saved_parameters(), "base": base}
 
     @classmethod
@@ -204,7 +207,7 @@ class PHashing(ReleasesCodes):
         base = given.pop("base")
         return {
             **super()._read_parameters(given),
-            "base": saving.make(base["class"], base["params"]),
+            "base": new_hasher(base["class"], base["params"]),
         }
 
 

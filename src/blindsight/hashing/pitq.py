@@ -25,11 +25,17 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from blindsight.core import checks, codes
 from blindsight.core.errors import InvalidParameter
 from blindsight.hashing import moments, paper
+from blindsight.hashing.base import require
+from blindsight.hashing.guarantee import (
+    ONCE,
+    PUBLIC_NUMBER,
+    ReleasesCodes,
+    Source,
+    fact,
+    flip_guarantee,
+)
 from blindsight.hashing.moments import NoNoise, Share, Sums
-from blindsight.hashing.projection import principal_axes, procrustes, random_rotation
-from blindsight.hashing.promise import ONCE, PUBLIC_NUMBER, Source, fact, flip_guarantee
-from blindsight.hashing.releasing import ReleasesCodes
-from blindsight.hashing.saving import require
+from blindsight.hashing.unsupervised import principal_axes, procrustes, random_rotation
 from blindsight.privacy import Assumption, Cost, Door, Guarantee
 from blindsight.privacy.clipping import clip_norm, finite_rows
 from blindsight.privacy.entropy import RandomState, training_rng

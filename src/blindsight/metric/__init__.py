@@ -6,18 +6,30 @@ from blindsight.metric.algorithm1 import RowNoise, Steps, Trace, algorithm1, ste
 from blindsight.metric.baselines import (
     ContrastiveMetric,
     Descent,
-    EuclideanMetric,
     InputPerturbation,
 )
-from blindsight.metric.checking import PairReport, check_pairs
-from blindsight.metric.contrastive import Contrastive, mean_dissimilar_distance
 from blindsight.metric.drawing import draw
 from blindsight.metric.estimator import DPPMetric
-from blindsight.metric.graph import PairGraph, pair_labels
+from blindsight.metric.graph import (
+    PairGraph,
+    PairReport,
+    bounded_degree,
+    check_pairs,
+    matching,
+    pair_labels,
+    select,
+    spanning_forest,
+)
 from blindsight.metric.kappa import kappa, pair_kappa
-from blindsight.metric.losses import NPair, Triplet, group_size
+from blindsight.metric.linear import EuclideanMetric
+from blindsight.metric.losses import (
+    Contrastive,
+    NPair,
+    Triplet,
+    group_size,
+    mean_dissimilar_distance,
+)
 from blindsight.metric.paper import DPPDML, MendedDML
-from blindsight.metric.selection import bounded_degree, matching, select, spanning_forest
 
 __all__ = [
     "DPPDML",

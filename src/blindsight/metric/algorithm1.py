@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from blindsight.core import checks
 from blindsight.core.errors import InvalidParameter
-from blindsight.metric.contrastive import Contrastive
+from blindsight.metric.losses import Contrastive
 from blindsight.privacy.door import Door
 from blindsight.privacy.guarantee import Assumption, Guarantee
 from blindsight.privacy.mechanisms import Duchi, Gaussian, Laplace, Staircase

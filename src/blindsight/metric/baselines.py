@@ -13,12 +13,11 @@ from numpy.typing import NDArray
 from blindsight.core import checks
 from blindsight.core.errors import InvalidParameter
 from blindsight.metric.algorithm1 import AS_MEANT, Steps, Trace, algorithm1
-from blindsight.metric.contrastive import contrastive_of
-from blindsight.metric.descent import descend, orthogonal, reduce_rank
+from blindsight.metric.descent import descend, reduce_rank
 from blindsight.metric.graph import PairGraph
-from blindsight.metric.linear import LinearMetric
-from blindsight.metric.promise import STRUCTURE
-from blindsight.metric.records import normalised, read_tuples
+from blindsight.metric.guarantee import STRUCTURE
+from blindsight.metric.linear import LinearMetric, normalised, orthogonal, read_tuples
+from blindsight.metric.losses import contrastive_of
 from blindsight.privacy.cost import Cost
 from blindsight.privacy.door import Door
 from blindsight.privacy.entropy import training_rng
@@ -29,37 +28,9 @@ from blindsight.privacy.plan import Planned
 if TYPE_CHECKING:
     from blindsight.privacy.ledger import Ledger
 
-__all__ = ["ContrastiveMetric", "Descent", "EuclideanMetric", "InputPerturbation"]
+__all__ = ["ContrastiveMetric", "Descent", "InputPerturbation"]
 
 Floats = NDArray[np.float64]
-
-
-class EuclideanMetric(LinearMetric):
-    """The plain distance of normalised records, or of a random projection: the control that learns
-    nothing.
-    """
-
-    def __init__(
-        self, n_components: int | None = None, *, normalize: str = "l2", random_state: Any = None
-    ) -> None:
-        self.n_components = n_components
-        self.normalize = normalize
-        self.random_state = random_state
-
-    def fit(self, X: Any, y: Any = None) -> Self:
-        """Only the number of columns is used; X may be records (n, d) or pairs (m, 2, d)."""
-        columns = np.asarray(X).shape[-1]
-        rows = (
-            columns
-            if self.n_components is None
-            else checks.whole("n_components", self.n_components)
-        )
-        rng, _ = training_rng(self.random_state)
-        self.components_ = (
-            np.eye(columns) if self.n_components is None else orthogonal(rows, columns, rng=rng)
-        )
-        self.norm_, self.n_features_in_, self.stretch_ = self.normalize, columns, np.ones(columns)
-        return self
 
 
 @dataclass(frozen=True, kw_only=True)

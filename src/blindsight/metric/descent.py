@@ -14,7 +14,8 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from blindsight.metric.outer import TupleLoss
+from blindsight.metric.linear import orthogonal
+from blindsight.metric.losses import TupleLoss
 
 __all__ = [
     "CLIP",
@@ -22,7 +23,6 @@ __all__ = [
     "descend",
     "largest_step",
     "noisy_descent",
-    "orthogonal",
     "reduce_rank",
     "start",
 ]
@@ -32,15 +32,6 @@ Floats = NDArray[np.float64]
 CLIP, STEPS = 0.1, 20
 _LARGEST_STEP, _NOISE_REACH = 6.0, 0.5
 _WIDEST = 256  # beyond this many columns a square map has more noise than signal
-
-
-def orthogonal(rows: int, columns: int, *, rng: np.random.Generator) -> Floats:
-    """A random map with orthonormal rows (columns, when there are more rows): it keeps all
-    directions alike.
-    """
-    q, r = np.linalg.qr(rng.standard_normal((max(rows, columns), min(rows, columns))))
-    q = q * np.sign(np.diag(r))
-    return q if rows >= columns else q.T
 
 
 def start(columns: int, n_components: int) -> Floats:

@@ -9,9 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blindsight.core import checks
-from blindsight.metric.blocks import worth
 from blindsight.metric.graph import PairGraph
-from blindsight.metric.kappa import kappa
+from blindsight.metric.kappa import kappa, worth
 
 __all__ = ["draw", "layout"]
 

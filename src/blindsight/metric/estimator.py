@@ -13,20 +13,30 @@ from numpy.typing import NDArray
 from blindsight.core import checks
 from blindsight.core.errors import InvalidData, InvalidParameter
 from blindsight.data import PairSet
-from blindsight.metric.comparisons import Comparisons
-from blindsight.metric.contrastive import Contrastive
 from blindsight.metric.descent import CLIP, STEPS, largest_step, noisy_descent, reduce_rank, start
-from blindsight.metric.graph import PairGraph, pair_labels
+from blindsight.metric.graph import PairGraph, pair_labels, select
+from blindsight.metric.guarantee import BINS, metric_guarantee, unit_noise
 from blindsight.metric.kappa import kappa as count_kappa
-from blindsight.metric.linear import LinearMetric
-from blindsight.metric.losses import NPair, Triplet, group_size, tuple_pairs
-from blindsight.metric.moments import MomentRows, clipped, map_of_moments, worth_moments
-from blindsight.metric.outer import Gradients, TupleLoss
-from blindsight.metric.promise import BINS, metric_guarantee, unit_noise
-from blindsight.metric.records import read_tuples
-from blindsight.metric.scale import bounds_stretch, check_scale, counted_stretch
-from blindsight.metric.selection import select
-from blindsight.metric.threshold import cut
+from blindsight.metric.linear import LinearMetric, cut, read_tuples
+from blindsight.metric.losses import (
+    Contrastive,
+    Gradients,
+    NPair,
+    Triplet,
+    TupleLoss,
+    group_size,
+    tuple_pairs,
+)
+from blindsight.metric.moments import (
+    Comparisons,
+    MomentRows,
+    bounds_stretch,
+    check_scale,
+    clipped,
+    counted_stretch,
+    map_of_moments,
+    worth_moments,
+)
 from blindsight.privacy.door import Door
 from blindsight.privacy.estimator import Protected
 from blindsight.privacy.guarantee import Guarantee

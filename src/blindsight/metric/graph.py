@@ -1,8 +1,18 @@
-"""The pair graph (Section V): people are nodes, labelled pairs are edges.
+"""The pair graph (Section V), the choice of pairs, and checks for the owner of the pairs.
 
-What is private sits on the edges: the feature difference and whether the two are alike. Who was
-compared with whom is the graph's *structure*; kappa is a function of it, so whoever uses kappa
-assumes that the structure is public.
+Records are nodes and labelled pairs are edges. The private part is on the edges: the difference of
+the features, and whether the two records are similar. Which records were compared is the
+*structure* of the graph. kappa is a function of the structure, so every use of kappa assumes that
+the structure is public.
+
+`select` leaves pairs out to lower the cost. Noise grows with the number of pairs that one unit can
+change, and learning improves with the number of pairs. A spanning forest has kappa' = 1, and a
+matching touches each record once. Every selection depends on the structure and on random numbers
+only, never on a label or a feature, so it costs no privacy where the structure is public.
+
+`check_pairs` is for the owner alone. Contradictions between labels, and labels of one kind only,
+are facts about private data; a learner that refused such pairs would reveal them without a charge.
+So `DPPMetric.fit` learns from whatever labels it is given, and the owner inspects them here first.
 """
 
 from __future__ import annotations
@@ -18,7 +28,18 @@ from blindsight.core import checks
 from blindsight.core.compiled import njit
 from blindsight.core.errors import InvalidData
 
-__all__ = ["PairGraph", "connected", "pair_labels"]
+__all__ = [
+    "SELECTIONS",
+    "PairGraph",
+    "PairReport",
+    "bounded_degree",
+    "check_pairs",
+    "connected",
+    "matching",
+    "pair_labels",
+    "select",
+    "spanning_forest",
+]
 
 # scikit-learn labels pairs 1 / 0, metric-learn +1 / -1; both mean similar / dissimilar here. The
 # paper's y is the other way round (0 similar, 1 dissimilar), which is why the code below says
@@ -227,3 +248,183 @@ def connected(n_nodes: int, edges: NDArray[np.int64]) -> NDArray[np.int64]:
     ones = np.ones(len(edges), dtype=np.int8)
     matrix = coo_array((ones, (edges[:, 0], edges[:, 1])), shape=(n_nodes, n_nodes))
     return np.asarray(connected_components(matrix, directed=False)[1].astype(np.int64))
+
+
+SELECTIONS = ("all", "forest", "matching")
+
+
+@njit(cache=True)
+def _root(parent: Any, v: Any) -> Any:
+    while parent[v] != v:
+        parent[v] = parent[parent[v]]
+        v = parent[v]
+    return v
+
+
+@njit(cache=True)
+def _forest(n_nodes: Any, edges: Any, order: Any) -> Any:
+    parent = np.arange(n_nodes)
+    kept = np.zeros(len(edges), dtype=np.bool_)
+    for e in order:
+        a, b = _root(parent, edges[e, 0]), _root(parent, edges[e, 1])
+        if a != b:
+            parent[a] = b
+            kept[e] = True
+    return kept
+
+
+@njit(cache=True)
+def _bounded(n_nodes: Any, edges: Any, order: Any, limit: Any) -> Any:
+    used = np.zeros(n_nodes, dtype=np.int64)
+    kept = np.zeros(len(edges), dtype=np.bool_)
+    for e in order:
+        a, b = edges[e, 0], edges[e, 1]
+        if used[a] < limit and used[b] < limit:
+            used[a] += 1
+            used[b] += 1
+            kept[e] = True
+    return kept
+
+
+def spanning_forest(graph: PairGraph, *, rng: np.random.Generator) -> NDArray[np.bool_]:
+    """Which edges a random spanning forest keeps: no cycles, so kappa' = 1."""
+    return np.asarray(_forest(graph.n_nodes, graph.edges, rng.permutation(len(graph))))
+
+
+def bounded_degree(graph: PairGraph, limit: int, *, rng: np.random.Generator) -> NDArray[np.bool_]:
+    """Which edges to keep so that no record is in more than `limit` pairs; nothing more could be
+    added.
+
+    Edges between records of few pairs come first (ties at random): that keeps more of them than
+    chance order.
+    """
+    limit = checks.whole("limit", limit)
+    degrees = graph.degrees
+    crowd = degrees[graph.edges].sum(axis=1) + rng.random(len(graph))
+    return np.asarray(_bounded(graph.n_nodes, graph.edges, np.argsort(crowd), limit))
+
+
+def matching(graph: PairGraph, *, rng: np.random.Generator) -> NDArray[np.bool_]:
+    """A maximal matching: each record is in at most one pair, so privacy per pair is privacy per
+    record.
+    """
+    return bounded_degree(graph, 1, rng=rng)
+
+
+def select(graph: PairGraph, how: str | int) -> NDArray[np.bool_]:
+    """The mask of the edges that `how` keeps: "all", "forest", "matching", or at most so many pairs
+    for each record.
+
+    Ties are broken by a generator of their own, the same for the same number of pairs: a choice
+    that anybody could repeat from the public structure.
+    """
+    rng = np.random.default_rng(len(graph))
+    if not isinstance(how, str):
+        return bounded_degree(graph, checks.whole("select", how), rng=rng)
+    checks.one_of("select", how, SELECTIONS)
+    if how == "forest":
+        return spanning_forest(graph, rng=rng)
+    if how == "matching":
+        return matching(graph, rng=rng)
+    return np.ones(len(graph), dtype=np.bool_)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairReport:
+    """What was found among labelled pairs; every number is private.
+
+    Attributes:
+        pairs: distinct pairs, and how many lines named a pair again. repeated: distinct pairs, and
+        how many lines named a pair again. similar: how many of the distinct pairs are similar (by
+        their first label). both_ways: pairs that carry both labels. chains: dissimilar pairs that a
+        chain of similar pairs joins; None where the relation is not transitive. circles: components
+        that two classes cannot explain; None where the number of classes was not said to be 2.
+    """
+
+    pairs: int
+    repeated: int
+    similar: int
+    both_ways: int
+    chains: int | None
+    circles: int | None
+
+    @property
+    def fine(self) -> bool:
+        """Whether nothing needs the owner's attention."""
+        return not self.problems()
+
+    def problems(self) -> list[str]:
+        """One sentence for each finding."""
+        found = []
+        if self.both_ways:
+            found.append(
+                f"{self.both_ways} pairs are labelled both similar and dissimilar; the first label "
+                "is used."
+            )
+        if self.chains:
+            found.append(
+                f"{self.chains} pairs are labelled dissimilar although a chain of similar pairs "
+                "joins them. Correct "
+                "the labels, or say that being similar does not carry over."
+            )
+        if self.circles:
+            found.append(
+                f"{self.circles} groups of joined records do not fit two classes: an odd number of "
+                "dissimilar pairs "
+                "closes a circle."
+            )
+        if self.similar in (0, self.pairs):
+            kind = "similar" if self.similar else "dissimilar"
+            found.append(
+                f"all pairs are {kind}: add pairs of the other kind, or there is little to learn."
+            )
+        return found
+
+
+def check_pairs(
+    pairs: Any, y: Any, *, transitive: bool = True, n_classes: int | None = None
+) -> PairReport:
+    """Look for labels that cannot all hold (the inference patterns of Section V-A).
+
+    Examples:
+        >>> check_pairs([[0, 1], [1, 2], [2, 0]], [1, 1, 0]).chains
+        1
+    """
+    if n_classes is not None and checks.whole("n_classes", n_classes) < 2:
+        raise InvalidData(f"n_classes must be at least 2, got {n_classes}.")
+    given, labels = np.asarray(pairs), pair_labels(y)
+    graph = PairGraph.from_pairs(given, labels)
+    edges = np.sort(given.astype(np.int64), axis=1)
+    _, number, counts = np.unique(edges, axis=0, return_inverse=True, return_counts=True)
+    alike = np.bincount(number.ravel(), weights=labels)
+    return PairReport(
+        pairs=len(graph),
+        repeated=len(given) - len(graph),
+        similar=int(graph.similar.sum()),
+        both_ways=int(((alike > 0) & (alike < counts)).sum()),
+        chains=_chains(graph) if transitive else None,
+        circles=_circles(graph) if transitive and n_classes == 2 else None,
+    )
+
+
+def _chains(graph: PairGraph) -> int:
+    """Dissimilar pairs inside one class of the similar ones."""
+    group = connected(graph.n_nodes, graph.edges[graph.similar])
+    across: NDArray[np.int64] = graph.edges[~graph.similar]
+    return int((group[across[:, 0]] == group[across[:, 1]]).sum())
+
+
+def _circles(graph: PairGraph) -> int:
+    """Components in which some record would be of both classes.
+
+    Double cover (v, side): similar keeps the side, dissimilar changes it; nobody may be on both
+    sides.
+    """
+    n = graph.n_nodes
+    shift = np.where(graph.similar, 0, n)
+    a, b = graph.edges[:, 0], graph.edges[:, 1]
+    cover = np.concatenate(
+        [np.column_stack([a, b + shift]), np.column_stack([a + n, b + n - shift])]
+    )
+    side = connected(2 * n, cover)
+    return len(np.unique(graph.components()[side[:n] == side[n:]]))

@@ -1,24 +1,30 @@
-"""kappa (Equation 5): how many pairs an attacker must at least miss, for the worst target.
+"""kappa (Equation 5), its bounds, and the biconnected components behind them.
 
-For a target (s, t) the paper counts |P_st| + min(c_s, c_t): the edge-disjoint paths that would let
-the attacker infer the label, and the further edges that keep s or t out of cycles, which would
-expose a feature. Three ways to get it:
+kappa is the number of pairs that an attacker must at least not know, for the worst target pair. For
+a target (s, t) the paper counts |P_st| + min(c_s, c_t): the edge-disjoint paths from which the
+attacker could infer the label, and the further edges that keep s or t out of cycles, which would
+reveal a feature. The methods are:
 
-`exact`   Equation 5 itself. Pairs are visited in falling order of their bound and the search stops
-once no bound is
-          above the best found, so few maximum flows are needed even on large graphs.
-`second`  the second-largest of De(s) - Co+(s) over all nodes. Proposition 1 bounds a pair by
-*either* end, so by the
-          smaller; the largest of the smaller over all pairs is the second-largest value. O(V + E).
-`bound`   kappa' of Equation 15, the largest. O(V + E) by blocks; the paper needs O(V (V + E)).
-`node`, `edge`   node privacy (the largest degree) and edge privacy (1), for comparison.
+- `exact`: Equation 5 itself. Pairs are visited in decreasing order of their bound, and the search
+  stops when no bound exceeds the best value, so few maximum flows are needed even on large graphs.
+- `second`: the second-largest of De(s) - Co+(s) over all nodes. Proposition 1 bounds a pair by
+  *either* end, so by the smaller one; the largest of the smaller values over all pairs is the
+  second-largest value. O(V + E).
+- `bound`: kappa' of Equation 15, the largest of these values. O(V + E) by biconnected components;
+  the paper's method needs O(V (V + E)).
+- `node`, `edge`: node privacy (the largest degree) and edge privacy (1), for comparison.
 
-edge <= exact <= second <= bound <= node wherever a graph has pairs. For an intransitive relation
+edge <= exact <= second <= bound <= node on every graph that has pairs. For an intransitive relation
 (Appendix B) only features can be inferred, so no paths are counted beyond the pair itself.
 
-kappa is an assumption about what the attacker knows, not a property of the mechanism: a star has
-kappa = 1, yet someone who knows the classes of the leaves learns the hub's from all its pairs
-together. The unit "record" is proven.
+kappa is an assumption about the attacker's knowledge, not a property of the mechanism: a star has
+kappa = 1, yet an attacker who knows the classes of the leaves learns the class of the hub from all
+its pairs together. The unit "record" is proven.
+
+Biconnected components come from Tarjan's depth-first search, compiled, O(V + E), without recursion.
+Removing a node splits its component into as many parts as there are biconnected components that
+contain it, so the increase in Equation 15 is (components of the node) - 1, and one search answers
+for all nodes.
 """
 
 from __future__ import annotations
@@ -32,10 +38,103 @@ from numpy.typing import NDArray
 from blindsight.core import checks
 from blindsight.core.compiled import njit
 from blindsight.core.errors import InvalidParameter
-from blindsight.metric.blocks import block_counts, bridges, worth
 from blindsight.metric.graph import PairGraph
 
-__all__ = ["KappaMethod", "disjoint_paths", "kappa", "pair_kappa"]
+__all__ = [
+    "KappaMethod",
+    "block_counts",
+    "bridges",
+    "disjoint_paths",
+    "kappa",
+    "pair_kappa",
+    "worth",
+]
+
+# What the walk knows of the nodes between the root and where it stands, in the order of the way
+# there: coming back is then a step in memory, not a jump. Of all other nodes it needs only when
+# they were found.
+_NODE, _FOUND, _LOW, _CURSOR, _END, _ENTRY, _BLOCKS = range(7)
+
+
+@njit(cache=True)
+def _walk(
+    start: Any, links: Any, allowed: Any, found: Any, way: Any, blocks: Any, bridge: Any
+) -> None:
+    """Blocks at each node and whether each edge is a bridge, in the subgraph of `allowed` edges
+    (empty: all).
+    """
+    every = len(allowed) == 0
+    time = 0
+    for root in range(len(found)):
+        if found[root]:
+            continue
+        top, w, e = -1, root, -1
+        while True:
+            if w >= 0:  # a node that was not found yet, by the edge e
+                time += 1
+                top += 1
+                here = way[top]
+                found[w] = here[_FOUND] = here[_LOW] = time
+                here[_NODE], here[_ENTRY], here[_BLOCKS] = w, e, 0
+                here[_CURSOR], here[_END] = start[w], start[w + 1]
+                w = -1
+            here = way[top]
+            at = here[_CURSOR]
+            if at < here[_END]:
+                here[_CURSOR] = at + 1
+                e = links[at, 1]
+                if e == here[_ENTRY] or not (every or allowed[e]):
+                    continue
+                w = links[at, 0]
+                if found[w]:
+                    here[_LOW] = min(here[_LOW], found[w])
+                    w = -1
+                continue
+            blocks[here[_NODE]] = here[_BLOCKS] + (
+                top > 0
+            )  # with the block that holds it and its parent
+            top -= 1
+            if top < 0:
+                break
+            above, low = way[top], here[_LOW]
+            above[_LOW] = min(above[_LOW], low)
+            if low >= above[_FOUND]:
+                # Nothing below reaches above the parent: it shares with this subtree a block that
+                # ends at it.
+                above[_BLOCKS] += 1
+                bridge[here[_ENTRY]] = low > above[_FOUND]
+
+
+def block_counts(graph: PairGraph, allowed: NDArray[np.bool_] | None = None) -> NDArray[np.int64]:
+    """How many biconnected blocks contain each node (0 for a node in no pair); only `allowed` edges
+    count.
+    """
+    return _run(graph, allowed)[0]
+
+
+def bridges(graph: PairGraph) -> NDArray[np.bool_]:
+    """Which edges lie on no cycle."""
+    return _run(graph, None)[1]
+
+
+def worth(graph: PairGraph) -> NDArray[np.int64]:
+    """De(s) - Co+(s) of Proposition 1 for every node: deg(s) - blocks(s) + 1, and 0 for a node in
+    no pair.
+    """
+    degrees = graph.degrees
+    return np.where(degrees > 0, degrees - block_counts(graph) + 1, 0)
+
+
+def _run(
+    graph: PairGraph, allowed: NDArray[np.bool_] | None
+) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    n = graph.n_nodes
+    blocks, bridge = np.zeros(n, dtype=np.int64), np.zeros(len(graph), dtype=np.bool_)
+    every = np.empty(0, dtype=np.bool_) if allowed is None else allowed
+    found, way = np.zeros(n, dtype=np.int32), np.empty((n, 8), dtype=np.int32)
+    _walk(*graph.adjacency(), every, found, way, blocks, bridge)
+    return blocks, bridge
+
 
 KappaMethod = Literal["exact", "second", "bound", "node", "edge"]
 

@@ -1,5 +1,7 @@
-"""`LinearMetric`: what every learned linear map can do, under the names that metric-learn's users
-know.
+"""`LinearMetric`, the base class of learned linear maps, with the method names of metric-learn.
+
+Also here: reading pairs and tuples of records, normalising records, and choosing the distance that
+separates similar from dissimilar pairs, from exact distances or from noisy counts of them.
 """
 
 from __future__ import annotations
@@ -7,7 +9,7 @@ from __future__ import annotations
 import copy
 import html
 from collections.abc import Callable
-from typing import Any, Self
+from typing import Any, Literal, Self, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,12 +19,178 @@ from sklearn.utils.validation import check_is_fitted
 from blindsight.core import checks
 from blindsight.core.errors import InvalidData, InvalidParameter
 from blindsight.metric.graph import pair_labels
-from blindsight.metric.records import normalised, read_tuples
-from blindsight.metric.threshold import best_threshold
+from blindsight.privacy.clipping import finite_rows
+from blindsight.privacy.entropy import training_rng
 
-__all__ = ["LinearMetric"]
+__all__ = [
+    "STRATEGIES",
+    "EuclideanMetric",
+    "LinearMetric",
+    "Norm",
+    "best_threshold",
+    "cut",
+    "normalised",
+    "orthogonal",
+    "read_tuples",
+]
 
+Norm = Literal["l1", "l2", "none"]
 Floats = NDArray[np.float64]
+
+
+def read_tuples(
+    tuples: Any, preprocessor: Any = None, *, width: int | None = 2
+) -> tuple[Floats, NDArray[np.int64]]:
+    """(records (n, d), numbers (m, k)) from (m, k, d) features, or from (m, k) indices, as in
+    metric-learn.
+
+    Parameters:
+        preprocessor: what indices point to: an array (n, d), or a function from (j,) indices to (j,
+        d) features. width: k, or None for any k of at least 3.
+    """
+    given = np.asarray(tuples)
+    if given.ndim == 2:
+        records, numbers = _from_indices(given, preprocessor)
+    elif given.ndim == 3:
+        if preprocessor is not None:
+            raise InvalidData(
+                "pairs must be indices (m, 2) when a preprocessor is given, got features (m, 2, d)."
+            )
+        records = finite_rows(checks.number_array("pairs", given)).reshape(-1, given.shape[2])
+        numbers = np.arange(len(records)).reshape(given.shape[:2])
+    else:
+        raise InvalidData(
+            f"pairs must be (m, 2, d) features or (m, 2) indices into X, got shape {given.shape}."
+        )
+    if len(numbers) == 0:
+        raise InvalidData("pairs must not be empty: there is nothing to learn from.")
+    found = numbers.shape[1]
+    if found != width if width is not None else found < 3:
+        wanted = (
+            f"{width} records each"
+            if width is not None
+            else "at least 3 records: anchor, positive, negatives"
+        )
+        raise InvalidData(f"tuples must have {wanted}, got {found}.")
+    return records, numbers
+
+
+def _from_indices(given: NDArray[Any], preprocessor: Any) -> tuple[Floats, NDArray[np.int64]]:
+    if preprocessor is None:
+        raise InvalidData(
+            "indices need the records they point to: pass preprocessor=X, or features (m, 2, d)."
+        )
+    if given.dtype.kind not in "iu":
+        raise InvalidData(f"indices must be whole numbers, got dtype {given.dtype}.")
+    numbers = given.astype(np.int64)
+    if callable(preprocessor):
+        named, numbers = np.unique(numbers, return_inverse=True)
+        made = checks.number_array("what the preprocessor returns", preprocessor(named), ndim=2)
+        records = finite_rows(made)
+        if len(records) != len(named):
+            raise InvalidData(
+                f"the preprocessor must return one row for each index: {len(named)} indices, "
+                f"{len(records)} rows."
+            )
+        return records, numbers.reshape(given.shape)
+    records = finite_rows(checks.number_array("X", preprocessor, ndim=2))
+    outside = (numbers < 0) | (numbers >= len(records))
+    if outside.any():
+        unknown = np.unique(numbers[outside]).size
+        raise InvalidData(
+            f"pairs name {unknown} unknown records: X has {len(records)} rows, numbered from 0."
+        )
+    return records, numbers
+
+
+def normalised(X: Floats, norm: Norm) -> Floats:
+    """Every row at l1 or l2 norm 1 (a row of zeros stays), without a look at any other row."""
+    checks.one_of("normalize", norm, get_args(Norm))
+    if norm == "none":
+        return X
+    size = np.linalg.norm(X, ord=1 if norm == "l1" else 2, axis=1, keepdims=True)
+    return X / np.where(size > 0, size, 1.0)
+
+
+STRATEGIES = ("accuracy", "balanced", "max_tpr", "max_tnr")
+
+
+def best_threshold(
+    distance: NDArray[np.float64],
+    similar: NDArray[np.bool_],
+    *,
+    strategy: str = "accuracy",
+    min_rate: float = 0.9,
+) -> float:
+    """The distance up to which pairs should count as similar, by exact distances of labelled pairs.
+
+    Examples:
+        >>> round(best_threshold(np.array([0.1, 0.2, 0.9, 1.1]), np.array([True, True, False, False])), 2)
+        0.55
+    """  # noqa: E501
+    checks.one_of("strategy", strategy, STRATEGIES)
+    rate = checks.probability("min_rate", min_rate)
+    if len(distance) != len(similar):
+        raise InvalidData(
+            f"y must have one label per pair: {len(distance)} pairs, {len(similar)} labels."
+        )
+    if similar.all() or not similar.any():
+        raise InvalidData(
+            "y must hold both similar and dissimilar pairs: with a single kind no threshold is "
+            "better."
+        )
+    order = np.argsort(distance, kind="stable")
+    sorted_distance, alike = distance[order], similar[order]
+    # Entry k: the k nearest pairs are called similar. Only between different distances can one cut.
+    found = np.r_[0, np.cumsum(alike)] / alike.sum()
+    refused = 1 - np.r_[0, np.cumsum(~alike)] / (~alike).sum()
+    worth = _worth(found, refused, strategy, rate, share=float(alike.mean()))
+    worth[1:-1][sorted_distance[1:] == sorted_distance[:-1]] = -np.inf
+    best = int(np.argmax(worth))
+    edges = np.r_[0.0, sorted_distance, sorted_distance[-1]]
+    return float(edges[best] + edges[best + 1]) / 2
+
+
+def _worth(
+    found: NDArray[np.float64],
+    refused: NDArray[np.float64],
+    strategy: str,
+    rate: float,
+    share: float,
+) -> NDArray[np.float64]:
+    if strategy == "accuracy":
+        return share * found + (1 - share) * refused
+    if strategy == "balanced":
+        return found + refused
+    main, other = (found, refused) if strategy == "max_tpr" else (refused, found)
+    return np.where(other >= rate, main, -1 + other)
+
+
+def cut(
+    similar: NDArray[np.float64],
+    dissimilar: NDArray[np.float64],
+    edges: NDArray[np.float64],
+    *,
+    noise: float,
+) -> float:
+    """The edge that parts two noisy histograms best, both kinds counting the same.
+
+    Where the noise of all cells together drowns either kind, a third of the range: the typical
+    distance.
+    """
+    near, far = float(similar.sum()), float(dissimilar.sum())
+    if min(near, far) <= 4 * noise * np.sqrt(len(similar)):
+        return float(edges[-1] / 3)
+    return float(edges[1 + int(np.argmax(np.cumsum(similar / near - dissimilar / far)))])
+
+
+def orthogonal(rows: int, columns: int, *, rng: np.random.Generator) -> Floats:
+    """A random map with orthonormal rows (columns, when there are more rows): it keeps all
+    directions alike.
+    """
+    q, r = np.linalg.qr(rng.standard_normal((max(rows, columns), min(rows, columns))))
+    q = q * np.sign(np.diag(r))
+    return q if rows >= columns else q.T
 
 
 class _Hidden:
@@ -197,3 +365,31 @@ class LinearMetric(TransformerMixin, BaseEstimator):  # type: ignore[misc]
                 "pairs."
             )
         return self.threshold_
+
+
+class EuclideanMetric(LinearMetric):
+    """The plain distance of normalised records, or of a random projection: the control that learns
+    nothing.
+    """
+
+    def __init__(
+        self, n_components: int | None = None, *, normalize: str = "l2", random_state: Any = None
+    ) -> None:
+        self.n_components = n_components
+        self.normalize = normalize
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Only the number of columns is used; X may be records (n, d) or pairs (m, 2, d)."""
+        columns = np.asarray(X).shape[-1]
+        rows = (
+            columns
+            if self.n_components is None
+            else checks.whole("n_components", self.n_components)
+        )
+        rng, _ = training_rng(self.random_state)
+        self.components_ = (
+            np.eye(columns) if self.n_components is None else orthogonal(rows, columns, rng=rng)
+        )
+        self.norm_, self.n_features_in_, self.stretch_ = self.normalize, columns, np.ones(columns)
+        return self

@@ -1,25 +1,223 @@
-"""Beyond pairs (Section VIII): the triplet loss and the N-pair loss, with gradients as two outer
-products each.
+"""Losses of pairs and tuples and their clipped gradients: contrastive, triplet and N-pair.
 
-One tuple speaks about several pairs (a triplet about two, an N-pair tuple about N), so a pair's
-privacy depends on how many tuples it is in: see `group_size`.
+The contrastive loss (Equation 7; its gradient is Equation 8) is
+    L(W, z) = 1/2 |W dx|^2                  for a similar pair,
+    L(W, z) = 1/2 max(0, m - |W dx|)^2      for a dissimilar pair.
+The triplet and N-pair losses (Section VIII) compare several records at once: a triplet contains two
+pairs, an N-pair tuple contains N. The privacy of a pair therefore depends on the number of tuples
+that contain it; see `group_size`.
+
+The gradient of each loss with respect to W is, for one pair or tuple, a sum of one or two outer
+products l r'. Norms follow from inner products of the factors, so clipping n gradients of a d' x d
+matrix costs O(n (d' + d)) and their sum is one matrix product; no matrix per pair is formed.
 """
 
 from __future__ import annotations
 
-from typing import Any, Self
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from blindsight.core import checks
 from blindsight.core.errors import InvalidParameter
-from blindsight.metric.outer import TupleLoss
+from blindsight.metric.graph import PairGraph
+from blindsight.metric.linear import normalised
+from blindsight.privacy.door import added
 from blindsight.privacy.guarantee import Unit
 
-__all__ = ["NPair", "Triplet", "group_size", "tuple_pairs"]
+__all__ = [
+    "Contrastive",
+    "Gradients",
+    "NPair",
+    "Triplet",
+    "TupleLoss",
+    "contrastive_of",
+    "group_size",
+    "mean_dissimilar_distance",
+    "tuple_pairs",
+]
 
 Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Gradients:
+    """Rows for the door: the gradient of each pair or tuple as its factors, left (n, k, d') and
+    right (n, k, d).
+    """
+
+    left: Floats
+    right: Floats
+
+    def __len__(self) -> int:
+        return len(self.left)
+
+    def norms(self, order: float) -> Floats:
+        """Of each gradient as a whole matrix, l2; for l1 at most the sum of its outer products'."""
+        return _frobenius(self.left, self.right) if order == 2 else _absolute(self.left, self.right)
+
+    def weighted_sum(self, weights: Floats) -> Floats:
+        """All gradients, each times its weight, added as matrix products."""
+        return added(
+            weights, lambda n: _added(self.left[n] * weights[n, None, None], self.right[n])
+        )
+
+
+class TupleLoss(ABC):
+    """A loss bound to its data: one value and one gradient for each pair or tuple."""
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """The number of pairs or tuples."""
+
+    @abstractmethod
+    def take(self, chosen: NDArray[Any]) -> Self:
+        """The same loss on these pairs or tuples only."""
+
+    @abstractmethod
+    def values(self, W: Floats) -> Floats:
+        """(n,) the loss of each."""
+
+    @abstractmethod
+    def factors(self, W: Floats) -> tuple[Floats, Floats]:
+        """Left (n, k, d') and right (n, k, d) factors: gradient i is the sum over k of left x
+        right'.
+        """
+
+    def gradients(self, W: Floats) -> Floats:
+        """(n, d', d) all gradients, formed. For tests and small data."""
+        left, right = self.factors(W)
+        return np.asarray(np.einsum("nkr,nkd->nrd", left, right))
+
+    def mean(self, W: Floats) -> float:
+        """The objective: the mean loss."""
+        return float(self.values(W).mean())
+
+    def clipped_sum(self, W: Floats, bound: float, *, order: Literal[1, 2] = 2) -> Floats:
+        """The sum of the gradients, each as a *whole matrix* scaled into the l1 or l2 (Frobenius)
+        ball of `bound`.
+
+        Removing one pair therefore moves the sum by at most `bound`. For l1 with two outer products
+        the norm is bounded by the sum of theirs, which clips a little more than needed and never
+        less.
+        """
+        gradients = Gradients(*self.factors(W))
+        return gradients.weighted_sum(bound / np.maximum(gradients.norms(order), bound))
+
+    def sum(self, W: Floats) -> Floats:
+        """The sum of the gradients, unclipped."""
+        return _added(*self.factors(W))
+
+
+def _added(left: Floats, right: Floats) -> Floats:
+    """The sum of all outer products, as one matrix product."""
+    return left.reshape(-1, left.shape[2]).T @ right.reshape(-1, right.shape[2])
+
+
+def _frobenius(left: Floats, right: Floats) -> Floats:
+    """|sum_k l_k r_k'|_F: the root of the sum over j, k of (l_j . l_k)(r_j . r_k), never less than
+    it is.
+
+    Outer products that nearly cancel leave rounding errors in place of the sum: what those may hide
+    is added.
+    """
+    if left.shape[1] == 1:
+        return np.asarray(
+            np.sqrt(np.einsum("nkr,nkr->n", left, left) * np.einsum("nkd,nkd->n", right, right))
+        )
+    inner = np.einsum("njr,nkr->njk", left, left) * np.einsum("njd,nkd->njk", right, right)
+    sizes = np.sqrt(np.einsum("nkk->nk", inner)).sum(axis=1)
+    hidden = (left.shape[2] + right.shape[2] + 8) * 2.0**-52 * sizes**2
+    return np.asarray(np.sqrt(np.maximum(inner.sum(axis=(1, 2)), 0.0) + hidden))
+
+
+def _absolute(left: Floats, right: Floats) -> Floats:
+    return np.asarray((np.abs(left).sum(axis=2) * np.abs(right).sum(axis=2)).sum(axis=1))
+
+
+class Contrastive(TupleLoss):
+    """Equation 7 on (n, d) feature differences; the paper's y = 1 is `dissimilar` here."""
+
+    def __init__(
+        self, differences: Floats, dissimilar: NDArray[np.bool_], *, margin: float
+    ) -> None:
+        self.differences = differences
+        self.dissimilar = dissimilar
+        self.margin = margin
+
+    def __len__(self) -> int:
+        return len(self.differences)
+
+    def take(self, chosen: NDArray[Any]) -> Self:
+        """The same loss on these pairs only."""
+        return type(self)(self.differences[chosen], self.dissimilar[chosen], margin=self.margin)
+
+    def values(self, W: Floats) -> Floats:
+        """Equation 7 for each pair."""
+        distance = np.linalg.norm(self.differences @ W.T, axis=1)
+        reach = np.where(self.dissimilar, np.maximum(0.0, self.margin - distance), distance)
+        return np.asarray(0.5 * reach**2)
+
+    def factors(self, W: Floats) -> tuple[Floats, Floats]:
+        """Equation 8: the gradient is c (W dx) dx' with c = 1, (D - m)/D or 0; left = c W dx, right
+        = dx.
+        """
+        projected = self.differences @ W.T
+        projected *= self._coefficient(projected)[:, None]
+        return projected[:, None, :], self.differences[:, None, :]
+
+    def clipped_rows(
+        self, W: Floats, bound: float, *, order: Literal[1, 2] = 1
+    ) -> tuple[Floats, Floats]:
+        """Algorithm 1, lines 7 and 8: sum of the gradients with *each row* clipped to `bound`, and
+        each row's peak.
+
+        The peak g'_r is the largest norm of a clipped row over the batch (the paper prints a
+        maximum of vectors).
+        """
+        left, right = self.factors(W)
+        size = np.linalg.norm(self.differences, ord=order, axis=1)
+        norm = np.abs(left[:, 0, :]) * size[:, None]
+        clipped = left[:, 0, :] / np.maximum(1.0, norm / bound)
+        return clipped.T @ right[:, 0, :], np.minimum(norm, bound).max(axis=0)
+
+    def _coefficient(self, projected: Floats) -> Floats:
+        distance = np.linalg.norm(projected, axis=1)
+        # At distance 0 a dissimilar pair has no direction in which to part; its gradient is taken
+        # as 0.
+        ratio = np.divide(
+            distance - self.margin, distance, out=np.zeros_like(distance), where=distance > 0
+        )
+        return np.where(self.dissimilar, np.where(distance < self.margin, ratio, 0.0), 1.0)
+
+
+def mean_dissimilar_distance(
+    differences: Floats, dissimilar: NDArray[np.bool_], *, order: Literal[1, 2] = 1
+) -> float:
+    """The paper's margin (Section VII-B): the mean norm of the differences of dissimilar pairs, or
+    1. It is data.
+    """
+    if not dissimilar.any():
+        return 1.0
+    return float(np.linalg.norm(differences[dissimilar], ord=order, axis=1).mean())
+
+
+def contrastive_of(
+    records: Floats, graph: PairGraph, norm: Any, margin: float | str
+) -> Contrastive:
+    """The loss of a graph's pairs on normalised records; margin "mean" is the mean distance of
+    dissimilar ones.
+    """
+    rows = normalised(records, norm)
+    differences = rows[graph.edges[:, 0]] - rows[graph.edges[:, 1]]
+    if margin == "mean":
+        margin = mean_dissimilar_distance(
+            differences, ~graph.similar, order=1 if norm == "l1" else 2
+        )
+    return Contrastive(differences, ~graph.similar, margin=checks.positive("margin", margin))
 
 
 class Triplet(TupleLoss):

@@ -1,34 +1,53 @@
-"""The closed form: noisy second moments of similar and of dissimilar differences, then generalised
-eigenvectors.
+"""Comparisons of records, the scale of their columns, and the closed form from second moments.
 
-One release: S, the sum of dx dx' over similar pairs, D over dissimilar ones, and how many there are
-of each. A pair is in only one of them, so with differences clipped to length C it moves (S, D) by
-at most C^2 in Frobenius norm, whatever the number of columns. Everything after that is free.
+`Comparisons` holds labelled pairs and tuples in one form: the difference of the first record of a
+tuple from each other record, and whether the two are similar. All of it is private. Each release
+that a learner needs is a table of rows for the door, one row per pair or tuple, with the norm that
+bounds it.
 
-The directions in which dissimilar pairs are farther apart than similar ones are the top
-eigenvectors of G = (D/n_d - S/n_s)/2 relative to T = (S + D)/n. With noise, T is only partly undone
-(to a power below 1, its eigenvalues not below what noise alone would give), and an eigenvalue of G
-counts by how far it rises above the edge of the spectrum of noise alone (Wigner's semicircle): a
-direction that noise could explain gets none of the weight. Where nothing rises, T is undone less,
-and in the end not at all. What is left of the plain distance (FLOOR) keeps records apart in all
-other directions; if nothing ever rises above the noise it is all there is. So a hopeless budget
-gives a plain distance, not a random one.
+Scale: without scaling, the widest column of a table decides every distance. Bounds that are known
+beforehand cost nothing. Without bounds, the size of a column is read from a noisy histogram of the
+powers of two of its differences, which needs no bound, refuses no value, and is charged within the
+total.
+
+The closed form releases S, the sum of dx dx' over similar pairs, D over dissimilar pairs, and the
+two counts. A pair is in only one of them, so with differences clipped to length C it moves (S, D)
+by at most C^2 in Frobenius norm, for any number of columns. Everything after that is
+post-processing. The directions in which dissimilar pairs are farther apart than similar ones are
+the top eigenvectors of G = (D/n_d - S/n_s)/2 relative to T = (S + D)/n. Because of the noise, T is
+only partly inverted (to a power below 1, with its eigenvalues at least as large as noise alone
+would give), and an eigenvalue of G counts by its excess over the edge of the spectrum of pure noise
+(Wigner's semicircle). A direction that noise can explain gets weight zero. Where no direction
+exceeds the edge, T is inverted less, and in the end not at all. FLOOR keeps a part of the plain
+distance in all directions, so a budget that is too small gives the plain distance, not a random
+one.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from blindsight.core import checks
+from blindsight.core.errors import InvalidParameter
+from blindsight.metric.linear import Norm, normalised
 from blindsight.privacy.door import added
 
 __all__ = [
+    "BUCKETS",
     "COUNT",
+    "SMALLEST",
+    "Comparisons",
+    "Counts",
     "MomentRows",
+    "bounds_stretch",
+    "check_scale",
     "clipped",
+    "counted_stretch",
     "map_of_moments",
     "read_moments",
     "release_size",
@@ -36,6 +55,170 @@ __all__ = [
 ]
 
 Floats = NDArray[np.float64]
+# Powers of two that differences of a column are sorted into: 2^-24 to 2^39, and what is smaller is
+# left out.
+SMALLEST, BUCKETS = -24, 64
+_FARTHEST = 1e100
+
+
+@dataclass(frozen=True, eq=False)
+class Counts:
+    """Rows with few entries, for the door: row `row[i]` has `size[i]` more in `cell[i]` of
+    `cells`.
+    """
+
+    n: int
+    cells: int
+    row: NDArray[np.int64]
+    cell: NDArray[np.int64]
+    size: Floats
+
+    def __len__(self) -> int:
+        return self.n
+
+    def norms(self, order: float) -> Floats:
+        """The norm of each row; entries of one row in one cell add up first."""
+        cells, inverse = np.unique(self.row * self.cells + self.cell, return_inverse=True)
+        total = np.bincount(inverse, weights=self.size, minlength=len(cells))
+        powers: Floats = np.bincount(
+            cells // self.cells, weights=total**order, minlength=self.n
+        ).astype(np.float64)
+        return np.asarray(powers ** (1 / order), dtype=np.float64)
+
+    def weighted_sum(self, weights: Floats) -> Floats:
+        """All rows, each times its weight, added."""
+        sizes = self.size * weights[self.row]
+        return added(
+            weights[self.row],
+            lambda entries: np.bincount(
+                self.cell[entries], weights=sizes[entries], minlength=self.cells
+            ),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Comparisons:
+    """(m, k) numbers of records, the first of each tuple compared with the others, and which of
+    these are alike.
+    """
+
+    records: Floats
+    numbers: NDArray[np.int64]
+    alike: NDArray[np.bool_]
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def __repr__(self) -> str:
+        return f"Comparisons({len(self)} of {self.numbers.shape[1]} records)"
+
+    @property
+    def differences(self) -> Floats:
+        """(m, k - 1, d)."""
+        return self.records[self.numbers[:, :1]] - self.records[self.numbers[:, 1:]]
+
+    def prepared(self, stretch: Floats, norm: Norm) -> Comparisons:
+        """The same with columns multiplied by `stretch` and records then normalised.
+
+        Numbers stay below 1e100, so that no square overflows and one record's infinity cannot blot
+        out a sum.
+        """
+        with np.errstate(over="ignore"):
+            records = np.clip(self.records * stretch, -_FARTHEST, _FARTHEST)
+        return Comparisons(normalised(records, norm), self.numbers, self.alike)
+
+    def far(self) -> Floats:
+        """(m, 2) half the mean distance of dissimilar ones (at most 1), and whether there is one:
+        norm up to root 2.
+        """
+        distance = np.minimum(np.linalg.norm(self.differences, axis=2), 2.0) / 2
+        unlike = ~self.alike
+        count = unlike.sum(axis=1)
+        mean = (distance * unlike).sum(axis=1) / np.maximum(count, 1)
+        return np.column_stack([mean, count > 0]).astype(np.float64)
+
+    def spread(self) -> Counts:
+        """For each column the power of two just above the difference: norm at most the root of the
+        columns.
+        """
+        with np.errstate(over="ignore"):
+            differences = self.differences
+        _, exponent = np.frexp(np.clip(differences, -_FARTHEST, _FARTHEST))
+        m, others, columns = exponent.shape
+        kept = (differences != 0) & (exponent >= SMALLEST)
+        row, _, column = np.nonzero(kept)
+        bucket = np.minimum(exponent[kept] - SMALLEST, BUCKETS - 1)
+        size = np.full(len(row), 1 / others)
+        return Counts(m, columns * BUCKETS, row, column * BUCKETS + bucket, size)
+
+    def distances(self, W: Floats, edges: Floats) -> Counts:
+        """Histograms of mapped distances, of similar and of dissimilar ones: norm 1 of a pair, root
+        2 of a tuple.
+        """
+        mapped = np.linalg.norm(self.differences @ W.T, axis=2)
+        bins = len(edges) - 1
+        bucket = np.clip(np.searchsorted(edges, mapped, side="right") - 1, 0, bins - 1)
+        kinds = np.where(
+            self.alike,
+            self.alike.sum(axis=1, keepdims=True),
+            (~self.alike).sum(axis=1, keepdims=True),
+        )
+        row: Any = np.repeat(np.arange(len(self)), mapped.shape[1])
+        return Counts(
+            len(self), 2 * bins, row, (bucket + bins * ~self.alike).ravel(), (1 / kinds).ravel()
+        )
+
+
+def check_scale(scale: Any) -> Any:
+    """None, "private", or (low, high) as two arrays with low below high."""
+    if scale is None or (isinstance(scale, str) and scale == "private"):
+        return scale
+    if isinstance(scale, str) or not hasattr(scale, "__len__") or len(scale) != 2:
+        raise InvalidParameter(
+            f"scale must be None, 'private' or bounds (low, high), got {scale!r}."
+        )
+    low, high = (
+        np.atleast_1d(checks.finite_array(name, part))
+        for name, part in zip(("low", "high"), scale, strict=True)
+    )
+    if low.ndim != 1 or low.shape != high.shape or not (low < high).all():
+        raise InvalidParameter(
+            "scale must be bounds (low, high) of the same length, each low below its high."
+        )
+    return low, high
+
+
+def bounds_stretch(scale: tuple[Floats, Floats], columns: int) -> Floats:
+    """What to multiply each column by so that records within the bounds are at most 2 apart."""
+    low, high = scale
+    if len(low) not in (1, columns):
+        raise InvalidParameter(
+            f"scale must give bounds for the {columns} columns of X, got {len(low)}."
+        )
+    return np.broadcast_to(2 / (math.sqrt(columns) * (high - low)), (columns,)).copy()
+
+
+def counted_stretch(counts: Floats, columns: int, *, noise: float) -> Floats:
+    """The same from noisy counts (`Comparisons.spread`): the root mean square of each column's
+    differences becomes 1 over the root of the columns.
+
+    Buckets whose count noise alone could explain are taken for empty. A column without any other
+    moves little or seldom; it gets the size of the widest, so that it keeps its place without
+    growing.
+    """
+    table = counts.reshape(columns, BUCKETS)
+    # One of all cells exceeds this by noise alone with probability of about a tenth of a per cent.
+    least = noise * math.sqrt(2 * math.log(max(2, 1000 * table.size)))
+    seen = np.where(table > least, table, 0.0)
+    # Differences of exponent e lie in [2^(e-1), 2^e): their mean square is about 0.58 of 4^e.
+    square = 0.58 * 4.0 ** (SMALLEST + np.arange(BUCKETS))
+    # The share of pairs that do not move a column at all counts: rare columns are narrow.
+    size = np.sqrt(seen @ square / max(1.0, float(seen.sum(axis=1).max())))
+    if not size.any():
+        return np.full(columns, 1 / math.sqrt(columns))
+    return np.asarray(1 / (np.where(size > 0, size, size.max()) * math.sqrt(columns)))
+
+
 COUNT = 0.14  # how much of a row is its count: 1% more noise on the moments pays for both counts
 CLIP = 1.0
 WHITENINGS, FLOOR = (0.75, 0.5, 0.25, 0.0), 0.02

@@ -28,14 +28,11 @@ from blindsight.metric.algorithm1 import (
     algorithm1,
     step_sizes,
 )
-from blindsight.metric.contrastive import contrastive_of
 from blindsight.metric.graph import PairGraph, pair_labels
+from blindsight.metric.guarantee import ABSENT, KAPPA, STRUCTURE, paper_guarantee
 from blindsight.metric.kappa import kappa as count_kappa
-from blindsight.metric.linear import LinearMetric
-from blindsight.metric.losses import group_size
-from blindsight.metric.outer import TupleLoss
-from blindsight.metric.promise import ABSENT, KAPPA, STRUCTURE, paper_guarantee
-from blindsight.metric.records import read_tuples
+from blindsight.metric.linear import LinearMetric, read_tuples
+from blindsight.metric.losses import TupleLoss, contrastive_of, group_size
 from blindsight.privacy.cost import Cost, Unit
 from blindsight.privacy.door import Door
 from blindsight.privacy.entropy import source_of, training_rng

@@ -1,4 +1,4 @@
-"""Negative databases, their sketches, and networks that learn from them (NegDL): what you send."""
+"""Sketches of images for training elsewhere: negative databases, NegDL, inputs with an epsilon."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ from typing import Any
 
 from blindsight.sketching.calibration import calibrate
 from blindsight.sketching.estimator import CodebookClassifier, CodebookSketcher, FlippedBits
-from blindsight.sketching.flips import FlipParameters
 from blindsight.sketching.leak import Leak, leak_of
 from blindsight.sketching.negative_database import NegativeDatabase
-from blindsight.sketching.paper import NegativeSketcher
-from blindsight.sketching.parameters import PAPER_Q, QKParameters
+from blindsight.sketching.paper import NegativeSketcher, Server, User
+from blindsight.sketching.parameters import PAPER_Q, FlipParameters, QKParameters
 from blindsight.sketching.permanent import Permanent
 from blindsight.sketching.sketches import SketchSet
 
@@ -35,8 +34,8 @@ __all__ = [
     "leak_of",
 ]
 
-# These bring torch along, so they come when asked for.
-_LATER = {"NegDL": "trainer", "SketchDataset": "dataset", "Server": "protocol", "User": "protocol"}
+# These import torch, so they are imported on first use.
+_LATER = ("NegDL", "SketchDataset")
 
 
 def __getattr__(name: str) -> Any:
@@ -45,4 +44,4 @@ def __getattr__(name: str) -> Any:
     from blindsight.core.checks import optional_module
 
     optional_module("torch", extra="torch")
-    return getattr(importlib.import_module(f"blindsight.sketching.{_LATER[name]}"), name)
+    return getattr(importlib.import_module("blindsight.sketching.trainer"), name)

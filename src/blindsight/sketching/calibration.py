@@ -23,11 +23,10 @@ from scipy.optimize import brentq, minimize
 
 from blindsight.core import checks
 from blindsight.core.errors import InvalidParameter
-from blindsight.sketching.attackers.bound import quietest_needed
-from blindsight.sketching.bits import to_bits
-from blindsight.sketching.informed import Kind
+from blindsight.sketching.attackers.suite import quietest_needed
+from blindsight.sketching.image_statistics import ImageStatistics
 from blindsight.sketching.leak import bit_law, pixel_epsilon, pixel_epsilon_rdp
-from blindsight.sketching.parameters import PAPER_R, QKParameters
+from blindsight.sketching.parameters import PAPER_R, QKParameters, to_bits
 
 __all__ = ["balanced_p", "calibrate", "expected_psnr", "usefulness"]
 
@@ -167,7 +166,7 @@ def calibrate(
                 "the informed attacker needs max_psnr and reference, public images like yours."
             )
         return _against_informed(
-            base, Kind.of(reference, depth), checks.number("max_psnr", max_psnr)
+            base, ImageStatistics.of(reference, depth), checks.number("max_psnr", max_psnr)
         )
     histograms = _histograms(reference, depth)
     curves = _Curves(base)
@@ -213,7 +212,7 @@ def calibrate(
     return max([best, *(_lower_r(parameters, excess) for parameters in further)], key=usefulness)
 
 
-def _against_informed(base: QKParameters, kind: Kind, goal: float) -> QKParameters:
+def _against_informed(base: QKParameters, kind: ImageStatistics, goal: float) -> QKParameters:
     """The allocation with most shared information under which the informed attacker stays below the
     goal.
     """
@@ -241,7 +240,7 @@ def _against_informed(base: QKParameters, kind: Kind, goal: float) -> QKParamete
 
 def _against_all(base: QKParameters, reference: Any, goal: float, *, steps: int) -> QKParameters:
     """Along the informed attacker's settings, the loudest at which no attacker reaches the goal."""
-    kind = Kind.of(reference, base.depth)
+    kind = ImageStatistics.of(reference, base.depth)
     blind = kind.blind_psnr
     loudest = max(goal - blind, 3.0)
 

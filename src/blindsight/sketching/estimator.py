@@ -25,10 +25,9 @@ from blindsight.core.errors import InvalidData, InvalidParameter
 from blindsight.privacy import Door, Guarantee
 from blindsight.privacy.estimator import Protected
 from blindsight.privacy.mechanisms import KaryResponse
-from blindsight.sketching.bits import as_images, pixels_of, to_bits
-from blindsight.sketching.flips import FlipParameters
+from blindsight.sketching.guarantee import CELL, PIXEL, codebook_guarantee, flips_guarantee
+from blindsight.sketching.parameters import FlipParameters, as_images, pixels_of, to_bits
 from blindsight.sketching.permanent import Permanent
-from blindsight.sketching.promise import CELL, PIXEL, codebook_guarantee, flips_guarantee
 from blindsight.sketching.sketches import SketchSet
 
 if TYPE_CHECKING:

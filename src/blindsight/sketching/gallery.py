@@ -10,9 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blindsight.core.errors import InvalidData
-from blindsight.sketching.bits import pixels_of
 from blindsight.sketching.paper import NegativeSketcher
-from blindsight.sketching.parameters import PAPER_P, PAPER_Q, PAPER_R
+from blindsight.sketching.parameters import PAPER_P, PAPER_Q, PAPER_R, pixels_of
 
 __all__ = ["draw_gallery", "settings_gallery"]
 

@@ -1,18 +1,23 @@
-"""Negative databases: what is stored is what the hidden set is *not*, in records with don't-care
-bits.
+"""Negative databases and the QK-hidden algorithm (Algorithms 1 and 2).
 
-A string belongs to the hidden database exactly when no record matches it. Records are kept sparsely
-(offsets, positions, values), so a record of 3 specified bits costs 3 entries however long the
-string is.
+A negative database stores what the hidden set is *not*, in records with unspecified bits. A string
+belongs to the hidden database exactly when no record matches it. Records are stored sparsely
+(offsets, positions, values), so a record with 3 specified bits takes 3 entries for any length of
+the string.
 
-The records themselves must not leave their owner: belief propagation reads the hidden string out of
-them (see `blindsight.audit.methods.sketching.attacks`), whatever the hardness of the general
-problem. Only sketches are sent; `save` therefore asks for `unsafe_records=True`.
+The records must not leave their owner: belief propagation recovers the hidden string from them (see
+`blindsight.audit.methods.sketching.attacks`), despite the hardness of the general problem. Only
+sketches are sent; `save` therefore requires `unsafe_records=True`.
+
+`hide` makes all records of a string at once. `qk_hidden` and `sketch_of` are Algorithms 1 and 2
+line by line in plain Python; the tests compare the fast versions with them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import random
+import re
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +26,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from blindsight.core import checks, storage
 from blindsight.core.errors import HostileFile, InvalidData, InvalidParameter
+from blindsight.privacy.entropy import RandomState, training_rng
+from blindsight.sketching.parameters import QKParameters, to_bits
 
-__all__ = ["NegativeDatabase"]
+__all__ = ["NegativeDatabase", "hide", "hide_image", "qk_hidden", "sketch_of"]
 
 
 class NegativeDatabase:
@@ -253,3 +260,164 @@ def _bits(string: Any, length: int | None = None) -> NDArray[np.uint8]:
     if length is not None and row.size != length:
         raise InvalidData(f"a string of this database must have {length} bits, got {row.size}.")
     return row.astype(np.uint8)
+
+
+def hide(
+    string: ArrayLike,
+    parameters: QKParameters,
+    *,
+    distinct: bool = False,
+    random_state: RandomState = None,
+) -> NegativeDatabase:
+    """The negative database of a bit string: N = m r records of K specified bits.
+
+    `distinct=True` reads the algorithm's union literally (no record twice); by default repeats are
+    kept, which is what Equations 4 and 5 assume. Beyond toy strings the two hardly differ.
+    """
+    bits = np.asarray(string)
+    if bits.ndim != 1 or bits.dtype.kind not in "iub" or not np.isin(bits, (0, 1)).all():
+        raise InvalidData("string must be one row of bits, 0 or 1.")
+    bits = bits.astype(np.uint8)
+    if bits.size == 0 or bits.size % parameters.depth:
+        raise InvalidParameter(
+            f"L (the length of q) must divide the string's {bits.size} bits, got "
+            f"{parameters.depth}."
+        )
+    parameters.check_string(bits.size // parameters.depth)
+    rng, _ = training_rng(random_state)
+    N = parameters.n_records(bits.size // parameters.depth)
+    positions, values = _records(bits, parameters, N, rng)
+    if distinct:
+        positions, values = _distinct(bits, parameters, N, rng, positions, values)
+    offsets = np.arange(N + 1) * parameters.specified
+    return NegativeDatabase(bits.size, offsets, positions.ravel(), values.ravel())
+
+
+def hide_image(
+    channel: ArrayLike,
+    parameters: QKParameters,
+    *,
+    random_state: RandomState = None,
+    distinct: bool = False,
+) -> NegativeDatabase:
+    """The negative database of one channel of an image (any shape, whole numbers inside the
+    depth).
+    """
+    pixels = np.asarray(channel)
+    top = 2**parameters.depth - 1
+    if pixels.dtype.kind not in "iu" or pixels.size == 0 or pixels.min() < 0 or pixels.max() > top:
+        raise InvalidData(
+            f"a channel must hold whole numbers from 0 to {top} at depth {parameters.depth}."
+        )
+    bits = to_bits(pixels.ravel(), parameters.depth).ravel()
+    return hide(bits, parameters, distinct=distinct, random_state=random_state)
+
+
+def _records(
+    bits: NDArray[Any], parameters: QKParameters, n: int, rng: np.random.Generator
+) -> tuple[Any, Any]:
+    """n records: positions (n, K), first the differing ones, and the values they show."""
+    K = parameters.specified
+    types = rng.choice(K, size=n, p=parameters.p) + 1  # steps 6 and 7
+    differing = np.arange(K) < types[:, None]
+    positions = _positions(differing, bits.size, parameters, rng)
+    while True:  # whichever repeats an earlier one of its record is drawn again
+        repeats = np.zeros_like(differing)
+        for t in range(1, K):
+            repeats[:, t] = (positions[:, :t] == positions[:, t : t + 1]).any(axis=1)
+        rows = np.flatnonzero(repeats.any(axis=1))
+        if not rows.size:
+            return positions, bits[positions] ^ differing
+        # Only the first repeat of a record: later ones are judged against its new place.
+        first = repeats[rows].argmax(axis=1)
+        again = _positions(differing[rows, first][:, None], bits.size, parameters, rng)
+        positions[rows, first] = again[:, 0]
+
+
+def _positions(
+    differing: NDArray[Any], m: int, parameters: QKParameters, rng: np.random.Generator
+) -> NDArray[Any]:
+    """Steps 8 and 9: bit j by Q of a random attribute where the record differs, any bit where it
+    agrees.
+    """
+    L = parameters.depth
+    by_q = rng.choice(L, size=differing.shape, p=parameters.q) + L * rng.integers(
+        0, m // L, size=differing.shape
+    )
+    return np.where(differing, by_q, rng.integers(0, m, size=differing.shape))
+
+
+def _distinct(
+    bits: NDArray[Any],
+    parameters: QKParameters,
+    N: int,
+    rng: np.random.Generator,
+    positions: Any,
+    values: Any,
+) -> tuple[Any, Any]:
+    """Draw records until N different ones are there."""
+    for _ in range(1000):
+        order = np.argsort(positions, axis=1)
+        cells = np.take_along_axis(positions * 2 + values, order, axis=1)
+        _, first = np.unique(cells, axis=0, return_index=True)
+        if first.size >= N:
+            kept = np.sort(first)[:N]
+            return positions[kept], values[kept]
+        more = _records(bits, parameters, checks.whole("missing", max(N - first.size, 16)), rng)
+        kept = np.sort(first)
+        positions = np.concatenate([positions[kept], more[0]])
+        values = np.concatenate([values[kept], more[1]])
+    raise InvalidParameter(
+        f"r must be small enough for {N:,} different records of this string to exist."
+    )
+
+
+ZERO, ONE = ord("0"), ord("1")
+
+
+def qk_hidden(s: Sequence[int], parameters: QKParameters, *, rng: random.Random) -> list[bytearray]:
+    """Algorithm 1: the negative database of the bit string `s`, records of b"0", b"1" and b"*".
+
+    The records form a list, not a set: repeats, rare beyond toy strings, are kept, as Equations 4
+    and 5 assume.
+    """
+    L, K = parameters.depth, parameters.specified
+    m = len(s)
+    N = parameters.n_records(m // L)
+    P = [0.0]
+    for p in parameters.p:
+        P.append(P[-1] + p)  # step 3
+    ndb: list[bytearray] = []
+    while len(ndb) < N:  # step 4
+        record = bytearray(b"*") * m
+        mdp = rng.random()
+        i = 1
+        while i < K and not P[i - 1] <= mdp < P[i]:  # step 7
+            i += 1
+        chosen: set[int] = set()
+        while len(chosen) < i:  # step 8: bit j by Q, of an attribute chosen at random
+            j = rng.choices(range(L), weights=parameters.q)[0]
+            position = rng.randrange(m // L) * L + j
+            if position not in chosen:
+                chosen.add(position)
+                record[position] = ONE if s[position] == 0 else ZERO
+        while len(chosen) < K:  # step 9
+            position = rng.randrange(m)
+            if position not in chosen:
+                chosen.add(position)
+                record[position] = ONE if s[position] == 1 else ZERO
+        ndb.append(record)
+    return ndb
+
+
+def sketch_of(ndb: Sequence[bytearray], m: int) -> list[list[int]]:
+    """Algorithm 2: for each bit, how many records show a 0 and how many a 1."""
+    S = [[0, 0] for _ in range(m)]
+    for record in ndb:
+        for specified in re.finditer(rb"[01]", record):
+            j = specified.start()
+            if record[j] == ONE:
+                S[j][1] += 1
+            else:
+                S[j][0] += 1
+    return S

@@ -1,13 +1,17 @@
-"""`NegativeSketcher`: images to sketches (`index.bulk.sketch_to` writes files larger than
-memory).
+"""NegDL's sketches of images, and Algorithm 3 as messages between users and a server.
+
+`NegativeSketcher` turns images into sketches (`index.bulk.sketch_to` writes files larger than
+memory). `User` sketches, `Server` trains, and only bytes pass between them. A message holds counts,
+labels and public parameters (`SketchSet.to_bytes`), and the server has no function that accepts
+images. The transport is the caller's choice: a file, a socket, a queue.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,18 +19,26 @@ from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
 from blindsight.core import storage
-from blindsight.core.errors import HostileFile, InvalidData, InvalidParameter
+from blindsight.core.errors import HostileFile, InvalidData, InvalidParameter, ProtocolError
 from blindsight.privacy import Disclosure, Recovery
-from blindsight.sketching.bits import as_images, pixels_of
 from blindsight.sketching.leak import Leak, leak_of
-from blindsight.sketching.negative_database import NegativeDatabase
-from blindsight.sketching.parameters import PAPER_P, PAPER_R, QKParameters, resolve
+from blindsight.sketching.negative_database import NegativeDatabase, hide_image
+from blindsight.sketching.parameters import (
+    PAPER_P,
+    PAPER_R,
+    QKParameters,
+    as_images,
+    pixels_of,
+    resolve,
+)
 from blindsight.sketching.permanent import Permanent
-from blindsight.sketching.qk_hidden import hide_image
 from blindsight.sketching.sampler import Dice, draw_sketches
 from blindsight.sketching.sketches import SketchSet
 
-__all__ = ["NegativeSketcher", "disclosure_of"]
+if TYPE_CHECKING:
+    from blindsight.sketching.trainer import NegDL
+
+__all__ = ["NegativeSketcher", "Server", "User", "disclosure_of"]
 
 
 class NegativeSketcher(TransformerMixin, BaseEstimator):  # type: ignore[misc]
@@ -215,3 +227,47 @@ def disclosure_of(
             f"{channels} channel(s), each hidden as a string of its own",
         ),
     )
+
+
+class User:
+    """The owner's side: steps 1 and 2 of both phases."""
+
+    def __init__(self, sketcher: NegativeSketcher) -> None:
+        self.sketcher = sketcher
+
+    def contribute(self, images: Any, labels: Any) -> bytes:
+        """Sketches and labels of one's images, for training."""
+        return self.sketcher.fit(images).sketch(images, labels).to_bytes()
+
+    def ask(self, images: Any) -> bytes:
+        """Sketches of new images, for inference."""
+        fitted = self.sketcher.fit(images)
+        return SketchSet(fitted.transform(images), fitted.parameters_).to_bytes()
+
+
+class Server:
+    """The server's side: collects messages of all users, trains, answers."""
+
+    def __init__(self, model: NegDL) -> None:
+        self.model = model
+        self._received: list[SketchSet] = []
+
+    def receive(self, message: bytes) -> int:
+        """Step 3: take one user's sketches; returns how many are held now."""
+        sketches = SketchSet.from_bytes(message)
+        if sketches.labels is None:
+            raise ProtocolError("a contribution must carry labels.")
+        if self._received:
+            sketches.require(self._received[0].parameters, self._received[0].image_shape)
+        self._received.append(sketches)
+        return sum(map(len, self._received))
+
+    def train(self, *, progress: Callable[[int, int], None] | None = None) -> NegDL:
+        """Steps 4 to 11."""
+        if not self._received:
+            raise ProtocolError("no sketches were received yet.")
+        return self.model.fit(SketchSet.concatenate(self._received), progress=progress)
+
+    def answer(self, message: bytes) -> NDArray[np.int64]:
+        """Testing phase: classes of the sketched images."""
+        return self.model.predict(SketchSet.from_bytes(message))

@@ -1,5 +1,11 @@
-"""The parameters of the QK-hidden algorithm as one value, and the twelve settings Q1 to Q12 of the
-paper.
+"""Parameters of sketches, the paper's settings Q1 to Q12, and the conversion of pixels to bits.
+
+Bit 1 is the most significant. A string lists attribute after attribute, as in the paper.
+
+Flipped bits use the storage and the training code of sketches and have a proven epsilon. A flipped
+bit is a sketch with exactly one observation of each bit, wrong with probability beta_j. So P_diff =
+beta_j, Equations 5 to 7 and everything built on them apply unchanged, and epsilon per pixel is the
+sum over its bits of ln((1 - beta_j)/beta_j): randomised response, pure, in the local model.
 """
 
 from __future__ import annotations
@@ -18,7 +24,88 @@ from numpy.typing import NDArray
 from blindsight.core import checks
 from blindsight.core.errors import InvalidData, InvalidParameter
 
-__all__ = ["PAPER_P", "PAPER_Q", "PAPER_R", "QKParameters", "resolve"]
+__all__ = [
+    "PAPER_P",
+    "PAPER_Q",
+    "PAPER_R",
+    "FlipParameters",
+    "QKParameters",
+    "SketchParameters",
+    "as_images",
+    "from_bits",
+    "parameters_from_dict",
+    "pixels_of",
+    "resolve",
+    "to_bits",
+]
+
+MOST_BITS = 16
+
+
+def _depth(depth: int) -> int:
+    if checks.whole("depth", depth) > MOST_BITS:
+        raise InvalidParameter(f"depth must be at most {MOST_BITS} bits, got {depth}.")
+    return int(depth)
+
+
+def to_bits(values: NDArray[Any], depth: int) -> NDArray[np.uint8]:
+    """Bits (..., depth) of whole numbers, most significant first: 16 at depth 8 is 00010000."""
+    shifts = np.arange(_depth(depth) - 1, -1, -1, dtype=np.uint16)
+    return ((np.asarray(values, np.uint16)[..., None] >> shifts) & 1).astype(np.uint8)
+
+
+def from_bits(bits: NDArray[Any]) -> NDArray[np.uint16]:
+    """Whole numbers from bits (..., depth), most significant first."""
+    bits = np.asarray(bits)
+    weights = 1 << np.arange(_depth(bits.shape[-1]) - 1, -1, -1, dtype=np.uint32)
+    return (bits.astype(np.uint32) @ weights).astype(np.uint16)
+
+
+def as_images(images: Any, depth: int) -> NDArray[Any]:
+    """Whole-number images as (n, channels, height, width), every value inside the depth.
+
+    Takes (n, h, w), (n, h, w, channels), or a table (n, pixels), which becomes images of one row.
+    """
+    array = np.asarray(images)
+    if array.dtype.kind == "f":
+        if not np.isfinite(array).all():
+            raise InvalidData(
+                "images must be finite: they contain NaN or infinity. Clean them first."
+            )
+        if array.size and (array != np.rint(array)).any():
+            raise InvalidData(
+                f"images must hold whole numbers from 0 to {2**depth - 1}, got fractions. Scale "
+                "and round them first."
+            )
+    elif array.dtype.kind not in "iub":
+        raise InvalidData(f"images must be an array of whole numbers, got dtype {array.dtype}.")
+    if array.ndim == 2:
+        array = array[:, None, None, :]
+    elif array.ndim == 3:
+        array = array[:, None]
+    elif array.ndim == 4:
+        array = np.moveaxis(array, -1, 1)
+    else:
+        raise InvalidData(
+            "images must have shape (n, height, width) or (n, height, width, channels), got "
+            f"{array.shape}."
+        )
+    if not array.size:
+        raise InvalidData(f"images must not be empty, got shape {array.shape}.")
+    low, high = array.min(), array.max()
+    if low < 0 or high >= 2**depth:
+        raise InvalidData(
+            f"images must hold values from 0 to {2**depth - 1} at depth {depth}, found values from "
+            f"{low:g} to "
+            f"{high:g}. Choose a q with one entry a bit of the image, or rescale the image."
+        )
+    return np.ascontiguousarray(array, dtype=np.uint8 if depth <= 8 else np.uint16)
+
+
+def pixels_of(X: Any) -> NDArray[Any]:
+    """The array behind an image set, or the array itself."""
+    return X.array() if hasattr(X, "array") and not isinstance(X, np.ndarray) else np.asarray(X)
+
 
 # Table 2 of the paper: q_1 (most significant bit) to q_8.
 PAPER_Q: dict[str, tuple[float, ...]] = {
@@ -37,7 +124,6 @@ PAPER_Q: dict[str, tuple[float, ...]] = {
 }
 PAPER_P = (0.70, 0.24, 0.06)  # Section 5
 PAPER_R = 6.5
-MOST_BITS = 16
 
 
 def _distribution(name: str, values: Any) -> tuple[float, ...]:
@@ -207,3 +293,122 @@ def resolve(
     if isinstance(q, str):
         return QKParameters.paper(q, p=p, r=r)
     return QKParameters(q=q, p=p, r=r)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FlipParameters:
+    """How likely each bit of a pixel is to be flipped, most significant first; in (0, 1/2]."""
+
+    beta: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        try:
+            beta = tuple(
+                checks.probability(f"beta[{j}]", value) for j, value in enumerate(self.beta)
+            )
+        except TypeError:
+            raise InvalidParameter(
+                f"beta must be a sequence of probabilities, got {self.beta!r}."
+            ) from None
+        if not 1 <= len(beta) <= 16 or any(not 0 < value <= 0.5 for value in beta):
+            raise InvalidParameter(
+                "beta must hold 1 to 16 probabilities above 0 and up to 1/2, one per bit."
+            )
+        object.__setattr__(self, "beta", beta)
+
+    @classmethod
+    def proven(cls, epsilon_per_pixel: float, *, depth: int = 8) -> FlipParameters:
+        """Spend an epsilon per pixel where it counts most: on the allocation with the least squared
+        error.
+
+        The squared error of a pixel is the sum over bits of 4^(L-j) beta_j (1 - beta_j) (posterior
+        variance of a fair bit), beta_j = 1/(1 + e^eps_j); the budget is handed out in small steps
+        to whichever bit gains most.
+        """
+        budget = checks.positive("epsilon_per_pixel", epsilon_per_pixel)
+        depth = checks.whole("depth", depth)
+        # A hair less than the budget, so that rounding never spends more than it.
+        share = _spend(budget * (1 - 1e-12), depth)
+        return cls(
+            beta=tuple(min(0.5, 1 / (1 + math.exp(min(epsilon, 500.0)))) for epsilon in share)
+        )
+
+    @property
+    def depth(self) -> int:
+        """L: bits per pixel."""
+        return len(self.beta)
+
+    @property
+    def p_diff(self) -> NDArray[np.float64]:
+        """The share of wrong values among the sightings of each bit: beta."""
+        return np.asarray(self.beta)
+
+    @property
+    def epsilon_bit(self) -> tuple[float, ...]:
+        """ln((1 - beta_j)/beta_j)."""
+        return tuple(math.log1p(-b) - math.log(b) for b in self.beta)
+
+    @property
+    def epsilon_pixel(self) -> float:
+        """The sum over bits."""
+        return math.fsum(self.epsilon_bit)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Counts are 0 or 1."""
+        return np.dtype(np.uint8)
+
+    @property
+    def name(self) -> str:
+        """Short name with its epsilon."""
+        return f"flipped bits, epsilon {self.epsilon_pixel:.3g} per pixel"
+
+    @property
+    def fingerprint(self) -> str:
+        """Sixteen hex digits that differ between different parameters."""
+        return hashlib.sha256(json.dumps(self.to_dict(), sort_keys=True).encode()).hexdigest()[:16]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return {"beta": list(self.beta)}
+
+    @classmethod
+    def from_dict(cls, fields: Any) -> FlipParameters:
+        """The inverse of `to_dict`; anything else is refused."""
+        if not isinstance(fields, dict) or fields.keys() != {
+            f.name for f in dataclasses.fields(cls)
+        }:
+            raise InvalidData("flip parameters must be an object with exactly beta.")
+        return cls(**fields)
+
+
+SketchParameters = QKParameters | FlipParameters
+
+
+def parameters_from_dict(fields: Any) -> SketchParameters:
+    """Parameters of either kind from their fields."""
+    if isinstance(fields, dict) and "beta" in fields:
+        return FlipParameters.from_dict(fields)
+    return QKParameters.from_dict(fields)
+
+
+def _spend(budget: float, depth: int, steps: int = 512) -> list[float]:
+    """Hand out the budget in small equal steps, each to the bit whose error falls most."""
+    step = budget / steps
+    weights = 4.0 ** np.arange(depth - 1, -1, -1)
+    spent = np.zeros(depth)
+
+    def error(epsilon: NDArray[Any]) -> NDArray[Any]:
+        beta = 1 / (1 + np.exp(epsilon))
+        return np.asarray(weights * beta * (1 - beta))
+
+    # A lone step on an unused bit gains only in second order, so each bit may also be opened with a
+    # lump.
+    left = steps
+    while left > 0:
+        sizes = [size for size in (1, 4, 16, 64, 256) if size <= left]
+        gains = np.array([(error(spent) - error(spent + size * step)) / size for size in sizes])
+        size_at, bit = np.unravel_index(int(gains.argmax()), gains.shape)
+        spent[bit] += sizes[int(size_at)] * step
+        left -= sizes[int(size_at)]
+    return spent.tolist()

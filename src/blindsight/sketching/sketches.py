@@ -1,13 +1,16 @@
-"""A set of sketches: all that leaves the owner. Counts, labels and the public parameters; never
-pixels or records.
+"""Sets of sketches and their files: counts, labels and public parameters, never pixels or records.
 
-On disk and on the wire a set is one safetensors file with JSON in its header. Files can be larger
-than memory: they are made block by block (`writer.SketchWriter`, which resumes after a crash) and
-opened as a memory map.
+On disk and on the wire a set is one safetensors file with JSON in its header, which is checked
+before any of it is used. Files can be larger than memory: `SketchWriter` writes them block by block
+and resumes after a crash, and `SketchSet.open` maps them into memory.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
+import os
+import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from blindsight.core import checks
+from blindsight.core import checks, durable
 from blindsight.core.errors import (
     BlindsightError,
     HostileFile,
@@ -24,11 +27,95 @@ from blindsight.core.errors import (
     InvalidParameter,
     MissingData,
 )
-from blindsight.sketching.estimation import bit_posteriors, pixel_means
-from blindsight.sketching.flips import Law, law_from_dict
-from blindsight.sketching.layout import LARGEST_HEADER, header_of, parse
+from blindsight.sketching.leak import bit_posteriors, pixel_means
+from blindsight.sketching.parameters import SketchParameters, parameters_from_dict
+from blindsight.sketching.permanent import Permanent
 
-__all__ = ["SketchSet"]
+__all__ = ["LARGEST_HEADER", "Section", "SketchSet", "SketchWriter", "header_of", "parse"]
+
+KIND = "sketches"
+LARGEST_HEADER = 1 << 20
+DTYPES: dict[str, np.dtype[Any]] = {
+    "U8": np.dtype(np.uint8),
+    "U16": np.dtype("<u2"),
+    "I64": np.dtype("<i8"),
+}
+NAMES = {dtype: name for name, dtype in DTYPES.items()}
+
+Section = tuple[np.dtype[Any], tuple[int, ...], int]
+
+
+def header_of(
+    n: int,
+    item: tuple[int, ...],
+    dtype: np.dtype[Any],
+    parameters: SketchParameters,
+    labels: NDArray[Any] | None,
+    classes: tuple[str, ...],
+    *,
+    extra: dict[str, Any] | None = None,
+    blocks: int = 0,
+) -> bytes:
+    """The header of a set of n sketches, each of shape `item`."""
+    fields = {"parameters": parameters.to_dict(), "classes": list(classes), **(extra or {})}
+    described = json.dumps({"kind": KIND, "version": 1, "fields": fields})
+    sections: dict[str, Any] = {"__metadata__": {"blindsight": described}}
+    offset = 0
+    rows: list[tuple[str, np.dtype[Any], tuple[int, ...]]] = [
+        ("counts", np.dtype(dtype), (n, *item))
+    ]
+    rows += [("labels", DTYPES["I64"], (n,))] if labels is not None else []
+    rows += [("done", DTYPES["U8"], (blocks,))] if blocks else []
+    for name, kind, shape in rows:
+        size = kind.itemsize * int(np.prod(shape))
+        sections[name] = {
+            "dtype": NAMES[kind],
+            "shape": list(shape),
+            "data_offsets": [offset, offset + size],
+        }
+        offset += size
+    text = json.dumps(sections).encode()
+    text += b" " * (-len(text) % 8)
+    return struct.pack("<Q", len(text)) + text
+
+
+def parse(
+    head: bytes, size: int | None, where: str
+) -> tuple[dict[str, Section], dict[str, Any], int]:
+    """Sections {name: (dtype, shape, offset)}, the fields, and where the data start; checked
+    against the size.
+    """
+    try:
+        length = struct.unpack("<Q", head[:8])[0]
+        if not 2 <= length <= min(LARGEST_HEADER, len(head) - 8):
+            raise HostileFile(f"{where} does not hold sketches: its header does not fit.")
+        header = json.loads(head[8 : 8 + length])
+        described = json.loads(header.pop("__metadata__")["blindsight"])
+        if (described["kind"], described["version"]) != (KIND, 1):
+            raise HostileFile(
+                f"{where} holds {described['kind']!r}, expected sketches of version 1."
+            )
+        sections: dict[str, Section] = {}
+        for name, entry in header.items():
+            dtype, shape = (
+                DTYPES[entry["dtype"]],
+                tuple(checks.whole("size", s, least=0) for s in entry["shape"]),
+            )
+            begin, end = (checks.whole("offset", o, least=0) for o in entry["data_offsets"])
+            if end - begin != dtype.itemsize * int(np.prod(shape, dtype=object)):
+                raise HostileFile(f"{where} is damaged: {name} does not have the size it says.")
+            if size is not None and 8 + length + end > size:
+                raise HostileFile(f"{where} is truncated: {name} lies beyond its end.")
+            sections[name] = (dtype, shape, begin)
+        if not {"counts"} <= sections.keys() <= {"counts", "labels", "done"}:
+            raise HostileFile(f"{where} does not hold sketches.")
+        return sections, dict(described["fields"]), 8 + length
+    except HostileFile:
+        raise
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, struct.error) as error:
+        raise HostileFile(
+            f"{where} does not hold sketches, or is damaged: make it with blindsight sketch."
+        ) from error
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,7 +125,7 @@ class SketchSet:
     """
 
     counts: NDArray[Any] = field(repr=False)
-    parameters: Law
+    parameters: SketchParameters
     labels: NDArray[np.int64] | None = field(default=None, repr=False)
     classes: tuple[str, ...] = field(default=(), repr=False)
 
@@ -111,7 +198,7 @@ class SketchSet:
             np.concatenate([s.counts for s in sets]), first.parameters, labels, first.classes
         )
 
-    def require(self, parameters: Law, image_shape: tuple[int, ...]) -> None:
+    def require(self, parameters: SketchParameters, image_shape: tuple[int, ...]) -> None:
         """Refuse if these sketches were made with other parameters, or from images of another
         shape.
         """
@@ -188,9 +275,178 @@ def _assemble(arrays: dict[str, NDArray[Any]], fields: dict[str, Any], where: st
     labels = arrays.get("labels")
     try:
         classes = tuple(str(name) for name in fields.get("classes", ()))
-        parameters = law_from_dict(fields["parameters"])
+        parameters = parameters_from_dict(fields["parameters"])
         return SketchSet(
             arrays["counts"], parameters, None if labels is None else np.array(labels), classes
         )
     except (KeyError, TypeError, BlindsightError) as error:
         raise HostileFile(f"{where} does not hold sketches: {error}") from error
+
+
+_PIECE = 1 << 24
+
+
+class SketchWriter:
+    """Makes a file of sketches block by block; what is done survives a crash, and the rest is made
+    on resuming.
+
+    The file is written beside its target as NAME.part with a flag a block, and renamed when all
+    blocks are there. No key or seed is stored: blocks made after resuming have fresh dice. A
+    finished file is never written over: fresh sketches of the same images would be a second release
+    of them.
+
+    `source` tells one set of images from another when a job resumes. It is a digest of file names,
+    which whoever guesses the names can test, so it lies behind the end of NAME.part and is cut off
+    before the file gets its name. `mark` is its like for the finished file, made with a key that
+    stays: with it the same job is known again as `finished`, and nothing is drawn.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        n: int,
+        image_shape: tuple[int, int, int],
+        parameters: SketchParameters,
+        labels: NDArray[np.int64] | None = None,
+        classes: Sequence[str] = (),
+        source: str = "",
+        mark: str = "",
+        block: int | None = None,
+    ) -> None:
+        self.target = Path(path)
+        self.partial = self.target.with_name(self.target.name + ".part")
+        channels, height, width = image_shape
+        item = (channels, parameters.depth, 2, height, width)
+        # About 32 MB a block: enough for both cores, little enough for any machine.
+        self.block = block or max(1, (32 << 20) // (int(np.prod(item)) * parameters.dtype.itemsize))
+        self.n = checks.whole("n", n)
+        blocks = -(-self.n // self.block)
+        header = header_of(
+            self.n, item, parameters.dtype, parameters, labels, tuple(classes),
+            extra={"mark": mark, "block": self.block}, blocks=blocks,
+        )  # fmt: skip
+        self.fingerprint = hashlib.sha256(header + source.encode()).hexdigest()[:16]
+        sections, _, start = parse(header, None, str(path))
+        self.finished = not self.partial.exists() and self.target.exists()
+        if self.finished:
+            self._require_same(header, known=bool(mark))
+            return
+        self._end = start + max(
+            offset + dtype.itemsize * int(np.prod(shape))
+            for dtype, shape, offset in sections.values()
+        )
+        self._prepare(header, source.encode())
+        self._file = durable.DurableFile(self.partial)
+        if labels is not None:
+            self._file.overwrite(start + sections["labels"][2], np.asarray(labels, "<i8").tobytes())
+        self._dtype, (_, *item_shape), offset = sections["counts"]
+        self._item, self._counts_at = tuple(item_shape), start + offset
+        _, shape, offset = sections["done"]
+        self._done_at = start + offset
+        flags = os.pread(self._file.descriptor, int(np.prod(shape)), self._done_at)
+        self.done: NDArray[np.uint8] = np.frombuffer(bytearray(flags), np.uint8)
+        if not self.done.all():
+            self._file.overwrite(self._end, source.encode())
+
+    @classmethod
+    def of(
+        cls, path: str | Path, sketcher: Any, X: Any, y: Any = None, *, block: int | None = None
+    ) -> SketchWriter:
+        """A file for the sketches that a fitted sketcher makes of a set of images."""
+        state, source = sketcher.random_state, _source(X)
+        return cls(
+            path,
+            n=len(X),
+            image_shape=sketcher.image_shape_,
+            parameters=sketcher.parameters_,
+            labels=getattr(X, "labels", None) if y is None else np.asarray(y),
+            classes=getattr(X, "classes", ()),
+            source=source,
+            mark=state.key(source) if source and isinstance(state, Permanent) else "",
+            block=block,
+        )
+
+    def _prepare(self, header: bytes, source: bytes) -> None:
+        if self.partial.exists():
+            with self.partial.open("rb") as file:
+                same = file.read(len(header)) == header
+                file.seek(self._end)
+                # Nothing behind the end: it died before its first block, or whole, before it got
+                # its name.
+                if not same or file.read() not in (source, b""):
+                    raise InvalidData(
+                        f"{self.partial} was begun from other images or with other parameters. "
+                        "Delete it to start anew."
+                    )
+            return
+        self.target.parent.mkdir(parents=True, exist_ok=True)
+        durable.write_file(
+            self.partial, header, size=self._end
+        )  # sparse: the disk is filled as blocks come
+
+    def _require_same(self, header: bytes, *, known: bool) -> None:
+        """Refuse a finished target unless it is just what would be made now."""
+        with self.target.open("rb") as file:
+            if known and file.read(len(header)) == header:
+                return
+        held = SketchSet.open(self.target)
+        raise InvalidData(
+            f"{self.target} already holds {len(held):,} finished sketches "
+            f"({held.parameters.name}). To sketch the same "
+            "images again is a second release of them, which tells more than one. Write to another "
+            "file, or delete "
+            "this one first (--force does that)."
+        )
+
+    def missing(self) -> list[slice]:
+        """The blocks still to be made, as slices of the set."""
+        if self.finished:
+            return []
+        return [
+            slice(int(b) * self.block, min((int(b) + 1) * self.block, self.n))
+            for b in np.flatnonzero(self.done == 0)
+        ]
+
+    def write(self, rows: slice, counts: NDArray[Any]) -> None:
+        """Store a block, then mark it as done: in that order, each flushed."""
+        block = np.ascontiguousarray(counts, self._dtype)
+        if block.shape != (rows.stop - rows.start, *self._item):
+            raise InvalidData(
+                f"a block of {rows.stop - rows.start} sketches cannot have shape {block.shape}."
+            )
+        number = rows.start // self.block
+        size = block.nbytes // max(1, len(block))
+        at, flat = self._counts_at + rows.start * size, block.reshape(-1).view(np.uint8)
+        for begin in range(
+            0, len(flat), _PIECE
+        ):  # a copy of a large photo's sketch would be as large again
+            self._file.overwrite(at + begin, flat[begin : begin + _PIECE].tobytes())
+        self._file.overwrite(self._done_at + number, b"\x01")
+        self.done[number] = 1
+
+    def finish(self) -> SketchSet:
+        """Rename the whole file into place and open it."""
+        if self.missing():
+            raise InvalidData(
+                f"{self.partial} is not finished: {len(self.missing())} blocks are missing."
+            )
+        if not self.finished:
+            self._file.cut(self._end)
+            self._file.close()
+            durable.rename(self.partial, self.target)
+        return SketchSet.open(self.target)
+
+
+def _source(X: Any) -> str:
+    """What tells one source of images from another when a job resumes: names and labels; "" where
+    there are none.
+    """
+    parts = [getattr(X, part, None) for part in ("names", "labels")]
+    if all(part is None for part in parts):
+        return ""
+    digest = hashlib.sha256(str(len(X)).encode())
+    for part in parts:
+        if part is not None:
+            digest.update(np.ascontiguousarray(part).tobytes())
+    return digest.hexdigest()[:16]

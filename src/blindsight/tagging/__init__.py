@@ -1,16 +1,14 @@
-"""Tags of images: learned with privacy for the training records, or published with privacy for the
-asked images.
+"""Tags of images: private training on labelled images, and private publication of tags.
 
-- `estimator`: `PrivateTagger`, the face of this folder; `regimes` and `answers` are the values it
-  takes,
-- `promise`: what it guarantees,
-- `prior`: public knowledge about labels; `inputs`: public directions of features; `descent`:
-  training,
-- `codebook`, `answer_spread`: published answers as one of k words; `publishing`: a model made once,
-  a photo answered once, with a vault; `asking`: how often images were asked about,
-- `labels`, `labels_file`: tables and files of labels,
-- `paper`: ML-GCN, P2-ML-GCN and RP2-ML-GCN to the letter, with `label_graph`, `label_vectors` and
-  `gcn`.
+- `estimator`: `PrivateTagger`, the main class of this folder,
+- `guarantee`: its guarantees as values,
+- `training`: how a tagger is trained; `answers`: how answers are released,
+- `prior`: public directions of features and public knowledge about labels,
+- `answer_codebook`: published answers as one of k code words,
+- `answer_counter`: how many answers were given about each image,
+- `publishing`: train a model once and publish each answer once, with a vault,
+- `labels`, `photos`: files of labels, and photos to features,
+- `paper`: ML-GCN, P2-ML-GCN and RP2-ML-GCN as the paper describes them.
 """
 
 from __future__ import annotations
@@ -42,23 +40,23 @@ __all__ = [
 
 _HOMES = {
     "CodebookAnswers": "answers",
-    "Corollary": "paper",
-    "DPTraining": "regimes",
+    "Corollary": "paper.taggers",
+    "DPTraining": "training",
     "Exact": "answers",
     "FromLabels": "labels",
     "GaussianAnswers": "answers",
-    "GraphHead": "paper",
-    "LabelGraph": "label_graph",
+    "GraphHead": "paper.taggers",
+    "LabelGraph": "paper.label_graph",
     "LaplaceAnswers": "answers",
-    "Ordinary": "regimes",
-    "P2MLGCN": "paper",
+    "Ordinary": "training",
+    "P2MLGCN": "paper.taggers",
     "Prior": "prior",
     "PrivateTagger": "estimator",
-    "RP2MLGCN": "paper",
-    "Schedule": "paper",
-    "Tagger": "paper",
+    "RP2MLGCN": "paper.taggers",
+    "Schedule": "paper.taggers",
+    "Tagger": "paper.taggers",
     "TopTags": "answers",
-    "Untrained": "regimes",
+    "Untrained": "training",
     "imagenet_prior": "prior",
 }
 

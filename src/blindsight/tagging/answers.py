@@ -32,8 +32,8 @@ from blindsight.privacy.mechanisms import (
     Laplace,
     NoisyTopK,
 )
-from blindsight.tagging.codebook import Codebook
-from blindsight.tagging.descent import sigmoid
+from blindsight.tagging.answer_codebook import AnswerCodebook
+from blindsight.tagging.labels import sigmoid
 
 __all__ = [
     "AnswerNoise",
@@ -94,14 +94,14 @@ class CodebookAnswers:
 
     epsilon: float = 10.0
     k: int | None = None
-    words: Codebook | None = None
+    words: AnswerCodebook | None = None
 
     def __post_init__(self) -> None:
         checks.positive("epsilon", self.epsilon)
         if self.k is not None:
             checks.whole("k", self.k, least=2)
 
-    def with_words(self, words: Codebook) -> CodebookAnswers:
+    def with_words(self, words: AnswerCodebook) -> CodebookAnswers:
         """The same, with the words that were learned."""
         return replace(self, words=words)
 

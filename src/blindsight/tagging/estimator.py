@@ -28,42 +28,52 @@ from blindsight.privacy import accounting
 from blindsight.privacy.door import Door, Outer
 from blindsight.privacy.estimator import Protected
 from blindsight.privacy.guarantee import Cost, Guarantee
-from blindsight.tagging import answers as ways
-from blindsight.tagging import promise, regimes
-from blindsight.tagging.answer_spread import (
+from blindsight.tagging import guarantee as guarantees
+from blindsight.tagging.answer_codebook import (
+    AnswerCodebook,
     AnswerSpread,
     PublicAnswers,
+    choose_codebook,
     main_directions,
     spread_rows,
 )
-from blindsight.tagging.answers import Answers, CodebookAnswers, Exact, TopTags
-from blindsight.tagging.asking import Asked, Paid
-from blindsight.tagging.codebook import Codebook, choose_codebook
-from blindsight.tagging.descent import Head, Held, descend, log_odds
-from blindsight.tagging.inputs import Inputs, feature_rows, private_rows, unit_rows
-from blindsight.tagging.labels import FromLabels, check_names, label_names, label_rows
-from blindsight.tagging.prior import Prior
-from blindsight.tagging.regimes import (
+from blindsight.tagging.answer_counter import AnswerCount, NoCharge
+from blindsight.tagging.answers import (
+    AnswerNoise,
+    Answers,
+    CodebookAnswers,
+    Exact,
+    GaussianAnswers,
+    LaplaceAnswers,
+    TopTags,
+)
+from blindsight.tagging.labels import FromLabels, check_names, label_names, label_rows, log_odds
+from blindsight.tagging.prior import Inputs, Prior, feature_rows, private_rows, unit_rows
+from blindsight.tagging.training import (
     CENTRE,
     COUNTS,
     GRADIENT,
     SPREAD,
     DPTraining,
-    Facts,
+    Head,
+    HeldOut,
     Ordinary,
+    Training,
+    TrainingFacts,
     Untrained,
+    descend,
 )
 
 if TYPE_CHECKING:
     from blindsight.privacy.ledger import Ledger
 
-__all__ = ["TRAINING", "Paid", "PrivateTagger"]
+__all__ = ["TRAINING", "PrivateTagger"]
 
 Matrix = NDArray[np.float64]
 TRAINING = "training a tagger"
 _TRAININGS = (DPTraining, Ordinary, Untrained)
 _COUNTING = Lock()
-_WAYS = (Exact, CodebookAnswers, TopTags, ways.LaplaceAnswers, ways.GaussianAnswers)
+_ANSWERS = (Exact, CodebookAnswers, TopTags, LaplaceAnswers, GaussianAnswers)
 
 
 class PrivateTagger(Protected):
@@ -90,8 +100,8 @@ class PrivateTagger(Protected):
 
     def __init__(
         self,
-        training: regimes.Training = DPTraining(),  # noqa: B008  (frozen)
-        answers: Exact | ways.AnswerNoise = Exact(),  # noqa: B008
+        training: Training = DPTraining(),  # noqa: B008  (frozen)
+        answers: Exact | AnswerNoise = Exact(),  # noqa: B008
         *,
         classes: Any = None,
         public: Any = None,
@@ -150,7 +160,7 @@ class PrivateTagger(Protected):
         elif ledger is not None:
             ledger.charge(self.guarantee_.costs, what=TRAINING, key=key)
         self.released_ = self._learn(
-            rows, labels, total, Held.of(validation, rows.shape[1]), progress
+            rows, labels, total, HeldOut.of(validation, rows.shape[1]), progress
         )
         self._settle()
         return self
@@ -192,7 +202,7 @@ class PrivateTagger(Protected):
 
     def promise(self, **public: Any) -> Guarantee:
         """What will be promised per training record, from parameters and public facts only."""
-        return promise.of_training(
+        return guarantees.of_training(
             self.training, _facts(public), public_names=bool(public["named"]), entropy=self.entropy_
         )
 
@@ -224,16 +234,16 @@ class PrivateTagger(Protected):
         """
         logits = self.logits(X)
         if self.answer_guarantee_ is None:
-            return self.way_.read(logits)
+            return self.answer_mechanism_.read(logits)
         if images is not None and len(images) != len(logits):
             raise InvalidParameter(f"images must name {len(logits)} rows, got {len(images)} names.")
         if ledger is None:
             return self.noisy(logits)
         with _COUNTING:  # two at once would both find that the other's answer was not given yet
-            before = self._asked.get(ledger, Asked())
+            before = self._asked.get(ledger, AnswerCount())
             asked = before.plus(images)
             more = asked.most - before.most
-            answers = self.noisy(logits, times=more, ledger=ledger if more else Paid())
+            answers = self.noisy(logits, times=more, ledger=ledger if more else NoCharge())
             self._asked[ledger] = asked
         return answers
 
@@ -241,7 +251,7 @@ class PrivateTagger(Protected):
         """Noise on logits, one release per row; charged as `times` answers about one image,
         whatever the rows are.
         """
-        way, promised = self.way_, self.answer_guarantee_
+        way, promised = self.answer_mechanism_, self.answer_guarantee_
         if promised is None or isinstance(way, Exact):
             raise InvalidParameter(
                 "these answers have no noise: choose answers=CodebookAnswers(...) or another."
@@ -256,7 +266,7 @@ class PrivateTagger(Protected):
             ledger=ledger,
             random_state=self.random_state,
         )
-        released = door.release(promise.ANSWER, way.value(np.asarray(logits, np.float64)))
+        released = door.release(guarantees.ANSWER, way.value(np.asarray(logits, np.float64)))
         return (
             way.read(released, self.n_labels_) if isinstance(way, TopTags) else way.read(released)
         )
@@ -277,7 +287,9 @@ class PrivateTagger(Protected):
         self, X: Any, *, ledger: Ledger | None = None, images: Sequence[Any] | None = None
     ) -> Matrix:
         """Probabilities (n, C), one per label."""
-        return self.way_.probabilities(self.answer(X, ledger=ledger, images=images).scores)
+        return self.answer_mechanism_.probabilities(
+            self.answer(X, ledger=ledger, images=images).scores
+        )
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Mean average precision on labelled images: a number about those images, as private as
@@ -313,8 +325,8 @@ class PrivateTagger(Protected):
             raise InvalidParameter(
                 f"training must be DPTraining, Ordinary or Untrained, got {self.training!r}."
             )
-        if not isinstance(self.answers, _WAYS):
-            named = ", ".join(way.__name__ for way in _WAYS)
+        if not isinstance(self.answers, _ANSWERS):
+            named = ", ".join(way.__name__ for way in _ANSWERS)
             raise InvalidParameter(f"answers must be one of {named}, got {self.answers!r}.")
         if self.prior is not None and not isinstance(self.prior, Prior):
             raise InvalidParameter(
@@ -365,7 +377,7 @@ class PrivateTagger(Protected):
         rows: NDArray[np.float32],
         labels: NDArray[np.uint8],
         total: Callable[[str, Any], Matrix],
-        held: Held | None,
+        held: HeldOut | None,
         progress: Any,
     ) -> dict[str, Any]:
         """What came through the door, and what is computed from it. `total` sums records' rows."""
@@ -419,7 +431,7 @@ class PrivateTagger(Protected):
 
     def _spread(
         self,
-        facts: Facts,
+        facts: TrainingFacts,
         rates: Matrix,
         logits: Matrix,
         weights: Matrix,
@@ -485,20 +497,24 @@ class PrivateTagger(Protected):
                 or len(self.offset_) != self.n_labels_
             ):
                 raise InvalidData("its tables do not fit each other")
-        self.way_ = self.answers
+        self.answer_mechanism_ = self.answers
         told = released if "words" in released else public
         if isinstance(self.answers, CodebookAnswers) and "words" in told:
-            self.way_ = self.answers.with_words(Codebook.from_fields(told))
-        if isinstance(self.way_, CodebookAnswers):
-            columns = 0 if self.way_.words is None else self.way_.words.words.shape[1]
+            self.answer_mechanism_ = self.answers.with_words(AnswerCodebook.from_fields(told))
+        if isinstance(self.answer_mechanism_, CodebookAnswers):
+            columns = (
+                0
+                if self.answer_mechanism_.words is None
+                else self.answer_mechanism_.words.words.shape[1]
+            )
             if columns != self.n_labels_:
                 raise InvalidData(f"a codebook of answers must have {self.n_labels_} columns.")
-        self.answer_guarantee_ = promise.of_answers(
-            self.way_, self.n_labels_, entropy=self.entropy_
+        self.answer_guarantee_ = guarantees.of_answers(
+            self.answer_mechanism_, self.n_labels_, entropy=self.entropy_
         )
         # Counted anew: what was paid for answers of another kind, or of another model, pays for
         # none of these.
-        self._asked: WeakKeyDictionary[Any, Asked] = WeakKeyDictionary()
+        self._asked: WeakKeyDictionary[Any, AnswerCount] = WeakKeyDictionary()
 
     def _saved_parameters(self) -> dict[str, Any]:
         """Values by their type's name; what is in `public_` is not written twice."""
@@ -515,19 +531,19 @@ class PrivateTagger(Protected):
             raise KeyError("parameters")
         return {
             "training": _from_named(fields["training"], _TRAININGS),
-            "answers": _from_named(fields["answers"], _WAYS),
+            "answers": _from_named(fields["answers"], _ANSWERS),
             "random_state": fields["random_state"],
         }
 
 
-def _facts(public: dict[str, Any]) -> Facts:
+def _facts(public: dict[str, Any]) -> TrainingFacts:
     sizes = {
         name: checks.whole(name, public[name], least=0)
         for name in ("n_records", "n_features", "width")
     }
     if max(sizes.values()) > 2**48:
         raise InvalidData("its sizes are those of no data set")
-    return Facts(
+    return TrainingFacts(
         **sizes,
         n_labels=len(public["classes"]),
         centred=bool(public["centred"]),

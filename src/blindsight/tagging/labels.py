@@ -1,17 +1,43 @@
-"""Labels as a table of 0 and 1, and where their names come from."""
+"""Labels as a table of 0 and 1, the source of their names, and a user's own file of labels.
+
+The file is a CSV with a column `image` and a column `labels`, labels separated by semicolons:
+
+    image,labels
+    beach/001.jpg,person;dog
+    002.png,
+
+The vocabulary is given separately, one word per line: names that are read from private labels are
+private themselves.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import csv
+import unicodedata
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from blindsight.core.errors import InvalidData, InvalidParameter
+from blindsight.core.errors import InvalidData, InvalidParameter, MissingData
+from blindsight.data import LIMITS, Files, MultiLabelSet
+from blindsight.data.content import content_digest
+from blindsight.data.limits import read_bytes
 
-__all__ = ["FromLabels", "check_names", "label_names", "label_rows"]
+__all__ = [
+    "FromLabels",
+    "LabelsFile",
+    "check_names",
+    "label_names",
+    "label_rows",
+    "log_odds",
+    "read_labels",
+    "read_vocabulary",
+    "sigmoid",
+]
 
 
 @dataclass(frozen=True)
@@ -67,3 +93,187 @@ def label_rows(y: Any) -> NDArray[np.uint8]:
     if array.dtype.kind not in "biuf":
         raise InvalidData(f"labels must be a table of 0 and 1, got dtype {array.dtype}.")
     return (array > 0.5).astype(np.uint8)
+
+
+def sigmoid(x: ArrayLike) -> NDArray[np.float64]:
+    """1 / (1 + e^-x), without overflow."""
+    return 1.0 / (1.0 + np.exp(-np.clip(np.asarray(x, np.float64), -500, 500)))
+
+
+def log_odds(rates: ArrayLike) -> NDArray[np.float64]:
+    """ln(p / (1 - p)), with rates clipped to [1e-6, 1 - 1e-6]."""
+    p = np.clip(np.asarray(rates, np.float64), 1e-6, 1 - 1e-6)
+    return np.asarray(np.log(p) - np.log1p(-p))
+
+
+_LARGEST = 256 * 2**20
+_MOST_LABELS = 5_000
+
+
+@dataclass(frozen=True)
+class LabelsFile:
+    """What a file of labels says: the photos with their labels, and, for the owner, the labels that
+    were left out.
+    """
+
+    photos: MultiLabelSet
+    left_out: tuple[str, ...]
+
+
+def read_labels(
+    path: Path, images: Path, vocabulary: Mapping[str, Sequence[str]] | None = None
+) -> LabelsFile:
+    """The images of a CSV file, read on demand, with their labels in the vocabulary's order.
+
+    One distinct image is one record, however often it is named and under however many names: else
+    the promise per photo would be less for one that is there twice. It has the labels of all its
+    lines. Upper and lower case do not matter, and a label's other names count as it. Labels outside
+    the vocabulary are left out: refusing them would tell that there is one. Without a vocabulary
+    the labels are those of the file, in alphabetical order.
+    """
+    root = images.resolve()
+    records = _distinct(path, root)
+    said = {_plain(word): word for _, words in records for word in sorted(words, reverse=True)}
+    if vocabulary is None:
+        vocabulary = {said[plain]: () for plain in sorted(said)}
+        check_names(list(vocabulary))
+    if not vocabulary:
+        raise InvalidData(
+            f"{path.name} names no labels: write them in the column labels, parted by semicolons."
+        )
+    if len(vocabulary) > _MOST_LABELS:
+        raise InvalidData(
+            f"{path.name} names {len(vocabulary)} labels; at most {_MOST_LABELS} are taken."
+        )
+    column = {
+        _plain(other): index for index, others in enumerate(vocabulary.values()) for other in others
+    }
+    column |= {_plain(label): index for index, label in enumerate(vocabulary)}
+    labels = np.zeros((len(records), len(vocabulary)), np.uint8)
+    for row, (_, words) in enumerate(records):
+        labels[row, [column[plain] for plain in map(_plain, words) if plain in column]] = 1
+    names = [name for name, _ in records]
+    files = Files([root / name for name in names], limits=LIMITS)
+    photos = MultiLabelSet(labels, files, None, tuple(vocabulary), np.array(names), name=path.stem)
+    return LabelsFile(photos, tuple(said[plain] for plain in sorted(said.keys() - column.keys())))
+
+
+def read_vocabulary(words: str) -> dict[str, tuple[str, ...]]:
+    """Label names, of a text file with one per line or parted by commas, each with its other names.
+
+    A line "tv = television / screen" gives the label "tv" two more names to be known by.
+    """
+    path = Path(words)
+    if len(words) < 4096 and path.is_file():
+        if path.stat().st_size > _LARGEST:
+            raise InvalidData(f"{path} must be a text file of at most {_LARGEST >> 20} MB.")
+        try:
+            listed = path.read_text(encoding="utf-8-sig").splitlines()
+        except UnicodeDecodeError as error:
+            raise InvalidData(
+                f"{path.name} is not text in UTF-8: {error}. Save it as UTF-8."
+            ) from error
+    elif path.suffix and "," not in words:
+        raise MissingData(
+            f"{path} does not exist. Give a file with one word per line, or words parted by commas."
+        )
+    else:
+        listed = words.split(",")
+    found: dict[str, tuple[str, ...]] = {}
+    spelled: dict[str, str] = {}
+    for line in listed:
+        name, _, others = (part.strip() for part in line.partition("="))
+        if name:
+            name = spelled.setdefault(_plain(name), unicodedata.normalize("NFC", name))
+            found[name] = (
+                *found.get(name, ()),
+                *(word.strip() for word in others.split("/") if word.strip()),
+            )
+    if not found or len(found) > _MOST_LABELS:
+        raise InvalidData(f"a vocabulary must have 1 to {_MOST_LABELS} words, got {len(found)}.")
+    check_names(list(found))
+    return found
+
+
+def _plain(label: str) -> str:
+    """A label as it is compared: one form of letters, no upper case, single spaces."""
+    return " ".join(unicodedata.normalize("NFC", label).casefold().split())
+
+
+def _distinct(path: Path, root: Path) -> list[tuple[str, set[str]]]:
+    """Every distinct image once, in the file's order, with the labels of all lines that name it or
+    a copy.
+    """
+    named: dict[str, set[str]] = {}
+    for name, words in _lines(path, root):
+        named.setdefault(name, set()).update(words)
+    if not named:
+        raise InvalidData(f"{path.name} names no images: write one per line below image,labels.")
+    missing = [name for name in named if not (root / name).is_file()]
+    if missing:
+        raise MissingData(
+            f"{len(missing)} of the {len(named)} images that {path.name} names are not in {root}: "
+            f"{missing[0]!r}, say. "
+            "Names are relative to that folder."
+        )
+    found: dict[bytes, tuple[str, set[str]]] = {}
+    for name, words in named.items():
+        digest = content_digest(read_bytes(root / name, largest=LIMITS.image_bytes))
+        found.setdefault(digest, (name, set()))[1].update(words)
+    return list(found.values())
+
+
+def _lines(path: Path, root: Path) -> Iterator[tuple[str, set[str]]]:
+    """Each line's image, as a path within the folder, and its labels."""
+    if not path.is_file():
+        raise MissingData(f"{path} does not exist. Check the path.")
+    if path.stat().st_size > _LARGEST:
+        raise InvalidData(f"{path} must be a CSV file of at most {_LARGEST >> 20} MB.")
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            lines = csv.reader(file, strict=True)
+            heads = [cell.strip().casefold() for cell in next(lines, [])]
+            if not {"image", "labels"} <= set(heads):
+                raise InvalidData(
+                    f"{path.name} must begin with the line image,labels; it begins with "
+                    f"{','.join(heads)[:60]!r}. Part "
+                    "columns by commas and an image's labels by semicolons."
+                )
+            image, labels = heads.index("image"), heads.index("labels")
+            for cells in lines:
+                if len(cells) > len(heads):
+                    raise InvalidData(
+                        f"line {lines.line_num} of {path.name} has {len(cells)} columns instead of "
+                        f"{len(heads)}. Part "
+                        "labels by semicolons, and put a name that has a comma in quotes."
+                    )
+                if cells:
+                    cells += [""] * (len(heads) - len(cells))
+                    words = {
+                        unicodedata.normalize("NFC", word.strip())
+                        for word in cells[labels].split(";")
+                    } - {""}
+                    yield (
+                        _inside(
+                            root, cells[image].strip(), f"line {lines.line_num} of {path.name}"
+                        ),
+                        words,
+                    )
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise InvalidData(
+            f"{path.name} is not a CSV file in UTF-8: {error}. Save it as CSV in UTF-8."
+        ) from error
+
+
+def _inside(root: Path, name: str, where: str) -> str:
+    """The path within the folder of images; one that leads out of it is refused."""
+    try:
+        target = (root / name).resolve()
+        target.is_file()  # a name that is too long fails here
+    except (OSError, ValueError) as error:
+        raise InvalidData(
+            f"{where} names an image that no file can be called: {name[:60]!r}."
+        ) from error
+    if not name or root not in target.parents:
+        raise InvalidData(f"{where} must name an image in {root}, got {name[:60]!r}.")
+    return str(target.relative_to(root))

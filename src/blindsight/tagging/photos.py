@@ -1,6 +1,4 @@
-"""Photos to features, public knowledge about their labels, and how good a tagger is for its
-owner.
-"""
+"""Photos to features, public knowledge about their labels, and the quality of a tagger."""
 
 from __future__ import annotations
 
@@ -27,7 +25,7 @@ from blindsight.data.formats.dicom import unnamed_dicom
 from blindsight.data.reading import SUFFIXES
 from blindsight.encoders.network import DIMENSIONS
 from blindsight.evaluation.multilabel import evaluate
-from blindsight.tagging.asking import Paid
+from blindsight.tagging.answer_counter import NoCharge
 from blindsight.tagging.estimator import PrivateTagger
 from blindsight.tagging.labels import label_rows
 from blindsight.tagging.prior import Prior, imagenet_prior
@@ -201,7 +199,7 @@ def quality(tagger: PrivateTagger, rows: Any, labels: Any) -> Quality:
     logits = tagger.logits(rows)
     noisy = tagger.answer_guarantee_ is not None
     # A trial that leaves nothing: its noise is thrown away with it.
-    answers = tagger.noisy(logits, ledger=Paid()) if noisy else tagger.answer(rows)
+    answers = tagger.noisy(logits, ledger=NoCharge()) if noisy else tagger.answer(rows)
     found = evaluate(truth, answers.scores, decisions=answers.tags)
     rates = truth.mean(axis=0)
     named = [

@@ -1,10 +1,9 @@
-"""A tagger is made once, and each photo's answer is published once: kept in a vault, and charged
-once.
+"""Train a tagger once and publish one answer per photo: stored in a vault and charged once.
 
-Asked again, after a crash, from another folder or by another process, a photo has the same answer:
-its noise is a function of the vault's key, the photo's content and the model (permanent randomised
-response), and what was released is read back from the vault. So one charge of epsilon covers every
-photo that this model ever publishes, under the number of the release. Another model, mechanism or
+A photo has the same published answer after a crash, from another folder or in another process: its
+noise is a function of the vault's key, the content of the photo and the model (permanent randomised
+response), and what was released is read back from the vault. So one charge of epsilon, under the
+number of the release, covers every photo that this model publishes. Another model, mechanism or
 epsilon is another release.
 """
 
@@ -26,7 +25,7 @@ from blindsight.core.errors import InvalidParameter
 from blindsight.privacy.door import Door
 from blindsight.privacy.plan import plan_to_fields
 from blindsight.privacy.vault import Vault
-from blindsight.tagging import promise
+from blindsight.tagging import guarantee as guarantees
 from blindsight.tagging.answers import Answers, CodebookAnswers, Exact
 from blindsight.tagging.estimator import TRAINING, PrivateTagger
 from blindsight.tagging.labels import FromLabels, label_names, label_rows
@@ -55,7 +54,7 @@ def publish(
     features of the photos at these places, and is asked for those only that were never answered.
     The ledger is charged before the first answer, by the release's number: once.
     """
-    way, single = tagger.way_, tagger.answer_guarantee_
+    way, single = tagger.answer_mechanism_, tagger.answer_guarantee_
     if single is None or isinstance(way, Exact):
         raise InvalidParameter(
             "exact answers protect no asked image: publish with answers=CodebookAnswers(...)."
@@ -64,7 +63,7 @@ def publish(
         raise InvalidParameter(
             "permanent noise needs an exact sampler: CodebookAnswers, or Gaussian or Laplace noise."
         )
-    promised = promise.of_publishing(single)
+    promised = guarantees.of_publishing(single)
     about = _function(tagger, promised.releases)
     number = release_of(tagger, vault)
     first = {record: place for place, record in reversed(list(enumerate(records)))}
@@ -85,7 +84,7 @@ def publish(
         )
         if some:
             logits = tagger.logits(rows([first[record] for record in some]))
-            drawn = door.release_each(promise.ANSWER, way.value(logits), some, about=about)
+            drawn = door.release_each(guarantees.ANSWER, way.value(logits), some, about=about)
             codes = (
                 np.ascontiguousarray(drawn.astype(shape.dtype))
                 .reshape(len(some), -1)
@@ -110,7 +109,7 @@ def release_of(tagger: PrivateTagger, vault: Vault) -> str:
         raise InvalidParameter(
             "exact answers are no release: publish with answers=CodebookAnswers(...)."
         )
-    return vault.release_of(_function(tagger, promise.of_publishing(single).releases))
+    return vault.release_of(_function(tagger, guarantees.of_publishing(single).releases))
 
 
 def train_once(

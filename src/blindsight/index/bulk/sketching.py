@@ -18,10 +18,9 @@ from blindsight.core import durable
 from blindsight.core.errors import InvalidParameter, UnchargedRelease
 from blindsight.index.bulk.pools import HERE, Contents, Pool, Spool
 from blindsight.privacy import Ledger
-from blindsight.sketching.bits import pixels_of
+from blindsight.sketching.parameters import pixels_of
 from blindsight.sketching.permanent import Permanent, state_of
-from blindsight.sketching.sketches import SketchSet
-from blindsight.sketching.writer import SketchWriter
+from blindsight.sketching.sketches import SketchSet, SketchWriter
 
 __all__ = ["sketch_to"]
 

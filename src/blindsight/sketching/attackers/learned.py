@@ -1,11 +1,14 @@
-"""The attacker who has public images of the same kind: a network that learned to undo the sketch.
+"""The attacker with public images of the same kind: a network trained to invert the sketch.
 
-Its answer is the best estimate that needs no learning (the second reading, or the posterior mean
-where that is better on the public images) plus four of that estimate's deviations times the
-network, whose last layer starts at zero: it begins as that attacker and can only be moved where
-doubt is left. What it adds is finally scaled by the factor that fits held-out public images best,
-zero if it does not help there. It is convolutional, learns from tiles and reads images of any size,
-grey or colour; the number of steps bounds its time, whatever the images.
+The parameters of a sketch are public, so an attacker can sketch any number of images
+(`rehearse`) and train on them.
+
+The estimate is the best one that needs no training (the second reading, or the posterior mean where
+that is better on the public images) plus four deviations of that estimate times the network, whose
+last layer starts at zero: training starts from that attacker and changes it only where uncertainty
+is left. The addition is finally scaled by the factor that fits held-out public images best, zero if
+it does not help there. The network is convolutional, learns from tiles and reads images of any
+size, grey or colour; the number of steps bounds its time for images of any size.
 """
 
 from __future__ import annotations
@@ -22,11 +25,42 @@ from torch import Tensor, nn
 from blindsight.core import checks
 from blindsight.core.errors import InvalidData
 from blindsight.sketching.attackers.denoising import Reading, moments, read
-from blindsight.sketching.attackers.rehearsal import rehearse
-from blindsight.sketching.bits import as_images
-from blindsight.sketching.flips import Law
+from blindsight.sketching.parameters import FlipParameters, SketchParameters, as_images, to_bits
+from blindsight.sketching.sampler import Dice, draw_sketches
+from blindsight.sketching.sketches import SketchSet
 
-__all__ = ["LearnedPrior"]
+__all__ = ["LearnedPrior", "rehearse"]
+
+
+def rehearse(
+    images: Any,
+    parameters: SketchParameters,
+    *,
+    rng: np.random.Generator,
+    n_jobs: int | None = None,
+) -> SketchSet:
+    """Sketches, or flipped bits, of one's own images under somebody else's parameters.
+
+    Not a release.
+    """
+    given = as_images(images, parameters.depth)
+    n, channels, height, width = given.shape
+    shape = (n, channels, parameters.depth, 2, height, width)
+    if isinstance(parameters, FlipParameters):
+        return SketchSet(_flipped(given, parameters, rng).reshape(shape), parameters)
+    strings = given.reshape(n * channels, height * width)
+    counts = draw_sketches(strings, parameters, dice=Dice.throw(rng), n_jobs=n_jobs)
+    return SketchSet(counts.reshape(shape), parameters)
+
+
+def _flipped(
+    given: NDArray[Any], parameters: FlipParameters, rng: np.random.Generator
+) -> NDArray[np.uint8]:
+    bits = np.moveaxis(to_bits(given, parameters.depth), -1, 2)
+    wrong = rng.random(bits.shape) < np.asarray(parameters.beta)[:, None, None]
+    ones = bits ^ wrong
+    return np.stack([1 - ones, ones], axis=3).astype(np.uint8)
+
 
 TILE = 48  # pixels a side of what it learns from; smaller images are taken whole
 VALUES = 1 << 15  # a step's worth of pixels times channels, about
@@ -48,7 +82,11 @@ class LearnedPrior:
         self.random_state = random_state
 
     def fit(
-        self, public: Any, parameters: Law, *, progress: Callable[[int, int], None] | None = None
+        self,
+        public: Any,
+        parameters: SketchParameters,
+        *,
+        progress: Callable[[int, int], None] | None = None,
     ) -> LearnedPrior:
         """Learn from public images what images look like behind sketches with these parameters."""
         rng = np.random.default_rng(self.random_state)
@@ -138,7 +176,9 @@ class _Tiles:
     them show.
     """
 
-    def __init__(self, images: NDArray[Any], parameters: Law, rng: np.random.Generator) -> None:
+    def __init__(
+        self, images: NDArray[Any], parameters: SketchParameters, rng: np.random.Generator
+    ) -> None:
         self.images, self.parameters, self.rng = images, parameters, rng
         self.height, self.width = (min(TILE, side) for side in images.shape[2:])
         self.count = max(2, VALUES // (self.height * self.width * images.shape[1]))

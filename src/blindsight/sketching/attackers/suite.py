@@ -1,8 +1,13 @@
-"""All attackers on one set of sketches: always every one of them, and the best is what counts.
+"""All attackers on one set of sketches, and the search for settings that all of them fail against.
 
-A protection is as good as its strongest attacker lets it be, and which one is strongest depends on
-the setting, the size and the content of the images: photos are undone by looking at neighbours,
-digits by knowing digits.
+The strength of a protection is set by its strongest attacker, and which attacker is strongest
+depends on the setting, the size and the content of the images: photos are recovered from
+neighbouring pixels, digits from knowledge about digits. So every attacker is always run.
+
+`quietest_needed` measures settings on public images of the size and kind that will be sketched:
+half of the images train the network, the other half is attacked. The goal must hold for single
+images, not on average, so the goal is compared with a bound on the PSNR of the next image: the
+largest value observed, or more where few were observed.
 """
 
 from __future__ import annotations
@@ -15,17 +20,27 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.stats import t as student
 
-from blindsight.core.errors import InvalidData
+from blindsight.core.errors import InvalidData, InvalidParameter
 from blindsight.evaluation.reconstruction import exact_pixels, psnr, ssim
 from blindsight.privacy import Recovery
-from blindsight.sketching.attackers.denoising import read
-from blindsight.sketching.attackers.smoothing import smooth
-from blindsight.sketching.bits import as_images
-from blindsight.sketching.flips import Law
+from blindsight.sketching.attackers.denoising import read, smooth
+from blindsight.sketching.attackers.learned import rehearse
+from blindsight.sketching.parameters import QKParameters, SketchParameters, as_images
+from blindsight.sketching.preparation import window
 from blindsight.sketching.sketches import SketchSet
 
-__all__ = ["ATTACKS", "Recovered", "Suite", "measure", "measured_verdict"]
+__all__ = [
+    "ATTACKS",
+    "Recovered",
+    "Suite",
+    "best_psnr",
+    "bound_of",
+    "measure",
+    "measured_verdict",
+    "quietest_needed",
+]
 
 ATTACKS = ("posterior mean", "smoothing", "denoising", "second reading", "network")
 SIDE, RIM = 512, 32  # larger images are taken in tiles, with so much of the neighbours for context
@@ -79,7 +94,7 @@ class Suite:
 
     def __init__(
         self,
-        parameters: Law,
+        parameters: SketchParameters,
         *,
         public: Any = None,
         steps: int = 120,
@@ -197,4 +212,97 @@ def measured_verdict(
     return (
         f"At {image_shape[-1]} x {image_shape[-2]} pixels {seen}: {best.attack} reaches "
         f"{quality}.{untried}"
+    )
+
+
+LEAST = 8  # reference images
+ATTACKED = 32  # images that are attacked, at most
+VALUES = 4_000_000  # pixels times channels that are attacked, at most: the bound on time
+LEVEL = 0.98  # of the bound on the next image
+STEPS = 6  # of bisection without the network
+QUIETER = (
+    0.88,
+    0.75,
+    0.5,
+    0.25,
+)  # steps down, in logarithms of the leak, where the network alone is above the goal
+
+
+def bound_of(each: NDArray[np.float64]) -> float:
+    """A bound on the PSNR of one more image of the kind: the largest seen, and a prediction limit
+    where few were.
+    """
+    n = len(each)
+    if n < 2:
+        return float(each.max())
+    far = each.mean() + student.ppf(LEVEL, n - 1) * each.std(ddof=1) * np.sqrt(1 + 1 / n)
+    return float(max(each.max(), far))
+
+
+def best_psnr(
+    suite: Suite, images: NDArray[Any], *, rng: np.random.Generator
+) -> NDArray[np.float64]:
+    """PSNR of whichever attack did best, image by image."""
+    found = suite.attack(rehearse(images, suite.parameters, rng=rng), images)
+    return np.asarray(np.max([result.each for result in found], axis=0))
+
+
+def quietest_needed(
+    setting: Callable[[float], QKParameters],
+    reference: NDArray[Any],
+    goal: float,
+    *,
+    steps: int = 150,
+    width: int = 16,
+    random_state: Any = 0,
+) -> QKParameters:
+    """The loudest of the settings, from 1 (loud) to 0 (silent), under which every attacker stays
+    below the goal.
+
+    First by bisection without the network, which is quick; then with it, downwards from there.
+    """
+    images = window(
+        np.asarray(reference)
+    )  # as much of a large photo as attackers look at: the bound on time
+    if len(images) < LEAST:
+        raise InvalidParameter(
+            f"reference must hold at least {LEAST} images, half to learn from, got {len(images)}."
+        )
+    rng = np.random.default_rng(random_state)
+    order = rng.permutation(len(images))
+    known, private = images[order[: len(images) // 2]], images[order[len(images) // 2 :]]
+    private = private[: min(ATTACKED, max(4, VALUES // int(np.prod(private.shape[1:]))))]
+
+    def excess(at: float, *, learn: bool) -> float:
+        parameters = setting(at)
+        suite = Suite(
+            parameters,
+            public=known if learn else None,
+            steps=steps,
+            width=width,
+            random_state=random_state,
+        )
+        return bound_of(best_psnr(suite, private, rng=rng)) - goal
+
+    silent = excess(0.0, learn=False)
+    if silent > 0:
+        raise InvalidParameter(
+            f"max_psnr must be above {goal + silent:.2f} dB, which a guess without any sketch may "
+            "reach on such "
+            f"images, got {goal:g}."
+        )
+    low, high = 0.0, 1.0
+    if excess(1.0, learn=False) <= 0:
+        low = 1.0
+    for _ in range(STEPS if low < 1 else 0):
+        middle = (low + high) / 2
+        low, high = (low, middle) if excess(middle, learn=False) > 0 else (middle, high)
+    for share in (1.0, *QUIETER):
+        over = excess(share * low, learn=True)
+        if over <= 0 or low == 0:
+            return setting(share * low)
+    raise InvalidParameter(
+        f"max_psnr cannot be held at {goal:g} dB: whoever learns from such images reaches "
+        f"{goal + over:.2f} dB from "
+        "next to nothing. Ask for more, or send nothing."
     )

@@ -22,9 +22,9 @@ from blindsight.core.storage import write_atomically
 from blindsight.privacy import Cost, Guarantee, Ledger
 from blindsight.privacy.mechanisms.gaussian import gaussian_epsilon
 from blindsight.tagging import CodebookAnswers, DPTraining, Exact, PrivateTagger
-from blindsight.tagging.codebook import Codebook
+from blindsight.tagging.answer_codebook import AnswerCodebook
+from blindsight.tagging.guarantee import of_publishing
 from blindsight.tagging.photos import quality, split
-from blindsight.tagging.promise import of_publishing
 from blindsight.tagging.publishing import publish, release_of, train_once
 from blindsight.workbench.infra.datasets import DataSet, DataSets, Release, today
 from blindsight.workbench.infra.jobs import JobContext
@@ -195,7 +195,7 @@ def _publishing(tagger: PrivateTagger) -> PrivateTagger:
     """The same model, which says one label of each photo by k-ary response."""
     labels = len(tagger.classes_)
     return tagger.with_answers(
-        CodebookAnswers(PUBLISHED, words=Codebook(np.eye(labels), np.ones(labels)))
+        CodebookAnswers(PUBLISHED, words=AnswerCodebook(np.eye(labels), np.ones(labels)))
     )
 
 

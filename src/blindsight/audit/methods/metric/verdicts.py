@@ -15,7 +15,7 @@ from blindsight.audit.engine.blackbox import distinguish
 from blindsight.audit.methods.metric.attacks import attack_metric
 from blindsight.audit.report.verdict import Verdict
 from blindsight.metric import Contrastive, DPPMetric, RowNoise, algorithm1
-from blindsight.metric.promise import paper_guarantee
+from blindsight.metric.guarantee import paper_guarantee
 
 __all__ = ["verdicts"]
 

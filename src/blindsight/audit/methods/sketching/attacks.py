@@ -24,10 +24,9 @@ from blindsight.core.errors import InvalidData
 from blindsight.privacy import Disclosure, Recovery
 from blindsight.sketching import FlipParameters, FlippedBits, leak_of
 from blindsight.sketching.attackers import Suite, measured_verdict
-from blindsight.sketching.bits import as_images, from_bits
 from blindsight.sketching.negative_database import NegativeDatabase
 from blindsight.sketching.paper import NegativeSketcher, disclosure_of
-from blindsight.sketching.parameters import QKParameters
+from blindsight.sketching.parameters import QKParameters, as_images, from_bits
 
 __all__ = [
     "attack_card",

@@ -171,11 +171,11 @@ def attack_answers(tagger: Any, *, trials: int, seed: int) -> list[Attack]:
     its worst inputs.
     """
     # Twice the bound: a clipping that is forgotten shows.
-    reach = 2 * float(getattr(tagger.way_, "bound", _RAW))
+    reach = 2 * float(getattr(tagger.answer_mechanism_, "bound", _RAW))
     mixed = reach * np.where(
         np.arange(tagger.n_labels_) % 2, -1.0, 1.0
     )  # all alike would all be the top tags
-    noise = tagger.way_.noise(tagger.n_labels_)
+    noise = tagger.answer_mechanism_.noise(tagger.n_labels_)
 
     def answer(logits: NDArray[Any]) -> NDArray[Any]:
         found = tagger.noisy(logits)

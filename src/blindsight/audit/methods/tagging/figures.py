@@ -18,7 +18,7 @@ __all__ = ["figures"]
 def figures(found: Audit, *, seed: int = 0) -> list[Figure]:
     """The averaged answers; none where answers carry no noise."""
     tagger: Any = found.subject
-    if isinstance(tagger, PrivateTagger) and isinstance(tagger.way_, Exact):
+    if isinstance(tagger, PrivateTagger) and isinstance(tagger.answer_mechanism_, Exact):
         return []
     rng = np.random.default_rng(seed)
     # Outputs of that many images, anywhere in the range: what is asked about does not matter to the
@@ -59,7 +59,7 @@ def _answered(tagger: Any, logits: NDArray[Any], rng: np.random.Generator) -> ND
     """A simulation that leaves nothing: the release's own noise on logits."""
     if not isinstance(tagger, PrivateTagger):
         return np.asarray(tagger.release_.answer(logits, rng=rng).scores)
-    way: Any = tagger.way_
+    way: Any = tagger.answer_mechanism_
     released = way.noise(tagger.n_labels_).release(way.value(logits), rng=rng)
     read = way.read(released, tagger.n_labels_) if isinstance(way, TopTags) else way.read(released)
     return np.asarray(read.scores)

@@ -55,7 +55,7 @@ def verdicts(*, trials: int, fits: int, seed: int = 0) -> Iterator[Verdict]:
     )
     yield _weights(trials=fits, seed=seed)
     tagger = _toy(LaplaceAnswers(10.0, bound=_BOUND), seed)
-    noise = tagger.way_.noise(_LABELS)
+    noise = tagger.answer_mechanism_.noise(_LABELS)
     yield _verdict(
         "P2, proven",
         "10 labels, logits within ±5, ε = 10",

@@ -1,15 +1,15 @@
-"""The informed attacker: it knows what such images look like, bit by bit, and so does the network.
+"""Second moments of a kind of image: what an informed attacker and a network get from a sketch.
 
-In digits that are nearly black and white every bit of a pixel says the same, ink or paper. The
-paper's posterior mean does not know that: it takes bits for independent and weights them by
-2^(L-j), so a leak through the trailing bits leaves it almost blind, and nobody else. Here both
-sides of the bargain are computed from public images:
+In digits that are nearly black and white, all bits of a pixel are nearly equal. The paper's
+posterior mean ignores that: it takes bits as independent and weights them by 2^(L-j), so it misses
+a leak through the trailing bits that any other attacker uses. Both quantities here are computed
+from public images:
 
-- what is given away: the squared error of the best linear guess of a pixel from the counts of all
-  its bits;
-- what is of use: the information about that which neighbouring pixels share, one factor behind all
-  bits. A network sees shapes, and a shape is what neighbours agree on; a bit that hangs on its own
-  pixel only is noise to it.
+- the leak: the squared error of the best linear estimate of a pixel from the counts of all its
+  bits;
+- the use: the information about the factor that neighbouring pixels share. A network recognises
+  shapes, which are what neighbours have in common; a bit that depends on its own pixel only is
+  noise to the network.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from blindsight.core.errors import InvalidParameter
-from blindsight.sketching.bits import to_bits
+from blindsight.sketching.parameters import to_bits
 from blindsight.sketching.preparation import window
 
-__all__ = ["Kind", "signal"]
+__all__ = ["ImageStatistics", "signal"]
 
 _VALUES = (
     4_000_000  # pixels that moments are taken of, at most: more would cost memory and change little
@@ -41,9 +41,9 @@ def signal(differing: ArrayLike, agreeing: float) -> NDArray[np.float64]:
 
 
 @dataclass(frozen=True)
-class Kind:
-    """A kind of image, as second moments: of a pixel's value, of its bits, and of what neighbours
-    share.
+class ImageStatistics:
+    """Second moments of a kind of image: of a pixel's value, of its bits, and of the factor that
+    neighbouring pixels share.
     """
 
     peak: float
@@ -53,7 +53,7 @@ class Kind:
     loadings: NDArray[np.float64] = field(repr=False)
 
     @classmethod
-    def of(cls, reference: Any, depth: int) -> Kind:
+    def of(cls, reference: Any, depth: int) -> ImageStatistics:
         """Learn the moments from public images (n, h, w), or (n, h, w, channels) with channels
         taken alike.
         """

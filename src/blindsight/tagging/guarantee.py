@@ -10,7 +10,7 @@ from blindsight.privacy.guarantee import Assumption, Cost, Guarantee
 from blindsight.privacy.mechanisms import DiscreteGaussian
 from blindsight.privacy.plan import Plan, Planned
 from blindsight.tagging.answers import AnswerNoise, Exact, PaperLaplace
-from blindsight.tagging.regimes import DPTraining, Facts, Training, Untrained
+from blindsight.tagging.training import DPTraining, Training, TrainingFacts, Untrained
 
 __all__ = [
     "ANSWER",
@@ -54,7 +54,9 @@ _ANEW = Assumption(
 )
 
 
-def of_training(training: Training, facts: Facts, *, public_names: bool, entropy: Any) -> Guarantee:
+def of_training(
+    training: Training, facts: TrainingFacts, *, public_names: bool, entropy: Any
+) -> Guarantee:
     """The weights and everything computed from them, per training record, one added or removed."""
     if isinstance(training, Untrained):
         return Guarantee(

@@ -24,7 +24,7 @@ from blindsight.core.errors import InvalidData
 from blindsight.evaluation.multilabel import mean_average_precision
 
 if TYPE_CHECKING:
-    from blindsight.tagging.paper import Schedule
+    from blindsight.tagging.paper.taggers import Schedule
 
 __all__ = ["MLGCN", "Curves", "TaggingLoss", "classifier_array", "torch_generator", "train"]
 

@@ -1,4 +1,4 @@
-"""How often images were asked about, and what stands where a ledger would."""
+"""Counts of the answers given about each image, and a ledger that charges nothing."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["Asked", "Paid"]
+__all__ = ["AnswerCount", "NoCharge"]
 
 
 @dataclass(frozen=True)
-class Asked:
+class AnswerCount:
     """How often images were asked about: each by its name, and all of them `anyhow`.
 
     Names and the number of calls are public; what the images show is not looked at, so that a
@@ -26,14 +26,14 @@ class Asked:
         """How often the most-asked one was."""
         return self.anyhow + max(self.named.values(), default=0)
 
-    def plus(self, images: Sequence[Any] | None) -> Asked:
+    def plus(self, images: Sequence[Any] | None) -> AnswerCount:
         """After one more call."""
         if images is None:
-            return Asked(self.named, self.anyhow + 1)
-        return Asked(self.named + Counter(images), self.anyhow)
+            return AnswerCount(self.named, self.anyhow + 1)
+        return AnswerCount(self.named + Counter(images), self.anyhow)
 
 
-class Paid:
+class NoCharge:
     """Stands where a ledger would: what was charged before covers these answers."""
 
     def charge(self, cost: Any, *, what: str, key: str | None = None) -> None:

@@ -1,22 +1,25 @@
-"""Answers as one of k words: a codebook of graded scores, chosen from what is already public.
+"""Answers as one of k code words: the words, and the released spread of answers they are fitted to.
 
-With C labels and noise on each, a budget of epsilon is torn into C pieces. A codebook asks one
-question instead: which of k typical answers is nearest? k-ary response then tells the truth with
-probability e^ε/(e^ε + k - 1).
+With noise on each of C labels, a budget of epsilon is divided into C parts. A codebook needs one
+question instead: which of k typical answers is nearest? k-ary response then gives the true word
+with probability e^ε/(e^ε + k - 1). Words are graded scores, so they also express how certain the
+model is, which mean average precision rewards. The words, their number and their values come from
+released or public numbers only, so the codebook itself is public and costs nothing more.
 
-Words also say how sure the model is, which is what mean average precision rewards: they are the
-centres of answers that are simulated from their released spread, or given to public images
-(`answer_spread`). Words, their number and their values come from released numbers only, so the
-codebook costs nothing more, and is public.
+Words are the centres of the answers that the model gives to public images (`PublicAnswers`), or of
+simulated answers (`AnswerSpread`). For the simulation each record contributes one row: its logits
+minus the log-odds of the released label rates, in public directions, scaled into the unit ball,
+with a constant 1 appended. The sum of [a, 1][a, 1]' changes by at most |[a, 1]|² ≤ `SENSITIVITY` in
+l2 norm when a record is added or removed, and gets noise once. Directions whose variance is below
+the noise are dropped and answers are simulated as a Gaussian; all of that is post-processing.
 
-How many words a budget pays for is the rule that all codebooks share (`codebooks.number_of_cells`).
-Where it pays for many thousands (from ε = 14 or so) a word has stages: a centre, the centre of what
-is left, and so on. That is the name of a cell, not several questions: one k-ary response over all
-combinations has the whole budget, which is never split.
+The number of words for a budget follows the rule of all codebooks (`codebooks.number_of_cells`).
+Where it allows many thousands (from about ε = 14), a word has stages: a centre, the centre of the
+residual, and so on. The stages name one cell: one k-ary response over all combinations gets the
+whole budget, which is never split.
 
-What a word stands for is the posterior mean of the labels given that it was released, lies
-included: under a small budget the answer falls back to the labels' rates instead of repeating a
-lie.
+A word decodes to the posterior mean of the labels given that the word was released, noise included.
+With a small budget the answer falls back to the label rates instead of repeating a wrong word.
 """
 
 from __future__ import annotations
@@ -32,13 +35,94 @@ from blindsight.codebooks.codebook import number_of_cells
 from blindsight.codebooks.reading import own_share
 from blindsight.core import checks
 from blindsight.core.errors import InvalidData
+from blindsight.privacy.clipping import clip_norm
 from blindsight.privacy.mechanisms import KaryResponse
-from blindsight.tagging.answer_spread import AnswerSpread, PublicAnswers
-from blindsight.tagging.descent import sigmoid
+from blindsight.tagging.labels import log_odds, sigmoid
 
-__all__ = ["Codebook", "Posterior", "choose_codebook"]
+__all__ = [
+    "DIRECTIONS",
+    "SENSITIVITY",
+    "AnswerCodebook",
+    "AnswerSpread",
+    "Posterior",
+    "PublicAnswers",
+    "choose_codebook",
+    "main_directions",
+    "spread_rows",
+]
 
 Matrix = NDArray[np.float64]
+# Logits this far (root mean square over labels) from their rates' log-odds reach the unit ball's
+# edge.
+_REACH = 1.5
+DIRECTIONS = 16
+SENSITIVITY = 2.0
+
+
+def main_directions(maps: Any) -> Matrix:
+    """The main left directions (C, r) of released or public maps (C, m) that logits are made by."""
+    return np.asarray(
+        np.linalg.svd(np.asarray(maps, np.float64), full_matrices=False)[0][:, :DIRECTIONS]
+    )
+
+
+def spread_rows(logits: Any, rates: Any, directions: Matrix) -> Matrix:
+    """Each record's row, within the unit ball, and the constant beside it."""
+    away = (np.asarray(logits, np.float64) - log_odds(rates)) @ directions
+    inside = clip_norm(away / (_REACH * math.sqrt(len(directions))), 1.0)
+    return np.hstack([inside, np.ones((len(inside), 1))])
+
+
+@dataclass(frozen=True)
+class PublicAnswers:
+    """Logits (n, C) that a released model gives to public images."""
+
+    logits: Matrix
+
+    def sample(self, n: int, *, rng: np.random.Generator) -> Matrix:
+        """Some of them, one row per image."""
+        return self.logits[rng.integers(0, len(self.logits), n)]
+
+
+@dataclass(frozen=True)
+class AnswerSpread:
+    """A Gaussian picture of logits: `mean` (C,) and `factor` (r, C), so that factor' factor is
+    their covariance.
+    """
+
+    mean: Matrix
+    factor: Matrix
+
+    def sample(self, n: int, *, rng: np.random.Generator) -> Matrix:
+        """Logits that this model might give, one row per image."""
+        return self.mean + rng.standard_normal((n, len(self.factor))) @ self.factor
+
+    @classmethod
+    def from_moments(
+        cls, moments: Any, directions: Any, rates: Any, *, n_records: int, sigma: float
+    ) -> AnswerSpread:
+        """The picture behind noisy sums (r + 1, r + 1) of `spread_rows`; `sigma` is the noise of
+        one of them.
+        """
+        axes_of = np.asarray(directions, np.float64)
+        noisy = np.asarray(moments, np.float64)
+        # The noise of both halves is independent: their mean has less.
+        second = (noisy + noisy.T) / (2 * n_records)
+        q = axes_of.shape[1]
+        mean = np.clip(second[:q, q], -1, 1)
+        variance, axes = np.linalg.eigh(second[:q, :q] - np.outer(mean, mean))
+        # The noise alone has eigenvalues up to sigma sqrt(2 q) / n; half of it keeps a few doubtful
+        # directions.
+        drowned = sigma * math.sqrt(q / 2) / n_records
+        kept = (variance > drowned) | (np.arange(q) == q - 1)
+        deviation = np.sqrt(np.clip(variance[kept], 1e-6, 1.0))
+        reach = _REACH * math.sqrt(len(axes_of))
+        return cls(
+            log_odds(rates) + reach * axes_of @ mean,
+            reach * (axes[:, kept] * deviation).T @ axes_of.T,
+        )
+
+
 Cells = NDArray[np.int64]
 _SIMULATED = 8_000
 # Words of one stage at most, of a further one at least, and how many stages: simulated answers fill
@@ -63,7 +147,7 @@ class Posterior:
 
 
 @dataclass(frozen=True)
-class Codebook:
+class AnswerCodebook:
     """Words over C labels: probabilities in [0, 1], one row per word. Public.
 
     Parameters:
@@ -125,7 +209,7 @@ class Codebook:
         )
 
     @classmethod
-    def from_fields(cls, fields: dict[str, Any]) -> Codebook:
+    def from_fields(cls, fields: dict[str, Any]) -> AnswerCodebook:
         """The inverse of `to_fields`."""
         known = (
             Posterior(fields["word_shares"], fields["usual"]) if "word_shares" in fields else None
@@ -174,7 +258,7 @@ def choose_codebook(
     epsilon: float,
     size: int | None = None,
     rng: np.random.Generator,
-) -> Codebook:
+) -> AnswerCodebook:
     """The codebook for a budget; `size=None` takes as many words as the budget pays for.
 
     `rng` draws simulated answers of public numbers: it protects nobody, and may be fixed.
@@ -193,11 +277,13 @@ def choose_codebook(
         sizes.append(len(centres))
         left, wanted = left - centres[near], wanted // len(centres)
     posterior = Posterior(np.concatenate(shares), answers.mean(axis=0))
-    book = Codebook(np.vstack(stages), weights, sizes=tuple(sizes), posterior=posterior)
+    book = AnswerCodebook(np.vstack(stages), weights, sizes=tuple(sizes), posterior=posterior)
     return replace(book, threshold=_threshold(book, answers, epsilon, rng))
 
 
-def _threshold(book: Codebook, answers: Matrix, epsilon: float, rng: np.random.Generator) -> float:
+def _threshold(
+    book: AnswerCodebook, answers: Matrix, epsilon: float, rng: np.random.Generator
+) -> float:
     """Where F1 is highest, on simulated answers and simulated releases of them."""
     noise = KaryResponse(epsilon=epsilon, k=len(book), unit="query")
     scores = book.decode(noise.release(book.nearest(answers), rng=rng), epsilon)

@@ -1,10 +1,9 @@
-"""The paper to the letter: ML-GCN, P2-ML-GCN and RP2-ML-GCN (Xu, Cai and Li 2022), as estimators to
-compare with.
+"""ML-GCN, P2-ML-GCN and RP2-ML-GCN (Xu, Cai and Li 2022) as estimators, as the paper has them.
 
 | class | loss | noise | what it claims |
 |---|---|---|---|
 | `Tagger` | ML-GCN (Equation 2); with `robust` R-ML-GCN | none | nothing |
-| `P2MLGCN` | Equation 8 | Lap(S_b S/ε) on outputs, in training and in answers (Equation 6) | ε per answer |
+| `P2MLGCN` | Equation 8 | Lap(S_b S/ε) on outputs, also in training (Equation 6) | ε per answer |
 | `RP2MLGCN` | Equation 14 | the same | the same, more robust |
 
 None of them protects anything that is proven: logits have no bound (with `clip` a number follows),
@@ -15,7 +14,7 @@ cards name, and a ledger refuses what has no finite price.
 λ weighs against the *sum* over the training set (Equations 15 to 18 are ridge regression, xx' +
 λI), so against the mean loss it is λ/N: `penalty="ridge"`. `"mean"` puts λ against the mean loss,
 which at λ = 0.5 destroys the model; `"decay"` shrinks the parameters beside the gradient step.
-"""  # noqa: E501
+"""
 
 from __future__ import annotations
 
@@ -34,11 +33,11 @@ from blindsight.core.errors import HostileFile, InvalidData, InvalidParameter
 from blindsight.privacy.door import Door
 from blindsight.privacy.entropy import source_of, training_rng
 from blindsight.privacy.guarantee import Guarantee
-from blindsight.tagging import promise
+from blindsight.tagging import guarantee as guarantees
 from blindsight.tagging.answers import Answers, PaperLaplace
-from blindsight.tagging.inputs import PaperInputs, feature_rows, private_rows
-from blindsight.tagging.label_graph import LabelGraph, label_matrix
-from blindsight.tagging.label_vectors import label_vectors
+from blindsight.tagging.paper.label_graph import LabelGraph, label_matrix
+from blindsight.tagging.paper.label_vectors import label_vectors
+from blindsight.tagging.prior import PaperInputs, feature_rows, private_rows
 
 if TYPE_CHECKING:
     from blindsight.privacy.ledger import Ledger
@@ -73,7 +72,7 @@ class GraphHead:
         self, labels: Any, n_features: int, *, names: Any, rng: np.random.Generator, **bounds: Any
     ) -> Any:
         """A fresh head on the exact label graph, as the paper has it."""
-        from blindsight.tagging.gcn import MLGCN, torch_generator
+        from blindsight.tagging.paper.gcn import MLGCN, torch_generator
 
         graph = LabelGraph.from_labels(labels, threshold=self.threshold, p=self.reweight)
         source = self.label_vectors
@@ -155,7 +154,7 @@ class _GraphModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn says no 
 
     def _learn(self, X: Any, y: Any, ledger: Ledger | None, validation: Any, progress: Any) -> Self:
         checks.optional_module("torch", extra="torch")
-        from blindsight.tagging.gcn import TaggingLoss, classifier_array, train
+        from blindsight.tagging.paper.gcn import TaggingLoss, classifier_array, train
 
         self._check()
         (rows, _), labels = private_rows(X), label_matrix(y)
@@ -380,7 +379,7 @@ class P2MLGCN(_GraphModel):
         logits = self.logits(X)
         what = f"P2-ML-GCN's tags of {len(logits)} images"
         door = Door(self.guarantee_, what=what, ledger=ledger, random_state=self.random_state)
-        return self.release_.read(door.release(promise.ANSWER, self.release_.value(logits)))
+        return self.release_.read(door.release(guarantees.ANSWER, self.release_.value(logits)))
 
     def decision_function(self, X: Any, *, ledger: Ledger | None = None) -> NDArray[np.float64]:
         """Noisy logits (n, C)."""
@@ -408,9 +407,9 @@ class P2MLGCN(_GraphModel):
     def _promise(self) -> None:
         self.release_ = self._noise(self.n_labels_)
         entropy = source_of(self.random_state).name
-        self.guarantee_: Guarantee = promise.of_printed_answers(self.release_, entropy=entropy)
+        self.guarantee_: Guarantee = guarantees.of_printed_answers(self.release_, entropy=entropy)
         first = self.corollary is not None and self.corollary.number == 1
-        self.training_guarantee_: Guarantee = promise.of_printed_training(
+        self.training_guarantee_: Guarantee = guarantees.of_printed_training(
             self.release_,
             self.schedule.steps(self.n_records_),
             claimed=self.epsilon * self.corollary.factor
@@ -424,7 +423,7 @@ class P2MLGCN(_GraphModel):
         door = Door(
             self.training_guarantee_, what=what, ledger=ledger, random_state=self.random_state
         )
-        return lambda outputs: door.release(promise.OUTPUTS, outputs)
+        return lambda outputs: door.release(guarantees.OUTPUTS, outputs)
 
 
 class RP2MLGCN(P2MLGCN):

@@ -13,9 +13,8 @@ from functools import lru_cache
 from typing import Any
 
 from blindsight.metric.algorithm1 import SCALE, Batches, RowNoise
-from blindsight.metric.comparisons import BUCKETS
 from blindsight.metric.descent import CLIP, STEPS
-from blindsight.metric.moments import release_size
+from blindsight.metric.moments import BUCKETS, release_size
 from blindsight.privacy.cost import Cost, Unit
 from blindsight.privacy.guarantee import Assumption, Guarantee
 from blindsight.privacy.mechanisms import DiscreteGaussian, Gaussian

@@ -19,8 +19,7 @@ from blindsight.privacy.entropy import EntropyName, Rng
 from blindsight.privacy.mechanisms import BitFlip, KaryResponse, register
 from blindsight.privacy.mechanisms.domain import Cells
 from blindsight.privacy.mechanisms.kary import check_cells
-from blindsight.sketching.bits import from_bits, to_bits
-from blindsight.sketching.flips import FlipParameters
+from blindsight.sketching.parameters import FlipParameters, from_bits, to_bits
 
 __all__ = ["CELL", "PIXEL", "PixelFlip", "codebook_guarantee", "flips_guarantee"]
 

@@ -1,8 +1,8 @@
-"""What a label means, as a vector: the first input of the graph convolution.
+"""Vectors of label names: the first input of the graph convolution.
 
-GloVe vectors of the labels' names (the paper's "label representations"), from the package that
-ships them; or a user's own; or random ones, which measured no worse (the graph learns what it
-needs).
+GloVe vectors (the paper's "label representations") come from the package that ships them. A user's
+own vectors, or random ones, can replace them; random vectors measured no worse, because the graph
+network learns what it needs.
 """
 
 from __future__ import annotations
@@ -18,10 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blindsight.core import checks
-from blindsight.core.errors import InvalidData, InvalidParameter
-from blindsight.tagging.word_index import read_words
+from blindsight.core.errors import HostileFile, InvalidData, InvalidParameter
 
-__all__ = ["glove", "known_vectors", "label_vectors", "words_of"]
+__all__ = ["glove", "known_vectors", "label_vectors", "read_words", "words_of"]
 
 # Names of the standard sets that are two words written as one.
 _SPLIT = {
@@ -117,3 +116,21 @@ def _glove_table() -> tuple[dict[str, int], NDArray[np.float32]]:
             "the GloVe package holds a different number of words and vectors. Install it again."
         )
     return {word: row for row, word in enumerate(words)}, table
+
+
+def read_words(path: Path) -> list[str]:
+    """The first column of a Parquet file as text, in order.
+
+    Raises:
+        HostileFile: if the file is not Parquet, or its first column is not text without gaps.
+    """
+    pyarrow = checks.optional_module("pyarrow", extra="torch")
+    parquet = checks.optional_module("pyarrow.parquet", extra="torch")
+    try:
+        column = parquet.read_table(path, use_threads=False).column(0)
+        words: list[str] = column.to_pylist()
+    except (pyarrow.ArrowException, OSError, IndexError, ValueError) as error:
+        raise HostileFile(f"{path.name} is not a Parquet file with a column of words.") from error
+    if not all(isinstance(word, str) for word in words):
+        raise HostileFile(f"{path.name} must hold text without gaps in its first column.")
+    return words

@@ -64,7 +64,6 @@ STILL_IMPORT_BELOW_APP = {
     "workbench/pages/budget.py",
     "workbench/pages/compare.py",
     "workbench/pages/home.py",
-    "workbench/pages/ledger.py",
     "workbench/pages/photo_library.py",
     "workbench/pages/preview.py",
     "workbench/pages/protect.py",

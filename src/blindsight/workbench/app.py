@@ -38,8 +38,6 @@ from blindsight.workbench.pages import (
     budget,
     compare,
     home,
-    jobs,
-    ledger,
     protect,
     search,
     send,
@@ -87,9 +85,11 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     )
     app.state.workbench = workbench
     app.state.templates = Jinja2Templates(_HERE / "templates")
-    own = (system, home, protect, search, tags, compare, together, send, budget, jobs, ledger)
+    own = (system, home, protect, search, tags, compare, together, send, budget)
     for module in own:
         app.include_router(module.router)
+    app.include_router(system.jobs_router)
+    app.include_router(budget.ledger_router)
     app.mount("/static/swagger", StaticFiles(directory=_swagger()), name="swagger")
     app.mount("/static", StaticFiles(directory=_HERE / "static"), name="static")
     app.include_router(sign_in.router)

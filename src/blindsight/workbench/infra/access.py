@@ -88,7 +88,7 @@ def scanned(workbench: Workbench, dataset: str, *, least: int = 0) -> DataSet:
     """A data set whose photos were read, with at least so many of them; `Problem("conflict")`
     otherwise.
     """
-    one = workbench.datasets.get(dataset)
-    if not one.scanned or one.photos < least:
+    data_set = workbench.datasets.get(dataset)
+    if not data_set.scanned or data_set.photos < least:
         raise Problem("conflict")
-    return one
+    return data_set

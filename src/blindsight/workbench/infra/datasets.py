@@ -102,7 +102,7 @@ class DataSets:
     def listed(self) -> list[DataSet]:
         """The newest first."""
         found = [self.get(path.parent.name) for path in self.vaults.glob("*/about.json")]
-        return sorted(found, key=lambda one: one.made, reverse=True)
+        return sorted(found, key=lambda data_set: data_set.made, reverse=True)
 
     def get(self, number: str) -> DataSet:
         """One data set, or `Problem("not_found")`."""
@@ -138,42 +138,44 @@ class DataSets:
             )
         )
 
-    def save(self, one: DataSet) -> DataSet:
+    def save(self, data_set: DataSet) -> DataSet:
         """Write what is known of it."""
-        write_atomically(self.vault(one) / "about.json", json.dumps(asdict(one), indent=1).encode())
-        return one
+        write_atomically(
+            self.vault(data_set) / "about.json", json.dumps(asdict(data_set), indent=1).encode()
+        )
+        return data_set
 
-    def keep_release(self, one: DataSet, release: Release) -> DataSet:
+    def keep_release(self, data_set: DataSet, release: Release) -> DataSet:
         """Add a release, or replace what was known of it."""
-        one = self.get(one.id)
-        others = tuple(known for known in one.releases if known.id != release.id)
-        return self.save(replace(one, releases=(*others, release)))
+        data_set = self.get(data_set.id)
+        others = tuple(known for known in data_set.releases if known.id != release.id)
+        return self.save(replace(data_set, releases=(*others, release)))
 
-    def vault(self, one: DataSet) -> Path:
+    def vault(self, data_set: DataSet) -> Path:
         """What is kept."""
-        return self.vaults / one.id
+        return self.vaults / data_set.id
 
-    def photos(self, one: DataSet) -> list[Photo]:
+    def photos(self, data_set: DataSet) -> list[Photo]:
         """All photos that could be read, in a fixed order."""
-        path = self.vault(one) / "photos.json"
+        path = self.vault(data_set) / "photos.json"
         return [Photo(*row) for row in json.loads(path.read_bytes())] if path.exists() else []
 
-    def thumbnail(self, one: DataSet, photo: str) -> Path:
+    def thumbnail(self, data_set: DataSet, photo: str) -> Path:
         """A small picture for the owner."""
         if not _RECORD.fullmatch(photo):
             raise Problem("not_found")
-        return self.vault(one) / "thumbnails" / f"{photo}.jpg"
+        return self.vault(data_set) / "thumbnails" / f"{photo}.jpg"
 
     def folder(self, release: Release) -> Path:
         """What is given away."""
         return self.given / release.folder
 
-    def named(self, one: DataSet, kind: str, epsilon: float, number: str) -> str:
+    def named(self, data_set: DataSet, kind: str, epsilon: float, number: str) -> str:
         """A release's folder, by its own number: two that wait together must not share one.
 
         It tells no more than the owner's own name for the set.
         """
-        word = re.sub(r"[^a-z0-9]+", "-", f"{one.name}-{kind}-{epsilon:g}".lower()).strip("-")
+        word = re.sub(r"[^a-z0-9]+", "-", f"{data_set.name}-{kind}-{epsilon:g}".lower()).strip("-")
         return f"{word}-{number[:6]}"
 
     def allowed(self, path: str) -> Path:

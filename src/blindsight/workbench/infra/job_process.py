@@ -37,19 +37,19 @@ def main() -> None:
     os.nice(
         max(0, 10 - os.nice(0))
     )  # pages come first, but no more than that where all is nice already
-    place = JobContext(Settings(**order["settings"]), order["job"], order["attempt"])
-    if place.row["kind"] not in KINDS:
-        place.fail("there is no such kind of job")
+    job = JobContext(Settings(**order["settings"]), order["job"], order["attempt"])
+    if job.row["kind"] not in KINDS:
+        job.fail("there is no such kind of job")
         return
-    module = importlib.import_module(f"blindsight.workbench.pages.{KINDS[place.row['kind']]}")
+    module = importlib.import_module(f"blindsight.workbench.pages.{KINDS[job.row['kind']]}")
     try:
-        place.finish(module.run(place.row["arguments"], place))
+        job.finish(module.run(job.row["arguments"], job))
     except BudgetExceeded:
-        place.fail("the privacy budget does not cover this; nothing was released")
+        job.fail("the privacy budget does not cover this; nothing was released")
     except MissingDependency as error:
-        place.fail(str(error))  # names a package, and how to install it
+        job.fail(str(error))  # names a package, and how to install it
     except BlindsightError as error:
-        place.fail("it could not be done with these settings")
+        job.fail("it could not be done with these settings")
         sys.stderr.write(f"{type(error).__name__}\n")
 
 

@@ -9,14 +9,18 @@ from pathlib import Path as FilePath
 from typing import Annotated, Any
 
 import numpy as np
-from fastapi import APIRouter, Path, Request
+from fastapi import APIRouter, Path, Query, Request
 from fastapi.responses import FileResponse, Response
+from pydantic import BaseModel
 
 from blindsight.core.errors import LedgerError, LedgerTampered
-from blindsight.privacy import Guarantee
+from blindsight.privacy import Guarantee, Ledger
+from blindsight.privacy.ledger import Balance, to_json
 from blindsight.privacy.ledger import datasets as accounts_in
-from blindsight.workbench.infra.access import Owner, Parts, Workbench
+from blindsight.workbench.infra.access import Asker, Owner, Parts, Workbench
+from blindsight.workbench.infra.budgets import account_name
 from blindsight.workbench.infra.datasets import DataSet, DataSets, Release, today
+from blindsight.workbench.infra.identity import Identity
 from blindsight.workbench.infra.jobs import JobContext
 from blindsight.workbench.infra.problems import Problem, documented
 from blindsight.workbench.infra.shell import Bar, counted, plain, price_of, render
@@ -25,9 +29,10 @@ from blindsight.workbench.pages.photo_library import released_cells, vault_of
 from blindsight.workbench.pages.protect import Next
 from blindsight.workbench.pages.tags import plain_cell
 
-__all__ = ["router", "run"]
+__all__ = ["ledger_router", "router", "run"]
 
 router = APIRouter(tags=["budget"])
+ledger_router = APIRouter(prefix="/api/ledger", tags=["ledger"])
 _TRIALS = 60_000
 _PAIRS = 4
 # A report carries its own style; opened from here it may do nothing else.
@@ -79,8 +84,8 @@ def report(
     asker: Owner,
 ) -> FileResponse:
     """For the owner, and whom the owner shows it: it has small pictures of photos in it."""
-    one, found = _release(workbench.datasets, release)
-    path = _reports(workbench.datasets, one, found) / "report.html"
+    data_set, found = _release(workbench.datasets, release)
+    path = _reports(workbench.datasets, data_set, found) / "report.html"
     if not path.is_file():
         raise Problem("not_found")
     return FileResponse(path, media_type="text/html", filename="report.html", headers=REPORT)
@@ -98,42 +103,46 @@ def attack(
     asker: Owner,
 ) -> Next:
     """With the photos in the vault as the truth; nothing leaves, nothing is spent."""
-    one, found = _release(workbench.datasets, release)
+    data_set, found = _release(workbench.datasets, release)
     if _too_few(found):
         raise Problem("too_few_photos")
-    job = workbench.jobs.add("attack", {"dataset": one.id, "release": found.id}, asker.name)
+    job = workbench.jobs.add("attack", {"dataset": data_set.id, "release": found.id}, asker.name)
     return Next(next=f"/budget?release={found.id}#attack", job=job["id"])
 
 
-def run(arguments: dict[str, Any], place: JobContext) -> dict[str, Any]:
+def run(arguments: dict[str, Any], job: JobContext) -> dict[str, Any]:
     """What a stranger who holds the release makes of it, measured against the photos it stands
     for.
     """
-    datasets = DataSets(place.settings)
-    one, release = _release(datasets, arguments["release"])
-    place.say(0, 4, "reading what was given away")
+    datasets = DataSets(job.settings)
+    data_set, release = _release(datasets, arguments["release"])
+    job.say(0, 4, "reading what was given away")
     found = (
-        _index(datasets, one, release, place)
+        _index(datasets, data_set, release, job)
         if release.kind == "search"
         else _model(datasets, release)
     )
     result = {"when": today(), "photos": release.photos, **found}
-    datasets.keep_release(one, replace(datasets.get(one.id).release(release.id), attack=result))
+    datasets.keep_release(
+        data_set, replace(datasets.get(data_set.id).release(release.id), attack=result)
+    )
     return {"refuted": result["refuted"]}
 
 
-def _index(datasets: DataSets, one: DataSet, release: Release, place: JobContext) -> dict[str, Any]:
+def _index(
+    datasets: DataSets, data_set: DataSet, release: Release, job: JobContext
+) -> dict[str, Any]:
     """An index: the library's own attack on a release, with the photos as the truth, and its report
     into the vault.
     """
     from blindsight.audit.release import audit_release
 
-    labels = "folder" if one.person != "folder" and _in_folders(datasets, one) else None
-    folder, vault = datasets.folder(release), vault_of(datasets, one)
+    labels = "folder" if data_set.person != "folder" and _in_folders(datasets, data_set) else None
+    folder, vault = datasets.folder(release), vault_of(datasets, data_set)
     found = audit_release(
-        folder, vault.path, photos=one.source, labels=labels, trials=_TRIALS, progress=place.say
+        folder, vault.path, photos=data_set.source, labels=labels, trials=_TRIALS, progress=job.say
     )
-    found.write(_reports(datasets, one, release))
+    found.write(_reports(datasets, data_set, release))
     audited, guessed = found.card.audited, found.guessed
     ids, cells, _ = released_cells(datasets, release)
     return {
@@ -172,14 +181,14 @@ def _model(datasets: DataSets, release: Release) -> dict[str, Any]:
     }
 
 
-def _in_folders(datasets: DataSets, one: DataSet) -> bool:
+def _in_folders(datasets: DataSets, data_set: DataSet) -> bool:
     """Whether the photos lie in several folders, which then say what they show."""
-    folders = {photo.name.rpartition("/")[0] for photo in datasets.photos(one)}
-    return not one.dropped and 2 <= len(folders) <= one.photos // 2
+    folders = {photo.name.rpartition("/")[0] for photo in datasets.photos(data_set)}
+    return not data_set.dropped and 2 <= len(folders) <= data_set.photos // 2
 
 
-def _reports(datasets: DataSets, one: DataSet, release: Release) -> FilePath:
-    return datasets.vault(one) / "audits" / release.id
+def _reports(datasets: DataSets, data_set: DataSet, release: Release) -> FilePath:
+    return datasets.vault(data_set) / "audits" / release.id
 
 
 def _pairs(cells: Any, ids: list[str]) -> list[dict[str, Any]]:
@@ -196,10 +205,10 @@ def _pairs(cells: Any, ids: list[str]) -> list[dict[str, Any]]:
 
 
 def _release(datasets: DataSets, number: str) -> tuple[DataSet, Release]:
-    for one in datasets.listed():
-        for release in one.releases:
+    for data_set in datasets.listed():
+        for release in data_set.releases:
             if release.id == number:
-                return one, release
+                return data_set, release
     raise Problem("not_found")
 
 
@@ -214,15 +223,15 @@ def _page(request: Request, workbench: Workbench, release: str | None) -> Respon
     if identity is not None:
         owner = identity.role == "owner"
         sets = workbench.datasets.listed() if owner else []
-        context["sets"] = [(one, budget_of(workbench, one)) for one in sets]
-        every = [(one, r) for one in sets for r in one.releases]
+        context["sets"] = [(data_set, budget_of(workbench, data_set)) for data_set in sets]
+        every = [(data_set, r) for data_set in sets for r in data_set.releases]
         context["releases"] = sorted(every, key=lambda pair: pair[1].made, reverse=True)
         chosen = next(((o, r) for o, r in context["releases"] if r.id == release), None)
         if release is not None and chosen is None:
             raise Problem("not_found")
         chosen = chosen or next(iter(context["releases"]), None)
         if chosen is not None:
-            context["one"], context["release"] = chosen
+            context["data_set"], context["release"] = chosen
             context["job"], context["too_few"] = (
                 workbench.jobs.under_way("attack", release=chosen[1].id),
                 _too_few(chosen[1]),
@@ -273,9 +282,9 @@ def _in_order(workbench: Workbench, sets: list[DataSet]) -> dict[str, Any]:
 def _books(workbench: Workbench, sets: list[DataSet]) -> list[dict[str, Any]]:
     """What happened to the data sets, newest first, in plain words."""
     lines: list[dict[str, Any]] = []
-    for one in sets:
+    for data_set in sets:
         left: dict[str, float] = {}
-        for entry in workbench.budgets.named(one.account, create=True).entries():
+        for entry in workbench.budgets.named(data_set.account, create=True).entries():
             price, unit = entry.amount.epsilon, entry.unit
             granted = entry.kind == "grant"
             left[unit] = price if granted else left.get(unit, 0.0) - price
@@ -284,7 +293,7 @@ def _books(workbench: Workbench, sets: list[DataSet]) -> list[dict[str, Any]]:
                 {
                     "time": entry.time[:16].replace("T", " "),
                     "what": what,
-                    "set": one.name,
+                    "set": data_set.name,
                     "price": "–" if granted else price_of(price),
                     "unit": {"record": "photo"}.get(unit, unit),
                     "left": plain(Bar(left[unit], 0.0, unit).left),
@@ -292,3 +301,116 @@ def _books(workbench: Workbench, sets: list[DataSet]) -> list[dict[str, Any]]:
                 }
             )
     return sorted(lines, key=lambda line: line["order"], reverse=True)[:200]
+
+
+class Account(BaseModel):
+    """Where one budget stands."""
+
+    dataset: str
+    unit: str
+    neighbours: str
+    budget: float
+    spent: float
+    remaining: float
+    closed: bool
+
+
+class Line(BaseModel):
+    """One entry."""
+
+    dataset: str
+    sequence: int
+    time: str
+    kind: str
+    epsilon: float
+    delta: float
+    unit: str
+    what: str
+    hash: str
+
+
+class Chain(BaseModel):
+    """Whether a data set's chain holds."""
+
+    dataset: str
+    holds: bool
+    entries: int
+    head: str
+
+
+@ledger_router.get("/accounts", summary="Budgets", responses=documented("ledger"))
+async def accounts(workbench: Parts, asker: Asker) -> list[Account]:
+    """All of them for the owner, one's own for others."""
+    return await workbench.ledger_lane.run(accounts_of, workbench, asker)
+
+
+@ledger_router.get("/entries", summary="The latest entries", responses=documented("ledger"))
+def entries(
+    workbench: Parts,
+    asker: Asker,
+    last: Annotated[int, Query(ge=1, le=500, description="How many, a data set.")] = 20,
+) -> list[Line]:
+    """Newest first, of each account that the asker may see."""
+    found = []
+    for ledger in _visible(workbench, asker):
+        after = max(0, ledger.head().sequence - last)
+        for entry in ledger.entries(after=after):
+            names = ("dataset", "sequence", "time", "kind", "unit", "what", "hash")
+            fields: dict[str, Any] = {name: getattr(entry, name) for name in names}
+            found.append(Line(**fields, epsilon=entry.amount.epsilon, delta=entry.amount.delta))
+    return sorted(found, key=lambda line: line.time, reverse=True)
+
+
+@ledger_router.post("/verify", summary="Prove every chain", responses=documented("ledger"))
+def verify(workbench: Parts, asker: Asker) -> list[Chain]:
+    """From the first entry to the head."""
+    chains = []
+    for ledger in _visible(workbench, asker):
+        try:
+            head = ledger.verify()
+            chains.append(
+                Chain(dataset=ledger.dataset, holds=True, entries=head.sequence, head=head.hash)
+            )
+        except LedgerTampered:
+            chains.append(Chain(dataset=ledger.dataset, holds=False, entries=0, head=""))
+    return chains
+
+
+@ledger_router.get(
+    "/export.json", summary="All entries, with what proves them", responses=documented("ledger")
+)
+def export(workbench: Parts, asker: Owner) -> Response:
+    """`blindsight ledger verify --file` checks it without the database."""
+    disposition = {"Content-Disposition": 'attachment; filename="ledger.json"'}
+    return Response(
+        to_json(_visible(workbench, asker)), media_type="application/json", headers=disposition
+    )
+
+
+def accounts_of(workbench: Workbench, asker: Identity) -> list[Account]:
+    """What an asker may see."""
+    return [
+        _account(balance) for ledger in _visible(workbench, asker) for balance in ledger.balances()
+    ]
+
+
+def _visible(workbench: Workbench, asker: Identity) -> list[Ledger]:
+    try:
+        names = accounts_in(workbench.settings.ledger_place)
+    except LedgerError:  # nothing was ever granted, so there is no ledger yet
+        return []
+    if asker.role != "owner":
+        names = [name for name in names if name == account_name(asker)]
+    return [workbench.budgets.named(name) for name in names]
+
+
+def _account(balance: Balance) -> Account:
+    return Account(
+        dataset=balance.dataset,
+        unit=balance.unit,
+        neighbours=balance.neighbours,
+        budget=balance.budget.epsilon,
+        spent=balance.spent.epsilon,
+        remaining=balance.remaining.epsilon,
+        closed=balance.closed,
+    )

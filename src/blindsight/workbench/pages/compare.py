@@ -81,18 +81,20 @@ def next_pair(dataset: DataSetId, workbench: Parts, asker: Owner) -> Pair:
 )
 def answer(dataset: DataSetId, order: Answer, workbench: Parts, asker: Owner) -> Pair:
     """Kept in the vault; nothing leaves."""
-    one = scanned(workbench, dataset, least=2)
-    known = {photo.id for photo in workbench.datasets.photos(one)}
+    data_set = scanned(workbench, dataset, least=2)
+    known = {photo.id for photo in workbench.datasets.photos(data_set)}
     if not {order.one, order.other} <= known or order.one == order.other:
         raise Problem("not_found")
     with _writing:
-        answers = _answers(workbench.datasets, one)
+        answers = _answers(workbench.datasets, data_set)
         if order.says == "undo":
             answers = answers[:-1]
         else:
             answers.append([order.one, order.other, order.says])
-        write_atomically(workbench.datasets.vault(one) / "pairs.json", json.dumps(answers).encode())
-    return _next(workbench.datasets, one)
+        write_atomically(
+            workbench.datasets.vault(data_set) / "pairs.json", json.dumps(answers).encode()
+        )
+    return _next(workbench.datasets, data_set)
 
 
 @router.post(
@@ -103,51 +105,51 @@ def answer(dataset: DataSetId, order: Answer, workbench: Parts, asker: Owner) ->
 )
 def learn(dataset: DataSetId, workbench: Parts, asker: Owner) -> Next:
     """Charged once, per pair, per photo and per person, before anything is learned."""
-    one = scanned(workbench, dataset, least=2)
-    if len(_said(_answers(workbench.datasets, one))) < LEAST:
+    data_set = scanned(workbench, dataset, least=2)
+    if len(_said(_answers(workbench.datasets, data_set))) < LEAST:
         raise Problem("conflict")
     ledger, due = (
-        workbench.budgets.named(one.account, create=True),
-        {cost.unit: cost for cost in prices(one)},
+        workbench.budgets.named(data_set.account, create=True),
+        {cost.unit: cost for cost in prices(data_set)},
     )
     left = {balance.unit: balance.remaining.epsilon for balance in ledger.balances()}
-    if _bar(workbench, one).left < EPSILON or any(
+    if _bar(workbench, data_set).left < EPSILON or any(
         left.get(unit, math.inf) < cost.epsilon for unit, cost in due.items()
     ):
         raise Problem("budget")
-    order = {"dataset": one.id, "release": secrets.token_hex(6)}
+    order = {"dataset": data_set.id, "release": secrets.token_hex(6)}
     job = workbench.jobs.add("compare", order, asker.name)
-    return Next(next=f"/compare?dataset={one.id}", job=job["id"])
+    return Next(next=f"/compare?dataset={data_set.id}", job=job["id"])
 
 
-def run(arguments: dict[str, Any], place: JobContext) -> dict[str, Any]:
+def run(arguments: dict[str, Any], job: JobContext) -> dict[str, Any]:
     """Learn with a fifth of the pairs kept aside, and see how often the answers to those are met,
     before and after.
     """
     from blindsight.metric import DPPMetric
 
-    datasets = DataSets(place.settings)
-    one = datasets.get(arguments["dataset"])
-    place.say(0, 3, "reading your answers")
-    where = {photo.id: i for i, photo in enumerate(datasets.photos(one))}
-    said = _said(_answers(datasets, one))
+    datasets = DataSets(job.settings)
+    data_set = datasets.get(arguments["dataset"])
+    job.say(0, 3, "reading your answers")
+    where = {photo.id: i for i, photo in enumerate(datasets.photos(data_set))}
+    said = _said(_answers(datasets, data_set))
     pairs = np.array([[where[a], where[b]] for a, b, _ in said if a in where and b in where])
     labels = np.array([word == "same" for a, b, word in said if a in where and b in where])
-    points = columns(rows_of(datasets, one), _COLUMNS)
+    points = columns(rows_of(datasets, data_set), _COLUMNS)
     aside = np.random.default_rng(len(pairs)).permutation(len(pairs))
     held, used = aside[: len(aside) // 5], aside[len(aside) // 5 :]
-    used = used[_few(pairs[used], _owners(datasets, one))]
-    place.say(1, 3, "learning, with noise for each pair")
+    used = used[_few(pairs[used], _owners(datasets, data_set))]
+    job.say(1, 3, "learning, with noise for each pair")
     metric = DPPMetric(epsilon=EPSILON, unit="pair", preprocessor=points)
-    with Ledger(place.settings.ledger_place, dataset=one.account) as ledger:
+    with Ledger(job.settings.ledger_place, dataset=data_set.account) as ledger:
         if not any(balance.unit == "pair" for balance in ledger.balances()):
             ledger.grant(_price(BUDGET), what="budget for answers, set by you")
         # Under the release's own number: run again after a crash, it is paid already.
-        ledger.charge(prices(one), what="way to compare", key=arguments["release"])
+        ledger.charge(prices(data_set), what="way to compare", key=arguments["release"])
     release = Release(
         arguments["release"],
         "metric",
-        datasets.named(one, "compare", EPSILON, arguments["release"]),
+        datasets.named(data_set, "compare", EPSILON, arguments["release"]),
         EPSILON,
         len(used),
         today(),
@@ -163,9 +165,9 @@ def run(arguments: dict[str, Any], place: JobContext) -> dict[str, Any]:
             metric.fit(pairs[used], labels[used])
         folder.mkdir(parents=True, exist_ok=True)
         metric.save(folder / "metric.safetensors")
-    place.say(2, 3, "comparing before and after")
+    job.say(2, 3, "comparing before and after")
     (folder / "card.txt").write_text(metric.guarantee_.card() + "\n", encoding="utf-8")
-    datasets.keep_release(one, release)
+    datasets.keep_release(data_set, release)
     after = np.asarray(metric.transform(points))
     found = {
         "pairs": len(used),
@@ -173,9 +175,9 @@ def run(arguments: dict[str, Any], place: JobContext) -> dict[str, Any]:
         "before": _met(points, pairs[used], labels[used], pairs[held], labels[held]),
         "after": _met(after, pairs[used], labels[used], pairs[held], labels[held]),
         "when": today(),
-        "film": _film([photo.id for photo in datasets.photos(one)], points, after),
+        "film": _film([photo.id for photo in datasets.photos(data_set)], points, after),
     }
-    write_atomically(datasets.vault(one) / "compared.json", json.dumps(found).encode())
+    write_atomically(datasets.vault(data_set) / "compared.json", json.dumps(found).encode())
     return found
 
 
@@ -185,11 +187,11 @@ def _price(epsilon: float) -> Cost:
     )
 
 
-def prices(one: DataSet) -> tuple[Cost, ...]:
+def prices(data_set: DataSet) -> tuple[Cost, ...]:
     """What one learning costs per pair, and per photo and person: replaced, they take pairs away
     and bring new ones.
     """
-    units: tuple[Unit, ...] = ("record", "person") if one.most else ("record",)
+    units: tuple[Unit, ...] = ("record", "person") if data_set.most else ("record",)
     return (_price(EPSILON), *(replace(_six_pairs(), unit=unit) for unit in units))
 
 
@@ -205,14 +207,14 @@ def _six_pairs() -> Cost:
     )
 
 
-def _owners(datasets: DataSets, one: DataSet) -> list[set[str]]:
+def _owners(datasets: DataSets, data_set: DataSet) -> list[set[str]]:
     """Who is protected on each photo: its persons, or the photo itself."""
-    if not one.most:
-        return [{photo.id} for photo in datasets.photos(one)]
+    if not data_set.most:
+        return [{photo.id} for photo in datasets.photos(data_set)]
     persons: dict[str, set[str]] = {}
-    for photo in vault_of(datasets, one).photos().values():
+    for photo in vault_of(datasets, data_set).photos().values():
         persons.setdefault(photo.record, set()).add(photo.person)
-    return [persons[photo.id] for photo in datasets.photos(one)]
+    return [persons[photo.id] for photo in datasets.photos(data_set)]
 
 
 def _few(pairs: NDArray[Any], owners: list[set[str]]) -> list[int]:
@@ -254,39 +256,48 @@ def _film(ids: list[str], before: NDArray[Any], after: NDArray[Any]) -> dict[str
 
 
 def _page(request: Request, workbench: Workbench, dataset: str | None) -> Response:
-    context: dict[str, Any] = {"title": "Compare", "sets": [], "one": None}
+    context: dict[str, Any] = {"title": "Compare", "sets": [], "data_set": None}
     if request.state.identity is not None:
-        sets, one = chosen(workbench, dataset)
-        context |= {"sets": sets, "one": one, "least": LEAST, "wanted": WANTED, "epsilon": EPSILON}
-        if one is not None:
-            bar, path = _bar(workbench, one), workbench.datasets.vault(one) / "compared.json"
-            context["job"] = workbench.jobs.under_way("compare", dataset=one.id)
+        sets, data_set = chosen(workbench, dataset)
+        context |= {
+            "sets": sets,
+            "data_set": data_set,
+            "least": LEAST,
+            "wanted": WANTED,
+            "epsilon": EPSILON,
+        }
+        if data_set is not None:
+            bar, path = (
+                _bar(workbench, data_set),
+                workbench.datasets.vault(data_set) / "compared.json",
+            )
+            context["job"] = workbench.jobs.under_way("compare", dataset=data_set.id)
             context["last"] = json.loads(path.read_bytes()) if path.exists() else None
-            context |= {"each": prices(one)[-1].epsilon, "most": MOST, "who": one.unit}
+            context |= {"each": prices(data_set)[-1].epsilon, "most": MOST, "who": data_set.unit}
             context["bar"] = bar
             context["strip"] = Strip(
                 leaves="After learning: one table of weights. Never a pair, never a photo.",
                 stays="The photos and every answer you give.",
                 promised=f"ε {plain(EPSILON)}",
                 proven=f"ε {plain(EPSILON)}",
-                attacked=reached(one, "metric"),
+                attacked=reached(data_set, "metric"),
                 says="per answered pair, for one learning; smaller is safer",
                 bar=bar,
                 note="Answering is free; learning costs "
-                f"{plain(EPSILON)} per pair and {plain(context['each'])} per {one.unit}.",
+                f"{plain(EPSILON)} per pair and {plain(context['each'])} per {data_set.unit}.",
             )
     return render(request, workbench, "compare.html", context)
 
 
-def _bar(workbench: Workbench, one: DataSet) -> Bar:
-    ledger = workbench.budgets.named(one.account, create=True)
+def _bar(workbench: Workbench, data_set: DataSet) -> Bar:
+    ledger = workbench.budgets.named(data_set.account, create=True)
     if not any(balance.unit == "pair" for balance in ledger.balances()):
         return Bar(BUDGET, 0.0, "pair")
     return bar_of(ledger.balance("pair"))
 
 
-def _answers(datasets: DataSets, one: DataSet) -> list[list[str]]:
-    path = datasets.vault(one) / "pairs.json"
+def _answers(datasets: DataSets, data_set: DataSet) -> list[list[str]]:
+    path = datasets.vault(data_set) / "pairs.json"
     return json.loads(path.read_bytes()) if path.exists() else []
 
 
@@ -294,11 +305,11 @@ def _said(answers: list[list[str]]) -> list[list[str]]:
     return [row for row in answers if row[2] != "unsure"]
 
 
-def _next(datasets: DataSets, one: DataSet) -> Pair:
-    photos, answers = datasets.photos(one), _answers(datasets, one)
+def _next(datasets: DataSets, data_set: DataSet) -> Pair:
+    photos, answers = datasets.photos(data_set), _answers(datasets, data_set)
     done = {frozenset(row[:2]) for row in answers}
     rng = np.random.default_rng()
-    rows = points_of(datasets, one)
+    rows = points_of(datasets, data_set)
     first = second = 0
     for _ in range(40):
         first, second = (int(row) for row in rng.integers(len(photos), size=2))

@@ -68,9 +68,11 @@ def thumbnail(
 
 def _home(request: Request, workbench: Workbench) -> Response:
     sets = workbench.datasets.listed() if request.state.identity is not None else []
-    shown = [_card(workbench, one) for one in sets]
-    newest = max((r for one in sets for r in one.releases), key=lambda r: r.made, default=None)
-    owner = next((one for one in sets if newest in one.releases), None)
+    shown = [_card(workbench, data_set) for data_set in sets]
+    newest = max(
+        (r for data_set in sets for r in data_set.releases), key=lambda r: r.made, default=None
+    )
+    owner = next((data_set for data_set in sets if newest in data_set.releases), None)
     context: dict[str, Any] = {
         "title": "Your images",
         "menu_word": "Home",
@@ -84,28 +86,29 @@ def _home(request: Request, workbench: Workbench) -> Response:
     return render(request, workbench, "home.html", context)
 
 
-def _card(workbench: Workbench, one: DataSet) -> dict[str, Any]:
-    last = max((r for r in one.releases if r.attack), key=lambda r: r.attack["when"], default=None)  # type: ignore[index]
+def _card(workbench: Workbench, data_set: DataSet) -> dict[str, Any]:
+    attacked = [release for release in data_set.releases if release.attack is not None]
+    last = max(attacked, key=lambda release: release.attack["when"], default=None)  # type: ignore[index]
     return {
-        "set": one,
-        "bar": budget_of(workbench, one),
-        "spent": _spent(workbench, one),
-        "film": workbench.datasets.photos(one)[:6],
-        "releases": sorted(one.releases, key=lambda r: r.made),
+        "set": data_set,
+        "bar": budget_of(workbench, data_set),
+        "spent": _spent(workbench, data_set),
+        "film": workbench.datasets.photos(data_set)[:6],
+        "releases": sorted(data_set.releases, key=lambda r: r.made),
         "attacked": last,
         "waiting": [
             r
-            for r in one.releases
+            for r in data_set.releases
             if r.kind == "search" and not r.attack and r.photos >= LEAST_ATTACKED
         ],
     }
 
 
-def _spent(workbench: Workbench, one: DataSet) -> str:
+def _spent(workbench: Workbench, data_set: DataSet) -> str:
     """What the budget went into, in the order of the books."""
     sums: dict[str, float] = {}
-    for entry in workbench.budgets.named(one.account, create=True).entries():
-        if entry.kind == "charge" and entry.unit == ("person" if one.most else "record"):
+    for entry in workbench.budgets.named(data_set.account, create=True).entries():
+        if entry.kind == "charge" and entry.unit == ("person" if data_set.most else "record"):
             name = what_was_paid(entry.what)[1]
             sums[name] = sums.get(name, 0.0) + entry.amount.epsilon
     return ", ".join(f"{price_of(epsilon)} on {name}" for name, epsilon in sums.items())
@@ -124,23 +127,23 @@ def what_was_paid(words: str) -> tuple[str, str]:
     return found or (words[:1].upper() + words[1:], words)
 
 
-def open_account(workbench: Workbench, one: DataSet) -> None:
+def open_account(workbench: Workbench, data_set: DataSet) -> None:
     """A new data set's budget, before any photo is looked at."""
-    ledger, settings = workbench.budgets.named(one.account, create=True), workbench.settings
+    ledger, settings = workbench.budgets.named(data_set.account, create=True), workbench.settings
     ledger.grant(
         Cost(epsilon=settings.photo_budget, delta=1e-3, unit="record"), what="budget set by you"
     )
-    if one.most:
+    if data_set.most:
         ledger.grant(
             Cost(epsilon=settings.person_budget, delta=1e-3, unit="person"),
             what="budget set by you",
         )
 
 
-def budget_of(workbench: Workbench, one: DataSet, *, this: float = 0.0) -> Bar:
+def budget_of(workbench: Workbench, data_set: DataSet, *, this: float = 0.0) -> Bar:
     """Where the data set's account stands."""
-    ledger = workbench.budgets.named(one.account, create=True)
-    return bar_of(ledger.balance("person" if one.most else "record"), this=this)
+    ledger = workbench.budgets.named(data_set.account, create=True)
+    return bar_of(ledger.balance("person" if data_set.most else "record"), this=this)
 
 
 def chosen(
@@ -148,17 +151,21 @@ def chosen(
 ) -> tuple[list[DataSet], DataSet | None]:
     """The data sets that a page can work on, and the one that was asked for (or the newest)."""
     sets = [
-        one for one in workbench.datasets.listed() if one.scanned and (one.releases or not released)
+        data_set
+        for data_set in workbench.datasets.listed()
+        if data_set.scanned and (data_set.releases or not released)
     ]
-    found = next((one for one in sets if one.id == number), None)
+    found = next((data_set for data_set in sets if data_set.id == number), None)
     if number is not None and found is None:
         raise Problem("not_found")
     return sets, found or next(iter(sets), None)
 
 
-def reached(one: DataSet, kind: str) -> str:
+def reached(data_set: DataSet, kind: str) -> str:
     """How much of what is promised the last attack on the newest release of a kind has reached."""
-    newest = max((r for r in one.releases if r.kind == kind), key=lambda r: r.made, default=None)
+    newest = max(
+        (r for r in data_set.releases if r.kind == kind), key=lambda r: r.made, default=None
+    )
     return (
         f"≥ {plain(newest.attack['epsilon'])}"
         if newest is not None and newest.attack
@@ -167,7 +174,11 @@ def reached(one: DataSet, kind: str) -> str:
 
 
 def search_strip(
-    workbench: Workbench, one: DataSet, epsilon: float, attack: dict[str, Any] | None, note: str
+    workbench: Workbench,
+    data_set: DataSet,
+    epsilon: float,
+    attack: dict[str, Any] | None,
+    note: str,
 ) -> Strip:
     """What is said of a search index, on the pages that use one."""
     reached = f"≥ {plain(attack['epsilon'])}" if attack and attack.get("epsilon") else "not yet"
@@ -179,6 +190,6 @@ def search_strip(
         proven=f"ε {plain(epsilon)}",
         attacked=reached,
         says="per photo, for the index; smaller is safer",
-        bar=budget_of(workbench, one),
+        bar=budget_of(workbench, data_set),
         note=note,
     )

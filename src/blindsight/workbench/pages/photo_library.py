@@ -63,7 +63,7 @@ _WORDS = {
 }
 
 
-def scan(datasets: DataSets, one: DataSet, say: Say) -> DataSet:
+def scan(datasets: DataSets, data_set: DataSet, say: Say) -> DataSet:
     """Read every photo once: thumbnails and features into the vault, and a list of what could not
     be read.
     """
@@ -71,10 +71,10 @@ def scan(datasets: DataSets, one: DataSet, say: Say) -> DataSet:
     from blindsight.encoders import feature_recipe
     from blindsight.index.encoder import default_features
 
-    folder, features = Path(one.source), default_features()
+    folder, features = Path(data_set.source), default_features()
     recipe = feature_recipe(features)
-    shown = _dropped_names(datasets, one)
-    found, nobodys = _recognised(datasets, one)
+    shown = _dropped_names(datasets, data_set)
+    found, nobodys = _recognised(datasets, data_set)
     records = found.records
     photos: list[Photo] = []
     refused = [(shown.get(name, name), _why(why, name)) for name, why in found.refused]
@@ -90,7 +90,7 @@ def scan(datasets: DataSets, one: DataSet, say: Say) -> DataSet:
             refused.append((name, _why(str(error), names[0])))
             continue
         photos.append(Photo(record, name))
-        keep_thumbnail(pixels, datasets.thumbnail(one, record))
+        keep_thumbnail(pixels, datasets.thumbnail(data_set, record))
         waiting.append(to_rgb(pixels, recipe.size))
         if len(waiting) == _BATCH:
             blocks.append(recipe.rows(np.stack(waiting)).astype(np.float32))
@@ -101,7 +101,7 @@ def scan(datasets: DataSets, one: DataSet, say: Say) -> DataSet:
     # dates.
     order = sorted(range(len(photos)), key=lambda i: photos[i].id)
     rows = np.concatenate(blocks)[order] if blocks else np.zeros((0, 1), np.float32)
-    vault = datasets.vault(one)
+    vault = datasets.vault(data_set)
     storage.save(
         vault / "features.safetensors", kind="workbench-features", arrays={"rows": rows}, fields={}
     )
@@ -112,17 +112,21 @@ def scan(datasets: DataSets, one: DataSet, say: Say) -> DataSet:
     storage.write_atomically(vault / "coding.json", json.dumps(says).encode())
     read = {photo.id for photo in photos}
     people = (
-        len({photo.person for photo in found.photos if photo.record in read}) if one.most else 0
+        len({photo.person for photo in found.photos if photo.record in read})
+        if data_set.most
+        else 0
     )
-    known = replace(datasets.get(one.id), photos=len(photos), refused=tuple(refused), people=people)
+    known = replace(
+        datasets.get(data_set.id), photos=len(photos), refused=tuple(refused), people=people
+    )
     return datasets.save(replace(known, scanned=True, features=features))
 
 
-def rows_of(datasets: DataSets, one: DataSet) -> NDArray[np.float32]:
+def rows_of(datasets: DataSets, data_set: DataSet) -> NDArray[np.float32]:
     """The photos' features, in the order of `datasets.photos`; read once while the file stays as it
     is.
     """
-    path = datasets.vault(one) / "features.safetensors"
+    path = datasets.vault(data_set) / "features.safetensors"
     return _rows(path, path.stat().st_mtime_ns)
 
 
@@ -133,9 +137,9 @@ def _rows(path: Path, _changed: int) -> NDArray[np.float32]:
     return rows
 
 
-def points_of(datasets: DataSets, one: DataSet) -> NDArray[np.float32]:
+def points_of(datasets: DataSets, data_set: DataSet) -> NDArray[np.float32]:
     """The photos' features as directions, computed once while they stay as they are."""
-    path = datasets.vault(one) / "features.safetensors"
+    path = datasets.vault(data_set) / "features.safetensors"
     return _points(path, path.stat().st_mtime_ns)
 
 
@@ -223,16 +227,16 @@ def word_point(made: PhotoEncoder, words: str) -> NDArray[np.float32]:
     return found
 
 
-def codings(datasets: DataSets, one: DataSet) -> list[Coding]:
+def codings(datasets: DataSets, data_set: DataSet) -> list[Coding]:
     """What codes would say at each budget on offer, as the scan left it."""
     return [
         Coding(**fields)
-        for fields in json.loads((datasets.vault(one) / "coding.json").read_bytes())
+        for fields in json.loads((datasets.vault(data_set) / "coding.json").read_bytes())
     ]
 
 
 def release_photos(
-    datasets: DataSets, one: DataSet, release: Release, ledger: Ledger, say: Say
+    datasets: DataSets, data_set: DataSet, release: Release, ledger: Ledger, say: Say
 ) -> DataSet:
     """Charge once, then release each photo's code under its random number; continued where a crash
     stopped it.
@@ -246,16 +250,16 @@ def release_photos(
     )
     from blindsight.index.sync import charge, sync_release
 
-    folder, vault = datasets.folder(release), vault_of(datasets, one)
-    say(0, one.photos, "learning the model from public data")
-    recipe = _recipe(release.epsilon, one.features)
+    folder, vault = datasets.folder(release), vault_of(datasets, data_set)
+    say(0, data_set.photos, "learning the model from public data")
+    recipe = _recipe(release.epsilon, data_set.features)
     made = encoder_in_vault(vault, recipe, make_encoder, load_encoder)
-    guarantee = folder_guarantee(made.guarantee, names="random", most=one.most)
+    guarantee = folder_guarantee(made.guarantee, names="random", most=data_set.most)
     law = mechanism_id(made, guarantee)
     number = vault.release_of(law)
     charge(guarantee, vault, number, ledger)
     place = ReleaseFolder.find(folder) or ReleaseFolder(
-        folder, recipe.to_fields(), vault.number, number, most=one.most
+        folder, recipe.to_fields(), vault.number, number, most=data_set.most
     )
     folder.mkdir(parents=True, exist_ok=True)
     place.write()
@@ -264,15 +268,17 @@ def release_photos(
     def step(done: int, total: int) -> None:
         say(done, total, f"protecting {done:,} of {total:,} photos")
 
-    found, _ = _recognised(datasets, one)
+    found, _ = _recognised(datasets, data_set)
     # Those that were read and shown: one that cannot be must not take a place among those that a
     # person may give.
-    read = {photo.id for photo in datasets.photos(one)}
+    read = {photo.id for photo in datasets.photos(data_set)}
     found = replace(found, photos=tuple(photo for photo in found.photos if photo.record in read))
-    done = sync_release(place, Path(one.source), found, vault, made, guarantee, law, progress=step)
+    done = sync_release(
+        place, Path(data_set.source), found, vault, made, guarantee, law, progress=step
+    )
     (folder / "card.txt").write_text(_card(release, made, guarantee, done.stored), encoding="utf-8")
     return datasets.keep_release(
-        one, replace(release, photos=done.stored, left_out=done.left_out, made=today())
+        data_set, replace(release, photos=done.stored, left_out=done.left_out, made=today())
     )
 
 
@@ -294,14 +300,14 @@ def released_cells(
     return ids, np.concatenate(cells) if cells else np.zeros(0, np.int64), made
 
 
-def vault_of(datasets: DataSets, one: DataSet) -> Vault:
+def vault_of(datasets: DataSets, data_set: DataSet) -> Vault:
     """The data set's secret key, and which photo is which record."""
     from blindsight.privacy.vault import Vault
 
-    return Vault.open_or_create(datasets.vault(one) / "vault")
+    return Vault.open_or_create(datasets.vault(data_set) / "vault")
 
 
-def _recognised(datasets: DataSets, one: DataSet) -> tuple[Scan, list[str]]:
+def _recognised(datasets: DataSets, data_set: DataSet) -> tuple[Scan, list[str]]:
     """The photos of the folder by what they show: copies are one record, and a moved photo is the
     same.
 
@@ -311,29 +317,31 @@ def _recognised(datasets: DataSets, one: DataSet) -> tuple[Scan, list[str]]:
     from blindsight.data.reading import SUFFIXES
     from blindsight.index.release_folder import photo_names, scan
 
-    folder = Path(one.source)
-    hidden = () if one.dropped else (datasets.settings.state,)
+    folder = Path(data_set.source)
+    hidden = () if data_set.dropped else (datasets.settings.state,)
     names = list(photo_names(folder, SUFFIXES, leave_out=hidden))[: datasets.settings.drop_files]
-    if not one.most:
-        return scan(folder, names, vault_of(datasets, one)), []
-    whose = _persons(datasets, one, names)
+    if not data_set.most:
+        return scan(folder, names, vault_of(datasets, data_set)), []
+    whose = _persons(datasets, data_set, names)
     known = [name for name in names if name in whose]
-    return scan(folder, known, vault_of(datasets, one), persons=whose), [
+    return scan(folder, known, vault_of(datasets, data_set), persons=whose), [
         name for name in names if name not in whose
     ]
 
 
-def _persons(datasets: DataSets, one: DataSet, names: list[str]) -> dict[str, str]:
+def _persons(datasets: DataSets, data_set: DataSet, names: list[str]) -> dict[str, str]:
     """Whose each photo is; dropped files lie under numbers, so the folders are those of the names
     they came with.
     """
     from blindsight.index.release_folder import persons_of
 
-    folder = Path(one.source)
-    if one.dropped:
-        shown = _dropped_names(datasets, one)
+    folder = Path(data_set.source)
+    if data_set.dropped:
+        shown = _dropped_names(datasets, data_set)
         return {name: shown[name].partition("/")[0] for name in names if "/" in shown.get(name, "")}
-    rule = one.person if one.person in ("folder", "dicom") else str(folder / one.person)
+    rule = (
+        data_set.person if data_set.person in ("folder", "dicom") else str(folder / data_set.person)
+    )
     return persons_of(folder, names, rule, all_known=False)
 
 
@@ -394,7 +402,7 @@ def _why(words: str, name: str) -> str:
     return words.rstrip(".")
 
 
-def _dropped_names(datasets: DataSets, one: DataSet) -> dict[str, str]:
+def _dropped_names(datasets: DataSets, data_set: DataSet) -> dict[str, str]:
     """Files of a drop lie under numbers; these are the names they came with."""
-    path = datasets.vault(one) / "names.json"
-    return json.loads(path.read_bytes()) if one.dropped and path.exists() else {}
+    path = datasets.vault(data_set) / "names.json"
+    return json.loads(path.read_bytes()) if data_set.dropped and path.exists() else {}

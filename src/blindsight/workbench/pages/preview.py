@@ -40,44 +40,44 @@ _MOST_PUBLIC = 1000
 _ASKED = 60
 
 
-def look_at_own(datasets: DataSets, one: DataSet, say: Say) -> None:
+def look_at_own(datasets: DataSets, data_set: DataSet, say: Say) -> None:
     """Measure on these very photos; the caller writes down that the owner looked."""
-    rows = rows_of(datasets, one)
-    photos = datasets.photos(one)
-    found = _look(rows, kinds(datasets, one, rows)[0], one.features, say)
+    rows = rows_of(datasets, data_set)
+    photos = datasets.photos(data_set)
+    found = _look(rows, kinds(datasets, data_set, rows)[0], data_set.features, say)
     _name(found, [photo.id for photo in photos])
-    storage.write_atomically(_place(datasets, one, "own"), json.dumps(found).encode())
+    storage.write_atomically(_place(datasets, data_set, "own"), json.dumps(found).encode())
 
 
-def look_at_public(datasets: DataSets, one: DataSet, say: Say) -> None:
+def look_at_public(datasets: DataSets, data_set: DataSet, say: Say) -> None:
     """Measure on public photos, where there are some on this machine: epsilon can be chosen before
     looking.
     """
-    public = _public(datasets.settings.public, Path(one.source))
+    public = _public(datasets.settings.public, Path(data_set.source))
     if public is None:
         return
     say(0, len(public.shows), f"reading public photos of {public.name}")
-    rows = _public_rows(datasets, public, one.features, say)
-    found = _look(rows, public.shows, one.features, say)
+    rows = _public_rows(datasets, public, data_set.features, say)
+    found = _look(rows, public.shows, data_set.features, say)
     ids = [
         hashlib.sha256(f"public {public.name} {i}".encode()).hexdigest()[:32]
         for i in range(len(rows))
     ]
     for row in {row for each in found.values() for row, _ in each["film"]}:
-        keep_thumbnail(public.read(row), datasets.thumbnail(one, ids[row]))
+        keep_thumbnail(public.read(row), datasets.thumbnail(data_set, ids[row]))
     _name(found, ids)
     found["public"] = {"name": public.name, "photos": len(rows)}
-    storage.write_atomically(_place(datasets, one, "public"), json.dumps(found).encode())
+    storage.write_atomically(_place(datasets, data_set, "public"), json.dumps(found).encode())
 
 
-def seen(datasets: DataSets, one: DataSet, where: str) -> dict[str, Any] | None:
+def seen(datasets: DataSets, data_set: DataSet, where: str) -> dict[str, Any] | None:
     """What was measured on "own" or on "public" photos; None where nothing was."""
-    path = _place(datasets, one, where)
+    path = _place(datasets, data_set, where)
     return json.loads(path.read_bytes()) if path.exists() else None
 
 
-def _place(datasets: DataSets, one: DataSet, where: str) -> Path:
-    return datasets.vault(one) / f"preview-{where}.json"
+def _place(datasets: DataSets, data_set: DataSet, where: str) -> Path:
+    return datasets.vault(data_set) / f"preview-{where}.json"
 
 
 def _look(rows: NDArray[Any], shows: NDArray[np.int64], features: str, say: Say) -> dict[str, Any]:
@@ -163,15 +163,17 @@ def _public_rows(
     return rows
 
 
-def kinds(datasets: DataSets, one: DataSet, rows: NDArray[Any]) -> tuple[NDArray[np.int64], bool]:
+def kinds(
+    datasets: DataSets, data_set: DataSet, rows: NDArray[Any]
+) -> tuple[NDArray[np.int64], bool]:
     """What each photo shows: by the folders it lies in where there are several, else as the public
     network sees it.
     """
-    folders = [photo.name.rpartition("/")[0] for photo in datasets.photos(one)]
+    folders = [photo.name.rpartition("/")[0] for photo in datasets.photos(data_set)]
     names, found = np.unique(folders, return_inverse=True)
-    if one.person != "folder" and 2 <= len(names) <= len(folders) // 2:
+    if data_set.person != "folder" and 2 <= len(names) <= len(folders) // 2:
         return found.astype(np.int64), True
-    return book_of(encoder(4.0, one.features)).assign(rows).astype(np.int64), False
+    return book_of(encoder(4.0, data_set.features)).assign(rows).astype(np.int64), False
 
 
 def measure(

@@ -144,10 +144,10 @@ def take_folder(order: Folder, workbench: Parts, asker: Owner) -> Next:
     """Every photo under it is read once, here; nothing is released."""
     folder = workbench.datasets.allowed(order.folder)
     person, most = order.rule(folder)
-    one = workbench.datasets.add(order.name or folder.name, folder, person=person, most=most)
-    open_account(workbench, one)
-    job = workbench.jobs.add("protect", {"step": "scan", "dataset": one.id}, asker.name)
-    return Next(next=f"/protect/{one.id}", job=job["id"])
+    data_set = workbench.datasets.add(order.name or folder.name, folder, person=person, most=most)
+    open_account(workbench, data_set)
+    job = workbench.jobs.add("protect", {"step": "scan", "dataset": data_set.id}, asker.name)
+    return Next(next=f"/protect/{data_set.id}", job=job["id"])
 
 
 @router.post(
@@ -163,9 +163,9 @@ def take_name(order: Name, workbench: Parts, asker: Owner) -> Next:
             "invalid"
         )  # a drop's files come without a table, and their headers stay behind
     person, most = order.rule(None)
-    one = workbench.datasets.add(order.name, None, person=person, most=most)
-    open_account(workbench, one)
-    return Next(next=f"/protect/{one.id}", job=None)
+    data_set = workbench.datasets.add(order.name, None, person=person, most=most)
+    open_account(workbench, data_set)
+    return Next(next=f"/protect/{data_set.id}", job=None)
 
 
 @router.post(
@@ -180,8 +180,8 @@ async def take_drop(
     """Each is opened by a confined process; what is kept is its pixels, at most 512 on a side, in
     the vault.
     """
-    one = workbench.datasets.get(dataset)
-    if not one.dropped or one.scanned:
+    data_set = workbench.datasets.get(dataset)
+    if not data_set.dropped or data_set.scanned:
         raise Problem("conflict")
     taken = refused = 0
     name = unquote(request.headers.get("x-file-name", "photo"))[:200]
@@ -189,7 +189,7 @@ async def take_drop(
         if pixels is None:
             refused += 1
         else:
-            await workbench.ledger_lane.run(_store, workbench.datasets, one, file, pixels)
+            await workbench.ledger_lane.run(_store, workbench.datasets, data_set, file, pixels)
             taken += 1
     return Dropped(taken=taken, refused=refused)
 
@@ -202,9 +202,9 @@ async def take_drop(
 )
 def start_scan(dataset: DataSetId, workbench: Parts, asker: Owner) -> Next:
     """Once all were dropped, or after a folder changed."""
-    one = workbench.datasets.get(dataset)
-    job = workbench.jobs.add("protect", {"step": "scan", "dataset": one.id}, asker.name)
-    return Next(next=f"/protect/{one.id}", job=job["id"])
+    data_set = workbench.datasets.get(dataset)
+    job = workbench.jobs.add("protect", {"step": "scan", "dataset": data_set.id}, asker.name)
+    return Next(next=f"/protect/{data_set.id}", job=job["id"])
 
 
 @router.post(
@@ -215,10 +215,10 @@ def start_scan(dataset: DataSetId, workbench: Parts, asker: Owner) -> Next:
 )
 def look(dataset: DataSetId, workbench: Parts, asker: Owner) -> Next:
     """Stays here; from then on cards say that epsilon was chosen after looking."""
-    one = scanned(workbench, dataset, least=1)
-    workbench.datasets.save(replace(one, looked=True))
-    job = workbench.jobs.add("protect", {"step": "look", "dataset": one.id}, asker.name)
-    return Next(next=f"/protect/{one.id}?look=own", job=job["id"])
+    data_set = scanned(workbench, dataset, least=1)
+    workbench.datasets.save(replace(data_set, looked=True))
+    job = workbench.jobs.add("protect", {"step": "look", "dataset": data_set.id}, asker.name)
+    return Next(next=f"/protect/{data_set.id}?look=own", job=job["id"])
 
 
 @router.post(
@@ -229,18 +229,18 @@ def look(dataset: DataSetId, workbench: Parts, asker: Owner) -> Next:
 )
 def release(dataset: DataSetId, order: Choice, workbench: Parts, asker: Owner) -> Next:
     """Charged once, before anything is made; it goes on after a restart."""
-    one = scanned(workbench, dataset, least=1)
-    if one.price(order.epsilon) > budget_of(workbench, one).left or order.epsilon > _photo_left(
-        workbench, one
-    ):
+    data_set = scanned(workbench, dataset, least=1)
+    if data_set.price(order.epsilon) > budget_of(
+        workbench, data_set
+    ).left or order.epsilon > _photo_left(workbench, data_set):
         raise Problem("budget")
     number = secrets.token_hex(6)
-    folder = workbench.datasets.named(one, "search", order.epsilon, number)
-    made = Release(number, "search", folder, order.epsilon, 0, today(), one.looked)
+    folder = workbench.datasets.named(data_set, "search", order.epsilon, number)
+    made = Release(number, "search", folder, order.epsilon, 0, today(), data_set.looked)
     job = workbench.jobs.add(
-        "protect", {"step": "release", "dataset": one.id, "release": asdict(made)}, asker.name
+        "protect", {"step": "release", "dataset": data_set.id, "release": asdict(made)}, asker.name
     )
-    return Next(next=f"/protect/{one.id}/{made.id}", job=job["id"])
+    return Next(next=f"/protect/{data_set.id}/{made.id}", job=job["id"])
 
 
 @router.get(
@@ -257,26 +257,28 @@ def card(dataset: DataSetId, release: DataSetId, workbench: Parts, asker: Owner)
     return FileResponse(path, media_type="text/plain", filename="card.txt")
 
 
-def run(arguments: dict[str, Any], place: JobContext) -> dict[str, Any]:
+def run(arguments: dict[str, Any], job: JobContext) -> dict[str, Any]:
     """One step in the background: read, measure, or release."""
-    datasets = DataSets(place.settings)
-    one = datasets.get(arguments["dataset"])
+    datasets = DataSets(job.settings)
+    data_set = datasets.get(arguments["dataset"])
     if arguments["step"] == "scan":
-        one = scan(datasets, one, place.say)
-        if one.photos:
-            look_at_public(datasets, one, place.say)
-        return {"photos": one.photos, "refused": len(one.refused)}
+        data_set = scan(datasets, data_set, job.say)
+        if data_set.photos:
+            look_at_public(datasets, data_set, job.say)
+        return {"photos": data_set.photos, "refused": len(data_set.refused)}
     if arguments["step"] == "look":
-        look_at_own(datasets, one, place.say)
+        look_at_own(datasets, data_set, job.say)
         return {}
-    with Ledger(place.settings.ledger_place, dataset=one.account) as ledger:
-        one = release_photos(datasets, one, Release(**arguments["release"]), ledger, place.say)
-    return {"photos": one.release(arguments["release"]["id"]).photos}
+    with Ledger(job.settings.ledger_place, dataset=data_set.account) as ledger:
+        data_set = release_photos(
+            datasets, data_set, Release(**arguments["release"]), ledger, job.say
+        )
+    return {"photos": data_set.release(arguments["release"]["id"]).photos}
 
 
-def _photo_left(workbench: Workbench, one: DataSet) -> float:
+def _photo_left(workbench: Workbench, data_set: DataSet) -> float:
     """What is left about each photo, whoever is protected."""
-    balance = workbench.budgets.named(one.account, create=True).balance("record")
+    balance = workbench.budgets.named(data_set.account, create=True).balance("record")
     return float(balance.budget.epsilon - balance.spent.epsilon)
 
 
@@ -305,24 +307,27 @@ def _folders(workbench: Workbench) -> Iterator[dict[str, str]]:
 def _preview(request: Request, workbench: Workbench, dataset: str) -> Response:
     if request.state.identity is None:
         return render(request, workbench, "protect_preview.html", {})
-    one = workbench.datasets.get(dataset)
+    data_set = workbench.datasets.get(dataset)
     jobs = [
-        workbench.jobs.under_way("protect", dataset=one.id, step=step) for step in ("scan", "look")
+        workbench.jobs.under_way("protect", dataset=data_set.id, step=step)
+        for step in ("scan", "look")
     ]
     job = next(filter(None, jobs), None)
     context: dict[str, Any] = {
-        "title": "How much may the release tell?" if one.scanned else "Reading the photos",
+        "title": "How much may the release tell?" if data_set.scanned else "Reading the photos",
         "menu_word": "Protect",
-        "one": one,
+        "data_set": data_set,
         "job": job,
     }
-    if one.scanned and one.photos:
-        bar = budget_of(workbench, one)
-        own = request.query_params.get("look") == "own" and one.looked
-        measured = seen(workbench.datasets, one, "own" if own else "public") or {}
-        says = codings(workbench.datasets, one)
-        left = min(bar.left / max(1, one.most), _photo_left(workbench, one))
-        options = [_option(one, each, measured.get(f"{each.epsilon:g}"), left) for each in says]
+    if data_set.scanned and data_set.photos:
+        bar = budget_of(workbench, data_set)
+        own = request.query_params.get("look") == "own" and data_set.looked
+        measured = seen(workbench.datasets, data_set, "own" if own else "public") or {}
+        says = codings(workbench.datasets, data_set)
+        left = min(bar.left / max(1, data_set.most), _photo_left(workbench, data_set))
+        options = [
+            _option(data_set, each, measured.get(f"{each.epsilon:g}"), left) for each in says
+        ]
         best = next((o for o in options if o["epsilon"] == 8.0 and o["affordable"]), None)
         best = best or next((o for o in reversed(options) if o["affordable"]), None)
         context |= {
@@ -336,12 +341,12 @@ def _preview(request: Request, workbench: Workbench, dataset: str) -> Response:
             "unprotected": measured.get("plain"),
             "public": measured.get("public"),
         }
-        context["has_public"] = seen(workbench.datasets, one, "public") is not None
+        context["has_public"] = seen(workbench.datasets, data_set, "public") is not None
         if best is not None:
-            context["strip"] = _strip(best, bar, one)
-            context["price"] = budget_of(workbench, one, this=one.price(best["epsilon"]))
-            context["keep"] = workbench.datasets.vault(one)
-            folder = workbench.datasets.named(one, "search", best["epsilon"], "")
+            context["strip"] = _strip(best, bar, data_set)
+            context["price"] = budget_of(workbench, data_set, this=data_set.price(best["epsilon"]))
+            context["keep"] = workbench.datasets.vault(data_set)
+            folder = workbench.datasets.named(data_set, "search", best["epsilon"], "")
             context["give"] = (
                 workbench.datasets.given / f"{folder.rpartition('-')[0].rpartition('-')[0]}-…"
             )
@@ -349,10 +354,10 @@ def _preview(request: Request, workbench: Workbench, dataset: str) -> Response:
 
 
 def _option(
-    one: DataSet, says: Coding, measured: dict[str, Any] | None, left: float
+    data_set: DataSet, says: Coding, measured: dict[str, Any] | None, left: float
 ) -> dict[str, Any]:
     epsilon = says.epsilon
-    singled = says.singled_out(one.photos) if measured is None else measured["singled"]
+    singled = says.singled_out(data_set.photos) if measured is None else measured["singled"]
     wrong = max(1, round(100 * (1 - says.right))) if says.right < 0.995 else 0
     return {
         "epsilon": epsilon,
@@ -374,55 +379,57 @@ def _leaves(says: Coding, wrong: int) -> str:
     )
 
 
-def _strip(option: dict[str, Any], bar: Any, one: DataSet) -> Strip:
+def _strip(option: dict[str, Any], bar: Any, data_set: DataSet) -> Strip:
     says = option["says"]
+    per_person = plain(data_set.price(says.epsilon))
+    says_per_person = (
+        f"per photo; per person ε {per_person}, for at most {data_set.most} photos each"
+    )
     return Strip(
         leaves=option["leaves"],
         stays="Photos, file names, dates, the numbers’ meaning.",
         promised=f"ε {plain(says.epsilon)}",
         proven=f"ε {plain(says.epsilon)}",
         attacked="not yet",
-        says="per photo, at your choice below; smaller is safer. Attacks run once the release "
-        "exists."
-        if not one.most
-        else f"per photo; per person ε {plain(one.price(says.epsilon))}, for at most {one.most} "
-        "photos each",
+        says=says_per_person
+        if data_set.most
+        else "per photo, at your choice below; smaller is safer. Attacks run once it exists.",
         bar=bar,
-        note=f"{plain(max(0.0, bar.left - one.price(says.epsilon)))} after this release",
+        note=f"{plain(max(0.0, bar.left - data_set.price(says.epsilon)))} after this release",
     )
 
 
 def _made(request: Request, workbench: Workbench, dataset: str, release: str) -> Response:
     if request.state.identity is None:
         return render(request, workbench, "protect_made.html", {})
-    one = workbench.datasets.get(dataset)
+    data_set = workbench.datasets.get(dataset)
     orders = (j for j in workbench.jobs.listed("protect") if j["arguments"]["dataset"] == dataset)
     job = next((j for j in orders if j["arguments"].get("release", {}).get("id") == release), None)
-    found = next((r for r in one.releases if r.id == release), None)
+    found = next((r for r in data_set.releases if r.id == release), None)
     if found is None and job is None:
         raise Problem("not_found")
     given = Release(**job["arguments"]["release"]) if found is None and job is not None else found
     context = {
         "title": "Two folders" if found else "Making the release",
         "menu_word": "Protect",
-        "one": one,
+        "data_set": data_set,
         "release": found,
         "job": None if found else job,
         "epsilon": given.epsilon if given else 0.0,
-        "bar": budget_of(workbench, one),
-        "keep": workbench.datasets.vault(one),
+        "bar": budget_of(workbench, data_set),
+        "keep": workbench.datasets.vault(data_set),
         "give": workbench.datasets.folder(given) if given else "",
     }
     return render(request, workbench, "protect_made.html", context)
 
 
-def _store(datasets: DataSets, one: DataSet, name: str, pixels: Any) -> None:
+def _store(datasets: DataSets, data_set: DataSet, name: str, pixels: Any) -> None:
     """Pixels of a dropped photo under a number of their own; its name goes into the vault's
     list.
     """
     from PIL import Image
 
-    vault = datasets.vault(one)
+    vault = datasets.vault(data_set)
     file = hashlib.sha256(pixels.tobytes()).hexdigest()[:32] + ".png"
     path = vault / "photos" / file
     if not path.exists():

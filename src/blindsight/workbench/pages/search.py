@@ -189,7 +189,7 @@ class Question:
 class Index:
     """A release, as whoever was given it has it, and beside it the owner's features and names."""
 
-    one: DataSet
+    data_set: DataSet
     ids: list[str]
     cells: NDArray[np.int64]
     made: Any
@@ -229,7 +229,7 @@ class Index:
         book = self.made.codebook
         cell = int(book.assign(row[None])[0])
         likeness = self.points @ directions(row[None])[0]
-        return Question(self.one.id, book.similarity(row[None]), cell, likeness, own)
+        return Question(self.data_set.id, book.similarity(row[None]), cell, likeness, own)
 
     def asked_words(self, words: str) -> Question:
         """Words as a question: a mixture of the network's classes, compared with photos in the
@@ -238,7 +238,7 @@ class Index:
         book, point = self.made.codebook, word_point(self.made, words)
         likeness = np.asarray(book.embedding(self.rows) @ point[0], np.float32)
         cell = int(book.cells.assign(point)[0])
-        return Question(self.one.id, book.cells.similarity(point), cell, likeness, words=words)
+        return Question(self.data_set.id, book.cells.similarity(point), cell, likeness, words=words)
 
     def row_of(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
         """A picture's features, as the photos' were made."""
@@ -270,17 +270,19 @@ class Searches:
         self._asked: OrderedDict[str, Question] = OrderedDict()
         self._guard = threading.Lock()
 
-    def index(self, workbench: Workbench, one: DataSet, release: Release) -> Index:
+    def index(self, workbench: Workbench, data_set: DataSet, release: Release) -> Index:
         """A release, read once."""
         with self._guard:
             if release.id in self._indexes:
                 self._indexes.move_to_end(release.id)
                 return self._indexes[release.id]
         ids, cells, made = released_cells(workbench.datasets, release)
-        photos = workbench.datasets.photos(one)
+        photos = workbench.datasets.photos(data_set)
         place = {photo.id: i for i, photo in enumerate(photos)}
         names = {photo.id: photo.name for photo in photos}
-        found = Index(one, ids, cells, made, rows_of(workbench.datasets, one), names, place)
+        found = Index(
+            data_set, ids, cells, made, rows_of(workbench.datasets, data_set), names, place
+        )
         with self._guard:
             self._indexes[release.id] = found
             if len(self._indexes) > 4:
@@ -305,42 +307,42 @@ class Searches:
 
 
 def _page(request: Request, workbench: Workbench, dataset: str | None) -> Response:
-    context: dict[str, Any] = {"title": "Search", "sets": [], "one": None}
+    context: dict[str, Any] = {"title": "Search", "sets": [], "data_set": None}
     if request.state.identity is not None:
-        sets, one = chosen(workbench, dataset, released=True)
-        release = _newest(one)
+        sets, data_set = chosen(workbench, dataset, released=True)
+        release = _newest(data_set)
         context["sets"] = [s for s in sets if _newest(s)]
-        if one is not None and release is not None:
-            words = words_available() and one.features != "pixels"
+        if data_set is not None and release is not None:
+            words = words_available() and data_set.features != "pixels"
             context |= {
-                "one": one,
+                "data_set": data_set,
                 "release": release,
-                "film": workbench.datasets.photos(one)[:24],
+                "film": workbench.datasets.photos(data_set)[:24],
                 "words": words,
             }
             context["strip"] = search_strip(
-                workbench, one, release.epsilon, release.attack, "Searching spends nothing."
+                workbench, data_set, release.epsilon, release.attack, "Searching spends nothing."
             )
     return render(request, workbench, "search.html", context)
 
 
-def _newest(one: DataSet | None) -> Release | None:
-    releases = [] if one is None else [r for r in one.releases if r.kind == "search"]
+def _newest(data_set: DataSet | None) -> Release | None:
+    releases = [] if data_set is None else [r for r in data_set.releases if r.kind == "search"]
     return max(releases, key=lambda r: r.made, default=None)
 
 
 def _index(workbench: Workbench, dataset: str) -> Index:
-    one = workbench.datasets.get(dataset)
-    release = _newest(one)
+    data_set = workbench.datasets.get(dataset)
+    release = _newest(data_set)
     if release is None:
         raise Problem("conflict")
-    found: Index = workbench.searches.index(workbench, one, release)
+    found: Index = workbench.searches.index(workbench, data_set, release)
     return found
 
 
 def _answer(workbench: Workbench, index: Index, query: str, rerank: bool) -> Found:
     question: Question = workbench.searches.asked(query)
-    if question.dataset != index.one.id:
+    if question.dataset != index.data_set.id:
         raise Problem("not_found")
     scores = np.asarray(index.reading.scores(question.similarity))[0]
     nothing = None

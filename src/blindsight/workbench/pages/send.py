@@ -66,21 +66,21 @@ def attempt(
     ] = 64,
 ) -> Next:
     """A few photos, picked at random; everything stays here."""
-    one = scanned(workbench, dataset, least=1)
-    job = workbench.jobs.add("send", {"dataset": one.id, "side": side}, asker.name)
-    return Next(next=f"/send?dataset={one.id}", job=job["id"])
+    data_set = scanned(workbench, dataset, least=1)
+    job = workbench.jobs.add("send", {"dataset": data_set.id, "side": side}, asker.name)
+    return Next(next=f"/send?dataset={data_set.id}", job=job["id"])
 
 
-def run(arguments: dict[str, Any], place: JobContext) -> dict[str, Any]:
+def run(arguments: dict[str, Any], job: JobContext) -> dict[str, Any]:
     """Sketches at three settings, and what every attacker makes of them: measured, and by a search
     among all photos.
     """
-    datasets = DataSets(place.settings)
-    one = datasets.get(arguments["dataset"])
-    photos, rows = datasets.photos(one), points_of(datasets, one)
+    datasets = DataSets(job.settings)
+    data_set = datasets.get(arguments["dataset"])
+    photos, rows = datasets.photos(data_set), points_of(datasets, data_set)
     picked = np.random.default_rng().permutation(len(photos))[:_SHOWN]
     side = int(arguments.get("side", SIDES[0]))
-    squares = np.stack([_square(datasets, one, photos[i].id, side) for i in picked])
+    squares = np.stack([_square(datasets, data_set, photos[i].id, side) for i in picked])
     found: dict[str, Any] = {
         "when": today(),
         "photos": [photos[i].id for i in picked],
@@ -88,10 +88,10 @@ def run(arguments: dict[str, Any], place: JobContext) -> dict[str, Any]:
     }
     found["side"] = side
     for done, (word, setting) in enumerate(SETTINGS.items()):
-        place.say(done, len(SETTINGS), f"sketching and attacking: {word}")
+        job.say(done, len(SETTINGS), f"sketching and attacking: {word}")
         sent, back, verdict = attack(squares, setting)
         known = {
-            name: _recognised(pictures, picked, rows, one.features)
+            name: _recognised(pictures, picked, rows, data_set.features)
             for name, pictures in back.items()
         }
         best = max(known, key=lambda name: sum(known[name]))
@@ -105,7 +105,7 @@ def run(arguments: dict[str, Any], place: JobContext) -> dict[str, Any]:
             "recognised": sum(known[best]),
             "verdict": verdict,
         }
-    write_atomically(datasets.vault(one) / "send.json", json.dumps(found).encode())
+    write_atomically(datasets.vault(data_set) / "send.json", json.dumps(found).encode())
     return {"recognised": {word: found[word]["recognised"] for word in SETTINGS}}
 
 
@@ -141,10 +141,10 @@ def _recognised(
     return [bool(first == own) for first, own in zip(scores.argmax(axis=1), picked, strict=True)]
 
 
-def _square(datasets: DataSets, one: DataSet, photo: str, side: int) -> NDArray[np.uint8]:
+def _square(datasets: DataSets, data_set: DataSet, photo: str, side: int) -> NDArray[np.uint8]:
     from PIL import Image
 
-    with Image.open(datasets.thumbnail(one, photo)) as image:
+    with Image.open(datasets.thumbnail(data_set, photo)) as image:
         return np.asarray(image.convert("L").resize((side, side), Image.Resampling.BILINEAR))
 
 
@@ -158,27 +158,29 @@ def _page(request: Request, workbench: Workbench, dataset: str | None, how: str)
     context: dict[str, Any] = {
         "title": "Send",
         "sets": [],
-        "one": None,
+        "data_set": None,
         "how": how,
         "settings": SETTINGS,
     }
     if request.state.identity is not None:
-        sets, one = chosen(workbench, dataset)
-        context |= {"sets": sets, "one": one}
-        if one is not None:
-            path = workbench.datasets.vault(one) / "send.json"
+        sets, data_set = chosen(workbench, dataset)
+        context |= {"sets": sets, "data_set": data_set}
+        if data_set is not None:
+            path = workbench.datasets.vault(data_set) / "send.json"
             found = json.loads(path.read_bytes()) if path.exists() else None
-            context["job"] = workbench.jobs.under_way("send", dataset=one.id)
+            context["job"] = workbench.jobs.under_way("send", dataset=data_set.id)
             shown = found[how] if found else None
             who = {
                 name: words for name, words in ATTACKERS.items() if shown and name in shown["back"]
             }
             context |= {"found": found, "shown": shown, "attackers": who, "sides": SIDES}
-            context["strip"] = _strip(workbench, one, found, how)
+            context["strip"] = _strip(workbench, data_set, found, how)
     return render(request, workbench, "send.html", context)
 
 
-def _strip(workbench: Workbench, one: DataSet, found: dict[str, Any] | None, how: str) -> Strip:
+def _strip(
+    workbench: Workbench, data_set: DataSet, found: dict[str, Any] | None, how: str
+) -> Strip:
     known = f"{found[how]['recognised']} of {len(found['photos'])}" if found else "not yet"
     return Strip(
         leaves="One sketch for each photo: a coarse picture, most of it noise.",
@@ -187,7 +189,7 @@ def _strip(workbench: Workbench, one: DataSet, found: dict[str, Any] | None, how
         proven="none",
         attacked=known,
         says="photos of yours, by the best attacker below; fewer is safer",
-        bar=budget_of(workbench, one),
+        bar=budget_of(workbench, data_set),
         note="Sketches have no ε that means anything.",
         attacked_word="recognised by attack",
     )

@@ -1,11 +1,13 @@
-"""Health, metrics, and the API's documentation with Swagger UI from an installed package."""
+"""Health, metrics, background jobs, and the API's documentation with an installed Swagger UI."""
 
 from __future__ import annotations
 
 import resource
 from pathlib import Path
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Request
+from fastapi import Path as PathParameter
 from fastapi.responses import HTMLResponse, PlainTextResponse
 from pydantic import BaseModel
 
@@ -13,9 +15,13 @@ from blindsight import __version__
 from blindsight.workbench.infra.access import Owner, Parts
 from blindsight.workbench.infra.problems import documented
 
-__all__ = ["router"]
+__all__ = ["JobState", "jobs_router", "router"]
 
 router = APIRouter(tags=["system"])
+jobs_router = APIRouter(prefix="/api/jobs", tags=["jobs"])
+
+
+JobId = Annotated[str, PathParameter(pattern="^[0-9a-f]{16}$", description="A job's id.")]
 
 
 class Health(BaseModel):
@@ -61,3 +67,50 @@ def _resident() -> float:
         return int(Path("/proc/self/statm").read_text().split()[1]) * float(resource.getpagesize())
     except OSError:
         return 0.0
+
+
+class JobState(BaseModel):
+    """The state of a job, its progress and its result."""
+
+    id: str
+    kind: str
+    state: str
+    done: int
+    total: int
+    note: str
+    made: str
+    ended: str | None
+    arguments: dict[str, Any]
+    result: Any
+
+
+def _job_state(job: dict[str, Any]) -> JobState:
+    return JobState(**{name: job[name] for name in JobState.model_fields})
+
+
+@jobs_router.get("", summary="The latest jobs", responses=documented())
+def listed(workbench: Parts, asker: Owner) -> list[JobState]:
+    """Newest first, without their results."""
+    return [_job_state({**job, "result": None}) for job in workbench.jobs.listed()]
+
+
+@jobs_router.get("/{job}", summary="One job", responses=documented("not_found"))
+def get(job: JobId, workbench: Parts, asker: Owner) -> JobState:
+    """Progress and, at the end, the result."""
+    return _job_state(workbench.jobs.get(job))
+
+
+@jobs_router.post(
+    "/{job}/stop", summary="Stop a job", responses=documented("not_found", "conflict")
+)
+async def stop(job: JobId, workbench: Parts, asker: Owner) -> JobState:
+    """End a waiting or running job. What it charged stays charged."""
+    return _job_state(await workbench.jobs.stop_job(job))
+
+
+@jobs_router.post(
+    "/{job}/rerun", summary="Run a job again", responses=documented("not_found", "conflict")
+)
+def rerun(job: JobId, workbench: Parts, asker: Owner) -> JobState:
+    """Put an ended job back into the queue."""
+    return _job_state(workbench.jobs.rerun(job))

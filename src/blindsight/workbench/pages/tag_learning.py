@@ -37,66 +37,68 @@ _DELTA = 1e-5
 _FEWEST = 12  # labelled photos on which it can be said whether publishing is worth anything
 
 
-def run(arguments: dict[str, Any], place: JobContext) -> dict[str, Any]:
+def run(arguments: dict[str, Any], job: JobContext) -> dict[str, Any]:
     """Learn, start from words, or publish; each run again after a crash gives the same and is paid
     once.
     """
-    datasets = DataSets(place.settings)
-    one = datasets.get(arguments["dataset"])
+    datasets = DataSets(job.settings)
+    data_set = datasets.get(arguments["dataset"])
     steps = {"learn": _learn, "words": _from_words, "publish": _publish}
-    return steps[arguments.get("step", "learn")](datasets, one, place)
+    return steps[arguments.get("step", "learn")](datasets, data_set, job)
 
 
-def _learn(datasets: DataSets, one: DataSet, place: JobContext) -> dict[str, Any]:
+def _learn(datasets: DataSets, data_set: DataSet, job: JobContext) -> dict[str, Any]:
     """Train with noise on what was labelled, about a fifth kept aside to count on; then tag every
     photo, here.
     """
-    place.say(0, 3, "reading your labels")
-    names, rows, labels = _labelled(datasets, one)
+    job.say(0, 3, "reading your labels")
+    names, rows, labels = _labelled(datasets, data_set)
     used, held, expected = split(rows, one_in=5)
-    place.say(1, 3, "learning, with noise for each photo")
-    tagger = PrivateTagger(_training(one), Exact(), classes=names, prior=_prior(one, names))
-    with Ledger(place.settings.ledger_place, dataset=one.account) as ledger:
-        books: Any = _PerPerson(ledger, one.most)
-        kept = {"vault": vault_of(datasets, one), "ledger": books, "n_records": expected}
+    job.say(1, 3, "learning, with noise for each photo")
+    tagger = PrivateTagger(
+        _training(data_set), Exact(), classes=names, prior=_prior(data_set, names)
+    )
+    with Ledger(job.settings.ledger_place, dataset=data_set.account) as ledger:
+        books: Any = _PerPerson(ledger, data_set.most)
+        kept = {"vault": vault_of(datasets, data_set), "ledger": books, "n_records": expected}
         tagger = train_once(tagger, rows[used], labels[used], **kept)
-    place.say(2, 3, "tagging all photos, here")
+    job.say(2, 3, "tagging all photos, here")
     found = _counted(tagger, rows[held], labels[held]) | {"epsilon": EPSILON, "when": today()}
-    _keep(datasets, one, tagger, found)
-    model = _model(datasets, one)
-    release = _release(datasets, one, hashlib.sha256(model).hexdigest(), "tags", EPSILON)
+    _keep(datasets, data_set, tagger, found)
+    model = _model(datasets, data_set)
+    release = _release(datasets, data_set, hashlib.sha256(model).hexdigest(), "tags", EPSILON)
     _give(datasets, release, tagger.guarantee_, {"tagger.safetensors": model})
-    datasets.keep_release(one, replace(release, photos=len(used)))
+    datasets.keep_release(data_set, replace(release, photos=len(used)))
     return found
 
 
-def _from_words(datasets: DataSets, one: DataSet, place: JobContext) -> dict[str, Any]:
+def _from_words(datasets: DataSets, data_set: DataSet, job: JobContext) -> dict[str, Any]:
     """What public knowledge says of these labels; no photo was learned from."""
-    place.say(0, 2, "looking the words up")
-    names, rows, labels = _labelled(datasets, one)
-    prior = _prior(one, names)
+    job.say(0, 2, "looking the words up")
+    names, rows, labels = _labelled(datasets, data_set)
+    prior = _prior(data_set, names)
     if prior is None:
         raise MissingData("there is no public knowledge about these labels.")
     tagger = PrivateTagger.from_public(names, prior)
-    place.say(1, 2, "tagging all photos, here")
+    job.say(1, 2, "tagging all photos, here")
     found = _counted(tagger, rows, labels) | {"epsilon": 0.0, "when": today()}
-    _keep(datasets, one, tagger, found)
+    _keep(datasets, data_set, tagger, found)
     return found
 
 
-def _publish(datasets: DataSets, one: DataSet, place: JobContext) -> dict[str, Any]:
+def _publish(datasets: DataSets, data_set: DataSet, job: JobContext) -> dict[str, Any]:
     """The likeliest tag of each photo by k-ary response, with the vault's noise: again and again
     the same.
     """
-    place.say(0, 2, "choosing a tag for each photo")
-    vault, rows = vault_of(datasets, one), rows_of(datasets, one)
-    tagger = _publishing(PrivateTagger.load(datasets.vault(one) / "tagger.safetensors"))
+    job.say(0, 2, "choosing a tag for each photo")
+    vault, rows = vault_of(datasets, data_set), rows_of(datasets, data_set)
+    tagger = _publishing(PrivateTagger.load(datasets.vault(data_set) / "tagger.safetensors"))
     number = release_of(tagger, vault)
-    where = {photo.id: row for row, photo in enumerate(datasets.photos(one))}
-    records = sorted(vault.chosen(number, where, one.most) if one.most else where)
-    place.say(1, 2, "releasing")
-    with Ledger(place.settings.ledger_place, dataset=one.account) as ledger:
-        books: Any = _PerPerson(ledger, one.most)
+    where = {photo.id: row for row, photo in enumerate(datasets.photos(data_set))}
+    records = sorted(vault.chosen(number, where, data_set.most) if data_set.most else where)
+    job.say(1, 2, "releasing")
+    with Ledger(job.settings.ledger_place, dataset=data_set.account) as ledger:
+        books: Any = _PerPerson(ledger, data_set.most)
         told = publish(
             tagger,
             records,
@@ -113,11 +115,11 @@ def _publish(datasets: DataSets, one: DataSet, place: JobContext) -> dict[str, A
     writer.writerow(["photo", "tag"])
     tags = (plain_cell(str(tagger.classes_[tag])) for tag in told.scores.argmax(axis=1))
     writer.writerows(zip(records, tags, strict=True))
-    release = _release(datasets, one, number, "published", PUBLISHED)
+    release = _release(datasets, data_set, number, "published", PUBLISHED)
     files = {"tags.csv": sheet.getvalue().encode(), "guarantee.json": guarantee.to_json().encode()}
     _give(datasets, release, guarantee, files)
     datasets.keep_release(
-        one, replace(release, photos=len(records), left_out=len(where) - len(records))
+        data_set, replace(release, photos=len(records), left_out=len(where) - len(records))
     )
     truth = guarantee.releases[0].mechanism.truth_probability  # type: ignore[attr-defined]
     return {"photos": len(records), "right": round(100 * truth)}
@@ -151,34 +153,34 @@ def _per_person(cost: Cost, most: int) -> Cost:
     return replace(cost, epsilon=gaussian_epsilon(mu, cost.delta), unit="person", rho=mu * mu / 2)
 
 
-def _training(one: DataSet) -> DPTraining:
+def _training(data_set: DataSet) -> DPTraining:
     """Training at the price that the page states; its own epsilon is for one photo more or less.
 
     A photo that is replaced is taken out and put in, so it moves a sum twice as far; a person's
     `most` photos move it so many times that.
     """
-    times, price = 2 * max(1, one.most), one.price(EPSILON)
+    times, price = 2 * max(1, data_set.most), data_set.price(EPSILON)
     mu = brentq(lambda mu: gaussian_epsilon(times * mu, _DELTA) - price, 1e-3, 10.0)
     return DPTraining(epsilon=gaussian_epsilon(mu, _DELTA), delta=_DELTA)
 
 
 def _labelled(
-    datasets: DataSets, one: DataSet
+    datasets: DataSets, data_set: DataSet
 ) -> tuple[list[str], NDArray[np.float32], NDArray[np.uint8]]:
     """Label names, and features and labels of the photos that were labelled: of a person as many as
     are paid for.
     """
-    kept = labels_of(datasets, one)
-    where = {photo.id: row for row, photo in enumerate(datasets.photos(one))}
+    kept = labels_of(datasets, data_set)
+    where = {photo.id: row for row, photo in enumerate(datasets.photos(data_set))}
     given = sorted(set(kept["given"]) & set(where))
-    if one.most:
-        given = sorted(vault_of(datasets, one).chosen("labelled photos", given, one.most))
+    if data_set.most:
+        given = sorted(vault_of(datasets, data_set).chosen("labelled photos", given, data_set.most))
     labels = [[name in kept["given"][photo] for name in kept["names"]] for photo in given]
-    rows = rows_of(datasets, one)[[where[photo] for photo in given]]
+    rows = rows_of(datasets, data_set)[[where[photo] for photo in given]]
     return kept["names"], rows, np.array(labels, np.uint8).reshape(len(given), len(kept["names"]))
 
 
-def _prior(one: DataSet, names: list[str]) -> Any:
+def _prior(data_set: DataSet, names: list[str]) -> Any:
     """Public knowledge about label names, where the photos were read by the network that it is
     about.
     """
@@ -186,7 +188,7 @@ def _prior(one: DataSet, names: list[str]) -> Any:
 
     return (
         public_knowledge(names, Extractor("efficientnet"))[0]
-        if one.features.startswith("efficientnet")
+        if data_set.features.startswith("efficientnet")
         else None
     )
 
@@ -221,9 +223,11 @@ def _counted(
     }
 
 
-def _keep(datasets: DataSets, one: DataSet, tagger: PrivateTagger, found: dict[str, Any]) -> None:
+def _keep(
+    datasets: DataSets, data_set: DataSet, tagger: PrivateTagger, found: dict[str, Any]
+) -> None:
     """The model, and what it says of every photo, in the vault."""
-    rows, vault = rows_of(datasets, one), datasets.vault(one)
+    rows, vault = rows_of(datasets, data_set), datasets.vault(data_set)
     tagger.save(vault / "tagger.safetensors")
     told = np.asarray(tagger.answer(rows).tags, bool)
     sure = 1 / (1 + np.exp(-np.asarray(tagger.logits(rows), np.float64)))
@@ -231,22 +235,26 @@ def _keep(datasets: DataSets, one: DataSet, tagger: PrivateTagger, found: dict[s
         told, np.maximum(sure, 0.51), np.minimum(sure, 0.49)
     )  # 0.5: where it would begin to say it
     thought = {
-        p.id: [round(float(v), 3) for v in chances[i]] for i, p in enumerate(datasets.photos(one))
+        p.id: [round(float(v), 3) for v in chances[i]]
+        for i, p in enumerate(datasets.photos(data_set))
     }
     stored = {"names": list(tagger.classes_), "chances": thought, "quality": found}
     write_atomically(vault / "tags.json", json.dumps(stored).encode())
 
 
-def _model(datasets: DataSets, one: DataSet) -> bytes:
-    return (datasets.vault(one) / "tagger.safetensors").read_bytes()
+def _model(datasets: DataSets, data_set: DataSet) -> bytes:
+    return (datasets.vault(data_set) / "tagger.safetensors").read_bytes()
 
 
-def _release(datasets: DataSets, one: DataSet, digest: str, kind: str, epsilon: float) -> Release:
+def _release(
+    datasets: DataSets, data_set: DataSet, digest: str, kind: str, epsilon: float
+) -> Release:
     """The release of a model: made again, it is the same one, in the same folder."""
     known = next(
-        (release for release in datasets.get(one.id).releases if release.id == digest[:12]), None
+        (release for release in datasets.get(data_set.id).releases if release.id == digest[:12]),
+        None,
     )
-    folder = datasets.named(one, kind, epsilon, digest)
+    folder = datasets.named(data_set, kind, epsilon, digest)
     return known or Release(digest[:12], kind, folder, epsilon, 0, today(), False)
 
 

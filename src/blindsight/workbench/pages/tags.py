@@ -102,9 +102,9 @@ def shown(
     start: Annotated[int, Query(ge=0, le=100_000, description="From which on.")] = 0,
 ) -> Shown:
     """For the owner: exact, and never charged."""
-    one = scanned(workbench, dataset)
-    kept, known = labels_of(workbench.datasets, one), _thought(workbench.datasets, one)
-    photos = workbench.datasets.photos(one)
+    data_set = scanned(workbench, dataset)
+    kept, known = labels_of(workbench.datasets, data_set), _thought(workbench.datasets, data_set)
+    photos = workbench.datasets.photos(data_set)
     photos.sort(key=lambda photo: (photo.id in kept["given"], _certainty(known.get(photo.id))))
     page = [
         Tagged(id=photo.id, name=photo.name, tags=_tags(kept, known, photo.id))
@@ -118,17 +118,17 @@ def shown(
 )
 def change(dataset: DataSetId, order: Change, workbench: Parts, asker: Owner) -> Tagged:
     """Kept in the vault; it changes the model only when you learn again."""
-    one = scanned(workbench, dataset)
-    photo = next((p for p in workbench.datasets.photos(one) if p.id == order.photo), None)
+    data_set = scanned(workbench, dataset)
+    photo = next((p for p in workbench.datasets.photos(data_set) if p.id == order.photo), None)
     with _writing:
-        kept = labels_of(workbench.datasets, one)
+        kept = labels_of(workbench.datasets, data_set)
         if photo is None or order.tag not in kept["names"]:
             raise Problem("not_found")
-        known = _thought(workbench.datasets, one)
+        known = _thought(workbench.datasets, data_set)
         on = {tag.name for tag in _tags(kept, known, photo.id) if tag.on}
         on = on | {order.tag} if order.on else on - {order.tag}
         kept["given"][photo.id] = sorted(on)
-        _keep(workbench.datasets, one, kept)
+        _keep(workbench.datasets, data_set, kept)
     return Tagged(id=photo.id, name=photo.name, tags=_tags(kept, known, photo.id))
 
 
@@ -139,7 +139,7 @@ def change(dataset: DataSetId, order: Change, workbench: Parts, asker: Owner) ->
 )
 def set_names(dataset: DataSetId, order: Names, workbench: Parts, asker: Owner) -> Next:
     """They stand in the model file: they are public. Choose them without looking."""
-    one = scanned(workbench, dataset)
+    data_set = scanned(workbench, dataset)
     names = list(
         dict.fromkeys(
             " ".join(part.split())[:40] for part in order.names.split(",") if part.strip()
@@ -148,13 +148,13 @@ def set_names(dataset: DataSetId, order: Names, workbench: Parts, asker: Owner) 
     if len(names) < 2 or not all(name.isprintable() for name in names):
         raise Problem("invalid")
     with _writing:
-        kept = labels_of(workbench.datasets, one)
+        kept = labels_of(workbench.datasets, data_set)
         kept["names"] = names
         kept["given"] = {
             photo: [t for t in tags if t in names] for photo, tags in kept["given"].items()
         }
-        _keep(workbench.datasets, one, kept)
-    return Next(next=f"/tags?dataset={one.id}")
+        _keep(workbench.datasets, data_set, kept)
+    return Next(next=f"/tags?dataset={data_set.id}")
 
 
 @router.post(
@@ -165,13 +165,13 @@ def set_names(dataset: DataSetId, order: Names, workbench: Parts, asker: Owner) 
 )
 def learn(dataset: DataSetId, workbench: Parts, asker: Owner) -> Next:
     """Charged once, per labelled photo, before anything is learned."""
-    one = scanned(workbench, dataset)
-    if len(labels_of(workbench.datasets, one)["given"]) < LEAST:
+    data_set = scanned(workbench, dataset)
+    if len(labels_of(workbench.datasets, data_set)["given"]) < LEAST:
         raise Problem("conflict")
-    if budget_of(workbench, one).left < one.price(EPSILON):
+    if budget_of(workbench, data_set).left < data_set.price(EPSILON):
         raise Problem("budget")
-    job = workbench.jobs.add("tags", {"dataset": one.id}, asker.name)
-    return Next(next=f"/tags?dataset={one.id}", job=job["id"])
+    job = workbench.jobs.add("tags", {"dataset": data_set.id}, asker.name)
+    return Next(next=f"/tags?dataset={data_set.id}", job=job["id"])
 
 
 @router.post(
@@ -184,11 +184,11 @@ def start_from_words(dataset: DataSetId, workbench: Parts, asker: Owner) -> Next
     """Public knowledge about these words; no photo of yours is learned from, so nothing is
     charged.
     """
-    one = scanned(workbench, dataset)
-    if len(labels_of(workbench.datasets, one)["names"]) < 2 or one.features == "pixels":
+    data_set = scanned(workbench, dataset)
+    if len(labels_of(workbench.datasets, data_set)["names"]) < 2 or data_set.features == "pixels":
         raise Problem("conflict")
-    job = workbench.jobs.add("tags", {"dataset": one.id, "step": "words"}, asker.name)
-    return Next(next=f"/tags?dataset={one.id}", job=job["id"])
+    job = workbench.jobs.add("tags", {"dataset": data_set.id, "step": "words"}, asker.name)
+    return Next(next=f"/tags?dataset={data_set.id}", job=job["id"])
 
 
 @router.post(
@@ -201,16 +201,16 @@ def publish(dataset: DataSetId, order: Sure, workbench: Parts, asker: Owner) -> 
     """One tag of each photo, wrong on purpose now and then, under random numbers; charged per
     photo, once.
     """
-    one = scanned(workbench, dataset)
-    quality = _quality(workbench.datasets, one)
+    data_set = scanned(workbench, dataset)
+    quality = _quality(workbench.datasets, data_set)
     if quality is None:
         raise Problem("conflict")
     if not quality.get("worth"):
         raise Problem("not_worth_it")
-    if budget_of(workbench, one).left < one.price(PUBLISHED):
+    if budget_of(workbench, data_set).left < data_set.price(PUBLISHED):
         raise Problem("budget")
-    job = workbench.jobs.add("tags", {"dataset": one.id, "step": "publish"}, asker.name)
-    return Next(next=f"/tags?dataset={one.id}", job=job["id"])
+    job = workbench.jobs.add("tags", {"dataset": data_set.id, "step": "publish"}, asker.name)
+    return Next(next=f"/tags?dataset={data_set.id}", job=job["id"])
 
 
 @router.get(
@@ -221,12 +221,12 @@ def publish(dataset: DataSetId, order: Sure, workbench: Parts, asker: Owner) -> 
 )
 def export(dataset: DataSetId, workbench: Parts, asker: Owner) -> Response:
     """File names and exact tags: not protected, and not to be given away."""
-    one = scanned(workbench, dataset)
-    kept, known = labels_of(workbench.datasets, one), _thought(workbench.datasets, one)
+    data_set = scanned(workbench, dataset)
+    kept, known = labels_of(workbench.datasets, data_set), _thought(workbench.datasets, data_set)
     sheet = io.StringIO()
     writer = csv.writer(sheet)
     writer.writerow(["photo", "tags", "given by you"])
-    for photo in workbench.datasets.photos(one):
+    for photo in workbench.datasets.photos(data_set):
         on = [tag.name for tag in _tags(kept, known, photo.id) if tag.on]
         writer.writerow(
             [
@@ -240,13 +240,16 @@ def export(dataset: DataSetId, workbench: Parts, asker: Owner) -> Response:
 
 
 def _page(request: Request, workbench: Workbench, dataset: str | None) -> Response:
-    context: dict[str, Any] = {"title": "Tags", "sets": [], "one": None}
+    context: dict[str, Any] = {"title": "Tags", "sets": [], "data_set": None}
     if request.state.identity is not None:
-        sets, one = chosen(workbench, dataset)
-        context |= {"sets": sets, "one": one, "least": LEAST, "epsilon": EPSILON}
-        if one is not None:
-            kept, quality = labels_of(workbench.datasets, one), _quality(workbench.datasets, one)
-            bar = budget_of(workbench, one)
+        sets, data_set = chosen(workbench, dataset)
+        context |= {"sets": sets, "data_set": data_set, "least": LEAST, "epsilon": EPSILON}
+        if data_set is not None:
+            kept, quality = (
+                labels_of(workbench.datasets, data_set),
+                _quality(workbench.datasets, data_set),
+            )
+            bar = budget_of(workbench, data_set)
             context |= {
                 "names": kept["names"],
                 "labelled": len(kept["given"]),
@@ -254,14 +257,14 @@ def _page(request: Request, workbench: Workbench, dataset: str | None) -> Respon
                 "bar": bar,
             }
             context |= {"published": PUBLISHED, "truth": _truth(len(kept["names"]))}
-            context["out"] = [r for r in one.releases if r.kind == "published"]
-            context["job"] = workbench.jobs.under_way("tags", dataset=one.id)
+            context["out"] = [r for r in data_set.releases if r.kind == "published"]
+            context["job"] = workbench.jobs.under_way("tags", dataset=data_set.id)
             context["strip"] = Strip(
                 leaves="The tag model, if you hand it over: one file with your label names.",
                 stays="The photos, which photo has which tag, your corrections.",
                 promised=f"ε {plain(quality['epsilon'])}" if quality else "nothing yet",
                 proven=f"ε {plain(quality['epsilon'])}" if quality else "nothing yet",
-                attacked=reached(one, "tags"),
+                attacked=reached(data_set, "tags"),
                 says="in total, per labelled photo; smaller is safer",
                 bar=bar,
                 note="Tagging spends nothing.",
@@ -274,32 +277,33 @@ def plain_cell(text: str) -> str:
     return "'" + text if text[:1] in "=+-@\t\r" else text
 
 
-def labels_of(datasets: DataSets, one: DataSet) -> dict[str, Any]:
+def labels_of(datasets: DataSets, data_set: DataSet) -> dict[str, Any]:
     """Label names and what was labelled; at first what the folders say, unless they may say who is
     on the photos.
 
     Names stand in the model for everybody to read: a folder for each person would name the persons.
     """
-    path = datasets.vault(one) / "labels.json"
+    path = datasets.vault(data_set) / "labels.json"
     if path.exists():
         found: dict[str, Any] = json.loads(path.read_bytes())
         return found
     folders = {
-        photo.id: photo.name.rpartition("/")[0].rpartition("/")[2] for photo in datasets.photos(one)
+        photo.id: photo.name.rpartition("/")[0].rpartition("/")[2]
+        for photo in datasets.photos(data_set)
     }
     names = sorted({name for name in folders.values() if name})
-    if one.person in ("folder", "dicom") or not 2 <= len(names) <= 60:
+    if data_set.person in ("folder", "dicom") or not 2 <= len(names) <= 60:
         return {"names": [], "given": {}}
     return {"names": names, "given": {photo: [name] for photo, name in folders.items() if name}}
 
 
-def _keep(datasets: DataSets, one: DataSet, kept: dict[str, Any]) -> None:
-    write_atomically(datasets.vault(one) / "labels.json", json.dumps(kept).encode())
+def _keep(datasets: DataSets, data_set: DataSet, kept: dict[str, Any]) -> None:
+    write_atomically(datasets.vault(data_set) / "labels.json", json.dumps(kept).encode())
 
 
-def _thought(datasets: DataSets, one: DataSet) -> dict[str, dict[str, float]]:
+def _thought(datasets: DataSets, data_set: DataSet) -> dict[str, dict[str, float]]:
     """What the model thinks of each photo."""
-    path = datasets.vault(one) / "tags.json"
+    path = datasets.vault(data_set) / "tags.json"
     if not path.exists():
         return {}
     stored = json.loads(path.read_bytes())
@@ -309,9 +313,9 @@ def _thought(datasets: DataSets, one: DataSet) -> dict[str, dict[str, float]]:
     }
 
 
-def _quality(datasets: DataSets, one: DataSet) -> dict[str, Any] | None:
+def _quality(datasets: DataSets, data_set: DataSet) -> dict[str, Any] | None:
     """How good the tags are, for the owner; None where there are none."""
-    path = datasets.vault(one) / "tags.json"
+    path = datasets.vault(data_set) / "tags.json"
     return json.loads(path.read_bytes())["quality"] if path.exists() else None
 
 

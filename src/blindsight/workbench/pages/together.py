@@ -112,9 +112,9 @@ async def start(order: Start, workbench: Parts, asker: Owner) -> Next:
     """Start a run: keys and invitations are made, and this machine begins to collect."""
 
     def make() -> Run:
-        one = workbench.datasets.get(order.dataset)
+        data_set = workbench.datasets.get(order.dataset)
         others = [" ".join(part.split()) for part in order.sites.split(",") if part.strip()]
-        sites = (one.name, *others)
+        sites = (data_set.name, *others)
         title = " ".join(order.title.split())
         fit = (
             3 <= len(sites) <= MOST_SITES
@@ -123,8 +123,8 @@ async def start(order: Start, workbench: Parts, asker: Owner) -> Next:
         )
         if not fit or not all(word.isprintable() and len(word) <= 60 for word in (title, *sites)):
             raise Problem("invalid")
-        classes = tuple(labels_of(workbench.datasets, one)["names"])
-        rows, labels = _labelled(workbench.datasets, one, classes)
+        classes = tuple(labels_of(workbench.datasets, data_set)["names"])
+        rows, labels = _labelled(workbench.datasets, data_set, classes)
         epsilon = float(order.noise) if order.noise else None
         run = Run(
             id=secrets.token_hex(6),
@@ -132,15 +132,15 @@ async def start(order: Start, workbench: Parts, asker: Owner) -> Next:
             number=1,
             sites=sites,
             classes=classes,
-            features=one.features,
+            features=data_set.features,
             rounds=order.rounds,
             address=f"{order.host}:{order.port or _free(order.host)}",
             made=today(),
             epsilon=epsilon,
-            dataset=one.id,
+            dataset=data_set.id,
             photos=len(rows),
         )
-        _charge(workbench, one, run)
+        _charge(workbench, data_set, run)
         started: Run = workbench.federations.start(run, rows, labels)
         return started
 
@@ -176,12 +176,12 @@ async def join(
 
     def make() -> Run:
         invited, parties = read_invitation(text)
-        one = workbench.datasets.get(dataset)
-        if one.features != invited.features:
+        data_set = workbench.datasets.get(dataset)
+        if data_set.features != invited.features:
             raise Problem("other_features")
-        rows, labels = _labelled(workbench.datasets, one, invited.classes)
-        mine = replace(invited, dataset=one.id, photos=len(rows))
-        _charge(workbench, one, mine)
+        rows, labels = _labelled(workbench.datasets, data_set, invited.classes)
+        mine = replace(invited, dataset=data_set.id, photos=len(rows))
+        _charge(workbench, data_set, mine)
         joined: Run = workbench.federations.join(mine, parties, rows, labels)
         return joined
 
@@ -253,24 +253,24 @@ async def change(
     return Next(next=f"/together?run={found.id}")
 
 
-def _charge(workbench: Workbench, one: DataSet, run: Run) -> None:
+def _charge(workbench: Workbench, data_set: DataSet, run: Run) -> None:
     """With noise, what all rounds together may tell about one photo: a site's bound bounds each of
     its photos.
     """
     if run.epsilon is not None:
-        units = ("record", "person") if one.most else ("record",)
+        units = ("record", "person") if data_set.most else ("record",)
         costs = tuple(Cost(epsilon=run.epsilon, delta=run.delta, unit=unit) for unit in units)  # type: ignore[arg-type]
-        workbench.budgets.named(one.account, create=True).charge(
+        workbench.budgets.named(data_set.account, create=True).charge(
             costs, what="training together", key=f"run {run.id}"
         )
 
 
 def _labelled(
-    datasets: DataSets, one: DataSet, classes: tuple[str, ...]
+    datasets: DataSets, data_set: DataSet, classes: tuple[str, ...]
 ) -> tuple[NDArray[Any], NDArray[np.int64]]:
     """Features and class numbers of the photos that carry exactly one of the labels."""
-    given = labels_of(datasets, one)["given"]
-    where = {photo.id: i for i, photo in enumerate(datasets.photos(one))}
+    given = labels_of(datasets, data_set)["given"]
+    where = {photo.id: i for i, photo in enumerate(datasets.photos(data_set))}
     found = [
         (where[photo], classes.index(fitting[0]))
         for photo, tags in sorted(given.items())
@@ -278,7 +278,7 @@ def _labelled(
     ]
     if len(classes) < 2 or len(found) < LEAST:
         raise Problem("too_few_labels")
-    rows = columns(rows_of(datasets, one), COLUMNS)
+    rows = columns(rows_of(datasets, data_set), COLUMNS)
     return rows[[row for row, _ in found]], np.array([label for _, label in found], np.int64)
 
 
@@ -402,31 +402,31 @@ def _site(workbench: Workbench, run: Run, says: dict[str, Any], number: int) -> 
 def _page(
     request: Request, workbench: Workbench, number: str | None, dataset: str | None
 ) -> Response:
-    context: dict[str, Any] = {"title": "Train together", "sets": [], "one": None, "run": None}
+    context: dict[str, Any] = {"title": "Train together", "sets": [], "data_set": None, "run": None}
     identity = request.state.identity
     if identity is not None:
         owner = identity.role == "owner"
         runs = workbench.federations.listed()
         run = workbench.federations.get(number) if number is not None else next(iter(runs), None)
-        sets, one = chosen(workbench, dataset) if owner else ([], None)
+        sets, data_set = chosen(workbench, dataset) if owner else ([], None)
         if run is not None and owner:
-            one = next((each for each in sets if each.id == run.dataset), one)
+            data_set = next((each for each in sets if each.id == run.dataset), data_set)
         context |= {
             "sets": sets,
-            "one": one,
+            "data_set": data_set,
             "run": run,
             "runs": runs,
             "owner": owner,
             "most": MOST_SITES,
         }
-        context["strip"] = _strip(workbench, one, run)
+        context["strip"] = _strip(workbench, data_set, run)
         if run is not None:
             context["state"] = _state(workbench, run)
             context["port"] = run.address
     return render(request, workbench, "together.html", context, roles=("aggregator",))
 
 
-def _strip(workbench: Workbench, one: DataSet | None, run: Run | None) -> Strip:
+def _strip(workbench: Workbench, data_set: DataSet | None, run: Run | None) -> Strip:
     noise = run.epsilon if run is not None else None
     others = max(2, len(run.sites) - 1) if run is not None else 2
     says = (
@@ -443,7 +443,7 @@ def _strip(workbench: Workbench, one: DataSet | None, run: Run | None) -> Strip:
         proven=f"ε {plain(noise)}" if noise else "none without noise",
         attacked="not yet" if noise else "the sum is exact",
         says=says,
-        bar=budget_of(workbench, one) if one is not None else None,
+        bar=budget_of(workbench, data_set) if data_set is not None else None,
         note="Paid for this run when it was joined."
         if noise
         else "Exact sums are not charged: they have no ε.",

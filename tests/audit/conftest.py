@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from blindsight.audit.engine.exits import frozen
+from blindsight.audit.engine.outputs import frozen
 
 
 @pytest.fixture

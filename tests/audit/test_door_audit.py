@@ -14,7 +14,7 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from blindsight.audit.engine import DoorAudit, audit_door, neighbours_of, strangers_of
+from blindsight.audit.engine import DoorAudit, audit_door, neighbours_of, unrelated_datasets
 from blindsight.audit.engine.accountant import Gauss, Pure, epsilon_of
 from blindsight.privacy import Guarantee, Planned
 from blindsight.privacy.accounting import price
@@ -60,7 +60,7 @@ def _audited(make: Any, data: Any = X, *, seed: int = 0, **options: Any) -> Door
         _run(make),
         data,
         neighbours=neighbours,
-        strangers=strangers_of(data),
+        unrelated=unrelated_datasets(data),
         seed=seed,
         **{"floats": FLOATS, **options},
     )
@@ -272,19 +272,19 @@ def _cheaper(plan: Any, delta: float) -> Any:
         (OwnSum, "sensitivity", X),
         (ClippedAfterAveraging, "sensitivity", X),
         (SensitivityOffByTwo, "sensitivity", X),
-        (SavesTheSpread, "exit", X),
+        (SavesTheSpread, "output", X),
         (Refuses, "refusal", X),
         (ReleasesTwiceWhenLarge, "sequence", X),
         (ScaleFromTheData, "sequence", X),
-        (WritesALog, "exit", X),
-        (KeepsAClock, "exit", X),
+        (WritesALog, "output", X),
+        (KeepsAClock, "output", X),
         (Seeded, "entropy", X),
         (FloatNoise, "sampler", X),
-        (ClassesFromTheData, "exit", (X, Y)),
+        (ClassesFromTheData, "output", (X, Y)),
         (CountsOfReplacement, "sensitivity", (X, Y)),
         (lambda: PerBit("flip"), "sensitivity", X),
         (NeighboursMixed, "sensitivity", X),
-        (TrueSize, "exit", X),
+        (TrueSize, "output", X),
         (MoreSteps, "price", X),
     ],
     ids=lambda value: getattr(value, "__name__", ""),

@@ -16,7 +16,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from blindsight.audit import release as module
-from blindsight.audit.engine.exits import frozen
+from blindsight.audit.engine.outputs import frozen
 from blindsight.audit.release import (
     ReleaseAudit,
     album,

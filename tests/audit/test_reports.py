@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from blindsight.audit import audit
-from blindsight.audit.engine.exits import frozen
+from blindsight.audit.engine.outputs import frozen
 from blindsight.audit.report.advice import changes
 from blindsight.audit.report.of_file import report_of
 from blindsight.audit.report.page import Report

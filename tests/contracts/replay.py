@@ -1,24 +1,32 @@
 """The replay contract that every private estimator passes: subclass it, say how to make, feed and
 use one.
 
-class TestDPPMetric(ReplayContract):
-    def make(self): return DPPMetric(epsilon=1.0) def data(self): return (pairs, same)
-    # arrays with one row per record, at least three of them def answers(self, fitted): return
-    fitted.transform(PUBLIC)
+    class TestDPPMetric(ReplayContract):
+        def make(self): return DPPMetric(epsilon=1.0)
+        def data(self): return (pairs, same)  # arrays with one row per record, at least three
+        def answers(self, fitted): return fitted.transform(PUBLIC)
 
-Neighbours and strangers are made from the data: one record at both ends, opposite, zero, far out,
-on one axis, a copy of another, absent; and wholly other data. A class whose unit is not a row says
-itself what its neighbours are.
+Neighbours and unrelated data sets are made from the data: one record at both ends, opposite, zero,
+far out, on one axis, NaN, infinite, 1e308, a copy of another, absent; and wholly other data. A
+class whose unit is not a row says itself what its neighbours are.
 """
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from blindsight.audit.engine import DoorAudit, Neighbour, audit_door, neighbours_of, strangers_of
+from blindsight.audit.engine import (
+    DoorAudit,
+    Neighbour,
+    audit_door,
+    neighbours_of,
+    unrelated_datasets,
+    watch,
+)
 
 __all__ = ["ReplayContract"]
 
@@ -50,7 +58,12 @@ class ReplayContract:
 
     def run(self, data: Any, folder: Path) -> Any:
         """Everything that leaves: learned attributes, answers, and the saved file."""
-        fitted = self.make().fit(*(data if isinstance(data, tuple) else (data,)))
+        estimator = self.make()
+        watched = "progress" in inspect.signature(estimator.fit).parameters
+        fitted = estimator.fit(
+            *(data if isinstance(data, tuple) else (data,)),
+            **({"progress": watch} if watched else {}),
+        )
         fitted.save(folder / "model.safetensors")
         learned = {name: value for name, value in vars(fitted).items() if name not in self.kept}
         return {"learned": learned, "answers": self.answers(fitted)}
@@ -64,15 +77,15 @@ class ReplayContract:
             self.data(), records=self.records, removed=self.removed(), bounds=self.bounds
         )
 
-    def strangers(self) -> list[Any]:
-        return strangers_of(self.data(), bounds=self.bounds)
+    def unrelated(self) -> list[Any]:
+        return unrelated_datasets(self.data(), bounds=self.bounds)
 
     def audit(self, seed: int = 0) -> DoorAudit:
         return audit_door(
             self.run,
             self.data(),
             neighbours=self.neighbours(),
-            strangers=self.strangers(),
+            unrelated=self.unrelated(),
             floats=self.floats,
             seed=seed,
             rolls=int(os.environ.get("BLINDSIGHT_AUDIT_ROLLS", "40000")),

@@ -59,7 +59,7 @@ class TestFederatedClassifier(ReplayContract):
         one[0] *= 1e4
         return [*found, Neighbour("a record far out", (one, Y, OWNERS))]
 
-    def strangers(self) -> list[Any]:
+    def unrelated(self) -> list[Any]:
         rng = np.random.default_rng(9)
         return [
             (rng.normal(size=X.shape) * 10, rng.integers(0, 3, len(X)), OWNERS),

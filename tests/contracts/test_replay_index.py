@@ -67,9 +67,9 @@ class TestPhotos(ReplayContract):
     def neighbours(self) -> list[Neighbour]:
         return [one for one in super().neighbours() if "copy" not in one.name]
 
-    def strangers(self) -> list[Any]:
+    def unrelated(self) -> list[Any]:
         return [
-            other for other in super().strangers() if len(np.unique(other, axis=0)) == len(other)
+            other for other in super().unrelated() if len(np.unique(other, axis=0)) == len(other)
         ]
 
     def run(self, data: Any, folder: Path) -> Any:

@@ -98,9 +98,9 @@ class _Answers(ReplayContract):
     def neighbours(self) -> list[Neighbour]:
         return [one for one in super().neighbours() if "copy" not in one.name]
 
-    def strangers(self) -> list[Any]:
+    def unrelated(self) -> list[Any]:
         return [
-            other for other in super().strangers() if len(np.unique(other, axis=0)) == len(other)
+            other for other in super().unrelated() if len(np.unique(other, axis=0)) == len(other)
         ]
 
     def run(self, data: Any, folder: Path) -> Any:
@@ -142,8 +142,8 @@ class TestPublishing(_Answers):
             self
         )  # ids tell the photos apart, whether they are equal or not
 
-    def strangers(self) -> list[Any]:
-        return ReplayContract.strangers(self)
+    def unrelated(self) -> list[Any]:
+        return ReplayContract.unrelated(self)
 
     def run(self, data: Any, folder: Path) -> Any:
         records = [f"{number:032x}" for number in range(len(data))]

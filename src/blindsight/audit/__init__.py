@@ -19,7 +19,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from blindsight.audit.engine import audit_door, neighbours_of, strangers_of
+    from blindsight.audit.engine import audit_door, neighbours_of, unrelated_datasets
     from blindsight.audit.engine.blackbox import distinguish
     from blindsight.audit.engine.exact import exact_epsilon, likelihood_ratio
     from blindsight.audit.engine.onerun import audit_in_one_run
@@ -43,11 +43,11 @@ __all__ = [
     "exact_epsilon",
     "likelihood_ratio",
     "neighbours_of",
-    "strangers_of",
+    "unrelated_datasets",
 ]
 
 _HOMES = {
-    **dict.fromkeys(("audit_door", "neighbours_of", "strangers_of"), "engine"),
+    **dict.fromkeys(("audit_door", "neighbours_of", "unrelated_datasets"), "engine"),
     "distinguish": "engine.blackbox",
     **dict.fromkeys(("exact_epsilon", "likelihood_ratio"), "engine.exact"),
     "audit_in_one_run": "engine.onerun",

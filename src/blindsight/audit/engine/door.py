@@ -1,15 +1,15 @@
 """The audit at the door: run the real code on neighbours with frozen entropy, and replay what was
 released.
 
-    found = audit_door(run, data, neighbours=[Neighbour("opposite", other, record=0)],
-    strangers=[noise]) print(found)                      # "not refuted", or what contradicts the
-    promise, and where
+    report = audit_door(run, data, neighbours=neighbours_of(data), unrelated=[noise])
+    print(report)  # "not refuted", or what contradicts the promise, and where
 
-`run(data, folder)` gives, saves in `folder` and raises whatever leaves. One replay on a neighbour,
-with the values that were released on the data handed out again, tests two things at once: that what
-stands at each door moved by no more than the mechanism's reach (given equal earlier releases), and
-that everything downstream is the same, byte by byte, because it may depend on the data through the
-released values only. The latter is asked on wholly different data too. It refutes; it does not
+`run(data, folder)` gives, saves in `folder`, prints, logs and raises whatever leaves. One replay on
+a neighbour, with the values that were released on the data handed out again, tests two things at
+once: that what stands at each door moved by no more than the mechanism's reach (given equal earlier
+releases), and that every output (`outputs`) is the same, byte by byte, because it may depend on the
+data through the released values only. The latter is asked on unrelated data too. A run with a
+ledger must charge every account at least what its doors promise. An audit refutes; it does not
 prove.
 """
 
@@ -24,16 +24,17 @@ from typing import Any
 
 import numpy as np
 
-from blindsight.audit.engine import dice
+from blindsight.audit.engine import noise_tests
 from blindsight.audit.engine.accountant import Gauss, Pure, epsilon_of
-from blindsight.audit.engine.exits import Exit, Run, take
 from blindsight.audit.engine.listeners import (
     Entry,
     Opening,
     RecordingListener,
     ReplayListener,
+    charging,
     unheard,
 )
+from blindsight.audit.engine.outputs import Outputs, Run, collect
 from blindsight.privacy.mechanisms import Mechanism
 
 __all__ = ["DoorAudit", "Finding", "Neighbour", "Reached", "audit_door"]
@@ -123,7 +124,7 @@ class _Audit:
     run: Run
     seed: int
     here: RecordingListener
-    exit: Exit
+    outputs: Outputs
     findings: dict[tuple[str, str], Finding] = field(default_factory=dict)
     reached: dict[str, tuple[float, float]] = field(default_factory=dict)
     # What stood at the doors on neighbours in the same record, which are neighbours of each other.
@@ -135,10 +136,10 @@ class _Audit:
         """One finding for each kind and place: the rest is echo."""
         self.findings.setdefault((kind, where), Finding(kind, where, says))
 
-    def replay(self, data: Any, absent: Sequence[int] = ()) -> tuple[ReplayListener, Exit]:
+    def replay(self, data: Any, absent: Sequence[int] = ()) -> tuple[ReplayListener, Outputs]:
         listener = ReplayListener(self.here.log, self.seed, absent=absent)
         self.replays += 1
-        return listener, take(self.run, data, listener, seed=self.seed)
+        return listener, collect(self.run, data, listener, seed=self.seed)
 
 
 def audit_door(
@@ -146,7 +147,7 @@ def audit_door(
     data: Any,
     *,
     neighbours: Iterable[Neighbour] = (),
-    strangers: Iterable[Any] = (),
+    unrelated: Iterable[Any] = (),
     seed: int = 0,
     exact: bool = True,
     floats: Sequence[str] = (),
@@ -156,27 +157,28 @@ def audit_door(
     """Audit everything that `run(data, folder)` lets out.
 
     Parameters:
-        neighbours: data that differ in one unit of the guarantee, at extremes. strangers: wholly
+        neighbours: data that differ in one unit of the guarantee, at extremes. unrelated: wholly
         different data with the same public facts. exact: whether every release must be drawn by an
         exact sampler, but for those named in `floats`. simulated: whether the run is seeded on
         purpose. rolls: how many numbers each mechanism draws again.
     """
     here = RecordingListener(seed)
-    audit = _Audit(run, seed, here, take(run, data, here, seed=seed))
+    audit = _Audit(run, seed, here, collect(run, data, here, seed=seed))
     notes = [] if here.log else ["nothing passed a door"]
-    if audit.exit.raised:
-        notes.append(f"the run itself raised {audit.exit.raised}")
+    if audit.outputs.raised:
+        notes.append(f"the run itself raised {audit.outputs.raised}")
     _same_again(audit, data)
     _same_unheard(audit, data)
+    _ledger(audit, data)
     for neighbour in neighbours:
         _neighbour(audit, neighbour)
     _among_neighbours(audit)
-    for number, stranger in enumerate(strangers):
-        listener, left = audit.replay(stranger)
-        _compare(audit, f"stranger {number}", listener, left)
+    for number, other in enumerate(unrelated):
+        listener, left = audit.replay(other)
+        _compare(audit, f"unrelated data {number}", listener, left)
     _account(audit)
     _samplers(audit, exact, set(floats))
-    _dice(audit, simulated, rolls)
+    _noise(audit, simulated, rolls)
     _other_noise(audit, data)
     reached = tuple(Reached(what, *found) for what, found in audit.reached.items())
     return DoorAudit(
@@ -193,10 +195,10 @@ def _same_again(audit: _Audit, data: Any) -> None:
             "sequence", "", f"{parted} (on the same data: something other than the door is random)"
         )
         return
-    audit.unsteady = set(audit.exit.differing(left))
+    audit.unsteady = set(audit.outputs.differing(left))
     for name in sorted(audit.unsteady):
         audit.find(
-            "exit",
+            "output",
             name,
             "differs between two runs on the same data: a clock, or entropy of its own",
         )
@@ -206,10 +208,31 @@ def _same_unheard(audit: _Audit, data: Any) -> None:
     """With nobody at the door, and the same streams, everything comes out as it was recorded."""
     audit.replays += 1
     with unheard(audit.seed):
-        left = take(audit.run, data, None, seed=audit.seed)
-    for name in audit.exit.differing(left):
+        left = collect(audit.run, data, None, seed=audit.seed)
+    for name in audit.outputs.differing(left):
         if name not in audit.unsteady:
             audit.find("listener", name, "differs when nobody listens at the door")
+
+
+def _ledger(audit: _Audit, data: Any) -> None:
+    """With a ledger, outputs are the same, and every account is charged at least what is due."""
+    guarantees = [opening.guarantee for opening in audit.here.openings]
+    promised = [guarantee for guarantee in guarantees if guarantee is not None]
+    if not promised or any(math.isinf(one.epsilon) or one.unproven for one in promised):
+        return  # a ledger refuses what has no finite price
+    audit.replays += 1
+    listener = ReplayListener(audit.here.log, audit.seed)
+    with charging([cost for one in promised for cost in one.costs]) as account:
+        left = collect(audit.run, data, listener, seed=audit.seed)
+        problems = list(account.problems())
+    if left.raised and not audit.outputs.raised:
+        audit.find("ledger", "", f"the run raises when it is charged: {left.raised[:200]}")
+        return
+    for problem in problems:
+        audit.find("ledger", "", problem)
+    for name in audit.outputs.differing(left):
+        if name not in audit.unsteady:
+            audit.find("ledger", name, "differs when a ledger is charged")
 
 
 def _neighbour(audit: _Audit, neighbour: Neighbour) -> None:
@@ -291,21 +314,19 @@ def _likelihood(audit: _Audit, entry: Entry, here: Any, value: Any, steps: int) 
             return
 
 
-def _compare(audit: _Audit, who: str, listener: ReplayListener, left: Exit) -> None:
+def _compare(audit: _Audit, who: str, listener: ReplayListener, left: Outputs) -> None:
     parted = listener.finished()
-    if left.raised != audit.exit.raised:
-        says = (
-            f"{left.raised[:160] or 'no refusal'} on {who}, {audit.exit.raised[:160] or 'none'} on "
-            "the data"
-        )
+    if left.raised != audit.outputs.raised:
+        here = audit.outputs.raised[:160] or "none"
+        says = f"{left.raised[:160] or 'no refusal'} on {who}, {here} on the data"
         audit.find("refusal", "", f"whether it refuses depends on the data ({says})")
         return
     if parted is not None:
         audit.find("sequence", "", f"{parted} ({who})")
         return
-    for name in audit.exit.differing(left):
+    for name in audit.outputs.differing(left):
         if name not in audit.unsteady:
-            audit.find("exit", name, f"depends on the data beyond what was released ({who})")
+            audit.find("output", name, f"depends on the data beyond what was released ({who})")
 
 
 def _account(audit: _Audit) -> None:
@@ -344,7 +365,7 @@ def _part(
     if not hasattr(mechanism, "mu"):
         return Pure(mechanism.cost.epsilon, count)
     if mechanism not in scales:
-        scales[mechanism] = dice.measured_scale(mechanism, opening.source)
+        scales[mechanism] = noise_tests.measured_scale(mechanism, opening.source)
     drawn = mechanism.domain.reach / scales[mechanism]
     if drawn > mechanism.mu * (1 + _ACCOUNT):
         audit.find(
@@ -372,16 +393,20 @@ def _samplers(audit: _Audit, exact: bool, floats: set[str]) -> None:
             )
 
 
-def _dice(audit: _Audit, simulated: bool, rolls: int) -> None:
+def _noise(audit: _Audit, simulated: bool, rolls: int) -> None:
     for entry in _one_of_each(audit.here.log, lambda entry: entry.planned.mechanism):
         source = audit.here.openings[entry.door].source
-        for says in dice.law_problems(entry.planned.mechanism, entry.value, source, rolls=rolls):
+        for says in noise_tests.law_problems(
+            entry.planned.mechanism, entry.value, source, rolls=rolls
+        ):
             audit.find("noise", f"{entry.planned.what!r} of {entry.title!r}", says)
     for opening in _one_of_each(audit.here.openings, lambda opening: type(opening.source)):
-        for says in dice.source_problems(opening.source, simulated=simulated):
+        for says in noise_tests.source_problems(opening.source, simulated=simulated):
             audit.find("entropy", f"{opening.title!r}", says)
     for opening in audit.here.openings:
-        for says in dice.start_problems(sorted(set(opening.starts))) if opening.starts else ():
+        for says in (
+            noise_tests.start_problems(sorted(set(opening.starts))) if opening.starts else ()
+        ):
             audit.find("entropy", f"{opening.title!r}", says)
     for entry in audit.here.log:
         redrawn = entry.redrawn() if entry.streams else None
@@ -451,7 +476,7 @@ def _other_noise(audit: _Audit, data: Any) -> None:
     chance.
     """
     again = RecordingListener(audit.seed + 1)
-    take(audit.run, data, again, seed=audit.seed)
+    collect(audit.run, data, again, seed=audit.seed)
     for one, other in zip(audit.here.log, again.log, strict=False):
         if (
             one.released.dtype.kind != "f"

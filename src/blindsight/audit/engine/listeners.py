@@ -10,11 +10,13 @@ estimator again and again (`drawing_from`).
 from __future__ import annotations
 
 import hashlib
+import math
 import os
+import tempfile
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 from unittest import mock
@@ -23,22 +25,28 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blindsight.core.errors import UnchargedRelease
+from blindsight.privacy.cost import Cost
 from blindsight.privacy.door import Door, Passage, listening
 from blindsight.privacy.entropy import RandomState, Source, source_of
 from blindsight.privacy.guarantee import Guarantee
+from blindsight.privacy.ledger import Ledger
+from blindsight.privacy.ledger.amounts import MICRO
 from blindsight.privacy.plan import Planned
 
 __all__ = [
+    "Account",
     "Entry",
     "Opening",
     "RecordingListener",
     "ReplayListener",
+    "charging",
     "drawing_from",
     "unheard",
 ]
 
 Array = NDArray[Any]
 _URANDOM = os.urandom
+_BUDGET = 1e6  # no account runs out during an audit
 START = 512  # bytes of each of the door's own streams that are looked at
 
 
@@ -224,6 +232,65 @@ def unheard(seed: int) -> Iterator[None]:
 
     with mock.patch("blindsight.privacy.door.source_of", streams):
         yield
+
+
+@dataclass
+class Account:
+    """A ledger that every door was charged to, and what was due."""
+
+    ledger: Ledger
+    due: dict[tuple[str, str], dict[str, float]] = field(default_factory=dict)
+
+    def open(self, key: str | None, guarantee: Guarantee) -> None:
+        """Note what a door must be charged.
+
+        Doors with one idempotency key are one charge where the noise is derived from a vault's key,
+        so that both release the same.
+        """
+        for cost in guarantee.costs:
+            named = self.due.setdefault((cost.unit, cost.neighbours), {})
+            repeats = key is not None and guarantee.entropy == "keyed"
+            label = str(key) if repeats else f"door {len(named)}"
+            named[label] = max(named.get(label, 0.0), cost.epsilon)
+
+    def problems(self) -> Iterator[str]:
+        """Accounts that were charged less than what is due, and a chain that does not verify."""
+        charged: Counter[tuple[str, str]] = Counter()
+        for entry in self.ledger.entries():
+            if entry.kind == "charge":
+                charged[entry.unit, entry.neighbours] += entry.micro_epsilon
+        for (unit, neighbours), named in self.due.items():
+            due = math.fsum(named.values())
+            paid = charged[unit, neighbours] / MICRO
+            if paid < due * (1 - 1e-9) - 1e-9:
+                yield (
+                    f"the account per {unit} ({neighbours}) was charged {paid:.6g}, due is "
+                    f"{due:.6g}"
+                )
+        if not self.ledger.verify():
+            yield "the ledger does not verify after the run"
+
+
+@contextmanager
+def charging(costs: Sequence[Cost]) -> Iterator[Account]:
+    """Every door that is opened without a ledger is charged to one with a large budget."""
+    opened = Door.__init__
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        with mock.patch("os.urandom", _URANDOM):
+            ledger = stack.enter_context(Ledger(f"{folder}/ledger.db", dataset="audit"))
+            for unit, neighbours in sorted({(cost.unit, cost.neighbours) for cost in costs}):
+                grant: Any = {"unit": unit, "neighbours": neighbours}
+                ledger.grant(Cost(epsilon=_BUDGET, delta=0.9, **grant))
+        account = Account(ledger)
+
+        def charged(door: Door, guarantee: Guarantee, **given: Any) -> None:
+            if given.get("ledger") is None:
+                given["ledger"] = ledger
+                account.open(given.get("key"), guarantee)
+            opened(door, guarantee, **given)
+
+        stack.enter_context(mock.patch.object(Door, "__init__", charged))
+        yield account
 
 
 class ReplayListener(_Ear):

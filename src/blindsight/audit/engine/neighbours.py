@@ -1,5 +1,5 @@
-"""Neighbours and strangers of a data set, made without knowing what it is: one record at extremes,
-or all of it other.
+"""Neighbours of a data set, with one record at extremes, and unrelated data sets; made without
+knowing what the data are.
 
 A data set is an array or a tuple of arrays with one row per record. Real numbers go to both ends,
 to the opposite, to zero, far out and onto one axis, and become NaN, infinite and 1e308; whole
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from blindsight.audit.engine.door import Neighbour
 from blindsight.core.errors import InvalidParameter
 
-__all__ = ["neighbours_of", "strangers_of"]
+__all__ = ["neighbours_of", "unrelated_datasets"]
 
 Array = NDArray[Any]
 _FAR, _HUGE = 1e6, 1e308
@@ -54,7 +54,7 @@ def neighbours_of(
     return found
 
 
-def strangers_of(
+def unrelated_datasets(
     data: Any, *, seed: int = 0, bounds: tuple[float, float] | None = None
 ) -> list[Any]:
     """Data of the same shapes and of the same public domains, but otherwise wholly different."""

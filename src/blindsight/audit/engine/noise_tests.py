@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from blindsight.audit.engine.exits import frozen
+from blindsight.audit.engine.outputs import frozen
 from blindsight.privacy.entropy import SystemEntropy, SystemSource
 from blindsight.privacy.mechanisms.domain import Cells, Reals
 

@@ -1,0 +1,364 @@
+"""Every output of a run, as parts that can be compared byte by byte.
+
+A run is called with its data and an empty folder of its own. Its outputs are what it returns and
+raises; the files and folders that it leaves, with their modes, times and link targets; standard
+output and standard error, also of code that writes to the file descriptors; log records of every
+level; warnings; calls of a progress callback (`watch`); and times, extended attributes, environment
+variables, network connections and programs that it sets, opens or starts.
+
+Entropy is frozen meanwhile (the operating system's, numpy's, torch's and Python's), so that two
+runs on the same data give the same parts unless they read a clock. How long a run takes is not
+compared.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import io
+import logging
+import os
+import random
+import re
+import stat
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import Any, TypeAlias
+from unittest import mock
+
+import numpy as np
+
+from blindsight.core import storage
+from blindsight.core.errors import BlindsightError, UnchargedRelease
+from blindsight.privacy.door import Listener, listening
+
+__all__ = ["Outputs", "Run", "collect", "frozen", "parts_of", "watch"]
+
+Run: TypeAlias = Callable[[Any, Path], Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Outputs:
+    """The outputs of one run, as digests by name, and what it raised."""
+
+    parts: dict[str, str]
+    raised: str = ""
+
+    def differing(self, other: Outputs) -> list[str]:
+        """The names of parts that are not the same."""
+        names = [*self.parts, *(name for name in other.parts if name not in self.parts)]
+        return [name for name in names if self.parts.get(name) != other.parts.get(name)]
+
+
+def collect(run: Run, data: Any, listener: Listener | None, *, seed: int = 0) -> Outputs:
+    """Run once with a listener at the door and return every output.
+
+    Parameters:
+        run: called with `data` and a folder.
+        listener: stands at every door; None leaves the doors as they are in production.
+        seed: of the frozen entropy.
+    """
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        with _Recorder() as recorder, ExitStack() as stack:
+            stack.enter_context(frozen(seed))
+            if listener is not None:
+                stack.enter_context(listening(listener))
+            try:
+                value, raised = run(data, folder), ""
+            except Exception as error:
+                value, raised = None, f"{type(error).__name__}: {error}".replace(str(folder), "")
+        parts = {"exception": _digest(raised.encode())}
+        for name, content in parts_of(value):
+            parts[name] = _digest(content)
+        for name, content in _files(folder, recorder):
+            parts[name] = _digest(content.replace(str(folder).encode(), b""))
+        for name, words in recorder.spoken().items():
+            parts[name] = _digest(_without_places(words, folder).encode())
+    return Outputs(parts, raised)
+
+
+def watch(*given: object, **named: object) -> None:
+    """A progress callback for audited runs: its arguments become part of the run's outputs."""
+    if _recorder is not None:
+        _recorder.progress.append(repr((given, sorted(named.items()))))
+
+
+@contextmanager
+def frozen(seed: int) -> Iterator[None]:
+    """Entropy of the operating system, numpy, torch and Python's random, all from one seed; as it
+    was afterwards.
+    """
+    source = np.random.default_rng(seed)
+    python, legacy = random.getstate(), np.random.get_state()  # noqa: NPY002
+    torch = sys.modules.get("torch")
+    kept = None if torch is None else torch.get_rng_state()
+    random.seed(seed)
+    np.random.set_state(np.random.RandomState(seed).get_state())  # noqa: NPY002  (code under audit may use it)
+    if torch is not None:
+        torch.manual_seed(seed)
+    try:
+        with mock.patch("os.urandom", source.bytes), mock.patch("random._urandom", source.bytes):
+            yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(legacy)  # noqa: NPY002
+        if torch is not None:
+            torch.set_rng_state(kept)
+
+
+def parts_of(value: Any, name: str = "returned") -> Iterator[tuple[str, bytes]]:
+    """(name, bytes) of everything inside a value: arrays, containers, dataclasses and attributes of
+    objects.
+    """
+    yield from _walk(value, name, {})
+
+
+def _walk(value: Any, name: str, seen: dict[int, Any]) -> Iterator[tuple[str, bytes]]:
+    if value is None or isinstance(value, (bool, int, float, complex, str, bytes, Path)):
+        yield name, f"{type(value).__name__} {value!r}".encode()
+        return
+    if isinstance(value, (np.random.Generator, np.random.RandomState, np.random.SeedSequence)):
+        yield name, b"a generator"
+        return
+    if id(value) in seen:
+        return
+    seen[id(value)] = (
+        value  # kept alive: the id of a list that is gone may be given to the next one
+    )
+    if isinstance(value, (np.ndarray, np.generic)) and value.dtype != object:
+        yield name, f"{value.dtype} {value.shape} ".encode() + value.tobytes()
+    elif type(value).__module__.split(".")[0] == "torch" and hasattr(value, "detach"):
+        yield from _walk(value.detach().cpu().numpy(), name, seen)
+    elif hasattr(value, "state_dict") and callable(value.state_dict):
+        yield from _walk(dict(value.state_dict()), name, seen)
+    else:
+        yield name, type(value).__qualname__.encode()
+        for key, inner in _inside(value):
+            yield from _walk(inner, f"{name}.{key}", seen)
+
+
+def _inside(value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict):
+        yield "keys", [str(key) for key in value]
+        yield from ((str(key), inner) for key, inner in value.items())
+    elif isinstance(value, (list, tuple, np.ndarray)):
+        yield "length", len(value)
+        yield from ((str(i), inner) for i, inner in enumerate(value))
+    elif isinstance(value, (set, frozenset)):
+        yield "items", sorted(map(repr, value))
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        yield from (
+            (field.name, getattr(value, field.name, None)) for field in dataclasses.fields(value)
+        )
+    elif isinstance(value, type) or callable(value):
+        yield "called", getattr(value, "__qualname__", type(value).__qualname__)
+    else:
+        yield from getattr(value, "__dict__", {}).items()
+
+
+def _files(folder: Path, recorder: _Recorder) -> Iterator[tuple[str, bytes]]:
+    """Everything in the run's folder by name, and any other file that it wrote and left."""
+    inside = sorted(folder.rglob("*"))
+    outside = sorted(
+        {path for path in recorder.written if path.is_file() and folder not in path.parents}
+    )
+    yield "files", "\n".join(str(path.relative_to(folder)) for path in inside).encode()
+    for path in [*inside, *outside]:
+        name = f"file {path.relative_to(folder) if path in inside else path}"
+        if path.is_symlink():
+            yield f"{name}, its target", os.readlink(path).encode()
+        elif path.is_file():
+            yield from _contents(path, name)
+        if path in inside:
+            yield f"{name}, its mode and time", _attributes(path, recorder).encode()
+
+
+def _attributes(path: Path, recorder: _Recorder) -> str:
+    """A file's mode and, where it is not the time of the run, its time of change."""
+    found = path.lstat()
+    during = recorder.began - 2e9 <= found.st_mtime_ns <= recorder.ended + 2e9
+    return f"{stat.filemode(found.st_mode)} {'' if during else found.st_mtime_ns}"
+
+
+def _contents(path: Path, name: str) -> Iterator[tuple[str, bytes]]:
+    """A file's bytes; of our own format also field by field, so that a finding can say which."""
+    try:
+        kind, arrays, fields = storage.load_any(path)
+    except (BlindsightError, OSError, ValueError):
+        yield name, path.read_bytes()
+        return
+    # The order of arrays in memory is the reader's, not the file's.
+    yield from _walk({"kind": kind, **dict(sorted(arrays.items())), **fields}, name, {})
+    yield f"{name}, its bytes", path.read_bytes()
+
+
+# What of a temporary file's name is random.
+_TEMPORARY = re.compile(re.escape(tempfile.gettempdir()) + r"/[\w.-]+")
+_EVENTS = ("os.utime", "os.setxattr", "os.putenv", "socket.connect", "subprocess.Popen")
+
+
+def _without_places(words: str, folder: Path) -> str:
+    return _TEMPORARY.sub("TEMPORARY", words.replace(str(folder), "FOLDER"))
+
+
+class _LogHandler(logging.Handler):
+    """Keeps the words of every record, without its time."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.NOTSET)
+        self.words: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.words.append(f"{record.name} {record.levelname} {record.getMessage()}")
+
+
+class _Recorder:
+    """Records what is printed, logged, warned of, reported and done while a run is on."""
+
+    def __init__(self) -> None:
+        self.written: list[Path] = []
+        self.progress: list[str] = []
+        self.events: list[str] = []
+        self.began = self.ended = 0
+        self._stack = ExitStack()
+        self._log = _LogHandler()
+        self._streams = {"stdout": io.StringIO(), "stderr": io.StringIO()}
+        self._bytes = {"stdout": b"", "stderr": b""}
+
+    def __enter__(self) -> _Recorder:
+        global _recorder
+        _hook()
+        self._outer, _recorder = _recorder, self
+        self.began = time.time_ns()
+        stack = self._stack
+        for number, name in ((1, "stdout"), (2, "stderr")):
+            stack.enter_context(self._descriptor(number, name))
+        stack.enter_context(redirect_stdout(self._streams["stdout"]))
+        stack.enter_context(redirect_stderr(self._streams["stderr"]))
+        self._warnings: Any = stack.enter_context(warnings.catch_warnings(record=True))
+        warnings.simplefilter("always")
+        warnings.simplefilter("ignore", UnchargedRelease)
+        stack.enter_context(_logging_to(self._log))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        global _recorder
+        self._stack.close()
+        self.ended = time.time_ns()
+        _recorder = self._outer
+
+    def during(self, given: tuple[Any, ...]) -> bool:
+        """Whether a file is given a time of this run, as copies of new files are."""
+        _, seconds, nanoseconds, *_ = given
+        times = nanoseconds or [int(one * 1e9) for one in seconds or ()]
+        return all(self.began - 2e9 <= one <= time.time_ns() + 2e9 for one in times)
+
+    def spoken(self) -> dict[str, str]:
+        """What was said or done, by the way in which it was."""
+        return {
+            **{
+                name: stream.getvalue() + self._bytes[name].decode(errors="replace")
+                for name, stream in self._streams.items()
+            },
+            "logging": "\n".join(self._log.words),
+            "warnings": "\n".join(
+                f"{said.category.__name__} {said.message}" for said in self._warnings
+            ),
+            "progress": "\n".join(self.progress),
+            "system": "\n".join(self.events),
+        }
+
+    @contextmanager
+    def _descriptor(self, number: int, name: str) -> Iterator[None]:
+        """Bytes written to a file descriptor itself, past Python's streams."""
+        stream = getattr(sys, f"__{name}__")
+        if stream is not None:
+            stream.flush()
+        before = os.dup(number)
+        with tempfile.TemporaryFile() as file:
+            os.dup2(file.fileno(), number)
+            try:
+                yield
+            finally:
+                if stream is not None:
+                    stream.flush()
+                os.dup2(before, number)
+                os.close(before)
+                file.seek(0)
+                self._bytes[name] = file.read()
+
+
+@contextmanager
+def _logging_to(handler: logging.Handler) -> Iterator[None]:
+    """Our own loggers at every level, others at the level that they have."""
+    root, ours = logging.getLogger(), logging.getLogger("blindsight")
+    level, disabled = ours.level, logging.root.manager.disable
+    root.addHandler(handler)
+    ours.setLevel(logging.DEBUG)
+    logging.disable(logging.NOTSET)
+    try:
+        yield
+    finally:
+        logging.disable(disabled)
+        ours.setLevel(level)
+        root.removeHandler(handler)
+
+
+_recorder: _Recorder | None = None
+_hooked = False
+
+
+def _hook() -> None:
+    """Listen to the interpreter's own audit events, from the first run on."""
+    global _hooked
+    if not _hooked:
+        sys.addaudithook(_heard)
+        _hooked = True
+
+
+def _heard(event: str, given: tuple[Any, ...]) -> None:
+    recorder = _recorder
+    if recorder is None:
+        return
+    if event == "os.rename":
+        _note(recorder, given[1])
+    elif event == "open":
+        path, mode, flags = given
+        if (isinstance(mode, str) and set(mode) & set("wax+")) or (
+            isinstance(flags, int) and flags & 3
+        ):
+            _note(recorder, path)
+    elif event in _EVENTS:
+        if (event == "os.utime" and recorder.during(given)) or _importing():
+            return
+        recorder.events.append(f"{event} {given!r}")
+
+
+def _importing() -> bool:
+    """Whether a module is being imported, which happens in the first run only."""
+    frame = sys._getframe()
+    while frame.f_back is not None:
+        if "importlib._bootstrap" in frame.f_code.co_filename:
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _note(recorder: _Recorder, path: Any) -> None:
+    if isinstance(path, (str, bytes, os.PathLike)):
+        found = Path(os.fsdecode(path)).absolute()
+        if "__pycache__" not in found.parts and found.parts[:2] not in (
+            ("/", "dev"),
+            ("/", "proc"),
+        ):
+            recorder.written.append(found)
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()

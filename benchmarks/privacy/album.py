@@ -48,7 +48,7 @@ def album_rows(*, quick: bool, seed: int = 0) -> Iterator[Row]:
 
 
 class Album:
-    """A folder, its vault, its release and its ledger, as `blindsight hash` keeps them."""
+    """A folder, its vault, its release and its ledger, as `blindsight protect` keeps them."""
 
     def __init__(self, base: Path, recipe: CodeRecipe) -> None:
         self.base, self.folder, self.out = base, base / "album", base / "ix"

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from blindsight import audit, data, encoders
+    from blindsight.app.protect import ProtectedPhotos, protect
     from blindsight.core.errors import BlindsightError, BudgetExceeded, NotProven, UnchargedRelease
     from blindsight.federated import FederatedClassifier
     from blindsight.hashing import (
@@ -104,6 +105,7 @@ __all__ = [
     "Planned",
     "PrivateTagger",
     "Protected",
+    "ProtectedPhotos",
     "UnchargedRelease",
     "Vault",
     "__version__",
@@ -111,11 +113,13 @@ __all__ = [
     "data",
     "encoders",
     "imagenet_prior",
+    "protect",
 ]
 
 __version__ = "0.2.0"
 
-_HOMES = {
+_HOMES: dict[str, tuple[str, ...]] = {
+    "app.protect": ("ProtectedPhotos", "protect"),
     "core.errors": ("BlindsightError", "BudgetExceeded", "NotProven", "UnchargedRelease"),
     "federated": ("FederatedClassifier",),
     "hashing": (

@@ -67,7 +67,7 @@ def made(photos, tmp_path_factory):
         if (epsilon, more) not in kept:
             out = home / f"out{len(kept)}"
             words = [
-                "hash",
+                "protect",
                 photos,
                 "--out",
                 out,

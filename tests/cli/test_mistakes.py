@@ -31,7 +31,11 @@ def _leaves(command: Any, path: str = "") -> list[tuple[str, Any]]:
     ]
 
 
-LEAVES = dict(_leaves(typer.main.get_command(main.app)))
+LEAVES = {
+    path: command
+    for path, command in _leaves(typer.main.get_command(main.app))
+    if path.split()[0] not in main.RENAMED
+}
 
 
 @pytest.fixture
@@ -61,7 +65,7 @@ def photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_refusal_for_want_of_a_budget_says_the_whole_command(say: Any, photos: Path) -> None:
     code, out, err = say(
-        "hash photos --out index --features pixels --ledger budget.db --dataset holiday"
+        "protect photos --out index --features pixels --ledger budget.db --dataset holiday"
     )
     assert code == 3
     assert out == ""  # no card before a refusal
@@ -72,13 +76,13 @@ def test_a_refusal_for_want_of_a_budget_says_the_whole_command(say: Any, photos:
     hint = err[err.index("blindsight ledger grant") :].strip()
     assert say(hint.removeprefix("blindsight "))[0] == 0
     assert (
-        say("hash photos --out index --features pixels --ledger budget.db --dataset holiday")[0]
+        say("protect photos --out index --features pixels --ledger budget.db --dataset holiday")[0]
         == 0
     )
 
 
 def test_query_and_index_swapped_are_named(say: Any, photos: Path) -> None:
-    assert say("hash photos --out index --features pixels")[0] == 0
+    assert say("protect photos --out index --features pixels")[0] == 0
     code, _, err = say("search photos/0.png index")
     assert code == 2
     assert "comes first" in err
@@ -94,9 +98,9 @@ def test_query_and_index_swapped_are_named(say: Any, photos: Path) -> None:
         "audit photos",
         "search photos photos/0.png",
         "sketch recover photos",
-        "ledger show --ledger photos",
+        "budget show --ledger photos",
         "federate simulate --data photos",
-        "hash photos/0.png --out index",
+        "protect photos/0.png --out index",
     ],
 )
 def test_a_folder_for_a_file_and_the_reverse_never_end_in_a_traceback(
@@ -135,7 +139,7 @@ def test_the_settings_of_a_sketch_are_named_in_order(say: Any, photos: Path) -> 
     assert places == sorted(places)
 
 
-@pytest.mark.parametrize("line", ["serch", "tag aply", "ledger grnt", "serve key ad"])
+@pytest.mark.parametrize("line", ["serch", "tag aply", "budget grnt", "serve key ad"])
 def test_a_typo_is_answered_by_one_suggestion(say: Any, line: str) -> None:
     code, _, err = say(line)
     assert code == 2
@@ -183,7 +187,7 @@ def test_a_reader_that_leaves_is_not_a_refuted_claim(line: str) -> None:
 def test_an_impossible_place_or_number_is_refused_before_anything_is_made(
     say: Any, photos: Path
 ) -> None:
-    code, _, err = say("hash photos --out index --features pixels --cells 1")
+    code, _, err = say("protect photos --out index --features pixels --cells 1")
     assert (code, "--cells must be at least 2" in err) == (2, True)
     code, out, err = say("demo --out photos/0.png")
     assert (code, out, "is a file" in err) == (2, "", True)
@@ -192,11 +196,13 @@ def test_an_impossible_place_or_number_is_refused_before_anything_is_made(
 
 
 def test_bits_and_cells_are_two_options(say: Any, photos: Path) -> None:
-    code, _, err = say("hash photos --out index --features pixels --bits 16")
+    code, _, err = say("protect photos --out index --features pixels --bits 16")
     assert (code, "--cells" in err) == (2, True)
-    code, _, err = say("hash photos --out index --features pixels --method phashing-lsh --cells 16")
+    code, _, err = say(
+        "protect photos --out index --features pixels --method phashing-lsh --cells 16"
+    )
     assert (code, "--bits" in err) == (2, True)
-    assert say("hash photos --out index --features pixels --cells 4")[0] == 0
+    assert say("protect photos --out index --features pixels --cells 4")[0] == 0
 
 
 def test_alone_it_says_what_to_do_first(say: Any) -> None:
@@ -256,3 +262,13 @@ def test_help_says_the_exit_codes(say: Any) -> None:
     code, out, _ = say("--help")
     assert code == 0
     assert "Exit codes" in out
+
+
+@pytest.mark.parametrize(("former", "present"), sorted(main.RENAMED.items()))
+def test_a_former_name_still_works_and_says_the_present_one(
+    say: Any, former: str, present: str
+) -> None:
+    code, out, err = say(f"{former} --help")
+    assert code == 0 and f"blindsight {present}" in out[out.index("Examples") :]
+    assert f"'{former}' is now called '{present}'" in err
+    assert former not in main.VERBS and present in main.VERBS

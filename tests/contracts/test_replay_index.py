@@ -1,6 +1,4 @@
-"""The replay contract of a release of photos: the verb `hash` itself, from files to the folder that
-is given away.
-"""
+"""The replay contract of a release of photos: the verb `protect`, from files to the release."""
 
 from __future__ import annotations
 
@@ -18,7 +16,7 @@ import numpy as np
 from PIL import Image
 
 from blindsight.audit.engine import Neighbour
-from blindsight.cli.hash import hash_folder
+from blindsight.cli.protect import protect
 from blindsight.index import encoder
 from blindsight.index.hamming import HammingIndex
 from blindsight.privacy import Cost, Ledger
@@ -83,10 +81,10 @@ class TestPhotos(ReplayContract):
             for number, pixels in enumerate(data):
                 Image.fromarray(pixels).save(photos / f"{number}-{int(pixels.sum())}.png")
             for _ in range(2):  # continued: nothing is released again
-                hash_folder(
+                protect(
                     photos,
                     folder / "out",
-                    features="pixels",
+                    encoder="pixels",
                     vault=Path(kept) / "vault",
                     json=True,
                     **self.asked,

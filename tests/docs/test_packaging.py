@@ -106,7 +106,7 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
 def test_the_installed_wheel_says_what_it_can_do(fresh: Path, tmp_path: Path) -> None:
     shown = _run(fresh / "bin" / "blindsight", "--help", cwd=tmp_path)
     assert shown.returncode == 0, shown.stderr
-    assert "hash" in shown.stdout
+    assert "protect" in shown.stdout
     where = _run(
         fresh / "bin" / "python",
         "-c",
@@ -174,7 +174,7 @@ def test_the_core_alone_runs_the_readmes_lines_and_protects_a_folder(
             tmp_path / "photos" / f"{number}.png"
         )
     blindsight = core / "bin" / "blindsight"
-    assert _run(blindsight, "hash", "photos", "--out", "index", cwd=tmp_path).returncode == 0
+    assert _run(blindsight, "protect", "photos", "--out", "index", cwd=tmp_path).returncode == 0
     found = _run(blindsight, "search", "index", "photos/0.png", "--json", cwd=tmp_path)
     assert len(json.loads(found.stdout)["queries"][0]["hits"]) == 3
     refused = _run(blindsight, "federate", "simulate", cwd=tmp_path)

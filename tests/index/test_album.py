@@ -42,7 +42,7 @@ def album(tmp_path):
 
 def hash_folder(album: Path, *options: object, out: str = "ix") -> dict:
     words = [
-        "hash",
+        "protect",
         album,
         "--out",
         album.parent / out,
@@ -216,7 +216,7 @@ def test_a_crash_before_compaction_leaves_no_removed_code_and_no_order_behind(al
         with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
             patched.setattr(HammingIndex, "compact", crash)
             CliRunner().invoke(
-                app, [*map(str, ("hash", album, "--out", album.parent / "ix", *options))]
+                app, [*map(str, ("protect", album, "--out", album.parent / "ix", *options))]
             )
             raise KeyboardInterrupt
 
@@ -351,7 +351,7 @@ def test_a_ledger_that_is_gone_is_asked_for_and_not_forgotten(album):
     hash_folder(album)
     (album.parent / "ledger.db").rename(album.parent / "moved.db")
     words = [
-        "hash",
+        "protect",
         album,
         "--out",
         album.parent / "iy",

@@ -41,7 +41,7 @@ def album(tmp_path_factory):
         exif.get_ifd(0x8769)[0x9003] = f"2024:03:{number + 1:02d} 10:00:00"
         Image.fromarray(pixels).save(photos / f"{number:02d}.jpg", exif=exif)
     Image.fromarray(pictures[0]).save(photos / "again.jpg", quality=50)
-    run("hash", photos, "--out", base / "ix", *PIXELS, "--thumbnails", "--seed", 3)
+    run("protect", photos, "--out", base / "ix", *PIXELS, "--thumbnails", "--seed", 3)
     return base
 
 
@@ -102,11 +102,11 @@ def test_thumbnails_of_gone_photos_go_with_them(tmp_path):
     photos.mkdir()
     for number, pixels in enumerate(built_in_images(4, 32)):
         Image.fromarray(pixels).save(photos / f"{number}.png")
-    run("hash", photos, "--out", tmp_path / "ix", *PIXELS, "--thumbnails")
+    run("protect", photos, "--out", tmp_path / "ix", *PIXELS, "--thumbnails")
     store = Thumbnails(tmp_path / "ix.vault")
     before = store.of(store.records())
     (photos / "2.png").unlink()
-    run("hash", photos, "--out", tmp_path / "ix", "--prune")
+    run("protect", photos, "--out", tmp_path / "ix", "--prune")
     (gone,) = before.keys() - store.records()
     assert before[gone] not in store.path.read_bytes()
 
@@ -174,4 +174,4 @@ def test_mistakes_are_named(album):
         with pytest.raises(InvalidData, match=why):
             run("search", *words)
     with pytest.raises(InvalidData, match="not a folder"):
-        run("hash", photo, "--out", album / "new")
+        run("protect", photo, "--out", album / "new")

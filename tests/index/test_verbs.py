@@ -1,6 +1,4 @@
-"""`blindsight hash` and `blindsight search`: photos to a private index and back, resumable, charged
-once.
-"""
+"""`protect` and `search`: photos to a private index and back, resumable, charged once."""
 
 from __future__ import annotations
 
@@ -87,7 +85,9 @@ def charges(ledger: Ledger) -> int:
 
 
 def test_a_photo_is_found_again(photos, tmp_path):
-    made = json.loads(run("hash", photos, "--out", tmp_path / "ix", *CLEAR, "--seed", 5, "--json"))
+    made = json.loads(
+        run("protect", photos, "--out", tmp_path / "ix", *CLEAR, "--seed", 5, "--json")
+    )
     assert (made["released"], made["known"], made["stored"]) == (85, 0, 85)
     assert made["guarantee"]["unit"] == "bit" and made["guarantee"]["epsilon"] <= 4
     queries = sorted(path for path in photos.rglob("*") if path.suffix in (".png", ".JPG"))[:10]
@@ -111,7 +111,7 @@ def test_a_photo_is_found_again(photos, tmp_path):
 
 def test_the_default_is_proven_per_record_and_learned_from_public_data(photos, tmp_path):
     made = json.loads(
-        run("hash", photos, "--out", tmp_path / "ix", "--features", "pixels", "--json")
+        run("protect", photos, "--out", tmp_path / "ix", "--features", "pixels", "--json")
     )
     guarantee = made["guarantee"]
     assert (guarantee["unit"], guarantee["epsilon"], guarantee["calibration"]) == (
@@ -132,7 +132,18 @@ def test_the_pretrained_network_finds_the_same_picture(photos, tmp_path):
     for number in (1, 2, 4):
         (album / f"{number}.png").write_bytes((photos / f"trips/{number:03d}.png").read_bytes())
     # A cell per class of the network: the nearest class is the best cell.
-    words = ["hash", album, "--out", tmp_path / "ix", "--epsilon", 20, "--cells", 1000, "--seed", 1]
+    words = [
+        "protect",
+        album,
+        "--out",
+        tmp_path / "ix",
+        "--epsilon",
+        20,
+        "--cells",
+        1000,
+        "--seed",
+        1,
+    ]
     run(*words, "--features", "efficientnet")
     answer = json.loads(run("search", tmp_path / "ix", album / "2.png", "-k", 3, "--json"))
     hits = answer["queries"][0]["hits"]
@@ -141,7 +152,7 @@ def test_the_pretrained_network_finds_the_same_picture(photos, tmp_path):
 
 def test_a_stopped_run_continues_and_releases_nothing_twice(photos, tmp_path, monkeypatch):
     ledger = granted(tmp_path / "ledger.db", unit="bit")
-    words = ["hash", photos, "--out", tmp_path / "ix", *CLEAR]
+    words = ["protect", photos, "--out", tmp_path / "ix", *CLEAR]
     words += ["--ledger", tmp_path / "ledger.db", "--dataset", "album"]
     real, calls = HammingIndex.add, []
 
@@ -179,7 +190,7 @@ def test_after_kill_9_released_codes_stay_as_they_were(photos, tmp_path):
         "from blindsight.cli.main import run\n"
         "run()\n"
     )
-    words = ["hash", str(photos), "--out", str(tmp_path / "ix"), *CLEAR]
+    words = ["protect", str(photos), "--out", str(tmp_path / "ix"), *CLEAR]
     with subprocess.Popen(
         [sys.executable, "-c", program, *words], stdout=subprocess.PIPE, text=True
     ) as process:
@@ -198,7 +209,7 @@ def test_after_kill_9_released_codes_stay_as_they_were(photos, tmp_path):
 
 def test_a_refused_charge_leaves_nothing_behind(photos, tmp_path):
     ledger = granted(tmp_path / "ledger.db", epsilon=7.9)
-    words = ["hash", photos, "--out", tmp_path / "ix", "--features", "pixels"]
+    words = ["protect", photos, "--out", tmp_path / "ix", "--features", "pixels"]
     words += ["--ledger", tmp_path / "ledger.db", "--dataset", "album"]
     result = CliRunner().invoke(app, [str(word) for word in words])
     assert isinstance(result.exception, BudgetExceeded)
@@ -208,7 +219,7 @@ def test_a_refused_charge_leaves_nothing_behind(photos, tmp_path):
 
 def test_a_crash_right_after_the_charge_does_not_charge_again(photos, tmp_path, monkeypatch):
     ledger = granted(tmp_path / "ledger.db", epsilon=8)
-    words = ["hash", photos, "--out", tmp_path / "ix", "--features", "pixels"]
+    words = ["protect", photos, "--out", tmp_path / "ix", "--features", "pixels"]
     words += ["--ledger", tmp_path / "ledger.db", "--dataset", "album"]
     for broken in (
         "blindsight.index.release_folder.ReleaseFolder.write",
@@ -227,7 +238,16 @@ def test_a_second_index_is_a_second_release(photos, tmp_path):
     # below 1e-40.
     ledger = granted(tmp_path / "ledger.db", epsilon=4)
     for name in ("one", "two"):
-        words = ["hash", photos, "--out", tmp_path / name, "--features", "pixels", "--epsilon", 2]
+        words = [
+            "protect",
+            photos,
+            "--out",
+            tmp_path / name,
+            "--features",
+            "pixels",
+            "--epsilon",
+            2,
+        ]
         run(*words, "--ledger", tmp_path / "ledger.db", "--dataset", "album")
     assert charges(ledger) == 2
     assert float(ledger.balance("record").remaining.epsilon) == 0
@@ -235,8 +255,8 @@ def test_a_second_index_is_a_second_release(photos, tmp_path):
 
 
 def test_an_index_keeps_its_recipe(photos, tmp_path):
-    run("hash", photos, "--out", tmp_path / "ix", *CLEAR)
-    words = ["hash", photos, "--out", tmp_path / "ix", "--epsilon", "9"]
+    run("protect", photos, "--out", tmp_path / "ix", *CLEAR)
+    words = ["protect", photos, "--out", tmp_path / "ix", "--epsilon", "9"]
     result = CliRunner().invoke(app, [str(word) for word in words])
     assert isinstance(result.exception, InvalidParameter) and "made with --epsilon 4" in str(
         result.exception
@@ -245,7 +265,7 @@ def test_an_index_keeps_its_recipe(photos, tmp_path):
 
 def test_a_seed_is_marked_as_a_simulation(photos, tmp_path):
     first, second = (
-        json.loads(run("hash", photos, "--out", tmp_path / name, *CLEAR, "--seed", 3, "--json"))
+        json.loads(run("protect", photos, "--out", tmp_path / name, *CLEAR, "--seed", 3, "--json"))
         for name in "ab"
     )
     assert first["guarantee"]["simulation"] and second["guarantee"]["simulation"]
@@ -258,10 +278,10 @@ def test_photos_that_cannot_be_read_are_left_out_and_named(tmp_path):
     Image.new("RGB", (40, 40), (200, 10, 10)).save(album / "good.png")
     (album / "bad.jpg").write_bytes(b"\xff\xd8\xff not a photo")
     (album / "link.png").symlink_to(album / "good.png")
-    made = json.loads(run("hash", album, "--out", tmp_path / "ix", *CLEAR, "--json"))
+    made = json.loads(run("protect", album, "--out", tmp_path / "ix", *CLEAR, "--json"))
     assert made["released"] == 1
     assert [refused["name"] for refused in made["refused"]] == ["bad.jpg"]
-    again = json.loads(run("hash", album, "--out", tmp_path / "ix", "--json"))
+    again = json.loads(run("protect", album, "--out", tmp_path / "ix", "--json"))
     assert (again["released"], again["known"]) == (0, 1)
 
 
@@ -271,7 +291,7 @@ def test_public_images_of_ones_own_teach_the_hash_function(photos, tmp_path):
     for number, pixels in enumerate(built_in_images(240, 32)[::2]):
         Image.fromarray(pixels).save(public / f"{number}.png")
     made = json.loads(
-        run("hash", photos, "--out", tmp_path / "ix", *LEARNED, "--public", public, "--json")
+        run("protect", photos, "--out", tmp_path / "ix", *LEARNED, "--public", public, "--json")
     )
     assert "public learning" in {
         assumption["name"] for assumption in made["guarantee"]["assumptions"]
@@ -285,7 +305,7 @@ def refused(*words: object) -> str:
 
 
 def test_protected_photos_are_not_public(photos, tmp_path):
-    words = ["hash", photos, "--out", tmp_path / "ix", *LEARNED, "--public"]
+    words = ["protect", photos, "--out", tmp_path / "ix", *LEARNED, "--public"]
     for same in (photos, photos / "trips", photos.parent):
         assert "not public" in refused(*words, same)
     copies = tmp_path / "public"
@@ -316,7 +336,7 @@ def sorted_pictures(tmp_path_factory):
 def test_a_labelled_folder_gives_probabilities_of_relevance(sorted_pictures, tmp_path):
     public, album = sorted_pictures
     run(
-        "hash",
+        "protect",
         album,
         "--out",
         tmp_path / "ix",
@@ -344,7 +364,7 @@ def test_without_labels_no_probability_of_relevance_is_shown(sorted_pictures, tm
     flat.mkdir()
     for picture in public.rglob("*.png"):
         (flat / picture.name).write_bytes(picture.read_bytes())
-    run("hash", album, "--out", tmp_path / "ix", "--features", "pixels", "--public", flat)
+    run("protect", album, "--out", tmp_path / "ix", "--features", "pixels", "--public", flat)
     query = public / "red/red1.png"
     answer = json.loads(run("search", tmp_path / "ix", query, "--json"))
     hits = answer["queries"][0]["hits"]
@@ -360,7 +380,7 @@ def test_without_labels_no_probability_of_relevance_is_shown(sorted_pictures, tm
 def test_hits_of_one_cell_are_said_to_be_tied(sorted_pictures, tmp_path):
     public, album = sorted_pictures
     run(
-        "hash",
+        "protect",
         album,
         "--out",
         tmp_path / "ix",
@@ -390,7 +410,7 @@ def test_search_by_a_stored_photo_by_folder_and_by_the_owner_s_own_images(
 ):
     public, album = sorted_pictures
     run(
-        "hash",
+        "protect",
         album,
         "--out",
         tmp_path / "ix",
@@ -423,10 +443,10 @@ def test_search_by_a_stored_photo_by_folder_and_by_the_owner_s_own_images(
 
 def test_mistakes_are_named(sorted_pictures, tmp_path):
     public, album = sorted_pictures
-    run("hash", album, "--out", tmp_path / "ix", "--features", "pixels", "--public", public)
+    run("protect", album, "--out", tmp_path / "ix", "--features", "pixels", "--public", public)
     assert "comes first" in refused("search", album / "red41.png", tmp_path / "ix")
     assert "is a file" in refused("search", album / "red41.png", album / "red42.png")
-    assert "blindsight hash" in refused("search", album, album / "red42.png")
+    assert "blindsight protect" in refused("search", album, album / "red42.png")
 
 
 def test_the_contact_sheet_is_one_page_that_fetches_nothing(tmp_path):
@@ -438,7 +458,7 @@ def test_the_contact_sheet_is_one_page_that_fetches_nothing(tmp_path):
         exif = Image.Exif()
         exif[0x010E] = "a secret place"
         picture.save(album / name, exif=exif)
-    run("hash", album, "--out", tmp_path / "ix", *CLEAR)
+    run("protect", album, "--out", tmp_path / "ix", *CLEAR)
     (album / "gone.png").unlink()
     run("search", tmp_path / "ix", album / "a.png", "--html", tmp_path / "sheet.html")
     page = (tmp_path / "sheet.html").read_text()
@@ -454,7 +474,7 @@ def test_a_name_in_an_index_does_not_lead_out_of_the_folder(tmp_path):
     album.mkdir()
     Image.new("RGB", (40, 40)).save(album / "a.png")
     Image.new("RGB", (40, 40)).save(tmp_path / "outside.png")
-    run("hash", album, "--out", tmp_path / "ix", *CLEAR, "--names", "keep")
+    run("protect", album, "--out", tmp_path / "ix", *CLEAR, "--names", "keep")
     with HammingIndex.open(tmp_path / "ix" / "codes.index") as index:
         index.add(index.codes_of(["a.png"]), ids=["../outside.png"])
     run("search", tmp_path / "ix", album / "a.png", "--html", tmp_path / "sheet.html")
@@ -462,7 +482,7 @@ def test_a_name_in_an_index_does_not_lead_out_of_the_folder(tmp_path):
 
 
 def test_hostile_indexes_are_refused(photos, tmp_path):
-    run("hash", photos, "--out", tmp_path / "ix", *CLEAR)
+    run("protect", photos, "--out", tmp_path / "ix", *CLEAR)
     about = (tmp_path / "ix" / "about.json").read_text()
     forged = [
         (tmp_path / "ix" / "about.json", b"{"),
@@ -477,7 +497,7 @@ def test_hostile_indexes_are_refused(photos, tmp_path):
         path.write_bytes(content)
         verbs = [
             ["search", tmp_path / "ix", photos / "000.JPG"],
-            ["hash", photos, "--out", tmp_path / "ix"],
+            ["protect", photos, "--out", tmp_path / "ix"],
         ]
         # To hash, the owner's own copy of the function is used.
         for words in verbs[:1] if path.name == "hasher.safetensors" else verbs:
@@ -493,7 +513,7 @@ def test_codes_that_state_less_than_their_hash_function_gives_are_refused(photos
     """
     bits = ["--bits", 8] if method == "phashing-lsh" else []
     run(
-        "hash",
+        "protect",
         photos,
         "--out",
         tmp_path / "ix",
@@ -527,8 +547,8 @@ def test_only_a_folder_of_ours_is_written_to(photos, tmp_path):
     (tmp_path / "letters").mkdir()
     (tmp_path / "letters" / "a.txt").write_text("dear")
     for words, message in (
-        (["hash", photos, "--out", tmp_path / "letters"], "not an index of photos"),
-        (["hash", tmp_path / "nowhere", "--out", tmp_path / "ix"], "not a folder"),
+        (["protect", photos, "--out", tmp_path / "letters"], "not an index of photos"),
+        (["protect", tmp_path / "nowhere", "--out", tmp_path / "ix"], "not a folder"),
         (["search", tmp_path / "letters", photos / "000.JPG"], "make one with"),
     ):
         result = CliRunner().invoke(app, [str(word) for word in words])
@@ -540,7 +560,7 @@ def test_a_threshold_and_a_radius_narrow_the_hits(photos, tmp_path):
     public.mkdir()
     for number, pixels in enumerate(built_in_images(240, 32)):
         Image.fromarray(pixels).save(public / f"{number}.png")
-    run("hash", photos, "--out", tmp_path / "ix", *CLEAR, "--public", public, "--seed", 5)
+    run("protect", photos, "--out", tmp_path / "ix", *CLEAR, "--public", public, "--seed", 5)
     query = photos / "trips" / "001.png"
     sure = json.loads(
         run("search", tmp_path / "ix", query, "-k", 50, "--min-probability", 0.5, "--json")

@@ -159,7 +159,9 @@ def _protect(place: Place) -> dict[str, Any]:
     count = write_album(place)
     budget = place.out / "budget.db"
     run_verb("ledger", "grant", "--ledger", budget, "--dataset", "album", "--epsilon", "8")
-    done = run_verb("hash", album, "--out", place.index, "--ledger", budget, "--dataset", "album")
+    done = run_verb(
+        "protect", album, "--out", place.index, "--ledger", budget, "--dataset", "album"
+    )
     proven = done["guarantee"]["epsilon"]
     _say(
         f"{count} views of {len(_kinds())} photographs, a retina and a tissue slide among them. "

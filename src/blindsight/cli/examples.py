@@ -11,29 +11,29 @@ See it first, on photographs that come with it (about a minute and a half):
   blindsight demo
 
 Then your own photos:
-  blindsight ledger grant --ledger budget.db --dataset holiday --epsilon 8
-  blindsight hash photos/ --out index --ledger budget.db --dataset holiday
-  blindsight search index query.jpg
+  blindsight budget grant --ledger budget.db --dataset holiday --epsilon 8
+  blindsight protect photos/ --out release --ledger budget.db --dataset holiday
+  blindsight search release query.jpg
 
-In the browser:                      blindsight serve --photos photos/
-All verbs, and one of them:          blindsight --help, blindsight hash --help
-Completion in your shell:            blindsight --install-completion"""
+In the browser:                  blindsight serve --photos photos/
+All verbs, and one of them:      blindsight --help, blindsight protect --help
+Completion in your shell:        blindsight --install-completion"""
 
 EXAMPLES: dict[str, tuple[str, ...]] = {
     "demo": ("blindsight demo", "blindsight demo --out trial --no-papers"),
     "data list": ("blindsight data list", "blindsight data list --json"),
     "data get": ("blindsight data get fashion-mnist",),
-    "hash": (
-        "blindsight hash photos/ --out index --ledger budget.db --dataset holiday",
-        "blindsight hash scans/ --out index --person dicom --most 3",
-        "blindsight hash photos/ --out index --prune",
+    "protect": (
+        "blindsight protect photos/ --out release --ledger budget.db --dataset holiday",
+        "blindsight protect scans/ --out release --people dicom --most 3",
+        "blindsight protect photos/ --out release --prune",
     ),
     "search": (
-        "blindsight search index query.jpg",
-        'blindsight search index --words "dog on a beach" -k 20',
-        "blindsight search index query.jpg --rerank 200 --html hits.html",
+        "blindsight search release query.jpg",
+        'blindsight search release --words "dog on a beach" -k 20',
+        "blindsight search release query.jpg --rerank 200 --html hits.html",
     ),
-    "index duplicates": ("blindsight index duplicates index",),
+    "index duplicates": ("blindsight index duplicates release",),
     "federate keys": (
         "blindsight federate keys parties --public public.npz --users 5 --host aggregator.example",
     ),
@@ -73,23 +73,23 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "blindsight tag apply tagger.safetensors photos/ --csv",
     ),
     "audit": (
-        "blindsight audit index --vault index.vault --out out/audit",
+        "blindsight audit release --vault release.vault --out out/audit",
         "blindsight audit tagger.safetensors",
         "blindsight audit --all",
     ),
-    "ledger grant": ("blindsight ledger grant --ledger budget.db --dataset holiday --epsilon 8",),
-    "ledger charge": (
-        'blindsight ledger charge --ledger budget.db --dataset holiday --epsilon 1 --what "counts" '
+    "budget grant": ("blindsight budget grant --ledger budget.db --dataset holiday --epsilon 8",),
+    "budget charge": (
+        'blindsight budget charge --ledger budget.db --dataset holiday --epsilon 1 --what "counts" '
         "--key counts",
     ),
-    "ledger close": ("blindsight ledger close --ledger budget.db --dataset holiday",),
-    "ledger show": ("blindsight ledger show --ledger budget.db",),
-    "ledger entries": ("blindsight ledger entries --ledger budget.db --dataset holiday --last 5",),
-    "ledger verify": ("blindsight ledger verify --ledger budget.db",),
-    "ledger witness": ("blindsight ledger witness --ledger budget.db --to heads.txt",),
-    "ledger key": ("blindsight ledger key --out witness.key",),
-    "ledger backup": ("blindsight ledger backup --ledger budget.db --out copy.db",),
-    "ledger export": ("blindsight ledger export --ledger budget.db --out entries.csv",),
+    "budget close": ("blindsight budget close --ledger budget.db --dataset holiday",),
+    "budget show": ("blindsight budget show --ledger budget.db",),
+    "budget entries": ("blindsight budget entries --ledger budget.db --dataset holiday --last 5",),
+    "budget verify": ("blindsight budget verify --ledger budget.db",),
+    "budget witness": ("blindsight budget witness --ledger budget.db --to heads.txt",),
+    "budget key": ("blindsight budget key --out witness.key",),
+    "budget backup": ("blindsight budget backup --ledger budget.db --out copy.db",),
+    "budget export": ("blindsight budget export --ledger budget.db --out entries.csv",),
     "serve": (
         "blindsight serve --photos ~/Pictures",
         "blindsight serve --host 192.168.1.5 --port 9000",

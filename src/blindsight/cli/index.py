@@ -22,7 +22,7 @@ def register(app: typer.Typer) -> None:
 
 
 def duplicates(
-    index: Annotated[Path, typer.Argument(help="An index made by blindsight hash.")],
+    index: Annotated[Path, typer.Argument(help="An index made by blindsight protect.")],
     alike: Annotated[
         float | None,
         typer.Option(

@@ -39,7 +39,7 @@ EXIT_CODES = {BudgetExceeded: 3, MissingData: 4, MissingDependency: 4, Blindsigh
 VERBS = (
     "demo",
     "data",
-    "hash",
+    "protect",
     "search",
     "index",
     "federate",
@@ -48,10 +48,12 @@ VERBS = (
     "train",
     "tag",
     "audit",
-    "ledger",
+    "budget",
     "serve",
     "licences",
 )
+# Former names, which this version still accepts.
+RENAMED = {"hash": "protect", "ledger": "budget"}
 # What a verb needs beyond the core, said whole where a part of it is missing.
 EXTRAS = {
     "demo": "samples,encoders,words,compiled,plots",
@@ -103,8 +105,11 @@ def _main(
     ] = False,
 ) -> None:
     """Learn from images, and search them, without anyone seeing them."""
-    if context.invoked_subcommand is None:
+    verb = context.invoked_subcommand
+    if verb is None:
         typer.echo(FIRST)
+    elif verb in RENAMED:
+        typer.echo(f"note: '{verb}' is now called '{RENAMED[verb]}'.", err=True)
 
 
 def _teach(verbs: typer.Typer, path: str) -> list[str]:
@@ -115,16 +120,21 @@ def _teach(verbs: typer.Typer, path: str) -> list[str]:
     shown: list[str] = []
     for command in verbs.registered_commands:
         name = f"{path} {command.name or getattr(command.callback, '__name__', '')}".strip()
-        examples = list(EXAMPLES.get(name, ()))
+        examples = list(EXAMPLES.get(_present_name(name), ()))
         command.help = _flowing(command.help or inspect.getdoc(command.callback) or "")
         command.epilog = _epilog(examples)
         shown += examples[:1]
     for group in verbs.registered_groups:
         name = f"{path} {group.name or ''}".strip()
         inner = [] if group.typer_instance is None else _teach(group.typer_instance, name)
-        group.epilog = _epilog(list(EXAMPLES.get(name, inner)))
+        group.epilog = _epilog(list(EXAMPLES.get(_present_name(name), inner)))
         shown += inner[:1]
     return shown
+
+
+def _present_name(path: str) -> str:
+    verb, space, rest = path.partition(" ")
+    return RENAMED.get(verb, verb) + space + rest
 
 
 def _flowing(text: str) -> str:

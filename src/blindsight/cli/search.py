@@ -28,7 +28,7 @@ def register(app: typer.Typer) -> None:
 
 
 def search_index(
-    index: Annotated[Path, typer.Argument(help="An index made by blindsight hash.")],
+    index: Annotated[Path, typer.Argument(help="An index made by blindsight protect.")],
     queries: Annotated[
         list[Path] | None,
         typer.Argument(help="Photos to look for, or a folder of them.", metavar="[QUERY]..."),
@@ -224,8 +224,8 @@ def _check_order(index: Path, queries: list[Path]) -> None:
         )
     if index.is_file():
         raise InvalidData(
-            f"{index} is a file. The first argument is the index: the folder that blindsight hash "
-            "made."
+            f"{index} is a file. The first argument is the index: the folder that blindsight "
+            "protect made."
         )
 
 

@@ -24,6 +24,7 @@ __all__ = [
     "notes",
     "progress_bar",
     "show_card",
+    "stage_bar",
     "table",
     "visible",
 ]
@@ -47,8 +48,8 @@ errors = _Console(stderr=True, highlight=False)
 
 
 @contextmanager
-def progress_bar(description: str) -> Iterator[Callable[[int, int], None]]:
-    """A bar on standard error; yields a function to call with (done, total)."""
+def stage_bar() -> Iterator[Callable[[str, int, int], None]]:
+    """Show a bar on standard error; yield a function to call with (stage, done, total)."""
     bar = Progress(
         TextColumn("{task.description}"),
         BarColumn(),
@@ -59,8 +60,20 @@ def progress_bar(description: str) -> Iterator[Callable[[int, int], None]]:
         disable=not errors.is_terminal,  # nothing but a blank line would be left in a log
     )
     with bar:
-        task = bar.add_task(description, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+        task = bar.add_task("", total=None)
+
+        def show(stage: str, done: int, total: int) -> None:
+            bar.update(task, description=stage, completed=done, total=total or None)
+
+        yield show
+
+
+@contextmanager
+def progress_bar(description: str) -> Iterator[Callable[[int, int], None]]:
+    """Show a bar for one stage; yield a function to call with (done, total)."""
+    with stage_bar() as show:
+        show(description, 0, 0)
+        yield lambda done, total: show(description, done, total)
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:

@@ -183,8 +183,8 @@ class PhotoEncoder:
         if self.codebook is None and not self.recipe.own_pictures:
             return (
                 "No number: whether a photo is the query itself can be told only with public "
-                "pictures of the photos' "
-                "kind to calibrate on (hash --public). The distance is what the index has to say."
+                "pictures of the photos' kind to calibrate on (protect --public). The distance is "
+                "what the index has to say."
             )
         if self.codebook is None:
             return (

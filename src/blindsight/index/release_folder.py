@@ -118,7 +118,7 @@ class ReleaseFolder:
         about = path / "about.json"
         if not about.is_file():
             raise InvalidData(
-                f"{path} is not an index of photos: make one with blindsight hash FOLDER --out "
+                f"{path} is not an index of photos: make one with blindsight protect FOLDER --out "
                 f"{path}."
             )
         try:

@@ -353,7 +353,7 @@ def test_the_verbs_take_workers(ray_cluster, tmp_path):
         done = run.invoke(
             app,
             [
-                "hash",
+                "protect",
                 str(photos),
                 "--out",
                 str(out),

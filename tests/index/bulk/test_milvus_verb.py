@@ -38,7 +38,7 @@ def test_search_on_milvus_finds_what_search_here_finds(tmp_path: Path) -> None:
     for i, pixels in enumerate(data.load("digits")[:30].array()):
         Image.fromarray(pixels * 15).resize((24, 24)).save(photos / f"{i}.png")
     options = ("--method", "phashing-lsh", "--unit", "bit", "--features", "pixels", "--seed", "1")
-    _verb("hash", str(photos), "--out", str(index), *options)
+    _verb("protect", str(photos), "--out", str(index), *options)
     search = (
         "search",
         str(index),

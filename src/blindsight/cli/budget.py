@@ -1,4 +1,4 @@
-"""`blindsight ledger`: grant a budget, see what is spent, prove that nothing was changed."""
+"""`blindsight budget`: grant a budget, see what is spent, prove that nothing was changed."""
 
 from __future__ import annotations
 
@@ -52,7 +52,8 @@ def register(app: typer.Typer) -> None:
     )
     for verb in (grant, charge, close, show, entries, verify, witness, key, backup, export):
         verbs.command(verb.__name__)(verb)
-    app.add_typer(verbs, name="ledger")
+    app.add_typer(verbs, name="budget")
+    app.add_typer(verbs, name="ledger", hidden=True)
 
 
 def grant(

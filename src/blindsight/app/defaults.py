@@ -1,0 +1,84 @@
+"""Defaults and thresholds of the jobs, each stated once.
+
+How photos become codes (method, epsilon, unit, number of cells) has its defaults in
+`blindsight.index.encoder.CodeRecipe` and `blindsight.codebooks.number_of_cells`; everything that a
+command or a page would otherwise decide for itself is here.
+"""
+
+from __future__ import annotations
+
+from blindsight.index import encoder
+
+__all__ = [
+    "AUDIT_TRIALS",
+    "AUDIT_TRIALS_DEEP",
+    "ENCODERS",
+    "EPSILONS_OFFERED",
+    "HASH_METHODS",
+    "LEDGER_ENTRIES_SHOWN",
+    "MAX_IMAGES_PER_PERSON",
+    "MILVUS_COLLECTION",
+    "SEARCH_HITS",
+    "TAG_HOLDOUT_SHARE",
+    "TAG_MIN_PHOTOS",
+    "code_recipe",
+    "default_encoder",
+]
+
+#: Names of the image encoders that every job offers.
+ENCODERS = encoder.FEATURES
+#: Names of the methods by which photos become codes; the first is the default.
+HASH_METHODS = encoder.METHODS
+#: Epsilons per photo that the workbench offers for a release.
+EPSILONS_OFFERED = (2.0, 4.0, 8.0, 16.0)
+#: Images of one person that are released where people are protected and no number is given.
+MAX_IMAGES_PER_PERSON = 1
+#: Hits per query.
+SEARCH_HITS = 12
+#: Name of the Milvus collection that holds an index.
+MILVUS_COLLECTION = "blindsight"
+#: Trials of each attack in an audit, and with `deep=True`.
+AUDIT_TRIALS, AUDIT_TRIALS_DEEP = 200_000, 2_000_000
+#: Ledger entries that are listed per data set unless all are asked for.
+LEDGER_ENTRIES_SHOWN = 20
+#: Share of labelled photos that is set aside to measure a tagger, and the fewest labelled photos
+#: from which some are set aside.
+TAG_HOLDOUT_SHARE, TAG_MIN_PHOTOS = 0.1, 10
+
+
+def default_encoder() -> str:
+    """Return the name of the encoder that is used where none is given.
+
+    It is the pretrained network where one is installed, otherwise "pixels".
+    """
+    return encoder.default_features()
+
+
+def code_recipe(**options: object) -> encoder.CodeRecipe:
+    """Complete the options of a release of codes with the defaults.
+
+    Parameters:
+        options: fields of `blindsight.index.encoder.CodeRecipe`; those that are missing or None
+            take their defaults, and the number of bits follows from method, unit and epsilon.
+
+    Raises:
+        InvalidParameter: if a value is out of range or two of them exclude each other.
+
+    Example:
+        >>> code_recipe(epsilon=4.0, features="pixels").method
+        'codebook'
+        >>> code_recipe(method="phashing-itq", epsilon=8.0, features="pixels").bits
+        4
+    """
+    given = {name: value for name, value in options.items() if value is not None}
+    given.setdefault("features", default_encoder())
+    recipe_type = encoder.CodeRecipe
+    given.setdefault(
+        "bits",
+        encoder.default_bits(
+            str(given.get("method", recipe_type.method)),
+            str(given.get("unit", recipe_type.unit)),
+            float(given.get("epsilon", recipe_type.epsilon)),  # type: ignore[arg-type]
+        ),
+    )
+    return recipe_type(**given)  # type: ignore[arg-type]

@@ -1,0 +1,447 @@
+"""Protect a folder of photos: release one noisy code per photo into a folder that can be shared."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Literal
+
+from blindsight.app import defaults
+from blindsight.app.result import Progress, Result, no_progress, to_plain
+from blindsight.core import checks
+from blindsight.core.errors import (
+    BudgetExceeded,
+    InvalidData,
+    InvalidParameter,
+    NotProven,
+    UnitMismatch,
+)
+from blindsight.data.reading import SUFFIXES
+from blindsight.index import encoder as photo_encoder
+from blindsight.index.bulk.pools import pool_at
+from blindsight.index.encoder import CodeRecipe
+from blindsight.index.public_images import refuse_private
+from blindsight.index.release_folder import (
+    ReleaseFolder,
+    encoder_in_vault,
+    folder_guarantee,
+    mechanism_id,
+    open_vault,
+    persons_of,
+    photo_names,
+    scan,
+    vault_beside,
+)
+from blindsight.index.sync import SyncResult, charge, sync_release, sync_thumbnails
+from blindsight.privacy import Guarantee
+from blindsight.privacy.ledger import Ledger
+from blindsight.privacy.vault import Vault
+
+__all__ = ["ProtectedPhotos", "protect"]
+
+PathText = str | PathLike[str]
+Names = Literal["random", "keep"]
+
+
+@dataclass(frozen=True)
+class ProtectedPhotos(Result):
+    """What `protect` did.
+
+    Parameters:
+        release: the folder to share.
+        vault: the folder to keep private: the key of the noise, and the photos' names.
+        counts: how many images were released, were there before, could not be read, and so on.
+        charged: what was charged to which data set, as a sentence without its full stop.
+        recipe: how the photos became codes.
+        guarantee: what is promised for each photo, and for each person where people are protected.
+        names: "random" ids, or "keep" for the photos' own names.
+        max_per_person: the most images of one person that are released; 0 where people are not
+            protected.
+        created: whether the release is new, rather than continued.
+    """
+
+    release: Path
+    vault: Path
+    counts: SyncResult
+    charged: str
+    recipe: CodeRecipe
+    guarantee: Guarantee
+    names: Names
+    max_per_person: int
+    created: bool
+
+    @property
+    def title(self) -> str:
+        return f"Protected photos in {self.release}"
+
+    def facts(self) -> list[tuple[str, str]]:
+        counts = self.counts
+        return [
+            ("released now", f"{counts.released:,}"),
+            ("there already", f"{counts.known:,}"),
+            ("could not be read", f"{len(counts.refused):,}"),
+            ("codes in the release", f"{counts.stored:,}"),
+            ("guarantee", self.guarantee.line()),
+            ("ledger", self.charged),
+            ("share", str(self.release)),
+            ("keep private", str(self.vault)),
+        ]
+
+    def sentences(self) -> list[str]:
+        """Return what was done as sentences, for a terminal."""
+        counts = self.counts
+        lines = [
+            f"{counts.released} images released, {counts.known} were there already, "
+            f"{len(counts.refused)} could not be read."
+        ]
+        if counts.copies:
+            lines.append(f"Copies that share the code of another file: {counts.copies}.")
+        if counts.left_out:
+            lines.append(
+                f"{counts.left_out} images were left out: their person has {self.max_per_person} "
+                "released already."
+            )
+        if counts.pruned:
+            lines.append(f"{counts.pruned} codes were taken out.")
+        if counts.vanished:
+            lines.append(f"{counts.vanished} codes have no photo any more: --prune takes them out.")
+        if self.recipe.features == "pixels" == defaults.default_encoder():
+            lines.append(
+                "Photos are compared by their pixels: pip install 'blindsight[encoders]' finds "
+                "what they show."
+            )
+        lines.append(f"Ledger: {self.charged}.")
+        named = ", with the photos' names" if self.names == "keep" else ""
+        lines.append(f"Give away: {self.release} ({counts.stored} codes{named}).")
+        lines.append(
+            f"Keep, and give to nobody: {self.vault} (the key behind the noise, and the names)."
+        )
+        return lines
+
+    def to_dict(self) -> dict[str, object]:
+        counts = self.counts
+        return {
+            "index": str(self.release),
+            "vault": str(self.vault),
+            "released": counts.released,
+            "restored": counts.restored,
+            "known": counts.known,
+            "refused": [{"name": name, "why": why} for name, why in counts.refused],
+            "copies": counts.copies,
+            "left_out": counts.left_out,
+            "vanished": counts.vanished,
+            "pruned": counts.pruned,
+            "stored": counts.stored,
+            "ledger": self.charged,
+            "recipe": self.recipe.to_fields(),
+            "guarantee": to_plain(self.guarantee),
+        }
+
+
+def protect(
+    photos: PathText,
+    release: PathText,
+    *,
+    epsilon: float | None = None,
+    ledger: PathText | None = None,
+    dataset: str | None = None,
+    vault: PathText | None = None,
+    encoder: str | None = None,
+    public: PathText | None = None,
+    people: str | Mapping[str, str] | None = None,
+    max_per_person: int | None = None,
+    files: Sequence[str] | None = None,
+    names: Names | None = None,
+    method: str | None = None,
+    unit: str | None = None,
+    calibration: str | None = None,
+    cells: int | None = None,
+    bits: int | None = None,
+    first_page: bool | None = None,
+    prior: float | None = None,
+    prune: bool = False,
+    thumbnails: bool = False,
+    new_release: bool = False,
+    seed: int | None = None,
+    workers: str | None = None,
+    progress: Progress = no_progress,
+) -> ProtectedPhotos:
+    """Release one noisy code per photo of a folder, so that others can search without the photos.
+
+    The ledger is charged before anything is released. Run it again after the folder has changed or
+    after a stop: a photo has one code for good, however it is moved, renamed, copied or brought
+    back, and it is charged once. Two folders result: `release` to share, and a vault to keep.
+
+    Parameters:
+        photos: the folder of photos; subfolders are included.
+        release: the folder to share: a new one, or one to continue with the same options.
+        epsilon: the privacy budget per unit (default 8).
+        ledger: file or postgresql:// address of the ledger that is charged; by default the one that
+            earlier releases of this vault were charged to, or none.
+        dataset: the photos' name in the ledger (default: the folder's name).
+        vault: the folder of the vault (default: `release` with ".vault" appended).
+        encoder: name of the image encoder, one of `blindsight.app.defaults.ENCODERS`.
+        public: public pictures like the photos, from which the cells are made: a folder (best with
+            one subfolder per class) or the name of a data set. By default the built-in ones.
+        people: whose photos they are: "folder" (the first subfolder), "dicom" (PatientID),
+            "FILE.csv:COLUMN", or a mapping from file name to person. By default nobody's.
+        max_per_person: the most images of one person that are released (default 1 with `people`).
+        files: names of the photos relative to the folder; by default all photos in it.
+        names: "random" ids in the release (default), or "keep" for the photos' own names.
+        method: "codebook" (default), "phashing-itq", "phashing-sh" or "phashing-lsh".
+        unit: "record" (a whole photo, default) or "bit" (phashing only).
+        calibration: "proven" (default) or "paper" (phashing only).
+        cells: number of cells of a codebook (default: from epsilon).
+        bits: number of bits of a phashing code (default: from epsilon).
+        first_page: use more cells: better first ten hits, a worse order of the rest.
+        prior: prior probability that a photo matches a query (default 0.01).
+        prune: remove the codes of photos that are gone.
+        thumbnails: keep small pictures in the vault, for contact sheets.
+        new_release: start anew where the vault of `release` was lost; all photos are released and
+            charged again.
+        seed: draw the noise from this seed, for trials; the guarantee is marked as a simulation.
+        workers: "local", or the address of a Ray cluster, to share the work.
+        progress: called with (stage, done, total).
+
+    Returns:
+        What was released, at which guarantee, and what was charged.
+
+    Raises:
+        BudgetExceeded: if the ledger has too little left; nothing is released.
+        InvalidData: if the folder holds no photos, or the vault does not belong to the release.
+        InvalidParameter: if an option is out of range, or differs from what `release` was made
+            with.
+
+    Example:
+        >>> import tempfile
+        >>> from PIL import Image
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> (folder / "photos").mkdir()
+        >>> Image.new("RGB", (64, 64), "red").save(folder / "photos" / "red.png")
+        >>> made = protect(folder / "photos", folder / "release", epsilon=8, encoder="pixels")
+        >>> made.counts.released, made.guarantee.epsilon
+        (1, 8.0)
+    """
+    source, target = Path(photos), Path(release)
+    if max_per_person is not None and people is None:
+        raise InvalidParameter(
+            "--most is a number of images of one person: say whose they are, with --person."
+        )
+    vault_path = vault_beside(target) if vault is None else Path(vault)
+    listed = (
+        list(photo_names(source, SUFFIXES, leave_out=(target, vault_path)))
+        if files is None
+        else list(files)
+    )
+    existing = ReleaseFolder.find(target)
+    options: dict[str, object] = {
+        "method": method,
+        "epsilon": epsilon,
+        "unit": unit,
+        "calibration": calibration,
+        "features": encoder,
+        "public": _public_name(public),
+        "first_page": first_page,
+        "prior": prior,
+        "seed": seed,
+        "bits": _code_size(
+            method or (existing.recipe.get("method") if existing else None), cells, bits
+        ),
+    }
+    replaced = existing if new_release else None
+    if replaced is not None:
+        existing, vault_path = None, _unused_path(vault_path)
+    if existing is None and not listed:
+        raise InvalidData(
+            f"{source} holds no photos ({', '.join(sorted(SUFFIXES))}). Check the path."
+        )
+    vault_is_new = not (vault_path / "key").exists()
+    opened = open_vault(vault_path, existing)
+    charging = False
+    try:
+        recipe = _recipe(options, existing, opened)
+        refuse_private(recipe.public, source, listed)
+        id_choice, per_person = _choices(existing, names, people, max_per_person)
+        progress("learning from public data", 0, 0)
+        coder = encoder_in_vault(
+            opened, recipe, photo_encoder.make_encoder, photo_encoder.load_encoder
+        )
+        guarantee = folder_guarantee(coder.guarantee, names=id_choice, most=per_person)
+        mechanism = mechanism_id(coder, guarantee)
+        number = opened.release_of(mechanism)
+        if existing is not None and existing.release != number:
+            raise InvalidParameter(
+                f"{target} was made by another hash function or mechanism than this machine makes "
+                "now; the two together would be two releases. Restore its files from a copy, or "
+                "choose another --out (charged again)."
+            )
+        persons = persons_of(source, listed, people) if isinstance(people, str) else people
+        contents = scan(
+            source,
+            listed,
+            opened,
+            persons=persons,
+            progress=lambda done, total: progress("recognising photos", done, total),
+        )
+        if per_person:
+            # Refuses people with more images released, before anything is charged.
+            opened.chosen(number, contents.records, per_person)
+        charging = True
+        charged = _charge(opened, number, guarantee, ledger, dataset or source.resolve().name)
+    except BaseException as error:
+        # A vault that was asked to pay stays, unless the charge was refused: its key is how the
+        # charge is recognised when the command is run again.
+        refused = isinstance(error, (BudgetExceeded, UnitMismatch, NotProven))
+        if vault_is_new and (not charging or refused):
+            shutil.rmtree(vault_path, ignore_errors=True)
+        raise
+    if replaced is not None:
+        replaced.clear()
+    folder = existing or ReleaseFolder(
+        target, recipe.to_fields(), opened.number, number, id_choice, per_person
+    )
+    opened.note(source=str(source.resolve()), **{f"recipe {number}": recipe.to_fields()})
+    folder.write()
+    coder.save(target)
+    counts = sync_release(
+        folder,
+        source,
+        contents,
+        opened,
+        coder,
+        guarantee,
+        mechanism,
+        prune=prune,
+        pool=pool_at(workers),
+        progress=lambda done, total: progress("releasing codes", done, total),
+    )
+    if thumbnails or opened.fact("thumbnails"):
+        opened.note(thumbnails=True)
+        sync_thumbnails(
+            opened,
+            source,
+            contents,
+            prune=prune,
+            progress=lambda done, total: progress("making thumbnails", done, total),
+        )
+    return ProtectedPhotos(
+        release=target,
+        vault=opened.path,
+        counts=counts,
+        charged=charged,
+        recipe=recipe,
+        guarantee=guarantee,
+        names=folder.names,
+        max_per_person=folder.most,
+        created=existing is None,
+    )
+
+
+def _public_name(public: PathText | None) -> str | None:
+    if public is None:
+        return None
+    return str(Path(public).resolve()) if Path(public).is_dir() else str(public)
+
+
+def _code_size(method: object, cells: int | None, bits: int | None) -> int | None:
+    """Return the cells of a codebook or the bits of a phashing code, whichever the method has."""
+    if method in (None, "codebook"):
+        if bits is not None:
+            raise InvalidParameter(
+                "a codebook has cells, not bits: say --cells, or choose a phashing --method."
+            )
+        if cells is not None and cells < 2:
+            raise InvalidParameter(
+                f"--cells must be at least 2, got {cells}: one cell tells nothing and finds "
+                "nothing."
+            )
+        return cells
+    if cells is not None:
+        raise InvalidParameter(f"{method} has bits, not cells: say --bits.")
+    return bits
+
+
+def _unused_path(path: Path) -> Path:
+    """Return a path for a new vault: an earlier vault is never written over."""
+    candidate, number = path, 2
+    while candidate.exists():
+        candidate, number = path.with_name(f"{path.name}-{number}"), number + 1
+    return candidate
+
+
+def _choices(
+    existing: ReleaseFolder | None,
+    names: Names | None,
+    people: object,
+    max_per_person: int | None,
+) -> tuple[Names, int]:
+    """Return the kind of ids and the bound per person; a release keeps those it was made with."""
+    default = defaults.MAX_IMAGES_PER_PERSON
+    per_person = (
+        0
+        if people is None
+        else checks.whole("--most", default if max_per_person is None else max_per_person)
+    )
+    if existing is None:
+        return checks.one_of("--names", names or "random", ("random", "keep")), per_person
+    if names is not None and names != existing.names:
+        raise InvalidParameter(
+            f"{existing.path} was made with --names {existing.names}. Choose another --out to "
+            "change it."
+        )
+    if per_person != existing.most:
+        was = f"at most {existing.most} images of one person" if existing.most else "no persons"
+        raise InvalidParameter(
+            f"{existing.path} was made with {was}. Give the same --person and --most to continue."
+        )
+    return existing.names, per_person
+
+
+def _recipe(
+    options: Mapping[str, object], existing: ReleaseFolder | None, vault: Vault
+) -> CodeRecipe:
+    """Return the recipe of a new release, or that of an existing one if the options agree."""
+    if existing is None:
+        return defaults.code_recipe(**options)
+    # The owner's copy names the folder of public images; the copy in the release does not.
+    owned = vault.fact(f"recipe {existing.release}") or {}
+    recipe = CodeRecipe.from_fields(
+        {**existing.recipe, "public": owned.get("public", existing.recipe.get("public"))}
+    )
+    for name, value in options.items():
+        if value is not None and getattr(recipe, name) != value:
+            size = "cells" if recipe.method == "codebook" else "bits"
+            option = {"bits": size, "features": "encoder", "first_page": "first-page"}.get(
+                name, name
+            )
+            raise InvalidParameter(
+                f"{existing.path} was made with --{option} {getattr(recipe, name)}, now {value} is "
+                "asked for. Leave the option out to continue, or choose another --out (a second "
+                "release, charged again)."
+            )
+    return recipe
+
+
+def _charge(
+    vault: Vault, number: str, guarantee: Guarantee, ledger: PathText | None, dataset: str
+) -> str:
+    """Charge the release under its number, so that it is charged once however often it is tried."""
+    if ledger is None and (noted := vault.fact("ledger")) is not None:
+        if not Path(noted).is_file():
+            raise InvalidParameter(
+                f"earlier releases of this vault were charged to the ledger {noted}, which is not "
+                "there to be asked. Say where it is now, with --ledger."
+            )
+        ledger, dataset = noted, vault.fact("dataset") or dataset
+    if ledger is None:
+        return "not charged: no --ledger was given"
+    with Ledger(str(ledger), dataset=dataset) as opened:
+        charged_now = charge(guarantee, vault, number, opened)
+    return (
+        f"{guarantee.cost} charged to {dataset}"
+        if charged_now
+        else f"charged to {dataset} by an earlier run"
+    )

@@ -1,0 +1,161 @@
+"""`blindsight protect FOLDER --out RELEASE`: photos to a folder of noisy codes, and its vault."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from blindsight.cli.terminal import console, emit_json, errors, stage_bar, table
+
+__all__ = ["register"]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command, and its former name."""
+    app.command("protect")(protect)
+    app.command("hash", hidden=True)(protect)
+
+
+def protect(
+    folder: Annotated[Path, typer.Argument(help="The photos; subfolders are searched too.")],
+    out: Annotated[
+        Path, typer.Option("--out", help="The folder to share: a new one, or one to continue.")
+    ],
+    method: Annotated[
+        str | None,
+        typer.Option(help="codebook (default), phashing-itq, phashing-sh or phashing-lsh."),
+    ] = None,
+    epsilon: Annotated[float | None, typer.Option(help="Budget per unit (default 8).")] = None,
+    unit: Annotated[
+        str | None, typer.Option(help="record (a whole photo, default) or bit.")
+    ] = None,
+    calibration: Annotated[str | None, typer.Option(help="proven (default) or paper.")] = None,
+    cells: Annotated[
+        int | None, typer.Option(help="With codebook: how many cells (default: by budget).")
+    ] = None,
+    bits: Annotated[
+        int | None, typer.Option(help="With phashing: bits of a code (default: by budget).")
+    ] = None,
+    encoder: Annotated[
+        str | None,
+        typer.Option(
+            "--encoder",
+            "--features",
+            help="efficientnet (default where installed), efficientnet-reduced (camera photos), "
+            "lite2 or pixels.",
+        ),
+    ] = None,
+    public: Annotated[
+        str | None,
+        typer.Option(
+            help="Public pictures like the photos: a folder (best: a subfolder per class), or a "
+            "set's name."
+        ),
+    ] = None,
+    first_page: Annotated[
+        bool | None,
+        typer.Option(
+            "--first-page", help="More cells: better first ten hits, worse order of the rest."
+        ),
+    ] = None,
+    prior: Annotated[
+        float | None, typer.Option(help="Prior probability that a photo matches a query (0.01).")
+    ] = None,
+    ledger: Annotated[
+        str | None,
+        typer.Option(
+            "--ledger",
+            envvar="BLINDSIGHT_LEDGER",
+            help="Charge this ledger before anything is released.",
+        ),
+    ] = None,
+    dataset: Annotated[
+        str | None, typer.Option(help="The photos' name in the ledger (default: the folder's).")
+    ] = None,
+    vault: Annotated[
+        Path | None,
+        typer.Option(help="What you keep: key, names, what was released (default: OUT.vault)."),
+    ] = None,
+    prune: Annotated[
+        bool, typer.Option("--prune", help="Take out codes whose photos are gone, for good.")
+    ] = False,
+    names: Annotated[
+        str | None, typer.Option(help="random ids (default), or keep: the photos' own names.")
+    ] = None,
+    people: Annotated[
+        str | None,
+        typer.Option(
+            "--people",
+            "--person",
+            help="Whose photos: folder (first subfolder), dicom (PatientID) or FILE.csv:COLUMN.",
+        ),
+    ] = None,
+    max_per_person: Annotated[
+        int | None,
+        typer.Option("--most", help="With --people: most images of one person (default 1)."),
+    ] = None,
+    thumbnails: Annotated[
+        bool,
+        typer.Option("--thumbnails", help="Keep small pictures in the vault, for contact sheets."),
+    ] = False,
+    new_release: Annotated[
+        bool,
+        typer.Option(
+            "--new-release",
+            help="Start anew where the vault was lost: all photos are released again.",
+        ),
+    ] = False,
+    seed: Annotated[
+        int | None, typer.Option(help="Fixed noise, for trials: marked as a simulation.")
+    ] = None,
+    ray: Annotated[
+        str | None,
+        typer.Option(help="Workers that share the work: local, or a Ray cluster's address."),
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Machine-readable output.")] = False,
+) -> None:
+    """Turn a folder of photos into noisy codes that can be searched without the photos.
+
+    Run it again whenever the folder has changed, or after a stop: a photo has one code for good,
+    however it is moved, renamed, copied or brought back, and is charged once. Two folders result:
+    OUT to share, and a vault to keep private.
+    """
+    from blindsight.app.protect import protect as protect_photos
+
+    with stage_bar() as progress:
+        result = protect_photos(
+            folder,
+            out,
+            epsilon=epsilon,
+            ledger=ledger,
+            dataset=dataset,
+            vault=vault,
+            encoder=encoder,
+            public=public,
+            people=people,
+            max_per_person=max_per_person,
+            names=names,  # type: ignore[arg-type]  # checked there
+            method=method,
+            unit=unit,
+            calibration=calibration,
+            cells=cells,
+            bits=bits,
+            first_page=first_page,
+            prior=prior,
+            prune=prune,
+            thumbnails=thumbnails,
+            new_release=new_release,
+            seed=seed,
+            workers=ray,
+            progress=progress,
+        )
+    if json:
+        emit_json(result.to_dict())
+        return
+    if result.created:  # a release that is continued says it in its card.json
+        table("Privacy card: each photo's code", ("field", "value"), result.guarantee.rows())
+    for name, reason in result.counts.refused:
+        errors.print(f"left out {name}: {reason}", markup=False)
+    console.print("\n".join(result.sentences()), markup=False)

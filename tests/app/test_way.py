@@ -1,0 +1,65 @@
+"""How much code `protect` runs for a folder of photos: counted, so that it stays short."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import CodeType
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import blindsight
+from blindsight.app.protect import protect
+from blindsight.encoders import default_recipe
+
+SOURCE = str(Path(blindsight.__file__).parent)
+IS_FUNCTION = 0x1  # CO_OPTIMIZED: set for functions, not for the bodies of modules and classes
+COMPREHENSIONS = {"<genexpr>", "<listcomp>", "<dictcomp>", "<setcomp>"}
+MOST_MODULES, MOST_FUNCTIONS = 42, 290
+
+
+def functions_called(photos: Path, out: Path, encoder: str) -> set[tuple[str, str]]:
+    """The package's functions, by module, that one call of `protect` enters."""
+    called: set[CodeType] = set()
+
+    def note(frame, event, _) -> None:
+        if event == "call":
+            called.add(frame.f_code)
+
+    before = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        protect(photos, out, encoder=encoder)
+    finally:
+        sys.setprofile(before)
+    return {
+        (Path(code.co_filename).relative_to(SOURCE).as_posix(), code.co_qualname)
+        for code in called
+        if code.co_filename.startswith(SOURCE)
+        and code.co_flags & IS_FUNCTION
+        and code.co_name not in COMPREHENSIONS
+    }
+
+
+def save_photos(folder: Path, count: int) -> Path:
+    folder.mkdir()
+    rng = np.random.default_rng(0)
+    for number in range(count):
+        pixels = rng.integers(0, 256, (24, 24, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(folder / f"{number}.png")
+    return folder
+
+
+@pytest.mark.parametrize("encoder", sorted({"pixels", default_recipe()}))
+def test_protecting_a_folder_runs_few_modules_and_functions(tmp_path, encoder):
+    """Everything that a call runs is counted, in every module of the package: reading, encoding,
+    cells, noise, vault and files. What importing runs is not, so everything is imported before.
+    """
+    protect(save_photos(tmp_path / "one", 1), tmp_path / "first", encoder="pixels")
+    way = functions_called(save_photos(tmp_path / "many", 40), tmp_path / "release", encoder)
+    modules = {module for module, _ in way}
+    assert {"privacy/door.py", "privacy/vault.py", "index/index_file.py"} <= modules
+    assert len(modules) <= MOST_MODULES, sorted(modules)
+    assert len(way) <= MOST_FUNCTIONS, sorted(way)

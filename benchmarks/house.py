@@ -185,7 +185,7 @@ def _photos(folder: Path, count: int = 40) -> Path:
 
 def _protect(folder: Path) -> Callable[[], None]:
     photos = _photos(folder / "photos")
-    return lambda: _verb("hash", photos, "--out", folder / "release")
+    return lambda: _verb("protect", photos, "--out", folder / "release")
 
 
 def _search(folder: Path) -> Callable[[], None]:

@@ -1,0 +1,222 @@
+"""What is in a folder: the photos that can be read, and everything else, counted and named.
+
+Nothing is left out silently. Each file is a photo, or is counted under a kind that says why it is
+not read and, where that helps, what to install.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import stat
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from blindsight.core.errors import InvalidData
+from blindsight.data.formats.dicom import unnamed_dicom
+from blindsight.data.reading import DICOM_SUFFIXES, HEIF_SUFFIXES, SUFFIXES
+
+__all__ = ["Inventory", "Skipped", "list_photos", "shown_name"]
+
+_FIRST_NAMES = 3
+_VIDEO = frozenset({".mov", ".mp4", ".m4v", ".avi", ".mkv", ".3gp", ".mts", ".webm", ".wmv"})
+_VECTOR = frozenset({".svg", ".svgz", ".eps", ".ai", ".pdf", ".psd", ".xcf"})
+_UNREAD_RAW = frozenset({".cr3", ".raf", ".x3f", ".iiq", ".3fr", ".mrw", ".kdc", ".dcr"})
+_BESIDE = frozenset({".xmp", ".aae", ".thm", ".csv", ".json", ".txt", ".md", ".xlsx", ".parquet"})
+_SYSTEM = frozenset({"thumbs.db", "desktop.ini", ".ds_store"})
+
+_KINDS: tuple[tuple[frozenset[str], str, str], ...] = (
+    (_VIDEO, "videos", "only still pictures are read"),
+    (_VECTOR, "drawings and documents", "save them as PNG or JPEG to include them"),
+    (_UNREAD_RAW, "raw files without a known preview", "convert them to DNG or JPEG"),
+    (_BESIDE, "tables and sidecar files", "not pictures"),
+)
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """Files of one kind that are not read.
+
+    Attributes
+    ----------
+    kind : str
+        What they are, in the plural.
+    advice : str
+        Why they are not read, or what to do to include them.
+    count : int
+        How many there are.
+    first : tuple of str
+        The names of the first few.
+    """
+
+    kind: str
+    advice: str
+    count: int
+    first: tuple[str, ...]
+
+    def __str__(self) -> str:
+        more = ", ..." if self.count > len(self.first) else ""
+        names = ", ".join(shown_name(name) for name in self.first)
+        return f"{self.count:,} {self.kind} ({names}{more}): {self.advice}"
+
+
+@dataclass(frozen=True)
+class Inventory:
+    """The photos of a folder and its subfolders, and what else is there.
+
+    Attributes
+    ----------
+    photos : tuple of str
+        Names relative to the folder, with slashes, in alphabetical order. A name that is not valid
+        UTF-8 holds surrogates, as `os.fsdecode` makes them; `shown_name` makes it printable.
+    skipped : tuple of Skipped
+        Everything else by kind, the most frequent first.
+    """
+
+    photos: tuple[str, ...]
+    skipped: tuple[Skipped, ...] = ()
+
+    @property
+    def skipped_count(self) -> int:
+        """How many files and folders are not read."""
+        return sum(kind.count for kind in self.skipped)
+
+
+@dataclass
+class _Collector:
+    names: dict[tuple[str, str], list[str]] = field(default_factory=dict)
+
+    def add(self, name: str, kind: str, advice: str) -> None:
+        self.names.setdefault((kind, advice), []).append(name)
+
+    def skipped(self) -> tuple[Skipped, ...]:
+        kinds = [
+            Skipped(kind, advice, len(names), tuple(sorted(names)[:_FIRST_NAMES]))
+            for (kind, advice), names in self.names.items()
+        ]
+        return tuple(sorted(kinds, key=lambda kind: (-kind.count, kind.kind)))
+
+
+def list_photos(folder: str | os.PathLike[str], *, leave_out: Iterable[Path] = ()) -> Inventory:
+    """List the photos of a folder and its subfolders, and count everything else.
+
+    Links are not followed: a link to a file of the folder would be a copy, and a link to another
+    place could bring in what nobody meant to include.
+
+    Parameters
+    ----------
+    folder : path
+        The folder.
+    leave_out : iterable of Path
+        Subfolders that are not looked into, and not counted: an index or a vault inside the folder.
+
+    Returns
+    -------
+    Inventory
+
+    Raises
+    ------
+    InvalidData
+        There is no such folder.
+
+    Example
+    -------
+    >>> import tempfile
+    >>> place = Path(tempfile.mkdtemp())
+    >>> for name in ("b.JPG", "a.png", "clip.mov"):
+    ...     _ = (place / name).write_bytes(b"")
+    >>> listed = list_photos(place)
+    >>> listed.photos
+    ('a.png', 'b.JPG')
+    >>> print(listed.skipped[0])
+    1 videos (clip.mov): only still pictures are read
+    """
+    root = Path(folder)
+    if not root.is_dir():
+        raise InvalidData(f"{root} is not a folder. Check the path.")
+    hidden = {path.resolve() for path in leave_out}
+    collector = _Collector()
+    photos: list[str] = []
+
+    def unreadable(error: OSError) -> None:
+        name = os.path.relpath(error.filename, root) if error.filename else "?"
+        collector.add(name, "folders that cannot be opened", error.strerror or "no permission")
+
+    for place, folders, files in os.walk(root, onerror=unreadable):
+        here = Path(place)
+        folders[:] = sorted(_entered(here, folders, hidden, root, collector))
+        for name in files:
+            relative = (here / name).relative_to(root).as_posix()
+            reason = _reason(here / name)
+            if reason is None:
+                photos.append(relative)
+            else:
+                collector.add(relative, *reason)
+    return Inventory(tuple(sorted(photos)), collector.skipped())
+
+
+def _entered(
+    here: Path, folders: list[str], hidden: set[Path], root: Path, collector: _Collector
+) -> Iterator[str]:
+    """The subfolders to look into; links to folders are counted."""
+    for name in folders:
+        path = here / name
+        if path.is_symlink():
+            relative = path.relative_to(root).as_posix()
+            collector.add(relative, "links to folders", "links are not followed")
+        elif path.resolve() not in hidden:
+            yield name
+
+
+def _reason(path: Path) -> tuple[str, str] | None:
+    """Why a file is not read, as kind and advice; None for a photo."""
+    suffix = path.suffix.lower()
+    if path.name.lower() in _SYSTEM or path.name.startswith("._"):
+        return "files of the operating system", "not pictures"
+    try:
+        status = path.lstat()
+    except OSError as error:
+        return "files that cannot be opened", error.strerror or "no permission"
+    if stat.S_ISLNK(status.st_mode):
+        if not path.exists():
+            return "links that lead nowhere", "remove them, or restore what they point to"
+        return "links", "links are not followed; copy the file to include it"
+    if not stat.S_ISREG(status.st_mode):
+        return "devices and pipes", "not files"
+    if suffix in SUFFIXES:
+        return _missing_decoder(suffix)
+    for suffixes, kind, advice in _KINDS:
+        if suffix in suffixes:
+            return kind, advice
+    if unnamed_dicom(path):
+        return _missing_decoder(".dcm")
+    return "other files", "their names do not end like a picture's"
+
+
+def _missing_decoder(suffix: str) -> tuple[str, str] | None:
+    for suffixes, package, extra in (
+        (HEIF_SUFFIXES, "pi_heif", "heic"),
+        (DICOM_SUFFIXES, "pydicom", "dicom"),
+    ):
+        if suffix in suffixes and importlib.util.find_spec(package) is None:
+            return (
+                f"{extra.upper()} files",
+                f"install their reader: pip install 'blindsight[{extra}]'",
+            )
+    return None
+
+
+def shown_name(name: str) -> str:
+    """A file's name as it can be printed: bytes that are not UTF-8 and control characters escaped.
+
+    Example
+    -------
+    >>> shown_name("caf\\udce9\\n.jpg")
+    'caf\\\\xe9\\\\n.jpg'
+    """
+    raw = name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    return "".join(
+        letter if letter.isprintable() else letter.encode("unicode_escape").decode()
+        for letter in raw
+    )

@@ -11,7 +11,8 @@ from PIL import Image
 from blindsight import data
 from blindsight.core.errors import HostileFile, InvalidData, InvalidParameter, MissingDependency
 from blindsight.encoders import EfficientNet, efficientnet, network, weights
-from blindsight.encoders.recipes import RECIPES, feature_recipe
+from blindsight.encoders.builtin import STORED as RECIPES
+from blindsight.encoders.builtin import feature_recipe
 
 DIGITS = data.load("mnist5k")[::250]  # two of each
 
@@ -26,7 +27,7 @@ def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(efficientnet, "network", refuse)
 
 
-@pytest.mark.parametrize("module", ["blindsight.encoders.network", "blindsight.encoders.recipes"])
+@pytest.mark.parametrize("module", ["blindsight.encoders.network", "blindsight.encoders.builtin"])
 def test_describing_an_image_imports_neither_torch_nor_scikit_learn(module: str) -> None:
     code = (
         f"import sys, {module}; print([name for name in ('torch', 'sklearn', 'scipy.stats') if "

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
-from blindsight.core.errors import InvalidParameter
+from blindsight.core.errors import HostileFile, InvalidParameter
 from blindsight.encoders import words
 
 
@@ -19,25 +21,71 @@ def three_classes(monkeypatch: pytest.MonkeyPatch) -> None:
     }
     monkeypatch.setattr(words, "class_names", lambda: ("violin", "cello", "zebra"))
     monkeypatch.setattr(words, "_class_vectors", lambda: np.eye(3, dtype=np.float32))
+    names = {"violin": (1, 0, 0), "cello": (0, 1, 0), "zebra": (0, 0, 1)}
+    vectors = {**texts, **names, "grass": (0.1, 0.1, 0.3), "zebra on grass": (0, 0.1, 0.9)}
+    below = {"violin": (0,), "string": (0, 1), "grass": (), "xylem": ()}
     monkeypatch.setattr(
-        words, "sentence_vectors", lambda given: np.array([texts[t] for t in given], np.float32)
+        words, "sentence_vectors", lambda given: np.array([vectors[t] for t in given], np.float32)
     )
+    monkeypatch.setattr(words, "_nouns", lambda: (("grass",), below))
+    monkeypatch.setattr(words, "_vocabulary", lambda: frozenset({"giraffe"}))
 
 
 def test_the_classes_that_carry_the_weight_are_named_best_first() -> None:
     assert words.understood("a violin") == words.Understood(("violin",), known=True)
-    assert set(words.understood("strings").names) == {"violin", "cello"}
+    assert words.understood("strings").names == ("string",)
     assert words.class_weights("strings").sum() == pytest.approx(1)
 
 
 def test_words_that_no_class_says_are_told_so() -> None:
-    found = words.understood("a giraffe")
-    assert found.names == ("zebra",)
-    assert not found.known
-    assert "no class of that name" in found.line()
+    meaning = words.understood("a giraffe")
+    assert meaning.names == ("zebra",)
+    assert not meaning.known
+    assert "no class of that name" in meaning.line()
     assert "no class" not in words.understood("a violin").line()
 
 
 def test_an_empty_text_is_refused() -> None:
     with pytest.raises(InvalidParameter, match="must say something"):
         words.understood("  ")
+
+
+def test_a_noun_gives_weight_to_every_class_below_it() -> None:
+    weight = words.class_weights("strings")
+    assert weight[:2].sum() > 0.95 and weight[0] == pytest.approx(weight[1], rel=1e-4)
+
+
+def test_what_was_ignored_is_said() -> None:
+    meaning = words.understood("zebra on grass")
+    assert meaning.names == ("zebra",) and meaning.ignored == ("grass",)
+    assert meaning.line() == "searched for: zebra (ignored: grass)"
+
+
+def test_nonsense_is_searched_for_by_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    near = np.array([[0.9, 0.1, 0.1]], np.float32)
+    monkeypatch.setattr(words, "sentence_vectors", lambda given: np.repeat(near, len(given), 0))
+    meaning = words.understood("xqzt blorf")
+    assert meaning.names == () and meaning.unknown == ("xqzt", "blorf") and not meaning.known
+    assert "Nothing can be searched for" in meaning.line()
+
+
+def test_other_languages_come_through_a_dictionary(tmp_path: Path) -> None:
+    path = tmp_path / "german.txt"
+    path.write_text("# German\nHund = dog\nEisbär\tpolar bear\n", encoding="utf-8")
+    dictionary = words.read_dictionary(path)
+    assert words.translated("Hund und Eisbär", dictionary) == "dog und polar bear"
+    path.write_text("Hund\n", encoding="utf-8")
+    with pytest.raises(HostileFile, match="line 1"):
+        words.read_dictionary(path)
+
+
+def test_the_noun_list_is_whole() -> None:
+    """The file as shipped: every class is below some noun, and no number is out of range."""
+    text = (Path(words.__file__).parent / "nouns.txt").read_text(encoding="utf-8")
+    assert "WordNet" in text.splitlines()[0]
+    numbers: set[int] = set()
+    for line in text.splitlines()[1:]:
+        for part in filter(None, line.partition("\t")[2].split(",")):
+            first, _, last = part.partition("-")
+            numbers |= set(range(int(first), int(last or first) + 1))
+    assert numbers == set(range(1000))

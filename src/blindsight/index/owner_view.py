@@ -59,10 +59,8 @@ class OwnerPhotos:
 
     def squeezed(self, key: Any) -> NDArray[np.uint8] | None:
         """The same, as the network sees it."""
-        from blindsight.data import to_rgb
-
         image = self.original(key)
-        return None if image is None else to_rgb(image, self.encoder.recipe.size)
+        return None if image is None else self.encoder.recipe.image.prepare(image)
 
     def thumbnails(self, keys: Iterable[Any]) -> dict[str, bytes]:
         """Small JPEGs by record: the vault's, or made from the photos."""

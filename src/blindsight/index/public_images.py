@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blindsight.core.errors import InvalidData
-from blindsight.encoders import FeatureRecipe
+from blindsight.encoders import BuiltIn
 from blindsight.index.release_folder import photo_names
 
 __all__ = ["PublicPictures", "built_in_images", "edited", "public_pictures", "refuse_private"]
@@ -38,7 +38,7 @@ class PublicPictures:
     classes: tuple[str, ...] | None = None
 
 
-def public_pictures(place: str, recipe: FeatureRecipe) -> PublicPictures:
+def public_pictures(place: str, recipe: BuiltIn) -> PublicPictures:
     """The pictures of a public folder, or of a set that is known by name; at most 2,000, spread
     over it.
     """

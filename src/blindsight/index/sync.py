@@ -101,7 +101,7 @@ def sync_release(
             wanted=wanted,
             about=law,
             keyed=guarantee.entropy == "keyed",
-            size=encoder.recipe.size,
+            size=encoder.recipe.image.preparation,
             pool=pool,
             progress=progress,
         )

@@ -154,7 +154,7 @@ def _looked_at(
             continue
         found.append(number)
         names.append(own[key][0])
-        waiting.append(to_rgb(pixels, recipe.size))
+        waiting.append(recipe.prepare(pixels))
         small.append(to_rgb(pixels, _THUMBNAIL))
         if len(waiting) == _BATCH:
             blocks.append(recipe.rows(np.stack(waiting)))

@@ -19,6 +19,7 @@ from blindsight.core.errors import BlindsightError
 from blindsight.data import ImageSet, to_rgb
 from blindsight.data.confined import decode_image
 from blindsight.data.content import content_digest
+from blindsight.encoders.preparation import Preparation
 from blindsight.index import CodeIndex
 from blindsight.index.bulk.pools import HERE, Contents, Pool, Spool
 from blindsight.privacy import Guarantee
@@ -96,7 +97,7 @@ def hash_to(
     wanted: Sequence[Wanted] | None = None,
     about: str = "",
     keyed: bool = True,
-    size: int | None = None,
+    size: int | Preparation | None = None,
     pool: Pool = HERE,
     progress: Progress | None = None,
 ) -> Released:
@@ -211,7 +212,12 @@ class _Encode:
     """
 
     release: Release
-    size: int | None
+    size: int | Preparation | None
+
+    def _prepared(self, image: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        if isinstance(self.size, Preparation):
+            return self.size.prepare(image)
+        return image if self.size is None else to_rgb(image, self.size)
 
     def __call__(self, part: _Part) -> Contents:
         kept: list[int] = []
@@ -221,7 +227,7 @@ class _Encode:
         for row, name in enumerate(part.names):
             try:
                 digest, image = _read(part.images, row, name)
-                read.append(image if self.size is None else to_rgb(image, self.size))
+                read.append(self._prepared(image))
                 kept.append(row)
                 digests.append(digest.hex())
             except BlindsightError as error:

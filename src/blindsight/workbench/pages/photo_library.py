@@ -67,7 +67,7 @@ def scan(datasets: DataSets, data_set: DataSet, say: Say) -> DataSet:
     """Read every photo once: thumbnails and features into the vault, and a list of what could not
     be read.
     """
-    from blindsight.data import read_image, to_rgb
+    from blindsight.data import read_image
     from blindsight.encoders import feature_recipe
     from blindsight.index.encoder import default_features
 
@@ -91,7 +91,7 @@ def scan(datasets: DataSets, data_set: DataSet, say: Say) -> DataSet:
             continue
         photos.append(Photo(record, name))
         keep_thumbnail(pixels, datasets.thumbnail(data_set, record))
-        waiting.append(to_rgb(pixels, recipe.size))
+        waiting.append(recipe.prepare(pixels))
         if len(waiting) == _BATCH:
             blocks.append(recipe.rows(np.stack(waiting)).astype(np.float32))
             waiting = []

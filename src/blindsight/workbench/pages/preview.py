@@ -142,7 +142,6 @@ def _public_rows(
     datasets: DataSets, public: _Public, features: str, say: Say
 ) -> NDArray[np.float32]:
     """Their features, computed once for this machine."""
-    from blindsight.data import to_rgb
     from blindsight.encoders import feature_recipe
 
     recipe, n = feature_recipe(features), len(public.shows)
@@ -156,7 +155,7 @@ def _public_rows(
     blocks = []
     for start in range(0, n, 32):
         say(start, n, f"reading {start:,} of {n:,} public photos")
-        images = [to_rgb(public.read(i), recipe.size) for i in range(start, min(n, start + 32))]
+        images = [recipe.prepare(public.read(i)) for i in range(start, min(n, start + 32))]
         blocks.append(recipe.rows(np.stack(images)).astype(np.float32))
     rows = np.concatenate(blocks)
     storage.save(path, kind="public-features", arrays={"rows": rows}, fields={})

@@ -242,12 +242,8 @@ class Index:
 
     def row_of(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
         """A picture's features, as the photos' were made."""
-        from blindsight.data import to_rgb
-
-        found: NDArray[np.float32] = self.made.rows(to_rgb(pixels, self.made.recipe.size)[None])[
-            0
-        ].astype(np.float32)
-        return found
+        prepared = self.made.recipe.image.prepare(pixels)
+        return self.made.rows(prepared[None])[0].astype(np.float32)
 
     def expected(self, cell: int) -> tuple[int, float, float]:
         """How many codes name a cell, how many would by chance alone, and how many photos are of it

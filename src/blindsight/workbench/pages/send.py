@@ -132,11 +132,10 @@ def _recognised(
     pictures: NDArray[Any], picked: NDArray[Any], rows: NDArray[Any], features: str
 ) -> list[bool]:
     """Whether a search among all photos with what came back finds the photo itself first."""
-    from blindsight.data import to_rgb
     from blindsight.encoders import feature_recipe
 
     recipe = feature_recipe(features)
-    images = np.stack([to_rgb(np.rint(image).astype(np.uint8), recipe.size) for image in pictures])
+    images = np.stack([recipe.prepare(np.rint(image).astype(np.uint8)) for image in pictures])
     scores = directions(recipe.rows(images)) @ rows.T
     return [bool(first == own) for first, own in zip(scores.argmax(axis=1), picked, strict=True)]
 

@@ -1,0 +1,1 @@
+"""Encoders: speed, equality with exports, cells from names and folders, and the noun list."""

@@ -1,0 +1,228 @@
+"""The built-in encoders: EfficientNet-Lite networks trained on ImageNet, and plain pixels.
+
+| name | network | side | JPEG files |
+|---|---|---|---|
+| `lite0` | EfficientNet-Lite0 | 128 | decoded whole |
+| `lite0-reduced` | EfficientNet-Lite0 | 128 | decoded at reduced scale, for camera photos |
+| `lite2` | EfficientNet-Lite2 | 224 | decoded whole |
+| `both` | Lite0 at 128 beside Lite2 at 224 | 224 | decoded whole |
+| `pixels` | none | 16 | decoded whole |
+
+A stored index keeps the full name of its encoder (`lite0-128`), which also fixes how images are
+resized. The names `efficientnet`, `efficientnet-reduced`, `lite2` and `pixels` in stored files
+mean the same networks with the order of resizing left to Pillow.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from blindsight.core.checks import one_of
+from blindsight.encoders.base import Classes, Floats, Identity, Images, unit_rows
+from blindsight.encoders.preparation import Preparation, Source, resized
+from blindsight.encoders.weights import NETWORKS, available, head
+
+__all__ = [
+    "BUILT_IN",
+    "STORED",
+    "BuiltIn",
+    "built_in",
+    "default_recipe",
+    "feature_recipe",
+    "head_of",
+]
+
+_BATCH = 16
+_SIZES = {"lite0": 128, "lite2": 224}
+
+
+@dataclass(frozen=True)
+class BuiltIn:
+    """A built-in encoder.
+
+    Parameters
+    ----------
+    name:
+        The full name, as stored files keep it.
+    preparation:
+        How images are read and resized.
+    network:
+        "lite0", "lite2", "both", or None for plain pixels.
+
+    Example
+    -------
+    >>> pixels = built_in("pixels")
+    >>> pixels.images(np.full((1, 16, 16, 3), 7, np.uint8)).shape
+    (1, 768)
+    """
+
+    name: str
+    preparation: Preparation
+    network: str | None = None
+
+    @property
+    def size(self) -> int:
+        """The side in pixels of a prepared image."""
+        return self.preparation.size
+
+    @property
+    def at_least(self) -> int | None:
+        """The side at which a JPEG file may be decoded; None for whole."""
+        return self.preparation.at_least
+
+    @property
+    def networks(self) -> tuple[str, ...]:
+        """The networks whose features stand beside each other; none for pixels."""
+        return () if self.network is None else _parts(self.network)
+
+    @property
+    def dimensions(self) -> int:
+        """The length of a vector."""
+        from blindsight.encoders.network import DIMENSIONS
+
+        return len(self.networks) * DIMENSIONS or 3 * self.size**2
+
+    def read(self, source: Source) -> Images:
+        """Read and prepare one image file."""
+        return self.preparation.read(source)
+
+    def prepare(self, image: NDArray[np.uint8]) -> Images:
+        """Prepare decoded pixels."""
+        return self.preparation.prepare(image)
+
+    def images(self, pixels: Images) -> Floats:
+        """Unit vectors of prepared pixels."""
+        return unit_rows(self.rows(pixels))
+
+    def texts(self, texts: Sequence[str]) -> None:
+        """None: words reach a built-in network through the names of its classes."""
+        return
+
+    def classes(self) -> Classes | None:
+        """The 1,000 classes of ImageNet with the classifier's weights; None for pixels."""
+        if self.network is None:
+            return None
+        from blindsight.encoders.words import class_names
+
+        return Classes(class_names(), head_of(self.network))
+
+    def identity(self) -> Identity:
+        """Name, checksums of the weights, preparation."""
+        return {
+            "kind": "built-in",
+            "name": self.name,
+            "dimensions": self.dimensions,
+            "files": {name: NETWORKS[name].sha256 for name in self.networks},
+            "preparation": self.preparation.to_fields(),
+        }
+
+    def rows(self, images: Images, *, threads: int = 1) -> Floats:
+        """The networks' own features (n, dimensions), not scaled to norm 1.
+
+        With two networks the features of each are centred and scaled first, so that both count
+        alike.
+        """
+        if self.network is None:
+            return images.reshape(len(images), -1).astype(np.float32) / np.float32(255)
+        parts = [self._features(name, images, threads) for name in self.networks]
+        return parts[0] if len(parts) == 1 else np.concatenate([_centred(x) for x in parts], axis=1)
+
+    def _features(self, name: str, images: Images, threads: int) -> Floats:
+        from blindsight.encoders.network import DIMENSIONS, network
+
+        size = self.size if len(self.networks) == 1 else _SIZES[name]
+        run = network(name, size, threads)
+        result = np.empty((len(images), DIMENSIONS), np.float32)
+        for start in range(0, len(images), _BATCH):
+            batch = images[start : start + _BATCH]
+            if size != self.size:
+                batch = np.stack([resized(image, size, size) for image in batch])
+            result[start : start + _BATCH] = run(np.ascontiguousarray(batch))
+        return result
+
+
+def head_of(network: str) -> Floats:
+    """The classifier's weights (1000, dimensions) over the vectors of a built-in encoder."""
+    if network != "both":
+        return head(network)
+    # Blocks of equal size, centred as the features are: neither network outweighs the other.
+    blocks = [head(name) - head(name).mean(axis=1, keepdims=True) for name in _parts(network)]
+    return np.concatenate([block / np.linalg.norm(block) for block in blocks], axis=1)
+
+
+def _parts(network: str) -> tuple[str, ...]:
+    return ("lite0", "lite2") if network == "both" else (network,)
+
+
+def _centred(rows: Floats) -> Floats:
+    return unit_rows(rows - rows.mean(axis=1, keepdims=True))
+
+
+def _encoders(pinned: bool, names: dict[str, str]) -> dict[str, BuiltIn]:
+    sizes = {"pixels": (16, None), "lite0": (128, "lite0"), "lite2": (224, "lite2")}
+    made = {}
+    for short, name in names.items():
+        plain = short.removesuffix("-reduced")
+        size, network = sizes.get(plain, (224, "both"))
+        preparation = Preparation(size=size, reduced=plain != short, pinned=pinned)
+        made[short if pinned else name] = BuiltIn(name, preparation, network)
+    return made
+
+
+#: The built-in encoders by the name that a user gives.
+BUILT_IN = _encoders(
+    True,
+    {
+        "lite0": "lite0-128",
+        "lite0-reduced": "lite0-128-reduced",
+        "lite2": "lite2-224",
+        "both": "both-224",
+        "pixels": "pixels-16",
+    },
+)
+#: Every encoder that a stored file may name, those of earlier versions included.
+STORED = {encoder.name: encoder for encoder in BUILT_IN.values()} | _encoders(
+    False,
+    {
+        "lite0": "efficientnet",
+        "lite0-reduced": "efficientnet-reduced",
+        "lite2": "lite2",
+        "pixels": "pixels",
+    },
+)
+
+
+def built_in(name: str) -> BuiltIn:
+    """The built-in encoder of that name.
+
+    Raises
+    ------
+    InvalidParameter
+        There is none; the message lists them.
+    """
+    if name in BUILT_IN:
+        return BUILT_IN[name]
+    current = {encoder.name: encoder for encoder in BUILT_IN.values()}
+    return current[name] if name in current else BUILT_IN[one_of("encoder", name, tuple(BUILT_IN))]
+
+
+def feature_recipe(name: str) -> BuiltIn:
+    """The encoder that a stored file names.
+
+    Raises
+    ------
+    InvalidParameter
+        There is none; the message lists them.
+    """
+    return STORED[one_of("features", name, tuple(STORED))]
+
+
+def default_recipe() -> str:
+    """The stored name of the quick pretrained network where it is installed, else of pixels."""
+    engine = any(importlib.util.find_spec(name) for name in ("onnxruntime", "torch"))
+    return "efficientnet" if engine and available("lite0") else "pixels"

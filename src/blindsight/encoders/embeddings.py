@@ -1,0 +1,361 @@
+"""Vectors that were computed elsewhere, with an id for each: .npy, .npz or Parquet.
+
+A file is read in pieces, so it may be larger than memory: .npy is mapped into memory, Parquet is
+read by row groups. The vectors are as private as the images that they were computed from.
+"""
+
+from __future__ import annotations
+
+import os
+import zipfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from blindsight.core.checks import optional_module
+from blindsight.core.errors import HostileFile, InvalidData, InvalidParameter
+from blindsight.data.limits import LIMITS, check_packing, regular_file
+from blindsight.encoders.base import Classes, Floats, Identity, Images, unit_rows
+from blindsight.encoders.onnx_folder import MAX_DIMENSIONS
+from blindsight.encoders.preparation import Source
+
+if TYPE_CHECKING:
+    from pyarrow.parquet import ParquetFile
+
+__all__ = ["Embeddings"]
+
+#: Bytes of a file that is mapped or read in pieces.
+_MAX_BYTES = 1 << 42
+_MAX_ROWS = 1 << 33
+_MAX_ID = 1000  # characters
+_PIECE = 8192  # rows
+_VECTOR_NAMES = ("vectors", "embeddings", "embedding", "vector", "features", "X")
+_ID_NAMES = ("ids", "id", "names", "name", "path", "file")
+
+
+@dataclass(frozen=True)
+class _Table:
+    """Where the vectors of a file are, and how to read them in pieces."""
+
+    rows: int
+    dimensions: int
+
+
+class Embeddings:
+    """Vectors of a file as an encoder whose images are already encoded.
+
+    Queries are vectors of the same model. Files of another model cannot be told by their content:
+    give `name` the model's name, which is compared whenever two files meet.
+
+    Parameters
+    ----------
+    file:
+        .npy (rows only; ids are the row numbers), .npz (`vectors` and, if wanted, `ids`) or
+        Parquet (one column of lists, and a column of ids).
+    name:
+        The name of the model that made the vectors.
+    texts:
+        A second file in the same form whose ids are texts: names and their vectors in the same
+        space, from the model's text side. Words are then looked up in it.
+
+    Raises
+    ------
+    HostileFile
+        The file is damaged, too large, holds Python objects, or its vectors are not finite.
+
+    Example
+    -------
+    >>> import tempfile, pathlib
+    >>> path = pathlib.Path(tempfile.mkdtemp()) / "vectors.npz"
+    >>> np.savez(path, vectors=np.eye(3, dtype=np.float32), ids=np.array(["a", "b", "c"]))
+    >>> vectors = Embeddings(path, name="my-model")
+    >>> vectors.dimensions, [ids for ids, rows in vectors.pieces()]
+    (3, [['a', 'b', 'c']])
+    """
+
+    def __init__(
+        self,
+        file: str | os.PathLike[str],
+        *,
+        name: str = "embeddings",
+        texts: str | os.PathLike[str] | None = None,
+    ) -> None:
+        self.file = Path(file)
+        if not name.strip() or len(name) > 200:
+            raise InvalidParameter("name must be the model's name, 1 to 200 characters.")
+        self._name = name
+        regular_file(self.file, largest=_MAX_BYTES)
+        self._table = self._open()
+        if not 1 <= self._table.dimensions <= MAX_DIMENSIONS or self._table.rows > _MAX_ROWS:
+            raise HostileFile(
+                f"{self.file.name} holds {self._table.rows:,} vectors of "
+                f"{self._table.dimensions:,} numbers; at most {MAX_DIMENSIONS:,} numbers are read."
+            )
+        self._texts = None if texts is None else _text_side(texts, self._table.dimensions)
+
+    @property
+    def name(self) -> str:
+        """The model's name."""
+        return self._name
+
+    @property
+    def dimensions(self) -> int:
+        """The length of a vector."""
+        return self._table.dimensions
+
+    def __len__(self) -> int:
+        return self._table.rows
+
+    def pieces(self, rows: int = _PIECE) -> Iterator[tuple[list[str], Floats]]:
+        """(ids, unit vectors) in the file's order, at most `rows` at a time.
+
+        Raises
+        ------
+        HostileFile
+            An id occurs twice, or a vector is not finite.
+        """
+        start = 0
+        for ids, vectors in self._read(rows):
+            yield ids, _checked(self.file.name, vectors, start)
+            start += len(vectors)
+
+    def take(self, most: int) -> tuple[list[str], Floats]:
+        """At most `most` rows spread evenly over the file: for public rows."""
+        step = max(1, -(-len(self) // most))
+        ids: list[str] = []
+        parts: list[Floats] = []
+        start = 0
+        for names, vectors in self.pieces():
+            first = -start % step
+            ids += names[first::step]
+            parts.append(vectors[first::step])
+            start += len(names)
+        empty = np.empty((0, self.dimensions), np.float32)
+        return ids, np.concatenate(parts) if parts else empty
+
+    def vectors(self, rows: NDArray[np.floating]) -> Floats:
+        """Query vectors as unit rows, after their shape and values have been checked."""
+        given = np.atleast_2d(np.asarray(rows, dtype=np.float32))
+        if given.ndim != 2 or given.shape[1] != self.dimensions:
+            raise InvalidData(
+                f"vectors of {self.name} have {self.dimensions} numbers, got shape {given.shape}."
+            )
+        return _checked("the query", given, 0)
+
+    def read(self, source: Source) -> Images:
+        """Refused: this encoder has vectors only."""
+        raise InvalidParameter(self._no_images())
+
+    def prepare(self, image: NDArray[np.uint8]) -> Images:
+        """Refused: this encoder has vectors only."""
+        raise InvalidParameter(self._no_images())
+
+    def images(self, pixels: Images) -> Floats:
+        """Refused: this encoder has vectors only."""
+        raise InvalidParameter(self._no_images())
+
+    def texts(self, texts: Sequence[str]) -> Floats | None:
+        """Vectors of names that the text file holds, or None where there is no text file."""
+        if self._texts is None:
+            return None
+        unknown = [text for text in texts if text.strip().lower() not in self._texts]
+        if unknown:
+            raise InvalidParameter(
+                f"the file of text vectors has no entry {unknown[0][:60]!r}. Add its vector, or "
+                "search with vector= or one of its names."
+            )
+        rows = [self._texts[text.strip().lower()] for text in texts]
+        return np.stack(rows) if rows else np.empty((0, self.dimensions), np.float32)
+
+    def text_names(self) -> tuple[str, ...]:
+        """The names of the text file; none without one."""
+        return tuple(self._texts or ())
+
+    def classes(self) -> Classes | None:
+        """None: a file of vectors has no classifier."""
+        return None
+
+    def identity(self) -> Identity:
+        """Name and dimensions; never anything that depends on the vectors, which are private."""
+        return {"kind": "embeddings", "name": self.name, "dimensions": self.dimensions}
+
+    def __repr__(self) -> str:
+        return f"Embeddings({self.name!r}, rows={len(self)}, dimensions={self.dimensions})"
+
+    def _no_images(self) -> str:
+        return (
+            f"{self.name} is a file of vectors and cannot encode images. Encode them with the "
+            "model that made the vectors, and pass vector=."
+        )
+
+    def _open(self) -> _Table:
+        suffix = self.file.suffix.lower()
+        if suffix == ".npy":
+            return _Table(*_shape(self.file.name, self._mapped()))
+        if suffix == ".npz":
+            vectors, _ = self._packed()
+            return _Table(*_shape(self.file.name, vectors))
+        if suffix in (".parquet", ".pq"):
+            return self._parquet_table()
+        raise InvalidParameter(
+            f"vectors come as .npy, .npz or .parquet, got {self.file.name!r}. Convert the file."
+        )
+
+    def _read(self, rows: int) -> Iterator[tuple[list[str], NDArray[np.generic]]]:
+        suffix = self.file.suffix.lower()
+        if suffix == ".npy":
+            mapped = self._mapped()
+            for start in range(0, len(mapped), rows):
+                piece = np.array(mapped[start : start + rows])
+                yield [str(number) for number in range(start, start + len(piece))], piece
+        elif suffix == ".npz":
+            vectors, ids = self._packed()
+            for start in range(0, len(vectors), rows):
+                yield ids[start : start + rows], vectors[start : start + rows]
+        else:
+            yield from self._parquet_pieces(rows)
+
+    def _mapped(self) -> NDArray[np.generic]:
+        try:
+            mapped = np.load(self.file, mmap_mode="r", allow_pickle=False)
+        except (ValueError, OSError, EOFError, SyntaxError) as error:
+            raise HostileFile(
+                f"{self.file.name} is not a .npy file of plain numbers: {str(error)[:100]}"
+            ) from None
+        if not isinstance(mapped, np.ndarray):
+            raise HostileFile(f"{self.file.name} is not a .npy file of plain numbers.")
+        return mapped
+
+    def _packed(self) -> tuple[NDArray[np.generic], list[str]]:
+        """The arrays of an .npz file, which are read whole: bounded by the limits of data files."""
+        try:
+            with zipfile.ZipFile(self.file) as archive:
+                members = archive.infolist()
+                for member in members:
+                    check_packing(member)
+                if sum(member.file_size for member in members) > LIMITS.unpacked_bytes:
+                    raise HostileFile(
+                        f"{self.file.name} unpacks to more than {LIMITS.unpacked_bytes:,} bytes. "
+                        "Use .npy or Parquet, which are read in pieces."
+                    )
+            with np.load(self.file, allow_pickle=False) as packed:
+                names = list(packed.keys())
+                vectors = packed[_chosen(self.file.name, names, _VECTOR_NAMES, "vectors")]
+                listed = [name for name in names if name in _ID_NAMES]
+                ids = packed[listed[0]] if listed else np.arange(len(vectors))
+        except (zipfile.BadZipFile, ValueError, OSError, EOFError, KeyError) as error:
+            if isinstance(error, HostileFile):
+                raise
+            raise HostileFile(
+                f"{self.file.name} is not an .npz file of plain arrays: {str(error)[:100]}"
+            ) from None
+        if ids.ndim != 1 or ids.dtype.kind not in "USiu":
+            raise HostileFile(f"the ids of {self.file.name} must be one row of texts or numbers.")
+        if vectors.ndim == 2 and len(ids) != len(vectors):
+            raise HostileFile(f"{self.file.name} holds {len(ids)} ids for {len(vectors)} vectors.")
+        return vectors, _plain_ids(self.file.name, ids.tolist())
+
+    def _parquet_table(self) -> _Table:
+        parquet = self._parquet()
+        schema = parquet.schema_arrow
+        self._column = _chosen(self.file.name, schema.names, _VECTOR_NAMES, "vectors")
+        self._id_column = next((name for name in _ID_NAMES if name in schema.names), None)
+        first = next(iter(parquet.iter_batches(batch_size=1, columns=[self._column])), None)
+        dimensions = 0 if first is None or not first.num_rows else len(first.column(0)[0])
+        return _Table(parquet.metadata.num_rows, dimensions)
+
+    def _parquet_pieces(self, rows: int) -> Iterator[tuple[list[str], NDArray[np.generic]]]:
+        columns = [self._column, *([self._id_column] if self._id_column else [])]
+        start = 0
+        try:
+            for batch in self._parquet().iter_batches(batch_size=rows, columns=columns):
+                column = batch.column(0)
+                if column.null_count:
+                    raise HostileFile(f"{self.file.name} has a row without a vector.")
+                flat = column.flatten()
+                if len(flat) != batch.num_rows * self.dimensions or flat.null_count:
+                    raise HostileFile(f"the vectors of {self.file.name} differ in length.")
+                vectors = flat.to_numpy(zero_copy_only=False).reshape(-1, self.dimensions)
+                ids = (
+                    batch.column(1).to_pylist()
+                    if self._id_column
+                    else list(range(start, start + batch.num_rows))
+                )
+                start += batch.num_rows
+                yield _plain_ids(self.file.name, ids), vectors
+        except HostileFile:
+            raise
+        except Exception as error:  # pyarrow has a class for each kind of damage
+            raise HostileFile(f"{self.file.name} cannot be read: {str(error)[:100]}") from None
+
+    def _parquet(self) -> ParquetFile:
+        module = optional_module("pyarrow.parquet", extra="parquet")
+        try:
+            opened: ParquetFile = module.ParquetFile(self.file)
+            return opened
+        except Exception as error:  # pyarrow has a class for each kind of damage
+            raise HostileFile(
+                f"{self.file.name} is not a Parquet file: {str(error)[:100]}"
+            ) from None
+
+
+def _shape(name: str, array: NDArray[np.generic]) -> tuple[int, int]:
+    if array.ndim != 2 or array.dtype.kind not in "fiu":
+        raise HostileFile(
+            f"{name} must hold numbers of shape (n, d), got {array.dtype} of shape {array.shape}."
+        )
+    return array.shape[0], array.shape[1]
+
+
+def _checked(name: str, vectors: NDArray[np.generic], start: int) -> Floats:
+    """Finite unit rows; a row of zeros has no direction and is refused."""
+    if vectors.dtype.kind not in "fiu":
+        raise HostileFile(f"{name} must hold numbers, got {vectors.dtype}.")
+    rows = np.asarray(vectors, dtype=np.float64)
+    norm = np.linalg.norm(rows, axis=1)
+    wrong = np.flatnonzero(~np.isfinite(norm) | (norm == 0))
+    if len(wrong):
+        raise HostileFile(
+            f"vector {start + int(wrong[0])} of {name} is zero or not finite. Remove such rows."
+        )
+    return unit_rows(rows)
+
+
+def _plain_ids(name: str, ids: Sequence[object]) -> list[str]:
+    texts = [
+        value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+        for value in ids
+    ]
+    if any(value is None for value in ids) or any(not 0 < len(text) <= _MAX_ID for text in texts):
+        raise HostileFile(f"an id of {name} is empty or longer than {_MAX_ID} characters.")
+    return texts
+
+
+def _chosen(file: str, names: Sequence[str], wanted: Sequence[str], what: str) -> str:
+    for name in wanted:
+        if name in names:
+            return name
+    if len(names) == 1:
+        return names[0]
+    raise HostileFile(
+        f"{file} has no {what}: expected one of {', '.join(wanted)}, found "
+        f"{', '.join(map(str, names))[:100]}."
+    )
+
+
+def _text_side(file: str | os.PathLike[str], dimensions: int) -> dict[str, Floats]:
+    side = Embeddings(file, name="texts")
+    if side.dimensions != dimensions or len(side) > 1_000_000:
+        raise HostileFile(
+            f"the text vectors have {side.dimensions} numbers, the images' {dimensions}. Both "
+            "must come from one model."
+        )
+    return {
+        text.strip().lower(): row
+        for ids, rows in side.pieces()
+        for text, row in zip(ids, rows, strict=True)
+    }

@@ -222,7 +222,7 @@ def words_rows(*, seed: int = 0) -> Iterator[Row]:
     """`hashing.words_p10_*`: the 80 names of COCO as queries; many are ImageNet's too, which
     flatters the figures.
     """
-    from blindsight.codebooks.embedding import head_space, unit_rows
+    from blindsight.codebooks.cells import head_space, unit_rows
     from blindsight.encoders.words import class_weights, words_available
 
     try:

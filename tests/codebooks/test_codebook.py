@@ -20,8 +20,15 @@ from blindsight.codebooks import (
     from_pictures,
     number_of_cells,
 )
-from blindsight.codebooks.cells import ClassCells, GroupCells, PairCells, ward_groups
-from blindsight.codebooks.embedding import Embedding, head_space, unit_rows
+from blindsight.codebooks.cells import (
+    ClassCells,
+    Embedding,
+    GroupCells,
+    PairCells,
+    head_space,
+    unit_rows,
+    ward_groups,
+)
 from blindsight.codebooks.making import from_labels
 from blindsight.codebooks.reading import all_lies, prior_from_counts
 from blindsight.core import storage

@@ -3,8 +3,7 @@ sketches and tags.
 
 | module | what |
 |---|---|
-| `embedding` | features as unit vectors, weighted by what a public classifier looks at |
-| `cells` | groups of atoms, pairs of atoms, classes; Ward's clustering |
+| `cells` | features as unit vectors; groups of atoms, pairs of atoms, classes; Ward's clustering |
 | `making` | codebooks from a network's weights, from public pictures, from labelled ones |
 | `codebook` | `Codebook`: cells and budget, guarantee, file |
 | `reading` | the shares of the true cells by EM, posterior, scores |

@@ -18,8 +18,14 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from blindsight.codebooks.cells import Cells, ClassCells, GroupCells, LabelCells, PairCells
-from blindsight.codebooks.embedding import Embedding
+from blindsight.codebooks.cells import (
+    Cells,
+    ClassCells,
+    Embedding,
+    GroupCells,
+    LabelCells,
+    PairCells,
+)
 from blindsight.codebooks.reading import Reading, prior_from_counts
 from blindsight.core import checks, storage
 from blindsight.core.errors import BlindsightError, HostileFile

@@ -17,13 +17,15 @@ from numpy.typing import NDArray
 from blindsight.codebooks.cells import (
     Cells,
     ClassCells,
+    Embedding,
     GroupCells,
     LabelCells,
     PairCells,
+    head_space,
+    unit_rows,
     ward_groups,
 )
 from blindsight.codebooks.codebook import Codebook, number_of_cells
-from blindsight.codebooks.embedding import Embedding, head_space, unit_rows
 from blindsight.codebooks.reading import Reading
 from blindsight.core.errors import InvalidData
 from blindsight.privacy.mechanisms import KaryResponse

@@ -91,10 +91,9 @@ def unit_rows(rows: NDArray[np.floating]) -> Floats:
 def identity_digest(identity: Mapping[str, object]) -> str:
     """The SHA-256 of an identity: the same on every machine.
 
-    Example
-    -------
-    >>> identity_digest({"name": "a", "dimensions": 3})[:8]
-    '57ba18ab'
+    Examples:
+        >>> identity_digest({"name": "a", "dimensions": 3})[:8]
+        'ae0bbfc3'
     """
     text = json.dumps(identity, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()
@@ -105,19 +104,14 @@ def require_same_encoder(
 ) -> None:
     """Refuse an encoder that did not make what was stored.
 
-    Parameters
-    ----------
-    stored:
-        The identity that was saved.
-    encoder:
-        The encoder (or its identity) that is to be used now.
-    what:
-        What was saved and where, for the message: "the index release/".
+    Parameters:
+        stored: The identity that was saved.
+        encoder: The encoder (or its identity) that is to be used now.
+        what: What was saved and where, for the message: "the index release/".
 
-    Raises
-    ------
-    InvalidParameter
-        The identities differ; the message names both encoders and the first difference.
+    Raises:
+        InvalidParameter: The identities differ; the message names both encoders and the first
+            difference.
     """
     now = dict(encoder) if isinstance(encoder, Mapping) else encoder.identity()
     if identity_digest(stored) == identity_digest(now):

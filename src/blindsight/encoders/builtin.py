@@ -45,20 +45,15 @@ _SIZES = {"lite0": 128, "lite2": 224}
 class BuiltIn:
     """A built-in encoder.
 
-    Parameters
-    ----------
-    name:
-        The full name, as stored files keep it.
-    preparation:
-        How images are read and resized.
-    network:
-        "lite0", "lite2", "both", or None for plain pixels.
+    Parameters:
+        name: The full name, as stored files keep it.
+        preparation: How images are read and resized.
+        network: "lite0", "lite2", "both", or None for plain pixels.
 
-    Example
-    -------
-    >>> pixels = built_in("pixels")
-    >>> pixels.images(np.full((1, 16, 16, 3), 7, np.uint8)).shape
-    (1, 768)
+    Examples:
+        >>> pixels = built_in("pixels")
+        >>> pixels.images(np.full((1, 16, 16, 3), 7, np.uint8)).shape
+        (1, 768)
     """
 
     name: str
@@ -200,10 +195,8 @@ STORED = {encoder.name: encoder for encoder in BUILT_IN.values()} | _encoders(
 def built_in(name: str) -> BuiltIn:
     """The built-in encoder of that name.
 
-    Raises
-    ------
-    InvalidParameter
-        There is none; the message lists them.
+    Raises:
+        InvalidParameter: There is none; the message lists them.
     """
     if name in BUILT_IN:
         return BUILT_IN[name]
@@ -214,10 +207,8 @@ def built_in(name: str) -> BuiltIn:
 def feature_recipe(name: str) -> BuiltIn:
     """The encoder that a stored file names.
 
-    Raises
-    ------
-    InvalidParameter
-        There is none; the message lists them.
+    Raises:
+        InvalidParameter: There is none; the message lists them.
     """
     return STORED[one_of("features", name, tuple(STORED))]
 

@@ -51,30 +51,24 @@ class Embeddings:
     Queries are vectors of the same model. Files of another model cannot be told by their content:
     give `name` the model's name, which is compared whenever two files meet.
 
-    Parameters
-    ----------
-    file:
-        .npy (rows only; ids are the row numbers), .npz (`vectors` and, if wanted, `ids`) or
-        Parquet (one column of lists, and a column of ids).
-    name:
-        The name of the model that made the vectors.
-    texts:
-        A second file in the same form whose ids are texts: names and their vectors in the same
-        space, from the model's text side. Words are then looked up in it.
+    Parameters:
+        file: .npy (rows only; ids are the row numbers), .npz (`vectors` and, if wanted, `ids`) or
+            Parquet (one column of lists, and a column of ids).
+        name: The name of the model that made the vectors.
+        texts: A second file in the same form whose ids are texts: names and their vectors in the
+            same space, from the model's text side. Words are then looked up in it.
 
-    Raises
-    ------
-    HostileFile
-        The file is damaged, too large, holds Python objects, or its vectors are not finite.
+    Raises:
+        HostileFile: The file is damaged, too large, holds Python objects, or its vectors are not
+            finite.
 
-    Example
-    -------
-    >>> import tempfile, pathlib
-    >>> path = pathlib.Path(tempfile.mkdtemp()) / "vectors.npz"
-    >>> np.savez(path, vectors=np.eye(3, dtype=np.float32), ids=np.array(["a", "b", "c"]))
-    >>> vectors = Embeddings(path, name="my-model")
-    >>> vectors.dimensions, [ids for ids, rows in vectors.pieces()]
-    (3, [['a', 'b', 'c']])
+    Examples:
+        >>> import tempfile, pathlib
+        >>> path = pathlib.Path(tempfile.mkdtemp()) / "vectors.npz"
+        >>> np.savez(path, vectors=np.eye(3, dtype=np.float32), ids=np.array(["a", "b", "c"]))
+        >>> vectors = Embeddings(path, name="my-model")
+        >>> vectors.dimensions, [ids for ids, rows in vectors.pieces()]
+        (3, [['a', 'b', 'c']])
     """
 
     def __init__(
@@ -113,10 +107,8 @@ class Embeddings:
     def pieces(self, rows: int = _PIECE) -> Iterator[tuple[list[str], Floats]]:
         """(ids, unit vectors) in the file's order, at most `rows` at a time.
 
-        Raises
-        ------
-        HostileFile
-            An id occurs twice, or a vector is not finite.
+        Raises:
+            HostileFile: An id occurs twice, or a vector is not finite.
         """
         start = 0
         for ids, vectors in self._read(rows):
@@ -293,7 +285,7 @@ class Embeddings:
             raise HostileFile(f"{self.file.name} cannot be read: {str(error)[:100]}") from None
 
     def _parquet(self) -> ParquetFile:
-        module = optional_module("pyarrow.parquet", extra="parquet")
+        module = optional_module("pyarrow.parquet", extra="tables")
         try:
             opened: ParquetFile = module.ParquetFile(self.file)
             return opened

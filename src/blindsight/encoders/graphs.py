@@ -33,18 +33,13 @@ Tensors = Mapping[str, NDArray[np.float32]]
 class Convolution:
     """One convolution with bias.
 
-    Parameters
-    ----------
-    kernel, bias:
-        The weights.
-    stride, groups:
-        As in every framework.
-    pad:
-        Pixels before and after (TensorFlow's "same", which may be uneven).
-    clipped:
-        Whether values are clipped to [0, 6] afterwards.
-    block_starts, block_adds:
-        Whether a residual block starts here, and whether its input is added here.
+    Parameters:
+        kernel, bias: The weights.
+        stride, groups: As in every framework.
+        pad: Pixels before and after (TensorFlow's "same", which may be uneven).
+        clipped: Whether values are clipped to [0, 6] afterwards.
+        block_starts, block_adds: Whether a residual block starts here, and whether its input is
+            added here.
     """
 
     kernel: NDArray[np.float32]
@@ -60,12 +55,11 @@ class Convolution:
 class Graph:
     """An ONNX graph under construction; `node` and `constant` return a value's name.
 
-    Example
-    -------
-    >>> graph = Graph({"x": (np.float32, ("batch", 2))})
-    >>> doubled = graph.node("Mul", "x", graph.constant("two", np.float32(2)))
-    >>> len(graph.model({doubled: (np.float32, ("batch", 2))})) > 50
-    True
+    Examples:
+        >>> graph = Graph({"x": (np.float32, ("batch", 2))})
+        >>> doubled = graph.node("Mul", "x", graph.constant("two", np.float32(2)))
+        >>> len(graph.model({doubled: (np.float32, ("batch", 2))})) > 50
+        True
     """
 
     def __init__(self, inputs: Mapping[str, tuple[DTypeLike, Sequence[int | str]]]) -> None:
@@ -158,9 +152,8 @@ def class_mixture(
 
     The result lies in the space of the text network, so words can be compared with it.
 
-    Reference
-    ---------
-    Norouzi et al., Zero-Shot Learning by Convex Combination of Semantic Embeddings, 2014.
+    Reference:
+        Norouzi et al., Zero-Shot Learning by Convex Combination of Semantic Embeddings, 2014.
     """
     logits = graph.node(
         "Gemm",

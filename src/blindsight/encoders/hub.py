@@ -45,25 +45,19 @@ _OFFLINE_VARIABLES = ("BLINDSIGHT_OFFLINE", "HF_HUB_OFFLINE")
 def open_encoder(source: str | os.PathLike[str] | Encoder, *, offline: bool = False) -> Encoder:
     """Open an encoder by name or by path.
 
-    Parameters
-    ----------
-    source:
-        A built-in name (`lite0`, `lite2`, `both`, `pixels`), a folder of ONNX files, a file of
-        vectors (.npy, .npz, .parquet), `hub:NAME@COMMIT`, or an encoder, which is returned as it
-        is.
-    offline:
-        Never ask the network; `hub:` then needs files that were fetched before. The environment
-        variable BLINDSIGHT_OFFLINE=1 has the same effect.
+    Parameters:
+        source: A built-in name (`lite0`, `lite2`, `both`, `pixels`), a folder of ONNX files, a file
+            of vectors (.npy, .npz, .parquet), `hub:NAME@COMMIT`, or an encoder, which is returned
+            as it is.
+        offline: Never ask the network; `hub:` then needs files that were fetched before. The
+            environment variable BLINDSIGHT_OFFLINE=1 has the same effect.
 
-    Raises
-    ------
-    InvalidParameter
-        Nothing of that name exists.
+    Raises:
+        InvalidParameter: Nothing of that name exists.
 
-    Example
-    -------
-    >>> open_encoder("lite0").name
-    'lite0-128'
+    Examples:
+        >>> open_encoder("lite0").name
+        'lite0-128'
     """
     if not isinstance(source, str | os.PathLike):
         return source
@@ -86,14 +80,10 @@ def open_encoder(source: str | os.PathLike[str] | Encoder, *, offline: bool = Fa
 def hub_folder(name: str, *, offline: bool = False) -> Path:
     """The local folder of `hub:NAME@COMMIT`, fetched if needed and compared with its checksums.
 
-    Raises
-    ------
-    InvalidParameter
-        The name has no commit, or is not of the form `hub:owner/model@commit`.
-    MissingData
-        The files are not here and cannot be fetched now.
-    HostileFile
-        The files differ from what came the first time.
+    Raises:
+        InvalidParameter: The name has no commit, or is not of the form `hub:owner/model@commit`.
+        MissingData: The files are not here and cannot be fetched now.
+        HostileFile: The files differ from what came the first time.
     """
     model, _, commit = name.removeprefix("hub:").partition("@")
     if not _NAME.fullmatch(model) or not _COMMIT.fullmatch(commit):

@@ -79,28 +79,15 @@ class _Session(Protocol):
 class OnnxEncoder:
     """An image encoder, perhaps with texts, from a folder of ONNX files.
 
-    Parameters
-    ----------
-    folder:
-        The folder; see the table of this module.
-    name:
-        The name in messages and in the identity; by default what encoder.json says, or the
-        folder's name.
-    threads:
-        Threads for one image. One is best where several processes share a machine.
+    Parameters:
+        folder: The folder; see the table of this module.
+        name: The name in messages and in the identity; by default what encoder.json says, or the
+            folder's name.
+        threads: Threads for one image. One is best where several processes share a machine.
 
-    Raises
-    ------
-    MissingData
-        The folder or a file that it must hold is not there.
-    HostileFile
-        A file is too large, damaged, or says something that cannot be used.
-
-    Example
-    -------
-    >>> encoder = OnnxEncoder("clip/")                                  # doctest: +SKIP
-    >>> encoder.texts(["a dog on a beach"]).shape                       # doctest: +SKIP
-    (1, 512)
+    Raises:
+        MissingData: The folder or a file that it must hold is not there.
+        HostileFile: A file is too large, damaged, or says something that cannot be used.
     """
 
     def __init__(self, folder: str | Path, *, name: str | None = None, threads: int = 1) -> None:
@@ -274,16 +261,13 @@ class OnnxEncoder:
 class TextTower:
     """Texts to unit vectors through an ONNX text network and its tokenizer.
 
-    Parameters
-    ----------
-    session:
-        An onnxruntime session of the text network.
-    tokenizer:
-        The path of tokenizer.json.
-    settings:
-        What encoder.json says: text_output, text_pooling, template, token_length, pad_to, pad_id.
-    padded_model:
-        The content of config.json, from which the length of models that need padding is known.
+    Parameters:
+        session: An onnxruntime session of the text network.
+        tokenizer: The path of tokenizer.json.
+        settings: What encoder.json says: text_output, text_pooling, template, token_length, pad_to,
+            pad_id.
+        padded_model: The content of config.json, from which the length of models that need padding
+            is known.
     """
 
     def __init__(
@@ -412,10 +396,9 @@ def open_session(model: Path | bytes, threads: int = 1) -> _Session:
 def external_files(model: Path, folder: Path) -> list[Path]:
     """The files beside a model that hold its weights; each must lie inside the folder.
 
-    Raises
-    ------
-    HostileFile
-        A location is absolute, leads out of the folder, or states bytes that the file has not.
+    Raises:
+        HostileFile: A location is absolute, leads out of the folder, or states bytes that the file
+            has not.
     """
     onnx = optional_module("onnx", extra="encoders")
     regular_file(model, largest=_MAX_MODEL_BYTES)

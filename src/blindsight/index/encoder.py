@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blindsight.codebooks import CELL, Codebook, Reading, from_classes, from_head, from_pictures
-from blindsight.codebooks.embedding import head_space, unit_rows
+from blindsight.codebooks.cells import head_space, unit_rows
 from blindsight.core import checks
 from blindsight.core.decoding import MatchModel
 from blindsight.core.errors import HostileFile, InvalidParameter, UnchargedRelease

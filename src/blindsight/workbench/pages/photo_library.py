@@ -215,7 +215,7 @@ def coding(made: PhotoEncoder) -> Coding:
 
 def word_point(made: PhotoEncoder, words: str) -> NDArray[np.float32]:
     """Where words lie in the codebook's space (1, m): a mixture of the public network's classes."""
-    from blindsight.codebooks.embedding import head_space, unit_rows
+    from blindsight.codebooks.cells import head_space, unit_rows
     from blindsight.encoders.words import class_weights
 
     network = made.recipe.image.network

@@ -243,7 +243,8 @@ class Index:
     def row_of(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
         """A picture's features, as the photos' were made."""
         prepared = self.made.recipe.image.prepare(pixels)
-        return self.made.rows(prepared[None])[0].astype(np.float32)
+        row: NDArray[np.float32] = self.made.rows(prepared[None])[0].astype(np.float32)
+        return row
 
     def expected(self, cell: int) -> tuple[int, float, float]:
         """How many codes name a cell, how many would by chance alone, and how many photos are of it

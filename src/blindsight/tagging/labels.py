@@ -12,9 +12,8 @@ private themselves.
 
 from __future__ import annotations
 
-import csv
 import unicodedata
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,9 @@ from numpy.typing import ArrayLike, NDArray
 from blindsight.core.errors import InvalidData, InvalidParameter, MissingData
 from blindsight.data import LIMITS, Files, MultiLabelSet
 from blindsight.data.content import content_digest
+from blindsight.data.label_tables import read_label_table
 from blindsight.data.limits import read_bytes
+from blindsight.data.listing import list_photos
 
 __all__ = [
     "FromLabels",
@@ -112,38 +113,62 @@ _MOST_LABELS = 5_000
 
 @dataclass(frozen=True)
 class LabelsFile:
-    """What a file of labels says: the photos with their labels, and, for the owner, the labels that
-    were left out.
+    """The labelled photos of a folder.
+
+    Attributes
+    ----------
+    photos : MultiLabelSet
+        One entry per distinct image, with its labels in the vocabulary's order.
+    left_out : tuple of str
+        Labels outside the vocabulary, for the owner's eyes.
+    missing : tuple of str
+        Names in the table that no photo of the folder has, or that several could have.
     """
 
     photos: MultiLabelSet
     left_out: tuple[str, ...]
+    missing: tuple[str, ...] = ()
 
 
 def read_labels(
-    path: Path, images: Path, vocabulary: Mapping[str, Sequence[str]] | None = None
+    source: str | Path, images: Path, vocabulary: Mapping[str, Sequence[str]] | None = None
 ) -> LabelsFile:
-    """The images of a CSV file, read on demand, with their labels in the vocabulary's order.
+    """Read the labels of a folder's photos; the photos themselves are read on demand.
 
-    One distinct image is one record, however often it is named and under however many names: else
-    the promise per photo would be less for one that is there twice. It has the labels of all its
-    lines. Upper and lower case do not matter, and a label's other names count as it. Labels outside
-    the vocabulary are left out: refusing them would tell that there is one. Without a vocabulary
-    the labels are those of the file, in alphabetical order.
+    One distinct image is one record, however often and under however many names it is listed:
+    otherwise the guarantee per photo would be weaker for a photo that is there twice. It has the
+    labels of all its lines. Case does not matter, and a label's other names count as the label.
+
+    Parameters
+    ----------
+    source : str or Path
+        A table, `FILE:COLUMN`, "folders" or "keywords": see `blindsight.data.label_tables`.
+    images : Path
+        The folder with the photos.
+    vocabulary : mapping, optional
+        The labels to learn, each with its other names. Labels outside the vocabulary are left out,
+        because refusing them would reveal that there is one. Without a vocabulary the labels are
+        those of the table, in alphabetical order.
+
+    Returns
+    -------
+    LabelsFile
+
+    Raises
+    ------
+    InvalidData, MissingData
+        The table cannot be read, no photo has a label, or none of its photos is in the folder.
     """
     root = images.resolve()
-    records = _distinct(path, root)
-    said = {_plain(word): word for _, words in records for word in sorted(words, reverse=True)}
+    table = read_label_table(source, root, list_photos(root).photos)
+    records = _distinct(table.labels, root)
+    spelled = {_plain(word): word for _, words in records for word in sorted(words, reverse=True)}
     if vocabulary is None:
-        vocabulary = {said[plain]: () for plain in sorted(said)}
+        vocabulary = {spelled[plain]: () for plain in sorted(spelled)}
         check_names(list(vocabulary))
-    if not vocabulary:
-        raise InvalidData(
-            f"{path.name} names no labels: write them in the column labels, parted by semicolons."
-        )
     if len(vocabulary) > _MOST_LABELS:
         raise InvalidData(
-            f"{path.name} names {len(vocabulary)} labels; at most {_MOST_LABELS} are taken."
+            f"{table.source} names {len(vocabulary)} labels; at most {_MOST_LABELS} are taken."
         )
     column = {
         _plain(other): index for index, others in enumerate(vocabulary.values()) for other in others
@@ -154,8 +179,11 @@ def read_labels(
         labels[row, [column[plain] for plain in map(_plain, words) if plain in column]] = 1
     names = [name for name, _ in records]
     files = Files([root / name for name in names], limits=LIMITS)
-    photos = MultiLabelSet(labels, files, None, tuple(vocabulary), np.array(names), name=path.stem)
-    return LabelsFile(photos, tuple(said[plain] for plain in sorted(said.keys() - column.keys())))
+    photos = MultiLabelSet(
+        labels, files, None, tuple(vocabulary), np.array(names), name=Path(table.source).stem
+    )
+    left_out = tuple(spelled[plain] for plain in sorted(spelled.keys() - column.keys()))
+    return LabelsFile(photos, left_out, (*table.missing, *table.ambiguous))
 
 
 def read_vocabulary(words: str) -> dict[str, tuple[str, ...]]:
@@ -200,80 +228,10 @@ def _plain(label: str) -> str:
     return " ".join(unicodedata.normalize("NFC", label).casefold().split())
 
 
-def _distinct(path: Path, root: Path) -> list[tuple[str, set[str]]]:
-    """Every distinct image once, in the file's order, with the labels of all lines that name it or
-    a copy.
-    """
-    named: dict[str, set[str]] = {}
-    for name, words in _lines(path, root):
-        named.setdefault(name, set()).update(words)
-    if not named:
-        raise InvalidData(f"{path.name} names no images: write one per line below image,labels.")
-    missing = [name for name in named if not (root / name).is_file()]
-    if missing:
-        raise MissingData(
-            f"{len(missing)} of the {len(named)} images that {path.name} names are not in {root}: "
-            f"{missing[0]!r}, say. "
-            "Names are relative to that folder."
-        )
-    found: dict[bytes, tuple[str, set[str]]] = {}
+def _distinct(named: Mapping[str, frozenset[str]], root: Path) -> list[tuple[str, set[str]]]:
+    """Every distinct image once, in the table's order, with the labels of all names of it."""
+    by_content: dict[bytes, tuple[str, set[str]]] = {}
     for name, words in named.items():
         digest = content_digest(read_bytes(root / name, largest=LIMITS.image_bytes))
-        found.setdefault(digest, (name, set()))[1].update(words)
-    return list(found.values())
-
-
-def _lines(path: Path, root: Path) -> Iterator[tuple[str, set[str]]]:
-    """Each line's image, as a path within the folder, and its labels."""
-    if not path.is_file():
-        raise MissingData(f"{path} does not exist. Check the path.")
-    if path.stat().st_size > _LARGEST:
-        raise InvalidData(f"{path} must be a CSV file of at most {_LARGEST >> 20} MB.")
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            lines = csv.reader(file, strict=True)
-            heads = [cell.strip().casefold() for cell in next(lines, [])]
-            if not {"image", "labels"} <= set(heads):
-                raise InvalidData(
-                    f"{path.name} must begin with the line image,labels; it begins with "
-                    f"{','.join(heads)[:60]!r}. Part "
-                    "columns by commas and an image's labels by semicolons."
-                )
-            image, labels = heads.index("image"), heads.index("labels")
-            for cells in lines:
-                if len(cells) > len(heads):
-                    raise InvalidData(
-                        f"line {lines.line_num} of {path.name} has {len(cells)} columns instead of "
-                        f"{len(heads)}. Part "
-                        "labels by semicolons, and put a name that has a comma in quotes."
-                    )
-                if cells:
-                    cells += [""] * (len(heads) - len(cells))
-                    words = {
-                        unicodedata.normalize("NFC", word.strip())
-                        for word in cells[labels].split(";")
-                    } - {""}
-                    yield (
-                        _inside(
-                            root, cells[image].strip(), f"line {lines.line_num} of {path.name}"
-                        ),
-                        words,
-                    )
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise InvalidData(
-            f"{path.name} is not a CSV file in UTF-8: {error}. Save it as CSV in UTF-8."
-        ) from error
-
-
-def _inside(root: Path, name: str, where: str) -> str:
-    """The path within the folder of images; one that leads out of it is refused."""
-    try:
-        target = (root / name).resolve()
-        target.is_file()  # a name that is too long fails here
-    except (OSError, ValueError) as error:
-        raise InvalidData(
-            f"{where} names an image that no file can be called: {name[:60]!r}."
-        ) from error
-    if not name or root not in target.parents:
-        raise InvalidData(f"{where} must name an image in {root}, got {name[:60]!r}.")
-    return str(target.relative_to(root))
+        by_content.setdefault(digest, (name, set()))[1].update(words)
+    return list(by_content.values())

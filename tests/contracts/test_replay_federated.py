@@ -5,17 +5,19 @@ leaves.
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from blindsight.audit.engine import Neighbour
+from blindsight.audit.engine import Neighbour, watch
 from blindsight.core.errors import InvalidData
-from blindsight.federated import FederatedClassifier, SumNoise
+from blindsight.federated import FederatedClassifier, SumNoise, keys
 from blindsight.federated.agreement import agree
 from blindsight.federated.noise import GaussianShares
+from blindsight.federated.protocol.simulation import Simulation
 from blindsight.federated.protocol.user import encode_update
 from blindsight.privacy import Door, Guarantee, Planned
 from contracts.replay import ReplayContract
@@ -65,6 +67,41 @@ class TestFederatedClassifier(ReplayContract):
             (rng.normal(size=X.shape) * 10, rng.integers(0, 3, len(X)), OWNERS),
             (np.zeros_like(X), np.ones_like(Y), OWNERS),
         ]
+
+
+@cache
+def _key() -> keys.PrivateKey:
+    """Made once: searching for primes takes long."""
+    return keys.generate(1024)
+
+
+class TestAcrossMachines(ReplayContract):
+    """The roles that run on several machines, with real keys and pads: how many messages there are,
+    between whom, how long they are, and what is logged do not depend on what users contribute.
+
+    The pads hide the messages' contents; the sum that is opened passes the door.
+    """
+
+    def data(self) -> Any:
+        _key()  # and not in the first run of the audit, which would warn of its size
+        return np.random.default_rng(7).normal(size=(5, 3))
+
+    def run(self, data: Any, folder: Path) -> Any:
+        if len(data) < 3:
+            raise InvalidData("a sum needs at least three users, as a coordinator demands.")
+        settings = AGREED.settings
+        noise = _ByUsers(**asdict(AGREED.noise))
+        plan = (Planned(what="sum", mechanism=noise),)
+        door = Door(Guarantee(releases=plan, delta=noise.delta, model="central"), what="a round")
+        simulation = Simulation(settings, key=_key())
+        result = simulation.round(dict(enumerate(data, start=1)), progress=watch)
+        messages = [(a, b, len(content)) for a, b, content in result.transcript.messages]
+        return (
+            messages,
+            result.contributors,
+            result.bytes_per_user,
+            door.together("sum", list(data), lambda sent: np.sum(sent, axis=0)),
+        )
 
 
 AGREED = agree(dimension=3, users=5, rounds=2, epsilon=8.0)

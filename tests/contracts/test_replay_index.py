@@ -58,6 +58,8 @@ class TestPhotos(ReplayContract):
     """
 
     asked: ClassVar[dict[str, Any]] = {"epsilon": 4.0}
+    folders = False
+    named_by_content = True
 
     def data(self) -> Any:
         return PHOTOS
@@ -70,6 +72,14 @@ class TestPhotos(ReplayContract):
             other for other in super().unrelated() if len(np.unique(other, axis=0)) == len(other)
         ]
 
+    def write(self, data: Any, photos: Path) -> None:
+        """The photos as files, called by what they show where names are private."""
+        for number, pixels in enumerate(data):
+            place = photos / f"person {number}" if self.folders else photos
+            place.mkdir(exist_ok=True)
+            content = f"-{int(pixels.sum())}" if self.named_by_content else ""
+            Image.fromarray(pixels).save(place / f"{number}{content}.png")
+
     def run(self, data: Any, folder: Path) -> Any:
         with (
             tempfile.TemporaryDirectory() as kept,
@@ -78,8 +88,7 @@ class TestPhotos(ReplayContract):
         ):
             photos = Path(kept) / "photos"
             photos.mkdir()
-            for number, pixels in enumerate(data):
-                Image.fromarray(pixels).save(photos / f"{number}-{int(pixels.sum())}.png")
+            self.write(data, photos)
             for _ in range(2):  # continued: nothing is released again
                 protect(
                     photos,
@@ -100,6 +109,47 @@ class TestPhotosByFlips(TestPhotos):
     asked: ClassVar[dict[str, Any]] = {"epsilon": 6.0, "method": "phashing-lsh", "bits": 4}
 
 
+class TestThumbnails(TestPhotos):
+    """Small pictures are kept in the vault, and none is in what is given away."""
+
+    asked: ClassVar[dict[str, Any]] = {"epsilon": 4.0, "thumbnails": True, "prune": True}
+
+
+class TestFewCells(TestPhotos):
+    """Cells, prior and the size of the first page by hand."""
+
+    asked: ClassVar[dict[str, Any]] = {
+        "epsilon": 4.0,
+        "cells": 6,
+        "prior": 0.05,
+        "first_page": True,
+    }
+
+
+class TestPeople(TestPhotos):
+    """Photos of people, one of each at most; a photo's folder names its person."""
+
+    asked: ClassVar[dict[str, Any]] = {"epsilon": 4.0, "people": "folder", "max_per_person": 1}
+    folders = True
+
+
+class TestOwnNames(TestPhotos):
+    """Photos keep their names, which are public then."""
+
+    asked: ClassVar[dict[str, Any]] = {"epsilon": 4.0, "names": "keep"}
+    named_by_content = False
+
+
+SCENES_OF_PROTECT = (
+    TestPhotos,
+    TestPhotosByFlips,
+    TestThumbnails,
+    TestFewCells,
+    TestPeople,
+    TestOwnNames,
+)
+
+
 class TestWorkbench(TestPhotos):
     """The same by the workbench: what the page Protect does with a folder, and the folder that it
     gives away.
@@ -109,8 +159,7 @@ class TestWorkbench(TestPhotos):
         with tempfile.TemporaryDirectory() as kept, _numbered():
             photos = Path(kept) / "photos"
             photos.mkdir()
-            for number, pixels in enumerate(data):
-                Image.fromarray(pixels).save(photos / f"{number}-{int(pixels.sum())}.png")
+            self.write(data, photos)
             datasets = DataSets(Settings(state=Path(kept) / "state"))
             with mock.patch.object(encoder, "default_features", lambda: "pixels"):
                 one = photo_library.scan(datasets, datasets.add("holidays", photos), _silent)

@@ -335,7 +335,9 @@ def _heard(event: str, given: tuple[Any, ...]) -> None:
         ):
             _note(recorder, path)
     elif event in _EVENTS:
-        if (event == "os.utime" and recorder.during(given)) or _importing():
+        # Workers are our own code in another process, started once and kept.
+        worker = event == "subprocess.Popen" and given[0] == sys.executable
+        if (event == "os.utime" and recorder.during(given)) or worker or _importing():
             return
         recorder.events.append(f"{event} {given!r}")
 

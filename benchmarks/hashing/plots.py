@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.hashing.protocols import Repeated
 from benchmarks.plots import legend_below
 from blindsight.evaluation.retrieval import Curve
-from blindsight.evaluation.retrieval_protocols import Repeated
 
 __all__ = ["by_bits", "by_epsilon", "precision_recall"]
 

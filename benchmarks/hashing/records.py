@@ -19,11 +19,11 @@ from benchmarks.harness import Row
 from benchmarks.hashing import plots
 from benchmarks.hashing.privunit import PrivUnitHasher
 from benchmarks.hashing.probing import multi_probe_distances
+from benchmarks.hashing.protocols import Repeated, repeat
 from benchmarks.hashing.sampling import BEST_PRICE, SampledPHashing
 from benchmarks.hashing.sets import Collection
 from blindsight.core import codes, decoding
 from blindsight.evaluation import retrieval
-from blindsight.evaluation.retrieval_protocols import Repeated, repeat
 from blindsight.hashing import ITQ, PITQ, SDH, CodebookHasher, PHashing
 
 __all__ = ["record_rows"]

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from benchmarks.harness import Row
 from benchmarks.hashing import paper
+from benchmarks.hashing.protocols import PROTOCOLS
 from blindsight import data, encoders
 from blindsight.core.errors import MissingData, MissingDependency
-from blindsight.evaluation.retrieval_protocols import PROTOCOLS
 from blindsight.hashing.unsupervised import principal_axes, second_moment
 
 __all__ = ["Collection", "collections", "public_rows", "small_collection"]

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from benchmarks.harness import Row
 from benchmarks.hashing import plots
 from benchmarks.hashing.paper import BITS
+from benchmarks.hashing.protocols import Repeated
 from benchmarks.hashing.sets import Collection
 from blindsight.evaluation import retrieval
-from blindsight.evaluation.retrieval_protocols import Repeated
 from blindsight.hashing import ADSH, DPSH, DSH, ITQ, KSH, LSH, PITQ, SDH, SH, HashNet
 from blindsight.privacy.mechanisms import BitFlip
 

@@ -5,10 +5,12 @@ releases once.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import Result
 from typer.testing import CliRunner
 
 from blindsight.cli import main
@@ -18,28 +20,33 @@ from blindsight.data import builtin
 KINDS = ("cat", "coffee", "retina", "tissue")
 
 
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("demo")
-
-
-@pytest.fixture(autouse=True)
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True, scope="module")
+def small() -> Iterator[None]:
     """Four photographs of seventeen, and no network: what words and tags need is not here."""
-    monkeypatch.setattr("blindsight.audit.release._EPSILONS", (8.0,))
-    monkeypatch.setattr(builtin, "ALBUM", {kind: builtin.ALBUM[kind] for kind in KINDS})
 
     def missing(*_: Any, **__: Any) -> Any:
         raise MissingData("no network.")
 
-    monkeypatch.setattr("blindsight.encoders.words.get", missing)
-    monkeypatch.setattr("blindsight.tagging.photos.imagenet_prior", missing)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("blindsight.audit.release._EPSILONS", (8.0,))
+        patch.setattr(builtin, "ALBUM", {kind: builtin.ALBUM[kind] for kind in KINDS})
+        patch.setattr("blindsight.encoders.words.get", missing)
+        patch.setattr("blindsight.tagging.photos.imagenet_prior", missing)
+        yield
 
 
-def test_the_demo_fits_eighty_columns_and_leaves_its_report(place: Path) -> None:
-    shown = CliRunner(env={"COLUMNS": "80"}).invoke(
-        main.app, ["demo", "--out", str(place / "o"), "--no-papers"]
-    )
+@pytest.fixture(scope="module")
+def first_run(small: None, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Result]:
+    """The folder of a demo that ran once, and what it printed."""
+    place = tmp_path_factory.mktemp("demo")
+    words = ["demo", "--out", str(place / "o"), "--no-papers"]
+    return place, CliRunner(env={"COLUMNS": "80"}).invoke(main.app, words)
+
+
+def test_the_demo_fits_eighty_columns_and_leaves_its_report(
+    first_run: tuple[Path, Result],
+) -> None:
+    place, shown = first_run
     assert shown.exit_code == 0, shown.output
     assert (
         max(len(line.rstrip()) for line in shown.output.splitlines() if str(place) not in line)
@@ -53,7 +60,8 @@ def test_the_demo_fits_eighty_columns_and_leaves_its_report(place: Path) -> None
     assert (place / "o" / "search.jpg").read_bytes()[:2] == b"\xff\xd8"
 
 
-def test_a_second_run_releases_and_charges_nothing(place: Path) -> None:
+def test_a_second_run_releases_and_charges_nothing(first_run: tuple[Path, Result]) -> None:
+    place, _ = first_run
     ran = CliRunner().invoke(main.app, ["demo", "--out", str(place / "o"), "--no-papers", "--json"])
     found = json.loads(ran.stdout)
     assert found["protected"]["released"] == 0

@@ -1,18 +1,20 @@
 """The error tree. Everything Blindsight raises on purpose is a `BlindsightError`.
 
-    BlindsightError ├── InvalidParameter (ValueError)     an argument is not what the method can
-    work with ├── InvalidData (ValueError)          an array, table or set is not what it should be
-    │   └── HostileFile                   a file from outside failed its checks ├── UnitMismatch
-    (ValueError)         costs in different units were mixed ├── NotProven                         a
-    finite guarantee was asked of something that has none ├── NotPlanned                        a
-    release that its plan does not name was refused at the door ├── BudgetExceeded
-    the charge was refused; nothing was released ├── LedgerError                       the ledger
-    cannot be read, written or trusted │   └── LedgerTampered                the hash chain does not
-    hold ├── ProtocolError                     a message was refused; the round goes on ├──
-    MissingData (LookupError)         a data set is not on this machine └── MissingDependency
-    (ImportError)   an optional package is not installed
+    BlindsightError
+    ├── InvalidParameter (ValueError)   an argument is not what the method can work with
+    ├── InvalidData (ValueError)        an array, table or data set is not what it should be
+    │   └── HostileFile                 a file from outside failed its checks
+    ├── UnitMismatch (ValueError)       costs in different units were mixed
+    ├── NotProven                       a finite guarantee was asked of something that has none
+    ├── NotPlanned                      a release that its plan does not name was refused
+    ├── BudgetExceeded                  the charge was refused; nothing was released
+    ├── LedgerError                     the ledger cannot be read, written or trusted
+    │   └── LedgerTampered              an entry does not fit the hash chain
+    ├── ProtocolError                   a message was refused; the round goes on without it
+    ├── MissingData (LookupError)       a data set is not on this machine
+    └── MissingDependency (ImportError) an optional package is not installed
 
-`UnchargedRelease` is a warning: something was released and no ledger heard of it.
+`UnchargedRelease` is a warning: something was released without a ledger.
 
 Messages say what was expected, what was found and what to do. They never contain private values.
 """

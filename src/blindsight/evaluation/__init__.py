@@ -1,3 +1,1 @@
-"""How good an answer is: `retrieval`, `multilabel` tags, and what an attacker got back
-(`reconstruction`).
-"""
+"""Measures of answers: `retrieval`, `multilabel` tags, and `reconstruction` by an attacker."""

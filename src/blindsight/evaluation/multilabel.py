@@ -1,15 +1,15 @@
-"""Multi-label metrics: per class (CP, CR, CF1), overall (OP, OR, OF1), mean average precision, and
-top-3 variants.
+"""Multi-label measures: per class (CP, CR, CF1), overall (OP, OR, OF1), mean average precision, and
+their top-3 variants.
 
-CP and CR average precision and recall over labels; OP and OR pool all decisions first; F1 is the
-harmonic mean of the two averages (so CF1 is *not* the mean of the labels' F1, as in the ML-GCN
-literature). Average precision groups tied scores, so that the order of the rows never matters; a
-release that takes few values has many ties.
+CP and CR are the means of precision and recall over labels; OP and OR pool all decisions first. CF1
+and OF1 are the harmonic means of the two, so that CF1 is *not* the mean of the labels' F1; the
+ML-GCN literature does the same. Average precision treats tied scores as one group, so that the
+order of rows never matters.
 
 A label that never occurs has no recall and no average precision. It is left out of CR and mAP by
-default (`absent="skip"`), or counted as zero (`absent="zero"`). A label that is never predicted has
-no precision either; the literature counts it as zero in CP, and so do we. An image without labels
-only has negatives: it counts against precision when something is predicted for it.
+default (`absent="skip"`), or counted as zero (`absent="zero"`). A label that is never predicted
+counts as zero in CP, as in the literature. For an image without labels every predicted label is
+wrong.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from blindsight.core import checks
 from blindsight.core.errors import InvalidData
@@ -37,8 +37,18 @@ Absent = Literal["skip", "zero"]
 
 @dataclass(frozen=True)
 class MultiLabelScores:
-    """All the numbers of one evaluation; the `3` ones are for the three highest scores of each
-    image.
+    """The measures of one evaluation.
+
+    Parameters:
+        mAP: mean average precision over labels.
+        CP: precision, averaged over labels.
+        CR: recall, averaged over labels.
+        CF1: the harmonic mean of CP and CR.
+        OP: precision over all decisions.
+        OR: recall over all decisions.
+        OF1: the harmonic mean of OP and OR.
+        CP3: CP if the three highest scores of each image are predicted; CR3 to OF13 likewise.
+        labels_counted: how many labels occur at all.
     """
 
     mAP: float
@@ -57,24 +67,31 @@ class MultiLabelScores:
     labels_counted: int
 
     def to_dict(self) -> dict[str, float]:
-        """Plain values by name."""
+        """The measures by name."""
         return asdict(self)
 
 
 def evaluate(
-    truth: Any,
-    scores: Any,
+    truth: ArrayLike,
+    scores: ArrayLike,
     *,
-    decisions: Any = None,
+    decisions: ArrayLike | None = None,
     threshold: float = 0.0,
     k: int = 3,
     absent: Absent = "skip",
 ) -> MultiLabelScores:
-    """Every metric of Section 5.1.2 from the true labels (n, C) and the scores (n, C).
+    """Compute every measure of the ML-GCN literature.
 
-    `decisions` (n, C) are the predicted tags; without them a label is predicted where its score is
-    above `threshold` (0 for logits). The top-k variants predict exactly the k highest scores of
-    every image.
+    Parameters:
+        truth: the true labels, 0 or 1 (n, C).
+        scores: the predicted scores (n, C).
+        decisions: the predicted labels, 0 or 1 (n, C); by default the scores above `threshold`.
+        threshold: 0 suits logits.
+        k: how many labels the top-k variants predict for each image.
+        absent: whether labels that never occur are left out ("skip") or count as zero ("zero").
+
+    Raises:
+        InvalidData: shapes differ, or labels are not 0 and 1.
 
     Examples:
         >>> evaluate([[1, 0], [0, 1]], [[2.0, -1.0], [-1.0, 3.0]]).OF1
@@ -93,7 +110,9 @@ def evaluate(
     )
 
 
-def decision_scores(truth: Any, decisions: Any, *, absent: Absent = "skip") -> dict[str, float]:
+def decision_scores(
+    truth: ArrayLike, decisions: ArrayLike, *, absent: Absent = "skip"
+) -> dict[str, float]:
     """CP, CR, CF1, OP, OR, OF1 of 0/1 decisions (n, C)."""
     y, d = _truth(truth), _truth(decisions)
     _same_shape(y, d, "decisions")
@@ -115,7 +134,7 @@ def decision_scores(truth: Any, decisions: Any, *, absent: Absent = "skip") -> d
     }
 
 
-def top_k(scores: Any, k: int = 3) -> NDArray[np.bool_]:
+def top_k(scores: ArrayLike, k: int = 3) -> NDArray[np.bool_]:
     """The k highest scores of each row as a mask; ties go to the lower column."""
     s = checks.finite_array("scores", scores, ndim=2)
     count = min(checks.whole("k", k), s.shape[1])
@@ -125,7 +144,7 @@ def top_k(scores: Any, k: int = 3) -> NDArray[np.bool_]:
     return mask
 
 
-def average_precisions(truth: Any, scores: Any) -> NDArray[np.float64]:
+def average_precisions(truth: ArrayLike, scores: ArrayLike) -> NDArray[np.float64]:
     """The average precision of every label, tied scores taken together; NaN for a label that never
     occurs.
     """
@@ -134,7 +153,9 @@ def average_precisions(truth: Any, scores: Any) -> NDArray[np.float64]:
     return np.array([_average_precision(y[:, c], s[:, c]) for c in range(y.shape[1])])
 
 
-def mean_average_precision(truth: Any, scores: Any, *, absent: Absent = "skip") -> float:
+def mean_average_precision(
+    truth: ArrayLike, scores: ArrayLike, *, absent: Absent = "skip"
+) -> float:
     """The mean of the labels' average precisions."""
     checks.one_of("absent", absent, ("skip", "zero"))
     values = average_precisions(truth, scores)
@@ -155,7 +176,7 @@ def _average_precision(y: NDArray[np.bool_], s: NDArray[np.float64]) -> float:
     return float(np.sum(np.diff(recall, prepend=0.0) * hits[ends] / (ends + 1)))
 
 
-def _truth(labels: Any) -> NDArray[np.bool_]:
+def _truth(labels: ArrayLike) -> NDArray[np.bool_]:
     array = np.asarray(labels)
     if array.ndim != 2 or array.shape[0] == 0 or array.shape[1] == 0:
         raise InvalidData(
@@ -173,9 +194,9 @@ def _same_shape(y: NDArray[Any], other: NDArray[Any], name: str) -> None:
         raise InvalidData(f"{name} must have the labels' shape {y.shape}, got {other.shape}.")
 
 
-def _ratio(part: Any, whole: Any) -> Any:
-    whole = np.asarray(whole, np.float64)
-    return np.divide(part, whole, out=np.zeros_like(whole), where=whole > 0)
+def _ratio(part: ArrayLike, whole: ArrayLike) -> NDArray[np.float64]:
+    divisor = np.asarray(whole, np.float64)
+    return np.asarray(np.divide(part, divisor, out=np.zeros_like(divisor), where=divisor > 0))
 
 
 def _harmonic(a: float, b: float) -> float:

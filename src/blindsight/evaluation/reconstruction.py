@@ -1,8 +1,7 @@
-"""How much of an image an attacker got back: PSNR, SSIM and the share of pixels exactly right.
+"""How much of an image an attacker recovered: PSNR, SSIM and the share of exactly recovered pixels.
 
-Images are (n, h, w) or (n, h, w, channels), or one image (h, w); every measure is computed image by
-image and `psnr` and `ssim` return one value per image. For colour images SSIM is the mean over the
-channels.
+Images are (n, h, w) or (n, h, w, channels), or one image (h, w). `psnr` and `ssim` return one value
+per image. For colour images SSIM is the mean over the channels.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ __all__ = ["exact_pixels", "mean_psnr", "mean_ssim", "psnr", "ssim"]
 
 SIGMA = 1.5  # of Wang et al.'s Gaussian window
 TRUNCATE = 3.5  # an 11 x 11 window
-_VALUES = 1 << 20  # that are looked at in one go
+_VALUES_PER_STRIP = 1 << 20
 
 
 def _pair(truth: ArrayLike, guess: ArrayLike) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -36,19 +35,30 @@ def _pair(truth: ArrayLike, guess: ArrayLike) -> tuple[NDArray[Any], NDArray[Any
 def _strips(
     a: NDArray[Any], b: NDArray[Any], rim: int = 0
 ) -> Iterator[tuple[NDArray[np.float64], NDArray[np.float64]]]:
-    """Strips of one pair of images, each with `rim` rows more above and below: memory does not grow
-    with a photo.
+    """Yield strips of a pair of images, each with `rim` more rows above and below, so that memory
+    does not grow with the size of a photo.
     """
     height = len(a)
-    step = max(1, _VALUES // max(1, a[0].size))
+    step = max(1, _VALUES_PER_STRIP // max(1, a[0].size))
     for top in range(rim, height - rim, step):
         rows = slice(top - rim, min(top + step, height - rim) + rim)
         yield checks.finite_array("truth", a[rows]), checks.finite_array("guess", b[rows])
 
 
 def psnr(truth: ArrayLike, guess: ArrayLike, *, peak: float = 255.0) -> NDArray[np.float64]:
-    """Peak signal-to-noise ratio in dB, an image (Equations 9 and 10); infinite where the guess is
-    the image.
+    """The peak signal-to-noise ratio of each image in dB; infinite where the guess is exact.
+
+    Parameters:
+        truth: the true images.
+        guess: what the attacker recovered, of the same shape.
+        peak: the largest possible pixel value.
+
+    Raises:
+        InvalidData: the shapes differ, or are not those of images.
+
+    Examples:
+        >>> psnr([[0.0, 255.0]], [[0.0, 0.0]]).round(2)
+        array([3.01])
     """
     peak = checks.positive("peak", peak)
     a, b = _pair(truth, guess)
@@ -63,11 +73,13 @@ def psnr(truth: ArrayLike, guess: ArrayLike, *, peak: float = 255.0) -> NDArray[
 
 
 def ssim(truth: ArrayLike, guess: ArrayLike, *, peak: float = 255.0) -> NDArray[np.float64]:
-    """Structural similarity an image (Equation 8) with a Gaussian window of sigma 1.5, as Wang et
-    al. define it.
+    """The structural similarity of each image, with a Gaussian window of sigma 1.5.
 
-    Population covariances, c1 = (0.01 peak)^2, c2 = (0.03 peak)^2, the rim of half a window left
-    out.
+    As Wang et al. (2004) define it, with population covariances, c1 = (0.01 peak)^2 and
+    c2 = (0.03 peak)^2; the rim of half a window is left out. Parameters are those of `psnr`.
+
+    Raises:
+        InvalidData: the shapes differ, or an image is smaller than the window (11 pixels).
     """
     peak = checks.positive("peak", peak)
     a, b = _pair(truth, guess)
@@ -93,7 +105,7 @@ def ssim(truth: ArrayLike, guess: ArrayLike, *, peak: float = 255.0) -> NDArray[
 
 
 def _similarity(a: NDArray[np.float64], b: NDArray[np.float64], peak: float) -> NDArray[np.float64]:
-    """Equation 8 at every pixel of one pair of images (h, w, ...)."""
+    """The similarity at every pixel of one pair of images (h, w, ...)."""
     sigma = (SIGMA, SIGMA, *(0,) * (a.ndim - 2))
 
     def smooth(values: NDArray[Any]) -> NDArray[Any]:
@@ -110,21 +122,19 @@ def _similarity(a: NDArray[np.float64], b: NDArray[np.float64], peak: float) -> 
 
 
 def exact_pixels(truth: ArrayLike, guess: ArrayLike) -> float:
-    """The share of pixels whose rounded guess is the true value."""
+    """The share of pixels whose rounded guess equals the true value."""
     a, b = _pair(truth, guess)
-    right = sum(
+    equal = sum(
         int((np.rint(y) == x).sum()) for pair in zip(a, b, strict=True) for x, y in _strips(*pair)
     )
-    return right / a.size
+    return equal / a.size
 
 
 def mean_psnr(truth: ArrayLike, guess: ArrayLike, *, peak: float = 255.0) -> float:
-    """The mean over images of their PSNR, as the paper's Table 3; images fully recovered count as
-    100 dB.
-    """
+    """The mean PSNR over images; an image that was recovered exactly counts as 100 dB."""
     return float(np.minimum(psnr(truth, guess, peak=peak), 100.0).mean())
 
 
 def mean_ssim(truth: ArrayLike, guess: ArrayLike, *, peak: float = 255.0) -> float:
-    """The mean over images of their SSIM."""
+    """The mean SSIM over images."""
     return float(ssim(truth, guess, peak=peak).mean())

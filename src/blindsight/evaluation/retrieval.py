@@ -1,19 +1,17 @@
-"""How well a ranking retrieves: mean average precision and precision-recall, exact over ties, by
-counting.
+"""Measures of a ranking: mean average precision, precision at k, precision-recall curves.
 
-With short codes ties are the rule: a query at distance 3 from ten thousand codes has no one
-ranking. So every figure here is the exact expectation over all orders of the tied items, and
-`average_precisions` also gives the best and the worst order. For Hamming distances the counts per
-distance are all that matters: one popcount pass per query and a closed form with harmonic numbers,
-no sorting, and memory for c + 1 counters.
+Short codes have many equal distances, so that a query has many rankings. Every measure here is the
+exact expectation over all orders of tied items; `average_precisions` also gives the best and the
+worst order. For Hamming distances only the number of items at each distance matters, so that
+nothing is sorted: one pass of popcounts per query, then a closed form with harmonic numbers.
 
-An item is relevant to a query if they share at least one label. Queries without any relevant item
-are left out.
+An item is relevant to a query if they share at least one label. Queries without a relevant item are
+left out of means.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,8 +19,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from blindsight.core import checks, codes
+from blindsight.core.checks import optional_module
+from blindsight.core.compiled import njit
 from blindsight.core.errors import InvalidData
-from blindsight.evaluation.counting import count_by_distance, expected_precisions, tied_runs
 
 __all__ = [
     "Curve",
@@ -39,42 +38,49 @@ __all__ = [
 
 Progress = Callable[[int, int], None]
 Counts = NDArray[np.int64]
+Floats = NDArray[np.float64]
+Words = NDArray[np.uint64]
+_QUERIES_PER_STEP = 512  # between two calls of `progress`
 
 
 @dataclass(frozen=True)
 class Precision:
-    """Average precision a query: the expectation over tie orders, and the least and the most any
-    order gives.
+    """The average precision of each query. Queries without a relevant item are NaN.
 
-    Queries without a relevant item are NaN in all three.
+    Parameters:
+        expected: the expectation over all orders of tied items (m,).
+        least: the value of the worst order (m,).
+        most: the value of the best order (m,).
     """
 
-    expected: NDArray[np.float64]
-    least: NDArray[np.float64]
-    most: NDArray[np.float64]
+    expected: Floats
+    least: Floats
+    most: Floats
 
     @property
     def mean(self) -> float:
-        """Mean average precision, in expectation over tie orders."""
+        """Mean average precision, in expectation over the orders of tied items."""
         return _mean(self.expected)
 
     @property
     def bounds(self) -> tuple[float, float]:
-        """The least and the most that mean average precision can be by tie order."""
+        """Mean average precision with the worst and with the best order of tied items."""
         return _mean(self.least), _mean(self.most)
 
 
 @dataclass(frozen=True)
 class Curve:
-    """Precision and recall at each Hamming radius 0..c, averaged over queries.
+    """Precision and recall of everything within a Hamming radius, averaged over queries.
 
-    Recall averages over all queries, precision over those that retrieve anything at that radius
-    (NaN if none).
+    Parameters:
+        radius: the radii 0 to c.
+        precision: the mean over the queries that retrieve anything at that radius; NaN if none do.
+        recall: the mean over all queries.
     """
 
     radius: NDArray[np.int64]
-    precision: NDArray[np.float64]
-    recall: NDArray[np.float64]
+    precision: Floats
+    recall: Floats
 
 
 def mean_average_precision(
@@ -85,21 +91,37 @@ def mean_average_precision(
     *,
     progress: Progress | None = None,
 ) -> float:
-    """The paper's mAP over the whole ranking by Hamming distance, exactly averaged over tie orders.
+    """Mean average precision of the whole ranking by Hamming distance, in expectation over ties.
 
-    Codes are packed uint8 (n, bytes); labels are (n,) or multi-label indicators (n, C).
+    Parameters:
+        queries: packed codes, uint8 (m, bytes).
+        database: packed codes of the items that are ranked, uint8 (n, bytes).
+        query_labels: one label per query (m,), or indicators of several (m, C).
+        database_labels: the same for the items.
+        progress: called with the number of queries done and their total.
+
+    Returns:
+        The mean over queries with a relevant item; NaN if there is none.
+
+    Raises:
+        InvalidData: codes and labels do not fit each other.
+
+    Examples:
+        >>> from blindsight.core.codes import pack
+        >>> codes = pack([[0, 0, 0], [0, 0, 1], [1, 1, 1]])
+        >>> mean_average_precision(codes[:1], codes[1:], ["cat"], ["cat", "dog"])
+        1.0
     """
     return average_precisions(
         distance_counts(queries, database, query_labels, database_labels, progress=progress)
     ).mean
 
 
-def label_words(
-    labels: ArrayLike, other: ArrayLike
-) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
-    """Two sets of labels as bit words (n, w), so that "share a label" is one bitwise and.
+def label_words(labels: ArrayLike, other: ArrayLike) -> tuple[Words, Words]:
+    """Turn labels into bit words (n, w), so that two items share a label if the bitwise `and` of
+    their words is not 0.
 
-    (n,) labels of any kind become one bit a class, (n, C) indicators one bit a column.
+    Labels (n,) of any kind become one bit per class, indicators (n, C) one bit per column.
     """
     a, b = np.asarray(labels), np.asarray(other)
     if a.ndim != b.ndim or a.ndim not in (1, 2) or a.shape[1:] != b.shape[1:]:
@@ -122,9 +144,15 @@ def distance_counts(
     *,
     progress: Progress | None = None,
 ) -> Counts:
-    """Counts (m, 2, D): items, and relevant items, at each Hamming distance of each query.
+    """Count, for each query, the items and the relevant items at each Hamming distance.
 
-    D = 8 bytes + 1.
+    Parameters are those of `mean_average_precision`.
+
+    Returns:
+        Counts (m, 2, 8 bytes + 1): all items first, then relevant ones.
+
+    Raises:
+        InvalidData: codes and labels do not fit each other.
     """
     left, right = (
         codes.check_codes(queries, name="queries"),
@@ -141,13 +169,13 @@ def distance_counts(
             f"need a label for each code, got {len(a)} and {len(b)} for {len(left)} and "
             f"{len(right)}."
         )
-    return count_by_distance(
+    return _count_by_distance(
         codes.to_words(left), codes.to_words(right), a, b, 8 * left.shape[1] + 1, progress
     )
 
 
 def average_precisions(counts: Counts) -> Precision:
-    """Average precision from counts (m, 2, D): exact over tie orders, with its bounds.
+    """Compute average precision from `distance_counts`: the expectation over ties, and its bounds.
 
     In a tied group of n items, r of them relevant, after N items with R relevant, position t holds
     a relevant item with probability r/n, and then R + 1 + (t-1) a relevant ones are at or before it
@@ -165,7 +193,7 @@ def average_precisions(counts: Counts) -> Precision:
             "counts must be (m, 2, D): items, and how many of them are relevant, at each distance."
         )
     result = np.empty((3, len(counts)))
-    expected_precisions(
+    _expected_precisions(
         counts, _harmonic_numbers(int(counts[:, 0].sum(axis=1).max(initial=0))), result
     )
     return Precision(*result)
@@ -178,11 +206,17 @@ def ranked_precisions(
     *,
     block: int = 64,
     progress: Progress | None = None,
-) -> NDArray[np.float64]:
-    """Average precision a query for real-valued scores (higher is nearer), exact over tie orders.
+) -> Floats:
+    """Compute the average precision of each query from real-valued scores, in expectation over
+    ties.
 
-    `score(rows)` gives the scores (len(rows), n) of a block of queries, so memory stays bounded.
-    One sort a query: the relevance rides in the lowest bit of the sort key.
+    Parameters:
+        score: gives the scores (len(rows), n) of a block of queries, higher is nearer; memory stays
+            bounded by the block.
+        query_labels: one label per query (m,), or indicators of several (m, C).
+        database_labels: the same for the items.
+        block: how many queries are scored at once.
+        progress: called with the number of queries done and their total.
     """
     a, b = label_words(query_labels, database_labels)
     result = np.empty(len(a))
@@ -195,9 +229,9 @@ def ranked_precisions(
     return result
 
 
-def score_precisions(scores: ArrayLike, relevant: ArrayLike) -> NDArray[np.float64]:
-    """Average precision a query from scores (m, n), higher is nearer, and relevance (m, n); exact
-    over tie orders.
+def score_precisions(scores: ArrayLike, relevant: ArrayLike) -> Floats:
+    """Compute the average precision of each query from scores (m, n), higher is nearer, and
+    relevance (m, n); in expectation over ties.
     """
     values, marks = np.asarray(scores, dtype=np.float32), np.asarray(relevant, dtype=bool)
     if values.ndim != 2 or values.shape != marks.shape or np.isnan(values).any():
@@ -205,12 +239,12 @@ def score_precisions(scores: ArrayLike, relevant: ArrayLike) -> NDArray[np.float
             f"scores must be numbers of shape {marks.shape}, as the relevance; got {values.shape}."
         )
     harmonic = _harmonic_numbers(values.shape[1])
-    rows = (tied_runs(np.sort(_keys(values[i], marks[i])), harmonic) for i in range(len(values)))
+    rows = (_tied_runs(np.sort(_keys(values[i], marks[i])), harmonic) for i in range(len(values)))
     return np.fromiter(rows, dtype=np.float64, count=len(values))
 
 
 def precision_at(counts: Counts, k: int) -> float:
-    """Precision among the first k, in expectation over tie orders, averaged over queries."""
+    """Precision among the first k, in expectation over ties, averaged over queries."""
     k = checks.whole("k", k)
     n, r = counts[:, 0], counts[:, 1]
     before = np.cumsum(n, axis=1) - n
@@ -222,12 +256,10 @@ def precision_at(counts: Counts, k: int) -> float:
 def precision_recall(counts: Counts, n_bits: int) -> Curve:
     """The precision-recall curve of hash lookup: everything within Hamming radius 0, 1, ..., c."""
     n_bits = checks.whole("n_bits", n_bits)
-    found = np.cumsum(counts, axis=2)[:, :, : n_bits + 1].astype(np.float64)
+    retrieved = np.cumsum(counts, axis=2)[:, :, : n_bits + 1].astype(np.float64)
     with np.errstate(invalid="ignore", divide="ignore"):
-        precision, recall = (
-            found[:, 1] / found[:, 0],
-            found[:, 1] / counts[:, 1].sum(axis=1)[:, None],
-        )
+        precision = retrieved[:, 1] / retrieved[:, 0]
+        recall = retrieved[:, 1] / counts[:, 1].sum(axis=1)[:, None]
     return Curve(np.arange(n_bits + 1), _column_means(precision), _column_means(recall))
 
 
@@ -238,7 +270,7 @@ def _class_index(labels: NDArray[Any]) -> NDArray[np.int64]:
     return np.unique(labels, return_inverse=True)[1].ravel()
 
 
-def _harmonic_numbers(count: int) -> NDArray[np.float64]:
+def _harmonic_numbers(count: int) -> Floats:
     return np.concatenate([[0.0], np.cumsum(1 / np.arange(1, count + 1))])
 
 
@@ -249,12 +281,12 @@ def _keys(scores: NDArray[np.float32], relevant: NDArray[np.bool_]) -> NDArray[n
     return -2 * ordered + relevant
 
 
-def _mean(values: NDArray[np.float64]) -> float:
+def _mean(values: Floats) -> float:
     known = values[~np.isnan(values)]
     return float(known.mean()) if len(known) else float("nan")
 
 
-def _column_means(values: NDArray[np.float64]) -> NDArray[np.float64]:
+def _column_means(values: Floats) -> Floats:
     known = ~np.isnan(values)
     total = np.where(known, values, 0).sum(axis=0)
     return np.asarray(
@@ -262,3 +294,193 @@ def _column_means(values: NDArray[np.float64]) -> NDArray[np.float64]:
             total, known.sum(axis=0), out=np.full(values.shape[1], np.nan), where=known.any(axis=0)
         )
     )
+
+
+# The inner loops, compiled.
+
+
+def _ctpop(context: object, word: object) -> tuple[object, object]:
+    """The number of ones in a 64-bit word, as one machine instruction."""
+    types: Any = optional_module("numba.core.types", extra="compiled")
+
+    def build(context: object, builder: Any, signature: object, arguments: Sequence[Any]) -> Any:
+        return builder.ctpop(arguments[0])
+
+    return types.uint64(types.uint64), build
+
+
+_popcount: Any = optional_module("numba.extending", extra="compiled").intrinsic(_ctpop)
+
+
+@njit(cache=True, nogil=True)
+def _tally(
+    query: np.uint64,
+    database: Words,
+    shift: np.uint64,
+    table: NDArray[np.int32],
+    buffer: NDArray[np.uint16],
+    into: Counts,
+) -> None:  # pragma: no cover
+    """Count the distances of one query to codes of one word.
+
+    Two distances together are one index into `table`, so that counters are touched half as often.
+    The indices are computed into a small buffer first, in a loop that compiles to vector popcounts.
+    """
+    half = len(database) // 2
+    for low in range(0, half, len(buffer)):
+        m = min(len(buffer), half - low)
+        first, second = database[low : low + m], database[half + low : half + low + m]
+        for j in range(m):
+            buffer[j] = np.uint16(
+                (_popcount(query ^ first[j]) << shift) | _popcount(query ^ second[j])
+            )
+        for j in range(m):
+            table[buffer[j]] += 1
+    if len(database) % 2:
+        into[_popcount(query ^ database[len(database) - 1])] += 1
+
+
+@njit(cache=True, nogil=True)
+def _unfold(table: NDArray[np.int32], shift: np.uint64, into: Counts) -> None:  # pragma: no cover
+    """Add the counts of pairs to their two distances, and clear the table."""
+    width = len(into)
+    for a in range(width):
+        row = table[a << shift : (a << shift) + width]
+        total = 0
+        for b in range(width):
+            total += row[b]
+            into[b] += row[b]
+            row[b] = 0
+        into[a] += total
+
+
+@njit(cache=True, nogil=True)
+def _count_one_word(
+    queries: Words,
+    database: Words,
+    starts: NDArray[np.int64],
+    classes: NDArray[np.int64],
+    counts: Counts,
+) -> None:  # pragma: no cover
+    """Count for codes of one word with one label each; the database is sorted by class, and class g
+    is in rows starts[g]:starts[g + 1].
+    """
+    shift = np.uint64(6) if counts.shape[2] <= 64 else np.uint64(7)
+    table = np.zeros(1 << (2 * shift), np.int32)
+    buffer = np.empty(2048, np.uint16)
+    for i in range(len(queries)):
+        low, high = starts[classes[i]], starts[classes[i] + 1]
+        _tally(queries[i], database[low:high], shift, table, buffer, counts[i, 1])
+        _unfold(table, shift, counts[i, 1])
+        counts[i, 0, :] = counts[i, 1, :]
+        _tally(queries[i], database[:low], shift, table, buffer, counts[i, 0])
+        _tally(queries[i], database[high:], shift, table, buffer, counts[i, 0])
+        _unfold(table, shift, counts[i, 0])
+
+
+@njit(cache=True, nogil=True)
+def _count_any_words(
+    queries: Words, database: Words, labels: Words, others: Words, counts: Counts
+) -> None:  # pragma: no cover
+    """Count for codes and label sets of any number of words."""
+    for i in range(len(queries)):
+        for j in range(len(database)):
+            distance = np.uint64(0)
+            for w in range(queries.shape[1]):
+                distance += _popcount(queries[i, w] ^ database[j, w])
+            counts[i, 0, distance] += 1
+            for w in range(labels.shape[1]):
+                if labels[i, w] & others[j, w]:
+                    counts[i, 1, distance] += 1
+                    break
+
+
+def _count_by_distance(
+    queries: Words,
+    database: Words,
+    labels: Words,
+    others: Words,
+    width: int,
+    progress: Progress | None = None,
+) -> Counts:
+    """Counts (m, 2, width) of items and of relevant items at each distance."""
+    counts = np.zeros((len(queries), 2, width), np.int64)
+    single = queries.shape[1] == 1 and _single(labels) and _single(others)
+    if single:
+        mine, theirs = _bit_index(labels), _bit_index(others)
+        # numpy sorts 16-bit numbers by radix, in linear time.
+        order = np.argsort(
+            theirs.astype(np.uint16) if labels.shape[1] <= 1024 else theirs, kind="stable"
+        )
+        database = database[order, 0]
+        starts = np.concatenate(
+            [[0], np.cumsum(np.bincount(theirs, minlength=64 * labels.shape[1]))]
+        )
+    for start in range(0, len(queries), _QUERIES_PER_STEP):
+        rows = slice(start, start + _QUERIES_PER_STEP)
+        if single:
+            _count_one_word(queries[rows, 0].copy(), database, starts, mine[rows], counts[rows])
+        else:
+            _count_any_words(queries[rows], database, labels[rows], others, counts[rows])
+        if progress is not None:
+            progress(min(start + _QUERIES_PER_STEP, len(queries)), len(queries))
+    return counts
+
+
+def _single(labels: Words) -> bool:
+    return bool((np.bitwise_count(labels).sum(axis=1) == 1).all())
+
+
+def _bit_index(labels: Words) -> NDArray[np.int64]:
+    """The position of the one bit that is set in each row."""
+    word = np.argmax(labels != 0, axis=1)
+    lower = labels[np.arange(len(labels)), word] - np.uint64(1)
+    return np.asarray(64 * word + np.bitwise_count(lower))
+
+
+@njit(cache=True, nogil=True)
+def _expected_precisions(
+    counts: Counts, harmonic: Floats, result: Floats
+) -> None:  # pragma: no cover
+    """Write average precision from counts (m, 2, D) to result (3, m): its expectation over the
+    orders of tied items, its minimum and its maximum.
+    """
+    for i in range(len(counts)):
+        expected, least, most, before, relevant = 0.0, 0.0, 0.0, 0, 0
+        for d in range(counts.shape[2]):
+            n, r = counts[i, 0, d], counts[i, 1, d]
+            if r:
+                a = (r - 1) / (n - 1) if n > 1 else 0.0
+                span = harmonic[before + n] - harmonic[before]
+                expected += r / n * (a * n + (relevant + 1 - a - a * before) * span)
+                # Relevant first: the sum of (R+i)/(N+i), i = 1..r. Relevant last: the same after
+                # the n - r others.
+                most += r + (relevant - before) * (harmonic[before + r] - harmonic[before])
+                late = before + n - r
+                least += r + (relevant - late) * (harmonic[late + r] - harmonic[late])
+            before += n
+            relevant += r
+        scale = 1 / relevant if relevant else np.nan
+        result[0, i], result[1, i], result[2, i] = expected * scale, least * scale, most * scale
+
+
+@njit(cache=True, nogil=True)
+def _tied_runs(keys: NDArray[np.int64], harmonic: Floats) -> float:  # pragma: no cover
+    """Expected average precision of sorted keys (order << 1 | relevant): tied items share the upper
+    bits.
+    """
+    total, before, relevant, at = 0.0, 0, 0, 0
+    n = len(keys)
+    while at < n:
+        order, r, start = keys[at] >> 1, 0, at
+        while at < n and keys[at] >> 1 == order:
+            r += keys[at] & 1
+            at += 1
+        size = at - start
+        if r:
+            a = (r - 1) / (size - 1) if size > 1 else 0.0
+            span = harmonic[before + size] - harmonic[before]
+            total += r / size * (a * size + (relevant + 1 - a - a * before) * span)
+        before += size
+        relevant += r
+    return total / relevant if relevant else np.nan

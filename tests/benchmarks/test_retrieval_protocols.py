@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from blindsight.core.errors import InvalidData
-from blindsight.evaluation.retrieval_protocols import (
+from benchmarks.hashing.protocols import (
     PROTOCOLS,
     Repeated,
     RetrievalProtocol,
     fingerprint,
     repeat,
 )
+from blindsight.core.errors import InvalidData
 
 
 def test_the_papers_cifar_protocol_is_ten_thousand_queries_and_fifty_thousand_images():

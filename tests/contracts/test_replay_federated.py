@@ -4,6 +4,7 @@ leaves.
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
@@ -72,7 +73,9 @@ class TestFederatedClassifier(ReplayContract):
 @cache
 def _key() -> keys.PrivateKey:
     """Made once: searching for primes takes long."""
-    return keys.generate(1024)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a short key, for a test
+        return keys.generate(1024)
 
 
 class TestAcrossMachines(ReplayContract):

@@ -266,7 +266,6 @@ def test_features_of_private_photos_leave_no_cache(files, monkeypatch):
 @pytest.mark.parametrize(
     ("features", "words"),
     [
-        ("id,p\nr0,nan\nr1,2", "NaN"),
         ("id,p\nr0,x\nr1,2", "must hold numbers"),
         ("id,p\nr0,1\nr0,2", "more than once"),
         ("name,p\nr0,1", "column 'id'"),

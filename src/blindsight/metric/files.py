@@ -23,6 +23,7 @@ from blindsight.core import checks
 from blindsight.core.errors import InvalidData
 from blindsight.data.formats.csvtable import read_rows, read_text
 from blindsight.metric.linear import orthogonal
+from blindsight.privacy.clipping import finite_rows
 
 __all__ = [
     "IMAGE_FEATURES",
@@ -97,7 +98,10 @@ def read_features(
     X = np.array([[_number(row[i], name, header[i]) for i in chosen] for row in body])
     classes = None if wanted is None else np.array([row[header.index(wanted)] for row in body])
     return Records(
-        ids, checks.finite_array(name, X, ndim=2), classes, tuple(header[i] for i in chosen)
+        ids,
+        finite_rows(checks.number_array(name, X, ndim=2)),
+        classes,
+        tuple(header[i] for i in chosen),
     )
 
 

@@ -46,7 +46,6 @@ STILL_IMPORT_BELOW_APP = {
     "cli/search.py",
     "cli/serve.py",
     "cli/sketch.py",
-    "cli/tag.py",
     "cli/train.py",
     "workbench/__init__.py",
     "workbench/infra/budgets.py",

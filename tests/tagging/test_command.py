@@ -358,7 +358,7 @@ def test_the_same_training_run_again_gives_the_same_model_and_is_charged_once(ph
     ledger.grant(Cost(epsilon=9.0, delta=1e-4, unit="record", neighbours="add or remove one"))
     words = ("--epsilon", 8, "--vocabulary", "red,green,blue", "--ledger", place)
     shown = train(photos, out, *words).stdout
-    assert "Keep" in shown and "step by step" in shown
+    assert "keep it" in shown and "step by step" in shown
     first = out.read_bytes()
     out.unlink()
     train(photos, out, *words)
@@ -562,7 +562,7 @@ def test_a_vocabulary_is_a_file_or_words(tmp_path):
 
 def test_a_missing_budget_is_said_before_a_photo_is_read(photos, tmp_path, monkeypatch):
     monkeypatch.setattr(
-        "blindsight.cli.tag._features", lambda *_: pytest.fail("photos were read first")
+        "blindsight.app.tag.read_features", lambda *_: pytest.fail("photos were read first")
     )
     with pytest.raises(BudgetExceeded, match="no budget yet"):
         train(

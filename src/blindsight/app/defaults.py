@@ -19,8 +19,6 @@ __all__ = [
     "MAX_IMAGES_PER_PERSON",
     "MILVUS_COLLECTION",
     "SEARCH_HITS",
-    "TAG_HOLDOUT_SHARE",
-    "TAG_MIN_PHOTOS",
     "code_recipe",
     "default_encoder",
 ]
@@ -41,9 +39,6 @@ MILVUS_COLLECTION = "blindsight"
 AUDIT_TRIALS, AUDIT_TRIALS_DEEP = 200_000, 2_000_000
 #: Ledger entries that are listed per data set unless all are asked for.
 LEDGER_ENTRIES_SHOWN = 20
-#: Share of labelled photos that is set aside to measure a tagger, and the fewest labelled photos
-#: from which some are set aside.
-TAG_HOLDOUT_SHARE, TAG_MIN_PHOTOS = 0.1, 10
 
 
 def default_encoder() -> str:

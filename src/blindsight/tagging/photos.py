@@ -30,9 +30,23 @@ from blindsight.tagging.estimator import PrivateTagger
 from blindsight.tagging.labels import label_rows
 from blindsight.tagging.prior import Prior, imagenet_prior
 
-__all__ = ["Extractor", "Quality", "image_files", "public_knowledge", "quality", "split"]
+__all__ = [
+    "HELD_OUT_ONE_IN",
+    "MIN_HELD_OUT",
+    "Extractor",
+    "Quality",
+    "image_files",
+    "public_knowledge",
+    "quality",
+    "split",
+]
 
 Progress = Callable[[int, int], None]
+#: About one labelled photo in so many is held out, to measure the quality of a tagger on. The
+#: number is constant: if it depended on the number of photos, one photo more would move others.
+HELD_OUT_ONE_IN = 5
+#: Quality is not measured on fewer held-out photos than this.
+MIN_HELD_OUT = 12
 _LARGEST = 1024  # pixels to a side that a network is given
 
 
@@ -126,7 +140,7 @@ def _checked(path: Path) -> bytes:
 
 
 def split(
-    rows: NDArray[Any], *, one_in: int = 10
+    rows: NDArray[Any], *, one_in: int = HELD_OUT_ONE_IN
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
     """Places of records to learn from, of about one in `one_in` to measure on, and how many were to
     be learned from.

@@ -24,7 +24,7 @@ from blindsight.privacy.mechanisms.gaussian import gaussian_epsilon
 from blindsight.tagging import CodebookAnswers, DPTraining, Exact, PrivateTagger
 from blindsight.tagging.answer_codebook import AnswerCodebook
 from blindsight.tagging.guarantee import of_publishing
-from blindsight.tagging.photos import quality, split
+from blindsight.tagging.photos import MIN_HELD_OUT, quality, split
 from blindsight.tagging.publishing import publish, release_of, train_once
 from blindsight.workbench.infra.datasets import DataSet, DataSets, Release, today
 from blindsight.workbench.infra.jobs import JobContext
@@ -34,7 +34,6 @@ from blindsight.workbench.pages.tags import EPSILON, PUBLISHED, labels_of, plain
 __all__ = ["run"]
 
 _DELTA = 1e-5
-_FEWEST = 12  # labelled photos on which it can be said whether publishing is worth anything
 
 
 def run(arguments: dict[str, Any], job: JobContext) -> dict[str, Any]:
@@ -53,7 +52,7 @@ def _learn(datasets: DataSets, data_set: DataSet, job: JobContext) -> dict[str, 
     """
     job.say(0, 3, "reading your labels")
     names, rows, labels = _labelled(datasets, data_set)
-    used, held, expected = split(rows, one_in=5)
+    used, held, expected = split(rows)
     job.say(1, 3, "learning, with noise for each photo")
     tagger = PrivateTagger(
         _training(data_set), Exact(), classes=names, prior=_prior(data_set, names)
@@ -211,7 +210,7 @@ def _counted(
     told = np.asarray(tagger.answer(rows).tags, bool) if len(rows) else truth
     right, found = (float(np.sum(told & truth)) / max(1, int(by.sum())) for by in (told, truth))
     worth = (
-        len(rows) >= _FEWEST
+        len(rows) >= MIN_HELD_OUT
         and bool(truth.any())
         and quality(_publishing(tagger), rows, labels).worth_it
     )

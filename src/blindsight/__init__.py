@@ -22,6 +22,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from blindsight import audit, data, encoders
     from blindsight.app.protect import ProtectedPhotos, protect
+    from blindsight.app.tag import Tags, publish_tags, tag
+    from blindsight.app.train_tagger import TrainedTagger, start_tagger, train_tagger
     from blindsight.core.errors import BlindsightError, BudgetExceeded, NotProven, UnchargedRelease
     from blindsight.federated import FederatedClassifier
     from blindsight.hashing import (
@@ -106,6 +108,8 @@ __all__ = [
     "PrivateTagger",
     "Protected",
     "ProtectedPhotos",
+    "Tags",
+    "TrainedTagger",
     "UnchargedRelease",
     "Vault",
     "__version__",
@@ -114,12 +118,18 @@ __all__ = [
     "encoders",
     "imagenet_prior",
     "protect",
+    "publish_tags",
+    "start_tagger",
+    "tag",
+    "train_tagger",
 ]
 
 __version__ = "0.2.0"
 
 _HOMES: dict[str, tuple[str, ...]] = {
     "app.protect": ("ProtectedPhotos", "protect"),
+    "app.tag": ("Tags", "publish_tags", "tag"),
+    "app.train_tagger": ("TrainedTagger", "start_tagger", "train_tagger"),
     "core.errors": ("BlindsightError", "BudgetExceeded", "NotProven", "UnchargedRelease"),
     "federated": ("FederatedClassifier",),
     "hashing": (

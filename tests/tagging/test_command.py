@@ -562,7 +562,8 @@ def test_a_vocabulary_is_a_file_or_words(tmp_path):
 
 def test_a_missing_budget_is_said_before_a_photo_is_read(photos, tmp_path, monkeypatch):
     monkeypatch.setattr(
-        "blindsight.app.tag.read_features", lambda *_: pytest.fail("photos were read first")
+        "blindsight.app.train_tagger.read_features",
+        lambda *_: pytest.fail("photos were read first"),
     )
     with pytest.raises(BudgetExceeded, match="no budget yet"):
         train(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from blindsight.app.tag import DEFAULT_DELTA, DEFAULT_EPSILON
+from blindsight.app.train_tagger import DEFAULT_DELTA, DEFAULT_EPSILON
 from blindsight.cli.terminal import (
     console,
     emit_json,
@@ -21,7 +21,8 @@ from blindsight.cli.terminal import (
 )
 
 if TYPE_CHECKING:
-    from blindsight.app.tag import Tags, TrainedTagger
+    from blindsight.app.tag import Tags
+    from blindsight.app.train_tagger import TrainedTagger
 
 __all__ = ["register"]
 
@@ -109,7 +110,7 @@ def train(
     With a ledger or a vault, the same training run again, also after a crash, gives the same model
     and is charged once.
     """
-    from blindsight.app.tag import train_tagger
+    from blindsight.app.train_tagger import train_tagger
 
     with notes(), stage_bar() as progress:
         made = train_tagger(
@@ -147,7 +148,7 @@ def start(
     json: Json = False,
 ) -> None:
     """Start from words alone: public knowledge about these labels, no photo of yours, epsilon 0."""
-    from blindsight.app.tag import start_tagger
+    from blindsight.app.train_tagger import start_tagger
 
     with stage_bar() as progress:
         made = start_tagger(words, public=public, out=out, progress=progress)

@@ -1,0 +1,514 @@
+"""Train a tagger on labelled photos, or make one from words alone.
+
+Rules that the command line and the workbench share: about one labelled photo in
+`tagging.photos.HELD_OUT_ONE_IN` is held out to measure the quality of a tagger, and quality is
+reported only if at least `tagging.photos.MIN_HELD_OUT` photos were held out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from blindsight.app.accounts import open_ledger, open_vault
+from blindsight.app.result import Progress, Result, no_progress
+from blindsight.core.errors import InvalidData, InvalidParameter, MissingData
+from blindsight.privacy.guarantee import Guarantee
+
+if TYPE_CHECKING:
+    from blindsight.data import MultiLabelSet
+    from blindsight.privacy.ledger import Ledger
+    from blindsight.privacy.vault import Vault
+    from blindsight.tagging import PrivateTagger
+    from blindsight.tagging.photos import Extractor
+
+__all__ = [
+    "DEFAULT_DELTA",
+    "DEFAULT_EPSILON",
+    "FEW_PHOTOS",
+    "IMAGE_SIZES",
+    "FeatureKind",
+    "TaggerQuality",
+    "TrainedTagger",
+    "fit_and_measure",
+    "read_features",
+    "start_tagger",
+    "train_tagger",
+]
+
+#: Privacy budget of training, in all, per training photo (add or remove one).
+DEFAULT_EPSILON = 2.0
+
+
+#: Below one over the number of photos.
+DEFAULT_DELTA = 1e-5
+
+
+#: Sides, in pixels, to which photos are scaled for each kind of features.
+IMAGE_SIZES = {"efficientnet": 224, "pixels": 16}
+
+
+#: With fewer training photos than this, private training learns little.
+FEW_PHOTOS = 500
+
+
+#: How photos become features.
+FeatureKind = Literal["efficientnet", "pixels"]
+
+
+@dataclass(frozen=True)
+class TaggerQuality:
+    """The quality of a tagger on held-out photos. Private: for the owner of the photos only.
+
+    Parameters:
+        held_out: number of photos that were not trained on.
+        mean_average_precision: of the ranking of labels, between 0 and 1.
+        overall_f1: F1 of all tags together.
+        rates_mean_average_precision: the same for answers that only state how frequent a label is.
+        rates_overall_f1: the same for F1.
+        worthwhile: whether the answers say clearly more than the label rates.
+        learning_curve: mean average precision on the held-out photos after each training step.
+    """
+
+    held_out: int
+    mean_average_precision: float
+    overall_f1: float
+    rates_mean_average_precision: float
+    rates_overall_f1: float
+    worthwhile: bool
+    learning_curve: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class TrainedTagger(Result):
+    """A tagger that was written to a file.
+
+    Parameters:
+        model: the file of the tagger, which may be shared if its guarantee suffices.
+        labels: the names of the labels.
+        n_records: number of training photos that the guarantee states; 0 without training.
+        guarantee: the guarantee per training photo for the model and all of its answers.
+        answer_guarantee: the guarantee per tagged photo, if answers have noise.
+        quality: the quality on held-out photos, for the owner only; None if not measured.
+        vault: the folder with the key of the noise, which must be kept and not shared.
+        charged: whether a ledger was charged.
+        ignored_labels: labels in the owner's file that are not in the vocabulary.
+        notice: what public knowledge lacks, or why there is none.
+    """
+
+    model: Path
+    labels: tuple[str, ...]
+    n_records: int
+    guarantee: Guarantee
+    answer_guarantee: Guarantee | None = None
+    quality: TaggerQuality | None = None
+    vault: Path | None = None
+    charged: bool = False
+    ignored_labels: tuple[str, ...] = ()
+    notice: str | None = None
+
+    @property
+    def title(self) -> str:
+        """One line that says what was made."""
+        source = (
+            f"trained on {self.n_records:,} photos"
+            if self.n_records
+            else "made from public knowledge, without any of your photos"
+        )
+        return f"A tagger for {len(self.labels)} labels, {source}"
+
+    def facts(self) -> list[tuple[str, str]]:
+        """Guarantee, quality and files."""
+        facts = [("model", str(self.model)), ("guarantee", self._guarantee_text())]
+        if self.answer_guarantee is not None:
+            facts.append(
+                (
+                    "publishing",
+                    f"ε = {self.answer_guarantee.epsilon:.4g} for each photo whose tags are "
+                    "published, charged once.",
+                )
+            )
+        if self.quality is not None:
+            facts.append(("quality", self._quality_text(self.quality)))
+        if self.vault is not None:
+            facts.append(("vault", f"{self.vault}: keep it, and share it with nobody."))
+        facts.append(("next", f"blindsight tag apply {self.model} IMAGES..."))
+        return facts
+
+    def warnings(self) -> list[str]:
+        """Sentences about what limits this tagger."""
+        sentences = []
+        if self.ignored_labels:
+            some = ", ".join(self.ignored_labels[:5])
+            some += ", ..." if len(self.ignored_labels) > 5 else ""
+            sentences.append(
+                f"Ignored {len(self.ignored_labels)} labels that are not in the vocabulary: {some}."
+            )
+        if self.notice is not None:
+            sentences.append(self.notice)
+        if 0 < self.n_records < FEW_PHOTOS:
+            sentences.append(
+                f"Only {self.n_records} photos: private training learns little from so few."
+            )
+        return sentences
+
+    def to_dict(self) -> dict[str, object]:
+        """The fields of `blindsight tag train --json`; `owner_only` is private."""
+        quality = self.quality
+        return {
+            "model": str(self.model),
+            "vault": None if self.vault is None else str(self.vault),
+            "labels": len(self.labels),
+            "training": _card_fields(self.guarantee),
+            "answers": None
+            if self.answer_guarantee is None
+            else _card_fields(self.answer_guarantee),
+            "owner_only": None
+            if quality is None
+            else {
+                "held_out": quality.held_out,
+                "mAP": quality.mean_average_precision,
+                "OF1": quality.overall_f1,
+                "label_rates_mAP": quality.rates_mean_average_precision,
+                "label_rates_OF1": quality.rates_overall_f1,
+                "learning_curve": [round(value, 4) for value in quality.learning_curve],
+            },
+        }
+
+    def _guarantee_text(self) -> str:
+        if self.guarantee.unproven:
+            reasons = "; ".join(item.says for item in self.guarantee.unproven)
+            return f"none is proven: {reasons}."
+        return f"{self.guarantee.cost}, for the model and all of its answers together."
+
+    @staticmethod
+    def _quality_text(quality: TaggerQuality) -> str:
+        text = (
+            f"mAP {quality.mean_average_precision:.3f}, OF1 {quality.overall_f1:.3f} on "
+            f"{quality.held_out} held-out photos; label rates alone give "
+            f"{quality.rates_mean_average_precision:.3f} and {quality.rates_overall_f1:.3f}."
+        )
+        if not quality.worthwhile:
+            text += " That is hardly better than stating how frequent each label is."
+        if quality.learning_curve:
+            first, last = quality.learning_curve[0], quality.learning_curve[-1]
+            text += f" mAP went from {first:.3f} to {last:.3f} step by step."
+        return text + " These figures are not private: keep them to yourself."
+
+
+def train_tagger(
+    source: str | Path,
+    *,
+    labels: str | Path | None = None,
+    vocabulary: str | Mapping[str, Sequence[str]] | None = None,
+    epsilon: float = DEFAULT_EPSILON,
+    delta: float = DEFAULT_DELTA,
+    public: str | Path | None = None,
+    publish: float | None = None,
+    out: str | Path = "tagger.safetensors",
+    features: FeatureKind = "efficientnet",
+    size: int | None = None,
+    ledger: str | Path | None = None,
+    dataset: str | None = None,
+    vault: str | Path | None = None,
+    random_state: int | None = None,
+    progress: Progress = no_progress,
+) -> TrainedTagger:
+    """Train a tagger on labelled photos.
+
+    About one photo in five is held out, by its own content, and the quality of the tagger is
+    measured on these photos for the owner. With a ledger or a vault, the same training run again,
+    also after a crash, gives the same model and is charged once.
+
+    Parameters:
+        source: a folder of photos, or the name of a known data set.
+        labels: CSV file with the columns image and labels (a;b;c); required for a folder.
+        vocabulary: the labels: words separated by commas, a file with one per line, or a mapping
+            of each label to its other names. Without it the labels come from the photos, and no
+            guarantee is proven.
+        epsilon: total privacy budget of training, per training photo; 0 trains without privacy.
+        delta: probability bound of the guarantee; below one over the number of photos.
+        public: a folder of public photos of any subject, which improve the features.
+        publish: epsilon per photo of the noise on answers, for publishing tags of private photos.
+        out: the file of the tagger.
+        features: "efficientnet" or "pixels".
+        size: photos are scaled to size x size pixels (224 for efficientnet, 16 for pixels).
+        ledger: a ledger to charge before training.
+        dataset: the account of the photos in the ledger; by default the name of the folder.
+        vault: folder for the key of the noise; by default beside `out`, where one is needed.
+        random_state: a seed makes a simulation, and the guarantee says so.
+        progress: called with (stage, done, total).
+
+    Returns:
+        The files, the guarantees, and the quality on held-out photos.
+
+    Raises:
+        BudgetExceeded: if the ledger has too little left; nothing is trained.
+        InvalidData: if `publish` is given and published tags would say no more than label rates.
+        MissingData: if the folder, the labels or a data set do not exist.
+
+    Example:
+        >>> import tempfile
+        >>> from PIL import Image
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> lines = ["image,labels"]
+        >>> for number in range(40):
+        ...     colour = "red" if number % 2 else "blue"
+        ...     Image.new("RGB", (8, 8), colour).save(folder / f"{number}.png")
+        ...     lines.append(f"{number}.png,{colour}")
+        >>> _ = (folder / "labels.csv").write_text("\\n".join(lines))
+        >>> made = train_tagger(
+        ...     folder, labels=folder / "labels.csv", vocabulary="red,blue", features="pixels",
+        ...     size=4, out=folder / "tagger.safetensors", random_state=0,
+        ... )
+        >>> made.labels, made.guarantee.unit, made.charged
+        (('red', 'blue'), 'record', False)
+        >>> from blindsight import tag
+        >>> tag(made.model, folder / "0.png").images[0].image == str(folder / "0.png")
+        True
+    """
+    from blindsight.privacy import Cost
+    from blindsight.privacy.ledger.units import ungranted
+    from blindsight.tagging import CodebookAnswers, DPTraining, Exact, Ordinary, PrivateTagger
+    from blindsight.tagging.labels import FromLabels, read_vocabulary
+    from blindsight.tagging.photos import Extractor, public_knowledge
+
+    model_path = Path(out)
+    words = read_vocabulary(vocabulary) if isinstance(vocabulary, str) else vocabulary
+    labels_path = None if labels is None else Path(labels)
+    photos, ignored = _training_set(str(source), labels_path, words)
+    opened_vault = None
+    if ledger is not None or vault is not None or publish is not None:
+        opened_vault = open_vault(vault, model_path)
+    account = open_ledger(ledger, dataset or Path(source).resolve().name, opened_vault)
+    if account is not None and epsilon and not account.balances():
+        # Said before photos are read for minutes.
+        due = Cost(epsilon=epsilon, delta=delta, unit="record", neighbours="add or remove one")
+        raise ungranted(due, account.dataset, account.where)
+    extractor = Extractor(features, size or IMAGE_SIZES.get(features, 0))
+    rows, extractor = read_features(photos, extractor, progress)
+    public_rows = None if public is None else _public_rows(Path(public), extractor, progress)
+    prior, notice = public_knowledge(photos.classes, extractor, public_rows, words)
+    # The classes of a published data set are public; those in an owner's file are not, unless they
+    # are stated separately.
+    own_names = labels_path is not None and words is None
+    tagger = PrivateTagger(
+        DPTraining(epsilon=epsilon, delta=delta) if epsilon else Ordinary(),
+        Exact() if publish is None else CodebookAnswers(publish),
+        classes=FromLabels(photos.classes) if own_names else photos.classes,
+        public=public_rows,
+        prior=prior,
+        random_state=random_state,
+    )
+    fitted, quality = fit_and_measure(
+        tagger, rows, photos.labels, extractor, opened_vault, account, progress
+    )
+    if publish is not None and (quality is None or not quality.worthwhile):
+        paid = "" if account is None else " What training costs stays charged."
+        raise InvalidData(_not_worth_publishing(publish, quality) + paid)
+    fitted.save(model_path)
+    return _trained(
+        fitted,
+        model_path,
+        quality=quality,
+        vault=None if opened_vault is None else opened_vault.path,
+        charged=account is not None,
+        ignored=ignored,
+        notice=notice,
+    )
+
+
+def start_tagger(
+    words: str | Mapping[str, Sequence[str]],
+    *,
+    public: str | Path | None = None,
+    out: str | Path = "tagger.safetensors",
+    progress: Progress = no_progress,
+) -> TrainedTagger:
+    """Make a tagger from label names alone, from public knowledge about them, at epsilon 0.
+
+    Parameters:
+        words: the labels, as in `train_tagger`.
+        public: a folder of public photos of any subject.
+        out: the file of the tagger.
+        progress: called with (stage, done, total).
+
+    Returns:
+        The file and its guarantee.
+
+    Raises:
+        MissingData: if nothing is known in public about these labels.
+    """
+    from blindsight.tagging import PrivateTagger
+    from blindsight.tagging.labels import read_vocabulary
+    from blindsight.tagging.photos import Extractor, public_knowledge
+
+    extractor = Extractor()
+    known = read_vocabulary(words) if isinstance(words, str) else words
+    public_rows = None if public is None else _public_rows(Path(public), extractor, progress)
+    prior, notice = public_knowledge(list(known), extractor, public_rows, known)
+    if prior is None:
+        raise MissingData(f"there is nothing to start from. {notice}")
+    tagger = PrivateTagger.from_public(list(known), prior)
+    tagger.public_["extractor"] = {"kind": extractor.kind, "size": extractor.size}
+    tagger.save(Path(out))
+    return _trained(tagger, Path(out), notice=notice)
+
+
+def fit_and_measure(
+    tagger: PrivateTagger,
+    rows: NDArray[np.float32],
+    labels: NDArray[np.uint8],
+    extractor: Extractor,
+    vault: Vault | None,
+    ledger: Ledger | None,
+    progress: Progress = no_progress,
+) -> tuple[PrivateTagger, TaggerQuality | None]:
+    """Train on the photos that are not held out, and measure the quality on those that are.
+
+    Parameters:
+        tagger: the tagger to fit.
+        rows: features of all labelled photos.
+        labels: their labels, 0 and 1.
+        extractor: how the features were made, which the model states.
+        vault: where the model is kept; None keeps nothing.
+        ledger: the account to charge; None charges nothing.
+        progress: called with (stage, done, total).
+
+    Returns:
+        The fitted tagger, and its quality; None if too few photos were held out.
+    """
+    from blindsight.tagging import publishing
+    from blindsight.tagging.photos import MIN_HELD_OUT, quality, split
+
+    used, held, expected = split(rows)
+    measurable = len(held) >= MIN_HELD_OUT and bool(labels[held].any())
+    validation = (rows[held], labels[held]) if measurable else None
+    fitted = publishing.train_once(
+        tagger,
+        rows[used],
+        labels[used],
+        vault=vault,
+        ledger=ledger,
+        notes={"extractor": {"kind": extractor.kind, "size": extractor.size}},
+        n_records=expected,
+        validation=validation,
+        progress=lambda done, total: progress("training", done, total),
+    )
+    if validation is None:
+        return fitted, None
+    measured = quality(fitted, *validation)
+    curve = tuple(float(value) for value in fitted.owner_only_.get("learning curve", ()))
+    return fitted, TaggerQuality(
+        held_out=len(held),
+        mean_average_precision=measured.mAP,
+        overall_f1=measured.OF1,
+        rates_mean_average_precision=measured.rates_mAP,
+        rates_overall_f1=measured.rates_OF1,
+        worthwhile=measured.worth_it,
+        learning_curve=curve,
+    )
+
+
+def read_features(
+    photos: MultiLabelSet, extractor: Extractor, progress: Progress = no_progress
+) -> tuple[NDArray[np.float32], Extractor]:
+    """Features of labelled photos, and how they were made.
+
+    A data set that holds ready features is used as it is; its extractor is "none".
+    """
+    from blindsight.tagging.photos import Extractor
+
+    if photos.features is not None:
+        return photos.features, Extractor("none", 0)
+    rows = extractor(photos.images, progress=lambda done, total: progress("features", done, total))
+    return rows, extractor
+
+
+def _training_set(
+    source: str, labels: Path | None, words: Mapping[str, Sequence[str]] | None
+) -> tuple[MultiLabelSet, tuple[str, ...]]:
+    """The labelled photos, and labels of the owner that are not in the vocabulary."""
+    from blindsight import data
+    from blindsight.tagging.labels import read_labels
+
+    folder = Path(source)
+    if labels is not None:
+        file = read_labels(labels, folder, words)
+        return file.photos, file.left_out
+    if folder.is_dir():
+        raise InvalidParameter(
+            f"say which labels the photos in {folder} have: --labels labels.csv."
+        )
+    if folder.suffix:
+        raise MissingData(f"{folder} is no folder. Use `tag train FOLDER --labels {folder.name}`.")
+    photos = data.load(source, split="train")
+    if not isinstance(photos, data.MultiLabelSet):
+        raise InvalidData(
+            f"{source} has no multi-label annotation. Try coco-subset, scene, corel5k or a folder."
+        )
+    if words is not None and not words.keys() <= set(photos.classes):
+        raise InvalidParameter(
+            f"--vocabulary must name labels that {source} has: {', '.join(photos.classes[:5])}, ..."
+        )
+    return photos, ()
+
+
+def _trained(
+    tagger: PrivateTagger,
+    model: Path,
+    *,
+    quality: TaggerQuality | None = None,
+    vault: Path | None = None,
+    charged: bool = False,
+    ignored: tuple[str, ...] = (),
+    notice: str | None = None,
+) -> TrainedTagger:
+    return TrainedTagger(
+        model=model,
+        labels=tuple(str(name) for name in tagger.classes_),
+        n_records=int(tagger.public_["n_records"]),
+        guarantee=tagger.guarantee_,
+        answer_guarantee=tagger.answer_guarantee_,
+        quality=quality,
+        vault=vault,
+        charged=charged,
+        ignored_labels=ignored,
+        notice=notice,
+    )
+
+
+def _public_rows(folder: Path, extractor: Extractor, progress: Progress) -> NDArray[np.float32]:
+    return extractor.of_folder(
+        folder, progress=lambda done, total: progress("public photos", done, total)
+    )
+
+
+def _card_fields(guarantee: Guarantee) -> dict[str, object]:
+    """The rows of a card as fields; there may be several releases."""
+    rows = guarantee.rows()
+    return {**dict(rows), "releases": [text for name, text in rows if name == "releases"]}
+
+
+def _not_worth_publishing(epsilon: float, quality: TaggerQuality | None) -> str:
+    from blindsight.tagging.photos import HELD_OUT_ONE_IN, MIN_HELD_OUT
+
+    if quality is None:
+        return (
+            "whether answers with noise are worth publishing cannot be measured: about one in "
+            f"{HELD_OUT_ONE_IN} labelled photos is held out for that, and at least {MIN_HELD_OUT} "
+            "are needed. No model was written: label about "
+            f"{2 * HELD_OUT_ONE_IN * MIN_HELD_OUT} photos."
+        )
+    return (
+        f"answers at ε = {epsilon:g} per photo would say no more than how frequent each label is "
+        f"(on held-out photos mAP {quality.mean_average_precision:.3f} against "
+        f"{quality.rates_mean_average_precision:.3f}, OF1 {quality.overall_f1:.3f} against "
+        f"{quality.rates_overall_f1:.3f}; for you alone). No model was written: give a larger "
+        "--publish, more photos, or --public photos."
+    )

@@ -98,6 +98,7 @@ class TrainedTagger(Result):
         vault: the folder with the key of the noise, which must be kept and not shared.
         charged: whether a ledger was charged.
         ignored_labels: labels in the owner's file that are not in the vocabulary.
+        missing_photos: names in the file that no photo, or more than one photo, of the folder has.
         notice: what public knowledge lacks, or why there is none.
     """
 
@@ -110,6 +111,7 @@ class TrainedTagger(Result):
     vault: Path | None = None
     charged: bool = False
     ignored_labels: tuple[str, ...] = ()
+    missing_photos: tuple[str, ...] = ()
     notice: str | None = None
 
     @property
@@ -148,6 +150,12 @@ class TrainedTagger(Result):
             some += ", ..." if len(self.ignored_labels) > 5 else ""
             sentences.append(
                 f"Ignored {len(self.ignored_labels)} labels that are not in the vocabulary: {some}."
+            )
+        if self.missing_photos:
+            some = ", ".join(self.missing_photos[:5])
+            some += ", ..." if len(self.missing_photos) > 5 else ""
+            sentences.append(
+                f"Ignored {len(self.missing_photos)} names that fit no single photo: {some}."
             )
         if self.notice is not None:
             sentences.append(self.notice)
@@ -227,7 +235,8 @@ def train_tagger(
 
     Parameters:
         source: a folder of photos, or the name of a known data set.
-        labels: CSV file with the columns image and labels (a;b;c); required for a folder.
+        labels: a table with a column of photos and a column of labels (a;b;c), `FILE:COLUMN`,
+            "folders" or "keywords" (see `blindsight.data.label_tables`); required for a folder.
         vocabulary: the labels: words separated by commas, a file with one per line, or a mapping
             of each label to its other names. Without it the labels come from the photos, and no
             guarantee is proven.
@@ -280,8 +289,7 @@ def train_tagger(
 
     model_path = Path(out)
     words = read_vocabulary(vocabulary) if isinstance(vocabulary, str) else vocabulary
-    labels_path = None if labels is None else Path(labels)
-    photos, ignored = _training_set(str(source), labels_path, words)
+    photos, ignored, missing = _training_set(str(source), labels, words)
     opened_vault = None
     if ledger is not None or vault is not None or publish is not None:
         opened_vault = open_vault(vault, model_path)
@@ -296,7 +304,7 @@ def train_tagger(
     prior, notice = public_knowledge(photos.classes, extractor, public_rows, words)
     # The classes of a published data set are public; those in an owner's file are not, unless they
     # are stated separately.
-    own_names = labels_path is not None and words is None
+    own_names = labels is not None and words is None
     tagger = PrivateTagger(
         DPTraining(epsilon=epsilon, delta=delta) if epsilon else Ordinary(),
         Exact() if publish is None else CodebookAnswers(publish),
@@ -319,6 +327,7 @@ def train_tagger(
         vault=None if opened_vault is None else opened_vault.path,
         charged=account is not None,
         ignored=ignored,
+        missing=missing,
         notice=notice,
     )
 
@@ -431,16 +440,16 @@ def read_features(
 
 
 def _training_set(
-    source: str, labels: Path | None, words: Mapping[str, Sequence[str]] | None
-) -> tuple[MultiLabelSet, tuple[str, ...]]:
-    """The labelled photos, and labels of the owner that are not in the vocabulary."""
+    source: str, labels: str | Path | None, words: Mapping[str, Sequence[str]] | None
+) -> tuple[MultiLabelSet, tuple[str, ...], tuple[str, ...]]:
+    """The labelled photos, labels that are not in the vocabulary, and names without a photo."""
     from blindsight import data
     from blindsight.tagging.labels import read_labels
 
     folder = Path(source)
     if labels is not None:
         file = read_labels(labels, folder, words)
-        return file.photos, file.left_out
+        return file.photos, file.left_out, file.missing
     if folder.is_dir():
         raise InvalidParameter(
             f"say which labels the photos in {folder} have: --labels labels.csv."
@@ -456,7 +465,7 @@ def _training_set(
         raise InvalidParameter(
             f"--vocabulary must name labels that {source} has: {', '.join(photos.classes[:5])}, ..."
         )
-    return photos, ()
+    return photos, (), ()
 
 
 def _trained(
@@ -467,6 +476,7 @@ def _trained(
     vault: Path | None = None,
     charged: bool = False,
     ignored: tuple[str, ...] = (),
+    missing: tuple[str, ...] = (),
     notice: str | None = None,
 ) -> TrainedTagger:
     return TrainedTagger(
@@ -479,6 +489,7 @@ def _trained(
         vault=vault,
         charged=charged,
         ignored_labels=ignored,
+        missing_photos=missing,
         notice=notice,
     )
 

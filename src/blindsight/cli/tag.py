@@ -70,7 +70,10 @@ def register(app: typer.Typer) -> None:
 def train(
     source: Annotated[str, typer.Argument(help="A folder of photos, or a data set's name.")],
     labels: Annotated[
-        Path | None, typer.Option(help="CSV with columns image and labels (a;b;c).")
+        str | None,
+        typer.Option(
+            help="A table of photos and labels (a;b;c), FILE:COLUMN, folders or keywords."
+        ),
     ] = None,
     vocabulary: Words = None,
     epsilon: Annotated[

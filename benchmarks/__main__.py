@@ -25,6 +25,7 @@ ROOMS = (
     "tagging",
     "audit",
     "growth",
+    "files",
     "workbench",
 )
 

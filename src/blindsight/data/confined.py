@@ -44,6 +44,14 @@ _SECONDS = 60.0
 _ADDRESS_SPACE = 4 << 30
 _LONGEST_TEXT = 1 << 16
 _CHANNELS = 3
+# Memory stays with the process: giving every image's pages back costs more than decoding it.
+_ENVIRONMENT = {
+    "OPENBLAS_NUM_THREADS": "1",
+    "OMP_NUM_THREADS": "1",
+    "MALLOC_ARENA_MAX": "1",
+    "MALLOC_MMAP_THRESHOLD_": str(1 << 30),
+    "MALLOC_TRIM_THRESHOLD_": str(1 << 30),
+}
 _MAIN = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[2]); "
     "from blindsight.data.reader_process import main; main()"
@@ -235,7 +243,7 @@ class ConfinedReader:
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 # Nothing of this process's environment: addresses and passwords may be in it.
-                env={"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "1"},
+                env=_ENVIRONMENT,
                 cwd="/",
                 start_new_session=True,  # Ctrl-C is for the program, which then ends its readers
             )

@@ -1,0 +1,1 @@
+"""What is measured of reading files: `rows.rows` gives every row."""

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from blindsight import audit, data, encoders
     from blindsight.app.protect import ProtectedPhotos, protect
+    from blindsight.app.search import SearchResult, find_duplicates, search
     from blindsight.app.tag import Tags, publish_tags, tag
     from blindsight.app.train_tagger import TrainedTagger, start_tagger, train_tagger
     from blindsight.core.errors import BlindsightError, BudgetExceeded, NotProven, UnchargedRelease
@@ -108,6 +109,7 @@ __all__ = [
     "PrivateTagger",
     "Protected",
     "ProtectedPhotos",
+    "SearchResult",
     "Tags",
     "TrainedTagger",
     "UnchargedRelease",
@@ -116,9 +118,11 @@ __all__ = [
     "audit",
     "data",
     "encoders",
+    "find_duplicates",
     "imagenet_prior",
     "protect",
     "publish_tags",
+    "search",
     "start_tagger",
     "tag",
     "train_tagger",
@@ -130,6 +134,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "app.protect": ("ProtectedPhotos", "protect"),
     "app.tag": ("Tags", "publish_tags", "tag"),
     "app.train_tagger": ("TrainedTagger", "start_tagger", "train_tagger"),
+    "app.search": ("SearchResult", "find_duplicates", "search"),
     "core.errors": ("BlindsightError", "BudgetExceeded", "NotProven", "UnchargedRelease"),
     "federated": ("FederatedClassifier",),
     "hashing": (

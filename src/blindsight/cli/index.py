@@ -44,33 +44,15 @@ def duplicates(
     records of their own, and whoever is on several of them is protected per person only (hash
     --person).
     """
-    from blindsight.core.errors import InvalidData
-    from blindsight.index.encoder import CodeRecipe, load_encoder
-    from blindsight.index.index_file import Header
-    from blindsight.index.owner_view import ALIKE, OwnerPhotos
-    from blindsight.index.release_folder import OwnerNames, ReleaseFolder
+    from blindsight.app.search import find_duplicates
 
-    place = ReleaseFolder.read(index)
-    encoder = load_encoder(
-        CodeRecipe.from_fields(place.recipe), index, Header.of(place.codes).decoding
-    )
-    names = OwnerNames(place, vault)
-    if names.vault is None and place.names == "random":
-        raise InvalidData(
-            "only the owner can tell: the vault is not here (--vault says where it is)."
-        )
-    own = OwnerPhotos(names, folder or names.source, encoder)
-    with encoder.load(place.codes) as stored:
-        keys = sorted(str(key) for ids, _ in stored.items() for key in ids.tolist())
-    groups = own.duplicates(keys, alike=ALIKE if alike is None else alike)
-    listed = [[names.of(key) for key in group] for group in groups]
-    copies = [files for key in keys if len(files := names.of(key)) > 1]
+    options = {} if alike is None else {"min_similarity": alike}
+    result = find_duplicates(index, photos=folder, vault=vault, **options)
     if json:
-        emit_json({"groups": listed, "copies": copies})
+        emit_json(result.to_dict())
         return
-    for number, group in enumerate(listed, start=1):
+    for number, group in enumerate(result.groups, start=1):
         console.print(f"{number}. " + "  ".join(", ".join(files) for files in group), markup=False)
-    count = sum(len(group) for group in groups)
-    console.print(f"{count} photos in {len(groups)} groups are nearly the same.", markup=False)
-    for files in copies:
+    console.print(result.title, markup=False)
+    for files in result.copies:
         console.print("copies: " + ", ".join(files), markup=False)

@@ -230,8 +230,25 @@ class PhotoEncoder:
         """Feature rows of squeezed photos: nothing is kept on disk, and no row depends on
         another.
         """
-        rows = self.recipe.image.rows(images)
-        return rows if self.codebook is not None else _centred(rows)
+        return self.prepared(self.recipe.image.rows(images))
+
+    def prepared(self, features: Rows) -> Rows:
+        """Feature rows as the hash function takes them.
+
+        Parameters:
+            features: rows (n, d) of the encoder that the recipe names.
+
+        Raises:
+            InvalidParameter: if the rows have another length than the encoder's.
+        """
+        book = self.codebook
+        wanted = int(self.hasher.n_features_in_) if book is None else len(book.embedding.axes)
+        if features.shape[1] != wanted:
+            raise InvalidParameter(
+                f"vectors must have {wanted} numbers, those of {self.recipe.features}, got "
+                f"{features.shape[1]}."
+            )
+        return features if book is not None else _centred(features)
 
     def described(self, images: Images) -> Rows:
         """Unit rows whose inner product says how alike two photos look: for the owner only."""
@@ -274,13 +291,16 @@ class PhotoEncoder:
             )
         return index
 
-    def search(self, index: CodeIndex, images: Images, k: int, *, ranking: str = "soft") -> Hits:
-        """The best k of an index for queries, which carry no noise and stay here.
+    def search(self, index: CodeIndex, rows: Rows, k: int, *, ranking: str = "soft") -> Hits:
+        """Find the best k of an index for queries, which carry no noise and stay here.
 
-        "soft" goes by the query's real values and finds what looks alike; "distance" by the bits
-        alone, which is better at finding the very same photo.
+        Parameters:
+            index: the released codes.
+            rows: the queries' rows (m, d), as `rows` or `prepared` returns them.
+            k: how many hits per query.
+            ranking: "soft" goes by the query's real values and finds what looks alike; "distance"
+                by the bits alone, which is better at finding the very same photo.
         """
-        rows = self.rows(images)
         if self.codebook is not None:
             if checks.one_of("ranking", ranking, ("soft", "distance")) == "distance":
                 raise InvalidParameter("cells have no Hamming distance: leave --ranking out.")
@@ -320,11 +340,11 @@ class PhotoEncoder:
         points = unit_rows(np.stack([class_weights(text) for text in texts]) @ classes)
         return book.cells.similarity(book.embedding.moved(points))
 
-    def present(self, index: CodeIndex, images: Images) -> NDArray[np.bool_]:
+    def present(self, index: CodeIndex, rows: Rows) -> NDArray[np.bool_]:
         """Whether anything like each query is stored; True where the codes cannot tell."""
         if self.codebook is None:
-            return np.ones(len(images), dtype=np.bool_)
-        return self.present_like(index, self.codebook.similarity(self.rows(images)))
+            return np.ones(len(rows), dtype=np.bool_)
+        return self.present_like(index, self.codebook.similarity(rows))
 
     def present_like(
         self, index: CodeIndex, similarity: NDArray[Any], *, words: bool = False
@@ -365,13 +385,13 @@ class PhotoEncoder:
             ordered.append(sorted(zip(here, values, strict=True), key=lambda pair: -pair[1])[:k])
         return ordered
 
-    def within(self, index: CodeIndex, images: Images, radius: int) -> Hits:
+    def within(self, index: CodeIndex, rows: Rows, radius: int) -> Hits:
         """All within a Hamming distance of the queries' plain codes."""
         if self.codebook is not None:
             raise InvalidParameter(
                 "cells have no Hamming distance, so there is no --radius. Ask for the best -k."
             )
-        return self._told(index.within(self.hasher.query(self.rows(images)), radius))
+        return self._told(index.within(self.hasher.query(rows), radius))
 
     def save(self, folder: Path) -> None:
         """Put the hash function, which is public, beside the codes."""

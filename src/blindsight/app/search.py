@@ -1,0 +1,541 @@
+"""Search a release of photos: by a photo, by words, by a stored photo or by a vector."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from os import PathLike
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from blindsight.app import defaults
+from blindsight.app.result import Progress, Result, ResultTable, no_progress, to_plain
+from blindsight.core import checks
+from blindsight.core.errors import InvalidData, InvalidParameter
+from blindsight.core.storage import write_atomically
+from blindsight.data import read_image
+from blindsight.data.reading import SUFFIXES
+from blindsight.index.base import CodeIndex, Hit, Hits, by_photos
+from blindsight.index.contact_sheet import (
+    Sheet,
+    contact_sheet,
+    percent,
+    shown,
+    standing,
+    thumbnail,
+)
+from blindsight.index.encoder import CodeRecipe, PhotoEncoder, load_encoder
+from blindsight.index.index_file import Header
+from blindsight.index.owner_view import ALIKE, OwnerPhotos
+from blindsight.index.release_folder import OwnerNames, ReleaseFolder, photo_names
+from blindsight.privacy import Guarantee
+
+__all__ = [
+    "DuplicatePhotos",
+    "PhotoHit",
+    "QueryHits",
+    "SearchResult",
+    "find_duplicates",
+    "search",
+]
+
+PathText = str | PathLike[str]
+Day = datetime.date
+
+
+@dataclass(frozen=True)
+class PhotoHit:
+    """One photo that a search returned.
+
+    Parameters:
+        hit: its id, and what its rank rests on.
+        names: the files that show it, where the owner's vault is here; otherwise its id.
+    """
+
+    hit: Hit
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class QueryHits:
+    """The hits of one query, best first.
+
+    Parameters:
+        query: the query's file, words, id or number.
+        present: whether anything like the query is stored, as far as the codes tell.
+        interpretation: how words were understood; None for other queries.
+        hits: the photos.
+    """
+
+    query: str
+    present: bool
+    interpretation: str | None
+    hits: tuple[PhotoHit, ...]
+
+    def table(self, match_word: str) -> ResultTable:
+        """Return the hits as a table; photos that the release cannot tell apart share a rank."""
+        title = Path(self.query).name or self.query
+        has_number = any(shown(each.hit) is not None for each in self.hits)
+        rows: list[tuple[str, ...]] = []
+        # Photos of one cell share everything that the release says about them.
+        for _, tied in groupby(
+            enumerate(self.hits, start=1),
+            key=lambda pair: pair[0] if pair[1].hit.cell is None else pair[1].hit.cell,
+        ):
+            group = list(tied)
+            (first, best), last = group[0], group[-1][0]
+            number = shown(best.hit)
+            facts = (
+                str(first) if first == last else f"{first}-{last}",
+                standing(best.hit)[1],
+                percent(number) if number else "",
+            )
+            for position, (_, each) in enumerate(group):
+                rank, value, chance = facts if position == 0 else ("", "", "")
+                rows.append((rank, ", ".join(each.names), value, *((chance,) * has_number)))
+        basis = standing(self.hits[0].hit)[0] if self.hits else "distance"
+        columns = ("rank", "photo", basis, *((match_word,) * has_number))
+        count = f"{len(rows)} hit{'' if len(rows) == 1 else 's'}"
+        return ResultTable(f"{title}: {count}", columns, rows)
+
+    def notice(self) -> str | None:
+        """Return a sentence where there is no hit, or nothing like the query is stored."""
+        title = Path(self.query).name or self.query
+        if not self.hits:
+            return f"{title}: no photo passes what was asked for."
+        if not self.present:
+            return f"{title}: nothing like this here, as far as the noisy cells tell. The nearest:"
+        return None
+
+
+@dataclass(frozen=True)
+class SearchResult(Result):
+    """What `search` returned.
+
+    Parameters:
+        queries: the hits of each query, in the order of the queries.
+        stored: how many photos the release holds.
+        match_word: what the number beside a hit is a probability of, in a word or two.
+        meaning: the same in sentences.
+        guarantee: what is promised for the stored codes.
+        html: the contact sheet that was written, if one was asked for.
+    """
+
+    queries: tuple[QueryHits, ...]
+    stored: int
+    match_word: str
+    meaning: str
+    guarantee: Guarantee | None
+    html: Path | None = None
+
+    @property
+    def title(self) -> str:
+        noun = "query" if len(self.queries) == 1 else "queries"
+        return f"{len(self.queries)} {noun} to a release of {self.stored:,} photos"
+
+    @property
+    def hits(self) -> tuple[PhotoHit, ...]:
+        """The hits of the first query."""
+        return self.queries[0].hits
+
+    def __len__(self) -> int:
+        return len(self.queries)
+
+    def __iter__(self) -> Iterator[QueryHits]:
+        return iter(self.queries)
+
+    def facts(self) -> list[tuple[str, str]]:
+        pairs = [("note", line) for line in self.explanations()]
+        return pairs if self.html is None else [*pairs, ("contact sheet", str(self.html))]
+
+    def tables(self) -> list[ResultTable]:
+        return [query.table(self.match_word) for query in self.queries]
+
+    def explanations(self) -> list[str]:
+        """Return what the columns of the hits mean, as sentences."""
+        hits = [each.hit for query in self.queries for each in query.hits]
+        lines = []
+        if any(hit.cell is None and hit.distance is None for hit in hits):
+            lines.append(
+                "likeness: the cosine of the photos' own features with the query's; 1 is the same."
+            )
+        elif hits:
+            lines.append(f"{self.match_word}: {self.meaning}")
+        if any(hit.tied > 1 for hit in hits):
+            lines.append("Photos of one cell share a rank: nothing tells which of them is nearer.")
+        if self.guarantee is not None:
+            lines.append(f"codes: {self.guarantee.line()}")
+        return lines
+
+    def to_dict(self) -> dict[str, object]:
+        return {
+            "queries": [
+                {
+                    "query": query.query,
+                    "present": query.present,
+                    "taken": query.interpretation,
+                    "hits": [
+                        {**each.hit._asdict(), "names": list(each.names)} for each in query.hits
+                    ],
+                }
+                for query in self.queries
+            ],
+            "stored": self.stored,
+            "match": self.meaning,
+            "guarantee": to_plain(self.guarantee),
+            "html": None if self.html is None else str(self.html),
+        }
+
+
+def search(
+    release: PathText,
+    photo: PathText | Sequence[PathText] | None = None,
+    *,
+    text: str | Sequence[str] | None = None,
+    like: str | Sequence[str] | None = None,
+    vector: ArrayLike | None = None,
+    k: int = defaults.SEARCH_HITS,
+    rerank: int | None = None,
+    inside: str | None = None,
+    since: Day | None = None,
+    until: Day | None = None,
+    radius: int | None = None,
+    ranking: str = "soft",
+    min_probability: float | None = None,
+    html: PathText | None = None,
+    photos: PathText | None = None,
+    vault: PathText | None = None,
+    milvus: str | None = None,
+    collection: str = defaults.MILVUS_COLLECTION,
+    token: str = "",
+    progress: Progress = no_progress,
+) -> SearchResult:
+    """Find the photos of a release that look like a query.
+
+    The query stays on this machine and carries no noise. Give exactly one of `photo`, `text`,
+    `like` and `vector`.
+
+    Parameters:
+        release: the folder that `protect` made.
+        photo: photos to look for, or a folder of them.
+        text: words such as "dog on a beach"; needs a release made with a pretrained network.
+        like: ids, or for the owner file names, of stored photos.
+        vector: feature rows (d,) or (m, d) of the release's encoder.
+        k: how many hits per query.
+        rerank: for the owner: take this many candidates, and order them by the photos themselves.
+        inside: for the owner: only photos whose name begins with this.
+        since: only photos taken on this day or later.
+        until: only photos taken on this day or before.
+        radius: all photos within this Hamming distance; for phashing codes only.
+        ranking: "soft" (what looks alike) or "distance" (the very same photo; phashing only).
+        min_probability: only hits with at least this probability of a match or of relevance.
+        html: write a contact sheet here: one page, with thumbnails inside.
+        photos: where the owner's photos are (default: where they were).
+        vault: the owner's vault, which knows the photos' names (default: beside the release).
+        milvus: search on Milvus at this address; a collection that does not exist is filled.
+        collection: the Milvus collection.
+        token: user:password or API key of Milvus.
+        progress: called with (stage, done, total).
+
+    Raises:
+        InvalidData: if the release, the vault or a query cannot be read.
+        InvalidParameter: if options exclude each other, or the release does not support them.
+
+    Example:
+        >>> import tempfile
+        >>> from PIL import Image
+        >>> from blindsight.app.protect import protect
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> (folder / "photos").mkdir()
+        >>> for colour in ("red", "green", "blue"):
+        ...     Image.new("RGB", (64, 64), colour).save(folder / "photos" / f"{colour}.png")
+        >>> made = protect(folder / "photos", folder / "release", encoder="pixels", seed=1)
+        >>> len(search(folder / "release", folder / "photos" / "red.png", k=2).hits)
+        2
+    """
+    target = Path(release)
+    queries = [Path(each) for each in _listed(photo)]
+    _check_order(target, queries)
+    if rerank is not None:
+        checks.whole("--rerank", rerank)
+    if since is not None and until is not None and since > until:
+        raise InvalidParameter(
+            f"--since {since:%Y-%m-%d} is after --until {until:%Y-%m-%d}: no photo is of both."
+        )
+    folder, encoder, names = _open_release(target, vault)
+    if inside is not None and names.vault is None and folder.names == "random":
+        raise InvalidData(
+            "--in asks for names, which are the owner's: the vault is not here (see --vault)."
+        )
+    own = OwnerPhotos(names, Path(photos) if photos is not None else names.source, encoder)
+    progress("reading the release", 0, 0)
+    stored = (
+        encoder.load(folder.codes)
+        if milvus is None
+        else encoder.on_milvus(milvus, codes=folder.codes, collection=collection, token=token)
+    )
+    with stored:
+        asked = _asked(encoder, stored, queries, _listed(text), _listed(like), vector, names)
+        filtered = inside is not None or since is not None or until is not None
+        wanted = max(k, rerank or 0, len(stored) if filtered else 0)
+        progress("searching", 0, len(asked.titles))
+        hits = _search(encoder, stored, asked, wanted, ranking, radius)
+        if inside is not None:
+            hits = hits.only(own.inside(hits, inside))
+        if since is not None or until is not None:
+            hits = hits.only(own.between(hits, since, until))
+        if min_probability is not None:
+            hits = hits.at_least(checks.probability("min_probability", min_probability))
+        most = k if rerank is None else max(k, rerank)
+        ranked = [each[:most] if hits.distances is None else each for each in hits]
+        if rerank is not None:
+            ranked = _rerank(own, asked, ranked, k)
+        if html is not None:
+            _write_sheet(Path(html), asked, ranked, stored, own)
+        return SearchResult(
+            queries=tuple(
+                QueryHits(
+                    query,
+                    present,
+                    interpretation,
+                    tuple(PhotoHit(hit, tuple(names.of(hit.id))) for hit in each),
+                )
+                for query, present, interpretation, each in zip(
+                    asked.titles,
+                    asked.present,
+                    asked.interpretations or (None,) * len(ranked),
+                    ranked,
+                    strict=True,
+                )
+            ),
+            stored=len(stored),
+            match_word=encoder.match_word,
+            meaning=encoder.meaning(stored),
+            guarantee=stored.guarantee,
+            html=None if html is None else Path(html),
+        )
+
+
+@dataclass(frozen=True)
+class DuplicatePhotos(Result):
+    """Photos of a release that are nearly or exactly the same.
+
+    Parameters:
+        groups: photos that look nearly the same: for each group its photos, each with its files.
+        copies: files that show exactly the same image.
+    """
+
+    groups: tuple[tuple[tuple[str, ...], ...], ...]
+    copies: tuple[tuple[str, ...], ...]
+
+    @property
+    def title(self) -> str:
+        count = sum(len(group) for group in self.groups)
+        return f"{count} photos in {len(self.groups)} groups are nearly the same."
+
+    def facts(self) -> list[tuple[str, str]]:
+        groups = [
+            (f"group {number}", "  ".join(", ".join(files) for files in group))
+            for number, group in enumerate(self.groups, start=1)
+        ]
+        return groups + [("copies", ", ".join(files)) for files in self.copies]
+
+
+def find_duplicates(
+    release: PathText,
+    *,
+    min_similarity: float = ALIKE,
+    photos: PathText | None = None,
+    vault: PathText | None = None,
+) -> DuplicatePhotos:
+    """Find photos that are nearly the same, for the owner: by the photos, which are read here.
+
+    Copies of one image share a code and cost nothing. Photos that are only nearly the same are
+    separate records, and whoever is on several of them is protected per person only.
+
+    Parameters:
+        release: the folder that `protect` made.
+        min_similarity: from which cosine of their features photos count as nearly the same.
+        photos: where the photos are (default: where they were).
+        vault: the owner's vault (default: beside the release).
+
+    Raises:
+        InvalidData: if the vault or the photos are not here.
+    """
+    folder, encoder, names = _open_release(Path(release), vault)
+    if names.vault is None and folder.names == "random":
+        raise InvalidData(
+            "only the owner can tell: the vault is not here (--vault says where it is)."
+        )
+    own = OwnerPhotos(names, Path(photos) if photos is not None else names.source, encoder)
+    with encoder.load(folder.codes) as stored:
+        keys = sorted(str(key) for ids, _ in stored.items() for key in ids.tolist())
+    groups = own.duplicates(keys, alike=min_similarity)
+    files = {key: tuple(names.of(key)) for key in keys}
+    return DuplicatePhotos(
+        groups=tuple(tuple(files[key] for key in group) for group in groups),
+        copies=tuple(shown_by for shown_by in files.values() if len(shown_by) > 1),
+    )
+
+
+def _open_release(
+    path: Path, vault: PathText | None
+) -> tuple[ReleaseFolder, PhotoEncoder, OwnerNames]:
+    folder = ReleaseFolder.read(path)
+    recipe = CodeRecipe.from_fields(folder.recipe)
+    encoder = load_encoder(recipe, path, Header.of(folder.codes).decoding)
+    return folder, encoder, OwnerNames(folder, None if vault is None else Path(vault))
+
+
+def _listed(value: PathText | Sequence[PathText] | None) -> list[str]:
+    if value is None:
+        return []
+    return [str(value)] if isinstance(value, (str, PathLike)) else [str(each) for each in value]
+
+
+@dataclass(frozen=True)
+class _Queries:
+    """The queries of one call.
+
+    Parameters:
+        titles: what each query is called.
+        present: whether anything like it is stored.
+        pixels: the pictures, where the queries are pictures.
+        squeezed: the pictures as the encoder takes them.
+        rows: feature rows, where the queries are vectors.
+        similarity: how the queries fit the cells (m, cells), where they are words or records.
+        records: the ids of stored photos, where the queries are those.
+        interpretations: how words were understood.
+    """
+
+    titles: list[str]
+    present: list[bool]
+    pixels: list[NDArray[np.uint8]] = field(default_factory=list)
+    squeezed: NDArray[np.uint8] | None = None
+    rows: NDArray[np.floating] | None = None
+    similarity: NDArray[np.floating] | None = None
+    records: tuple[str, ...] = ()
+    interpretations: tuple[str, ...] = ()
+
+
+def _check_order(release: Path, queries: list[Path]) -> None:
+    """Name common mistakes: release and query swapped, a vault or a file given as the release."""
+    if not (release / "about.json").is_file() and any(
+        (query / "about.json").is_file() for query in queries
+    ):
+        raise InvalidData(f"{queries[0]} is the index, and comes first; then what to look for.")
+    if (release / "key").is_file():
+        raise InvalidData(
+            f"{release} is a vault, which is the owner's alone. The index is the folder beside it."
+        )
+    if release.is_file():
+        raise InvalidData(
+            f"{release} is a file. The first argument is the index: the folder that blindsight "
+            "protect made."
+        )
+
+
+def _asked(
+    encoder: PhotoEncoder,
+    stored: CodeIndex,
+    queries: list[Path],
+    words: list[str],
+    like: list[str],
+    vector: ArrayLike | None,
+    names: OwnerNames,
+) -> _Queries:
+    if sum((bool(queries), bool(words), bool(like), vector is not None)) != 1:
+        raise InvalidParameter("ask by photos, by --words or by --like: by one of them.")
+    if vector is not None:
+        rows = encoder.prepared(checks.finite_array("vector", np.atleast_2d(vector), ndim=2))
+        titles = [f"vector {number}" for number in range(1, len(rows) + 1)]
+        return _Queries(titles, encoder.present(stored, rows).tolist(), rows=rows)
+    if queries:
+        paths = [
+            path / name if path.is_dir() else path
+            for path in queries
+            for name in (photo_names(path, SUFFIXES) if path.is_dir() else [""])
+        ]
+        if not paths:
+            raise InvalidParameter(f"{queries[0]} holds no photos to look for.")
+        pixels = [read_image(path) for path in paths]
+        squeezed = np.stack([encoder.recipe.image.prepare(image) for image in pixels])
+        rows = encoder.rows(squeezed)
+        present = encoder.present(stored, rows).tolist()
+        return _Queries([str(path) for path in paths], present, pixels, squeezed, rows)
+    if words:
+        from blindsight.encoders.words import understood
+
+        similarity = encoder.similarity_of_words(words)
+        present = encoder.present_like(stored, similarity, words=True).tolist()
+        lines = tuple(understood(text).line() for text in words)
+        return _Queries(words, present, similarity=similarity, interpretations=lines)
+    records = tuple(names.record(name) for name in like)
+    similarity = encoder.similarity_of_stored(stored, records)
+    return _Queries(like, [True] * len(records), similarity=similarity, records=records)
+
+
+def _search(
+    encoder: PhotoEncoder,
+    stored: CodeIndex,
+    asked: _Queries,
+    k: int,
+    ranking: str,
+    radius: int | None,
+) -> Hits:
+    if asked.similarity is not None:
+        if radius is not None:
+            raise InvalidParameter("--radius needs a query picture and flipped codes.")
+        return encoder.search_like(stored, asked.similarity, k)
+    if asked.rows is None:
+        raise AssertionError("queries without a similarity have rows")
+    if radius is not None:
+        return encoder.within(stored, asked.rows, radius)
+    return encoder.search(stored, asked.rows, k, ranking=ranking)
+
+
+def _rerank(own: OwnerPhotos, asked: _Queries, ranked: list[list[Hit]], k: int) -> list[list[Hit]]:
+    """Order candidates by the photos; a stored query is looked up among the owner's photos."""
+    squeezed = asked.squeezed
+    if squeezed is None and asked.records:
+        pictures = [picture for key in asked.records if (picture := own.squeezed(key)) is not None]
+        squeezed = np.stack(pictures) if len(pictures) == len(asked.records) else None
+    if squeezed is None:
+        raise InvalidParameter(
+            "--rerank compares pictures: give a query picture, or --like with a photo that is here "
+            "(see --folder)."
+        )
+    ordered = own.encoder.rerank(squeezed, ranked, own.squeezed, k)
+    if any(ranked) and not any(ordered):
+        raise InvalidParameter(
+            "--rerank is the owner's: none of the photos are here (--folder, --vault say where)."
+        )
+    return [[by_photos(key, value) for key, value in pairs] for pairs in ordered]
+
+
+def _write_sheet(
+    target: Path, asked: _Queries, ranked: list[list[Hit]], stored: CodeIndex, own: OwnerPhotos
+) -> None:
+    small = own.thumbnails({hit.id for hits in ranked for hit in hits} | set(asked.records))
+    thumbnails = {own.names.of(key)[0]: picture for key, picture in small.items()}
+    named = [[hit._replace(id=own.names.of(hit.id)[0]) for hit in hits] for hits in ranked]
+    pictures: list[bytes | None] = [thumbnail(image) for image in asked.pixels]
+    pictures = pictures or [small.get(key) for key in asked.records] or [None] * len(named)
+    sheets = [
+        Sheet(Path(query).name, picture, hits, thumbnails, present)
+        for query, picture, hits, present in zip(
+            asked.titles, pictures, named, asked.present, strict=True
+        )
+    ]
+    page = contact_sheet(
+        sheets,
+        stored.guarantee,
+        stored=len(stored),
+        word=own.encoder.match_word,
+        meaning=own.encoder.meaning(stored),
+    )
+    write_atomically(target, page.encode())

